@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#
+# Configures and builds uwarp into build/, ready to use in place: build/bin/uwarp-run COMMAND.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+usage() {
+  cat <<'END'
+usage: ./build.sh [--asan | --tsan | --fuzz | --debug] [--dir DIR] [-- TARGET...]
+  (none)    optimised build in build/
+  --asan    with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
+  --tsan    with ThreadSanitizer, in build-tsan/
+  --fuzz    libFuzzer targets with clang, in build-fuzz/
+  --debug   without optimisation, assertions on, in build-debug/
+END
+}
+
+dir=build
+cmake_args=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --asan)
+      dir=build-asan
+      cmake_args=(-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-O1
+                  "-DUWARP_SANITIZE=address,undefined") ;;
+    --tsan)
+      dir=build-tsan
+      cmake_args=(-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-O1 -DUWARP_SANITIZE=thread) ;;
+    --fuzz)
+      dir=build-fuzz
+      clang=$(compgen -c clang++ | grep -E '^clang\+\+(-[0-9]+)?$' | sort -V | tail -n 1)
+      [ -n "$clang" ] || { echo "build.sh: --fuzz needs clang" >&2; exit 1; }
+      cmake_args=(-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-O1
+                  "-DCMAKE_CXX_COMPILER=$clang" "-DCMAKE_C_COMPILER=${clang/++/}"
+                  -DUWARP_FUZZ=ON "-DUWARP_SANITIZE=address,undefined" -DUWARP_WERROR=OFF) ;;
+    --debug)
+      dir=build-debug
+      cmake_args=(-DCMAKE_BUILD_TYPE=Debug) ;;
+    --dir)
+      [ $# -gt 1 ] || { usage >&2; exit 2; }
+      dir=$2; shift ;;
+    --) shift; break ;;
+    -h|--help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+cmake -S . -B "$dir" -G Ninja "${cmake_args[@]}" >"${TMPDIR:-/tmp}/uwarp-configure.$$" 2>&1 || {
+  cat "${TMPDIR:-/tmp}/uwarp-configure.$$"; rm -f "${TMPDIR:-/tmp}/uwarp-configure.$$"
+  echo "build.sh: configuring failed; ./test.sh and ./demo.sh install what is needed" >&2
+  exit 1
+}
+rm -f "${TMPDIR:-/tmp}/uwarp-configure.$$"
+targets=()
+for target in "$@"; do targets+=(--target "$target"); done
+cmake --build "$dir" "${targets[@]}"

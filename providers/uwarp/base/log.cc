@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The event log. A program that daemonises may close our descriptor and reuse its number, so a
+// log file is recognised by device and inode before each write, and opened again if it is gone.
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+
+#include "base/settings.h"
+#include "base/spinlock.h"
+
+namespace uwarp {
+
+namespace log_detail {
+constinit std::atomic<State> state{State::kUnknown};
+}  // namespace log_detail
+
+namespace {
+
+using log_detail::State;
+
+constexpr size_t kLineMax = 1000;
+
+struct Sink {
+  int fd = -1;
+  const std::string* path = nullptr;  // nullptr: standard error. Never freed
+  dev_t device = 0;
+  ino_t inode = 0;
+};
+
+SpinLock sink_lock;  // guards `sink`; held while it is opened or checked, not while writing
+Sink sink;
+
+bool stat_fd(int fd, struct stat& st) {
+  return syscall(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH) == 0;
+}
+
+bool is_stderr_name(const std::string& name) { return name == "1" || name == "stderr"; }
+
+// `name` as seen from where the process is now, as a daemon changes its directory later.
+std::string absolute_path(const std::string& name) {
+  if (name.front() == '/') return name;
+  char cwd[4096];
+  // The system call returns the length with its final zero, or a negative value.
+  if (syscall(SYS_getcwd, cwd, sizeof cwd) <= 0) return name;
+  return std::string(cwd) + "/" + name;
+}
+
+// Returns false if the file cannot be opened.
+bool open_file_locked() {
+  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, sink.path->c_str(),
+                                          O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  if (fd < 0) return false;
+  struct stat st;
+  if (!stat_fd(fd, st)) {
+    syscall(SYS_close, fd);
+    return false;
+  }
+  sink.fd = fd;
+  sink.device = st.st_dev;
+  sink.inode = st.st_ino;
+  return true;
+}
+
+// The descriptor to write to, or -1.
+int usable_fd_locked() {
+  if (sink.path == nullptr) return sink.fd;
+  struct stat st;
+  if (sink.fd >= 0 && stat_fd(sink.fd, st) && st.st_dev == sink.device && st.st_ino == sink.inode)
+    return sink.fd;
+  return open_file_locked() ? sink.fd : -1;
+}
+
+size_t print_prefix(char* line, size_t room) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int size = snprintf(line, room, "uwarp[%d] %lld.%06ld: ", static_cast<int>(getpid()),
+                            static_cast<long long>(now.tv_sec), now.tv_nsec / 1000);
+  return std::min(static_cast<size_t>(std::max(size, 0)), room - 1);
+}
+
+}  // namespace
+
+bool log_detail::open_log() { return open_log_as(settings().log); }
+
+bool log_detail::open_log_as(const std::string& name) {
+  const int saved_errno = errno;
+  std::lock_guard guard(sink_lock);
+  if (state.load(std::memory_order_relaxed) == State::kUnknown) {
+    bool on = !name.empty();
+    if (is_stderr_name(name)) {
+      sink.fd = 2;
+    } else if (on) {
+      sink.path = new std::string(absolute_path(name));
+      on = open_file_locked();
+      if (!on)
+        dprintf(2, "uwarp: UWARP_LOG=%s cannot be opened (%s); using the default (off)\n",
+                name.c_str(), strerror(errno));
+    }
+    state.store(on ? State::kOn : State::kOff, std::memory_order_release);
+  }
+  errno = saved_errno;
+  return state.load(std::memory_order_relaxed) == State::kOn;
+}
+
+void log_event(const char* format, ...) {
+  if (!log_enabled()) return;
+  const int saved_errno = errno;
+  char line[kLineMax];
+  size_t size = print_prefix(line, sizeof line);
+  va_list arguments;
+  va_start(arguments, format);
+  errno = saved_errno;  // for %m
+  const int more = vsnprintf(line + size, sizeof line - size, format, arguments);
+  va_end(arguments);
+  if (more > 0) size = std::min(size + static_cast<size_t>(more), sizeof line - 1);
+  // One event is one line, whatever a peer or a path put into it.
+  std::replace(line, line + size, '\n', ' ');
+  line[size++] = '\n';
+
+  int fd;
+  {
+    std::lock_guard guard(sink_lock);
+    fd = usable_fd_locked();
+  }
+  // A lost log line is not worth an error to anybody.
+  if (fd >= 0) (void)!syscall(SYS_write, fd, line, size);
+  errno = saved_errno;
+}
+
+}  // namespace uwarp

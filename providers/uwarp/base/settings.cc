@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The table of UWARP_* variables, its parser and its printer. To add a variable: a field in
+// Settings and a row here; help text and manual page follow from the row.
+#include "base/settings.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/limits.h"
+
+namespace uwarp {
+
+namespace {
+
+constexpr int64_t kHourMs = 3'600'000;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+using Text = std::string_view;
+
+std::vector<std::string> split_list(Text text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    if (comma != 0) parts.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return parts;
+}
+
+std::optional<int64_t> parse_number(Text text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// LOW-HIGH, both from 1 to 65535, in this order.
+std::optional<PortRange> parse_port_range(Text text) {
+  if (text.empty()) return PortRange{};
+  const size_t dash = text.find('-');
+  if (dash == Text::npos) return std::nullopt;
+  const auto low = parse_number(text.substr(0, dash));
+  const auto high = parse_number(text.substr(dash + 1));
+  if (!low || !high || *low < 1 || *high > 65535 || *low > *high) return std::nullopt;
+  return PortRange{static_cast<uint16_t>(*low), static_cast<uint16_t>(*high)};
+}
+
+// Index of `text` among words with | between them.
+std::optional<int64_t> find_choice(Text choices, Text text) {
+  for (int64_t index = 0; !choices.empty(); ++index) {
+    const size_t bar = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, bar) == text) return index;
+    choices.remove_prefix(std::min(bar + 1, choices.size()));
+  }
+  return std::nullopt;
+}
+
+template <auto Member>
+void store_number(Settings& settings, Text, int64_t number) {
+  using T = std::remove_reference_t<decltype(settings.*Member)>;
+  settings.*Member = static_cast<T>(number);
+}
+
+template <auto Member>
+void store_text(Settings& settings, Text text, int64_t) {
+  settings.*Member = std::string(text);
+}
+
+void store_netdevs(Settings& settings, Text text, int64_t) { settings.netdevs = split_list(text); }
+
+void store_congestion(Settings& settings, Text text, int64_t) {
+  settings.congestion = text == "system" ? std::string() : std::string(text);
+}
+
+void store_log(Settings& settings, Text text, int64_t) {
+  settings.log = text == "0" ? std::string() : std::string(text);
+}
+
+void store_port_range(Settings& settings, Text text, int64_t) {
+  settings.port_range = parse_port_range(text).value_or(PortRange{});
+}
+
+constexpr Setting text_setting(const char* name, const char* value, const char* meaning,
+                               decltype(Setting::store) store) {
+  return {name, value, SettingKind::kText, "", 0, 0, false, meaning, store};
+}
+constexpr Setting switch_setting(const char* name, const char* value, const char* meaning,
+                                 decltype(Setting::store) store) {
+  return {name, value, SettingKind::kSwitch, "0|1", 0, 1, false, meaning, store};
+}
+constexpr Setting choice_setting(const char* name, const char* value, const char* choices,
+                                 const char* meaning, decltype(Setting::store) store) {
+  return {name, value, SettingKind::kChoice, choices, 0, 0, false, meaning, store};
+}
+constexpr Setting number_setting(const char* name, const char* value, int64_t low, int64_t high,
+                                 bool zero_allowed, const char* meaning,
+                                 decltype(Setting::store) store) {
+  return {name, value, SettingKind::kNumber, "", low, high, zero_allowed, meaning, store};
+}
+
+constexpr Setting kTable[] = {
+    text_setting("UWARP_LOG", "0",
+                 "Log of events, one line each: 0 is off, 1 or stderr writes to standard error, "
+                 "anything else is the path of a file that is appended to.",
+                 store_log),
+    {"UWARP_NETDEVS", "", SettingKind::kList, "", 0, 0, false,
+     "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
+     "are usable.",
+     store_netdevs},
+    choice_setting("UWARP_PERSONA", "iwarp", "iwarp|roce",
+                   "What devices look like to applications: an iWARP adapter, or a RoCE v2 one "
+                   "for applications that refuse iWARP. The wire is the same.",
+                   store_number<&Settings::persona>),
+    choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
+                   "Who serves rdma_cm: uwarp, or the kernel's own device.",
+                   store_number<&Settings::cm>),
+    text_setting("UWARP_HOST_SYSFS", "/sys",
+                 "The sysfs in which real RDMA devices of the host are looked for. SYSFS_PATH is "
+                 "taken for it when it is set on entry.",
+                 store_text<&Settings::host_sysfs>),
+    switch_setting("UWARP_CRC", "0",
+                   "1: ask the peer for a CRC on every frame. It is used in any case if the peer "
+                   "asks.",
+                   store_number<&Settings::crc>),
+    number_setting("UWARP_FPDU", "0", kUlpduMin, kUlpduMax, true,
+                   "Largest frame sent, in octets of its ULPDU_Length. 0: chosen by the peer.",
+                   store_number<&Settings::fpdu_bytes>),
+    number_setting("UWARP_MPA_REVISION", "2", 1, 2, false,
+                   "MPA revision in connection requests. 1 gives up the negotiation of depths and "
+                   "of the first frame.",
+                   store_number<&Settings::mpa_revision>),
+    number_setting("UWARP_MPA_TIMEOUT_MS", "10000", 1, kHourMs, false,
+                   "How long a listener waits for the whole connection request of a peer.",
+                   store_number<&Settings::mpa_timeout_ms>),
+    number_setting("UWARP_CONNECT_TIMEOUT_MS", "60000", 1, kHourMs, false,
+                   "How long a connecting side waits for the peer's reply.",
+                   store_number<&Settings::connect_timeout_ms>),
+    number_setting("UWARP_RNR_TIMEOUT_MS", "1000", 0, kHourMs, false,
+                   "How long an arriving message waits for a receive to be posted before the "
+                   "connection fails. 0: not at all.",
+                   store_number<&Settings::rnr_timeout_ms>),
+    number_setting("UWARP_PEER_TIMEOUT_MS", "0", 0, kHourMs, false,
+                   "After which silence a peer that owes answers counts as lost. 0: by the queue "
+                   "pair's timeout and retry count.",
+                   store_number<&Settings::peer_timeout_ms>),
+    {"UWARP_PORT_RANGE", "", SettingKind::kPortRange, "", 0, 0, false,
+     "TCP ports for connections made without rdma_cm, as LOW-HIGH. Empty: any free port.",
+     store_port_range},
+    number_setting("UWARP_PORT_OFFSET", "0", -65534, 65534, false,
+                   "Added to every rdma_cm port to get the TCP port, for programs that listen on "
+                   "the same number by TCP and by RDMA.",
+                   store_number<&Settings::port_offset>),
+    text_setting("UWARP_CONGESTION", "reno",
+                 "TCP congestion control towards peers on the same host. Empty or system: leave "
+                 "the system's.",
+                 store_congestion),
+    number_setting("UWARP_SPIN_US", "0", 0, 1'000'000, false,
+                   "How long the progress thread polls after it has served traffic before it "
+                   "sleeps again.",
+                   store_number<&Settings::spin_us>),
+    number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
+                   "Send buffer of each TCP socket in bytes. 0: the system's.",
+                   store_number<&Settings::sndbuf_bytes>),
+    number_setting("UWARP_RCVBUF", "0", 4096, kGiB, true,
+                   "Receive buffer of each TCP socket in bytes. 0: the system's.",
+                   store_number<&Settings::rcvbuf_bytes>),
+    switch_setting("UWARP_AF_IB", "0",
+                   "1: let librdmacm find out that AF_IB addresses are supported. For tests.",
+                   store_number<&Settings::af_ib>),
+};
+
+// Stores `text` if the row takes it; returns whether it does.
+bool store_value(const Setting& row, Text text, Settings& settings) {
+  std::optional<int64_t> number = 0;
+  switch (row.kind) {
+    case SettingKind::kText:
+    case SettingKind::kList:
+      break;
+    case SettingKind::kChoice:
+    case SettingKind::kSwitch:
+      number = find_choice(row.choices, text);
+      break;
+    case SettingKind::kNumber:
+      number = parse_number(text);
+      if (number && (*number < row.low || *number > row.high) &&
+          !(*number == 0 && row.zero_allowed))
+        number.reset();
+      break;
+    case SettingKind::kPortRange:
+      if (!parse_port_range(text)) return false;
+      break;
+  }
+  if (!number) return false;
+  row.store(settings, text, *number);
+  return true;
+}
+
+std::string describe_values(const Setting& row) {
+  switch (row.kind) {
+    case SettingKind::kText:
+      return "text";
+    case SettingKind::kList:
+      return "NAME,NAME,...";
+    case SettingKind::kChoice:
+    case SettingKind::kSwitch: {
+      std::string words = row.choices;
+      for (size_t bar; (bar = words.find('|')) != std::string::npos;) words.replace(bar, 1, " or ");
+      return words;
+    }
+    case SettingKind::kNumber:
+      return (row.zero_allowed ? "0 or " : "") + std::to_string(row.low) + " to " +
+             std::to_string(row.high);
+    case SettingKind::kPortRange:
+      return "LOW-HIGH, ports 1 to 65535";
+  }
+  return {};
+}
+
+// A value from outside as it may stand inside one line of a terminal.
+std::string printable(Text text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return out;
+}
+
+std::string quote_default(const Setting& row) {
+  return *row.default_text == '\0' ? "empty" : row.default_text;
+}
+
+// Words of `text`, broken so that no line is longer than `width` with its indent.
+void print_wrapped(FILE* out, Text text, size_t indent, size_t width) {
+  while (!text.empty()) {
+    size_t cut = text.size();
+    if (cut > width - indent) {
+      cut = text.rfind(' ', width - indent);
+      if (cut == Text::npos) cut = std::min(text.find(' '), text.size());
+    }
+    fprintf(out, "%*s%.*s\n", static_cast<int>(indent), "", static_cast<int>(cut), text.data());
+    text.remove_prefix(std::min(cut + 1, text.size()));
+  }
+}
+
+// One write, so that lines of several processes do not mix; raw, because an interposed write must
+// not be entered from here.
+void complain_on_stderr(const std::string& line) {
+  const std::string whole = line + "\n";
+  (void)!syscall(SYS_write, 2, whole.data(), whole.size());
+}
+
+}  // namespace
+
+std::span<const Setting> settings_table() { return kTable; }
+
+Settings parse_settings(const std::function<const char*(const char* name)>& lookup,
+                        const std::function<void(const std::string& line)>& complain) {
+  Settings settings;
+  for (const Setting& row : kTable) {
+    (void)store_value(row, row.default_text, settings);
+    const char* text = lookup(row.name);
+    if (text == nullptr) continue;
+    // An empty number or choice is how shells say "not set"; an empty text is a value.
+    const bool takes_empty = row.kind == SettingKind::kText || row.kind == SettingKind::kList ||
+                             row.kind == SettingKind::kPortRange;
+    if (*text == '\0' && !takes_empty) continue;
+    if (store_value(row, text, settings)) continue;
+    complain("uwarp: " + std::string(row.name) + "=" + printable(text) + " is not " +
+             describe_values(row) + "; using the default (" + quote_default(row) + ")");
+  }
+  return settings;
+}
+
+const Settings& settings() {
+  // Never destroyed: progress threads may still read it while the process exits.
+  static const Settings* const parsed = [] {
+    const int saved_errno = errno;
+    const auto* made = new Settings(
+        parse_settings([](const char* name) { return getenv(name); }, complain_on_stderr));
+    errno = saved_errno;
+    return made;
+  }();
+  return *parsed;
+}
+
+void print_settings_help(FILE* out) {
+  constexpr size_t kIndent = 8;
+  constexpr size_t kWidth = 79;
+  for (const Setting& row : kTable) {
+    fprintf(out, "  %s (%s; default: %s)\n", row.name, describe_values(row).c_str(),
+            quote_default(row).c_str());
+    print_wrapped(out, row.meaning, kIndent, kWidth);
+  }
+}
+
+}  // namespace uwarp

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// All UWARP_* environment variables: one table (settings.cc) that is parsed once into this struct
+// and printed as the text of `uwarp-run --help` and of the manual page. Nothing else reads them.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace uwarp {
+
+enum class Persona : uint8_t { kIwarp, kRoce };
+enum class CmOwner : uint8_t { kUwarp, kKernel };
+
+/// TCP ports from `low` to `high`, both included. Empty (no restriction) if both are 0.
+struct PortRange {
+  uint16_t low = 0;
+  uint16_t high = 0;
+  bool empty() const { return high == 0; }
+  friend bool operator==(PortRange, PortRange) = default;
+};
+
+/// Values in force. Meaning, range and default of each: the table in settings.cc. Zero means
+/// "not limited" or "automatic" where the table says so.
+struct Settings {
+  std::string log;                   // UWARP_LOG: empty is off
+  std::vector<std::string> netdevs;  // UWARP_NETDEVS: empty is all
+  Persona persona = Persona::kIwarp;
+  CmOwner cm = CmOwner::kUwarp;
+  std::string host_sysfs;  // UWARP_HOST_SYSFS
+  bool crc = false;
+  bool af_ib = false;
+  uint32_t fpdu_bytes = 0;  // ULPDU octets; 0: automatic
+  uint32_t mpa_revision = 2;
+  uint32_t mpa_timeout_ms = 0;
+  uint32_t connect_timeout_ms = 0;
+  uint32_t rnr_timeout_ms = 0;
+  uint32_t peer_timeout_ms = 0;  // 0: from the QP's timeout and retry count
+  uint32_t spin_us = 0;
+  PortRange port_range;
+  int32_t port_offset = 0;
+  std::string congestion;  // empty: the system's
+  uint32_t sndbuf_bytes = 0;
+  uint32_t rcvbuf_bytes = 0;
+};
+
+enum class SettingKind : uint8_t { kText, kList, kChoice, kSwitch, kNumber, kPortRange };
+
+/// One row of the table.
+struct Setting {
+  const char* name;
+  const char* default_text;
+  SettingKind kind;
+  const char* choices;  // kChoice: words with | between them, in the order of the enum's values
+  int64_t low, high;    // kNumber: the values taken
+  bool zero_allowed;    // kNumber: 0 is taken although it is below `low`
+  const char* meaning;
+  void (*store)(Settings&, std::string_view text, int64_t number);
+};
+
+/// The whole table, in the order in which it is printed.
+std::span<const Setting> settings_table();
+
+/// Reads all variables through `lookup` (nullptr: not set). A value that is not taken is reported
+/// to `complain` in one line without a newline, and the default is used.
+Settings parse_settings(const std::function<const char*(const char* name)>& lookup,
+                        const std::function<void(const std::string& line)>& complain);
+
+/// The process's settings: read from the environment once, at the first call. Any thread.
+const Settings& settings();
+
+/// Prints the table as text: name, values, default and meaning of each variable.
+void print_settings_help(std::FILE* out);
+
+}  // namespace uwarp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A lock for sections of a few dozen instructions. It spins only briefly: with few cores the
+// holder may be waiting for this very core, so a waiter gives the core away soon.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace uwarp {
+
+/// Tells the core that this is a wait loop.
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+/// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
+/// Not recursive, not fair.
+class SpinLock {
+ public:
+  SpinLock() = default;
+  SpinLock(const SpinLock&) = delete;
+  SpinLock& operator=(const SpinLock&) = delete;
+
+  void lock() {
+    if (try_lock()) [[likely]]
+      return;
+    lock_slow();
+  }
+
+  bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
+
+  void unlock() { locked_.store(false, std::memory_order_release); }
+
+  /// True while anybody holds it. For assertions and for "is it worth trying" only.
+  bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
+
+ private:
+  // A pause lasts about 40 to 140 cycles: some 100 of them cover any section this lock is meant
+  // for when the holder runs, and are cheaper than a system call when it does not.
+  static constexpr int kSpinsBeforeYield = 100;
+
+  [[gnu::noinline]] void lock_slow() {
+    for (int spins = 0;; ++spins) {
+      if (!locked_.load(std::memory_order_relaxed) && try_lock()) return;
+      if (spins < kSpinsBeforeYield) {
+        cpu_relax();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  std::atomic<bool> locked_{false};
+};
+
+}  // namespace uwarp

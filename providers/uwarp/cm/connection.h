@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// One TCP connection from MPA start-up to its end. The only meeting point of a socket and a queue
+// pair: carries the start-up handshake, then lets the Stream of an Endpoint pump, and settles how it
+// ends. RFC 5044 7, RFC 6581, RFC 5040 5.4.
+//
+// connection.cc has the life in FPDU mode and the end, connection_startup.cc what comes before.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "base/spinlock.h"
+#include "cm/connection_events.h"
+#include "cm/stream.h"
+#include "io/progress.h"
+#include "io/tcp_socket.h"
+#include "mpa/handshake.h"
+
+namespace uwarp {
+
+class Endpoint;
+class Engine;
+class Listener;
+
+/// Public face for host/ (rdma_cm ids) and the rendezvous. All calls from any thread.
+class Connection final : public Source {
+ public:
+  struct ConnectOptions {
+    std::optional<TcpSocket> bound;  // socket of an earlier bind, moved in
+    sockaddr_storage local{};        // used when not bound; family AF_UNSPEC: kernel's choice
+    sockaddr_storage remote{};
+    int tos = -1;
+    uint32_t timeout_ms = 0;         // 0: settings
+    bool rendezvous = false;         // made without rdma_cm: no fall-back, FIN is silent
+  };
+  /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
+  /// wrong state, private data too long), EADDRNOTAVAIL, ENOMEM, EMFILE... ; all later ones come
+  /// through `owner`, possibly before this returns. The handshake falls back from P2P to plain to
+  /// revision 1 by itself.
+  static Result<std::shared_ptr<Connection>> connect(Engine& engine,
+                                                     std::shared_ptr<Endpoint> endpoint,
+                                                     ConnectOptions options,
+                                                     ConnectParameters parameters,
+                                                     std::weak_ptr<ConnectionOwner> owner);
+  /// A queue pair connected to itself: what it sends comes back to it. Errors: EINVAL, EMFILE...
+  static Result<std::shared_ptr<Connection>> connect_to_itself(Engine& engine,
+                                                               std::shared_ptr<Endpoint> endpoint,
+                                                               uint16_t depth,
+                                                               std::weak_ptr<ConnectionOwner> owner);
+  ~Connection() override;
+
+  /// Passive: what the peer asked for (depths swapped for direct use in accept). Does not change.
+  const ConnectParameters& request_parameters() const { return request_parameters_; }
+  /// Passive: binds `endpoint` to the connection and sends the Reply. Errors: EINVAL (wrong state),
+  /// ECONNRESET (the peer has gone meanwhile). ESTABLISHED comes through `owner`. An initiator
+  /// depth of kDepthNotNegotiated leaves our ORD open (see Endpoint).
+  int accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters parameters,
+             std::weak_ptr<ConnectionOwner> owner, bool rendezvous = false);
+  /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
+  int reject(std::span<const std::byte> private_data);
+  /// Orderly end: what was posted goes out, then FIN (RFC 5044 7.2); the queue pair goes to ERR with
+  /// flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never established.
+  int disconnect();
+  /// Ends at once (RST), in any state, without owner calls after it returned (but one under way).
+  void abort();
+  /// No owner calls any more (but one under way); the connection itself goes on.
+  void drop_owner();
+
+  sockaddr_storage local_address() const { return local_; }
+  sockaddr_storage remote_address() const { return remote_; }
+  /// Active: our Request has gone out.
+  bool request_sent() const;
+
+  // ---- For Endpoint.
+  /// The queue pair left for ERR, RESET or is destroyed: the TCP connection ends, orderly where
+  /// nothing was half sent. On return the queue pair is not touched any more.
+  void endpoint_gone();
+  /// Exit handler: from now on the kernel may end the connection by FIN. No locks.
+  void allow_orderly_exit();
+
+  // ---- For Stream, without locks of the queue pair.
+  void on_notice(const StreamNotice& notice);
+  std::shared_ptr<Connection> shared() {
+    return std::static_pointer_cast<Connection>(shared_from_this());
+  }
+  /// The pump wants another turn soon. Under locks of the queue pair.
+  void request_turn();
+
+  // ---- For Listener.
+  /// An accepted socket: reads the Request, then tells the listener.
+  static std::shared_ptr<Connection> incoming(Engine& engine, TcpSocket socket,
+                                              std::weak_ptr<Listener> listener);
+
+  // Source.
+  bool ready(uint32_t events) override;
+  void deadline_passed() override;
+
+ private:
+  enum class Phase : uint8_t {
+    kConnecting,      // TCP is being established
+    kAwaitingReply,   // our Request is out
+    kReadingRequest,  // accepted from a listener
+    kRequested,       // a whole Request waits for accept() or reject()
+    kOpen,            // FPDU mode: endpoint_ and its stream are ours
+    kDraining,        // our FIN is out, the queue pair is free: reads away until the peer's FIN
+    kClosed,
+  };
+  /// Rungs of the initiator's ladder.
+  enum class Attempt : uint8_t { kPeerToPeer, kPlain, kRevision1 };
+  struct OwnerCall {
+    enum Kind : uint8_t { kEstablished, kRejected, kFailed, kEnded } kind;
+    int status = 0;
+    ConnectParameters peer;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner);
+
+  // Start-up, active (connection_startup.cc). All `_locked` functions need mutex_.
+  int start_attempt_locked(std::optional<TcpSocket> bound);
+  void continue_connect_locked();
+  void send_request_locked();
+  void read_reply_locked();
+  void judge_reply_locked(const MpaInitiator::Verdict& verdict);
+  void connect_failed_locked(int error);
+  bool fall_back_locked(int error);
+  // Start-up, passive.
+  void read_request_locked();
+  void watch_requested_locked();
+  void request_complete_locked(Lock& lock);
+  void request_refused_locked();
+  // FPDU mode.
+  int open_stream_locked(const MpaNegotiated& negotiated, bool initiator);
+  StreamConfig stream_config(const MpaNegotiated& negotiated, bool initiator) const;
+  void set_peer_timeout_locked();
+  void established_locked();
+  void stream_failed_locked();
+  void stream_ended_locked(StreamEnd end);
+  void hold_locked();
+  void check_transmit_locked();
+  // The end.
+  void leave_endpoint_locked();
+  void drain_locked(uint64_t wait_ns);
+  void read_away_locked();
+  void close_locked(bool reset);
+  void call_owner_locked(OwnerCall call);
+  void ended_locked();
+  /// Makes the calls that are due, one at a time; call last, gives the lock up meanwhile.
+  void deliver_calls(Lock& lock);
+  void set_deadline_locked(uint64_t after_ns);
+  std::shared_ptr<Endpoint> open_endpoint() const;
+
+  Engine& engine_;
+  sockaddr_storage local_{};   // set before the object is shared, refined before connected
+  sockaddr_storage remote_{};
+  ConnectParameters request_parameters_;
+
+  mutable std::mutex mutex_;
+  Phase phase_ = Phase::kClosed;
+  bool active_ = false;
+  bool rendezvous_ = false;
+  bool established_ = false;      // the owner has been told
+  bool end_told_ = false;
+  bool disconnecting_ = false;    // disconnect(): waiting until all that was posted has gone
+  bool failing_ = false;          // flushed; waiting until the Terminate has gone
+  bool peer_to_peer_ = false;     // passive: ESTABLISHED waits for the RTR
+  bool first_fpdu_seen_ = false;
+  bool peer_left_ = false;        // kRequested: FIN, RST or octets out of turn
+  int peer_left_error_ = 0;
+  TcpSocket socket_;
+  TcpSocket loop_;                // connected to itself: where we send
+  Progress::Ticket ticket_ = 0;
+  Progress::Ticket loop_ticket_ = 0;
+  ConnectOptions options_;
+  ConnectParameters parameters_;
+  Attempt attempt_ = Attempt::kPeerToPeer;
+  uint64_t startup_deadline_ns_ = 0;
+  std::optional<MpaInitiator> initiator_;
+  std::optional<MpaResponder> responder_;
+  size_t request_bytes_sent_ = 0;
+  uint16_t peer_ird_ = 0;
+  std::weak_ptr<Listener> listener_;
+  std::weak_ptr<ConnectionOwner> owner_;
+  std::deque<OwnerCall> calls_;
+  bool calling_ = false;
+
+  // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
+  mutable SpinLock endpoint_lock_;  // leaf
+  std::shared_ptr<Endpoint> endpoint_;
+  bool open_ = false;               // phase_ is kOpen
+};
+
+}  // namespace uwarp

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a connection tells its owner (the rdma_cm side of host/, or the rendezvous), and what the two
+// say to each other about depths and private data. RFC 5044 7, RFC 6581.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace uwarp {
+
+/// Connection parameters as rdma_cm names them, from the point of view of who uses them.
+struct ConnectParameters {
+  uint16_t responder_resources = 0;  // Reads and atomics that we take (IRD)
+  uint16_t initiator_depth = 0;      // Reads and atomics that we issue (ORD)
+  std::vector<std::byte> private_data;  // the application's octets, without the enhanced word
+};
+
+class Connection;
+
+/// Owner of a connection. Calls come from whichever thread progresses, one at a time per
+/// connection, with no engine lock held; the owner may call back. After the owner called
+/// Connection::abort() or drop_owner() at most the call under way still arrives.
+class ConnectionOwner {
+ public:
+  virtual ~ConnectionOwner() = default;
+  /// Active: the Reply was accepted. Passive: the stream is open in both directions (RTR seen where
+  /// one is due). The queue pair is in RTS already. `peer` holds the negotiated depths as
+  /// ESTABLISHED reports them and (active side) the Reply's private data.
+  virtual void connection_established(Connection& connection, const ConnectParameters& peer) = 0;
+  /// Active: the peer said no, with private data, or refused or reset TCP (`status` -ECONNREFUSED,
+  /// -ECONNRESET): REJECTED.
+  virtual void connection_rejected(Connection& connection, int status,
+                                   std::span<const std::byte> private_data) = 0;
+  /// The connection never came to be: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
+  /// errno (CONNECT_ERROR).
+  virtual void connection_failed(Connection& connection, int status) = 0;
+  /// An established connection has ended, for whatever reason. Once.
+  virtual void connection_ended(Connection& connection) = 0;
+};
+
+}  // namespace uwarp

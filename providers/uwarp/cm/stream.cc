@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Turns of the pump.
+#include "cm/stream.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "cm/connection.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+/// Outcomes that end a receive turn.
+constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
+
+/// The staging buffer of this thread; null after a queue pair has kept it.
+thread_local StagingPointer thread_staging;
+
+StagingPointer& ensure_staging() {
+  if (thread_staging == nullptr)
+    thread_staging = std::make_unique_for_overwrite<StagingBuffer>();
+  return thread_staging;
+}
+
+size_t size_of(std::span<const iovec> parts) {
+  size_t size = 0;
+  for (const iovec& part : parts) size += part.iov_len;
+  return size;
+}
+
+}  // namespace
+
+void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out) {
+  const std::lock_guard receive(qp_.receive_lock());
+  while (!qp_.transmit_try_begin()) sched_yield();
+  in_ = &in;
+  out_ = &out;
+  connection_ = &connection;
+  watched_.store(false, std::memory_order_relaxed);
+  hang_up_.store(0, std::memory_order_relaxed);
+  send_error_.store(0, std::memory_order_relaxed);
+  ended_ = false;
+  attached_.store(true, std::memory_order_release);
+  (void)qp_.transmit_end();
+}
+
+void Stream::detach() {
+  const std::lock_guard receive(qp_.receive_lock());
+  while (!qp_.transmit_try_begin()) sched_yield();
+  in_ = nullptr;
+  out_ = nullptr;
+  connection_ = nullptr;
+  attached_.store(false, std::memory_order_release);
+  (void)qp_.transmit_end();
+}
+
+void Stream::deliver(StreamNotice& notice) {
+  if (notice.connection == nullptr) return;
+  const std::shared_ptr<Connection> connection = std::move(notice.connection);
+  connection->on_notice(notice);
+}
+
+void Stream::name_connection(StreamNotice& notice) {
+  if (notice.connection == nullptr) notice.connection = connection_->shared();
+}
+
+// --- Transmit -------------------------------------------------------------------------------------
+
+void Stream::transmit(size_t budget_bytes) {
+  StreamNotice notice;
+  while (qp_.transmit_try_begin()) {
+    if (out_ != nullptr) transmit_locked(budget_bytes, notice);
+    if (!qp_.transmit_end()) break;
+  }
+  deliver(notice);
+}
+
+void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
+  for (;;) {
+    const std::span<const iovec> window = qp_.transmit_window();
+    if (window.empty()) break;
+    const ssize_t sent = out_->send(window);
+    if (sent > 0) {
+      qp_.transmitted(static_cast<size_t>(sent));
+      if (static_cast<size_t>(sent) >= budget_bytes) {
+        connection_->request_turn();
+        break;
+      }
+      budget_bytes -= static_cast<size_t>(sent);
+    } else if (sent == -EAGAIN) {
+      break;  // the next edge says that there is room again
+    } else if (sent == -EFAULT) {
+      qp_.transmit_fault();
+    } else {
+      // The receive direction may still hold what the peer sent before: it reports the end.
+      send_error_.store(static_cast<int>(-sent), std::memory_order_release);
+      hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
+      name_connection(notice);
+      break;
+    }
+  }
+  if (watched_.load(std::memory_order_acquire) || qp_.flush_due()) [[unlikely]]
+    name_connection(notice);
+}
+
+// --- Receive --------------------------------------------------------------------------------------
+
+bool Stream::receive(size_t budget_bytes, StreamNotice& notice) {
+  bool progressed = false;
+  bool answer = false;
+  while (qp_.receive_lock().try_lock()) {
+    std::unique_lock lock(qp_.receive_lock(), std::adopt_lock);
+    missed_edge_.store(false, std::memory_order_relaxed);
+    const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
+    if (turn == Turn::kMore) connection_->request_turn();
+    lock.unlock();
+    if (turn != Turn::kDrained) break;
+    // Exchanged, not loaded: whoever left the mark exchanged before it tried the lock.
+    if (!missed_edge_.exchange(false, std::memory_order_acq_rel)) break;
+  }
+  if (answer) transmit(kTurnBytes);
+  return progressed;
+}
+
+void Stream::on_edge(uint32_t events) {
+  if ((events & kHangUpEvents) != 0)
+    hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
+  StreamNotice notice;
+  missed_edge_.exchange(true, std::memory_order_acq_rel);
+  (void)receive(kTurnBytes, notice);
+  if ((events & kHangUpEvents) != 0 && qp_.receive_held()) {
+    // Nothing is read now, but the end must be noticed.
+    const std::lock_guard lock(qp_.receive_lock());
+    if (connection_ != nullptr) name_connection(notice);
+  }
+  deliver(notice);
+  // A revisit (no events) comes from a turn of either direction that ran out of its budget.
+  // Readiness to write is part of every edge, so it alone says little.
+  if (((events & EPOLLOUT) != 0 || events == 0) && qp_.wants_transmit()) transmit(kTurnBytes);
+}
+
+void Stream::resume() {
+  StreamNotice notice;
+  bool answer = false;
+  {
+    const std::lock_guard lock(qp_.receive_lock());
+    if (in_ == nullptr || !qp_.receive_held()) return;
+    const bool stopped =
+        take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
+    bool progressed = false;
+    if (!stopped && receive_locked(kTurnBytes, progressed, answer, notice) == Turn::kMore)
+      connection_->request_turn();
+  }
+  if (answer) transmit(kTurnBytes);
+  deliver(notice);
+}
+
+Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
+                                    StreamNotice& notice) {
+  if (in_ == nullptr || ended_ || qp_.receive_held()) return Turn::kStopped;
+  for (;;) {
+    if (qp_.receive_closed()) [[unlikely]] {
+      const ssize_t dropped = in_->discard(budget_bytes);
+      if (dropped > 0) return Turn::kMore;
+      if (dropped != -EAGAIN) take_end(dropped, notice);
+      return Turn::kStopped;
+    }
+    const std::span<const iovec> window = qp_.receive_window(ensure_staging());
+    const size_t room = size_of(window);
+    const ssize_t count = in_->receive(window);
+    if (count <= 0) {
+      if (count == -EAGAIN) return Turn::kDrained;
+      if (count == -EFAULT) {
+        take_outcome(qp_.receive_fault(), answer, notice);
+      } else {
+        take_end(count, notice);
+      }
+      return Turn::kStopped;
+    }
+    progressed = true;
+    const auto bytes = static_cast<size_t>(count);
+    if (take_outcome(qp_.received(ensure_staging(), bytes), answer, notice)) return Turn::kStopped;
+    // Less than there was room for: the socket was empty then, and what comes later makes a new
+    // edge. But an end that was announced already makes none, so it is read.
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Turn::kDrained;
+    if (bytes >= budget_bytes) return Turn::kMore;
+    budget_bytes -= bytes;
+  }
+}
+
+// Returns true if the turn is over.
+bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice) {
+  if (outcome == kRxNothing) [[likely]]
+    return false;
+  if ((outcome & kRxTransmitWanted) != 0) answer = true;
+  outcome &= ~uint32_t{kRxTransmitWanted};
+  if (outcome == 0) return false;
+  notice.outcome |= outcome;
+  name_connection(notice);
+  return (outcome & kStopping) != 0;
+}
+
+void Stream::take_end(ssize_t result, StreamNotice& notice) {
+  // A reset that a send has reported already reads as an orderly end afterwards.
+  const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
+  ended_ = true;
+  notice.ended = true;
+  if (error == 0) {
+    notice.end = StreamEnd::kFin;
+  } else if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
+    notice.end = StreamEnd::kTimeout;
+  } else {
+    notice.end = StreamEnd::kReset;
+  }
+  name_connection(notice);
+}
+
+}  // namespace uwarp

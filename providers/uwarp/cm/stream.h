@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The pump between the socket of a connection and a queue pair while FPDUs flow: the hot path of
+// everything. Part of an Endpoint, so that posting and polling reach it without a reference count;
+// what a turn finds that is rare goes to the Connection after all locks are released.
+//
+// Guarded by the queue pair's two sides: the pointers below change only while a thread holds both.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "io/tcp_socket.h"
+#include "qp/queue_pair.h"
+
+namespace uwarp {
+
+class Connection;
+
+/// What a turn has found for the connection to deal with, outside the stream's locks.
+struct StreamNotice {
+  std::shared_ptr<Connection> connection;  // null: nothing
+  uint32_t outcome = 0;                    // ReceiveOutcome bits that are no daily business
+  bool ended = false;                      // the receive direction is over, by `end`
+  StreamEnd end = StreamEnd::kFin;
+};
+
+class Stream {
+ public:
+  /// Bytes per turn for somebody who has other sources to serve.
+  static constexpr size_t kTurnBytes = size_t{512} << 10;
+  /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
+  /// the largest send buffer of a default Linux, so that the socket ends the turn first.
+  static constexpr size_t kPostBytes = size_t{16} << 20;
+
+  explicit Stream(QueuePair& qp) : qp_(qp) {}
+
+  /// Starts pumping between `in`, `out` (the same socket but for a queue pair connected to itself)
+  /// and the queue pair. All three stay valid until detach() returns.
+  void attach(Connection& connection, TcpSocket& in, TcpSocket& out);
+  /// Stops; on return no thread is in a turn, and none will begin one. Call without locks of the
+  /// queue pair and outside a turn.
+  void detach();
+  bool attached() const { return attached_.load(std::memory_order_acquire); }
+
+  /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
+  /// goes on for this one too).
+  void transmit(size_t budget_bytes = kPostBytes);
+  /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed to
+  /// its connection after the caller's own locks are released.
+  bool receive(size_t budget_bytes, StreamNotice& notice);
+  /// Readiness from epoll (EPOLL* bits), which is told only once.
+  void on_edge(uint32_t events);
+  /// A held stream may go on. Does nothing otherwise.
+  void resume();
+  /// From now on each transmit turn ends with a notice: somebody waits for the send side to be idle
+  /// or finished.
+  void watch_transmit() { watched_.store(true, std::memory_order_release); }
+  /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
+  uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
+
+  /// Hands a notice to its connection. No locks.
+  static void deliver(StreamNotice& notice);
+
+ private:
+  enum class Turn : uint8_t { kDrained, kMore, kStopped };
+
+  Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamNotice& notice);
+  bool take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice);
+  void take_end(ssize_t result, StreamNotice& notice);
+  void transmit_locked(size_t budget_bytes, StreamNotice& notice);
+  void name_connection(StreamNotice& notice);
+
+  QueuePair& qp_;
+  TcpSocket* in_ = nullptr;
+  TcpSocket* out_ = nullptr;
+  Connection* connection_ = nullptr;
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> watched_{false};
+  // An edge came while another thread was in a receive turn: that thread looks again.
+  std::atomic<bool> missed_edge_{false};
+  std::atomic<uint32_t> hang_up_{0};
+  std::atomic<int> send_error_{0};  // errno that ended the send direction
+  bool ended_ = false;              // receive side: the end has been reported
+};
+
+}  // namespace uwarp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The memory of one message: an ordered list of ranges that gathers an outgoing message or takes an
+// incoming one at any message offset. Knows bytes only; keys were resolved before. RFC 5041 5.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/limits.h"
+
+namespace uwarp {
+
+/// Up to kMaxSge ranges seen as one run of octets. Remembers where the last access ended, so that
+/// walking a message front to back costs nothing per range already passed.
+class BufferList {
+ public:
+  void clear() {
+    count_ = 0;
+    length_bytes_ = 0;
+    rewind();
+  }
+  /// Adds a range; empty ones are left out. The caller adds at most kMaxSge.
+  void append(std::byte* address, uint32_t length) {
+    if (length == 0) return;
+    ranges_[count_++] = {address, length};
+    length_bytes_ += length;
+  }
+  uint64_t length_bytes() const { return length_bytes_; }
+
+  /// Describes [offset, offset + length) as up to `max` iovecs; returns their number and lowers
+  /// `length` to what they hold. The range must lie inside the list.
+  size_t describe(uint64_t offset, uint64_t& length, iovec* out, size_t max);
+  /// Copies `size` octets to `offset`; they must fit.
+  void copy_in(uint64_t offset, const std::byte* from, size_t size);
+  /// Copies `size` octets out of `offset`.
+  void copy_out(uint64_t offset, std::byte* to, size_t size);
+  /// True if a range meets [base, base + length).
+  bool overlaps(const std::byte* base, uint64_t length) const;
+
+ private:
+  struct Range {
+    std::byte* address;
+    uint32_t length;
+  };
+  void rewind() {
+    index_ = 0;
+    index_offset_ = 0;
+  }
+  void seek(uint64_t offset);
+
+  uint32_t count_ = 0;
+  uint32_t index_ = 0;          // range that the last access ended in
+  uint64_t index_offset_ = 0;   // message offset at which that range starts
+  uint64_t length_bytes_ = 0;
+  Range ranges_[kMaxSge];
+};
+
+}  // namespace uwarp

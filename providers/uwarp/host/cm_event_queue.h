@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The events of one rdma_cm channel and their exact accounting: librdmacm waits at rdma_destroy_id
+// until it has acknowledged as many events as the kernel says it has delivered, so a wrong count
+// hangs it or frees what is in use. Knows ids only as sources of events.
+#pragma once
+
+#include <rdma/rdma_user_cm.h>
+#include <semaphore.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace uwarp {
+
+class CmId;
+class CmEventQueue;
+
+/// One queued event. `request` is the new id of a CONNECT_REQUEST, owned by the event until it is
+/// delivered.
+struct CmEvent {
+  rdma_ucm_event_resp response{};
+  std::shared_ptr<CmId> request;
+};
+
+/// What an id is to the queues. All members belong to CmEventQueue's one lock.
+struct CmEventSource {
+  std::shared_ptr<CmEventQueue> queue;
+  uint32_t reported = 0;        ///< events delivered through GET_EVENT
+  size_t waiting_requests = 0;  ///< undelivered CONNECT_REQUESTs
+  bool closed = false;
+};
+
+/// Queue of one channel. All queues of the process share one lock, because an id may move from one
+/// to another; events are rare against messages. The lock is a leaf.
+///
+/// Readiness for poll() is the count of an eventfd, non-zero while the queue is not empty. Blocking
+/// readers wait on a semaphore of one token per event: it is a cancellation point, and returns
+/// EINTR or goes on after a signal as a system call would.
+class CmEventQueue {
+ public:
+  /// `event_fd` is the engine's own copy; closed by the destructor.
+  explicit CmEventQueue(int event_fd);
+  ~CmEventQueue();
+  CmEventQueue(const CmEventQueue&) = delete;
+  CmEventQueue& operator=(const CmEventQueue&) = delete;
+
+  /// Starts to take events of `source`.
+  static void open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue);
+  /// Queues an event of `source`, unless that is closed (false; the event is dropped).
+  static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event);
+  /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false).
+  static bool push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
+                           size_t limit);
+  /// No event of `source` is delivered any more. Hands out the ids of undelivered CONNECT_REQUESTs.
+  /// Returns how many events were delivered.
+  static uint32_t close(CmEventSource& source, std::vector<std::shared_ptr<CmId>>& requests);
+  /// Undelivered events move along. Returns how many were delivered so far.
+  static uint32_t move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to);
+
+  /// An event with the source it is counted for.
+  struct Entry {
+    std::shared_ptr<CmEventSource> source;
+    CmEvent event;
+  };
+  /// Waits for an event, if need be and `may_block`, and takes it, counting it as delivered. 0, or
+  /// EAGAIN, EINTR. With `may_block` a cancellation point.
+  int take(Entry& entry, bool may_block);
+  /// A taken event could not be delivered after all: it is the first again and not counted.
+  void put_back(Entry entry);
+
+ private:
+  void add_locked(Entry entry, bool first);
+  /// Takes the entries of `source` out, in order.
+  std::vector<Entry> extract_locked(const CmEventSource& source);
+  void clear_readiness_if_empty_locked();
+
+  const int event_fd_;
+  sem_t tokens_;
+  std::deque<Entry> entries_;
+};
+
+}  // namespace uwarp

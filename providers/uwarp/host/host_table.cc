@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The table of functions that the preload calls. Each turns an exception into an errno: none may
+// cross. The typed catch clauses let a thread's cancellation pass through the blocking write.
+#include "host/host_table.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+
+#include "base/settings.h"
+#include "host/event_channel.h"
+#include "host/raw_fds.h"
+#include "host/rdma_cm_node.h"
+#include "host/sysfs_tree.h"
+#include "host/uverbs_node.h"
+#include "io/clock.h"
+
+namespace uwarp {
+namespace {
+
+/// One listing of devices asks twice; netdevs are looked at once for both.
+constexpr uint64_t kFreshNs = 20 * kNsPerMs;
+
+/// The process's tree and when netdevs were last looked at. Leaked in a forked child.
+struct TreeState {
+  SysfsTree tree{settings().host_sysfs};
+  std::atomic<uint64_t> refreshed_ns{0};
+};
+
+std::atomic<TreeState*> current_tree{nullptr};
+
+void remove_tree_at_exit() {
+  TreeState* state = current_tree.exchange(nullptr);
+  delete state;
+}
+
+TreeState& tree_state() {
+  TreeState* found = current_tree.load(std::memory_order_acquire);
+  if (found != nullptr) return *found;
+  auto made = std::make_unique<TreeState>();
+  if (!current_tree.compare_exchange_strong(found, made.get())) return *found;
+  static std::once_flag once;
+  std::call_once(once, [] { std::atexit(remove_tree_at_exit); });
+  return *made.release();
+}
+
+/// Runs `call`; an exception becomes `failed` and errno.
+template <typename Call, typename Value>
+Value guarded(Call call, Value failed) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+  } catch (const std::exception&) {
+    errno = EIO;
+  }
+  return failed;
+}
+
+const char* sysfs_root(const char* wanted) {
+  return guarded(
+      [&] {
+        TreeState& state = tree_state();
+        const uint64_t now = now_ns();
+        const bool fresh = now - state.refreshed_ns.load() < kFreshNs;
+        const auto devices = fresh ? net_devices() : refresh_net_devices();
+        if (!fresh) state.refreshed_ns.store(now);
+        return state.tree.root(wanted, *devices);
+      },
+      static_cast<const char*>(nullptr));
+}
+
+const char* sysfs_root_cached(const char* wanted) {
+  const char* root =
+      guarded([&] { return tree_state().tree.existing_root(); }, static_cast<const char*>(nullptr));
+  return root != nullptr ? root : sysfs_root(wanted);
+}
+
+int open_text(const std::string& text, int flags) {
+  const int fd = static_cast<int>(
+      syscall(SYS_memfd_create, "uwarp-counter", (flags & O_CLOEXEC) ? 1u /* MFD_CLOEXEC */ : 0u));
+  if (fd < 0) return -1;
+  raw_write(fd, text.data(), text.size());
+  syscall(SYS_lseek, fd, 0, SEEK_SET);
+  return fd;
+}
+
+int open_counter(const char* path, int flags) {
+  return guarded(
+      [&] {
+        const CounterFile file = counter_file(path);
+        const auto device =
+            file.name.empty() ? nullptr : net_devices()->by_verbs_name(file.device);
+        if (device == nullptr) {
+          errno = ENOENT;
+          return -1;
+        }
+        return open_text(std::to_string(counter_value(*device, file.name)) + '\n', flags);
+      },
+      -1);
+}
+
+int has_devices() {
+  return guarded([] { return net_devices()->empty() ? 0 : 1; }, 0);
+}
+
+int has_uverbs(int number) {
+  return guarded([&] { return is_uverbs_node(number) ? 1 : 0; }, 0);
+}
+
+int has_rdma_cm() {
+  return guarded(
+      [] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; }, 0);
+}
+
+int open_uverbs(int number, int flags) {
+  return guarded([&] { return open_uverbs_node(number, flags); }, -1);
+}
+
+int open_rdma_cm(int flags) {
+  return guarded([&] { return open_rdma_cm_node(flags); }, -1);
+}
+
+ssize_t write_command(int fd, uwarp_fd_kind kind, const void* bytes, size_t length) {
+  return guarded(
+      [&]() -> ssize_t {
+        if (kind == UWARP_FD_RDMA_CM) return write_rdma_cm_command(fd, bytes, length);
+        return write_uverbs_command(bytes, length);
+      },
+      ssize_t{-1});
+}
+
+void closing(int fd, uwarp_fd_kind kind) {
+  guarded(
+      [&] {
+        if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
+        if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
+        return 0;
+      },
+      0);
+}
+
+void duplicated(int fd, int copy, uwarp_fd_kind kind) {
+  guarded(
+      [&] {
+        if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
+        if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
+        return 0;
+      },
+      0);
+}
+
+/// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
+void forked() {
+  current_tree.store(nullptr);
+  forget_event_channels();
+  forget_rdma_cm_nodes();
+}
+
+constexpr uwarp_host_table kTable = {
+    UWARP_HOST_TABLE_VERSION, use_preload, sysfs_root,  sysfs_root_cached, open_counter,
+    has_devices,              has_uverbs,  has_rdma_cm, open_uverbs,       open_rdma_cm,
+    write_command,            closing,     duplicated,  forked,
+};
+
+}  // namespace
+}  // namespace uwarp
+
+extern "C" __attribute__((visibility("default"))) const uwarp_host_table* uwarp_host() {
+  return &uwarp::kTable;
+}

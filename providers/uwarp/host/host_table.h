@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
+/*
+ * The whole contact between libuwarp-preload.so and libuwarp.so: a table of C functions each way.
+ * The preload asks for the engine's table when the process first touches something of RDMA.
+ * Plain C, no allocation crosses, errors are -1 (or null) and errno, as in the calls they serve.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UWARP_HOST_TABLE_VERSION 1u
+
+/* What a file descriptor stands for. Kept per fd by the preload. */
+enum uwarp_fd_kind {
+  UWARP_FD_FOREIGN = 0,
+  UWARP_FD_UVERBS = 1,        /* /dev/full in place of /dev/infiniband/uverbsN */
+  UWARP_FD_RDMA_CM = 2,       /* an eventfd in place of /dev/infiniband/rdma_cm */
+  UWARP_FD_EVENT_CHANNEL = 3, /* the application's end of a completion channel */
+  UWARP_FD_PRIVATE = 4,       /* the engine's own: an application that closes all it can must miss it */
+};
+
+/* The preload's side. */
+struct uwarp_preload_table {
+  uint32_t version;
+  /* Marks an fd that the engine has opened for the application or for itself, or unmarks it. */
+  void (*set_kind)(int fd, enum uwarp_fd_kind kind);
+};
+
+/* The engine's side. */
+struct uwarp_host_table {
+  uint32_t version; /* UWARP_HOST_TABLE_VERSION; differs: the preload does not use the engine */
+
+  /* First call of all, once. The preload's table stays valid for ever. */
+  void (*attach)(const struct uwarp_preload_table* preload);
+
+  /* Makes the sysfs tree exist and be up to date, and returns its root. `wanted` is where
+   * SYSFS_PATH points; the result differs from it when that place could not be used, or belongs
+   * to the parent of a forked process. Null when no tree can be made. The string is never freed. */
+  const char* (*sysfs_root)(const char* wanted);
+  /* The same without looking for changes of netdevs: for each access below the tree. */
+  const char* (*sysfs_root_cached)(const char* wanted);
+  /* Opens a counter file (its path below the root, "class/infiniband/...") with its value of now;
+   * -1 and ENOENT for a file that is no counter: open it as it is. */
+  int (*open_counter)(const char* path, int flags);
+
+  /* 1 if there is a device of ours; real ones of the host do not count. */
+  int (*has_devices)(void);
+  /* 1 if /dev/infiniband/uverbs<number> or rdma_cm is ours, 0 if it is not. */
+  int (*has_uverbs)(int number);
+  int (*has_rdma_cm)(void);
+  /* The fd of a node, marked already; flags as for open(). */
+  int (*open_uverbs)(int number, int flags);
+  int (*open_rdma_cm)(int flags);
+
+  /* write() on a uverbs or rdma_cm fd. May block (GET_EVENT) and is then a cancellation point. */
+  ssize_t (*write)(int fd, enum uwarp_fd_kind kind, const void* bytes, size_t length);
+  /* The application is about to close this fd, which is unmarked already. */
+  void (*closing)(int fd, enum uwarp_fd_kind kind);
+  /* `copy` now refers to the same open file as `fd`. */
+  void (*duplicated)(int fd, int copy, enum uwarp_fd_kind kind);
+  /* In a child right after fork(): nothing of the parent's may be used any more. */
+  void (*forked)(void);
+};
+
+/* Exported by libuwarp.so. */
+const struct uwarp_host_table* uwarp_host(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The sysfs tree that libibverbs and librdmacm read instead of the kernel's: a private directory
+// of real files with our devices and links to the host's real ones. Built aside and renamed into
+// place; later whole device folders come and go by rename, because the time stamp of a device's
+// folder is part of its identity in libibverbs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "host/tree_files.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+/// Files of one device folder, path below class/infiniband/<name> -> content. Pure.
+std::map<std::string, std::string> device_files(const NetDevice& device, bool roce);
+/// Those of class/infiniband_verbs/<uverbsN>.
+std::map<std::string, std::string> uverbs_files(const NetDevice& device);
+
+/// A file below class/infiniband/ that counts something, by its path below the tree's root; empty
+/// name when it is none.
+struct CounterFile {
+  std::string device;
+  std::string name;
+};
+CounterFile counter_file(std::string_view path);
+/// Its value at this moment.
+uint64_t counter_value(const NetDevice& device, std::string_view name);
+
+class SysfsTree {
+ public:
+  /// `host_sysfs` is where real devices are looked for ("/sys").
+  explicit SysfsTree(std::string host_sysfs);
+  /// Removes the tree if this process has built it.
+  ~SysfsTree();
+  SysfsTree(const SysfsTree&) = delete;
+  SysfsTree& operator=(const SysfsTree&) = delete;
+
+  /// The root of an existing tree that shows `devices`. `wanted` is tried first; when it is taken,
+  /// or not writable, other places follow. Null and errno when no place can be written. The pointer
+  /// stays valid for ever. Thread-safe.
+  const char* root(const std::string& wanted, const NetDeviceTable& devices);
+  /// The root as it is; null when there is none yet.
+  const char* existing_root() const;
+
+ private:
+  bool build_locked(const std::string& wanted, const NetDeviceTable& devices);
+  bool build_at_locked(const std::string& path, const std::string& name,
+                       const NetDeviceTable& devices);
+  // `tree` is the root, open.
+  bool fill_locked(const Folder& tree, const NetDeviceTable& devices);
+  bool update_locked(const Folder& tree, const NetDeviceTable& devices);
+  bool add_device_locked(const Folder& tree, const std::shared_ptr<const NetDevice>& device);
+  void remove_device_locked(const Folder& tree, const NetDevice& device);
+  void link_host_devices_locked(const Folder& tree) const;
+  bool lock_owner_file_locked(const Folder& tree);
+
+  const std::string host_sysfs_;
+  mutable std::mutex lock_;
+  const char* root_ = nullptr;
+  long builder_ = 0;   ///< pid that made the tree at root_
+  int owner_fd_ = -1;  ///< holds a lock on <root>/owner while this process lives
+  std::map<std::string, std::shared_ptr<const NetDevice>> shown_;  ///< by verbs name
+  std::map<std::string, timespec> created_;  ///< time stamps survive a rebuild of the tree
+};
+
+/// Removes trees in `folder` whose process has died without doing so.
+void remove_dead_trees(const std::string& folder);
+
+}  // namespace uwarp

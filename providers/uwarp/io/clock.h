@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The one clock of the engine: monotonic nanoseconds.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace uwarp {
+
+inline constexpr uint64_t kNsPerMs = 1'000'000;
+inline constexpr uint64_t kNsPerSecond = 1'000'000'000;
+
+/// Nanoseconds since some point in the past; never goes back. Never 0.
+inline uint64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace uwarp

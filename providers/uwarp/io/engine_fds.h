@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The file descriptors that belong to the engine and not to the application: where they lie, who
+// is told about them, and their end in a forked child. Lock-free, because a child after fork finds
+// every lock in the state in which some other thread left it.
+#pragma once
+
+namespace uwarp {
+
+/// Told about every engine fd, so that an application which closes all fds it can misses them
+/// (the preload's close() asks). Called from any thread; must not block.
+struct EngineFdObserver {
+  void (*opened)(int fd) = nullptr;
+  void (*closing)(int fd) = nullptr;
+};
+/// Sets the observer and tells it about the fds that exist already. Only one; it lives forever.
+void observe_engine_fds(const EngineFdObserver* observer);
+
+/// Takes `fd` over as an engine fd and moves it out of the application's way: to a number from
+/// engine_fd_floor() on if one is free. Returns the fd to use from now on. Negative: returned as is.
+int adopt_engine_fd(int fd);
+/// The fd is about to be closed or given away.
+void forget_engine_fd(int fd);
+/// Closes an engine fd by a raw system call. Ignores negative ones, keeps errno.
+void close_engine_fd(int fd);
+bool is_engine_fd(int fd);
+
+/// Programs number their own fds from 0, put them into fd_sets of 1024, or loop over the first few
+/// when they daemonise. Engine fds start at 1024 where the limit leaves room above it, else in the
+/// upper half of what is allowed; 0 means no preference.
+int engine_fd_floor();
+
+/// In a forked child: closes all engine fds of the parent and forgets them.
+void close_engine_fds_in_child();
+
+}  // namespace uwarp

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The epoll set, the turns of pollers, and the loop of the helper thread.
+#include "io/progress.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "io/clock.h"
+#include "io/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+/// What exit() waits at most for the helper thread: it needs microseconds unless a lock is stuck.
+constexpr uint64_t kStopNs = 200 * kNsPerMs;
+
+/// The ticket of the wake-up; slots make tickets with a generation of 1 and more.
+constexpr Progress::Ticket kWakeTicket = 0;
+
+thread_local const Progress* helper_of = nullptr;
+
+constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
+  return static_cast<uint64_t>(generation) << 32 | index;
+}
+
+timespec timespec_of(uint64_t ns) {
+  return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
+          .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
+}
+
+/// Context switches of this thread so far.
+long own_switches() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+/// The helper thread runs code of this library for the rest of the process: unloading it is off.
+void pin_library() {
+  Dl_info place{};
+  if (dladdr(reinterpret_cast<void*>(&pin_library), &place) == 0) return;
+  (void)dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+}  // namespace
+
+Progress::Progress() {
+  epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
+  wake_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
+    log_event("progress: no epoll set, errno %d", errno);
+}
+
+Progress::~Progress() {
+  stop_helper();
+  close_engine_fd(wake_fd_);
+  close_engine_fd(epoll_fd_);
+}
+
+// --- Registration ---------------------------------------------------------------------------------
+
+Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) {
+  Ticket ticket;
+  {
+    const std::lock_guard guard(slots_lock_);
+    if (free_slots_.empty()) {
+      free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    const uint32_t index = free_slots_.back();
+    free_slots_.pop_back();
+    Slot& slot = slots_[index];
+    slot.source = source.weak_from_this();
+    slot.fd = fd;
+    ticket = make_ticket(slot.generation, index);
+  }
+  epoll_event event{.events = events, .data = {.u64 = ticket}};
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return ticket;
+  const int error = errno;
+  remove(ticket);
+  return Error{error};
+}
+
+void Progress::remove(Ticket ticket) {
+  if (ticket == kWakeTicket) return;
+  const auto index = static_cast<uint32_t>(ticket);
+  std::weak_ptr<Source> released;  // let go of after the lock
+  const std::lock_guard guard(slots_lock_);
+  Slot& slot = slots_[index];
+  if (slot.generation != ticket >> 32 || slot.fd < 0) return;
+  syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, slot.fd, nullptr);
+  released.swap(slot.source);
+  slot.fd = -1;
+  if (++slot.generation == 0) slot.generation = 1;
+  free_slots_.push_back(index);
+}
+
+void Progress::set_deadline(Source& source, uint64_t deadline_ns) {
+  if (!deadlines_.set(source, deadline_ns)) return;
+  if (deadline_ns < sleeping_until_ns_.load()) wake_helper();
+}
+
+void Progress::revisit(Source& source) {
+  if (source.revisit_queued_.exchange(true)) return;
+  {
+    const std::lock_guard guard(revisit_lock_);
+    revisits_.push_back(source.weak_from_this());
+    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
+  }
+  // A disarmed helper leaves it to the pollers, and looks itself when it takes over.
+  if (armed_.load() && sleeping_until_ns_.load() != 0) wake_helper();
+}
+
+// --- Serving --------------------------------------------------------------------------------------
+
+void Progress::serve(const epoll_event* events, int count) {
+  std::shared_ptr<Source> sources[kEventsPerTurn];
+  {
+    const std::lock_guard guard(slots_lock_);
+    for (int i = 0; i < count; ++i) {
+      const Ticket ticket = events[i].data.u64;
+      if (ticket == kWakeTicket) continue;
+      const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
+      if (slot.generation == ticket >> 32) sources[i] = slot.source.lock();
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kWakeTicket) {
+      // A poller that took the wake-up away would leave the helper asleep.
+      if (helper_of == this) drain_wake_up();
+    } else if (sources[i] != nullptr && sources[i]->ready(events[i].events)) {
+      revisit(*sources[i]);
+    }
+  }
+}
+
+bool Progress::serve_revisits() {
+  if (!revisits_waiting()) return false;
+  std::shared_ptr<Source> sources[kRevisitsPerTurn];
+  size_t count = 0;
+  {
+    const std::lock_guard guard(revisit_lock_);
+    count = std::min(revisits_.size(), kRevisitsPerTurn);
+    for (size_t i = 0; i < count; ++i) sources[i] = revisits_[i].lock();
+    revisits_.erase(revisits_.begin(), revisits_.begin() + static_cast<ptrdiff_t>(count));
+    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (sources[i] == nullptr) continue;
+    sources[i]->revisit_queued_.store(false);
+    if (sources[i]->ready(0)) revisit(*sources[i]);
+  }
+  return count != 0;
+}
+
+void Progress::serve_deadlines() {
+  if (deadlines_.earliest_ns() == DeadlineHeap::kNever) return;
+  const uint64_t now = now_ns();
+  while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) source->deadline_passed();
+}
+
+bool Progress::pass() {
+  if (!turn_.try_lock()) return false;
+  const std::unique_lock turn(turn_, std::adopt_lock);
+  serve_revisits();
+  epoll_event events[kEventsPerTurn];
+  const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+  if (count > 0) serve(events, static_cast<int>(count));
+  serve_deadlines();
+  return true;
+}
+
+// --- Helper thread --------------------------------------------------------------------------------
+
+void Progress::wake_helper() {
+  if (helper_of == this) return;  // it looks at everything before it sleeps
+  const uint64_t one = 1;
+  (void)syscall(SYS_write, wake_fd_, &one, sizeof one);
+}
+
+void Progress::drain_wake_up() {
+  uint64_t count;
+  (void)syscall(SYS_read, wake_fd_, &count, sizeof count);
+}
+
+void Progress::note_sleep() {
+  polls_at_sleep_.store(polls_.load(std::memory_order_relaxed));
+  if (!armed_.load()) wake_helper();
+}
+
+bool Progress::somebody_polls(uint32_t& seen) {
+  const uint32_t polls = polls_.load(std::memory_order_relaxed);
+  const uint32_t since_look = polls - seen;
+  const uint32_t since_sleep = polls - polls_at_sleep_.load();
+  seen = polls;
+  return std::min(since_look, since_sleep) >= kPollsThatDisarm;
+}
+
+int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
+#ifdef SYS_epoll_pwait2
+  timespec left{};
+  const uint64_t now = until_ns == DeadlineHeap::kNever ? 0 : now_ns();
+  if (now < until_ns) left = timespec_of(until_ns - now);
+  const bool forever = until_ns == DeadlineHeap::kNever;
+  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn,
+                             forever ? nullptr : &left, nullptr, 0);
+  if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+#endif
+  int timeout_ms = -1;
+  if (until_ns != DeadlineHeap::kNever) {
+    const uint64_t at = now_ns();
+    const uint64_t wait_ms = until_ns > at ? (until_ns - at + kNsPerMs - 1) / kNsPerMs : 0;
+    timeout_ms = static_cast<int>(std::min<uint64_t>(wait_ms, 1 << 30));
+  }
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, timeout_ms, nullptr, 0));
+}
+
+int Progress::wait_armed(epoll_event* events) {
+  // Say first until when this thread sleeps, then look once more: whoever adds work does it in the
+  // opposite order, so that one of the two sees the other.
+  sleeping_until_ns_.store(deadlines_.earliest_ns());
+  const uint64_t earliest = deadlines_.earliest_ns();
+  const bool at_once = revisits_waiting() || stopping_.load();
+  const int count = epoll_until(events, at_once ? 0 : earliest);
+  sleeping_until_ns_.store(0);
+  return count;
+}
+
+void Progress::wait_disarmed() {
+  // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
+  const uint64_t tick = now_ns() + kTakeOverNs;
+  sleeping_until_ns_.store(tick);
+  const uint64_t until = std::min(tick, deadlines_.earliest_ns());
+  const uint64_t now = now_ns();
+  if (until > now && !stopping_.load()) {
+    pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
+    timespec left = timespec_of(until - now);
+    if (syscall(SYS_ppoll, &wake, 1, &left, nullptr, 0) > 0) drain_wake_up();
+  }
+  sleeping_until_ns_.store(0);
+}
+
+int Progress::spin(epoll_event* events) {
+  // Only while nobody else wants this core: a yield that switches to another thread ends it.
+  const uint64_t end = now_ns() + uint64_t{settings().spin_us} * 1000;
+  const long switches = own_switches();
+  while (now_ns() < end && !stopping_.load() && !revisits_waiting()) {
+    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+    if (count != 0) return static_cast<int>(count);
+    sched_yield();
+    if (own_switches() != switches) return 0;
+  }
+  return 0;
+}
+
+void Progress::helper_loop() {
+  epoll_event events[kEventsPerTurn];
+  uint32_t seen = polls_.load(std::memory_order_relaxed);
+  const bool may_spin = settings().spin_us != 0;
+  bool armed = true;
+  armed_.store(true);
+  while (!stopping_.load()) {
+    if (armed) {
+      int count = wait_armed(events);
+      while (count > 0) {
+        serve(events, count);
+        count = may_spin ? spin(events) : 0;
+      }
+      serve_revisits();
+    } else {
+      wait_disarmed();
+    }
+    serve_deadlines();
+    const bool arm = !somebody_polls(seen);
+    if (arm != armed) armed_.store(arm);
+    armed = arm;
+  }
+  armed_.store(false);
+}
+
+void* Progress::helper_main(void* self) {
+  auto* progress = static_cast<Progress*>(self);
+  helper_of = progress;
+  progress->helper_loop();
+  return nullptr;
+}
+
+int Progress::start_helper() {
+  const std::lock_guard guard(helper_lock_);
+  if (helper_running_ || stopping_.load()) return 0;
+  pin_library();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
+  pthread_attr_setstacksize(&attributes, size_t{1} << 20);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&helper_, &attributes, helper_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) {
+    log_event("progress: no helper thread, errno %d", error);
+    return error;
+  }
+  pthread_setname_np(helper_, "uwarp");
+  helper_running_ = true;
+  return 0;
+}
+
+void Progress::stop_helper() {
+  const std::lock_guard guard(helper_lock_);
+  stopping_.store(true);
+  if (!helper_running_) return;
+  helper_running_ = false;
+  wake_helper();
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  const uint64_t end = static_cast<uint64_t>(until.tv_sec) * kNsPerSecond +
+                       static_cast<uint64_t>(until.tv_nsec) + kStopNs;
+  until = timespec_of(end);
+  if (pthread_timedjoin_np(helper_, nullptr, &until) != 0) pthread_detach(helper_);
+}
+
+}  // namespace uwarp

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A non-blocking TCP socket that owns its fd. Every operation is a raw system call: a preloaded
+// socket wrapper (librspreload turns each AF_INET stream socket of the process into an rsocket,
+// which would lead back into the engine) must not see any of them.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/result.h"
+
+namespace uwarp {
+
+/// Move-only. Int results are 0 or a positive errno; byte counts are >= 0 or a negative errno.
+class TcpSocket {
+ public:
+  TcpSocket() = default;
+  TcpSocket(TcpSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  TcpSocket& operator=(TcpSocket&& other) noexcept {
+    if (this != &other) {
+      close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~TcpSocket() { close(); }
+
+  /// A fresh socket of AF_INET or AF_INET6, tuned (no delay, buffer sizes of the settings).
+  static Result<TcpSocket> open(int family);
+  /// Two ends of one local byte stream, for a queue pair connected to itself.
+  static Result<std::pair<TcpSocket, TcpSocket>> open_pair();
+
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+  int bind(const sockaddr_storage& address);
+  int listen(int backlog);
+  /// 0 when connected at once, EINPROGRESS when writability will tell.
+  int connect(const sockaddr_storage& address);
+  /// Error of a connect() that is over (SO_ERROR); 0 is success.
+  int take_error();
+  /// The next waiting connection, tuned. EAGAIN: none.
+  Result<TcpSocket> accept();
+  /// Family AF_UNSPEC if there is none.
+  sockaddr_storage local_address() const;
+  sockaddr_storage remote_address() const;
+
+  /// Bytes received: 0 is the end of the stream. -EAGAIN: nothing there. Never -EINTR.
+  ssize_t receive(std::span<const iovec> room);
+  ssize_t receive(void* room, size_t size_bytes);
+  /// Reads and forgets up to `size_bytes`, without copying.
+  ssize_t discard(size_t size_bytes);
+  /// Like receive() of one octet, but leaves it there.
+  ssize_t peek();
+  /// Bytes the kernel took. -EAGAIN: the send buffer is full. Never -EINTR, no SIGPIPE.
+  ssize_t send(std::span<const iovec> bytes);
+  ssize_t send(const void* bytes, size_t size_bytes);
+
+  void shutdown_write();
+  /// True: whatever closes the fd resets the connection (a killed process too); false: an orderly
+  /// FIN.
+  void set_reset_on_close(bool on);
+  /// Closes. Unread octets make the kernel answer by RST instead of FIN.
+  void close();
+  /// Orderly end towards a peer that may still be sending: FIN first, then what has arrived is read
+  /// away so that it causes no RST, then close.
+  void close_gently();
+  /// Closes with RST.
+  void reset();
+
+  void set_reuse_address(bool on);
+  void set_v6_only(bool on);
+  /// Type of service or traffic class; negative: unchanged.
+  void set_tos(int tos);
+  /// Peer loss is noticed `timeout_ms` after the oldest unacknowledged octet (0: system default)...
+  void set_user_timeout(uint32_t timeout_ms);
+  /// ... and on an idle connection about `timeout_ms` after the last sign of life.
+  void set_keepalive(uint32_t timeout_ms);
+  /// Chooses the congestion control for this peer: UWARP_CONGESTION, else reno inside this host,
+  /// where pacing (bbr) costs most of the bandwidth. Call when the peer is known.
+  void choose_congestion_control(const sockaddr_storage& peer);
+  /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
+  uint32_t segment_bytes() const;
+
+ private:
+  explicit TcpSocket(int fd) : fd_(fd) {}
+  int set_option(int level, int name, int value);
+  void tune();
+
+  int fd_ = -1;
+};
+
+/// True if `address` is an address of this host, in this network namespace.
+bool is_local_address(const sockaddr_storage& address);
+
+/// Bytes of the sockaddr for its family; 0 for AF_UNSPEC and unknown ones.
+socklen_t address_length(const sockaddr_storage& address);
+
+}  // namespace uwarp

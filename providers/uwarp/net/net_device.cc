@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The published device table and the change notifications of the kernel.
+#include "net/net_device.h"
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "net/net_records.h"
+
+namespace uwarp {
+namespace {
+
+using DevicePtr = std::shared_ptr<const NetDevice>;
+
+template <typename Predicate>
+DevicePtr find(const std::vector<DevicePtr>& devices, Predicate matches) {
+  const auto it = std::find_if(devices.begin(), devices.end(),
+                               [&](const DevicePtr& device) { return matches(*device); });
+  return it == devices.end() ? nullptr : *it;
+}
+
+bool same_device(const NetDevice& a, const NetDevice& b) {
+  return a.name == b.name && a.ifindex == b.ifindex && a.mac == b.mac &&
+         a.mtu_bytes == b.mtu_bytes && a.running == b.running && a.guid_be == b.guid_be &&
+         a.gids == b.gids;
+}
+
+bool same_tables(const std::vector<DevicePtr>& a, const std::vector<DevicePtr>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const DevicePtr& x, const DevicePtr& y) { return same_device(*x, *y); });
+}
+
+/// The one table of the process. Leaked on purpose: exit handlers of the application may still
+/// use devices.
+struct Published {
+  std::mutex lock;  ///< guards all below; a leaf, nothing else is locked under it
+  std::shared_ptr<const NetDeviceTable> table;
+  UverbsNumbers numbers;
+  int changes_fd = -2;  ///< -2: not opened yet
+};
+
+Published& published();
+
+/// A forked child starts afresh: the lock is free whoever held it, the netlink socket is not its.
+void before_fork() { published().lock.lock(); }
+void after_fork_in_parent() { published().lock.unlock(); }
+void after_fork_in_child() {
+  Published& state = published();
+  if (state.changes_fd >= 0) syscall(SYS_close, state.changes_fd);
+  state.changes_fd = -2;
+  state.table.reset();
+  state.lock.unlock();
+}
+
+Published& published() {
+  static Published* instance = [] {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return new Published;
+  }();
+  return *instance;
+}
+
+void refresh_locked(Published& state) {
+  auto devices = build_net_devices(read_net_records(), settings().netdevs, state.numbers);
+  if (state.table && same_tables(state.table->devices(), devices)) return;
+  if (devices.empty()) log_event("no usable network device");
+  state.table = std::make_shared<const NetDeviceTable>(std::move(devices));
+}
+
+int open_changes_fd() {
+  // Raw system calls: a preloaded socket() wrapper must not see the engine's own sockets.
+  const long fd = syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                          NETLINK_ROUTE);
+  if (fd < 0) return -1;
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+  if (syscall(SYS_bind, fd, &address, sizeof address) == 0) return static_cast<int>(fd);
+  syscall(SYS_close, fd);
+  return -1;
+}
+
+}  // namespace
+
+bool NetDevice::owns(const IpAddress& address) const {
+  if (loopback && address.is_loopback()) return true;
+  return std::any_of(gids.begin(), gids.end(), [&](const IpAddress& gid) {
+    // A link-local address without its zone matches any device that has it.
+    return gid.bytes() == address.bytes() &&
+           (address.scope_id() == 0 || gid.scope_id() == address.scope_id());
+  });
+}
+
+NetDeviceTable::NetDeviceTable(std::vector<DevicePtr> devices) : devices_(std::move(devices)) {}
+
+DevicePtr NetDeviceTable::by_verbs_name(std::string_view verbs_name) const {
+  return find(devices_, [&](const NetDevice& device) { return device.verbs_name == verbs_name; });
+}
+
+DevicePtr NetDeviceTable::by_uverbs_name(std::string_view uverbs_name) const {
+  return find(devices_, [&](const NetDevice& device) { return device.uverbs_name == uverbs_name; });
+}
+
+DevicePtr NetDeviceTable::by_guid(uint64_t guid_be) const {
+  return find(devices_, [&](const NetDevice& device) { return device.guid_be == guid_be; });
+}
+
+DevicePtr NetDeviceTable::by_ifindex(int ifindex) const {
+  return find(devices_, [&](const NetDevice& device) { return device.ifindex == ifindex; });
+}
+
+DevicePtr NetDeviceTable::by_address(const IpAddress& address) const {
+  return find(devices_, [&](const NetDevice& device) { return device.owns(address); });
+}
+
+std::shared_ptr<const NetDeviceTable> net_devices() {
+  Published& state = published();
+  const std::lock_guard guard(state.lock);
+  if (!state.table) refresh_locked(state);
+  return state.table;
+}
+
+std::shared_ptr<const NetDeviceTable> refresh_net_devices() {
+  Published& state = published();
+  const std::lock_guard guard(state.lock);
+  refresh_locked(state);
+  return state.table;
+}
+
+int net_changes_fd() {
+  Published& state = published();
+  const std::lock_guard guard(state.lock);
+  if (state.changes_fd == -2) state.changes_fd = open_changes_fd();
+  return state.changes_fd;
+}
+
+bool drain_net_changes() {
+  const int fd = net_changes_fd();
+  bool any = false;
+  char buffer[8192];
+  for (;;) {
+    const long got = syscall(SYS_recvfrom, fd, buffer, sizeof buffer, MSG_DONTWAIT, nullptr, nullptr);
+    // ENOBUFS: notifications were lost, which means there were some.
+    if (got > 0 || (got < 0 && errno == ENOBUFS)) {
+      any = true;
+    } else if (got == 0 || errno != EINTR) {
+      return any;
+    }
+  }
+}
+
+}  // namespace uwarp

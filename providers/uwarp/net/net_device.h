@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The network devices that become verbs devices, read from the kernel by libnl: names, addresses
+// (the GID table), MTU, link state; and the two look-ups everything else needs: which device owns
+// a local address, and which source address and device lead to a destination.
+// Must not know verbs structs or connections.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/ip_address.h"
+
+namespace uwarp {
+
+/// Entries of a device's GID table. Fixed, because libibverbs reads that many files.
+inline constexpr size_t kGidTableLength = 16;
+
+struct NetDevice {
+  std::string name;        ///< of the netdev, "eth0"
+  std::string verbs_name;  ///< "uwarp_eth0"
+  int ifindex = 0;
+  std::array<uint8_t, 6> mac{};  ///< zero when the netdev has none
+  uint32_t mtu_bytes = 0;
+  bool running = false;  ///< administratively up and carrier present
+  bool loopback = false;
+  /// Node GUID as libibverbs hands it out (network order in memory). Nonzero, unique per table,
+  /// the same in every process and after a restart.
+  uint64_t guid_be = 0;
+  /// Index 0 the primary IPv4 address, then further IPv4, global IPv6, link-local IPv6;
+  /// at most kGidTableLength.
+  std::vector<IpAddress> gids;
+  int uverbs_number = 0;    ///< N of uverbsN, from kFirstUverbsNumber on
+  std::string uverbs_name;  ///< "uverbs192"
+
+  bool owns(const IpAddress& address) const;
+  /// Node GUID in host order.
+  uint64_t guid() const { return __builtin_bswap64(guid_be); }
+};
+
+/// Real devices of the host count from 0: ours stay clear of them.
+inline constexpr int kFirstUverbsNumber = 192;
+
+/// How a destination is reached.
+struct Route {
+  IpAddress source;
+  std::shared_ptr<const NetDevice> device;  ///< never null
+};
+
+/// One immutable snapshot of all usable devices: Ethernet first, loopback last.
+class NetDeviceTable {
+ public:
+  explicit NetDeviceTable(std::vector<std::shared_ptr<const NetDevice>> devices);
+
+  const std::vector<std::shared_ptr<const NetDevice>>& devices() const { return devices_; }
+  bool empty() const { return devices_.empty(); }
+
+  /// These return null when there is none.
+  std::shared_ptr<const NetDevice> by_verbs_name(std::string_view verbs_name) const;
+  std::shared_ptr<const NetDevice> by_uverbs_name(std::string_view uverbs_name) const;
+  std::shared_ptr<const NetDevice> by_guid(uint64_t guid_be) const;
+  std::shared_ptr<const NetDevice> by_ifindex(int ifindex) const;
+  /// The device that owns a local address. Any 127/8 address belongs to the loopback device.
+  std::shared_ptr<const NetDevice> by_address(const IpAddress& address) const;
+
+ private:
+  std::vector<std::shared_ptr<const NetDevice>> devices_;
+};
+
+/// The current snapshot, read from the kernel at the first call. Never null. Thread-safe.
+std::shared_ptr<const NetDeviceTable> net_devices();
+
+/// Reads the kernel's tables again and publishes a new snapshot if anything changed; returns the
+/// current one. uverbs numbers of devices that stay are kept. Thread-safe.
+std::shared_ptr<const NetDeviceTable> refresh_net_devices();
+
+/// The source address and device by which `destination` is reached, as the kernel would choose;
+/// `source` (not the wildcard) fixes the source address. Destinations that are local addresses
+/// stay on the device that owns them (the kernel would say lo), so that a GID works towards its
+/// own device. On failure nullopt and errno: ENETUNREACH, EHOSTUNREACH, ENODEV (route leads
+/// through a netdev that is no verbs device), EADDRNOTAVAIL (source is not local).
+std::optional<Route> find_route(const IpAddress& destination,
+                                const std::optional<IpAddress>& source = std::nullopt);
+
+/// A netlink fd that becomes readable when links or addresses change; poll it, then call
+/// drain_net_changes() and refresh_net_devices(). -1 when netlink is not available. Owned here.
+int net_changes_fd();
+/// Reads all queued notifications; true if there were any.
+bool drain_net_changes();
+
+}  // namespace uwarp

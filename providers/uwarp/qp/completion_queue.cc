@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/completion_queue.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace uwarp {
+
+CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier)
+    : capacity_(std::bit_ceil(std::max(capacity, 1u))),
+      mask_(capacity_ - 1),
+      ring_(std::make_unique<WorkCompletion[]>(capacity_)),
+      notifier_(notifier) {}
+
+bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
+  std::lock_guard lock(producer_lock_);
+  const uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head_.load(std::memory_order_acquire) >= capacity_) {
+    overrun_.store(true, std::memory_order_release);
+    if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
+    overrun_reported_ = true;
+    return false;
+  }
+  ring_[tail & mask_] = completion;
+  tail_.store(tail + 1, std::memory_order_release);
+  // arm() takes the same lock: whoever arms after this sees the completion when it polls.
+  if (armed_ == Armed::kNo) [[likely]]
+    return true;
+  if (armed_ == Armed::kAny || solicited || completion.status != WcStatus::kSuccess) {
+    armed_ = Armed::kNo;
+    if (notifier_ != nullptr) notifier_->completion_event(*this);
+  }
+  return true;
+}
+
+int CompletionQueue::poll(WorkCompletion* out, int count) {
+  std::lock_guard lock(consumer_lock_);
+  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const uint32_t stored = tail_.load(std::memory_order_acquire) - head;
+  const uint32_t taken = std::min<uint32_t>(stored, static_cast<uint32_t>(std::max(count, 0)));
+  for (uint32_t i = 0; i < taken; ++i) out[i] = ring_[(head + i) & mask_];
+  head_.store(head + taken, std::memory_order_release);
+  if (taken == 0 && count > 0 && overrun_.load(std::memory_order_acquire)) return -1;
+  return static_cast<int>(taken);
+}
+
+void CompletionQueue::arm(bool solicited_only) {
+  std::lock_guard lock(producer_lock_);
+  if (!solicited_only) {
+    armed_ = Armed::kAny;
+  } else if (armed_ == Armed::kNo) {
+    armed_ = Armed::kSolicited;
+  }
+}
+
+}  // namespace uwarp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Completion queue: a ring with a producer side (several queue pairs) and a consumer side, and the
+// one-shot arming for events. Sans-IO: an event due is handed to the Notifier given at creation.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/spinlock.h"
+#include "qp/work_request.h"
+
+namespace uwarp {
+
+class CompletionQueue;
+
+/// Who is told that an armed completion queue has something to say. Called with the queue's
+/// producer lock held and possibly with queue pair locks held: must not block nor call back.
+class CompletionNotifier {
+ public:
+  virtual ~CompletionNotifier() = default;
+  virtual void completion_event(CompletionQueue& cq) = 0;
+  /// A completion was lost because the ring was full (IBV_EVENT_CQ_ERR), once per queue.
+  virtual void completion_overrun(CompletionQueue& cq) = 0;
+};
+
+/// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
+/// consumer lock is a leaf of its own.
+class CompletionQueue {
+ public:
+  /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
+  CompletionQueue(uint32_t capacity, CompletionNotifier* notifier);
+
+  /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
+  /// always count). False when the ring was full: the completion is dropped, the queue is in
+  /// overrun, and the caller moves its queue pair to ERROR.
+  bool push(const WorkCompletion& completion, bool solicited);
+
+  /// Takes up to `count` completions, oldest first. Returns how many, or -1 in overrun once all
+  /// that was stored has been taken.
+  int poll(WorkCompletion* out, int count);
+
+  bool empty() const {
+    return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire);
+  }
+
+  /// Asks for one event at the next completion (or the next solicited or failed one). A request
+  /// for any completion is not weakened by a later solicited-only one.
+  void arm(bool solicited_only);
+
+  uint32_t capacity() const { return capacity_; }
+
+ private:
+  enum class Armed : uint8_t { kNo, kSolicited, kAny };
+
+  const uint32_t capacity_;
+  const uint32_t mask_;
+  std::unique_ptr<WorkCompletion[]> ring_;
+  CompletionNotifier* const notifier_;
+
+  alignas(64) SpinLock producer_lock_;
+  Armed armed_ = Armed::kNo;       // under producer_lock_
+  bool overrun_reported_ = false;  // under producer_lock_
+  std::atomic<uint32_t> tail_{0};
+  std::atomic<bool> overrun_{false};
+
+  alignas(64) SpinLock consumer_lock_;
+  std::atomic<uint32_t> head_{0};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a queue pair is made with, and what the MPA start-up settles for its stream.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "mr/region_table.h"
+#include "qp/completion_queue.h"
+#include "qp/receive_queue.h"
+
+namespace uwarp {
+
+/// Values of ibv_qp_state.
+enum class QpState : uint8_t {
+  kReset = 0,
+  kInit = 1,
+  kRtr = 2,
+  kRts = 3,
+  kSqd = 4,
+  kSqe = 5,
+  kErr = 6,
+};
+
+/// Values of the ibv_event_type that a queue pair raises.
+enum class QpEvent : uint8_t {
+  kFatal = 1,
+  kRequestError = 2,
+  kAccessError = 3,
+  kCommEstablished = 4,
+  kSqDrained = 5,
+  kLastWqeReached = 16,
+};
+
+/// Who hears a queue pair's asynchronous events. May be called with its locks held: must not block
+/// nor call back into the queue pair.
+class QpEventListener {
+ public:
+  virtual ~QpEventListener() = default;
+  virtual void qp_event(QpEvent event) = 0;
+};
+
+/// What a queue pair is made with. Everything pointed to outlives it.
+struct QpConfig {
+  Qpn number{0};
+  ProtectionDomain* domain = nullptr;
+  CompletionQueue* send_cq = nullptr;
+  CompletionQueue* recv_cq = nullptr;
+  SharedReceiveQueue* srq = nullptr;  // null: own receive queue
+  RegionTable* regions = nullptr;
+  QpEventListener* listener = nullptr;
+  uint32_t max_send_wr = 1;
+  uint32_t max_recv_wr = 1;
+  uint32_t max_send_sge = 1;
+  uint32_t max_recv_sge = 1;
+  uint32_t max_inline_bytes = 0;
+  bool signal_all = false;
+};
+
+/// What the MPA start-up settled, plus what the connection wants of the stream.
+struct StreamConfig {
+  bool crc = false;
+  uint16_t mulpdu = 65535;  // largest ULPDU to send, bytes
+  uint16_t ord = 0;         // Reads and atomics that we may have outstanding
+  uint16_t ird = 0;         // the same for the peer
+  /// Send this zero-length message first (peer-to-peer initiator, RFC 6581 9.2).
+  enum class Rtr : uint8_t { kNone, kWrite, kRead } rtr = Rtr::kNone;
+  STag rtr_stag{1};             // STag and TO of an RTR Write: not checked by receivers, so a
+  TaggedOffset rtr_offset = 0;  // place for the magic by which uwarps know each other
+  /// Send nothing until the first FPDU has come (responder, RFC 5044 7.1.2).
+  bool wait_for_first_fpdu = false;
+  /// STag and TO that mark the peer's first zero-length Write as a uwarp's.
+  STag magic_stag{0};
+  TaggedOffset magic_offset = 0;
+  /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.
+  bool answer_magic = false;
+  /// Follow our first FPDU by a zero-length Write if nothing else is queued: siw as responder may
+  /// miss a lone first FPDU.
+  bool chase_first_fpdu = false;
+  /// FIN at an FPDU boundary is not a disconnect (connections made without rdma_cm).
+  bool silent_fin = false;
+};
+
+/// How a stream came to its end, told by the connection.
+enum class StreamEnd : uint8_t { kFin, kReset, kTimeout, kLocalClose };
+
+}  // namespace uwarp

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/queue_pair.h"
+
+#include <cerrno>
+#include <mutex>
+
+namespace uwarp {
+namespace {
+
+SendQueue::Shape send_shape(const QpConfig& config) {
+  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all};
+}
+
+}  // namespace
+
+QueuePair::QueuePair(const QpConfig& config)
+    : config_(config),
+      sends_(send_shape(config)),
+      own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
+      receives_(config.srq != nullptr ? config.srq : &own_receives_),
+      stream_(config.listener),
+      transmitter_(config_, sends_, stream_),
+      receiver_(config_, sends_, *receives_, stream_) {}
+
+int QueuePair::post_send(const SendRequest& request) {
+  if (int error = sends_.check(request)) return error;
+  {
+    std::lock_guard lock(sends_.post_lock());
+    if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
+    if (int error = sends_.push_locked(request)) return error;
+  }
+  // Either this sees ERR, or the flush that sets it sees the request.
+  if (state() == QpState::kErr) {
+    std::lock_guard lock(gate_);
+    transmitter_.flush_late();
+  }
+  return 0;
+}
+
+int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
+  if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
+  if (int error = own_receives_.post(wr_id, sges)) return error;
+  if (state() == QpState::kErr) {
+    std::lock_guard lock(receive_lock_);
+    receiver_.flush();
+  }
+  return 0;
+}
+
+void QueuePair::to_rts() {
+  stream_.paused.store(false, std::memory_order_release);
+  set_state(QpState::kRts);
+}
+
+void QueuePair::to_sqd(bool notify) {
+  stream_.paused.store(true, std::memory_order_release);
+  set_state(QpState::kSqd);
+  if (!notify) return;
+  stream_.drain_event.store(true, std::memory_order_release);
+  if (!gate_.try_begin()) return;  // the holder raises the event when the last request retires
+  do {
+    transmitter_.look_for_drain();
+  } while (gate_.end() && gate_.try_begin());
+}
+
+void QueuePair::to_reset() {
+  std::lock_guard receive(receive_lock_);
+  std::lock_guard transmit(gate_);
+  set_state(QpState::kReset);
+  stream_.running.store(false, std::memory_order_release);
+  stream_.paused.store(false, std::memory_order_release);
+  receiver_.reset();
+  transmitter_.reset();
+  if (config_.srq == nullptr) own_receives_.reset();
+  stream_.clear_failure();
+}
+
+void QueuePair::to_error() {
+  stream_.fail(StreamFailure{}, std::nullopt);
+  flush();
+}
+
+void QueuePair::to_error(WcStatus oldest) {
+  StreamFailure failure;
+  failure.oldest_request = true;
+  failure.status = oldest;
+  stream_.fail(failure, std::nullopt);
+  flush();
+}
+
+void QueuePair::flush() {
+  std::lock_guard receive(receive_lock_);
+  std::lock_guard transmit(gate_);
+  set_state(QpState::kErr);
+  receiver_.flush();
+  transmitter_.flush();
+}
+
+bool QueuePair::start_stream(const StreamConfig& config) {
+  std::lock_guard receive(receive_lock_);
+  std::lock_guard transmit(gate_);
+  if (state() == QpState::kReset || state() == QpState::kErr) return false;
+  stream_.restart(config);
+  receiver_.restart();
+  transmitter_.restart();
+  set_state(QpState::kRts);
+  return true;
+}
+
+// FIN inside a message is an error; a reset is one if it takes work with it, and always where no
+// connection manager tells the application.
+std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, bool open) const {
+  if (end == StreamEnd::kLocalClose) return std::nullopt;
+  if (end == StreamEnd::kFin)
+    return mid_message ? std::optional(QpEvent::kFatal) : std::nullopt;
+  return open || stream_.config.silent_fin ? std::optional(QpEvent::kFatal) : std::nullopt;
+}
+
+bool QueuePair::end_stream(StreamEnd end) {
+  bool mid_message;
+  {
+    std::lock_guard receive(receive_lock_);
+    mid_message = receiver_.mid_message();
+  }
+  const bool sends_open = !sends_.drained();
+  const bool open =
+      sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
+  const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.silent_fin;
+  if (silent && !sends_open && !stream_.failed()) {
+    stream_.lost.store(true, std::memory_order_release);
+    return false;
+  }
+  StreamFailure failure;
+  if (silent || end == StreamEnd::kTimeout) {
+    failure.oldest_request = true;
+    failure.status = WcStatus::kRetryExcErr;
+  }
+  stream_.fail(failure, end_event(end, mid_message, open));
+  flush();
+  return open;
+}
+
+void QueuePair::detach_stream() {
+  std::lock_guard receive(receive_lock_);
+  std::lock_guard transmit(gate_);
+  stream_.running.store(false, std::memory_order_release);
+}
+
+void QueuePair::quiesce(const MemoryRegion& region) {
+  std::lock_guard receive(receive_lock_);
+  std::lock_guard transmit(gate_);
+  receiver_.quiesce(region.base, region.length_bytes);
+  transmitter_.quiesce(region.base, region.length_bytes);
+}
+
+}  // namespace uwarp

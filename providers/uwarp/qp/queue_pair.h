@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Queue pair: work queues, the send side and the receive side of one RDMAP stream. Sans-IO: bytes in
+// by receive_window()/received(), bytes out by transmit_window()/transmitted(); completions go to the
+// completion queues, everything else comes back as a return value. RFC 5040, 5041, 5044.
+//
+// Locks, in order: receive side -> transmit side -> posting (send) / receive queue -> completion
+// queue. The transmit side never takes the receive side.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/spinlock.h"
+#include "qp/qp_config.h"
+#include "qp/receive_queue.h"
+#include "qp/receiver.h"
+#include "qp/send_queue.h"
+#include "qp/staging_buffer.h"
+#include "qp/stream_state.h"
+#include "qp/transmit_gate.h"
+#include "qp/transmitter.h"
+#include "qp/work_request.h"
+
+namespace uwarp {
+
+class QueuePair {
+ public:
+  explicit QueuePair(const QpConfig& config);
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  const QpConfig& config() const { return config_; }
+  QpState state() const { return state_.load(std::memory_order_acquire); }
+
+  // ---- Posting. Any thread. 0 or an errno: EINVAL (state, SGE count, length, inline misuse),
+  // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP). In ERR a request is taken and flushed.
+  int post_send(const SendRequest& request);
+  int post_recv(uint64_t wr_id, std::span<const Sge> sges);
+
+  /// True when a posted or owed message could perhaps be sent now: the caller pumps once (not in a
+  /// loop: ORD or a fence may still stand in the way).
+  bool wants_transmit() const { return transmitter_.wanted(); }
+  /// True once, when a receive was posted that a held stream waits for: the caller takes
+  /// receive_lock() and calls resume_receive().
+  bool receive_resumable() { return receives_->claim_wakeup(); }
+
+  // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
+  void to_init() { set_state(QpState::kInit); }
+  void to_rtr() { set_state(QpState::kRtr); }
+  void to_rts();
+  /// SQD: new requests wait, running ones drain; kSqDrained is raised when `notify`.
+  void to_sqd(bool notify);
+  /// Drops all work without completions. The stream must have been detached.
+  void to_reset();
+  /// ERR from any state and flush of all work with WR_FLUSH_ERR; raises no event.
+  void to_error();
+  /// ERR; the oldest open send request fails with `oldest`, the rest is flushed. For a connection
+  /// that never came to be or was lost (RETRY_EXC_ERR).
+  void to_error(WcStatus oldest);
+  /// Rights (Access) that peers have here at most, whatever the region grants.
+  void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
+
+  // ---- Stream life. Called by the connection, no lock held.
+  /// Enters FPDU mode and RTS. False (and nothing done) in RESET or ERR.
+  bool start_stream(const StreamConfig& config);
+  /// The byte stream has ended. ERR, flush and the event that verbs asks for (RFC 5044 7.2: FIN
+  /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
+  /// work was open.
+  bool end_stream(StreamEnd end);
+  /// The pump is gone for good: no byte moves until the next start_stream().
+  void detach_stream();
+  const StreamConfig& stream() const { return stream_.config; }
+  bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
+  /// ORD may become known only after the start (rendezvous: taken at RTS).
+  void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
+
+  // ---- Transmit side. One thread at a time between begin and end.
+  /// Takes the transmit side if it is free; otherwise leaves a mark that makes the holder's
+  /// transmit_end() return true, and returns false.
+  bool transmit_try_begin() { return gate_.try_begin(); }
+  /// The next bytes for the stream: valid until transmitted() or transmit_end(). Empty: nothing to
+  /// send now. Completes what needs no bytes on the way.
+  std::span<const iovec> transmit_window() {
+    if (!stream_.running.load(std::memory_order_acquire)) return {};
+    return transmitter_.window();
+  }
+  /// The first `bytes` of the window are with the kernel: completes the requests they finish.
+  void transmitted(size_t bytes) { transmitter_.sent(bytes); }
+  /// The kernel could not read application memory (EFAULT): fails the request at hand.
+  void transmit_fault() { transmitter_.fault(); }
+  /// Releases the side. True: somebody asked in between, begin again.
+  bool transmit_end() { return gate_.end(); }
+  /// True when the stream failed and its Terminate (if one was due) has been handed over: it may be
+  /// shut down for writing.
+  bool transmit_finished() const { return transmitter_.finished(); }
+  /// True when all that was posted or owed has been handed over, so that a FIN loses nothing.
+  bool transmit_idle() const { return transmitter_.idle() && !sends_.waiting(); }
+
+  // ---- Receive side. One thread at a time under receive_lock(), from window to received().
+  SpinLock& receive_lock() { return receive_lock_; }
+  /// Where the next bytes belong. `staging` must be non-null.
+  std::span<const iovec> receive_window(StagingPointer& staging) {
+    return receiver_.window(staging);
+  }
+  /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
+  /// Returns ReceiveOutcome bits.
+  uint32_t received(StagingPointer& staging, size_t bytes) {
+    return receiver_.received(staging, bytes);
+  }
+  /// Goes on after kRxHeld: consumes what is kept. Returns ReceiveOutcome bits.
+  uint32_t resume_receive(StagingPointer& staging) { return receiver_.resume(staging); }
+  /// The grace time of a held stream is over: Terminate 1/2/02. Outcome bits.
+  uint32_t receive_expired() { return receiver_.expire(); }
+  /// The kernel could not write into the last window (EFAULT). Outcome bits.
+  uint32_t receive_fault() { return receiver_.fault(); }
+  bool receive_held() const { return receiver_.held(); }
+  /// After a failure all further bytes are dropped: the connection reads only to see the FIN.
+  bool receive_closed() const { return receiver_.closed(); }
+
+  // ---- Failure. No lock held.
+  /// A failure was noted (by either side) whose flush is still due.
+  bool flush_due() const { return stream_.failed() && state() != QpState::kErr; }
+  /// ERR and flush after a failure: own statuses first, then WR_FLUSH_ERR in posting order. The
+  /// caller pumps afterwards: a Terminate may be due.
+  void flush();
+
+  /// Returns when no access to `region` is under way and no queued bytes refer to it. Its keys must
+  /// be invalid already.
+  void quiesce(const MemoryRegion& region);
+
+ private:
+  void set_state(QpState state) { state_.store(state, std::memory_order_release); }
+  std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open) const;
+
+  const QpConfig config_;
+  std::atomic<QpState> state_{QpState::kReset};
+  SendQueue sends_;
+  ReceiveQueue own_receives_;
+  ReceiveQueue* const receives_;
+  StreamState stream_;
+  alignas(64) TransmitGate gate_;
+  Transmitter transmitter_;
+  alignas(64) SpinLock receive_lock_;
+  Receiver receiver_;
+};
+
+}  // namespace uwarp

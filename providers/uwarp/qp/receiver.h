@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The receive side of a stream: finds out where the next bytes belong, parses FPDUs, places payload
+// and completes messages. One thread at a time (QueuePair's receive lock). RFC 5044 4, 5041 5-7,
+// RFC 5040 5-7.
+//
+// Between two calls all that is kept is a partial header (carry_), the position inside a payload,
+// and, only while a stream is held or a CRC is waiting for its FPDU, a staging buffer.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ddp/buffer_list.h"
+#include "ddp/segment.h"
+#include "mpa/fpdu.h"
+#include "qp/receive_queue.h"
+#include "qp/send_queue.h"
+#include "qp/staging_buffer.h"
+#include "qp/stream_state.h"
+#include "rdmap/segment_rules.h"
+
+namespace uwarp {
+
+/// What a receive call found besides completions; bits.
+enum ReceiveOutcome : uint32_t {
+  kRxNothing = 0,
+  kRxTransmitWanted = 1u << 0,  // the transmit side has something to do: call the pump
+  kRxHeld = 1u << 1,            // no receive posted: stop reading until receive_resumable()
+  kRxFailed = 1u << 2,          // the stream failed: flush(), pump the Terminate out, then FIN
+  kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
+  kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
+  kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
+};
+
+class Receiver {
+ public:
+  Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream);
+
+  /// Begins a stream (StreamState::restart was called).
+  void restart();
+  std::span<const iovec> window(StagingPointer& staging);
+  uint32_t received(StagingPointer& staging, size_t bytes);
+  uint32_t resume(StagingPointer& staging);
+  uint32_t expire();
+  /// The kernel could not write to the place of the last window (memory unmapped): Terminate.
+  uint32_t fault();
+
+  /// Further bytes are dropped: the stream failed or ended.
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  bool held() const { return held_.load(std::memory_order_acquire); }
+  /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
+  bool mid_message() const;
+  /// No more bytes will come; the taken receive buffer and the queue are flushed.
+  void flush();
+  void reset();
+  /// No byte of [base, base + length) is written after this.
+  void quiesce(const std::byte* base, uint64_t length);
+
+ private:
+  // Largest control FPDU, and whatever a header or a held-back tail may leave behind.
+  static constexpr size_t kCarryBytes = 128;
+  // A payload with at least this much missing is received straight into its place.
+  static constexpr uint32_t kDirectBytes = 2048;
+  // Behind a direct payload: its tail, pad, CRC and the next header.
+  static constexpr size_t kBehindDirect = 64;
+  // The last octets of a Write are stored after all others: applications poll them.
+  static constexpr uint32_t kTailBytes = 8;
+
+  enum class Await : uint8_t { kHeader, kPayload, kTrailer };
+  enum class Step : uint8_t { kAgain, kNeedMore };
+
+  // Staging.
+  std::byte* begin_staging(StagingPointer& staging);
+  void end_staging(StagingPointer& staging);
+  size_t available() const { return end_ - begin_; }
+
+  // Parsing, in the order in which bytes come.
+  uint32_t consume(StagingPointer& staging);
+  Step take_header();
+  Step take_payload();
+  Step take_trailer();
+  bool crc_ok() const;
+  Step take_control(RdmapOpcode opcode);
+  void open_write(const TaggedHeader& header);
+  void open_read_response(const TaggedHeader& header);
+  Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
+  bool take_receive();
+  void take_read_request(const std::byte* rdmap);
+  void take_terminate(size_t size);
+
+  // Placing.
+  bool direct_possible() const;
+  size_t direct_iovecs(iovec* out, size_t max);
+  void place(const std::byte* from, uint32_t size);
+  bool placement_valid();
+  std::byte* tagged_target() const;
+  void payload_done(uint32_t size) {
+    payload_left_ -= size;
+    payload_offset_ += size;
+  }
+
+  // Whole segments and messages.
+  void finish_segment();
+  void finish_send();
+  void finish_read();
+  void note_first_fpdu();
+
+  // Failures.
+  void fail(TerminateCode code, QpEvent event, bool with_header);
+  void fail_receive(TerminateCode code, QpEvent event, WcStatus status);
+  void fail_read(TerminateCode code, WcStatus status);
+  void fail_local_receive();
+  void close() { closed_.store(true, std::memory_order_release); }
+  StreamFailure describe(TerminateCode code, bool with_header) const;
+  void complete_receive(WcStatus status, uint32_t vendor_err);
+
+  const QpConfig& config_;
+  SendQueue& sends_;
+  ReceiveQueue& receives_;
+  StreamState& stream_;
+
+  // Staging of the call under way, or kept between calls.
+  std::byte* bytes_ = nullptr;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  StagingPointer kept_;
+  uint32_t carry_size_ = 0;
+  std::byte carry_[kCarryBytes];
+
+  // The segment under way.
+  Await await_ = Await::kHeader;
+  bool last_ = false;
+  bool failed_now_ = false;
+  RdmapOpcode opcode_ = RdmapOpcode::kWrite;
+  uint16_t ulpdu_length_ = 0;
+  uint32_t payload_left_ = 0;
+  uint64_t payload_offset_ = 0;  // message offset of the next octet
+  uint32_t trailer_left_ = 0;
+  uint32_t outcome_ = 0;
+  size_t direct_bytes_ = 0;      // octets of the last window that go straight to their place
+  std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
+  // Tagged placement.
+  const MemoryRegion* region_ = nullptr;
+  STag stag_;
+  TaggedOffset to_ = 0;
+  bool write_open_ = false;      // a Write has begun and not ended
+  STag write_stag_;
+  // Untagged placement (Send) and Read sinks.
+  UntaggedSequence send_sequence_;
+  UntaggedSequence read_sequence_;  // queue 1, only its MSN
+  bool taken_ = false;              // a receive buffer is in use
+  RecvWqe receive_;
+  BufferList sink_;                 // of the Send's buffer or of the Read
+  bool sink_revoked_ = false;
+  uint32_t invalidate_ = 0;
+  bool read_open_ = false;          // sink_read_ is set up for the Read at the head
+  uint64_t read_placed_ = 0;
+  BufferList read_sink_;
+  bool read_revoked_ = false;
+
+  std::atomic<bool> closed_{true};
+  std::atomic<bool> held_{false};
+  iovec iovecs_[kMaxSge + 1];
+};
+
+}  // namespace uwarp

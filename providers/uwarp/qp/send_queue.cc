@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/send_queue.h"
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/limits.h"
+
+namespace uwarp {
+namespace {
+
+bool inline_allowed(SendOpcode opcode) {
+  return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
+         opcode == SendOpcode::kWrite;
+}
+
+// EOPNOTSUPP for what iWARP cannot say, EINVAL for what nobody can.
+int check_opcode(SendOpcode opcode) {
+  switch (opcode) {
+    case SendOpcode::kSend:
+    case SendOpcode::kSendWithInvalidate:
+    case SendOpcode::kWrite:
+    case SendOpcode::kRead:
+      return 0;
+    default:
+      return EOPNOTSUPP;
+  }
+}
+
+uint64_t total_length(std::span<const Sge> sges) {
+  uint64_t total = 0;
+  for (const Sge& sge : sges) total += sge.length_bytes;
+  return total;
+}
+
+}  // namespace
+
+WcOpcode completion_opcode(SendOpcode opcode) {
+  switch (opcode) {
+    case SendOpcode::kWrite:
+    case SendOpcode::kWriteWithImm:
+      return WcOpcode::kWrite;
+    case SendOpcode::kRead:
+      return WcOpcode::kRead;
+    case SendOpcode::kCompareSwap:
+      return WcOpcode::kCompareSwap;
+    case SendOpcode::kFetchAdd:
+      return WcOpcode::kFetchAdd;
+    case SendOpcode::kLocalInvalidate:
+      return WcOpcode::kLocalInvalidate;
+    case SendOpcode::kBindWindow:
+      return WcOpcode::kBindWindow;
+    default:
+      return WcOpcode::kSend;
+  }
+}
+
+SendQueue::SendQueue(const Shape& shape) : shape_(shape) {
+  const uint64_t slots = std::bit_ceil(static_cast<uint64_t>(std::max(shape.depth, 1u)));
+  mask_ = slots - 1;
+  ring_ = std::make_unique<SendWqe[]>(slots);
+  if (shape.max_sge > 0) sges_ = std::make_unique<Sge[]>(slots * shape.max_sge);
+  if (shape.max_inline_bytes > 0)
+    inline_ = std::make_unique<std::byte[]>(slots * shape.max_inline_bytes);
+}
+
+int SendQueue::check(const SendRequest& request) const {
+  if (int error = check_opcode(request.opcode)) return error;
+  const bool inlined = request.flags & kSendInline;
+  if (inlined && !inline_allowed(request.opcode)) return EINVAL;
+  // Inline data leaves no SGEs behind, so only its octets count against the queue's shape.
+  if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
+  const uint64_t total = total_length(request.sges);
+  if (total > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;
+  return 0;
+}
+
+int SendQueue::push_locked(const SendRequest& request) {
+  const uint64_t position = posted_.load(std::memory_order_relaxed);
+  if (position - retired() >= shape_.depth) return ENOMEM;
+  SendWqe& wqe = at(position);
+  wqe.wr_id = request.wr_id;
+  wqe.remote_address = request.remote_address;
+  wqe.compare_add = request.compare_add;
+  wqe.swap = request.swap;
+  wqe.rkey = request.rkey;
+  wqe.imm_or_invalidate = request.imm_or_invalidate;
+  wqe.opcode = request.opcode;
+  wqe.flags = request.flags;
+  wqe.end_position = SendWqe::kNotBuilt;
+  wqe.answered.store(false, std::memory_order_relaxed);
+  uint64_t total = 0;
+  if (request.flags & kSendInline) {
+    std::byte* to = inline_area(position);
+    for (const Sge& sge : request.sges) {
+      std::memcpy(to + total, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
+      total += sge.length_bytes;
+    }
+    wqe.sge_count = 0;
+  } else {
+    Sge* to = sges(position);
+    for (const Sge& sge : request.sges) {
+      *to++ = sge;
+      total += sge.length_bytes;
+    }
+    wqe.sge_count = static_cast<uint16_t>(request.sges.size());
+  }
+  wqe.length_bytes = total;
+  posted_.store(position + 1, std::memory_order_release);
+  return 0;
+}
+
+bool SendQueue::gather(uint64_t position, const RegionTable& regions,
+                       const ProtectionDomain& domain, uint32_t needed, BufferList& list) {
+  list.clear();
+  const SendWqe& wqe = at(position);
+  if (wqe.flags & kSendInline) {
+    list.append(inline_area(position), static_cast<uint32_t>(wqe.length_bytes));
+    return true;
+  }
+  const Sge* sge = sges(position);
+  for (uint16_t i = 0; i < wqe.sge_count; ++i, ++sge) {
+    if (sge->length_bytes == 0) continue;
+    RegionFault fault;
+    std::byte* address =
+        regions.local(sge->lkey, sge->address, sge->length_bytes, needed, domain, fault);
+    if (address == nullptr) return false;
+    list.append(address, sge->length_bytes);
+  }
+  return true;
+}
+
+void SendQueue::reset() {
+  std::lock_guard lock(post_lock_);
+  const uint64_t position = posted_.load(std::memory_order_relaxed);
+  started_.store(position, std::memory_order_relaxed);
+  retired_.store(position, std::memory_order_release);
+}
+
+}  // namespace uwarp

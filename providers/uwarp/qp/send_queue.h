@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The send queue: a ring of requests from posting to completion. Posting threads share the post
+// lock; everything behind the posted position belongs to the transmit side. RFC 5040 5.5.
+//
+//   retired <= started <= posted; requests in [retired, started) are on their way, those in
+//   [started, posted) wait. Positions count requests and never wrap (64 bits).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/spinlock.h"
+#include "mr/region_table.h"
+#include "ddp/buffer_list.h"
+#include "qp/completion_queue.h"
+#include "qp/work_request.h"
+
+namespace uwarp {
+
+/// A posted request. Written by the poster before it is published, then owned by the transmit side;
+/// `answered` alone is set by the receive side.
+struct SendWqe {
+  static constexpr uint64_t kNotBuilt = ~uint64_t{0};
+
+  uint64_t wr_id = 0;
+  uint64_t remote_address = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint64_t length_bytes = 0;
+  uint64_t end_position = kNotBuilt;  // stream position behind its last octet, once built
+  uint32_t rkey = 0;
+  uint32_t imm_or_invalidate = 0;
+  uint32_t msn = 0;  // of the untagged message, for a Terminate that names it
+  uint16_t sge_count = 0;
+  SendOpcode opcode = SendOpcode::kSend;
+  uint8_t flags = 0;
+  std::atomic<bool> answered{false};  // Read: the response is complete
+};
+
+class SendQueue {
+ public:
+  struct Shape {
+    uint32_t depth = 1;
+    uint32_t max_sge = 1;
+    uint32_t max_inline_bytes = 0;
+    bool signal_all = false;
+  };
+  explicit SendQueue(const Shape& shape);
+
+  /// Checks a request against the shape alone; touches nothing. 0, EINVAL or EOPNOTSUPP.
+  int check(const SendRequest& request) const;
+  /// Appends a checked request, copying SGEs or inline octets. ENOMEM when full. Caller holds
+  /// post_lock().
+  int push_locked(const SendRequest& request);
+  SpinLock& post_lock() { return post_lock_; }
+
+  uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
+  uint64_t started() const { return started_.load(std::memory_order_relaxed); }
+  uint64_t retired() const { return retired_.load(std::memory_order_acquire); }
+  bool waiting() const { return started() != posted(); }
+  bool drained() const { return retired() == posted(); }
+
+  SendWqe& at(uint64_t position) { return ring_[position & mask_]; }
+
+  // Transmit side.
+  void start_one() { started_.store(started() + 1, std::memory_order_relaxed); }
+  /// Gathers the payload of a request into `list`. False when an SGE is not allowed: key unknown,
+  /// foreign domain, out of range, or without the right `needed`.
+  bool gather(uint64_t position, const RegionTable& regions, const ProtectionDomain& domain,
+              uint32_t needed, BufferList& list);
+  /// Takes the oldest request off the queue. Its slot is free for posting at once.
+  void retire_one() { retired_.store(retired() + 1, std::memory_order_release); }
+  bool signaled(const SendWqe& wqe) const {
+    return shape_.signal_all || (wqe.flags & kSendSignaled) != 0;
+  }
+  /// Forgets everything without completions. Both sides quiet.
+  void reset();
+
+ private:
+  std::byte* inline_area(uint64_t position) {
+    return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
+  }
+  Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
+
+  const Shape shape_;
+  uint64_t mask_;
+  std::unique_ptr<SendWqe[]> ring_;
+  std::unique_ptr<Sge[]> sges_;
+  std::unique_ptr<std::byte[]> inline_;
+  alignas(64) SpinLock post_lock_;
+  std::atomic<uint64_t> posted_{0};
+  alignas(64) std::atomic<uint64_t> started_{0};
+  std::atomic<uint64_t> retired_{0};
+};
+
+/// Completion opcode of a send opcode.
+WcOpcode completion_opcode(SendOpcode opcode);
+
+}  // namespace uwarp

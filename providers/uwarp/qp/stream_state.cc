@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/stream_state.h"
+
+#include <algorithm>
+
+namespace uwarp {
+
+void StreamState::restart(const StreamConfig& new_config) {
+  config = new_config;
+  outbound.reset(std::max<uint32_t>(kMaxRdAtom, new_config.ord) + 1);
+  inbound.reset(std::max<uint32_t>(1, new_config.ird));
+  ord.store(new_config.ord, std::memory_order_relaxed);
+  first_fpdu.store(false, std::memory_order_relaxed);
+  peer_is_uwarp.store(false, std::memory_order_relaxed);
+  answer_due.store(false, std::memory_order_relaxed);
+  lost.store(false, std::memory_order_relaxed);
+  running.store(true, std::memory_order_release);
+}
+
+void StreamState::fail(const StreamFailure& failure, std::optional<QpEvent> event) {
+  {
+    std::lock_guard lock(failure_lock_);
+    if (failed_.load(std::memory_order_relaxed)) return;
+    failure_ = failure;
+    failed_.store(true, std::memory_order_release);
+  }
+  if (event) raise(*event);
+}
+
+void StreamState::clear_failure() {
+  std::lock_guard lock(failure_lock_);
+  failure_ = StreamFailure{};
+  failed_.store(false, std::memory_order_release);
+}
+
+}  // namespace uwarp

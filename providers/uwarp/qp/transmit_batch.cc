@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/transmit_batch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/crc32c.h"
+
+namespace uwarp {
+
+void TransmitBatch::configure(bool crc) {
+  const size_t size = crc ? kCrcArenaBytes : kArenaBytes;
+  if (arena_size_ != size) {
+    arena_ = std::make_unique_for_overwrite<std::byte[]>(size);
+    arena_size_ = size;
+  }
+  crc_ = crc;
+  first_ = count_ = 0;
+  restart();
+}
+
+void TransmitBatch::restart() {
+  arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
+  copies_.clear();
+}
+
+void TransmitBatch::add_iovec(std::byte* at, size_t size) {
+  bytes_ += size;
+  if (count_ > first_) {
+    iovec& last = iovecs_[count_ - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == at) {
+      last.iov_len += size;
+      return;
+    }
+  }
+  iovecs_[count_++] = {at, size};
+}
+
+std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
+  const bool copied = crc_ || payload <= kCopyBytes;
+  const size_t needed =
+      kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
+  if (arena_size_ - arena_used_ < needed) return nullptr;
+  // A gathered payload takes an iovec per range, and two for what is around it.
+  if (!copied && kIovecs - count_ < kMaxSge + 2) return nullptr;
+  frame_ = arena_.get() + arena_used_;
+  frame_header_ = kFpduLengthSize + header_bytes;
+  frame_payload_ = payload;
+  store_be16(frame_, static_cast<uint16_t>(header_bytes + payload));
+  return frame_ + kFpduLengthSize;
+}
+
+void TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
+  const size_t ulpdu = frame_header_ - kFpduLengthSize + frame_payload_;
+  std::byte* at = frame_ + frame_header_;
+  if (crc_ || frame_payload_ <= kCopyBytes) {
+    if (frame_payload_ > 0) list->copy_out(offset, at, frame_payload_);
+    at += frame_payload_;
+    const uint32_t crc = crc_ ? crc32c(frame_, at - frame_) : 0;
+    size_t trailer;
+    if (crc_ && fpdu_pad(ulpdu) != 0) {
+      // The pad is covered too: write it first, then take the CRC over it.
+      trailer = write_fpdu_trailer(at, ulpdu, 0);
+      store_le32(at + fpdu_pad(ulpdu), crc32c(frame_, at + fpdu_pad(ulpdu) - frame_));
+    } else {
+      trailer = write_fpdu_trailer(at, ulpdu, crc);
+    }
+    at += trailer;
+    add_iovec(frame_, at - frame_);
+  } else {
+    add_iovec(frame_, frame_header_);
+    uint64_t length = frame_payload_;
+    const size_t used = list->describe(offset, length, iovecs_ + count_, kIovecs - count_);
+    count_ += used;
+    bytes_ += length;
+    const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
+    add_iovec(at, trailer);
+    at += trailer;
+  }
+  arena_used_ = at - arena_.get();
+  fpdu_ends_[fpdu_count_++] = static_cast<uint32_t>(bytes_);
+}
+
+void TransmitBatch::consume(size_t bytes) {
+  sent_ += bytes;
+  while (bytes > 0) {
+    iovec& piece = iovecs_[first_];
+    const size_t here = std::min(bytes, piece.iov_len);
+    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + here;
+    piece.iov_len -= here;
+    bytes -= here;
+    if (piece.iov_len == 0) ++first_;
+  }
+  while (first_ < count_ && iovecs_[first_].iov_len == 0) ++first_;
+}
+
+void TransmitBatch::keep_copy(iovec& piece) {
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(piece.iov_len);
+  std::memcpy(copy.get(), piece.iov_base, piece.iov_len);
+  piece.iov_base = copy.get();
+  copies_.push_back(std::move(copy));
+}
+
+void TransmitBatch::cut() {
+  if (empty()) return;
+  const uint32_t* ends = fpdu_ends_;
+  const uint32_t* end = std::upper_bound(ends, ends + fpdu_count_, sent_);
+  const uint32_t begin = end == ends ? 0 : end[-1];
+  // Nothing of the next FPDU has gone: it goes with the others.
+  const size_t keep = begin == sent_ ? 0 : *end - sent_;
+  size_t kept = 0;
+  size_t index = first_;
+  for (; index < count_ && kept < keep; ++index) {
+    iovecs_[index].iov_len = std::min(iovecs_[index].iov_len, keep - kept);
+    kept += iovecs_[index].iov_len;
+  }
+  count_ = index;
+  bytes_ = sent_ + keep;
+  fpdu_count_ = std::upper_bound(ends, ends + fpdu_count_, sent_) - ends + (keep > 0 ? 1 : 0);
+  detach(nullptr, ~uint64_t{0});
+}
+
+void TransmitBatch::detach(const std::byte* base, uint64_t length) {
+  const auto low = reinterpret_cast<uintptr_t>(base);
+  for (size_t i = first_; i < count_; ++i) {
+    const auto at = reinterpret_cast<uintptr_t>(iovecs_[i].iov_base);
+    const auto arena = reinterpret_cast<uintptr_t>(arena_.get());
+    if (at >= arena && at < arena + arena_size_) continue;
+    const bool hit = at < low ? low - at < iovecs_[i].iov_len : at - low < length;
+    if (hit) keep_copy(iovecs_[i]);
+  }
+}
+
+}  // namespace uwarp

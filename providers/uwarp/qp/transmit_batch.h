@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The FPDUs that one send call hands to the kernel: iovecs into an arena (headers, trailers, small
+// payloads) and into application memory (large payloads). Frames are built by Transmitter. RFC 5044 4.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ddp/buffer_list.h"
+#include "mpa/fpdu.h"
+
+namespace uwarp {
+
+class TransmitBatch {
+ public:
+  static constexpr size_t kIovecs = 64;
+  static constexpr size_t kFpdus = 256;
+  /// Room for headers and small payloads: some 256 messages of 8 octets. Two of these and a few
+  /// more fields are what an idle connection costs on the sending side.
+  static constexpr size_t kArenaBytes = 8192;
+  /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
+  /// its buffer meanwhile (requirement 5040-5.5-8): two FPDUs of the largest size.
+  static constexpr size_t kCrcArenaBytes = 2 * kFpduSizeMax;
+  /// Payloads up to this size are copied beside their header: cheaper than an iovec of their own.
+  static constexpr size_t kCopyBytes = 512;
+  /// Stop adding when this much is queued: the kernel takes no more at once anyway.
+  static constexpr size_t kBytes = 512 * 1024;
+
+  /// Sets up the arena for a stream. Drops whatever was queued.
+  void configure(bool crc);
+
+  bool empty() const { return first_ == count_; }
+  /// The unsent rest.
+  std::span<const iovec> pending() const { return {iovecs_ + first_, count_ - first_}; }
+  size_t pending_bytes() const { return bytes_ - sent_; }
+
+  /// Starts anew; only when empty().
+  void restart();
+  /// Room for at least one FPDU without payload?
+  bool has_room() const {
+    return kIovecs - count_ >= 2 && fpdu_count_ < kFpdus && bytes_ < kBytes &&
+           arena_size_ - arena_used_ >= kSmallestRoom;
+  }
+
+  /// Builds one FPDU: `header_bytes` octets (DDP header and RDMAP header) are written by the caller
+  /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
+  /// of `list` is the payload. Finish with end_fpdu().
+  std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
+  void end_fpdu(BufferList* list, uint64_t offset);
+
+  /// `bytes` of pending() have gone.
+  void consume(size_t bytes);
+  /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
+  /// memory of its own: application buffers are not touched from here on.
+  void cut();
+  /// Moves pending octets inside [base, base + length) into memory of its own.
+  void detach(const std::byte* base, uint64_t length);
+
+ private:
+  // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
+  static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
+
+  void add_iovec(std::byte* at, size_t size);
+  void keep_copy(iovec& piece);
+
+  std::unique_ptr<std::byte[]> arena_;
+  size_t arena_size_ = 0;
+  size_t arena_used_ = 0;
+  bool crc_ = false;
+  size_t count_ = 0;       // iovecs in use
+  size_t first_ = 0;       // first with unsent octets
+  size_t bytes_ = 0;       // queued in all
+  size_t sent_ = 0;        // gone
+  size_t fpdu_count_ = 0;
+  // FPDU being built.
+  std::byte* frame_ = nullptr;
+  size_t frame_header_ = 0;
+  uint32_t frame_payload_ = 0;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
+  uint32_t fpdu_ends_[kFpdus];
+  iovec iovecs_[kIovecs];
+};
+
+}  // namespace uwarp

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The transmit side of a stream: takes requests in order and owed answers between them, cuts them
+// into FPDUs, and completes what has gone. One thread at a time (QueuePair holds the side).
+// RFC 5040 5, 5041 5.2, 5044 4.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ddp/buffer_list.h"
+#include "qp/send_queue.h"
+#include "qp/stream_state.h"
+#include "qp/transmit_batch.h"
+
+namespace uwarp {
+
+class Transmitter {
+ public:
+  Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream);
+
+  /// Begins a stream (StreamState::restart was called).
+  void restart();
+  /// The next bytes to send; empty when nothing may be sent now.
+  std::span<const iovec> window();
+  void sent(size_t bytes);
+  /// The kernel could not read the application's memory.
+  void fault();
+  /// Work that window() may turn into bytes now, as far as a look from outside can tell: it may
+  /// still have to wait for ORD or a fence. Lock-free.
+  bool wanted() const;
+
+  /// Everything accepted so far has been handed over (answers to Reads may still be out).
+  bool idle() const { return idle_.load(std::memory_order_acquire); }
+  /// Failed, and the Terminate (if one was due) has been handed over.
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+  /// Completes all requests: those done with success, the failure's with its status, the rest
+  /// flushed. Pending bytes of half-sent FPDUs move into memory of our own.
+  void flush();
+  /// Completes what has been posted to a failed queue.
+  void flush_late();
+  /// Raises kSqDrained if it is asked for and nothing is on its way.
+  void look_for_drain();
+  /// Forgets everything without completions.
+  void reset();
+  /// No byte of [base, base + length) is looked at after this.
+  void quiesce(const std::byte* base, uint64_t length);
+
+ private:
+  enum class Message : uint8_t { kNone, kRequest, kResponse };
+  enum class Next : uint8_t { kNothing, kEmitted, kOpened };
+
+  void fill();
+  Next begin_next();
+  bool emit_opening();
+  bool emit_terminate();
+  bool request_ready();
+  bool begin_request();
+  bool begin_read(SendWqe& wqe, uint64_t position);
+  bool begin_response();
+  bool append_segment();
+  bool append_request_segment(uint32_t payload, bool last);
+  bool append_response_segment(uint32_t payload, bool last);
+  void close_message();
+  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
+  bool append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
+  void append_read_request(const ReadRequestHeader& header);
+  void append_empty_write(STag stag, TaggedOffset offset);
+  void retire();
+  void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
+  void fail_request(uint64_t position, WcStatus status);
+  void fail_response(RegionFault fault);
+  uint64_t failed_request() const;
+  void note_progress();
+  STag draw_token();
+
+  const QpConfig& config_;
+  SendQueue& queue_;
+  StreamState& stream_;
+  TransmitBatch batch_;
+
+  Message message_ = Message::kNone;
+  bool response_turn_ = false;  // fairness: answers and requests alternate
+  bool revoked_ = false;        // memory of the open message was deregistered
+  bool closed_ = true;          // nothing is built any more
+  bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
+  bool opened_ = false;         // RTR and magic are out
+  bool chase_due_ = false;
+  uint64_t offset_ = 0;         // octets of the open message that are built
+  uint64_t message_bytes_ = 0;
+  BufferList payload_;
+  uint64_t built_position_ = 0;  // stream octets built and sent
+  uint64_t sent_position_ = 0;
+  Msn send_msn_;
+  Msn read_msn_;
+  uint64_t token_state_;
+  std::atomic<bool> idle_{true};
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What every incoming segment must satisfy before its message is looked at: versions, opcode, model
+// and queue, in the order in which we report faults. RFC 5040 4.1, 7.2; RFC 5041 7.1.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "wire/ddp_headers.h"
+#include "wire/rdmap_headers.h"
+#include "wire/terminate_code.h"
+
+namespace uwarp {
+
+/// Features of RFC 7306 that are switched on.
+struct RdmapFeatures {
+  bool atomics = false;
+  bool immediate = false;
+};
+
+/// The error of a segment whose DDP header (14 or 18 octets by its T bit) starts at `header`.
+std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeatures features);
+
+/// The error of the RDMAP header of a control message (Read Request, Terminate, atomics, Immediate)
+/// that is `size` octets long, headers of DDP not counted.
+std::optional<TerminateCode> check_header_size(RdmapOpcode opcode, size_t size);
+
+}  // namespace uwarp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The C boundary: no exception leaves a verb. Turns those that creating objects can raise into the
+// errno that the verb reports. Forced unwinding (thread cancellation) passes through.
+#pragma once
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
+
+namespace uwarp {
+
+/// The errno that stands for an exception of the standard library.
+inline int errno_of(const std::exception& exception) {
+  const auto* system = dynamic_cast<const std::system_error*>(&exception);
+  if (system != nullptr && system->code().value() > 0) return system->code().value();
+  return ENOMEM;
+}
+
+/// Runs a verb that returns a pointer: null and errno instead of an exception.
+template <typename Body>
+auto* pointer_verb(Body&& body) {
+  try {
+    return body();
+  } catch (const std::exception& exception) {
+    errno = errno_of(exception);
+    return decltype(body()){nullptr};
+  }
+}
+
+/// Runs a verb that returns 0 or an errno.
+template <typename Body>
+int errno_verb(Body&& body) {
+  try {
+    return body();
+  } catch (const std::exception& exception) {
+    return errno_of(exception);
+  }
+}
+
+/// The number that an application has put into an enum of the public ABI, which may be none of the
+/// enum's values.
+template <typename Enum>
+unsigned raw_value(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(unsigned));
+  unsigned raw;
+  std::memcpy(&raw, &value, sizeof raw);
+  return raw;
+}
+
+/// Null with errno set, as pointer verbs fail.
+inline std::nullptr_t fail(int error) {
+  errno = error;
+  return nullptr;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a device says of itself: ibv_query_device(_ex) and ibv_query_port.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/limits.h"
+#include "verbs/device_context.h"
+
+namespace uwarp {
+namespace {
+
+// In nobody's tables: some applications change their behaviour for vendors and parts they know.
+constexpr uint32_t kVendorId = 0x757770;
+constexpr uint32_t kVendorPartId = 0x5757;
+constexpr uint32_t kHardwareVersion = 1;
+
+// Registration is a table entry at byte granularity; any page size will do.
+constexpr uint64_t kPageSizes = 0xfffff000;
+
+constexpr uint8_t kPort = 1;
+// TCP has no lanes: a legal pair of codes, since tools call everything else invalid.
+constexpr uint8_t kWidth4x = 2;
+constexpr uint8_t kSpeedEdr = 32;
+constexpr uint8_t kPhysicalLinkUp = 5;
+constexpr uint8_t kPhysicalDisabled = 3;
+
+ibv_device_attr basic_attributes(const NetDevice& device) {
+  ibv_device_attr attr = {};
+  std::strncpy(attr.fw_ver, UWARP_VERSION, sizeof attr.fw_ver - 1);
+  attr.node_guid = device.guid_be;
+  attr.sys_image_guid = device.guid_be;
+  attr.max_mr_size = kMaxMrBytes;
+  attr.page_size_cap = kPageSizes;
+  attr.vendor_id = kVendorId;
+  attr.vendor_part_id = kVendorPartId;
+  attr.hw_ver = kHardwareVersion;
+  attr.max_qp = kMaxQp;
+  attr.max_qp_wr = kMaxQpWr;
+  attr.max_sge = kMaxSge;
+  attr.max_sge_rd = kMaxSgeRead;
+  attr.max_cq = kMaxCq;
+  attr.max_cqe = kMaxCqe;
+  attr.max_mr = kMaxMr;
+  attr.max_pd = kMaxPd;
+  attr.max_qp_rd_atom = kMaxRdAtom;
+  attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
+  attr.max_qp_init_rd_atom = kMaxRdAtom;
+  attr.atomic_cap = IBV_ATOMIC_NONE;
+  attr.max_srq = kMaxSrq;
+  attr.max_srq_wr = kMaxSrqWr;
+  attr.max_srq_sge = kMaxSrqSge;
+  attr.max_pkeys = 1;
+  attr.phys_port_cnt = 1;
+  return attr;
+}
+
+/// The largest InfiniBand MTU code that fits an Ethernet frame of this netdev.
+ibv_mtu mtu_code(uint32_t mtu_bytes) {
+  ibv_mtu code = IBV_MTU_256;
+  for (uint32_t bytes = 512; code < IBV_MTU_4096 && bytes <= mtu_bytes; bytes *= 2)
+    code = static_cast<ibv_mtu>(code + 1);
+  return code;
+}
+
+}  // namespace
+
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attr, size_t attr_bytes) {
+  if (input != nullptr && input->comp_mask != 0) return EINVAL;
+  if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
+  ibv_device_attr_ex filled = {};
+  filled.orig_attr = basic_attributes(DeviceContext::of(context).device());
+  filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
+  filled.phys_port_cnt_ex = 1;
+  // The caller's struct may be of an older or a newer release than ours.
+  std::memset(static_cast<void*>(attr), 0, attr_bytes);
+  std::memcpy(static_cast<void*>(attr), &filled, std::min(attr_bytes, sizeof filled));
+  return 0;
+}
+
+int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
+  if (port != kPort) return EINVAL;
+  const NetDevice& opened = DeviceContext::of(context).device();
+  // The link may have changed, or the netdev may have gone.
+  const auto current = refresh_net_devices()->by_verbs_name(opened.verbs_name);
+  const bool running = current != nullptr && current->running;
+  // Single assignments: the caller's struct ends earlier or later than the one we know.
+  attr->state = running ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  attr->max_mtu = IBV_MTU_4096;
+  attr->active_mtu = mtu_code(current != nullptr ? current->mtu_bytes : opened.mtu_bytes);
+  attr->gid_tbl_len = kGidTableEntries;
+  attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+  attr->max_msg_sz = static_cast<uint32_t>(kMaxMessageBytes);
+  attr->bad_pkey_cntr = 0;
+  attr->qkey_viol_cntr = 0;
+  attr->pkey_tbl_len = 1;
+  attr->lid = 0;
+  attr->sm_lid = 0;
+  attr->lmc = 0;
+  attr->max_vl_num = 1;
+  attr->sm_sl = 0;
+  attr->subnet_timeout = 0;
+  attr->init_type_reply = 0;
+  attr->active_width = kWidth4x;
+  attr->active_speed = kSpeedEdr;
+  attr->phys_state = running ? kPhysicalLinkUp : kPhysicalDisabled;
+  attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+  attr->flags = 0;
+  attr->port_cap_flags2 = 0;
+  return 0;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/device_context.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "verbs/queue_pair.h"
+#include "verbs/region.h"
+
+namespace uwarp {
+
+int completion_vector_count() {
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
+  return std::max(CPU_COUNT(&cpus), 1);
+}
+
+int DeviceContext::open(ibv_context* context) {
+  auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
+  tail->context = nullptr;
+  const char* name = context->device->name;
+  std::shared_ptr<const NetDevice> device = net_devices()->by_verbs_name(name);
+  if (device == nullptr) device = refresh_net_devices()->by_verbs_name(name);
+  if (device == nullptr) return ENODEV;
+  auto async = EventChannel::create();
+  if (!async) return async.error();
+  // libibverbs closes async_fd with the context; without one it would ask the kernel for it.
+  context->async_fd = async->reader_fd;
+  context->num_comp_vectors = completion_vector_count();
+  tail->context = new DeviceContext(context, std::move(device), std::move(async->channel));
+  log_event("%s: opened", name);
+  return 0;
+}
+
+DeviceContext::~DeviceContext() {
+  log_event("%s: closed", device_->verbs_name.c_str());
+  for (VerbsQp* qp : queue_pairs_) qp->endpoint->destroy();
+  for (VerbsMr* mr : regions_) engine_.remove_region(*mr->region);
+}
+
+void DeviceContext::take_back_events(const void* element) {
+  async_->remove_if([&](EventChannel::Record record) {
+    AsyncEventRecord event;
+    if (record.size() != sizeof event) return false;
+    std::memcpy(&event, record.data(), sizeof event);
+    return event.element == reinterpret_cast<uintptr_t>(element);
+  });
+}
+
+void DeviceContext::add(VerbsQp* qp) {
+  const std::lock_guard guard(mutex_);
+  queue_pairs_.insert(qp);
+}
+
+void DeviceContext::remove(VerbsQp* qp) {
+  const std::lock_guard guard(mutex_);
+  queue_pairs_.erase(qp);
+}
+
+void DeviceContext::add(VerbsMr* mr) {
+  const std::lock_guard guard(mutex_);
+  regions_.insert(mr);
+}
+
+void DeviceContext::remove(VerbsMr* mr) {
+  const std::lock_guard guard(mutex_);
+  regions_.erase(mr);
+}
+
+bool DeviceContext::take_place(std::atomic<uint32_t>& count, uint32_t limit) {
+  if (count.fetch_add(1, std::memory_order_relaxed) < limit) return true;
+  count.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+}  // namespace uwarp

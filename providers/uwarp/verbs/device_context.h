@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// An opened device: which netdev it stands for, where its asynchronous events go, and what the
+// application has made on it and not yet destroyed. Knows no private layout of libibverbs.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "cm/engine.h"
+#include "host/event_channel.h"
+#include "net/net_device.h"
+#include "verbs/verbs_table.h"
+
+namespace uwarp {
+
+struct VerbsMr;
+struct VerbsQp;
+
+/// Number of completion vectors reported; libibverbs and applications divide by it.
+int completion_vector_count();
+
+class DeviceContext {
+ public:
+  /// The engine's side of `context`, whose name says which netdev it is. Sets the tail, async_fd and
+  /// num_comp_vectors. 0; ENODEV, EMFILE, ENOMEM.
+  static int open(ibv_context* context);
+  /// The one that open() made.
+  static DeviceContext& of(ibv_context* context) {
+    auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
+    return *static_cast<DeviceContext*>(tail->context);
+  }
+  /// Ends the queue pairs and regions that were left alive. Their structs stay allocated, since the
+  /// application still has pointers to them.
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  /// The netdev as it was when the device was opened.
+  const NetDevice& device() const { return *device_; }
+  Engine& engine() const { return engine_; }
+  ibv_context* base() const { return base_; }
+
+  /// Queues an asynchronous event. Any thread; takes only the channel's lock.
+  void raise(ibv_event_type type, const void* element) {
+    async_->send(AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
+  }
+  /// libibverbs has read an event: makes room for others.
+  void event_read() { async_->records_read(); }
+  /// Takes back the unread events of an object that is being destroyed.
+  void take_back_events(const void* element);
+
+  void add(VerbsQp* qp);
+  void remove(VerbsQp* qp);
+  void add(VerbsMr* mr);
+  void remove(VerbsMr* mr);
+
+  /// Counts against the limits that query_device reports: false when one more is too many.
+  static bool take_place(std::atomic<uint32_t>& count, uint32_t limit);
+  std::atomic<uint32_t> pd_count{0};
+  std::atomic<uint32_t> cq_count{0};
+  std::atomic<uint32_t> srq_count{0};
+
+ private:
+  DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
+                std::shared_ptr<EventChannel> async)
+      : base_(base),
+        device_(std::move(device)),
+        engine_(Engine::instance()),
+        async_(std::move(async)) {}
+
+  ibv_context* const base_;
+  const std::shared_ptr<const NetDevice> device_;
+  Engine& engine_;
+  const std::shared_ptr<EventChannel> async_;
+  std::mutex mutex_;
+  std::unordered_set<VerbsQp*> queue_pairs_;
+  std::unordered_set<VerbsMr*> regions_;
+};
+
+// Operations (verbs_table.h).
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attr, size_t attr_bytes);
+int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr);
+void async_event(ibv_context* context, ibv_async_event* event);
+
+}  // namespace uwarp

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/post.h"
+
+#include "verbs/boundary.h"
+#include "verbs/queue_pair.h"
+#include "verbs/status_map.h"
+
+namespace uwarp {
+namespace {
+
+/// Opcodes that verbs.h defines behind those of iWARP: for other transports or newer extensions.
+constexpr unsigned kLastVerbsOpcode = 15;
+
+}  // namespace
+
+int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
+  if ((wr.send_flags & ~kKnownSendFlags) != 0 || !sges_of(wr, out.sges)) [[unlikely]]
+    return EINVAL;
+  out.wr_id = wr.wr_id;
+  out.flags = static_cast<uint8_t>(wr.send_flags);
+  const unsigned opcode = raw_value(wr.opcode);
+  out.opcode = static_cast<SendOpcode>(opcode);
+  out.imm_or_invalidate = wr.imm_data;  // one union with invalidate_rkey
+  switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+      out.remote_address = wr.wr.rdma.remote_addr;
+      out.rkey = wr.wr.rdma.rkey;
+      return 0;
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
+    case IBV_WR_LOCAL_INV:
+      return 0;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      out.remote_address = wr.wr.atomic.remote_addr;
+      out.rkey = wr.wr.atomic.rkey;
+      out.compare_add = wr.wr.atomic.compare_add;
+      out.swap = wr.wr.atomic.swap;
+      return 0;
+    default:
+      return opcode <= kLastVerbsOpcode ? EOPNOTSUPP : EINVAL;
+  }
+}
+
+int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  return errno_verb([&] {
+    QueuePairPoster poster(*VerbsQp::of(base).endpoint);
+    for (; wr != nullptr; wr = wr->next) {
+      SendRequest request;
+      int error = send_request_from_verbs(*wr, request);
+      if (error == 0) [[likely]] error = poster.post(request);
+      if (error != 0) [[unlikely]] {
+        if (bad_wr != nullptr) *bad_wr = wr;
+        return error;
+      }
+    }
+    return 0;
+  });
+}
+
+int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  return errno_verb([&] {
+    Endpoint& endpoint = *VerbsQp::of(base).endpoint;
+    return post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
+      return endpoint.post_recv(wr_id, sges);
+    });
+  });
+}
+
+}  // namespace uwarp

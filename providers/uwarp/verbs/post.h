@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Posting: lists of ibv work requests into the engine's terms, one at a time, without a copy of the
+// scatter/gather lists. The hot path of the application's side.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <span>
+
+#include "base/limits.h"
+#include "qp/work_request.h"
+
+namespace uwarp {
+
+/// The scatter/gather list of a request (the layouts are equal: status_map.h). False: no valid list.
+template <typename Request>
+bool sges_of(const Request& wr, std::span<const Sge>& out) {
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > kMaxSge ||
+      (wr.num_sge > 0 && wr.sg_list == nullptr)) [[unlikely]]
+    return false;
+  out = {reinterpret_cast<const Sge*>(wr.sg_list), static_cast<size_t>(wr.num_sge)};
+  return true;
+}
+
+/// Posts receives in order by `post(wr_id, sges)`; at the first failure stops and tells which it was.
+template <typename Post>
+int post_receive_list(ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post) {
+  for (; wr != nullptr; wr = wr->next) {
+    std::span<const Sge> sges;
+    const int error = sges_of(*wr, sges) ? post(wr->wr_id, sges) : EINVAL;
+    if (error != 0) [[unlikely]] {
+      if (bad_wr != nullptr) *bad_wr = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+/// Converts a send request; its spans point into `wr`. 0; EINVAL (unknown flag or opcode, bad
+/// list), EOPNOTSUPP (an opcode of other transports).
+int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out);
+
+// Operations (verbs_table.h).
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+
+}  // namespace uwarp

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/queue_pair.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/limits.h"
+#include "verbs/boundary.h"
+#include "verbs/status_map.h"
+
+namespace uwarp {
+namespace {
+
+/// Extensions of ibv_qp_init_attr_ex that are known here; the others belong to other transports.
+constexpr uint32_t kKnownInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+constexpr uint32_t kAllInitMask =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+/// 0; EINVAL (no such type, or a capacity beyond the device's), EOPNOTSUPP (a type that is not RC).
+int check_init(const ibv_qp_init_attr& init) {
+  switch (raw_value(init.qp_type)) {
+    case IBV_QPT_RC: break;
+    case IBV_QPT_UC:
+    case IBV_QPT_UD:
+    case IBV_QPT_RAW_PACKET:
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+    case IBV_QPT_DRIVER: return EOPNOTSUPP;
+    default: return EINVAL;
+  }
+  const ibv_qp_cap& cap = init.cap;
+  if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
+    return EINVAL;
+  if (init.srq == nullptr && (cap.max_recv_wr > kMaxQpWr || cap.max_recv_sge > kMaxSge))
+    return EINVAL;
+  return 0;
+}
+
+/// Finds our objects behind the public ones. EINVAL when one is missing or of another device.
+int find_parts(ibv_pd* pd, const ibv_qp_init_attr& init, QpParts& parts) {
+  if (pd == nullptr || init.send_cq == nullptr || init.recv_cq == nullptr) return EINVAL;
+  if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context) return EINVAL;
+  if (init.srq != nullptr && init.srq->context != pd->context) return EINVAL;
+  parts.pd = &VerbsPd::of(pd);
+  parts.send_cq = &VerbsCq::of(init.send_cq);
+  parts.recv_cq = &VerbsCq::of(init.recv_cq);
+  parts.srq = init.srq != nullptr ? &VerbsSrq::of(init.srq) : nullptr;
+  return 0;
+}
+
+/// What is given for what was asked: rings are made as asked, and a shared queue has its own limits.
+ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
+  ibv_qp_init_attr init = asked;
+  if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+  return init;
+}
+
+QpConfig config_of(VerbsQp& qp) {
+  QpConfig config;
+  config.domain = &qp.parts.pd->domain;
+  config.send_cq = &qp.parts.send_cq->queue;
+  config.recv_cq = &qp.parts.recv_cq->queue;
+  config.srq = qp.parts.srq != nullptr ? &qp.parts.srq->queue : nullptr;
+  config.regions = &qp.device.engine().regions();
+  config.listener = &qp.listener;
+  config.max_send_wr = qp.init.cap.max_send_wr;
+  config.max_recv_wr = qp.init.cap.max_recv_wr;
+  config.max_send_sge = qp.init.cap.max_send_sge;
+  config.max_recv_sge = qp.init.cap.max_recv_sge;
+  config.max_inline_bytes = qp.init.cap.max_inline_data;
+  config.signal_all = qp.init.sq_sig_all != 0;
+  return config;
+}
+
+/// Makes the queue pair and writes the granted capacities back into `init`.
+ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init) {
+  if (int error = check_init(init)) return fail(error);
+  QpParts parts;
+  if (int error = find_parts(pd, init, parts)) return fail(error);
+  auto qp = std::make_unique<VerbsQp>(parts, granted(init));
+  auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
+  if (!endpoint) return fail(endpoint.error());
+  qp->endpoint = std::move(*endpoint);
+  qp->base.qp_num = qp->base.handle = qp->endpoint->number().value;
+  if (parts.srq != nullptr) parts.srq->attach(qp->endpoint);
+  qp->device.add(qp.get());
+  init.cap = qp->init.cap;
+  return &qp.release()->base;
+}
+
+}  // namespace
+
+VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init)
+    : object_abi::Qp{}, device(parts.pd->device), parts(parts), init(init), listener(*this) {
+  base.context = parts.pd->context;
+  base.qp_context = init.qp_context;
+  base.pd = parts.pd;
+  base.send_cq = init.send_cq;
+  base.recv_cq = init.recv_cq;
+  base.srq = init.srq;
+  base.state = IBV_QPS_RESET;
+  base.qp_type = init.qp_type;
+  pthread_mutex_init(&base.mutex, nullptr);
+  pthread_cond_init(&base.cond, nullptr);
+  parts.pd->domain.users.fetch_add(1, std::memory_order_relaxed);
+  parts.send_cq->users.fetch_add(1, std::memory_order_relaxed);
+  parts.recv_cq->users.fetch_add(1, std::memory_order_relaxed);
+}
+
+VerbsQp::~VerbsQp() {
+  parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
+  parts.send_cq->users.fetch_sub(1, std::memory_order_release);
+  parts.pd->domain.users.fetch_sub(1, std::memory_order_release);
+  pthread_cond_destroy(&base.cond);
+  pthread_mutex_destroy(&base.mutex);
+}
+
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  return pointer_verb([&]() -> ibv_qp* { return make_qp(pd, *init); });
+}
+
+ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
+  return pointer_verb([&]() -> ibv_qp* {
+    if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
+    if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
+    if ((extended->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail(EINVAL);
+    if ((extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended->create_flags != 0)
+      return fail(EOPNOTSUPP);
+    ibv_qp_init_attr init = {};
+    init.qp_context = extended->qp_context;
+    init.send_cq = extended->send_cq;
+    init.recv_cq = extended->recv_cq;
+    init.srq = extended->srq;
+    init.cap = extended->cap;
+    init.qp_type = extended->qp_type;
+    init.sq_sig_all = extended->sq_sig_all;
+    ibv_qp* qp = make_qp(extended->pd, init);
+    if (qp != nullptr) extended->cap = init.cap;
+    return qp;
+  });
+}
+
+int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
+  return errno_verb([&] {
+    VerbsQp& qp = VerbsQp::of(base);
+    QpAttributes attributes;
+    if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
+    if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;
+    if (mask & IBV_QP_AV) {
+      const std::lock_guard guard(qp.mutex);
+      qp.address = attr->ah_attr;
+    }
+    return 0;
+  });
+}
+
+int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
+  return errno_verb([&] {
+    VerbsQp& qp = VerbsQp::of(base);
+    std::memset(attr, 0, sizeof *attr);
+    {
+      const std::lock_guard guard(qp.mutex);
+      attr->ah_attr = qp.address;
+    }
+    attributes_to_verbs(qp.endpoint->attributes(), *attr);
+    attr->cap = qp.init.cap;
+    *init = qp.init;
+    return 0;
+  });
+}
+
+int destroy_qp(ibv_qp* base) {
+  return errno_verb([&] {
+    VerbsQp& qp = VerbsQp::of(base);
+    qp.endpoint->destroy();
+    qp.device.remove(&qp);
+    if (qp.parts.srq != nullptr) qp.parts.srq->detach(qp.endpoint.get());
+    qp.device.take_back_events(&qp.base);
+    wait_acknowledged(qp.base, qp.base.events_completed, qp.async_events);
+    delete &qp;
+    return 0;
+  });
+}
+
+}  // namespace uwarp

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// ibv_qp: an endpoint of the engine with what the application set and is told about it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "cm/endpoint.h"
+#include "kernel-abi/object_abi.h"
+#include "verbs/acknowledgement.h"
+#include "verbs/completion.h"
+#include "verbs/protection_domain.h"
+#include "verbs/shared_receive.h"
+
+namespace uwarp {
+
+/// What a queue pair is built of; checked before any of it is used.
+struct QpParts {
+  VerbsPd* pd = nullptr;
+  VerbsCq* send_cq = nullptr;
+  VerbsCq* recv_cq = nullptr;
+  VerbsSrq* srq = nullptr;  // or null
+};
+
+struct VerbsQp : object_abi::Qp {
+  /// Takes a place in all parts; the destructor leaves them.
+  VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init);
+  ~VerbsQp();
+  VerbsQp(const VerbsQp&) = delete;
+  VerbsQp& operator=(const VerbsQp&) = delete;
+
+  class Listener final : public QpEventListener {
+   public:
+    explicit Listener(VerbsQp& qp) : qp_(qp) {}
+    void qp_event(QpEvent event) override {
+      qp_.device.raise(static_cast<ibv_event_type>(event), &qp_.base);
+    }
+
+   private:
+    VerbsQp& qp_;
+  };
+
+  DeviceContext& device;
+  const QpParts parts;
+  const ibv_qp_init_attr init;  // capacities as given to the application
+  Listener listener;
+  DeliveredCount async_events{0};
+  std::shared_ptr<Endpoint> endpoint;
+
+  /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
+  std::mutex mutex;
+  ibv_ah_attr address = {};  // under mutex
+
+  static VerbsQp& of(ibv_qp* qp) {
+    return *static_cast<VerbsQp*>(reinterpret_cast<object_abi::Qp*>(qp));
+  }
+};
+
+/// Posts several requests and lets the endpoint transmit once, at the end, also when a later request
+/// is refused.
+class QueuePairPoster {
+ public:
+  explicit QueuePairPoster(Endpoint& endpoint) : endpoint_(endpoint) {}
+  ~QueuePairPoster() noexcept(false) {
+    if (posted_) endpoint_.pump();
+  }
+  int post(const SendRequest& request) {
+    const int error = endpoint_.post_send(request);
+    if (error == 0) posted_ = true;
+    return error;
+  }
+
+ private:
+  Endpoint& endpoint_;
+  bool posted_ = false;
+};
+
+// Operations (verbs_table.h).
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init);
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init);
+int modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask);
+int query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init);
+int destroy_qp(ibv_qp* qp);
+
+}  // namespace uwarp

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/shared_receive.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/limits.h"
+#include "verbs/boundary.h"
+#include "verbs/post.h"
+
+namespace uwarp {
+
+void VerbsSrq::attach(std::shared_ptr<Endpoint> endpoint) {
+  const std::lock_guard guard(mutex_);
+  endpoints_.push_back(std::move(endpoint));
+}
+
+void VerbsSrq::detach(const Endpoint* endpoint) {
+  const std::lock_guard guard(mutex_);
+  std::erase_if(endpoints_, [&](const auto& attached) { return attached.get() == endpoint; });
+}
+
+bool VerbsSrq::in_use() {
+  const std::lock_guard guard(mutex_);
+  return !endpoints_.empty();
+}
+
+void VerbsSrq::wake() {
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  {
+    const std::lock_guard guard(mutex_);
+    endpoints = endpoints_;
+  }
+  for (const auto& endpoint : endpoints) endpoint->resume();
+}
+
+ibv_srq* create_srq(ibv_pd* base, ibv_srq_init_attr* init) {
+  return pointer_verb([&]() -> ibv_srq* {
+    static std::atomic<uint32_t> last_handle{0};
+    VerbsPd& pd = VerbsPd::of(base);
+    if (init->attr.max_wr < 1 || init->attr.max_wr > kMaxSrqWr || init->attr.max_sge > kMaxSrqSge)
+      return fail(EINVAL);
+    auto srq = std::make_unique<VerbsSrq>(pd, init->attr);
+    if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
+    pd.domain.users.fetch_add(1, std::memory_order_relaxed);
+    srq->base.context = pd.context;
+    srq->base.handle = srq->number = ++last_handle;
+    srq->type = IBV_SRQT_BASIC;
+    return &srq.release()->base;
+  });
+}
+
+int destroy_srq(ibv_srq* base) {
+  return errno_verb([&] {
+    VerbsSrq& srq = VerbsSrq::of(base);
+    if (srq.in_use()) return EBUSY;
+    DeviceContext& device = srq.domain.device;
+    device.take_back_events(&srq.base);
+    wait_acknowledged(srq.base, srq.base.events_completed, srq.async_events);
+    srq.domain.domain.users.fetch_sub(1, std::memory_order_release);
+    --device.srq_count;
+    delete &srq;
+    return 0;
+  });
+}
+
+int modify_srq(ibv_srq*, ibv_srq_attr* attr, int mask) {
+  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
+  const bool disarm = mask == IBV_SRQ_LIMIT && attr->srq_limit == 0;
+  return mask == 0 || disarm ? 0 : EOPNOTSUPP;
+}
+
+int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
+  const VerbsSrq& srq = VerbsSrq::of(base);
+  attr->max_wr = srq.attr.max_wr;
+  attr->max_sge = srq.attr.max_sge;
+  attr->srq_limit = 0;
+  return 0;
+}
+
+int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  return errno_verb([&] {
+    VerbsSrq& srq = VerbsSrq::of(base);
+    const int error = post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
+      return srq.queue.post(wr_id, sges);
+    });
+    if (srq.queue.claim_wakeup()) srq.wake();
+    return error;
+  });
+}
+
+}  // namespace uwarp

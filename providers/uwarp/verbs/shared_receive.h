@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// ibv_srq: a receive queue for several queue pairs. Resizing and the limit event are not offered yet.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cm/endpoint.h"
+#include "kernel-abi/object_abi.h"
+#include "qp/receive_queue.h"
+#include "verbs/acknowledgement.h"
+#include "verbs/protection_domain.h"
+
+namespace uwarp {
+
+struct VerbsSrq : object_abi::Srq {
+  VerbsSrq(VerbsPd& pd, const ibv_srq_attr& attr)
+      : object_abi::Srq{}, domain(pd), attr(attr), queue(attr.max_wr, attr.max_sge) {}
+
+  VerbsPd& domain;
+  const ibv_srq_attr attr;
+  SharedReceiveQueue queue;
+  DeliveredCount async_events{0};
+
+  /// Queue pairs that take from here.
+  void attach(std::shared_ptr<Endpoint> endpoint);
+  void detach(const Endpoint* endpoint);
+  bool in_use();
+  /// A receive has come for streams that were held for lack of one.
+  void wake();
+
+  static VerbsSrq& of(ibv_srq* srq) {
+    return *static_cast<VerbsSrq*>(reinterpret_cast<object_abi::Srq*>(srq));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Endpoint>> endpoints_;
+};
+
+// Operations (verbs_table.h).
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init);
+int destroy_srq(ibv_srq* srq);
+int modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask);
+int query_srq(ibv_srq* srq, ibv_srq_attr* attr);
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+
+}  // namespace uwarp

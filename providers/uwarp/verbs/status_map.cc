@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/status_map.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/limits.h"
+#include "verbs/boundary.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint32_t kNumber24Bits = 0xffffff;
+constexpr int kPort = 1;
+
+/// Bits of ibv_qp_attr_mask that an RC queue pair takes; alternate paths and rates do not exist.
+constexpr int kKnownMask = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY |
+                           IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_AV |
+                           IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
+                           IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN;
+
+/// Access flags that a queue pair can grant.
+constexpr unsigned kQpAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+bool is_state(const ibv_qp_state& state) { return raw_value(state) <= IBV_QPS_ERR; }
+
+bool is_mtu(const ibv_mtu& mtu) {
+  return raw_value(mtu) >= IBV_MTU_256 && raw_value(mtu) <= IBV_MTU_4096;
+}
+
+/// True if every value that `mask` names is one that the manual page allows.
+bool values_in_range(const ibv_qp_attr& attr, int mask) {
+  const auto bad = [mask](int bit, bool in_range) { return (mask & bit) != 0 && !in_range; };
+  return !(bad(IBV_QP_STATE, is_state(attr.qp_state)) ||
+           bad(IBV_QP_CUR_STATE, is_state(attr.cur_qp_state)) ||
+           bad(IBV_QP_PORT, attr.port_num == kPort) ||
+           bad(IBV_QP_PKEY_INDEX, attr.pkey_index == 0) ||
+           bad(IBV_QP_PATH_MTU, is_mtu(attr.path_mtu)) ||
+           bad(IBV_QP_DEST_QPN, attr.dest_qp_num <= kNumber24Bits) ||
+           bad(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= kMaxRdAtom) ||
+           bad(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= kMaxRdAtom) ||
+           bad(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer < 32) ||
+           bad(IBV_QP_TIMEOUT, attr.timeout < 32) || bad(IBV_QP_RETRY_CNT, attr.retry_cnt < 8) ||
+           bad(IBV_QP_RNR_RETRY, attr.rnr_retry < 8) ||
+           bad(IBV_QP_AV, attr.ah_attr.port_num == kPort &&
+                              (attr.ah_attr.is_global == 0 ||
+                               attr.ah_attr.grh.sgid_index < kGidTableEntries)));
+}
+
+}  // namespace
+
+int attributes_from_verbs(const ibv_qp_attr& attr, int mask, QpAttributes& out) {
+  if ((mask & (IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_CAP | IBV_QP_RATE_LIMIT)) != 0)
+    return EOPNOTSUPP;
+  if ((mask & ~kKnownMask) != 0 || !values_in_range(attr, mask)) return EINVAL;
+  if (mask & IBV_QP_STATE) out.state = static_cast<QpState>(attr.qp_state);
+  if (mask & IBV_QP_CUR_STATE) out.current_state = static_cast<QpState>(attr.cur_qp_state);
+  if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) out.notify_drained = attr.en_sqd_async_notify != 0;
+  if (mask & IBV_QP_ACCESS_FLAGS) out.access = attr.qp_access_flags & kQpAccess;
+  if (mask & IBV_QP_PORT) out.port = attr.port_num;
+  if (mask & IBV_QP_PKEY_INDEX) out.pkey_index = attr.pkey_index;
+  if (mask & IBV_QP_PATH_MTU) out.path_mtu = static_cast<uint8_t>(attr.path_mtu);
+  if (mask & IBV_QP_DEST_QPN) out.dest_qp_num = attr.dest_qp_num;
+  if (mask & IBV_QP_RQ_PSN) out.rq_psn = attr.rq_psn & kNumber24Bits;
+  if (mask & IBV_QP_SQ_PSN) out.sq_psn = attr.sq_psn & kNumber24Bits;
+  if (mask & IBV_QP_MAX_QP_RD_ATOMIC) out.max_rd_atomic = attr.max_rd_atomic;
+  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC) out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  if (mask & IBV_QP_MIN_RNR_TIMER) out.min_rnr_timer = attr.min_rnr_timer;
+  if (mask & IBV_QP_TIMEOUT) out.timeout = attr.timeout;
+  if (mask & IBV_QP_RETRY_CNT) out.retry_count = attr.retry_cnt;
+  if (mask & IBV_QP_RNR_RETRY) out.rnr_retry = attr.rnr_retry;
+  if ((mask & IBV_QP_AV) && attr.ah_attr.is_global != 0) {
+    out.has_address = true;
+    std::memcpy(out.dgid, attr.ah_attr.grh.dgid.raw, sizeof out.dgid);
+    out.sgid_index = attr.ah_attr.grh.sgid_index;
+    out.traffic_class = attr.ah_attr.grh.traffic_class;
+  }
+  return 0;
+}
+
+void attributes_to_verbs(const QpAttributes& attributes, ibv_qp_attr& attr) {
+  attr.qp_state = static_cast<ibv_qp_state>(attributes.state);
+  attr.cur_qp_state = attr.qp_state;
+  attr.en_sqd_async_notify = attributes.notify_drained;
+  attr.qp_access_flags = attributes.access;
+  attr.port_num = attributes.port;
+  attr.pkey_index = attributes.pkey_index;
+  attr.path_mtu = static_cast<ibv_mtu>(attributes.path_mtu);
+  attr.dest_qp_num = attributes.dest_qp_num;
+  attr.rq_psn = attributes.rq_psn;
+  attr.sq_psn = attributes.sq_psn;
+  attr.max_rd_atomic = attributes.max_rd_atomic;
+  attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+  attr.min_rnr_timer = attributes.min_rnr_timer;
+  attr.timeout = attributes.timeout;
+  attr.retry_cnt = attributes.retry_count;
+  attr.rnr_retry = attributes.rnr_retry;
+  if (attributes.has_address) {
+    attr.ah_attr.is_global = 1;
+    std::memcpy(attr.ah_attr.grh.dgid.raw, attributes.dgid, sizeof attributes.dgid);
+    attr.ah_attr.grh.sgid_index = attributes.sgid_index;
+    attr.ah_attr.grh.traffic_class = attributes.traffic_class;
+  }
+}
+
+}  // namespace uwarp

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#
+# Sourced by demo.sh and test.sh: the Debian packages uwarp is built and tested with, and a function
+# that installs those which are missing. When nothing is missing, apt is not called at all, so runs
+# without a network work.
+
+BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
+                libibverbs-dev librdmacm-dev)
+TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest)
+TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
+               iproute2 util-linux procps netcat-openbsd iperf3 tshark)
+FUZZ_PACKAGES=(clang)
+
+package_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+install_packages() {
+  local missing=() package sudo=()
+  command -v dpkg-query >/dev/null || {
+    echo "Not a Debian system: make sure these are installed: $*" >&2
+    return 0
+  }
+  for package in "$@"; do
+    package_installed "$package" || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || {
+      echo "These packages are missing and there is no sudo: ${missing[*]}" >&2
+      return 1
+    }
+    sudo=(sudo)
+  fi
+  echo "== installing ${missing[*]}"
+  # A stale package list is the usual reason for a failed download, so try again with a fresh one.
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+  }
+}

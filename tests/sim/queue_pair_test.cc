@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Operations and failures of one connected pair: what completes, with which status, in which order,
+// and which octets change.
+#include <gtest/gtest.h>
+
+#include "sim/sim_pair.h"
+
+namespace uwarp::sim {
+namespace {
+
+struct Connected : ::testing::TestWithParam<std::tuple<bool, size_t>> {
+  Connected() : pair(7) {
+    pair.chunk_max = std::get<1>(GetParam());
+    StreamConfig config;
+    config.crc = std::get<0>(GetParam());
+    pair.connect(config);
+    here_region = pair.reg(pair.a, here, kAllAccess);
+    there_region = pair.reg(pair.b, there, kAllAccess);
+    here.fill(pair.random);
+  }
+  ~Connected() override {
+    EXPECT_TRUE(here.intact());
+    EXPECT_TRUE(there.intact());
+  }
+  Sge mine(size_t offset, size_t length) { return Pair::sge(here, here_region, offset, length); }
+  Sge theirs(size_t offset, size_t length) {
+    return Pair::sge(there, there_region, offset, length);
+  }
+  uint32_t rkey() { return there_region->rkey.load(); }
+  bool equal(size_t from, size_t to, size_t length) {
+    return std::memcmp(here.data() + from, there.data() + to, length) == 0;
+  }
+
+  static constexpr size_t kSize = 400000;
+  Pair pair;
+  GuardedMemory here{kSize}, there{kSize};
+  MemoryRegion* here_region = nullptr;
+  MemoryRegion* there_region = nullptr;
+};
+
+TEST_P(Connected, SendsOfAllSizesArriveInOrder) {
+  const size_t sizes[] = {0, 1, 3, 4, 5, 64, 511, 512, 513, 4096, 65517, 65518, 200000};
+  uint64_t id = 0;
+  for (size_t size : sizes) {
+    Sge to = theirs(0, size), from = mine(0, size);
+    ASSERT_EQ(pair.b.qp->post_recv(id, {&to, 1}), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kSend, id, {&from, 1}), 0);
+    pair.run();
+    auto sent = pair.a.sends();
+    auto got = pair.b.receives();
+    ASSERT_EQ(sent.size(), 1u) << size;
+    ASSERT_EQ(got.size(), 1u) << size;
+    EXPECT_EQ(sent[0].status, WcStatus::kSuccess);
+    EXPECT_EQ(got[0].wr_id, id);
+    EXPECT_EQ(got[0].status, WcStatus::kSuccess);
+    EXPECT_EQ(got[0].byte_len, size);
+    EXPECT_TRUE(equal(0, 0, size)) << size;
+    ++id;
+  }
+}
+
+TEST_P(Connected, WriteIsPlacedAndNotReported) {
+  Sge pieces[] = {mine(10, 1), mine(20, 70000), mine(100000, 3), mine(200000, 100)};
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, pieces, there.address() + 5, rkey()), 0);
+  pair.run();
+  ASSERT_EQ(pair.a.sends().size(), 1u);
+  EXPECT_TRUE(pair.b.receives().empty());
+  size_t at = 5;
+  for (const Sge& piece : pieces) {
+    EXPECT_TRUE(equal(piece.address - here.address(), at, piece.length_bytes));
+    at += piece.length_bytes;
+  }
+  EXPECT_EQ(there.data()[4], std::byte{0});
+  EXPECT_EQ(there.data()[at], std::byte{0});
+}
+
+TEST_P(Connected, ReadScatters) {
+  there.fill(pair.random);
+  Sge pieces[] = {mine(1, 3), mine(7, 66000), mine(100001, 1), mine(150000, 9999)};
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 9, pieces, there.address() + 11, rkey()), 0);
+  pair.run();
+  auto done = pair.a.sends();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(done[0].opcode, WcOpcode::kRead);
+  EXPECT_EQ(done[0].byte_len, 3u + 66000 + 1 + 9999);
+  size_t at = 11;
+  for (const Sge& piece : pieces) {
+    EXPECT_TRUE(equal(piece.address - here.address(), at, piece.length_bytes));
+    at += piece.length_bytes;
+  }
+}
+
+TEST_P(Connected, ZeroLengthOperations) {
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {}, 0xdead, 0xbeef), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 2, {}, 0xdead, 0xbeef), 0);
+  ASSERT_EQ(pair.b.qp->post_recv(3, {}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 4, {}), 0);
+  pair.run();
+  EXPECT_EQ(pair.a.sends().size(), 3u);
+  ASSERT_EQ(pair.b.receives().size(), 1u);
+  EXPECT_TRUE(pair.a.events.empty());
+  EXPECT_TRUE(pair.b.events.empty());
+}
+
+TEST_P(Connected, InlineMayBeOverwrittenAfterPost) {
+  Sge from = mine(0, 200);
+  from.lkey = 0;  // not looked at
+  const std::vector<std::byte> kept(here.data(), here.data() + 200);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), rkey(),
+                        kSendSignaled | kSendInline),
+            0);
+  std::memset(here.data(), 0, 200);
+  pair.run();
+  EXPECT_EQ(std::memcmp(there.data(), kept.data(), 200), 0);
+}
+
+TEST_P(Connected, SendWaitsForReceive) {
+  Sge from = mine(0, 70000), to = theirs(0, 70000);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
+  pair.run();
+  EXPECT_TRUE(pair.b.qp->receive_held());
+  EXPECT_TRUE(pair.b.receives().empty());
+  ASSERT_EQ(pair.b.qp->post_recv(2, {&to, 1}), 0);
+  pair.run();
+  ASSERT_EQ(pair.b.receives().size(), 1u);
+  EXPECT_TRUE(equal(0, 0, 70000));
+}
+
+TEST_P(Connected, HeldStreamExpires) {
+  Sge from = mine(0, 10);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
+  pair.run();
+  {
+    std::lock_guard lock(pair.b.qp->receive_lock());
+    pair.b.outcome |= pair.b.qp->receive_expired();
+  }
+  pair.run();
+  EXPECT_EQ(pair.b.events, std::vector{QpEvent::kFatal});
+  EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
+  EXPECT_TRUE(pair.b.qp->transmit_finished());
+}
+
+// Each failure: one status of its own, the rest flushed, one event, both ends in ERR.
+struct Failure {
+  const char* name;
+  SendOpcode opcode;
+  int64_t remote_offset;
+  size_t length;
+  bool bad_key;
+  uint32_t access;  // of the target region
+  WcStatus status;
+  QpEvent event;
+  uint32_t vendor_err;
+};
+
+TEST_P(Connected, BadRemoteAccess) {
+  const Failure cases[] = {
+      {"write with unknown STag", SendOpcode::kWrite, 0, 16, true, kAllAccess,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x010100},
+      {"write before the region", SendOpcode::kWrite, -1, 16, false, kAllAccess,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x010101},
+      {"write behind the region", SendOpcode::kWrite, kSize - 15, 16, false, kAllAccess,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x010101},
+      {"write without the right", SendOpcode::kWrite, 0, 16, false, kAccessRemoteRead,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x010100},
+      {"read with unknown STag", SendOpcode::kRead, 0, 16, true, kAllAccess,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x000100},
+      {"read behind the region", SendOpcode::kRead, kSize, 1, false, kAllAccess,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x000101},
+      {"read without the right", SendOpcode::kRead, 0, 16, false, kAccessLocalWrite,
+       WcStatus::kRemAccessErr, QpEvent::kAccessError, 0x000102},
+  };
+  for (const Failure& c : cases) {
+    SCOPED_TRACE(c.name);
+    Pair fresh(11);
+    fresh.chunk_max = std::get<1>(GetParam());
+    StreamConfig config;
+    config.crc = std::get<0>(GetParam());
+    fresh.connect(config);
+    MemoryRegion* source = fresh.reg(fresh.a, here, kAllAccess);
+    MemoryRegion* target = fresh.reg(fresh.b, there, c.access);
+    const std::vector<std::byte> before(there.data(), there.data() + kSize);
+    Sge piece = Pair::sge(here, source, 0, c.length);
+    const uint32_t key = target->rkey.load() ^ (c.bad_key ? 0x55u : 0u);
+    const uint64_t remote = there.address() + static_cast<uint64_t>(c.remote_offset);
+    for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(fresh.b.qp->post_recv(100 + id, {}), 0);
+    // A good Read in front, so that a Write is still open when the Terminate comes.
+    ASSERT_EQ(fresh.a.post(SendOpcode::kRead, 0, {}, 0, 0), 0);
+    ASSERT_EQ(fresh.a.post(c.opcode, 1, {&piece, 1}, remote, key), 0);
+    ASSERT_EQ(fresh.a.post(SendOpcode::kRead, 2, {}, 0, 0), 0);
+    fresh.run();
+    auto sent = fresh.a.sends();
+    ASSERT_EQ(sent.size(), 3u);
+    EXPECT_EQ(fresh.b.events, std::vector{c.event});
+    EXPECT_EQ(fresh.a.events, std::vector{QpEvent::kFatal});
+    if (c.opcode == SendOpcode::kRead) {
+      EXPECT_EQ(sent[0].status, WcStatus::kSuccess);
+      EXPECT_EQ(sent[1].status, c.status);
+      EXPECT_EQ(sent[1].vendor_err, c.vendor_err | 1u << 31);
+    }
+    EXPECT_EQ(sent[2].status, WcStatus::kWrFlushErr);
+    auto flushed = fresh.b.receives();
+    ASSERT_EQ(flushed.size(), 3u);
+    for (const auto& one : flushed) EXPECT_EQ(one.status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(fresh.a.qp->state(), QpState::kErr);
+    EXPECT_EQ(fresh.b.qp->state(), QpState::kErr);
+    EXPECT_EQ(std::memcmp(before.data(), there.data(), kSize), 0);
+    fresh.regions.invalidate(*source);
+    fresh.regions.invalidate(*target);
+  }
+}
+
+TEST_P(Connected, SendTooLong) {
+  Sge to = theirs(0, 100), from = mine(0, 101);
+  ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
+  ASSERT_EQ(pair.b.qp->post_recv(2, {&to, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 3, {&from, 1}), 0);
+  pair.run();
+  auto got = pair.b.receives();
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_EQ(got[0].status, WcStatus::kLocLenErr);
+  EXPECT_EQ(got[1].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(pair.b.events, std::vector{QpEvent::kFatal});
+  EXPECT_EQ(there.data()[0], std::byte{0});
+}
+
+TEST_P(Connected, SendWithInvalidateOfARegionIsRefused) {
+  Sge to = theirs(0, 100), from = mine(0, 10);
+  ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSendWithInvalidate, 3, {&from, 1}, 0, rkey()), 0);
+  pair.run();
+  auto got = pair.b.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, WcStatus::kRemInvReqErr);
+  EXPECT_EQ(got[0].vendor_err, 0x000109u);
+  EXPECT_NE(pair.regions.find_remote(STag{rkey()}), nullptr);
+}
+
+TEST_P(Connected, LocalProtectionError) {
+  Sge good = mine(0, 10), bad = mine(0, 10);
+  bad.lkey ^= 1;
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&good, 1}, there.address(), rkey()), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&bad, 1}, there.address() + 10, rkey()), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 3, {&good, 1}, there.address() + 20, rkey()), 0);
+  pair.run();
+  auto sent = pair.a.sends();
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[1].status, WcStatus::kLocProtErr);
+  EXPECT_EQ(sent[2].status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(pair.a.events.empty());  // its completion tells
+  EXPECT_EQ(pair.b.qp->state(), QpState::kErr);
+  EXPECT_EQ(there.data()[20], std::byte{0});
+}
+
+TEST_P(Connected, FenceHoldsBackUntilReadIsDone) {
+  // The Read is posted behind a big Write, so its answer comes late.
+  there.fill(pair.random);
+  Sge sink = mine(0, 1000), from = mine(1000, 1000);
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 1, {&sink, 1}, there.address(), rkey()), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&from, 1}, there.address(), rkey(),
+                        kSendSignaled | kSendFence),
+            0);
+  const std::vector<std::byte> old(there.data(), there.data() + 1000);
+  pair.run();
+  EXPECT_EQ(std::memcmp(here.data(), old.data(), 1000), 0);
+  EXPECT_TRUE(equal(1000, 0, 1000));
+  EXPECT_EQ(pair.a.sends().size(), 2u);
+}
+
+TEST_P(Connected, OrdLimitsReads) {
+  there.fill(pair.random);
+  for (uint64_t id = 0; id < 60; ++id) {
+    Sge sink = mine(id * 100, 100);
+    ASSERT_EQ(pair.a.post(SendOpcode::kRead, id, {&sink, 1}, there.address() + id * 100, rkey()),
+              0);
+  }
+  pair.run();
+  auto done = pair.a.sends();
+  ASSERT_EQ(done.size(), 60u);
+  for (uint64_t id = 0; id < 60; ++id) {
+    EXPECT_EQ(done[id].wr_id, id);
+    EXPECT_EQ(done[id].status, WcStatus::kSuccess);
+  }
+  EXPECT_TRUE(equal(0, 0, 6000));
+  EXPECT_TRUE(pair.b.events.empty());
+}
+
+TEST_P(Connected, FinAtBoundaryFlushesSilently) {
+  ASSERT_EQ(pair.b.qp->post_recv(5, {}), 0);
+  pair.run();
+  pair.b.qp->end_stream(StreamEnd::kFin);
+  auto got = pair.b.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(pair.b.events.empty());
+  EXPECT_EQ(pair.b.qp->state(), QpState::kErr);
+  // Posting in ERR is flushed too.
+  ASSERT_EQ(pair.b.qp->post_recv(6, {}), 0);
+  ASSERT_EQ(pair.b.post(SendOpcode::kSend, 7, {}), 0);
+  EXPECT_EQ(pair.b.receives().size(), 1u);
+  EXPECT_EQ(pair.b.sends().size(), 1u);
+}
+
+TEST_P(Connected, DeregisteredSinkIsNotTouched) {
+  // A Send is cut in the middle, its sink deregistered, then the rest comes.
+  Sge to = theirs(0, 100000), from = mine(0, 100000);
+  ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
+  pair.a_to_b.capacity = 30000;
+  for (int i = 0; i < 20; ++i) {
+    pair.step(pair.a, pair.a_to_b, pair.b_to_a);
+    if (pair.a_to_b.bytes.size() == pair.a_to_b.capacity) break;
+  }
+  pair.step(pair.b, pair.b_to_a, pair.a_to_b);
+  pair.regions.invalidate(*there_region);
+  pair.b.qp->quiesce(*there_region);
+  std::memset(there.data(), 0x77, kSize);
+  pair.a_to_b.capacity = 1 << 20;
+  pair.run();
+  for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
+}
+
+INSTANTIATE_TEST_SUITE_P(CrcAndCuts, Connected,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(size_t{0}, size_t{1}, size_t{37},
+                                                              size_t{5000})));
+
+}  // namespace
+}  // namespace uwarp::sim

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Two queue pairs in memory, joined by two byte pipes that a seed cuts, stalls and fills at will.
+// No sockets, no threads, no clock: a run is repeated by its seed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "qp/queue_pair.h"
+
+namespace uwarp::sim {
+
+using Random = std::mt19937_64;
+
+inline uint64_t pick(Random& random, uint64_t low, uint64_t high) {
+  return std::uniform_int_distribution<uint64_t>(low, high)(random);
+}
+
+/// One direction of a TCP connection.
+struct Pipe {
+  std::deque<std::byte> bytes;
+  size_t capacity = 1 << 20;
+  std::vector<std::byte> log;  // all that ever went through
+
+  /// Takes up to `limit` octets of the window, as a short write does.
+  size_t write(std::span<const iovec> window, size_t limit) {
+    size_t done = 0;
+    for (const iovec& piece : window) {
+      for (size_t i = 0; i < piece.iov_len; ++i) {
+        if (done == limit || bytes.size() == capacity) return done;
+        const std::byte octet = static_cast<const std::byte*>(piece.iov_base)[i];
+        bytes.push_back(octet);
+        log.push_back(octet);
+        ++done;
+      }
+    }
+    return done;
+  }
+  size_t read(std::span<const iovec> window, size_t limit) {
+    size_t done = 0;
+    for (const iovec& piece : window) {
+      for (size_t i = 0; i < piece.iov_len; ++i) {
+        if (done == limit || bytes.empty()) return done;
+        static_cast<std::byte*>(piece.iov_base)[i] = bytes.front();
+        bytes.pop_front();
+        ++done;
+      }
+    }
+    return done;
+  }
+};
+
+/// Memory with guard zones around it, registered or not.
+class GuardedMemory {
+ public:
+  static constexpr size_t kGuard = 64;
+  explicit GuardedMemory(size_t size) : bytes_(size + 2 * kGuard, std::byte{0xA5}), size_(size) {
+    std::memset(data(), 0, size);
+  }
+  std::byte* data() { return bytes_.data() + kGuard; }
+  size_t size() const { return size_; }
+  uint64_t address() { return reinterpret_cast<uint64_t>(data()); }
+  bool intact() const {
+    for (size_t i = 0; i < kGuard; ++i)
+      if (bytes_[i] != std::byte{0xA5} || bytes_[kGuard + size_ + i] != std::byte{0xA5})
+        return false;
+    return true;
+  }
+  void fill(Random& random) {
+    for (size_t i = 0; i < size_; ++i) data()[i] = static_cast<std::byte>(random());
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  size_t size_;
+};
+
+/// One end: a queue pair, its completion queues, its domain and events.
+struct End : QpEventListener {
+  explicit End(RegionTable& regions, QpConfig shape = default_shape())
+      : send_cq(shape.max_send_wr * 2, nullptr), recv_cq(shape.max_recv_wr * 2, nullptr) {
+    shape.domain = &domain;
+    shape.send_cq = &send_cq;
+    shape.recv_cq = &recv_cq;
+    shape.regions = &regions;
+    shape.listener = this;
+    qp = std::make_unique<QueuePair>(shape);
+    qp->to_init();
+  }
+  static QpConfig default_shape() {
+    QpConfig shape;
+    shape.max_send_wr = 64;
+    shape.max_recv_wr = 64;
+    shape.max_send_sge = 4;
+    shape.max_recv_sge = 4;
+    shape.max_inline_bytes = 256;
+    shape.signal_all = true;
+    return shape;
+  }
+  void qp_event(QpEvent event) override { events.push_back(event); }
+
+  int post(SendOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint64_t remote = 0,
+           uint32_t rkey = 0, uint8_t flags = kSendSignaled) {
+    SendRequest request;
+    request.wr_id = wr_id;
+    request.opcode = opcode;
+    request.flags = flags;
+    request.sges = sges;
+    request.remote_address = remote;
+    request.rkey = rkey;
+    request.imm_or_invalidate = rkey;
+    return qp->post_send(request);
+  }
+  std::vector<WorkCompletion> sends() { return drain(send_cq); }
+  std::vector<WorkCompletion> receives() { return drain(recv_cq); }
+  static std::vector<WorkCompletion> drain(CompletionQueue& cq) {
+    std::vector<WorkCompletion> all;
+    WorkCompletion one;
+    while (cq.poll(&one, 1) == 1) all.push_back(one);
+    return all;
+  }
+
+  ProtectionDomain domain;
+  CompletionQueue send_cq;
+  CompletionQueue recv_cq;
+  std::unique_ptr<QueuePair> qp;
+  std::vector<QpEvent> events;
+  StagingPointer staging = std::make_unique<StagingBuffer>();
+  uint32_t outcome = 0;  // all that receive calls reported
+};
+
+/// Two ends and what joins them.
+class Pair {
+ public:
+  explicit Pair(uint64_t seed, QpConfig shape = End::default_shape())
+      : random(seed), a(regions, shape), b(regions, shape) {}
+
+  /// Peer-to-peer start as after an MPA exchange: `a` initiates.
+  void connect(StreamConfig config = {}) {
+    if (config.ord == 0) config.ord = 16;
+    if (config.ird == 0) config.ird = 16;
+    StreamConfig initiator = config, responder = config;
+    initiator.rtr = StreamConfig::Rtr::kWrite;
+    responder.wait_for_first_fpdu = true;
+    ASSERT_TRUE(a.qp->start_stream(initiator));
+    ASSERT_TRUE(b.qp->start_stream(responder));
+  }
+
+  /// One turn of an end: maybe write, maybe read, each cut anywhere.
+  bool step(End& end, Pipe& out, Pipe& in) {
+    bool moved = false;
+    if (end.qp->transmit_try_begin()) {
+      auto window = end.qp->transmit_window();
+      if (!window.empty()) {
+        const size_t done = out.write(window, limit());
+        end.qp->transmitted(done);
+        moved |= done > 0;
+      }
+      end.qp->transmit_end();
+    }
+    if (end.qp->receive_resumable()) {
+      end.outcome |= end.qp->resume_receive(end.staging);
+      if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
+      moved = true;
+    }
+    if (!end.qp->receive_held() && !in.bytes.empty()) {
+      std::lock_guard lock(end.qp->receive_lock());
+      auto window = end.qp->receive_window(end.staging);
+      const size_t done = in.read(window, limit());
+      end.outcome |= end.qp->received(end.staging, done);
+      if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
+      moved |= done > 0;
+    }
+    if (end.qp->flush_due()) {
+      end.qp->flush();
+      moved = true;
+    }
+    return moved;
+  }
+  /// Runs until nothing moves any more.
+  void run() {
+    for (int quiet = 0; quiet < 4;) {
+      bool moved = false;
+      if (pick(random, 0, 1) == 0) {
+        moved |= step(a, a_to_b, b_to_a);
+        moved |= step(b, b_to_a, a_to_b);
+      } else {
+        moved |= step(b, b_to_a, a_to_b);
+        moved |= step(a, a_to_b, b_to_a);
+      }
+      quiet = moved ? 0 : quiet + 1;
+    }
+  }
+  size_t limit() { return chunk_max == 0 ? ~size_t{0} : pick(random, 1, chunk_max); }
+
+  MemoryRegion* reg(End& end, GuardedMemory& memory, uint32_t access) {
+    auto region =
+        regions.add(end.domain, memory.data(), memory.size(), memory.address(), access);
+    EXPECT_TRUE(region.ok());
+    return *region;
+  }
+  static Sge sge(GuardedMemory& memory, MemoryRegion* region, size_t offset, size_t length) {
+    return {memory.address() + offset, static_cast<uint32_t>(length), region->lkey.load()};
+  }
+
+  Random random;
+  size_t chunk_max = 0;  // 0: no cuts
+  RegionTable regions;
+  End a, b;
+  Pipe a_to_b, b_to_a;
+};
+
+inline constexpr uint32_t kAllAccess =
+    kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
+
+}  // namespace uwarp::sim

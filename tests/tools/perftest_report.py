@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""Reads the tables that the perftest programs print."""
+
+import re
+
+NUMBER = r"-?(?:\d+\.?\d*|\.\d+|inf|nan)"
+
+
+class Row:
+    """One line of the table: message size, iterations, and the figures behind them."""
+
+    def __init__(self, size, iterations, figures):
+        self.size = size
+        self.iterations = iterations
+        self.figures = figures
+
+    def __repr__(self):
+        return f"{self.size} B x {self.iterations}: {self.figures}"
+
+
+def rows(output):
+    """The rows below the header line "#bytes #iterations ..."."""
+    found = []
+    in_table = False
+    for line in output.splitlines():
+        if re.match(r"\s*#bytes\s+#iterations", line):
+            in_table = True
+        elif in_table:
+            if not re.fullmatch(rf"\s*\d+\s+\d+(\s+{NUMBER})+\s*", line):
+                continue
+            fields = line.split()
+            found.append(Row(int(fields[0]), int(fields[1]), [float(f) for f in fields[2:]]))
+    return found
+
+
+def bandwidth_mib(row):
+    """Average bandwidth: the columns are peak, average, message rate."""
+    return row.figures[1]
+
+
+def latency_us(row):
+    """Typical latency, or the average that -D prints alone."""
+    return row.figures[2] if len(row.figures) > 2 else row.figures[0]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""Where the two ends of a test run, and the processes in them.
+
+A Place is a network namespace with an address and a device; a Link is a pair of places that reach
+each other: both on loopback, or two namespaces over veth. Process runs a command in a place with
+its output kept in a file, and never outlives its test.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ.get("UWARP_BUILD", ROOT / "build")).resolve()
+UWARP_RUN = BUILD / "bin" / "uwarp-run"
+
+# Deadlines here are hang guards, far above what a run takes on an idle machine.
+GUARD_SECONDS = float(os.environ.get("UWARP_TEST_GUARD", "60"))
+POLL_SECONDS = 0.02
+
+
+class Place:
+    """One end: how to enter its namespace, its address, IPv6 address and device."""
+
+    def __init__(self, name, enter, address, address6, device):
+        self.name = name
+        self.enter = list(enter)
+        self.address = address
+        self.address6 = address6
+        self.device = device
+
+
+class Link:
+    """A server's and a client's place."""
+
+    def __init__(self, name, server, client):
+        self.name = name
+        self.server = server
+        self.client = client
+
+    def __repr__(self):
+        return self.name
+
+
+class Process:
+    """A command in a process group of its own, with stdout and stderr in one file."""
+
+    def __init__(self, command, place=None, uwarp=True, env=None, stdin=subprocess.DEVNULL):
+        self.command = [str(part) for part in command]
+        full = list(place.enter) if place else []
+        if env:
+            full += ["env"] + [f"{key}={value}" for key, value in env.items()]
+        if uwarp:
+            full.append(str(UWARP_RUN))
+        full += self.command
+        self._output = tempfile.TemporaryFile()
+        self.child = subprocess.Popen(
+            full, stdin=stdin, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self.pid = self.child.pid
+
+    @property
+    def output(self):
+        return os.pread(self._output.fileno(), 1 << 26, 0).decode(errors="replace")
+
+    def running(self):
+        return self.child.poll() is None
+
+    def send(self, signal_number):
+        self.child.send_signal(signal_number)
+
+    def wait(self, seconds=None):
+        """The exit status; a process that does not end in time fails the test."""
+        try:
+            return self.child.wait(seconds or GUARD_SECONDS)
+        except subprocess.TimeoutExpired:
+            stacks = self._stacks()
+            self.reap()
+            raise AssertionError(f"still running: {self}\n{stacks}") from None
+
+    def succeed(self, seconds=None):
+        status = self.wait(seconds)
+        assert status == 0, f"status {status}: {self}"
+        return self.output
+
+    def reap(self):
+        if self.child.poll() is None:
+            # Not waited for yet, so the group's number is still ours.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.child.wait()
+
+    def _stacks(self):
+        lines = []
+        for task in sorted(pathlib.Path(f"/proc/{self.pid}/task").glob("*")):
+            with contextlib.suppress(OSError):
+                where = (task / "wchan").read_text() or "-"
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                lines.append(f"thread {task.name}: {state} {where}")
+        return "\n".join(lines)
+
+    def __str__(self):
+        return f"{' '.join(self.command)}\n---- output\n{self.output}----"
+
+
+def listening(pid, port):
+    """Whether something listens on this TCP port in the namespace of the process."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                    return True
+    return False
+
+
+def wait_until(condition, what, seconds=None):
+    deadline = time.monotonic() + (seconds or GUARD_SECONDS)
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what()}"
+        time.sleep(POLL_SECONDS)
+
+
+def wait_listening(server, port):
+    wait_until(
+        lambda: not server.running() or listening(server.pid, port),
+        lambda: f"a listener on port {port} by {server}",
+    )
+    assert server.running(), f"ended before it listened: {server}"
+
+
+def can_unshare():
+    enter = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-Urn"]
+    return shutil.which("unshare") and subprocess.run(
+        enter + ["true"], stderr=subprocess.DEVNULL, check=False
+    ).returncode == 0
+
+
+class Namespaces:
+    """Two network namespaces joined by a veth pair, held alive by two sleeping processes.
+
+    Root makes them directly; everybody else inside a user namespace, where that is allowed.
+    """
+
+    MTU = 1500
+
+    def __init__(self):
+        self.holders = []
+        private = [] if os.geteuid() == 0 else ["-Ur"]
+        self.near = self._hold(["unshare", *private, "-n"])
+        inside = self._enter(self.near) if private else []
+        self.far = self._hold(inside + ["unshare", "-n"])
+        self._wire()
+
+    def _hold(self, command):
+        holder = subprocess.Popen(command + ["sh", "-c", "echo; exec sleep infinity"],
+                                  stdout=subprocess.PIPE, start_new_session=True)
+        self.holders.append(holder)
+        assert holder.stdout.readline() == b"\n", "cannot make a network namespace"
+        return holder.pid
+
+    def _enter(self, pid):
+        user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
+        return ["nsenter", "-t", str(pid), *user, "-n"]
+
+    def _ip(self, pid, *arguments):
+        subprocess.run(self._enter(pid) + ["ip", *arguments], check=True)
+
+    def _wire(self):
+        self._ip(self.near, "link", "add", "veth0", "mtu", str(self.MTU), "type", "veth",
+                 "peer", "name", "veth1", "mtu", str(self.MTU), "netns", str(self.far))
+        for pid, link, number in ((self.near, "veth0", 1), (self.far, "veth1", 2)):
+            self._ip(pid, "link", "set", "lo", "up")
+            self._ip(pid, "link", "set", link, "up")
+            self._ip(pid, "addr", "add", f"10.77.0.{number}/24", "dev", link)
+            self._ip(pid, "-6", "addr", "add", f"fd77::{number}/64", "dev", link, "nodad")
+
+    def link(self):
+        near = Place("near", self._enter(self.near), "10.77.0.1", "fd77::1", "uwarp_veth0")
+        far = Place("far", self._enter(self.far), "10.77.0.2", "fd77::2", "uwarp_veth1")
+        return Link("veth", near, far)
+
+    def close(self):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+
+
+def loopback():
+    place = Place("loopback", [], "127.0.0.1", "::1", "uwarp_lo")
+    return Link("loopback", place, place)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""One side is killed with SIGKILL at some point of a run: the other gets its flushes and events and
+ends by itself. And a clean end of one side never makes the other side fail.
+
+The stated time is one second; the deadline here is a hang guard of ten times that.
+"""
+
+import random
+import re
+import signal
+import time
+
+import pytest
+
+import places
+
+DEADLINE_SECONDS = 10
+RECEIVES = 8
+
+HELPERS = places.BUILD / "tests"
+
+# Tools whose survivor looks at a completion queue, an event or its TCP connection. ib_write_lat
+# only spins on memory: raw_watcher below stands for it.
+LONG_RUNS = {
+    "ibv_rc_pingpong": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", "10000000"],
+    "ibv_rc_pingpong events": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}",
+                               "-n", "10000000", "-e"],
+    "ib_send_bw": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
+    "ib_send_bw cm": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
+    "ib_send_bw events": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-e"],
+    "ib_send_lat": ["ib_send_lat", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
+    "ib_write_bw": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
+    "ib_write_bw cm": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
+    "ib_read_bw": ["ib_read_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
+    "ib_read_lat cm": ["ib_read_lat", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
+}
+
+
+def fill(command, place, port, address):
+    return [str(part).format(port=port, device=place.device, address=address) for part in command]
+
+
+def check_end(survivor):
+    status = survivor.wait(DEADLINE_SECONDS)
+    assert status >= 0, f"ended by signal {-status}: {survivor}"
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+@pytest.mark.parametrize("tool", LONG_RUNS)
+def test_tool_survives_kill(start, link, port, tool, victim):
+    command = LONG_RUNS[tool]
+    server = start(fill(command, link.server, port, ""), link.server)
+    places.wait_listening(server, port)
+    client = start(fill(command + ["{address}"], link.client, port, link.server.address), link.client)
+    # "Any point of a run": connecting, first messages, full traffic.
+    time.sleep(random.Random(f"{tool} {victim} {link}").uniform(0.05, 1.0))
+    dead, survivor = (server, client) if victim == "server" else (client, server)
+    assert dead.running(), dead
+    dead.send(signal.SIGKILL)
+    check_end(survivor)
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+def test_rping_survives_kill(start, link, port, victim):
+    server = start(["rping", "-s", "-a", link.server.address, "-p", port, "-V", "-S", 4096], link.server)
+    places.wait_listening(server, port)
+    client = start(["rping", "-c", "-a", link.server.address, "-p", port, "-V", "-S", 4096], link.client)
+    time.sleep(0.5)
+    dead, survivor = (server, client) if victim == "server" else (client, server)
+    assert dead.running(), dead
+    dead.send(signal.SIGKILL)
+    check_end(survivor)
+    assert "DISCONNECT" in survivor.output, survivor
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+def test_cm_flushes_and_event(start, link, port, victim):
+    """Every open receive is flushed once, DISCONNECTED comes once."""
+    program = HELPERS / "verbs_peer"
+    server = start([program, "serve", link.server.address, port], link.server)
+    places.wait_listening(server, port)
+    client = start([program, "hold", link.server.address, port], link.client)
+    dead, survivor = (server, client) if victim == "server" else (client, server)
+    for each in (server, client):
+        places.wait_until(lambda: "RDMA_CM_EVENT_ESTABLISHED" in each.output or not each.running(),
+                          lambda: str(each))
+    killed = time.monotonic()
+    dead.send(signal.SIGKILL)
+    output = survivor.succeed(DEADLINE_SECONDS)
+    assert time.monotonic() - killed < DEADLINE_SECONDS
+    assert output.count("RDMA_CM_EVENT_DISCONNECTED") == 1, output
+    flushed = re.findall(r"^wc id=(\d+) status=Work Request Flushed Error", output, re.M)
+    assert flushed == [str(1000 + i) for i in range(RECEIVES)], output
+    assert output.rstrip().endswith("done"), output
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+def test_raw_flushes_and_event(start, link, port, victim):
+    """The shape of ib_write_lat: both sides spin on memory, one is killed."""
+    program = HELPERS / "raw_watcher"
+    server = start([program, link.server.device, port], link.server)
+    places.wait_listening(server, port)
+    client = start([program, link.client.device, port, link.server.address], link.client)
+    dead, survivor = (server, client) if victim == "server" else (client, server)
+    places.wait_until(lambda: "running" in survivor.output or not survivor.running(),
+                      lambda: f"{server}\n{client}")
+    dead.send(signal.SIGKILL)
+    output = survivor.succeed(DEADLINE_SECONDS)
+    assert f"{RECEIVES} receives flushed" in output and "peer lost" in output, output
+    assert len(re.findall(r"^async ", output, re.M)) <= 1, output
+
+
+def test_raw_clean_end_is_silent(pair, link):
+    """InfiniBand has no disconnect: a side that ends in order leaves no flush and no event."""
+    program = str(HELPERS / "raw_watcher")
+    outputs = pair(link, [program, "{device}", "{port}", "end"],
+                   [program, "{device}", "{port}", "{address}", "end"])
+    for output in outputs:
+        assert "done after 1000 rounds, 0 receives flushed" in output, output
+        assert "async" not in output, output
+
+
+@pytest.mark.parametrize("repetition", range(5))
+def test_clean_ends_do_not_hurt(pair, loopback, repetition):
+    """Short runs, in which one side is often gone while the other still polls."""
+    command = ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", "5", "-s", "64"]
+    for output in pair(loopback, command, command + ["{address}"]):
+        assert "5 iters in" in output and "ailed" not in output, output

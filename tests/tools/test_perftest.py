@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""perftest's send, write and read programs, with and without rdma_cm, and the options of each that
+its own parser takes. Checked: exit status of both sides, the sizes and iterations of the printed
+table, and figures that can be true."""
+
+import pytest
+
+import perftest_report as report
+
+BANDWIDTH = ["ib_send_bw", "ib_write_bw", "ib_read_bw"]
+LATENCY = ["ib_send_lat", "ib_write_lat", "ib_read_lat"]
+TOOLS = BANDWIDTH + LATENCY
+WITH_EVENTS = ["ib_send_bw", "ib_send_lat", "ib_read_bw", "ib_read_lat"]
+WITH_INLINE = ["ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat"]
+CONNECTS = {"raw": [], "cm": ["-R"]}
+
+# Nothing moves faster than this through one memory, so a figure above it is made up.
+MIB_PER_SECOND_MAX = 200_000
+US_MAX = 1_000_000
+ALL_SIZES = [1 << shift for shift in range(1, 24)]
+
+tool_and_connect = lambda tools: lambda test: pytest.mark.parametrize("connect", CONNECTS)(
+    pytest.mark.parametrize("tool", tools)(test))
+
+
+def run(pair, link, tool, connect, *options, seconds=None):
+    """Runs the tool and returns the rows of the client's table."""
+    command = [tool, "-d", "{device}", "-p", "{port}", "-F", *CONNECTS[connect], *options]
+    server, client = pair(link, command, command + ["{address}"], seconds=seconds)
+    found = report.rows(client)
+    assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
+    for row in found:
+        if tool in BANDWIDTH:
+            assert 0 < report.bandwidth_mib(row) < MIB_PER_SECOND_MAX, row
+        else:
+            assert 0 < report.latency_us(row) < US_MAX, row
+    assert "rror" not in client + server, f"{client}\n==== server\n{server}"
+    return found
+
+
+def sizes(found):
+    return [row.size for row in found]
+
+
+@tool_and_connect(TOOLS)
+def test_plain(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-s", "4096", "-n", "1000")
+    assert [(row.size, row.iterations) for row in found] == [(4096, 1000)]
+
+
+@tool_and_connect(TOOLS)
+def test_all_sizes(pair, link, tool, connect):
+    assert sizes(run(pair, link, tool, connect, "-a", "-n", "20")) == ALL_SIZES
+
+
+@tool_and_connect(BANDWIDTH)
+def test_both_directions(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-b", "-s", "65536", "-n", "1000")
+    assert sizes(found) == [65536]
+
+
+@tool_and_connect(BANDWIDTH)
+def test_sixteen_queue_pairs(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-q", "16", "-s", "16384", "-n", "200")
+    assert [(row.size, row.iterations) for row in found] == [(16384, 16 * 200)]
+
+
+@tool_and_connect(WITH_EVENTS)
+def test_events(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-e", "-s", "4096", "-n", "500")
+    assert [(row.size, row.iterations) for row in found] == [(4096, 500)]
+
+
+@tool_and_connect(WITH_INLINE)
+def test_inline(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-I", "64", "-s", "64", "-n", "1000")
+    assert [(row.size, row.iterations) for row in found] == [(64, 1000)]
+
+
+@tool_and_connect(TOOLS)
+def test_duration(pair, link, tool, connect):
+    found = run(pair, link, tool, connect, "-D", "3", "-f", "1", "-s", "8192")
+    assert sizes(found) == [8192]
+    assert found[0].iterations > 100, found
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
+def test_shared_receive_queue(pair, loopback, tool):
+    found = run(pair, loopback, tool, "raw", "--use-srq", "-s", "1024", "-n", "1000")
+    assert sizes(found) == [1024]
+
+
+@pytest.mark.parametrize("kind", ["UD", "UC"])
+def test_other_transports_fail_cleanly(start, loopback, port, kind):
+    """Types of queue pairs that iWARP lacks are refused at creation, without a crash."""
+    server = start(["ib_send_bw", "-d", loopback.server.device, "-p", port, "-F", "-c", kind])
+    client = start(["ib_send_bw", "-d", loopback.client.device, "-p", port, "-F", "-c", kind,
+                    "127.0.0.1"])
+    status = client.wait()
+    assert 0 < status < 128, client
+    # The server's tool may wait for a client that never comes.
+    assert server.child.poll() is None or 0 < server.wait() < 128, server

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""uwarp-run itself, and programs that have nothing to do with RDMA under it."""
+
+import os
+import pathlib
+import re
+import resource
+import subprocess
+
+import pytest
+
+import places
+
+HELPERS = places.BUILD / "tests"
+
+
+def plain(command):
+    """The same command without uwarp: status, stdout, stderr."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def under_uwarp(command):
+    return plain([str(places.UWARP_RUN), *command])
+
+
+SHELL_LINES = {
+    "output": "echo one; echo two >&2; exit 7",
+    "pipes": "printf 'b\\na\\n' | sort | tr a-z A-Z",
+    "redirects": "exec 9</etc/passwd; head -n 1 <&9; exec 9<&-; cat <&9",
+    "substitution": "for f in $(ls /dev/infiniband 2>/dev/null); do echo $f; done; echo $(echo x)",
+    "descriptors": "ls /proc/self/fd | wc -l",
+    "missing file": "cat /nonexistent/file",
+    "directories": "ls -d /sys/class/net; test -e /sys/class/infiniband && echo yes; stat -c %F /dev/null",
+    "background": "sleep 0.05 & wait; echo $?",
+    "signals": "kill -TERM $$",
+}
+
+
+@pytest.mark.parametrize("line", [line for name, line in SHELL_LINES.items() if name != "directories"],
+                         ids=[name for name in SHELL_LINES if name != "directories"])
+def test_shell_is_unaffected(line):
+    assert under_uwarp(["sh", "-c", line]) == plain(["sh", "-c", line])
+
+
+def test_compiler_is_unaffected(tmp_path):
+    source = tmp_path / "hello.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("hello"); return 5; }\n')
+    binary = tmp_path / "hello"
+    assert under_uwarp(["cc", "-o", str(binary), str(source)])[0] == 0
+    assert under_uwarp([str(binary)]) == (5, "hello\n", "")
+    broken = tmp_path / "broken.c"
+    broken.write_text("int main(void) { return }\n")
+    command = ["cc", "-c", "-o", "/dev/null", str(broken)]
+    assert under_uwarp(command) == plain(command)
+
+
+def test_engine_is_not_loaded_by_others():
+    """Programs without RDMA do not pay for it: no engine, no C++ library, no thread."""
+    maps = under_uwarp(["cat", "/proc/self/maps"])[1]
+    assert "libuwarp-preload.so" in maps
+    assert "libuwarp.so" not in maps and "libstdc++" not in maps
+    assert re.search(r"^Threads:\s+1$", under_uwarp(["cat", "/proc/self/status"])[1], re.M)
+
+
+def test_python_sockets_are_unaffected():
+    program = (
+        "import socket, threading\n"
+        "s = socket.create_server(('127.0.0.1', 0))\n"
+        "def serve():\n"
+        "  c, _ = s.accept()\n"
+        "  while d := c.recv(4096): c.sendall(d)\n"
+        "threading.Thread(target=serve, daemon=True).start()\n"
+        "c = socket.create_connection(s.getsockname())\n"
+        "c.sendall(b'x' * 100000); c.shutdown(socket.SHUT_WR)\n"
+        "n = 0\n"
+        "while d := c.recv(4096): n += len(d)\n"
+        "print(n)\n")
+    assert under_uwarp(["/usr/bin/python3", "-c", program]) == (0, "100000\n", "")
+
+
+def test_open_files_limit_is_raised():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = ["sh", "-c", f"ulimit -Sn 64; exec {places.UWARP_RUN} sh -c 'ulimit -Sn'"]
+    assert plain(command)[1].strip() in (str(hard), "unlimited")
+
+
+def test_run_passes_arguments_and_status():
+    assert under_uwarp(["sh", "-c", 'printf "%s|" "$@"; exit 9', "x", "-a", "--help", "", "a b"]) == (
+        9, "-a|--help||a b|", "")
+
+
+def test_run_reports_missing_commands():
+    status, _, complaint = under_uwarp(["/nonexistent/command"])
+    assert status == 127 and "No such file" in complaint
+    status, _, complaint = under_uwarp([str(places.ROOT / "README.md")])
+    assert status == 126 and "Permission denied" in complaint
+    assert plain([str(places.UWARP_RUN)])[0] == 125
+
+
+def test_run_help_lists_settings():
+    status, output, _ = under_uwarp(["--help"])
+    assert status == 0
+    for name in ("UWARP_NETDEVS", "UWARP_CRC", "UWARP_LOG", "UWARP_PORT_RANGE"):
+        assert name in output
+
+
+def test_run_keeps_other_preloads():
+    env = dict(os.environ, LD_PRELOAD="libc.so.6")
+    shown = subprocess.run([str(places.UWARP_RUN), "sh", "-c", "echo $LD_PRELOAD"], env=env,
+                           capture_output=True, text=True, check=True, timeout=60).stdout
+    first, rest = shown.strip().split(":")
+    assert first.endswith("libuwarp-preload.so") and rest == "libc.so.6"
+
+
+def report_lines(report):
+    return report.read_text().splitlines() if report.exists() else []
+
+
+@pytest.mark.parametrize("case", ["plain", "daemon", "daemon-late", "close-all", "fork-child"])
+def test_survives(start, port, tmp_path, case):
+    """Daemons, programs that close every descriptor, and children that fork gave."""
+    report = tmp_path / "report"
+    process = start([HELPERS / "survivor", case, port, report])
+    wanted = 2 if case == "fork-child" else 1
+    process.wait()
+
+    def finished():
+        lines = report_lines(report)
+        return lines.count("works") == wanted or any(line.startswith("failed") for line in lines)
+
+    try:
+        places.wait_until(finished, lambda: f"the report {report_lines(report)} of {process}", 20)
+    finally:
+        for line in report_lines(report):
+            if line.startswith("pid "):
+                end_daemon(int(line.split()[1]))
+    assert report_lines(report).count("works") == wanted, report_lines(report)
+
+
+def end_daemon(pid):
+    """Kills the daemon that survivor reported, if it is still that program."""
+    try:
+        if b"survivor" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, 9)
+    except OSError:
+        pass
+
+
+def test_no_trees_are_left(start, port, tmp_path):
+    """Nothing stays behind in the temporary folders after a process has ended in order."""
+    places_to_look = [pathlib.Path("/tmp"), pathlib.Path("/dev/shm")]
+
+    def trees():
+        return {path for place in places_to_look for path in place.glob("*uwarp*")
+                if path.is_dir() and (path / "class").exists()}
+
+    before = trees()
+    process = start(["ibv_devinfo", "-v"])
+    process.succeed()
+    assert trees() <= before

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The event log. It is opened once per process, so each case runs in a child of its own.
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+
+namespace uwarp {
+namespace {
+
+using ::testing::MatchesRegex;
+
+struct TemporaryFile {
+  TemporaryFile() { close(mkstemp(path)); }
+  ~TemporaryFile() { unlink(path); }
+  std::string text() const {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  char path[32] = "/tmp/uwarp_log_test_XXXXXX";
+};
+
+// Runs `body` in a child whose log is opened as `setting`; true if the body returned true.
+bool in_fresh_process(const std::string& setting, const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    log_detail::state = log_detail::State::kUnknown;
+    log_detail::open_log_as(setting);
+    _exit(body() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Log, WritesOneLinePerEventAndKeepsErrno) {
+  TemporaryFile file;
+  EXPECT_TRUE(in_fresh_process(file.path, [] {
+    errno = EXDEV;
+    log_event("first %d", 1);
+    log_event("second\nline");
+    return log_enabled() && errno == EXDEV;
+  }));
+  EXPECT_THAT(file.text(), MatchesRegex("uwarp\\[[0-9]+\\] [0-9]+\\.[0-9]{6}: first 1\n"
+                                        "uwarp\\[[0-9]+\\] [0-9]+\\.[0-9]{6}: second line\n"));
+}
+
+TEST(Log, CutsLongLines) {
+  TemporaryFile file;
+  EXPECT_TRUE(in_fresh_process(file.path, [] {
+    log_event("%s", std::string(5000, 'x').c_str());
+    return true;
+  }));
+  const std::string text = file.text();
+  EXPECT_EQ(text.size(), 1000u);
+  EXPECT_EQ(text.back(), '\n');
+}
+
+// A daemon closes all descriptors and its next file gets our number: that file stays clean.
+TEST(Log, SurvivesCloseOfAllDescriptors) {
+  TemporaryFile file;
+  TemporaryFile other;
+  EXPECT_TRUE(in_fresh_process(file.path, [&] {
+    log_event("before");
+    for (int fd = 3; fd < 1000; ++fd) close(fd);
+    for (int i = 0; i < 20; ++i) (void)open(other.path, O_RDWR);
+    log_event("after");
+    return true;
+  }));
+  EXPECT_NE(file.text().find("before\n"), std::string::npos);
+  EXPECT_NE(file.text().find("after\n"), std::string::npos);
+  EXPECT_EQ(other.text(), "");
+}
+
+TEST(Log, OffWritesNothing) {
+  EXPECT_TRUE(in_fresh_process("", [] {
+    log_event("nobody sees this");
+    return !log_enabled();
+  }));
+}
+
+// The complaint goes to standard error, which the child points to a file.
+TEST(Log, UnusablePathIsOffWithOneComplaint) {
+  TemporaryFile complaint;
+  EXPECT_TRUE(in_fresh_process("", [&] {
+    dup2(open(complaint.path, O_WRONLY), 2);
+    log_detail::state = log_detail::State::kUnknown;
+    log_detail::open_log_as("/nonexistent/folder/log");
+    log_event("nobody sees this");
+    log_event("nor this");
+    return !log_enabled();
+  }));
+  EXPECT_THAT(complaint.text(), MatchesRegex("uwarp: UWARP_LOG=[^\n]+\n"));
+}
+
+TEST(Log, StandardError) {
+  for (const char* name : {"1", "stderr"}) {
+    TemporaryFile out;
+    EXPECT_TRUE(in_fresh_process(name, [&] {
+      dup2(open(out.path, O_WRONLY), 2);
+      log_event("seen");
+      return true;
+    }));
+    EXPECT_NE(out.text().find(": seen\n"), std::string::npos) << name;
+  }
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The table of UWARP_* variables: defaults, accepted values, and one complaint per bad value.
+#include "base/settings.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace uwarp {
+namespace {
+
+struct Parsed {
+  Settings settings;
+  std::vector<std::string> complaints;
+};
+
+Parsed parse(const std::map<std::string, std::string>& environment) {
+  Parsed parsed;
+  parsed.settings = parse_settings(
+      [&](const char* name) -> const char* {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+      },
+      [&](const std::string& line) { parsed.complaints.push_back(line); });
+  return parsed;
+}
+
+void expect_defaults(const Settings& settings) {
+  EXPECT_EQ(settings.log, "");
+  EXPECT_TRUE(settings.netdevs.empty());
+  EXPECT_EQ(settings.persona, Persona::kIwarp);
+  EXPECT_EQ(settings.cm, CmOwner::kUwarp);
+  EXPECT_FALSE(settings.crc);
+  EXPECT_FALSE(settings.af_ib);
+  EXPECT_EQ(settings.fpdu_bytes, 0u);
+  EXPECT_EQ(settings.mpa_revision, 2u);
+  EXPECT_EQ(settings.mpa_timeout_ms, 10000u);
+  EXPECT_EQ(settings.connect_timeout_ms, 60000u);
+  EXPECT_EQ(settings.rnr_timeout_ms, 1000u);
+  EXPECT_EQ(settings.peer_timeout_ms, 0u);
+  EXPECT_EQ(settings.spin_us, 0u);
+  EXPECT_TRUE(settings.port_range.empty());
+  EXPECT_EQ(settings.port_offset, 0);
+  EXPECT_EQ(settings.congestion, "reno");
+  EXPECT_EQ(settings.sndbuf_bytes, 0u);
+  EXPECT_EQ(settings.rcvbuf_bytes, 0u);
+}
+
+TEST(Settings, DefaultsWithoutAnyVariable) {
+  const Parsed parsed = parse({});
+  EXPECT_TRUE(parsed.complaints.empty());
+  expect_defaults(parsed.settings);
+}
+
+TEST(Settings, EachVariableReachesItsField) {
+  const Parsed parsed = parse({{"UWARP_LOG", "/tmp/x.log"},
+                               {"UWARP_NETDEVS", "eth0,,lo,"},
+                               {"UWARP_PERSONA", "roce"},
+                               {"UWARP_CM", "kernel"},
+                               {"UWARP_CRC", "1"},
+                               {"UWARP_FPDU", "1400"},
+                               {"UWARP_MPA_REVISION", "1"},
+                               {"UWARP_MPA_TIMEOUT_MS", "200"},
+                               {"UWARP_CONNECT_TIMEOUT_MS", "300"},
+                               {"UWARP_RNR_TIMEOUT_MS", "0"},
+                               {"UWARP_PEER_TIMEOUT_MS", "5000"},
+                               {"UWARP_SPIN_US", "50"},
+                               {"UWARP_PORT_RANGE", "20000-20100"},
+                               {"UWARP_PORT_OFFSET", "-7"},
+                               {"UWARP_CONGESTION", "cubic"},
+                               {"UWARP_SNDBUF", "65536"},
+                               {"UWARP_RCVBUF", "131072"},
+                               {"UWARP_AF_IB", "1"}});
+  EXPECT_TRUE(parsed.complaints.empty());
+  const Settings& settings = parsed.settings;
+  EXPECT_EQ(settings.log, "/tmp/x.log");
+  EXPECT_EQ(settings.netdevs, (std::vector<std::string>{"eth0", "lo"}));
+  EXPECT_EQ(settings.persona, Persona::kRoce);
+  EXPECT_EQ(settings.cm, CmOwner::kKernel);
+  EXPECT_TRUE(settings.crc);
+  EXPECT_EQ(settings.fpdu_bytes, 1400u);
+  EXPECT_EQ(settings.mpa_revision, 1u);
+  EXPECT_EQ(settings.mpa_timeout_ms, 200u);
+  EXPECT_EQ(settings.connect_timeout_ms, 300u);
+  EXPECT_EQ(settings.rnr_timeout_ms, 0u);
+  EXPECT_EQ(settings.peer_timeout_ms, 5000u);
+  EXPECT_EQ(settings.spin_us, 50u);
+  EXPECT_EQ(settings.port_range, (PortRange{20000, 20100}));
+  EXPECT_EQ(settings.port_offset, -7);
+  EXPECT_EQ(settings.congestion, "cubic");
+  EXPECT_EQ(settings.sndbuf_bytes, 65536u);
+  EXPECT_EQ(settings.rcvbuf_bytes, 131072u);
+  EXPECT_TRUE(settings.af_ib);
+}
+
+// Each bad value: one line with the variable, the value and the default, and the default in force.
+TEST(Settings, BadValuesGiveTheDefaultAndOneLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"UWARP_CRC", "yes"},           {"UWARP_CRC", "2"},
+      {"UWARP_CRC", "0|1"},           {"UWARP_PERSONA", "ib"},
+      {"UWARP_PERSONA", "IWARP"},     {"UWARP_CM", "host"},
+      {"UWARP_FPDU", "127"},          {"UWARP_FPDU", "65536"},
+      {"UWARP_FPDU", "-1"},           {"UWARP_FPDU", "1400x"},
+      {"UWARP_FPDU", " 1400"},        {"UWARP_FPDU", "99999999999999999999"},
+      {"UWARP_MPA_REVISION", "0"},    {"UWARP_MPA_REVISION", "3"},
+      {"UWARP_RNR_TIMEOUT_MS", "1s"}, {"UWARP_MPA_TIMEOUT_MS", "0"},
+      {"UWARP_PORT_RANGE", "20000"},  {"UWARP_PORT_RANGE", "20100-20000"},
+      {"UWARP_PORT_RANGE", "0-10"},   {"UWARP_PORT_RANGE", "1-65536"},
+      {"UWARP_PORT_RANGE", "a-b"},    {"UWARP_PORT_RANGE", "1-2-3"},
+      {"UWARP_PORT_OFFSET", "70000"}, {"UWARP_SNDBUF", "1"},
+      {"UWARP_AF_IB", "on"},
+  };
+  for (const auto& [name, value] : cases) {
+    const Parsed parsed = parse({{name, value}});
+    ASSERT_EQ(parsed.complaints.size(), 1u) << name << "=" << value;
+    const std::string& line = parsed.complaints[0];
+    EXPECT_NE(line.find(std::string(name) + "=" + value), std::string::npos) << line;
+    EXPECT_NE(line.find("default"), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+    expect_defaults(parsed.settings);
+  }
+}
+
+TEST(Settings, ComplaintNamesTheDefault) {
+  EXPECT_EQ(parse({{"UWARP_RNR_TIMEOUT_MS", "soon"}}).complaints.at(0),
+            "uwarp: UWARP_RNR_TIMEOUT_MS=soon is not 0 to 3600000; using the default (1000)");
+  EXPECT_EQ(parse({{"UWARP_FPDU", "1"}}).complaints.at(0),
+            "uwarp: UWARP_FPDU=1 is not 0 or 128 to 65535; using the default (0)");
+  EXPECT_EQ(parse({{"UWARP_CM", "a\nb"}}).complaints.at(0),
+            "uwarp: UWARP_CM=a?b is not uwarp or kernel; using the default (uwarp)");
+}
+
+// One bad value does not keep the others from being used.
+TEST(Settings, OtherVariablesGoOn) {
+  const Parsed parsed = parse({{"UWARP_CRC", "bad"}, {"UWARP_SPIN_US", "9"}});
+  EXPECT_EQ(parsed.complaints.size(), 1u);
+  EXPECT_EQ(parsed.settings.spin_us, 9u);
+}
+
+// Empty: not set where empty has no meaning of its own; otherwise a value.
+TEST(Settings, EmptyValues) {
+  const Parsed parsed =
+      parse({{"UWARP_CRC", ""}, {"UWARP_FPDU", ""}, {"UWARP_CONGESTION", ""}, {"UWARP_LOG", ""}});
+  EXPECT_TRUE(parsed.complaints.empty());
+  EXPECT_EQ(parsed.settings.congestion, "");
+  EXPECT_EQ(parse({{"UWARP_CONGESTION", "system"}}).settings.congestion, "");
+  EXPECT_EQ(parse({{"UWARP_LOG", "0"}}).settings.log, "");
+}
+
+// The table itself: names are unique, each default is a value that its own row takes.
+TEST(Settings, TableIsConsistent) {
+  std::set<std::string> names;
+  for (const Setting& row : settings_table()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_EQ(std::string(row.name).rfind("UWARP_", 0), 0u) << row.name;
+    EXPECT_NE(std::string(row.meaning), "") << row.name;
+    EXPECT_TRUE(parse({{row.name, row.default_text}}).complaints.empty()) << row.name;
+  }
+}
+
+TEST(Settings, HelpNamesEveryVariableInNarrowLines) {
+  char* text = nullptr;
+  size_t size = 0;
+  FILE* out = open_memstream(&text, &size);
+  print_settings_help(out);
+  fclose(out);
+  const std::string help(text, size);
+  free(text);
+  for (const Setting& row : settings_table())
+    EXPECT_NE(help.find(row.name), std::string::npos) << row.name;
+  for (size_t at = 0; at < help.size();) {
+    const size_t end = help.find('\n', at);
+    ASSERT_NE(end, std::string::npos);
+    EXPECT_LE(end - at, 79u) << help.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -75,7 +75,15 @@ gtest() {
   fi
 }
 
-# pytest FOLDER [PYTHON...]
+# Every GoogleTest binary of a build folder.
+gtests() {
+  local binary
+  for binary in "$1"/bin/{unit_tests,sim_tests,provider_layout_*}; do
+    gtest "$1" "$(basename "$binary")"
+  done
+}
+
+# pytest_run LABEL FOLDER [COMMAND in front of Python...]
 pytest_run() {
   local label=$1 folder=$2 status=0
   shift 2
@@ -131,24 +139,24 @@ install_packages "${packages[@]}" || { echo "0 passed, 1 failed, 0 skipped"; exi
 case "$mode" in
   fast)
     check layers "$python" tests/check_layers.py
-    build && { gtest build unit_tests; gtest build sim_tests; }
+    build && gtests build
     ;;
   asan)
-    build --asan && { gtest build-asan unit_tests; gtest build-asan sim_tests
-                      fuzz_replay build-asan; }
+    build --asan && { gtests build-asan; fuzz_replay build-asan; }
     ;;
   tsan)
-    build --tsan && { gtest build-tsan unit_tests; gtest build-tsan sim_tests; }
+    build --tsan && gtests build-tsan
     ;;
   fuzz)
-    build --fuzz && fuzz
+    build --fuzz -- fuzzers && fuzz
     ;;
   default)
     check layers "$python" tests/check_layers.py
     if build; then
       check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
-      gtest build unit_tests
+      gtests build
+      fuzz_replay build
       pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi

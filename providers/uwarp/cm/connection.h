@@ -8,6 +8,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -82,8 +83,6 @@ class Connection final : public Source {
   /// The queue pair left for ERR, RESET or is destroyed: the TCP connection ends, orderly where
   /// nothing was half sent. On return the queue pair is not touched any more.
   void endpoint_gone();
-  /// Exit handler: from now on the kernel may end the connection by FIN. No locks.
-  void allow_orderly_exit();
 
   // ---- For Stream, without locks of the queue pair.
   void on_notice(const StreamNotice& notice);
@@ -125,17 +124,19 @@ class Connection final : public Source {
 
   // Start-up, active (connection_startup.cc). All `_locked` functions need mutex_.
   int start_attempt_locked(std::optional<TcpSocket> bound);
+  Result<TcpSocket> make_socket_locked(std::optional<TcpSocket> bound) const;
   void continue_connect_locked();
   void send_request_locked();
   void read_reply_locked();
   void judge_reply_locked(const MpaInitiator::Verdict& verdict);
+  void start_up_locked(uint32_t events);
   void connect_failed_locked(int error);
   bool fall_back_locked(int error);
   // Start-up, passive.
   void read_request_locked();
   void watch_requested_locked();
-  void request_complete_locked(Lock& lock);
-  void request_refused_locked();
+  void request_complete_locked();
+  int send_reply_locked(std::span<const std::byte> reply);
   // FPDU mode.
   int open_stream_locked(const MpaNegotiated& negotiated, bool initiator);
   StreamConfig stream_config(const MpaNegotiated& negotiated, bool initiator) const;
@@ -143,18 +144,24 @@ class Connection final : public Source {
   void established_locked();
   void stream_failed_locked();
   void stream_ended_locked(StreamEnd end);
-  void hold_locked();
+  void hung_up_locked(uint32_t events);
   void check_transmit_locked();
   // The end.
+  enum class Farewell : uint8_t { kGentle, kReset };
   void leave_endpoint_locked();
-  void drain_locked(uint64_t wait_ns);
+  void drain_locked();
   void read_away_locked();
-  void close_locked(bool reset);
-  void call_owner_locked(OwnerCall call);
-  void ended_locked();
-  /// Makes the calls that are due, one at a time; call last, gives the lock up meanwhile.
-  void deliver_calls(Lock& lock);
-  void set_deadline_locked(uint64_t after_ns);
+  void close_locked(Farewell farewell);
+  void unregister_locked();
+  void tell_locked(OwnerCall::Kind kind, int status = 0, ConnectParameters peer = {});
+  void tell_end_locked();
+  /// What mutex_ has kept from being done: pumping, and the owner's calls, one at a time. Call last;
+  /// gives the lock up.
+  void finish(Lock& lock);
+  /// The same on behalf of the owner or of verbs, who may hold locks of their own: the calls are
+  /// left to whoever progresses.
+  void finish_later(Lock& lock);
+  void update_deadline_locked();
   std::shared_ptr<Endpoint> open_endpoint() const;
 
   Engine& engine_;
@@ -181,15 +188,18 @@ class Connection final : public Source {
   ConnectOptions options_;
   ConnectParameters parameters_;
   Attempt attempt_ = Attempt::kPeerToPeer;
-  uint64_t startup_deadline_ns_ = 0;
+  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for the next two
+  uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
+  uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
   std::optional<MpaInitiator> initiator_;
   std::optional<MpaResponder> responder_;
   size_t request_bytes_sent_ = 0;
-  uint16_t peer_ird_ = 0;
-  std::weak_ptr<Listener> listener_;
+  std::weak_ptr<Listener> listener_;  // told once, when the Request is complete or the peer gone
   std::weak_ptr<ConnectionOwner> owner_;
   std::deque<OwnerCall> calls_;
   bool calling_ = false;
+  bool pump_due_ = false;
+  std::atomic<bool> calls_due_{false};  // calls_ is not empty; for a look without mutex_
 
   // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
   mutable SpinLock endpoint_lock_;  // leaf

@@ -43,7 +43,7 @@ void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out) {
   watched_.store(false, std::memory_order_relaxed);
   hang_up_.store(0, std::memory_order_relaxed);
   send_error_.store(0, std::memory_order_relaxed);
-  ended_ = false;
+  ended_.store(false, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
   (void)qp_.transmit_end();
 }
@@ -140,7 +140,9 @@ void Stream::on_edge(uint32_t events) {
   deliver(notice);
   // A revisit (no events) comes from a turn of either direction that ran out of its budget.
   // Readiness to write is part of every edge, so it alone says little.
-  if (((events & EPOLLOUT) != 0 || events == 0) && qp_.wants_transmit()) transmit(kTurnBytes);
+  if (((events & EPOLLOUT) != 0 || events == 0) &&
+      (qp_.wants_transmit() || watched_.load(std::memory_order_acquire)))
+    transmit(kTurnBytes);
 }
 
 void Stream::resume() {
@@ -159,9 +161,20 @@ void Stream::resume() {
   deliver(notice);
 }
 
+void Stream::expire() {
+  StreamNotice notice;
+  bool answer = false;
+  {
+    const std::lock_guard lock(qp_.receive_lock());
+    if (in_ == nullptr || !qp_.receive_held()) return;
+    take_outcome(qp_.receive_expired(), answer, notice);
+  }
+  deliver(notice);
+}
+
 Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
                                     StreamNotice& notice) {
-  if (in_ == nullptr || ended_ || qp_.receive_held()) return Turn::kStopped;
+  if (in_ == nullptr || ended() || qp_.receive_held()) return Turn::kStopped;
   for (;;) {
     if (qp_.receive_closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
@@ -207,7 +220,7 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice) 
 void Stream::take_end(ssize_t result, StreamNotice& notice) {
   // A reset that a send has reported already reads as an orderly end afterwards.
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
-  ended_ = true;
+  ended_.store(true, std::memory_order_release);
   notice.ended = true;
   if (error == 0) {
     notice.end = StreamEnd::kFin;

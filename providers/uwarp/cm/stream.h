@@ -54,11 +54,16 @@ class Stream {
   void on_edge(uint32_t events);
   /// A held stream may go on. Does nothing otherwise.
   void resume();
+  /// The grace time of a held stream is over. Does nothing otherwise.
+  void expire();
   /// From now on each transmit turn ends with a notice: somebody waits for the send side to be idle
   /// or finished.
   void watch_transmit() { watched_.store(true, std::memory_order_release); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
+
+  /// The end of the receive direction has been reported.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
 
   /// Hands a notice to its connection. No locks.
   static void deliver(StreamNotice& notice);
@@ -82,7 +87,7 @@ class Stream {
   std::atomic<bool> missed_edge_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
-  bool ended_ = false;              // receive side: the end has been reported
+  std::atomic<bool> ended_{false};      // the end of the receive direction has been reported
 };
 
 }  // namespace uwarp

@@ -81,7 +81,18 @@ std::vector<CmEventQueue::Entry> CmEventQueue::extract_locked(const CmEventSourc
 
 void CmEventQueue::open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue) {
   const std::lock_guard guard(event_lock());
+  ++queue->sources_;
   source.queue = std::move(queue);
+}
+
+bool CmEventQueue::takes_from(const CmEventSource& source) const {
+  const std::lock_guard guard(event_lock());
+  return source.queue.get() == this;
+}
+
+bool CmEventQueue::has_sources() const {
+  const std::lock_guard guard(event_lock());
+  return sources_ != 0;
 }
 
 bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event) {
@@ -95,6 +106,8 @@ bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, Cm
                                 size_t limit) {
   const std::lock_guard guard(event_lock());
   if (source->closed || source->queue == nullptr || source->waiting_requests >= limit) return false;
+  event.request->events()->queue = source->queue;
+  ++source->queue->sources_;
   source->queue->add_locked({source, std::move(event)}, false);
   return true;
 }
@@ -108,6 +121,7 @@ uint32_t CmEventQueue::close(CmEventSource& source, std::vector<std::shared_ptr<
   for (Entry& entry : dropped) {
     if (is_request(entry.event)) requests.push_back(std::move(entry.event.request));
   }
+  --source.queue->sources_;
   source.queue = nullptr;
   return source.reported;
 }
@@ -116,8 +130,18 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   const std::lock_guard guard(event_lock());
   if (source.queue != to) {
     std::vector<Entry> moving = source.queue->extract_locked(source);
+    --source.queue->sources_;
+    ++to->sources_;
     source.queue = to;
-    for (Entry& entry : moving) to->add_locked(std::move(entry), false);
+    for (Entry& entry : moving) {
+      if (is_request(entry.event)) {
+        auto& queue = entry.event.request->events()->queue;
+        --queue->sources_;
+        ++to->sources_;
+        queue = to;
+      }
+      to->add_locked(std::move(entry), false);
+    }
   }
   return source.reported;
 }

@@ -18,6 +18,22 @@ namespace uwarp {
 class CmId;
 class CmEventQueue;
 
+/// Values of rdma_cm_event_type. Spelled out because <rdma/rdma_cma.h> and the kernel's header do
+/// not go together.
+enum class CmEventType : uint32_t {
+  kAddressResolved = 0,
+  kAddressError = 1,
+  kRouteResolved = 2,
+  kRouteError = 3,
+  kConnectRequest = 4,
+  kConnectResponse = 5,
+  kConnectError = 6,
+  kUnreachable = 7,
+  kRejected = 8,
+  kEstablished = 9,
+  kDisconnected = 10,
+};
+
 /// One queued event. `request` is the new id of a CONNECT_REQUEST, owned by the event until it is
 /// delivered.
 struct CmEvent {
@@ -49,9 +65,13 @@ class CmEventQueue {
 
   /// Starts to take events of `source`.
   static void open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue);
+  /// The events of `source` come here: its id belongs to this channel.
+  bool takes_from(const CmEventSource& source) const;
+  bool has_sources() const;
   /// Queues an event of `source`, unless that is closed (false; the event is dropped).
   static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event);
-  /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false).
+  /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false). The new id starts
+  /// on the channel of its listener.
   static bool push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
                            size_t limit);
   /// No event of `source` is delivered any more. Hands out the ids of undelivered CONNECT_REQUESTs.
@@ -79,6 +99,7 @@ class CmEventQueue {
 
   const int event_fd_;
   sem_t tokens_;
+  size_t sources_ = 0;  ///< those whose `queue` this is
   std::deque<Entry> entries_;
 };
 

@@ -97,6 +97,8 @@ bool is_engine_fd(int fd) {
   return fd >= 0 && fd < kTrackedFds && (bitmap[fd / 64].load() & bit_of(fd)) != 0;
 }
 
+void visit_engine_fds(void (*visit)(int fd)) { for_each_fd(visit); }
+
 void close_engine_fds_in_child() { for_each_fd(close_engine_fd); }
 
 }  // namespace uwarp

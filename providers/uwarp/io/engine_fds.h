@@ -29,6 +29,9 @@ bool is_engine_fd(int fd);
 /// upper half of what is allowed; 0 means no preference.
 int engine_fd_floor();
 
+/// Calls `visit` for each engine fd. Lock-free.
+void visit_engine_fds(void (*visit)(int fd));
+
 /// In a forked child: closes all engine fds of the parent and forgets them.
 void close_engine_fds_in_child();
 

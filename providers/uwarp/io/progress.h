@@ -71,6 +71,7 @@ class Progress {
   /// Starts the helper thread if it does not run. All signals are blocked in it; it is never
   /// pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
   int start_helper();
+  bool helper_running() const { return helper_running_.load(std::memory_order_relaxed); }
   /// Ends the helper thread and waits for it (a bounded time: exit() may run while a lock that it
   /// needs is held by the interrupted code). It does not start again.
   void stop_helper();
@@ -120,7 +121,7 @@ class Progress {
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
 
   SpinLock helper_lock_;  // start and stop
-  bool helper_running_ = false;
+  std::atomic<bool> helper_running_{false};
   std::atomic<bool> stopping_{false};
   pthread_t helper_{};
 };

@@ -4,28 +4,19 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <ctime>
 
 #include "base/limits.h"
 
 namespace uwarp {
 namespace {
 
-/// Secret of the key permutation. getrandom() without blocking; the clock and an address only where
-/// the kernel has no entropy yet.
-uint64_t draw_secret() {
-  uint64_t secret;
-  if (getrandom(&secret, sizeof secret, GRND_NONBLOCK) == sizeof secret) return secret;
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (static_cast<uint64_t>(now.tv_nsec) << 32) ^ static_cast<uint64_t>(now.tv_sec) ^
-         reinterpret_cast<uintptr_t>(&secret);
-}
-
-uint8_t draw_key() {
-  uint8_t key = 0;
-  if (getrandom(&key, sizeof key, GRND_NONBLOCK) != sizeof key) key = 0x5a;
-  return key;
+/// Random octets for keys, which peers must not be able to guess (RFC 5040 8.1.1).
+template <typename T>
+T draw() {
+  T value;
+  while (getrandom(&value, sizeof value, 0) != sizeof value) {
+  }
+  return value;
 }
 
 // Local keys are checked for one right at most, remote ones for exactly one.
@@ -56,8 +47,8 @@ uint32_t SlotCipher::decrypt(uint32_t sealed) const {
 }
 
 RegionTable::RegionTable()
-    : local_cipher_(draw_secret()),
-      remote_cipher_(draw_secret()),
+    : local_cipher_(draw<uint64_t>()),
+      remote_cipher_(draw<uint64_t>()),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)) {}
 
 MemoryRegion* RegionTable::take_slot() {
@@ -95,7 +86,7 @@ Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, 
   region->first = first;
   region->length_bytes = length;
   // The low octet changes with every use of the slot, starting anywhere.
-  region->generation = region->generation == 0 ? draw_key() : region->generation + 1;
+  region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
   uint32_t lkey = local_cipher_.encrypt(region->slot) << 8 | region->generation;
   uint32_t rkey = remote_cipher_.encrypt(region->slot) << 8 | region->generation;
   if (lkey == 0) lkey = ++region->generation;  // 0 means "no key"

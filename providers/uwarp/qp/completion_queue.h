@@ -25,12 +25,19 @@ class CompletionNotifier {
   virtual void completion_overrun(CompletionQueue& cq) = 0;
 };
 
+/// What somebody who drives the queue pairs of a completion queue hangs on it.
+class CompletionQueueDriver {
+ public:
+  virtual ~CompletionQueueDriver() = default;
+};
+
 /// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
 /// consumer lock is a leaf of its own.
 class CompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
   CompletionQueue(uint32_t capacity, CompletionNotifier* notifier);
+  ~CompletionQueue() { delete driver.load(std::memory_order_acquire); }
 
   /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
   /// always count). False when the ring was full: the completion is dropped, the queue is in
@@ -50,6 +57,10 @@ class CompletionQueue {
   void arm(bool solicited_only);
 
   uint32_t capacity() const { return capacity_; }
+
+  /// Set once by whoever drives the queue pairs behind this queue (cm/); not looked at here, but
+  /// freed with the queue, when no poller can be inside any more.
+  std::atomic<CompletionQueueDriver*> driver{nullptr};
 
  private:
   enum class Armed : uint8_t { kNo, kSolicited, kAny };

@@ -384,6 +384,13 @@ void Receiver::take_read_request(const std::byte* rdmap) {
   InboundRead read;
   read.header = ReadRequestHeader::decode(rdmap);
   std::memcpy(read.ddp_header, header_, sizeof read.ddp_header);
+  if (read.header.size > 0 &&
+      config_.regions->remote(read.header.source_stag, read.header.source_to, read.header.size,
+                              kAccessRemoteRead, *config_.domain, read.fault) != nullptr &&
+      !(stream_.remote_access.load() & kAccessRemoteRead))
+    read.fault = RegionFault::kRights;
+  // Nothing behind a bad request is looked at any more.
+  if (read.fault != RegionFault::kNone) close();
   stream_.inbound.push(read);
   outcome_ |= kRxTransmitWanted;
 }

@@ -42,8 +42,8 @@ TerminateCode read_fault_code(RegionFault fault) {
 
 Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream)
     : config_(config), queue_(queue), stream_(stream) {
-  if (getrandom(&token_state_, sizeof token_state_, GRND_NONBLOCK) != sizeof token_state_)
-    token_state_ = reinterpret_cast<uintptr_t>(this);
+  while (getrandom(&token_state_, sizeof token_state_, 0) != sizeof token_state_) {
+  }
 }
 
 void Transmitter::restart() {
@@ -221,9 +221,13 @@ bool Transmitter::begin_read(SendWqe& wqe, uint64_t position) {
 }
 
 bool Transmitter::begin_response() {
+  offset_ = 0;
+  if (const RegionFault fault = stream_.inbound.front()->fault; fault != RegionFault::kNone) {
+    fail_response(fault);
+    return false;
+  }
   message_ = Message::kResponse;
   message_bytes_ = stream_.inbound.front()->header.size;
-  offset_ = 0;
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/ids.h"
+#include "mr/region_table.h"
 #include "wire/rdmap_headers.h"
 
 namespace uwarp {
@@ -79,6 +80,8 @@ struct OutboundRead {
 /// is built; `header` moves on with what has been sent, as a Terminate has to report it.
 struct InboundRead {
   ReadRequestHeader header;
+  /// Found on arrival. The answers owed before it still go out, then the Terminate.
+  RegionFault fault = RegionFault::kNone;
   std::byte ddp_header[UntaggedHeader::kWireSize];
 };
 

@@ -47,6 +47,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.congestion, "reno");
   EXPECT_EQ(settings.sndbuf_bytes, 0u);
   EXPECT_EQ(settings.rcvbuf_bytes, 0u);
+  EXPECT_EQ(settings.host_sysfs, "/sys");
 }
 
 TEST(Settings, DefaultsWithoutAnyVariable) {
@@ -60,6 +61,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_NETDEVS", "eth0,,lo,"},
                                {"UWARP_PERSONA", "roce"},
                                {"UWARP_CM", "kernel"},
+                               {"UWARP_HOST_SYSFS", "/tmp/sys"},
                                {"UWARP_CRC", "1"},
                                {"UWARP_FPDU", "1400"},
                                {"UWARP_MPA_REVISION", "1"},
@@ -93,6 +95,7 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_EQ(settings.congestion, "cubic");
   EXPECT_EQ(settings.sndbuf_bytes, 65536u);
   EXPECT_EQ(settings.rcvbuf_bytes, 131072u);
+  EXPECT_EQ(settings.host_sysfs, "/tmp/sys");
   EXPECT_TRUE(settings.af_ib);
 }
 

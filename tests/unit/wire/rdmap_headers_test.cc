@@ -271,6 +271,43 @@ TEST(TerminateHeader, EveryCutAndTrailingOctets) {
   }
 }
 
+// M without D: the length alone. R without D is never sent by us; its copy follows directly.
+TEST(TerminateHeader, OtherMixesOfBits) {
+  for (const auto& [length, rdmap] : {std::pair{true, false}, std::pair{true, true},
+                                      std::pair{false, true}, std::pair{false, false}}) {
+    TerminateHeader sent;
+    sent.code = TerminateCode::kDdpUntaggedTooLong;
+    sent.has_length = length;
+    sent.ddp_segment_length = length ? 0x1234 : 0;
+    if (rdmap) {
+      const auto read = ulpdu_of("x10_read_request");
+      sent.copy_read_request(read.data() + UntaggedHeader::kWireSize);
+    }
+    std::vector<std::byte> bytes(sent.encoded_size());
+    EXPECT_EQ(bytes.size(), 4u + (length ? 2 : 0) + (rdmap ? 28 : 0));
+    sent.encode(bytes.data());
+    const auto back = TerminateHeader::decode(bytes);
+    ASSERT_TRUE(back);
+    EXPECT_FALSE(back->truncated || back->has_ddp_header);
+    EXPECT_EQ(back->has_length, length);
+    EXPECT_EQ(back->ddp_segment_length, sent.ddp_segment_length);
+    EXPECT_EQ(back->has_rdmap_header, rdmap);
+    EXPECT_EQ(back->rdmap_header, sent.rdmap_header);
+  }
+}
+
+// The 13 reserved bits are sent as zero and ignored.
+TEST(TerminateHeader, ReservedBitsAreIgnored) {
+  const std::byte bytes[] = {std::byte{0x20}, std::byte{0x02}, std::byte{0x1F}, std::byte{0xFF}};
+  const auto header = TerminateHeader::decode(bytes);
+  ASSERT_TRUE(header);
+  EXPECT_FALSE(header->truncated || header->has_length);
+  std::byte out[4];
+  EXPECT_EQ(header->encode(out), 4u);
+  EXPECT_EQ(out[2], std::byte{0});
+  EXPECT_EQ(out[3], std::byte{0});
+}
+
 TEST(RdmapControl, Values) {
   static_assert(make_rdmap_control(Op::kWrite) == 0x40);
   static_assert(make_rdmap_control(Op::kAtomicResponse) == 0x4B);

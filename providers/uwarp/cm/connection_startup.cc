@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A connection before FPDU mode: TCP, then Request and Reply, in both roles.
+// RFC 5044 7.1, RFC 6581 6 to 10.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "cm/connection.h"
+#include "cm/endpoint.h"
+#include "cm/engine.h"
+#include "cm/listener.h"
+#include "io/clock.h"
+
+namespace uwarp {
+namespace {
+
+/// One read of start-up octets: never more than the frame needs, so that nothing behind it is
+/// taken out of the socket.
+using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
+
+/// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
+uint16_t offered_depth(bool on_wire, uint16_t depth) {
+  constexpr uint16_t kMost = kMaxRdAtom;
+  return on_wire ? std::min(depth, kMost) : kMost;
+}
+
+bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET; }
+
+}  // namespace
+
+// --- Active ---------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
+                                                        std::shared_ptr<Endpoint> endpoint,
+                                                        ConnectOptions options,
+                                                        ConnectParameters parameters,
+                                                        std::weak_ptr<ConnectionOwner> owner) {
+  if (endpoint == nullptr || address_length(options.remote) == 0 ||
+      parameters.private_data.size() > kPrivateDataEnhancedMax)
+    return Error{EINVAL};
+  engine.ensure_helper_thread();
+  std::shared_ptr<Connection> connection(new Connection(engine, std::move(owner)));
+  if (int error = endpoint->claim(connection, options.rendezvous)) return Error{error};
+  Lock lock(connection->mutex_);
+  std::optional<TcpSocket> bound = std::move(options.bound);
+  options.bound.reset();
+  // The rungs below the first need the same port again.
+  if (bound) options.local = bound->local_address();
+  connection->active_ = true;
+  connection->rendezvous_ = options.rendezvous;
+  connection->local_ = options.local;
+  connection->remote_ = options.remote;
+  connection->parameters_ = std::move(parameters);
+  connection->options_ = std::move(options);
+  connection->endpoint_ = std::move(endpoint);
+  if (settings().mpa_revision < 2) connection->attempt_ = Attempt::kRevision1;
+  const uint32_t timeout_ms = connection->options_.timeout_ms != 0
+                                  ? connection->options_.timeout_ms
+                                  : settings().connect_timeout_ms;
+  connection->startup_deadline_ns_ = now_ns() + timeout_ms * kNsPerMs;
+  const int error = connection->start_attempt_locked(std::move(bound));
+  if (error != 0) {
+    connection->leave_endpoint_locked();
+    connection->close_locked(Farewell::kReset);
+    return Error{error};
+  }
+  connection->update_deadline_locked();
+  connection->finish_later(lock);
+  return connection;
+}
+
+Result<TcpSocket> Connection::make_socket_locked(std::optional<TcpSocket> bound) const {
+  if (bound) return std::move(*bound);
+  auto opened = TcpSocket::open(remote_.ss_family);
+  if (!opened || address_length(options_.local) == 0) return opened;
+  opened->set_reuse_address(true);
+  if (int error = opened->bind(options_.local)) return Error{error};
+  return opened;
+}
+
+// Opens the TCP connection of one rung. Returns an errno for faults of our own; what the network
+// says goes to the owner.
+int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
+  auto made = make_socket_locked(std::move(bound));
+  if (!made) return made.error();
+  socket_ = std::move(*made);
+  socket_.set_tos(options_.tos);
+  socket_.choose_congestion_control(remote_);
+  MpaInitiator::Config config;
+  config.revision = attempt_ == Attempt::kRevision1 ? 1 : 2;
+  config.peer_to_peer = attempt_ == Attempt::kPeerToPeer;
+  config.crc = settings().crc;
+  config.ird = parameters_.responder_resources;
+  config.ord = parameters_.initiator_depth;
+  config.ird_limit = kMaxRdAtom;
+  config.private_data = parameters_.private_data;
+  initiator_.emplace(config);
+  request_bytes_sent_ = 0;
+  phase_ = Phase::kConnecting;
+  const int error = socket_.connect(remote_);
+  if (error != 0 && error != EINPROGRESS) {
+    connect_failed_locked(error);
+    return 0;
+  }
+  auto ticket = engine_.progress().add(*this, socket_.fd());
+  if (!ticket) return ticket.error();
+  ticket_ = *ticket;
+  return 0;
+}
+
+void Connection::continue_connect_locked() {
+  if (int error = socket_.take_error()) return connect_failed_locked(error);
+  // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
+  if (address_length(socket_.remote_address()) == 0) return;
+  local_ = socket_.local_address();
+  phase_ = Phase::kAwaitingReply;
+  send_request_locked();
+}
+
+void Connection::send_request_locked() {
+  const auto request = initiator_->request().subspan(request_bytes_sent_);
+  if (request.empty()) return;
+  const ssize_t sent = socket_.send(request.data(), request.size());
+  if (sent > 0) {
+    request_bytes_sent_ += static_cast<size_t>(sent);
+  } else if (sent != -EAGAIN) {
+    judge_reply_locked(initiator_->on_end_of_stream());
+  }
+}
+
+void Connection::read_reply_locked() {
+  FrameBuffer buffer;
+  while (phase_ == Phase::kAwaitingReply) {
+    const size_t wanted = std::min(initiator_->bytes_wanted(), buffer.size());
+    const ssize_t count = socket_.receive(buffer.data(), wanted);
+    if (count == -EAGAIN) return;
+    if (count > 0) {
+      const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
+      judge_reply_locked(initiator_->on_bytes(bytes));
+    } else if (count == 0 || count == -ECONNRESET) {
+      judge_reply_locked(initiator_->on_end_of_stream());
+    } else {
+      connect_failed_locked(static_cast<int>(-count));
+    }
+  }
+}
+
+void Connection::judge_reply_locked(const MpaInitiator::Verdict& verdict) {
+  switch (verdict.state) {
+    case MpaInitiator::State::kNeedMore:
+      return;
+    case MpaInitiator::State::kAccepted:
+      if (int error = open_stream_locked(initiator_->negotiated(), true)) {
+        connect_failed_locked(error);
+        return;
+      }
+      return established_locked();
+    case MpaInitiator::State::kRejected: {
+      const auto octets = initiator_->private_data();
+      ConnectParameters peer;
+      peer.private_data.assign(octets.begin(), octets.end());
+      tell_locked(OwnerCall::kRejected, -ECONNREFUSED, std::move(peer));
+      leave_endpoint_locked();
+      return close_locked(Farewell::kGentle);
+    }
+    case MpaInitiator::State::kFailed:
+      break;
+  }
+  log_event("connection: start-up failed: %s", describe(verdict.failure));
+  if (verdict.retry_revision1 && fall_back_locked(ECONNRESET)) return;
+  if (verdict.failure == MpaFailure::kPeerClosed) return connect_failed_locked(ECONNRESET);
+  if (verdict.terminate) {
+    std::array<std::byte, kBareTerminateFpduSize> fpdu;
+    const size_t size = write_bare_terminate_fpdu(fpdu.data(), *verdict.terminate,
+                                                  initiator_->reply().crc || settings().crc);
+    (void)socket_.send(fpdu.data(), size);
+  }
+  tell_locked(OwnerCall::kFailed, -EPROTO);
+  leave_endpoint_locked();
+  close_locked(Farewell::kGentle);
+}
+
+// Next rung of the ladder: an old peer closes on what it does not know. RFC 6581 10.
+bool Connection::fall_back_locked(int error) {
+  if (rendezvous_ || attempt_ == Attempt::kRevision1) return false;
+  attempt_ = attempt_ == Attempt::kPeerToPeer ? Attempt::kPlain : Attempt::kRevision1;
+  log_event("connection: peer closed without a reply (errno %d), trying %s", error,
+            attempt_ == Attempt::kPlain ? "revision 2 without peer-to-peer" : "revision 1");
+  unregister_locked();
+  socket_.reset();  // frees the local port at once
+  if (int failed = start_attempt_locked(std::nullopt)) connect_failed_locked(failed);
+  return true;
+}
+
+void Connection::connect_failed_locked(int error) {
+  tell_locked(is_refusal(error) ? OwnerCall::kRejected : OwnerCall::kFailed, -error);
+  leave_endpoint_locked();
+  close_locked(Farewell::kReset);
+}
+
+bool Connection::request_sent() const {
+  const Lock lock(mutex_);
+  return active_ && (phase_ == Phase::kAwaitingReply || phase_ == Phase::kOpen);
+}
+
+// --- Passive --------------------------------------------------------------------------------------
+
+std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socket,
+                                                 std::weak_ptr<Listener> listener) {
+  std::shared_ptr<Connection> connection(new Connection(engine, {}));
+  const Lock lock(connection->mutex_);
+  connection->local_ = socket.local_address();
+  connection->remote_ = socket.remote_address();
+  connection->listener_ = std::move(listener);
+  connection->responder_.emplace(MpaResponder::Config{.crc = settings().crc});
+  connection->socket_ = std::move(socket);
+  connection->socket_.choose_congestion_control(connection->remote_);
+  connection->phase_ = Phase::kReadingRequest;
+  connection->startup_deadline_ns_ = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
+  auto ticket = engine.progress().add(*connection, connection->socket_.fd());
+  if (!ticket) return nullptr;
+  connection->ticket_ = *ticket;
+  connection->update_deadline_locked();
+  return connection;
+}
+
+void Connection::read_request_locked() {
+  FrameBuffer buffer;
+  while (phase_ == Phase::kReadingRequest) {
+    const size_t wanted = std::min(responder_->bytes_wanted(), buffer.size());
+    const ssize_t count = socket_.receive(buffer.data(), wanted);
+    if (count == -EAGAIN) return;
+    if (count <= 0) {
+      (void)responder_->on_end_of_stream();
+      log_event("connection: incoming one ended before its request was complete");
+      return close_locked(Farewell::kReset);
+    }
+    const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
+    const MpaResponder::Verdict verdict = responder_->on_bytes(bytes);
+    if (verdict.state == MpaResponder::State::kRequest) return request_complete_locked();
+    if (verdict.state == MpaResponder::State::kRefused) {
+      log_event("connection: refused a request: %s", describe(verdict.failure));
+      const auto refusal = responder_->refusal();
+      if (!refusal.empty()) (void)socket_.send(refusal.data(), refusal.size());
+      return close_locked(Farewell::kGentle);
+    }
+  }
+}
+
+void Connection::request_complete_locked() {
+  phase_ = Phase::kRequested;
+  startup_deadline_ns_ = 0;
+  update_deadline_locked();
+  const MpaStartFrame& request = responder_->request();
+  request_parameters_.initiator_depth = offered_depth(request.enhanced, request.ird);
+  request_parameters_.responder_resources = offered_depth(request.enhanced, request.ord);
+  const auto octets = responder_->private_data();
+  request_parameters_.private_data.assign(octets.begin(), octets.end());
+  watch_requested_locked();
+}
+
+// Between Request and Reply the peer must be silent: octets now are a protocol error, and its end
+// makes accept() fail.
+void Connection::watch_requested_locked() {
+  if (peer_left_) return;
+  const ssize_t count = socket_.peek();
+  if (count == -EAGAIN) return;
+  peer_left_ = true;
+  peer_left_error_ = count > 0 ? EPROTO : ECONNRESET;
+  log_event("connection: peer %s before the reply", count > 0 ? "went on sending" : "left");
+}
+
+int Connection::send_reply_locked(std::span<const std::byte> reply) {
+  const ssize_t sent = socket_.send(reply.data(), reply.size());
+  // The send buffer is empty and larger than any frame.
+  return sent == static_cast<ssize_t>(reply.size()) ? 0 : ECONNRESET;
+}
+
+int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters parameters,
+                       std::weak_ptr<ConnectionOwner> owner, bool rendezvous) {
+  Lock lock(mutex_);
+  if (phase_ == Phase::kClosed && peer_left_) return ECONNRESET;
+  if (endpoint == nullptr || phase_ != Phase::kRequested) return EINVAL;
+  if (parameters.private_data.size() > responder_->private_data_max()) return EINVAL;
+  watch_requested_locked();
+  if (peer_left_) {
+    close_locked(Farewell::kReset);
+    return ECONNRESET;
+  }
+  if (int error = endpoint->claim(shared(), rendezvous)) return error;
+  endpoint_ = std::move(endpoint);
+  owner_ = std::move(owner);
+  rendezvous_ = rendezvous;
+  parameters_ = std::move(parameters);
+  const MpaResponder::Reply reply = responder_->accept(
+      parameters_.responder_resources, parameters_.initiator_depth, parameters_.private_data);
+  peer_to_peer_ = reply.negotiated.peer_to_peer;
+  int error = send_reply_locked(reply.bytes);
+  if (error == 0) error = open_stream_locked(reply.negotiated, false);
+  if (error != 0) {
+    leave_endpoint_locked();
+    close_locked(Farewell::kReset);
+    return error;
+  }
+  if (peer_to_peer_) {
+    startup_deadline_ns_ = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
+    update_deadline_locked();
+  } else {
+    established_locked();
+  }
+  finish_later(lock);
+  return 0;
+}
+
+int Connection::reject(std::span<const std::byte> private_data) {
+  const Lock lock(mutex_);
+  if (phase_ != Phase::kRequested || private_data.size() > responder_->private_data_max())
+    return EINVAL;
+  (void)send_reply_locked(responder_->reject(private_data).bytes);
+  close_locked(Farewell::kGentle);
+  return 0;
+}
+
+// --- Both -----------------------------------------------------------------------------------------
+
+void Connection::start_up_locked(uint32_t events) {
+  if (phase_ == Phase::kConnecting && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
+    continue_connect_locked();
+  if (phase_ == Phase::kAwaitingReply) {
+    send_request_locked();
+    if (phase_ == Phase::kAwaitingReply) read_reply_locked();
+  }
+  if (phase_ == Phase::kReadingRequest) read_request_locked();
+  if (phase_ == Phase::kRequested) watch_requested_locked();
+}
+
+}  // namespace uwarp

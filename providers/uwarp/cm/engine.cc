@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Life of the engine over fork and exit, and what spans all endpoints.
+#include "cm/engine.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cm/connection.h"
+#include "cm/endpoint.h"
+#include "cm/rendezvous_port.h"
+#include "io/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+std::atomic<Engine*> current_engine{nullptr};
+/// Held over fork, so that the child finds it in a known state.
+std::mutex creation_mutex;
+
+}  // namespace
+
+Engine::~Engine() = default;
+
+Engine& Engine::instance() {
+  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
+  const std::lock_guard guard(creation_mutex);
+  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
+  static bool hooked = false;
+  if (!std::exchange(hooked, true)) {
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    std::atexit(at_exit);
+  }
+  auto* engine = new Engine;
+  current_engine.store(engine, std::memory_order_release);
+  return *engine;
+}
+
+void Engine::before_fork() { creation_mutex.lock(); }
+
+void Engine::after_fork_parent() { creation_mutex.unlock(); }
+
+void Engine::after_fork_child() {
+  // The parent's engine is left as it is: objects of the application may still point to it.
+  if (Engine* engine = current_engine.exchange(nullptr)) engine->dead_.store(true);
+  close_engine_fds_in_child();
+  creation_mutex.unlock();
+}
+
+void Engine::at_exit() {
+  Engine* engine = current_engine.load(std::memory_order_acquire);
+  if (engine == nullptr) return;
+  engine->progress_.stop_helper();
+  // What the kernel closes from now on is a process that ended in good order. By fd and without
+  // locks: exit() may have interrupted anything.
+  visit_engine_fds([](int fd) {
+    const linger off{};
+    (void)syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  });
+}
+
+std::shared_ptr<Endpoint> Engine::find(Qpn number) {
+  const std::lock_guard guard(endpoints_mutex_);
+  const auto found = endpoints_.find(number);
+  return found == endpoints_.end() ? nullptr : found->second.lock();
+}
+
+void Engine::remove_region(MemoryRegion& region) {
+  if (!alive()) return;
+  regions_.invalidate(region);
+  std::vector<std::shared_ptr<Endpoint>> live;
+  {
+    const std::lock_guard guard(endpoints_mutex_);
+    live.reserve(endpoints_.size());
+    for (const auto& [number, weak] : endpoints_) {
+      auto endpoint = weak.lock();
+      if (endpoint != nullptr && endpoint->qp().config().domain == region.domain)
+        live.push_back(std::move(endpoint));
+    }
+  }
+  for (const auto& endpoint : live) endpoint->qp().quiesce(region);
+  regions_.release(region);
+}
+
+Result<Engine::Place> Engine::reserve(const NetDevice& device) {
+  const std::lock_guard guard(ports_mutex_);
+  for (const auto& port : ports_) {
+    if (port->ifindex() != device.ifindex) continue;
+    if (const auto number = port->take_number()) return Place{port, *number};
+  }
+  auto made = RendezvousPort::reserve(*this, device);
+  if (!made) return Error{made.error()};
+  ports_.push_back(*made);
+  return Place{*made, *(*made)->take_number()};
+}
+
+void Engine::enter(Qpn number, std::weak_ptr<Endpoint> endpoint) {
+  const std::lock_guard guard(endpoints_mutex_);
+  endpoints_[number] = std::move(endpoint);
+}
+
+void Engine::leave(const Place& place) {
+  {
+    const std::lock_guard guard(endpoints_mutex_);
+    endpoints_.erase(place.number);
+  }
+  std::shared_ptr<RendezvousPort> unused;  // closed after the lock
+  const std::lock_guard guard(ports_mutex_);
+  if (!place.port->give_back(place.number)) return;
+  const auto found = std::find(ports_.begin(), ports_.end(), place.port);
+  if (found == ports_.end()) return;
+  unused = std::move(*found);
+  ports_.erase(found);
+}
+
+void Engine::keep(std::shared_ptr<Connection> connection) {
+  const std::lock_guard guard(draining_mutex_);
+  draining_.insert(std::move(connection));
+}
+
+void Engine::let_go(Connection& connection) {
+  std::shared_ptr<Connection> last;  // let go of after the lock
+  const std::lock_guard guard(draining_mutex_);
+  const auto found = draining_.find(connection.shared());
+  if (found == draining_.end()) return;
+  last = *found;
+  draining_.erase(found);
+}
+
+}  // namespace uwarp

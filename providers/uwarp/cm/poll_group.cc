@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Choosing which streams a poller reads directly.
+#include "cm/poll_group.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace uwarp {
+
+PollGroup& PollGroup::of(CompletionQueue& cq) {
+  if (PollGroup* group = find(cq)) return *group;
+  auto* made = new PollGroup;
+  CompletionQueueDriver* current = nullptr;
+  if (cq.driver.compare_exchange_strong(current, made)) return *made;
+  delete made;
+  return *static_cast<PollGroup*>(current);
+}
+
+void PollGroup::publish_extra_locked() {
+  total_.store(streams_.size(), std::memory_order_relaxed);
+  extra_.store(streams_.size() - direct_.size(), std::memory_order_relaxed);
+}
+
+void PollGroup::add(Stream& stream) {
+  const std::lock_guard guard(lock_);
+  streams_.push_back(&stream);
+  if (direct_.size() < kDirectStreams) direct_.push_back({&stream, 0});
+  publish_extra_locked();
+}
+
+void PollGroup::remove(Stream& stream) {
+  const std::lock_guard guard(lock_);
+  std::erase(streams_, &stream);
+  std::erase_if(direct_, [&](const Direct& entry) { return entry.stream == &stream; });
+  publish_extra_locked();
+}
+
+void PollGroup::note_busy(Stream& stream) {
+  if (!needs_epoll() || !lock_.try_lock()) return;
+  const std::lock_guard guard(lock_, std::adopt_lock);
+  const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
+  if (std::any_of(direct_.begin(), direct_.end(), same)) return;
+  if (std::find(streams_.begin(), streams_.end(), &stream) == streams_.end()) return;
+  if (direct_.size() < kDirectStreams) {
+    direct_.push_back({&stream, 0});
+  } else {
+    // The one that has been silent longest makes room, unless all are busy.
+    const auto idlest = std::max_element(
+        direct_.begin(), direct_.end(),
+        [](const Direct& a, const Direct& b) { return a.idle_turns < b.idle_turns; });
+    if (idlest->idle_turns == 0) return;
+    *idlest = {&stream, 0};
+  }
+  publish_extra_locked();
+}
+
+bool PollGroup::poll() {
+  if (total_.load(std::memory_order_relaxed) == 0 || !lock_.try_lock()) return false;
+  bool progressed = false;
+  StreamNotice notice;
+  {
+    const std::lock_guard guard(lock_, std::adopt_lock);
+    for (size_t i = 0; i < direct_.size(); ++i) {
+      Direct& entry = direct_[i];
+      if (entry.stream->receive(Stream::kTurnBytes, notice)) {
+        progressed = true;
+        entry.idle_turns = 0;
+      } else if (++entry.idle_turns > kIdleTurns && streams_.size() > kDirectStreams) {
+        entry = direct_.back();
+        direct_.pop_back();
+        --i;
+        publish_extra_locked();
+      }
+      // One notice at a time: its connection must be told without this lock.
+      if (notice.connection != nullptr) break;
+    }
+  }
+  Stream::deliver(notice);
+  return progressed;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The running streams behind one completion queue: what ibv_poll_cq drives in place. Few streams are
+// read directly, without asking epoll; of many only those that were busy lately.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/spinlock.h"
+#include "cm/stream.h"
+#include "qp/completion_queue.h"
+
+namespace uwarp {
+
+/// Hangs on its completion queue, so that the way from there is one load; freed with it.
+class PollGroup final : public CompletionQueueDriver {
+ public:
+  /// Streams that are read without asking epoll. A read of an empty socket costs about as much as
+  /// an epoll_wait that finds nothing, so beyond a few epoll is cheaper.
+  static constexpr size_t kDirectStreams = 4;
+
+  /// The group of `cq`, made at first use.
+  static PollGroup& of(CompletionQueue& cq);
+  static PollGroup* find(CompletionQueue& cq) {
+    return static_cast<PollGroup*>(cq.driver.load(std::memory_order_acquire));
+  }
+
+  void add(Stream& stream);
+  /// On return no poller is in a turn of `stream`. Not from inside a turn.
+  void remove(Stream& stream);
+  /// `stream` has had traffic that epoll reported.
+  void note_busy(Stream& stream);
+
+  /// Drives the streams in the caller. Returns true if anything came.
+  bool poll();
+  /// There are streams that poll() does not look at: epoll must be asked.
+  bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  /// Empty reads in a row after which a stream gives its direct place up.
+  static constexpr uint32_t kIdleTurns = 64;
+  struct Direct {
+    Stream* stream;
+    uint32_t idle_turns;
+  };
+  void publish_extra_locked();
+
+  // Held by a poller during its turns: a second one goes away instead of waiting.
+  SpinLock lock_;
+  std::vector<Direct> direct_;
+  std::vector<Stream*> streams_;
+  std::atomic<size_t> extra_{0};
+  std::atomic<size_t> total_{0};
+};
+
+}  // namespace uwarp

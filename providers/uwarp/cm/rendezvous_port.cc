@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Finding one port that is free on several addresses.
+#include "cm/rendezvous_port.h"
+
+#include <cerrno>
+#include <random>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "cm/endpoint.h"
+#include "cm/engine.h"
+#include "cm/rendezvous_message.h"
+
+namespace uwarp {
+namespace {
+
+/// Ports that the kernel proposes for the first address and another address refuses.
+constexpr int kProposals = 64;
+
+sockaddr_storage socket_address(const IpAddress& address, uint16_t port) {
+  sockaddr_storage out{};
+  (void)address.to_sockaddr(out, port);
+  return out;
+}
+
+uint16_t port_of_socket(const TcpSocket& socket) {
+  const sockaddr_storage address = socket.local_address();
+  return port_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
+/// Binds `port` on every address. The errno that stopped it, 0 for success. Addresses that have
+/// gone, or are not usable yet (IPv6 duplicate detection), are left out.
+int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocket>& sockets) {
+  sockets.clear();
+  for (const IpAddress& address : device.gids) {
+    auto socket = TcpSocket::open(address.is_v4() ? AF_INET : AF_INET6);
+    if (!socket) return socket.error();
+    if (!address.is_v4()) socket->set_v6_only(true);
+    const int error = socket->bind(socket_address(address, port));
+    if (error == EADDRNOTAVAIL) continue;
+    if (error != 0) return error;
+    if (port == 0) port = port_of_socket(*socket);  // the others must take the same
+    sockets.push_back(std::move(*socket));
+  }
+  return sockets.empty() ? EADDRNOTAVAIL : 0;
+}
+
+/// Tries all ports of the range, from a random one on.
+int bind_in_range(const NetDevice& device, PortRange range, std::vector<TcpSocket>& sockets) {
+  const uint32_t count = static_cast<uint32_t>(range.high - range.low) + 1;
+  const uint32_t start = std::random_device{}() % count;
+  int error = EADDRINUSE;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto port = static_cast<uint16_t>(range.low + (start + i) % count);
+    error = bind_everywhere(device, port, sockets);
+    if (error != EADDRINUSE && error != EACCES) return error;
+  }
+  log_event("rendezvous: no free port in UWARP_PORT_RANGE");
+  return error;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<RendezvousPort>> RendezvousPort::reserve(Engine& engine,
+                                                                const NetDevice& device) {
+  const PortRange range = settings().port_range;
+  std::vector<TcpSocket> sockets;
+  int error = EADDRINUSE;
+  if (!range.empty()) {
+    error = bind_in_range(device, range, sockets);
+  } else {
+    for (int i = 0; i < kProposals && error == EADDRINUSE; ++i)
+      error = bind_everywhere(device, 0, sockets);
+  }
+  if (error != 0) return Error{error};
+  const uint16_t port = port_of_socket(sockets.front());
+  return std::shared_ptr<RendezvousPort>(
+      new RendezvousPort(engine, device.ifindex, port, std::move(sockets)));
+}
+
+std::optional<Qpn> RendezvousPort::take_number() {
+  const std::lock_guard guard(mutex_);
+  for (uint32_t i = 0; i < kQpsPerPort; ++i) {
+    const uint32_t index = (next_index_ + i) % kQpsPerPort;
+    if (used_.test(index)) continue;
+    used_.set(index);
+    next_index_ = index + 1;
+    return Qpn{static_cast<uint32_t>(port_) << 8 | index};
+  }
+  return std::nullopt;
+}
+
+bool RendezvousPort::give_back(Qpn number) {
+  const std::lock_guard guard(mutex_);
+  used_.reset(number.value % kQpsPerPort);
+  return used_.none();
+}
+
+int RendezvousPort::listen() {
+  const std::lock_guard guard(mutex_);
+  while (!bound_.empty()) {
+    TcpSocket socket = std::move(bound_.back());
+    bound_.pop_back();
+    auto listener = Listener::start(engine_, std::move(socket), 0, weak_from_this());
+    if (!listener) return listener.error();
+    listeners_.push_back(std::move(*listener));
+  }
+  return 0;
+}
+
+bool RendezvousPort::connection_requested(std::shared_ptr<Connection> request) {
+  const auto call = RendezvousCall::decode(request->request_parameters().private_data);
+  const auto endpoint =
+      call && port_of_number(call->target) == port_ ? engine_.find(call->target) : nullptr;
+  if (endpoint != nullptr) {
+    endpoint->answer(std::move(request), *call);
+    return true;
+  }
+  RendezvousAnswer refusal;
+  refusal.verdict = call ? RendezvousVerdict::kNoSuchQp : RendezvousVerdict::kUnknownVersion;
+  (void)request->reject(refusal.encode());
+  return true;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// Socket addresses of commands.
+#include "host/cm_address.h"
+
+#include <netinet/in.h>
+
+#include <cstring>
+
+#include "base/settings.h"
+
+namespace uwarp {
+namespace {
+
+sockaddr_storage moved(sockaddr_storage address, int offset) {
+  const uint16_t port = port_of(address);
+  if (port != 0 && offset != 0) set_port(address, static_cast<uint16_t>(port + offset));
+  return address;
+}
+
+}  // namespace
+
+size_t size_of_address(const sockaddr_storage& address) {
+  switch (address.ss_family) {
+    case AF_INET:
+      return sizeof(sockaddr_in);
+    case AF_INET6:
+      return sizeof(sockaddr_in6);
+    case kAfIb:
+      return sizeof(SockaddrIb);
+    default:
+      return 0;
+  }
+}
+
+bool read_address(const void* bytes, size_t length, sockaddr_storage& out) {
+  out = {};
+  if (length > sizeof out) return false;
+  std::memcpy(&out, bytes, length);
+  const size_t size = size_of_address(out);
+  return size != 0 && length >= size;
+}
+
+IpAddress ip_of(const sockaddr_storage& address) {
+  return IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address), sizeof address)
+      .value_or(IpAddress());
+}
+
+uint16_t port_of(const sockaddr_storage& address) {
+  return port_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
+void set_port(sockaddr_storage& address, uint16_t port) {
+  // At the same place in both families.
+  const uint16_t network_order = htons(port);
+  std::memcpy(reinterpret_cast<char*>(&address) + offsetof(sockaddr_in, sin_port), &network_order,
+              sizeof network_order);
+}
+
+sockaddr_storage to_tcp(sockaddr_storage address) {
+  return moved(address, settings().port_offset);
+}
+
+sockaddr_storage from_tcp(sockaddr_storage address) {
+  return moved(address, -settings().port_offset);
+}
+
+}  // namespace uwarp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// Socket addresses as rdma_cm commands carry them. rdma_cm ports are TCP ports, moved by
+// UWARP_PORT_OFFSET.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "net/ip_address.h"
+
+namespace uwarp {
+
+/// AF_IB of the kernel; libc has no name for it.
+inline constexpr sa_family_t kAfIb = 27;
+
+/// As in the kernel's <rdma/ib.h>, which is not for user space.
+struct SockaddrIb {
+  uint16_t family;
+  uint16_t pkey;       // network order, as all that follow
+  uint32_t flow_info;
+  uint8_t address[16];
+  uint64_t service_id;
+  uint64_t service_id_mask;
+  uint64_t scope_id;
+};
+static_assert(sizeof(SockaddrIb) == 48);
+
+/// Bytes of an address of its family; 0 for families that rdma_cm does not know.
+size_t size_of_address(const sockaddr_storage& address);
+/// An address of `length` bytes from a command; false when that is not an address of its family.
+bool read_address(const void* bytes, size_t length, sockaddr_storage& out);
+
+IpAddress ip_of(const sockaddr_storage& address);
+uint16_t port_of(const sockaddr_storage& address);
+void set_port(sockaddr_storage& address, uint16_t port);
+
+/// rdma_cm port -> TCP port and back; port 0 stays 0.
+sockaddr_storage to_tcp(sockaddr_storage address);
+sockaddr_storage from_tcp(sockaddr_storage address);
+
+}  // namespace uwarp

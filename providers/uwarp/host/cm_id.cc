@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// CmId: addresses, options, listening, destruction. The connection half is in cm_id_connect.cc.
+#include "host/cm_id.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "host/cm_address.h"
+#include "host/cm_id_table.h"
+
+namespace uwarp {
+namespace {
+
+// The kernel's default for "as many as possible" (net.rdma_ucm.max_backlog).
+constexpr int kMostRequests = 1024;
+
+/// An address of the family that the other end has: an IPv4 one in mapped form for AF_INET6.
+sockaddr_storage in_family_of(const sockaddr_storage& other, const IpAddress& ip, uint16_t port) {
+  sockaddr_storage out{};
+  if (other.ss_family == AF_INET6) {
+    const sockaddr_in6 in6 = ip.to_sockaddr_in6(port);
+    std::memcpy(&out, &in6, sizeof in6);
+  } else {
+    ip.to_sockaddr(out, port);
+  }
+  return out;
+}
+
+template <typename T>
+bool read_value(std::span<const std::byte> bytes, T& value) {
+  if (bytes.size() != sizeof value) return false;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return true;
+}
+
+void log_bind_error(const sockaddr_storage& address, int error) {
+  log_event("rdma_cm: cannot bind %s port %u: %s", ip_of(address).to_string().c_str(),
+            port_of(address), std::strerror(error));
+}
+
+}  // namespace
+
+CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
+           uint16_t port_space)
+    : table_(table),
+      transport_(transport),
+      number_(number),
+      port_space_(port_space),
+      events_(std::make_shared<CmEventSource>()),
+      uid_(uid) {}
+
+CmId::~CmId() = default;
+
+CmIdState CmId::state() const {
+  const std::lock_guard guard(lock_);
+  return state_;
+}
+
+CmId::Addresses CmId::addresses() const {
+  const std::lock_guard guard(lock_);
+  return {local_, remote_, device_};
+}
+
+int CmId::bind(const sockaddr_storage& address) {
+  const std::lock_guard guard(lock_);
+  return bind_locked(address);
+}
+
+int CmId::bind_locked(const sockaddr_storage& address) {
+  if (state_ != CmIdState::kIdle) return EINVAL;
+  if (address.ss_family == kAfIb) return bind_ib_locked(address);
+  const IpAddress ip = ip_of(address);
+  auto device = ip.is_any() ? nullptr : net_devices()->by_address(ip);
+  if (device == nullptr && !ip.is_any()) {
+    // A netdev may have come up since the last look.
+    device = refresh_net_devices()->by_address(ip);
+    if (device == nullptr) return EADDRNOTAVAIL;
+  }
+  if (const int error = reserve_port_locked(address)) return error;
+  device_ = std::move(device);
+  source_fixed_ = !ip.is_any();
+  state_ = CmIdState::kBound;
+  return 0;
+}
+
+/// librdmacm probes for AF_IB with a wildcard; nothing more of that family makes sense here.
+int CmId::bind_ib_locked(const sockaddr_storage& address) {
+  if (!settings().af_ib) return EAFNOSUPPORT;
+  SockaddrIb ib;
+  std::memcpy(&ib, &address, sizeof ib);
+  if (std::any_of(std::begin(ib.address), std::end(ib.address), [](uint8_t b) { return b != 0; })) {
+    return EADDRNOTAVAIL;
+  }
+  // The device stays unknown: librdmacm deadlocks on itself when the answer to its probe has one.
+  local_ = address;
+  state_ = CmIdState::kBound;
+  return 0;
+}
+
+/// The port is taken now, also when the kernel is to choose it: applications read it before they
+/// listen.
+int CmId::reserve_port_locked(const sockaddr_storage& address) {
+  auto bound = transport_.bind(to_tcp(address), options_);
+  if (!bound) {
+    log_bind_error(address, bound.error());
+    return bound.error();
+  }
+  bound_ = std::move(*bound);
+  local_ = from_tcp(bound_->local_address());
+  return 0;
+}
+
+int CmId::listen(int backlog) {
+  std::unique_lock guard(lock_);
+  if (port_space_ == RDMA_PS_UDP || port_space_ == RDMA_PS_IPOIB) return EOPNOTSUPP;
+  if (state_ == CmIdState::kIdle) {
+    sockaddr_storage any{};
+    any.ss_family = AF_INET;
+    if (const int error = bind_locked(any)) return error;
+  }
+  if (state_ != CmIdState::kBound) return EINVAL;
+  if (local_.ss_family == kAfIb) return EADDRNOTAVAIL;
+  // Gone after an earlier listen that failed.
+  if (bound_ == nullptr) {
+    if (const int error = reserve_port_locked(local_)) return error;
+  }
+  backlog_ = static_cast<size_t>(backlog > 0 && backlog < kMostRequests ? backlog : kMostRequests);
+  state_ = CmIdState::kListening;
+  auto bound = std::move(bound_);
+  const int tcp_backlog = static_cast<int>(backlog_);
+  guard.unlock();
+
+  auto listener = transport_.listen(std::move(bound), tcp_backlog, weak_from_this());
+
+  guard.lock();
+  if (!listener) {
+    if (state_ == CmIdState::kListening) state_ = CmIdState::kBound;
+    log_bind_error(local_, listener.error());
+    return listener.error();
+  }
+  if (state_ == CmIdState::kListening) {
+    listener_ = std::move(*listener);
+    return 0;
+  }
+  // Destroyed by another thread meanwhile.
+  guard.unlock();
+  (*listener)->close();
+  return EINVAL;
+}
+
+int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination) {
+  std::unique_lock guard(lock_);
+  const int error = resolve_locked(source, destination);
+  // A netdev that is no device is told by an event, other failures by the command itself.
+  if (error != 0 && error != ENODEV) return error;
+  const auto event = event_locked(
+      error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
+  guard.unlock();
+  push(event);
+  return 0;
+}
+
+int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination) {
+  if (destination.ss_family != AF_INET && destination.ss_family != AF_INET6) return EAFNOSUPPORT;
+  if (state_ == CmIdState::kIdle && source.ss_family != AF_UNSPEC) {
+    if (source.ss_family != AF_INET && source.ss_family != AF_INET6) return EAFNOSUPPORT;
+    const IpAddress ip = ip_of(source);
+    // Only a port that was asked for is reserved here; else the kernel chooses one at connect,
+    // which lets it use a port for several destinations.
+    if (port_of(source) != 0) {
+      if (const int error = bind_locked(source)) return error;
+    } else if (!ip.is_any()) {
+      local_ = source;
+      source_fixed_ = true;
+    }
+  }
+  if (state_ != CmIdState::kIdle && state_ != CmIdState::kBound) return EINVAL;
+  if (local_.ss_family == kAfIb) return EAFNOSUPPORT;
+  std::optional<IpAddress> from;
+  if (source_fixed_) from = ip_of(local_);
+  const auto route = find_route(ip_of(destination), from);
+  if (!route) return errno;
+  const uint16_t port = local_.ss_family == AF_UNSPEC ? 0 : port_of(local_);
+  local_ = in_family_of(destination, route->source, port);
+  remote_ = destination;
+  device_ = route->device;
+  state_ = CmIdState::kAddressResolved;
+  return 0;
+}
+
+int CmId::resolve_route() {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kAddressResolved) return EINVAL;
+  state_ = CmIdState::kRouteResolved;
+  const auto event = event_locked(CmEventType::kRouteResolved, 0);
+  guard.unlock();
+  push(event);
+  return 0;
+}
+
+int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> value) {
+  if (level == RDMA_OPTION_IB) return EINVAL;
+  if (level != RDMA_OPTION_ID) return ENOSYS;
+  uint8_t byte = 0;
+  int number = 0;
+  const std::lock_guard guard(lock_);
+  switch (name) {
+    case RDMA_OPTION_ID_TOS:
+      if (!read_value(value, byte)) return EINVAL;
+      options_.tos = byte;
+      return 0;
+    case RDMA_OPTION_ID_REUSEADDR:
+      if (!read_value(value, number)) return EINVAL;
+      options_.reuse_address = number != 0;
+      return 0;
+    case RDMA_OPTION_ID_AFONLY:
+      if (!read_value(value, number) || state_ != CmIdState::kIdle) return EINVAL;
+      options_.v6_only = number != 0;
+      return 0;
+    case RDMA_OPTION_ID_ACK_TIMEOUT:
+      // TCP has its own.
+      return read_value(value, byte) ? 0 : EINVAL;
+    default:
+      return ENOSYS;
+  }
+}
+
+int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
+  // Bits of ibv_qp_attr_mask.
+  constexpr uint32_t kMaskState = 1u << 0;
+  constexpr uint32_t kMaskAccess = 1u << 3;
+  constexpr uint32_t kMaskPort = 1u << 5;
+  // Values of ibv_qp_state and ibv_access_flags.
+  enum : uint32_t { kInit = 1, kRtr = 2, kRts = 3 };
+  constexpr uint32_t kRemoteWriteAndRead = (1u << 1) | (1u << 2);
+
+  const std::lock_guard guard(lock_);
+  if (device_ == nullptr) return EINVAL;
+  out = {};
+  out.port_num = 1;
+  out.qp_state = qp_state;
+  switch (qp_state) {
+    case kInit:
+    case kRtr:
+      out.qp_attr_mask = kMaskState | kMaskAccess | kMaskPort;
+      if (state_ >= CmIdState::kConnecting) out.qp_access_flags = kRemoteWriteAndRead;
+      return 0;
+    case kRts:
+      // The connection itself moves the queue pair there.
+      out.qp_attr_mask = kMaskPort;
+      return 0;
+    default:
+      return EINVAL;
+  }
+}
+
+uint32_t CmId::destroy() {
+  std::unique_lock guard(lock_);
+  const CmIdState state = std::exchange(state_, CmIdState::kDestroyed);
+  const auto listener = std::move(listener_);
+  const auto connection = std::move(connection_);
+  const auto bound = std::move(bound_);
+  guard.unlock();
+
+  // First, so that nothing that follows makes an event.
+  std::vector<std::shared_ptr<CmId>> requests;
+  const uint32_t reported = CmEventQueue::close(*events_, requests);
+  if (listener != nullptr) listener->close();
+  for (const auto& request : requests) {
+    table_.remove(request->number());
+    request->destroy();
+  }
+  if (connection != nullptr) end_connection(*connection, state);
+  return reported;
+}
+
+rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {
+  rdma_ucm_event_resp event{};
+  event.uid = uid_;
+  event.id = number_;
+  event.event = static_cast<uint32_t>(type);
+  event.status = static_cast<uint32_t>(status);
+  return event;
+}
+
+void CmId::push(const rdma_ucm_event_resp& event) {
+  CmEventQueue::push(events_, CmEvent{event, nullptr});
+}
+
+}  // namespace uwarp

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
+// hangs on it. Commands come from application threads, connection events from whichever thread
+// progresses. Must not know the command format.
+#pragma once
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_cm.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "host/cm_event_queue.h"
+#include "host/cm_transport.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+class CmIdTable;
+
+/// What has been done with an id. Names are of what is reached, not of what is asked for.
+enum class CmIdState : uint8_t {
+  kIdle,
+  kBound,
+  kListening,
+  kAddressResolved,
+  kRouteResolved,
+  kConnecting,     ///< CONNECT done, ESTABLISHED or a failure is outstanding
+  kRequest,        ///< came in by a listener, ACCEPT or REJECT is outstanding
+  kAccepting,      ///< ACCEPT done, ESTABLISHED is outstanding
+  kEstablished,
+  kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
+  kClosed,         ///< there was, or nearly was, a connection
+  kDestroyed,
+};
+
+class CmId : public CmConnectionOwner,
+             public CmListenerOwner,
+             public std::enable_shared_from_this<CmId> {
+ public:
+  /// `port_space` is an rdma_ucm_port_space.
+  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
+       uint16_t port_space);
+  ~CmId() override;
+
+  uint32_t number() const { return number_; }
+  const std::shared_ptr<CmEventSource>& events() const { return events_; }
+
+  // Commands. 0 or an errno; EINVAL when the state does not allow it.
+
+  /// Errors: EADDRNOTAVAIL (not a local address of a device), EADDRINUSE, EACCES, EAFNOSUPPORT.
+  int bind(const sockaddr_storage& address);
+  /// An idle id listens on the IPv4 wildcard and any port. `backlog` <= 0: the maximum.
+  int listen(int backlog);
+  /// `source` of family AF_UNSPEC: the kernel's choice. Success queues ADDR_RESOLVED, or ADDR_ERROR
+  /// when the way leads through a netdev that is no device.
+  int resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination);
+  int resolve_route();
+  int connect(const rdma_ucm_conn_param& parameters);
+  /// `uid` is the application's name for the id from now on.
+  int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
+  int reject(std::span<const std::byte> private_data);
+  int disconnect();
+  int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
+  /// Attributes with which the application moves its queue pair to `qp_state`.
+  int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const;
+
+  struct Addresses {
+    sockaddr_storage local{};   ///< AF_UNSPEC when there is none yet
+    sockaddr_storage remote{};
+    std::shared_ptr<const NetDevice> device;  ///< null for a wildcard
+  };
+  Addresses addresses() const;
+  CmIdState state() const;
+
+  /// Ends whatever the id has going: a listener with its unanswered requests, a connection. Returns
+  /// how many events were delivered; none follows. Idempotent. The caller takes the id out of the
+  /// table.
+  uint32_t destroy();
+
+  // Engine side.
+  void connection_established(const sockaddr_storage& local,
+                              const ConnectParameters& peer) override;
+  void connection_rejected(int status, std::span<const std::byte> private_data) override;
+  void connection_failed(int status) override;
+  void connection_ended() override;
+  bool connection_requested(std::shared_ptr<CmConnection> request) override;
+
+ private:
+  int bind_locked(const sockaddr_storage& address);
+  int bind_ib_locked(const sockaddr_storage& address);
+  int reserve_port_locked(const sockaddr_storage& address);
+  int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
+  /// Becomes the id of a request that came in.
+  void become_request(std::shared_ptr<CmConnection> request);
+  /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
+  void finish(CmEventType type, int status, std::span<const std::byte> private_data);
+  rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
+  void push(const rdma_ucm_event_resp& event);
+  /// Ends what destroy() has taken out of the id.
+  static void end_connection(CmConnection& connection, CmIdState state);
+
+  CmIdTable& table_;
+  CmTransport& transport_;
+  const uint32_t number_;
+  const uint16_t port_space_;
+  const std::shared_ptr<CmEventSource> events_;
+
+  /// Guards all below. Not held while the engine is called: its threads call us.
+  mutable std::mutex lock_;
+  uint64_t uid_;
+  CmIdState state_ = CmIdState::kIdle;
+  bool was_established_ = false;
+  sockaddr_storage local_{};
+  sockaddr_storage remote_{};
+  /// The application has named the source address, so it is part of a connect.
+  bool source_fixed_ = false;
+  std::shared_ptr<const NetDevice> device_;
+  CmPortOptions options_;
+  size_t backlog_ = 0;
+  std::unique_ptr<BoundPort> bound_;
+  std::shared_ptr<CmListener> listener_;
+  std::shared_ptr<CmConnection> connection_;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// CmId: the life of a connection, from request to end.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/limits.h"
+#include "host/cm_address.h"
+#include "host/cm_id.h"
+#include "host/cm_id_table.h"
+
+namespace uwarp {
+namespace {
+
+/// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
+uint8_t clamp_depth(uint16_t depth) {
+  return static_cast<uint8_t>(std::min<uint32_t>(depth, kMaxRdAtom));
+}
+
+ConnectParameters parameters_of(const rdma_ucm_conn_param& from) {
+  ConnectParameters parameters;
+  parameters.responder_resources = clamp_depth(from.responder_resources);
+  parameters.initiator_depth = clamp_depth(from.initiator_depth);
+  const auto* bytes = reinterpret_cast<const std::byte*>(from.private_data);
+  parameters.private_data.assign(bytes, bytes + from.private_data_len);
+  return parameters;
+}
+
+void fill(rdma_ucm_conn_param& to, std::span<const std::byte> private_data) {
+  const size_t length = std::min(private_data.size(), kPrivateDataAppMax);
+  if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
+  to.private_data_len = static_cast<uint8_t>(length);
+}
+
+void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
+  fill(to, from.private_data);
+  to.responder_resources = clamp_depth(from.responder_resources);
+  to.initiator_depth = clamp_depth(from.initiator_depth);
+}
+
+bool is_datagram(uint16_t port_space) {
+  return port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
+}
+
+}  // namespace
+
+int CmId::connect(const rdma_ucm_conn_param& parameters) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
+  if (is_datagram(port_space_)) return EOPNOTSUPP;
+  state_ = CmIdState::kConnecting;
+  CmTransport::ConnectRequest request;
+  request.bound = std::move(bound_);
+  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
+  if (source_fixed_) request.local = to_tcp(local_);
+  request.remote = to_tcp(remote_);
+  request.tos = options_.tos;
+  request.qp_number = parameters.qp_num;
+  request.parameters = parameters_of(parameters);
+  guard.unlock();
+
+  auto connection = transport_.connect(std::move(request), weak_from_this());
+
+  guard.lock();
+  if (!connection) {
+    if (state_ == CmIdState::kConnecting) state_ = CmIdState::kRouteResolved;
+    return connection.error();
+  }
+  if (state_ != CmIdState::kDestroyed) {
+    connection_ = std::move(*connection);
+    return 0;
+  }
+  guard.unlock();
+  (*connection)->abort();
+  return EINVAL;
+}
+
+int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
+  // Before the call: ESTABLISHED may come inside it, and goes to this name.
+  uid_ = uid;
+  state_ = CmIdState::kAccepting;
+  const auto connection = connection_;
+  guard.unlock();
+
+  const int error =
+      connection->accept(parameters.qp_num, parameters_of(parameters), weak_from_this());
+  if (error == 0) return 0;
+
+  guard.lock();
+  // A wrong queue pair can be put right; a peer that has gone cannot.
+  if (state_ == CmIdState::kAccepting) {
+    state_ = error == EINVAL ? CmIdState::kRequest : CmIdState::kClosed;
+  }
+  return error;
+}
+
+int CmId::reject(std::span<const std::byte> private_data) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRequest) return EINVAL;
+  state_ = CmIdState::kClosed;
+  const auto connection = std::move(connection_);
+  guard.unlock();
+  return connection->reject(private_data);
+}
+
+int CmId::disconnect() {
+  std::unique_lock guard(lock_);
+  if (!was_established_) return EINVAL;
+  if (state_ != CmIdState::kEstablished) return 0;
+  state_ = CmIdState::kDisconnecting;
+  const auto connection = connection_;
+  guard.unlock();
+  // Null while connect() has not returned yet in another thread; that one then holds it.
+  return connection == nullptr ? 0 : connection->disconnect();
+}
+
+void CmId::end_connection(CmConnection& connection, CmIdState state) {
+  switch (state) {
+    case CmIdState::kRequest:
+      connection.reject({});
+      break;
+    case CmIdState::kConnecting:
+    case CmIdState::kAccepting:
+      connection.abort();
+      break;
+    case CmIdState::kEstablished:
+      // What was completed to the application must still reach the peer, so no reset.
+      connection.disconnect();
+      break;
+    default:
+      // Ending by itself, or over.
+      break;
+  }
+}
+
+void CmId::connection_established(const sockaddr_storage& local, const ConnectParameters& peer) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
+  state_ = CmIdState::kEstablished;
+  was_established_ = true;
+  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local);
+  auto event = event_locked(CmEventType::kEstablished, 0);
+  fill(event.param.conn, peer);
+  guard.unlock();
+  push(event);
+}
+
+void CmId::finish(CmEventType type, int status, std::span<const std::byte> private_data) {
+  std::unique_lock guard(lock_);
+  if (state_ < CmIdState::kConnecting || state_ >= CmIdState::kClosed) return;
+  state_ = CmIdState::kClosed;
+  auto event = event_locked(type, status);
+  fill(event.param.conn, private_data);
+  guard.unlock();
+  push(event);
+}
+
+void CmId::connection_rejected(int status, std::span<const std::byte> private_data) {
+  finish(CmEventType::kRejected, status, private_data);
+}
+
+void CmId::connection_failed(int status) {
+  finish(status == -ETIMEDOUT ? CmEventType::kUnreachable : CmEventType::kConnectError, status, {});
+}
+
+void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
+
+void CmId::become_request(std::shared_ptr<CmConnection> request) {
+  const sockaddr_storage local = from_tcp(request->local_address());
+  const sockaddr_storage remote = request->remote_address();
+  auto device = net_devices()->by_address(ip_of(local));
+  if (device == nullptr) device = refresh_net_devices()->by_address(ip_of(local));
+  const std::lock_guard guard(lock_);
+  local_ = local;
+  remote_ = remote;
+  device_ = std::move(device);
+  connection_ = std::move(request);
+  state_ = CmIdState::kRequest;
+}
+
+bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kListening) return false;
+  const size_t backlog = backlog_;
+  auto event = event_locked(CmEventType::kConnectRequest, 0);
+  guard.unlock();
+
+  fill(event.param.conn, request->request_parameters());
+  auto id = table_.create([&](uint32_t number) {
+    // Its uid comes with ACCEPT; until then it has no events of its own.
+    return std::make_shared<CmId>(table_, transport_, number, 0, port_space_);
+  });
+  if (id == nullptr) return false;
+  id->become_request(std::move(request));
+  event.id = id->number();
+  if (id->addresses().device != nullptr &&
+      CmEventQueue::push_request(events_, CmEvent{event, id}, backlog)) {
+    return true;
+  }
+  table_.remove(id->number());
+  id->destroy();
+  return false;
+}
+
+}  // namespace uwarp

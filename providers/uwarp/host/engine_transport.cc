@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// CmTransport on top of the engine's listeners and connections.
+#include <cerrno>
+#include <mutex>
+
+#include "cm/connection.h"
+#include "cm/endpoint.h"
+#include "cm/engine.h"
+#include "cm/listener.h"
+#include "host/cm_transport.h"
+
+namespace uwarp {
+namespace {
+
+class TcpBoundPort : public BoundPort {
+ public:
+  explicit TcpBoundPort(TcpSocket bound) : socket(std::move(bound)) {}
+  sockaddr_storage local_address() const override { return socket.local_address(); }
+
+  TcpSocket socket;
+};
+
+TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
+  return std::move(static_cast<TcpBoundPort&>(*bound).socket);
+}
+
+/// Stands between a Connection and its rdma_cm id, in both directions.
+class EngineConnection : public CmConnection,
+                         public ConnectionOwner,
+                         public std::enable_shared_from_this<EngineConnection> {
+ public:
+  explicit EngineConnection(std::weak_ptr<CmConnectionOwner> owner) : owner_(std::move(owner)) {}
+
+  /// Before any other call of CmConnection.
+  void attach(std::shared_ptr<Connection> connection) { connection_ = std::move(connection); }
+
+  const ConnectParameters& request_parameters() const override {
+    return connection_->request_parameters();
+  }
+  sockaddr_storage local_address() const override { return connection_->local_address(); }
+  sockaddr_storage remote_address() const override { return connection_->remote_address(); }
+
+  int accept(uint32_t qp_number, ConnectParameters parameters,
+             std::weak_ptr<CmConnectionOwner> owner) override {
+    auto endpoint = Engine::instance().find(Qpn{qp_number});
+    if (endpoint == nullptr) return EINVAL;
+    {
+      const std::lock_guard guard(lock_);
+      owner_ = std::move(owner);
+    }
+    return connection_->accept(std::move(endpoint), std::move(parameters), weak_from_this());
+  }
+
+  int reject(std::span<const std::byte> private_data) override {
+    return connection_->reject(private_data);
+  }
+  int disconnect() override { return connection_->disconnect(); }
+  void abort() override { connection_->abort(); }
+
+  void connection_established(Connection& connection, const ConnectParameters& peer) override {
+    if (auto owner = this->owner()) {
+      owner->connection_established(connection.local_address(), peer);
+    }
+  }
+  void connection_rejected(Connection&, int status,
+                           std::span<const std::byte> private_data) override {
+    if (auto owner = this->owner()) owner->connection_rejected(status, private_data);
+  }
+  void connection_failed(Connection&, int status) override {
+    if (auto owner = this->owner()) owner->connection_failed(status);
+  }
+  void connection_ended(Connection&) override {
+    if (auto owner = this->owner()) owner->connection_ended();
+  }
+
+ private:
+  std::shared_ptr<CmConnectionOwner> owner() {
+    const std::lock_guard guard(lock_);
+    return owner_.lock();
+  }
+
+  std::shared_ptr<Connection> connection_;
+  std::mutex lock_;  ///< a leaf; guards owner_, which accept() sets
+  std::weak_ptr<CmConnectionOwner> owner_;
+};
+
+class EngineListener : public CmListener, public ListenerOwner {
+ public:
+  explicit EngineListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
+
+  void attach(std::shared_ptr<Listener> listener) { listener_ = std::move(listener); }
+  void close() override { listener_->close(); }
+
+  bool connection_requested(std::shared_ptr<Connection> request) override {
+    auto owner = owner_.lock();
+    if (owner == nullptr) return false;
+    auto connection = std::make_shared<EngineConnection>(std::weak_ptr<CmConnectionOwner>());
+    connection->attach(std::move(request));
+    return owner->connection_requested(std::move(connection));
+  }
+
+ private:
+  std::shared_ptr<Listener> listener_;
+  const std::weak_ptr<CmListenerOwner> owner_;
+};
+
+class EngineTransport : public CmTransport {
+ public:
+  Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
+                                          const CmPortOptions& options) override {
+    BindOptions wanted;
+    wanted.reuse_address = options.reuse_address;
+    wanted.v6_only = options.v6_only;
+    wanted.tos = options.tos;
+    auto bound = bind_port(address, wanted);
+    if (!bound) return Error{bound.error()};
+    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
+  }
+
+  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound, int backlog,
+                                             std::weak_ptr<CmListenerOwner> owner) override {
+    auto adapter = std::make_shared<EngineListener>(std::move(owner));
+    Engine& engine = Engine::instance();
+    auto listener = Listener::start(engine, socket_of(std::move(bound)), backlog, adapter);
+    if (!listener) return Error{listener.error()};
+    adapter->attach(std::move(*listener));
+    engine.ensure_helper_thread();
+    return std::shared_ptr<CmListener>(std::move(adapter));
+  }
+
+  Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                std::weak_ptr<CmConnectionOwner> owner) override {
+    Engine& engine = Engine::instance();
+    auto endpoint = engine.find(Qpn{request.qp_number});
+    if (endpoint == nullptr) return Error{EINVAL};
+    Connection::ConnectOptions options;
+    if (request.bound) options.bound = socket_of(std::move(request.bound));
+    options.local = request.local;
+    options.remote = request.remote;
+    options.tos = request.tos;
+    engine.ensure_helper_thread();
+    auto adapter = std::make_shared<EngineConnection>(std::move(owner));
+    auto connection = Connection::connect(engine, std::move(endpoint), std::move(options),
+                                          std::move(request.parameters), adapter);
+    if (!connection) return Error{connection.error()};
+    adapter->attach(std::move(*connection));
+    return std::shared_ptr<CmConnection>(std::move(adapter));
+  }
+};
+
+}  // namespace
+
+CmTransport& engine_transport() {
+  static EngineTransport* instance = new EngineTransport;
+  return *instance;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The process's rdma_cm channels by fd. Several fds may be one channel (dup); the last one closed
+// ends it.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "host/cm_id.h"
+#include "host/raw_fds.h"
+#include "host/rdma_cm_node.h"
+#include "io/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+struct Channels {
+  std::mutex lock;  ///< a leaf
+  std::unordered_map<int, std::shared_ptr<RdmaCmNode>> by_fd;
+  std::unordered_map<const RdmaCmNode*, int> fd_counts;
+  CmIdTable ids;
+};
+
+/// Leaked, because exit handlers may still close channels, and replaced in a forked child.
+std::atomic<Channels*> current_channels{nullptr};
+
+Channels& channels() {
+  Channels* found = current_channels.load(std::memory_order_acquire);
+  if (found != nullptr) return *found;
+  auto made = std::make_unique<Channels>();
+  if (current_channels.compare_exchange_strong(found, made.get())) return *made.release();
+  return *found;
+}
+
+std::shared_ptr<RdmaCmNode> node_of(int fd) {
+  Channels& all = channels();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  return it == all.by_fd.end() ? nullptr : it->second;
+}
+
+/// Makes the channel of an eventfd that the application has as `fd`. False and errno.
+bool add_channel(int fd) {
+  const int own = duplicate_for_engine(fd);
+  if (own < 0) return false;
+  // An old channel of this number was closed behind the preload's back.
+  rdma_cm_node_closed(fd);
+  Channels& all = channels();
+  auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own);
+  const std::lock_guard guard(all.lock);
+  all.fd_counts[node.get()] = 1;
+  all.by_fd[fd] = std::move(node);
+  return true;
+}
+
+/// An fd that this process inherited: behind the same number comes an eventfd of its own, because
+/// the count of the old one is shared with the parent.
+std::shared_ptr<RdmaCmNode> revive(int fd) {
+  const int status = raw_fcntl(fd, F_GETFL);
+  const int fd_flags = raw_fcntl(fd, F_GETFD);
+  if (status < 0 || fd_flags < 0) return nullptr;
+  const int fresh = raw_eventfd(0, (status & O_NONBLOCK) ? EFD_NONBLOCK : 0);
+  if (fresh < 0) return nullptr;
+  const bool placed = raw_dup3(fresh, fd, (fd_flags & FD_CLOEXEC) ? O_CLOEXEC : 0) >= 0;
+  raw_close(fresh);
+  return placed && add_channel(fd) ? node_of(fd) : nullptr;
+}
+
+}  // namespace
+
+int open_rdma_cm_node(int flags) {
+  const int fd = raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
+                                    ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0));
+  if (fd < 0) return -1;
+  if (!add_channel(fd)) {
+    const int error = errno;
+    raw_close(fd);
+    errno = error;
+    return -1;
+  }
+  mark_for_application(fd, UWARP_FD_RDMA_CM);
+  return fd;
+}
+
+ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
+  auto node = node_of(fd);
+  if (node == nullptr && fork_generation() != 0) node = revive(fd);
+  if (node == nullptr) {
+    errno = EBADF;
+    return -1;
+  }
+  const int status = raw_fcntl(fd, F_GETFL);
+  return node->write(bytes, length, status >= 0 && (status & O_NONBLOCK) == 0, node_of);
+}
+
+void rdma_cm_node_closed(int fd) {
+  Channels& all = channels();
+  std::shared_ptr<RdmaCmNode> node;
+  {
+    const std::lock_guard guard(all.lock);
+    const auto it = all.by_fd.find(fd);
+    if (it == all.by_fd.end()) return;
+    node = std::move(it->second);
+    all.by_fd.erase(it);
+    if (--all.fd_counts[node.get()] != 0) return;
+    all.fd_counts.erase(node.get());
+  }
+  node->close();
+}
+
+void rdma_cm_node_duplicated(int fd, int copy) {
+  Channels& all = channels();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  auto node = it->second;
+  ++all.fd_counts[node.get()];
+  all.by_fd[copy] = std::move(node);
+}
+
+void forget_rdma_cm_nodes() { current_channels.store(nullptr, std::memory_order_release); }
+
+}  // namespace uwarp

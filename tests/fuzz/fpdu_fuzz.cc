@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// FPDUs and the headers in them: any octets taken as a stream of FPDUs. Checked: no decoder reads
+// beyond its bytes, what is decoded encodes to the same octets but for ignored bits, and framing
+// the same ULPDU again gives an FPDU whose CRC is good.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "mpa/fpdu.h"
+#include "wire/rdmap_headers.h"
+
+namespace uwarp {
+namespace {
+
+using Octets = std::span<const std::byte>;
+
+void check(bool holds) {
+  if (!holds) std::abort();
+}
+
+// Decodes with the checked form, encodes, and compares with what was consumed, from octet `from`.
+template <typename Header>
+void round_trip(Octets bytes, size_t from = 0) {
+  ByteReader in(bytes);
+  const auto header = Header::decode(in);
+  check(header.has_value() == (bytes.size() >= Header::kWireSize));
+  check(in.remaining() == bytes.size() - (header ? Header::kWireSize : 0));
+  if (!header) return;
+  std::byte out[Header::kWireSize];
+  header->encode(out);
+  check(std::equal(out + from, out + Header::kWireSize, bytes.data() + from));
+}
+
+void try_terminate(Octets bytes) {
+  const auto header = TerminateHeader::decode(bytes);
+  check(header.has_value() == (bytes.size() >= TerminateHeader::kWireSizeMin));
+  if (!header) return;
+  check(describe(header->code) != nullptr);
+  std::byte out[TerminateHeader::kWireSizeMax];
+  const size_t size = header->encode(out);
+  check(size == header->encoded_size() && size <= sizeof out);
+  check(std::memcmp(out, bytes.data(), 2) == 0);
+  if (header->truncated) return;
+  // A length that came with D but without M is sent with D alone again; all the rest is equal.
+  check(size <= bytes.size());
+  check(size == 4 || std::memcmp(out + 4, bytes.data() + 4, size - 4) == 0);
+}
+
+void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
+  switch (opcode) {
+    case RdmapOpcode::kReadRequest:
+      return round_trip<ReadRequestHeader>(bytes);
+    case RdmapOpcode::kAtomicRequest:
+      return round_trip<AtomicRequestHeader>(bytes, 4);  // reserved bits first
+    case RdmapOpcode::kAtomicResponse:
+      return round_trip<AtomicResponseHeader>(bytes);
+    case RdmapOpcode::kTerminate:
+      return try_terminate(bytes);
+    default:
+      return;
+  }
+}
+
+void try_ulpdu(Octets ulpdu) {
+  if (ulpdu.size() < 2) return;
+  const DdpControl control{static_cast<uint8_t>(ulpdu[0])};
+  const RdmapOpcode opcode = RdmapControl{static_cast<uint8_t>(ulpdu[1])}.opcode();
+  check(traits(opcode).name != nullptr);
+  if (control.tagged()) {
+    round_trip<TaggedHeader>(ulpdu);
+  } else {
+    round_trip<UntaggedHeader>(ulpdu);
+  }
+  // Whatever the T bit says, as a confused peer would.
+  for (size_t skipped : {ddp_header_size(control), size_t{2}})
+    try_rdmap_header(opcode, ulpdu.subspan(std::min(skipped, ulpdu.size())));
+}
+
+void frame_again(Octets ulpdu) {
+  std::vector<std::byte> fpdu(kFpduLengthSize + ulpdu.size() + kFpduTrailerMax);
+  store_be16(fpdu.data(), static_cast<uint16_t>(ulpdu.size()));
+  std::copy(ulpdu.begin(), ulpdu.end(), fpdu.begin() + kFpduLengthSize);
+  std::byte* trailer = fpdu.data() + kFpduLengthSize + ulpdu.size();
+  const size_t covered = kFpduLengthSize + ulpdu.size() + fpdu_pad(ulpdu.size());
+  const size_t written = write_fpdu_trailer(trailer, ulpdu.size(), 0);
+  write_fpdu_trailer(trailer, ulpdu.size(), crc32c(fpdu.data(), covered));
+  fpdu.resize(kFpduLengthSize + ulpdu.size() + written);
+  check(fpdu.size() == fpdu_size(ulpdu.size()));
+  check(verify_fpdu_crc(fpdu));
+  fpdu[fpdu.size() / 2] ^= std::byte{0x10};
+  check(!verify_fpdu_crc(fpdu));
+}
+
+}  // namespace
+}  // namespace uwarp
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace uwarp;
+  Octets stream(reinterpret_cast<const std::byte*>(bytes), size);
+  while (stream.size() >= kFpduLengthSize) {
+    const size_t length = load_be16(stream.data());
+    // A cut FPDU is tried as far as it goes.
+    const Octets ulpdu =
+        stream.subspan(kFpduLengthSize).first(std::min(length, stream.size() - kFpduLengthSize));
+    try_ulpdu(ulpdu);
+    frame_again(ulpdu);
+    const size_t whole = std::min(fpdu_size(length), stream.size());
+    (void)verify_fpdu_crc(stream.first(whole));
+    stream = stream.subspan(whole);
+  }
+  return 0;
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A peer that speaks FPDUs by hand to one queue pair, right or wrong, and reads what comes back.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "mpa/fpdu.h"
+#include "sim/sim_pair.h"
+#include "wire/rdmap_headers.h"
+
+namespace uwarp::sim {
+
+using Bytes = std::vector<std::byte>;
+
+/// A ULPDU with its frame around it; `crc` false leaves the field zero.
+inline Bytes frame(const Bytes& ulpdu, bool crc) {
+  Bytes fpdu(fpdu_size(ulpdu.size()));
+  store_be16(fpdu.data(), static_cast<uint16_t>(ulpdu.size()));
+  std::copy(ulpdu.begin(), ulpdu.end(), fpdu.begin() + 2);
+  const size_t covered = fpdu.size() - 4;
+  store_le32(fpdu.data() + covered, crc ? crc32c(fpdu.data(), covered) : 0);
+  return fpdu;
+}
+
+inline Bytes tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, size_t payload,
+                    bool last = true) {
+  Bytes ulpdu(TaggedHeader::kWireSize + payload, std::byte{0x3C});
+  TaggedHeader{DdpControl::make(true, last), make_rdmap_control(opcode), stag, to}.encode(
+      ulpdu.data());
+  return ulpdu;
+}
+
+inline Bytes untagged(RdmapOpcode opcode, uint32_t qn, uint32_t msn, uint32_t mo, size_t payload,
+                      bool last = true, STag invalidate = {}) {
+  Bytes ulpdu(UntaggedHeader::kWireSize + payload, std::byte{0x3C});
+  UntaggedHeader{DdpControl::make(false, last), make_rdmap_control(opcode), invalidate,
+                 static_cast<QueueNumber>(qn), Msn{msn}, mo}
+      .encode(ulpdu.data());
+  return ulpdu;
+}
+
+inline Bytes read_request(const ReadRequestHeader& header, uint32_t msn) {
+  Bytes ulpdu = untagged(RdmapOpcode::kReadRequest, 1, msn, 0, ReadRequestHeader::kWireSize);
+  header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  return ulpdu;
+}
+
+/// The device under test with its raw peer. The stream runs without an RTR in either direction.
+class RawPeer {
+ public:
+  explicit RawPeer(StreamConfig config = {}) : dut(regions), crc(config.crc) {
+    if (config.ord == 0) config.ord = 4;
+    if (config.ird == 0) config.ird = 4;
+    memory_region = *regions.add(dut.domain, memory.data(), memory.size(), memory.address(),
+                                 kAllAccess);
+    EXPECT_TRUE(dut.qp->start_stream(config));
+  }
+  STag stag() const { return STag{memory_region->rkey.load()}; }
+  uint64_t base() { return memory.address(); }
+
+  void feed(const Bytes& bytes, size_t chunk = 0) {
+    size_t at = 0;
+    while (at < bytes.size() && !dut.qp->receive_held()) {
+      std::lock_guard lock(dut.qp->receive_lock());
+      auto window = dut.qp->receive_window(dut.staging);
+      size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
+      size_t done = 0;
+      for (const iovec& piece : window) {
+        const size_t here = std::min(piece.iov_len, room - done);
+        std::memcpy(piece.iov_base, bytes.data() + at + done, here);
+        done += here;
+      }
+      at += done;
+      dut.outcome |= dut.qp->received(dut.staging, done);
+      if (!dut.staging) dut.staging = std::make_unique<StagingBuffer>();
+    }
+    settle();
+  }
+  void send(const Bytes& ulpdu) { feed(frame(ulpdu, crc)); }
+  void settle() {
+    pump();
+    if (dut.qp->flush_due()) dut.qp->flush();
+    pump();
+  }
+  void pump() {
+    if (!dut.qp->transmit_try_begin()) return;
+    for (auto window = dut.qp->transmit_window(); !window.empty();
+         window = dut.qp->transmit_window()) {
+      size_t done = 0;
+      for (const iovec& piece : window) {
+        const auto* from = static_cast<const std::byte*>(piece.iov_base);
+        out.insert(out.end(), from, from + piece.iov_len);
+        done += piece.iov_len;
+      }
+      dut.qp->transmitted(done);
+    }
+    dut.qp->transmit_end();
+  }
+  /// What the device sent since the last call, as ULPDUs.
+  std::vector<Bytes> ulpdus() {
+    std::vector<Bytes> all;
+    while (out.size() >= 2) {
+      const size_t length = load_be16(out.data());
+      const size_t size = fpdu_size(length);
+      if (out.size() < size) break;
+      if (crc) {
+        EXPECT_TRUE(verify_fpdu_crc({out.data(), size}));
+      }
+      all.emplace_back(out.begin() + 2, out.begin() + 2 + static_cast<ptrdiff_t>(length));
+      out.erase(out.begin(), out.begin() + static_cast<ptrdiff_t>(size));
+    }
+    EXPECT_TRUE(out.empty());
+    return all;
+  }
+  /// The Terminate that must be the only and last thing the device sent.
+  std::optional<TerminateHeader> terminate() {
+    const auto all = ulpdus();
+    if (all.size() != 1) return std::nullopt;
+    const UntaggedHeader header = UntaggedHeader::decode(all[0].data());
+    EXPECT_EQ(header.qn, QueueNumber::kTerminate);
+    EXPECT_EQ(header.msn, Msn{1});
+    EXPECT_EQ(header.mo, 0u);
+    if (static_cast<uint8_t>(all[0][1]) != 0x47) return std::nullopt;
+    return TerminateHeader::decode(std::span(all[0]).subspan(UntaggedHeader::kWireSize));
+  }
+
+  RegionTable regions;
+  End dut;
+  bool crc;
+  GuardedMemory memory{20000};
+  MemoryRegion* memory_region = nullptr;
+  Bytes out;
+};
+
+}  // namespace uwarp::sim

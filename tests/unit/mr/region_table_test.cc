@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "mr/region_table.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace uwarp {
+namespace {
+
+constexpr uint32_t kAll = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead;
+
+struct Table : ::testing::Test {
+  MemoryRegion* add(uint32_t access = kAll) {
+    return *table.add(domain, memory, sizeof memory, 0x1000, access);
+  }
+  RegionFault remote(STag stag, TaggedOffset offset, uint64_t length,
+                     uint32_t needed = kAccessRemoteWrite) {
+    RegionFault fault = RegionFault::kNone;
+    (void)table.remote(stag, offset, length, needed, domain, fault);
+    return fault;
+  }
+  RegionTable table;
+  ProtectionDomain domain, other;
+  std::byte memory[256];
+};
+
+TEST(SlotCipher, IsAPermutation) {
+  SlotCipher cipher(0x1234567890abcdef);
+  std::set<uint32_t> seen;
+  for (uint32_t slot = 0; slot < 100000; ++slot) {
+    const uint32_t sealed = cipher.encrypt(slot);
+    EXPECT_LT(sealed, 1u << 24);
+    EXPECT_EQ(cipher.decrypt(sealed), slot);
+    seen.insert(sealed);
+  }
+  EXPECT_EQ(seen.size(), 100000u);
+}
+
+TEST_F(Table, KeysDifferAndNameTheRegion) {
+  MemoryRegion* region = add();
+  EXPECT_NE(region->lkey.load(), region->rkey.load());
+  EXPECT_EQ(table.find_local(region->lkey.load()), region);
+  EXPECT_EQ(table.find_remote(STag{region->rkey.load()}), region);
+  // A local key is no key on the wire, and the reverse.
+  EXPECT_EQ(table.find_remote(STag{region->lkey.load()}), nullptr);
+  EXPECT_EQ(table.find_local(region->rkey.load()), nullptr);
+  EXPECT_EQ(table.find_remote(STag{0}), nullptr);
+}
+
+TEST_F(Table, BoundsAreExactAndOverflowSafe) {
+  const STag stag{add()->rkey.load()};
+  EXPECT_EQ(remote(stag, 0x1000, 256), RegionFault::kNone);
+  EXPECT_EQ(remote(stag, 0x10ff, 1), RegionFault::kNone);
+  EXPECT_EQ(remote(stag, 0x1100, 0), RegionFault::kNone);
+  EXPECT_EQ(remote(stag, 0x0fff, 1), RegionFault::kBounds);
+  EXPECT_EQ(remote(stag, 0x1000, 257), RegionFault::kBounds);
+  EXPECT_EQ(remote(stag, 0x1100, 1), RegionFault::kBounds);
+  EXPECT_EQ(remote(stag, ~uint64_t{0} - 3, 8), RegionFault::kWrap);
+  EXPECT_EQ(remote(stag, 0x1001, ~uint64_t{0}), RegionFault::kWrap);
+  EXPECT_EQ(remote(stag, 1, ~uint64_t{0} - 1), RegionFault::kBounds);
+}
+
+TEST_F(Table, ChecksComeInOrder) {
+  const STag stag{add(kAccessRemoteRead)->rkey.load()};
+  RegionFault fault;
+  EXPECT_EQ(table.remote(stag, 0, 1, kAccessRemoteWrite, other, fault), nullptr);
+  EXPECT_EQ(fault, RegionFault::kWrongDomain);
+  EXPECT_EQ(remote(stag, 0, 1), RegionFault::kBounds);
+  EXPECT_EQ(remote(stag, 0x1000, 1), RegionFault::kRights);
+  EXPECT_EQ(remote(stag, 0x1000, 1, kAccessRemoteRead), RegionFault::kNone);
+}
+
+TEST_F(Table, LocalAccessNeedsTheRightToWriteOnlyForSinks) {
+  const uint32_t lkey = add(0)->lkey.load();
+  RegionFault fault;
+  EXPECT_EQ(table.local(lkey, 0x1010, 16, 0, domain, fault), memory + 16);
+  EXPECT_EQ(table.local(lkey, 0x1010, 16, kAccessLocalWrite, domain, fault), nullptr);
+  EXPECT_EQ(fault, RegionFault::kRights);
+}
+
+TEST_F(Table, InvalidKeysStayInvalidLong) {
+  MemoryRegion* region = add();
+  const STag stag{region->rkey.load()};
+  table.invalidate(*region);
+  EXPECT_EQ(remote(stag, 0x1000, 1), RegionFault::kInvalidSTag);
+  table.release(*region);
+  std::set<uint32_t> keys;
+  for (int i = 0; i < 5000; ++i) {
+    MemoryRegion* next = add();
+    EXPECT_NE(next->rkey.load(), stag.value);
+    keys.insert(next->rkey.load());
+    table.invalidate(*next);
+    table.release(*next);
+  }
+  EXPECT_EQ(keys.size(), 5000u);
+  EXPECT_EQ(table.live_count(), 0u);
+  EXPECT_EQ(domain.users.load(), 0u);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a device says of itself, and that objects come and go in the order the manual pages demand.
+#include <cerrno>
+#include <cstring>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+class Device : public VerbsTest {};
+
+TEST_F(Device, IsAnRnic) {
+  EXPECT_EQ(context()->device->node_type, IBV_NODE_RNIC);
+  EXPECT_EQ(context()->device->transport_type, IBV_TRANSPORT_IWARP);
+  EXPECT_GE(context()->num_comp_vectors, 1);
+  EXPECT_GE(context()->async_fd, 0);
+}
+
+TEST_F(Device, AttributesAreThoseOfTheDesign) {
+  ibv_device_attr attr = {};
+  ASSERT_EQ(ibv_query_device(context(), &attr), 0);
+  EXPECT_NE(attr.node_guid, 0u);
+  EXPECT_EQ(attr.node_guid, ibv_get_device_guid(context()->device));
+  EXPECT_EQ(attr.sys_image_guid, attr.node_guid);
+  EXPECT_EQ(attr.max_qp_wr, 16384);
+  EXPECT_EQ(attr.max_srq_wr, 16384);
+  EXPECT_EQ(attr.max_sge, 32);
+  EXPECT_EQ(attr.max_sge_rd, 32);
+  EXPECT_EQ(attr.max_qp_rd_atom, 128);
+  EXPECT_EQ(attr.max_qp_init_rd_atom, 128);
+  EXPECT_EQ(attr.max_mr_size, ~uint64_t{0});
+  EXPECT_EQ(attr.phys_port_cnt, 1);
+  EXPECT_GE(attr.max_qp, 10000);
+  EXPECT_GE(attr.max_cqe, 131072);
+  EXPECT_NE(attr.fw_ver[0], 0);
+}
+
+TEST_F(Device, ExtendedAttributesStartWithTheBasicOnes) {
+  ibv_device_attr attr = {};
+  ibv_device_attr_ex extended;
+  std::memset(&extended, 0x5a, sizeof extended);
+  ASSERT_EQ(ibv_query_device(context(), &attr), 0);
+  ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &extended), 0);
+  EXPECT_EQ(std::memcmp(&attr, &extended.orig_attr, sizeof attr), 0);
+  EXPECT_EQ(extended.phys_port_cnt_ex, 1u);
+  EXPECT_EQ(extended.tso_caps.max_tso, 0u);
+  EXPECT_EQ(extended.rss_caps.rx_hash_function, 0);
+  const ibv_query_device_ex_input unknown = {1};
+  EXPECT_EQ(ibv_query_device_ex(context(), &unknown, &extended), EINVAL);
+}
+
+TEST_F(Device, PortIsActiveEthernet) {
+  ibv_port_attr port;
+  std::memset(&port, 0x5a, sizeof port);
+  ASSERT_EQ(ibv_query_port(context(), 1, &port), 0);
+  EXPECT_EQ(port.state, IBV_PORT_ACTIVE);
+  EXPECT_EQ(port.link_layer, IBV_LINK_LAYER_ETHERNET);
+  EXPECT_EQ(port.max_mtu, IBV_MTU_4096);
+  EXPECT_EQ(port.active_mtu, IBV_MTU_4096) << "the loopback netdev takes 65536";
+  EXPECT_EQ(port.gid_tbl_len, 16);
+  EXPECT_EQ(port.pkey_tbl_len, 1);
+  EXPECT_EQ(port.lid, 0);
+  EXPECT_GE(port.max_msg_sz, 1u << 30);
+  EXPECT_EQ(ibv_query_port(context(), 0, &port), EINVAL);
+  EXPECT_EQ(ibv_query_port(context(), 2, &port), EINVAL);
+}
+
+TEST_F(Device, FirstGidIsAMappedAddress) {
+  ibv_gid gid = {};
+  ASSERT_EQ(ibv_query_gid(context(), 1, 0, &gid), 0);
+  constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  EXPECT_EQ(std::memcmp(gid.raw, kMapped, sizeof kMapped), 0);
+  EXPECT_NE(gid.raw[12], 0);
+}
+
+TEST_F(Device, OpensManyTimes) {
+  const size_t before = open_files();
+  for (int i = 0; i < 50; ++i) {
+    Context other = open_device();
+    ASSERT_NE(other, nullptr);
+    Pd pd(ibv_alloc_pd(other.get()));
+    EXPECT_NE(pd, nullptr);
+  }
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST_F(Device, UsedObjectsCannotBeDestroyed) {
+  Pd pd(ibv_alloc_pd(context()));
+  Cq cq(ibv_create_cq(context(), 10, nullptr, nullptr, 0));
+  {
+    uint8_t memory[64];
+    Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, 0));
+    ASSERT_NE(mr, nullptr);
+    EXPECT_EQ(ibv_dealloc_pd(pd.get()), EBUSY) << "a region is there";
+  }
+  {
+    ibv_qp_init_attr init = init_attributes(cq.get());
+    Qp qp(ibv_create_qp(pd.get(), &init));
+    ASSERT_NE(qp, nullptr);
+    EXPECT_EQ(ibv_dealloc_pd(pd.get()), EBUSY) << "a queue pair is there";
+    EXPECT_EQ(ibv_destroy_cq(cq.get()), EBUSY) << "a queue pair uses it";
+  }
+  ibv_srq_init_attr srq_init = {nullptr, {16, 1, 0}};
+  Srq srq(ibv_create_srq(pd.get(), &srq_init));
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(pd.get()), EBUSY) << "a shared receive queue is there";
+  ibv_qp_init_attr init = init_attributes(cq.get());
+  init.srq = srq.get();
+  Qp qp(ibv_create_qp(pd.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(ibv_destroy_srq(srq.get()), EBUSY) << "a queue pair uses it";
+}
+
+TEST_F(Device, ClosesWithObjectsLeftAlive) {
+  const size_t before = open_files();
+  Context other = open_device();
+  ibv_pd* pd = ibv_alloc_pd(other.get());
+  ibv_cq* cq = ibv_create_cq(other.get(), 10, nullptr, nullptr, 0);
+  ibv_qp_init_attr init = init_attributes(cq);
+  ibv_qp* qp = ibv_create_qp(pd, &init);
+  ASSERT_NE(qp, nullptr);
+  ASSERT_EQ(to_init(qp), 0);
+  other.reset();
+  EXPECT_LE(open_files(), before + 1) << "sockets of the queue pair are gone";
+}
+
+TEST_F(Device, WhatDoesNotExistHereSaysSo) {
+  Pd pd(ibv_alloc_pd(context()));
+  ibv_xrcd_init_attr xrcd = {};
+  EXPECT_EQ(ibv_open_xrcd(context(), &xrcd), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ibv_wq_init_attr wq = {};
+  EXPECT_EQ(ibv_create_wq(context(), &wq), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ibv_ah_attr ah = {};
+  EXPECT_EQ(ibv_create_ah(pd.get(), &ah), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+}  // namespace

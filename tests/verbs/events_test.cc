@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Completion channels and asynchronous events: one event per arming, what raises which, and that
+// destroying an object waits for the acknowledgement.
+#include <fcntl.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kNothingComes{50};
+
+class Events : public VerbsTest {
+ protected:
+  /// Reads one event of the channel and acknowledges it.
+  void take_event(ibv_comp_channel* channel, ibv_cq* expected) {
+    ASSERT_TRUE(readable(channel->fd));
+    ibv_cq* cq = nullptr;
+    void* cq_context = nullptr;
+    ASSERT_EQ(ibv_get_cq_event(channel, &cq, &cq_context), 0);
+    EXPECT_EQ(cq, expected);
+    ibv_ack_cq_events(cq, 1);
+  }
+  ibv_async_event next_async() {
+    ibv_async_event event = {};
+    EXPECT_TRUE(readable(context()->async_fd)) << "no asynchronous event";
+    if (readable(context()->async_fd, milliseconds(0))) {
+      EXPECT_EQ(ibv_get_async_event(context(), &event), 0);
+    }
+    return event;
+  }
+};
+
+TEST_F(Events, OneEventPerArming) {
+  Channel channel(ibv_create_comp_channel(context()));
+  ASSERT_NE(channel, nullptr);
+  Pair pair(context(), 1 << 16, channel.get());
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(pair.b.post_receive(i), 0);
+  ASSERT_EQ(pair.a.post_send(1), 0);
+  EXPECT_COMPLETION(pair.b.cq.get(), 0, IBV_WC_SUCCESS);
+  EXPECT_FALSE(readable(channel->fd, kNothingComes)) << "not armed";
+  ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);
+  ASSERT_EQ(pair.a.post_send(2), 0);
+  ASSERT_EQ(pair.a.post_send(3), 0);
+  take_event(channel.get(), pair.b.cq.get());
+  EXPECT_FALSE(readable(channel->fd, kNothingComes)) << "one-shot";
+  EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+  EXPECT_COMPLETION(pair.b.cq.get(), 2, IBV_WC_SUCCESS);
+}
+
+TEST_F(Events, SolicitedOnly) {
+  Channel channel(ibv_create_comp_channel(context()));
+  Pair pair(context(), 1 << 16, channel.get());
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(pair.b.post_receive(i), 0);
+  ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 1), 0);
+  ASSERT_EQ(pair.a.post_send(1), 0);
+  EXPECT_COMPLETION(pair.b.cq.get(), 0, IBV_WC_SUCCESS);
+  EXPECT_FALSE(readable(channel->fd, kNothingComes));
+  ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SOLICITED), 0);
+  take_event(channel.get(), pair.b.cq.get());
+  // Errors count as solicited.
+  ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 1), 0);
+  ASSERT_EQ(to_state(pair.b.qp.get(), IBV_QPS_ERR), 0);
+  take_event(channel.get(), pair.b.cq.get());
+}
+
+TEST_F(Events, NonBlockingChannelSaysAgain) {
+  Channel channel(ibv_create_comp_channel(context()));
+  ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
+  ibv_cq* cq = nullptr;
+  void* cq_context = nullptr;
+  EXPECT_EQ(ibv_get_cq_event(channel.get(), &cq, &cq_context), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_F(Events, ChannelInUseCannotBeDestroyed) {
+  Channel channel(ibv_create_comp_channel(context()));
+  Cq cq(ibv_create_cq(context(), 4, nullptr, channel.get(), 0));
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel.get()), EBUSY);
+}
+
+TEST_F(Events, ManyUnreadArmingsDoNotBlock) {
+  Channel channel(ibv_create_comp_channel(context()));
+  Pair pair(context(), 1 << 16, channel.get());
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);
+    ASSERT_EQ(pair.b.post_receive(i), 0);
+    ASSERT_EQ(pair.a.post_send(i), 0);
+    EXPECT_COMPLETION(pair.b.cq.get(), i, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(pair.a.cq.get(), i, IBV_WC_SUCCESS);
+  }
+  take_event(channel.get(), pair.b.cq.get());
+  while (readable(channel->fd, kNothingComes)) take_event(channel.get(), pair.b.cq.get());
+}
+
+TEST_F(Events, UnreadEventOfADestroyedQueueDisappears) {
+  Channel channel(ibv_create_comp_channel(context()));
+  {
+    Pair pair(context(), 1 << 16, channel.get());
+    ASSERT_EQ(pair.b.post_receive(1), 0);
+    ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);
+    ASSERT_EQ(pair.a.post_send(1), 0);
+    ASSERT_TRUE(readable(channel->fd));
+  }
+  EXPECT_FALSE(readable(channel->fd, kNothingComes));
+}
+
+TEST_F(Events, DestroyWaitsForTheAcknowledgement) {
+  Channel channel(ibv_create_comp_channel(context()));
+  Pair pair(context(), 1 << 16, channel.get());
+  ASSERT_EQ(pair.b.post_receive(1), 0);
+  ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);
+  ASSERT_EQ(pair.a.post_send(1), 0);
+  ibv_cq* cq = nullptr;
+  void* cq_context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(channel.get(), &cq, &cq_context), 0);
+  pair.b.qp.reset();
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    pair.b.cq.reset();
+    destroyed = true;
+  });
+  std::this_thread::sleep_for(kNothingComes);
+  EXPECT_FALSE(destroyed);
+  ibv_ack_cq_events(cq, 1);
+  destroyer.join();
+  EXPECT_TRUE(destroyed);
+}
+
+TEST_F(Events, AccessErrorAtTheTarget) {
+  Pair pair(context());
+  Address wrong = pair.b.address();
+  wrong.rkey ^= 0x77;
+  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_REM_ACCESS_ERR);
+  // The target says why; the requester, which was told by a Terminate, that its connection failed.
+  bool target = false;
+  for (int i = 0; i < 2; ++i) {
+    ibv_async_event event = next_async();
+    if (event.element.qp == nullptr) break;
+    if (event.element.qp == pair.b.qp.get()) {
+      target = true;
+      EXPECT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
+    } else {
+      EXPECT_EQ(event.element.qp, pair.a.qp.get());
+      EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL);
+    }
+    ibv_ack_async_event(&event);
+  }
+  EXPECT_TRUE(target);
+  EXPECT_FALSE(readable(context()->async_fd, kNothingComes)) << "one event per failure";
+}
+
+TEST_F(Events, DestroyQpWaitsForTheAcknowledgement) {
+  Pair pair(context());
+  Address wrong = pair.b.address();
+  wrong.rkey ^= 0x77;
+  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  ibv_async_event event = next_async();
+  ASSERT_NE(event.element.qp, nullptr);
+  Qp& failed = event.element.qp == pair.b.qp.get() ? pair.b.qp : pair.a.qp;
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    failed.reset();
+    destroyed = true;
+  });
+  std::this_thread::sleep_for(kNothingComes);
+  EXPECT_FALSE(destroyed);
+  ibv_ack_async_event(&event);
+  destroyer.join();
+}
+
+TEST_F(Events, DrainedSendQueue) {
+  Pair pair(context());
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(pair.a.qp.get(), &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  ibv_async_event event = next_async();
+  EXPECT_EQ(event.event_type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_EQ(event.element.qp, pair.a.qp.get());
+  if (event.element.qp != nullptr) ibv_ack_async_event(&event);
+}
+
+TEST_F(Events, OverrunOfACompletionQueue) {
+  End a(context()), b(context());
+  Cq small(ibv_create_cq(context(), 1, nullptr, nullptr, 0));
+  ASSERT_NE(small, nullptr);
+  const int depth = small->cqe;
+  ibv_qp_init_attr init = init_attributes(small.get(), static_cast<uint32_t>(depth) + 8);
+  Qp qp(ibv_create_qp(b.pd.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  ASSERT_EQ(to_init(qp.get()), 0);
+  for (int i = 0; i < depth + 4; ++i) {
+    ibv_recv_wr wr = {};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_recv(qp.get(), &wr, &bad), 0);
+  }
+  Address address = b.address();
+  address.qpn = qp->qp_num;
+  ASSERT_EQ(to_rtr(qp.get(), a.address()), 0);
+  a.connect(address);
+  ASSERT_EQ(to_rts(qp.get(), address.psn), 0);
+  for (int i = 0; i < depth + 2; ++i) ASSERT_EQ(a.post_send(i, 0, 0), 0);
+  bool overrun = false;
+  while (readable(context()->async_fd, overrun ? kNothingComes : milliseconds(kPatience))) {
+    ibv_async_event event = {};
+    ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
+    if (event.event_type == IBV_EVENT_CQ_ERR) {
+      EXPECT_EQ(event.element.cq, small.get());
+      EXPECT_FALSE(overrun) << "once per queue";
+      overrun = true;
+    }
+    ibv_ack_async_event(&event);
+  }
+  EXPECT_TRUE(overrun);
+  EXPECT_TRUE(wait_until([&] { return state_of(qp.get()) == IBV_QPS_ERR; }));
+  qp.reset();
+  // What was stored can be taken; then the queue says that it is broken.
+  ibv_wc wc;
+  for (int i = 0; i < depth; ++i) EXPECT_EQ(ibv_poll_cq(small.get(), 1, &wc), 1) << i;
+  EXPECT_LT(ibv_poll_cq(small.get(), 1, &wc), 0);
+}
+
+}  // namespace

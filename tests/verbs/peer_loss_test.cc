@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The other process is killed, or ends well: what the survivor sees, also when it only spins on
+// memory and never polls. The peer is this program again, started with a role.
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "verbs/verbs_fixture.h"
+
+extern char** environ;
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kControlFd = 3;
+// The engine promises a second; a loaded machine gets ten.
+constexpr milliseconds kPromise{10000};
+
+void send_address(int fd, const Address& address) {
+  ASSERT_EQ(write(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
+}
+
+Address receive_address(int fd) {
+  Address address = {};
+  EXPECT_EQ(read(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
+  return address;
+}
+
+/// A second process with an end of its own, connected to ours.
+class PeerProcess {
+ public:
+  PeerProcess(End& end, const char* role) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], kControlFd);
+    const std::string argument = std::string("--role=") + role;
+    char* argv[] = {const_cast<char*>("verbs_tests"), const_cast<char*>(argument.c_str()), nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    control_ = ends[0];
+    send_address(control_, end.address());
+    address_ = receive_address(control_);
+    end.connect(address_);
+    // The peer says when it has something from us or is ready to be killed.
+    Address ready = receive_address(control_);
+    EXPECT_EQ(ready.qpn, address_.qpn);
+  }
+  ~PeerProcess() {
+    if (pid_ > 0) kill_now();
+    close(control_);
+  }
+  const Address& address() const { return address_; }
+  void kill_now() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  /// Lets it come to its end; returns its exit status.
+  int finish() {
+    shutdown(control_, SHUT_WR);
+    int status = -1;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int control_ = -1;
+  Address address_ = {};
+};
+
+class PeerLoss : public VerbsTest {
+ protected:
+  void expect_fatal_event(ibv_qp* qp) {
+    ASSERT_TRUE(readable(context()->async_fd, kPromise));
+    ibv_async_event event = {};
+    ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
+    EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL);
+    EXPECT_EQ(event.element.qp, qp);
+    ibv_ack_async_event(&event);
+  }
+};
+
+TEST_F(PeerLoss, KilledWhileWeSpinOnMemory) {
+  End end(context());
+  PeerProcess peer(end, "writer");
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(end.post_receive(i), 0);
+  volatile uint8_t* watched = &end.memory[100];
+  const auto limit = steady_clock::now() + kPatience;
+  while (*watched == 0) ASSERT_LT(steady_clock::now(), limit) << "the peer writes";
+  peer.kill_now();
+  // Nobody polls: the event must come all the same.
+  expect_fatal_event(end.qp.get());
+  for (int i = 0; i < 3; ++i) EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
+}
+
+TEST_F(PeerLoss, KilledWhileWeReceive) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(end.post_receive(i), 0);
+  peer.kill_now();
+  for (int i = 0; i < 3; ++i) EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_WR_FLUSH_ERR);
+  expect_fatal_event(end.qp.get());
+}
+
+TEST_F(PeerLoss, KilledWhileWeSend) {
+  End end(context());
+  PeerProcess peer(end, "idle");  // takes nothing: the stream fills up
+  for (int i = 0; i < 32; ++i) ASSERT_EQ(end.post_send(i, 0, 1 << 20), 0);
+  peer.kill_now();
+  for (int i = 0; i < 32; ++i) {
+    const auto wc = next_completion(end.cq.get());
+    ASSERT_TRUE(wc.has_value()) << i;
+    EXPECT_EQ(wc->wr_id, static_cast<uint64_t>(i)) << "in order";
+    EXPECT_TRUE(wc->status == IBV_WC_SUCCESS || wc->status == IBV_WC_WR_FLUSH_ERR ||
+                wc->status == IBV_WC_RETRY_EXC_ERR)
+        << ibv_wc_status_str(wc->status);
+  }
+  EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(20)));
+}
+
+TEST_F(PeerLoss, KilledWhileWeRead) {
+  End end(context(), 64 << 20);
+  PeerProcess peer(end, "idle");
+  Address target = peer.address();
+  for (int i = 0; i < 16; ++i)
+    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_READ, i, target, 0, 1 << 20), 0);
+  peer.kill_now();
+  for (int i = 0; i < 16; ++i) {
+    const auto wc = next_completion(end.cq.get());
+    ASSERT_TRUE(wc.has_value()) << i;
+    EXPECT_EQ(wc->wr_id, static_cast<uint64_t>(i));
+  }
+  EXPECT_TRUE(wait_until([&] { return state_of(end.qp.get()) == IBV_QPS_ERR; }));
+}
+
+TEST_F(PeerLoss, CleanEndIsSilent) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  ASSERT_EQ(end.post_receive(1), 0);
+  EXPECT_EQ(peer.finish(), 0);
+  EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(200))) << "no flush";
+  EXPECT_FALSE(readable(context()->async_fd, milliseconds(0))) << "no event";
+  // What is posted later cannot arrive.
+  ASSERT_EQ(end.post_send(2), 0);
+  const auto wc = next_completion(end.cq.get());
+  ASSERT_TRUE(wc.has_value());
+  EXPECT_EQ(wc->wr_id, 2u);
+  EXPECT_STREQ(ibv_wc_status_str(wc->status), ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR));
+}
+
+TEST_F(PeerLoss, SentinelArrivesBeforeACleanEnd) {
+  End end(context());
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(end.post_receive(i, 0, 64), 0);
+  PeerProcess peer(end, "sender");
+  EXPECT_EQ(peer.finish(), 0);
+  for (int i = 0; i < 8; ++i) EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_SUCCESS);
+}
+
+void wait_for_end_of_input(int fd) {
+  char byte;
+  while (read(fd, &byte, 1) > 0) {
+  }
+}
+
+/// The other process. Returns its exit status.
+int play(const std::string& role) {
+  Context context = open_device();
+  if (context == nullptr) return 2;
+  End end(context.get());
+  const Address ours = end.address();
+  const Address theirs = receive_address(kControlFd);
+  send_address(kControlFd, ours);
+  end.connect(theirs);
+  if (role == "writer") {
+    std::memset(end.memory.data(), 1, end.memory.size());
+    if (end.post_rdma(IBV_WR_RDMA_WRITE, 1, theirs, 0, 4096) != 0) return 3;
+  } else if (role == "sender") {
+    for (int i = 0; i < 8; ++i)
+      if (end.post_send(i) != 0) return 3;
+    for (int i = 0; i < 8; ++i) {
+      const auto wc = next_completion(end.cq.get());
+      if (!wc || wc->status != IBV_WC_SUCCESS) return 4;
+    }
+  }
+  send_address(kControlFd, ours);
+  wait_for_end_of_input(kControlFd);
+  return ::testing::Test::HasFailure() ? 5 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  constexpr const char kRole[] = "--role=";
+  if (argc == 2 && std::strncmp(argv[1], kRole, sizeof kRole - 1) == 0)
+    return play(argv[1] + sizeof kRole - 1);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

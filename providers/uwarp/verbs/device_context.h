@@ -43,6 +43,9 @@ class DeviceContext {
   /// The netdev as it was when the device was opened.
   const NetDevice& device() const { return *device_; }
   Engine& engine() const { return engine_; }
+  /// False in a forked child: everything made on this context is the parent's. Destroying it there
+  /// succeeds and does nothing; making more of it fails with ENODEV.
+  bool alive() const { return engine_.alive(); }
   ibv_context* base() const { return base_; }
 
   /// Queues an asynchronous event. Any thread; takes only the channel's lock.

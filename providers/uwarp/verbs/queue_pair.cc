@@ -79,6 +79,7 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init) {
   if (int error = check_init(init)) return fail(error);
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
+  if (!parts.pd->device.alive()) return fail(ENODEV);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init));
   auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
@@ -145,6 +146,7 @@ ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) return ENODEV;
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
     if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;
@@ -174,6 +176,7 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
 int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) return 0;
     qp.endpoint->destroy();
     qp.device.remove(&qp);
     if (qp.parts.srq != nullptr) qp.parts.srq->detach(qp.endpoint.get());

@@ -18,7 +18,10 @@ int open_context(ibv_context* context) {
   return errno_verb([&] { return DeviceContext::open(context); });
 }
 
-void close_context(ibv_context* context) { delete &DeviceContext::of(context); }
+void close_context(ibv_context* context) {
+  DeviceContext& device = DeviceContext::of(context);
+  if (device.alive()) delete &device;
+}
 
 void log_line(const char* line) { log_event("%s", line); }
 

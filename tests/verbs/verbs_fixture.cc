@@ -174,6 +174,17 @@ std::optional<ibv_wc> next_completion(ibv_cq* cq, std::chrono::milliseconds limi
   return std::nullopt;
 }
 
+std::map<uint64_t, ibv_wc_status> next_completions(ibv_cq* cq, int count) {
+  std::map<uint64_t, ibv_wc_status> found;
+  for (int i = 0; i < count; ++i) {
+    const auto wc = next_completion(cq);
+    EXPECT_TRUE(wc.has_value()) << "only " << i << " of " << count << " completions in time";
+    if (!wc) break;
+    EXPECT_TRUE(found.emplace(wc->wr_id, wc->status).second) << wc->wr_id << " came twice";
+  }
+  return found;
+}
+
 bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto end = steady_clock::now() + limit;
   while (!condition()) {

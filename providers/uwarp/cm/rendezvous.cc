@@ -185,6 +185,10 @@ void Rendezvous::update_deadline_locked() {
 
 void Rendezvous::work_waiting() {
   const Lock lock(mutex_);
+  work_waiting_locked();
+}
+
+void Rendezvous::work_waiting_locked() {
   if (stopped_ || connected_ || give_up_ns_ != 0 || terms_.timeout_ns == 0) return;
   give_up_ns_ = now_ns() + std::max(terms_.timeout_ns, kLeastTimeoutNs);
   update_deadline_locked();
@@ -251,6 +255,9 @@ void Rendezvous::dial_over_locked(Connection& connection) {
   } else {
     return;
   }
+  // Requests may have been posted to a stream that has come to nothing.
+  const auto endpoint = endpoint_.lock();
+  if (endpoint != nullptr && endpoint->qp().wants_transmit()) work_waiting_locked();
   retry_locked();
 }
 

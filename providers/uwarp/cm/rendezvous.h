@@ -75,6 +75,7 @@ class Rendezvous final : public Source, public ConnectionOwner {
                                                  const std::shared_ptr<Endpoint>& endpoint);
   void dial_over_locked(Connection& connection);
   void retry_locked();
+  void work_waiting_locked();
   void update_deadline_locked();
   std::weak_ptr<ConnectionOwner> as_owner() {
     return std::static_pointer_cast<Rendezvous>(shared_from_this());

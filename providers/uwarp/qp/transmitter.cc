@@ -54,6 +54,8 @@ void Transmitter::restart() {
   built_position_ = sent_position_ = 0;
   send_msn_ = read_msn_ = Msn{};
   finished_.store(false, std::memory_order_release);
+  // The opening (an RTR) is due even if nothing has been posted.
+  idle_.store(false, std::memory_order_release);
 }
 
 std::span<const iovec> Transmitter::window() {
@@ -74,7 +76,8 @@ void Transmitter::sent(size_t bytes) {
 }
 
 void Transmitter::note_progress() {
-  const bool quiet = batch_.empty() && message_ == Message::kNone;
+  const bool owed = !opened_ && stream_.config.rtr != StreamConfig::Rtr::kNone && !closed_;
+  const bool quiet = batch_.empty() && message_ == Message::kNone && !owed;
   idle_.store(quiet && !queue_.waiting() && stream_.inbound.empty(), std::memory_order_release);
   if (quiet && stream_.failed() && closed_) finished_.store(true, std::memory_order_release);
 }

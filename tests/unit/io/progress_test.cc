@@ -226,11 +226,12 @@ TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
   auto source = std::make_shared<EventSource>();
   ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
   ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
-  // One message wakes the helper, which then sees that somebody polls.
-  for (int i = 0; i < 100; ++i) progress.note_poll();
-  source->signal();
+  // A message wakes the helper, which then sees that somebody polls.
   const uint64_t end = now_ns() + 20 * kNsPerSecond;
-  while (progress.helper_armed() && now_ns() < end) progress.note_poll();
+  while (progress.helper_armed() && now_ns() < end) {
+    source->signal();
+    for (int i = 0; i < 1000 && progress.helper_armed(); ++i) progress.note_poll();
+  }
   ASSERT_FALSE(progress.helper_armed());
   // While polling goes on, messages come to the poller.
   int to_poller = 0;

@@ -35,7 +35,8 @@ class End(contextlib.ExitStack):
         self.mr = self.enter_context(MR(self.pd, BYTES, access))
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=4, max_recv_sge=4,
                     max_inline_data=64)
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap)
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap,
+                          sq_sig_all=0)
         attr = QPAttr(port_num=PORT)
         attr.qp_access_flags = access
         self.qp = self.enter_context(QP(self.pd, init, attr))

@@ -656,6 +656,9 @@ void* block_in_get_event(void* channel) {
 }
 
 TEST_F(RdmaCmNodeTest, AThreadInGetEventCanBeCancelled) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "ASan takes the stack of a cancelled thread for poisoned";
+#endif
   pthread_t thread;
   ASSERT_EQ(pthread_create(&thread, nullptr, block_in_get_event, &channel_), 0);
   usleep(20'000);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Connections made by ibv_modify_qp alone: both sides in any order, to oneself, many, and to nobody.
+// Connections made by ibv_modify_qp alone: both sides in any order, to oneself, many, and to
+// nobody.
 #include <cerrno>
 #include <chrono>
 #include <cstring>

@@ -135,7 +135,8 @@ TEST_F(Device, ClosesWithObjectsLeftAlive) {
   EXPECT_EQ(open_files(), before);
 }
 
-/// A forked child may give back what it has inherited, and start afresh; the parent notices nothing.
+/// A forked child may give back what it has inherited, and start afresh; the parent notices
+/// nothing.
 TEST_F(Device, ForkedChildStartsAfresh) {
   Pair pair(context());
   const pid_t child = fork();

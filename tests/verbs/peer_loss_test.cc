@@ -168,8 +168,7 @@ TEST_F(PeerLoss, KilledWhileWeRead) {
   End end(context(), 64 << 20);
   PeerProcess peer(end, "idle");
   Address target = peer.address();
-  for (int i = 0; i < 16; ++i)
-    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_READ, i, target, 0, 1 << 20), 0);
+  for (int i = 0; i < 16; ++i) ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_READ, i, target, 0, 1 << 20), 0);
   peer.kill_now();
   for (int i = 0; i < 16; ++i) {
     const auto wc = next_completion(end.cq.get());

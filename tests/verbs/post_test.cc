@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Posting: data arrives; what is wrong is refused with the right errno and bad_wr, and nothing behind
-// it is posted.
+// Posting: data arrives; what is wrong is refused with the right errno and bad_wr, and nothing
+// behind it is posted.
 #include <cerrno>
 #include <cstring>
 
@@ -93,11 +93,11 @@ TEST_F(Post, RefusedSendsNameTheRequest) {
   const Row rows[] = {
       {"unknown flag", [](auto& wr) { wr.send_flags |= 1u << 20; }, EINVAL},
       {"negative SGE count", [](auto& wr) { wr.num_sge = -5; }, EINVAL},
-      {"SGEs beyond the queue pair's", [&](auto& wr) { wr.sg_list = many, wr.num_sge = 5; }, EINVAL},
+      {"SGEs beyond the queue pair's", [&](auto& wr) { wr.sg_list = many, wr.num_sge = 5; },
+       EINVAL},
       {"SGEs beyond all", [&](auto& wr) { wr.sg_list = many, wr.num_sge = 40; }, EINVAL},
       {"SGEs without a list", [](auto& wr) { wr.sg_list = nullptr; }, EINVAL},
-      {"unknown opcode",
-       [](auto& wr) { std::memset(&wr.opcode, 0x11, sizeof wr.opcode); }, EINVAL},
+      {"unknown opcode", [](auto& wr) { std::memset(&wr.opcode, 0x11, sizeof wr.opcode); }, EINVAL},
       {"TSO", [](auto& wr) { wr.opcode = IBV_WR_TSO; }, EOPNOTSUPP},
       {"driver's own", [](auto& wr) { wr.opcode = IBV_WR_DRIVER1; }, EOPNOTSUPP},
       {"inline Read",
@@ -135,7 +135,8 @@ TEST_F(Post, RefusedReceivesNameTheRequest) {
   End end(context());
   ibv_sge sge = end.sge();
   ibv_sge many[5] = {};
-  ibv_recv_wr last = {3, nullptr, &sge, 1}, wrong = {2, &last, many, 5}, first = {1, &wrong, &sge, 1};
+  ibv_recv_wr last = {3, nullptr, &sge, 1}, wrong = {2, &last, many, 5},
+              first = {1, &wrong, &sge, 1};
   ibv_recv_wr* bad = nullptr;
   EXPECT_EQ(ibv_post_recv(end.qp.get(), &first, &bad), EINVAL);
   EXPECT_EQ(bad, &wrong);

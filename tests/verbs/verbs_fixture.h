@@ -100,7 +100,8 @@ std::optional<ibv_wc> next_completion(ibv_cq* cq, std::chrono::milliseconds limi
 /// among each other, so tests that have both in one CQ look at them like this.
 std::map<uint64_t, ibv_wc_status> next_completions(ibv_cq* cq, int count);
 /// Waits until `condition` holds; false when patience ends.
-bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
+bool wait_until(const std::function<bool()>& condition,
+                std::chrono::milliseconds limit = kPatience);
 /// True when `fd` becomes readable in time.
 bool readable(int fd, std::chrono::milliseconds limit = kPatience);
 /// Number of open files of this process.

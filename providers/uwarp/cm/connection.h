@@ -76,7 +76,10 @@ class Connection final : public Source {
   /// No owner calls any more (but one under way); the connection itself goes on.
   void drop_owner();
 
-  sockaddr_storage local_address() const { return local_; }
+  sockaddr_storage local_address() const {
+    const Lock lock(mutex_);
+    return local_;
+  }
   sockaddr_storage remote_address() const { return remote_; }
 
   // ---- For Endpoint.
@@ -165,11 +168,11 @@ class Connection final : public Source {
   std::shared_ptr<Endpoint> open_endpoint() const;
 
   Engine& engine_;
-  sockaddr_storage local_{};   // set before the object is shared, refined before connected
-  sockaddr_storage remote_{};
-  ConnectParameters request_parameters_;
+  sockaddr_storage remote_{};             // set before the object is shared
+  ConnectParameters request_parameters_;  // set before it is handed up
 
   mutable std::mutex mutex_;
+  sockaddr_storage local_{};
   Phase phase_ = Phase::kClosed;
   bool active_ = false;
   bool rendezvous_ = false;

@@ -99,7 +99,7 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (is_cm_mask(to, mask) && rendezvous_ == nullptr) cm_owned_ = true;
   if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
-    if (from == QpState::kReset) return to_init_locked();
+    if (from == QpState::kReset) return to_init(lock);
     if (from == QpState::kSqd && to == QpState::kRts) qp_.to_rts();
     return 0;
   }
@@ -110,7 +110,7 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   merge_attributes(attributes_, attributes, mask);
   if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
   if (from == to) return 0;
-  if (to == QpState::kInit) return to_init_locked();
+  if (to == QpState::kInit) return to_init(lock);
   if (to == QpState::kRtr) to_rtr(lock);
   if (to == QpState::kRts) to_rts(lock);
   return 0;
@@ -122,15 +122,18 @@ int Endpoint::check_address_locked(const QpAttributes& attributes, uint32_t mask
   return IpAddress::from_gid(attributes.dgid).is_any() ? EINVAL : 0;
 }
 
-int Endpoint::to_init_locked() {
-  // Whoever connects by itself can be called from now on; calls are held until RTR.
-  if (!cm_owned_) {
-    engine_.ensure_helper_thread();
-    if (int error = place_.port->listen()) return error;
-  }
+int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
   verbs_state_ = QpState::kInit;
   qp_.to_init();
-  return 0;
+  if (cm_owned_) return 0;
+  // Whoever connects by itself can be called from now on; calls are held until RTR.
+  lock.unlock();
+  engine_.ensure_helper_thread();
+  const int error = place_.port->listen();
+  if (error == 0) return 0;
+  lock.lock();
+  to_error_or_reset(lock, QpState::kReset);
+  return error;
 }
 
 RendezvousTerms Endpoint::terms_locked() const {

@@ -97,11 +97,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
 
   Endpoint(Engine& engine, const NetDevice& device, Engine::Place place, const QpConfig& config);
   QpState state_locked() const;
-  int modify_connected_locked(const QpAttributes& attributes, uint32_t mask, QpState from,
-                              QpState to);
   int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
   RendezvousTerms terms_locked() const;
-  int to_init_locked();
+  int to_init(std::unique_lock<std::mutex>& lock);
   void to_rtr(std::unique_lock<std::mutex>& lock);
   void to_rts(std::unique_lock<std::mutex>& lock);
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);

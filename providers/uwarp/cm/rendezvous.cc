@@ -263,10 +263,14 @@ void Rendezvous::dial_over_locked(Connection& connection) {
 
 void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
                                      std::span<const std::byte> private_data) {
-  if (const auto answer = RendezvousAnswer::decode(private_data))
-    log_event("rendezvous: call refused: %s", describe(answer->verdict));
+  const auto answer = RendezvousAnswer::decode(private_data);
+  if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
   const Lock lock(mutex_);
   dial_over_locked(connection);
+  if (answer && answer->verdict == RendezvousVerdict::kUnknownVersion) {
+    retry_ns_ = 0;  // it will not understand the next call either
+    update_deadline_locked();
+  }
 }
 
 void Rendezvous::connection_failed(Connection& connection, int status) {

@@ -159,8 +159,8 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
   const int error = resolve_locked(source, destination);
   // A netdev that is no device is told by an event, other failures by the command itself.
   if (error != 0 && error != ENODEV) return error;
-  const auto event = event_locked(
-      error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
+  const auto event =
+      event_locked(error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
   guard.unlock();
   push(event);
   return 0;

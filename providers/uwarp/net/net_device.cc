@@ -79,8 +79,8 @@ void refresh_locked(Published& state) {
 
 int open_changes_fd() {
   // Raw system calls: a preloaded socket() wrapper must not see the engine's own sockets.
-  const long fd = syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                          NETLINK_ROUTE);
+  const long fd =
+      syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
   if (fd < 0) return -1;
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
@@ -149,7 +149,8 @@ bool drain_net_changes() {
   bool any = false;
   char buffer[8192];
   for (;;) {
-    const long got = syscall(SYS_recvfrom, fd, buffer, sizeof buffer, MSG_DONTWAIT, nullptr, nullptr);
+    const long got =
+        syscall(SYS_recvfrom, fd, buffer, sizeof buffer, MSG_DONTWAIT, nullptr, nullptr);
     // ENOBUFS: notifications were lost, which means there were some.
     if (got > 0 || (got < 0 && errno == ENOBUFS)) {
       any = true;

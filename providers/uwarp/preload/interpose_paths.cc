@@ -17,6 +17,7 @@
 
 #include "preload/engine_link.h"
 #include "preload/fd_kinds.h"
+#include "preload/listing.h"
 #include "preload/paths.h"
 #include "preload/real.h"
 
@@ -74,8 +75,7 @@ int pass_stat(const char* path, struct stat* out) {
 
 int pass_lstat(const char* path, struct stat* out) {
   auto* function = real_lstat.get();
-  return function ? function(path, out)
-                  : kernel_fstatat(AT_FDCWD, path, out, AT_SYMLINK_NOFOLLOW);
+  return function ? function(path, out) : kernel_fstatat(AT_FDCWD, path, out, AT_SYMLINK_NOFOLLOW);
 }
 
 int pass_fstat(int fd, struct stat* out) {
@@ -217,7 +217,11 @@ const char* redirected(const char* path, Resolved& target) {
 
 [[gnu::noinline]] DIR* opendir_ours(const char* path) {
   Resolved target;
-  return real_opendir(redirected(path, target));
+  DIR* folder = real_opendir(redirected(path, target));
+  if (folder != nullptr && target.kind == PathKind::kFile && is_listing(target.below_root())) {
+    sort_listing(folder);
+  }
+  return folder;
 }
 
 [[gnu::noinline]] int scandir_ours(const char* path, dirent*** names, ScandirFilter* filter,
@@ -453,8 +457,8 @@ int scandir(const char* path, dirent*** names, ScandirFilter* filter, ScandirOrd
 int scandir64(const char* path, dirent64*** names, int (*filter)(const dirent64*),
               int (*order)(const dirent64**, const dirent64**)) {
   static_assert(sizeof(dirent) == sizeof(dirent64));
-  return scandir(path, reinterpret_cast<dirent***>(names),
-                 reinterpret_cast<ScandirFilter*>(filter), reinterpret_cast<ScandirOrder*>(order));
+  return scandir(path, reinterpret_cast<dirent***>(names), reinterpret_cast<ScandirFilter*>(filter),
+                 reinterpret_cast<ScandirOrder*>(order));
 }
 
 }  // extern "C"

@@ -28,6 +28,9 @@ struct Resolved {
 /// Cheap and async-signal-safe: false means that the path is certainly not ours.
 bool may_be_ours(const char* path);
 
+/// The folder whose opening starts a listing of devices; `below_root` as in Resolved.
+bool is_listing(const char* below_root);
+
 /// The full answer; loads the engine when the path is of RDMA. Keeps errno.
 void resolve(const char* path, Resolved& result);
 

@@ -16,8 +16,7 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       notifier(*this),
       queue(capacity, &notifier) {
   if (channel != nullptr)
-    events.emplace(std::move(channel),
-                   CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
+    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
 }
 
 ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector) {
@@ -55,11 +54,13 @@ int destroy_cq(ibv_cq* base) {
 }
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
-  if (count <= 0) [[unlikely]] return count == 0 ? 0 : -EINVAL;
+  if (count <= 0) [[unlikely]]
+    return count == 0 ? 0 : -EINVAL;
   VerbsCq& cq = VerbsCq::of(base);
   auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
   if (const int found = cq.queue.poll(out, count); found != 0) return found;
-  if (!cq.engine.alive()) [[unlikely]] return 0;
+  if (!cq.engine.alive()) [[unlikely]]
+    return 0;
   // Whoever polls an empty queue drives the sockets.
   cq.engine.poll(cq.queue);
   return cq.queue.poll(out, count);
@@ -67,7 +68,8 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
   VerbsCq& cq = VerbsCq::of(base);
-  if (!cq.engine.alive()) [[unlikely]] return ENODEV;
+  if (!cq.engine.alive()) [[unlikely]]
+    return ENODEV;
   cq.queue.arm(solicited_only != 0);
   cq.engine.expect_sleep();
   return 0;

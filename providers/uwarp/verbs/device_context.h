@@ -26,8 +26,8 @@ int completion_vector_count();
 
 class DeviceContext {
  public:
-  /// The engine's side of `context`, whose name says which netdev it is. Sets the tail, async_fd and
-  /// num_comp_vectors. 0; ENODEV, EMFILE, ENOMEM.
+  /// The engine's side of `context`, whose name says which netdev it is. Sets the tail, async_fd
+  /// and num_comp_vectors. 0; ENODEV, EMFILE, ENOMEM.
   static int open(ibv_context* context);
   /// The one that open() made.
   static DeviceContext& of(ibv_context* context) {

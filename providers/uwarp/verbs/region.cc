@@ -41,8 +41,8 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int fl
     if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0))
       return fail(error);
     auto mr = std::make_unique<VerbsMr>();
-    auto region = pd.device.engine().regions().add(pd.domain, address, length, first,
-                                                   access & kMeaningful);
+    auto region =
+        pd.device.engine().regions().add(pd.domain, address, length, first, access & kMeaningful);
     if (!region) return fail(region.error());
     mr->region = *region;
     mr->base.context = pd.context;

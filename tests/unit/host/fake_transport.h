@@ -77,8 +77,8 @@ class FakeTransport : public CmTransport {
     listener->owner = std::move(owner);
     return std::shared_ptr<CmListener>(listener);
   }
-  Result<std::shared_ptr<CmConnection>> connect(
-      ConnectRequest request, std::weak_ptr<CmConnectionOwner> owner) override {
+  Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                std::weak_ptr<CmConnectionOwner> owner) override {
     if (connect_error != 0) return Error{connect_error};
     connection = std::make_shared<FakeConnection>();
     connection->owner = std::move(owner);

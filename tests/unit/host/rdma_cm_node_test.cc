@@ -67,10 +67,10 @@ class Channel {
 
   uint32_t create(uint64_t uid = 1, uint16_t port_space = RDMA_PS_TCP) {
     rdma_ucm_create_id_resp response{};
-    EXPECT_EQ(command(RDMA_USER_CM_CMD_CREATE_ID,
-                      rdma_ucm_create_id{uid, address_of(response), port_space, 2, {}},
-                      sizeof response),
-              0);
+    EXPECT_EQ(
+        command(RDMA_USER_CM_CMD_CREATE_ID,
+                rdma_ucm_create_id{uid, address_of(response), port_space, 2, {}}, sizeof response),
+        0);
     return response.id;
   }
   /// Events reported, or a negative errno.
@@ -116,7 +116,8 @@ class Channel {
   }
   /// An errno, 0 with the event.
   int event(rdma_ucm_event_resp& out, bool may_block = false, size_t room = sizeof out) {
-    return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room, may_block);
+    return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room,
+                   may_block);
   }
   /// The type of the next event, -1 if there is none.
   int next_event() {
@@ -125,9 +126,9 @@ class Channel {
   }
   rdma_ucm_query_route_resp query_route(uint32_t id) {
     rdma_ucm_query_route_resp out{};
-    EXPECT_EQ(command(RDMA_USER_CM_CMD_QUERY_ROUTE, rdma_ucm_query{address_of(out), id, 0},
-                      sizeof out),
-              0);
+    EXPECT_EQ(
+        command(RDMA_USER_CM_CMD_QUERY_ROUTE, rdma_ucm_query{address_of(out), id, 0}, sizeof out),
+        0);
     return out;
   }
   bool readable() const {
@@ -585,10 +586,10 @@ TEST_F(RdmaCmNodeTest, MigrationTakesUndeliveredEventsAlong) {
   ASSERT_EQ(channel_.resolve_route(id), 0);
   rdma_ucm_migrate_resp response{};
   const auto migrate = [&](Channel& to, int from_fd, uint32_t number) {
-    return to.command(RDMA_USER_CM_CMD_MIGRATE_ID,
-                      rdma_ucm_migrate_id{address_of(response), number,
-                                          static_cast<uint32_t>(from_fd)},
-                      sizeof response);
+    return to.command(
+        RDMA_USER_CM_CMD_MIGRATE_ID,
+        rdma_ucm_migrate_id{address_of(response), number, static_cast<uint32_t>(from_fd)},
+        sizeof response);
   };
   EXPECT_EQ(migrate(other, 9999, id), EINVAL);
   EXPECT_EQ(migrate(other, channel_.fd(), 60000), ENOENT);

@@ -234,8 +234,9 @@ TEST(CounterFile, Names) {
   EXPECT_EQ(found.device, "uwarp_lo");
   EXPECT_EQ(found.name, "port_xmit_data");
   for (const char* path :
-       {"class/infiniband/uwarp_lo/ports/1/counters/", "class/infiniband/uwarp_lo/ports/1/counters/x",
-        "class/infiniband/uwarp_lo/node_guid", "class/infiniband_verbs/uverbs192/dev", "",
+       {"class/infiniband/uwarp_lo/ports/1/counters/",
+        "class/infiniband/uwarp_lo/ports/1/counters/x", "class/infiniband/uwarp_lo/node_guid",
+        "class/infiniband_verbs/uverbs192/dev", "",
         "class/infiniband/a/b/ports/1/counters/port_xmit_data"}) {
     EXPECT_TRUE(counter_file(path).name.empty()) << path;
   }

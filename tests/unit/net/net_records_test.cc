@@ -74,10 +74,10 @@ TEST(NetRecords, OptimisticAddressesAreUsable) {
 }
 
 TEST(NetRecords, GidOrder) {
-  const NetRecords records{{link(2, "eth0", 1)},
-                           {address(2, "fe80::1"), address(2, "2001:db8::1"),
-                            address(2, "10.0.0.2", IFA_F_SECONDARY), address(2, "10.0.0.1"),
-                            address(2, "fd00::1")}};
+  const NetRecords records{
+      {link(2, "eth0", 1)},
+      {address(2, "fe80::1"), address(2, "2001:db8::1"), address(2, "10.0.0.2", IFA_F_SECONDARY),
+       address(2, "10.0.0.1"), address(2, "fd00::1")}};
   const auto devices = build(records);
   ASSERT_EQ(devices.size(), 1u);
   Names gids;

@@ -21,7 +21,9 @@ std::string own_path() {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : std::string();
 }
 
-std::string preload_path() { return fs::path(own_path()).parent_path() / "../lib/libuwarp-preload.so"; }
+std::string preload_path() {
+  return fs::path(own_path()).parent_path() / "../lib/libuwarp-preload.so";
+}
 
 struct Outcome {
   int status;
@@ -58,8 +60,8 @@ class PreloadTest : public ::testing::Test {
 };
 
 TEST_F(PreloadTest, ProgramsSeeTheNodesAndTheTree) {
-  const Outcome outcome = under_preload(
-      own_path() + " --gtest_filter='Inside.*' --gtest_brief=1", "UWARP_TEST_INSIDE=1");
+  const Outcome outcome = under_preload(own_path() + " --gtest_filter='Inside.*' --gtest_brief=1",
+                                        "UWARP_TEST_INSIDE=1");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("PASSED"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("SKIPPED"), std::string::npos) << outcome.output;
@@ -82,9 +84,8 @@ TEST_F(PreloadTest, ShellsAndPipesWork) {
 }
 
 TEST_F(PreloadTest, ForeignSysfsPathNamesTheHost) {
-  const Outcome outcome =
-      under_preload("sh -c 'echo $UWARP_HOST_SYSFS; sh -c \"echo \\$UWARP_HOST_SYSFS\"'",
-                    "SYSFS_PATH=/made/up");
+  const Outcome outcome = under_preload(
+      "sh -c 'echo $UWARP_HOST_SYSFS; sh -c \"echo \\$UWARP_HOST_SYSFS\"'", "SYSFS_PATH=/made/up");
   EXPECT_EQ(outcome.output, "/made/up\n/made/up\n");
 }
 

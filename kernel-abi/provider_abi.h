@@ -164,8 +164,7 @@ struct OperationTable {
   AnyFunction slots[kMaxSlots + 13];  // 768 bytes; the largest family takes 664
 };
 
-// ---- verbs_context
-// --------------------------------------------------------------------------------
+// ---- verbs_context ------------------------------------------------------------------------------
 
 /// sizeof(verbs_context) by family; the library writes its own into the word before ibv_context.
 constexpr size_t context_size(Family family) {
@@ -188,8 +187,7 @@ static_assert(sizeof(ibv_context) == 328 && offsetof(ibv_context, cmd_fd) == 264
 static_assert(offsetof(ibv_context, async_fd) == 268);
 static_assert(context_offset(Family::kV36) == 320 && context_offset(Family::kV64) == 368);
 
-// ---- verbs_device and what enumeration hands over
-// --------------------------------------------------
+// ---- verbs_device and what enumeration hands over -----------------------------------------------
 
 /// Fields of verbs_sysfs_dev that a provider looks at (same offsets from v34 on).
 inline constexpr size_t kSysfsIbdevName = 112;  // char[64]
@@ -219,10 +217,9 @@ static_assert(sizeof(DeviceOperations) == 72);
 static_assert(offsetof(DeviceOperations, match_device) == 32);
 static_assert(offsetof(DeviceOperations, uninit_device) == 64);
 
-// ---- Functions that libibverbs exports to plug-ins
-// -------------------------------------------------- Bound with dlsym: their version node carries
-// the plug-in number, so a plug-in that is linked against one family could not be loaded by
-// another.
+// ---- Functions that libibverbs exports to plug-ins ----------------------------------------------
+// Bound with dlsym: their version node carries the plug-in number, so a plug-in that is linked
+// against one family could not be loaded by another.
 
 using RegisterDriver = void (*)(const DeviceOperations* operations);
 inline constexpr const char* kRegisterDriverNames[] = {

@@ -46,8 +46,7 @@ bool bind_symbol(Function& function, const char* name) {
   return function != nullptr;
 }
 
-// ---- Layout of the running library
-// ------------------------------------------------------------------
+// ---- Layout of the running library --------------------------------------------------------------
 
 /// What a context turned out to be.
 struct Layout {
@@ -120,8 +119,7 @@ OperationTable lay_out(Family family, const uwarp_verbs_table& verbs, AnyFunctio
   return table;
 }
 
-// ---- Driver
-// -----------------------------------------------------------------------------------------
+// ---- Driver -------------------------------------------------------------------------------------
 
 bool match_device(void* sysfs_device) {
   const char* name = static_cast<const char*>(sysfs_device) + kSysfsIbdevName;

@@ -138,6 +138,9 @@ TEST_F(Device, ClosesWithObjectsLeftAlive) {
 /// A forked child may give back what it has inherited, and start afresh; the parent notices
 /// nothing.
 TEST_F(Device, ForkedChildStartsAfresh) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";
+#endif
   Pair pair(context());
   const pid_t child = fork();
   ASSERT_GE(child, 0);

@@ -16,6 +16,10 @@ enum class PathKind {
   kRdmaCm,   ///< /dev/infiniband/rdma_cm
 };
 
+constexpr bool is_node(PathKind kind) {
+  return kind == PathKind::kUverbs || kind == PathKind::kRdmaCm;
+}
+
 struct Resolved {
   PathKind kind = PathKind::kForeign;
   int uverbs_number = 0;

@@ -98,6 +98,10 @@ TEST(Rendezvous, ReadsAndWritesBothWays) {
   EXPECT_EQ(a.wait_polling().status, WcStatus::kSuccess);
   ASSERT_EQ(a.post_rdma(SendOpcode::kRead, 2, 200'000, 50'000, b, 1000), 0);
   EXPECT_EQ(a.wait_polling().status, WcStatus::kSuccess);
+  // A receive at the target says that the Writes before it are in memory.
+  ASSERT_EQ(b.post_recv(3, 0, 0), 0);
+  ASSERT_EQ(a.post_send(4, 0, 0), 0);
+  EXPECT_EQ(b.wait_polling().status, WcStatus::kSuccess);
   EXPECT_EQ(std::memcmp(a.memory.data(), b.memory.data() + 1000, 200'000), 0);
   EXPECT_EQ(std::memcmp(a.memory.data(), a.memory.data() + 200'000, 50'000), 0);
 }

@@ -151,6 +151,12 @@ TEST_F(Inside, SysClassIsRedirected) {
   EXPECT_EQ(access("/sys/class/net", F_OK), 0);
 }
 
+TEST_F(Inside, ShellToolsListNodesAndFolders) {
+  // They also change folders and ask for extended attributes.
+  EXPECT_EQ(system("ls -l /sys/class/infiniband /dev/infiniband/rdma_cm > /dev/null"), 0);
+  EXPECT_EQ(system("cd /sys/class/infiniband && test -e uwarp_lo/node_guid"), 0);
+}
+
 TEST_F(Inside, CountersAreMadeWhenOpened) {
   std::ifstream file("/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data");
   uint64_t value = 1;

@@ -85,7 +85,10 @@ class Process:
 
     def succeed(self, seconds=None):
         status = self.wait(seconds)
-        assert status == 0, f"status {status}: {self}"
+        # rping's main thread destroys the event channel at its end while its other thread may be
+        # about to read it: then that one exits the process with 255. A kernel answers alike.
+        own_race = status == 255 and "rdma_get_cm_event: Bad file descriptor" in self.output
+        assert status == 0 or (own_race and self.command[0] == "rping"), f"status {status}: {self}"
         return self.output
 
     def reap(self):

@@ -20,15 +20,15 @@ RECEIVES = 8
 HELPERS = places.BUILD / "tests"
 
 # Tools whose survivor looks at a completion queue, an event or its TCP connection. ib_write_lat
-# only spins on memory: raw_watcher below stands for it.
+# only spins on memory: raw_watcher below stands for it. ib_send_bw -e is left out: on iWARP it waits
+# for credits in memory, and when its peer dies at a moment at which all its Sends have completed
+# (they complete when handed to TCP) no completion is left to wake it.
 LONG_RUNS = {
     "ibv_rc_pingpong": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", "10000000"],
     "ibv_rc_pingpong events": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}",
                                "-n", "10000000", "-e"],
     "ib_send_bw": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_send_bw cm": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
-    "ib_send_bw events": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F",
-                          "-n", "100000000", "-e"],
     "ib_send_lat": ["ib_send_lat", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw cm": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],

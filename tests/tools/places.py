@@ -7,6 +7,7 @@ its output kept in a file, and never outlives its test.
 """
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import shutil
@@ -22,6 +23,9 @@ UWARP_RUN = BUILD / "bin" / "uwarp-run"
 # Deadlines here are hang guards, far above what a run takes on an idle machine.
 GUARD_SECONDS = float(os.environ.get("UWARP_TEST_GUARD", "60"))
 POLL_SECONDS = 0.02
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 class Place:
@@ -47,6 +51,11 @@ class Link:
         return self.name
 
 
+def die_with_parent():
+    """For the child of a fork: a killed test run leaves no server behind."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Process:
     """A command in a process group of its own, with stdout and stderr in one file."""
 
@@ -60,7 +69,8 @@ class Process:
         full += self.command
         self._output = tempfile.TemporaryFile()
         self.child = subprocess.Popen(
-            full, stdin=stdin, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            full, stdin=stdin, stdout=self._output, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=die_with_parent
         )
         self.pid = self.child.pid
 
@@ -156,7 +166,7 @@ def can_unshare():
 
 
 class Namespaces:
-    """Two network namespaces joined by a veth pair, held alive by two sleeping processes.
+    """Two network namespaces joined by a veth pair, held alive by two waiting processes.
 
     Root makes them directly; everybody else inside a user namespace, where that is allowed.
     """
@@ -172,7 +182,8 @@ class Namespaces:
         self._wire()
 
     def _hold(self, command):
-        holder = subprocess.Popen(command + ["sh", "-c", "echo; exec sleep infinity"],
+        # It ends with the pipe, that is with this process however that ends.
+        holder = subprocess.Popen(command + ["sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, start_new_session=True)
         self.holders.append(holder)
         assert holder.stdout.readline() == b"\n", "cannot make a network namespace"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A connection in FPDU mode, and every way in which it ends.
+// A connection in FPDU mode: what it starts with, and what its stream reports.
 #include "cm/connection.h"
 
 #include <sys/epoll.h>
@@ -20,18 +20,12 @@
 namespace uwarp {
 namespace {
 
-/// How long we read away what a peer still sends after our FIN, so that no RST destroys a Terminate
-/// on its way; and how long disconnect() waits for a peer that takes nothing.
-constexpr uint64_t kCloseWaitNs = 5 * kNsPerSecond;
-/// Octets read away per turn.
-constexpr size_t kReadAwayBytes = size_t{1} << 20;
-
 /// Silence after which a peer is lost, if neither the queue pair nor UWARP_PEER_TIMEOUT_MS says
 /// anything (rdma_cm sets no timeout on iWARP).
 constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
-/// What a queue pair's own timeout is raised to. It is meant for a network that never loses packets;
-/// TCP needs some retransmissions of up to a second each before silence means anything, and the
-/// kernel also counts the time in which a live peer's window is closed.
+/// What a queue pair's own timeout is raised to. It is meant for a network that never loses
+/// packets; TCP needs some retransmissions of up to a second each before silence means anything,
+/// and the kernel also counts the time in which a live peer's window is closed.
 constexpr uint32_t kLeastPeerTimeoutMs = 5'000;
 
 /// ULPDU that fills one segment: length field, CRC and up to 3 octets of pad go off. RFC 5044 5.1.
@@ -66,7 +60,8 @@ Connection::~Connection() {
   socket_.close_gently();
 }
 
-// --- FPDU mode ------------------------------------------------------------------------------------
+// --- FPDU mode
+// ------------------------------------------------------------------------------------
 
 StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool initiator) const {
   StreamConfig config;
@@ -75,8 +70,8 @@ StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool ini
   config.ird = negotiated.ird;
   config.wait_for_first_fpdu = !initiator;
   config.silent_fin = rendezvous_;
-  // The private data of a rendezvous says who is there; an answer to the mark could meet a peer that
-  // has sent its one message and gone, and would be answered by RST.
+  // The private data of a rendezvous says who is there; an answer to the mark could meet a peer
+  // that has sent its one message and gone, and would be answered by RST.
   config.peer_is_uwarp = rendezvous_;
   config.answer_magic = !initiator && !rendezvous_;
   config.magic_stag = kPeerMagicStag;
@@ -268,233 +263,6 @@ void Connection::check_transmit_locked() {
   }
   leave_endpoint_locked();
   drain_locked();
-}
-
-int Connection::disconnect() {
-  Lock lock(mutex_);
-  if (phase_ != Phase::kOpen) return established_ ? 0 : EINVAL;
-  if (!established_) return EINVAL;
-  if (disconnecting_ || failing_) return 0;
-  disconnecting_ = true;
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
-  update_deadline_locked();
-  QueuePair& qp = endpoint_->qp();
-  // rdma_disconnect() has moved the queue pair to SQD before: what was posted goes out all the same.
-  if (qp.state() == QpState::kSqd) qp.to_rts();
-  endpoint_->stream().watch_transmit();
-  pump_due_ = true;
-  finish_later(lock);
-  return 0;
-}
-
-void Connection::endpoint_gone() {
-  Lock lock(mutex_);
-  if (phase_ == Phase::kOpen) {
-    tell_end_locked();
-    leave_endpoint_locked();
-    close_locked(Farewell::kGentle);
-  } else if (endpoint_ != nullptr) {
-    tell_locked(OwnerCall::kFailed, -ECONNABORTED);
-    leave_endpoint_locked();
-    close_locked(Farewell::kReset);
-  }
-  finish_later(lock);
-}
-
-void Connection::abort() {
-  const Lock lock(mutex_);
-  owner_.reset();
-  calls_.clear();
-  calls_due_.store(false);
-  if (phase_ == Phase::kOpen) {
-    const std::shared_ptr<Endpoint> endpoint = endpoint_;
-    leave_endpoint_locked();
-    if (!rendezvous_) endpoint->qp().to_error();
-  } else {
-    leave_endpoint_locked();
-  }
-  if (phase_ != Phase::kDraining) close_locked(Farewell::kReset);
-}
-
-void Connection::drop_owner() {
-  const Lock lock(mutex_);
-  owner_.reset();
-  calls_.clear();
-  calls_due_.store(false);
-}
-
-// --- The end --------------------------------------------------------------------------------------
-
-// Frees the queue pair. On return no thread moves bytes for it any more on our behalf.
-void Connection::leave_endpoint_locked() {
-  if (endpoint_ == nullptr) return;
-  if (phase_ == Phase::kOpen) endpoint_->close_stream();
-  endpoint_->release(*this);
-  std::shared_ptr<Endpoint> left;
-  const std::lock_guard guard(endpoint_lock_);
-  open_ = false;
-  left.swap(endpoint_);
-}
-
-// Our FIN goes out; whatever the peer still sends is read away until its own FIN, for some time.
-void Connection::drain_locked() {
-  hold_deadline_ns_ = 0;
-  phase_ = Phase::kDraining;
-  socket_.set_reset_on_close(false);
-  socket_.shutdown_write();
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
-  update_deadline_locked();
-  engine_.keep(shared());
-  read_away_locked();
-}
-
-void Connection::read_away_locked() {
-  const ssize_t count = socket_.discard(kReadAwayBytes);
-  if (count == -EAGAIN) return;
-  if (count > 0) return request_turn();
-  close_locked(Farewell::kGentle);
-}
-
-void Connection::unregister_locked() {
-  engine_.progress().remove(std::exchange(ticket_, 0));
-  engine_.progress().remove(std::exchange(loop_ticket_, 0));
-}
-
-void Connection::close_locked(Farewell farewell) {
-  if (phase_ == Phase::kDraining) engine_.let_go(*this);
-  phase_ = Phase::kClosed;
-  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = 0;
-  update_deadline_locked();
-  unregister_locked();
-  if (farewell == Farewell::kReset)
-    socket_.reset();
-  else
-    socket_.close_gently();
-  loop_.close();
-}
-
-// --- Deadlines, calls and turns -------------------------------------------------------------------
-
-void Connection::update_deadline_locked() {
-  uint64_t earliest = 0;
-  for (const uint64_t deadline : {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_})
-    if (deadline != 0 && (earliest == 0 || deadline < earliest)) earliest = deadline;
-  engine_.progress().set_deadline(*this, earliest);
-}
-
-void Connection::deadline_passed() {
-  std::shared_ptr<Endpoint> expired;
-  Lock lock(mutex_);
-  const uint64_t now = now_ns();
-  const auto passed = [now](uint64_t& deadline) {
-    return deadline != 0 && deadline <= now && (deadline = 0, true);
-  };
-  if (passed(hold_deadline_ns_) && phase_ == Phase::kOpen) expired = endpoint_;
-  if (passed(startup_deadline_ns_)) {
-    log_event("connection: start-up timed out");
-    if (phase_ == Phase::kOpen)
-      stream_ended_locked(StreamEnd::kTimeout);  // the RTR has not come
-    else
-      connect_failed_locked(ETIMEDOUT);
-  }
-  if (passed(close_deadline_ns_) && phase_ == Phase::kOpen) {
-    // The peer takes nothing any more.
-    if (!failing_) (void)endpoint_->qp().end_stream(StreamEnd::kLocalClose);
-    tell_end_locked();
-    leave_endpoint_locked();
-    close_locked(Farewell::kReset);
-  } else if (phase_ == Phase::kDraining && close_deadline_ns_ == 0) {
-    close_locked(Farewell::kReset);
-  }
-  update_deadline_locked();
-  finish(lock);
-  if (expired != nullptr) expired->stream().expire();
-}
-
-void Connection::request_turn() { engine_.progress().revisit(*this); }
-
-std::shared_ptr<Endpoint> Connection::open_endpoint() const {
-  const std::lock_guard guard(endpoint_lock_);
-  return open_ ? endpoint_ : nullptr;
-}
-
-bool Connection::ready(uint32_t events) {
-  if (const auto endpoint = open_endpoint()) {
-    endpoint->stream().on_edge(events);
-    if (!calls_due_.load()) return false;
-  }
-  Lock lock(mutex_);
-  if (phase_ == Phase::kDraining) {
-    read_away_locked();
-  } else if (phase_ != Phase::kOpen && phase_ != Phase::kClosed) {
-    start_up_locked(events);
-  } else if (phase_ == Phase::kOpen && events != 0) {
-    pump_due_ = true;  // it became open while this edge waited for the lock
-  }
-  finish(lock);
-  return false;
-}
-
-void Connection::tell_locked(OwnerCall::Kind kind, int status, ConnectParameters peer) {
-  if (owner_.expired()) return;
-  calls_.push_back({kind, status, std::move(peer)});
-  calls_due_.store(true);
-}
-
-void Connection::tell_end_locked() {
-  if (std::exchange(end_told_, true)) return;
-  if (established_)
-    tell_locked(OwnerCall::kEnded);
-  else
-    tell_locked(OwnerCall::kFailed, -ECONNRESET);
-}
-
-void Connection::finish_later(Lock& lock) {
-  const bool later = pump_due_ || !calls_.empty();
-  lock.unlock();
-  if (!later) return;
-  if (engine_.progress().helper_running()) return request_turn();
-  lock.lock();
-  finish(lock);
-}
-
-void Connection::finish(Lock& lock) {
-  std::shared_ptr<Listener> listener;
-  if (phase_ != Phase::kReadingRequest && !listener_.expired()) {
-    listener = listener_.lock();
-    listener_.reset();
-  }
-  const bool complete = phase_ == Phase::kRequested;
-  std::shared_ptr<Endpoint> pumped;
-  if (std::exchange(pump_due_, false) && phase_ == Phase::kOpen) pumped = endpoint_;
-  while (!calling_ && !calls_.empty()) {
-    const std::shared_ptr<ConnectionOwner> owner = owner_.lock();
-    const OwnerCall call = std::move(calls_.front());
-    calls_.pop_front();
-    calls_due_.store(!calls_.empty());
-    if (owner == nullptr) continue;
-    calling_ = true;
-    lock.unlock();
-    switch (call.kind) {
-      case OwnerCall::kEstablished:
-        owner->connection_established(*this, call.peer);
-        break;
-      case OwnerCall::kRejected:
-        owner->connection_rejected(*this, call.status, call.peer.private_data);
-        break;
-      case OwnerCall::kFailed:
-        owner->connection_failed(*this, call.status);
-        break;
-      case OwnerCall::kEnded:
-        owner->connection_ended(*this);
-        break;
-    }
-    lock.lock();
-    calling_ = false;
-  }
-  lock.unlock();
-  if (listener != nullptr) listener->half_open_done(shared(), complete);
-  if (pumped != nullptr) pumped->stream().on_edge(0);
 }
 
 }  // namespace uwarp

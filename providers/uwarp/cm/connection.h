@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // One TCP connection from MPA start-up to its end. The only meeting point of a socket and a queue
-// pair: carries the start-up handshake, then lets the Stream of an Endpoint pump, and settles how it
-// ends. RFC 5044 7, RFC 6581, RFC 5040 5.4.
+// pair: carries the start-up handshake, then lets the Stream of an Endpoint pump, and settles how
+// it ends. RFC 5044 7, RFC 6581, RFC 5040 5.4.
 //
-// connection.cc has the life in FPDU mode and the end, connection_startup.cc what comes before.
+// connection_startup.cc has what comes before FPDU mode, connection.cc the life in it,
+// connection_end.cc the rest.
 #pragma once
 
 #include <sys/socket.h>
@@ -38,8 +39,8 @@ class Connection final : public Source {
     sockaddr_storage local{};        // used when not bound; family AF_UNSPEC: kernel's choice
     sockaddr_storage remote{};
     int tos = -1;
-    uint32_t timeout_ms = 0;         // 0: settings
-    bool rendezvous = false;         // made without rdma_cm: no fall-back, FIN is silent
+    uint32_t timeout_ms = 0;  // 0: settings
+    bool rendezvous = false;  // made without rdma_cm: no fall-back, FIN is silent
   };
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
   /// wrong state, private data too long), EADDRNOTAVAIL, ENOMEM, EMFILE... ; all later ones come
@@ -51,10 +52,9 @@ class Connection final : public Source {
                                                      ConnectParameters parameters,
                                                      std::weak_ptr<ConnectionOwner> owner);
   /// A queue pair connected to itself: what it sends comes back to it. Errors: EINVAL, EMFILE...
-  static Result<std::shared_ptr<Connection>> connect_to_itself(Engine& engine,
-                                                               std::shared_ptr<Endpoint> endpoint,
-                                                               uint16_t depth,
-                                                               std::weak_ptr<ConnectionOwner> owner);
+  static Result<std::shared_ptr<Connection>> connect_to_itself(
+      Engine& engine, std::shared_ptr<Endpoint> endpoint, uint16_t depth,
+      std::weak_ptr<ConnectionOwner> owner);
   ~Connection() override;
 
   /// Passive: what the peer asked for (depths swapped for direct use in accept). Does not change.
@@ -66,8 +66,9 @@ class Connection final : public Source {
              std::weak_ptr<ConnectionOwner> owner, bool rendezvous = false);
   /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
   int reject(std::span<const std::byte> private_data);
-  /// Orderly end: what was posted goes out, then FIN (RFC 5044 7.2); the queue pair goes to ERR with
-  /// flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never established.
+  /// Orderly end: what was posted goes out, then FIN (RFC 5044 7.2); the queue pair goes to ERR
+  /// with flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never
+  /// established.
   int disconnect();
   /// Ends at once (RST), in any state, without owner calls after it returned (but one under way).
   void abort();
@@ -122,6 +123,9 @@ class Connection final : public Source {
     ConnectParameters peer;
   };
   using Lock = std::unique_lock<std::mutex>;
+  /// How long we read away what a peer still sends after our FIN, so that no RST destroys a
+  /// Terminate on its way; and how long disconnect() waits for a peer that takes nothing.
+  static constexpr uint64_t kCloseWaitNs = 5'000'000'000;
 
   Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner);
 
@@ -158,8 +162,8 @@ class Connection final : public Source {
   void unregister_locked();
   void tell_locked(OwnerCall::Kind kind, int status = 0, ConnectParameters peer = {});
   void tell_end_locked();
-  /// What mutex_ has kept from being done: pumping, and the owner's calls, one at a time. Call last;
-  /// gives the lock up.
+  /// What mutex_ has kept from being done: pumping, and the owner's calls, one at a time. Call
+  /// last; gives the lock up.
   void finish(Lock& lock);
   /// The same on behalf of the owner or of verbs, who may hold locks of their own: the calls are
   /// left to whoever progresses.
@@ -176,16 +180,16 @@ class Connection final : public Source {
   Phase phase_ = Phase::kClosed;
   bool active_ = false;
   bool rendezvous_ = false;
-  bool established_ = false;      // the owner has been told
+  bool established_ = false;  // the owner has been told
   bool end_told_ = false;
-  bool disconnecting_ = false;    // disconnect(): waiting until all that was posted has gone
-  bool failing_ = false;          // flushed; waiting until the Terminate has gone
-  bool peer_to_peer_ = false;     // passive: ESTABLISHED waits for the RTR
+  bool disconnecting_ = false;  // disconnect(): waiting until all that was posted has gone
+  bool failing_ = false;        // flushed; waiting until the Terminate has gone
+  bool peer_to_peer_ = false;   // passive: ESTABLISHED waits for the RTR
   bool first_fpdu_seen_ = false;
-  bool peer_left_ = false;        // kRequested: FIN, RST or octets out of turn
+  bool peer_left_ = false;  // kRequested: FIN, RST or octets out of turn
   int peer_left_error_ = 0;
   TcpSocket socket_;
-  TcpSocket loop_;                // connected to itself: where we send
+  TcpSocket loop_;  // connected to itself: where we send
   Progress::Ticket ticket_ = 0;
   Progress::Ticket loop_ticket_ = 0;
   ConnectOptions options_;
@@ -207,7 +211,7 @@ class Connection final : public Source {
   // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
   mutable SpinLock endpoint_lock_;  // leaf
   std::shared_ptr<Endpoint> endpoint_;
-  bool open_ = false;               // phase_ is kOpen
+  bool open_ = false;  // phase_ is kOpen
 };
 
 }  // namespace uwarp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection tells its owner (the rdma_cm side of host/, or the rendezvous), and what the two
-// say to each other about depths and private data. RFC 5044 7, RFC 6581.
+// What a connection tells its owner (the rdma_cm side of host/, or the rendezvous), and what the
+// two say to each other about depths and private data. RFC 5044 7, RFC 6581.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,8 +15,8 @@ namespace uwarp {
 
 /// Connection parameters as rdma_cm names them, from the point of view of who uses them.
 struct ConnectParameters {
-  uint16_t responder_resources = 0;  // Reads and atomics that we take (IRD)
-  uint16_t initiator_depth = 0;      // Reads and atomics that we issue (ORD)
+  uint16_t responder_resources = 0;     // Reads and atomics that we take (IRD)
+  uint16_t initiator_depth = 0;         // Reads and atomics that we issue (ORD)
   std::vector<std::byte> private_data;  // the application's octets, without the enhanced word
 };
 

@@ -33,7 +33,8 @@ bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET
 
 }  // namespace
 
-// --- Active ---------------------------------------------------------------------------------------
+// --- Active
+// ---------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
                                                         std::shared_ptr<Endpoint> endpoint,
@@ -59,9 +60,8 @@ Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
   connection->options_ = std::move(options);
   connection->endpoint_ = std::move(endpoint);
   if (settings().mpa_revision < 2) connection->attempt_ = Attempt::kRevision1;
-  const uint32_t timeout_ms = connection->options_.timeout_ms != 0
-                                  ? connection->options_.timeout_ms
-                                  : settings().connect_timeout_ms;
+  const uint32_t timeout_ms = connection->options_.timeout_ms != 0 ? connection->options_.timeout_ms
+                                                                   : settings().connect_timeout_ms;
   connection->startup_deadline_ns_ = now_ns() + timeout_ms * kNsPerMs;
   const int error = connection->start_attempt_locked(std::move(bound));
   if (error != 0) {
@@ -215,7 +215,8 @@ bool Connection::abandon_before_request() {
   return true;
 }
 
-// --- Passive --------------------------------------------------------------------------------------
+// --- Passive
+// --------------------------------------------------------------------------------------
 
 std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socket,
                                                  std::weak_ptr<Listener> listener) {
@@ -333,7 +334,8 @@ int Connection::reject(std::span<const std::byte> private_data) {
   return 0;
 }
 
-// --- Both -----------------------------------------------------------------------------------------
+// --- Both
+// -----------------------------------------------------------------------------------------
 
 void Connection::start_up_locked(uint32_t events) {
   if (phase_ == Phase::kConnecting && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)

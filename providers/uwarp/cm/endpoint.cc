@@ -54,7 +54,8 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevi
   return endpoint;
 }
 
-// --- States ---------------------------------------------------------------------------------------
+// --- States
+// ---------------------------------------------------------------------------------------
 
 // The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
 // pair is where it has been moved to.
@@ -250,7 +251,8 @@ void Endpoint::pump_unconnected() {
     rendezvous->work_waiting();
 }
 
-// --- For Connection -------------------------------------------------------------------------------
+// --- For Connection
+// -------------------------------------------------------------------------------
 
 int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvous) {
   const std::lock_guard guard(mutex_);
@@ -297,8 +299,7 @@ void Endpoint::close_stream() {
 
 uint32_t Endpoint::peer_timeout_ms() const {
   const std::lock_guard guard(mutex_);
-  const uint64_t total_ns =
-      ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  const uint64_t total_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
   return static_cast<uint32_t>(std::min<uint64_t>(total_ns / kNsPerMs, UINT32_MAX));
 }
 

@@ -43,8 +43,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
   QpAttributes attributes() const;
-  /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are the
-  /// connection's business. connect() and accept() do this by themselves.
+  /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are
+  /// the connection's business. connect() and accept() do this by themselves.
   void mark_cm_owned();
 
   /// Hot path: post; transmission follows by pump().
@@ -118,10 +118,10 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
   bool cm_owned_ = false;
   bool destroyed_ = false;
-  uint16_t peer_depth_ = 0;                // ORD that the peer's IRD allows
+  uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::vector<HeldCall> held_;             // calls below RTR
+  std::vector<HeldCall> held_;  // calls below RTR
 };
 
 }  // namespace uwarp

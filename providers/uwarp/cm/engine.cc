@@ -3,6 +3,7 @@
 #include "cm/engine.h"
 
 #include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The running streams behind one completion queue: what ibv_poll_cq drives in place. Few streams are
-// read directly, without asking epoll; of many only those that were busy lately.
+// The running streams behind one completion queue: what ibv_poll_cq drives in place. Few streams
+// are read directly, without asking epoll; of many only those that were busy lately.
 #pragma once
 
 #include <atomic>

@@ -55,7 +55,7 @@ struct QpAttributes {
   uint8_t timeout = 0;
   uint8_t retry_count = 0;
   uint8_t rnr_retry = 0;
-  bool has_address = false;   // an address vector was given
+  bool has_address = false;  // an address vector was given
   uint8_t dgid[16] = {};
   uint8_t sgid_index = 0;
   uint8_t traffic_class = 0;

@@ -27,8 +27,8 @@ constexpr uint64_t kLeastTimeoutNs = 2 * kNsPerSecond;
 constexpr size_t kMaxHeldCalls = 4;
 
 IpAddress address_of(const sockaddr_storage& address) {
-  const auto parsed = IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address),
-                                               sizeof address);
+  const auto parsed =
+      IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address), sizeof address);
   return parsed.value_or(IpAddress{});
 }
 
@@ -45,7 +45,8 @@ Rendezvous::Rendezvous(Engine& engine, std::weak_ptr<Endpoint> endpoint,
                        const RendezvousTerms& terms)
     : engine_(engine), endpoint_(std::move(endpoint)), terms_(terms) {}
 
-// --- Answering ------------------------------------------------------------------------------------
+// --- Answering
+// ------------------------------------------------------------------------------------
 
 bool Rendezvous::is_own_call_kept() const {
   return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
@@ -55,12 +56,13 @@ bool Rendezvous::is_own_call_kept() const {
 RendezvousVerdict Rendezvous::judge_locked(const Connection& request,
                                            const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
-  const bool expected = address_of(request.remote_address()).bytes() ==
-                            terms_.peer_address.bytes() &&
-                        call.source == terms_.peer && call.psn == terms_.rq_psn;
+  const bool expected =
+      address_of(request.remote_address()).bytes() == terms_.peer_address.bytes() &&
+      call.source == terms_.peer && call.psn == terms_.rq_psn;
   if (!expected) return RendezvousVerdict::kNotExpected;
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
-  // The peer does the same comparison with the same numbers and keeps our call, once it has seen it.
+  // The peer does the same comparison with the same numbers and keeps our call, once it has seen
+  // it.
   if (dial_ != nullptr && is_own_call_kept() && !dial_->abandon_before_request())
     return RendezvousVerdict::kCollision;
   return RendezvousVerdict::kAccepted;
@@ -108,7 +110,8 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
   lock.unlock();
 }
 
-// --- Dialing --------------------------------------------------------------------------------------
+// --- Dialing
+// --------------------------------------------------------------------------------------
 
 void Rendezvous::dial(const RendezvousTerms& terms) {
   Lock lock(mutex_);
@@ -226,7 +229,8 @@ void Rendezvous::stop() {
   for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
 }
 
-// --- What became of a call ------------------------------------------------------------------------
+// --- What became of a call
+// ------------------------------------------------------------------------
 
 void Rendezvous::connection_established(Connection& connection, const ConnectParameters&) {
   const Lock lock(mutex_);

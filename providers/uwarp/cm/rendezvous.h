@@ -30,7 +30,7 @@ struct RendezvousTerms {
   Qpn peer;
   uint32_t sq_psn = 0;
   uint32_t rq_psn = 0;
-  uint16_t ord = 0;         // from RTS on
+  uint16_t ord = 0;  // from RTS on
   uint16_t ird = 0;
   uint64_t timeout_ns = 0;  // how long a request waits for the connection; 0: for ever
   int traffic_class = -1;
@@ -86,17 +86,17 @@ class Rendezvous final : public Source, public ConnectionOwner {
 
   std::mutex mutex_;
   RendezvousTerms terms_;
-  bool dialing_ = false;   // RTS was reached
+  bool dialing_ = false;  // RTS was reached
   bool stopped_ = false;
-  bool starting_ = false;  // place_call() is under way without the mutex
-  Connection* settled_ = nullptr;      // the call being placed is over before it was known here
-  std::shared_ptr<Connection> dial_;   // our call
-  std::shared_ptr<Connection> kept_;   // the connection: accepted, or our call answered
-  bool connected_ = false;             // ... and established
-  std::vector<HeldCall> held_;         // came while starting_
-  uint64_t retry_ns_ = 0;              // when to dial again; 0: not
-  uint64_t give_up_ns_ = 0;            // when waiting requests fail; 0: none waits
-  uint64_t pause_ns_ = 0;              // length of the last pause between two calls
+  bool starting_ = false;             // place_call() is under way without the mutex
+  Connection* settled_ = nullptr;     // the call being placed is over before it was known here
+  std::shared_ptr<Connection> dial_;  // our call
+  std::shared_ptr<Connection> kept_;  // the connection: accepted, or our call answered
+  bool connected_ = false;            // ... and established
+  std::vector<HeldCall> held_;        // came while starting_
+  uint64_t retry_ns_ = 0;             // when to dial again; 0: not
+  uint64_t give_up_ns_ = 0;           // when waiting requests fail; 0: none waits
+  uint64_t pause_ns_ = 0;             // length of the last pause between two calls
 };
 
 }  // namespace uwarp

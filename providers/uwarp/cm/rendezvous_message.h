@@ -34,11 +34,11 @@ struct RendezvousCall {
 enum class RendezvousVerdict : uint8_t {
   kAccepted = 0,
   kUnknownVersion = 1,
-  kNoSuchQp = 2,   // also: a queue pair that rdma_cm uses, or one in ERR
+  kNoSuchQp = 2,     // also: a queue pair that rdma_cm uses, or one in ERR
   kNotExpected = 3,  // address, number or PSN is not what the target was told to expect
-  kBusy = 4,       // connected already
-  kCollision = 5,  // the target's own call is the one to be kept
-  kTooMany = 6,    // more calls are held than there is room for
+  kBusy = 4,         // connected already
+  kCollision = 5,    // the target's own call is the one to be kept
+  kTooMany = 6,      // more calls are held than there is room for
 };
 
 /// The answerer's word, in the Reply.

@@ -22,8 +22,7 @@ constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
 thread_local StagingPointer thread_staging;
 
 StagingPointer& ensure_staging() {
-  if (thread_staging == nullptr)
-    thread_staging = std::make_unique_for_overwrite<StagingBuffer>();
+  if (thread_staging == nullptr) thread_staging = std::make_unique_for_overwrite<StagingBuffer>();
   return thread_staging;
 }
 
@@ -84,7 +83,8 @@ void Stream::name_connection(StreamNotice& notice) {
   if (notice.connection == nullptr) notice.connection = connection_->shared();
 }
 
-// --- Transmit -------------------------------------------------------------------------------------
+// --- Transmit
+// -------------------------------------------------------------------------------------
 
 void Stream::transmit(size_t budget_bytes) {
   StreamNotice notice;
@@ -128,7 +128,8 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
     name_connection(notice);
 }
 
-// --- Receive --------------------------------------------------------------------------------------
+// --- Receive
+// --------------------------------------------------------------------------------------
 
 bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll) {
   bool progressed = false;
@@ -176,8 +177,7 @@ void Stream::resume() {
   {
     const std::lock_guard lock(qp_.receive_lock());
     if (in_ == nullptr || !qp_.receive_held()) return;
-    const bool stopped =
-        take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
+    const bool stopped = take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
     bool progressed = false;
     if (!stopped && receive_locked(kTurnBytes, progressed, answer, notice) == Turn::kMore)
       connection_->request_turn();

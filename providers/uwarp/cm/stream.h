@@ -50,8 +50,8 @@ class Stream {
   /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
   /// goes on for this one too).
   void transmit(size_t budget_bytes = kPostBytes);
-  /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed to
-  /// its connection after the caller's own locks are released.
+  /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
+  /// to its connection after the caller's own locks are released.
   bool receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is told only once.
   void on_edge(uint32_t events);
@@ -93,7 +93,7 @@ class Stream {
   std::atomic<bool> missed_edge_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
-  std::atomic<bool> ended_{false};      // the end of the receive direction has been reported
+  std::atomic<bool> ended_{false};  // the end of the receive direction has been reported
 };
 
 }  // namespace uwarp

@@ -57,7 +57,8 @@ void observe_engine_fds(const EngineFdObserver* observer) {
 int engine_fd_floor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  // FD_SETSIZE is 1024; half of the room must be left above the floor, or the engine runs dry first.
+  // FD_SETSIZE is 1024; half of the room must be left above the floor, or the engine runs dry
+  // first.
   if (limit.rlim_cur >= 4096) return 1024;
   return limit.rlim_cur >= 256 ? static_cast<int>(limit.rlim_cur / 2) : 0;
 }

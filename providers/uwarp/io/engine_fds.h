@@ -16,7 +16,8 @@ struct EngineFdObserver {
 void observe_engine_fds(const EngineFdObserver* observer);
 
 /// Takes `fd` over as an engine fd and moves it out of the application's way: to a number from
-/// engine_fd_floor() on if one is free. Returns the fd to use from now on. Negative: returned as is.
+/// engine_fd_floor() on if one is free. Returns the fd to use from now on. Negative: returned as
+/// is.
 int adopt_engine_fd(int fd);
 /// The fd is about to be closed or given away.
 void forget_engine_fd(int fd);

@@ -57,7 +57,8 @@ void pin_library() {
 
 Progress::Progress() {
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
-  wake_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
+  wake_fd_ =
+      adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
   if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
     log_event("progress: no epoll set, errno %d", errno);
@@ -69,7 +70,8 @@ Progress::~Progress() {
   close_engine_fd(epoll_fd_);
 }
 
-// --- Registration ---------------------------------------------------------------------------------
+// --- Registration
+// ---------------------------------------------------------------------------------
 
 Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) {
   Ticket ticket;
@@ -123,7 +125,8 @@ void Progress::revisit(Source& source) {
   if (armed_.load() && sleeping_until_ns_.load() != 0) wake_helper();
 }
 
-// --- Serving --------------------------------------------------------------------------------------
+// --- Serving
+// --------------------------------------------------------------------------------------
 
 void Progress::serve(const epoll_event* events, int count) {
   std::shared_ptr<Source> sources[kEventsPerTurn];
@@ -182,7 +185,8 @@ bool Progress::pass() {
   return true;
 }
 
-// --- Helper thread --------------------------------------------------------------------------------
+// --- Helper thread
+// --------------------------------------------------------------------------------
 
 void Progress::wake_helper() {
   if (helper_of == this) return;  // it looks at everything before it sleeps

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that poll
-// drive the sockets themselves and the helper is disarmed meanwhile; when they stop it takes over
-// within kTakeOverNs. Knows nothing of what its sources are.
+// Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that
+// poll drive the sockets themselves and the helper is disarmed meanwhile; when they stop it takes
+// over within kTakeOverNs. Knows nothing of what its sources are.
 //
 // docs/ownership.md has the discipline for sources and the order of locks.
 #pragma once
@@ -29,12 +29,12 @@ class Progress {
 
   /// Bound of the time in which the helper thread notices that nobody polls any more.
   static constexpr uint64_t kTakeOverNs = 1'000'000;
-  /// "Somebody polls": at least this many polls on an empty completion queue since the helper looked
-  /// last, and since anybody announced to sleep, ...
+  /// "Somebody polls": at least this many polls on an empty completion queue since the helper
+  /// looked last, and since anybody announced to sleep, ...
   static constexpr uint32_t kPollsThatDisarm = 4;
   /// ... with this time between them at most, on average. A polling loop takes about half a
-  /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than this
-  /// is served better by the helper.
+  /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than
+  /// this is served better by the helper.
   static constexpr uint64_t kSlowestPollNs = 50'000;
 
   Progress();

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <string>
 
 #include "base/settings.h"
 #include "io/engine_fds.h"
@@ -228,10 +228,9 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
 }
 
 void TcpSocket::choose_congestion_control(const sockaddr_storage& peer) {
-  const std::string& chosen = settings().congestion;
-  const char* name = !chosen.empty() ? chosen.c_str() : is_local_address(peer) ? "reno" : nullptr;
-  if (name == nullptr) return;
-  (void)status_of(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name, std::strlen(name));
+  const std::string& name = settings().congestion;
+  if (name.empty() || !is_local_address(peer)) return;
+  (void)status_of(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size());
 }
 
 uint32_t TcpSocket::segment_bytes() const {

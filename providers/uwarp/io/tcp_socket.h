@@ -74,8 +74,8 @@ class TcpSocket {
   /// Closes with RST.
   void reset();
 
-  /// For the exit handler, on any fd: where set_reset_on_close() is on, does what close_gently() does
-  /// but for the close itself, which the kernel is about to do.
+  /// For the exit handler, on any fd: where set_reset_on_close() is on, does what close_gently()
+  /// does but for the close itself, which the kernel is about to do.
   static void end_in_order(int fd);
 
   void set_reuse_address(bool on);
@@ -89,8 +89,8 @@ class TcpSocket {
   void set_user_timeout(uint32_t timeout_ms);
   /// ... and on an idle connection about `timeout_ms` after the last sign of life.
   void set_keepalive(uint32_t timeout_ms);
-  /// Chooses the congestion control for this peer: UWARP_CONGESTION, else reno inside this host,
-  /// where pacing (bbr) costs most of the bandwidth. Call when the peer is known.
+  /// For a peer inside this host takes the congestion control of UWARP_CONGESTION (reno): pacing,
+  /// as bbr does it, costs most of the bandwidth there. Remote peers get the system's.
   void choose_congestion_control(const sockaddr_storage& peer);
   /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
   uint32_t segment_bytes() const;

@@ -102,8 +102,8 @@ TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   EXPECT_EQ(port_of(server->local_address()), port_of(listener->local_address()));
   EXPECT_EQ(client_owner->established, 0);
   ASSERT_EQ(server->accept(passive.endpoint, parameters(longest, 2), server_owner), 0);
-  ASSERT_TRUE(eventually(
-      [&] { return client_owner->established == 1 && server_owner->established == 1; }));
+  ASSERT_TRUE(
+      eventually([&] { return client_owner->established == 1 && server_owner->established == 1; }));
   EXPECT_EQ(client_owner->parameters().private_data, octets_of(longest));
   EXPECT_EQ(client_owner->parameters().responder_resources, 2) << "own ORD, cut to the peer's IRD";
   EXPECT_EQ(active.state(), QpState::kRts);
@@ -200,8 +200,8 @@ TEST_F(ConnectedPair, NobodyListens) {
   listener->close();
   Connection::ConnectOptions options;
   options.remote = where;
-  auto made =
-      Connection::connect(engine(), active.endpoint, std::move(options), parameters(), client_owner);
+  auto made = Connection::connect(engine(), active.endpoint, std::move(options), parameters(),
+                                  client_owner);
   ASSERT_TRUE(made.ok());
   ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
   EXPECT_EQ(client_owner->status, -ECONNREFUSED);
@@ -291,8 +291,7 @@ TEST_F(ConnectedPair, PostingPollingAndEndingAtTheSameTime) {
   const auto poll = [&](Node& node) {
     WorkCompletion done;
     while (!stop)
-      if (node.poll(done) && done.status == WcStatus::kSuccess &&
-          done.opcode == WcOpcode::kRecv)
+      if (node.poll(done) && done.status == WcStatus::kSuccess && done.opcode == WcOpcode::kRecv)
         (void)node.post_recv(done.wr_id, 0, 2048);
   };
   std::thread first([&] { poll(passive); });
@@ -310,7 +309,8 @@ TEST_F(ConnectedPair, PostingPollingAndEndingAtTheSameTime) {
   third.join();
 }
 
-// --- Hand-made peers ------------------------------------------------------------------------------
+// --- Hand-made peers
+// ------------------------------------------------------------------------------
 
 /// A blocking socket with a hang guard.
 class Plain {
@@ -393,8 +393,8 @@ class HandMadeInitiator : public ConnectedPair {
 
 TEST_F(HandMadeInitiator, GarbageAndWrongFramesAreClosed) {
   for (const std::string& bad :
-       {std::string(64, 'G'), std::string("GET / HTTP/1.0\r\n\r\n"),
-        frame(true, 0, 1, ""), frame(false, 0, 0, ""), frame(false, 0, 3, ""),
+       {std::string(64, 'G'), std::string("GET / HTTP/1.0\r\n\r\n"), frame(true, 0, 1, ""),
+        frame(false, 0, 0, ""), frame(false, 0, 3, ""),
         frame(false, 0, 1, std::string(513, 'p'))}) {
     Plain peer = dial_plain();
     peer.write(bad);

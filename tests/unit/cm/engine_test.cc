@@ -174,10 +174,10 @@ TEST(Engine, RegionsMayGoAwayUnderTraffic) {
   ASSERT_EQ(b.rts(), 0);
   // The target of Writes is deregistered and then freed while they are coming in.
   std::vector<std::byte> doomed(1 << 20);
-  MemoryRegion* region = b.engine.regions()
-                             .add(b.domain, doomed.data(), doomed.size(), 0,
-                                  kAccessLocalWrite | kAccessRemoteWrite)
-                             .value();
+  MemoryRegion* region =
+      b.engine.regions()
+          .add(b.domain, doomed.data(), doomed.size(), 0, kAccessLocalWrite | kAccessRemoteWrite)
+          .value();
   SendRequest request;
   request.opcode = SendOpcode::kWrite;
   request.rkey = region->rkey.load();
@@ -221,7 +221,8 @@ TEST(Engine, NoFdIsLeft) {
     ASSERT_EQ(a.post_send(1, 0, 4), 0);
     EXPECT_EQ(b.wait_polling().status, WcStatus::kSuccess);
   }
-  EXPECT_TRUE(eventually([&] { return count() == before; })) << count() << " instead of " << before;
+  // Connections of earlier tests may have been draining when they were counted.
+  EXPECT_TRUE(eventually([&] { return count() <= before; })) << count() << " instead of " << before;
 }
 
 }  // namespace

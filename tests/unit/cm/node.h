@@ -56,11 +56,11 @@ class Node : public QpEventListener {
  public:
   explicit Node(uint32_t send_depth = 64, uint32_t recv_depth = 64)
       : cq(4 * (send_depth + recv_depth), nullptr), memory(256 * 1024) {
-    region = engine.regions()
-                 .add(domain, memory.data(), memory.size(),
-                      reinterpret_cast<uintptr_t>(memory.data()),
-                      kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead)
-                 .value();
+    region =
+        engine.regions()
+            .add(domain, memory.data(), memory.size(), reinterpret_cast<uintptr_t>(memory.data()),
+                 kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead)
+            .value();
     QpConfig config;
     config.domain = &domain;
     config.send_cq = config.recv_cq = &cq;

@@ -60,7 +60,7 @@ struct Pipe {
 /// Memory with guard zones around it, registered or not.
 class GuardedMemory {
  public:
-  static constexpr size_t kGuard = 64;
+  static constexpr size_t kGuard = 64;  // keeps the alignment of the allocation: 16
   explicit GuardedMemory(size_t size) : bytes_(size + 2 * kGuard, std::byte{0xA5}), size_(size) {
     std::memset(data(), 0, size);
   }
@@ -116,6 +116,22 @@ struct End : QpEventListener {
     request.remote_address = remote;
     request.rkey = rkey;
     request.imm_or_invalidate = rkey;
+    return qp->post_send(request);
+  }
+  int post_atomic(SendOpcode opcode, uint64_t wr_id, const Sge& result, uint64_t remote,
+                  uint32_t rkey, uint64_t compare_add, uint64_t swap = 0,
+                  uint64_t compare_mask = 0, uint64_t add_or_swap_mask = 0) {
+    SendRequest request;
+    request.wr_id = wr_id;
+    request.opcode = opcode;
+    request.flags = kSendSignaled;
+    request.sges = {&result, 1};
+    request.remote_address = remote;
+    request.rkey = rkey;
+    request.compare_add = compare_add;
+    request.swap = swap;
+    request.compare_mask = compare_mask;
+    request.add_or_swap_mask = add_or_swap_mask;
     return qp->post_send(request);
   }
   std::vector<WorkCompletion> sends() { return drain(send_cq); }

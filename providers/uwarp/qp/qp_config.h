@@ -55,6 +55,7 @@ struct QpConfig {
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
   bool signal_all = false;
+  bool extensions = true;  // RFC 7306: atomics and Immediate Data
 };
 
 /// What the MPA start-up settled, plus what the connection wants of the stream.

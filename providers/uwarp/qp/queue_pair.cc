@@ -8,7 +8,8 @@ namespace uwarp {
 namespace {
 
 SendQueue::Shape send_shape(const QpConfig& config) {
-  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all};
+  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+          config.extensions};
 }
 
 }  // namespace

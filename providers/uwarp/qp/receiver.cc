@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "qp/terminate_status.h"
+#include "rdmap/responder_rules.h"
 
 namespace uwarp {
 namespace {
@@ -58,7 +59,7 @@ Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& recei
 
 void Receiver::restart() {
   reset();
-  send_sequence_ = read_sequence_ = UntaggedSequence{};
+  send_sequence_ = request_sequence_ = atomic_sequence_ = UntaggedSequence{};
   closed_.store(false, std::memory_order_release);
 }
 
@@ -69,7 +70,7 @@ void Receiver::reset() {
   begin_ = end_ = 0;
   carry_size_ = 0;
   await_ = Await::kHeader;
-  region_ = nullptr;
+  place_ = RemotePlace{};
   write_open_ = taken_ = read_open_ = sink_revoked_ = read_revoked_ = false;
   payload_left_ = trailer_left_ = 0;
   direct_bytes_ = 0;
@@ -202,8 +203,7 @@ Receiver::Step Receiver::take_header() {
   if (available() < kFpduLengthSize + header) return Step::kNeedMore;
   at += kFpduLengthSize;
   std::memcpy(header_, at, header);
-  // Extensions of RFC 7306 are off in this version.
-  if (const auto error = check_segment(at, RdmapFeatures{})) {
+  if (const auto error = check_segment(at, features())) {
     fail(*error, segment_event(*error), !is_version_error(*error));
     return Step::kNeedMore;
   }
@@ -236,7 +236,9 @@ Receiver::Step Receiver::take_control(RdmapOpcode opcode) {
   const UntaggedHeader header = UntaggedHeader::decode(header_);
   const size_t size = ulpdu_length_ - UntaggedHeader::kWireSize;
   if (opcode != RdmapOpcode::kTerminate) {
-    if (const auto error = read_sequence_.check_msn(header)) {
+    const UntaggedSequence& sequence =
+        opcode == RdmapOpcode::kAtomicResponse ? atomic_sequence_ : request_sequence_;
+    if (const auto error = sequence.check_msn(header)) {
       fail(*error, QpEvent::kFatal, true);
       return Step::kNeedMore;
     }
@@ -249,22 +251,35 @@ Receiver::Step Receiver::take_control(RdmapOpcode opcode) {
   if (!error && (size > kTerminateHeaderMax || !last_))
     error = TerminateCode::kRdmapOperationUnspecified;
   if (error) {
-    fail(*error, segment_event(*error), true);
+    opcode == RdmapOpcode::kAtomicResponse ? fail_answer(*error, WcStatus::kBadRespErr)
+                                           : fail(*error, segment_event(*error), true);
     return Step::kNeedMore;
   }
   if (available() < fpdu_size(ulpdu_length_)) return Step::kNeedMore;
   note_first_fpdu();
-  if (opcode == RdmapOpcode::kTerminate) {
-    take_terminate(size);
-  } else {
-    take_read_request(bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize);
-  }
+  deliver_control(opcode, {bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize, size});
   begin_ += fpdu_size(ulpdu_length_);
   return Step::kAgain;
 }
 
+void Receiver::deliver_control(RdmapOpcode opcode, std::span<const std::byte> rdmap) {
+  switch (opcode) {
+    case RdmapOpcode::kReadRequest:
+      take_read_request(ReadRequestHeader::decode(rdmap.data()));
+      break;
+    case RdmapOpcode::kAtomicRequest:
+      take_atomic_request(AtomicRequestHeader::decode(rdmap.data()));
+      break;
+    case RdmapOpcode::kAtomicResponse:
+      take_atomic_response(AtomicResponseHeader::decode(rdmap.data()));
+      break;
+    default:
+      take_terminate(rdmap);
+  }
+}
+
 void Receiver::open_write(const TaggedHeader& header) {
-  region_ = nullptr;
+  place_ = RemotePlace{};
   // One Write goes to one buffer (RFC 5040 5.1).
   if (write_open_ && header.stag != write_stag_) {
     fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
@@ -287,23 +302,14 @@ void Receiver::open_write(const TaggedHeader& header) {
     return;
   }
   RegionFault fault;
-  region_ = config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
-                                    *config_.domain, fault);
-  if (region_ != nullptr && !(stream_.remote_access.load() & kAccessRemoteWrite)) {
-    region_ = nullptr;
-    fault = RegionFault::kRights;
-  }
-  if (region_ == nullptr) {
-    fail(write_fault_code(fault), QpEvent::kAccessError, true);
-    return;
-  }
-  stag_ = header.stag;
-  to_ = header.to;
+  place_ = config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
+                                   stream_.peer(config_.domain), fault);
+  if (!place_) fail(write_fault_code(fault), QpEvent::kAccessError, true);
 }
 
 void Receiver::open_read_response(const TaggedHeader& header) {
-  OutboundRead* read = stream_.outbound.front();
-  if (read == nullptr) {
+  OutboundRequest* read = stream_.outbound.front();
+  if (read == nullptr || read->atomic) {
     fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
     return;
   }
@@ -311,22 +317,22 @@ void Receiver::open_read_response(const TaggedHeader& header) {
     read_placed_ = 0;
     read_revoked_ = false;
     read_sink_.clear();
-    if (read->request != OutboundRead::kNoRequest &&
+    if (read->request != OutboundRequest::kNoRequest &&
         !sends_.gather(read->request, *config_.regions, *config_.domain, kAccessLocalWrite,
                        read_sink_)) {
-      fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
+      fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
       return;
     }
     read_open_ = true;
   }
   const uint64_t end = read_placed_ + payload_left_;
-  if (payload_left_ > 0 && header.stag != read->sink) {
-    fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
+  if (payload_left_ > 0 && header.stag.value != read->token) {
+    fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
   } else if (end > read->length_bytes) {
-    fail_read(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
+    fail_answer(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
   } else if ((payload_left_ > 0 && header.to != read_placed_) ||
              (last_ && end != read->length_bytes)) {
-    fail_read(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
+    fail_answer(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
   }
   payload_offset_ = read_placed_;
 }
@@ -375,31 +381,73 @@ bool Receiver::take_receive() {
   return true;
 }
 
-void Receiver::take_read_request(const std::byte* rdmap) {
+// A Read or atomic that the peer asks for; both share the depth that was negotiated.
+bool Receiver::admit_request() {
   if (stream_.inbound.full()) {
     fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
-    return;
+    return false;
   }
-  read_sequence_.skip();
-  InboundRead read;
-  read.header = ReadRequestHeader::decode(rdmap);
-  std::memcpy(read.ddp_header, header_, sizeof read.ddp_header);
-  if (read.header.size > 0 &&
-      config_.regions->remote(read.header.source_stag, read.header.source_to, read.header.size,
-                              kAccessRemoteRead, *config_.domain, read.fault) != nullptr &&
-      !(stream_.remote_access.load() & kAccessRemoteRead))
-    read.fault = RegionFault::kRights;
+  request_sequence_.skip();
+  return true;
+}
+
+void Receiver::queue_request(InboundRequest& request) {
+  std::memcpy(request.ddp_header, header_, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
-  if (read.fault != RegionFault::kNone) close();
-  stream_.inbound.push(read);
+  if (request.error) close();
+  stream_.inbound.push(request);
   outcome_ |= kRxTransmitWanted;
 }
 
-void Receiver::take_terminate(size_t size) {
-  const std::byte* at = bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize;
+void Receiver::take_read_request(const ReadRequestHeader& header) {
+  if (!admit_request()) return;
+  InboundRequest request;
+  request.header = header;
+  RemotePlace source;
+  request.error =
+      check_read_request(header, 0, *config_.regions, stream_.peer(config_.domain), source);
+  queue_request(request);
+}
+
+// Only checked here: it is executed when the answers before it have been made.
+void Receiver::take_atomic_request(const AtomicRequestHeader& header) {
+  if (!admit_request()) return;
+  InboundRequest request;
+  request.header = header;
+  RemotePlace cell;
+  request.error =
+      check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
+  queue_request(request);
+}
+
+// Matched by the order of the answers, then by the Request Identifier (rule A3).
+void Receiver::take_atomic_response(const AtomicResponseHeader& header) {
+  const OutboundRequest* request = stream_.outbound.front();
+  if (request == nullptr || !request->atomic) {
+    fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return;
+  }
+  if (header.request_id != request->token) {
+    fail_answer(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr);
+    return;
+  }
+  read_sink_.clear();
+  if (!sends_.gather(request->request, *config_.regions, *config_.domain, kAccessLocalWrite,
+                     read_sink_)) {
+    fail_result();
+    return;
+  }
+  atomic_sequence_.skip();
+  // The number in the requester's own byte order, as with InfiniBand.
+  const auto* value = reinterpret_cast<const std::byte*>(&header.original_value);
+  read_sink_.copy_in(0, value, sizeof header.original_value);
+  finish_answer();
+}
+
+void Receiver::take_terminate(std::span<const std::byte> rdmap) {
   StreamFailure failure;
   failure.by_peer = true;
-  if (const auto terminate = TerminateHeader::decode({at, size})) failure.terminate = *terminate;
+  if (const auto terminate = TerminateHeader::decode(rdmap)) failure.terminate = *terminate;
   failure.status = terminate_status(failure.terminate.code);
   stream_.fail(failure, QpEvent::kFatal);
   close();
@@ -408,10 +456,10 @@ void Receiver::take_terminate(size_t size) {
 
 // ---- Placing
 
-bool Receiver::placement_valid() {
+bool Receiver::placement_valid() const {
   switch (opcode_) {
     case RdmapOpcode::kWrite:
-      return region_->rkey.load(std::memory_order_acquire) == stag_.value;
+      return place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
     case RdmapOpcode::kReadResponse:
       return !read_revoked_;
     default:
@@ -419,21 +467,18 @@ bool Receiver::placement_valid() {
   }
 }
 
-std::byte* Receiver::tagged_target() const {
-  return region_->base + (to_ + payload_offset_ - region_->first);
-}
-
+// Not through a window: unbinding must not have to wait for a receive call.
 bool Receiver::direct_possible() const {
   return await_ == Await::kPayload && !stream_.config.crc && !closed() &&
-         payload_left_ >= kDirectBytes && end_ == begin_ &&
-         const_cast<Receiver*>(this)->placement_valid();
+         payload_left_ >= kDirectBytes && end_ == begin_ && !place_.through_window() &&
+         placement_valid();
 }
 
 size_t Receiver::direct_iovecs(iovec* out, size_t max) {
   uint64_t wanted = payload_left_ - kTailBytes;
   size_t count = 1;
   if (opcode_ == RdmapOpcode::kWrite) {
-    out[0] = {tagged_target(), static_cast<size_t>(wanted)};
+    out[0] = {write_target(), static_cast<size_t>(wanted)};
   } else {
     BufferList& list = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
     count = list.describe(payload_offset_, wanted, out, max);
@@ -452,33 +497,40 @@ Receiver::Step Receiver::take_payload() {
   if (size < payload_left_ && payload_left_ - size < kTailBytes)
     size = payload_left_ > kTailBytes ? payload_left_ - kTailBytes : 0;
   if (size == 0) return Step::kNeedMore;
-  if (!placement_valid()) {
-    if (opcode_ == RdmapOpcode::kWrite) {
-      fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
-    } else if (opcode_ == RdmapOpcode::kReadResponse) {
-      fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
-    } else {
-      fail_local_receive();
-    }
+  if (!place(bytes_ + begin_, size)) {
+    fail_placement();
     return Step::kNeedMore;
   }
-  place(bytes_ + begin_, size);
   begin_ += size;
   payload_done(size);
   return Step::kAgain;
 }
 
-void Receiver::place(const std::byte* from, uint32_t size) {
+// False if the memory may not be touched any more.
+bool Receiver::place(const std::byte* from, uint32_t size) {
   if (opcode_ == RdmapOpcode::kWrite) {
+    const PlaceGuard guard(place_, write_stag_);
+    if (!guard) return false;
     if (last_ && size == payload_left_) {
-      place_last(tagged_target(), from, size);
+      place_last(write_target(), from, size);
     } else {
-      std::memcpy(tagged_target(), from, size);
+      std::memcpy(write_target(), from, size);
     }
+    return true;
+  }
+  if (!placement_valid()) return false;
+  BufferList& sink = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
+  sink.copy_in(payload_offset_, from, size);
+  return true;
+}
+
+void Receiver::fail_placement() {
+  if (opcode_ == RdmapOpcode::kWrite) {
+    fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
   } else if (opcode_ == RdmapOpcode::kReadResponse) {
-    read_sink_.copy_in(payload_offset_, from, size);
+    fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
   } else {
-    sink_.copy_in(payload_offset_, from, size);
+    fail_local_receive();
   }
 }
 
@@ -498,7 +550,7 @@ void Receiver::finish_segment() {
   if (opcode_ == RdmapOpcode::kWrite) return;
   if (opcode_ == RdmapOpcode::kReadResponse) {
     read_placed_ = payload_offset_;
-    if (last_) finish_read();
+    if (last_) finish_answer();
     return;
   }
   send_sequence_.placed(ulpdu_length_ - UntaggedHeader::kWireSize);
@@ -519,11 +571,11 @@ void Receiver::finish_send() {
   complete_receive(WcStatus::kSuccess, 0);
 }
 
-void Receiver::finish_read() {
+void Receiver::finish_answer() {
   const uint64_t request = stream_.outbound.front()->request;
   stream_.outbound.pop();
   read_open_ = false;
-  if (request != OutboundRead::kNoRequest)
+  if (request != OutboundRequest::kNoRequest)
     sends_.at(request).answered.store(true, std::memory_order_release);
   outcome_ |= kRxTransmitWanted;
 }
@@ -571,11 +623,23 @@ void Receiver::fail_local_receive() {
   complete_receive(WcStatus::kLocProtErr, failure.vendor_err());
 }
 
-void Receiver::fail_read(TerminateCode code, WcStatus status) {
+// The answer at hand is wrong, or does not fit what was asked.
+void Receiver::fail_answer(TerminateCode code, WcStatus status) {
   StreamFailure failure = describe(code, true);
-  if (const OutboundRead* read = stream_.outbound.front()) failure.request = read->request;
+  if (const OutboundRequest* open = stream_.outbound.front()) failure.request = open->request;
   failure.status = status;
   stream_.fail(failure, QpEvent::kRequestError);
+  close();
+  outcome_ |= kRxFailed;
+}
+
+// The place for an atomic's result is not (or no longer) what it must be. The peer did nothing
+// wrong, so no header is given and the completion tells (RFC 7306 8.1).
+void Receiver::fail_result() {
+  StreamFailure failure = describe(TerminateCode::kRdmapLocalCatastrophic, false);
+  failure.request = stream_.outbound.front()->request;
+  failure.status = WcStatus::kLocProtErr;
+  stream_.fail(failure, std::nullopt);
   close();
   outcome_ |= kRxFailed;
 }

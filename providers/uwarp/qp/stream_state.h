@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the two directions of one stream share: the Reads under way, what was negotiated, and the one
+// What the two directions of one stream share: the Reads and atomics under way, what was negotiated, and the one
 // failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
 #pragma once
 
@@ -64,8 +64,14 @@ class StreamState {
   }
 
   StreamConfig config;
-  OutboundReads outbound;
-  InboundReads inbound;
+  /// Whose access it is when the peer uses a key of ours.
+  RemoteAccessor peer(const ProtectionDomain* domain) const {
+    return {domain, identity, remote_access.load(std::memory_order_relaxed)};
+  }
+
+  OutboundRequests outbound;
+  InboundRequests inbound;
+  const uint64_t identity = next_identity();  // RemoteAccessor::stream
   std::atomic<uint16_t> ord{0};
   std::atomic<bool> running{false};        // a stream is attached
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
@@ -77,6 +83,8 @@ class StreamState {
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:
+  static uint64_t next_identity();
+
   QpEventListener* const listener_;
   SpinLock failure_lock_;
   std::atomic<bool> failed_{false};

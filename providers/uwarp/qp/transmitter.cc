@@ -4,6 +4,8 @@
 #include <sys/random.h>
 
 #include "ddp/segment.h"
+#include "rdmap/atomic_operation.h"
+#include "rdmap/responder_rules.h"
 
 namespace uwarp {
 namespace {
@@ -20,23 +22,8 @@ RdmapOpcode wire_opcode(const SendWqe& wqe) {
   }
 }
 
-bool awaits_answer(const SendWqe& wqe) { return wqe.opcode == SendOpcode::kRead; }
-
-// RFC 5040 7.2: faults of a Read Request's source, as layer 0 reports them.
-TerminateCode read_fault_code(RegionFault fault) {
-  switch (fault) {
-    case RegionFault::kBounds:
-      return TerminateCode::kRdmapBounds;
-    case RegionFault::kWrap:
-      return TerminateCode::kRdmapToWrap;
-    case RegionFault::kRights:
-      return TerminateCode::kRdmapAccess;
-    case RegionFault::kWrongDomain:
-      return TerminateCode::kRdmapSTagNotOfStream;
-    default:
-      return TerminateCode::kRdmapInvalidSTag;
-  }
-}
+// Remote protection errors name memory that the peer may not touch.
+bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
 
 }  // namespace
 
@@ -52,7 +39,8 @@ void Transmitter::restart() {
   response_turn_ = revoked_ = opened_ = closed_ = flushed_ = false;
   chase_due_ = stream_.config.chase_first_fpdu;
   built_position_ = sent_position_ = 0;
-  send_msn_ = read_msn_ = Msn{};
+  send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
+  request_id_ = 0;
   finished_.store(false, std::memory_order_release);
 }
 
@@ -136,11 +124,9 @@ bool Transmitter::emit_opening() {
     append_empty_write(config.rtr_stag, config.rtr_offset);
   } else if (config.rtr == StreamConfig::Rtr::kRead) {
     const STag token = draw_token();
-    OutboundRead read;
-    read.sink = token;
-    read.msn = read_msn_;
-    stream_.outbound.push(read);
-    append_read_request(ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
+    stream_.outbound.push(OutboundRequest{.token = token.value, .msn = request_msn_});
+    append_request(RdmapOpcode::kReadRequest,
+                   ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
   }
   return true;
 }
@@ -175,7 +161,7 @@ bool Transmitter::request_ready() {
   }
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
-  if (!awaits_answer(wqe)) return true;
+  if (!awaits_answer(wqe.opcode)) return true;
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
     fail_request(queue_.started(), WcStatus::kLocQpOpErr);
@@ -187,13 +173,21 @@ bool Transmitter::request_ready() {
 bool Transmitter::begin_request() {
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
-  const uint32_t needed = awaits_answer(wqe) ? uint32_t{kAccessLocalWrite} : 0;
+  const uint32_t needed = awaits_answer(wqe.opcode) ? uint32_t{kAccessLocalWrite} : 0;
   if (!queue_.gather(position, *config_.regions, *config_.domain, needed, payload_)) {
     fail_request(position, WcStatus::kLocProtErr);
     return false;
   }
+  if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t)) {
+    fail_request(position, WcStatus::kLocLenErr);
+    return false;
+  }
   queue_.start_one();
-  if (wqe.opcode == SendOpcode::kRead) return begin_read(wqe, position);
+  if (awaits_answer(wqe.opcode)) {
+    wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
+    wqe.end_position = built_position_;
+    return false;
+  }
   if (wqe.opcode != SendOpcode::kWrite) {
     wqe.msn = send_msn_.value;
     send_msn_ = send_msn_.next();
@@ -204,31 +198,81 @@ bool Transmitter::begin_request() {
   return true;
 }
 
-// A Read Request is one FPDU: emitted at once. RFC 5040 5.2.1.
-bool Transmitter::begin_read(SendWqe& wqe, uint64_t position) {
-  OutboundRead read;
-  read.request = position;
-  read.sink = draw_token();
-  read.length_bytes = static_cast<uint32_t>(wqe.length_bytes);
-  read.msn = read_msn_;
-  stream_.outbound.push(read);
-  append_read_request(ReadRequestHeader{.sink_stag = read.sink,
-                                        .size = read.length_bytes,
-                                        .source_stag = STag{wqe.rkey},
-                                        .source_to = wqe.remote_address});
-  wqe.end_position = built_position_;
-  return false;
+// Requests are one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
+void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
+  const STag token = draw_token();
+  stream_.outbound.push(OutboundRequest{.request = position,
+                                        .token = token.value,
+                                        .length_bytes = wqe.length_bytes,
+                                        .msn = request_msn_});
+  append_request(RdmapOpcode::kReadRequest, ReadRequestHeader{.sink_stag = token,
+                                                              .size = wqe.length_bytes,
+                                                              .source_stag = STag{wqe.rkey},
+                                                              .source_to = wqe.remote_address});
+}
+
+void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
+  AtomicRequestHeader header{.request_id = request_id_++,
+                             .remote_stag = STag{wqe.rkey},
+                             .remote_to = wqe.remote_address};
+  const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
+  if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
+    header.add_or_swap = wqe.compare_add;
+    if (masked) header.add_or_swap_mask = queue_.masks(position).add_or_swap;
+  } else {
+    const AtomicMasks masks = masked ? queue_.masks(position) : AtomicMasks{};
+    header.opcode = AtomicOpcode::kCmpSwap;
+    header.add_or_swap = wqe.swap;
+    header.add_or_swap_mask = masks.add_or_swap;
+    header.compare = wqe.compare_add;
+    header.compare_mask = masks.compare;
+  }
+  stream_.outbound.push(OutboundRequest{.request = position,
+                                        .token = header.request_id,
+                                        .length_bytes = wqe.length_bytes,
+                                        .msn = request_msn_,
+                                        .atomic = true});
+  append_request(RdmapOpcode::kAtomicRequest, header);
 }
 
 bool Transmitter::begin_response() {
+  const InboundRequest& request = *stream_.inbound.front();
   offset_ = 0;
-  if (const RegionFault fault = stream_.inbound.front()->fault; fault != RegionFault::kNone) {
-    fail_response(fault);
+  if (request.error) {
+    fail_response(*request.error);
+    return false;
+  }
+  if (request.atomic() != nullptr) {
+    emit_atomic_response(request);
     return false;
   }
   message_ = Message::kResponse;
-  message_bytes_ = stream_.inbound.front()->header.size;
+  message_bytes_ = request.read()->size;
   return true;
+}
+
+// Executed when it is its turn among the answers owed, so in the order of the requests; begin_next()
+// is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
+void Transmitter::emit_atomic_response(const InboundRequest& request) {
+  const AtomicRequestHeader header = *request.atomic();
+  AtomicResponseHeader response{.request_id = header.request_id};
+  RemotePlace cell;
+  auto error =
+      check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
+  if (!error) {
+    const PlaceGuard guard(cell, header.remote_stag);
+    if (guard) {
+      response.original_value = execute_atomic(cell.address, header);
+    } else {
+      error = TerminateCode::kRdmapInvalidSTag;
+    }
+  }
+  if (error) {
+    fail_response(*error);
+    return;
+  }
+  stream_.inbound.pop();
+  append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
 }
 
 bool Transmitter::append_segment() {
@@ -274,34 +318,27 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
 // The source is checked again for each segment: it may be deregistered while the answer is on its
 // way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
 bool Transmitter::append_response_segment(uint32_t payload, bool last) {
-  InboundRead& read = *stream_.inbound.front();
-  if (message_bytes_ > 0) {
-    RegionFault fault;
-    const uint64_t left = message_bytes_ - offset_;
-    const MemoryRegion* region =
-        config_.regions->remote(read.header.source_stag, read.header.source_to + offset_, left,
-                                kAccessRemoteRead, *config_.domain, fault);
-    if (region != nullptr && !(stream_.remote_access.load() & kAccessRemoteRead)) {
-      region = nullptr;
-      fault = RegionFault::kRights;
-    }
-    if (region == nullptr) {
-      fail_response(fault);
-      return true;
-    }
-    RegionFault ignored;
-    payload_.clear();
-    payload_.append(region->range(read.header.source_to + offset_, payload, ignored), payload);
+  const ReadRequestHeader& request = *stream_.inbound.front()->read();
+  RemotePlace source;
+  if (const auto error = check_read_request(request, offset_, *config_.regions,
+                                            stream_.peer(config_.domain), source)) {
+    fail_response(*error);
+    return true;
   }
   // The list holds just this segment, so its payload starts at 0 there.
+  payload_.clear();
+  payload_.append(source.address, payload);
   std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, payload);
   if (at == nullptr) return false;
   TaggedHeader{.control = DdpControl::make(true, last),
                .rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadResponse),
-               .stag = read.header.sink_stag,
-               .to = read.header.sink_to + offset_}
+               .stag = request.sink_stag,
+               .to = request.sink_to + offset_}
       .encode(at);
-  batch_.end_fpdu(&payload_, 0);
+  if (!end_response_segment(source, request.source_stag, payload)) {
+    fail_response(TerminateCode::kRdmapInvalidSTag);
+    return true;
+  }
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
   offset_ += payload;
   if (last) {
@@ -309,6 +346,19 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
     stream_.inbound.pop();
     close_message();
   }
+  return true;
+}
+
+// What a window shows is copied while the binding holds: unbinding then waits for no send call.
+bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uint32_t payload) {
+  if (!source.through_window()) [[likely]] {
+    batch_.end_fpdu(&payload_, 0);
+    return true;
+  }
+  const PlaceGuard guard(source, stag);
+  if (!guard) return false;  // the FPDU that was begun is dropped
+  batch_.end_fpdu(&payload_, 0);
+  batch_.detach(source.address, payload);
   return true;
 }
 
@@ -343,18 +393,25 @@ bool Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& head
   return true;
 }
 
-void Transmitter::append_read_request(const ReadRequestHeader& request) {
-  constexpr size_t kSize = UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize;
-  UntaggedHeader header;
-  header.rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadRequest);
-  header.qn = QueueNumber::kReadRequest;
-  header.msn = read_msn_;
-  read_msn_ = read_msn_.next();
-  std::byte* at = batch_.begin_fpdu(kSize, 0);  // has_room() was checked
-  header.encode(at);
-  request.encode(at + UntaggedHeader::kWireSize);
+// A message that is all header: one FPDU, for which has_room() was checked.
+template <typename Header>
+void Transmitter::append_control(RdmapOpcode opcode, Msn& msn, const Header& header) {
+  constexpr size_t kSize = UntaggedHeader::kWireSize + Header::kWireSize;
+  UntaggedHeader untagged;
+  untagged.rsvd_ulp = make_rdmap_control(opcode);
+  untagged.qn = traits(opcode).queue;
+  untagged.msn = msn;
+  msn = msn.next();
+  std::byte* at = batch_.begin_fpdu(kSize, 0);
+  untagged.encode(at);
+  header.encode(at + UntaggedHeader::kWireSize);
   batch_.end_fpdu(nullptr, 0);
   built_position_ += fpdu_size(kSize);
+}
+
+template <typename Header>
+void Transmitter::append_request(RdmapOpcode opcode, const Header& header) {
+  append_control(opcode, request_msn_, header);
 }
 
 void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
@@ -373,7 +430,7 @@ void Transmitter::retire() {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position > sent_position_) break;
-    if (awaits_answer(wqe) && !wqe.answered.load(std::memory_order_acquire)) break;
+    if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
   look_for_drain();
@@ -410,19 +467,27 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
   stream_.fail(failure, std::nullopt);
 }
 
-void Transmitter::fail_response(RegionFault fault) {
-  const InboundRead& read = *stream_.inbound.front();
-  StreamFailure failure = StreamFailure::terminated_by_us(read_fault_code(fault));
-  constexpr size_t kSegment = UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize;
-  failure.terminate.copy_ddp_header(read.ddp_header, kSegment);
-  ReadRequestHeader rest = read.header;
-  rest.sink_to += offset_;
-  rest.source_to += offset_;
-  rest.size -= static_cast<uint32_t>(offset_);
-  std::byte encoded[ReadRequestHeader::kWireSize];
-  rest.encode(encoded);
-  failure.terminate.copy_read_request(encoded);
-  stream_.fail(failure, QpEvent::kAccessError);
+// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only the
+// DDP header is given (RFC 7306 8.1).
+void Transmitter::fail_response(TerminateCode code) {
+  const InboundRequest& request = *stream_.inbound.front();
+  StreamFailure failure = StreamFailure::terminated_by_us(code);
+  if (const ReadRequestHeader* read = request.read()) {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize);
+    ReadRequestHeader rest = *read;
+    rest.sink_to += offset_;
+    rest.source_to += offset_;
+    rest.size -= static_cast<uint32_t>(offset_);
+    std::byte encoded[ReadRequestHeader::kWireSize];
+    rest.encode(encoded);
+    failure.terminate.copy_read_request(encoded);
+  } else {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + AtomicRequestHeader::kWireSize);
+  }
+  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError
+                                                  : QpEvent::kRequestError);
   message_ = Message::kNone;
 }
 
@@ -449,13 +514,13 @@ uint64_t Transmitter::failed_request() const {
   if (tagged && control.opcode() != RdmapOpcode::kWrite) return StreamFailure::kNoRequest;
   const UntaggedHeader untagged = tagged ? UntaggedHeader{} : UntaggedHeader::decode(header);
   if (!tagged && untagged.qn == QueueNumber::kReadRequest) {
-    const OutboundRead* read = stream_.outbound.find(
-        [&](const OutboundRead& candidate) { return candidate.msn == untagged.msn; });
-    return read != nullptr ? read->request : StreamFailure::kNoRequest;
+    const OutboundRequest* open = stream_.outbound.find(
+        [&](const OutboundRequest& candidate) { return candidate.msn == untagged.msn; });
+    return open != nullptr ? open->request : StreamFailure::kNoRequest;
   }
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
-    if (awaits_answer(wqe)) continue;
+    if (awaits_answer(wqe.opcode)) continue;
     const bool write = wqe.opcode == SendOpcode::kWrite;
     if (tagged && write && wqe.rkey == TaggedHeader::decode(header).stag.value) return i;
     if (!tagged && !write && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)

@@ -149,7 +149,7 @@ struct AtomicRequestHeader {
 
   AtomicOpcode opcode = AtomicOpcode::kFetchAdd;  // any 4-bit value when it comes from a peer
   uint32_t request_id = 0;
-  STag remote_stag;
+  STag remote_stag{};
   TaggedOffset remote_to = 0;
   uint64_t add_or_swap = 0;
   uint64_t add_or_swap_mask = 0;

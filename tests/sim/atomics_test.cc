@@ -2,6 +2,8 @@
 // Atomics as requester and as responder. RFC 7306 5, 7, 8.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {
@@ -495,8 +497,8 @@ TEST_F(Requester, RefusedAtPost) {
 
 // ---- Two ends
 
-struct Both : ::testing::TestWithParam<std::tuple<bool, size_t>> {
-  Both() : pair(3) {
+struct AtomicPair : ::testing::TestWithParam<std::tuple<bool, size_t>> {
+  AtomicPair() : pair(3) {
     pair.chunk_max = std::get<1>(GetParam());
     StreamConfig config;
     config.crc = std::get<0>(GetParam());
@@ -523,7 +525,7 @@ struct Both : ::testing::TestWithParam<std::tuple<bool, size_t>> {
 };
 
 // 7306-1.1-a, -5-c: all defined operations, masked and not.
-TEST_P(Both, AllOperations) {
+TEST_P(AtomicPair, AllOperations) {
   store(there.data(), 41);
   EXPECT_EQ(run_one(SendOpcode::kFetchAdd, 1, 0, 0, 0), 41u);
   EXPECT_EQ(run_one(SendOpcode::kCompareSwap, 41, 7, 0, 0), 42u);
@@ -540,8 +542,8 @@ TEST_P(Both, AllOperations) {
   EXPECT_TRUE(there.intact());
 }
 
-// Both directions at once, mixed with Reads and fenced Writes.
-TEST_P(Both, ManyInBothDirections) {
+// AtomicPair directions at once, mixed with Reads and fenced Writes.
+TEST_P(AtomicPair, ManyInBothDirections) {
   for (uint64_t id = 0; id < 40; ++id) {
     ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, id,
                                  Pair::sge(here, here_region, 1000 + id * 8, 8), there.address(),
@@ -569,7 +571,7 @@ TEST_P(Both, ManyInBothDirections) {
   EXPECT_TRUE(pair.a.events.empty());
 }
 
-TEST_P(Both, FenceWaitsForTheResult) {
+TEST_P(AtomicPair, FenceWaitsForTheResult) {
   store(there.data(), 5);
   const Sge result = Pair::sge(here, here_region, 0, 8);
   ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, there.address(),
@@ -583,7 +585,7 @@ TEST_P(Both, FenceWaitsForTheResult) {
   EXPECT_EQ(load(there.data() + 64), 5u);
 }
 
-INSTANTIATE_TEST_SUITE_P(CrcAndCuts, Both,
+INSTANTIATE_TEST_SUITE_P(CrcAndCuts, AtomicPair,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(size_t{0}, size_t{1}, size_t{37})));
 

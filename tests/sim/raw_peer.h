@@ -121,6 +121,7 @@ class RawPeer {
   }
   void send(const Bytes& ulpdu) { feed(frame(ulpdu, crc)); }
   void settle() {
+    dut.resume();
     pump();
     if (dut.qp->flush_due()) dut.qp->flush();
     pump();

@@ -14,6 +14,11 @@ SendQueue::Shape send_shape(const QpConfig& config) {
 
 }  // namespace
 
+QueuePair::~QueuePair() {
+  // Its number may be given to another, which must not inherit its windows.
+  if (transmitter_.bound_windows()) config_.regions->unbind_stream(stream_.identity);
+}
+
 QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
       sends_(send_shape(config)),
@@ -25,6 +30,8 @@ QueuePair::QueuePair(const QpConfig& config)
 
 int QueuePair::post_send(const SendRequest& request) {
   if (int error = sends_.check(request)) return error;
+  if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr)
+    return EOPNOTSUPP;
   {
     std::lock_guard lock(sends_.post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
@@ -92,9 +99,11 @@ void QueuePair::to_error(WcStatus oldest) {
 void QueuePair::flush() {
   std::lock_guard receive(receive_lock_);
   std::lock_guard transmit(gate_);
-  set_state(QpState::kErr);
+  const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   receiver_.flush();
   transmitter_.flush();
+  // The buffer that it had taken is flushed; it takes no more.
+  if (first && config_.srq != nullptr) stream_.raise(QpEvent::kLastWqeReached);
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {

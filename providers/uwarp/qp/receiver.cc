@@ -31,6 +31,10 @@ QpEvent segment_event(TerminateCode code) {
   return layer(code) == 0 ? QpEvent::kRequestError : QpEvent::kFatal;
 }
 
+bool is_immediate(RdmapOpcode opcode) {
+  return opcode == RdmapOpcode::kImmediate || opcode == RdmapOpcode::kImmediateSolicited;
+}
+
 bool is_version_error(TerminateCode code) {
   return code == TerminateCode::kDdpTaggedInvalidVersion ||
          code == TerminateCode::kDdpUntaggedInvalidVersion;
@@ -55,7 +59,11 @@ void place_last(std::byte* to, const std::byte* from, size_t size) {
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
                    StreamState& stream)
-    : config_(config), sends_(sends), receives_(receives), stream_(stream) {}
+    : config_(config), sends_(sends), receives_(receives), stream_(stream) {
+  ticket_.waiter = config.receive_waiter;
+}
+
+Receiver::~Receiver() { receives_.cancel(ticket_); }
 
 void Receiver::restart() {
   reset();
@@ -66,6 +74,7 @@ void Receiver::restart() {
 void Receiver::reset() {
   close();
   held_.store(false, std::memory_order_release);
+  receives_.cancel(ticket_);
   kept_.reset();
   begin_ = end_ = 0;
   carry_size_ = 0;
@@ -73,6 +82,7 @@ void Receiver::reset() {
   place_ = RemotePlace{};
   write_open_ = taken_ = read_open_ = sink_revoked_ = read_revoked_ = false;
   payload_left_ = trailer_left_ = 0;
+  write_bytes_ = 0;
   direct_bytes_ = 0;
 }
 
@@ -209,7 +219,9 @@ Receiver::Step Receiver::take_header() {
   }
   last_ = control.last();
   opcode_ = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
-  if (!control.tagged() && traits(opcode_).header_size > 0) return take_control(opcode_);
+  // Immediate Data is a message like a Send, with a buffer of its own.
+  if (!control.tagged() && traits(opcode_).queue != QueueNumber::kSend)
+    return take_control(opcode_);
   payload_left_ = static_cast<uint32_t>(ulpdu_length_ - header);
   if (control.tagged()) {
     const TaggedHeader tagged = TaggedHeader::decode(at);
@@ -288,6 +300,7 @@ void Receiver::open_write(const TaggedHeader& header) {
   const bool first = !write_open_;
   write_open_ = !last_;
   write_stag_ = header.stag;
+  write_bytes_ = (first ? 0 : write_bytes_) + payload_left_;
   payload_offset_ = 0;
   if (payload_left_ == 0) {
     const StreamConfig& config = stream_.config;
@@ -343,22 +356,36 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
     return Step::kNeedMore;
   }
   if (!send_sequence_.open()) {
-    if (!receives_.take(receive_)) {
+    if (!receives_.take(receive_, ticket_)) {
       held_.store(true, std::memory_order_release);
       outcome_ |= kRxHeld;
       return Step::kNeedMore;
     }
+    message_opcode_ = opcode;
     if (!take_receive()) return Step::kNeedMore;
     send_sequence_.begin();
+  } else if (opcode != message_opcode_) {
+    fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return Step::kNeedMore;
   }
   if (const auto error =
           UntaggedSequence::check_range(header.mo, payload_left_, sink_.length_bytes())) {
-    fail_receive(*error, QpEvent::kFatal, WcStatus::kLocLenErr);
+    fail_range(*error);
     return Step::kNeedMore;
   }
   payload_offset_ = header.mo;
-  if (traits(opcode).invalidates) invalidate_ = header.invalidate_stag.value;
+  invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
   return Step::kAgain;
+}
+
+// A message that does not fit its buffer. For Immediate Data that is not the buffer's fault: it has
+// exactly 8 octets (7306-6.3-g).
+void Receiver::fail_range(TerminateCode code) {
+  if (is_immediate(message_opcode_)) {
+    fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
+  } else {
+    fail_receive(code, QpEvent::kFatal, WcStatus::kLocLenErr);
+  }
 }
 
 // Resolves the buffer just taken. False: it names memory that it may not.
@@ -366,6 +393,11 @@ bool Receiver::take_receive() {
   taken_ = true;
   sink_revoked_ = false;
   sink_.clear();
+  if (is_immediate(message_opcode_)) {
+    // To the completion only: the memory of the receive is not touched (rule A23).
+    sink_.append(immediate_, sizeof immediate_);
+    return true;
+  }
   for (uint32_t i = 0; i < receive_.sge_count; ++i) {
     const Sge& sge = receive_.sges[i];
     if (sge.length_bytes == 0) continue;
@@ -559,16 +591,43 @@ void Receiver::finish_segment() {
 
 void Receiver::finish_send() {
   if (const auto error = send_sequence_.finish(payload_offset_)) {
-    fail_receive(*error, QpEvent::kFatal, WcStatus::kLocLenErr);
+    fail_range(*error);
     return;
   }
+  WorkCompletion completion = receive_completion(WcStatus::kSuccess, 0);
+  bool solicited = traits(opcode_).solicited;
   if (traits(opcode_).invalidates) {
-    // Only a window bound to this queue pair may be invalidated from afar; there is none yet.
-    fail_receive(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError,
-                 WcStatus::kRemInvReqErr);
-    return;
+    const STag stag{invalidate_};
+    if (!config_.regions->invalidate_window(stag, stream_.peer(config_.domain))) {
+      fail_receive(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError,
+                   WcStatus::kRemInvReqErr);
+      return;
+    }
+    completion.wc_flags = kWcWithInvalidate;
+    completion.imm_or_invalidated = stag.value;
+  } else if (opcode_ == RdmapOpcode::kSendImmediate) {
+    solicited = RdmapControl::SolicitedBit::test(static_cast<uint8_t>(header_[1]));
+    completion.wc_flags = kWcWithImm;
+    completion.imm_or_invalidated = __builtin_bswap32(invalidate_);
+  } else if (is_immediate(opcode_)) {
+    if (payload_offset_ != kImmediateSize) {
+      fail_range(TerminateCode::kRdmapOperationUnspecified);
+      return;
+    }
+    describe_immediate(completion);
   }
-  complete_receive(WcStatus::kSuccess, 0);
+  write_bytes_ = 0;
+  push_receive(completion, solicited);
+}
+
+// Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs to
+// is not marked on the wire: it is the last one that nothing on queue 0 has followed (rule A25).
+void Receiver::describe_immediate(WorkCompletion& completion) const {
+  completion.opcode = WcOpcode::kRecvWriteWithImm;
+  completion.wc_flags = kWcWithImm;
+  std::memcpy(&completion.imm_or_invalidated,
+              immediate_ + (config_.immediate_in_last_half ? 4 : 0), 4);
+  completion.byte_len = write_open_ ? 0 : static_cast<uint32_t>(write_bytes_);
 }
 
 void Receiver::finish_answer() {
@@ -580,7 +639,7 @@ void Receiver::finish_answer() {
   outcome_ |= kRxTransmitWanted;
 }
 
-void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
+WorkCompletion Receiver::receive_completion(WcStatus status, uint32_t vendor_err) const {
   WorkCompletion completion{};
   completion.wr_id = receive_.wr_id;
   completion.status = status;
@@ -588,9 +647,17 @@ void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
   completion.vendor_err = vendor_err;
   completion.byte_len = static_cast<uint32_t>(payload_offset_);
   completion.qp_num = config_.number.value;
+  return completion;
+}
+
+void Receiver::push_receive(const WorkCompletion& completion, bool solicited) {
   taken_ = false;
-  if (!config_.recv_cq->push(completion, traits(opcode_).solicited))
+  if (!config_.recv_cq->push(completion, solicited))
     fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
+}
+
+void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
+  push_receive(receive_completion(status, vendor_err), true);
 }
 
 // ---- Failures
@@ -647,6 +714,7 @@ void Receiver::fail_result() {
 void Receiver::flush() {
   close();
   held_.store(false, std::memory_order_release);
+  receives_.cancel(ticket_);
   if (taken_) {
     payload_offset_ = 0;
     complete_receive(WcStatus::kWrFlushErr, 0);

@@ -37,6 +37,7 @@ enum ReceiveOutcome : uint32_t {
 class Receiver {
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream);
+  ~Receiver();
 
   /// Begins a stream (StreamState::restart was called).
   void restart();
@@ -87,7 +88,11 @@ class Receiver {
   void open_read_response(const TaggedHeader& header);
   Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
   bool take_receive();
-  RdmapFeatures features() const { return {config_.extensions, config_.extensions}; }
+  void fail_range(TerminateCode code);
+  RdmapFeatures features() const {
+    return {config_.extensions, config_.extensions,
+            stream_.peer_is_uwarp.load(std::memory_order_relaxed)};
+  }
   void deliver_control(RdmapOpcode opcode, std::span<const std::byte> rdmap);
   bool admit_request();
   void queue_request(InboundRequest& request);
@@ -110,6 +115,7 @@ class Receiver {
   // Whole segments and messages.
   void finish_segment();
   void finish_send();
+  void describe_immediate(WorkCompletion& completion) const;
   void finish_answer();
   void note_first_fpdu();
 
@@ -122,6 +128,8 @@ class Receiver {
   void fail_local_receive();
   void close() { closed_.store(true, std::memory_order_release); }
   StreamFailure describe(TerminateCode code, bool with_header) const;
+  WorkCompletion receive_completion(WcStatus status, uint32_t vendor_err) const;
+  void push_receive(const WorkCompletion& completion, bool solicited);
   void complete_receive(WcStatus status, uint32_t vendor_err);
 
   const QpConfig& config_;
@@ -153,15 +161,19 @@ class Receiver {
   RemotePlace place_;            // of the Write segment under way
   bool write_open_ = false;      // a Write has begun and not ended
   STag write_stag_;
+  uint64_t write_bytes_ = 0;     // of the last Write since the last message of queue 0
   // Untagged placement (Send) and Read sinks.
   UntaggedSequence send_sequence_;
   UntaggedSequence request_sequence_;  // queue 1, only its MSN
   UntaggedSequence atomic_sequence_;   // queue 3, only its MSN
   bool taken_ = false;              // a receive buffer is in use
+  ReceiveTicket ticket_;            // while held for want of one
   RecvWqe receive_;
   BufferList sink_;                 // of the Send's buffer
   bool sink_revoked_ = false;
-  uint32_t invalidate_ = 0;
+  RdmapOpcode message_opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
+  uint32_t invalidate_ = 0;         // its Invalidate STag, or immediate of our own Send
+  std::byte immediate_[kImmediateSize];
   bool read_open_ = false;          // read_sink_ is set up for the Read at the head
   uint64_t read_placed_ = 0;
   BufferList read_sink_;

@@ -12,7 +12,7 @@ namespace {
 
 bool inline_allowed(SendOpcode opcode) {
   return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
-         opcode == SendOpcode::kWrite;
+         opcode == SendOpcode::kSendWithImm || is_write(opcode);
 }
 
 // EOPNOTSUPP for what iWARP cannot say, or what is switched off.
@@ -22,7 +22,11 @@ int check_opcode(SendOpcode opcode, bool extensions) {
     case SendOpcode::kSendWithInvalidate:
     case SendOpcode::kWrite:
     case SendOpcode::kRead:
+    case SendOpcode::kSendWithImm:  // if the peer is a uwarp, which the queue pair knows
+    case SendOpcode::kLocalInvalidate:
+    case SendOpcode::kBindWindow:
       return 0;
+    case SendOpcode::kWriteWithImm:
     case SendOpcode::kCompareSwap:
     case SendOpcode::kFetchAdd:
     case SendOpcode::kMaskedCompareSwap:
@@ -76,6 +80,7 @@ int SendQueue::check(const SendRequest& request) const {
   if (int error = check_opcode(request.opcode, shape_.extensions)) return error;
   const bool inlined = request.flags & kSendInline;
   if (inlined && !inline_allowed(request.opcode)) return EINVAL;
+  if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
   // Inline data leaves no SGEs behind, so only its octets count against the queue's shape.
   if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
   const uint64_t total = total_length(request.sges);
@@ -94,6 +99,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.swap = request.swap;
   wqe.rkey = request.rkey;
   wqe.imm_or_invalidate = request.imm_or_invalidate;
+  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]] wqe.keep_binding(request);
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
   wqe.end_position = SendWqe::kNotBuilt;

@@ -38,6 +38,17 @@ struct SendWqe {
   SendOpcode opcode = SendOpcode::kSend;
   uint8_t flags = 0;
   std::atomic<bool> answered{false};  // Read, atomic: the answer is complete
+
+  // A binding uses the fields that it has no other use for.
+  void keep_binding(const SendRequest& request) {
+    swap = request.bind_length_bytes;
+    compare_add = request.bind_access;
+    imm_or_invalidate = request.bind_lkey;
+  }
+  WindowBinding binding() const {
+    return {STag{rkey}, imm_or_invalidate, remote_address, swap,
+            static_cast<uint32_t>(compare_add)};
+  }
 };
 static_assert(sizeof(SendWqe) == 64);  // a cache line
 static_assert(kMaxMessageBytes <= UINT32_MAX);

@@ -16,7 +16,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   inbound.reset(std::max<uint32_t>(1, new_config.ird));
   ord.store(new_config.ord, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);
-  peer_is_uwarp.store(false, std::memory_order_relaxed);
+  peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);
   answer_due.store(false, std::memory_order_relaxed);
   lost.store(false, std::memory_order_relaxed);
   running.store(true, std::memory_order_release);

@@ -3,6 +3,8 @@
 
 #include <sys/random.h>
 
+#include <cstring>
+
 #include "ddp/segment.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
@@ -14,9 +16,12 @@ RdmapOpcode wire_opcode(const SendWqe& wqe) {
   const bool solicited = wqe.flags & kSendSolicited;
   switch (wqe.opcode) {
     case SendOpcode::kWrite:
+    case SendOpcode::kWriteWithImm:
       return RdmapOpcode::kWrite;
     case SendOpcode::kSendWithInvalidate:
       return solicited ? RdmapOpcode::kSendSolicitedInvalidate : RdmapOpcode::kSendInvalidate;
+    case SendOpcode::kSendWithImm:
+      return RdmapOpcode::kSendImmediate;
     default:
       return solicited ? RdmapOpcode::kSendSolicited : RdmapOpcode::kSend;
   }
@@ -36,7 +41,7 @@ Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& 
 void Transmitter::restart() {
   batch_.configure(stream_.config.crc);
   message_ = Message::kNone;
-  response_turn_ = revoked_ = opened_ = closed_ = flushed_ = false;
+  response_turn_ = immediate_due_ = revoked_ = opened_ = closed_ = flushed_ = false;
   chase_due_ = stream_.config.chase_first_fpdu;
   built_position_ = sent_position_ = 0;
   send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
@@ -161,6 +166,8 @@ bool Transmitter::request_ready() {
   }
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
+  // A change of keys takes effect after all that was posted before (verbs-level rule).
+  if (is_local(wqe.opcode)) [[unlikely]] return queue_.retired() == queue_.started();
   if (!awaits_answer(wqe.opcode)) return true;
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
@@ -183,13 +190,17 @@ bool Transmitter::begin_request() {
     return false;
   }
   queue_.start_one();
+  if (is_local(wqe.opcode)) [[unlikely]] {
+    change_window(wqe, position);
+    return false;
+  }
   if (awaits_answer(wqe.opcode)) {
     wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
     wqe.end_position = built_position_;
     return false;
   }
   if (wqe.opcode != SendOpcode::kWrite) {
-    wqe.msn = send_msn_.value;
+    wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
     send_msn_ = send_msn_.next();
   }
   message_ = Message::kRequest;
@@ -235,6 +246,25 @@ void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
   append_request(RdmapOpcode::kAtomicRequest, header);
 }
 
+// BIND_MW and LOCAL_INV. All earlier requests have completed, and whatever peers do through the
+// window is over when the table returns.
+void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
+  const RemoteAccessor self{config_.domain, stream_.identity, 0};
+  bool done;
+  if (wqe.opcode == SendOpcode::kBindWindow) {
+    bound_windows_ = true;
+    done = config_.regions->bind(wqe.binding(), self);
+  } else {
+    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
+  }
+  if (!done) {
+    fail_request(position, WcStatus::kMwBindErr);
+    return;
+  }
+  wqe.end_position = sent_position_;
+  retire();
+}
+
 bool Transmitter::begin_response() {
   const InboundRequest& request = *stream_.inbound.front();
   offset_ = 0;
@@ -275,9 +305,33 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
 }
 
+// Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
+// RFC 7306 6.
+bool Transmitter::append_immediate(SendWqe& wqe) {
+  UntaggedHeader header;
+  const bool solicited = wqe.flags & kSendSolicited;
+  header.rsvd_ulp = make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited
+                                                 : RdmapOpcode::kImmediate);
+  header.msn = Msn{wqe.msn};
+  constexpr size_t kSize = UntaggedHeader::kWireSize + kImmediateSize;
+  std::byte* at = batch_.begin_fpdu(kSize, 0);
+  if (at == nullptr) return false;
+  header.encode(at);
+  std::byte* value = at + UntaggedHeader::kWireSize;
+  std::memset(value, 0, kImmediateSize);
+  std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
+  batch_.end_fpdu(nullptr, 0);
+  built_position_ += fpdu_size(kSize);
+  wqe.end_position = built_position_;
+  immediate_due_ = false;
+  close_message();
+  return true;
+}
+
 bool Transmitter::append_segment() {
   const bool request = message_ == Message::kRequest;
-  const bool untagged = request && queue_.at(queue_.started() - 1).opcode != SendOpcode::kWrite;
+  if (immediate_due_) [[unlikely]] return append_immediate(queue_.at(queue_.started() - 1));
+  const bool untagged = request && !is_write(queue_.at(queue_.started() - 1).opcode);
   const size_t header = untagged ? UntaggedHeader::kWireSize : TaggedHeader::kWireSize;
   const uint64_t left = message_bytes_ - offset_;
   const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header);
@@ -295,20 +349,26 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
   }
   const RdmapOpcode opcode = wire_opcode(wqe);
   bool fits;
-  if (wqe.opcode == SendOpcode::kWrite) {
+  if (is_write(wqe.opcode)) {
     fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
   } else {
     UntaggedHeader header;
     header.control = DdpControl::make(false, last);
     if (wqe.opcode == SendOpcode::kSendWithInvalidate)
       header.invalidate_stag = STag{wqe.imm_or_invalidate};
+    if (wqe.opcode == SendOpcode::kSendWithImm)  // network order as it is
+      header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};
     header.msn = Msn{wqe.msn};
     header.mo = static_cast<uint32_t>(offset_);
+    if (opcode == RdmapOpcode::kSendImmediate)
+      header.rsvd_ulp = RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
     fits = append_untagged(opcode, header, payload);
   }
   if (!fits) return false;
   offset_ += payload;
-  if (last) {
+  if (last && wqe.opcode == SendOpcode::kWriteWithImm) {
+    immediate_due_ = true;
+  } else if (last) {
     wqe.end_position = built_position_;
     close_message();
   }
@@ -386,7 +446,7 @@ bool Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& head
   std::byte* at = batch_.begin_fpdu(UntaggedHeader::kWireSize, payload);
   if (at == nullptr) return false;
   UntaggedHeader filled = header;
-  filled.rsvd_ulp = make_rdmap_control(opcode);
+  filled.rsvd_ulp |= make_rdmap_control(opcode);
   filled.encode(at);
   batch_.end_fpdu(&payload_, offset_);
   built_position_ += fpdu_size(UntaggedHeader::kWireSize + payload);
@@ -501,6 +561,7 @@ void Transmitter::fault() {
   batch_.configure(stream_.config.crc);
   closed_ = true;
   message_ = Message::kNone;
+  immediate_due_ = false;
 }
 
 // Which send request a failure names. Its header is peer input when the peer sent it.
@@ -521,9 +582,9 @@ uint64_t Transmitter::failed_request() const {
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
     if (awaits_answer(wqe.opcode)) continue;
-    const bool write = wqe.opcode == SendOpcode::kWrite;
+    const bool write = is_write(wqe.opcode);
     if (tagged && write && wqe.rkey == TaggedHeader::decode(header).stag.value) return i;
-    if (!tagged && !write && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)
+    if (!tagged && wqe.opcode != SendOpcode::kWrite && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)
       return i;
   }
   return StreamFailure::kNoRequest;
@@ -539,6 +600,7 @@ void Transmitter::flush() {
     batch_.cut();
   }
   message_ = Message::kNone;
+  immediate_due_ = false;
   flushed_ = true;
   const uint64_t own = failed_request();
   const StreamFailure& failure = stream_.failure();
@@ -565,6 +627,7 @@ void Transmitter::reset() {
   queue_.reset();
   batch_.configure(false);
   message_ = Message::kNone;
+  immediate_due_ = false;
   closed_ = true;
   idle_.store(true, std::memory_order_release);
   finished_.store(false, std::memory_order_release);

@@ -36,6 +36,8 @@ class Transmitter {
   /// Failed, and the Terminate (if one was due) has been handed over.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
+  bool bound_windows() const { return bound_windows_; }
+
   /// Completes all requests: those done with success, the failure's with its status, the rest
   /// flushed. Pending bytes of half-sent FPDUs move into memory of our own.
   void flush();
@@ -63,6 +65,8 @@ class Transmitter {
   bool begin_response();
   void emit_atomic_response(const InboundRequest& request);
   bool append_segment();
+  bool append_immediate(SendWqe& wqe);
+  void change_window(SendWqe& wqe, uint64_t position);
   bool append_request_segment(uint32_t payload, bool last);
   bool append_response_segment(uint32_t payload, bool last);
   bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
@@ -90,6 +94,8 @@ class Transmitter {
   Message message_ = Message::kNone;
   bool response_turn_ = false;  // fairness: answers and requests alternate
   bool revoked_ = false;        // memory of the open message was deregistered
+  bool immediate_due_ = false;  // the open message is a Write that is out but for its Immediate
+  bool bound_windows_ = false;  // some window may be bound to this queue pair
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out

@@ -57,6 +57,7 @@ int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
 
 void QueuePair::to_rts() {
   stream_.paused.store(false, std::memory_order_release);
+  stream_.establish_event.store(false, std::memory_order_relaxed);
   set_state(QpState::kRts);
 }
 
@@ -110,7 +111,10 @@ bool QueuePair::start_stream(const StreamConfig& config) {
   std::lock_guard receive(receive_lock_);
   std::lock_guard transmit(gate_);
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
+  // Where a connection manager tells of the connection, this event would only repeat it.
+  const bool early = state() == QpState::kRtr && config.silent_fin;
   stream_.restart(config);
+  stream_.establish_event.store(early, std::memory_order_relaxed);
   receiver_.restart();
   transmitter_.restart();
   set_state(QpState::kRts);

@@ -241,6 +241,7 @@ void Receiver::note_first_fpdu() {
   if (stream_.first_fpdu.load(std::memory_order_relaxed)) return;
   stream_.first_fpdu.store(true, std::memory_order_release);
   outcome_ |= kRxFirstFpdu | kRxTransmitWanted;
+  if (stream_.establish_event.exchange(false)) stream_.raise(QpEvent::kCommEstablished);
 }
 
 // A message that is all header waits until its one FPDU is whole.

@@ -77,6 +77,7 @@ class StreamState {
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
   std::atomic<bool> answer_due{false};     // owe the magic's answer
+  std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
   std::atomic<bool> lost{false};           // peer gone without a word (silent FIN)
   std::atomic<bool> paused{false};         // SQD: start no new request
   std::atomic<bool> drain_event{false};    // ... and tell when the running ones are done

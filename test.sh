@@ -61,17 +61,19 @@ check() {
   if "$@"; then record "$label" passed; else record "$label" failed; fi
 }
 
-# gtest DIR BINARY: the report's numbers count; a crash or a sanitizer's finding counts as one failure.
+# gtest DIR BINARY [COMMAND in front]: the report's numbers count; a crash or a sanitizer's finding
+# counts as one failure.
 gtest() {
-  local binary=$1/bin/$2 report status=0 filter='*'
-  report=$results/$(basename "$1")-$2.xml
-  [ -x "$binary" ] || return 0
+  local dir=$1 binary=$2 report status=0 filter='*'
+  shift 2
+  report=$results/$(basename "$dir")-$binary.xml
+  [ -x "$dir/bin/$binary" ] || return 0
   [ -z "$name" ] || filter="*$name*"
-  step "$2 in $1"
-  timeout 600 "$binary" --gtest_brief=1 --gtest_filter="$filter" --gtest_output="xml:$report" ||
-    status=$?
+  step "$binary in $dir"
+  timeout 600 "$@" "$dir/bin/$binary" --gtest_brief=1 --gtest_filter="$filter" \
+      --gtest_output="xml:$report" || status=$?
   if [ "$status" -ne 0 ] && ! "$python" tests/totals.py --has-failure "$report"; then
-    record "$1/$2 ended with status $status" failed
+    record "$dir/$binary ended with status $status" failed
   fi
 }
 
@@ -81,6 +83,9 @@ gtests() {
   for binary in "$1"/bin/{unit_tests,sim_tests,provider_layout_*}; do
     gtest "$1" "$(basename "$binary")"
   done
+  # The preloaded library comes before the sanitizer's runtime, which is right here.
+  ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
+    gtest "$1" verbs_tests "$1/bin/uwarp-run"
 }
 
 # pytest_run LABEL FOLDER [COMMAND in front of Python...]

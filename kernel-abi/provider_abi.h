@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The private interface between libibverbs and its provider plugins, as far as a provider without a
-// kernel needs it. It is internal to rdma-core (no installed header), changes between releases, once
-// even without a new number, and is therefore declared here by offset, per family.
-// Sources: names and order of the operations from libibverbs/driver.h of rdma-core v34 to v64; sizes
-// and offsets from the debug information of builds of these releases (LP64, little-endian).
+// kernel needs it. It is internal to rdma-core (no installed header), changes between releases,
+// once even without a new number, and is therefore declared here by offset, per family. Sources:
+// names and order of the operations from libibverbs/driver.h of rdma-core v34 to v64; sizes and
+// offsets from the debug information of builds of these releases (LP64, little-endian).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -164,15 +164,19 @@ struct OperationTable {
   AnyFunction slots[kMaxSlots + 13];  // 768 bytes; the largest family takes 664
 };
 
-// ---- verbs_context --------------------------------------------------------------------------------
+// ---- verbs_context ------------------------------------------------------------------------------
 
 /// sizeof(verbs_context) by family; the library writes its own into the word before ibv_context.
 constexpr size_t context_size(Family family) {
   switch (family) {
-    case Family::kV59: return 672;
-    case Family::kV62: return 680;
-    case Family::kV64: return 696;
-    default: return 648;
+    case Family::kV59:
+      return 672;
+    case Family::kV62:
+      return 680;
+    case Family::kV64:
+      return 696;
+    default:
+      return 648;
   }
 }
 /// ibv_context is the last member in every release; the struct grows at its front.
@@ -183,7 +187,7 @@ static_assert(sizeof(ibv_context) == 328 && offsetof(ibv_context, cmd_fd) == 264
 static_assert(offsetof(ibv_context, async_fd) == 268);
 static_assert(context_offset(Family::kV36) == 320 && context_offset(Family::kV64) == 368);
 
-// ---- verbs_device and what enumeration hands over --------------------------------------------------
+// ---- verbs_device and what enumeration hands over -----------------------------------------------
 
 /// Fields of verbs_sysfs_dev that a provider looks at (same offsets from v34 on).
 inline constexpr size_t kSysfsIbdevName = 112;  // char[64]
@@ -213,7 +217,7 @@ static_assert(sizeof(DeviceOperations) == 72);
 static_assert(offsetof(DeviceOperations, match_device) == 32);
 static_assert(offsetof(DeviceOperations, uninit_device) == 64);
 
-// ---- Functions that libibverbs exports to plug-ins --------------------------------------------------
+// ---- Functions that libibverbs exports to plug-ins ----------------------------------------------
 // Bound with dlsym: their version node carries the plug-in number, so a plug-in that is linked
 // against one family could not be loaded by another.
 

@@ -26,16 +26,17 @@ ALL_ACCESS = (e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCES
 class End(contextlib.ExitStack):
     """PD, CQ, MR and an RC queue pair in INIT."""
 
-    def __init__(self, context, name, access=ALL_ACCESS):
+    def __init__(self, context, name, access=ALL_ACCESS, channel=None):
         super().__init__()
         self.name = name
         self.context = context
         self.pd = self.enter_context(PD(context))
-        self.cq = self.enter_context(CQ(context, 2 * DEPTH))
+        self.cq = self.enter_context(CQ(context, 2 * DEPTH, None, channel))
         self.mr = self.enter_context(MR(self.pd, BYTES, access))
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=4, max_recv_sge=4,
                     max_inline_data=64)
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap)
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap,
+                          sq_sig_all=0)
         attr = QPAttr(port_num=PORT)
         attr.qp_access_flags = access
         self.qp = self.enter_context(QP(self.pd, init, attr))

@@ -8,7 +8,7 @@ BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev l
                 libibverbs-dev librdmacm-dev)
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
-               iproute2 util-linux procps netcat-openbsd iperf3 tshark)
+               iproute2 util-linux procps netcat-traditional tshark)
 FUZZ_PACKAGES=(clang)
 
 package_installed() {

@@ -46,7 +46,7 @@ bool bind_symbol(Function& function, const char* name) {
   return function != nullptr;
 }
 
-// ---- Layout of the running library ------------------------------------------------------------------
+// ---- Layout of the running library --------------------------------------------------------------
 
 /// What a context turned out to be.
 struct Layout {
@@ -54,8 +54,8 @@ struct Layout {
   ibv_context* context;
 };
 
-/// The newest family whose sizeof(verbs_context) is `size`; the library writes its own into the word
-/// before the ibv_context.
+/// The newest family whose sizeof(verbs_context) is `size`; the library writes its own into the
+/// word before the ibv_context.
 bool family_of_size(size_t size, Family& family) {
   for (Family candidate : {Family::kV64, Family::kV62, Family::kV59, Family::kV36}) {
     if (context_size(candidate) == size) return family = candidate, true;
@@ -109,9 +109,9 @@ OperationTable lay_out(Family family, const uwarp_verbs_table& verbs, AnyFunctio
   // Slots that confirm_family() may have hit in the older tables.
   table.slots[slot_of(family, "rereg_mr")] = reinterpret_cast<AnyFunction>(unsupported);
   table.slots[slot_of(family, "resize_cq")] = reinterpret_cast<AnyFunction>(unsupported);
-#define PLACE(name, result, parameters)                       \
-  static_assert(slot_of(Family::kV64, #name) >= 0);           \
-  if (const int slot = slot_of(family, #name); slot >= 0)     \
+#define PLACE(name, result, parameters)                   \
+  static_assert(slot_of(Family::kV64, #name) >= 0);       \
+  if (const int slot = slot_of(family, #name); slot >= 0) \
     table.slots[slot] = reinterpret_cast<AnyFunction>(verbs.name);
   UWARP_VERBS_OPERATIONS(PLACE)
 #undef PLACE
@@ -119,7 +119,7 @@ OperationTable lay_out(Family family, const uwarp_verbs_table& verbs, AnyFunctio
   return table;
 }
 
-// ---- Driver -----------------------------------------------------------------------------------------
+// ---- Driver -------------------------------------------------------------------------------------
 
 bool match_device(void* sysfs_device) {
   const char* name = static_cast<const char*>(sysfs_device) + kSysfsIbdevName;
@@ -193,7 +193,8 @@ constexpr DeviceOperations kDriver = {
 
 [[gnu::constructor]] void register_driver() {
   if (!bind_symbol(library.init_and_alloc_context, kInitAndAllocContextName) ||
-      !bind_symbol(library.set_ops, kSetOpsName) || !bind_symbol(library.uninit_context, kUninitContextName))
+      !bind_symbol(library.set_ops, kSetOpsName) ||
+      !bind_symbol(library.uninit_context, kUninitContextName))
     return;
   for (const char* name : kRegisterDriverNames) {
     if (bind_symbol(library.register_driver, name)) return library.register_driver(&kDriver);

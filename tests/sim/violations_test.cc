@@ -381,6 +381,20 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   EXPECT_TRUE(peer.dut.outcome & kRxFirstFpdu);
 }
 
+TEST(Initiator, OwesItsRtrFromTheStart) {
+  for (const auto rtr : {StreamConfig::Rtr::kWrite, StreamConfig::Rtr::kRead}) {
+    StreamConfig config;
+    config.rtr = rtr;
+    RawPeer peer(config);
+    EXPECT_TRUE(peer.dut.qp->wants_transmit());
+    EXPECT_FALSE(peer.dut.qp->transmit_idle());
+    peer.settle();
+    EXPECT_EQ(peer.ulpdus().size(), 1u);
+    EXPECT_FALSE(peer.dut.qp->wants_transmit());
+    EXPECT_TRUE(peer.dut.qp->transmit_idle());
+  }
+}
+
 TEST(Magic, IsRecognisedAndAnsweredFirst) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;

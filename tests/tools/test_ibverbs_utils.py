@@ -130,7 +130,7 @@ def test_rc_pingpong(pair, link, size, events):
 @pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
 def test_rc_pingpong_one_mebibyte(pair, link, events):
     pingpong(pair, link, "ibv_rc_pingpong", 1 << 20, 10000 if not events else 2000, "-c", *events,
-             seconds=300)
+             seconds=2 * places.GUARD_SECONDS)
 
 
 def test_rc_pingpong_new_post_send(pair, loopback):

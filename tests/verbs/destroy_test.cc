@@ -54,8 +54,7 @@ TEST_F(Destroy, EveryStateWithAPeer) {
   repeat("in the middle of large Reads", [&] {
     Pair pair(context());
     const Address b = pair.b.address();
-    for (int i = 0; i < 10; ++i)
-      EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, i, b, 0, 1 << 20), 0);
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, i, b, 0, 1 << 20), 0);
   });
   repeat("Sends without receives", [&] {
     Pair pair(context());

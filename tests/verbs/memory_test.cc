@@ -17,8 +17,8 @@ class Memory : public VerbsTest {
     VerbsTest::SetUp();
     pd_.reset(ibv_alloc_pd(context()));
     ASSERT_NE(pd_, nullptr);
-    pages_ = static_cast<uint8_t*>(mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    pages_ = static_cast<uint8_t*>(
+        mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }
   void TearDown() override {
     munmap(pages_, 4 * kPage);

@@ -39,8 +39,8 @@ int to_init(ibv_qp* qp, int access) {
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
   attr.qp_access_flags = static_cast<unsigned>(access);
-  return ibv_modify_qp(
-      qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 int to_rtr(ibv_qp* qp, const Address& peer) {
@@ -172,6 +172,17 @@ std::optional<ibv_wc> next_completion(ibv_cq* cq, std::chrono::milliseconds limi
     std::this_thread::yield();
   } while (steady_clock::now() < end);
   return std::nullopt;
+}
+
+std::map<uint64_t, ibv_wc_status> next_completions(ibv_cq* cq, int count) {
+  std::map<uint64_t, ibv_wc_status> found;
+  for (int i = 0; i < count; ++i) {
+    const auto wc = next_completion(cq);
+    EXPECT_TRUE(wc.has_value()) << "only " << i << " of " << count << " completions in time";
+    if (!wc) break;
+    EXPECT_TRUE(found.emplace(wc->wr_id, wc->status).second) << wc->wr_id << " came twice";
+  }
+  return found;
 }
 
 bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit) {

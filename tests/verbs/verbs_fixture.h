@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -95,8 +96,12 @@ struct Pair {
 
 /// Polls until something comes; nothing when it takes longer than `limit`.
 std::optional<ibv_wc> next_completion(ibv_cq* cq, std::chrono::milliseconds limit = kPatience);
-/// Polls until `condition` holds or patience ends; what `cq` holds is taken and dropped.
-bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
+/// The next `count` completions by id. Completions of a send and of a receive queue have no order
+/// among each other, so tests that have both in one CQ look at them like this.
+std::map<uint64_t, ibv_wc_status> next_completions(ibv_cq* cq, int count);
+/// Waits until `condition` holds; false when patience ends.
+bool wait_until(const std::function<bool()>& condition,
+                std::chrono::milliseconds limit = kPatience);
 /// True when `fd` becomes readable in time.
 bool readable(int fd, std::chrono::milliseconds limit = kPatience);
 /// Number of open files of this process.

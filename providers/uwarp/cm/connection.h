@@ -71,13 +71,16 @@ class Connection final : public Source {
   int disconnect();
   /// Ends at once (RST), in any state, without owner calls after it returned (but one under way).
   void abort();
+  /// Active: ends the attempt, as abort() does, unless our Request has gone out already (false).
+  bool abandon_before_request();
   /// No owner calls any more (but one under way); the connection itself goes on.
   void drop_owner();
 
-  sockaddr_storage local_address() const { return local_; }
+  sockaddr_storage local_address() const {
+    const Lock lock(mutex_);
+    return local_;
+  }
   sockaddr_storage remote_address() const { return remote_; }
-  /// Active: our Request has gone out.
-  bool request_sent() const;
 
   // ---- For Endpoint.
   /// The queue pair left for ERR, RESET or is destroyed: the TCP connection ends, orderly where
@@ -165,11 +168,11 @@ class Connection final : public Source {
   std::shared_ptr<Endpoint> open_endpoint() const;
 
   Engine& engine_;
-  sockaddr_storage local_{};   // set before the object is shared, refined before connected
-  sockaddr_storage remote_{};
-  ConnectParameters request_parameters_;
+  sockaddr_storage remote_{};             // set before the object is shared
+  ConnectParameters request_parameters_;  // set before it is handed up
 
   mutable std::mutex mutex_;
+  sockaddr_storage local_{};
   Phase phase_ = Phase::kClosed;
   bool active_ = false;
   bool rendezvous_ = false;

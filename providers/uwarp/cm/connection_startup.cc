@@ -79,6 +79,7 @@ Result<TcpSocket> Connection::make_socket_locked(std::optional<TcpSocket> bound)
   auto opened = TcpSocket::open(remote_.ss_family);
   if (!opened || address_length(options_.local) == 0) return opened;
   opened->set_reuse_address(true);
+  opened->set_late_port();
   if (int error = opened->bind(options_.local)) return Error{error};
   return opened;
 }
@@ -203,9 +204,15 @@ void Connection::connect_failed_locked(int error) {
   close_locked(Farewell::kReset);
 }
 
-bool Connection::request_sent() const {
+bool Connection::abandon_before_request() {
   const Lock lock(mutex_);
-  return active_ && (phase_ == Phase::kAwaitingReply || phase_ == Phase::kOpen);
+  if (phase_ != Phase::kConnecting && phase_ != Phase::kClosed) return false;
+  owner_.reset();
+  calls_.clear();
+  calls_due_.store(false);
+  leave_endpoint_locked();
+  close_locked(Farewell::kReset);
+  return true;
 }
 
 // --- Passive --------------------------------------------------------------------------------------

@@ -5,82 +5,123 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "cm/connection.h"
+#include "cm/engine.h"
+#include "cm/qp_attributes.h"
+#include "cm/rendezvous_message.h"
+#include "cm/stream.h"
 #include "net/net_device.h"
 #include "qp/queue_pair.h"
 
 namespace uwarp {
 
-class Engine;
+class Rendezvous;
+struct RendezvousTerms;
 
-/// Attributes of a queue pair in the engine's terms; verbs/ fills it from ibv_qp_attr. The mask bits
-/// are those of ibv_qp_attr_mask.
-struct QpAttributes {
-  QpState state = QpState::kReset;
-  QpState current_state = QpState::kReset;
-  bool notify_drained = false;
-  uint32_t access = 0;
-  uint8_t port = 1;
-  uint16_t pkey_index = 0;
-  uint8_t path_mtu = 5;
-  uint32_t dest_qp_num = 0;
-  uint32_t rq_psn = 0;
-  uint32_t sq_psn = 0;
-  uint8_t max_rd_atomic = 0;       // ORD
-  uint8_t max_dest_rd_atomic = 0;  // IRD
-  uint8_t min_rnr_timer = 0;
-  uint8_t timeout = 0;
-  uint8_t retry_count = 0;
-  uint8_t rnr_retry = 0;
-  bool has_address = false;   // an address vector was given
-  uint8_t dgid[16] = {};
-  uint8_t sgid_index = 0;
-  uint8_t traffic_class = 0;
-};
-
-class Endpoint : public std::enable_shared_from_this<Endpoint> {
+class Endpoint final : public std::enable_shared_from_this<Endpoint> {
  public:
-  /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port (decision
-  /// 4). config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
+  /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
+  /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
   static Result<std::shared_ptr<Endpoint>> create(Engine& engine, const NetDevice& device,
                                                   QpConfig config);
-  virtual ~Endpoint() = default;
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
 
   QueuePair& qp() { return qp_; }
+  Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
 
-  /// ibv_modify_qp: checks mask and state table (decision 17), keeps the attributes, moves the
-  /// state, starts or ends what hangs on it. 0 or EINVAL, ENOMEM...
-  virtual int modify(const QpAttributes& attributes, uint32_t mask) = 0;
+  /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
+  /// ends what hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
+  int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
-  virtual QpAttributes attributes() const = 0;
+  QpAttributes attributes() const;
+  /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are the
+  /// connection's business. connect() and accept() do this by themselves.
+  void mark_cm_owned();
 
-  /// Hot path: post and, if nobody transmits, transmit in the caller.
-  int post_send(const SendRequest& request) {
-    int error = qp_.post_send(request);
-    return error;
+  /// Hot path: post; transmission follows by pump().
+  int post_send(const SendRequest& request) { return qp_.post_send(request); }
+  /// Hot path, after one or several posts: if nobody transmits, transmit in the caller.
+  void pump() {
+    if (stream_.attached()) [[likely]] {
+      stream_.transmit();
+    } else {
+      pump_unconnected();
+    }
   }
-  /// Hot path of a list: post several, then one pump().
-  virtual void pump() = 0;
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) {
-    int error = qp_.post_recv(wr_id, sges);
-    if (qp_.receive_resumable()) resume();
+    const int error = qp_.post_recv(wr_id, sges);
+    if (qp_.receive_resumable()) [[unlikely]]
+      resume();
     return error;
   }
   /// A held stream may go on (a receive was posted, also through an SRQ).
-  virtual void resume() = 0;
+  void resume() {
+    if (qp_.receive_held()) stream_.resume();
+  }
 
-  /// ibv_destroy_qp: aborts the connection and the rendezvous. When it returns no thread touches
-  /// the queue pair, its completion queues or the memory of its domain on its behalf any more.
-  virtual void destroy() = 0;
+  /// ibv_destroy_qp: ends the connection and the rendezvous. When it returns no thread touches the
+  /// queue pair, its completion queues or the memory of its domain on its behalf any more.
+  void destroy();
 
- protected:
-  explicit Endpoint(const QpConfig& config) : qp_(config) {}
+  // ---- For Connection, under its mutex.
+  /// Takes the queue pair for a connection that is being made. Errors: EINVAL (state, taken).
+  int claim(const std::shared_ptr<Connection>& connection, bool rendezvous);
+  void release(const Connection& connection);
+  /// Enters FPDU mode. False: the queue pair is not in a state for it any more.
+  bool open_stream(Connection& connection, StreamConfig config, TcpSocket& in, TcpSocket& out);
+  /// Leaves it. On return no byte moves any more.
+  void close_stream();
+  /// From timeout and retry count; 0: not set, or infinite.
+  uint32_t peer_timeout_ms() const;
+
+  // ---- For the rendezvous, no locks.
+  /// A peer's call came in on the rendezvous port.
+  void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
+  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR.
+  void rendezvous_failed();
+
+ private:
+  struct HeldCall {
+    std::shared_ptr<Connection> request;
+    RendezvousCall call;
+  };
+
+  Endpoint(Engine& engine, const NetDevice& device, Engine::Place place, const QpConfig& config);
+  QpState state_locked() const;
+  int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
+  RendezvousTerms terms_locked() const;
+  int to_init(std::unique_lock<std::mutex>& lock);
+  void to_rtr(std::unique_lock<std::mutex>& lock);
+  void to_rts(std::unique_lock<std::mutex>& lock);
+  void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
+  void cut_off(std::unique_lock<std::mutex>& lock);
+  void pump_unconnected();
+
+  Engine& engine_;
+  const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
+  const Engine::Place place_;
   QueuePair qp_;
+  Stream stream_;
+
+  // After a Connection's mutex; before poll groups and the queue pair's sides.
+  mutable std::mutex mutex_;
+  QpAttributes attributes_;
+  QpState verbs_state_ = QpState::kReset;  // as the application moved it
+  bool cm_owned_ = false;
+  bool destroyed_ = false;
+  uint16_t peer_depth_ = 0;                // ORD that the peer's IRD allows
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Rendezvous> rendezvous_;
+  std::vector<HeldCall> held_;             // calls below RTR
 };
 
 }  // namespace uwarp

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "cm/connection.h"
+#include "cm/poll_group.h"
 
 namespace uwarp {
 namespace {
@@ -34,9 +35,21 @@ size_t size_of(std::span<const iovec> parts) {
 
 }  // namespace
 
-void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out) {
-  const std::lock_guard receive(qp_.receive_lock());
-  while (!qp_.transmit_try_begin()) sched_yield();
+void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
+                    PollGroup* second) {
+  {
+    const std::lock_guard receive(qp_.receive_lock());
+    while (!qp_.transmit_try_begin()) sched_yield();
+    groups_[0] = &first;
+    groups_[1] = second;
+    take_sockets(connection, in, out);
+    (void)qp_.transmit_end();
+  }
+  first.add(*this);
+  if (second != nullptr) second->add(*this);
+}
+
+void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out) {
   in_ = &in;
   out_ = &out;
   connection_ = &connection;
@@ -45,15 +58,18 @@ void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out) {
   send_error_.store(0, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
-  (void)qp_.transmit_end();
 }
 
 void Stream::detach() {
+  // Groups first: a poller holds its group's lock when it takes the receive side.
+  for (PollGroup* group : groups_)
+    if (group != nullptr) group->remove(*this);
   const std::lock_guard receive(qp_.receive_lock());
   while (!qp_.transmit_try_begin()) sched_yield();
   in_ = nullptr;
   out_ = nullptr;
   connection_ = nullptr;
+  groups_[0] = groups_[1] = nullptr;
   attached_.store(false, std::memory_order_release);
   (void)qp_.transmit_end();
 }
@@ -72,11 +88,16 @@ void Stream::name_connection(StreamNotice& notice) {
 
 void Stream::transmit(size_t budget_bytes) {
   StreamNotice notice;
+  transmit_turns(budget_bytes, notice);
+  deliver(notice);
+}
+
+// Delivers nothing: the caller may hold the lock of a poll group.
+void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
   while (qp_.transmit_try_begin()) {
     if (out_ != nullptr) transmit_locked(budget_bytes, notice);
-    if (!qp_.transmit_end()) break;
+    if (!qp_.transmit_end()) return;
   }
-  deliver(notice);
 }
 
 void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
@@ -109,7 +130,7 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
 
 // --- Receive --------------------------------------------------------------------------------------
 
-bool Stream::receive(size_t budget_bytes, StreamNotice& notice) {
+bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll) {
   bool progressed = false;
   bool answer = false;
   while (qp_.receive_lock().try_lock()) {
@@ -117,12 +138,16 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice) {
     missed_edge_.store(false, std::memory_order_relaxed);
     const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
     if (turn == Turn::kMore) connection_->request_turn();
+    if (from_epoll && progressed) {
+      for (PollGroup* group : groups_)
+        if (group != nullptr) group->note_busy(*this);
+    }
     lock.unlock();
     if (turn != Turn::kDrained) break;
     // Exchanged, not loaded: whoever left the mark exchanged before it tried the lock.
     if (!missed_edge_.exchange(false, std::memory_order_acq_rel)) break;
   }
-  if (answer) transmit(kTurnBytes);
+  if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
 }
 
@@ -131,7 +156,7 @@ void Stream::on_edge(uint32_t events) {
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamNotice notice;
   missed_edge_.exchange(true, std::memory_order_acq_rel);
-  (void)receive(kTurnBytes, notice);
+  (void)receive(kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && qp_.receive_held()) {
     // Nothing is read now, but the end must be noticed.
     const std::lock_guard lock(qp_.receive_lock());
@@ -157,7 +182,7 @@ void Stream::resume() {
     if (!stopped && receive_locked(kTurnBytes, progressed, answer, notice) == Turn::kMore)
       connection_->request_turn();
   }
-  if (answer) transmit(kTurnBytes);
+  if (answer) transmit_turns(kTurnBytes, notice);
   deliver(notice);
 }
 

@@ -17,6 +17,7 @@
 namespace uwarp {
 
 class Connection;
+class PollGroup;
 
 /// What a turn has found for the connection to deal with, outside the stream's locks.
 struct StreamNotice {
@@ -37,8 +38,10 @@ class Stream {
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
   /// Starts pumping between `in`, `out` (the same socket but for a queue pair connected to itself)
-  /// and the queue pair. All three stay valid until detach() returns.
-  void attach(Connection& connection, TcpSocket& in, TcpSocket& out);
+  /// and the queue pair; joins the groups (`second` may be null). All stay valid until detach()
+  /// returns.
+  void attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
+              PollGroup* second);
   /// Stops; on return no thread is in a turn, and none will begin one. Call without locks of the
   /// queue pair and outside a turn.
   void detach();
@@ -49,7 +52,7 @@ class Stream {
   void transmit(size_t budget_bytes = kPostBytes);
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed to
   /// its connection after the caller's own locks are released.
-  bool receive(size_t budget_bytes, StreamNotice& notice);
+  bool receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is told only once.
   void on_edge(uint32_t events);
   /// A held stream may go on. Does nothing otherwise.
@@ -71,9 +74,11 @@ class Stream {
  private:
   enum class Turn : uint8_t { kDrained, kMore, kStopped };
 
+  void take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out);
   Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamNotice& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice);
   void take_end(ssize_t result, StreamNotice& notice);
+  void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
 
@@ -81,6 +86,7 @@ class Stream {
   TcpSocket* in_ = nullptr;
   TcpSocket* out_ = nullptr;
   Connection* connection_ = nullptr;
+  PollGroup* groups_[2] = {};
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   // An edge came while another thread was in a receive turn: that thread looks again.

@@ -57,9 +57,7 @@ void set_port(sockaddr_storage& address, uint16_t port) {
               sizeof network_order);
 }
 
-sockaddr_storage to_tcp(sockaddr_storage address) {
-  return moved(address, settings().port_offset);
-}
+sockaddr_storage to_tcp(sockaddr_storage address) { return moved(address, settings().port_offset); }
 
 sockaddr_storage from_tcp(sockaddr_storage address) {
   return moved(address, -settings().port_offset);

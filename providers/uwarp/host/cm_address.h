@@ -19,7 +19,7 @@ inline constexpr sa_family_t kAfIb = 27;
 /// As in the kernel's <rdma/ib.h>, which is not for user space.
 struct SockaddrIb {
   uint16_t family;
-  uint16_t pkey;       // network order, as all that follow
+  uint16_t pkey;  // network order, as all that follow
   uint32_t flow_info;
   uint8_t address[16];
   uint64_t service_id;

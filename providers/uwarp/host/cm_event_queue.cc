@@ -15,8 +15,8 @@
 namespace uwarp {
 namespace {
 
-/// The one lock of all queues and sources. A fresh one in a forked child, whose parent's threads may
-/// have held the old one.
+/// The one lock of all queues and sources. A fresh one in a forked child, whose parent's threads
+/// may have held the old one.
 struct EventLock {
   std::mutex mutex;
   uint32_t generation = fork_generation();

@@ -159,8 +159,8 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
   const int error = resolve_locked(source, destination);
   // A netdev that is no device is told by an event, other failures by the command itself.
   if (error != 0 && error != ENODEV) return error;
-  const auto event = event_locked(
-      error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
+  const auto event =
+      event_locked(error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
   guard.unlock();
   push(event);
   return 0;
@@ -185,7 +185,15 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   std::optional<IpAddress> from;
   if (source_fixed_) from = ip_of(local_);
   const auto route = find_route(ip_of(destination), from);
-  if (!route) return errno;
+  if (!route) {
+    const int error = errno;
+    // The next try may come with another source, or none.
+    if (state_ == CmIdState::kIdle) {
+      local_ = {};
+      source_fixed_ = false;
+    }
+    return error;
+  }
   const uint16_t port = local_.ss_family == AF_UNSPEC ? 0 : port_of(local_);
   local_ = in_family_of(destination, route->source, port);
   remote_ = destination;

@@ -29,9 +29,9 @@ enum class CmIdState : uint8_t {
   kListening,
   kAddressResolved,
   kRouteResolved,
-  kConnecting,     ///< CONNECT done, ESTABLISHED or a failure is outstanding
-  kRequest,        ///< came in by a listener, ACCEPT or REJECT is outstanding
-  kAccepting,      ///< ACCEPT done, ESTABLISHED is outstanding
+  kConnecting,  ///< CONNECT done, ESTABLISHED or a failure is outstanding
+  kRequest,     ///< came in by a listener, ACCEPT or REJECT is outstanding
+  kAccepting,   ///< ACCEPT done, ESTABLISHED is outstanding
   kEstablished,
   kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
   kClosed,         ///< there was, or nearly was, a connection
@@ -70,7 +70,7 @@ class CmId : public CmConnectionOwner,
   int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const;
 
   struct Addresses {
-    sockaddr_storage local{};   ///< AF_UNSPEC when there is none yet
+    sockaddr_storage local{};  ///< AF_UNSPEC when there is none yet
     sockaddr_storage remote{};
     std::shared_ptr<const NetDevice> device;  ///< null for a wildcard
   };

@@ -30,7 +30,7 @@ class CmIdTable {
   std::vector<std::shared_ptr<CmId>> all() const;
 
  private:
-  mutable std::mutex lock_;  ///< a leaf
+  mutable std::mutex lock_;                 ///< before the lock of the event queues
   std::vector<std::shared_ptr<CmId>> ids_;  ///< by number, grows on demand
   uint32_t next_ = 1;
 };

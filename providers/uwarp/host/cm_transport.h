@@ -85,8 +85,8 @@ class CmTransport {
                                                      std::weak_ptr<CmListenerOwner> owner) = 0;
   /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this
   /// returns.
-  virtual Result<std::shared_ptr<CmConnection>> connect(
-      ConnectRequest request, std::weak_ptr<CmConnectionOwner> owner) = 0;
+  virtual Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                        std::weak_ptr<CmConnectionOwner> owner) = 0;
 };
 
 /// The real one, on top of the process's Engine.

@@ -27,11 +27,20 @@ std::string gid_text(const IpAddress& gid) {
   return text + '\n';
 }
 
-constexpr const char* kCounters[] = {
-    "port_xmit_data",         "port_rcv_data",      "port_xmit_packets", "port_rcv_packets",
-    "unicast_xmit_packets",   "unicast_rcv_packets", "multicast_xmit_packets",
-    "multicast_rcv_packets",  "port_xmit_discards", "port_rcv_errors",   "port_xmit_wait",
-    "symbol_error",           "link_downed",        "link_error_recovery"};
+constexpr const char* kCounters[] = {"port_xmit_data",
+                                     "port_rcv_data",
+                                     "port_xmit_packets",
+                                     "port_rcv_packets",
+                                     "unicast_xmit_packets",
+                                     "unicast_rcv_packets",
+                                     "multicast_xmit_packets",
+                                     "multicast_rcv_packets",
+                                     "port_xmit_discards",
+                                     "port_rcv_errors",
+                                     "port_xmit_wait",
+                                     "symbol_error",
+                                     "link_downed",
+                                     "link_error_recovery"};
 
 constexpr std::string_view kCounterFolder = "/ports/1/counters/";
 

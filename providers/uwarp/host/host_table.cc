@@ -96,8 +96,7 @@ int open_counter(const char* path, int flags) {
   return guarded(
       [&] {
         const CounterFile file = counter_file(path);
-        const auto device =
-            file.name.empty() ? nullptr : net_devices()->by_verbs_name(file.device);
+        const auto device = file.name.empty() ? nullptr : net_devices()->by_verbs_name(file.device);
         if (device == nullptr) {
           errno = ENOENT;
           return -1;
@@ -116,8 +115,8 @@ int has_uverbs(int number) {
 }
 
 int has_rdma_cm() {
-  return guarded(
-      [] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; }, 0);
+  return guarded([] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; },
+                 0);
 }
 
 int open_uverbs(int number, int flags) {
@@ -165,9 +164,20 @@ void forked() {
 }
 
 constexpr uwarp_host_table kTable = {
-    UWARP_HOST_TABLE_VERSION, use_preload, sysfs_root,  sysfs_root_cached, open_counter,
-    has_devices,              has_uverbs,  has_rdma_cm, open_uverbs,       open_rdma_cm,
-    write_command,            closing,     duplicated,  forked,
+    UWARP_HOST_TABLE_VERSION,
+    use_preload,
+    sysfs_root,
+    sysfs_root_cached,
+    open_counter,
+    has_devices,
+    has_uverbs,
+    has_rdma_cm,
+    open_uverbs,
+    open_rdma_cm,
+    write_command,
+    closing,
+    duplicated,
+    forked,
 };
 
 }  // namespace

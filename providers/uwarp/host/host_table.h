@@ -21,7 +21,7 @@ enum uwarp_fd_kind {
   UWARP_FD_UVERBS = 1,        /* /dev/full in place of /dev/infiniband/uverbsN */
   UWARP_FD_RDMA_CM = 2,       /* an eventfd in place of /dev/infiniband/rdma_cm */
   UWARP_FD_EVENT_CHANNEL = 3, /* the application's end of a completion channel */
-  UWARP_FD_PRIVATE = 4,       /* the engine's own: an application that closes all it can must miss it */
+  UWARP_FD_PRIVATE = 4, /* the engine's own: an application that closes all it can must miss it */
 };
 
 /* The preload's side. */

@@ -62,9 +62,7 @@ int raw_socketpair(int family, int type, int (&ends)[2]) {
 int raw_eventfd(unsigned value, int flags) {
   return static_cast<int>(syscall(SYS_eventfd2, value, flags));
 }
-int raw_fcntl(int fd, int command) {
-  return static_cast<int>(syscall(SYS_fcntl, fd, command, 0));
-}
+int raw_fcntl(int fd, int command) { return static_cast<int>(syscall(SYS_fcntl, fd, command, 0)); }
 int raw_dup3(int fd, int copy, int flags) {
   return static_cast<int>(syscall(SYS_dup3, fd, copy, flags));
 }

@@ -74,8 +74,8 @@ std::shared_ptr<RdmaCmNode> revive(int fd) {
 }  // namespace
 
 int open_rdma_cm_node(int flags) {
-  const int fd = raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
-                                    ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0));
+  const int fd = raw_eventfd(
+      0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) | ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0));
   if (fd < 0) return -1;
   if (!add_channel(fd)) {
     const int error = errno;

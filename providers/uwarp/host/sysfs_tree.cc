@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdlib>
@@ -50,6 +51,20 @@ pid_t pid_of_tree(const std::string& name) {
   char* end = nullptr;
   const long pid = std::strtol(name.c_str() + sizeof kTreePrefix - 1, &end, 10);
   return *end == '-' && pid > 0 ? static_cast<pid_t>(pid) : 0;
+}
+
+/// Callers keep the pointer to a root; there are few of them. Without a lock, because one that is
+/// held during fork() stays so in the child.
+const char* keep_for_ever(std::string text) {
+  struct Kept {
+    std::string text;
+    Kept* next;
+  };
+  static std::atomic<Kept*> first{nullptr};
+  Kept* kept = new Kept{std::move(text), first.load()};
+  while (!first.compare_exchange_weak(kept->next, kept)) {
+  }
+  return kept->text.c_str();
 }
 
 std::pair<std::string, std::string> split(const std::string& path) {
@@ -109,8 +124,8 @@ bool is_dead_tree(const Folder& folder, const std::string& name) {
       !S_ISDIR(tree.st_mode) || tree.st_uid != geteuid()) {
     return false;
   }
-  const int owner = static_cast<int>(syscall(SYS_openat, folder.fd(),
-                                             (name + '/' + kOwner).c_str(), O_RDWR | O_CLOEXEC));
+  const int owner = static_cast<int>(
+      syscall(SYS_openat, folder.fd(), (name + '/' + kOwner).c_str(), O_RDWR | O_CLOEXEC));
   if (owner < 0) return errno == ENOENT;
   const bool unlocked = flock(owner, LOCK_EX | LOCK_NB) == 0;
   raw_close(owner);
@@ -192,8 +207,7 @@ bool SysfsTree::build_at_locked(const std::string& path, const std::string& name
   const Folder tree(path + '/' + building);
   if (tree.is_open() && lock_owner_file_locked(tree) && fill_locked(tree, devices) &&
       parent.rename(building, name)) {
-    // Never freed: callers keep the pointer.
-    root_ = strdup((path + '/' + name).c_str());
+    root_ = keep_for_ever(path + '/' + name);
     builder_ = syscall(SYS_getpid);
     log_event("sysfs tree at %s", root_);
     remove_dead_trees(path);
@@ -209,8 +223,8 @@ bool SysfsTree::lock_owner_file_locked(const Folder& tree) {
   close_engine_fd(owner_fd_);
   owner_fd_ = -1;
   if (!tree.put_file(kOwner, std::to_string(syscall(SYS_getpid)) + '\n')) return false;
-  owner_fd_ = adopt_engine_fd(
-      static_cast<int>(syscall(SYS_openat, tree.fd(), kOwner, O_RDWR | O_CLOEXEC)));
+  owner_fd_ =
+      adopt_engine_fd(static_cast<int>(syscall(SYS_openat, tree.fd(), kOwner, O_RDWR | O_CLOEXEC)));
   if (owner_fd_ < 0) return false;
   // Some file systems have no locks; the pid then has to do.
   flock(owner_fd_, LOCK_EX | LOCK_NB);
@@ -241,8 +255,8 @@ bool SysfsTree::update_locked(const Folder& tree, const NetDeviceTable& devices)
   for (const auto& device : devices.devices()) {
     auto& shown = shown_[device->verbs_name];
     if (shown == device) continue;
-    const bool added = shown == nullptr ? add_device_locked(tree, device)
-                                        : update_device(tree, *shown, *device);
+    const bool added =
+        shown == nullptr ? add_device_locked(tree, device) : update_device(tree, *shown, *device);
     if (added) {
       shown = device;
     } else {

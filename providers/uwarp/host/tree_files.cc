@@ -53,7 +53,8 @@ bool Folder::make_folder(const std::string& path) const {
 }
 
 bool Folder::make_folders(const std::string& path) const {
-  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+  for (size_t slash = path.find('/'); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
     if (!make_folder(path.substr(0, slash)) && errno != EEXIST) return false;
   }
   return make_folder(path) || errno == EEXIST;

@@ -191,6 +191,8 @@ void TcpSocket::set_reuse_address(bool on) { set_option(SOL_SOCKET, SO_REUSEADDR
 
 void TcpSocket::set_v6_only(bool on) { set_option(IPPROTO_IPV6, IPV6_V6ONLY, on ? 1 : 0); }
 
+void TcpSocket::set_late_port() { set_option(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); }
+
 void TcpSocket::set_tos(int tos) {
   if (tos < 0) return;
   // Of the two exactly one fits the family, or both on a dual-stack socket.

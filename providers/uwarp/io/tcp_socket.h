@@ -76,6 +76,9 @@ class TcpSocket {
 
   void set_reuse_address(bool on);
   void set_v6_only(bool on);
+  /// A bind() to port 0 leaves the choice of the port to connect(), which may then share ports
+  /// between different peers.
+  void set_late_port();
   /// Type of service or traffic class; negative: unchanged.
   void set_tos(int tos);
   /// Peer loss is noticed `timeout_ms` after the oldest unacknowledged octet (0: system default)...

@@ -75,6 +75,7 @@ struct std::hash<uwarp::IpAddress> {
   size_t operator()(const uwarp::IpAddress& address) const noexcept {
     uint64_t halves[2];
     std::memcpy(halves, address.bytes().data(), sizeof halves);
-    return static_cast<size_t>((halves[0] * 0x9e3779b97f4a7c15u) ^ (halves[1] + address.scope_id()));
+    return static_cast<size_t>((halves[0] * 0x9e3779b97f4a7c15u) ^
+                               (halves[1] + address.scope_id()));
   }
 };

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "io/engine_fds.h"
 #include "net/net_records.h"
 
 namespace uwarp {
@@ -56,8 +57,7 @@ void before_fork() { published().lock.lock(); }
 void after_fork_in_parent() { published().lock.unlock(); }
 void after_fork_in_child() {
   Published& state = published();
-  if (state.changes_fd >= 0) syscall(SYS_close, state.changes_fd);
-  state.changes_fd = -2;
+  state.changes_fd = -2;  // Closed with all engine fds.
   state.table.reset();
   state.lock.unlock();
 }
@@ -79,13 +79,15 @@ void refresh_locked(Published& state) {
 
 int open_changes_fd() {
   // Raw system calls: a preloaded socket() wrapper must not see the engine's own sockets.
-  const long fd = syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                          NETLINK_ROUTE);
+  const long fd =
+      syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
   if (fd < 0) return -1;
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (syscall(SYS_bind, fd, &address, sizeof address) == 0) return static_cast<int>(fd);
+  if (syscall(SYS_bind, fd, &address, sizeof address) == 0) {
+    return adopt_engine_fd(static_cast<int>(fd));
+  }
   syscall(SYS_close, fd);
   return -1;
 }
@@ -149,7 +151,8 @@ bool drain_net_changes() {
   bool any = false;
   char buffer[8192];
   for (;;) {
-    const long got = syscall(SYS_recvfrom, fd, buffer, sizeof buffer, MSG_DONTWAIT, nullptr, nullptr);
+    const long got =
+        syscall(SYS_recvfrom, fd, buffer, sizeof buffer, MSG_DONTWAIT, nullptr, nullptr);
     // ENOBUFS: notifications were lost, which means there were some.
     if (got > 0 || (got < 0 && errno == ENOBUFS)) {
       any = true;

@@ -82,8 +82,8 @@ uint64_t guid_of(const LinkRecord& link, const NetRecords& records,
                  const std::vector<IpAddress>& gids) {
   std::array<uint8_t, 8> guid;
   if (has_mac(link)) {
-    const bool first = std::none_of(
-        records.links.begin(), records.links.end(), [&](const LinkRecord& other) {
+    const bool first =
+        std::none_of(records.links.begin(), records.links.end(), [&](const LinkRecord& other) {
           return other.ifindex < link.ifindex && other.mac == link.mac;
         });
     const uint64_t hash = fnv1a(link.name);

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "preload/fd_kinds.h"
+#include "preload/listing.h"
 
 namespace uwarp_preload {
 namespace {
@@ -52,6 +53,7 @@ void complain(const char* what) {
 
 void child_after_fork() {
   own_table();
+  forget_listings();
   const InsideEngine guard;
   if (const auto* host = table.load(std::memory_order_acquire)) host->forked();
 }
@@ -101,9 +103,7 @@ bool inside_engine() { return engine_depth != 0; }
 UncancelledEngineCall::UncancelledEngineCall() {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
 }
-UncancelledEngineCall::~UncancelledEngineCall() {
-  pthread_setcancelstate(cancel_state_, nullptr);
-}
+UncancelledEngineCall::~UncancelledEngineCall() { pthread_setcancelstate(cancel_state_, nullptr); }
 
 const uwarp_host_table* host() {
   if (inside_engine()) return nullptr;

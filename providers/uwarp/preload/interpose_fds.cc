@@ -103,8 +103,9 @@ int close_range_with_marked(unsigned first, unsigned last, int flags) {
 // Value of CLOSE_RANGE_CLOEXEC in the kernel's close_range.h: marks instead of closing.
 constexpr int kCloseRangeCloexec = 1 << 2;
 
-bool has_marked(unsigned first) { return highest_marked() >= 0 && first <= INT_MAX &&
-                                         static_cast<int>(first) <= highest_marked(); }
+bool has_marked(unsigned first) {
+  return highest_marked() >= 0 && first <= INT_MAX && static_cast<int>(first) <= highest_marked();
+}
 
 int duplicate_by_fcntl(Real<int(int, int, ...)>& function, int fd, int command, void* argument) {
   const int copy = function(fd, command, argument);
@@ -135,7 +136,8 @@ ssize_t __write(int fd, const void* bytes, size_t length) { return write(fd, byt
 
 int close(int fd) {
   const uwarp_fd_kind kind = kind_of(fd);
-  if (kind == UWARP_FD_FOREIGN) [[likely]] return real_close(fd);
+  if (kind == UWARP_FD_FOREIGN) [[likely]]
+    return real_close(fd);
   return close_marked(fd, kind);
 }
 

@@ -76,15 +76,15 @@ void resolve_node(const char* name, Resolved& result) {
   }
 }
 
-/// A listing of devices starts with opening this folder: the moment to look for changes.
-bool is_listing(const char* below_root) { return strcmp(below_root, "/class/infiniband_verbs") == 0; }
-
+/// `below_root` starts with a slash or is empty.
 void resolve_file(const char* below_root, Resolved& result) {
   const uwarp_host_table* engine = host();
   if (engine == nullptr) return;
   const UncancelledEngineCall guard;
-  const char* root = is_listing(below_root) ? engine->sysfs_root(own_root)
-                                            : engine->sysfs_root_cached(own_root);
+  // A listing is the moment to look for changes.
+  const char* root = below_root[0] == '/' && is_listing(below_root + 1)
+                         ? engine->sysfs_root(own_root)
+                         : engine->sysfs_root_cached(own_root);
   if (root == nullptr) return;
   const size_t root_length = strlen(root);
   const size_t below_length = strlen(below_root);
@@ -121,6 +121,10 @@ bool may_be_ours(const char* path) {
   if (path == nullptr || path[0] != '/') return false;
   return starts_with(path, kDeviceFolder) || starts_with(path, kSysClass) ||
          is_below(path, own_root, own_root_length);
+}
+
+bool is_listing(const char* below_root) {
+  return strcmp(below_root, "class/infiniband_verbs") == 0;
 }
 
 void resolve(const char* path, Resolved& result) {

@@ -16,6 +16,10 @@ enum class PathKind {
   kRdmaCm,   ///< /dev/infiniband/rdma_cm
 };
 
+constexpr bool is_node(PathKind kind) {
+  return kind == PathKind::kUverbs || kind == PathKind::kRdmaCm;
+}
+
 struct Resolved {
   PathKind kind = PathKind::kForeign;
   int uverbs_number = 0;
@@ -27,6 +31,9 @@ struct Resolved {
 
 /// Cheap and async-signal-safe: false means that the path is certainly not ours.
 bool may_be_ours(const char* path);
+
+/// The folder whose opening starts a listing of devices; `below_root` as in Resolved.
+bool is_listing(const char* below_root);
 
 /// The full answer; loads the engine when the path is of RDMA. Keeps errno.
 void resolve(const char* path, Resolved& result);

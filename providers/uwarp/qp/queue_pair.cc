@@ -131,12 +131,16 @@ std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, boo
 }
 
 bool QueuePair::end_stream(StreamEnd end) {
-  bool mid_message;
+  bool mid_message, sends_open;
   {
     std::lock_guard receive(receive_lock_);
     mid_message = receiver_.mid_message();
+    // The peer may answer, finish and leave while the thread that sent the last octets has not yet
+    // noted that they are gone: what has been done counts as done first.
+    std::lock_guard transmit(gate_);
+    transmitter_.settle();
+    sends_open = !sends_.drained();
   }
-  const bool sends_open = !sends_.drained();
   const bool open =
       sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
   const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.silent_fin;

@@ -47,6 +47,8 @@ void Transmitter::restart() {
   send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
   request_id_ = 0;
   finished_.store(false, std::memory_order_release);
+  // The opening (an RTR) is due even if nothing has been posted.
+  idle_.store(false, std::memory_order_release);
 }
 
 std::span<const iovec> Transmitter::window() {
@@ -67,7 +69,8 @@ void Transmitter::sent(size_t bytes) {
 }
 
 void Transmitter::note_progress() {
-  const bool quiet = batch_.empty() && message_ == Message::kNone;
+  const bool owed = !opened_ && stream_.config.rtr != StreamConfig::Rtr::kNone && !closed_;
+  const bool quiet = batch_.empty() && message_ == Message::kNone && !owed;
   idle_.store(quiet && !queue_.waiting() && stream_.inbound.empty(), std::memory_order_release);
   if (quiet && stream_.failed() && closed_) finished_.store(true, std::memory_order_release);
 }

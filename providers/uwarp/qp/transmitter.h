@@ -45,6 +45,8 @@ class Transmitter {
   void flush_late();
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
+  /// Completes what has gone and has its answer.
+  void settle() { retire(); }
   /// Forgets everything without completions.
   void reset();
   /// No byte of [base, base + length) is looked at after this.

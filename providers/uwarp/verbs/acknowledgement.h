@@ -27,8 +27,8 @@ class VerbsMutexLock {
 /// Number of events of an object that libibverbs has read for the application.
 using DeliveredCount = std::atomic<uint32_t>;
 
-/// Waits until `acknowledged` (guarded by `mutex`, signalled on `condition`) has reached `delivered`.
-/// `Object` has the public members mutex and cond.
+/// Waits until `acknowledged` (guarded by `mutex`, signalled on `condition`) has reached
+/// `delivered`. `Object` has the public members mutex and cond.
 template <typename Object>
 void wait_acknowledged(Object& object, const uint32_t& acknowledged,
                        const DeliveredCount& delivered) {

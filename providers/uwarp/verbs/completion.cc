@@ -16,14 +16,14 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       notifier(*this),
       queue(capacity, &notifier) {
   if (channel != nullptr)
-    events.emplace(std::move(channel),
-                   CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
+    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
 }
 
 ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector) {
   return pointer_verb([&]() -> ibv_cq* {
     static std::atomic<uint32_t> last_handle{0};
     DeviceContext& device = DeviceContext::of(context);
+    if (!device.alive()) return fail(ENODEV);
     if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return fail(EINVAL);
     if (vector < 0 || vector >= context->num_comp_vectors) return fail(EINVAL);
     std::shared_ptr<EventChannel> events;
@@ -42,6 +42,7 @@ ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, 
 
 int destroy_cq(ibv_cq* base) {
   VerbsCq& cq = VerbsCq::of(base);
+  if (!cq.device.alive()) return 0;
   if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
   if (cq.events) cq.events->stop();
   cq.device.take_back_events(&cq.base);
@@ -53,17 +54,24 @@ int destroy_cq(ibv_cq* base) {
 }
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
-  if (count <= 0) [[unlikely]] return count == 0 ? 0 : -EINVAL;
+  if (count <= 0) [[unlikely]]
+    return count == 0 ? 0 : -EINVAL;
   VerbsCq& cq = VerbsCq::of(base);
   auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
   if (const int found = cq.queue.poll(out, count); found != 0) return found;
+  if (!cq.engine.alive()) [[unlikely]]
+    return 0;
   // Whoever polls an empty queue drives the sockets.
   cq.engine.poll(cq.queue);
   return cq.queue.poll(out, count);
 }
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
-  VerbsCq::of(base).queue.arm(solicited_only != 0);
+  VerbsCq& cq = VerbsCq::of(base);
+  if (!cq.engine.alive()) [[unlikely]]
+    return ENODEV;
+  cq.queue.arm(solicited_only != 0);
+  cq.engine.expect_sleep();
   return 0;
 }
 

@@ -39,7 +39,10 @@ int DeviceContext::open(ibv_context* context) {
 
 DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
-  for (VerbsQp* qp : queue_pairs_) qp->endpoint->destroy();
+  for (VerbsQp* qp : queue_pairs_) {
+    qp->endpoint->destroy();
+    qp->endpoint.reset();
+  }
   for (VerbsMr* mr : regions_) engine_.remove_region(*mr->region);
 }
 

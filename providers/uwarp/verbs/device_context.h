@@ -26,8 +26,8 @@ int completion_vector_count();
 
 class DeviceContext {
  public:
-  /// The engine's side of `context`, whose name says which netdev it is. Sets the tail, async_fd and
-  /// num_comp_vectors. 0; ENODEV, EMFILE, ENOMEM.
+  /// The engine's side of `context`, whose name says which netdev it is. Sets the tail, async_fd
+  /// and num_comp_vectors. 0; ENODEV, EMFILE, ENOMEM.
   static int open(ibv_context* context);
   /// The one that open() made.
   static DeviceContext& of(ibv_context* context) {
@@ -43,6 +43,9 @@ class DeviceContext {
   /// The netdev as it was when the device was opened.
   const NetDevice& device() const { return *device_; }
   Engine& engine() const { return engine_; }
+  /// False in a forked child: everything made on this context is the parent's. Destroying it there
+  /// succeeds and does nothing; making more of it fails with ENODEV.
+  bool alive() const { return engine_.alive(); }
   ibv_context* base() const { return base_; }
 
   /// Queues an asynchronous event. Any thread; takes only the channel's lock.

@@ -51,7 +51,8 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     for (; wr != nullptr; wr = wr->next) {
       SendRequest request;
       int error = send_request_from_verbs(*wr, request);
-      if (error == 0) [[likely]] error = poster.post(request);
+      if (error == 0) [[likely]]
+        error = poster.post(request);
       if (error != 0) [[unlikely]] {
         if (bad_wr != nullptr) *bad_wr = wr;
         return error;

@@ -14,7 +14,8 @@
 
 namespace uwarp {
 
-/// The scatter/gather list of a request (the layouts are equal: status_map.h). False: no valid list.
+/// The scatter/gather list of a request (the layouts are equal: status_map.h). False: no valid
+/// list.
 template <typename Request>
 bool sges_of(const Request& wr, std::span<const Sge>& out) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > kMaxSge ||
@@ -24,7 +25,8 @@ bool sges_of(const Request& wr, std::span<const Sge>& out) {
   return true;
 }
 
-/// Posts receives in order by `post(wr_id, sges)`; at the first failure stops and tells which it was.
+/// Posts receives in order by `post(wr_id, sges)`; at the first failure stops and tells which it
+/// was.
 template <typename Post>
 int post_receive_list(ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post) {
   for (; wr != nullptr; wr = wr->next) {

@@ -13,22 +13,25 @@ namespace {
 
 /// Extensions of ibv_qp_init_attr_ex that are known here; the others belong to other transports.
 constexpr uint32_t kKnownInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-constexpr uint32_t kAllInitMask =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
-    IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
+                                  IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
+                                  IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
 /// 0; EINVAL (no such type, or a capacity beyond the device's), EOPNOTSUPP (a type that is not RC).
 int check_init(const ibv_qp_init_attr& init) {
   switch (raw_value(init.qp_type)) {
-    case IBV_QPT_RC: break;
+    case IBV_QPT_RC:
+      break;
     case IBV_QPT_UC:
     case IBV_QPT_UD:
     case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
-    case IBV_QPT_DRIVER: return EOPNOTSUPP;
-    default: return EINVAL;
+    case IBV_QPT_DRIVER:
+      return EOPNOTSUPP;
+    default:
+      return EINVAL;
   }
   const ibv_qp_cap& cap = init.cap;
   if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
@@ -50,7 +53,8 @@ int find_parts(ibv_pd* pd, const ibv_qp_init_attr& init, QpParts& parts) {
   return 0;
 }
 
-/// What is given for what was asked: rings are made as asked, and a shared queue has its own limits.
+/// What is given for what was asked: rings are made as asked, and a shared queue has its own
+/// limits.
 ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
   ibv_qp_init_attr init = asked;
   if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
@@ -79,6 +83,7 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init) {
   if (int error = check_init(init)) return fail(error);
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
+  if (!parts.pd->device.alive()) return fail(ENODEV);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init));
   auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
@@ -145,6 +150,7 @@ ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) return ENODEV;
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
     if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;
@@ -174,6 +180,7 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
 int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) return 0;
     qp.endpoint->destroy();
     qp.device.remove(&qp);
     if (qp.parts.srq != nullptr) qp.parts.srq->detach(qp.endpoint.get());

@@ -59,8 +59,8 @@ struct VerbsQp : object_abi::Qp {
   }
 };
 
-/// Posts several requests and lets the endpoint transmit once, at the end, also when a later request
-/// is refused.
+/// Posts several requests and lets the endpoint transmit once, at the end, also when a later
+/// request is refused.
 class QueuePairPoster {
  public:
   explicit QueuePairPoster(Endpoint& endpoint) : endpoint_(endpoint) {}

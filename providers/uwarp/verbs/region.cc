@@ -32,6 +32,7 @@ bool wraps(uint64_t first, uint64_t length) { return first + length < first; }
 ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int flags) {
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
+    if (!pd.device.alive()) return fail(ENODEV);
     const uint32_t access = static_cast<uint32_t>(flags);
     const uint64_t first = (access & kAccessZeroBased) ? 0 : iova;
     if (int error = check_access(access)) return fail(error);
@@ -40,8 +41,8 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int fl
     if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0))
       return fail(error);
     auto mr = std::make_unique<VerbsMr>();
-    auto region = pd.device.engine().regions().add(pd.domain, address, length, first,
-                                                   access & kMeaningful);
+    auto region =
+        pd.device.engine().regions().add(pd.domain, address, length, first, access & kMeaningful);
     if (!region) return fail(region.error());
     mr->region = *region;
     mr->base.context = pd.context;
@@ -62,6 +63,7 @@ int dereg_mr(ibv_mr* base) {
   return errno_verb([&] {
     VerbsMr& mr = VerbsMr::of(base);
     DeviceContext& device = VerbsPd::of(mr.base.pd).device;
+    if (!device.alive()) return 0;
     device.engine().remove_region(*mr.region);
     device.remove(&mr);
     delete &mr;

@@ -38,6 +38,7 @@ ibv_srq* create_srq(ibv_pd* base, ibv_srq_init_attr* init) {
   return pointer_verb([&]() -> ibv_srq* {
     static std::atomic<uint32_t> last_handle{0};
     VerbsPd& pd = VerbsPd::of(base);
+    if (!pd.device.alive()) return fail(ENODEV);
     if (init->attr.max_wr < 1 || init->attr.max_wr > kMaxSrqWr || init->attr.max_sge > kMaxSrqSge)
       return fail(EINVAL);
     auto srq = std::make_unique<VerbsSrq>(pd, init->attr);
@@ -53,8 +54,9 @@ ibv_srq* create_srq(ibv_pd* base, ibv_srq_init_attr* init) {
 int destroy_srq(ibv_srq* base) {
   return errno_verb([&] {
     VerbsSrq& srq = VerbsSrq::of(base);
-    if (srq.in_use()) return EBUSY;
     DeviceContext& device = srq.domain.device;
+    if (!device.alive()) return 0;
+    if (srq.in_use()) return EBUSY;
     device.take_back_events(&srq.base);
     wait_acknowledged(srq.base, srq.base.events_completed, srq.async_events);
     srq.domain.domain.users.fetch_sub(1, std::memory_order_release);

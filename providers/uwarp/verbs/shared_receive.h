@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_srq: a receive queue for several queue pairs. Resizing and the limit event are not offered yet.
+// ibv_srq: a receive queue for several queue pairs. Resizing and the limit event are not offered
+// yet.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -44,9 +44,9 @@ bool values_in_range(const ibv_qp_attr& attr, int mask) {
            bad(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer < 32) ||
            bad(IBV_QP_TIMEOUT, attr.timeout < 32) || bad(IBV_QP_RETRY_CNT, attr.retry_cnt < 8) ||
            bad(IBV_QP_RNR_RETRY, attr.rnr_retry < 8) ||
-           bad(IBV_QP_AV, attr.ah_attr.port_num == kPort &&
-                              (attr.ah_attr.is_global == 0 ||
-                               attr.ah_attr.grh.sgid_index < kGidTableEntries)));
+           bad(IBV_QP_AV,
+               attr.ah_attr.port_num == kPort && (attr.ah_attr.is_global == 0 ||
+                                                  attr.ah_attr.grh.sgid_index < kGidTableEntries)));
 }
 
 }  // namespace

@@ -15,9 +15,10 @@
 
 namespace uwarp {
 
-// ---- Completions ------------------------------------------------------------------------------------
+// ---- Completions --------------------------------------------------------------------------------
 
-static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc) && alignof(WorkCompletion) == alignof(ibv_wc));
+static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc) &&
+              alignof(WorkCompletion) == alignof(ibv_wc));
 #define UWARP_SAME_PLACE(ours, theirs) \
   static_assert(offsetof(WorkCompletion, ours) == offsetof(ibv_wc, theirs))
 UWARP_SAME_PLACE(wr_id, wr_id);
@@ -65,7 +66,7 @@ UWARP_SAME_VALUE(WcOpcode::kRecvWriteWithImm, IBV_WC_RECV_RDMA_WITH_IMM);
 UWARP_SAME_VALUE(kWcWithImm, IBV_WC_WITH_IMM);
 UWARP_SAME_VALUE(kWcWithInvalidate, IBV_WC_WITH_INV);
 
-// ---- Work requests ----------------------------------------------------------------------------------
+// ---- Work requests ------------------------------------------------------------------------------
 
 static_assert(sizeof(Sge) == sizeof(ibv_sge));
 static_assert(offsetof(Sge, address) == offsetof(ibv_sge, addr));
@@ -92,7 +93,7 @@ UWARP_SAME_VALUE(kSendInline, IBV_SEND_INLINE);
 inline constexpr unsigned kKnownSendFlags =
     IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-// ---- Regions ----------------------------------------------------------------------------------------
+// ---- Regions ------------------------------------------------------------------------------------
 
 UWARP_SAME_VALUE(kAccessLocalWrite, IBV_ACCESS_LOCAL_WRITE);
 UWARP_SAME_VALUE(kAccessRemoteWrite, IBV_ACCESS_REMOTE_WRITE);
@@ -102,7 +103,7 @@ UWARP_SAME_VALUE(kAccessMwBind, IBV_ACCESS_MW_BIND);
 UWARP_SAME_VALUE(kAccessZeroBased, IBV_ACCESS_ZERO_BASED);
 UWARP_SAME_VALUE(kAccessOnDemand, IBV_ACCESS_ON_DEMAND);
 
-// ---- Queue pairs ------------------------------------------------------------------------------------
+// ---- Queue pairs --------------------------------------------------------------------------------
 
 UWARP_SAME_VALUE(QpState::kReset, IBV_QPS_RESET);
 UWARP_SAME_VALUE(QpState::kInit, IBV_QPS_INIT);

@@ -18,7 +18,10 @@ int open_context(ibv_context* context) {
   return errno_verb([&] { return DeviceContext::open(context); });
 }
 
-void close_context(ibv_context* context) { delete &DeviceContext::of(context); }
+void close_context(ibv_context* context) {
+  DeviceContext& device = DeviceContext::of(context);
+  if (device.alive()) delete &device;
+}
 
 void log_line(const char* line) { log_event("%s", line); }
 
@@ -41,7 +44,8 @@ void async_event(ibv_context* context, ibv_async_event* event) {
     case IBV_EVENT_SRQ_LIMIT_REACHED:
       VerbsSrq::of(event->element.srq).async_events.fetch_add(1, std::memory_order_acq_rel);
       break;
-    default: break;  // of the port or the device: nothing waits for these
+    default:
+      break;  // of the port or the device: nothing waits for these
   }
   DeviceContext::of(context).event_read();
 }
@@ -49,13 +53,12 @@ void async_event(ibv_context* context, ibv_async_event* event) {
 }  // namespace uwarp
 
 const uwarp_verbs_table* uwarp_verbs(void) {
-  static constexpr uwarp_verbs_table kTable = {
-      .version = UWARP_VERBS_TABLE_VERSION,
-      .open_context = uwarp::open_context,
-      .close_context = uwarp::close_context,
-      .log = uwarp::log_line,
+  static constexpr uwarp_verbs_table kTable = {.version = UWARP_VERBS_TABLE_VERSION,
+                                               .open_context = uwarp::open_context,
+                                               .close_context = uwarp::close_context,
+                                               .log = uwarp::log_line,
 #define UWARP_VERBS_ENTRY(name, result, parameters) .name = uwarp::name,
-      UWARP_VERBS_OPERATIONS(UWARP_VERBS_ENTRY)
+                                               UWARP_VERBS_OPERATIONS(UWARP_VERBS_ENTRY)
 #undef UWARP_VERBS_ENTRY
   };
   return &kTable;

@@ -20,32 +20,32 @@ struct uwarp_context_tail {
 
 /* X(name, result, parameters): names as in the private operation table of libibverbs, signatures
  * as there, with ibv_mr in place of the private type that starts with it. */
-#define UWARP_VERBS_OPERATIONS(X)                                                                  \
-  X(alloc_pd, struct ibv_pd*, (struct ibv_context*))                                               \
-  X(async_event, void, (struct ibv_context*, struct ibv_async_event*))                             \
-  X(cq_event, void, (struct ibv_cq*))                                                              \
-  X(create_cq, struct ibv_cq*, (struct ibv_context*, int, struct ibv_comp_channel*, int))          \
-  X(create_qp, struct ibv_qp*, (struct ibv_pd*, struct ibv_qp_init_attr*))                         \
-  X(create_qp_ex, struct ibv_qp*, (struct ibv_context*, struct ibv_qp_init_attr_ex*))              \
-  X(create_srq, struct ibv_srq*, (struct ibv_pd*, struct ibv_srq_init_attr*))                      \
-  X(dealloc_pd, int, (struct ibv_pd*))                                                             \
-  X(dereg_mr, int, (struct ibv_mr*))                                                               \
-  X(destroy_cq, int, (struct ibv_cq*))                                                             \
-  X(destroy_qp, int, (struct ibv_qp*))                                                             \
-  X(destroy_srq, int, (struct ibv_srq*))                                                           \
-  X(modify_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int))                                    \
-  X(modify_srq, int, (struct ibv_srq*, struct ibv_srq_attr*, int))                                 \
-  X(poll_cq, int, (struct ibv_cq*, int, struct ibv_wc*))                                           \
-  X(post_recv, int, (struct ibv_qp*, struct ibv_recv_wr*, struct ibv_recv_wr**))                   \
-  X(post_send, int, (struct ibv_qp*, struct ibv_send_wr*, struct ibv_send_wr**))                   \
-  X(post_srq_recv, int, (struct ibv_srq*, struct ibv_recv_wr*, struct ibv_recv_wr**))              \
-  X(query_device_ex, int,                                                                          \
-    (struct ibv_context*, const struct ibv_query_device_ex_input*, struct ibv_device_attr_ex*,     \
-     size_t))                                                                                      \
-  X(query_port, int, (struct ibv_context*, uint8_t, struct ibv_port_attr*))                        \
-  X(query_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int, struct ibv_qp_init_attr*))           \
-  X(query_srq, int, (struct ibv_srq*, struct ibv_srq_attr*))                                       \
-  X(reg_mr, struct ibv_mr*, (struct ibv_pd*, void*, size_t, uint64_t, int))                        \
+#define UWARP_VERBS_OPERATIONS(X)                                                              \
+  X(alloc_pd, struct ibv_pd*, (struct ibv_context*))                                           \
+  X(async_event, void, (struct ibv_context*, struct ibv_async_event*))                         \
+  X(cq_event, void, (struct ibv_cq*))                                                          \
+  X(create_cq, struct ibv_cq*, (struct ibv_context*, int, struct ibv_comp_channel*, int))      \
+  X(create_qp, struct ibv_qp*, (struct ibv_pd*, struct ibv_qp_init_attr*))                     \
+  X(create_qp_ex, struct ibv_qp*, (struct ibv_context*, struct ibv_qp_init_attr_ex*))          \
+  X(create_srq, struct ibv_srq*, (struct ibv_pd*, struct ibv_srq_init_attr*))                  \
+  X(dealloc_pd, int, (struct ibv_pd*))                                                         \
+  X(dereg_mr, int, (struct ibv_mr*))                                                           \
+  X(destroy_cq, int, (struct ibv_cq*))                                                         \
+  X(destroy_qp, int, (struct ibv_qp*))                                                         \
+  X(destroy_srq, int, (struct ibv_srq*))                                                       \
+  X(modify_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int))                                \
+  X(modify_srq, int, (struct ibv_srq*, struct ibv_srq_attr*, int))                             \
+  X(poll_cq, int, (struct ibv_cq*, int, struct ibv_wc*))                                       \
+  X(post_recv, int, (struct ibv_qp*, struct ibv_recv_wr*, struct ibv_recv_wr**))               \
+  X(post_send, int, (struct ibv_qp*, struct ibv_send_wr*, struct ibv_send_wr**))               \
+  X(post_srq_recv, int, (struct ibv_srq*, struct ibv_recv_wr*, struct ibv_recv_wr**))          \
+  X(query_device_ex, int,                                                                      \
+    (struct ibv_context*, const struct ibv_query_device_ex_input*, struct ibv_device_attr_ex*, \
+     size_t))                                                                                  \
+  X(query_port, int, (struct ibv_context*, uint8_t, struct ibv_port_attr*))                    \
+  X(query_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int, struct ibv_qp_init_attr*))       \
+  X(query_srq, int, (struct ibv_srq*, struct ibv_srq_attr*))                                   \
+  X(reg_mr, struct ibv_mr*, (struct ibv_pd*, void*, size_t, uint64_t, int))                    \
   X(req_notify_cq, int, (struct ibv_cq*, int))
 
 struct uwarp_verbs_table {

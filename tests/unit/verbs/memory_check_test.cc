@@ -19,8 +19,8 @@ constexpr size_t kPage = 4096;
 class Pages {
  public:
   Pages() {
-    base_ = static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<char*>(
+        mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mmap(base_ + kPage, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1,
          0);
     munmap(base_ + 2 * kPage, kPage);
@@ -112,8 +112,8 @@ TEST(MemoryCheck, KeepsErrno) {
 /// Many mappings: lines of the maps file are cut by the reading buffer at all sorts of places.
 TEST(MemoryCheck, MapsFileOfManyLines) {
   constexpr int kMappings = 600;
-  char* base = static_cast<char*>(mmap(nullptr, kMappings * kPage, PROT_READ | PROT_WRITE,
-                                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* base = static_cast<char*>(
+      mmap(nullptr, kMappings * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   for (int i = 0; i < kMappings; i += 2) mprotect(base + i * kPage, kPage, PROT_READ);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(base);
   for (int i = 1; i < kMappings; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A stand-in for libibverbs of one release, as a provider plugin meets it: the registration symbol of
-// its number, its verbs_context size and its operation table, written down independently of
+// A stand-in for libibverbs of one release, as a provider plugin meets it: the registration symbol
+// of its number, its verbs_context size and its operation table, written down independently of
 // kernel-abi/. FAKE_RELEASE picks the release.
 #pragma once
 

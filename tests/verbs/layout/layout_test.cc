@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The provider plugin against a stand-in for libibverbs of each release it claims to serve: finds the
-// context, and puts every operation where that release looks for it.
+// The provider plugin against a stand-in for libibverbs of each release it claims to serve: finds
+// the context, and puts every operation where that release looks for it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -117,8 +117,8 @@ TEST_F(Layout, PutsEveryOperationIntoItsSlot) {
 
   const uwarp_verbs_table& verbs = *uwarp_verbs();
   std::vector<std::string> ours = {"free_context"};
-#define EXPECT_IN_PLACE(name, result, parameters)                                     \
-  ours.push_back(#name);                                                              \
+#define EXPECT_IN_PLACE(name, result, parameters) \
+  ours.push_back(#name);                          \
   EXPECT_EQ(fake_operation(#name), reinterpret_cast<AnyFunction>(verbs.name)) << #name;
   UWARP_VERBS_OPERATIONS(EXPECT_IN_PLACE)
 #undef EXPECT_IN_PLACE

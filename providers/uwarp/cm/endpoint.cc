@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The states of a queue pair as applications move it, and what hangs on them.
+#include "cm/endpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/limits.h"
+#include "cm/poll_group.h"
+#include "cm/rendezvous.h"
+#include "cm/rendezvous_port.h"
+#include "io/clock.h"
+
+namespace uwarp {
+namespace {
+
+/// Calls that wait for a queue pair to reach RTR: its one peer makes one, and perhaps another after
+/// a time-out; whoever else dials is not expected.
+constexpr size_t kMaxHeldCalls = 4;
+
+void refuse(Connection& request, RendezvousVerdict verdict) {
+  RendezvousAnswer answer;
+  answer.verdict = verdict;
+  (void)request.reject(answer.encode());
+}
+
+/// Local ACK timeout of InfiniBand: 4.096 us * 2^code; 0 is infinite.
+uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} << code; }
+
+QpConfig numbered(QpConfig config, Qpn number) {
+  config.number = number;
+  return config;
+}
+
+}  // namespace
+
+Endpoint::Endpoint(Engine& engine, const NetDevice& device, Engine::Place place,
+                   const QpConfig& config)
+    : engine_(engine),
+      addresses_(device.gids),
+      place_(std::move(place)),
+      qp_(numbered(config, place_.number)),
+      stream_(qp_) {}
+
+Endpoint::~Endpoint() { destroy(); }
+
+Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevice& device,
+                                                   QpConfig config) {
+  auto place = engine.reserve(device);
+  if (!place) return Error{place.error()};
+  std::shared_ptr<Endpoint> endpoint(new Endpoint(engine, device, *place, config));
+  engine.enter(endpoint->number(), endpoint);
+  return endpoint;
+}
+
+// --- States ---------------------------------------------------------------------------------------
+
+// The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
+// pair is where it has been moved to.
+QpState Endpoint::state_locked() const {
+  const QpState core = qp_.state();
+  if (core == QpState::kErr || core == QpState::kSqe || core == QpState::kSqd) return core;
+  return cm_owned_ ? core : verbs_state_;
+}
+
+QpAttributes Endpoint::attributes() const {
+  const std::lock_guard guard(mutex_);
+  QpAttributes all = attributes_;
+  all.state = all.current_state = state_locked();
+  return all;
+}
+
+void Endpoint::mark_cm_owned() {
+  const std::lock_guard guard(mutex_);
+  cm_owned_ = true;
+}
+
+int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
+  if (!engine_.alive()) return EINVAL;
+  std::unique_lock lock(mutex_);
+  if (destroyed_) return EINVAL;
+  const QpState from = state_locked();
+  // What rdma_cm users set on their own, long after the kernel would have let them.
+  if (mask == kAttrPort || mask == kAttrMinRnrTimer) return 0;
+  const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
+  if (to == QpState::kErr || to == QpState::kReset) {
+    to_error_or_reset(lock, to);
+    return 0;
+  }
+  if (to == QpState::kSqd && from != QpState::kSqd) {
+    // rdma_disconnect() begins like this, and gives up if it fails.
+    if (qp_.state() == QpState::kRts) {
+      verbs_state_ = QpState::kSqd;
+      qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
+    }
+    return 0;
+  }
+  if (is_cm_mask(to, mask) && rendezvous_ == nullptr) cm_owned_ = true;
+  if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
+    if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
+    if (from == QpState::kReset) return to_init(lock);
+    if (from == QpState::kSqd && to == QpState::kRts) qp_.to_rts();
+    return 0;
+  }
+  if (to == QpState::kRtr && from == QpState::kRtr) return 0;
+  if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
+  if (!transition_allowed(from, to, mask) || !attributes_in_range(attributes, mask)) return EINVAL;
+  if (int error = check_address_locked(attributes, mask)) return error;
+  merge_attributes(attributes_, attributes, mask);
+  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  if (from == to) return 0;
+  if (to == QpState::kInit) return to_init(lock);
+  if (to == QpState::kRtr) to_rtr(lock);
+  if (to == QpState::kRts) to_rts(lock);
+  return 0;
+}
+
+int Endpoint::check_address_locked(const QpAttributes& attributes, uint32_t mask) const {
+  if ((mask & kAttrAddress) == 0) return 0;
+  if (!attributes.has_address || attributes.sgid_index >= addresses_.size()) return EINVAL;
+  return IpAddress::from_gid(attributes.dgid).is_any() ? EINVAL : 0;
+}
+
+int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
+  verbs_state_ = QpState::kInit;
+  qp_.to_init();
+  if (cm_owned_) return 0;
+  // Whoever connects by itself can be called from now on; calls are held until RTR.
+  lock.unlock();
+  engine_.ensure_helper_thread();
+  const int error = place_.port->listen();
+  if (error == 0) return 0;
+  lock.lock();
+  to_error_or_reset(lock, QpState::kReset);
+  return error;
+}
+
+RendezvousTerms Endpoint::terms_locked() const {
+  RendezvousTerms terms;
+  terms.own_address = addresses_[attributes_.sgid_index];
+  terms.peer_address = IpAddress::from_gid(attributes_.dgid, terms.own_address.scope_id());
+  terms.own = number();
+  terms.peer = Qpn{attributes_.dest_qp_num};
+  terms.sq_psn = attributes_.sq_psn;
+  terms.rq_psn = attributes_.rq_psn;
+  terms.ord = attributes_.max_rd_atomic;
+  terms.ird = attributes_.max_dest_rd_atomic;
+  terms.timeout_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  if (attributes_.traffic_class != 0) terms.traffic_class = attributes_.traffic_class;
+  return terms;
+}
+
+void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
+  verbs_state_ = QpState::kRtr;
+  qp_.to_rtr();
+  rendezvous_ = std::make_shared<Rendezvous>(engine_, weak_from_this(), terms_locked());
+  const auto rendezvous = rendezvous_;
+  const auto held = std::exchange(held_, {});
+  lock.unlock();
+  for (const HeldCall& one : held) rendezvous->answer(one.request, one.call);
+}
+
+void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
+  const bool resumed = verbs_state_ == QpState::kSqd;
+  verbs_state_ = QpState::kRts;
+  // A stream that was answered in RTR has moved the core already.
+  if (qp_.state() == QpState::kRtr || qp_.state() == QpState::kSqd) qp_.to_rts();
+  if (stream_.attached()) qp_.set_ord(std::min<uint16_t>(peer_depth_, attributes_.max_rd_atomic));
+  const auto rendezvous = rendezvous_;
+  const RendezvousTerms terms = terms_locked();
+  lock.unlock();
+  if (rendezvous != nullptr && !resumed) rendezvous->dial(terms);
+  pump();
+}
+
+// Ends whatever connects this queue pair, or would. Gives the lock up.
+void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
+  const auto rendezvous = std::exchange(rendezvous_, nullptr);
+  const auto held = std::exchange(held_, {});
+  lock.unlock();
+  if (rendezvous != nullptr) rendezvous->stop();
+  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+  lock.lock();
+  const auto connection = connection_;
+  lock.unlock();
+  if (connection != nullptr) connection->endpoint_gone();
+}
+
+void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to) {
+  verbs_state_ = to;
+  if (to == QpState::kReset) {
+    attributes_ = QpAttributes{};
+    cm_owned_ = false;
+  }
+  cut_off(lock);
+  if (to == QpState::kReset)
+    qp_.to_reset();
+  else
+    qp_.to_error();
+}
+
+void Endpoint::destroy() {
+  if (!engine_.alive()) return;
+  std::unique_lock lock(mutex_);
+  if (std::exchange(destroyed_, true)) return;
+  cut_off(lock);
+  engine_.leave(place_);
+}
+
+void Endpoint::rendezvous_failed() {
+  std::unique_lock lock(mutex_);
+  if (destroyed_) return;
+  verbs_state_ = QpState::kErr;
+  cut_off(lock);
+  qp_.to_error(WcStatus::kRetryExcErr);
+}
+
+void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
+  std::unique_lock lock(mutex_);
+  const QpState state = state_locked();
+  if (destroyed_ || cm_owned_ || state == QpState::kErr) {
+    lock.unlock();
+    return refuse(*request, RendezvousVerdict::kNoSuchQp);
+  }
+  if (const auto rendezvous = rendezvous_) {
+    lock.unlock();
+    return rendezvous->answer(std::move(request), call);
+  }
+  std::shared_ptr<Connection> displaced;
+  if (held_.size() >= kMaxHeldCalls) {
+    displaced = std::move(held_.front().request);
+    held_.erase(held_.begin());
+  }
+  held_.push_back({std::move(request), call});
+  lock.unlock();
+  if (displaced != nullptr) refuse(*displaced, RendezvousVerdict::kTooMany);
+}
+
+void Endpoint::pump_unconnected() {
+  std::shared_ptr<Rendezvous> rendezvous;
+  {
+    // A stream that is opened meanwhile is seen here, or sees what was posted.
+    const std::lock_guard guard(mutex_);
+    if (!stream_.attached()) rendezvous = rendezvous_;
+  }
+  if (stream_.attached())
+    stream_.transmit();
+  else if (rendezvous != nullptr && qp_.wants_transmit())
+    rendezvous->work_waiting();
+}
+
+// --- For Connection -------------------------------------------------------------------------------
+
+int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvous) {
+  const std::lock_guard guard(mutex_);
+  if (destroyed_ || connection_ != nullptr) return EINVAL;
+  const QpState state = qp_.state();
+  if (state != QpState::kInit && state != QpState::kRtr && state != QpState::kRts) return EINVAL;
+  if (!rendezvous) {
+    if (rendezvous_ != nullptr) return EINVAL;
+    cm_owned_ = true;
+  }
+  connection_ = connection;
+  return 0;
+}
+
+void Endpoint::release(const Connection& connection) {
+  std::shared_ptr<Connection> released;  // let go of after the lock
+  const std::lock_guard guard(mutex_);
+  if (connection_.get() == &connection) released.swap(connection_);
+}
+
+bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocket& in,
+                           TcpSocket& out) {
+  const std::lock_guard guard(mutex_);
+  if (destroyed_ || connection_.get() != &connection) return false;
+  peer_depth_ = config.ord;
+  if (!cm_owned_ && verbs_state_ == QpState::kRts)
+    config.ord = std::min<uint16_t>(config.ord, attributes_.max_rd_atomic);
+  config.ord = std::min<uint16_t>(config.ord, kMaxRdAtom);
+  config.ird = std::min<uint16_t>(config.ird, kMaxRdAtom);
+  if (!qp_.start_stream(config)) return false;
+  const QpConfig& parts = qp_.config();
+  PollGroup* const second =
+      parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
+  stream_.attach(connection, in, out, PollGroup::of(*parts.recv_cq), second);
+  return true;
+}
+
+void Endpoint::close_stream() {
+  const std::lock_guard guard(mutex_);
+  if (!stream_.attached()) return;
+  stream_.detach();
+  qp_.detach_stream();
+}
+
+uint32_t Endpoint::peer_timeout_ms() const {
+  const std::lock_guard guard(mutex_);
+  const uint64_t total_ns =
+      ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  return static_cast<uint32_t>(std::min<uint64_t>(total_ns / kNsPerMs, UINT32_MAX));
+}
+
+}  // namespace uwarp

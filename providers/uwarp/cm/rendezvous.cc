@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Who dials, who answers, and what happens when both do.
+#include "cm/rendezvous.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/log.h"
+#include "cm/endpoint.h"
+#include "cm/engine.h"
+#include "cm/rendezvous_port.h"
+#include "io/clock.h"
+#include "wire/mpa_start_frame.h"
+
+namespace uwarp {
+namespace {
+
+/// First and longest pause between two calls: the peer usually lags by a message between the two
+/// applications, and when it is ready it dials itself.
+constexpr uint64_t kFirstPauseNs = kNsPerMs;
+constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
+
+/// A waiting request fails no sooner: TCP repeats a lost SYN after one second.
+constexpr uint64_t kLeastTimeoutNs = 2 * kNsPerSecond;
+
+constexpr size_t kMaxHeldCalls = 4;
+
+IpAddress address_of(const sockaddr_storage& address) {
+  const auto parsed = IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address),
+                                               sizeof address);
+  return parsed.value_or(IpAddress{});
+}
+
+void refuse(Connection& request, RendezvousVerdict verdict) {
+  log_event("rendezvous: refused a call: %s", describe(verdict));
+  RendezvousAnswer answer;
+  answer.verdict = verdict;
+  (void)request.reject(answer.encode());
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(Engine& engine, std::weak_ptr<Endpoint> endpoint,
+                       const RendezvousTerms& terms)
+    : engine_(engine), endpoint_(std::move(endpoint)), terms_(terms) {}
+
+// --- Answering ------------------------------------------------------------------------------------
+
+bool Rendezvous::is_own_call_kept() const {
+  return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
+         std::tuple(terms_.peer_address.bytes(), terms_.peer.value);
+}
+
+RendezvousVerdict Rendezvous::judge_locked(const Connection& request,
+                                           const RendezvousCall& call) const {
+  if (stopped_) return RendezvousVerdict::kNoSuchQp;
+  const bool expected = address_of(request.remote_address()).bytes() ==
+                            terms_.peer_address.bytes() &&
+                        call.source == terms_.peer && call.psn == terms_.rq_psn;
+  if (!expected) return RendezvousVerdict::kNotExpected;
+  if (kept_ != nullptr) return RendezvousVerdict::kBusy;
+  // The peer does the same comparison with the same numbers and keeps our call, once it has seen it.
+  if (dial_ != nullptr && is_own_call_kept() && !dial_->abandon_before_request())
+    return RendezvousVerdict::kCollision;
+  return RendezvousVerdict::kAccepted;
+}
+
+void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
+  Lock lock(mutex_);
+  if (starting_) {
+    // Our own call is being placed: whether it may be given up is known in a moment.
+    if (held_.size() < kMaxHeldCalls) {
+      held_.push_back({std::move(request), call});
+      return;
+    }
+    lock.unlock();
+    return refuse(*request, RendezvousVerdict::kTooMany);
+  }
+  take_call(lock, {std::move(request), call});
+}
+
+void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
+  const RendezvousVerdict verdict = judge_locked(*held.request, held.call);
+  const auto endpoint = endpoint_.lock();
+  if (verdict != RendezvousVerdict::kAccepted || endpoint == nullptr) {
+    lock.unlock();
+    return refuse(*held.request, endpoint != nullptr ? verdict : RendezvousVerdict::kNoSuchQp);
+  }
+  const std::shared_ptr<Connection> abandoned = std::move(dial_);
+  dial_ = nullptr;
+  kept_ = held.request;
+  retry_ns_ = 0;
+  update_deadline_locked();
+  ConnectParameters parameters;
+  parameters.responder_resources = terms_.ird;
+  parameters.initiator_depth = dialing_ ? terms_.ord : kDepthNotNegotiated;
+  parameters.private_data = RendezvousAnswer{}.encode();
+  lock.unlock();
+  if (abandoned != nullptr) abandoned->abort();
+  const int error = held.request->accept(endpoint, std::move(parameters), as_owner(), true);
+  if (error == 0) return;
+  log_event("rendezvous: cannot accept, errno %d", error);
+  lock.lock();
+  if (kept_ != held.request) return lock.unlock();
+  kept_ = nullptr;
+  retry_locked();
+  lock.unlock();
+}
+
+// --- Dialing --------------------------------------------------------------------------------------
+
+void Rendezvous::dial(const RendezvousTerms& terms) {
+  Lock lock(mutex_);
+  terms_ = terms;
+  if (std::exchange(dialing_, true) || stopped_ || kept_ != nullptr) return;
+  start_dial(lock);
+}
+
+Result<std::shared_ptr<Connection>> Rendezvous::place_call(
+    const RendezvousTerms& terms, const std::shared_ptr<Endpoint>& endpoint) {
+  if (terms.peer == terms.own && terms.peer_address == terms.own_address)
+    return Connection::connect_to_itself(engine_, endpoint, std::max(terms.ord, terms.ird),
+                                         as_owner());
+  Connection::ConnectOptions options;
+  (void)terms.own_address.to_sockaddr(options.local, 0);
+  (void)terms.peer_address.to_sockaddr(options.remote, port_of_number(terms.peer));
+  options.tos = terms.traffic_class;
+  options.rendezvous = true;
+  ConnectParameters parameters;
+  parameters.initiator_depth = terms.ord;
+  parameters.responder_resources = terms.ird;
+  RendezvousCall call;
+  call.source = terms.own;
+  call.target = terms.peer;
+  call.psn = terms.sq_psn;
+  parameters.private_data = call.encode();
+  return Connection::connect(engine_, endpoint, std::move(options), std::move(parameters),
+                             as_owner());
+}
+
+void Rendezvous::start_dial(Lock& lock) {
+  const auto endpoint = endpoint_.lock();
+  if (endpoint == nullptr || starting_) return;
+  retry_ns_ = 0;
+  starting_ = true;
+  const RendezvousTerms terms = terms_;
+  lock.unlock();
+  auto placed = place_call(terms, endpoint);
+  lock.lock();
+  starting_ = false;
+  Connection* const settled = std::exchange(settled_, nullptr);
+  if (!placed) {
+    log_event("rendezvous: cannot dial, errno %d", placed.error());
+    retry_locked();
+  } else if (stopped_) {
+    const auto late = std::move(*placed);
+    lock.unlock();
+    late->abort();
+    lock.lock();
+  } else if (placed->get() != settled) {
+    dial_ = std::move(*placed);
+  }
+  auto held = std::exchange(held_, {});
+  lock.unlock();
+  for (const HeldCall& one : held) {
+    lock.lock();
+    take_call(lock, one);  // gives the lock back
+  }
+}
+
+void Rendezvous::retry_locked() {
+  if (!dialing_ || stopped_ || kept_ != nullptr) return;
+  pause_ns_ = std::clamp(pause_ns_ * 2, kFirstPauseNs, kLongestPauseNs);
+  retry_ns_ = now_ns() + pause_ns_;
+  update_deadline_locked();
+}
+
+void Rendezvous::update_deadline_locked() {
+  uint64_t earliest = stopped_ || connected_ ? 0 : retry_ns_;
+  if (!stopped_ && !connected_ && give_up_ns_ != 0)
+    earliest = earliest == 0 ? give_up_ns_ : std::min(earliest, give_up_ns_);
+  engine_.progress().set_deadline(*this, earliest);
+}
+
+void Rendezvous::work_waiting() {
+  const Lock lock(mutex_);
+  work_waiting_locked();
+}
+
+void Rendezvous::work_waiting_locked() {
+  if (stopped_ || connected_ || give_up_ns_ != 0 || terms_.timeout_ns == 0) return;
+  give_up_ns_ = now_ns() + std::max(terms_.timeout_ns, kLeastTimeoutNs);
+  update_deadline_locked();
+}
+
+void Rendezvous::deadline_passed() {
+  Lock lock(mutex_);
+  if (stopped_ || connected_) return;
+  const uint64_t now = now_ns();
+  if (give_up_ns_ != 0 && give_up_ns_ <= now) {
+    const auto endpoint = endpoint_.lock();
+    lock.unlock();
+    log_event("rendezvous: nobody answers");
+    if (endpoint != nullptr) endpoint->rendezvous_failed();
+    return;
+  }
+  if (retry_ns_ != 0 && retry_ns_ <= now && kept_ == nullptr && dial_ == nullptr)
+    return start_dial(lock);
+  update_deadline_locked();
+}
+
+bool Rendezvous::ready(uint32_t /*events*/) { return false; }
+
+void Rendezvous::stop() {
+  std::vector<HeldCall> held;
+  std::shared_ptr<Connection> dial;
+  {
+    const Lock lock(mutex_);
+    stopped_ = true;
+    dial.swap(dial_);
+    held.swap(held_);
+    update_deadline_locked();
+  }
+  if (dial != nullptr) dial->abort();
+  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+}
+
+// --- What became of a call ------------------------------------------------------------------------
+
+void Rendezvous::connection_established(Connection& connection, const ConnectParameters&) {
+  const Lock lock(mutex_);
+  if (&connection == dial_.get()) {
+    kept_ = std::move(dial_);
+    dial_ = nullptr;
+  } else if (starting_ && kept_ == nullptr) {
+    kept_ = connection.shared();
+    settled_ = &connection;
+  } else if (&connection != kept_.get()) {
+    return;
+  }
+  connected_ = true;
+  retry_ns_ = give_up_ns_ = 0;
+  update_deadline_locked();
+}
+
+void Rendezvous::dial_over_locked(Connection& connection) {
+  if (&connection == dial_.get()) {
+    dial_ = nullptr;
+  } else if (&connection == kept_.get()) {
+    if (connected_) return;
+    kept_ = nullptr;
+  } else if (starting_) {
+    settled_ = &connection;
+  } else {
+    return;
+  }
+  // Requests may have been posted to a stream that has come to nothing.
+  const auto endpoint = endpoint_.lock();
+  if (endpoint != nullptr && endpoint->qp().wants_transmit()) work_waiting_locked();
+  retry_locked();
+}
+
+void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
+                                     std::span<const std::byte> private_data) {
+  const auto answer = RendezvousAnswer::decode(private_data);
+  if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
+  const Lock lock(mutex_);
+  dial_over_locked(connection);
+  if (answer && answer->verdict == RendezvousVerdict::kUnknownVersion) {
+    retry_ns_ = 0;  // it will not understand the next call either
+    update_deadline_locked();
+  }
+}
+
+void Rendezvous::connection_failed(Connection& connection, int status) {
+  log_event("rendezvous: call failed, status %d", status);
+  const Lock lock(mutex_);
+  dial_over_locked(connection);
+}
+
+void Rendezvous::connection_ended(Connection& connection) {
+  const Lock lock(mutex_);
+  if (&connection != kept_.get()) return;
+  // What was connected stays what it was: a queue pair connects once between two RESETs.
+  stopped_ = true;
+  update_deadline_locked();
+}
+
+}  // namespace uwarp

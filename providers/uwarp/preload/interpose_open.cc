@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// open() and fopen() in all their forms. A path that is not ours goes on untouched; one below our
+// tree goes on redirected; a device node is opened by the engine.
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "preload/engine_link.h"
+#include "preload/paths.h"
+#include "preload/real.h"
+
+using namespace uwarp_preload;
+
+namespace {
+
+constinit Real<int(const char*, int, ...)> real_open("open");
+constinit Real<int(const char*, int, ...)> real_open64("open64");
+constinit Real<int(int, const char*, int, ...)> real_openat("openat");
+constinit Real<int(int, const char*, int, ...)> real_openat64("openat64");
+constinit Real<FILE*(const char*, const char*)> real_fopen("fopen");
+constinit Real<FILE*(const char*, const char*)> real_fopen64("fopen64");
+
+bool needs_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
+
+// One word, whatever its type: how variadic arguments are passed where we run.
+mode_t mode_argument(int flags, va_list arguments) {
+  return needs_mode(flags) ? va_arg(arguments, mode_t) : 0;
+}
+
+int open_node(const Resolved& target, int flags) {
+  const uwarp_host_table* engine = host();
+  const UncancelledEngineCall guard;
+  return target.kind == PathKind::kUverbs ? engine->open_uverbs(target.uverbs_number, flags)
+                                          : engine->open_rdma_cm(flags);
+}
+
+/// -1 with ENOENT when the file is no counter.
+int open_counter(const Resolved& target, int flags) {
+  const uwarp_host_table* engine = host();
+  const UncancelledEngineCall guard;
+  return engine->open_counter(target.below_root(), flags);
+}
+
+/// open() of a path that may be ours. False: it is not.
+[[gnu::noinline]] bool open_ours(const char* path, int flags, mode_t mode, int& fd) {
+  Resolved target;
+  resolve(path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  if (is_node(target.kind)) {
+    fd = open_node(target, flags);
+    return true;
+  }
+  const int saved = errno;
+  fd = open_counter(target, flags);
+  if (fd < 0) {
+    errno = saved;
+    fd = real_open(target.path, flags, mode);
+  }
+  return true;
+}
+
+/// The flags that fopen's mode string stands for, for reading and updating of nodes and counters.
+int flags_of(const char* mode) {
+  const bool update = strchr(mode, '+') != nullptr;
+  int flags = update ? O_RDWR : (mode[0] == 'r' ? O_RDONLY : O_WRONLY);
+  if (strchr(mode, 'e') != nullptr) flags |= O_CLOEXEC;
+  return flags;
+}
+
+[[gnu::noinline]] bool fopen_ours(const char* path, const char* mode, FILE*& file) {
+  Resolved target;
+  resolve(path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  const int saved = errno;
+  const int fd = is_node(target.kind) ? open_node(target, flags_of(mode))
+                                      : open_counter(target, flags_of(mode));
+  if (fd >= 0) {
+    file = fdopen(fd, mode);
+    if (file == nullptr) close(fd);
+  } else if (target.kind == PathKind::kFile) {
+    errno = saved;
+    file = real_fopen(target.path, mode);
+  } else {
+    file = nullptr;
+  }
+  return true;
+}
+
+}  // namespace
+
+// The definitions below repeat libc's prototypes, exception specification included.
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  int fd;
+  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  return real_open(path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  int fd;
+  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  return real_open64(path, flags, mode);
+}
+
+int __open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  return open(path, flags, mode);
+}
+
+int __open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  return open64(path, flags, mode);
+}
+
+// The fortified forms, for calls without a mode.
+int __open_2(const char* path, int flags) { return open(path, flags, 0); }
+int __open64_2(const char* path, int flags) { return open64(path, flags, 0); }
+
+int creat(const char* path, mode_t mode) { return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
+int creat64(const char* path, mode_t mode) {
+  return open64(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+
+int openat(int folder, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  int fd;
+  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  return real_openat(folder, path, flags, mode);
+}
+
+int openat64(int folder, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  int fd;
+  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  return real_openat64(folder, path, flags, mode);
+}
+
+int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags, 0); }
+int __openat64_2(int folder, const char* path, int flags) {
+  return openat64(folder, path, flags, 0);
+}
+
+FILE* fopen(const char* path, const char* mode) {
+  FILE* file;
+  if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
+  return real_fopen(path, mode);
+}
+
+FILE* fopen64(const char* path, const char* mode) {
+  FILE* file;
+  if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
+  return real_fopen64(path, mode);
+}
+
+}  // extern "C"

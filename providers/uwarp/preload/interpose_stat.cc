@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// stat() and access() in all their forms. Device nodes answer like /dev/full, which stands in for
+// them.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "preload/engine_link.h"
+#include "preload/fd_kinds.h"
+#include "preload/paths.h"
+#include "preload/real.h"
+
+using namespace uwarp_preload;
+
+namespace {
+
+constinit Real<int(const char*, struct stat*)> real_stat("stat");
+constinit Real<int(const char*, struct stat*)> real_lstat("lstat");
+constinit Real<int(int, struct stat*)> real_fstat("fstat");
+constinit Real<int(int, const char*, struct stat*, int)> real_fstatat("fstatat");
+constinit Real<int(int, const char*, int, unsigned, struct statx*)> real_statx("statx");
+constinit Real<int(const char*, int)> real_access("access");
+constinit Real<int(const char*, int)> real_euidaccess("euidaccess");
+constinit Real<int(int, const char*, int, int)> real_faccessat("faccessat");
+
+// struct stat and struct stat64 are one layout where we run, and so are their calls.
+static_assert(sizeof(struct stat) == sizeof(struct stat64));
+
+constexpr char kStandIn[] = "/dev/full";
+// The kernel gives rdma_cm a dynamic minor of the misc class; nothing compares it.
+constexpr unsigned kMiscMajor = 10;
+constexpr unsigned kRdmaCmMinor = 58;
+
+// Before libc 2.33 these were not functions of libc itself.
+
+int kernel_fstatat(int folder, const char* path, struct stat* out, int flags) {
+  return static_cast<int>(syscall(SYS_newfstatat, folder, path, out, flags));
+}
+
+int pass_stat(const char* path, struct stat* out) {
+  auto* function = real_stat.get();
+  return function ? function(path, out) : kernel_fstatat(AT_FDCWD, path, out, 0);
+}
+
+int pass_lstat(const char* path, struct stat* out) {
+  auto* function = real_lstat.get();
+  return function ? function(path, out) : kernel_fstatat(AT_FDCWD, path, out, AT_SYMLINK_NOFOLLOW);
+}
+
+int pass_fstat(int fd, struct stat* out) {
+  auto* function = real_fstat.get();
+  return function ? function(fd, out) : kernel_fstatat(fd, "", out, AT_EMPTY_PATH);
+}
+
+int pass_fstatat(int folder, const char* path, struct stat* out, int flags) {
+  auto* function = real_fstatat.get();
+  return function ? function(folder, path, out, flags) : kernel_fstatat(folder, path, out, flags);
+}
+
+void look_like_rdma_cm(struct stat* out) {
+  out->st_mode = S_IFCHR | 0666;
+  out->st_rdev = makedev(kMiscMajor, kRdmaCmMinor);
+}
+
+int stat_node(PathKind kind, struct stat* out) {
+  // Enumeration in libibverbs asks for the node before it matches drivers.
+  if (kind == PathKind::kUverbs) load_plugin();
+  const int result = pass_stat(kStandIn, out);
+  if (result == 0 && kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
+  return result;
+}
+
+[[gnu::noinline]] bool stat_ours(const char* path, struct stat* out, bool follow, int& result) {
+  Resolved target;
+  resolve(path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  if (is_node(target.kind)) {
+    result = stat_node(target.kind, out);
+  } else {
+    result = follow ? pass_stat(target.path, out) : pass_lstat(target.path, out);
+  }
+  return true;
+}
+
+[[gnu::noinline]] bool access_ours(const char* path, int mode, int flags, int& result) {
+  Resolved target;
+  resolve(path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  if (target.kind == PathKind::kUverbs) load_plugin();
+  const char* file = is_node(target.kind) ? kStandIn : target.path;
+  result = real_faccessat(AT_FDCWD, file, mode, flags);
+  return true;
+}
+
+[[gnu::noinline]] bool statx_ours(const char* path, int flags, unsigned mask, struct statx* out,
+                                  int& result) {
+  Resolved target;
+  resolve(path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  if (target.kind == PathKind::kUverbs) load_plugin();
+  const char* file = is_node(target.kind) ? kStandIn : target.path;
+  result = real_statx(AT_FDCWD, file, flags, mask, out);
+  if (result == 0 && target.kind == PathKind::kRdmaCm) {
+    out->stx_rdev_major = kMiscMajor;
+    out->stx_rdev_minor = kRdmaCmMinor;
+  }
+  return true;
+}
+
+}  // namespace
+
+// The definitions below repeat libc's prototypes, exception specification included.
+extern "C" {
+
+int stat(const char* path, struct stat* out) noexcept {
+  int result;
+  if (may_be_ours(path) && stat_ours(path, out, true, result)) return result;
+  return pass_stat(path, out);
+}
+
+int lstat(const char* path, struct stat* out) noexcept {
+  int result;
+  if (may_be_ours(path) && stat_ours(path, out, false, result)) return result;
+  return pass_lstat(path, out);
+}
+
+int fstat(int fd, struct stat* out) noexcept {
+  const int result = pass_fstat(fd, out);
+  if (result == 0 && kind_of(fd) == UWARP_FD_RDMA_CM) look_like_rdma_cm(out);
+  return result;
+}
+
+int fstatat(int folder, const char* path, struct stat* out, int flags) noexcept {
+  int result;
+  const bool follow = (flags & AT_SYMLINK_NOFOLLOW) == 0;
+  if (may_be_ours(path) && stat_ours(path, out, follow, result)) return result;
+  result = pass_fstatat(folder, path, out, flags);
+  if (result == 0 && (flags & AT_EMPTY_PATH) && path[0] == '\0' &&
+      kind_of(folder) == UWARP_FD_RDMA_CM) {
+    look_like_rdma_cm(out);
+  }
+  return result;
+}
+
+int stat64(const char* path, struct stat64* out) noexcept {
+  return stat(path, reinterpret_cast<struct stat*>(out));
+}
+int lstat64(const char* path, struct stat64* out) noexcept {
+  return lstat(path, reinterpret_cast<struct stat*>(out));
+}
+int fstat64(int fd, struct stat64* out) noexcept {
+  return fstat(fd, reinterpret_cast<struct stat*>(out));
+}
+int fstatat64(int folder, const char* path, struct stat64* out, int flags) noexcept {
+  return fstatat(folder, path, reinterpret_cast<struct stat*>(out), flags);
+}
+
+// What programs built before libc 2.33 call; the version argument has one legal value.
+int __xstat(int, const char* path, struct stat* out) { return stat(path, out); }
+int __xstat64(int, const char* path, struct stat64* out) { return stat64(path, out); }
+int __lxstat(int, const char* path, struct stat* out) { return lstat(path, out); }
+int __lxstat64(int, const char* path, struct stat64* out) { return lstat64(path, out); }
+int __fxstat(int, int fd, struct stat* out) { return fstat(fd, out); }
+int __fxstat64(int, int fd, struct stat64* out) { return fstat64(fd, out); }
+int __fxstatat(int, int folder, const char* path, struct stat* out, int flags) {
+  return fstatat(folder, path, out, flags);
+}
+int __fxstatat64(int, int folder, const char* path, struct stat64* out, int flags) {
+  return fstatat64(folder, path, out, flags);
+}
+
+int statx(int folder, const char* path, int flags, unsigned mask, struct statx* out) noexcept {
+  int result;
+  if (may_be_ours(path) && statx_ours(path, flags, mask, out, result)) return result;
+  return real_statx(folder, path, flags, mask, out);
+}
+
+int access(const char* path, int mode) noexcept {
+  int result;
+  if (may_be_ours(path) && access_ours(path, mode, 0, result)) return result;
+  return real_access(path, mode);
+}
+
+int euidaccess(const char* path, int mode) noexcept {
+  int result;
+  if (may_be_ours(path) && access_ours(path, mode, AT_EACCESS, result)) return result;
+  return real_euidaccess(path, mode);
+}
+
+int eaccess(const char* path, int mode) noexcept { return euidaccess(path, mode); }
+
+int faccessat(int folder, const char* path, int mode, int flags) noexcept {
+  int result;
+  if (may_be_ours(path) && access_ours(path, mode, flags, result)) return result;
+  return real_faccessat(folder, path, mode, flags);
+}
+
+}  // extern "C"

@@ -1,0 +1,642 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Connections as rdma_cm makes them: between two endpoints, and against hand-made MPA peers on
+// plain sockets.
+#include "cm/connection.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "cm/peer_magic.h"
+#include "unit/cm/node.h"
+
+namespace uwarp {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<std::byte> octets_of(std::string_view text) {
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
+}
+
+ConnectParameters parameters(std::string_view private_data = {}, uint16_t depth = 4) {
+  ConnectParameters made;
+  made.initiator_depth = made.responder_resources = depth;
+  made.private_data = octets_of(private_data);
+  return made;
+}
+
+/// Moves a queue pair as rdma_create_qp() does.
+void cm_init(Node& node) {
+  QpAttributes attributes;
+  attributes.state = QpState::kInit;
+  ASSERT_EQ(node.endpoint->modify(attributes, 0x29), 0);
+}
+
+uint16_t port_of(const sockaddr_storage& address) {
+  return uwarp::port_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
+/// Two endpoints and what their owners were told.
+class ConnectedPair : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cm_init(active);
+    cm_init(passive);
+    auto bound = bind_port(loopback_address(), {});
+    ASSERT_TRUE(bound.ok());
+    auto started = Listener::start(engine(), std::move(*bound), 0, requests);
+    ASSERT_TRUE(started.ok());
+    listener = std::move(*started);
+  }
+  void TearDown() override {
+    listener->close();
+    if (client) client->abort();
+    if (server) server->abort();
+  }
+  Engine& engine() { return Engine::instance(); }
+
+  void dial(ConnectParameters offered, uint32_t timeout_ms = 0) {
+    Connection::ConnectOptions options;
+    options.remote = listener->local_address();
+    options.timeout_ms = timeout_ms;
+    auto made = Connection::connect(engine(), active.endpoint, std::move(options),
+                                    std::move(offered), client_owner);
+    ASSERT_TRUE(made.ok());
+    client = std::move(*made);
+  }
+  void establish() {
+    dial(parameters("hello"));
+    server = requests->take();
+    ASSERT_NE(server, nullptr);
+    ASSERT_EQ(server->accept(passive.endpoint, parameters("world"), server_owner), 0);
+    ASSERT_TRUE(eventually(
+        [&] { return client_owner->established == 1 && server_owner->established == 1; }));
+  }
+
+  Node active, passive;
+  std::shared_ptr<RecordingListener> requests = std::make_shared<RecordingListener>();
+  std::shared_ptr<RecordingOwner> client_owner = std::make_shared<RecordingOwner>();
+  std::shared_ptr<RecordingOwner> server_owner = std::make_shared<RecordingOwner>();
+  std::shared_ptr<Listener> listener;
+  std::shared_ptr<Connection> client, server;
+};
+
+TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
+  std::string longest;
+  for (int i = 0; i < 255; ++i) longest += static_cast<char>(i);
+  dial(parameters(longest, 3));
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->request_parameters().private_data, octets_of(longest));
+  EXPECT_EQ(server->request_parameters().initiator_depth, 3);
+  EXPECT_EQ(server->request_parameters().responder_resources, 3);
+  EXPECT_EQ(port_of(server->local_address()), port_of(listener->local_address()));
+  EXPECT_EQ(client_owner->established, 0);
+  ASSERT_EQ(server->accept(passive.endpoint, parameters(longest, 2), server_owner), 0);
+  ASSERT_TRUE(eventually(
+      [&] { return client_owner->established == 1 && server_owner->established == 1; }));
+  EXPECT_EQ(client_owner->parameters().private_data, octets_of(longest));
+  EXPECT_EQ(client_owner->parameters().responder_resources, 2) << "own ORD, cut to the peer's IRD";
+  EXPECT_EQ(active.state(), QpState::kRts);
+  EXPECT_EQ(passive.state(), QpState::kRts);
+  EXPECT_EQ(port_of(client->local_address()), port_of(server->remote_address()));
+}
+
+TEST_F(ConnectedPair, ThePassiveSideMaySendFirst) {
+  establish();
+  std::memcpy(passive.memory.data(), "first", 5);
+  ASSERT_EQ(active.post_recv(1, 0, 16), 0);
+  ASSERT_EQ(passive.post_send(2, 0, 5), 0);
+  EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
+  EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
+  EXPECT_EQ(std::memcmp(active.memory.data(), "first", 5), 0);
+}
+
+TEST_F(ConnectedPair, TheyRecogniseEachOther) {
+  establish();
+  EXPECT_TRUE(eventually([&] {
+    return active.endpoint->qp().peer_is_uwarp() && passive.endpoint->qp().peer_is_uwarp();
+  }));
+}
+
+TEST_F(ConnectedPair, LibrdmacmsOwnTransitionsAreHarmless) {
+  establish();
+  for (const QpState to : {QpState::kInit, QpState::kRtr}) {
+    QpAttributes attributes;
+    attributes.state = to;
+    EXPECT_EQ(passive.endpoint->modify(attributes, 0x29), 0);
+  }
+  QpAttributes attributes;
+  EXPECT_EQ(passive.endpoint->modify(attributes, kAttrPort), 0);
+  EXPECT_EQ(passive.endpoint->modify(attributes, kAttrMinRnrTimer), 0);
+  EXPECT_EQ(passive.state(), QpState::kRts);
+}
+
+TEST_F(ConnectedPair, OrderlyDisconnectLosesNothing) {
+  establish();
+  constexpr int kMessages = 50;
+  for (int i = 0; i < kMessages; ++i) ASSERT_EQ(passive.post_recv(i, 0, 4096), 0);
+  for (int i = 0; i < kMessages; ++i) ASSERT_EQ(active.post_send(i, 0, 4096), 0);
+  // As rdma_disconnect() does.
+  EXPECT_EQ(active.move(QpState::kSqd), 0);
+  EXPECT_EQ(client->disconnect(), 0);
+  ASSERT_TRUE(eventually([&] { return client_owner->ended == 1 && server_owner->ended == 1; }));
+  for (int i = 0; i < kMessages; ++i) EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
+  for (int i = 0; i < kMessages; ++i) EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
+  EXPECT_EQ(active.state(), QpState::kErr);
+  EXPECT_EQ(passive.state(), QpState::kErr);
+  EXPECT_TRUE(active.events().empty());
+  EXPECT_TRUE(passive.events().empty());
+  EXPECT_EQ(client->disconnect(), 0);
+  EXPECT_EQ(server->disconnect(), 0);
+  EXPECT_EQ(active.move(QpState::kSqd), 0);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(client_owner->ended, 1);
+  EXPECT_EQ(server_owner->ended, 1);
+  EXPECT_EQ(client_owner->failed + server_owner->failed, 0);
+}
+
+TEST_F(ConnectedPair, DisconnectFlushesReceives) {
+  establish();
+  ASSERT_EQ(active.post_recv(1, 0, 16), 0);
+  ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
+  EXPECT_EQ(server->disconnect(), 0);
+  EXPECT_EQ(active.wait_passive().status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(passive.wait_passive().status, WcStatus::kWrFlushErr);
+}
+
+TEST_F(ConnectedPair, RejectCarriesPrivateData) {
+  dial(parameters("may I?"));
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  ASSERT_EQ(server->reject(octets_of("no")), 0);
+  EXPECT_EQ(server->reject({}), EINVAL);
+  EXPECT_EQ(server->accept(passive.endpoint, {}, server_owner), EINVAL);
+  ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
+  EXPECT_EQ(client_owner->private_data(), octets_of("no"));
+  EXPECT_EQ(active.state(), QpState::kInit) << "may connect again";
+}
+
+TEST_F(ConnectedPair, DroppedAndRefusedRequestsAreRejected) {
+  dial(parameters());
+  requests->take().reset();
+  ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
+  requests->refuse = true;
+  dial(parameters());
+  ASSERT_TRUE(eventually([&] { return client_owner->rejected == 2; }));
+}
+
+TEST_F(ConnectedPair, NobodyListens) {
+  const sockaddr_storage where = listener->local_address();
+  listener->close();
+  Connection::ConnectOptions options;
+  options.remote = where;
+  auto made =
+      Connection::connect(engine(), active.endpoint, std::move(options), parameters(), client_owner);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
+  EXPECT_EQ(client_owner->status, -ECONNREFUSED);
+}
+
+TEST_F(ConnectedPair, ThePeerLeavesBeforeTheReply) {
+  dial(parameters());
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  client->abort();
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(server->accept(passive.endpoint, parameters(), server_owner), ECONNRESET);
+  EXPECT_EQ(client_owner->established + client_owner->rejected + client_owner->failed, 0);
+}
+
+TEST_F(ConnectedPair, AbortIsAnEndForThePeer) {
+  establish();
+  ASSERT_EQ(passive.post_recv(1, 0, 16), 0);
+  client->abort();
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
+  EXPECT_EQ(passive.wait_passive().status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(passive.state(), QpState::kErr);
+  EXPECT_EQ(active.state(), QpState::kErr);
+  EXPECT_EQ(client_owner->ended, 0) << "no calls after abort()";
+}
+
+TEST_F(ConnectedPair, DestroyedQueuePairEndsTheConnection) {
+  establish();
+  active.endpoint->destroy();
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1 && client_owner->ended == 1; }));
+}
+
+TEST_F(ConnectedPair, ASendWaitsForItsReceive) {
+  establish();
+  std::memcpy(active.memory.data(), "patience", 8);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(active.post_send(1, 0, 8), 0);
+    EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
+    ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+    std::this_thread::sleep_for(50ms);
+    ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
+    EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
+    EXPECT_EQ(std::memcmp(passive.memory.data(), "patience", 8), 0);
+  }
+}
+
+TEST_F(ConnectedPair, ASendWithoutReceiveTerminatesInTheEnd) {
+  establish();
+  ASSERT_EQ(active.post_send(1, 0, 8), 0);
+  EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1 && client_owner->ended == 1; }));
+  EXPECT_EQ(passive.events(), std::vector{QpEvent::kFatal});
+  EXPECT_EQ(active.events(), std::vector{QpEvent::kFatal});
+}
+
+TEST_F(ConnectedPair, AHeldStreamStillNoticesItsEnd) {
+  establish();
+  ASSERT_EQ(active.post_send(1, 0, 8), 0);
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+  const uint64_t start = now_ns();
+  ASSERT_EQ(client->disconnect(), 0);
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
+  EXPECT_LT(now_ns() - start, 900 * kNsPerMs) << "before the grace time is over";
+  // What had arrived before can still be delivered.
+  ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
+  EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
+  ASSERT_TRUE(eventually([&] { return passive.state() == QpState::kErr; }));
+  EXPECT_EQ(server_owner->ended, 1);
+}
+
+TEST_F(ConnectedPair, AccessViolationTerminatesBothSides) {
+  establish();
+  SendRequest request;
+  request.opcode = SendOpcode::kRead;
+  request.wr_id = 9;
+  request.rkey = 0x12345678;
+  ASSERT_EQ(active.post(request, 0, 64), 0);
+  EXPECT_EQ(active.wait_passive().status, WcStatus::kRemAccessErr);
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1 && client_owner->ended == 1; }));
+  EXPECT_EQ(passive.state(), QpState::kErr);
+}
+
+TEST_F(ConnectedPair, PostingPollingAndEndingAtTheSameTime) {
+  establish();
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(passive.post_recv(i, 0, 2048), 0);
+  std::atomic<bool> stop{false};
+  const auto poll = [&](Node& node) {
+    WorkCompletion done;
+    while (!stop)
+      if (node.poll(done) && done.status == WcStatus::kSuccess &&
+          done.opcode == WcOpcode::kRecv)
+        (void)node.post_recv(done.wr_id, 0, 2048);
+  };
+  std::thread first([&] { poll(passive); });
+  std::thread second([&] { poll(passive); });
+  std::thread third([&] { poll(active); });
+  for (int i = 0; i < 2000 && client_owner->ended == 0; ++i) {
+    (void)active.post_send(1000 + i, 0, static_cast<uint32_t>(i % 2048));
+    if (i == 1500) (void)server->disconnect();
+  }
+  EXPECT_TRUE(eventually([&] { return server_owner->ended == 1; }));
+  EXPECT_TRUE(eventually([&] { return client_owner->ended == 1; }));
+  stop = true;
+  first.join();
+  second.join();
+  third.join();
+}
+
+// --- Hand-made peers ------------------------------------------------------------------------------
+
+/// A blocking socket with a hang guard.
+class Plain {
+ public:
+  explicit Plain(int fd) : fd_(fd) {
+    const timeval guard{.tv_sec = 15, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &guard, sizeof guard);
+  }
+  Plain(Plain&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~Plain() { close(); }
+  static Plain dial(const sockaddr_storage& where) {
+    Plain made(socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(connect(made.fd_, reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
+    return made;
+  }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  void write(std::string_view text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  /// Up to `size` octets; fewer at the end of the stream.
+  std::string read(size_t size) const {
+    std::string text(size, 0);
+    size_t got = 0;
+    while (got < size) {
+      const ssize_t count = recv(fd_, text.data() + got, size - got, 0);
+      if (count <= 0) break;
+      got += static_cast<size_t>(count);
+    }
+    text.resize(got);
+    return text;
+  }
+  /// Nothing more comes, by FIN or by RST.
+  bool at_end() const {
+    char octet;
+    const ssize_t count = recv(fd_, &octet, 1, 0);
+    return count == 0 || (count < 0 && errno == ECONNRESET);
+  }
+  std::string read_frame() const {
+    std::string frame = read(20);
+    if (frame.size() < 20) return frame;
+    return frame + read(load_be16(frame.data() + 18));
+  }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string frame(bool reply, uint8_t flags, uint8_t revision, std::string_view private_data) {
+  std::string made = reply ? "MPA ID Rep Frame" : "MPA ID Req Frame";
+  made += static_cast<char>(flags);
+  made += static_cast<char>(revision);
+  made += static_cast<char>(private_data.size() >> 8);
+  made += static_cast<char>(private_data.size());
+  made += private_data;
+  return made;
+}
+
+constexpr std::string_view kPeerToPeerWord("\x80\x04\xC0\x04", 4);   // A, IRD 4; Write or Read RTR
+constexpr std::string_view kPeerToPeerReply("\x80\x04\x80\x04", 4);  // Write chosen
+
+/// The FPDU of a Send of `text`, without CRC.
+std::string send_fpdu(std::string_view text, uint32_t msn) {
+  std::string made(2 + 18, 0);
+  store_be16(made.data(), static_cast<uint16_t>(18 + text.size()));
+  made[2] = 0x41;
+  made[3] = 0x43;
+  store_be32(made.data() + 2 + 10, msn);
+  made += text;
+  while (made.size() % 4 != 0) made += '\0';
+  return made + std::string(4, '\0');
+}
+
+class HandMadeInitiator : public ConnectedPair {
+ protected:
+  Plain dial_plain() { return Plain::dial(listener->local_address()); }
+};
+
+TEST_F(HandMadeInitiator, GarbageAndWrongFramesAreClosed) {
+  for (const std::string& bad :
+       {std::string(64, 'G'), std::string("GET / HTTP/1.0\r\n\r\n"),
+        frame(true, 0, 1, ""), frame(false, 0, 0, ""), frame(false, 0, 3, ""),
+        frame(false, 0, 1, std::string(513, 'p'))}) {
+    Plain peer = dial_plain();
+    peer.write(bad);
+    EXPECT_TRUE(peer.at_end());
+  }
+  EXPECT_EQ(requests->count(), 0u);
+}
+
+TEST_F(HandMadeInitiator, MarkersAreRejected) {
+  Plain peer = dial_plain();
+  peer.write(frame(false, 0x80, 1, ""));
+  const std::string reply = peer.read_frame();
+  ASSERT_EQ(reply.size(), 20u);
+  EXPECT_NE(reply[16] & 0x20, 0);
+  EXPECT_TRUE(peer.at_end());
+}
+
+TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
+  Plain peer = dial_plain();
+  const std::string request = frame(false, 0x10, 2, std::string(kPeerToPeerWord) + "slow");
+  for (const char octet : request) {
+    peer.write({&octet, 1});
+    std::this_thread::sleep_for(1ms);
+  }
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->request_parameters().private_data, octets_of("slow"));
+  ASSERT_EQ(server->accept(passive.endpoint, parameters("fine"), server_owner), 0);
+  const std::string reply = peer.read_frame();
+  ASSERT_EQ(reply.size(), 28u);
+  EXPECT_EQ(reply.substr(24), "fine");
+  EXPECT_EQ(reply.substr(20, 4), kPeerToPeerReply);
+  EXPECT_EQ(server_owner->established, 0) << "the RTR has not come";
+  // An RTR Write with any STag, then a Send.
+  ASSERT_EQ(passive.post_recv(1, 0, 16), 0);
+  std::string rtr(20, 0);
+  store_be16(rtr.data(), 14);
+  rtr[2] = static_cast<char>(0xC1);
+  rtr[3] = 0x40;
+  peer.write(rtr);
+  ASSERT_TRUE(eventually([&] { return server_owner->established == 1; }));
+  peer.write(send_fpdu("hi there", 1));
+  const WorkCompletion received = passive.wait_passive();
+  EXPECT_EQ(received.status, WcStatus::kSuccess);
+  EXPECT_EQ(received.byte_len, 8u);
+  EXPECT_FALSE(passive.endpoint->qp().peer_is_uwarp());
+  peer.close();
+  ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
+}
+
+TEST_F(HandMadeInitiator, OctetsBehindTheRequestAreFatal) {
+  Plain peer = dial_plain();
+  peer.write(frame(false, 0, 1, "") + "x");
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->accept(passive.endpoint, parameters(), server_owner), ECONNRESET);
+  EXPECT_TRUE(peer.at_end());
+  EXPECT_EQ(passive.state(), QpState::kInit);
+}
+
+TEST_F(HandMadeInitiator, RevisionOneWithoutRtr) {
+  Plain peer = dial_plain();
+  peer.write(frame(false, 0, 1, "old"));
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  EXPECT_GT(server->request_parameters().initiator_depth, 0) << "nothing limits it on the wire";
+  ASSERT_EQ(server->accept(passive.endpoint, parameters(), server_owner), 0);
+  EXPECT_EQ(peer.read_frame()[17], 1);
+  ASSERT_TRUE(eventually([&] { return server_owner->established == 1; }));
+  // The responder keeps silent until the initiator has sent something.
+  ASSERT_EQ(passive.post_send(1, 0, 4), 0);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(recv(peer.fd(), nullptr, 0, MSG_PEEK | MSG_DONTWAIT), -1);
+  ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
+  peer.write(send_fpdu("go", 1));
+  EXPECT_EQ(peer.read(28).size(), 28u);
+}
+
+TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
+  std::vector<Plain> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(dial_plain());
+  establish();
+  EXPECT_EQ(requests->count(), 0u);
+}
+
+class HandMadeResponder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cm_init(node);
+    const sockaddr_storage any = loopback_address();
+    listener_fd_ = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(bind(listener_fd_, reinterpret_cast<const sockaddr*>(&any), sizeof(sockaddr_in)), 0);
+    ASSERT_EQ(listen(listener_fd_, 8), 0);
+    socklen_t length = sizeof where_;
+    getsockname(listener_fd_, reinterpret_cast<sockaddr*>(&where_), &length);
+  }
+  void TearDown() override {
+    ::close(listener_fd_);
+    if (client) client->abort();
+  }
+  void dial(uint32_t timeout_ms = 0, std::string_view private_data = "hello") {
+    Connection::ConnectOptions options;
+    options.remote = where_;
+    options.timeout_ms = timeout_ms;
+    auto made = Connection::connect(Engine::instance(), node.endpoint, std::move(options),
+                                    parameters(private_data), owner);
+    ASSERT_TRUE(made.ok());
+    client = std::move(*made);
+  }
+  Plain accept_one() const {
+    pollfd entry{.fd = listener_fd_, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&entry, 1, 15'000), 1) << "nobody dials";
+    return Plain(accept(listener_fd_, nullptr, nullptr));
+  }
+
+  Node node;
+  std::shared_ptr<RecordingOwner> owner = std::make_shared<RecordingOwner>();
+  std::shared_ptr<Connection> client;
+  int listener_fd_ = -1;
+  sockaddr_storage where_{};
+};
+
+TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
+  dial();
+  {
+    const Plain peer = accept_one();
+    const std::string request = peer.read_frame();
+    EXPECT_EQ(request[17], 2);
+    EXPECT_NE(request[20] & 0x80, 0) << "peer-to-peer";
+    EXPECT_EQ(request.substr(24), "hello");
+  }
+  {
+    const Plain peer = accept_one();
+    const std::string request = peer.read_frame();
+    EXPECT_EQ(request[17], 2);
+    EXPECT_EQ(request[20] & 0x80, 0) << "plain";
+  }
+  const Plain peer = accept_one();
+  const std::string request = peer.read_frame();
+  EXPECT_EQ(request[17], 1);
+  EXPECT_EQ(request.substr(20), "hello");
+  peer.write(frame(true, 0, 1, "at last"));
+  ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
+  EXPECT_EQ(owner->parameters().private_data, octets_of("at last"));
+  // Nothing is said before the application says something.
+  ASSERT_EQ(node.post_send(1, 0, 4), 0);
+  EXPECT_EQ(peer.read(28).substr(2, 2), std::string("\x41\x43"));
+}
+
+TEST_F(HandMadeResponder, TheLadderComesToAnEnd) {
+  dial();
+  for (int rung = 0; rung < 3; ++rung) {
+    const Plain peer = accept_one();
+    peer.read_frame();
+  }
+  ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
+  EXPECT_EQ(owner->status, -ECONNRESET);
+  EXPECT_EQ(owner->established + owner->failed, 0);
+}
+
+TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  const std::string rtr = peer.read(20);
+  ASSERT_EQ(rtr.size(), 20u);
+  EXPECT_EQ(load_be16(rtr.data()), 14);
+  EXPECT_EQ(load_be32(rtr.data() + 4), kPeerMagicStag.value);
+  EXPECT_EQ(load_be64(rtr.data() + 8), kPeerMagicOffset);
+  const std::string second = peer.read(20);
+  ASSERT_EQ(second.size(), 20u) << "a lone first frame may be overlooked";
+  EXPECT_EQ(load_be16(second.data()), 14);
+}
+
+TEST_F(HandMadeResponder, FramesRightBehindTheReplyAreNotLost) {
+  ASSERT_EQ(node.post_recv(1, 0, 64), 0);
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, std::string(kPeerToPeerReply) + "data") + send_fpdu("early", 1));
+  EXPECT_EQ(node.wait_passive().status, WcStatus::kSuccess);
+  EXPECT_EQ(std::memcmp(node.memory.data(), "early", 5), 0);
+}
+
+TEST_F(HandMadeResponder, GarbageInsteadOfAReply) {
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(std::string(64, 'G'));
+  ASSERT_TRUE(eventually([&] { return owner->failed == 1; }));
+  EXPECT_EQ(node.state(), QpState::kInit);
+}
+
+TEST_F(HandMadeResponder, ASilentPeerTimesOut) {
+  dial(100);
+  const Plain peer = accept_one();
+  ASSERT_TRUE(eventually([&] { return owner->failed == 1; }));
+  EXPECT_EQ(owner->status, -ETIMEDOUT);
+}
+
+TEST_F(HandMadeResponder, ARejectingPeer) {
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x30, 2, std::string("\0\0\0\0", 4) + "go away"));
+  ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
+  EXPECT_EQ(owner->private_data(), octets_of("go away"));
+}
+
+TEST_F(HandMadeResponder, MalformedFrameInTheStream) {
+  ASSERT_EQ(node.post_recv(1, 0, 64), 0);
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  peer.read(40);
+  std::string bad = send_fpdu("bad", 1);
+  bad[2] = 0x40;  // DDP version 0
+  peer.write(bad);
+  EXPECT_EQ(node.wait_passive().status, WcStatus::kWrFlushErr);
+  ASSERT_TRUE(eventually([&] { return owner->ended == 1; }));
+  const std::string terminate = peer.read(28);
+  ASSERT_GE(terminate.size(), 20u);
+  EXPECT_EQ(terminate[3] & 0x0F, 0x7) << "a Terminate";
+  EXPECT_EQ(node.events().size(), 1u);
+}
+
+TEST_F(HandMadeResponder, EndInsideAFrameIsAnError) {
+  ASSERT_EQ(node.post_recv(1, 0, 64), 0);
+  dial();
+  {
+    const Plain peer = accept_one();
+    peer.read_frame();
+    peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+    peer.read(40);
+    peer.write(send_fpdu("half", 1).substr(0, 10));
+  }
+  EXPECT_EQ(node.wait_passive().status, WcStatus::kWrFlushErr);
+  ASSERT_TRUE(eventually([&] { return owner->ended == 1; }));
+  EXPECT_EQ(node.events(), std::vector{QpEvent::kFatal});
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The sysfs tree: content, updates, places, leftovers of dead processes, real devices.
+#include "host/sysfs_tree.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace uwarp {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<NetDevice> device(const std::string& name, int number) {
+  auto made = std::make_shared<NetDevice>();
+  made->name = name;
+  made->verbs_name = "uwarp_" + name;
+  made->running = true;
+  made->guid_be = __builtin_bswap64(0x0011223344556677u + static_cast<unsigned>(number));
+  made->gids = {*IpAddress::from_string("10.0.0.1"), *IpAddress::from_string("fe80::1%2")};
+  made->uverbs_number = number;
+  made->uverbs_name = "uverbs" + std::to_string(number);
+  return made;
+}
+
+NetDeviceTable table(std::vector<std::shared_ptr<const NetDevice>> devices) {
+  return NetDeviceTable(std::move(devices));
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+timespec time_of(const fs::path& path) {
+  struct stat status {};
+  stat(path.c_str(), &status);
+  return status.st_mtim;
+}
+
+bool same(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+class SysfsTreeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/uwtest-XXXXXX";
+    folder_ = mkdtemp(name);
+    host_ = folder_ / "host";
+    fs::create_directories(host_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string wanted() const {
+    return folder_ / ("uwarp-" + std::to_string(getpid()) + "-0123456789abcdef");
+  }
+
+  fs::path folder_;
+  fs::path host_;
+};
+
+TEST_F(SysfsTreeTest, FilesThatTheLibrariesRead) {
+  SysfsTree tree(host_);
+  const char* root = tree.root(wanted(), table({device("eth0", 192)}));
+  ASSERT_NE(root, nullptr);
+  EXPECT_EQ(root, wanted());
+  const fs::path verbs = fs::path(root) / "class/infiniband_verbs";
+  EXPECT_EQ(content(verbs / "abi_version"), "6\n");
+  EXPECT_EQ(content(verbs / "uverbs192/ibdev"), "uwarp_eth0\n");
+  EXPECT_EQ(content(verbs / "uverbs192/dev"), "1:7\n");
+  EXPECT_EQ(content(verbs / "uverbs192/abi_version"), "1\n");
+  EXPECT_EQ(content(fs::path(root) / "class/misc/rdma_cm/abi_version"), "4\n");
+  const fs::path own = fs::path(root) / "class/infiniband/uwarp_eth0";
+  EXPECT_EQ(content(own / "node_type"), "4: RNIC\n");
+  EXPECT_EQ(content(own / "node_guid"), "0011:2233:4455:6737\n");
+  EXPECT_EQ(content(own / "ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
+  EXPECT_EQ(content(own / "ports/1/gids/1"), "fe80:0000:0000:0000:0000:0000:0000:0001\n");
+  // The whole table exists, or a query of all of it fails.
+  EXPECT_EQ(content(own / "ports/1/gids/15"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+  EXPECT_EQ(content(own / "ports/1/gid_attrs/types/15"), "RoCE v2\n");
+  EXPECT_EQ(content(own / "ports/1/pkeys/0"), "0xffff\n");
+  EXPECT_EQ(content(own / "ports/1/state"), "4: ACTIVE\n");
+  EXPECT_FALSE(fs::exists(own / "device"));
+}
+
+TEST_F(SysfsTreeTest, RoceFilesDifferInTheNodeType) {
+  EXPECT_EQ(device_files(*device("eth0", 192), true).at("node_type"), "1: CA\n");
+}
+
+TEST_F(SysfsTreeTest, NoDeviceIsAnEmptyTree) {
+  SysfsTree tree(host_);
+  const char* root = tree.root(wanted(), table({}));
+  ASSERT_NE(root, nullptr);
+  EXPECT_TRUE(fs::is_empty(fs::path(root) / "class/infiniband"));
+}
+
+TEST_F(SysfsTreeTest, IsRemovedAtTheEnd) {
+  {
+    SysfsTree tree(host_);
+    ASSERT_NE(tree.root(wanted(), table({device("eth0", 192)})), nullptr);
+  }
+  EXPECT_FALSE(fs::exists(wanted()));
+  EXPECT_TRUE(fs::is_empty(host_));
+}
+
+TEST_F(SysfsTreeTest, DevicesComeAndGo) {
+  SysfsTree tree(host_);
+  const fs::path root = tree.root(wanted(), table({device("eth0", 192)}));
+  const fs::path first = root / "class/infiniband/uwarp_eth0";
+  const timespec before = time_of(first);
+  tree.root(wanted(), table({device("eth0", 192), device("eth1", 193)}));
+  EXPECT_TRUE(fs::exists(root / "class/infiniband/uwarp_eth1/node_guid"));
+  EXPECT_TRUE(fs::exists(root / "class/infiniband_verbs/uverbs193/ibdev"));
+  tree.root(wanted(), table({device("eth0", 192)}));
+  EXPECT_FALSE(fs::exists(root / "class/infiniband/uwarp_eth1"));
+  EXPECT_FALSE(fs::exists(root / "class/infiniband_verbs/uverbs193"));
+  EXPECT_TRUE(same(time_of(first), before));
+}
+
+TEST_F(SysfsTreeTest, NewAddressesLeaveTheIdentityAlone) {
+  SysfsTree tree(host_);
+  const auto eth0 = device("eth0", 192);
+  const fs::path root = tree.root(wanted(), table({eth0}));
+  const fs::path own = root / "class/infiniband/uwarp_eth0";
+  const timespec before = time_of(own);
+  auto changed = std::make_shared<NetDevice>(*eth0);
+  changed->gids.push_back(*IpAddress::from_string("10.0.0.9"));
+  changed->running = false;
+  tree.root(wanted(), table({changed}));
+  EXPECT_EQ(content(own / "ports/1/gids/2"), "0000:0000:0000:0000:0000:ffff:0a00:0009\n");
+  EXPECT_EQ(content(own / "ports/1/state"), "1: DOWN\n");
+  EXPECT_TRUE(same(time_of(own), before));
+}
+
+TEST_F(SysfsTreeTest, AnotherGuidIsAnotherDevice) {
+  SysfsTree tree(host_);
+  const auto eth0 = device("eth0", 192);
+  const fs::path root = tree.root(wanted(), table({eth0}));
+  const fs::path own = root / "class/infiniband/uwarp_eth0";
+  const timespec before = time_of(own);
+  auto changed = std::make_shared<NetDevice>(*eth0);
+  changed->guid_be ^= 1;
+  usleep(20'000);
+  tree.root(wanted(), table({changed}));
+  EXPECT_FALSE(same(time_of(own), before));
+}
+
+TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  const fs::path root = tree.root(wanted(), devices);
+  const timespec before = time_of(root / "class/infiniband/uwarp_eth0");
+  fs::remove_all(root);
+  const char* again = tree.root(wanted(), devices);
+  ASSERT_NE(again, nullptr);
+  EXPECT_TRUE(fs::exists(fs::path(again) / "class/infiniband/uwarp_eth0/node_guid"));
+  EXPECT_TRUE(same(time_of(fs::path(again) / "class/infiniband/uwarp_eth0"), before));
+}
+
+TEST_F(SysfsTreeTest, TakenOrUnwritablePlaces) {
+  // Somebody else was there first.
+  fs::create_directories(fs::path(wanted()) / "class");
+  {
+    SysfsTree tree(host_);
+    const char* root = tree.root(wanted(), table({device("eth0", 192)}));
+    ASSERT_NE(root, nullptr);
+    EXPECT_NE(root, wanted());
+    EXPECT_TRUE(fs::exists(fs::path(root) / "class/infiniband/uwarp_eth0/node_guid"));
+  }
+  SysfsTree tree(host_);
+  EXPECT_NE(tree.root("/proc/uwarp-1-0123456789abcdef", table({})), nullptr);
+}
+
+TEST_F(SysfsTreeTest, TheNameOfAnotherProcessIsNotUsed) {
+  SysfsTree tree(host_);
+  const std::string parents = folder_ / "uwarp-1-0123456789abcdef";
+  const char* root = tree.root(parents, table({}));
+  ASSERT_NE(root, nullptr);
+  EXPECT_NE(root, parents);
+  EXPECT_EQ(fs::path(root).parent_path(), folder_);
+}
+
+TEST_F(SysfsTreeTest, LeftoversOfKilledProcessesGo) {
+  const std::string wanted_by_child = folder_ / "uwarp-tree";
+  const pid_t child = fork();
+  if (child == 0) {
+    SysfsTree tree(host_);
+    const std::string name = "uwarp-" + std::to_string(getpid()) + "-0123456789abcdef";
+    tree.root(folder_ / name, table({device("eth0", 192)}));
+    kill(getpid(), SIGKILL);
+  }
+  waitpid(child, nullptr, 0);
+  const fs::path left = folder_ / ("uwarp-" + std::to_string(child) + "-0123456789abcdef");
+  ASSERT_TRUE(fs::exists(left));
+  // Neither this process's own nor foreign ones of a similar name.
+  fs::create_directories(folder_ / ("uwarp-" + std::to_string(getpid()) + "-fedcba9876543210"));
+  fs::create_directories(folder_ / "uwarp-notes");
+  remove_dead_trees(folder_);
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(folder_ / ("uwarp-" + std::to_string(getpid()) + "-fedcba9876543210")));
+  EXPECT_TRUE(fs::exists(folder_ / "uwarp-notes"));
+}
+
+TEST_F(SysfsTreeTest, RealDevicesOfTheHostStayVisible) {
+  fs::create_directories(host_ / "class/infiniband/mlx5_0");
+  fs::create_directories(host_ / "class/infiniband_verbs/uverbs0");
+  std::ofstream(host_ / "class/infiniband_verbs/uverbs0/ibdev") << "mlx5_0\n";
+  std::ofstream(host_ / "class/infiniband_verbs/abi_version") << "6\n";
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  const fs::path root = tree.root(wanted(), devices);
+  EXPECT_TRUE(fs::is_directory(root / "class/infiniband/mlx5_0"));
+  EXPECT_EQ(content(root / "class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n");
+  EXPECT_EQ(content(root / "class/infiniband_verbs/uverbs192/ibdev"), "uwarp_eth0\n");
+  // Unplugged.
+  fs::remove_all(host_ / "class/infiniband/mlx5_0");
+  fs::remove_all(host_ / "class/infiniband_verbs/uverbs0");
+  tree.root(wanted(), devices);
+  EXPECT_FALSE(fs::is_symlink(root / "class/infiniband/mlx5_0"));
+  EXPECT_FALSE(fs::is_symlink(root / "class/infiniband_verbs/uverbs0"));
+}
+
+TEST(CounterFile, Names) {
+  const auto found = counter_file("class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data");
+  EXPECT_EQ(found.device, "uwarp_lo");
+  EXPECT_EQ(found.name, "port_xmit_data");
+  for (const char* path :
+       {"class/infiniband/uwarp_lo/ports/1/counters/",
+        "class/infiniband/uwarp_lo/ports/1/counters/x", "class/infiniband/uwarp_lo/node_guid",
+        "class/infiniband_verbs/uverbs192/dev", "",
+        "class/infiniband/a/b/ports/1/counters/port_xmit_data"}) {
+    EXPECT_TRUE(counter_file(path).name.empty()) << path;
+  }
+}
+
+}  // namespace
+}  // namespace uwarp

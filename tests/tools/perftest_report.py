@@ -38,6 +38,11 @@ def bandwidth_mib(row):
     return row.figures[1]
 
 
+def message_rate(row):
+    """Million messages per second."""
+    return row.figures[2]
+
+
 def latency_us(row):
     """Typical latency, or the average that -D prints alone."""
     return row.figures[2] if len(row.figures) > 2 else row.figures[0]

@@ -27,7 +27,8 @@ LONG_RUNS = {
                                "-n", "10000000", "-e"],
     "ib_send_bw": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_send_bw cm": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
-    "ib_send_bw events": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-e"],
+    "ib_send_bw events": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F",
+                          "-n", "100000000", "-e"],
     "ib_send_lat": ["ib_send_lat", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw cm": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
@@ -52,8 +53,11 @@ def test_tool_survives_kill(start, link, port, tool, victim):
     server = start(fill(command, link.server, port, ""), link.server)
     places.wait_listening(server, port)
     client = start(fill(command + ["{address}"], link.client, port, link.server.address), link.client)
-    # "Any point of a run": connecting, first messages, full traffic.
-    time.sleep(random.Random(f"{tool} {victim} {link}").uniform(0.05, 1.0))
+    # A server whose client never came waits rightly. From the first connection on, "any point of a
+    # run": exchange of parameters, first messages, full traffic.
+    places.wait_until(lambda: places.connected(server.pid, port) or not client.running(),
+                      lambda: str(client))
+    time.sleep(random.Random(f"{tool} {victim} {link}").uniform(0, 1.0))
     dead, survivor = (server, client) if victim == "server" else (client, server)
     assert dead.running(), dead
     dead.send(signal.SIGKILL)

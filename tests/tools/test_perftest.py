@@ -19,8 +19,17 @@ MIB_PER_SECOND_MAX = 200_000
 US_MAX = 1_000_000
 ALL_SIZES = [1 << shift for shift in range(1, 24)]
 
-tool_and_connect = lambda tools: lambda test: pytest.mark.parametrize("connect", CONNECTS)(
-    pytest.mark.parametrize("tool", tools)(test))
+
+def tool_and_connect(tools):
+    """The test for each of these tools, connected both ways."""
+    return lambda test: pytest.mark.parametrize("connect", CONNECTS)(
+        pytest.mark.parametrize("tool", tools)(test))
+
+
+def skip_long(link, connect):
+    """The long series run over veth with one way of connecting only, to keep the suite short."""
+    if link.name == "veth" and connect == "cm":
+        pytest.skip("long series: over veth without rdma_cm only")
 
 
 def run(pair, link, tool, connect, *options, seconds=None):
@@ -31,7 +40,9 @@ def run(pair, link, tool, connect, *options, seconds=None):
     assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
     for row in found:
         if tool in BANDWIDTH:
-            assert 0 < report.bandwidth_mib(row) < MIB_PER_SECOND_MAX, row
+            # On a busy machine a short series of tiny messages rounds to 0.00 MiB/s.
+            assert report.bandwidth_mib(row) > 0 or report.message_rate(row) > 0, row
+            assert report.bandwidth_mib(row) < MIB_PER_SECOND_MAX, row
         else:
             assert 0 < report.latency_us(row) < US_MAX, row
     assert "rror" not in client + server, f"{client}\n==== server\n{server}"
@@ -50,6 +61,7 @@ def test_plain(pair, link, tool, connect):
 
 @tool_and_connect(TOOLS)
 def test_all_sizes(pair, link, tool, connect):
+    skip_long(link, connect)
     assert sizes(run(pair, link, tool, connect, "-a", "-n", "20")) == ALL_SIZES
 
 
@@ -79,6 +91,7 @@ def test_inline(pair, link, tool, connect):
 
 @tool_and_connect(TOOLS)
 def test_duration(pair, link, tool, connect):
+    skip_long(link, connect)
     found = run(pair, link, tool, connect, "-D", "3", "-f", "1", "-s", "8192")
     assert sizes(found) == [8192]
     assert found[0].iterations > 100, found

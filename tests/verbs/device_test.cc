@@ -91,12 +91,6 @@ TEST_F(Device, UsedObjectsCannotBeDestroyed) {
   Pd pd(ibv_alloc_pd(context()));
   Cq cq(ibv_create_cq(context(), 10, nullptr, nullptr, 0));
   {
-    uint8_t memory[64];
-    Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, 0));
-    ASSERT_NE(mr, nullptr);
-    EXPECT_EQ(ibv_dealloc_pd(pd.get()), EBUSY) << "a region is there";
-  }
-  {
     ibv_qp_init_attr init = init_attributes(cq.get());
     Qp qp(ibv_create_qp(pd.get(), &init));
     ASSERT_NE(qp, nullptr);
@@ -112,6 +106,16 @@ TEST_F(Device, UsedObjectsCannotBeDestroyed) {
   Qp qp(ibv_create_qp(pd.get(), &init));
   ASSERT_NE(qp, nullptr);
   EXPECT_EQ(ibv_destroy_srq(srq.get()), EBUSY) << "a queue pair uses it";
+}
+
+// perftest forgets a region on iWARP: unreachable without queue pairs, it holds up nothing, and may
+// still be deregistered later.
+TEST_F(Device, ForgottenRegionDoesNotHoldUpItsDomain) {
+  Pd pd(ibv_alloc_pd(context()));
+  uint8_t memory[64];
+  Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, 0));
+  ASSERT_NE(mr, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(pd.release()), 0);
 }
 
 // Present only under AddressSanitizer.

@@ -75,6 +75,10 @@ StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool ini
   config.ird = negotiated.ird;
   config.wait_for_first_fpdu = !initiator;
   config.silent_fin = rendezvous_;
+  // The private data of a rendezvous says who is there; an answer to the mark could meet a peer that
+  // has sent its one message and gone, and would be answered by RST.
+  config.peer_is_uwarp = rendezvous_;
+  config.answer_magic = !initiator && !rendezvous_;
   config.magic_stag = kPeerMagicStag;
   config.magic_offset = kPeerMagicOffset;
   if (initiator) {
@@ -82,8 +86,6 @@ StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool ini
     config.rtr_stag = kPeerMagicStag;
     config.rtr_offset = kPeerMagicOffset;
     config.chase_first_fpdu = !rendezvous_;
-  } else {
-    config.answer_magic = true;
   }
   // Peers that ask for CRCs look like adapters, which want one FPDU per segment.
   const bool peer_wants_crc = initiator ? initiator_->reply().crc : responder_->request().crc;
@@ -132,7 +134,7 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   if (error == 0) {
     StreamConfig config;
     config.ord = config.ird = depth;
-    config.silent_fin = true;
+    config.silent_fin = config.peer_is_uwarp = true;
     error = connection->endpoint_->open_stream(*connection, config, connection->socket_,
                                                connection->loop_)
                 ? 0

@@ -3,10 +3,6 @@
 #include "cm/engine.h"
 
 #include <pthread.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 
@@ -14,6 +10,7 @@
 #include "cm/endpoint.h"
 #include "cm/rendezvous_port.h"
 #include "io/engine_fds.h"
+#include "io/tcp_socket.h"
 
 namespace uwarp {
 namespace {
@@ -55,12 +52,8 @@ void Engine::at_exit() {
   Engine* engine = current_engine.load(std::memory_order_acquire);
   if (engine == nullptr) return;
   engine->progress_.stop_helper();
-  // What the kernel closes from now on is a process that ended in good order. By fd and without
-  // locks: exit() may have interrupted anything.
-  visit_engine_fds([](int fd) {
-    const linger off{};
-    (void)syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
-  });
+  // By fd and without locks: exit() may have interrupted anything.
+  visit_engine_fds(TcpSocket::end_in_order);
 }
 
 std::shared_ptr<Endpoint> Engine::find(Qpn number) {

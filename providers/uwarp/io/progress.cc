@@ -200,12 +200,13 @@ void Progress::note_sleep() {
   if (!armed_.load()) wake_helper();
 }
 
-bool Progress::somebody_polls(uint32_t& seen) {
-  const uint32_t polls = polls_.load(std::memory_order_relaxed);
-  const uint32_t since_look = polls - seen;
-  const uint32_t since_sleep = polls - polls_at_sleep_.load();
-  seen = polls;
-  return std::min(since_look, since_sleep) >= kPollsThatDisarm;
+bool Progress::somebody_polls(Look& last) {
+  const Look look{polls_.load(std::memory_order_relaxed), now_ns()};
+  const uint32_t since_sleep = look.polls - polls_at_sleep_.load();
+  const uint32_t polls = std::min(look.polls - last.polls, since_sleep);
+  const uint64_t elapsed_ns = look.time_ns - last.time_ns;
+  last = look;
+  return polls >= kPollsThatDisarm && elapsed_ns <= polls * kSlowestPollNs;
 }
 
 int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
@@ -268,7 +269,7 @@ int Progress::spin(epoll_event* events) {
 
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
-  uint32_t seen = polls_.load(std::memory_order_relaxed);
+  Look last{polls_.load(std::memory_order_relaxed), now_ns()};
   const bool may_spin = settings().spin_us != 0;
   bool armed = true;
   armed_.store(true);
@@ -284,7 +285,7 @@ void Progress::helper_loop() {
       wait_disarmed();
     }
     serve_deadlines();
-    const bool arm = !somebody_polls(seen);
+    const bool arm = !somebody_polls(last);
     if (arm != armed) armed_.store(arm);
     armed = arm;
   }

@@ -29,10 +29,13 @@ class Progress {
 
   /// Bound of the time in which the helper thread notices that nobody polls any more.
   static constexpr uint64_t kTakeOverNs = 1'000'000;
-  /// Polls on an empty completion queue between two looks of the helper thread that count as
-  /// "somebody polls". Waiting by events makes two or three polls per wake-up, a polling loop
-  /// makes hundreds in kTakeOverNs.
-  static constexpr uint32_t kPollsThatDisarm = 16;
+  /// "Somebody polls": at least this many polls on an empty completion queue since the helper looked
+  /// last, and since anybody announced to sleep, ...
+  static constexpr uint32_t kPollsThatDisarm = 4;
+  /// ... with this time between them at most, on average. A polling loop takes about half a
+  /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than this
+  /// is served better by the helper.
+  static constexpr uint64_t kSlowestPollNs = 50'000;
 
   Progress();
   ~Progress();
@@ -94,7 +97,12 @@ class Progress {
   void wait_disarmed();
   int spin(epoll_event* events);
   int epoll_until(epoll_event* events, uint64_t until_ns);
-  bool somebody_polls(uint32_t& seen);
+  /// What the helper saw when it looked last.
+  struct Look {
+    uint32_t polls = 0;
+    uint64_t time_ns = 0;
+  };
+  bool somebody_polls(Look& last);
   void serve(const epoll_event* events, int count);
   bool serve_revisits();
   bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }

@@ -181,6 +181,18 @@ void TcpSocket::close_gently() {
   close();
 }
 
+void TcpSocket::end_in_order(int fd) {
+  linger value{};
+  socklen_t length = sizeof value;
+  if (status_of(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &value, &length) != 0) return;
+  if (value.l_onoff == 0) return;
+  value = {};
+  (void)status_of(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
+  (void)status_of(SYS_shutdown, fd, SHUT_WR);
+  (void)call(SYS_recvfrom, fd, nullptr, kGentleDiscardBytes, MSG_DONTWAIT | MSG_TRUNC, nullptr,
+             nullptr);
+}
+
 void TcpSocket::reset() {
   if (fd_ < 0) return;
   set_reset_on_close(true);

@@ -74,6 +74,10 @@ class TcpSocket {
   /// Closes with RST.
   void reset();
 
+  /// For the exit handler, on any fd: where set_reset_on_close() is on, does what close_gently() does
+  /// but for the close itself, which the kernel is about to do.
+  static void end_in_order(int fd);
+
   void set_reuse_address(bool on);
   void set_v6_only(bool on);
   /// A bind() to port 0 leaves the choice of the port to connect(), which may then share ports

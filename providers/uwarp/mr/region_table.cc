@@ -113,7 +113,7 @@ Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, 
   if (lkey == 0) lkey = ++region->generation;  // 0 means "no key"
   if (rkey == 0) rkey = ++region->generation;
   if (rkey == lkey) rkey ^= 0x80;
-  domain.users.fetch_add(1, std::memory_order_relaxed);
+  domain.regions.fetch_add(1, std::memory_order_relaxed);
   region->lkey.store(lkey, std::memory_order_release);
   region->rkey.store(rkey, std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
@@ -130,7 +130,7 @@ int RegionTable::invalidate(MemoryRegion& region) {
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
-  const_cast<ProtectionDomain*>(region.domain)->users.fetch_sub(1, std::memory_order_relaxed);
+  const_cast<ProtectionDomain*>(region.domain)->regions.fetch_sub(1, std::memory_order_relaxed);
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_regions_, region.slot);
 }

@@ -35,8 +35,10 @@ enum Access : uint32_t {
 /// A DDP protection domain: regions and queue pairs of one domain may meet, others may not.
 struct ProtectionDomain {
   uint32_t handle = 0;
-  /// Regions, windows and queue pairs that refer to this domain; it is freed only at zero.
+  /// Queue pairs and shared receive queues of the domain; it cannot be deallocated before zero.
   std::atomic<uint32_t> users{0};
+  /// Regions that refer to it; its memory stays until zero.
+  std::atomic<uint32_t> regions{0};
 };
 
 /// Why an access was refused. The order is the order of the checks (verbs-level rule).

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
@@ -28,8 +29,20 @@ int dealloc_pd(ibv_pd* base) {
   if (!pd.device.alive()) return 0;
   if (pd.domain.users.load(std::memory_order_acquire) != 0) return EBUSY;
   --pd.device.pd_count;
-  delete &pd;
+  // Without queue pairs nobody can reach a region any more, so one that was forgotten is no reason
+  // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
+  const bool empty = pd.domain.regions.load(std::memory_order_acquire) == 0;
+  if (!empty) log_event("%s: protection domain deallocated with regions left",
+                        pd.context->device->name);
+  pd.abandoned.store(true, std::memory_order_release);
+  if (empty) delete &pd;
   return 0;
+}
+
+void region_left(VerbsPd& pd) {
+  if (pd.abandoned.load(std::memory_order_acquire) &&
+      pd.domain.regions.load(std::memory_order_acquire) == 0)
+    delete &pd;
 }
 
 }  // namespace uwarp

@@ -4,6 +4,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
+
 #include "mr/region_table.h"
 #include "verbs/device_context.h"
 
@@ -13,6 +15,8 @@ struct VerbsPd : ibv_pd {
   explicit VerbsPd(DeviceContext& device) : ibv_pd{}, device(device) {}
   DeviceContext& device;
   ProtectionDomain domain;
+  /// Deallocated with regions left: freed with the last of them.
+  std::atomic<bool> abandoned{false};
 
   static VerbsPd& of(ibv_pd* pd) { return *static_cast<VerbsPd*>(pd); }
 };
@@ -20,5 +24,7 @@ struct VerbsPd : ibv_pd {
 // Operations (verbs_table.h).
 ibv_pd* alloc_pd(ibv_context* context);
 int dealloc_pd(ibv_pd* pd);
+/// A region of `pd` has been deregistered.
+void region_left(VerbsPd& pd);
 
 }  // namespace uwarp

@@ -62,11 +62,13 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int fl
 int dereg_mr(ibv_mr* base) {
   return errno_verb([&] {
     VerbsMr& mr = VerbsMr::of(base);
-    DeviceContext& device = VerbsPd::of(mr.base.pd).device;
+    VerbsPd& pd = VerbsPd::of(mr.base.pd);
+    DeviceContext& device = pd.device;
     if (!device.alive()) return 0;
     device.engine().remove_region(*mr.region);
     device.remove(&mr);
     delete &mr;
+    region_left(pd);
     return 0;
   });
 }

@@ -95,7 +95,7 @@ TEST_F(Table, InvalidKeysStayInvalidLong) {
   }
   EXPECT_EQ(keys.size(), 5000u);
   EXPECT_EQ(table.live_count(), 0u);
-  EXPECT_EQ(domain.users.load(), 0u);
+  EXPECT_EQ(domain.regions.load(), 0u);
 }
 
 }  // namespace

@@ -79,8 +79,6 @@ struct StreamConfig {
   /// STag and TO that mark the peer's first zero-length Write as a uwarp's.
   STag magic_stag{0};
   TaggedOffset magic_offset = 0;
-  /// The peer is known to be a uwarp from the start (connections made without rdma_cm).
-  bool peer_is_uwarp = false;
   /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.
   bool answer_magic = false;
   /// Follow our first FPDU by a zero-length Write if nothing else is queued: siw as responder may

@@ -57,14 +57,11 @@ void TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
   if (crc_ || frame_payload_ <= kCopyBytes) {
     if (frame_payload_ > 0) list->copy_out(offset, at, frame_payload_);
     at += frame_payload_;
-    const uint32_t crc = crc_ ? crc32c(frame_, at - frame_) : 0;
-    size_t trailer;
-    if (crc_ && fpdu_pad(ulpdu) != 0) {
-      // The pad is covered too: write it first, then take the CRC over it.
-      trailer = write_fpdu_trailer(at, ulpdu, 0);
-      store_le32(at + fpdu_pad(ulpdu), crc32c(frame_, at + fpdu_pad(ulpdu) - frame_));
-    } else {
-      trailer = write_fpdu_trailer(at, ulpdu, crc);
+    const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
+    if (crc_) {
+      // The pad, zero by now, is covered too.
+      std::byte* crc = at + fpdu_pad(ulpdu);
+      store_le32(crc, crc32c(frame_, crc - frame_));
     }
     at += trailer;
     add_iovec(frame_, at - frame_);

@@ -255,7 +255,8 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
   const RdmapOpcode opcode = wire_opcode(wqe);
   bool fits;
   if (wqe.opcode == SendOpcode::kWrite) {
-    fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
+    fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last,
+                         offset_);
   } else {
     UntaggedHeader header;
     header.control = DdpControl::make(false, last);
@@ -297,15 +298,9 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
     payload_.append(region->range(read.header.source_to + offset_, payload, ignored), payload);
   }
   // The list holds just this segment, so its payload starts at 0 there.
-  std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, payload);
-  if (at == nullptr) return false;
-  TaggedHeader{.control = DdpControl::make(true, last),
-               .rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadResponse),
-               .stag = read.header.sink_stag,
-               .to = read.header.sink_to + offset_}
-      .encode(at);
-  batch_.end_fpdu(&payload_, 0);
-  built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
+  if (!append_tagged(RdmapOpcode::kReadResponse, read.header.sink_stag,
+                     read.header.sink_to + offset_, payload, last, 0))
+    return false;
   offset_ += payload;
   if (last) {
     // Freed before the octets go out: the peer may ask again as soon as it has the last one.
@@ -321,7 +316,7 @@ void Transmitter::close_message() {
 }
 
 bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
-                                bool last) {
+                                bool last, uint64_t list_offset) {
   std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, payload);
   if (at == nullptr) return false;
   TaggedHeader{.control = DdpControl::make(true, last),
@@ -329,7 +324,7 @@ bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, 
                .stag = stag,
                .to = to}
       .encode(at);
-  batch_.end_fpdu(&payload_, offset_);
+  batch_.end_fpdu(&payload_, list_offset);
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
   return true;
 }

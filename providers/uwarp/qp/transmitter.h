@@ -66,7 +66,8 @@ class Transmitter {
   bool append_request_segment(uint32_t payload, bool last);
   bool append_response_segment(uint32_t payload, bool last);
   void close_message();
-  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
+  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last,
+                     uint64_t list_offset);
   bool append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
   void append_read_request(const ReadRequestHeader& header);
   void append_empty_write(STag stag, TaggedOffset offset);

@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import re
 import socket
 import sys
 
@@ -120,25 +121,20 @@ def pytest_runtest_protocol(item, nextitem):
     return True
 
 
-# Open problems: (part of the test's id, what is wrong). They run and are reported, but do not fail the
-# run until they are solved; then the line goes.
+# Open problems: (pattern in the test's id, what is wrong). They run and are reported, but do not fail
+# the run until they are solved; then the line goes.
 OPEN_PROBLEMS = [
-    ("ib_send_bw-raw-e", "ib_send_bw -e: the last completion event is missed now and then"),
-    ("test_events", "ib_send_bw -e: the last completion event is missed now and then"),
-    ("test_all_sizes[loopback-ib_", "latency series are not judged yet on a busy machine"),
-    ("test_all_sizes[veth-ib_", "latency series are not judged yet on a busy machine"),
-    ("one_mebibyte", "10,000 round trips of 1 MiB exceed the guard on a busy machine"),
-    ("test_rc_pingpong", "both ends dial at once: one may see its receives flushed"),
-    ("rstream", "the second connection of one rstream process fails at times"),
-    ("riostream", "the second connection of one riostream process fails at times"),
-    ("test_sixteen_queue_pairs", "not judged yet on a busy machine"),
-    ("test_both_directions", "not judged yet on a busy machine"),
+    (r"test_events\[\w+-ib_send_bw", "ib_send_bw -e: the last completion is missed"),
+    (r"test_all_sizes\[\w+-ib_\w+_lat", "latency series are not judged yet on a busy machine"),
+    (r"test_rc_pingpong_one_mebibyte", "exceeds the guard on a busy machine"),
+    (r"test_rc_pingpong\[", "both ends dial at once: one may see its receives flushed"),
+    (r"rstream|riostream", "the second connection of one process fails at times"),
 ]
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        for part, reason in OPEN_PROBLEMS:
-            if part in item.nodeid:
+        for pattern, reason in OPEN_PROBLEMS:
+            if re.search(pattern, item.nodeid):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
                 break

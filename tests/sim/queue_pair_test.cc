@@ -132,7 +132,7 @@ TEST_P(Connected, HeldStreamExpires) {
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
   pair.run();
   {
-    std::lock_guard lock(pair.b.qp->receive_lock());
+    std::lock_guard lock(pair.b.qp->receive_gate());
     pair.b.outcome |= pair.b.qp->receive_expired();
   }
   pair.run();

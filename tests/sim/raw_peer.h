@@ -65,7 +65,7 @@ class RawPeer {
   void feed(const Bytes& bytes, size_t chunk = 0) {
     size_t at = 0;
     while (at < bytes.size() && !dut.qp->receive_held()) {
-      std::lock_guard lock(dut.qp->receive_lock());
+      std::lock_guard lock(dut.qp->receive_gate());
       auto window = dut.qp->receive_window(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;

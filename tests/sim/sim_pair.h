@@ -171,7 +171,7 @@ class Pair {
       moved = true;
     }
     if (!end.qp->receive_held() && !in.bytes.empty()) {
-      std::lock_guard lock(end.qp->receive_lock());
+      std::lock_guard lock(end.qp->receive_gate());
       auto window = end.qp->receive_window(end.staging);
       const size_t done = in.read(window, limit());
       end.outcome |= end.qp->received(end.staging, done);

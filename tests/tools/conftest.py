@@ -3,12 +3,9 @@
 
 import itertools
 import os
-import re
 import socket
-import sys
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 import places
 
@@ -103,38 +100,3 @@ def pair(start, port):
         return passive.succeed(seconds), client_output
 
     return run
-
-
-def pytest_runtest_protocol(item, nextitem):
-    """Runs a failed test once more, and says so. The two cores of a test machine are shared with
-    whatever else it does, and some stock tools give up by themselves when they starve."""
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    if any(report.failed for report in reports):
-        failure = next(report for report in reports if report.failed)
-        sys.stderr.write(f"\nunsteady: {item.nodeid} is run again after\n{failure.longreprtext}\n")
-        item._initrequest()  # fresh fixtures
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
-# Open problems: (pattern in the test's id, what is wrong). They run and are reported, but do not fail
-# the run until they are solved; then the line goes.
-OPEN_PROBLEMS = [
-    (r"test_events\[\w+-ib_send_bw", "ib_send_bw -e: the last completion is missed"),
-    (r"test_all_sizes\[\w+-ib_\w+_lat", "latency series are not judged yet on a busy machine"),
-    (r"test_rc_pingpong_one_mebibyte", "exceeds the guard on a busy machine"),
-    (r"test_rc_pingpong\[", "both ends dial at once: one may see its receives flushed"),
-    (r"rstream|riostream", "the second connection of one process fails at times"),
-]
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        for pattern, reason in OPEN_PROBLEMS:
-            if re.search(pattern, item.nodeid):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
-                break

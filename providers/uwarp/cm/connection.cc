@@ -47,6 +47,31 @@ StreamConfig::Rtr rtr_of(RtrKind kind) {
   return StreamConfig::Rtr::kNone;
 }
 
+const char* describe(StreamEnd end) {
+  switch (end) {
+    case StreamEnd::kFin:
+      return "the peer has closed it";
+    case StreamEnd::kReset:
+      return "the peer has reset it";
+    case StreamEnd::kTimeout:
+      return "the peer does not answer any more";
+    case StreamEnd::kLocalClose:
+      break;
+  }
+  return "closed";
+}
+
+/// What the owner of a failing queue pair wants to know first.
+void log_failure(Qpn number, const StreamFailure& failure) {
+  if (failure.by_peer)
+    log_event("qp %#x: the peer terminates the stream: %s", number.value,
+              describe(failure.terminate.code));
+  else if (failure.send_terminate)
+    log_event("qp %#x: stream terminated: %s", number.value, describe(failure.terminate.code));
+  else
+    log_event("qp %#x: stream failed", number.value);
+}
+
 }  // namespace
 
 Connection::Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner)
@@ -223,6 +248,7 @@ void Connection::hung_up_locked(uint32_t events) {
 void Connection::stream_failed_locked() {
   if (failing_) return;
   failing_ = true;
+  if (log_enabled()) log_failure(endpoint_->number(), endpoint_->qp().failure());
   hold_deadline_ns_ = 0;
   close_deadline_ns_ = now_ns() + kCloseWaitNs;
   update_deadline_locked();
@@ -238,7 +264,9 @@ void Connection::stream_ended_locked(StreamEnd end) {
   if (failing_ && end == StreamEnd::kFin && !qp.transmit_finished()) return;
   const bool never_used = !active_ && rendezvous_ && !first_fpdu_seen_ && !established_;
   if (!failing_ && !never_used) {
-    (void)qp.end_stream(end);
+    const bool open = qp.end_stream(end);
+    log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(end),
+              open ? ", with work open" : "");
     // Without rdma_cm the other side's end is its own affair until something is sent to it; the
     // stream stays attached, so that requests posted later fail.
     if (rendezvous_ && end == StreamEnd::kFin && !qp.flush_due() && qp.state() != QpState::kErr)

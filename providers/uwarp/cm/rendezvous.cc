@@ -21,8 +21,9 @@ namespace {
 constexpr uint64_t kFirstPauseNs = kNsPerMs;
 constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
 
-/// A waiting request fails no sooner: TCP repeats a lost SYN after one second.
-constexpr uint64_t kLeastTimeoutNs = 2 * kNsPerSecond;
+/// A waiting request fails no sooner: TCP repeats a lost SYN after one second and again after two
+/// more, and the peer's application may be starved for as long.
+constexpr uint64_t kLeastTimeoutNs = 5 * kNsPerSecond;
 
 constexpr size_t kMaxHeldCalls = 4;
 
@@ -204,7 +205,10 @@ void Rendezvous::deadline_passed() {
   if (give_up_ns_ != 0 && give_up_ns_ <= now) {
     const auto endpoint = endpoint_.lock();
     lock.unlock();
-    log_event("rendezvous: nobody answers");
+    log_event(
+        "rendezvous: qp %#x has waited %llu ms for qp %#x at %s", terms_.own.value,
+        static_cast<unsigned long long>(std::max(terms_.timeout_ns, kLeastTimeoutNs) / kNsPerMs),
+        terms_.peer.value, terms_.peer_address.to_string().c_str());
     if (endpoint != nullptr) endpoint->rendezvous_failed();
     return;
   }

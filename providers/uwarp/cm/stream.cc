@@ -37,7 +37,7 @@ size_t size_of(std::span<const iovec> parts) {
 void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
                     PollGroup* second) {
   {
-    const std::lock_guard receive(qp_.receive_lock());
+    const std::lock_guard receive(qp_.receive_gate());
     while (!qp_.transmit_try_begin()) sched_yield();
     groups_[0] = &first;
     groups_[1] = second;
@@ -63,7 +63,7 @@ void Stream::detach() {
   // Groups first: a poller holds its group's lock when it takes the receive side.
   for (PollGroup* group : groups_)
     if (group != nullptr) group->remove(*this);
-  const std::lock_guard receive(qp_.receive_lock());
+  const std::lock_guard receive(qp_.receive_gate());
   while (!qp_.transmit_try_begin()) sched_yield();
   in_ = nullptr;
   out_ = nullptr;
@@ -132,21 +132,26 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
 // --------------------------------------------------------------------------------------
 
 bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll) {
+  TurnGate& gate = qp_.receive_gate();
   bool progressed = false;
   bool answer = false;
-  while (qp_.receive_lock().try_lock()) {
-    std::unique_lock lock(qp_.receive_lock(), std::adopt_lock);
-    missed_edge_.store(false, std::memory_order_relaxed);
+  // An edge is told only once, so it leaves its mark; a poller comes again.
+  if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
+  for (;;) {
     const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
-    if (turn == Turn::kMore) connection_->request_turn();
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
         if (group != nullptr) group->note_busy(*this);
     }
-    lock.unlock();
-    if (turn != Turn::kDrained) break;
-    // Exchanged, not loaded: whoever left the mark exchanged before it tried the lock.
-    if (!missed_edge_.exchange(false, std::memory_order_acq_rel)) break;
+    std::shared_ptr<Connection> unfinished;
+    if (turn == Turn::kMore) unfinished = connection_->shared();
+    const bool marked = gate.end();
+    if (unfinished != nullptr) {
+      // With the gate free: who comes for the rest may come at once.
+      unfinished->request_turn();
+      break;
+    }
+    if (!marked || !gate.try_begin()) break;
   }
   if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
@@ -156,11 +161,10 @@ void Stream::on_edge(uint32_t events) {
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamNotice notice;
-  missed_edge_.exchange(true, std::memory_order_acq_rel);
   (void)receive(kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && qp_.receive_held()) {
     // Nothing is read now, but the end must be noticed.
-    const std::lock_guard lock(qp_.receive_lock());
+    const std::lock_guard lock(qp_.receive_gate());
     if (connection_ != nullptr) name_connection(notice);
   }
   deliver(notice);
@@ -174,14 +178,13 @@ void Stream::on_edge(uint32_t events) {
 void Stream::resume() {
   StreamNotice notice;
   bool answer = false;
+  bool stopped;
   {
-    const std::lock_guard lock(qp_.receive_lock());
+    const std::lock_guard lock(qp_.receive_gate());
     if (in_ == nullptr || !qp_.receive_held()) return;
-    const bool stopped = take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
-    bool progressed = false;
-    if (!stopped && receive_locked(kTurnBytes, progressed, answer, notice) == Turn::kMore)
-      connection_->request_turn();
+    stopped = take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
   }
+  if (!stopped) (void)receive(kTurnBytes, notice, true);
   if (answer) transmit_turns(kTurnBytes, notice);
   deliver(notice);
 }
@@ -190,7 +193,7 @@ void Stream::expire() {
   StreamNotice notice;
   bool answer = false;
   {
-    const std::lock_guard lock(qp_.receive_lock());
+    const std::lock_guard lock(qp_.receive_gate());
     if (in_ == nullptr || !qp_.receive_held()) return;
     take_outcome(qp_.receive_expired(), answer, notice);
   }

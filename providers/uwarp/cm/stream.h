@@ -89,8 +89,6 @@ class Stream {
   PollGroup* groups_[2] = {};
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
-  // An edge came while another thread was in a receive turn: that thread looks again.
-  std::atomic<bool> missed_edge_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
   std::atomic<bool> ended_{false};  // the end of the receive direction has been reported

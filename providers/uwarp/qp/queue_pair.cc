@@ -31,7 +31,7 @@ int QueuePair::post_send(const SendRequest& request) {
   }
   // Either this sees ERR, or the flush that sets it sees the request.
   if (state() == QpState::kErr) {
-    std::lock_guard lock(gate_);
+    std::lock_guard lock(transmit_gate_);
     transmitter_.flush_late();
   }
   return 0;
@@ -41,31 +41,40 @@ int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (state() == QpState::kErr) {
-    std::lock_guard lock(receive_lock_);
+    std::lock_guard lock(receive_gate_);
     receiver_.flush();
   }
   return 0;
 }
 
+// Any thread may be failing the queue pair meanwhile, and ERR is left through RESET only.
+void QueuePair::move_to(QpState next) {
+  QpState now = state();
+  while (now != QpState::kErr &&
+         !state_.compare_exchange_weak(now, next, std::memory_order_acq_rel)) {
+  }
+}
+
 void QueuePair::to_rts() {
   stream_.paused.store(false, std::memory_order_release);
-  set_state(QpState::kRts);
+  move_to(QpState::kRts);
 }
 
 void QueuePair::to_sqd(bool notify) {
   stream_.paused.store(true, std::memory_order_release);
-  set_state(QpState::kSqd);
+  move_to(QpState::kSqd);
   if (!notify) return;
   stream_.drain_event.store(true, std::memory_order_release);
-  if (!gate_.try_begin()) return;  // the holder raises the event when the last request retires
+  // Otherwise the holder raises the event when the last request retires.
+  if (!transmit_gate_.try_begin()) return;
   do {
     transmitter_.look_for_drain();
-  } while (gate_.end() && gate_.try_begin());
+  } while (transmit_gate_.end() && transmit_gate_.try_begin());
 }
 
 void QueuePair::to_reset() {
-  std::lock_guard receive(receive_lock_);
-  std::lock_guard transmit(gate_);
+  std::lock_guard receive(receive_gate_);
+  std::lock_guard transmit(transmit_gate_);
   set_state(QpState::kReset);
   stream_.running.store(false, std::memory_order_release);
   stream_.paused.store(false, std::memory_order_release);
@@ -89,16 +98,17 @@ void QueuePair::to_error(WcStatus oldest) {
 }
 
 void QueuePair::flush() {
-  std::lock_guard receive(receive_lock_);
-  std::lock_guard transmit(gate_);
+  std::lock_guard receive(receive_gate_);
+  std::lock_guard transmit(transmit_gate_);
   set_state(QpState::kErr);
-  receiver_.flush();
+  // Sends first: where both share a queue, the status that says why comes ahead of what it flushed.
   transmitter_.flush();
+  receiver_.flush();
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {
-  std::lock_guard receive(receive_lock_);
-  std::lock_guard transmit(gate_);
+  std::lock_guard receive(receive_gate_);
+  std::lock_guard transmit(transmit_gate_);
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
   stream_.restart(config);
   receiver_.restart();
@@ -111,24 +121,22 @@ bool QueuePair::start_stream(const StreamConfig& config) {
 // connection manager tells the application.
 std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, bool open) const {
   if (end == StreamEnd::kLocalClose) return std::nullopt;
-  if (end == StreamEnd::kFin)
-    return mid_message ? std::optional(QpEvent::kFatal) : std::nullopt;
+  if (end == StreamEnd::kFin) return mid_message ? std::optional(QpEvent::kFatal) : std::nullopt;
   return open || stream_.config.silent_fin ? std::optional(QpEvent::kFatal) : std::nullopt;
 }
 
 bool QueuePair::end_stream(StreamEnd end) {
   bool mid_message, sends_open;
   {
-    std::lock_guard receive(receive_lock_);
+    std::lock_guard receive(receive_gate_);
     mid_message = receiver_.mid_message();
     // The peer may answer, finish and leave while the thread that sent the last octets has not yet
     // noted that they are gone: what has been done counts as done first.
-    std::lock_guard transmit(gate_);
+    std::lock_guard transmit(transmit_gate_);
     transmitter_.settle();
     sends_open = !sends_.drained();
   }
-  const bool open =
-      sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
+  const bool open = sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
   const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.silent_fin;
   if (silent && !sends_open && !stream_.failed()) {
     stream_.lost.store(true, std::memory_order_release);
@@ -145,14 +153,14 @@ bool QueuePair::end_stream(StreamEnd end) {
 }
 
 void QueuePair::detach_stream() {
-  std::lock_guard receive(receive_lock_);
-  std::lock_guard transmit(gate_);
+  std::lock_guard receive(receive_gate_);
+  std::lock_guard transmit(transmit_gate_);
   stream_.running.store(false, std::memory_order_release);
 }
 
 void QueuePair::quiesce(const MemoryRegion& region) {
-  std::lock_guard receive(receive_lock_);
-  std::lock_guard transmit(gate_);
+  std::lock_guard receive(receive_gate_);
+  std::lock_guard transmit(transmit_gate_);
   receiver_.quiesce(region.base, region.length_bytes);
   transmitter_.quiesce(region.base, region.length_bytes);
 }

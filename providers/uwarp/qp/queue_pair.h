@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Queue pair: work queues, the send side and the receive side of one RDMAP stream. Sans-IO: bytes in
-// by receive_window()/received(), bytes out by transmit_window()/transmitted(); completions go to the
-// completion queues, everything else comes back as a return value. RFC 5040, 5041, 5044.
+// Queue pair: work queues, the send side and the receive side of one RDMAP stream. Sans-IO: bytes
+// in by receive_window()/received(), bytes out by transmit_window()/transmitted(); completions go
+// to the completion queues, everything else comes back as a return value. RFC 5040, 5041, 5044.
 //
 // Locks, in order: receive side -> transmit side -> posting (send) / receive queue -> completion
 // queue. The transmit side never takes the receive side.
@@ -15,15 +15,14 @@
 #include <optional>
 #include <span>
 
-#include "base/spinlock.h"
 #include "qp/qp_config.h"
 #include "qp/receive_queue.h"
 #include "qp/receiver.h"
 #include "qp/send_queue.h"
 #include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
-#include "qp/transmit_gate.h"
 #include "qp/transmitter.h"
+#include "qp/turn_gate.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -46,12 +45,12 @@ class QueuePair {
   /// loop: ORD or a fence may still stand in the way).
   bool wants_transmit() const { return transmitter_.wanted(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_lock() and calls resume_receive().
+  /// receive_gate() and calls resume_receive().
   bool receive_resumable() { return receives_->claim_wakeup(); }
 
   // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
-  void to_init() { set_state(QpState::kInit); }
-  void to_rtr() { set_state(QpState::kRtr); }
+  void to_init() { move_to(QpState::kInit); }
+  void to_rtr() { move_to(QpState::kRtr); }
   void to_rts();
   /// SQD: new requests wait, running ones drain; kSqDrained is raised when `notify`.
   void to_sqd(bool notify);
@@ -75,6 +74,8 @@ class QueuePair {
   /// The pump is gone for good: no byte moves until the next start_stream().
   void detach_stream();
   const StreamConfig& stream() const { return stream_.config; }
+  /// Why the stream failed: meaningful once it has (flush_due(), or ERR after a failure).
+  const StreamFailure& failure() const { return stream_.failure(); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
@@ -82,7 +83,7 @@ class QueuePair {
   // ---- Transmit side. One thread at a time between begin and end.
   /// Takes the transmit side if it is free; otherwise leaves a mark that makes the holder's
   /// transmit_end() return true, and returns false.
-  bool transmit_try_begin() { return gate_.try_begin(); }
+  bool transmit_try_begin() { return transmit_gate_.try_begin(); }
   /// The next bytes for the stream: valid until transmitted() or transmit_end(). Empty: nothing to
   /// send now. Completes what needs no bytes on the way.
   std::span<const iovec> transmit_window() {
@@ -94,15 +95,15 @@ class QueuePair {
   /// The kernel could not read application memory (EFAULT): fails the request at hand.
   void transmit_fault() { transmitter_.fault(); }
   /// Releases the side. True: somebody asked in between, begin again.
-  bool transmit_end() { return gate_.end(); }
+  bool transmit_end() { return transmit_gate_.end(); }
   /// True when the stream failed and its Terminate (if one was due) has been handed over: it may be
   /// shut down for writing.
   bool transmit_finished() const { return transmitter_.finished(); }
   /// True when all that was posted or owed has been handed over, so that a FIN loses nothing.
   bool transmit_idle() const { return transmitter_.idle() && !sends_.waiting(); }
 
-  // ---- Receive side. One thread at a time under receive_lock(), from window to received().
-  SpinLock& receive_lock() { return receive_lock_; }
+  // ---- Receive side. One thread at a time under receive_gate(), from window to received().
+  TurnGate& receive_gate() { return receive_gate_; }
   /// Where the next bytes belong. `staging` must be non-null.
   std::span<const iovec> receive_window(StagingPointer& staging) {
     return receiver_.window(staging);
@@ -134,6 +135,7 @@ class QueuePair {
   void quiesce(const MemoryRegion& region);
 
  private:
+  void move_to(QpState next);
   void set_state(QpState state) { state_.store(state, std::memory_order_release); }
   std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open) const;
 
@@ -143,9 +145,9 @@ class QueuePair {
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
   StreamState stream_;
-  alignas(64) TransmitGate gate_;
+  alignas(64) TurnGate transmit_gate_;
   Transmitter transmitter_;
-  alignas(64) SpinLock receive_lock_;
+  alignas(64) TurnGate receive_gate_;
   Receiver receiver_;
 };
 

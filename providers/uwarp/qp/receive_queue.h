@@ -43,7 +43,7 @@ class ReceiveQueue {
   SpinLock lock_;
   uint32_t head_ = 0;
   uint32_t tail_ = 0;
-  bool awaited_ = false;           // take() found nothing
+  bool awaited_ = false;             // take() found nothing
   std::atomic<bool> wakeup_{false};  // ... and a buffer has come since
   struct Slot {
     uint64_t wr_id;

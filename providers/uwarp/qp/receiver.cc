@@ -35,8 +35,8 @@ bool is_version_error(TerminateCode code) {
          code == TerminateCode::kDdpUntaggedInvalidVersion;
 }
 
-// Orders plain stores into application memory. Not std::atomic_thread_fence: ThreadSanitizer does not
-// know that one, and there is no atomic object on the application's side anyway.
+// Orders plain stores into application memory. Not std::atomic_thread_fence: ThreadSanitizer does
+// not know that one, and there is no atomic object on the application's side anyway.
 inline void store_barrier() {
 #if defined(__aarch64__)
   asm volatile("dmb ishst" ::: "memory");

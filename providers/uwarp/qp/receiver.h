@@ -139,23 +139,23 @@ class Receiver {
   uint64_t payload_offset_ = 0;  // message offset of the next octet
   uint32_t trailer_left_ = 0;
   uint32_t outcome_ = 0;
-  size_t direct_bytes_ = 0;      // octets of the last window that go straight to their place
+  size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
   std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
   // Tagged placement.
   const MemoryRegion* region_ = nullptr;
   STag stag_;
   TaggedOffset to_ = 0;
-  bool write_open_ = false;      // a Write has begun and not ended
+  bool write_open_ = false;  // a Write has begun and not ended
   STag write_stag_;
   // Untagged placement (Send) and Read sinks.
   UntaggedSequence send_sequence_;
   UntaggedSequence read_sequence_;  // queue 1, only its MSN
   bool taken_ = false;              // a receive buffer is in use
   RecvWqe receive_;
-  BufferList sink_;                 // of the Send's buffer or of the Read
+  BufferList sink_;  // of the Send's buffer or of the Read
   bool sink_revoked_ = false;
   uint32_t invalidate_ = 0;
-  bool read_open_ = false;          // sink_read_ is set up for the Read at the head
+  bool read_open_ = false;  // sink_read_ is set up for the Read at the head
   uint64_t read_placed_ = 0;
   BufferList read_sink_;
   bool read_revoked_ = false;

@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "base/spinlock.h"
-#include "mr/region_table.h"
 #include "ddp/buffer_list.h"
+#include "mr/region_table.h"
 #include "qp/completion_queue.h"
 #include "qp/work_request.h"
 

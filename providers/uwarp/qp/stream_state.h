@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the two directions of one stream share: the Reads under way, what was negotiated, and the one
-// failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
+// What the two directions of one stream share: the Reads under way, what was negotiated, and the
+// one failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
 #pragma once
 
 #include <atomic>
@@ -20,19 +20,18 @@ namespace uwarp {
 struct StreamFailure {
   static constexpr uint64_t kNoRequest = ~uint64_t{0};
 
-  bool send_terminate = false;   // `terminate` goes out as the last FPDU
-  bool by_peer = false;          // `terminate` came from the peer
+  bool send_terminate = false;  // `terminate` goes out as the last FPDU
+  bool by_peer = false;         // `terminate` came from the peer
   TerminateHeader terminate;
   uint64_t request = kNoRequest;  // send request with a status of its own
   WcStatus status = WcStatus::kWrFlushErr;
-  bool oldest_request = false;    // ... or the oldest open one, whichever it is at the flush
+  bool oldest_request = false;  // ... or the oldest open one, whichever it is at the flush
 
   /// vendor_err of the failing request: layer<<16 | etype<<8 | code, bit 31 if received.
   uint32_t vendor_err() const {
     if (!send_terminate && !by_peer) return 0;
     const uint32_t value = static_cast<uint32_t>(layer(terminate.code)) << 16 |
-                           static_cast<uint32_t>(etype(terminate.code)) << 8 |
-                           code(terminate.code);
+                           static_cast<uint32_t>(etype(terminate.code)) << 8 | code(terminate.code);
     return by_peer ? value | 1u << 31 : value;
   }
 
@@ -67,13 +66,13 @@ class StreamState {
   OutboundReads outbound;
   InboundReads inbound;
   std::atomic<uint16_t> ord{0};
-  std::atomic<bool> running{false};        // a stream is attached
-  std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
-  std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
-  std::atomic<bool> answer_due{false};     // owe the magic's answer
-  std::atomic<bool> lost{false};           // peer gone without a word (silent FIN)
-  std::atomic<bool> paused{false};         // SQD: start no new request
-  std::atomic<bool> drain_event{false};    // ... and tell when the running ones are done
+  std::atomic<bool> running{false};          // a stream is attached
+  std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
+  std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did
+  std::atomic<bool> answer_due{false};       // owe the magic's answer
+  std::atomic<bool> lost{false};             // peer gone without a word (silent FIN)
+  std::atomic<bool> paused{false};           // SQD: start no new request
+  std::atomic<bool> drain_event{false};      // ... and tell when the running ones are done
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:

@@ -39,8 +39,7 @@ void TransmitBatch::add_iovec(std::byte* at, size_t size) {
 
 std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   const bool copied = crc_ || payload <= kCopyBytes;
-  const size_t needed =
-      kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
+  const size_t needed = kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
   if (arena_size_ - arena_used_ < needed) return nullptr;
   // A gathered payload takes an iovec per range, and two for what is around it.
   if (!copied && kIovecs - count_ < kMaxSge + 2) return nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The FPDUs that one send call hands to the kernel: iovecs into an arena (headers, trailers, small
-// payloads) and into application memory (large payloads). Frames are built by Transmitter. RFC 5044 4.
+// payloads) and into application memory (large payloads). Frames are built by Transmitter. RFC
+// 5044 4.
 #pragma once
 
 #include <sys/uio.h>
@@ -72,10 +73,10 @@ class TransmitBatch {
   size_t arena_size_ = 0;
   size_t arena_used_ = 0;
   bool crc_ = false;
-  size_t count_ = 0;       // iovecs in use
-  size_t first_ = 0;       // first with unsent octets
-  size_t bytes_ = 0;       // queued in all
-  size_t sent_ = 0;        // gone
+  size_t count_ = 0;  // iovecs in use
+  size_t first_ = 0;  // first with unsent octets
+  size_t bytes_ = 0;  // queued in all
+  size_t sent_ = 0;   // gone
   size_t fpdu_count_ = 0;
   // FPDU being built.
   std::byte* frame_ = nullptr;

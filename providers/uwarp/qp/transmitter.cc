@@ -255,8 +255,8 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
   const RdmapOpcode opcode = wire_opcode(wqe);
   bool fits;
   if (wqe.opcode == SendOpcode::kWrite) {
-    fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last,
-                         offset_);
+    fits =
+        append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last, offset_);
   } else {
     UntaggedHeader header;
     header.control = DdpControl::make(false, last);
@@ -401,8 +401,7 @@ void Transmitter::complete(uint64_t position, WcStatus status, uint32_t vendor_e
 }
 
 void Transmitter::fail_request(uint64_t position, WcStatus status) {
-  StreamFailure failure =
-      StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
+  StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
   failure.request = position;
   failure.status = status;
   stream_.fail(failure, std::nullopt);
@@ -426,8 +425,7 @@ void Transmitter::fail_response(RegionFault fault) {
 
 void Transmitter::fault() {
   // An answer's source or a request's gather list is not readable memory any more.
-  StreamFailure failure =
-      StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
+  StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
   failure.oldest_request = true;
   failure.status = WcStatus::kLocProtErr;
   stream_.fail(failure, std::nullopt);

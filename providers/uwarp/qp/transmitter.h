@@ -91,7 +91,7 @@ class Transmitter {
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
   bool chase_due_ = false;
-  uint64_t offset_ = 0;         // octets of the open message that are built
+  uint64_t offset_ = 0;  // octets of the open message that are built
   uint64_t message_bytes_ = 0;
   BufferList payload_;
   uint64_t built_position_ = 0;  // stream octets built and sent

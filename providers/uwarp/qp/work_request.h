@@ -44,8 +44,8 @@ struct SendRequest {
   SendOpcode opcode = SendOpcode::kSend;
   uint8_t flags = 0;
   std::span<const Sge> sges;
-  uint64_t remote_address = 0;   // Write, Read, atomics
-  uint32_t rkey = 0;             // Write, Read, atomics
+  uint64_t remote_address = 0;     // Write, Read, atomics
+  uint32_t rkey = 0;               // Write, Read, atomics
   uint32_t imm_or_invalidate = 0;  // imm_data as given (network order), or the rkey to invalidate
   uint64_t compare_add = 0;
   uint64_t swap = 0;

@@ -11,6 +11,12 @@ namespace {
 /// Opcodes that verbs.h defines behind those of iWARP: for other transports or newer extensions.
 constexpr unsigned kLastVerbsOpcode = 15;
 
+/// A forked child has the queue pair's memory but not its connection, which stays the parent's.
+int refuse_in_child(auto* wr, auto** bad_wr) {
+  if (bad_wr != nullptr) *bad_wr = wr;
+  return ENODEV;
+}
+
 }  // namespace
 
 int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
@@ -47,7 +53,10 @@ int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
 
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   return errno_verb([&] {
-    QueuePairPoster poster(*VerbsQp::of(base).endpoint);
+    VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) [[unlikely]]
+      return refuse_in_child(wr, bad_wr);
+    QueuePairPoster poster(*qp.endpoint);
     for (; wr != nullptr; wr = wr->next) {
       SendRequest request;
       int error = send_request_from_verbs(*wr, request);
@@ -64,9 +73,11 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 
 int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return errno_verb([&] {
-    Endpoint& endpoint = *VerbsQp::of(base).endpoint;
+    VerbsQp& qp = VerbsQp::of(base);
+    if (!qp.device.alive()) [[unlikely]]
+      return refuse_in_child(wr, bad_wr);
     return post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
-      return endpoint.post_recv(wr_id, sges);
+      return qp.endpoint->post_recv(wr_id, sges);
     });
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/queue_pair.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -53,10 +54,11 @@ int find_parts(ibv_pd* pd, const ibv_qp_init_attr& init, QpParts& parts) {
   return 0;
 }
 
-/// What is given for what was asked: rings are made as asked, and a shared queue has its own
-/// limits.
+/// What is given for what was asked: rings are made as asked, a shared queue has its own limits,
+/// and some inline data is always possible.
 ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
   ibv_qp_init_attr init = asked;
+  init.cap.max_inline_data = std::max(init.cap.max_inline_data, kLeastInline);
   if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
   return init;
 }

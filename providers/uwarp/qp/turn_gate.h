@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who may use the transmit side of a queue pair. A thread that finds it busy leaves a mark instead
-// of waiting, and the holder goes round again: nobody waits for another thread's system call.
+// Who may use one direction of a queue pair. A thread that finds it busy leaves a mark instead of
+// waiting, and the holder goes round again: nobody waits for another thread's system call.
 #pragma once
 
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 namespace uwarp {
 
-class TransmitGate {
+class TurnGate {
  public:
   /// Takes the side, or marks that its holder must look again and returns false.
   bool try_begin() {
@@ -28,6 +28,11 @@ class TransmitGate {
       }
     }
   }
+  /// Takes the side if it is free, without a mark: for who comes again anyway.
+  bool try_lock() {
+    State seen = kFree;
+    return state_.compare_exchange_strong(seen, kBusy, std::memory_order_acq_rel);
+  }
   /// Gives it back. True: somebody left a mark since try_begin().
   bool end() { return state_.exchange(kFree, std::memory_order_acq_rel) == kBusyAgain; }
 
@@ -35,8 +40,7 @@ class TransmitGate {
   void lock() {
     int spins = 0;
     for (State seen = kFree;
-         !state_.compare_exchange_weak(seen, kExclusive, std::memory_order_acq_rel);
-         seen = kFree)
+         !state_.compare_exchange_weak(seen, kExclusive, std::memory_order_acq_rel); seen = kFree)
       ++spins < 100 ? cpu_relax() : void(sched_yield());
   }
   void unlock() { state_.store(kFree, std::memory_order_release); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmit_gate.h"
+#include "qp/turn_gate.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 namespace uwarp {
 namespace {
 
-TEST(TransmitGate, MarkMakesTheHolderGoRoundAgain) {
-  TransmitGate gate;
+TEST(TurnGate, MarkMakesTheHolderGoRoundAgain) {
+  TurnGate gate;
   ASSERT_TRUE(gate.try_begin());
   EXPECT_FALSE(gate.try_begin());
   EXPECT_TRUE(gate.end());
@@ -20,8 +20,18 @@ TEST(TransmitGate, MarkMakesTheHolderGoRoundAgain) {
 }
 
 // No request is left behind: whoever finds the gate busy relies on the holder to see its work.
-TEST(TransmitGate, NoWorkIsLost) {
-  TransmitGate gate;
+TEST(TurnGate, WhoOnlyTriesLeavesNoMark) {
+  TurnGate gate;
+  ASSERT_TRUE(gate.try_lock());
+  EXPECT_FALSE(gate.try_lock());
+  EXPECT_FALSE(gate.end());
+  ASSERT_TRUE(gate.try_lock());
+  EXPECT_FALSE(gate.try_begin());
+  EXPECT_TRUE(gate.end());
+}
+
+TEST(TurnGate, NoWorkIsLost) {
+  TurnGate gate;
   std::atomic<int> waiting{0};
   int done = 0;  // under the gate
   auto worker = [&] {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/crc32c.h"
@@ -49,15 +50,53 @@ inline Bytes read_request(const ReadRequestHeader& header, uint32_t msn) {
   return ulpdu;
 }
 
+inline Bytes atomic_request(const AtomicRequestHeader& header, uint32_t msn) {
+  Bytes ulpdu = untagged(RdmapOpcode::kAtomicRequest, 1, msn, 0, AtomicRequestHeader::kWireSize);
+  header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  return ulpdu;
+}
+
+inline Bytes atomic_response(const AtomicResponseHeader& header, uint32_t msn) {
+  Bytes ulpdu = untagged(RdmapOpcode::kAtomicResponse, 3, msn, 0, AtomicResponseHeader::kWireSize);
+  header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  return ulpdu;
+}
+
+/// The octets of a line of hexadecimal digits, spaces ignored.
+inline Bytes from_hex(std::string_view digits) {
+  Bytes bytes;
+  int high = -1;
+  for (const char digit : digits) {
+    if (digit == ' ') continue;
+    const int value = digit <= '9' ? digit - '0' : digit - 'a' + 10;
+    if (high >= 0) bytes.push_back(static_cast<std::byte>(high << 4 | value));
+    high = high >= 0 ? -1 : value;
+  }
+  return bytes;
+}
+
+inline RdmapOpcode opcode_of(const Bytes& ulpdu) {
+  return RdmapControl{static_cast<uint8_t>(ulpdu[1])}.opcode();
+}
+
 /// The device under test with its raw peer. The stream runs without an RTR in either direction.
 class RawPeer {
  public:
-  explicit RawPeer(StreamConfig config = {}) : dut(regions), crc(config.crc) {
+  explicit RawPeer(StreamConfig config = {}, const QpConfig& shape = End::default_shape())
+      : dut(regions, shape), crc(config.crc) {
     if (config.ord == 0) config.ord = 4;
     if (config.ird == 0) config.ird = 4;
     memory_region = *regions.add(dut.domain, memory.data(), memory.size(), memory.address(),
                                  kAllAccess);
     EXPECT_TRUE(dut.qp->start_stream(config));
+  }
+  /// A receive for `size` octets of memory that is not remotely accessible.
+  void post_receive(uint64_t wr_id, uint32_t size = 0) {
+    if (receive_region == nullptr)
+      receive_region = *regions.add(dut.domain, receive_memory.data(), receive_memory.size(),
+                                    receive_memory.address(), kAccessLocalWrite);
+    const Sge sge{receive_memory.address(), size, receive_region->lkey.load()};
+    EXPECT_EQ(dut.qp->post_recv(wr_id, {&sge, size == 0 ? 0u : 1u}), 0);
   }
   STag stag() const { return STag{memory_region->rkey.load()}; }
   uint64_t base() { return memory.address(); }
@@ -82,6 +121,7 @@ class RawPeer {
   }
   void send(const Bytes& ulpdu) { feed(frame(ulpdu, crc)); }
   void settle() {
+    dut.resume();
     pump();
     if (dut.qp->flush_due()) dut.qp->flush();
     pump();
@@ -133,6 +173,8 @@ class RawPeer {
   bool crc;
   GuardedMemory memory{20000};
   MemoryRegion* memory_region = nullptr;
+  GuardedMemory receive_memory{5000};
+  MemoryRegion* receive_region = nullptr;
   Bytes out;
 };
 

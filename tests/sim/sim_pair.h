@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "qp/queue_pair.h"
@@ -60,7 +61,7 @@ struct Pipe {
 /// Memory with guard zones around it, registered or not.
 class GuardedMemory {
  public:
-  static constexpr size_t kGuard = 64;
+  static constexpr size_t kGuard = 64;  // keeps the alignment of the allocation: 16
   explicit GuardedMemory(size_t size) : bytes_(size + 2 * kGuard, std::byte{0xA5}), size_(size) {
     std::memset(data(), 0, size);
   }
@@ -83,7 +84,7 @@ class GuardedMemory {
 };
 
 /// One end: a queue pair, its completion queues, its domain and events.
-struct End : QpEventListener {
+struct End : QpEventListener, ReceiveWaiter {
   explicit End(RegionTable& regions, QpConfig shape = default_shape())
       : send_cq(shape.max_send_wr * 2, nullptr), recv_cq(shape.max_recv_wr * 2, nullptr) {
     shape.domain = &domain;
@@ -91,6 +92,7 @@ struct End : QpEventListener {
     shape.recv_cq = &recv_cq;
     shape.regions = &regions;
     shape.listener = this;
+    shape.receive_waiter = this;
     qp = std::make_unique<QueuePair>(shape);
     qp->to_init();
   }
@@ -105,6 +107,16 @@ struct End : QpEventListener {
     return shape;
   }
   void qp_event(QpEvent event) override { events.push_back(event); }
+  void receive_posted() override { resume_due = true; }
+  /// A held stream that may go on does so.
+  bool resume() {
+    const bool own = qp->receive_resumable();
+    if (!own && !std::exchange(resume_due, false)) return false;
+    std::lock_guard lock(qp->receive_gate());
+    outcome |= qp->resume_receive(staging);
+    if (!staging) staging = std::make_unique<StagingBuffer>();
+    return true;
+  }
 
   int post(SendOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint64_t remote = 0,
            uint32_t rkey = 0, uint8_t flags = kSendSignaled) {
@@ -116,6 +128,22 @@ struct End : QpEventListener {
     request.remote_address = remote;
     request.rkey = rkey;
     request.imm_or_invalidate = rkey;
+    return qp->post_send(request);
+  }
+  int post_atomic(SendOpcode opcode, uint64_t wr_id, const Sge& result, uint64_t remote,
+                  uint32_t rkey, uint64_t compare_add, uint64_t swap = 0,
+                  uint64_t compare_mask = 0, uint64_t add_or_swap_mask = 0) {
+    SendRequest request;
+    request.wr_id = wr_id;
+    request.opcode = opcode;
+    request.flags = kSendSignaled;
+    request.sges = {&result, 1};
+    request.remote_address = remote;
+    request.rkey = rkey;
+    request.compare_add = compare_add;
+    request.swap = swap;
+    request.compare_mask = compare_mask;
+    request.add_or_swap_mask = add_or_swap_mask;
     return qp->post_send(request);
   }
   std::vector<WorkCompletion> sends() { return drain(send_cq); }
@@ -133,6 +161,7 @@ struct End : QpEventListener {
   std::unique_ptr<QueuePair> qp;
   std::vector<QpEvent> events;
   StagingPointer staging = std::make_unique<StagingBuffer>();
+  bool resume_due = false;
   uint32_t outcome = 0;  // all that receive calls reported
 };
 
@@ -165,11 +194,7 @@ class Pair {
       }
       end.qp->transmit_end();
     }
-    if (end.qp->receive_resumable()) {
-      end.outcome |= end.qp->resume_receive(end.staging);
-      if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
-      moved = true;
-    }
+    moved |= end.resume();
     if (!end.qp->receive_held() && !in.bytes.empty()) {
       std::lock_guard lock(end.qp->receive_gate());
       auto window = end.qp->receive_window(end.staging);

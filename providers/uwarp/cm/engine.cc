@@ -63,9 +63,9 @@ std::shared_ptr<Endpoint> Engine::find(Qpn number) {
   return found == endpoints_.end() ? nullptr : found->second.lock();
 }
 
-void Engine::remove_region(MemoryRegion& region) {
-  if (!alive()) return;
-  regions_.invalidate(region);
+int Engine::remove_region(MemoryRegion& region) {
+  if (!alive()) return 0;
+  if (int error = regions_.invalidate(region)) return error;
   std::vector<std::shared_ptr<Endpoint>> live;
   {
     const std::lock_guard guard(endpoints_mutex_);
@@ -78,6 +78,7 @@ void Engine::remove_region(MemoryRegion& region) {
   }
   for (const auto& endpoint : live) endpoint->qp().quiesce(region);
   regions_.release(region);
+  return 0;
 }
 
 Result<Engine::Place> Engine::reserve(const NetDevice& device) {

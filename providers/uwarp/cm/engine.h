@@ -58,8 +58,9 @@ class Engine {
   /// ibv_req_notify_cq after arming.
   void expect_sleep() { progress_.note_sleep(); }
 
-  /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys.
-  void remove_region(MemoryRegion& region);
+  /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys. EBUSY
+  /// while memory windows are bound to it.
+  int remove_region(MemoryRegion& region);
 
   /// Makes sure that a helper thread runs that serves while nobody polls (lazily, first QP use).
   void ensure_helper_thread() { (void)progress_.start_helper(); }

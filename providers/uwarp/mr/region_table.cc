@@ -19,9 +19,17 @@ T draw() {
   return value;
 }
 
-// Local keys are checked for one right at most, remote ones for exactly one.
-bool has_rights(const MemoryRegion& region, uint32_t needed) {
-  return (region.access & needed) == needed;
+constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
+
+// The checks behind that of the key, in the order of RegionFault.
+RemotePlace checked_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
+                          uint32_t needed, const RemoteAccessor& who, RegionFault& fault) {
+  if (region.domain != who.domain) return fault = RegionFault::kWrongDomain, RemotePlace{};
+  std::byte* address = region.range(offset, length, fault);
+  if (fault != RegionFault::kNone) return {};
+  if ((region.access & who.granted & needed) != needed)
+    return fault = RegionFault::kRights, RemotePlace{};
+  return {&region, address, 0};
 }
 
 }  // namespace
@@ -49,36 +57,49 @@ uint32_t SlotCipher::decrypt(uint32_t sealed) const {
 RegionTable::RegionTable()
     : local_cipher_(draw<uint64_t>()),
       remote_cipher_(draw<uint64_t>()),
-      chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)) {}
+      chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
+      free_regions_(kMaxMr),
+      free_windows_(kMaxMw) {
+  static_assert(kMaxMr + kMaxMw < kChunkSlots * kChunkCount);
+}
 
-MemoryRegion* RegionTable::take_slot() {
-  // Fresh slots first: a freed key then stays unused for as long as possible.
-  uint32_t slot;
-  if (used_slots_ < kMaxMr) {
-    slot = used_slots_;
-    if (slot % kChunkSlots == 0) {
+MemoryRegion* RegionTable::fresh_slot() {
+  for (;;) {
+    const uint32_t number = used_slots_++;
+    if (number % kChunkSlots == 0) {
       auto chunk = std::make_unique<Chunk>();
-      chunks_[slot / kChunkSlots].store(chunk.get(), std::memory_order_release);
+      chunks_[number / kChunkSlots].store(chunk.get(), std::memory_order_release);
       owned_.push_back(std::move(chunk));
     }
-    ++used_slots_;
-  } else if (free_count_ > 0) {
-    slot = free_[free_head_];
-    free_head_ = (free_head_ + 1) % free_.size();
-    --free_count_;
-  } else {
-    return nullptr;
+    slot(number).slot = number;
+    // With upper bits of zero an application could choose the key 0, which means "no key".
+    if (remote_cipher_.encrypt(number) != 0) return &slot(number);
   }
-  MemoryRegion& region =
-      chunks_[slot / kChunkSlots].load(std::memory_order_relaxed)->slots[slot % kChunkSlots];
-  region.slot = slot;
-  return &region;
+}
+
+MemoryRegion* RegionTable::take_slot(FreeSlots& free) {
+  // Fresh slots first: a freed key then stays unused for as long as possible.
+  if (free.used < free.limit) {
+    ++free.used;
+    return fresh_slot();
+  }
+  if (free.count == 0) return nullptr;
+  MemoryRegion& oldest = slot(free.ring[free.head]);
+  free.head = (free.head + 1) % free.ring.size();
+  --free.count;
+  return &oldest;
+}
+
+void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
+  if (free.ring.empty()) free.ring.resize(free.limit);
+  free.ring[(free.head + free.count) % free.ring.size()] = slot;
+  ++free.count;
 }
 
 Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, uint64_t length,
                                        TaggedOffset first, uint32_t access) {
   std::lock_guard lock(mutex_);
-  MemoryRegion* region = take_slot();
+  MemoryRegion* region = take_slot(free_regions_);
   if (region == nullptr) return Error{ENOMEM};
   region->access = access;
   region->domain = &domain;
@@ -99,19 +120,128 @@ Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, 
   return region;
 }
 
-void RegionTable::invalidate(MemoryRegion& region) {
+int RegionTable::invalidate(MemoryRegion& region) {
+  std::lock_guard lock(mutex_);
+  if (region.windows != 0) return EBUSY;
   region.lkey.store(0, std::memory_order_seq_cst);
   region.rkey.store(0, std::memory_order_seq_cst);
+  return 0;
 }
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
   const_cast<ProtectionDomain*>(region.domain)->regions.fetch_sub(1, std::memory_order_relaxed);
   live_.fetch_sub(1, std::memory_order_relaxed);
-  if (free_.empty()) free_.resize(kMaxMr);
-  free_[(free_head_ + free_count_) % free_.size()] = region.slot;
-  ++free_count_;
+  give_back(free_regions_, region.slot);
 }
+
+// ---- Windows
+
+Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKind kind) {
+  std::lock_guard lock(mutex_);
+  MemoryRegion* window = take_slot(free_windows_);
+  if (window == nullptr) return Error{ENOMEM};
+  std::lock_guard binding(window->binding_lock);
+  if (window->binding == 0) {
+    window->binding = 1;
+    window->generation = draw<uint8_t>();
+  } else {
+    ++window->generation;
+  }
+  window->kind = kind;
+  window->domain = &domain;
+  domain.users.fetch_add(1, std::memory_order_relaxed);
+  live_.fetch_add(1, std::memory_order_relaxed);
+  return window;
+}
+
+MemoryRegion* RegionTable::find_window(STag key) {
+  const uint32_t number = remote_cipher_.decrypt(key.value >> 8);
+  if (number >= used_slots_) return nullptr;
+  MemoryRegion& found = slot(number);
+  return found.kind != RegionKind::kRegion && found.domain != nullptr ? &found : nullptr;
+}
+
+bool RegionTable::may_bind(const MemoryRegion& region, const WindowBinding& binding,
+                           const RemoteAccessor& who) const {
+  RegionFault fault;
+  const bool written = binding.access & (kAccessRemoteWrite | kAccessRemoteAtomic);
+  return region.domain == who.domain && (region.access & kAccessMwBind) &&
+         (!written || (region.access & kAccessLocalWrite)) &&
+         (region.range(binding.address, binding.length_bytes, fault),
+          fault == RegionFault::kNone);
+}
+
+bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) {
+  std::lock_guard lock(mutex_);
+  MemoryRegion* window = find_window(binding.key);
+  if (window == nullptr || window->domain != who.domain) return false;
+  const bool type2 = window->kind == RegionKind::kWindowType2;
+  // A type 2 window is invalidated before it is bound anew, so that nobody loses it unawares.
+  if (type2 && (window->bound != nullptr || binding.length_bytes == 0)) return false;
+  MemoryRegion* region = nullptr;
+  if (binding.length_bytes != 0) {
+    region = const_cast<MemoryRegion*>(find_local(binding.region_lkey));
+    if (region == nullptr || !may_bind(*region, binding, who)) return false;
+  }
+  std::lock_guard bound(window->binding_lock);
+  unbind_locked(*window);
+  window->generation = static_cast<uint8_t>(binding.key.value);
+  if (region == nullptr) return true;
+  RegionFault fault;
+  window->base = region->range(binding.address, binding.length_bytes, fault);
+  window->first = (binding.access & kAccessZeroBased) ? 0 : binding.address;
+  window->length_bytes = binding.length_bytes;
+  window->access = binding.access & kRemoteRights;
+  window->bound = region;
+  window->stream = type2 ? who.stream : 0;
+  ++region->windows;
+  window->rkey.store(binding.key.value, std::memory_order_release);
+  return true;
+}
+
+// Under the table's mutex and the binding lock.
+void RegionTable::unbind_locked(MemoryRegion& window) {
+  window.rkey.store(0, std::memory_order_release);
+  if (++window.binding == 0) window.binding = 1;
+  if (window.bound != nullptr) --window.bound->windows;
+  window.bound = nullptr;
+  window.stream = 0;
+}
+
+bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
+  std::lock_guard lock(mutex_);
+  MemoryRegion* window = find_window(key);
+  if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
+  std::lock_guard binding(window->binding_lock);
+  if (window->rkey.load(std::memory_order_relaxed) != key.value ||
+      window->domain != who.domain || window->stream != who.stream)
+    return false;
+  unbind_locked(*window);
+  return true;
+}
+
+void RegionTable::release_window(MemoryRegion& window) {
+  std::lock_guard lock(mutex_);
+  std::lock_guard binding(window.binding_lock);
+  unbind_locked(window);
+  const_cast<ProtectionDomain*>(window.domain)->users.fetch_sub(1, std::memory_order_relaxed);
+  window.domain = nullptr;
+  live_.fetch_sub(1, std::memory_order_relaxed);
+  give_back(free_windows_, window.slot);
+}
+
+void RegionTable::unbind_stream(uint64_t stream) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t number = 0; number < used_slots_; ++number) {
+    MemoryRegion& window = slot(number);
+    if (window.kind != RegionKind::kWindowType2) continue;
+    std::lock_guard binding(window.binding_lock);
+    if (window.stream == stream) unbind_locked(window);
+  }
+}
+
+// ---- Look-ups
 
 std::byte* RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {
@@ -119,21 +249,26 @@ std::byte* RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t lengt
   if (region == nullptr) return fault = RegionFault::kInvalidSTag, nullptr;
   if (region->domain != &domain) return fault = RegionFault::kWrongDomain, nullptr;
   std::byte* address = region->range(offset, length, fault);
-  if (address != nullptr && !has_rights(*region, needed))
+  if (address != nullptr && (region->access & needed) != needed)
     return fault = RegionFault::kRights, nullptr;
   return address;
 }
 
-const MemoryRegion* RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length,
-                                        uint32_t needed, const ProtectionDomain& domain,
-                                        RegionFault& fault) const {
+RemotePlace RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
+                                const RemoteAccessor& who, RegionFault& fault) const {
   const MemoryRegion* region = find_remote(stag);
-  if (region == nullptr) return fault = RegionFault::kInvalidSTag, nullptr;
-  if (region->domain != &domain) return fault = RegionFault::kWrongDomain, nullptr;
-  if (region->range(offset, length, fault) == nullptr && fault != RegionFault::kNone)
-    return nullptr;
-  if (!has_rights(*region, needed)) return fault = RegionFault::kRights, nullptr;
-  return region;
+  if (region == nullptr) return fault = RegionFault::kInvalidSTag, RemotePlace{};
+  if (region->kind.load(std::memory_order_relaxed) == RegionKind::kRegion) [[likely]]
+    return checked_place(*region, offset, length, needed, who, fault);
+  std::lock_guard binding(region->binding_lock);
+  // It may have been unbound since the key was found.
+  if (region->rkey.load(std::memory_order_relaxed) != stag.value)
+    return fault = RegionFault::kInvalidSTag, RemotePlace{};
+  if (region->kind == RegionKind::kWindowType2 && region->stream != who.stream)
+    return fault = RegionFault::kWrongDomain, RemotePlace{};
+  RemotePlace place = checked_place(*region, offset, length, needed, who, fault);
+  if (place) place.binding = region->binding;
+  return place;
 }
 
 }  // namespace uwarp

@@ -2,6 +2,10 @@
 // The STag table: which memory a key names, and what may be done to it. Owns the keys and the
 // slots; never the memory. Knows nothing of queue pairs, wire formats or sockets.
 // Implements RFC 5040 8.1.1 (STag scope and rights) and RFC 5041 7 (tagged buffer checks).
+//
+// A region is looked up without a lock: its slot changes only while no stream can be using it
+// (the caller of release() has seen to that). A window is bound and unbound while streams run, so
+// whoever goes through one holds its binding lock as long as it touches the memory.
 #pragma once
 
 #include <atomic>
@@ -13,6 +17,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/spinlock.h"
 
 namespace uwarp {
 
@@ -39,21 +44,31 @@ struct ProtectionDomain {
 /// Why an access was refused. The order is the order of the checks (verbs-level rule).
 enum class RegionFault : uint8_t { kNone, kInvalidSTag, kWrongDomain, kBounds, kWrap, kRights };
 
-/// One registered range. Slots never move and are never returned to the allocator while the table
-/// lives, so a reader may hold a pointer and must only re-check the key before each use.
+/// What a slot of the table is; fixed for the life of the slot once it has been used.
+enum class RegionKind : uint8_t { kRegion, kWindowType1, kWindowType2 };
+
+/// One registered range, or a window onto a part of one. Slots never move and are never returned to
+/// the allocator while the table lives, so a reader may hold a pointer and must only re-check the
+/// key (or the binding of a window) before each use.
 struct MemoryRegion {
-  /// Live keys; 0 while the slot is free or being torn down. Written last on registration
-  /// (release), first on invalidation.
+  /// Live keys; 0 while the slot is free or being torn down, or the window unbound. Written last on
+  /// registration (release), first on invalidation. A window has no local key.
   std::atomic<uint32_t> lkey{0};
   std::atomic<uint32_t> rkey{0};
   uint32_t access = 0;
   uint32_t slot = 0;
   uint8_t generation = 0;
+  std::atomic<RegionKind> kind{RegionKind::kRegion};
+  mutable SpinLock binding_lock;  // windows: range, rights, stream and binding are under it
+  uint32_t binding = 0;           // windows: changes with every bind and unbind, never 0
   const ProtectionDomain* domain = nullptr;
   std::byte* base = nullptr;
   /// First tagged offset of the range: its virtual address, an iova, or 0 when zero-based.
   TaggedOffset first = 0;
   uint64_t length_bytes = 0;
+  MemoryRegion* bound = nullptr;  // windows: the region behind it, null while unbound
+  uint64_t stream = 0;            // type 2 windows: RemoteAccessor::stream it is bound to
+  uint32_t windows = 0;           // regions: windows bound to it. Under the table's mutex
 
   /// The address that `offset` names, if [offset, offset + length) lies inside; null and `fault`
   /// otherwise. Overflow-safe on both ends.
@@ -64,6 +79,62 @@ struct MemoryRegion {
     fault = RegionFault::kNone;
     return base + (offset - first);
   }
+};
+
+/// On whose behalf a key from the wire is used.
+struct RemoteAccessor {
+  const ProtectionDomain* domain = nullptr;
+  /// Names one queue pair for ever (numbers of queue pairs are reused); 0 is nobody.
+  uint64_t stream = 0;
+  /// Rights (Access) that the queue pair grants at most, whatever the region says.
+  uint32_t granted = 0;
+};
+
+/// The memory that a permitted access names. Goes stale: touch it only inside a PlaceGuard.
+struct RemotePlace {
+  const MemoryRegion* region = nullptr;
+  std::byte* address = nullptr;
+  uint32_t binding = 0;  // of a window when it was looked up; 0 for a region
+
+  explicit operator bool() const { return region != nullptr; }
+  bool through_window() const { return binding != 0; }
+};
+
+/// Tells whether a place may still be touched, and keeps it so for a window. For a region it is the
+/// quiescing of streams that keeps it, and the guard costs one load.
+class PlaceGuard {
+ public:
+  PlaceGuard(const RemotePlace& place, STag stag) {
+    if (!place.through_window()) [[likely]] {
+      valid_ = place.region->rkey.load(std::memory_order_acquire) == stag.value;
+      return;
+    }
+    window_ = place.region;
+    window_->binding_lock.lock();
+    valid_ = window_->binding == place.binding;
+  }
+  ~PlaceGuard() {
+    if (window_ != nullptr) window_->binding_lock.unlock();
+  }
+  PlaceGuard(const PlaceGuard&) = delete;
+  PlaceGuard& operator=(const PlaceGuard&) = delete;
+  explicit operator bool() const { return valid_; }
+
+ private:
+  const MemoryRegion* window_ = nullptr;
+  bool valid_ = false;
+};
+
+/// What BIND_MW asks for.
+struct WindowBinding {
+  /// The key to be valid afterwards. Its upper 24 bits name the window.
+  STag key;
+  uint32_t region_lkey = 0;
+  /// The part of the region to show, in the region's own numbering. Type 1: length 0 unbinds.
+  TaggedOffset address = 0;
+  uint64_t length_bytes = 0;
+  /// Remote rights, and kAccessZeroBased for offsets that count from 0.
+  uint32_t access = 0;
 };
 
 /// A keyed permutation of 24 bits (a four-round Feistel network): slot numbers become the upper 24
@@ -92,12 +163,31 @@ class RegionTable {
   Result<MemoryRegion*> add(ProtectionDomain& domain, void* address, uint64_t length,
                             TaggedOffset first, uint32_t access);
 
-  /// Makes both keys invalid at once. Accesses that looked the region up before may still be under
-  /// way: the caller quiesces the queue pairs of the domain, then calls release().
-  void invalidate(MemoryRegion& region);
+  /// Makes both keys of a region invalid at once. Accesses that looked it up before may still be
+  /// under way: the caller quiesces the queue pairs of the domain, then calls release(). EBUSY (and
+  /// nothing done) while windows are bound to it.
+  int invalidate(MemoryRegion& region);
 
   /// Gives the slot back. Freed slots are reused oldest first, so that a key stays unused long.
   void release(MemoryRegion& region);
+
+  /// Enters a window, unbound. Errors: ENOMEM when max_mw is reached.
+  Result<MemoryRegion*> add_window(ProtectionDomain& domain, RegionKind kind);
+  /// A key of the window: the low octet is the one it had last, or a random one at first.
+  uint32_t window_key(const MemoryRegion& window) const {
+    return remote_cipher_.encrypt(window.slot) << 8 | window.generation;
+  }
+  /// Executes BIND_MW for `who`. False when it is not allowed: no such window or region, foreign
+  /// domain, out of range, region without kAccessMwBind (or without kAccessLocalWrite when the
+  /// window shall be written), type 2 window that is bound already.
+  bool bind(const WindowBinding& binding, const RemoteAccessor& who);
+  /// Makes a type 2 window that is bound to who.stream invalid; no access through it is under way
+  /// on return. False (and nothing done) for anything else that `key` may name.
+  bool invalidate_window(STag key, const RemoteAccessor& who);
+  /// Unbinds, if bound, and gives the slot back.
+  void release_window(MemoryRegion& window);
+  /// Unbinds all type 2 windows of a queue pair that goes away.
+  void unbind_stream(uint64_t stream);
 
   /// The region of a local key, null if there is none. Lock-free.
   const MemoryRegion* find_local(uint32_t lkey) const {
@@ -113,10 +203,10 @@ class RegionTable {
   std::byte* local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
                    const ProtectionDomain& domain, RegionFault& fault) const;
 
-  /// The region behind a key from the wire if the whole access is allowed; null and `fault`
+  /// The memory behind a key from the wire if the whole access is allowed; nothing and `fault`
   /// otherwise. Checks in the order of RegionFault.
-  const MemoryRegion* remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
-                             const ProtectionDomain& domain, RegionFault& fault) const;
+  RemotePlace remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
+                     const RemoteAccessor& who, RegionFault& fault) const;
 
   uint32_t live_count() const { return live_.load(std::memory_order_relaxed); }
 
@@ -135,16 +225,35 @@ class RegionTable {
     const MemoryRegion& region = chunk->slots[slot % kChunkSlots];
     return (region.*key).load(std::memory_order_acquire) == expected ? &region : nullptr;
   }
-  MemoryRegion* take_slot();
+  /// Slots of one kind that have been used and are free again, oldest first.
+  struct FreeSlots {
+    explicit FreeSlots(uint32_t limit) : limit(limit) {}
+    const uint32_t limit;  // slots of this kind at most
+    uint32_t used = 0;     // ... that exist
+    size_t head = 0;
+    size_t count = 0;
+    std::vector<uint32_t> ring;
+  };
+
+  MemoryRegion& slot(uint32_t number) const {
+    return chunks_[number / kChunkSlots].load(std::memory_order_acquire)
+        ->slots[number % kChunkSlots];
+  }
+  MemoryRegion* take_slot(FreeSlots& free);
+  MemoryRegion* fresh_slot();
+  static void give_back(FreeSlots& free, uint32_t slot);
+  MemoryRegion* find_window(STag key);
+  bool may_bind(const MemoryRegion& region, const WindowBinding& binding,
+                const RemoteAccessor& who) const;
+  static void unbind_locked(MemoryRegion& window);
 
   SlotCipher local_cipher_;
   SlotCipher remote_cipher_;
   std::unique_ptr<std::atomic<Chunk*>[]> chunks_;
   std::vector<std::unique_ptr<Chunk>> owned_;
   std::mutex mutex_;
-  std::vector<uint32_t> free_;   // ring, oldest first
-  size_t free_head_ = 0;
-  size_t free_count_ = 0;
+  FreeSlots free_regions_;
+  FreeSlots free_windows_;
   uint32_t used_slots_ = 0;
   std::atomic<uint32_t> live_{0};
 };

@@ -3,19 +3,20 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 namespace uwarp {
 
 CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier)
     : capacity_(std::bit_ceil(std::max(capacity, 1u))),
-      mask_(capacity_ - 1),
-      ring_(std::make_unique<WorkCompletion[]>(capacity_)),
+      mask_(capacity_.load() - 1),
+      ring_(std::make_unique<WorkCompletion[]>(mask_ + 1)),
       notifier_(notifier) {}
 
 bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   std::lock_guard lock(producer_lock_);
   const uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_.load(std::memory_order_acquire) >= capacity_) {
+  if (tail - head_.load(std::memory_order_acquire) > mask_) {
     overrun_.store(true, std::memory_order_release);
     if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
     overrun_reported_ = true;
@@ -26,11 +27,48 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   // arm() takes the same lock: whoever arms after this sees the completion when it polls.
   if (armed_ == Armed::kNo) [[likely]]
     return true;
-  if (armed_ == Armed::kAny || solicited || completion.status != WcStatus::kSuccess) {
-    armed_ = Armed::kNo;
-    if (notifier_ != nullptr) notifier_->completion_event(*this);
+  if (solicited || completion.status != WcStatus::kSuccess) {
+    raise_locked();
+  } else if (armed_ == Armed::kAny) {
+    if (++held_back_ >= moderation_) {
+      raise_locked();
+    } else if (held_back_ == 1 && notifier_ != nullptr) {
+      notifier_->completion_held_back(*this);
+    }
   }
   return true;
+}
+
+void CompletionQueue::raise_locked() {
+  armed_ = Armed::kNo;
+  held_back_ = 0;
+  if (notifier_ != nullptr) notifier_->completion_event(*this);
+}
+
+void CompletionQueue::moderate(uint32_t count) {
+  std::lock_guard lock(producer_lock_);
+  moderation_ = count;
+  if (held_back_ != 0 && held_back_ >= moderation_) raise_locked();
+}
+
+void CompletionQueue::flush_moderation() {
+  std::lock_guard lock(producer_lock_);
+  if (held_back_ != 0) raise_locked();
+}
+
+int CompletionQueue::resize(uint32_t capacity) {
+  const uint32_t size = std::bit_ceil(std::max(capacity, 1u));
+  auto ring = std::make_unique<WorkCompletion[]>(size);
+  std::lock_guard consumer(consumer_lock_);
+  std::lock_guard producer(producer_lock_);
+  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head > capacity) return EINVAL;
+  for (uint32_t i = head; i != tail; ++i) ring[i & (size - 1)] = ring_[i & mask_];
+  ring_.swap(ring);
+  mask_ = size - 1;
+  capacity_.store(size, std::memory_order_relaxed);
+  return 0;
 }
 
 int CompletionQueue::poll(WorkCompletion* out, int count) {

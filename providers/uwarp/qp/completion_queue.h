@@ -23,6 +23,9 @@ class CompletionNotifier {
   virtual void completion_event(CompletionQueue& cq) = 0;
   /// A completion was lost because the ring was full (IBV_EVENT_CQ_ERR), once per queue.
   virtual void completion_overrun(CompletionQueue& cq) = 0;
+  /// Moderation holds back an event for the completions that came: flush_moderation() is to be
+  /// called when the moderation period is over.
+  virtual void completion_held_back(CompletionQueue&) {}
 };
 
 /// What somebody who drives the queue pairs of a completion queue hangs on it.
@@ -32,7 +35,7 @@ class CompletionQueueDriver {
 };
 
 /// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
-/// consumer lock is a leaf of its own.
+/// consumer lock is a leaf of its own, but for resize(), which takes the producer lock inside it.
 class CompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
@@ -56,7 +59,17 @@ class CompletionQueue {
   /// for any completion is not weakened by a later solicited-only one.
   void arm(bool solicited_only);
 
-  uint32_t capacity() const { return capacity_; }
+  uint32_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
+
+  /// Changes the capacity while others push and poll; nothing is lost. EINVAL if more completions
+  /// are stored than it would hold.
+  int resize(uint32_t capacity);
+
+  /// An armed queue raises its event only at the `count`-th completion, or when the period is over
+  /// (see CompletionNotifier), or at once for a solicited or failed one. 0 and 1: every one.
+  void moderate(uint32_t count);
+  /// The moderation period is over: raises the event that was held back, if any.
+  void flush_moderation();
 
   /// Set once by whoever drives the queue pairs behind this queue (cm/); not looked at here, but
   /// freed with the queue, when no poller can be inside any more.
@@ -65,14 +78,19 @@ class CompletionQueue {
  private:
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
-  const uint32_t capacity_;
-  const uint32_t mask_;
+  void raise_locked();
+
+  // Changed under both locks.
+  std::atomic<uint32_t> capacity_;
+  uint32_t mask_;
   std::unique_ptr<WorkCompletion[]> ring_;
   CompletionNotifier* const notifier_;
 
   alignas(64) SpinLock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
+  uint32_t moderation_ = 0;        // under producer_lock_
+  uint32_t held_back_ = 0;         // under producer_lock_: completions since armed, event not raised
   std::atomic<uint32_t> tail_{0};
   std::atomic<bool> overrun_{false};
 

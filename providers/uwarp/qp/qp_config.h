@@ -47,6 +47,9 @@ struct QpConfig {
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;  // null: own receive queue
+  /// Told when a buffer of `srq` has come for the held stream; may be null (then whoever posts to
+  /// the shared queue resumes all streams that are held).
+  ReceiveWaiter* receive_waiter = nullptr;
   RegionTable* regions = nullptr;
   QpEventListener* listener = nullptr;
   uint32_t max_send_wr = 1;
@@ -55,6 +58,10 @@ struct QpConfig {
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
   bool signal_all = false;
+  bool extensions = true;  // RFC 7306: atomics and Immediate Data
+  /// Verbs' 32 bits travel in the last half of the 8 octets of Immediate Data instead of the first
+  /// (A24). No RFC says which; there are peers of either opinion.
+  bool immediate_in_last_half = false;
 };
 
 /// What the MPA start-up settled, plus what the connection wants of the stream.
@@ -72,8 +79,6 @@ struct StreamConfig {
   /// STag and TO that mark the peer's first zero-length Write as a uwarp's.
   STag magic_stag{0};
   TaggedOffset magic_offset = 0;
-  /// The peer is known to be a uwarp from the start (connections made without rdma_cm).
-  bool peer_is_uwarp = false;
   /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.
   bool answer_magic = false;
   /// Follow our first FPDU by a zero-length Write if nothing else is queued: siw as responder may
@@ -81,6 +86,8 @@ struct StreamConfig {
   bool chase_first_fpdu = false;
   /// FIN at an FPDU boundary is not a disconnect (connections made without rdma_cm).
   bool silent_fin = false;
+  /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
+  bool peer_is_uwarp = false;
 };
 
 /// How a stream came to its end, told by the connection.

@@ -8,10 +8,16 @@ namespace uwarp {
 namespace {
 
 SendQueue::Shape send_shape(const QpConfig& config) {
-  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all};
+  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+          config.extensions};
 }
 
 }  // namespace
+
+QueuePair::~QueuePair() {
+  // Its number may be given to another, which must not inherit its windows.
+  if (transmitter_.bound_windows()) config_.regions->unbind_stream(stream_.identity);
+}
 
 QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
@@ -24,6 +30,8 @@ QueuePair::QueuePair(const QpConfig& config)
 
 int QueuePair::post_send(const SendRequest& request) {
   if (int error = sends_.check(request)) return error;
+  if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr)
+    return EOPNOTSUPP;
   {
     std::lock_guard lock(sends_.post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
@@ -57,6 +65,7 @@ void QueuePair::move_to(QpState next) {
 
 void QueuePair::to_rts() {
   stream_.paused.store(false, std::memory_order_release);
+  stream_.establish_event.store(false, std::memory_order_relaxed);
   move_to(QpState::kRts);
 }
 
@@ -100,17 +109,22 @@ void QueuePair::to_error(WcStatus oldest) {
 void QueuePair::flush() {
   std::lock_guard receive(receive_gate_);
   std::lock_guard transmit(transmit_gate_);
-  set_state(QpState::kErr);
+  const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   // Sends first: where both share a queue, the status that says why comes ahead of what it flushed.
   transmitter_.flush();
   receiver_.flush();
+  // The buffer that it had taken is flushed; it takes no more.
+  if (first && config_.srq != nullptr) stream_.raise(QpEvent::kLastWqeReached);
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {
   std::lock_guard receive(receive_gate_);
   std::lock_guard transmit(transmit_gate_);
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
+  // Where a connection manager tells of the connection, this event would only repeat it.
+  const bool early = state() == QpState::kRtr && config.silent_fin;
   stream_.restart(config);
+  stream_.establish_event.store(early, std::memory_order_relaxed);
   receiver_.restart();
   transmitter_.restart();
   set_state(QpState::kRts);

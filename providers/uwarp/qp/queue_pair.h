@@ -30,6 +30,7 @@ namespace uwarp {
 class QueuePair {
  public:
   explicit QueuePair(const QpConfig& config);
+  ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
@@ -37,7 +38,8 @@ class QueuePair {
   QpState state() const { return state_.load(std::memory_order_acquire); }
 
   // ---- Posting. Any thread. 0 or an errno: EINVAL (state, SGE count, length, inline misuse),
-  // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP). In ERR a request is taken and flushed.
+  // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP, or switched off; Send with Immediate to a
+  // peer that is no uwarp). In ERR a request is taken and flushed.
   int post_send(const SendRequest& request);
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
 
@@ -45,8 +47,9 @@ class QueuePair {
   /// loop: ORD or a fence may still stand in the way).
   bool wants_transmit() const { return transmitter_.wanted(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_gate() and calls resume_receive().
-  bool receive_resumable() { return receives_->claim_wakeup(); }
+  /// receive_gate() and calls resume_receive(). With a shared queue it is QpConfig::receive_waiter
+  /// that tells.
+  bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
   // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
   void to_init() { move_to(QpState::kInit); }

@@ -7,7 +7,7 @@
 
 namespace uwarp {
 
-ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : depth_(depth), max_sge_(max_sge) {
+ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : max_sge_(max_sge), depth_(depth) {
   const uint32_t slots = std::bit_ceil(std::max(depth, 1u));
   mask_ = slots - 1;
   slots_ = std::make_unique<Slot[]>(slots);
@@ -17,22 +17,37 @@ ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : depth_(depth), ma
 int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   if (sges.size() > max_sge_) return EINVAL;
   std::lock_guard lock(lock_);
-  if (tail_ - head_ >= depth_) return ENOMEM;
+  if (count_locked() >= depth_) return ENOMEM;
   const size_t index = tail_ & mask_;
   slots_[index] = {wr_id, static_cast<uint32_t>(sges.size())};
   std::copy(sges.begin(), sges.end(), sges_.get() + index * max_sge_);
   ++tail_;
-  if (awaited_) {
-    awaited_ = false;
-    wakeup_.store(true, std::memory_order_release);
-  }
+  if (first_ != nullptr) [[unlikely]] reserve_locked();
   return 0;
 }
 
-bool ReceiveQueue::take(RecvWqe& out) {
+// Promises one buffer to the first in line.
+void ReceiveQueue::reserve_locked() {
+  ReceiveTicket& ticket = *first_;
+  first_ = ticket.next;
+  if (first_ == nullptr) last_ = nullptr;
+  ticket.next = nullptr;
+  ticket.state = ReceiveTicket::State::kReserved;
+  ++reserved_;
+  wakeup_.store(true, std::memory_order_release);
+  if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
+}
+
+bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
   std::lock_guard lock(lock_);
-  if (head_ == tail_) {
-    awaited_ = true;
+  if (ticket.state == ReceiveTicket::State::kReserved) [[unlikely]] {
+    ticket.state = ReceiveTicket::State::kNone;
+    --reserved_;
+  } else if (count_locked() == reserved_) {
+    if (ticket.state == ReceiveTicket::State::kWaiting) return false;
+    ticket.state = ReceiveTicket::State::kWaiting;
+    (last_ != nullptr ? last_->next : first_) = &ticket;
+    last_ = &ticket;
     return false;
   }
   const size_t index = head_ & mask_;
@@ -40,7 +55,15 @@ bool ReceiveQueue::take(RecvWqe& out) {
   out.sge_count = slots_[index].sge_count;
   std::copy_n(sges_.get() + index * max_sge_, out.sge_count, out.sges);
   ++head_;
+  check_limit_locked();
   return true;
+}
+
+void ReceiveQueue::check_limit_locked() {
+  if (limit_ == 0 || count_locked() >= limit_) [[likely]]
+    return;
+  limit_ = 0;
+  if (listener_ != nullptr) listener_->limit_reached();
 }
 
 bool ReceiveQueue::drain(uint64_t& wr_id) {
@@ -51,6 +74,22 @@ bool ReceiveQueue::drain(uint64_t& wr_id) {
   return true;
 }
 
+void ReceiveQueue::cancel(ReceiveTicket& ticket) {
+  std::lock_guard lock(lock_);
+  const ReceiveTicket::State state = ticket.state;
+  ticket.state = ReceiveTicket::State::kNone;
+  if (state == ReceiveTicket::State::kReserved) {
+    --reserved_;
+    if (first_ != nullptr) reserve_locked();
+  } else if (state == ReceiveTicket::State::kWaiting) {
+    ReceiveTicket* before = nullptr;
+    for (ReceiveTicket* at = first_; at != &ticket; at = at->next) before = at;
+    (before != nullptr ? before->next : first_) = ticket.next;
+    if (last_ == &ticket) last_ = before;
+    ticket.next = nullptr;
+  }
+}
+
 bool ReceiveQueue::claim_wakeup() {
   return wakeup_.load(std::memory_order_relaxed) && wakeup_.exchange(false);
 }
@@ -58,13 +97,57 @@ bool ReceiveQueue::claim_wakeup() {
 void ReceiveQueue::reset() {
   std::lock_guard lock(lock_);
   head_ = tail_;
-  awaited_ = false;
   wakeup_.store(false, std::memory_order_relaxed);
 }
 
 bool ReceiveQueue::empty() {
   std::lock_guard lock(lock_);
   return head_ == tail_;
+}
+
+// ---- Shared
+
+SharedReceiveQueue::SharedReceiveQueue(uint32_t depth, uint32_t max_sge,
+                                       ReceiveLimitListener* listener)
+    : ReceiveQueue(depth, max_sge) {
+  listener_ = listener;
+}
+
+int SharedReceiveQueue::arm_limit(uint32_t limit) {
+  std::lock_guard lock(lock_);
+  if (limit > depth_) return EINVAL;
+  limit_ = limit;
+  check_limit_locked();
+  return 0;
+}
+
+uint32_t SharedReceiveQueue::limit() {
+  std::lock_guard lock(lock_);
+  return limit_;
+}
+
+uint32_t SharedReceiveQueue::depth() {
+  std::lock_guard lock(lock_);
+  return depth_;
+}
+
+int SharedReceiveQueue::resize(uint32_t depth) {
+  const uint32_t count = std::bit_ceil(std::max(depth, 1u));
+  auto slots = std::make_unique<Slot[]>(count);
+  auto sges = std::make_unique<Sge[]>(static_cast<size_t>(count) * max_sge_);
+  std::lock_guard lock(lock_);
+  if (depth < count_locked() || depth < limit_) return EINVAL;
+  const uint32_t mask = count - 1;
+  for (uint32_t i = head_; i != tail_; ++i) {
+    slots[i & mask] = slots_[i & mask_];
+    std::copy_n(sges_.get() + static_cast<size_t>(i & mask_) * max_sge_, max_sge_,
+                sges.get() + static_cast<size_t>(i & mask) * max_sge_);
+  }
+  slots_.swap(slots);
+  sges_.swap(sges);
+  mask_ = mask;
+  depth_ = depth;
+  return 0;
 }
 
 }  // namespace uwarp

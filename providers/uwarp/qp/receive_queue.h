@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A queue of receive buffers: posted by the application, taken in order by the stream (or, shared,
 // by several streams). RFC 5040 5.3, 5041 4.3 (queue 0).
+//
+// Streams that find a shared queue empty wait in line. Each buffer that is posted then is reserved
+// for the first in line: a busy stream cannot take it away from one that has waited.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,42 +25,91 @@ struct RecvWqe {
   Sge sges[kMaxSge];
 };
 
+/// Who makes a held stream go on when a buffer has come for it.
+class ReceiveWaiter {
+ public:
+  virtual ~ReceiveWaiter() = default;
+  /// A buffer is reserved for this stream: somebody has to call QueuePair::resume_receive() soon.
+  /// Called by the thread that posted, with the queue's lock held: must not block nor call back,
+  /// only note the stream (for that thread to resume it after its post, or for another).
+  virtual void receive_posted() = 0;
+};
+
+/// A stream's place in line at a shared queue. Belongs to the stream, guarded by the queue's lock.
+struct ReceiveTicket {
+  enum class State : uint8_t { kNone, kWaiting, kReserved };
+  ReceiveWaiter* waiter = nullptr;
+  State state = State::kNone;
+  ReceiveTicket* next = nullptr;
+};
+
+/// Who hears of a shared queue's limit. Called with its lock held: must not block nor call back.
+class ReceiveLimitListener {
+ public:
+  virtual ~ReceiveLimitListener() = default;
+  /// Fewer buffers are left than the limit (IBV_EVENT_SRQ_LIMIT_REACHED); it is disarmed now.
+  virtual void limit_reached() = 0;
+};
+
 class ReceiveQueue {
  public:
   ReceiveQueue(uint32_t depth, uint32_t max_sge);
 
   /// EINVAL (too many SGEs, or a queue made for no receives), ENOMEM (full).
   int post(uint64_t wr_id, std::span<const Sge> sges);
-  /// Takes the oldest buffer. When there is none, remembers that somebody waits and returns false.
-  bool take(RecvWqe& out);
+  /// Takes the oldest buffer. When there is none for this stream, puts `ticket` in line (unless it
+  /// is there already) and returns false.
+  bool take(RecvWqe& out, ReceiveTicket& ticket);
   /// Takes the oldest buffer without waiting for one: for flushing.
   bool drain(uint64_t& wr_id);
+  /// Leaves the line; a reserved buffer goes to the next one. After this the waiter is not called.
+  void cancel(ReceiveTicket& ticket);
   /// True once after a post that came while somebody waited.
   bool claim_wakeup();
   void reset();
   bool empty();
 
- private:
-  const uint32_t depth_;
+ protected:
+  uint32_t count_locked() const { return tail_ - head_; }
+  void check_limit_locked();
+
   const uint32_t max_sge_;
-  uint32_t mask_;
   SpinLock lock_;
+  uint32_t depth_;
+  uint32_t mask_;
   uint32_t head_ = 0;
   uint32_t tail_ = 0;
-  bool awaited_ = false;             // take() found nothing
-  std::atomic<bool> wakeup_{false};  // ... and a buffer has come since
+  uint32_t limit_ = 0;  // 0: not armed
+  ReceiveLimitListener* listener_ = nullptr;
   struct Slot {
     uint64_t wr_id;
     uint32_t sge_count;
   };
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<Sge[]> sges_;
+
+ private:
+  void reserve_locked();
+
+  uint32_t reserved_ = 0;            // buffers that streams in line have been promised
+  ReceiveTicket* first_ = nullptr;   // in line, none promised
+  ReceiveTicket* last_ = nullptr;
+  std::atomic<bool> wakeup_{false};  // a buffer has come for somebody in line
 };
 
 /// A receive queue that several queue pairs take from.
 class SharedReceiveQueue : public ReceiveQueue {
  public:
-  using ReceiveQueue::ReceiveQueue;
+  SharedReceiveQueue(uint32_t depth, uint32_t max_sge, ReceiveLimitListener* listener = nullptr);
+
+  /// Asks for one event when fewer than `limit` buffers are left, at once if that is so already.
+  /// 0 disarms. EINVAL if it is more than the queue holds.
+  int arm_limit(uint32_t limit);
+  /// The limit as armed; 0 after its event.
+  uint32_t limit();
+  /// Changes how many buffers the queue holds. EINVAL if more are posted, or less than the limit.
+  int resize(uint32_t depth);
+  uint32_t depth();
 };
 
 }  // namespace uwarp

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "qp/terminate_status.h"
+#include "rdmap/responder_rules.h"
 
 namespace uwarp {
 namespace {
@@ -28,6 +29,10 @@ TerminateCode write_fault_code(RegionFault fault) {
 // Malformed above DDP is a request error, everything else that is not an access is fatal.
 QpEvent segment_event(TerminateCode code) {
   return layer(code) == 0 ? QpEvent::kRequestError : QpEvent::kFatal;
+}
+
+bool is_immediate(RdmapOpcode opcode) {
+  return opcode == RdmapOpcode::kImmediate || opcode == RdmapOpcode::kImmediateSolicited;
 }
 
 bool is_version_error(TerminateCode code) {
@@ -64,24 +69,30 @@ void place_last(std::byte* to, const std::byte* from, size_t size) {
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
                    StreamState& stream)
-    : config_(config), sends_(sends), receives_(receives), stream_(stream) {}
+    : config_(config), sends_(sends), receives_(receives), stream_(stream) {
+  ticket_.waiter = config.receive_waiter;
+}
+
+Receiver::~Receiver() { receives_.cancel(ticket_); }
 
 void Receiver::restart() {
   reset();
-  send_sequence_ = read_sequence_ = UntaggedSequence{};
+  send_sequence_ = request_sequence_ = atomic_sequence_ = UntaggedSequence{};
   closed_.store(false, std::memory_order_release);
 }
 
 void Receiver::reset() {
   close();
   held_.store(false, std::memory_order_release);
+  receives_.cancel(ticket_);
   kept_.reset();
   begin_ = end_ = 0;
   carry_size_ = 0;
   await_ = Await::kHeader;
-  region_ = nullptr;
+  place_ = RemotePlace{};
   write_open_ = taken_ = read_open_ = sink_revoked_ = read_revoked_ = false;
   payload_left_ = trailer_left_ = 0;
+  write_bytes_ = 0;
   direct_bytes_ = 0;
 }
 
@@ -212,14 +223,15 @@ Receiver::Step Receiver::take_header() {
   if (available() < kFpduLengthSize + header) return Step::kNeedMore;
   at += kFpduLengthSize;
   std::memcpy(header_, at, header);
-  // Extensions of RFC 7306 are off in this version.
-  if (const auto error = check_segment(at, RdmapFeatures{})) {
+  if (const auto error = check_segment(at, features())) {
     fail(*error, segment_event(*error), !is_version_error(*error));
     return Step::kNeedMore;
   }
   last_ = control.last();
   opcode_ = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
-  if (!control.tagged() && traits(opcode_).header_size > 0) return take_control(opcode_);
+  // Immediate Data is a message like a Send, with a buffer of its own.
+  if (!control.tagged() && traits(opcode_).queue != QueueNumber::kSend)
+    return take_control(opcode_);
   payload_left_ = static_cast<uint32_t>(ulpdu_length_ - header);
   if (control.tagged()) {
     const TaggedHeader tagged = TaggedHeader::decode(at);
@@ -239,6 +251,7 @@ void Receiver::note_first_fpdu() {
   if (stream_.first_fpdu.load(std::memory_order_relaxed)) return;
   stream_.first_fpdu.store(true, std::memory_order_release);
   outcome_ |= kRxFirstFpdu | kRxTransmitWanted;
+  if (stream_.establish_event.exchange(false)) stream_.raise(QpEvent::kCommEstablished);
 }
 
 // A message that is all header waits until its one FPDU is whole.
@@ -246,7 +259,9 @@ Receiver::Step Receiver::take_control(RdmapOpcode opcode) {
   const UntaggedHeader header = UntaggedHeader::decode(header_);
   const size_t size = ulpdu_length_ - UntaggedHeader::kWireSize;
   if (opcode != RdmapOpcode::kTerminate) {
-    if (const auto error = read_sequence_.check_msn(header)) {
+    const UntaggedSequence& sequence =
+        opcode == RdmapOpcode::kAtomicResponse ? atomic_sequence_ : request_sequence_;
+    if (const auto error = sequence.check_msn(header)) {
       fail(*error, QpEvent::kFatal, true);
       return Step::kNeedMore;
     }
@@ -259,22 +274,35 @@ Receiver::Step Receiver::take_control(RdmapOpcode opcode) {
   if (!error && (size > kTerminateHeaderMax || !last_))
     error = TerminateCode::kRdmapOperationUnspecified;
   if (error) {
-    fail(*error, segment_event(*error), true);
+    opcode == RdmapOpcode::kAtomicResponse ? fail_answer(*error, WcStatus::kBadRespErr)
+                                           : fail(*error, segment_event(*error), true);
     return Step::kNeedMore;
   }
   if (available() < fpdu_size(ulpdu_length_)) return Step::kNeedMore;
   note_first_fpdu();
-  if (opcode == RdmapOpcode::kTerminate) {
-    take_terminate(size);
-  } else {
-    take_read_request(bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize);
-  }
+  deliver_control(opcode, {bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize, size});
   begin_ += fpdu_size(ulpdu_length_);
   return Step::kAgain;
 }
 
+void Receiver::deliver_control(RdmapOpcode opcode, std::span<const std::byte> rdmap) {
+  switch (opcode) {
+    case RdmapOpcode::kReadRequest:
+      take_read_request(ReadRequestHeader::decode(rdmap.data()));
+      break;
+    case RdmapOpcode::kAtomicRequest:
+      take_atomic_request(AtomicRequestHeader::decode(rdmap.data()));
+      break;
+    case RdmapOpcode::kAtomicResponse:
+      take_atomic_response(AtomicResponseHeader::decode(rdmap.data()));
+      break;
+    default:
+      take_terminate(rdmap);
+  }
+}
+
 void Receiver::open_write(const TaggedHeader& header) {
-  region_ = nullptr;
+  place_ = RemotePlace{};
   // One Write goes to one buffer (RFC 5040 5.1).
   if (write_open_ && header.stag != write_stag_) {
     fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
@@ -283,6 +311,7 @@ void Receiver::open_write(const TaggedHeader& header) {
   const bool first = !write_open_;
   write_open_ = !last_;
   write_stag_ = header.stag;
+  write_bytes_ = (first ? 0 : write_bytes_) + payload_left_;
   payload_offset_ = 0;
   if (payload_left_ == 0) {
     const StreamConfig& config = stream_.config;
@@ -297,23 +326,14 @@ void Receiver::open_write(const TaggedHeader& header) {
     return;
   }
   RegionFault fault;
-  region_ = config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
-                                    *config_.domain, fault);
-  if (region_ != nullptr && !(stream_.remote_access.load() & kAccessRemoteWrite)) {
-    region_ = nullptr;
-    fault = RegionFault::kRights;
-  }
-  if (region_ == nullptr) {
-    fail(write_fault_code(fault), QpEvent::kAccessError, true);
-    return;
-  }
-  stag_ = header.stag;
-  to_ = header.to;
+  place_ = config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
+                                   stream_.peer(config_.domain), fault);
+  if (!place_) fail(write_fault_code(fault), QpEvent::kAccessError, true);
 }
 
 void Receiver::open_read_response(const TaggedHeader& header) {
-  OutboundRead* read = stream_.outbound.front();
-  if (read == nullptr) {
+  OutboundRequest* read = stream_.outbound.front();
+  if (read == nullptr || read->atomic) {
     fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
     return;
   }
@@ -321,22 +341,22 @@ void Receiver::open_read_response(const TaggedHeader& header) {
     read_placed_ = 0;
     read_revoked_ = false;
     read_sink_.clear();
-    if (read->request != OutboundRead::kNoRequest &&
+    if (read->request != OutboundRequest::kNoRequest &&
         !sends_.gather(read->request, *config_.regions, *config_.domain, kAccessLocalWrite,
                        read_sink_)) {
-      fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
+      fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
       return;
     }
     read_open_ = true;
   }
   const uint64_t end = read_placed_ + payload_left_;
-  if (payload_left_ > 0 && header.stag != read->sink) {
-    fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
+  if (payload_left_ > 0 && header.stag.value != read->token) {
+    fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
   } else if (end > read->length_bytes) {
-    fail_read(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
+    fail_answer(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
   } else if ((payload_left_ > 0 && header.to != read_placed_) ||
              (last_ && end != read->length_bytes)) {
-    fail_read(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
+    fail_answer(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
   }
   payload_offset_ = read_placed_;
 }
@@ -347,22 +367,36 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
     return Step::kNeedMore;
   }
   if (!send_sequence_.open()) {
-    if (!receives_.take(receive_)) {
+    if (!receives_.take(receive_, ticket_)) {
       held_.store(true, std::memory_order_release);
       outcome_ |= kRxHeld;
       return Step::kNeedMore;
     }
+    message_opcode_ = opcode;
     if (!take_receive()) return Step::kNeedMore;
     send_sequence_.begin();
+  } else if (opcode != message_opcode_) {
+    fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return Step::kNeedMore;
   }
   if (const auto error =
           UntaggedSequence::check_range(header.mo, payload_left_, sink_.length_bytes())) {
-    fail_receive(*error, QpEvent::kFatal, WcStatus::kLocLenErr);
+    fail_range(*error);
     return Step::kNeedMore;
   }
   payload_offset_ = header.mo;
-  if (traits(opcode).invalidates) invalidate_ = header.invalidate_stag.value;
+  invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
   return Step::kAgain;
+}
+
+// A message that does not fit its buffer. For Immediate Data that is not the buffer's fault: it has
+// exactly 8 octets (7306-6.3-g).
+void Receiver::fail_range(TerminateCode code) {
+  if (is_immediate(message_opcode_)) {
+    fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
+  } else {
+    fail_receive(code, QpEvent::kFatal, WcStatus::kLocLenErr);
+  }
 }
 
 // Resolves the buffer just taken. False: it names memory that it may not.
@@ -370,6 +404,11 @@ bool Receiver::take_receive() {
   taken_ = true;
   sink_revoked_ = false;
   sink_.clear();
+  if (is_immediate(message_opcode_)) {
+    // To the completion only: the memory of the receive is not touched (rule A23).
+    sink_.append(immediate_, sizeof immediate_);
+    return true;
+  }
   for (uint32_t i = 0; i < receive_.sge_count; ++i) {
     const Sge& sge = receive_.sges[i];
     if (sge.length_bytes == 0) continue;
@@ -385,31 +424,73 @@ bool Receiver::take_receive() {
   return true;
 }
 
-void Receiver::take_read_request(const std::byte* rdmap) {
+// A Read or atomic that the peer asks for; both share the depth that was negotiated.
+bool Receiver::admit_request() {
   if (stream_.inbound.full()) {
     fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
-    return;
+    return false;
   }
-  read_sequence_.skip();
-  InboundRead read;
-  read.header = ReadRequestHeader::decode(rdmap);
-  std::memcpy(read.ddp_header, header_, sizeof read.ddp_header);
-  if (read.header.size > 0 &&
-      config_.regions->remote(read.header.source_stag, read.header.source_to, read.header.size,
-                              kAccessRemoteRead, *config_.domain, read.fault) != nullptr &&
-      !(stream_.remote_access.load() & kAccessRemoteRead))
-    read.fault = RegionFault::kRights;
+  request_sequence_.skip();
+  return true;
+}
+
+void Receiver::queue_request(InboundRequest& request) {
+  std::memcpy(request.ddp_header, header_, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
-  if (read.fault != RegionFault::kNone) close();
-  stream_.inbound.push(read);
+  if (request.error) close();
+  stream_.inbound.push(request);
   outcome_ |= kRxTransmitWanted;
 }
 
-void Receiver::take_terminate(size_t size) {
-  const std::byte* at = bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize;
+void Receiver::take_read_request(const ReadRequestHeader& header) {
+  if (!admit_request()) return;
+  InboundRequest request;
+  request.header = header;
+  RemotePlace source;
+  request.error =
+      check_read_request(header, 0, *config_.regions, stream_.peer(config_.domain), source);
+  queue_request(request);
+}
+
+// Only checked here: it is executed when the answers before it have been made.
+void Receiver::take_atomic_request(const AtomicRequestHeader& header) {
+  if (!admit_request()) return;
+  InboundRequest request;
+  request.header = header;
+  RemotePlace cell;
+  request.error =
+      check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
+  queue_request(request);
+}
+
+// Matched by the order of the answers, then by the Request Identifier (rule A3).
+void Receiver::take_atomic_response(const AtomicResponseHeader& header) {
+  const OutboundRequest* request = stream_.outbound.front();
+  if (request == nullptr || !request->atomic) {
+    fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return;
+  }
+  if (header.request_id != request->token) {
+    fail_answer(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr);
+    return;
+  }
+  read_sink_.clear();
+  if (!sends_.gather(request->request, *config_.regions, *config_.domain, kAccessLocalWrite,
+                     read_sink_)) {
+    fail_result();
+    return;
+  }
+  atomic_sequence_.skip();
+  // The number in the requester's own byte order, as with InfiniBand.
+  const auto* value = reinterpret_cast<const std::byte*>(&header.original_value);
+  read_sink_.copy_in(0, value, sizeof header.original_value);
+  finish_answer();
+}
+
+void Receiver::take_terminate(std::span<const std::byte> rdmap) {
   StreamFailure failure;
   failure.by_peer = true;
-  if (const auto terminate = TerminateHeader::decode({at, size})) failure.terminate = *terminate;
+  if (const auto terminate = TerminateHeader::decode(rdmap)) failure.terminate = *terminate;
   failure.status = terminate_status(failure.terminate.code);
   stream_.fail(failure, QpEvent::kFatal);
   close();
@@ -418,10 +499,10 @@ void Receiver::take_terminate(size_t size) {
 
 // ---- Placing
 
-bool Receiver::placement_valid() {
+bool Receiver::placement_valid() const {
   switch (opcode_) {
     case RdmapOpcode::kWrite:
-      return region_->rkey.load(std::memory_order_acquire) == stag_.value;
+      return place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
     case RdmapOpcode::kReadResponse:
       return !read_revoked_;
     default:
@@ -429,21 +510,18 @@ bool Receiver::placement_valid() {
   }
 }
 
-std::byte* Receiver::tagged_target() const {
-  return region_->base + (to_ + payload_offset_ - region_->first);
-}
-
+// Not through a window: unbinding must not have to wait for a receive call.
 bool Receiver::direct_possible() const {
   return await_ == Await::kPayload && !stream_.config.crc && !closed() &&
-         payload_left_ >= kDirectBytes && end_ == begin_ &&
-         const_cast<Receiver*>(this)->placement_valid();
+         payload_left_ >= kDirectBytes && end_ == begin_ && !place_.through_window() &&
+         placement_valid();
 }
 
 size_t Receiver::direct_iovecs(iovec* out, size_t max) {
   uint64_t wanted = payload_left_ - kTailBytes;
   size_t count = 1;
   if (opcode_ == RdmapOpcode::kWrite) {
-    out[0] = {tagged_target(), static_cast<size_t>(wanted)};
+    out[0] = {write_target(), static_cast<size_t>(wanted)};
   } else {
     BufferList& list = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
     count = list.describe(payload_offset_, wanted, out, max);
@@ -462,33 +540,40 @@ Receiver::Step Receiver::take_payload() {
   if (size < payload_left_ && payload_left_ - size < kTailBytes)
     size = payload_left_ > kTailBytes ? payload_left_ - kTailBytes : 0;
   if (size == 0) return Step::kNeedMore;
-  if (!placement_valid()) {
-    if (opcode_ == RdmapOpcode::kWrite) {
-      fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
-    } else if (opcode_ == RdmapOpcode::kReadResponse) {
-      fail_read(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
-    } else {
-      fail_local_receive();
-    }
+  if (!place(bytes_ + begin_, size)) {
+    fail_placement();
     return Step::kNeedMore;
   }
-  place(bytes_ + begin_, size);
   begin_ += size;
   payload_done(size);
   return Step::kAgain;
 }
 
-void Receiver::place(const std::byte* from, uint32_t size) {
+// False if the memory may not be touched any more.
+bool Receiver::place(const std::byte* from, uint32_t size) {
   if (opcode_ == RdmapOpcode::kWrite) {
+    const PlaceGuard guard(place_, write_stag_);
+    if (!guard) return false;
     if (last_ && size == payload_left_) {
-      place_last(tagged_target(), from, size);
+      place_last(write_target(), from, size);
     } else {
-      std::memcpy(tagged_target(), from, size);
+      std::memcpy(write_target(), from, size);
     }
+    return true;
+  }
+  if (!placement_valid()) return false;
+  BufferList& sink = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
+  sink.copy_in(payload_offset_, from, size);
+  return true;
+}
+
+void Receiver::fail_placement() {
+  if (opcode_ == RdmapOpcode::kWrite) {
+    fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
   } else if (opcode_ == RdmapOpcode::kReadResponse) {
-    read_sink_.copy_in(payload_offset_, from, size);
+    fail_answer(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
   } else {
-    sink_.copy_in(payload_offset_, from, size);
+    fail_local_receive();
   }
 }
 
@@ -508,7 +593,7 @@ void Receiver::finish_segment() {
   if (opcode_ == RdmapOpcode::kWrite) return;
   if (opcode_ == RdmapOpcode::kReadResponse) {
     read_placed_ = payload_offset_;
-    if (last_) finish_read();
+    if (last_) finish_answer();
     return;
   }
   send_sequence_.placed(ulpdu_length_ - UntaggedHeader::kWireSize);
@@ -517,28 +602,55 @@ void Receiver::finish_segment() {
 
 void Receiver::finish_send() {
   if (const auto error = send_sequence_.finish(payload_offset_)) {
-    fail_receive(*error, QpEvent::kFatal, WcStatus::kLocLenErr);
+    fail_range(*error);
     return;
   }
+  WorkCompletion completion = receive_completion(WcStatus::kSuccess, 0);
+  bool solicited = traits(opcode_).solicited;
   if (traits(opcode_).invalidates) {
-    // Only a window bound to this queue pair may be invalidated from afar; there is none yet.
-    fail_receive(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError,
-                 WcStatus::kRemInvReqErr);
-    return;
+    const STag stag{invalidate_};
+    if (!config_.regions->invalidate_window(stag, stream_.peer(config_.domain))) {
+      fail_receive(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError,
+                   WcStatus::kRemInvReqErr);
+      return;
+    }
+    completion.wc_flags = kWcWithInvalidate;
+    completion.imm_or_invalidated = stag.value;
+  } else if (opcode_ == RdmapOpcode::kSendImmediate) {
+    solicited = RdmapControl::SolicitedBit::test(static_cast<uint8_t>(header_[1]));
+    completion.wc_flags = kWcWithImm;
+    completion.imm_or_invalidated = __builtin_bswap32(invalidate_);
+  } else if (is_immediate(opcode_)) {
+    if (payload_offset_ != kImmediateSize) {
+      fail_range(TerminateCode::kRdmapOperationUnspecified);
+      return;
+    }
+    describe_immediate(completion);
   }
-  complete_receive(WcStatus::kSuccess, 0);
+  write_bytes_ = 0;
+  push_receive(completion, solicited);
 }
 
-void Receiver::finish_read() {
+// Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs to
+// is not marked on the wire: it is the last one that nothing on queue 0 has followed (rule A25).
+void Receiver::describe_immediate(WorkCompletion& completion) const {
+  completion.opcode = WcOpcode::kRecvWriteWithImm;
+  completion.wc_flags = kWcWithImm;
+  std::memcpy(&completion.imm_or_invalidated,
+              immediate_ + (config_.immediate_in_last_half ? 4 : 0), 4);
+  completion.byte_len = write_open_ ? 0 : static_cast<uint32_t>(write_bytes_);
+}
+
+void Receiver::finish_answer() {
   const uint64_t request = stream_.outbound.front()->request;
   stream_.outbound.pop();
   read_open_ = false;
-  if (request != OutboundRead::kNoRequest)
+  if (request != OutboundRequest::kNoRequest)
     sends_.at(request).answered.store(true, std::memory_order_release);
   outcome_ |= kRxTransmitWanted;
 }
 
-void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
+WorkCompletion Receiver::receive_completion(WcStatus status, uint32_t vendor_err) const {
   WorkCompletion completion{};
   completion.wr_id = receive_.wr_id;
   completion.status = status;
@@ -546,9 +658,17 @@ void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
   completion.vendor_err = vendor_err;
   completion.byte_len = static_cast<uint32_t>(payload_offset_);
   completion.qp_num = config_.number.value;
+  return completion;
+}
+
+void Receiver::push_receive(const WorkCompletion& completion, bool solicited) {
   taken_ = false;
-  if (!config_.recv_cq->push(completion, traits(opcode_).solicited))
+  if (!config_.recv_cq->push(completion, solicited))
     fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
+}
+
+void Receiver::complete_receive(WcStatus status, uint32_t vendor_err) {
+  push_receive(receive_completion(status, vendor_err), true);
 }
 
 // ---- Failures
@@ -581,11 +701,23 @@ void Receiver::fail_local_receive() {
   complete_receive(WcStatus::kLocProtErr, failure.vendor_err());
 }
 
-void Receiver::fail_read(TerminateCode code, WcStatus status) {
+// The answer at hand is wrong, or does not fit what was asked.
+void Receiver::fail_answer(TerminateCode code, WcStatus status) {
   StreamFailure failure = describe(code, true);
-  if (const OutboundRead* read = stream_.outbound.front()) failure.request = read->request;
+  if (const OutboundRequest* open = stream_.outbound.front()) failure.request = open->request;
   failure.status = status;
   stream_.fail(failure, QpEvent::kRequestError);
+  close();
+  outcome_ |= kRxFailed;
+}
+
+// The place for an atomic's result is not (or no longer) what it must be. The peer did nothing
+// wrong, so no header is given and the completion tells (RFC 7306 8.1).
+void Receiver::fail_result() {
+  StreamFailure failure = describe(TerminateCode::kRdmapLocalCatastrophic, false);
+  failure.request = stream_.outbound.front()->request;
+  failure.status = WcStatus::kLocProtErr;
+  stream_.fail(failure, std::nullopt);
   close();
   outcome_ |= kRxFailed;
 }
@@ -593,6 +725,7 @@ void Receiver::fail_read(TerminateCode code, WcStatus status) {
 void Receiver::flush() {
   close();
   held_.store(false, std::memory_order_release);
+  receives_.cancel(ticket_);
   if (taken_) {
     payload_offset_ = 0;
     complete_receive(WcStatus::kWrFlushErr, 0);

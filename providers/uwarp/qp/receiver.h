@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The receive side of a stream: finds out where the next bytes belong, parses FPDUs, places payload
 // and completes messages. One thread at a time (QueuePair's receive lock). RFC 5044 4, 5041 5-7,
-// RFC 5040 5-7.
+// RFC 5040 5-7, RFC 7306 5-6.
 //
 // Between two calls all that is kept is a partial header (carry_), the position inside a payload,
 // and, only while a stream is held or a CRC is waiting for its FPDU, a staging buffer.
@@ -37,6 +37,7 @@ enum ReceiveOutcome : uint32_t {
 class Receiver {
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream);
+  ~Receiver();
 
   /// Begins a stream (StreamState::restart was called).
   void restart();
@@ -87,15 +88,25 @@ class Receiver {
   void open_read_response(const TaggedHeader& header);
   Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
   bool take_receive();
-  void take_read_request(const std::byte* rdmap);
-  void take_terminate(size_t size);
+  void fail_range(TerminateCode code);
+  RdmapFeatures features() const {
+    return {config_.extensions, config_.extensions,
+            stream_.peer_is_uwarp.load(std::memory_order_relaxed)};
+  }
+  void deliver_control(RdmapOpcode opcode, std::span<const std::byte> rdmap);
+  bool admit_request();
+  void queue_request(InboundRequest& request);
+  void take_read_request(const ReadRequestHeader& header);
+  void take_atomic_request(const AtomicRequestHeader& header);
+  void take_atomic_response(const AtomicResponseHeader& header);
+  void take_terminate(std::span<const std::byte> rdmap);
 
   // Placing.
   bool direct_possible() const;
   size_t direct_iovecs(iovec* out, size_t max);
-  void place(const std::byte* from, uint32_t size);
-  bool placement_valid();
-  std::byte* tagged_target() const;
+  bool place(const std::byte* from, uint32_t size);
+  bool placement_valid() const;
+  std::byte* write_target() const { return place_.address + payload_offset_; }
   void payload_done(uint32_t size) {
     payload_left_ -= size;
     payload_offset_ += size;
@@ -104,16 +115,21 @@ class Receiver {
   // Whole segments and messages.
   void finish_segment();
   void finish_send();
-  void finish_read();
+  void describe_immediate(WorkCompletion& completion) const;
+  void finish_answer();
   void note_first_fpdu();
 
   // Failures.
   void fail(TerminateCode code, QpEvent event, bool with_header);
   void fail_receive(TerminateCode code, QpEvent event, WcStatus status);
-  void fail_read(TerminateCode code, WcStatus status);
+  void fail_answer(TerminateCode code, WcStatus status);
+  void fail_result();
+  void fail_placement();
   void fail_local_receive();
   void close() { closed_.store(true, std::memory_order_release); }
   StreamFailure describe(TerminateCode code, bool with_header) const;
+  WorkCompletion receive_completion(WcStatus status, uint32_t vendor_err) const;
+  void push_receive(const WorkCompletion& completion, bool solicited);
   void complete_receive(WcStatus status, uint32_t vendor_err);
 
   const QpConfig& config_;
@@ -142,20 +158,23 @@ class Receiver {
   size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
   std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
   // Tagged placement.
-  const MemoryRegion* region_ = nullptr;
-  STag stag_;
-  TaggedOffset to_ = 0;
-  bool write_open_ = false;  // a Write has begun and not ended
+  RemotePlace place_;            // of the Write segment under way
+  bool write_open_ = false;      // a Write has begun and not ended
   STag write_stag_;
+  uint64_t write_bytes_ = 0;     // of the last Write since the last message of queue 0
   // Untagged placement (Send) and Read sinks.
   UntaggedSequence send_sequence_;
-  UntaggedSequence read_sequence_;  // queue 1, only its MSN
+  UntaggedSequence request_sequence_;  // queue 1, only its MSN
+  UntaggedSequence atomic_sequence_;   // queue 3, only its MSN
   bool taken_ = false;              // a receive buffer is in use
+  ReceiveTicket ticket_;            // while held for want of one
   RecvWqe receive_;
-  BufferList sink_;  // of the Send's buffer or of the Read
+  BufferList sink_;                 // of the Send's buffer
   bool sink_revoked_ = false;
-  uint32_t invalidate_ = 0;
-  bool read_open_ = false;  // sink_read_ is set up for the Read at the head
+  RdmapOpcode message_opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
+  uint32_t invalidate_ = 0;         // its Invalidate STag, or immediate of our own Send
+  std::byte immediate_[kImmediateSize];
+  bool read_open_ = false;          // read_sink_ is set up for the Read at the head
   uint64_t read_placed_ = 0;
   BufferList read_sink_;
   bool read_revoked_ = false;

@@ -12,17 +12,26 @@ namespace {
 
 bool inline_allowed(SendOpcode opcode) {
   return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
-         opcode == SendOpcode::kWrite;
+         opcode == SendOpcode::kSendWithImm || is_write(opcode);
 }
 
-// EOPNOTSUPP for what iWARP cannot say, EINVAL for what nobody can.
-int check_opcode(SendOpcode opcode) {
+// EOPNOTSUPP for what iWARP cannot say, or what is switched off.
+int check_opcode(SendOpcode opcode, bool extensions) {
   switch (opcode) {
     case SendOpcode::kSend:
     case SendOpcode::kSendWithInvalidate:
     case SendOpcode::kWrite:
     case SendOpcode::kRead:
+    case SendOpcode::kSendWithImm:  // if the peer is a uwarp, which the queue pair knows
+    case SendOpcode::kLocalInvalidate:
+    case SendOpcode::kBindWindow:
       return 0;
+    case SendOpcode::kWriteWithImm:
+    case SendOpcode::kCompareSwap:
+    case SendOpcode::kFetchAdd:
+    case SendOpcode::kMaskedCompareSwap:
+    case SendOpcode::kMaskedFetchAdd:
+      return extensions ? 0 : EOPNOTSUPP;
     default:
       return EOPNOTSUPP;
   }
@@ -44,8 +53,10 @@ WcOpcode completion_opcode(SendOpcode opcode) {
     case SendOpcode::kRead:
       return WcOpcode::kRead;
     case SendOpcode::kCompareSwap:
+    case SendOpcode::kMaskedCompareSwap:
       return WcOpcode::kCompareSwap;
     case SendOpcode::kFetchAdd:
+    case SendOpcode::kMaskedFetchAdd:
       return WcOpcode::kFetchAdd;
     case SendOpcode::kLocalInvalidate:
       return WcOpcode::kLocalInvalidate;
@@ -66,9 +77,10 @@ SendQueue::SendQueue(const Shape& shape) : shape_(shape) {
 }
 
 int SendQueue::check(const SendRequest& request) const {
-  if (int error = check_opcode(request.opcode)) return error;
+  if (int error = check_opcode(request.opcode, shape_.extensions)) return error;
   const bool inlined = request.flags & kSendInline;
   if (inlined && !inline_allowed(request.opcode)) return EINVAL;
+  if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
   // Inline data leaves no SGEs behind, so only its octets count against the queue's shape.
   if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
   const uint64_t total = total_length(request.sges);
@@ -79,6 +91,7 @@ int SendQueue::check(const SendRequest& request) const {
 int SendQueue::push_locked(const SendRequest& request) {
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (position - retired() >= shape_.depth) return ENOMEM;
+  if (request.opcode >= SendOpcode::kFirstInternal) [[unlikely]] keep_masks(position, request);
   SendWqe& wqe = at(position);
   wqe.wr_id = request.wr_id;
   wqe.remote_address = request.remote_address;
@@ -86,6 +99,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.swap = request.swap;
   wqe.rkey = request.rkey;
   wqe.imm_or_invalidate = request.imm_or_invalidate;
+  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]] wqe.keep_binding(request);
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
   wqe.end_position = SendWqe::kNotBuilt;
@@ -106,9 +120,14 @@ int SendQueue::push_locked(const SendRequest& request) {
     }
     wqe.sge_count = static_cast<uint16_t>(request.sges.size());
   }
-  wqe.length_bytes = total;
+  wqe.length_bytes = static_cast<uint32_t>(total);
   posted_.store(position + 1, std::memory_order_release);
   return 0;
+}
+
+void SendQueue::keep_masks(uint64_t position, const SendRequest& request) {
+  if (!masks_) masks_ = std::make_unique<AtomicMasks[]>(mask_ + 1);
+  masks_[position & mask_] = {request.compare_mask, request.add_or_swap_mask};
 }
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/limits.h"
 #include "base/spinlock.h"
 #include "ddp/buffer_list.h"
 #include "mr/region_table.h"
@@ -28,15 +29,34 @@ struct SendWqe {
   uint64_t remote_address = 0;
   uint64_t compare_add = 0;
   uint64_t swap = 0;
-  uint64_t length_bytes = 0;
   uint64_t end_position = kNotBuilt;  // stream position behind its last octet, once built
+  uint32_t length_bytes = 0;
   uint32_t rkey = 0;
   uint32_t imm_or_invalidate = 0;
   uint32_t msn = 0;  // of the untagged message, for a Terminate that names it
   uint16_t sge_count = 0;
   SendOpcode opcode = SendOpcode::kSend;
   uint8_t flags = 0;
-  std::atomic<bool> answered{false};  // Read: the response is complete
+  std::atomic<bool> answered{false};  // Read, atomic: the answer is complete
+
+  // A binding uses the fields that it has no other use for.
+  void keep_binding(const SendRequest& request) {
+    swap = request.bind_length_bytes;
+    compare_add = request.bind_access;
+    imm_or_invalidate = request.bind_lkey;
+  }
+  WindowBinding binding() const {
+    return {STag{rkey}, imm_or_invalidate, remote_address, swap,
+            static_cast<uint32_t>(compare_add)};
+  }
+};
+static_assert(sizeof(SendWqe) == 64);  // a cache line
+static_assert(kMaxMessageBytes <= UINT32_MAX);
+
+/// Masks of a masked atomic; kept beside the ring, because hardly anybody posts one.
+struct AtomicMasks {
+  uint64_t compare = ~uint64_t{0};
+  uint64_t add_or_swap = ~uint64_t{0};
 };
 
 class SendQueue {
@@ -46,6 +66,7 @@ class SendQueue {
     uint32_t max_sge = 1;
     uint32_t max_inline_bytes = 0;
     bool signal_all = false;
+    bool extensions = true;  // of RFC 7306
   };
   explicit SendQueue(const Shape& shape);
 
@@ -63,6 +84,8 @@ class SendQueue {
   bool drained() const { return retired() == posted(); }
 
   SendWqe& at(uint64_t position) { return ring_[position & mask_]; }
+  /// Only of a masked atomic.
+  const AtomicMasks& masks(uint64_t position) const { return masks_[position & mask_]; }
 
   // Transmit side.
   void start_one() { started_.store(started() + 1, std::memory_order_relaxed); }
@@ -82,6 +105,7 @@ class SendQueue {
   std::byte* inline_area(uint64_t position) {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
+  void keep_masks(uint64_t position, const SendRequest& request);
   Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
 
   const Shape shape_;
@@ -89,6 +113,7 @@ class SendQueue {
   std::unique_ptr<SendWqe[]> ring_;
   std::unique_ptr<Sge[]> sges_;
   std::unique_ptr<std::byte[]> inline_;
+  std::unique_ptr<AtomicMasks[]> masks_;  // made at the first masked atomic
   alignas(64) SpinLock post_lock_;
   std::atomic<uint64_t> posted_{0};
   alignas(64) std::atomic<uint64_t> started_{0};

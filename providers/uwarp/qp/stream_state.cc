@@ -5,6 +5,11 @@
 
 namespace uwarp {
 
+uint64_t StreamState::next_identity() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 void StreamState::restart(const StreamConfig& new_config) {
   config = new_config;
   outbound.reset(std::max<uint32_t>(kMaxRdAtom, new_config.ord) + 1);

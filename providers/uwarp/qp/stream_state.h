@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the two directions of one stream share: the Reads under way, what was negotiated, and the
-// one failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
+// What the two directions of one stream share: the Reads and atomics under way, what was negotiated, and the one
+// failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
 #pragma once
 
 #include <atomic>
@@ -63,19 +63,28 @@ class StreamState {
   }
 
   StreamConfig config;
-  OutboundReads outbound;
-  InboundReads inbound;
+  /// Whose access it is when the peer uses a key of ours.
+  RemoteAccessor peer(const ProtectionDomain* domain) const {
+    return {domain, identity, remote_access.load(std::memory_order_relaxed)};
+  }
+
+  OutboundRequests outbound;
+  InboundRequests inbound;
+  const uint64_t identity = next_identity();  // RemoteAccessor::stream
   std::atomic<uint16_t> ord{0};
-  std::atomic<bool> running{false};          // a stream is attached
-  std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
-  std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did
-  std::atomic<bool> answer_due{false};       // owe the magic's answer
-  std::atomic<bool> lost{false};             // peer gone without a word (silent FIN)
-  std::atomic<bool> paused{false};           // SQD: start no new request
-  std::atomic<bool> drain_event{false};      // ... and tell when the running ones are done
+  std::atomic<bool> running{false};        // a stream is attached
+  std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
+  std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
+  std::atomic<bool> answer_due{false};     // owe the magic's answer
+  std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
+  std::atomic<bool> lost{false};           // peer gone without a word (silent FIN)
+  std::atomic<bool> paused{false};         // SQD: start no new request
+  std::atomic<bool> drain_event{false};    // ... and tell when the running ones are done
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:
+  static uint64_t next_identity();
+
   QpEventListener* const listener_;
   SpinLock failure_lock_;
   std::atomic<bool> failed_{false};

@@ -3,7 +3,11 @@
 
 #include <sys/random.h>
 
+#include <cstring>
+
 #include "ddp/segment.h"
+#include "rdmap/atomic_operation.h"
+#include "rdmap/responder_rules.h"
 
 namespace uwarp {
 namespace {
@@ -12,31 +16,19 @@ RdmapOpcode wire_opcode(const SendWqe& wqe) {
   const bool solicited = wqe.flags & kSendSolicited;
   switch (wqe.opcode) {
     case SendOpcode::kWrite:
+    case SendOpcode::kWriteWithImm:
       return RdmapOpcode::kWrite;
     case SendOpcode::kSendWithInvalidate:
       return solicited ? RdmapOpcode::kSendSolicitedInvalidate : RdmapOpcode::kSendInvalidate;
+    case SendOpcode::kSendWithImm:
+      return RdmapOpcode::kSendImmediate;
     default:
       return solicited ? RdmapOpcode::kSendSolicited : RdmapOpcode::kSend;
   }
 }
 
-bool awaits_answer(const SendWqe& wqe) { return wqe.opcode == SendOpcode::kRead; }
-
-// RFC 5040 7.2: faults of a Read Request's source, as layer 0 reports them.
-TerminateCode read_fault_code(RegionFault fault) {
-  switch (fault) {
-    case RegionFault::kBounds:
-      return TerminateCode::kRdmapBounds;
-    case RegionFault::kWrap:
-      return TerminateCode::kRdmapToWrap;
-    case RegionFault::kRights:
-      return TerminateCode::kRdmapAccess;
-    case RegionFault::kWrongDomain:
-      return TerminateCode::kRdmapSTagNotOfStream;
-    default:
-      return TerminateCode::kRdmapInvalidSTag;
-  }
-}
+// Remote protection errors name memory that the peer may not touch.
+bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
 
 }  // namespace
 
@@ -49,10 +41,11 @@ Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& 
 void Transmitter::restart() {
   batch_.configure(stream_.config.crc);
   message_ = Message::kNone;
-  response_turn_ = revoked_ = opened_ = closed_ = flushed_ = false;
+  response_turn_ = immediate_due_ = revoked_ = opened_ = closed_ = flushed_ = false;
   chase_due_ = stream_.config.chase_first_fpdu;
   built_position_ = sent_position_ = 0;
-  send_msn_ = read_msn_ = Msn{};
+  send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
+  request_id_ = 0;
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
   idle_.store(false, std::memory_order_release);
@@ -139,11 +132,9 @@ bool Transmitter::emit_opening() {
     append_empty_write(config.rtr_stag, config.rtr_offset);
   } else if (config.rtr == StreamConfig::Rtr::kRead) {
     const STag token = draw_token();
-    OutboundRead read;
-    read.sink = token;
-    read.msn = read_msn_;
-    stream_.outbound.push(read);
-    append_read_request(ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
+    stream_.outbound.push(OutboundRequest{.token = token.value, .msn = request_msn_});
+    append_request(RdmapOpcode::kReadRequest,
+                   ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
   }
   return true;
 }
@@ -178,7 +169,9 @@ bool Transmitter::request_ready() {
   }
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
-  if (!awaits_answer(wqe)) return true;
+  // A change of keys takes effect after all that was posted before (verbs-level rule).
+  if (is_local(wqe.opcode)) [[unlikely]] return queue_.retired() == queue_.started();
+  if (!awaits_answer(wqe.opcode)) return true;
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
     fail_request(queue_.started(), WcStatus::kLocQpOpErr);
@@ -190,15 +183,27 @@ bool Transmitter::request_ready() {
 bool Transmitter::begin_request() {
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
-  const uint32_t needed = awaits_answer(wqe) ? uint32_t{kAccessLocalWrite} : 0;
+  const uint32_t needed = awaits_answer(wqe.opcode) ? uint32_t{kAccessLocalWrite} : 0;
   if (!queue_.gather(position, *config_.regions, *config_.domain, needed, payload_)) {
     fail_request(position, WcStatus::kLocProtErr);
     return false;
   }
+  if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t)) {
+    fail_request(position, WcStatus::kLocLenErr);
+    return false;
+  }
   queue_.start_one();
-  if (wqe.opcode == SendOpcode::kRead) return begin_read(wqe, position);
+  if (is_local(wqe.opcode)) [[unlikely]] {
+    change_window(wqe, position);
+    return false;
+  }
+  if (awaits_answer(wqe.opcode)) {
+    wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
+    wqe.end_position = built_position_;
+    return false;
+  }
   if (wqe.opcode != SendOpcode::kWrite) {
-    wqe.msn = send_msn_.value;
+    wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
     send_msn_ = send_msn_.next();
   }
   message_ = Message::kRequest;
@@ -207,36 +212,129 @@ bool Transmitter::begin_request() {
   return true;
 }
 
-// A Read Request is one FPDU: emitted at once. RFC 5040 5.2.1.
-bool Transmitter::begin_read(SendWqe& wqe, uint64_t position) {
-  OutboundRead read;
-  read.request = position;
-  read.sink = draw_token();
-  read.length_bytes = static_cast<uint32_t>(wqe.length_bytes);
-  read.msn = read_msn_;
-  stream_.outbound.push(read);
-  append_read_request(ReadRequestHeader{.sink_stag = read.sink,
-                                        .size = read.length_bytes,
-                                        .source_stag = STag{wqe.rkey},
-                                        .source_to = wqe.remote_address});
-  wqe.end_position = built_position_;
-  return false;
+// Requests are one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
+void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
+  const STag token = draw_token();
+  stream_.outbound.push(OutboundRequest{.request = position,
+                                        .token = token.value,
+                                        .length_bytes = wqe.length_bytes,
+                                        .msn = request_msn_});
+  append_request(RdmapOpcode::kReadRequest, ReadRequestHeader{.sink_stag = token,
+                                                              .size = wqe.length_bytes,
+                                                              .source_stag = STag{wqe.rkey},
+                                                              .source_to = wqe.remote_address});
+}
+
+void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
+  AtomicRequestHeader header{.request_id = request_id_++,
+                             .remote_stag = STag{wqe.rkey},
+                             .remote_to = wqe.remote_address};
+  const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
+  if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
+    header.add_or_swap = wqe.compare_add;
+    if (masked) header.add_or_swap_mask = queue_.masks(position).add_or_swap;
+  } else {
+    const AtomicMasks masks = masked ? queue_.masks(position) : AtomicMasks{};
+    header.opcode = AtomicOpcode::kCmpSwap;
+    header.add_or_swap = wqe.swap;
+    header.add_or_swap_mask = masks.add_or_swap;
+    header.compare = wqe.compare_add;
+    header.compare_mask = masks.compare;
+  }
+  stream_.outbound.push(OutboundRequest{.request = position,
+                                        .token = header.request_id,
+                                        .length_bytes = wqe.length_bytes,
+                                        .msn = request_msn_,
+                                        .atomic = true});
+  append_request(RdmapOpcode::kAtomicRequest, header);
+}
+
+// BIND_MW and LOCAL_INV. All earlier requests have completed, and whatever peers do through the
+// window is over when the table returns.
+void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
+  const RemoteAccessor self{config_.domain, stream_.identity, 0};
+  bool done;
+  if (wqe.opcode == SendOpcode::kBindWindow) {
+    bound_windows_ = true;
+    done = config_.regions->bind(wqe.binding(), self);
+  } else {
+    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
+  }
+  if (!done) {
+    fail_request(position, WcStatus::kMwBindErr);
+    return;
+  }
+  wqe.end_position = sent_position_;
+  retire();
 }
 
 bool Transmitter::begin_response() {
+  const InboundRequest& request = *stream_.inbound.front();
   offset_ = 0;
-  if (const RegionFault fault = stream_.inbound.front()->fault; fault != RegionFault::kNone) {
-    fail_response(fault);
+  if (request.error) {
+    fail_response(*request.error);
+    return false;
+  }
+  if (request.atomic() != nullptr) {
+    emit_atomic_response(request);
     return false;
   }
   message_ = Message::kResponse;
-  message_bytes_ = stream_.inbound.front()->header.size;
+  message_bytes_ = request.read()->size;
+  return true;
+}
+
+// Executed when it is its turn among the answers owed, so in the order of the requests; begin_next()
+// is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
+void Transmitter::emit_atomic_response(const InboundRequest& request) {
+  const AtomicRequestHeader header = *request.atomic();
+  AtomicResponseHeader response{.request_id = header.request_id};
+  RemotePlace cell;
+  auto error =
+      check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
+  if (!error) {
+    const PlaceGuard guard(cell, header.remote_stag);
+    if (guard) {
+      response.original_value = execute_atomic(cell.address, header);
+    } else {
+      error = TerminateCode::kRdmapInvalidSTag;
+    }
+  }
+  if (error) {
+    fail_response(*error);
+    return;
+  }
+  stream_.inbound.pop();
+  append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
+}
+
+// Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
+// RFC 7306 6.
+bool Transmitter::append_immediate(SendWqe& wqe) {
+  UntaggedHeader header;
+  const bool solicited = wqe.flags & kSendSolicited;
+  header.rsvd_ulp = make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited
+                                                 : RdmapOpcode::kImmediate);
+  header.msn = Msn{wqe.msn};
+  constexpr size_t kSize = UntaggedHeader::kWireSize + kImmediateSize;
+  std::byte* at = batch_.begin_fpdu(kSize, 0);
+  if (at == nullptr) return false;
+  header.encode(at);
+  std::byte* value = at + UntaggedHeader::kWireSize;
+  std::memset(value, 0, kImmediateSize);
+  std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
+  batch_.end_fpdu(nullptr, 0);
+  built_position_ += fpdu_size(kSize);
+  wqe.end_position = built_position_;
+  immediate_due_ = false;
+  close_message();
   return true;
 }
 
 bool Transmitter::append_segment() {
   const bool request = message_ == Message::kRequest;
-  const bool untagged = request && queue_.at(queue_.started() - 1).opcode != SendOpcode::kWrite;
+  if (immediate_due_) [[unlikely]] return append_immediate(queue_.at(queue_.started() - 1));
+  const bool untagged = request && !is_write(queue_.at(queue_.started() - 1).opcode);
   const size_t header = untagged ? UntaggedHeader::kWireSize : TaggedHeader::kWireSize;
   const uint64_t left = message_bytes_ - offset_;
   const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header);
@@ -254,21 +352,26 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
   }
   const RdmapOpcode opcode = wire_opcode(wqe);
   bool fits;
-  if (wqe.opcode == SendOpcode::kWrite) {
-    fits =
-        append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last, offset_);
+  if (is_write(wqe.opcode)) {
+    fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
   } else {
     UntaggedHeader header;
     header.control = DdpControl::make(false, last);
     if (wqe.opcode == SendOpcode::kSendWithInvalidate)
       header.invalidate_stag = STag{wqe.imm_or_invalidate};
+    if (wqe.opcode == SendOpcode::kSendWithImm)  // network order as it is
+      header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};
     header.msn = Msn{wqe.msn};
     header.mo = static_cast<uint32_t>(offset_);
+    if (opcode == RdmapOpcode::kSendImmediate)
+      header.rsvd_ulp = RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
     fits = append_untagged(opcode, header, payload);
   }
   if (!fits) return false;
   offset_ += payload;
-  if (last) {
+  if (last && wqe.opcode == SendOpcode::kWriteWithImm) {
+    immediate_due_ = true;
+  } else if (last) {
     wqe.end_position = built_position_;
     close_message();
   }
@@ -278,29 +381,23 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
 // The source is checked again for each segment: it may be deregistered while the answer is on its
 // way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
 bool Transmitter::append_response_segment(uint32_t payload, bool last) {
-  InboundRead& read = *stream_.inbound.front();
-  if (message_bytes_ > 0) {
-    RegionFault fault;
-    const uint64_t left = message_bytes_ - offset_;
-    const MemoryRegion* region =
-        config_.regions->remote(read.header.source_stag, read.header.source_to + offset_, left,
-                                kAccessRemoteRead, *config_.domain, fault);
-    if (region != nullptr && !(stream_.remote_access.load() & kAccessRemoteRead)) {
-      region = nullptr;
-      fault = RegionFault::kRights;
-    }
-    if (region == nullptr) {
-      fail_response(fault);
-      return true;
-    }
-    RegionFault ignored;
-    payload_.clear();
-    payload_.append(region->range(read.header.source_to + offset_, payload, ignored), payload);
+  const ReadRequestHeader& request = *stream_.inbound.front()->read();
+  RemotePlace source;
+  if (const auto error = check_read_request(request, offset_, *config_.regions,
+                                            stream_.peer(config_.domain), source)) {
+    fail_response(*error);
+    return true;
   }
-  // The list holds just this segment, so its payload starts at 0 there.
-  if (!append_tagged(RdmapOpcode::kReadResponse, read.header.sink_stag,
-                     read.header.sink_to + offset_, payload, last, 0))
+  payload_.clear();
+  payload_.append(source.address, payload);
+  if (!begin_tagged(RdmapOpcode::kReadResponse, request.sink_stag, request.sink_to + offset_,
+                    payload, last))
     return false;
+  if (!end_response_segment(source, request.source_stag, payload)) {
+    fail_response(TerminateCode::kRdmapInvalidSTag);
+    return true;
+  }
+  built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
   offset_ += payload;
   if (last) {
     // Freed before the octets go out: the peer may ask again as soon as it has the last one.
@@ -310,13 +407,26 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
   return true;
 }
 
+// What a window shows is copied while the binding holds: unbinding then waits for no send call.
+bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uint32_t payload) {
+  if (!source.through_window()) [[likely]] {
+    batch_.end_fpdu(&payload_, 0);
+    return true;
+  }
+  const PlaceGuard guard(source, stag);
+  if (!guard) return false;  // the FPDU that was begun is dropped
+  batch_.end_fpdu(&payload_, 0);
+  batch_.detach(source.address, payload);
+  return true;
+}
+
 void Transmitter::close_message() {
   message_ = Message::kNone;
   revoked_ = false;
 }
 
-bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
-                                bool last, uint64_t list_offset) {
+bool Transmitter::begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
+                               bool last) {
   std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, payload);
   if (at == nullptr) return false;
   TaggedHeader{.control = DdpControl::make(true, last),
@@ -324,7 +434,13 @@ bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, 
                .stag = stag,
                .to = to}
       .encode(at);
-  batch_.end_fpdu(&payload_, list_offset);
+  return true;
+}
+
+bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
+                                bool last) {
+  if (!begin_tagged(opcode, stag, to, payload, last)) return false;
+  batch_.end_fpdu(&payload_, offset_);
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
   return true;
 }
@@ -334,25 +450,32 @@ bool Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& head
   std::byte* at = batch_.begin_fpdu(UntaggedHeader::kWireSize, payload);
   if (at == nullptr) return false;
   UntaggedHeader filled = header;
-  filled.rsvd_ulp = make_rdmap_control(opcode);
+  filled.rsvd_ulp |= make_rdmap_control(opcode);
   filled.encode(at);
   batch_.end_fpdu(&payload_, offset_);
   built_position_ += fpdu_size(UntaggedHeader::kWireSize + payload);
   return true;
 }
 
-void Transmitter::append_read_request(const ReadRequestHeader& request) {
-  constexpr size_t kSize = UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize;
-  UntaggedHeader header;
-  header.rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadRequest);
-  header.qn = QueueNumber::kReadRequest;
-  header.msn = read_msn_;
-  read_msn_ = read_msn_.next();
-  std::byte* at = batch_.begin_fpdu(kSize, 0);  // has_room() was checked
-  header.encode(at);
-  request.encode(at + UntaggedHeader::kWireSize);
+// A message that is all header: one FPDU, for which has_room() was checked.
+template <typename Header>
+void Transmitter::append_control(RdmapOpcode opcode, Msn& msn, const Header& header) {
+  constexpr size_t kSize = UntaggedHeader::kWireSize + Header::kWireSize;
+  UntaggedHeader untagged;
+  untagged.rsvd_ulp = make_rdmap_control(opcode);
+  untagged.qn = traits(opcode).queue;
+  untagged.msn = msn;
+  msn = msn.next();
+  std::byte* at = batch_.begin_fpdu(kSize, 0);
+  untagged.encode(at);
+  header.encode(at + UntaggedHeader::kWireSize);
   batch_.end_fpdu(nullptr, 0);
   built_position_ += fpdu_size(kSize);
+}
+
+template <typename Header>
+void Transmitter::append_request(RdmapOpcode opcode, const Header& header) {
+  append_control(opcode, request_msn_, header);
 }
 
 void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
@@ -371,7 +494,7 @@ void Transmitter::retire() {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position > sent_position_) break;
-    if (awaits_answer(wqe) && !wqe.answered.load(std::memory_order_acquire)) break;
+    if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
   look_for_drain();
@@ -407,19 +530,27 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
   stream_.fail(failure, std::nullopt);
 }
 
-void Transmitter::fail_response(RegionFault fault) {
-  const InboundRead& read = *stream_.inbound.front();
-  StreamFailure failure = StreamFailure::terminated_by_us(read_fault_code(fault));
-  constexpr size_t kSegment = UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize;
-  failure.terminate.copy_ddp_header(read.ddp_header, kSegment);
-  ReadRequestHeader rest = read.header;
-  rest.sink_to += offset_;
-  rest.source_to += offset_;
-  rest.size -= static_cast<uint32_t>(offset_);
-  std::byte encoded[ReadRequestHeader::kWireSize];
-  rest.encode(encoded);
-  failure.terminate.copy_read_request(encoded);
-  stream_.fail(failure, QpEvent::kAccessError);
+// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only the
+// DDP header is given (RFC 7306 8.1).
+void Transmitter::fail_response(TerminateCode code) {
+  const InboundRequest& request = *stream_.inbound.front();
+  StreamFailure failure = StreamFailure::terminated_by_us(code);
+  if (const ReadRequestHeader* read = request.read()) {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize);
+    ReadRequestHeader rest = *read;
+    rest.sink_to += offset_;
+    rest.source_to += offset_;
+    rest.size -= static_cast<uint32_t>(offset_);
+    std::byte encoded[ReadRequestHeader::kWireSize];
+    rest.encode(encoded);
+    failure.terminate.copy_read_request(encoded);
+  } else {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + AtomicRequestHeader::kWireSize);
+  }
+  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError
+                                                  : QpEvent::kRequestError);
   message_ = Message::kNone;
 }
 
@@ -432,6 +563,7 @@ void Transmitter::fault() {
   batch_.configure(stream_.config.crc);
   closed_ = true;
   message_ = Message::kNone;
+  immediate_due_ = false;
 }
 
 // Which send request a failure names. Its header is peer input when the peer sent it.
@@ -445,16 +577,16 @@ uint64_t Transmitter::failed_request() const {
   if (tagged && control.opcode() != RdmapOpcode::kWrite) return StreamFailure::kNoRequest;
   const UntaggedHeader untagged = tagged ? UntaggedHeader{} : UntaggedHeader::decode(header);
   if (!tagged && untagged.qn == QueueNumber::kReadRequest) {
-    const OutboundRead* read = stream_.outbound.find(
-        [&](const OutboundRead& candidate) { return candidate.msn == untagged.msn; });
-    return read != nullptr ? read->request : StreamFailure::kNoRequest;
+    const OutboundRequest* open = stream_.outbound.find(
+        [&](const OutboundRequest& candidate) { return candidate.msn == untagged.msn; });
+    return open != nullptr ? open->request : StreamFailure::kNoRequest;
   }
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
-    if (awaits_answer(wqe)) continue;
-    const bool write = wqe.opcode == SendOpcode::kWrite;
+    if (awaits_answer(wqe.opcode)) continue;
+    const bool write = is_write(wqe.opcode);
     if (tagged && write && wqe.rkey == TaggedHeader::decode(header).stag.value) return i;
-    if (!tagged && !write && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)
+    if (!tagged && wqe.opcode != SendOpcode::kWrite && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)
       return i;
   }
   return StreamFailure::kNoRequest;
@@ -470,6 +602,7 @@ void Transmitter::flush() {
     batch_.cut();
   }
   message_ = Message::kNone;
+  immediate_due_ = false;
   flushed_ = true;
   const uint64_t own = failed_request();
   const StreamFailure& failure = stream_.failure();
@@ -496,6 +629,7 @@ void Transmitter::reset() {
   queue_.reset();
   batch_.configure(false);
   message_ = Message::kNone;
+  immediate_due_ = false;
   closed_ = true;
   idle_.store(true, std::memory_order_release);
   finished_.store(false, std::memory_order_release);

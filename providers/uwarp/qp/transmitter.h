@@ -36,6 +36,8 @@ class Transmitter {
   /// Failed, and the Terminate (if one was due) has been handed over.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
+  bool bound_windows() const { return bound_windows_; }
+
   /// Completes all requests: those done with success, the failure's with its status, the rest
   /// flushed. Pending bytes of half-sent FPDUs move into memory of our own.
   void flush();
@@ -60,21 +62,29 @@ class Transmitter {
   bool emit_terminate();
   bool request_ready();
   bool begin_request();
-  bool begin_read(SendWqe& wqe, uint64_t position);
+  void emit_read(const SendWqe& wqe, uint64_t position);
+  void emit_atomic(const SendWqe& wqe, uint64_t position);
   bool begin_response();
+  void emit_atomic_response(const InboundRequest& request);
   bool append_segment();
+  bool append_immediate(SendWqe& wqe);
+  void change_window(SendWqe& wqe, uint64_t position);
   bool append_request_segment(uint32_t payload, bool last);
   bool append_response_segment(uint32_t payload, bool last);
+  bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
   void close_message();
-  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last,
-                     uint64_t list_offset);
+  bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
+  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
   bool append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
-  void append_read_request(const ReadRequestHeader& header);
+  template <typename Header>
+  void append_control(RdmapOpcode opcode, Msn& msn, const Header& header);
+  template <typename Header>
+  void append_request(RdmapOpcode opcode, const Header& header);
   void append_empty_write(STag stag, TaggedOffset offset);
   void retire();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void fail_request(uint64_t position, WcStatus status);
-  void fail_response(RegionFault fault);
+  void fail_response(TerminateCode code);
   uint64_t failed_request() const;
   void note_progress();
   STag draw_token();
@@ -87,6 +97,8 @@ class Transmitter {
   Message message_ = Message::kNone;
   bool response_turn_ = false;  // fairness: answers and requests alternate
   bool revoked_ = false;        // memory of the open message was deregistered
+  bool immediate_due_ = false;  // the open message is a Write that is out but for its Immediate
+  bool bound_windows_ = false;  // some window may be bound to this queue pair
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
@@ -97,7 +109,9 @@ class Transmitter {
   uint64_t built_position_ = 0;  // stream octets built and sent
   uint64_t sent_position_ = 0;
   Msn send_msn_;
-  Msn read_msn_;
+  Msn request_msn_;  // queue 1: Reads and atomics
+  Msn atomic_response_msn_;
+  uint32_t request_id_ = 0;  // of the next atomic
   uint64_t token_state_;
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

@@ -16,7 +16,8 @@ struct Sge {
   uint32_t lkey;
 };
 
-/// Values of ibv_wr_opcode.
+/// Values of ibv_wr_opcode; from kFirstInternal on our own, which no application can post by the
+/// standard calls.
 enum class SendOpcode : uint8_t {
   kWrite = 0,
   kWriteWithImm = 1,
@@ -28,7 +29,26 @@ enum class SendOpcode : uint8_t {
   kLocalInvalidate = 7,
   kBindWindow = 8,
   kSendWithInvalidate = 9,
+  kFirstInternal = 64,
+  kMaskedCompareSwap = kFirstInternal,
+  kMaskedFetchAdd = 65,
 };
+
+constexpr bool is_atomic(SendOpcode opcode) {
+  return opcode == SendOpcode::kCompareSwap || opcode == SendOpcode::kFetchAdd ||
+         opcode >= SendOpcode::kFirstInternal;
+}
+constexpr bool is_write(SendOpcode opcode) {
+  return opcode == SendOpcode::kWrite || opcode == SendOpcode::kWriteWithImm;
+}
+/// Requests that put nothing on the wire.
+constexpr bool is_local(SendOpcode opcode) {
+  return opcode == SendOpcode::kLocalInvalidate || opcode == SendOpcode::kBindWindow;
+}
+/// Requests that complete by an answer of the peer and count against ORD.
+constexpr bool awaits_answer(SendOpcode opcode) {
+  return opcode == SendOpcode::kRead || is_atomic(opcode);
+}
 
 /// Values of ibv_send_flags.
 enum SendFlag : uint8_t {
@@ -39,6 +59,10 @@ enum SendFlag : uint8_t {
 };
 
 /// One send work request. The spans are read during the call only.
+///
+/// kBindWindow: rkey is the key to be valid afterwards (its upper 24 bits name the window),
+/// bind_lkey names the region, remote_address and bind_length_bytes the part of it to show (in the
+/// region's own numbering), bind_access the rights (Access). kLocalInvalidate: imm_or_invalidate.
 struct SendRequest {
   uint64_t wr_id = 0;
   SendOpcode opcode = SendOpcode::kSend;
@@ -47,8 +71,13 @@ struct SendRequest {
   uint64_t remote_address = 0;     // Write, Read, atomics
   uint32_t rkey = 0;               // Write, Read, atomics
   uint32_t imm_or_invalidate = 0;  // imm_data as given (network order), or the rkey to invalidate
-  uint64_t compare_add = 0;
+  uint64_t compare_add = 0;        // FetchAdd: what to add. CmpSwap: what to compare with
   uint64_t swap = 0;
+  uint64_t compare_mask = 0;       // kMaskedCompareSwap: bits that are compared
+  uint64_t add_or_swap_mask = 0;   // ... bits that are swapped; kMaskedFetchAdd: top bits of fields
+  uint64_t bind_length_bytes = 0;
+  uint32_t bind_lkey = 0;
+  uint32_t bind_access = 0;
 };
 
 /// Values of ibv_wc_status.

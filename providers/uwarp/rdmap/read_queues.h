@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Reads under way: those we asked for (bounded by ORD) and those we owe an answer (bounded by IRD).
-// Each is a ring between the two directions of one stream. RFC 5040 5.2, RFC 6581 9.1.
+// Reads and atomics under way: those we asked for (bounded by ORD) and those we owe an answer
+// (bounded by IRD; one depth covers both kinds, rule A2). Each is a ring between the two directions
+// of one stream. RFC 5040 5.2, RFC 7306 5.2, RFC 6581 9.1.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <variant>
 
 #include "base/ids.h"
-#include "mr/region_table.h"
 #include "wire/rdmap_headers.h"
 
 namespace uwarp {
@@ -66,26 +68,33 @@ class SpscRing {
   std::atomic<uint32_t> tail_{0};
 };
 
-/// A Read that we requested. Pushed when its request is built, popped when the response is complete.
-struct OutboundRead {
+/// A Read or atomic that we requested. Pushed when its request is built, popped when the answer is
+/// complete.
+struct OutboundRequest {
   /// Send queue position of the request; kNoRequest for an RTR Read, which nobody is told of.
   static constexpr uint64_t kNoRequest = ~uint64_t{0};
   uint64_t request = kNoRequest;
-  STag sink;  // token that only this response may carry (it is in no STag table)
+  /// What only its answer may carry: the SinkSTag token of a Read (it is in no STag table), the
+  /// Request Identifier of an atomic.
+  uint32_t token = 0;
   uint32_t length_bytes = 0;
   Msn msn;
+  bool atomic = false;
 };
 
-/// A Read that the peer requested. Pushed on arrival, popped when the last segment of the response
-/// is built; `header` moves on with what has been sent, as a Terminate has to report it.
-struct InboundRead {
-  ReadRequestHeader header;
+/// A Read or atomic that the peer requested. Pushed on arrival, popped when the last segment of the
+/// answer is built.
+struct InboundRequest {
+  std::variant<ReadRequestHeader, AtomicRequestHeader> header;
   /// Found on arrival. The answers owed before it still go out, then the Terminate.
-  RegionFault fault = RegionFault::kNone;
+  std::optional<TerminateCode> error;
   std::byte ddp_header[UntaggedHeader::kWireSize];
+
+  const ReadRequestHeader* read() const { return std::get_if<ReadRequestHeader>(&header); }
+  const AtomicRequestHeader* atomic() const { return std::get_if<AtomicRequestHeader>(&header); }
 };
 
-using OutboundReads = SpscRing<OutboundRead>;
-using InboundReads = SpscRing<InboundRead>;
+using OutboundRequests = SpscRing<OutboundRequest>;
+using InboundRequests = SpscRing<InboundRequest>;
 
 }  // namespace uwarp

@@ -12,6 +12,8 @@ bool enabled(RdmapOpcode opcode, RdmapFeatures features) {
     case RdmapOpcode::kAtomicRequest:
     case RdmapOpcode::kAtomicResponse:
       return features.atomics;
+    case RdmapOpcode::kSendImmediate:
+      return features.send_immediate;
     default:
       return traits(opcode).defined;
   }

@@ -13,10 +13,11 @@
 
 namespace uwarp {
 
-/// Features of RFC 7306 that are switched on.
+/// What is switched on beyond RFC 5040: RFC 7306, and our own Send with Immediate.
 struct RdmapFeatures {
   bool atomics = false;
   bool immediate = false;
+  bool send_immediate = false;
 };
 
 /// The error of a segment whose DDP header (14 or 18 octets by its T bit) starts at `header`.

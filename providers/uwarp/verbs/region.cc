@@ -65,7 +65,7 @@ int dereg_mr(ibv_mr* base) {
     VerbsPd& pd = VerbsPd::of(mr.base.pd);
     DeviceContext& device = pd.device;
     if (!device.alive()) return 0;
-    device.engine().remove_region(*mr.region);
+    if (int error = device.engine().remove_region(*mr.region)) return error;
     device.remove(&mr);
     delete &mr;
     region_left(pd);

@@ -66,17 +66,23 @@ int destroy_srq(ibv_srq* base) {
   });
 }
 
-int modify_srq(ibv_srq*, ibv_srq_attr* attr, int mask) {
-  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
-  const bool disarm = mask == IBV_SRQ_LIMIT && attr->srq_limit == 0;
-  return mask == 0 || disarm ? 0 : EOPNOTSUPP;
+int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
+  return errno_verb([&] {
+    if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
+    SharedReceiveQueue& queue = VerbsSrq::of(base).queue;
+    if ((mask & IBV_SRQ_MAX_WR) != 0) {
+      if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
+      if (int error = queue.resize(attr->max_wr)) return error;
+    }
+    return (mask & IBV_SRQ_LIMIT) != 0 ? queue.arm_limit(attr->srq_limit) : 0;
+  });
 }
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
-  const VerbsSrq& srq = VerbsSrq::of(base);
-  attr->max_wr = srq.attr.max_wr;
-  attr->max_sge = srq.attr.max_sge;
-  attr->srq_limit = 0;
+  VerbsSrq& srq = VerbsSrq::of(base);
+  attr->max_wr = srq.queue.depth();
+  attr->max_sge = srq.max_sge;
+  attr->srq_limit = srq.queue.limit();
   return 0;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_srq: a receive queue for several queue pairs. Resizing and the limit event are not offered
-// yet.
+// ibv_srq: a receive queue for several queue pairs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,10 +18,26 @@ namespace uwarp {
 
 struct VerbsSrq : object_abi::Srq {
   VerbsSrq(VerbsPd& pd, const ibv_srq_attr& attr)
-      : object_abi::Srq{}, domain(pd), attr(attr), queue(attr.max_wr, attr.max_sge) {}
+      : object_abi::Srq{},
+        domain(pd),
+        max_sge(attr.max_sge),
+        listener(*this),
+        queue(attr.max_wr, attr.max_sge, &listener) {}
+
+  class LimitListener final : public ReceiveLimitListener {
+   public:
+    explicit LimitListener(VerbsSrq& srq) : srq_(srq) {}
+    void limit_reached() override {
+      srq_.domain.device.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq_.base);
+    }
+
+   private:
+    VerbsSrq& srq_;
+  };
 
   VerbsPd& domain;
-  const ibv_srq_attr attr;
+  const uint32_t max_sge;
+  LimitListener listener;
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};
 

@@ -30,6 +30,8 @@ enum class RdmapOpcode : uint8_t {
   kImmediateSolicited = 0x9,
   kAtomicRequest = 0xA,
   kAtomicResponse = 0xB,
+  // Set aside for experiments by IANA (RFC 6580). Between recognised uwarps only: docs/wire.md.
+  kSendImmediate = 0xF,
 };
 
 /// Second octet of every DDP segment (the first of DDP's RsvdULP).
@@ -41,6 +43,7 @@ struct RdmapControl {
   using ReservedField = Field<uint8_t{0x30}>;
   using OpcodeField = Field<uint8_t{0x0F}>;
   static_assert((VersionField::kMask | ReservedField::kMask | OpcodeField::kMask) == 0xFF);
+  using SolicitedBit = Field<uint8_t{0x10}>;  // of kSendImmediate alone, else reserved
   static constexpr uint8_t kVersion = 1;
 
   uint8_t value = 0;
@@ -95,7 +98,7 @@ inline constexpr std::array<RdmapOpcodeTraits, 16> kTraits = {{
     {"reserved opcode 0xC", false, false, Q::kSend, 0, false, false, false},
     {"reserved opcode 0xD", false, false, Q::kSend, 0, false, false, false},
     {"reserved opcode 0xE", false, false, Q::kSend, 0, false, false, false},
-    {"reserved opcode 0xF", false, false, Q::kSend, 0, false, false, false},
+    {"Send with Immediate of uwarp", true, false, Q::kSend, 0, true, false, false},
 }};
 }  // namespace rdmap_detail
 
@@ -149,7 +152,7 @@ struct AtomicRequestHeader {
 
   AtomicOpcode opcode = AtomicOpcode::kFetchAdd;  // any 4-bit value when it comes from a peer
   uint32_t request_id = 0;
-  STag remote_stag;
+  STag remote_stag{};
   TaggedOffset remote_to = 0;
   uint64_t add_or_swap = 0;
   uint64_t add_or_swap_mask = 0;

@@ -17,7 +17,7 @@ struct Table : ::testing::Test {
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length,
                      uint32_t needed = kAccessRemoteWrite) {
     RegionFault fault = RegionFault::kNone;
-    (void)table.remote(stag, offset, length, needed, domain, fault);
+    (void)table.remote(stag, offset, length, needed, {&domain, 1, ~0u}, fault);
     return fault;
   }
   RegionTable table;
@@ -64,7 +64,7 @@ TEST_F(Table, BoundsAreExactAndOverflowSafe) {
 TEST_F(Table, ChecksComeInOrder) {
   const STag stag{add(kAccessRemoteRead)->rkey.load()};
   RegionFault fault;
-  EXPECT_EQ(table.remote(stag, 0, 1, kAccessRemoteWrite, other, fault), nullptr);
+  EXPECT_FALSE(table.remote(stag, 0, 1, kAccessRemoteWrite, {&other, 1, ~0u}, fault));
   EXPECT_EQ(fault, RegionFault::kWrongDomain);
   EXPECT_EQ(remote(stag, 0, 1), RegionFault::kBounds);
   EXPECT_EQ(remote(stag, 0x1000, 1), RegionFault::kRights);

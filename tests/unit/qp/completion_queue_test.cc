@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include <thread>
 
 namespace uwarp {
@@ -68,6 +70,82 @@ TEST(CompletionQueue, OverrunIsToldOnceAndNothingStoredIsLost) {
   EXPECT_EQ(cq.poll(out, 8), 4);
   EXPECT_EQ(out[3].wr_id, 3u);
   EXPECT_EQ(cq.poll(out, 8), -1);
+}
+
+TEST(CompletionQueue, ResizeKeepsWhatIsStored) {
+  CompletionQueue cq(4, nullptr);
+  WorkCompletion out[16];
+  // The ring is entered in the middle, so that it wraps.
+  for (uint64_t id = 0; id < 3; ++id) cq.push(completion(id), false);
+  ASSERT_EQ(cq.poll(out, 3), 3);
+  for (uint64_t id = 10; id < 14; ++id) ASSERT_TRUE(cq.push(completion(id), false));
+  EXPECT_EQ(cq.resize(3), EINVAL);
+  EXPECT_EQ(cq.resize(16), 0);
+  EXPECT_EQ(cq.capacity(), 16u);
+  for (uint64_t id = 14; id < 26; ++id) ASSERT_TRUE(cq.push(completion(id), false));
+  ASSERT_EQ(cq.poll(out, 16), 16);
+  for (uint64_t i = 0; i < 16; ++i) EXPECT_EQ(out[i].wr_id, 10 + i);
+  EXPECT_EQ(cq.resize(1), 0);
+  EXPECT_TRUE(cq.push(completion(1), false));
+  EXPECT_FALSE(cq.push(completion(2), false));
+}
+
+TEST(CompletionQueue, ResizeWhileBusyLosesNothing) {
+  CompletionQueue cq(64, nullptr);
+  constexpr uint64_t kCount = 30000;
+  std::atomic<uint64_t> taken{0};
+  std::atomic<bool> over{false};
+  std::thread producer([&] {
+    for (uint64_t id = 0; id < kCount; ++id) {
+      while (id - taken.load() > 30) std::this_thread::yield();
+      ASSERT_TRUE(cq.push(completion(id), false));
+    }
+  });
+  std::thread resizer([&] {
+    for (uint32_t round = 0; !over.load(); ++round) {
+      ASSERT_EQ(cq.resize(round % 2 ? 64 : 256), 0);
+      std::this_thread::yield();
+    }
+  });
+  while (taken.load() < kCount) {
+    WorkCompletion out[8];
+    const int count = cq.poll(out, 8);
+    for (int i = 0; i < count; ++i)
+      ASSERT_EQ(out[i].wr_id, taken.load() + static_cast<uint64_t>(i));
+    taken += static_cast<uint64_t>(count);
+  }
+  over = true;
+  producer.join();
+  resizer.join();
+}
+
+TEST(CompletionQueue, ModerationHoldsEventsBack) {
+  struct HeldBack : Counter {
+    void completion_held_back(CompletionQueue&) override { ++held_back; }
+    int held_back = 0;
+  } counter;
+  CompletionQueue cq(32, &counter);
+  cq.moderate(3);
+  cq.arm(false);
+  cq.push(completion(0), false);
+  cq.push(completion(1), false);
+  EXPECT_EQ(counter.events, 0);
+  EXPECT_EQ(counter.held_back, 1);  // the period starts once
+  cq.push(completion(2), false);
+  EXPECT_EQ(counter.events, 1);
+  // The period ends first; a second end finds nothing to say.
+  cq.arm(false);
+  cq.push(completion(3), false);
+  cq.flush_moderation();
+  cq.flush_moderation();
+  EXPECT_EQ(counter.events, 2);
+  // Failures and solicited completions do not wait.
+  cq.arm(false);
+  cq.push(completion(4, WcStatus::kWrFlushErr), false);
+  EXPECT_EQ(counter.events, 3);
+  cq.arm(false);
+  cq.push(completion(5), true);
+  EXPECT_EQ(counter.events, 4);
 }
 
 TEST(CompletionQueue, ManyProducersOneConsumer) {

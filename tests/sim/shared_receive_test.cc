@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Several queue pairs on one receive queue.
+#include <gtest/gtest.h>
+
+#include "sim/raw_peer.h"
+
+namespace uwarp::sim {
+namespace {
+
+struct Limit : ReceiveLimitListener {
+  void limit_reached() override { ++events; }
+  int events = 0;
+};
+
+struct Shared : ::testing::Test {
+  static constexpr size_t kQueuePairs = 4;
+  Shared() {
+    for (size_t i = 0; i < kQueuePairs; ++i) {
+      QpConfig shape = End::default_shape();
+      shape.srq = &srq;
+      peers.push_back(std::make_unique<RawPeer>(StreamConfig{}, shape));
+    }
+  }
+  ~Shared() override { peers.clear(); }
+  void send(size_t peer, uint32_t msn) {
+    peers[peer]->send(untagged(RdmapOpcode::kSend, 0, msn, 0, 0));
+  }
+  void settle() {
+    for (auto& peer : peers) peer->settle();
+  }
+  Limit limit;
+  SharedReceiveQueue srq{16, 2, &limit};
+  std::vector<std::unique_ptr<RawPeer>> peers;
+};
+
+// Buffers are taken in posting order by whoever needs one, and completed on the taker's queue.
+TEST_F(Shared, TakenInOrder) {
+  for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  for (const size_t peer : {2, 0, 3, 1}) send(peer, 1);
+  EXPECT_EQ(peers[2]->dut.receives().at(0).wr_id, 0u);
+  EXPECT_EQ(peers[0]->dut.receives().at(0).wr_id, 1u);
+  EXPECT_EQ(peers[3]->dut.receives().at(0).wr_id, 2u);
+  EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 3u);
+}
+
+// A post wakes the stream that has waited longest, and nobody takes the buffer from it.
+TEST_F(Shared, HeldStreamsGoOnInTurn) {
+  for (const size_t peer : {1, 3, 0}) {
+    send(peer, 1);
+    EXPECT_TRUE(peers[peer]->dut.qp->receive_held());
+  }
+  ASSERT_EQ(srq.post(7, {}), 0);
+  EXPECT_TRUE(peers[1]->dut.resume_due);
+  EXPECT_FALSE(peers[3]->dut.resume_due);
+  send(2, 1);  // comes too late for the buffer that is there
+  EXPECT_TRUE(peers[2]->dut.qp->receive_held());
+  settle();
+  EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 7u);
+  uint64_t id = 8;
+  for (const size_t peer : {3, 0, 2}) {
+    ASSERT_EQ(srq.post(id, {}), 0);
+    settle();
+    const auto got = peers[peer]->dut.receives();
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].wr_id, id++);
+  }
+}
+
+// One that is woken and fails hands its buffer on; one in line that fails leaves it.
+TEST_F(Shared, FailedStreamsLeaveTheLine) {
+  for (const size_t peer : {0, 1, 2}) send(peer, 1);
+  ASSERT_EQ(srq.post(1, {}), 0);
+  peers[1]->dut.qp->to_error();
+  peers[0]->dut.qp->to_error();
+  EXPECT_TRUE(peers[2]->dut.resume_due);
+  settle();
+  EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
+  EXPECT_TRUE(peers[0]->dut.receives().empty());  // entries go back to nobody, none was taken
+  ASSERT_EQ(srq.post(2, {}), 0);
+  send(3, 1);
+  EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
+}
+
+// Once per failure, after the buffer that it had taken was flushed on its own queue.
+TEST_F(Shared, LastWqeReached) {
+  ASSERT_EQ(srq.post(5, {}), 0);
+  ASSERT_EQ(srq.post(6, {}), 0);
+  peers[0]->send(untagged(RdmapOpcode::kSend, 0, 1, 0, 0, false));
+  peers[0]->dut.qp->to_error();
+  peers[0]->dut.qp->to_error();
+  const auto got = peers[0]->dut.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].wr_id, 5u);
+  EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(peers[0]->dut.events, std::vector{QpEvent::kLastWqeReached});
+  send(1, 1);
+  EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 6u);
+}
+
+// V-14: fires once and disarms.
+TEST_F(Shared, Limit) {
+  for (uint64_t id = 0; id < 5; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  EXPECT_EQ(srq.arm_limit(17), EINVAL);
+  ASSERT_EQ(srq.arm_limit(4), 0);
+  send(0, 1);
+  EXPECT_EQ(limit.events, 0);
+  EXPECT_EQ(srq.limit(), 4u);
+  send(0, 2);
+  EXPECT_EQ(limit.events, 1);
+  EXPECT_EQ(srq.limit(), 0u);
+  send(0, 3);
+  EXPECT_EQ(limit.events, 1);
+  ASSERT_EQ(srq.arm_limit(3), 0);  // two are left: at once
+  EXPECT_EQ(limit.events, 2);
+}
+
+TEST_F(Shared, Resize) {
+  for (uint64_t id = 0; id < 16; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  EXPECT_EQ(srq.post(16, {}), ENOMEM);
+  EXPECT_EQ(srq.resize(15), EINVAL);
+  ASSERT_EQ(srq.resize(40), 0);
+  EXPECT_EQ(srq.depth(), 40u);
+  for (uint64_t id = 16; id < 40; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  EXPECT_EQ(srq.post(40, {}), ENOMEM);
+  for (uint32_t msn = 1; msn <= 40; ++msn) send(0, msn);
+  const auto got = peers[0]->dut.receives();
+  ASSERT_EQ(got.size(), 40u);
+  for (uint64_t id = 0; id < 40; ++id) EXPECT_EQ(got[id].wr_id, id);
+  EXPECT_EQ(srq.resize(1), 0);
+}
+
+}  // namespace
+}  // namespace uwarp::sim

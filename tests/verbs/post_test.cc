@@ -65,6 +65,36 @@ TEST_F(Post, WriteAndReadMoveBytes) {
   }
 }
 
+// Posts of a dense burst may wait for each other, but not for a poll that never comes.
+TEST_F(Post, BurstArrivesAlthoughNobodyPolls) {
+  Pair pair(context());
+  const Address b = pair.b.address();
+  std::memset(pair.b.memory.data(), 0, 64);
+  for (uint8_t round = 1; round <= 20; ++round) {
+    for (uint32_t at = 0; at < 3; ++at) {  // 60 in all: the send queue takes 64
+      pair.a.memory[at] = round;
+      ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, round, b, at, 1), 0);
+    }
+    const volatile uint8_t* last = pair.b.memory.data() + 2;
+    ASSERT_TRUE(wait_until([&] { return *last == round; })) << static_cast<int>(round);
+    EXPECT_EQ(pair.b.memory[0], round);
+  }
+}
+
+TEST_F(Post, BurstArrivesBeforeTheQueuePairIsDestroyed) {
+  Pair pair(context());
+  const Address b = pair.b.address();
+  std::memset(pair.b.memory.data(), 0, 64);
+  std::memset(pair.a.memory.data(), 9, 64);
+  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, 100, b, 60, 1), 0);
+  EXPECT_COMPLETION(pair.a.cq.get(), 100, IBV_WC_SUCCESS);  // connected
+  for (uint32_t at = 0; at < 60; ++at)
+    ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, at, b, at, 1), 0);
+  pair.a.qp.reset();
+  const volatile uint8_t* last = pair.b.memory.data() + 59;
+  EXPECT_TRUE(wait_until([&] { return *last == 9; }));
+}
+
 TEST_F(Post, InlineDataMayBeOverwrittenAtOnce) {
   Pair pair(context());
   ASSERT_EQ(pair.b.post_receive(1), 0);

@@ -95,6 +95,10 @@ class Connection final : public Source {
   }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
+  /// The peer sends in bulk. Under locks of the queue pair.
+  void expect_more();
+  /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs.
+  void transmit_before_long();
 
   // ---- For Listener.
   /// An accepted socket: reads the Request, then tells the listener.
@@ -126,6 +130,8 @@ class Connection final : public Source {
   /// How long we read away what a peer still sends after our FIN, so that no RST destroys a
   /// Terminate on its way; and how long disconnect() waits for a peer that takes nothing.
   static constexpr uint64_t kCloseWaitNs = 5'000'000'000;
+  /// How long a post that waits for others is kept back at most, if nobody polls.
+  static constexpr uint64_t kPostWaitNs = 250'000;
 
   Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner);
 
@@ -195,9 +201,10 @@ class Connection final : public Source {
   ConnectOptions options_;
   ConnectParameters parameters_;
   Attempt attempt_ = Attempt::kPeerToPeer;
-  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for the next two
+  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for the next three
   uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
   uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
+  uint64_t post_deadline_ns_ = 0;     // posts that wait for others go out
   std::optional<MpaInitiator> initiator_;
   std::optional<MpaResponder> responder_;
   size_t request_bytes_sent_ = 0;

@@ -115,7 +115,7 @@ void Connection::unregister_locked() {
 void Connection::close_locked(Farewell farewell) {
   if (phase_ == Phase::kDraining) engine_.let_go(*this);
   phase_ = Phase::kClosed;
-  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = 0;
+  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = post_deadline_ns_ = 0;
   update_deadline_locked();
   unregister_locked();
   if (farewell == Farewell::kReset)
@@ -130,7 +130,8 @@ void Connection::close_locked(Farewell farewell) {
 
 void Connection::update_deadline_locked() {
   uint64_t earliest = 0;
-  for (const uint64_t deadline : {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_})
+  for (const uint64_t deadline :
+       {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_, post_deadline_ns_})
     if (deadline != 0 && (earliest == 0 || deadline < earliest)) earliest = deadline;
   engine_.progress().set_deadline(*this, earliest);
 }
@@ -142,6 +143,10 @@ void Connection::deadline_passed() {
   const auto passed = [now](uint64_t& deadline) {
     return deadline != 0 && deadline <= now && (deadline = 0, true);
   };
+  if (passed(post_deadline_ns_) && phase_ == Phase::kOpen) {
+    endpoint_->stream().transmit_overdue();
+    pump_due_ = true;
+  }
   if (passed(hold_deadline_ns_) && phase_ == Phase::kOpen) expired = endpoint_;
   if (passed(startup_deadline_ns_)) {
     log_event("connection: start-up timed out");
@@ -163,6 +168,15 @@ void Connection::deadline_passed() {
   finish(lock);
   if (expired != nullptr) expired->stream().expire();
 }
+
+void Connection::transmit_before_long() {
+  const Lock lock(mutex_);
+  if (phase_ != Phase::kOpen) return;
+  post_deadline_ns_ = now_ns() + kPostWaitNs;
+  update_deadline_locked();
+}
+
+void Connection::expect_more() { engine_.progress().look_again(); }
 
 void Connection::request_turn() { engine_.progress().revisit(*this); }
 

@@ -172,7 +172,10 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   const RendezvousTerms terms = terms_locked();
   lock.unlock();
   if (rendezvous != nullptr && !resumed) rendezvous->dial(terms);
-  pump();
+  if (stream_.attached())
+    stream_.transmit();
+  else
+    pump_unconnected();
 }
 
 // Ends whatever connects this queue pair, or would. Gives the lock up.
@@ -180,6 +183,7 @@ void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   const auto rendezvous = std::exchange(rendezvous_, nullptr);
   const auto held = std::exchange(held_, {});
   lock.unlock();
+  if (stream_.attached()) stream_.transmit();  // what waits for more
   if (rendezvous != nullptr) rendezvous->stop();
   for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
   lock.lock();

@@ -15,7 +15,9 @@
 #include "cm/engine.h"
 #include "cm/qp_attributes.h"
 #include "cm/rendezvous_message.h"
+#include "cm/send_pace.h"
 #include "cm/stream.h"
+#include "io/clock.h"
 #include "net/net_device.h"
 #include "qp/queue_pair.h"
 
@@ -49,13 +51,14 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
 
   /// Hot path: post; transmission follows by pump().
   int post_send(const SendRequest& request) { return qp_.post_send(request); }
-  /// Hot path, after one or several posts: if nobody transmits, transmit in the caller.
-  void pump() {
-    if (stream_.attached()) [[likely]] {
-      stream_.transmit();
-    } else {
-      pump_unconnected();
-    }
+  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
+  /// transmits, transmit in the caller, unless more is to be expected at once.
+  void pump(uint32_t messages, uint64_t bytes) {
+    if (!stream_.attached()) [[unlikely]]
+      return pump_unconnected();
+    if (pace_.may_wait(now_ns(), messages, bytes)) return stream_.transmit_soon();
+    stream_.transmit();
+    pace_.sent(now_ns());
   }
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) {
     const int error = qp_.post_recv(wr_id, sges);
@@ -111,6 +114,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   const Engine::Place place_;
   QueuePair qp_;
   Stream stream_;
+  SendPace pace_;
 
   // After a Connection's mutex; before poll groups and the queue pair's sides.
   mutable std::mutex mutex_;

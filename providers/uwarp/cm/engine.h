@@ -54,6 +54,12 @@ class Engine {
                                                                  : polls % kPollsPerPass == 0;
     if (others) (void)progress_.pass();
   }
+  /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
+  /// ibv_req_notify_cq.
+  static void transmit_waiting(CompletionQueue& cq) {
+    PollGroup* group = PollGroup::find(cq);
+    if (group != nullptr && group->has_waiting()) group->transmit_waiting();
+  }
   /// The application armed `cq` and is probably about to sleep until its event comes: called by
   /// ibv_req_notify_cq after arming.
   void expect_sleep() { progress_.note_sleep(); }

@@ -26,6 +26,8 @@ void PollGroup::add(Stream& stream) {
   streams_.push_back(&stream);
   if (direct_.size() < kDirectStreams) direct_.push_back({&stream, 0});
   publish_extra_locked();
+  const std::lock_guard waiting(waiting_lock_);
+  waiting_.reserve(streams_.capacity());  // posting allocates nothing
 }
 
 void PollGroup::remove(Stream& stream) {
@@ -52,6 +54,43 @@ void PollGroup::note_busy(Stream& stream) {
     *idlest = {&stream, 0};
   }
   publish_extra_locked();
+}
+
+void PollGroup::add_waiting(Stream& stream) {
+  const std::lock_guard guard(waiting_lock_);
+  waiting_.push_back(&stream);
+  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
+}
+
+void PollGroup::forget_waiting(Stream& stream) {
+  const std::lock_guard guard(waiting_lock_);
+  std::erase(waiting_, &stream);
+  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
+}
+
+Stream* PollGroup::take_waiting() {
+  const std::lock_guard guard(waiting_lock_);
+  if (waiting_.empty()) return nullptr;
+  Stream* const stream = waiting_.back();
+  waiting_.pop_back();
+  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
+  return stream;
+}
+
+// Under the group's lock, which remove() takes: the streams on the list stay attached meanwhile.
+void PollGroup::transmit_waiting() {
+  while (has_waiting() && lock_.try_lock()) {
+    StreamNotice notice;
+    {
+      const std::lock_guard guard(lock_, std::adopt_lock);
+      while (notice.connection == nullptr) {
+        Stream* const stream = take_waiting();
+        if (stream == nullptr) break;
+        stream->transmit_waiting(*this, notice);
+      }
+    }
+    Stream::deliver(notice);
+  }
 }
 
 bool PollGroup::poll() {

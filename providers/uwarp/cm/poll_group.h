@@ -32,6 +32,13 @@ class PollGroup final : public CompletionQueueDriver {
   /// `stream` has had traffic that epoll reported.
   void note_busy(Stream& stream);
 
+  /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
+  void add_waiting(Stream& stream);
+  void forget_waiting(Stream& stream);
+  bool has_waiting() const { return waiting_count_.load(std::memory_order_relaxed) != 0; }
+  /// Sends what waits.
+  void transmit_waiting();
+
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
   /// There are streams that poll() does not look at: epoll must be asked.
@@ -45,6 +52,7 @@ class PollGroup final : public CompletionQueueDriver {
     uint32_t idle_turns;
   };
   void publish_extra_locked();
+  Stream* take_waiting();
 
   // Held by a poller during its turns: a second one goes away instead of waiting.
   SpinLock lock_;
@@ -52,6 +60,10 @@ class PollGroup final : public CompletionQueueDriver {
   std::vector<Stream*> streams_;
   std::atomic<size_t> extra_{0};
   std::atomic<size_t> total_{0};
+
+  SpinLock waiting_lock_;  // leaf
+  std::vector<Stream*> waiting_;
+  std::atomic<size_t> waiting_count_{0};
 };
 
 }  // namespace uwarp

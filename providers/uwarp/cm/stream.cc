@@ -56,6 +56,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   hang_up_.store(0, std::memory_order_relaxed);
   send_error_.store(0, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
+  waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
 }
 
@@ -68,8 +69,12 @@ void Stream::detach() {
   in_ = nullptr;
   out_ = nullptr;
   connection_ = nullptr;
+  PollGroup* const left[2] = {groups_[0], groups_[1]};
   groups_[0] = groups_[1] = nullptr;
   attached_.store(false, std::memory_order_release);
+  // Nobody lists the stream from here on, but somebody may just have.
+  for (PollGroup* group : left)
+    if (group != nullptr) group->forget_waiting(*this);
   (void)qp_.transmit_end();
 }
 
@@ -90,6 +95,29 @@ void Stream::transmit(size_t budget_bytes) {
   StreamNotice notice;
   transmit_turns(budget_bytes, notice);
   deliver(notice);
+}
+
+// The flags are read by a read-modify-write after the post, and cleared by one before the look at
+// what has been posted: whoever clears one sees the post, or the post finds it cleared.
+void Stream::transmit_soon() {
+  if (waiting_.fetch_or(0) == kAll) [[likely]]
+    return;
+  if (!qp_.transmit_try_begin()) return;  // who is at it sends this too
+  std::shared_ptr<Connection> timed;
+  if (out_ != nullptr) {
+    const uint8_t before = waiting_.fetch_or(kAll);
+    if ((before & kListed) == 0) groups_[0]->add_waiting(*this);
+    if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
+    if ((before & kTimed) == 0) timed = connection_->shared();
+  }
+  const bool marked = qp_.transmit_end();
+  if (timed != nullptr) timed->transmit_before_long();
+  if (marked) transmit();
+}
+
+void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
+  waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
+  transmit_turns(kPostBytes, notice);
 }
 
 // Delivers nothing: the caller may hold the lock of a poll group.
@@ -138,11 +166,9 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   // An edge is told only once, so it leaves its mark; a poller comes again.
   if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
   for (;;) {
+    const uint64_t before = qp_.segments_received();
     const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
-    if (from_epoll && progressed) {
-      for (PollGroup* group : groups_)
-        if (group != nullptr) group->note_busy(*this);
-    }
+    if (from_epoll && progressed) note_traffic(qp_.segments_received() - before);
     std::shared_ptr<Connection> unfinished;
     if (turn == Turn::kMore) unfinished = connection_->shared();
     const bool marked = gate.end();
@@ -155,6 +181,12 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   }
   if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
+}
+
+void Stream::note_traffic(uint64_t segments) {
+  for (PollGroup* group : groups_)
+    if (group != nullptr) group->note_busy(*this);
+  if (segments >= kDenseSegments) connection_->expect_more();
 }
 
 void Stream::on_edge(uint32_t events) {

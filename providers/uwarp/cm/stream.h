@@ -50,6 +50,13 @@ class Stream {
   /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
   /// goes on for this one too).
   void transmit(size_t budget_bytes = kPostBytes);
+  /// What has been posted may wait for more: it goes out when the queue pair's completion queues
+  /// are polled or armed, and by itself before long.
+  void transmit_soon();
+  /// For the groups: sends what waits. `notice` as for receive().
+  void transmit_waiting(const PollGroup& group, StreamNotice& notice);
+  /// For the connection: the time is over for what still waits.
+  void transmit_overdue() { waiting_.fetch_and(~kTimed); }
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
   /// to its connection after the caller's own locks are released.
   bool receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll = false);
@@ -72,6 +79,8 @@ class Stream {
   static void deliver(StreamNotice& notice);
 
  private:
+  /// Segments in one turn from which on the peer is taken to be sending in bulk.
+  static constexpr uint64_t kDenseSegments = 4;
   enum class Turn : uint8_t { kDrained, kMore, kStopped };
 
   void take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out);
@@ -81,12 +90,17 @@ class Stream {
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
+  void note_traffic(uint64_t segments);
 
   QueuePair& qp_;
   TcpSocket* in_ = nullptr;
   TcpSocket* out_ = nullptr;
   Connection* connection_ = nullptr;
   PollGroup* groups_[2] = {};
+  // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
+  // by the holder of the transmit side, cleared by the one who is about to send.
+  enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
+  std::atomic<uint8_t> waiting_{0};
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<uint32_t> hang_up_{0};

@@ -271,6 +271,17 @@ int Progress::spin(epoll_event* events) {
   return 0;
 }
 
+int Progress::look_for_more(epoll_event* events) {
+  if (!look_again_.load(std::memory_order_relaxed)) return 0;
+  look_again_.store(false, std::memory_order_relaxed);
+  const uint64_t end = now_ns() + kLookAgainNs;
+  do {
+    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+    if (count != 0) return static_cast<int>(count);
+  } while (now_ns() < end && !stopping_.load() && !revisits_waiting());
+  return 0;
+}
+
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), now_ns()};
@@ -282,7 +293,7 @@ void Progress::helper_loop() {
       int count = wait_armed(events);
       while (count > 0) {
         serve(events, count);
-        count = may_spin ? spin(events) : 0;
+        count = may_spin ? spin(events) : look_for_more(events);
       }
       serve_revisits();
     } else {

@@ -36,6 +36,9 @@ class Progress {
   /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than
   /// this is served better by the helper.
   static constexpr uint64_t kSlowestPollNs = 50'000;
+  /// How long the helper looks for more when it is likely to come. Waking a sleeping thread costs
+  /// the waker about as much, and the sleeper more.
+  static constexpr uint64_t kLookAgainNs = 20'000;
 
   Progress();
   ~Progress();
@@ -80,6 +83,9 @@ class Progress {
   void stop_helper();
   /// Makes the helper thread look around.
   void wake_helper();
+  /// More is likely to come at once: the helper thread looks again for a moment before it sleeps,
+  /// which is cheaper for both sides than waking it.
+  void look_again() { look_again_.store(true, std::memory_order_relaxed); }
 
  private:
   struct Slot {
@@ -96,6 +102,7 @@ class Progress {
   int wait_armed(epoll_event* events);
   void wait_disarmed();
   int spin(epoll_event* events);
+  int look_for_more(epoll_event* events);
   int epoll_until(epoll_event* events, uint64_t until_ns);
   /// What the helper saw when it looked last.
   struct Look {
@@ -127,6 +134,7 @@ class Progress {
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
+  std::atomic<bool> look_again_{false};
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

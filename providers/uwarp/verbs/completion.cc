@@ -58,9 +58,10 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
     return count == 0 ? 0 : -EINVAL;
   VerbsCq& cq = VerbsCq::of(base);
   auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
-  if (const int found = cq.queue.poll(out, count); found != 0) return found;
   if (!cq.engine.alive()) [[unlikely]]
-    return 0;
+    return cq.queue.poll(out, count);
+  Engine::transmit_waiting(cq.queue);
+  if (const int found = cq.queue.poll(out, count); found != 0) return found;
   // Whoever polls an empty queue drives the sockets.
   cq.engine.poll(cq.queue);
   return cq.queue.poll(out, count);
@@ -70,6 +71,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
   VerbsCq& cq = VerbsCq::of(base);
   if (!cq.engine.alive()) [[unlikely]]
     return ENODEV;
+  Engine::transmit_waiting(cq.queue);
   cq.queue.arm(solicited_only != 0);
   cq.engine.expect_sleep();
   return 0;

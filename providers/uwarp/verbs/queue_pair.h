@@ -65,17 +65,19 @@ class QueuePairPoster {
  public:
   explicit QueuePairPoster(Endpoint& endpoint) : endpoint_(endpoint) {}
   ~QueuePairPoster() noexcept(false) {
-    if (posted_) endpoint_.pump();
+    if (messages_ != 0) endpoint_.pump(messages_, bytes_);
   }
   int post(const SendRequest& request) {
-    const int error = endpoint_.post_send(request);
-    if (error == 0) posted_ = true;
-    return error;
+    if (const int error = endpoint_.post_send(request)) return error;
+    ++messages_;
+    for (const Sge& sge : request.sges) bytes_ += sge.length_bytes;
+    return 0;
   }
 
  private:
   Endpoint& endpoint_;
-  bool posted_ = false;
+  uint32_t messages_ = 0;
+  uint64_t bytes_ = 0;
 };
 
 // Operations (verbs_table.h).

@@ -136,7 +136,7 @@ class Node : public QpEventListener {
     request.flags |= kSendSignaled;
     if (length != 0) request.sges = {&one, 1};
     const int error = endpoint->post_send(request);
-    if (error == 0) endpoint->pump();
+    if (error == 0) endpoint->pump(1, length);
     return error;
   }
   int post_send(uint64_t id, size_t offset, uint32_t length) {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When a post waits for more: only in the middle of a dense run, and never for long.
+#include "cm/send_pace.h"
+
+#include <gtest/gtest.h>
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kClose = SendPace::kDenseGapNs;
+constexpr uint64_t kFar = 100 * SendPace::kDenseGapNs;
+
+/// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
+/// posts went out at once.
+int post(SendPace& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t bytes = 8) {
+  int sends = 0;
+  for (int i = 0; i < count; ++i) {
+    now_ns += gap_ns;
+    if (pace.may_wait(now_ns, 1, bytes)) continue;
+    ++sends;
+    pace.sent(now_ns);
+  }
+  return sends;
+}
+
+TEST(SendPace, WhoPostsNowAndThenNeverWaits) {
+  SendPace pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post(pace, now, 1000, kClose + 1), 1000);
+}
+
+TEST(SendPace, DenseRunIsBatched) {
+  SendPace pace;
+  uint64_t now = kFar;
+  constexpr int kPosts = 10 * SendPace::kMessages;
+  const int sends = post(pace, now, kPosts, kClose);
+  EXPECT_GE(sends, kPosts / static_cast<int>(SendPace::kMessages));
+  EXPECT_LE(sends, 10 + static_cast<int>(SendPace::kDenseRun) + 1);
+}
+
+TEST(SendPace, LargeMessagesDoNotWait) {
+  SendPace pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post(pace, now, 100, kClose, SendPace::kBytes), 100);
+}
+
+TEST(SendPace, FirstPostAfterAPauseGoesAtOnce) {
+  SendPace pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  EXPECT_EQ(post(pace, now, 1, kFar), 1);
+  EXPECT_LE(post(pace, now, 20, kClose), 1) << "the run before the pause is remembered";
+}
+
+TEST(SendPace, BulkIsForgottenAfterSomePauses) {
+  SendPace pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  post(pace, now, 8, kFar);
+  EXPECT_EQ(post(pace, now, SendPace::kDenseRun, kClose), static_cast<int>(SendPace::kDenseRun));
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -51,6 +51,7 @@ class Campaign:
         self.groups = groups
         self.samples = {}   # (group name, label) -> one figure per round, None where it failed
         self.failures = {}  # the same key -> what the first failure said
+        self.not_offered = set()  # keys
         self.rounds_done = 0
         self._say = say
         self._links = {"loopback": pairs.places.loopback()}
@@ -88,12 +89,16 @@ class Campaign:
     def _sample(self, group, contender, place):
         key = (group.name, contender.label)
         figures = self.samples.setdefault(key, [])
-        if figures.count(None) >= MOST_FAILURES and not any(figures):
+        if key in self.not_offered or (len(figures) >= MOST_FAILURES and not any(figures)):
             figures.append(None)
             return
         try:
             figures.append(contender.measure(self._link(group.link)))
             self._say(f"{place}  {with_unit(figures[-1], group.unit)}")
+        except pairs.NotOffered as reason:
+            figures.append(None)
+            self.not_offered.add(key)
+            self._say(f"{place}  {reason}")
         except (pairs.Failed, OSError, ValueError, KeyError) as failure:
             figures.append(None)
             self.failures.setdefault(key, str(failure))

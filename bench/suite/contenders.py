@@ -13,6 +13,9 @@ from . import pairs
 
 MIB = 1.048576  # perftest and UCX call 2^20 bytes a MB
 
+# UCX looks for network devices in sysfs, which shows those of the namespace it was mounted in.
+OWN_SYSFS = ["unshare", "-m", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
+
 
 class Contenders:
     """Makes measures. `seconds` is what a timed sample takes, `scale` shrinks counted ones."""
@@ -48,10 +51,9 @@ class Contenders:
     def _uwarp_env(self, crc):
         return {"UWARP_CRC": "1"} if crc or self._crc else {}
 
-    def perftest(self, tool, size, count, column, *options, factor=1.0, crc=False):
-        """`column` of the last line of the client's table."""
-        command = [tool, "-d", "{device}", "-F", "-p", "{port}", "-s", size, "-n",
-                   self._count(count), *options]
+    def perftest(self, tool, size, extent, column, *options, factor=1.0, crc=False):
+        """`column` of the last line of the client's table; `extent` says how long it measures."""
+        command = [tool, "-d", "{device}", "-F", "-p", "{port}", "-s", size, *extent, *options]
 
         def measure(link):
             output = pairs.run_pair(link, command, command + ["{address}"], uwarp=True,
@@ -62,13 +64,18 @@ class Contenders:
             return float(lines[-1].split()[column]) * factor
         return measure
 
-    def perftest_latency(self, tool, size, *options, count=20000, halved=False, mean=False):
-        """Half a round trip; ib_read_lat prints whole ones."""
-        return self.perftest(tool, size, count, 5 if mean else 4, *options,
+    def perftest_latency(self, tool, size, *options, count=20000, halved=False):
+        """Median half round trip; ib_read_lat prints whole ones."""
+        return self.perftest(tool, size, ("-n", self._count(count)), 4, *options,
                              factor=0.5 if halved else 1.0)
 
+    def perftest_mean_latency(self, tool, size):
+        """Mean over a second, the least that perftest takes."""
+        return self.perftest(tool, size, ("-D", 1, "-f", 0), 2)
+
     def perftest_bandwidth(self, tool, size, *options, crc=False):
-        return self.perftest(tool, size, self._bulk_count(size), 3, *options, factor=MIB, crc=crc)
+        return self.perftest(tool, size, ("-n", self._bulk_count(size)), 3, *options, factor=MIB,
+                             crc=crc)
 
     def verbs(self, mode, figure, *options):
         command = [self._bin / "verbs_bench", mode, "--port", "{port}", "--seconds", self._seconds,
@@ -84,16 +91,17 @@ class Contenders:
 
     def ucx(self, test, size, figure, *options, count=20000):
         """`figure`: typical or average (us), bandwidth (MB/s) or rate (per second)."""
-        command = ["ucx_perftest", "-p", "{port}"]
-        client = command + ["{address}", "-t", test, "-s", size, "-n", self._count(count),
-                            "-w", self._count(count) // 10, "-f", "-v", *options]
+        server = ["ucx_perftest", "-p", "{port}"]
+        client = server + ["{address}", "-t", test, "-s", size, "-n", self._count(count),
+                           "-w", self._count(count) // 10, "-f", "-v", *options]
         env = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "{netdev}", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
         def measure(link):
-            output = pairs.run_pair(link, command, client, env=env)
+            enter = [] if link.name == "loopback" else OWN_SYSFS
+            output = pairs.run_pair(link, enter + server, enter + client, env=env)
             # iterations, typical, average and overall latency, average and overall bandwidth,
             # average and overall rate
-            lines = re.findall(r"^\d+(?:,[\d.]+){7}$", output, re.M)
+            lines = re.findall(r"^\s*\d+(?:,[\d.]+){7}$", output, re.M)
             if not lines:
                 raise pairs.Failed(f"ucx_perftest printed no result:\n{output}")
             fields = [float(field) for field in lines[-1].split(",")]

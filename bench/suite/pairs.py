@@ -23,8 +23,15 @@ SERVER_END_SECONDS = 10
 _ports = itertools.cycle(range(15000 + os.getpid() % 3000, 20000))
 
 
+NOT_OFFERED_STATUS = 77
+
+
 class Failed(Exception):
     """A contender could not be measured; the text says why."""
+
+
+class NotOffered(Failed):
+    """A contender cannot do what the row asks for."""
 
 
 def free_port():
@@ -61,6 +68,8 @@ def run_pair(link, server, client, uwarp=False, env=None, server_stays=False):
             passive.wait(SERVER_END_SECONDS)
         return output
     except AssertionError as failure:
+        if active and active.child.returncode == NOT_OFFERED_STATUS:
+            raise NotOffered(active.output.strip()) from None
         raise Failed(f"{failure}\nserver: {passive}") from None
     finally:
         for process in filter(None, (active, passive)):

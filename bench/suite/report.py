@@ -33,6 +33,8 @@ def _result(campaign, group, row):
     result["beside"] = {label: {"kind": _kind(group, label), "median": medians[label]}
                         for label in beside(group, row) if label in medians}
     result["verdict"] = _verdict(result, group.less_is_better)
+    if (group.name, row.subject) in campaign.not_offered:
+        result["verdict"] = "not offered"
     return result
 
 
@@ -91,7 +93,7 @@ def _cells(result):
         ours = [with_unit(result["median"], unit),
                 f"{plain(result['min'], unit)}..{plain(result['max'], unit)}"]
     else:
-        ours = ["failed", ""]
+        ours = ["-", ""]
     reference = ratio = spread = ""
     if "ratio" in result:
         reference = f"{with_unit(result['reference_median'], unit)} {result['reference']}"

@@ -297,10 +297,9 @@ class Catalogue:
     def _busy_latency(self):
         group = Group("half round trip 8 B, one of two cores busy (means)", "us", "loopback")
         option = self.congestions()[-1][1]
-        count = 1000
+        count = 5000
         measures = [
-            ("ib_send_lat", "uwarp",
-             self._make.perftest_latency("ib_send_lat", 8, count=count, mean=True)),
+            ("ib_send_lat", "uwarp", self._make.perftest_mean_latency("ib_send_lat", 8)),
             ("raw", "raw", self._make.raw("ping-pong", "average_us", congestion=option))]
         if self._ucx:
             measures.append(("UCX", "ucx", self._make.ucx("tag_lat", 8, "average", count=count)))

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -118,7 +119,7 @@ void Resources::post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes) const 
     requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
   }
   ibv_recv_wr* bad = nullptr;
-  if (count > 0 && ibv_post_recv(qp, requests.data(), &bad) != 0) die("ibv_post_recv");
+  if (count > 0 && (errno = ibv_post_recv(qp, requests.data(), &bad)) != 0) die("ibv_post_recv");
 }
 
 uint32_t poll(ibv_cq* cq, std::span<ibv_wc> out) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <vector>
@@ -46,7 +47,7 @@ class Batch {
   void post(const std::vector<rdma_cm_id*>& ids, uint64_t index) {
     requests_.back().wr_id = index;
     ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(ids[index]->qp, requests_.data(), &bad) != 0) die("ibv_post_send");
+    if ((errno = ibv_post_send(ids[index]->qp, requests_.data(), &bad)) != 0) die("ibv_post_send");
   }
 
  private:

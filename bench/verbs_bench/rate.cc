@@ -3,8 +3,11 @@
 // Requests per second on one queue pair. The target of one-sided operations sleeps in
 // rdma_get_cm_event or, on request, polls a completion queue; the receiver of Sends polls.
 #include <algorithm>
+#include <cerrno>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -18,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPolled = 64;            // completions asked for at a time
+constexpr int kNotOffered = 77;          // exit status, as test programs have it for a skip
 constexpr uint32_t kReceivesPerSend = 4;  // posted at the server for each outstanding Send
 
 Shape shape_of(const Options& options) {
@@ -58,6 +62,15 @@ void serve(const Options& options) {
   if (poller.joinable()) poller.join();
 }
 
+/// Ends the program if the device cannot do what is asked: that is no failure.
+void require_support(ibv_context* context, ibv_wr_opcode opcode) {
+  ibv_device_attr attributes{};
+  if (ibv_query_device(context, &attributes) != 0) die("ibv_query_device");
+  if (opcode != IBV_WR_ATOMIC_FETCH_AND_ADD || attributes.atomic_cap != IBV_ATOMIC_NONE) return;
+  std::fprintf(stderr, "verbs_bench: this device has no atomics\n");
+  std::exit(kNotOffered);
+}
+
 /// A list of equal requests of which the last one is signalled.
 class RequestList {
  public:
@@ -79,7 +92,7 @@ class RequestList {
   }
   void post(ibv_qp* qp) {
     ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(qp, requests_.data(), &bad) != 0) die("ibv_post_send");
+    if ((errno = ibv_post_send(qp, requests_.data(), &bad)) != 0) die("ibv_post_send");
   }
 
  private:
@@ -93,6 +106,7 @@ void rate(const Options& options) {
   if (!options.client()) return serve(options);
   Connector connector(options, shape_of(options));
   rdma_cm_id* id = connector.open_one();
+  require_support(id->verbs, options.opcode);
   Resources& resources = connector.resources();
   RequestList list(options, resources, connector.remote());
   std::vector<ibv_wc> completions(kPolled);

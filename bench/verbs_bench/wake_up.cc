@@ -50,7 +50,7 @@ class Party {
     request.sg_list = &sge_;
     request.num_sge = 1;
     if (++sent_ % kSignalEvery == 0) request.send_flags = IBV_SEND_SIGNALED;
-    if (ibv_post_send(qp_, &request, &bad) != 0) die("ibv_post_send");
+    if ((errno = ibv_post_send(qp_, &request, &bad)) != 0) die("ibv_post_send");
     if (sent_ % kSignalEvery == 0) ibv_poll_cq(resources_.send_cq, 1, &completion_);
   }
 

@@ -10,8 +10,9 @@
 int main(int argc, char** argv) {
   using namespace uwarp::bench;
   static const std::map<std::string, void (*)(const Options&)> kModes = {
-      {"ping-pong", ping_pong}, {"memory-ping-pong", memory_ping_pong}, {"stream", stream},
-      {"duplex", duplex},       {"messages", messages},                 {"pipeline", pipeline},
+      {"ping-pong", ping_pong}, {"memory-ping-pong", memory_ping_pong},
+      {"stream", stream},       {"duplex", duplex},
+      {"messages", messages},   {"pipeline", pipeline},
       {"sockets", sockets},     {"connects", connects}};
   const Options options = parse_options(argc, argv);
   const auto mode = kModes.find(options.mode);

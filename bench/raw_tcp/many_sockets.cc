@@ -95,8 +95,7 @@ void sockets(const Options& options) {
       answered += static_cast<double>(answers);
     }
   }
-  print_figure("per_second",
-               answered * static_cast<double>(options.batch) / seconds_since(start));
+  print_figure("per_second", answered * static_cast<double>(options.batch) / seconds_since(start));
 }
 
 }  // namespace uwarp::bench

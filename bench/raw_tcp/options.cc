@@ -34,8 +34,10 @@ constexpr char kUsage[] =
 }
 
 Wait parse_wait(const std::string& name) {
-  static const std::map<std::string, Wait> kNames = {
-      {"spin", Wait::kSpin}, {"block", Wait::kBlock}, {"poll", Wait::kPoll}, {"epoll", Wait::kEpoll}};
+  static const std::map<std::string, Wait> kNames = {{"spin", Wait::kSpin},
+                                                     {"block", Wait::kBlock},
+                                                     {"poll", Wait::kPoll},
+                                                     {"epoll", Wait::kEpoll}};
   const auto found = kNames.find(name);
   if (found == kNames.end()) usage();
   return found->second;
@@ -50,27 +52,52 @@ size_t parse_size(const char* text) {
 }  // namespace
 
 Options parse_options(int argc, char** argv) {
-  static const option kOptions[] = {
-      {"port", required_argument, nullptr, 'p'},    {"size", required_argument, nullptr, 's'},
-      {"read", required_argument, nullptr, 'r'},    {"batch", required_argument, nullptr, 'b'},
-      {"count", required_argument, nullptr, 'n'},   {"window", required_argument, nullptr, 'w'},
-      {"all", no_argument, nullptr, 'a'},           {"seconds", required_argument, nullptr, 'D'},
-      {"wait", required_argument, nullptr, 'W'},    {"congestion", required_argument, nullptr, 'c'},
-      {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {{"port", required_argument, nullptr, 'p'},
+                                    {"size", required_argument, nullptr, 's'},
+                                    {"read", required_argument, nullptr, 'r'},
+                                    {"batch", required_argument, nullptr, 'b'},
+                                    {"count", required_argument, nullptr, 'n'},
+                                    {"window", required_argument, nullptr, 'w'},
+                                    {"all", no_argument, nullptr, 'a'},
+                                    {"seconds", required_argument, nullptr, 'D'},
+                                    {"wait", required_argument, nullptr, 'W'},
+                                    {"congestion", required_argument, nullptr, 'c'},
+                                    {nullptr, 0, nullptr, 0}};
   Options options;
   for (int c; (c = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     switch (c) {
-      case 'p': options.port = static_cast<uint16_t>(parse_size(optarg)); break;
-      case 's': options.size = parse_size(optarg); break;
-      case 'r': options.read = parse_size(optarg); break;
-      case 'b': options.batch = parse_size(optarg); break;
-      case 'n': options.count = static_cast<int>(parse_size(optarg)); break;
-      case 'w': options.window = static_cast<int>(parse_size(optarg)); break;
-      case 'a': options.all = true; break;
-      case 'D': options.seconds = std::atof(optarg); break;
-      case 'W': options.wait = parse_wait(optarg); break;
-      case 'c': options.congestion = optarg; break;
-      default: usage();
+      case 'p':
+        options.port = static_cast<uint16_t>(parse_size(optarg));
+        break;
+      case 's':
+        options.size = parse_size(optarg);
+        break;
+      case 'r':
+        options.read = parse_size(optarg);
+        break;
+      case 'b':
+        options.batch = parse_size(optarg);
+        break;
+      case 'n':
+        options.count = static_cast<int>(parse_size(optarg));
+        break;
+      case 'w':
+        options.window = static_cast<int>(parse_size(optarg));
+        break;
+      case 'a':
+        options.all = true;
+        break;
+      case 'D':
+        options.seconds = std::atof(optarg);
+        break;
+      case 'W':
+        options.wait = parse_wait(optarg);
+        break;
+      case 'c':
+        options.congestion = optarg;
+        break;
+      default:
+        usage();
     }
   }
   if (optind >= argc || argc - optind > 2) usage();

@@ -17,12 +17,12 @@ struct Options {
   std::string mode;
   std::string address;  // empty: the server
   uint16_t port = 18600;
-  size_t size = 8;           // bytes per message or per send
-  size_t read = 256 << 10;   // bytes that a stream's receiver asks for at once
-  size_t batch = 1;          // small messages per send, or requests outstanding
-  int count = 1;             // sockets, or connections to make
-  int window = 1;            // connections under way at a time
-  bool all = false;          // all sockets are active, not one
+  size_t size = 8;          // bytes per message or per send
+  size_t read = 256 << 10;  // bytes that a stream's receiver asks for at once
+  size_t batch = 1;         // small messages per send, or requests outstanding
+  int count = 1;            // sockets, or connections to make
+  int window = 1;           // connections under way at a time
+  bool all = false;         // all sockets are active, not one
   double seconds = 0.5;
   Wait wait = Wait::kSpin;
   std::string congestion;  // empty: the system's

@@ -45,9 +45,8 @@ void prepare(int fd, const Options& options) {
   const int on = 1;
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) die("TCP_NODELAY");
   const std::string& name = options.congestion;
-  if (!name.empty() &&
-      setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                 static_cast<socklen_t>(name.size())) != 0) {
+  if (!name.empty() && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                                  static_cast<socklen_t>(name.size())) != 0) {
     die("TCP_CONGESTION");
   }
 }

@@ -5,6 +5,7 @@ mood meets all of them."""
 import contextlib
 import fnmatch
 import statistics
+import subprocess
 import time
 
 from . import pairs
@@ -30,11 +31,11 @@ def wanted_groups(groups, pattern=None, quick=False):
 
 def matches(name, pattern):
     """A pattern with wildcards matches the whole name, any other a part of it; several are
-    separated by commas."""
+    separated by semicolons."""
     if not pattern:
         return True
     return any(fnmatch.fnmatch(name, each) if "*" in each else each in name
-               for each in pattern.split(","))
+               for each in pattern.split(";"))
 
 
 def beside(group, row):
@@ -99,7 +100,8 @@ class Campaign:
             figures.append(None)
             self.not_offered.add(key)
             self._say(f"{place}  {reason}")
-        except (pairs.Failed, OSError, ValueError, KeyError) as failure:
+        except (pairs.Failed, AssertionError, OSError, ValueError, KeyError,
+                subprocess.SubprocessError) as failure:
             figures.append(None)
             self.failures.setdefault(key, str(failure))
             self._say(f"{place}  FAILED")

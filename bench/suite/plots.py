@@ -26,8 +26,12 @@ def _points(campaign):
 
 
 def draw(campaign, folder):
-    """Writes one file per chart that has points; returns their names."""
-    import matplotlib  # here, because it takes longer to load than a quick row to measure
+    """Writes one file per chart that has points; returns their names, or None without the library.
+    """
+    try:
+        import matplotlib  # here, as it may have been installed a moment ago
+    except ImportError:
+        return None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "uwarp"  # the same figures give the same file
     from matplotlib import pyplot, ticker

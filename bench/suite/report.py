@@ -108,14 +108,35 @@ def _cells(result):
             result["verdict"], *(", ".join(others[kind]) for kind in others)]
 
 
-def table(rows):
-    """Aligned text."""
-    lines = [list(HEADERS)] + [_cells(row) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
+def _text_table(headers, lines, left):
+    lines = [list(headers), *lines]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "\n".join(
-        "  ".join(cell.ljust(width) if column in LEFT_ALIGNED else cell.rjust(width)
+        "  ".join(cell.ljust(width) if column in left else cell.rjust(width)
                   for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
         for line in lines)
+
+
+def table(rows):
+    """Aligned text."""
+    return _text_table(HEADERS, [_cells(row) for row in rows], LEFT_ALIGNED)
+
+
+def _times(micro):
+    return (["operation", "ns", "min..max"],
+            [[each["name"], f"{each['median_ns']:.1f}",
+              f"{each['min_ns']:.1f}..{each['max_ns']:.1f}"] for each in micro["times"]])
+
+
+def _instructions(micro):
+    return (["post and poll of one", "instructions", "recorded"],
+            [[name, str(each["count"]), str(each["recorded"] or "")]
+             for name, each in micro["instructions"].items()])
+
+
+def micro_table(micro):
+    return "\n\n".join(_text_table(*part, left=(0,))
+                       for part in (_times(micro), _instructions(micro)))
 
 
 def _markdown_table(headers, lines, left=LEFT_ALIGNED):
@@ -146,10 +167,8 @@ def markdown(rows, conditions, plots, micro):
         parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})", ""]
     if micro:
         parts += ["## Parts of the engine alone", "",
-                  _markdown_table(["operation", "ns", "min..max"],
-                                  [[each["name"], f"{each['median_ns']:.1f}",
-                                    f"{each['min_ns']:.1f}..{each['max_ns']:.1f}"]
-                                   for each in micro], left=(0,)), ""]
+                  _markdown_table(*_times(micro), left=(0,)), "",
+                  _markdown_table(*_instructions(micro), left=(0,)), ""]
     return "\n".join(parts)
 
 

@@ -75,9 +75,9 @@ class Catalogue:
         return [(self._system, "")] + ([("reno", "reno")] if self._system != "reno" else [])
 
     def groups(self):
-        yield from (self._latency(size, size in (8, 64 * KIB)) for size in (8, 256, 4 * KIB, 64 * KIB))
+        yield from map(self._latency, (8, 256, 4 * KIB, 64 * KIB))
         yield self._memory_latency()
-        yield from (self._stream(size) for size in (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB))
+        yield from map(self._stream, (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB))
         yield from (self._duplex(size) for size in (64 * KIB, MIB))
         yield self._messages()
         yield self._reads()
@@ -100,13 +100,14 @@ class Catalogue:
                                          congestion=option), plot)
                 for name, option in self.congestions()]
 
-    def _latency(self, size, quick):
+    def _latency(self, size):
         group = Group(f"half round trip {human(size)}", "us", "loopback")
         raw = self._raw_ping_pong(group, size, ("latency", "raw TCP", size))
         for tool, halved in (("ib_send_lat", False), ("ib_read_lat", True)):
             group.add(tool, "uwarp", self._make.perftest_latency(tool, size, halved=halved),
                       ("latency", tool, size))
-            group.rows.append(Row(f"{tool} {human(size)}", tool, raw, 1.15, quick=quick))
+            group.rows.append(Row(f"{tool} {human(size)}", tool, raw, 1.15,
+                                  quick=size in (8, 64 * KIB)))
         if self._ucx:
             group.add("UCX", "ucx", self._make.ucx("tag_lat", size, "typical"),
                       ("latency", "UCX tcp", size))
@@ -229,6 +230,9 @@ class Catalogue:
                   self._make.perftest_latency("ib_send_lat", 8, "-e", count=5000))
         group.rows.append(Row("ib_send_lat -e 8 B", "ib_send_lat -e", raw["block"], 1.15,
                               quick=True))
+        if self._ucx:
+            group.add("UCX", "ucx", self._make.ucx("tag_lat", 8, "typical", "-E", "sleep",
+                                                   count=5000))
         for wait, limit in (("block", 1.15), ("poll", 2.0), ("epoll", 2.0)):
             label = {"block": "ibv_get_cq_event", "poll": "poll() on the channel",
                      "epoll": "epoll on the channel"}[wait]
@@ -347,8 +351,9 @@ class Catalogue:
             raw = self._raw_streams(stream, size, reads=(256 * KIB, MIB))
             for tool in ("ib_write_bw", "ib_send_bw"):
                 stream.add(tool, "uwarp", self._make.perftest_bandwidth(tool, size))
+                quick = mtu == 1500 and size == MIB and tool == "ib_write_bw"
                 stream.rows.append(Row(f"{tool} {human(size)}, {where}", tool, raw, 0.9,
-                                       quick=mtu == 1500 and size == MIB and tool == "ib_write_bw"))
+                                       quick=quick))
             if self._ucx:
                 stream.add("UCX", "ucx", self._make.ucx_bandwidth(size))
             yield stream

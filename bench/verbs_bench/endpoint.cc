@@ -129,8 +129,7 @@ uint32_t poll(ibv_cq* cq, std::span<ibv_wc> out) {
     if (out[static_cast<size_t>(i)].status == IBV_WC_SUCCESS) continue;
     // The other end may be gone by the time its last message is answered.
     if (out[static_cast<size_t>(i)].status == IBV_WC_WR_FLUSH_ERR) return static_cast<uint32_t>(i);
-    std::fprintf(stderr, "completion: %s\n",
-                 ibv_wc_status_str(out[static_cast<size_t>(i)].status));
+    std::fprintf(stderr, "completion: %s\n", ibv_wc_status_str(out[static_cast<size_t>(i)].status));
     std::exit(1);
   }
   return static_cast<uint32_t>(count);
@@ -170,8 +169,12 @@ void Connector::wait(uint32_t count, const Established& established, bool closed
   for (uint32_t done = 0; done < count;) {
     rdma_cm_id* id = nullptr;
     switch (const auto type = next_event(channel_, id, &remote_)) {
-      case RDMA_CM_EVENT_ADDR_RESOLVED: resolve_route(id); break;
-      case RDMA_CM_EVENT_ROUTE_RESOLVED: connect(id); break;
+      case RDMA_CM_EVENT_ADDR_RESOLVED:
+        resolve_route(id);
+        break;
+      case RDMA_CM_EVENT_ROUTE_RESOLVED:
+        connect(id);
+        break;
       case RDMA_CM_EVENT_ESTABLISHED:
         established(id);
         if (!closed) ++done;
@@ -181,7 +184,8 @@ void Connector::wait(uint32_t count, const Established& established, bool closed
         destroy(id);
         ++done;
         break;
-      case RDMA_CM_EVENT_TIMEWAIT_EXIT: break;
+      case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        break;
       default:
         std::fprintf(stderr, "verbs_bench: %s\n", rdma_event_str(type));
         std::exit(1);
@@ -237,7 +241,8 @@ void Acceptor::run(const std::function<void(Resources&, ibv_qp*)>& accepting,
         if (id == first) return;
         destroy(id);
         break;
-      default: break;
+      default:
+        break;
     }
   }
 }

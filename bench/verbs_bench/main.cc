@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// verbs_bench: what perftest does not measure. Plain verbs, nothing of uwarp: under uwarp-run, or on
-// any RDMA device.
+// verbs_bench: what perftest does not measure. Plain verbs, nothing of uwarp: under uwarp-run, or
+// on any RDMA device.
 #include <cstdio>
 #include <cstdlib>
 #include <map>

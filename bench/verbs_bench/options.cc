@@ -49,30 +49,55 @@ Options parse_options(int argc, char** argv) {
       {"send", IBV_WR_SEND},
       {"read", IBV_WR_RDMA_READ},
       {"atomic", IBV_WR_ATOMIC_FETCH_AND_ADD}};
-  static const std::map<std::string, Wait> kWaits = {
-      {"spin", Wait::kSpin}, {"block", Wait::kBlock}, {"poll", Wait::kPoll}, {"epoll", Wait::kEpoll}};
+  static const std::map<std::string, Wait> kWaits = {{"spin", Wait::kSpin},
+                                                     {"block", Wait::kBlock},
+                                                     {"poll", Wait::kPoll},
+                                                     {"epoll", Wait::kEpoll}};
   static const option kOptions[] = {
-      {"port", required_argument, nullptr, 'p'},    {"op", required_argument, nullptr, 'o'},
-      {"size", required_argument, nullptr, 's'},    {"depth", required_argument, nullptr, 'd'},
-      {"list", required_argument, nullptr, 'l'},    {"count", required_argument, nullptr, 'n'},
-      {"window", required_argument, nullptr, 'w'},  {"all", no_argument, nullptr, 'a'},
-      {"peer-polls", no_argument, nullptr, 'P'},    {"seconds", required_argument, nullptr, 'D'},
-      {"wait", required_argument, nullptr, 'W'},    {nullptr, 0, nullptr, 0}};
+      {"port", required_argument, nullptr, 'p'},   {"op", required_argument, nullptr, 'o'},
+      {"size", required_argument, nullptr, 's'},   {"depth", required_argument, nullptr, 'd'},
+      {"list", required_argument, nullptr, 'l'},   {"count", required_argument, nullptr, 'n'},
+      {"window", required_argument, nullptr, 'w'}, {"all", no_argument, nullptr, 'a'},
+      {"peer-polls", no_argument, nullptr, 'P'},   {"seconds", required_argument, nullptr, 'D'},
+      {"wait", required_argument, nullptr, 'W'},   {nullptr, 0, nullptr, 0}};
   Options options;
   for (int c; (c = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     switch (c) {
-      case 'p': options.port = static_cast<uint16_t>(parse_count(optarg)); break;
-      case 'o': options.opcode = named(kOpcodes, optarg); break;
-      case 's': options.size = parse_count(optarg); break;
-      case 'd': options.depth = parse_count(optarg); break;
-      case 'l': options.list = parse_count(optarg); break;
-      case 'n': options.count = parse_count(optarg); break;
-      case 'w': options.window = parse_count(optarg); break;
-      case 'a': options.all = true; break;
-      case 'P': options.peer_polls = true; break;
-      case 'D': options.seconds = std::atof(optarg); break;
-      case 'W': options.wait = named(kWaits, optarg); break;
-      default: usage();
+      case 'p':
+        options.port = static_cast<uint16_t>(parse_count(optarg));
+        break;
+      case 'o':
+        options.opcode = named(kOpcodes, optarg);
+        break;
+      case 's':
+        options.size = parse_count(optarg);
+        break;
+      case 'd':
+        options.depth = parse_count(optarg);
+        break;
+      case 'l':
+        options.list = parse_count(optarg);
+        break;
+      case 'n':
+        options.count = parse_count(optarg);
+        break;
+      case 'w':
+        options.window = parse_count(optarg);
+        break;
+      case 'a':
+        options.all = true;
+        break;
+      case 'P':
+        options.peer_polls = true;
+        break;
+      case 'D':
+        options.seconds = std::atof(optarg);
+        break;
+      case 'W':
+        options.wait = named(kWaits, optarg);
+        break;
+      default:
+        usage();
     }
   }
   if (optind >= argc || argc - optind > 2) usage();

@@ -20,12 +20,12 @@ struct Options {
   std::string address;  // empty: the server
   uint16_t port = 18600;
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
-  uint32_t size = 8;       // bytes per message
-  uint32_t depth = 128;    // requests outstanding
-  uint32_t list = 0;       // requests per ibv_post_send; the last one is signalled. 0: depth / 4
-  uint32_t count = 1;      // queue pairs, or connections to make
-  uint32_t window = 32;    // connections under way at a time
-  bool all = false;        // all queue pairs are active, not one
+  uint32_t size = 8;        // bytes per message
+  uint32_t depth = 128;     // requests outstanding
+  uint32_t list = 0;        // requests per ibv_post_send; the last one is signalled. 0: depth / 4
+  uint32_t count = 1;       // queue pairs, or connections to make
+  uint32_t window = 32;     // connections under way at a time
+  bool all = false;         // all queue pairs are active, not one
   bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping
   double seconds = 0.5;
   Wait wait = Wait::kBlock;

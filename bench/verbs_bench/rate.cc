@@ -3,8 +3,8 @@
 // Requests per second on one queue pair. The target of one-sided operations sleeps in
 // rdma_get_cm_event or, on request, polls a completion queue; the receiver of Sends polls.
 #include <algorithm>
-#include <cerrno>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPolled = 64;            // completions asked for at a time
-constexpr int kNotOffered = 77;          // exit status, as test programs have it for a skip
+constexpr int kNotOffered = 77;           // exit status, as test programs have it for a skip
 constexpr uint32_t kReceivesPerSend = 4;  // posted at the server for each outstanding Send
 
 Shape shape_of(const Options& options) {
@@ -55,8 +55,9 @@ void serve(const Options& options) {
       },
       [&](Resources& resources, ibv_qp* qp) {
         if (options.opcode != IBV_WR_SEND && !options.peer_polls) return;
-        poller = std::thread(
-            [&resources, qp, &options, &stop] { poll_receives(resources, qp, options.size, stop); });
+        poller = std::thread([&resources, qp, &options, &stop] {
+          poll_receives(resources, qp, options.size, stop);
+        });
       });
   stop.store(true);
   if (poller.joinable()) poller.join();

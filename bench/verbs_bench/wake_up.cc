@@ -89,19 +89,17 @@ class Party {
 
 void serve(const Options& options) {
   Acceptor acceptor(options, shape_of(options));
-  acceptor.run(
-      [&](Resources& resources, ibv_qp* qp) {
-        resources.post_receives(qp, kReceives, options.size);
-      },
-      [&](Resources& resources, ibv_qp* qp) {
-        // Ends with the process: it may be asleep for good when the client leaves.
-        std::thread([&options, &resources, qp] {
-          for (Party party(options, resources, qp);;) {
-            party.receive();
-            party.send();
-          }
-        }).detach();
-      });
+  acceptor.run([&](Resources& resources,
+                   ibv_qp* qp) { resources.post_receives(qp, kReceives, options.size); },
+               [&](Resources& resources, ibv_qp* qp) {
+                 // Ends with the process: it may be asleep for good when the client leaves.
+                 std::thread([&options, &resources, qp] {
+                   for (Party party(options, resources, qp);;) {
+                     party.receive();
+                     party.send();
+                   }
+                 }).detach();
+               });
   std::_Exit(0);
 }
 

@@ -59,17 +59,14 @@ class Campaign:
         self._held = contextlib.ExitStack()
 
     def run(self, rounds, limit_seconds):
-        """As many rounds as fit into the limit, at least one."""
-        started = time.monotonic()
+        """As many rounds as fit into the limit; the first one in any case."""
+        deadline = time.monotonic() + limit_seconds
         with self._held:
             for number in range(1, rounds + 1):
-                begun = time.monotonic()
-                self._round(number, rounds)
-                self.rounds_done = number
-                now = time.monotonic()
-                if number < rounds and now - started + (now - begun) > limit_seconds:
-                    self._say(f"no time for more than {number} of {rounds} rounds")
+                if not self._round(number, rounds, deadline if number > 1 else None):
+                    self._say(f"no time for more than {self.rounds_done} of {rounds} whole rounds")
                     break
+                self.rounds_done = number
 
     def _link(self, name):
         if name not in self._links:
@@ -78,14 +75,18 @@ class Campaign:
             self._links[name] = veth.link()
         return self._links[name]
 
-    def _round(self, number, rounds):
+    def _round(self, number, rounds, deadline):
+        """False if the deadline has cut it short."""
         total = sum(len(group.contenders) for group in self.groups)
         done = 0
         for group in self.groups:
             for contender in group.contenders:
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
                 done += 1
                 place = f"round {number}/{rounds} [{done}/{total}] {group.name}: {contender.label}"
                 self._sample(group, contender, place)
+        return True
 
     def _sample(self, group, contender, place):
         key = (group.name, contender.label)

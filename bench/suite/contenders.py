@@ -13,6 +13,11 @@ from . import pairs
 
 MIB = 1.048576  # perftest and UCX call 2^20 bytes a MB
 
+BULK_BYTES = 500_000_000        # of a stream whose contender counts messages, not time
+BULK_BYTES_VETH = 100_000_000   # ... where some crawl
+
+FOR_A_SECOND = ("-D", 1, "-f", 0)  # perftest takes no less
+
 # UCX looks for network devices in sysfs, which shows those of the namespace it was mounted in.
 OWN_SYSFS = ["unshare", "-m", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
 
@@ -29,8 +34,8 @@ class Contenders:
     def _count(self, count):
         return max(200, int(count * self._scale))
 
-    def _bulk_count(self, size):
-        return self._count(min(100000, max(1000, 1_300_000_000 // size)))
+    def _bulk_count(self, size, volume=BULK_BYTES):
+        return self._count(min(100000, max(300, volume // size)))
 
     # ---- raw TCP
 
@@ -70,12 +75,11 @@ class Contenders:
                              factor=0.5 if halved else 1.0)
 
     def perftest_mean_latency(self, tool, size):
-        """Mean over a second, the least that perftest takes."""
-        return self.perftest(tool, size, ("-D", 1, "-f", 0), 2)
+        """Half a round trip, the mean."""
+        return self.perftest(tool, size, FOR_A_SECOND, 2)
 
     def perftest_bandwidth(self, tool, size, *options, crc=False):
-        return self.perftest(tool, size, ("-n", self._bulk_count(size)), 3, *options, factor=MIB,
-                             crc=crc)
+        return self.perftest(tool, size, FOR_A_SECOND, 3, *options, factor=MIB, crc=crc)
 
     def verbs(self, mode, figure, *options):
         command = [self._bin / "verbs_bench", mode, "--port", "{port}", "--seconds", self._seconds,
@@ -109,8 +113,9 @@ class Contenders:
                     "rate": fields[7]}[figure]
         return measure
 
-    def ucx_bandwidth(self, size):
-        return self.ucx("tag_bw", size, "bandwidth", count=self._bulk_count(size) / self._scale)
+    def ucx_bandwidth(self, size, volume=BULK_BYTES):
+        return self.ucx("tag_bw", size, "bandwidth",
+                        count=self._bulk_count(size, volume) / self._scale)
 
     def libfabric(self, size, count=20000):
         """fi_pingpong prints the mean half round trip."""

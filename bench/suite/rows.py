@@ -9,7 +9,7 @@ import dataclasses
 import pathlib
 import typing
 
-from .contenders import available, with_busy_core
+from .contenders import BULK_BYTES_VETH, available, with_busy_core
 
 KIB, MIB = 1 << 10, 1 << 20
 READ_SIZES = (64 * KIB, 256 * KIB, MIB)
@@ -313,8 +313,8 @@ class Catalogue:
             if kind in ("raw", "uwarp"):
                 group.add(f"{label}, idle", kind, measure)
             group.add(label, kind, with_busy_core(measure))
-        self._degradation(group, "ib_send_lat 8 B, one core busy", ("ib_send_lat, idle", "raw, idle"),
-                          ("ib_send_lat", "raw"))
+        self._degradation(group, "ib_send_lat 8 B, one core busy",
+                          ("ib_send_lat, idle", "raw, idle"), ("ib_send_lat", "raw"))
         return group
 
     def _busy_stream(self):
@@ -355,5 +355,5 @@ class Catalogue:
                 stream.rows.append(Row(f"{tool} {human(size)}, {where}", tool, raw, 0.9,
                                        quick=quick))
             if self._ucx:
-                stream.add("UCX", "ucx", self._make.ucx_bandwidth(size))
+                stream.add("UCX", "ucx", self._make.ucx_bandwidth(size, BULK_BYTES_VETH))
             yield stream

@@ -69,7 +69,7 @@ class Contenders:
             return float(lines[-1].split()[column]) * factor
         return measure
 
-    def perftest_latency(self, tool, size, *options, count=20000, halved=False):
+    def perftest_latency(self, tool, size, *options, count=10000, halved=False):
         """Median half round trip; ib_read_lat prints whole ones."""
         return self.perftest(tool, size, ("-n", self._count(count)), 4, *options,
                              factor=0.5 if halved else 1.0)
@@ -93,7 +93,7 @@ class Contenders:
 
     # ---- UCX, libfabric and the cross-checks
 
-    def ucx(self, test, size, figure, *options, count=20000):
+    def ucx(self, test, size, figure, *options, count=10000):
         """`figure`: typical or average (us), bandwidth (MB/s) or rate (per second)."""
         server = ["ucx_perftest", "-p", "{port}"]
         client = server + ["{address}", "-t", test, "-s", size, "-n", self._count(count),
@@ -117,7 +117,7 @@ class Contenders:
         return self.ucx("tag_bw", size, "bandwidth",
                         count=self._bulk_count(size, volume) / self._scale)
 
-    def libfabric(self, size, count=20000):
+    def libfabric(self, size, count=10000):
         """fi_pingpong prints the mean half round trip."""
         options = ["-p", "tcp", "-e", "msg", "-I", self._count(count), "-S", size]
         server = ["fi_pingpong", *options, "-B", "{port}"]

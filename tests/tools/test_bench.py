@@ -10,7 +10,8 @@ import xml.etree.ElementTree
 import places
 import pytest
 
-ROWS = ("ib_send_lat 256 B", "256 QPs, all active")
+# Measured for a time, not for a number of messages: short on a busy machine too.
+ROWS = ("ib_send_bw 16 KiB", "256 QPs, all active")
 RUN_SECONDS = 300  # with the installation of its packages
 
 
@@ -44,7 +45,8 @@ def test_each_row_is_measured_in_the_same_run_as_its_reference(report):
         assert row["median"] == ours
         assert row["ratio"] == pytest.approx(ours / theirs)
         assert row["min"] <= row["median"] <= row["max"]
-        assert row["verdict"].split(",")[0] in ("met", "missed")
+        aimed = row["ratio_target"] is not None
+        assert (row["verdict"].split(",")[0] in ("met", "missed")) == aimed
 
 
 def test_markdown_has_a_line_per_row(folder):
@@ -53,7 +55,7 @@ def test_markdown_has_a_line_per_row(folder):
         assert len([line for line in lines if line.startswith(f"| {row} |")]) == 1
 
 
-@pytest.mark.parametrize("chart", ["latency", "queue_pairs"])
+@pytest.mark.parametrize("chart", ["bandwidth", "queue_pairs"])
 def test_plot_is_drawn(folder, chart):
     pytest.importorskip("matplotlib")  # bench/run installs it where it may
     root = xml.etree.ElementTree.parse(folder / f"{chart}.svg").getroot()

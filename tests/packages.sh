@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #
-# Sourced by demo.sh and test.sh: the Debian packages uwarp is built and tested with, and a function
-# that installs those which are missing. When nothing is missing, apt is not called at all, so runs
-# without a network work.
+# Sourced by demo.sh, test.sh and bench/run: the Debian packages uwarp is built, tested and measured
+# with, and a function that installs those which are missing. When nothing is missing, apt is not
+# called at all, so runs without a network work.
 
 BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
                 libibverbs-dev librdmacm-dev)
@@ -10,6 +10,7 @@ TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                iproute2 util-linux procps netcat-traditional tshark)
 FUZZ_PACKAGES=(clang)
+BENCH_PACKAGES=(ucx-utils libfabric-bin iperf3 qperf libbenchmark-dev valgrind python3-matplotlib)
 
 package_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// Bulk: one stream, two streams in opposite directions, and small messages many per send.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "raw_tcp/modes.h"
+#include "raw_tcp/sockets.h"
+#include "round_trips.h"
+
+namespace uwarp::bench {
+namespace {
+
+constexpr int kSendsPerLook = 16;  // between two looks at the clock
+
+/// Bytes per second from the first send until the receiver has all of it.
+double send_stream(int fd, size_t size, double seconds) {
+  const std::vector<char> bytes(size, 'x');
+  const auto start = Clock::now();
+  double total = 0;
+  while (seconds_since(start) < seconds) {
+    for (int i = 0; i < kSendsPerLook; ++i) send_all(fd, bytes.data(), size);
+    total += kSendsPerLook * static_cast<double>(size);
+  }
+  shutdown(fd, SHUT_WR);
+  char end;
+  while (recv(fd, &end, 1, 0) > 0) {
+  }
+  return total / seconds_since(start);
+}
+
+/// Bytes per second until the end of the stream, of which the sender is then told.
+double receive_stream(int fd, size_t read) {
+  std::vector<char> bytes(read);
+  Clock::time_point start;
+  double total = 0;
+  for (ssize_t got; (got = recv(fd, bytes.data(), bytes.size(), 0)) > 0;) {
+    if (total == 0) start = Clock::now();
+    total += static_cast<double>(got);
+  }
+  const double rate = total / seconds_since(start);
+  shutdown(fd, SHUT_WR);
+  return rate;
+}
+
+/// What stream() does, with sends of `size` bytes; meaningful for the client.
+double one_stream(const Options& options, size_t size) {
+  const int fd = open_one(options);
+  if (options.client()) return send_stream(fd, size, options.seconds);
+  receive_stream(fd, options.read);
+  return 0;
+}
+
+}  // namespace
+
+void stream(const Options& options) {
+  const double rate = one_stream(options, options.size);
+  if (options.client()) print_figure("mb_per_second", rate / 1e6);
+}
+
+void messages(const Options& options) {
+  const double rate = one_stream(options, options.size * options.batch);
+  if (options.client()) print_figure("per_second", rate / static_cast<double>(options.size));
+}
+
+void duplex(const Options& options) {
+  int first, second;
+  if (options.client()) {
+    first = connect_to(options);
+    second = connect_to(options);
+  } else {
+    const int listener = listen_on(options);
+    first = accept_on(listener, options);
+    second = accept_on(listener, options);
+  }
+  const int out = options.client() ? first : second;
+  const int in = options.client() ? second : first;
+  double received = 0;
+  std::thread receiver([&] { received = receive_stream(in, options.read); });
+  const double sent = send_stream(out, options.size, options.seconds);
+  receiver.join();
+  if (options.client()) print_figure("mb_per_second", (sent + received) / 1e6);
+}
+
+}  // namespace uwarp::bench

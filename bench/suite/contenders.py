@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""How each contender is started and which of the figures it prints is taken.
+
+A measure is a function of a link (loopback, or two namespaces) that returns one number: MB/s,
+microseconds or operations per second.
+"""
+
+import json
+import re
+import shutil
+
+from . import pairs
+
+MIB = 1.048576  # perftest and UCX call 2^20 bytes a MB
+
+BULK_BYTES = 500_000_000        # of a stream whose contender counts messages, not time
+BULK_BYTES_VETH = 100_000_000   # ... where some crawl
+
+FOR_A_SECOND = ("-D", 1, "-f", 0)  # perftest takes no less
+
+# UCX looks for network devices in sysfs, which shows those of the namespace it was mounted in.
+OWN_SYSFS = ["unshare", "-m", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
+
+
+class Contenders:
+    """Makes measures. `seconds` is what a timed sample takes, `scale` shrinks counted ones."""
+
+    def __init__(self, build, seconds, scale, crc=False):
+        self._bin = build / "bin"
+        self._seconds = seconds
+        self._scale = scale
+        self._crc = crc
+
+    def _count(self, count):
+        return max(200, int(count * self._scale))
+
+    def _bulk_count(self, size, volume=BULK_BYTES):
+        return self._count(min(100000, max(300, volume // size)))
+
+    # ---- raw TCP
+
+    def raw(self, mode, figure, *options, congestion=""):
+        """`figure` names the line of output that counts."""
+        command = [self._bin / "raw_tcp", mode, "--port", "{port}", "--seconds", self._seconds,
+                   *options]
+        if congestion:
+            command += ["--congestion", congestion]
+
+        def measure(link):
+            output = pairs.run_pair(link, command, command + ["{address}"])
+            return named_figure(output, figure)
+        return measure
+
+    # ---- uwarp
+
+    def _uwarp_env(self, crc):
+        return {"UWARP_CRC": "1"} if crc or self._crc else {}
+
+    def perftest(self, tool, size, extent, column, *options, factor=1.0, crc=False):
+        """`column` of the last line of the client's table; `extent` says how long it measures."""
+        command = [tool, "-d", "{device}", "-F", "-p", "{port}", "-s", size, *extent, *options]
+
+        def measure(link):
+            output = pairs.run_pair(link, command, command + ["{address}"], uwarp=True,
+                                    env=self._uwarp_env(crc))
+            lines = re.findall(r"^\s*(\d+\s+\d+(?:\s+[\d.]+)+)\s*$", output, re.M)
+            if not lines:
+                raise pairs.Failed(f"{tool} printed no result:\n{output}")
+            return float(lines[-1].split()[column]) * factor
+        return measure
+
+    def perftest_latency(self, tool, size, *options, count=10000, halved=False):
+        """Median half round trip; ib_read_lat prints whole ones."""
+        return self.perftest(tool, size, ("-n", self._count(count)), 4, *options,
+                             factor=0.5 if halved else 1.0)
+
+    def perftest_mean_latency(self, tool, size):
+        """Half a round trip, the mean."""
+        return self.perftest(tool, size, FOR_A_SECOND, 2)
+
+    def perftest_bandwidth(self, tool, size, *options, crc=False):
+        return self.perftest(tool, size, FOR_A_SECOND, 3, *options, factor=MIB, crc=crc)
+
+    def verbs(self, mode, figure, *options):
+        command = [self._bin / "verbs_bench", mode, "--port", "{port}", "--seconds", self._seconds,
+                   *options]
+
+        def measure(link):
+            output = pairs.run_pair(link, command, command + ["{address}"], uwarp=True,
+                                    env=self._uwarp_env(False))
+            return named_figure(output, figure)
+        return measure
+
+    # ---- UCX, libfabric and the cross-checks
+
+    def ucx(self, test, size, figure, *options, count=10000):
+        """`figure`: typical or average (us), bandwidth (MB/s) or rate (per second)."""
+        server = ["ucx_perftest", "-p", "{port}"]
+        client = server + ["{address}", "-t", test, "-s", size, "-n", self._count(count),
+                           "-w", self._count(count) // 10, "-f", "-v", *options]
+        env = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "{netdev}", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+
+        def measure(link):
+            enter = [] if link.name == "loopback" else OWN_SYSFS
+            output = pairs.run_pair(link, enter + server, enter + client, env=env)
+            # iterations, typical, average and overall latency, average and overall bandwidth,
+            # average and overall rate
+            lines = re.findall(r"^\s*\d+(?:,[\d.]+){7}$", output, re.M)
+            if not lines:
+                raise pairs.Failed(f"ucx_perftest printed no result:\n{output}")
+            fields = [float(field) for field in lines[-1].split(",")]
+            return {"typical": fields[1], "average": fields[3], "bandwidth": fields[5] * MIB,
+                    "rate": fields[7]}[figure]
+        return measure
+
+    def ucx_bandwidth(self, size, volume=BULK_BYTES):
+        return self.ucx("tag_bw", size, "bandwidth",
+                        count=self._bulk_count(size, volume) / self._scale)
+
+    def libfabric(self, size, count=10000):
+        """fi_pingpong prints the mean half round trip."""
+        options = ["-p", "tcp", "-e", "msg", "-I", self._count(count), "-S", size]
+        server = ["fi_pingpong", *options, "-B", "{port}"]
+        client = ["fi_pingpong", *options, "-P", "{port}", "{address}"]
+
+        def measure(link):
+            output = pairs.run_pair(link, server, client)
+            lines = [line.split() for line in output.splitlines()]
+            found = [line for line in lines if len(line) == 8 and line[4].endswith("s")]
+            if not found:
+                raise pairs.Failed(f"fi_pingpong printed no result:\n{output}")
+            return float(found[-1][6])
+        return measure
+
+    def iperf3(self, size):
+        server = ["iperf3", "-s", "-1", "-p", "{port}"]
+        client = ["iperf3", "-c", "{address}", "-p", "{port}", "-t", "1", "-l", size, "-J"]
+
+        def measure(link):
+            report = json.loads(pairs.run_pair(link, server, client))
+            return report["end"]["sum_received"]["bits_per_second"] / 8e6
+        return measure
+
+    def qperf(self, size):
+        server = ["qperf", "-lp", "{port}"]
+        client = ["qperf", "{address}", "-lp", "{port}", "-m", size, "-t", "1",
+                  "tcp_bw"]
+
+        def measure(link):
+            output = pairs.run_pair(link, server, client, server_stays=True)
+            found = re.search(r"bw\s*=\s*([\d.]+)\s*([KMG]?)B/sec", output) or \
+                re.search(r"bw\s*=\s*([\d.]+)\s*([KMG]?)bytes/sec", output)
+            if not found:
+                raise pairs.Failed(f"qperf printed no result:\n{output}")
+            return float(found[1]) * {"": 1e-6, "K": 1e-3, "M": 1, "G": 1e3}[found[2]]
+        return measure
+
+
+def named_figure(output, name):
+    found = re.search(rf"^{name} ([-+\d.e]+)$", output, re.M)
+    if not found:
+        raise pairs.Failed(f"no figure {name} in:\n{output}")
+    return float(found[1])
+
+
+def with_busy_core(measure):
+    def busy(link):
+        with pairs.one_core_busy():
+            return measure(link)
+    return busy
+
+
+def available(program):
+    return shutil.which(program) is not None

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""From samples to rows with ratio, spread and verdict; as a table, as Markdown and as JSON."""
+
+import json
+
+from .campaign import beside
+from .figures import plain, with_unit
+
+HEADERS = ("row", "uwarp", "min..max", "reference", "ratio", "min..max", "target", "verdict",
+           "UCX tcp", "libfabric tcp", "cross-checks")
+LEFT_ALIGNED = (0, 3, 6, 7, 10)
+
+
+def results(campaign):
+    """One dictionary per row, in order."""
+    return [_result(campaign, group, row) for group in campaign.groups for row in group.rows]
+
+
+def _result(campaign, group, row):
+    medians = campaign.medians(group)
+    result = {"row": row.name, "group": group.name, "unit": group.unit, "subject": row.subject,
+              "references": row.references, "absolute_target": row.absolute}
+    limit = row.limit(medians) if callable(row.limit) else row.limit
+    result["ratio_target"] = limit
+    best = min if group.less_is_better else max
+    references = [label for label in row.references if label in medians]
+    result["reference"] = best(references, key=medians.get) if references else None
+    samples = _samples(campaign, group, row.subject)
+    if samples:
+        result.update(median=medians[row.subject], min=min(samples), max=max(samples))
+    if samples and result["reference"]:
+        result.update(_ratio(campaign, group, row, result["reference"], medians))
+    result["beside"] = {label: {"kind": _kind(group, label), "median": medians[label]}
+                        for label in beside(group, row) if label in medians}
+    result["verdict"] = _verdict(result, group.less_is_better)
+    if (group.name, row.subject) in campaign.not_offered:
+        result["verdict"] = "not offered"
+    return result
+
+
+def _samples(campaign, group, label):
+    return [f for f in campaign.samples.get((group.name, label), []) if f is not None]
+
+
+def _kind(group, label):
+    return next(each.kind for each in group.contenders if each.label == label)
+
+
+def _ratio(campaign, group, row, reference, medians):
+    """The ratio of the medians, and the range of the ratios of single rounds."""
+    both = zip(campaign.samples[group.name, row.subject], campaign.samples[group.name, reference])
+    by_round = [ours / theirs for ours, theirs in both if ours is not None and theirs]
+    ratio = {"ratio": medians[row.subject] / medians[reference],
+             "reference_median": medians[reference]}
+    if by_round:
+        ratio.update(ratio_min=min(by_round), ratio_max=max(by_round))
+    return ratio
+
+
+def _verdict(result, less_is_better):
+    if "median" not in result:
+        return "failed"
+
+    def good(value, limit):
+        return value <= limit if less_is_better else value >= limit
+
+    checks = []
+    if result["ratio_target"] is not None:
+        if "ratio" not in result:
+            return "no reference"
+        checks.append(good(result["ratio"], result["ratio_target"]))
+    if result["absolute_target"] is not None:
+        checks.append(good(result["median"], result["absolute_target"]))
+    verdict = "" if not checks else "met" if all(checks) else "missed"
+    behind = [label for label, each in result["beside"].items() if each["kind"] != "check"
+              and each["median"] != result["median"] and not good(result["median"], each["median"])]
+    return ", ".join(filter(None, [verdict, *(f"behind {label}" for label in behind)]))
+
+
+def _target(result, unit):
+    sign = "<=" if unit in ("us", "KiB") else ">="
+    parts = []
+    if result["ratio_target"] is not None:
+        parts.append(f"{sign} {result['ratio_target']:.2f} x")
+    if result["absolute_target"] is not None:
+        parts.append(f"{sign} {with_unit(result['absolute_target'], unit)}")
+    return ", ".join(parts)
+
+
+def _cells(result):
+    unit = result["unit"]
+    if "median" in result:
+        ours = [with_unit(result["median"], unit),
+                f"{plain(result['min'], unit)}..{plain(result['max'], unit)}"]
+    else:
+        ours = ["-", ""]
+    reference = ratio = spread = ""
+    if "ratio" in result:
+        reference = f"{with_unit(result['reference_median'], unit)} {result['reference']}"
+        ratio = f"{result['ratio']:.2f}"
+        if "ratio_min" in result:
+            spread = f"{result['ratio_min']:.2f}..{result['ratio_max']:.2f}"
+    others = {"ucx": [], "libfabric": [], "check": []}
+    for label, each in result["beside"].items():
+        text = with_unit(each["median"], unit)
+        others[each["kind"]].append(f"{label} {text}" if each["kind"] == "check" else text)
+    return [result["row"], *ours, reference, ratio, spread, _target(result, unit),
+            result["verdict"], *(", ".join(others[kind]) for kind in others)]
+
+
+def _text_table(headers, lines, left):
+    lines = [list(headers), *lines]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if column in left else cell.rjust(width)
+                  for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
+        for line in lines)
+
+
+def table(rows):
+    """Aligned text."""
+    return _text_table(HEADERS, [_cells(row) for row in rows], LEFT_ALIGNED)
+
+
+def _times(micro):
+    return (["operation", "ns", "min..max"],
+            [[each["name"], f"{each['median_ns']:.1f}",
+              f"{each['min_ns']:.1f}..{each['max_ns']:.1f}"] for each in micro["times"]])
+
+
+def _instructions(micro):
+    return (["post and poll of one", "instructions", "recorded"],
+            [[name, str(each["count"]), str(each["recorded"] or "")]
+             for name, each in micro["instructions"].items()])
+
+
+def micro_table(micro):
+    return "\n\n".join(_text_table(*part, left=(0,))
+                       for part in (_times(micro), _instructions(micro)))
+
+
+def _markdown_table(headers, lines, left=LEFT_ALIGNED):
+    rule = ["---" if column in left else "---:" for column in range(len(headers))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [headers, rule, *lines])
+
+
+def summary(rows):
+    met = sum(row["verdict"].startswith("met") for row in rows)
+    missed = sum(row["verdict"].startswith("missed") for row in rows)
+    failed = sum(row["verdict"] == "failed" for row in rows)
+    return f"{met} targets met, {missed} missed, {failed} rows failed"
+
+
+def conditions_line(conditions):
+    return (f"{conditions['cpus']} processors ({conditions['cpu_model']}), kernel "
+            f"{conditions['kernel']}, congestion control {conditions['congestion']}, "
+            f"CRC {'on' if conditions['crc'] else 'as negotiated by default'}, "
+            f"medians of {conditions['rounds']} rounds")
+
+
+def markdown(rows, conditions, plots, micro):
+    parts = ["# Results of bench/run", "",
+             "Written by `bench/run`; what the rows mean: [performance.md](../performance.md).", "",
+             conditions_line(conditions) + f". {summary(rows)}.", "",
+             _markdown_table(list(HEADERS), [_cells(row) for row in rows]), ""]
+    for name in plots:
+        parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})", ""]
+    if micro:
+        parts += ["## Parts of the engine alone", "",
+                  _markdown_table(*_times(micro), left=(0,)), "",
+                  _markdown_table(*_instructions(micro), left=(0,)), ""]
+    return "\n".join(parts)
+
+
+def to_json(campaign, rows, conditions, micro):
+    groups = [{"name": group.name, "unit": group.unit, "link": group.link,
+               "samples": {each.label: campaign.samples.get((group.name, each.label), [])
+                           for each in group.contenders}}
+              for group in campaign.groups]
+    failures = {f"{group}: {label}": text for (group, label), text in campaign.failures.items()}
+    return json.dumps({"conditions": conditions, "rows": rows, "groups": groups,
+                       "failures": failures, "micro": micro}, indent=2) + "\n"

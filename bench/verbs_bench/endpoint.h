@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The verbs objects of one end, and the queue pairs that share them. Plain libibverbs and
+// librdmacm: runs on any RDMA device. Whatever fails ends the program.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "verbs_bench/options.h"
+
+namespace uwarp::bench {
+
+[[noreturn]] void die(const char* what);
+/// As many open files as the hard limit allows.
+void raise_file_limit();
+
+/// How much of everything an end needs.
+struct Shape {
+  uint32_t send_wr = 1;
+  uint32_t recv_wr = 1;
+  uint32_t cq_entries = 1;
+  size_t memory_bytes = 4096;
+};
+
+/// What an acceptor says about its memory, as private data.
+struct RemoteMemory {
+  uint64_t address = 0;
+  uint32_t rkey = 0;
+};
+
+/// Protection domain, completion queues and registered memory; one per process, made when the
+/// first connection has told which device.
+class Resources {
+ public:
+  Resources(ibv_context* context, const Shape& shape);
+
+  void make_queue_pair(rdma_cm_id* id) const;
+  ibv_sge sge(uint32_t bytes) const;
+  RemoteMemory advertised() const;
+
+  /// Posts `count` receives as one list.
+  void post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes) const;
+
+  ibv_comp_channel* channel = nullptr;  // of recv_cq
+  ibv_cq* send_cq = nullptr;
+  ibv_cq* recv_cq = nullptr;
+
+ private:
+  const Shape shape_;
+  ibv_pd* pd_ = nullptr;
+  std::vector<std::byte> memory_;
+  ibv_mr* region_ = nullptr;
+};
+
+/// How many completions `cq` had, up to the size of `out`; all must be good.
+uint32_t poll(ibv_cq* cq, std::span<ibv_wc> out);
+
+/// The client's connections.
+class Connector {
+ public:
+  Connector(const Options& options, const Shape& shape);
+
+  using Established = std::function<void(rdma_cm_id*)>;
+  /// Starts a connection; wait() goes on with it.
+  void start();
+  /// Serves events until `count` further connections have been established or, with `closed`, have
+  /// ended. Each is given to `established`.
+  void wait(uint32_t count, const Established& established, bool closed = false);
+  /// One connection, established.
+  rdma_cm_id* open_one();
+
+  Resources& resources() { return *resources_; }
+  const RemoteMemory& remote() const { return remote_; }
+
+ private:
+  void resolve_route(rdma_cm_id* id);
+  void connect(rdma_cm_id* id);
+
+  const Options& options_;
+  const Shape shape_;
+  rdma_event_channel* channel_;
+  rdma_addrinfo* where_ = nullptr;
+  std::unique_ptr<Resources> resources_;
+  RemoteMemory remote_;
+};
+
+/// The server: accepts whatever comes until the first connection has ended.
+class Acceptor {
+ public:
+  Acceptor(const Options& options, const Shape& shape);
+
+  /// `accepting` is called for the first connection before it is accepted, `established` when it is
+  /// up.
+  void run(const std::function<void(Resources&, ibv_qp*)>& accepting,
+           const std::function<void(Resources&, ibv_qp*)>& established);
+
+ private:
+  void accept(rdma_cm_id* id);
+
+  const Shape shape_;
+  rdma_event_channel* channel_;
+  std::unique_ptr<Resources> resources_;
+};
+
+}  // namespace uwarp::bench

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// What a run of verbs_bench is told. Both ends are started with the same options; the one that gets
+// an address is the client, measures, and prints.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace uwarp::bench {
+
+/// How a thread learns of completions; kSpin polls the completion queue.
+enum class Wait : uint8_t { kSpin, kBlock, kPoll, kEpoll };
+
+struct Options {
+  std::string mode;
+  std::string address;  // empty: the server
+  uint16_t port = 18600;
+  ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
+  uint32_t size = 8;        // bytes per message
+  uint32_t depth = 128;     // requests outstanding
+  uint32_t list = 0;        // requests per ibv_post_send; the last one is signalled. 0: depth / 4
+  uint32_t count = 1;       // queue pairs, or connections to make
+  uint32_t window = 32;     // connections under way at a time
+  bool all = false;         // all queue pairs are active, not one
+  bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping
+  double seconds = 0.5;
+  Wait wait = Wait::kBlock;
+
+  bool client() const { return !address.empty(); }
+};
+
+/// Exits with a usage message if they make no sense.
+Options parse_options(int argc, char** argv);
+
+}  // namespace uwarp::bench

@@ -160,9 +160,9 @@ constexpr Setting kTable[] = {
                  "TCP congestion control towards peers on the same host. Empty or system: leave "
                  "the system's.",
                  store_congestion),
-    number_setting("UWARP_SPIN_US", "0", 0, 1'000'000, false,
+    number_setting("UWARP_SPIN_US", "50", 0, 1'000'000, false,
                    "How long the progress thread polls after it has served traffic before it "
-                   "sleeps again.",
+                   "sleeps again, unless somebody else wants its core.",
                    store_number<&Settings::spin_us>),
     number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
                    "Send buffer of each TCP socket in bytes. 0: the system's.",

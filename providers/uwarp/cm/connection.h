@@ -95,8 +95,6 @@ class Connection final : public Source {
   }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
-  /// The peer sends in bulk. Under locks of the queue pair.
-  void expect_more();
   /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs.
   void transmit_before_long();
 

@@ -176,8 +176,6 @@ void Connection::transmit_before_long() {
   update_deadline_locked();
 }
 
-void Connection::expect_more() { engine_.progress().look_again(); }
-
 void Connection::request_turn() { engine_.progress().revisit(*this); }
 
 std::shared_ptr<Endpoint> Connection::open_endpoint() const {

@@ -166,9 +166,11 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   // An edge is told only once, so it leaves its mark; a poller comes again.
   if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
   for (;;) {
-    const uint64_t before = qp_.segments_received();
     const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
-    if (from_epoll && progressed) note_traffic(qp_.segments_received() - before);
+    if (from_epoll && progressed) {
+      for (PollGroup* group : groups_)
+        if (group != nullptr) group->note_busy(*this);
+    }
     std::shared_ptr<Connection> unfinished;
     if (turn == Turn::kMore) unfinished = connection_->shared();
     const bool marked = gate.end();
@@ -181,12 +183,6 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   }
   if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
-}
-
-void Stream::note_traffic(uint64_t segments) {
-  for (PollGroup* group : groups_)
-    if (group != nullptr) group->note_busy(*this);
-  if (segments >= kDenseSegments) connection_->expect_more();
 }
 
 void Stream::on_edge(uint32_t events) {

@@ -79,8 +79,6 @@ class Stream {
   static void deliver(StreamNotice& notice);
 
  private:
-  /// Segments in one turn from which on the peer is taken to be sending in bulk.
-  static constexpr uint64_t kDenseSegments = 4;
   enum class Turn : uint8_t { kDrained, kMore, kStopped };
 
   void take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out);
@@ -90,7 +88,6 @@ class Stream {
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
-  void note_traffic(uint64_t segments);
 
   QueuePair& qp_;
   TcpSocket* in_ = nullptr;

@@ -4,9 +4,9 @@
 
 #include <dlfcn.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,13 +37,6 @@ constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
 timespec timespec_of(uint64_t ns) {
   return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
           .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
-}
-
-/// Context switches of this thread so far.
-long own_switches() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
 /// The helper thread runs code of this library for the rest of the process: unloading it is off.
@@ -258,27 +251,27 @@ void Progress::wait_disarmed() {
   sleeping_until_ns_.store(0);
 }
 
+// After traffic more is likely to come, and waking this thread would cost the sender more than this
+// core is worth, if nobody else wants it.
 int Progress::spin(epoll_event* events) {
-  // Only while nobody else wants this core: a yield that switches to another thread ends it.
-  const uint64_t end = now_ns() + uint64_t{settings().spin_us} * 1000;
-  const long switches = own_switches();
-  while (now_ns() < end && !stopping_.load() && !revisits_waiting()) {
+  const bool woken = woken_.exchange(false, std::memory_order_relaxed);
+  uint64_t now = now_ns();
+  if (woken || now < no_spin_before_ns_) return 0;
+  const uint64_t end = now + uint64_t{settings().spin_us} * 1000;
+  while (now < end && !stopping_.load() && !revisits_waiting()) {
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-    if (count != 0) return static_cast<int>(count);
+    if (count != 0) {
+      spin_pause_ns_ /= 2;
+      return static_cast<int>(count);
+    }
+    const uint64_t before = now_ns();
     sched_yield();
-    if (own_switches() != switches) return 0;
+    now = now_ns();
+    if (now - before < kYieldNs) continue;
+    spin_pause_ns_ = std::clamp(2 * spin_pause_ns_, kSpinPauseNs, kLongestSpinPauseNs);
+    no_spin_before_ns_ = now + spin_pause_ns_;
+    break;
   }
-  return 0;
-}
-
-int Progress::look_for_more(epoll_event* events) {
-  if (!look_again_.load(std::memory_order_relaxed)) return 0;
-  look_again_.store(false, std::memory_order_relaxed);
-  const uint64_t end = now_ns() + kLookAgainNs;
-  do {
-    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-    if (count != 0) return static_cast<int>(count);
-  } while (now_ns() < end && !stopping_.load() && !revisits_waiting());
   return 0;
 }
 
@@ -293,7 +286,7 @@ void Progress::helper_loop() {
       int count = wait_armed(events);
       while (count > 0) {
         serve(events, count);
-        count = may_spin ? spin(events) : look_for_more(events);
+        count = may_spin ? spin(events) : 0;
       }
       serve_revisits();
     } else {

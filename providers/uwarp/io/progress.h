@@ -36,9 +36,11 @@ class Progress {
   /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than
   /// this is served better by the helper.
   static constexpr uint64_t kSlowestPollNs = 50'000;
-  /// How long the helper looks for more when it is likely to come. Waking a sleeping thread costs
-  /// the waker about as much, and the sleeper more.
-  static constexpr uint64_t kLookAgainNs = 20'000;
+  /// A yield that takes longer than this has run somebody else who needs the core ...
+  static constexpr uint64_t kYieldNs = 50'000;
+  /// ... and the helper does not spin for a while: twice as long each time, between these bounds.
+  static constexpr uint64_t kSpinPauseNs = 20'000'000;
+  static constexpr uint64_t kLongestSpinPauseNs = 2'000'000'000;
 
   Progress();
   ~Progress();
@@ -83,9 +85,9 @@ class Progress {
   void stop_helper();
   /// Makes the helper thread look around.
   void wake_helper();
-  /// More is likely to come at once: the helper thread looks again for a moment before it sleeps,
-  /// which is cheaper for both sides than waking it.
-  void look_again() { look_again_.store(true, std::memory_order_relaxed); }
+  /// A sleeping application thread has been woken: the helper thread goes to sleep instead of
+  /// spinning, so that both take their turns on one core.
+  void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
 
  private:
   struct Slot {
@@ -102,7 +104,6 @@ class Progress {
   int wait_armed(epoll_event* events);
   void wait_disarmed();
   int spin(epoll_event* events);
-  int look_for_more(epoll_event* events);
   int epoll_until(epoll_event* events, uint64_t until_ns);
   /// What the helper saw when it looked last.
   struct Look {
@@ -134,7 +135,9 @@ class Progress {
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
-  std::atomic<bool> look_again_{false};
+  std::atomic<bool> woken_{false};
+  uint64_t no_spin_before_ns_ = 0;  // helper thread only, as the next
+  uint64_t spin_pause_ns_ = 0;      // after the last time that somebody wanted the core
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

@@ -122,8 +122,6 @@ class QueuePair {
   uint32_t receive_expired() { return receiver_.expire(); }
   /// The kernel could not write into the last window (EFAULT). Outcome bits.
   uint32_t receive_fault() { return receiver_.fault(); }
-  /// Segments that have come so far: tells how dense the traffic is.
-  uint64_t segments_received() const { return receiver_.segments(); }
   bool receive_held() const { return receiver_.held(); }
   /// After a failure all further bytes are dropped: the connection reads only to see the FIN.
   bool receive_closed() const { return receiver_.closed(); }

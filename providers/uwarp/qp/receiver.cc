@@ -227,7 +227,6 @@ Receiver::Step Receiver::take_header() {
     fail(*error, segment_event(*error), !is_version_error(*error));
     return Step::kNeedMore;
   }
-  ++segments_;
   last_ = control.last();
   opcode_ = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
   // Immediate Data is a message like a Send, with a buffer of its own.

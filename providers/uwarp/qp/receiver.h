@@ -50,8 +50,6 @@ class Receiver {
 
   /// Further bytes are dropped: the stream failed or ended.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
-  /// Segments taken so far. Under the receive side.
-  uint64_t segments() const { return segments_; }
   bool held() const { return held_.load(std::memory_order_acquire); }
   /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
   bool mid_message() const;
@@ -162,7 +160,6 @@ class Receiver {
   // Tagged placement.
   RemotePlace place_;            // of the Write segment under way
   bool write_open_ = false;      // a Write has begun and not ended
-  uint64_t segments_ = 0;
   STag write_stag_;
   uint64_t write_bytes_ = 0;     // of the last Write since the last message of queue 0
   // Untagged placement (Send) and Read sinks.

@@ -27,7 +27,9 @@ struct VerbsCq : object_abi::Cq {
    public:
     explicit Notifier(VerbsCq& cq) : cq_(cq) {}
     void completion_event(CompletionQueue&) override {
-      if (cq_.events) cq_.events->raise();
+      if (!cq_.events) return;
+      cq_.engine.progress().note_wake_up();
+      cq_.events->raise();
     }
     void completion_overrun(CompletionQueue&) override {
       cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base);

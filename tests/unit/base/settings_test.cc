@@ -41,7 +41,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.connect_timeout_ms, 60000u);
   EXPECT_EQ(settings.rnr_timeout_ms, 1000u);
   EXPECT_EQ(settings.peer_timeout_ms, 0u);
-  EXPECT_EQ(settings.spin_us, 0u);
+  EXPECT_EQ(settings.spin_us, 50u);
   EXPECT_TRUE(settings.port_range.empty());
   EXPECT_EQ(settings.port_offset, 0);
   EXPECT_EQ(settings.congestion, "reno");

@@ -201,6 +201,8 @@ void Connection::established_locked() {
     const auto octets = initiator_->private_data();
     peer.private_data.assign(octets.begin(), octets.end());
   }
+  initiator_.reset();
+  responder_.reset();
   tell_locked(OwnerCall::kEstablished, 0, std::move(peer));
 }
 

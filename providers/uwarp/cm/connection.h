@@ -203,8 +203,9 @@ class Connection final : public Source {
   uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
   uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
   uint64_t post_deadline_ns_ = 0;     // posts that wait for others go out
-  std::optional<MpaInitiator> initiator_;
-  std::optional<MpaResponder> responder_;
+  // Until the connection is established: they hold whole frames.
+  std::unique_ptr<MpaInitiator> initiator_;
+  std::unique_ptr<MpaResponder> responder_;
   size_t request_bytes_sent_ = 0;
   std::weak_ptr<Listener> listener_;  // told once, when the Request is complete or the peer gone
   std::weak_ptr<ConnectionOwner> owner_;

@@ -100,7 +100,7 @@ int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   config.ord = parameters_.initiator_depth;
   config.ird_limit = kMaxRdAtom;
   config.private_data = parameters_.private_data;
-  initiator_.emplace(config);
+  initiator_ = std::make_unique<MpaInitiator>(config);
   request_bytes_sent_ = 0;
   phase_ = Phase::kConnecting;
   const int error = socket_.connect(remote_);
@@ -225,7 +225,8 @@ std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socke
   connection->local_ = socket.local_address();
   connection->remote_ = socket.remote_address();
   connection->listener_ = std::move(listener);
-  connection->responder_.emplace(MpaResponder::Config{.crc = settings().crc});
+  connection->responder_ =
+      std::make_unique<MpaResponder>(MpaResponder::Config{.crc = settings().crc});
   connection->socket_ = std::move(socket);
   connection->socket_.choose_congestion_control(connection->remote_);
   connection->phase_ = Phase::kReadingRequest;

@@ -10,17 +10,19 @@
 namespace uwarp {
 
 void TransmitBatch::configure(bool crc) {
-  const size_t size = crc ? kCrcArenaBytes : kArenaBytes;
-  if (arena_size_ != size) {
-    arena_ = std::make_unique_for_overwrite<std::byte[]>(size);
-    arena_size_ = size;
-  }
   crc_ = crc;
-  first_ = count_ = 0;
+  first_ = count_ = fpdu_count_ = 0;
+  make_arena(kFirstArenaBytes);
   restart();
 }
 
+void TransmitBatch::make_arena(size_t size) {
+  arena_ = std::make_unique_for_overwrite<std::byte[]>(size);
+  arena_size_ = size;
+}
+
 void TransmitBatch::restart() {
+  if (fpdu_count_ > 1 && arena_size_ == kFirstArenaBytes) make_arena(full_arena());
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
   copies_.clear();
 }
@@ -40,7 +42,11 @@ void TransmitBatch::add_iovec(std::byte* at, size_t size) {
 std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   const bool copied = crc_ || payload <= kCopyBytes;
   const size_t needed = kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
-  if (arena_size_ - arena_used_ < needed) return nullptr;
+  if (arena_size_ - arena_used_ < needed) {
+    // What is queued points into the arena: it grows while it is empty.
+    if (arena_used_ != 0 || needed > full_arena()) return nullptr;
+    make_arena(full_arena());
+  }
   // A gathered payload takes an iovec per range, and two for what is around it.
   if (!copied && kIovecs - count_ < kMaxSge + 2) return nullptr;
   frame_ = arena_.get() + arena_used_;

@@ -21,9 +21,10 @@ class TransmitBatch {
  public:
   static constexpr size_t kIovecs = 64;
   static constexpr size_t kFpdus = 256;
-  /// Room for headers and small payloads: some 256 messages of 8 octets. Two of these and a few
-  /// more fields are what an idle connection costs on the sending side.
+  /// Room for headers and small payloads: some 256 messages of 8 octets.
   static constexpr size_t kArenaBytes = 8192;
+  /// ... of a stream that has never had more than a message at a time to send.
+  static constexpr size_t kFirstArenaBytes = 512;
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): two FPDUs of the largest size.
   static constexpr size_t kCrcArenaBytes = 2 * kFpduSizeMax;
@@ -66,6 +67,8 @@ class TransmitBatch {
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
+  size_t full_arena() const { return crc_ ? kCrcArenaBytes : kArenaBytes; }
+  void make_arena(size_t size);
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
 

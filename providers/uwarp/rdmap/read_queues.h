@@ -20,11 +20,12 @@ namespace uwarp {
 template <typename T>
 class SpscRing {
  public:
-  /// Makes room for `capacity` entries. Not while in use.
+  /// Sets the capacity. Not while in use. The memory comes with the first entry: most connections
+  /// never read.
   void reset(uint32_t capacity) {
     uint32_t size = 1;
     while (size < capacity) size *= 2;
-    if (size != mask_ + 1 || !slots_) slots_ = std::make_unique<T[]>(size);
+    if (size != mask_ + 1) slots_.reset();
     mask_ = size - 1;
     capacity_ = capacity;
     head_.store(0, std::memory_order_relaxed);
@@ -38,6 +39,8 @@ class SpscRing {
   bool full() const { return size() >= capacity_; }
   /// Producer. The caller checked full().
   void push(const T& value) {
+    if (slots_ == nullptr) [[unlikely]]
+      slots_ = std::make_unique<T[]>(mask_ + size_t{1});
     uint32_t tail = tail_.load(std::memory_order_relaxed);
     slots_[tail & mask_] = value;
     tail_.store(tail + 1, std::memory_order_release);
@@ -56,9 +59,7 @@ class SpscRing {
       if (wanted(slots_[i & mask_])) return &slots_[i & mask_];
     return nullptr;
   }
-  void pop() {
-    head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
+  void pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
  private:
   std::unique_ptr<T[]> slots_;

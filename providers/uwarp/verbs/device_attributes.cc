@@ -46,7 +46,7 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
-  attr.atomic_cap = IBV_ATOMIC_NONE;
+  attr.atomic_cap = IBV_ATOMIC_GLOB;
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;
   attr.max_srq_sge = kMaxSrqSge;

@@ -64,6 +64,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   Endpoint& operator=(const Endpoint&) = delete;
 
   QueuePair& qp() { return qp_; }
+  const QueuePair& qp() const { return qp_; }
+  /// A stream runs.
+  bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
 

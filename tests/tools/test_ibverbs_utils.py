@@ -133,15 +133,14 @@ def test_rc_pingpong_one_mebibyte(pair, link, events):
              seconds=2 * places.GUARD_SECONDS)
 
 
-def test_rc_pingpong_new_post_send(start, pair, loopback, port):
+def test_rc_pingpong_new_post_send(pair, link):
     """-N: the ibv_wr_* interface."""
-    probe = start(["ibv_rc_pingpong", "-d", loopback.server.device, "-g", "0", "-p", port, "-N"])
-    places.wait_until(lambda: places.listening(probe.pid, port) or not probe.running(),
-                      lambda: str(probe))
-    if not probe.running() and "Couldn't create QP" in probe.output:
-        pytest.skip("the ibv_wr_* interface is not there yet")
-    probe.reap()
-    pingpong(pair, loopback, "ibv_rc_pingpong", 4096, 1000, "-c", "-N")
+    pingpong(pair, link, "ibv_rc_pingpong", 4096, 1000, "-c", "-N")
+
+
+def test_rc_pingpong_time_stamps(pair, link):
+    """-t: an ibv_cq_ex that gives each completion its time."""
+    pingpong(pair, link, "ibv_rc_pingpong", 4096, 1000, "-c", "-t")
 
 
 def test_srq_pingpong(pair, link):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""perftest's send, write and read programs, with and without rdma_cm, and the options of each that
+"""perftest's send, write, read and atomic programs, with and without rdma_cm, and the options of each that
 its own parser takes. Checked: exit status of both sides, the sizes and iterations of the printed
 table, and figures that can be true."""
 
@@ -9,6 +9,7 @@ import perftest_report as report
 
 BANDWIDTH = ["ib_send_bw", "ib_write_bw", "ib_read_bw"]
 LATENCY = ["ib_send_lat", "ib_write_lat", "ib_read_lat"]
+ATOMIC = ["ib_atomic_bw", "ib_atomic_lat"]
 TOOLS = BANDWIDTH + LATENCY
 WITH_EVENTS = ["ib_send_lat", "ib_read_bw", "ib_read_lat"]
 WITH_INLINE = ["ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat"]
@@ -40,7 +41,7 @@ def run(pair, link, tool, connect, *options, server_options=(), seconds=None):
     found = report.rows(client)
     assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
     for row in found:
-        if tool in BANDWIDTH:
+        if tool.endswith("_bw"):
             # On a busy machine a short series of tiny messages rounds to 0.00 MiB/s.
             assert report.bandwidth_mib(row) > 0 or report.message_rate(row) > 0, row
             assert report.bandwidth_mib(row) < MIB_PER_SECOND_MAX, row
@@ -108,9 +109,19 @@ def test_duration(pair, link, tool, connect):
     assert found[0].iterations > 100, found
 
 
+@pytest.mark.parametrize("operation", ["FETCH_AND_ADD", "CMP_AND_SWAP"])
+@tool_and_connect(ATOMIC)
+def test_atomic(pair, link, tool, connect, operation):
+    found = run(pair, link, tool, connect, "-A", operation, "-n", "1000")
+    assert [(row.size, row.iterations) for row in found] == [(8, 1000)]
+
+
 @pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
-def test_shared_receive_queue(pair, loopback, tool):
-    found = run(pair, loopback, tool, "raw", "--use-srq", "-s", "1024", "-n", "1000")
+def test_shared_receive_queue(pair, link, tool):
+    """With one queue pair only: on iWARP ib_send_bw counts credits by the buffer instead of the
+    queue pair, so with several (-q) one that lags behind has more credits than messages sent, and
+    its unsigned window stops it for ever."""
+    found = run(pair, link, tool, "raw", "--use-srq", "-s", "1024", "-n", "1000")
     assert sizes(found) == [1024]
 
 

@@ -26,12 +26,9 @@ class Events : public VerbsTest {
     ibv_ack_cq_events(cq, 1);
   }
   ibv_async_event next_async() {
-    ibv_async_event event = {};
-    EXPECT_TRUE(readable(context()->async_fd)) << "no asynchronous event";
-    if (readable(context()->async_fd, milliseconds(0))) {
-      EXPECT_EQ(ibv_get_async_event(context(), &event), 0);
-    }
-    return event;
+    const auto event = next_async_event(context());
+    EXPECT_TRUE(event.has_value()) << "no asynchronous event";
+    return event.value_or(ibv_async_event{});
   }
 };
 
@@ -153,7 +150,7 @@ TEST_F(Events, AccessErrorAtTheTarget) {
     ibv_ack_async_event(&event);
   }
   EXPECT_TRUE(target);
-  EXPECT_FALSE(readable(context()->async_fd, kNothingComes)) << "one event per failure";
+  EXPECT_FALSE(next_async_event(context(), kNothingComes)) << "one event per failure";
 }
 
 TEST_F(Events, DestroyQpWaitsForTheAcknowledgement) {
@@ -207,7 +204,7 @@ TEST_F(Events, OverrunOfACompletionQueue) {
   a.connect(address);
   ASSERT_EQ(to_rts(qp.get(), address.psn), 0);
   for (int i = 0; i < depth + 2; ++i) ASSERT_EQ(a.post_send(i, 0, 0), 0);
-  bool overrun = false;
+  bool overrun = false, fatal = false;
   while (readable(context()->async_fd, overrun ? kNothingComes : milliseconds(kPatience))) {
     ibv_async_event event = {};
     ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
@@ -216,9 +213,11 @@ TEST_F(Events, OverrunOfACompletionQueue) {
       EXPECT_FALSE(overrun) << "once per queue";
       overrun = true;
     }
+    if (event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == qp.get()) fatal = true;
     ibv_ack_async_event(&event);
   }
   EXPECT_TRUE(overrun);
+  EXPECT_TRUE(fatal);
   EXPECT_TRUE(wait_until([&] { return state_of(qp.get()) == IBV_QPS_ERR; }));
   qp.reset();
   // What was stored can be taken; then the queue says that it is broken.

@@ -199,6 +199,17 @@ bool readable(int fd, std::chrono::milliseconds limit) {
   return poll(&poller, 1, static_cast<int>(limit.count())) == 1;
 }
 
+std::optional<ibv_async_event> next_async_event(ibv_context* context,
+                                                std::chrono::milliseconds limit) {
+  while (readable(context->async_fd, limit)) {
+    ibv_async_event event = {};
+    EXPECT_EQ(ibv_get_async_event(context, &event), 0);
+    if (event.event_type != IBV_EVENT_COMM_EST) return event;
+    ibv_ack_async_event(&event);
+  }
+  return std::nullopt;
+}
+
 size_t open_files() {
   DIR* folder = opendir("/proc/self/fd");
   size_t count = 0;

@@ -104,6 +104,10 @@ bool wait_until(const std::function<bool()>& condition,
                 std::chrono::milliseconds limit = kPatience);
 /// True when `fd` becomes readable in time.
 bool readable(int fd, std::chrono::milliseconds limit = kPatience);
+/// The next asynchronous event, which the caller acknowledges. Acknowledges and leaves out
+/// IBV_EVENT_COMM_EST, which comes to a queue pair in RTR or does not, as the peer is quick.
+std::optional<ibv_async_event> next_async_event(ibv_context* context,
+                                                std::chrono::milliseconds limit = kPatience);
 /// Number of open files of this process.
 size_t open_files();
 

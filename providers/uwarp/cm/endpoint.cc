@@ -28,19 +28,44 @@ void refuse(Connection& request, RendezvousVerdict verdict) {
 /// Local ACK timeout of InfiniBand: 4.096 us * 2^code; 0 is infinite.
 uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} << code; }
 
-QpConfig numbered(QpConfig config, Qpn number) {
+QpConfig complete(QpConfig config, Qpn number, ReceiveWaiter* waiter) {
   config.number = number;
+  if (config.srq != nullptr) config.receive_waiter = waiter;
   return config;
 }
 
 }  // namespace
+
+// --- Shared receive queues
+// ------------------------------------------------------------------------
+
+thread_local constinit PromisedStreams* PromisedStreams::current_ = nullptr;
+
+bool PromisedStreams::note(std::shared_ptr<Endpoint>& endpoint) {
+  if (current_ == nullptr || current_->count_ == kRoom) return false;
+  current_->endpoints_[current_->count_++] = std::move(endpoint);
+  return true;
+}
+
+void PromisedStreams::resume() {
+  leave();
+  for (size_t i = 0; i < count_; ++i) endpoints_[i]->resume();
+  count_ = 0;
+}
+
+// Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.
+void Endpoint::receive_posted() {
+  std::shared_ptr<Endpoint> self = weak_from_this().lock();
+  if (self == nullptr || PromisedStreams::note(self)) return;
+  engine_.progress().revisit(*resumption_);
+}
 
 Endpoint::Endpoint(Engine& engine, const NetDevice& device, Engine::Place place,
                    const QpConfig& config)
     : engine_(engine),
       addresses_(device.gids),
       place_(std::move(place)),
-      qp_(numbered(config, place_.number)),
+      qp_(complete(config, place_.number, this)),
       stream_(qp_) {}
 
 Endpoint::~Endpoint() { destroy(); }
@@ -50,6 +75,7 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevi
   auto place = engine.reserve(device);
   if (!place) return Error{place.error()};
   std::shared_ptr<Endpoint> endpoint(new Endpoint(engine, device, *place, config));
+  if (config.srq != nullptr) endpoint->resumption_ = std::make_shared<Resumption>(endpoint);
   engine.enter(endpoint->number(), endpoint);
   return endpoint;
 }
@@ -77,6 +103,11 @@ void Endpoint::mark_cm_owned() {
   cm_owned_ = true;
 }
 
+void Endpoint::set_ack_timeout(uint8_t code) {
+  const std::lock_guard guard(mutex_);
+  attributes_.timeout = code;
+}
+
 int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (!engine_.alive()) return EINVAL;
   std::unique_lock lock(mutex_);
@@ -93,6 +124,7 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     // rdma_disconnect() begins like this, and gives up if it fails.
     if (qp_.state() == QpState::kRts) {
       verbs_state_ = QpState::kSqd;
+      merge_attributes(attributes_, attributes, mask & kAttrNotifyDrained);
       qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
     }
     return 0;
@@ -101,7 +133,11 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
     if (from == QpState::kReset) return to_init(lock);
-    if (from == QpState::kSqd && to == QpState::kRts) qp_.to_rts();
+    if (from == QpState::kSqd && to == QpState::kRts) {
+      qp_.to_rts();
+      lock.unlock();
+      pump_at_once();  // what was posted meanwhile
+    }
     return 0;
   }
   if (to == QpState::kRtr && from == QpState::kRtr) return 0;
@@ -172,10 +208,7 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   const RendezvousTerms terms = terms_locked();
   lock.unlock();
   if (rendezvous != nullptr && !resumed) rendezvous->dial(terms);
-  if (stream_.attached())
-    stream_.transmit();
-  else
-    pump_unconnected();
+  pump_at_once();
 }
 
 // Ends whatever connects this queue pair, or would. Gives the lock up.
@@ -210,6 +243,8 @@ void Endpoint::destroy() {
   std::unique_lock lock(mutex_);
   if (std::exchange(destroyed_, true)) return;
   cut_off(lock);
+  // Gives up its place at a shared receive queue, which may be destroyed before this object is.
+  qp_.to_reset();
   engine_.leave(place_);
 }
 
@@ -242,7 +277,7 @@ void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall&
   if (displaced != nullptr) refuse(*displaced, RendezvousVerdict::kTooMany);
 }
 
-void Endpoint::pump_unconnected() {
+void Endpoint::pump_at_once() {
   std::shared_ptr<Rendezvous> rendezvous;
   {
     // A stream that is opened meanwhile is seen here, or sees what was posted.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -26,7 +27,35 @@ namespace uwarp {
 class Rendezvous;
 struct RendezvousTerms;
 
-class Endpoint final : public std::enable_shared_from_this<Endpoint> {
+class Endpoint;
+
+/// While one exists, buffers that this thread posts to shared receive queues make it note the
+/// streams that were promised them; resume() then lets these go on, in this thread.
+class PromisedStreams {
+ public:
+  PromisedStreams() : outer_(std::exchange(current_, this)) {}
+  ~PromisedStreams() { leave(); }
+  PromisedStreams(const PromisedStreams&) = delete;
+  PromisedStreams& operator=(const PromisedStreams&) = delete;
+  void resume();
+
+  /// False: there is none in this thread, or no room.
+  static bool note(std::shared_ptr<Endpoint>& endpoint);
+
+ private:
+  static constexpr size_t kRoom = 8;
+  static thread_local PromisedStreams* current_;
+
+  void leave() {
+    if (current_ == this) current_ = outer_;
+  }
+
+  PromisedStreams* const outer_;
+  size_t count_ = 0;
+  std::shared_ptr<Endpoint> endpoints_[kRoom];
+};
+
+class Endpoint final : public std::enable_shared_from_this<Endpoint>, private ReceiveWaiter {
  public:
   /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
   /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
@@ -37,6 +66,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   Endpoint& operator=(const Endpoint&) = delete;
 
   QueuePair& qp() { return qp_; }
+  const QueuePair& qp() const { return qp_; }
+  /// A stream runs.
+  bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
 
@@ -48,14 +80,18 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are
   /// the connection's business. connect() and accept() do this by themselves.
   void mark_cm_owned();
+  /// The timeout that an rdma_cm id was given for its queue pair (code of 5 bits).
+  void set_ack_timeout(uint8_t code);
 
   /// Hot path: post; transmission follows by pump().
   int post_send(const SendRequest& request) { return qp_.post_send(request); }
+  /// All of them or none.
+  int post_sends(std::span<const SendRequest> requests) { return qp_.post_sends(requests); }
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
   /// transmits, transmit in the caller, unless more is to be expected at once.
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
-      return pump_unconnected();
+      return pump_at_once();
     if (pace_.may_wait(now_ns(), messages, bytes)) return stream_.transmit_soon();
     stream_.transmit();
     pace_.sent(now_ns());
@@ -66,10 +102,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
       resume();
     return error;
   }
-  /// A held stream may go on (a receive was posted, also through an SRQ).
-  void resume() {
-    if (qp_.receive_held()) stream_.resume();
-  }
+  /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
+  /// side's gate, because a stream enters the line a moment before it says that it is held.
+  void resume() { stream_.resume(); }
 
   /// ibv_destroy_qp: ends the connection and the rendezvous. When it returns no thread touches the
   /// queue pair, its completion queues or the memory of its domain on its behalf any more.
@@ -93,12 +128,26 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   void rendezvous_failed();
 
  private:
+  /// Has a stream go on that another thread than the poster's has to resume.
+  class Resumption final : public Source {
+   public:
+    explicit Resumption(std::weak_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+    bool ready(uint32_t) override {
+      if (const auto endpoint = endpoint_.lock()) endpoint->resume();
+      return false;
+    }
+
+   private:
+    const std::weak_ptr<Endpoint> endpoint_;
+  };
+
   struct HeldCall {
     std::shared_ptr<Connection> request;
     RendezvousCall call;
   };
 
   Endpoint(Engine& engine, const NetDevice& device, Engine::Place place, const QpConfig& config);
+  void receive_posted() override;
   QpState state_locked() const;
   int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
   RendezvousTerms terms_locked() const;
@@ -107,11 +156,12 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint> {
   void to_rts(std::unique_lock<std::mutex>& lock);
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
-  void pump_unconnected();
+  void pump_at_once();
 
   Engine& engine_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
   const Engine::Place place_;
+  std::shared_ptr<Resumption> resumption_;  // with a shared receive queue; set before it is shared
   QueuePair qp_;
   Stream stream_;
   SendPace pace_;

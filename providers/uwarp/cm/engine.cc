@@ -9,6 +9,7 @@
 
 #include "cm/connection.h"
 #include "cm/endpoint.h"
+#include "cm/net_watch.h"
 #include "cm/rendezvous_port.h"
 #include "io/engine_fds.h"
 #include "io/tcp_socket.h"
@@ -55,6 +56,14 @@ void Engine::at_exit() {
   engine->progress_.stop_helper();
   // By fd and without locks: exit() may have interrupted anything.
   visit_engine_fds(TcpSocket::end_in_order);
+}
+
+NetWatch& Engine::net_watch() {
+  std::call_once(net_watch_once_, [&] {
+    net_watch_ = NetWatch::start(progress_);
+    ensure_helper_thread();
+  });
+  return *net_watch_;
 }
 
 std::shared_ptr<Endpoint> Engine::find(Qpn number) {

@@ -22,6 +22,7 @@ namespace uwarp {
 
 class Connection;
 class Endpoint;
+class NetWatch;
 class RendezvousPort;
 
 class Engine {
@@ -71,6 +72,10 @@ class Engine {
   /// Makes sure that a helper thread runs that serves while nobody polls (lazily, first QP use).
   void ensure_helper_thread() { (void)progress_.start_helper(); }
 
+  /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
+  /// serves it while nobody polls.
+  NetWatch& net_watch();
+
   // ---- For Endpoint: numbers and rendezvous ports.
   struct Place {
     std::shared_ptr<RendezvousPort> port;
@@ -103,6 +108,9 @@ class Engine {
 
   std::mutex ports_mutex_;
   std::vector<std::shared_ptr<RendezvousPort>> ports_;
+
+  std::once_flag net_watch_once_;
+  std::shared_ptr<NetWatch> net_watch_;
 
   std::mutex draining_mutex_;
   std::unordered_set<std::shared_ptr<Connection>> draining_;

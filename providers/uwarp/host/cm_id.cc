@@ -19,6 +19,7 @@ namespace {
 
 // The kernel's default for "as many as possible" (net.rdma_ucm.max_backlog).
 constexpr int kMostRequests = 1024;
+constexpr uint8_t kMaxAckTimeout = 31;  // 5 bits in a queue pair's attributes
 
 /// An address of the family that the other end has: an IPv4 one in mapped form for AF_INET6.
 sockaddr_storage in_family_of(const sockaddr_storage& other, const IpAddress& ip, uint16_t port) {
@@ -232,8 +233,9 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
       options_.v6_only = number != 0;
       return 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
-      // TCP has its own.
-      return read_value(value, byte) ? 0 : EINVAL;
+      if (!read_value(value, byte)) return EINVAL;
+      options_.ack_timeout = std::min(byte, kMaxAckTimeout);
+      return 0;
     default:
       return ENOSYS;
   }

@@ -56,6 +56,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   if (source_fixed_) request.local = to_tcp(local_);
   request.remote = to_tcp(remote_);
   request.tos = options_.tos;
+  request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
   request.parameters = parameters_of(parameters);
   guard.unlock();
@@ -83,10 +84,11 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   uid_ = uid;
   state_ = CmIdState::kAccepting;
   const auto connection = connection_;
+  const int ack_timeout = options_.ack_timeout;
   guard.unlock();
 
-  const int error =
-      connection->accept(parameters.qp_num, parameters_of(parameters), weak_from_this());
+  const int error = connection->accept(parameters.qp_num, parameters_of(parameters), ack_timeout,
+                                       weak_from_this());
   if (error == 0) return 0;
 
   guard.lock();

@@ -59,6 +59,8 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
       {"board_id", "uwarp\n"},
       // The plugin takes only devices with this file, so that no foreign one of our name is its.
       {"uwarp", device.name + '\n'},
+      // As adapters have it: which netdev belongs to the device.
+      {"device/net/" + device.name + "/ifindex", std::to_string(device.ifindex) + '\n'},
       {"ports/1/link_layer", "Ethernet\n"},
       {"ports/1/state", device.running ? "4: ACTIVE\n" : "1: DOWN\n"},
       {"ports/1/phys_state", device.running ? "5: LinkUp\n" : "3: Disabled\n"},

@@ -181,6 +181,18 @@ constexpr uwarp_host_table kTable = {
 };
 
 }  // namespace
+
+void update_sysfs_tree(const NetDeviceTable& devices) {
+  guarded(
+      [&] {
+        TreeState* state = current_tree.load(std::memory_order_acquire);
+        if (state != nullptr && state->tree.existing_root() != nullptr)
+          (void)state->tree.root({}, devices);
+        return 0;
+      },
+      0);
+}
+
 }  // namespace uwarp
 
 extern "C" __attribute__((visibility("default"))) const uwarp_host_table* uwarp_host() {

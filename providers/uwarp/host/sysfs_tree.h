@@ -71,6 +71,9 @@ class SysfsTree {
   std::map<std::string, timespec> created_;  ///< time stamps survive a rebuild of the tree
 };
 
+/// Brings the process's tree up to date, if there is one (host_table.cc).
+void update_sysfs_tree(const NetDeviceTable& devices);
+
 /// Removes trees in `folder` whose process has died without doing so.
 void remove_dead_trees(const std::string& folder);
 

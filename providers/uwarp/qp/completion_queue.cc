@@ -7,22 +7,37 @@
 
 namespace uwarp {
 
-CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier)
+namespace {
+
+/// What a consumer holds, unless it has promised to be the only one.
+std::unique_lock<SpinLock> consumer_section(SpinLock& lock, bool alone) {
+  return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
+}
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                                 CompletionQueueOptions options)
     : capacity_(std::bit_ceil(std::max(capacity, 1u))),
       mask_(capacity_.load() - 1),
       ring_(std::make_unique<WorkCompletion[]>(mask_ + 1)),
-      notifier_(notifier) {}
+      times_(options.clock != nullptr ? std::make_unique<CompletionTime[]>(mask_ + 1) : nullptr),
+      notifier_(notifier),
+      options_(options) {}
 
 bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   std::lock_guard lock(producer_lock_);
   const uint32_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) > mask_) {
+    if (options_.ignore_overrun) return true;
     overrun_.store(true, std::memory_order_release);
     if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
     overrun_reported_ = true;
     return false;
   }
   ring_[tail & mask_] = completion;
+  if (times_ != nullptr) [[unlikely]]
+    times_[tail & mask_] = options_.clock();
   tail_.store(tail + 1, std::memory_order_release);
   // arm() takes the same lock: whoever arms after this sees the completion when it polls.
   if (armed_ == Armed::kNo) [[likely]]
@@ -59,27 +74,48 @@ void CompletionQueue::flush_moderation() {
 int CompletionQueue::resize(uint32_t capacity) {
   const uint32_t size = std::bit_ceil(std::max(capacity, 1u));
   auto ring = std::make_unique<WorkCompletion[]>(size);
+  auto times = times_ != nullptr ? std::make_unique<CompletionTime[]>(size) : nullptr;
   std::lock_guard consumer(consumer_lock_);
   std::lock_guard producer(producer_lock_);
   const uint32_t head = head_.load(std::memory_order_relaxed);
   const uint32_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head > capacity) return EINVAL;
-  for (uint32_t i = head; i != tail; ++i) ring[i & (size - 1)] = ring_[i & mask_];
+  for (uint32_t i = head; i != tail; ++i) {
+    ring[i & (size - 1)] = ring_[i & mask_];
+    if (times != nullptr) times[i & (size - 1)] = times_[i & mask_];
+  }
   ring_.swap(ring);
+  times_.swap(times);
   mask_ = size - 1;
   capacity_.store(size, std::memory_order_relaxed);
   return 0;
 }
 
+// Ends a poll that took `taken`; the consumer lock is held.
+int CompletionQueue::taken(uint32_t taken, bool wanted) {
+  head_.store(head_.load(std::memory_order_relaxed) + taken, std::memory_order_release);
+  if (taken == 0 && wanted && overrun_.load(std::memory_order_acquire)) return -1;
+  return static_cast<int>(taken);
+}
+
 int CompletionQueue::poll(WorkCompletion* out, int count) {
-  std::lock_guard lock(consumer_lock_);
+  const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint32_t head = head_.load(std::memory_order_relaxed);
   const uint32_t stored = tail_.load(std::memory_order_acquire) - head;
-  const uint32_t taken = std::min<uint32_t>(stored, static_cast<uint32_t>(std::max(count, 0)));
-  for (uint32_t i = 0; i < taken; ++i) out[i] = ring_[(head + i) & mask_];
-  head_.store(head + taken, std::memory_order_release);
-  if (taken == 0 && count > 0 && overrun_.load(std::memory_order_acquire)) return -1;
-  return static_cast<int>(taken);
+  const uint32_t some = std::min<uint32_t>(stored, static_cast<uint32_t>(std::max(count, 0)));
+  for (uint32_t i = 0; i < some; ++i) out[i] = ring_[(head + i) & mask_];
+  return taken(some, count > 0);
+}
+
+int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
+  const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
+  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const bool any = tail_.load(std::memory_order_acquire) != head;
+  if (any) {
+    out = ring_[head & mask_];
+    if (times_ != nullptr) time = times_[head & mask_];
+  }
+  return taken(any ? 1 : 0, true);
 }
 
 void CompletionQueue::arm(bool solicited_only) {

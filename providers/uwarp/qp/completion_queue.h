@@ -28,6 +28,20 @@ class CompletionNotifier {
   virtual void completion_held_back(CompletionQueue&) {}
 };
 
+/// When a completion was stored, by the clocks of whoever made the queue.
+struct CompletionTime {
+  uint64_t raw_ns = 0;
+  uint64_t wall_ns = 0;
+};
+
+struct CompletionQueueOptions {
+  CompletionTime (*clock)() = nullptr;  // null: completions carry no time
+  /// Only one thread polls at a time, as it promises.
+  bool single_threaded = false;
+  /// What does not fit is lost without an error: the application sees to it that all fits.
+  bool ignore_overrun = false;
+};
+
 /// What somebody who drives the queue pairs of a completion queue hangs on it.
 class CompletionQueueDriver {
  public:
@@ -39,7 +53,8 @@ class CompletionQueueDriver {
 class CompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
-  CompletionQueue(uint32_t capacity, CompletionNotifier* notifier);
+  CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                  CompletionQueueOptions options = {});
   ~CompletionQueue() { delete driver.load(std::memory_order_acquire); }
 
   /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
@@ -50,6 +65,8 @@ class CompletionQueue {
   /// Takes up to `count` completions, oldest first. Returns how many, or -1 in overrun once all
   /// that was stored has been taken.
   int poll(WorkCompletion* out, int count);
+  /// The same for one, with its time.
+  int poll_timed(WorkCompletion& out, CompletionTime& time);
 
   bool empty() const {
     return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire);
@@ -79,12 +96,15 @@ class CompletionQueue {
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
   void raise_locked();
+  int taken(uint32_t taken, bool wanted);
 
   // Changed under both locks.
   std::atomic<uint32_t> capacity_;
   uint32_t mask_;
   std::unique_ptr<WorkCompletion[]> ring_;
+  std::unique_ptr<CompletionTime[]> times_;  // beside it; null without a clock
   CompletionNotifier* const notifier_;
+  const CompletionQueueOptions options_;
 
   alignas(64) SpinLock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_

@@ -28,20 +28,41 @@ QueuePair::QueuePair(const QpConfig& config)
       transmitter_(config_, sends_, stream_),
       receiver_(config_, sends_, *receives_, stream_) {}
 
-int QueuePair::post_send(const SendRequest& request) {
+int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
   if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr)
     return EOPNOTSUPP;
+  return 0;
+}
+
+// Either this sees ERR, or the flush that sets it sees what was posted.
+void QueuePair::flush_late_posts() {
+  if (state() != QpState::kErr) [[likely]]
+    return;
+  std::lock_guard lock(transmit_gate_);
+  transmitter_.flush_late();
+}
+
+int QueuePair::post_send(const SendRequest& request) {
+  if (int error = check_send(request)) return error;
   {
     std::lock_guard lock(sends_.post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
     if (int error = sends_.push_locked(request)) return error;
   }
-  // Either this sees ERR, or the flush that sets it sees the request.
-  if (state() == QpState::kErr) {
-    std::lock_guard lock(transmit_gate_);
-    transmitter_.flush_late();
+  flush_late_posts();
+  return 0;
+}
+
+int QueuePair::post_sends(std::span<const SendRequest> requests) {
+  for (const SendRequest& request : requests)
+    if (int error = check_send(request)) return error;
+  {
+    std::lock_guard lock(sends_.post_lock());
+    if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
+    if (int error = sends_.push_all_locked(requests)) return error;
   }
+  flush_late_posts();
   return 0;
 }
 

@@ -41,6 +41,8 @@ class QueuePair {
   // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP, or switched off; Send with Immediate to a
   // peer that is no uwarp). In ERR a request is taken and flushed.
   int post_send(const SendRequest& request);
+  /// The same for several: either all are posted, with nothing between them, or none.
+  int post_sends(std::span<const SendRequest> requests);
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
 
   /// True when a posted or owed message could perhaps be sent now: the caller pumps once (not in a
@@ -79,6 +81,8 @@ class QueuePair {
   const StreamConfig& stream() const { return stream_.config; }
   /// Why the stream failed: meaningful once it has (flush_due(), or ERR after a failure).
   const StreamFailure& failure() const { return stream_.failure(); }
+  /// SQD, with requests that were begun before still running.
+  bool draining() const { return state() == QpState::kSqd && sends_.retired() != sends_.started(); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
@@ -138,6 +142,8 @@ class QueuePair {
   void quiesce(const MemoryRegion& region);
 
  private:
+  int check_send(const SendRequest& request) const;
+  void flush_late_posts();
   void move_to(QpState next);
   void set_state(QpState state) { state_.store(state, std::memory_order_release); }
   std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open) const;

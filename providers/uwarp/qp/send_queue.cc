@@ -125,8 +125,22 @@ int SendQueue::push_locked(const SendRequest& request) {
   return 0;
 }
 
-void SendQueue::keep_masks(uint64_t position, const SendRequest& request) {
+int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
+  const uint64_t open = posted_.load(std::memory_order_relaxed) - retired();
+  if (open + requests.size() > shape_.depth) return ENOMEM;
+  // What may fail comes before the first is published.
+  for (const SendRequest& request : requests)
+    if (request.opcode >= SendOpcode::kFirstInternal) make_masks();
+  for (const SendRequest& request : requests) (void)push_locked(request);
+  return 0;
+}
+
+void SendQueue::make_masks() {
   if (!masks_) masks_ = std::make_unique<AtomicMasks[]>(mask_ + 1);
+}
+
+void SendQueue::keep_masks(uint64_t position, const SendRequest& request) {
+  make_masks();
   masks_[position & mask_] = {request.compare_mask, request.add_or_swap_mask};
 }
 

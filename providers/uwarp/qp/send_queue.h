@@ -75,6 +75,8 @@ class SendQueue {
   /// Appends a checked request, copying SGEs or inline octets. ENOMEM when full. Caller holds
   /// post_lock().
   int push_locked(const SendRequest& request);
+  /// The same for several: all of them or none.
+  int push_all_locked(std::span<const SendRequest> requests);
   SpinLock& post_lock() { return post_lock_; }
 
   uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
@@ -105,6 +107,7 @@ class SendQueue {
   std::byte* inline_area(uint64_t position) {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
+  void make_masks();
   void keep_masks(uint64_t position, const SendRequest& request);
   Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
 

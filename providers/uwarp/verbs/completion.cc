@@ -4,39 +4,88 @@
 #include <cerrno>
 
 #include "base/limits.h"
+#include "io/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
 
 namespace uwarp {
 
-VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel)
+VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel,
+                 CompletionQueueOptions options)
     : object_abi::Cq{},
       device(device),
       engine(device.engine()),
       notifier(*this),
-      queue(capacity, &notifier) {
+      moderation(std::make_shared<ModerationTimer>(*this, device.engine())),
+      queue(capacity, &notifier, options),
+      single_threaded(options.single_threaded) {
   if (channel != nullptr)
     events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
 }
 
+void ModerationTimer::begin() {
+  engine_.progress().set_deadline(*this, now_ns() + uint64_t{period_us_.load()} * 1000);
+}
+
+void ModerationTimer::deadline_passed() {
+  const std::lock_guard guard(mutex_);
+  if (cq_ != nullptr) cq_->queue.flush_moderation();
+}
+
+void ModerationTimer::stop() {
+  const std::lock_guard guard(mutex_);
+  cq_ = nullptr;
+}
+
+VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channel, int64_t vector,
+                 CompletionQueueOptions options) {
+  static std::atomic<uint32_t> last_handle{0};
+  DeviceContext& device = DeviceContext::of(context);
+  if (!device.alive()) return fail(ENODEV);
+  if (entries < 1 || entries > kMaxCqe) return fail(EINVAL);
+  if (vector < 0 || vector >= context->num_comp_vectors) return fail(EINVAL);
+  std::shared_ptr<EventChannel> events;
+  if (channel != nullptr) {
+    events = event_channel_of(channel->fd);
+    if (events == nullptr) return fail(EINVAL);
+  }
+  auto cq = std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events),
+                                      options);
+  if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
+  cq->base.context = context;
+  cq->base.cqe = static_cast<int>(cq->queue.capacity());
+  cq->base.handle = ++last_handle;
+  return cq.release();
+}
+
 ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector) {
   return pointer_verb([&]() -> ibv_cq* {
-    static std::atomic<uint32_t> last_handle{0};
-    DeviceContext& device = DeviceContext::of(context);
-    if (!device.alive()) return fail(ENODEV);
-    if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return fail(EINVAL);
-    if (vector < 0 || vector >= context->num_comp_vectors) return fail(EINVAL);
-    std::shared_ptr<EventChannel> events;
-    if (channel != nullptr) {
-      events = event_channel_of(channel->fd);
-      if (events == nullptr) return fail(EINVAL);
-    }
-    auto cq = std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events));
-    if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
-    cq->base.context = context;
-    cq->base.cqe = static_cast<int>(cq->queue.capacity());
-    cq->base.handle = ++last_handle;
-    return &cq.release()->base;
+    VerbsCq* cq = make_cq(context, entries, channel, vector, {});
+    return cq != nullptr ? &cq->base : nullptr;
+  });
+}
+
+int resize_cq(ibv_cq* base, int entries) {
+  return errno_verb([&] {
+    VerbsCq& cq = VerbsCq::of(base);
+    if (!cq.device.alive()) return ENODEV;
+    if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
+    if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
+    base->cqe = static_cast<int>(cq.queue.capacity());
+    return 0;
+  });
+}
+
+int modify_cq(ibv_cq* base, ibv_modify_cq_attr* attr) {
+  return errno_verb([&] {
+    VerbsCq& cq = VerbsCq::of(base);
+    if (!cq.device.alive()) return ENODEV;
+    if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
+    // A count without a period could keep the last completions of a burst for ever.
+    const bool on = attr->moderate.cq_period != 0;
+    cq.moderation->set_period(attr->moderate.cq_period);
+    cq.queue.moderate(on ? attr->moderate.cq_count : 0);
+    return 0;
   });
 }
 
@@ -44,6 +93,7 @@ int destroy_cq(ibv_cq* base) {
   VerbsCq& cq = VerbsCq::of(base);
   if (!cq.device.alive()) return 0;
   if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  cq.moderation->stop();
   if (cq.events) cq.events->stop();
   cq.device.take_back_events(&cq.base);
   wait_acknowledged(cq.base, cq.base.comp_events_completed, cq.completion_events);

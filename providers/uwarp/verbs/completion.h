@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // ibv_cq: the engine's completion queue, the channel on which its events go to the application, and
-// what must be counted so that destroying it is safe.
+// what must be counted so that destroying it is safe. completion_ex.cc has what ibv_cq_ex adds.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "host/event_channel.h"
@@ -18,10 +19,34 @@
 
 namespace uwarp {
 
+struct VerbsCq;
+
+/// Ends the periods of a completion queue's moderation.
+class ModerationTimer final : public Source {
+ public:
+  ModerationTimer(VerbsCq& cq, Engine& engine) : engine_(engine), cq_(&cq) {}
+  /// 0: no moderation.
+  void set_period(uint32_t microseconds) { period_us_.store(microseconds); }
+  /// A period begins. Under the queue's producer lock.
+  void begin();
+  /// The queue is being destroyed.
+  void stop();
+
+  bool ready(uint32_t) override { return false; }
+  void deadline_passed() override;
+
+ private:
+  Engine& engine_;
+  std::atomic<uint32_t> period_us_{0};
+  std::mutex mutex_;
+  VerbsCq* cq_;  // under mutex_
+};
+
 struct VerbsCq : object_abi::Cq {
   /// `channel` may be null. libibverbs fills in the public part (but for handle and cqe) after the
   /// create operation; no event can be due before, since nothing is armed.
-  VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel);
+  VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel,
+          CompletionQueueOptions options = {});
 
   class Notifier final : public CompletionNotifier {
    public:
@@ -34,6 +59,7 @@ struct VerbsCq : object_abi::Cq {
     void completion_overrun(CompletionQueue&) override {
       cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base);
     }
+    void completion_held_back(CompletionQueue&) override { cq_.moderation->begin(); }
 
    private:
     VerbsCq& cq_;
@@ -46,7 +72,14 @@ struct VerbsCq : object_abi::Cq {
   DeliveredCount completion_events{0};
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
+  const std::shared_ptr<ModerationTimer> moderation;
   CompletionQueue queue;
+
+  // The completion that an ibv_cq_ex shows between start_poll and end_poll.
+  const bool single_threaded;
+  std::mutex poll_mutex;  // held in between, unless single_threaded
+  WorkCompletion shown = {};
+  CompletionTime shown_time;
 
   static VerbsCq& of(ibv_cq* cq) {
     return *static_cast<VerbsCq*>(reinterpret_cast<object_abi::Cq*>(cq));
@@ -55,9 +88,16 @@ struct VerbsCq : object_abi::Cq {
 
 // Operations (verbs_table.h).
 ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector);
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init);
+int resize_cq(ibv_cq* cq, int entries);
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr);
 int destroy_cq(ibv_cq* cq);
 int poll_cq(ibv_cq* cq, int count, ibv_wc* completions);
 int req_notify_cq(ibv_cq* cq, int solicited_only);
 void cq_event(ibv_cq* cq);
+
+/// Makes a queue for one of the create operations: null and errno as these fail.
+VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channel, int64_t vector,
+                 CompletionQueueOptions options);
 
 }  // namespace uwarp

@@ -46,7 +46,7 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
-  attr.atomic_cap = IBV_ATOMIC_NONE;
+  attr.atomic_cap = IBV_ATOMIC_GLOB;
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;
   attr.max_srq_sge = kMaxSrqSge;
@@ -63,6 +63,14 @@ ibv_mtu mtu_code(uint32_t mtu_bytes) {
   return code;
 }
 
+void add_queue_attributes(ibv_device_attr_ex& attr) {
+  constexpr uint64_t kOneGigahertz = 1'000'000;  // in kHz: the clock counts nanoseconds
+  attr.orig_attr.device_cap_flags |= IBV_DEVICE_SRQ_RESIZE;
+  attr.completion_timestamp_mask = ~uint64_t{0};
+  attr.hca_core_clock = kOneGigahertz;
+  attr.cq_mod_caps = {UINT16_MAX, UINT16_MAX};
+}
+
 }  // namespace
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
@@ -71,6 +79,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
   ibv_device_attr_ex filled = {};
   filled.orig_attr = basic_attributes(DeviceContext::of(context).device());
+  add_queue_attributes(filled);
   filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
   filled.phys_port_cnt_ex = 1;
   // The caller's struct may be of an older or a newer release than ours.

@@ -20,6 +20,16 @@ int completion_vector_count() {
   return std::max(CPU_COUNT(&cpus), 1);
 }
 
+DeviceContext::DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
+                             std::shared_ptr<EventChannel> async)
+    : base_(base),
+      device_(std::move(device)),
+      engine_(Engine::instance()),
+      async_(std::move(async)),
+      port_events_(std::make_shared<PortEvents>(*this)) {
+  engine_.net_watch().add(port_events_);
+}
+
 int DeviceContext::open(ibv_context* context) {
   auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
   tail->context = nullptr;
@@ -39,6 +49,7 @@ int DeviceContext::open(ibv_context* context) {
 
 DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
+  port_events_->stop();
   for (VerbsQp* qp : queue_pairs_) {
     qp->endpoint->destroy();
     qp->endpoint.reset();
@@ -53,6 +64,17 @@ void DeviceContext::take_back_events(const void* element) {
     std::memcpy(&event, record.data(), sizeof event);
     return event.element == reinterpret_cast<uintptr_t>(element);
   });
+}
+
+void DeviceContext::fail_queue_pairs() {
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const VerbsQp* qp : queue_pairs_) endpoints.push_back(qp->endpoint);
+  }
+  QpAttributes attributes;
+  attributes.state = QpState::kErr;
+  for (const auto& endpoint : endpoints) (void)endpoint->modify(attributes, kAttrState);
 }
 
 void DeviceContext::add(VerbsQp* qp) {

@@ -14,6 +14,7 @@
 #include "cm/engine.h"
 #include "host/event_channel.h"
 #include "net/net_device.h"
+#include "verbs/port_events.h"
 #include "verbs/verbs_table.h"
 
 namespace uwarp {
@@ -42,6 +43,7 @@ class DeviceContext {
 
   /// The netdev as it was when the device was opened.
   const NetDevice& device() const { return *device_; }
+  const std::shared_ptr<const NetDevice>& shared_device() const { return device_; }
   Engine& engine() const { return engine_; }
   /// False in a forked child: everything made on this context is the parent's. Destroying it there
   /// succeeds and does nothing; making more of it fails with ENODEV.
@@ -57,6 +59,9 @@ class DeviceContext {
   /// Takes back the unread events of an object that is being destroyed.
   void take_back_events(const void* element);
 
+  /// The netdev is gone: all queue pairs go to ERR.
+  void fail_queue_pairs();
+
   void add(VerbsQp* qp);
   void remove(VerbsQp* qp);
   void add(VerbsMr* mr);
@@ -70,16 +75,13 @@ class DeviceContext {
 
  private:
   DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
-                std::shared_ptr<EventChannel> async)
-      : base_(base),
-        device_(std::move(device)),
-        engine_(Engine::instance()),
-        async_(std::move(async)) {}
+                std::shared_ptr<EventChannel> async);
 
   ibv_context* const base_;
   const std::shared_ptr<const NetDevice> device_;
   Engine& engine_;
   const std::shared_ptr<EventChannel> async_;
+  const std::shared_ptr<PortEvents> port_events_;
   std::mutex mutex_;
   std::unordered_set<VerbsQp*> queue_pairs_;
   std::unordered_set<VerbsMr*> regions_;

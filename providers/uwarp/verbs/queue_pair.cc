@@ -13,7 +13,8 @@ namespace uwarp {
 namespace {
 
 /// Extensions of ibv_qp_init_attr_ex that are known here; the others belong to other transports.
-constexpr uint32_t kKnownInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+constexpr uint32_t kKnownInitMask =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                   IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
                                   IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
@@ -81,17 +82,16 @@ QpConfig config_of(VerbsQp& qp) {
 }
 
 /// Makes the queue pair and writes the granted capacities back into `init`.
-ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init) {
+ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (int error = check_init(init)) return fail(error);
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
   if (!parts.pd->device.alive()) return fail(ENODEV);
-  auto qp = std::make_unique<VerbsQp>(parts, granted(init));
+  auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
   auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
   qp->endpoint = std::move(*endpoint);
   qp->base.qp_num = qp->base.handle = qp->endpoint->number().value;
-  if (parts.srq != nullptr) parts.srq->attach(qp->endpoint);
   qp->device.add(qp.get());
   init.cap = qp->init.cap;
   return &qp.release()->base;
@@ -99,8 +99,15 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init) {
 
 }  // namespace
 
-VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init)
-    : object_abi::Qp{}, device(parts.pd->device), parts(parts), init(init), listener(*this) {
+VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t operations)
+    : object_abi::Qp{},
+      device(parts.pd->device),
+      parts(parts),
+      init(init),
+      listener(*this),
+      batch(operations != 0
+                ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data)
+                : nullptr) {
   base.context = parts.pd->context;
   base.qp_context = init.qp_context;
   base.pd = parts.pd;
@@ -114,9 +121,18 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init)
   parts.pd->domain.users.fetch_add(1, std::memory_order_relaxed);
   parts.send_cq->users.fetch_add(1, std::memory_order_relaxed);
   parts.recv_cq->users.fetch_add(1, std::memory_order_relaxed);
+  if (parts.srq != nullptr) parts.srq->users.fetch_add(1, std::memory_order_relaxed);
+  if (batch == nullptr) return;
+  fill_functions(extended);
+  // Where a release does not look for its comp_mask, the word belongs to functions of operations
+  // that no queue pair here has.
+  for (size_t offset : object_abi::kQpCompMaskOffsets)
+    std::memcpy(reserved + offset, &object_abi::kQpCompMaskExtended, sizeof(uint32_t));
 }
 
 VerbsQp::~VerbsQp() {
+  endpoint.reset();
+  if (parts.srq != nullptr) parts.srq->users.fetch_sub(1, std::memory_order_release);
   parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
   parts.send_cq->users.fetch_sub(1, std::memory_order_release);
   parts.pd->domain.users.fetch_sub(1, std::memory_order_release);
@@ -135,6 +151,9 @@ ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
     if ((extended->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail(EINVAL);
     if ((extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended->create_flags != 0)
       return fail(EOPNOTSUPP);
+    const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+    const uint64_t operations = batches ? extended->send_ops_flags : 0;
+    if ((operations & ~kBatchOperations) != 0) return fail(EOPNOTSUPP);
     ibv_qp_init_attr init = {};
     init.qp_context = extended->qp_context;
     init.send_cq = extended->send_cq;
@@ -143,7 +162,7 @@ ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
     init.cap = extended->cap;
     init.qp_type = extended->qp_type;
     init.sq_sig_all = extended->sq_sig_all;
-    ibv_qp* qp = make_qp(extended->pd, init);
+    ibv_qp* qp = make_qp(extended->pd, init, operations);
     if (qp != nullptr) extended->cap = init.cap;
     return qp;
   });
@@ -156,6 +175,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
     if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;
+    qp.untouched.store(false, std::memory_order_relaxed);
     if (mask & IBV_QP_AV) {
       const std::lock_guard guard(qp.mutex);
       qp.address = attr->ah_attr;
@@ -173,7 +193,11 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
       attr->ah_attr = qp.address;
     }
     attributes_to_verbs(qp.endpoint->attributes(), *attr);
+    if (qp.untouched.load(std::memory_order_relaxed) &&
+        base->context->device->node_type == IBV_NODE_RNIC)
+      attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
     attr->cap = qp.init.cap;
+    attr->sq_draining = qp.endpoint->qp().draining();
     *init = qp.init;
     return 0;
   });
@@ -185,7 +209,6 @@ int destroy_qp(ibv_qp* base) {
     if (!qp.device.alive()) return 0;
     qp.endpoint->destroy();
     qp.device.remove(&qp);
-    if (qp.parts.srq != nullptr) qp.parts.srq->detach(qp.endpoint.get());
     qp.device.take_back_events(&qp.base);
     wait_acknowledged(qp.base, qp.base.events_completed, qp.async_events);
     delete &qp;

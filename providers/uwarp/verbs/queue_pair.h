@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "verbs/completion.h"
 #include "verbs/protection_domain.h"
 #include "verbs/shared_receive.h"
+#include "verbs/work_batch.h"
 
 namespace uwarp {
 
@@ -26,8 +28,9 @@ struct QpParts {
 };
 
 struct VerbsQp : object_abi::Qp {
-  /// Takes a place in all parts; the destructor leaves them.
-  VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init);
+  /// Takes a place in all parts; the destructor leaves them. `operations`: those to be posted by
+  /// ibv_wr_*; 0 makes a plain ibv_qp.
+  VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t operations);
   ~VerbsQp();
   VerbsQp(const VerbsQp&) = delete;
   VerbsQp& operator=(const VerbsQp&) = delete;
@@ -48,7 +51,10 @@ struct VerbsQp : object_abi::Qp {
   const ibv_qp_init_attr init;  // capacities as given to the application
   Listener listener;
   DeliveredCount async_events{0};
+  /// Not modified yet: reported as INIT, as RNICs in the kernel do, which have no RESET.
+  std::atomic<bool> untouched{true};
   std::shared_ptr<Endpoint> endpoint;
+  const std::unique_ptr<WorkBatch> batch;  // of an ibv_qp_ex
 
   /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
   std::mutex mutex;

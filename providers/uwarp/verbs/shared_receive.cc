@@ -1,54 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/shared_receive.h"
 
-#include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "base/limits.h"
+#include "cm/endpoint.h"
 #include "verbs/boundary.h"
 #include "verbs/post.h"
 
 namespace uwarp {
 
-void VerbsSrq::attach(std::shared_ptr<Endpoint> endpoint) {
-  const std::lock_guard guard(mutex_);
-  endpoints_.push_back(std::move(endpoint));
+namespace {
+
+ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr) {
+  static std::atomic<uint32_t> last_handle{0};
+  VerbsPd& pd = VerbsPd::of(base);
+  if (!pd.device.alive()) return fail(ENODEV);
+  if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
+  auto srq = std::make_unique<VerbsSrq>(pd, attr);
+  if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
+  pd.domain.users.fetch_add(1, std::memory_order_relaxed);
+  srq->base.context = pd.context;
+  srq->base.handle = srq->number = ++last_handle;
+  srq->type = IBV_SRQT_BASIC;
+  return &srq.release()->base;
 }
 
-void VerbsSrq::detach(const Endpoint* endpoint) {
-  const std::lock_guard guard(mutex_);
-  std::erase_if(endpoints_, [&](const auto& attached) { return attached.get() == endpoint; });
+}  // namespace
+
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
+  return pointer_verb([&]() -> ibv_srq* { return make_srq(pd, init->attr); });
 }
 
-bool VerbsSrq::in_use() {
-  const std::lock_guard guard(mutex_);
-  return !endpoints_.empty();
-}
-
-void VerbsSrq::wake() {
-  std::vector<std::shared_ptr<Endpoint>> endpoints;
-  {
-    const std::lock_guard guard(mutex_);
-    endpoints = endpoints_;
-  }
-  for (const auto& endpoint : endpoints) endpoint->resume();
-}
-
-ibv_srq* create_srq(ibv_pd* base, ibv_srq_init_attr* init) {
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
   return pointer_verb([&]() -> ibv_srq* {
-    static std::atomic<uint32_t> last_handle{0};
-    VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return fail(ENODEV);
-    if (init->attr.max_wr < 1 || init->attr.max_wr > kMaxSrqWr || init->attr.max_sge > kMaxSrqSge)
+    constexpr uint32_t kOfOthers =
+        IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+    constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+    const bool typed = (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
+    if ((init->comp_mask & ~(kKnown | kOfOthers)) != 0) return fail(EINVAL);
+    if (typed && raw_value(init->srq_type) > IBV_SRQT_TM) return fail(EINVAL);
+    // Shared queues of XRC and of tag matching.
+    if ((init->comp_mask & kOfOthers) != 0 || (typed && init->srq_type != IBV_SRQT_BASIC))
+      return fail(EOPNOTSUPP);
+    if ((init->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || init->pd == nullptr ||
+        init->pd->context != context)
       return fail(EINVAL);
-    auto srq = std::make_unique<VerbsSrq>(pd, init->attr);
-    if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
-    pd.domain.users.fetch_add(1, std::memory_order_relaxed);
-    srq->base.context = pd.context;
-    srq->base.handle = srq->number = ++last_handle;
-    srq->type = IBV_SRQT_BASIC;
-    return &srq.release()->base;
+    return make_srq(init->pd, init->attr);
   });
+}
+
+int get_srq_num(ibv_srq* srq, uint32_t* number) {
+  *number = VerbsSrq::of(srq).number;
+  return 0;
 }
 
 int destroy_srq(ibv_srq* base) {
@@ -56,7 +61,7 @@ int destroy_srq(ibv_srq* base) {
     VerbsSrq& srq = VerbsSrq::of(base);
     DeviceContext& device = srq.domain.device;
     if (!device.alive()) return 0;
-    if (srq.in_use()) return EBUSY;
+    if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
     device.take_back_events(&srq.base);
     wait_acknowledged(srq.base, srq.base.events_completed, srq.async_events);
     srq.domain.domain.users.fetch_sub(1, std::memory_order_release);
@@ -89,10 +94,11 @@ int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
 int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return errno_verb([&] {
     VerbsSrq& srq = VerbsSrq::of(base);
+    PromisedStreams promised;
     const int error = post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
       return srq.queue.post(wr_id, sges);
     });
-    if (srq.queue.claim_wakeup()) srq.wake();
+    promised.resume();
     return error;
   });
 }

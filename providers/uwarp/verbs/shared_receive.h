@@ -4,11 +4,9 @@
 
 #include <infiniband/verbs.h>
 
-#include <memory>
-#include <mutex>
-#include <vector>
+#include <atomic>
+#include <cstdint>
 
-#include "cm/endpoint.h"
 #include "kernel-abi/object_abi.h"
 #include "qp/receive_queue.h"
 #include "verbs/acknowledgement.h"
@@ -40,25 +38,17 @@ struct VerbsSrq : object_abi::Srq {
   LimitListener listener;
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};
-
-  /// Queue pairs that take from here.
-  void attach(std::shared_ptr<Endpoint> endpoint);
-  void detach(const Endpoint* endpoint);
-  bool in_use();
-  /// A receive has come for streams that were held for lack of one.
-  void wake();
+  std::atomic<uint32_t> users{0};  // queue pairs
 
   static VerbsSrq& of(ibv_srq* srq) {
     return *static_cast<VerbsSrq*>(reinterpret_cast<object_abi::Srq*>(srq));
   }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Endpoint>> endpoints_;
 };
 
 // Operations (verbs_table.h).
 ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init);
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init);
+int get_srq_num(ibv_srq* srq, uint32_t* number);
 int destroy_srq(ibv_srq* srq);
 int modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask);
 int query_srq(ibv_srq* srq, ibv_srq_attr* attr);

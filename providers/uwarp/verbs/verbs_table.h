@@ -11,12 +11,20 @@
 extern "C" {
 #endif
 
-#define UWARP_VERBS_TABLE_VERSION 1u
+#define UWARP_VERBS_TABLE_VERSION 2u
 
 /* What the plugin leaves behind the ibv_context that libibverbs allocates: ours to fill in. */
 struct uwarp_context_tail {
   void* context; /* the engine's side, set by open_context */
 };
+
+/* Queues beyond the basics. */
+#define UWARP_QUEUE_OPERATIONS(X)                                                              \
+  X(create_cq_ex, struct ibv_cq_ex*, (struct ibv_context*, struct ibv_cq_init_attr_ex*))       \
+  X(create_srq_ex, struct ibv_srq*, (struct ibv_context*, struct ibv_srq_init_attr_ex*))       \
+  X(get_srq_num, int, (struct ibv_srq*, uint32_t*))                                            \
+  X(modify_cq, int, (struct ibv_cq*, struct ibv_modify_cq_attr*))                              \
+  X(resize_cq, int, (struct ibv_cq*, int))
 
 /* X(name, result, parameters): names as in the private operation table of libibverbs, signatures
  * as there, with ibv_mr in place of the private type that starts with it. */
@@ -46,7 +54,8 @@ struct uwarp_context_tail {
   X(query_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int, struct ibv_qp_init_attr*))       \
   X(query_srq, int, (struct ibv_srq*, struct ibv_srq_attr*))                                   \
   X(reg_mr, struct ibv_mr*, (struct ibv_pd*, void*, size_t, uint64_t, int))                    \
-  X(req_notify_cq, int, (struct ibv_cq*, int))
+  X(req_notify_cq, int, (struct ibv_cq*, int))                                                 \
+  UWARP_QUEUE_OPERATIONS(X)
 
 struct uwarp_verbs_table {
   uint32_t version; /* UWARP_VERBS_TABLE_VERSION */

@@ -80,6 +80,8 @@ class Node : public QpEventListener {
   }
 
   void qp_event(QpEvent event) override {
+    // Comes to a queue pair in RTR or does not, as the peer is quick.
+    if (event == QpEvent::kCommEstablished) return;
     const std::lock_guard guard(mutex_);
     events_.push_back(event);
   }

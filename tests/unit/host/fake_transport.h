@@ -20,7 +20,7 @@ class FakeConnection : public CmConnection {
   const ConnectParameters& request_parameters() const override { return request; }
   sockaddr_storage local_address() const override { return local; }
   sockaddr_storage remote_address() const override { return remote; }
-  int accept(uint32_t qp_number, ConnectParameters parameters,
+  int accept(uint32_t qp_number, ConnectParameters parameters, int,
              std::weak_ptr<CmConnectionOwner> new_owner) override {
     calls.push_back("accept " + std::to_string(qp_number));
     given = std::move(parameters);

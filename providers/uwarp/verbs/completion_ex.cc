@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// ibv_cq_ex: completions one at a time, each shown by functions, with the time at which it came.
+// The device's clock is CLOCK_MONOTONIC in nanoseconds.
+#include <time.h>
+
+#include <cerrno>
+
+#include "io/clock.h"
+#include "verbs/boundary.h"
+#include "verbs/completion.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kTimes = uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP} |
+                            uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK};
+/// VLAN tags, flow tags and tag matching belong to other transports.
+constexpr uint64_t kKnownFields = uint64_t{IBV_WC_STANDARD_FLAGS} | kTimes;
+constexpr uint32_t kKnownFlags =
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+
+CompletionTime read_clocks() {
+  timespec wall{};
+  clock_gettime(CLOCK_REALTIME, &wall);
+  return {now_ns(),
+          static_cast<uint64_t>(wall.tv_sec) * kNsPerSecond + static_cast<uint64_t>(wall.tv_nsec)};
+}
+
+VerbsCq& cq_of(ibv_cq_ex* cq) { return VerbsCq::of(ibv_cq_ex_to_cq(cq)); }
+
+/// Shows the next completion. ENOENT: there is none; EIO: overrun.
+int show_next(VerbsCq& cq) {
+  const int found = cq.queue.poll_timed(cq.shown, cq.shown_time);
+  if (found == 0) return ENOENT;
+  if (found < 0) return EIO;
+  cq.extended.wr_id = cq.shown.wr_id;
+  cq.extended.status = static_cast<ibv_wc_status>(cq.shown.status);
+  return 0;
+}
+
+int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
+  if (attr->comp_mask != 0) return EINVAL;
+  VerbsCq& cq = cq_of(base);
+  if (!cq.single_threaded) cq.poll_mutex.lock();
+  int result = show_next(cq);
+  if (result == ENOENT && cq.engine.alive()) {
+    // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
+    if (!cq.single_threaded) cq.poll_mutex.unlock();
+    cq.engine.poll(cq.queue);
+    if (!cq.single_threaded) cq.poll_mutex.lock();
+    result = show_next(cq);
+  }
+  if (result != 0 && !cq.single_threaded) cq.poll_mutex.unlock();
+  return result;
+}
+
+int next_poll(ibv_cq_ex* base) { return show_next(cq_of(base)); }
+
+void end_poll(ibv_cq_ex* base) {
+  VerbsCq& cq = cq_of(base);
+  if (!cq.single_threaded) cq.poll_mutex.unlock();
+}
+
+ibv_wc_opcode read_opcode(ibv_cq_ex* cq) {
+  return static_cast<ibv_wc_opcode>(cq_of(cq).shown.opcode);
+}
+uint32_t read_vendor_err(ibv_cq_ex* cq) { return cq_of(cq).shown.vendor_err; }
+uint32_t read_byte_len(ibv_cq_ex* cq) { return cq_of(cq).shown.byte_len; }
+__be32 read_imm_data(ibv_cq_ex* cq) { return cq_of(cq).shown.imm_or_invalidated; }
+uint32_t read_qp_num(ibv_cq_ex* cq) { return cq_of(cq).shown.qp_num; }
+uint32_t read_src_qp(ibv_cq_ex* cq) { return cq_of(cq).shown.src_qp; }
+unsigned read_wc_flags(ibv_cq_ex* cq) { return cq_of(cq).shown.wc_flags; }
+uint32_t read_slid(ibv_cq_ex* cq) { return cq_of(cq).shown.slid; }
+uint8_t read_sl(ibv_cq_ex* cq) { return cq_of(cq).shown.sl; }
+uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return cq_of(cq).shown.dlid_path_bits; }
+uint64_t read_completion_ts(ibv_cq_ex* cq) { return cq_of(cq).shown_time.raw_ns; }
+uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) { return cq_of(cq).shown_time.wall_ns; }
+
+/// Fields that cost nothing are there whether they were asked for or not.
+void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
+  cq.start_poll = start_poll;
+  cq.next_poll = next_poll;
+  cq.end_poll = end_poll;
+  cq.read_opcode = read_opcode;
+  cq.read_vendor_err = read_vendor_err;
+  cq.read_byte_len = read_byte_len;
+  cq.read_imm_data = read_imm_data;
+  cq.read_qp_num = read_qp_num;
+  cq.read_src_qp = read_src_qp;
+  cq.read_wc_flags = read_wc_flags;
+  cq.read_slid = read_slid;
+  cq.read_sl = read_sl;
+  cq.read_dlid_path_bits = read_dlid_path_bits;
+  if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) cq.read_completion_ts = read_completion_ts;
+  if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+    cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
+}
+
+}  // namespace
+
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
+  return pointer_verb([&]() -> ibv_cq_ex* {
+    constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    if ((init->comp_mask & ~kKnownMask) != 0) return fail(EINVAL);
+    if ((init->wc_flags & ~kKnownFields) != 0) return fail(EOPNOTSUPP);
+    const bool named = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
+    const uint32_t flags = named ? init->flags : 0;
+    if ((flags & ~kKnownFlags) != 0) return fail(EOPNOTSUPP);
+    CompletionQueueOptions options;
+    if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
+    options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+    options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
+    VerbsCq* cq = make_cq(context, init->cqe, init->channel, init->comp_vector, options);
+    if (cq == nullptr) return nullptr;
+    fill_functions(cq->extended, init->wc_flags);
+    return &cq->extended;
+  });
+}
+
+}  // namespace uwarp

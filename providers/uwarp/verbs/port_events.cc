@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/port_events.h"
+
+#include <net/if.h>
+
+#include "base/log.h"
+#include "host/sysfs_tree.h"
+#include "verbs/device_context.h"
+
+namespace uwarp {
+namespace {
+
+/// Where libibverbs takes a port number from.
+const void* port_element() { return reinterpret_cast<const void*>(uintptr_t{1}); }
+
+bool netdev_exists(const NetDevice& device) {
+  char name[IF_NAMESIZE];
+  return if_indextoname(static_cast<unsigned>(device.ifindex), name) != nullptr;
+}
+
+}  // namespace
+
+PortEvents::PortEvents(DeviceContext& device)
+    : device_(&device), last_(device.shared_device()), running_(last_->running) {}
+
+void PortEvents::stop() {
+  const std::lock_guard guard(mutex_);
+  device_ = nullptr;
+}
+
+void PortEvents::net_changed(const NetDeviceTable& devices) {
+  // Whoever is told of an address must find it.
+  update_sysfs_tree(devices);
+  const std::lock_guard guard(mutex_);
+  if (device_ == nullptr) return;
+  compare_locked(devices.by_verbs_name(last_->verbs_name));
+}
+
+void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
+  // A netdev of the same name is another one all the same.
+  const bool same = now != nullptr && now->ifindex == last_->ifindex;
+  if (!same && !netdev_exists(*last_)) {
+    log_event("%s: its netdev is gone", last_->verbs_name.c_str());
+    DeviceContext& device = *device_;
+    device_ = nullptr;
+    device.raise(IBV_EVENT_DEVICE_FATAL, nullptr);
+    device.fail_queue_pairs();
+    return;
+  }
+  // One that exists without an address is out of the table: its port is down.
+  const bool running = same && now->running;
+  if (same && now->gids != last_->gids) device_->raise(IBV_EVENT_GID_CHANGE, port_element());
+  if (running != running_)
+    device_->raise(running ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, port_element());
+  running_ = running;
+  if (same) last_ = now;
+}
+
+}  // namespace uwarp

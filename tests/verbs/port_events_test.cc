@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What happens to a netdev reaches the application: in a network namespace of its own, into which
+// the test starts itself once more.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <string>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kInside = "UWARP_TEST_INSIDE_NAMESPACE";
+
+int shell(const std::string& commands) {
+  const int status = std::system(commands.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(PortEvents, InANamespace) {
+  const std::string enter = geteuid() == 0 ? "unshare -n " : "unshare -Urn ";
+  if (shell(enter + "ip link add probe type veth peer name other 2>/dev/null") != 0)
+    GTEST_SKIP() << "no right to make network namespaces";
+  char self[PATH_MAX] = {};
+  ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  const std::string inside =
+      "ip link set lo up && ip link add veth0 type veth peer name veth1 && "
+      "ip link set veth0 addrgenmode none && ip addr add 10.77.0.1/24 dev veth0 && "
+      "ip link set veth0 up && ip link set veth1 up && "
+      "exec env UWARP_TEST_DEVICE=uwarp_veth0 " +
+      std::string(kInside) + "=1 '" + self +
+      "' --gtest_filter='PortEventsInside.*' --gtest_brief=1";
+  EXPECT_EQ(shell(enter + "sh -c \"" + inside + "\""), 0);
+}
+
+class PortEventsInside : public VerbsTest {
+ protected:
+  void SetUp() override {
+    if (std::getenv(kInside) == nullptr) GTEST_SKIP() << "only in the namespace";
+    VerbsTest::SetUp();
+    // What the set-up itself causes is over when the port is active; the addresses were there
+    // before, and IPv6 adds none.
+    EXPECT_TRUE(wait_until([&] { return port_state() == IBV_PORT_ACTIVE; }));
+    while (readable(context()->async_fd, milliseconds(100))) take();
+  }
+  ibv_port_state port_state() {
+    ibv_port_attr attr = {};
+    EXPECT_EQ(ibv_query_port(context(), 1, &attr), 0);
+    return attr.state;
+  }
+  ibv_async_event take() {
+    ibv_async_event event = {};
+    EXPECT_EQ(ibv_get_async_event(context(), &event), 0);
+    ibv_ack_async_event(&event);
+    return event;
+  }
+  /// Waits for this event and leaves out others.
+  bool comes(ibv_event_type type, int port) {
+    while (readable(context()->async_fd)) {
+      const ibv_async_event event = take();
+      if (event.event_type == type) return event.element.port_num == port;
+    }
+    return false;
+  }
+};
+
+TEST_F(PortEventsInside, LinkGoesDownAndUp) {
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(shell("ip link set veth1 down"), 0);
+    EXPECT_TRUE(comes(IBV_EVENT_PORT_ERR, 1));
+    EXPECT_EQ(port_state(), IBV_PORT_DOWN);
+    ASSERT_EQ(shell("ip link set veth1 up"), 0);
+    EXPECT_TRUE(comes(IBV_EVENT_PORT_ACTIVE, 1));
+    EXPECT_EQ(port_state(), IBV_PORT_ACTIVE);
+  }
+}
+
+TEST_F(PortEventsInside, AddressComesAndGoes) {
+  const auto last_gid_byte = [&](int index) {
+    ibv_gid gid = {};
+    EXPECT_EQ(ibv_query_gid(context(), 1, index, &gid), 0);
+    return int{gid.raw[15]};
+  };
+  EXPECT_EQ(last_gid_byte(0), 1);
+  ASSERT_EQ(shell("ip addr add 10.77.0.9/24 dev veth0"), 0);
+  EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
+  EXPECT_EQ(last_gid_byte(1), 9) << "the table has it when the event comes";
+  ASSERT_EQ(shell("ip addr del 10.77.0.9/24 dev veth0"), 0);
+  EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
+}
+
+TEST_F(PortEventsInside, NetdevDisappears) {
+  End end(context());
+  ASSERT_EQ(end.post_receive(1), 0);
+  ASSERT_EQ(shell("ip link del veth0"), 0);
+  EXPECT_TRUE(comes(IBV_EVENT_DEVICE_FATAL, 0));
+  EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
+  // The same name is not the same device.
+  ASSERT_EQ(shell("ip link add veth0 type veth peer name veth1 && ip addr add 10.77.0.1/24 dev "
+                  "veth0 && ip link set veth0 up && ip link set veth1 up"),
+            0);
+  EXPECT_FALSE(next_async_event(context(), milliseconds(100)));
+}
+
+}  // namespace

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// States of a queue pair through its life: draining and going on, ERR from everywhere, and use
+// after RESET.
+#include <cerrno>
+#include <cstring>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+
+class QueuePairLife : public VerbsTest {
+ protected:
+  int drain(ibv_qp* qp, bool notify) {
+    ibv_qp_attr attr = {};
+    attr.qp_state = IBV_QPS_SQD;
+    attr.en_sqd_async_notify = notify;
+    return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY);
+  }
+  ibv_qp_attr attributes(ibv_qp* qp) {
+    ibv_qp_attr attr = {};
+    ibv_qp_init_attr init = {};
+    EXPECT_EQ(ibv_query_qp(qp, &attr, ~0, &init), 0);
+    return attr;
+  }
+  /// One message from `a` to `b`.
+  void exchange(End& a, End& b) {
+    ASSERT_EQ(b.post_receive(1), 0);
+    ASSERT_EQ(a.post_send(2), 0);
+    EXPECT_COMPLETION(b.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
+  }
+};
+
+TEST_F(QueuePairLife, DrainsAndGoesOn) {
+  Pair pair(context());
+  exchange(pair.a, pair.b);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 8; ++i)
+      ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, i, pair.b.address(), 0, 1 << 18), 0);
+    ASSERT_EQ(drain(pair.a.qp.get(), true), 0);
+    EXPECT_EQ(state_of(pair.a.qp.get()), IBV_QPS_SQD);
+    EXPECT_EQ(attributes(pair.a.qp.get()).en_sqd_async_notify, 1);
+    auto event = next_async_event(context());
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->event_type, IBV_EVENT_SQ_DRAINED);
+    EXPECT_EQ(event->element.qp, pair.a.qp.get());
+    ibv_ack_async_event(&*event);
+    EXPECT_EQ(attributes(pair.a.qp.get()).sq_draining, 0);
+    // What was begun has completed; what is posted now waits, as may do the last of those before.
+    ASSERT_EQ(pair.b.post_receive(20), 0);
+    ASSERT_EQ(pair.a.post_send(10), 0);
+    EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(30)));
+    // The receive side goes on meanwhile.
+    ASSERT_EQ(pair.a.post_receive(11), 0);
+    ASSERT_EQ(pair.b.post_send(21), 0);
+    EXPECT_COMPLETION(pair.b.cq.get(), 21, IBV_WC_SUCCESS);
+    ASSERT_EQ(to_state(pair.a.qp.get(), IBV_QPS_RTS), 0);
+    EXPECT_EQ(state_of(pair.a.qp.get()), IBV_QPS_RTS);
+    EXPECT_COMPLETION(pair.b.cq.get(), 20, IBV_WC_SUCCESS);
+    const auto all = next_completions(pair.a.cq.get(), 10);
+    for (const auto& [id, status] : all) EXPECT_EQ(status, IBV_WC_SUCCESS) << id;
+    EXPECT_FALSE(next_async_event(context(), milliseconds(20))) << "once per request";
+  }
+}
+
+TEST_F(QueuePairLife, DrainingSaysNothingUnlessAsked) {
+  Pair pair(context());
+  exchange(pair.a, pair.b);
+  ASSERT_EQ(drain(pair.a.qp.get(), false), 0);
+  EXPECT_FALSE(next_async_event(context(), milliseconds(50)));
+  // ERR from SQD flushes what waits.
+  ASSERT_EQ(pair.a.post_send(7), 0);
+  ASSERT_EQ(to_state(pair.a.qp.get(), IBV_QPS_ERR), 0);
+  EXPECT_COMPLETION(pair.a.cq.get(), 7, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(QueuePairLife, AttributesMayChangeWhileDrained) {
+  Pair pair(context());
+  exchange(pair.a, pair.b);
+  ASSERT_EQ(drain(pair.a.qp.get(), false), 0);
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.qp_access_flags = IBV_ACCESS_REMOTE_READ;
+  attr.timeout = 17;
+  attr.retry_cnt = 2;
+  ASSERT_EQ(ibv_modify_qp(pair.a.qp.get(), &attr,
+                          IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT),
+            0);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.cur_qp_state = IBV_QPS_RTS;
+  EXPECT_EQ(ibv_modify_qp(pair.a.qp.get(), &attr, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL)
+      << "it is in SQD";
+  attr.cur_qp_state = IBV_QPS_SQD;
+  ASSERT_EQ(ibv_modify_qp(pair.a.qp.get(), &attr, IBV_QP_STATE | IBV_QP_CUR_STATE), 0);
+  const ibv_qp_attr now = attributes(pair.a.qp.get());
+  EXPECT_EQ(now.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(now.qp_access_flags, unsigned{IBV_ACCESS_REMOTE_READ});
+  EXPECT_EQ(now.timeout, 17);
+  EXPECT_EQ(now.retry_cnt, 2);
+  exchange(pair.a, pair.b);
+  // The rights hold: the region would grant the Write, the queue pair does not.
+  ASSERT_EQ(pair.b.post_rdma(IBV_WR_RDMA_WRITE, 3, pair.a.address()), 0);
+  EXPECT_TRUE(wait_until([&] { return state_of(pair.a.qp.get()) == IBV_QPS_ERR; }));
+}
+
+TEST_F(QueuePairLife, ErrorFromEveryState) {
+  End peer(context());
+  for (ibv_qp_state from :
+       {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_ERR}) {
+    Cq cq(ibv_create_cq(context(), 64, nullptr, nullptr, 0));
+    ibv_qp_init_attr init = init_attributes(cq.get());
+    Qp qp(ibv_create_qp(peer.pd.get(), &init));
+    if (from >= IBV_QPS_INIT) {
+      ASSERT_EQ(to_init(qp.get()), 0);
+    }
+    if (from >= IBV_QPS_RTR) {
+      ASSERT_EQ(to_rtr(qp.get(), peer.address()), 0);
+    }
+    if (from >= IBV_QPS_RTS) {
+      ASSERT_EQ(to_rts(qp.get(), 1, {31, 7}), 0);
+    }
+    if (from >= IBV_QPS_SQD) {
+      ASSERT_EQ(to_state(qp.get(), from), 0);
+    }
+    int posted = 0;
+    if (from != IBV_QPS_RESET) {
+      ibv_recv_wr wr = {};
+      ibv_recv_wr* bad = nullptr;
+      ASSERT_EQ(ibv_post_recv(qp.get(), &wr, &bad), 0);
+      ++posted;
+    }
+    ASSERT_EQ(to_state(qp.get(), IBV_QPS_ERR), 0) << from;
+    EXPECT_EQ(state_of(qp.get()), IBV_QPS_ERR) << from;
+    for (int i = 0; i < posted; ++i) EXPECT_COMPLETION(cq.get(), 0, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_FALSE(next_completion(cq.get(), milliseconds(5)));
+    // Only RESET leads out.
+    EXPECT_NE(to_init(qp.get()), 0) << from;
+    ASSERT_EQ(to_state(qp.get(), IBV_QPS_RESET), 0) << from;
+    EXPECT_EQ(state_of(qp.get()), IBV_QPS_RESET) << from;
+    EXPECT_EQ(to_init(qp.get()), 0) << from;
+  }
+}
+
+TEST_F(QueuePairLife, UsedAgainWithOtherPeers) {
+  End a(context()), b(context()), c(context());
+  const auto renew = [&](End& end) {
+    ASSERT_EQ(to_state(end.qp.get(), IBV_QPS_RESET), 0);
+    EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(0))) << "RESET drops silently";
+    ASSERT_EQ(to_init(end.qp.get()), 0);
+  };
+  for (int round = 0; round < 4; ++round) {
+    End& peer = round % 2 == 0 ? b : c;
+    a.connect(peer.address());
+    peer.connect(a.address());
+    exchange(a, peer);
+    exchange(peer, a);
+    ASSERT_EQ(a.post_rdma(IBV_WR_RDMA_READ, 3, peer.address(), 0, 4096), 0);
+    EXPECT_COMPLETION(a.cq.get(), 3, IBV_WC_SUCCESS);
+    if (round >= 2) {
+      // After a failure too.
+      ASSERT_EQ(a.post_receive(4), 0);
+      ASSERT_EQ(to_state(a.qp.get(), IBV_QPS_ERR), 0);
+      EXPECT_COMPLETION(a.cq.get(), 4, IBV_WC_WR_FLUSH_ERR);
+    } else {
+      ASSERT_EQ(a.post_receive(4), 0) << "gone with RESET";
+    }
+    renew(a);
+    renew(peer);
+    EXPECT_EQ(attributes(a.qp.get()).dest_qp_num, 0u);
+  }
+}
+
+TEST_F(QueuePairLife, CommunicationEstablishedInRtr) {
+  End a(context()), b(context());
+  ASSERT_EQ(to_rtr(b.qp.get(), a.address()), 0);
+  ASSERT_EQ(b.post_receive(2), 0);
+  a.connect(b.address());
+  ASSERT_EQ(a.post_send(1), 0);
+  EXPECT_COMPLETION(b.cq.get(), 2, IBV_WC_SUCCESS);
+  ASSERT_TRUE(readable(context()->async_fd));
+  ibv_async_event event = {};
+  ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_COMM_EST);
+  EXPECT_EQ(event.element.qp, b.qp.get());
+  ibv_ack_async_event(&event);
+  EXPECT_EQ(state_of(b.qp.get()), IBV_QPS_RTR) << "where it was moved to";
+}
+
+}  // namespace

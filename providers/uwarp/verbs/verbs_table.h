@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define UWARP_VERBS_TABLE_VERSION 1u
+#define UWARP_VERBS_TABLE_VERSION 2u
 
 /* What the plugin leaves behind the ibv_context that libibverbs allocates: ours to fill in. */
 struct uwarp_context_tail {
@@ -21,18 +21,30 @@ struct uwarp_context_tail {
 /* X(name, result, parameters): names as in the private operation table of libibverbs, signatures
  * as there, with ibv_mr in place of the private type that starts with it. */
 #define UWARP_VERBS_OPERATIONS(X)                                                              \
+  X(advise_mr, int,                                                                            \
+    (struct ibv_pd*, enum ibv_advise_mr_advice, uint32_t, struct ibv_sge*, uint32_t))          \
+  X(alloc_dm, struct ibv_dm*, (struct ibv_context*, struct ibv_alloc_dm_attr*))                \
+  X(alloc_mw, struct ibv_mw*, (struct ibv_pd*, enum ibv_mw_type))                              \
+  X(alloc_null_mr, struct ibv_mr*, (struct ibv_pd*))                                           \
+  X(alloc_parent_domain, struct ibv_pd*,                                                       \
+    (struct ibv_context*, struct ibv_parent_domain_init_attr*))                                \
   X(alloc_pd, struct ibv_pd*, (struct ibv_context*))                                           \
+  X(alloc_td, struct ibv_td*, (struct ibv_context*, struct ibv_td_init_attr*))                 \
   X(async_event, void, (struct ibv_context*, struct ibv_async_event*))                         \
+  X(bind_mw, int, (struct ibv_qp*, struct ibv_mw*, struct ibv_mw_bind*))                       \
   X(cq_event, void, (struct ibv_cq*))                                                          \
   X(create_cq, struct ibv_cq*, (struct ibv_context*, int, struct ibv_comp_channel*, int))      \
   X(create_qp, struct ibv_qp*, (struct ibv_pd*, struct ibv_qp_init_attr*))                     \
   X(create_qp_ex, struct ibv_qp*, (struct ibv_context*, struct ibv_qp_init_attr_ex*))          \
   X(create_srq, struct ibv_srq*, (struct ibv_pd*, struct ibv_srq_init_attr*))                  \
+  X(dealloc_mw, int, (struct ibv_mw*))                                                         \
   X(dealloc_pd, int, (struct ibv_pd*))                                                         \
+  X(dealloc_td, int, (struct ibv_td*))                                                         \
   X(dereg_mr, int, (struct ibv_mr*))                                                           \
   X(destroy_cq, int, (struct ibv_cq*))                                                         \
   X(destroy_qp, int, (struct ibv_qp*))                                                         \
   X(destroy_srq, int, (struct ibv_srq*))                                                       \
+  X(free_dm, int, (struct ibv_dm*))                                                            \
   X(modify_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int))                                \
   X(modify_srq, int, (struct ibv_srq*, struct ibv_srq_attr*, int))                             \
   X(poll_cq, int, (struct ibv_cq*, int, struct ibv_wc*))                                       \
@@ -44,9 +56,14 @@ struct uwarp_context_tail {
      size_t))                                                                                  \
   X(query_port, int, (struct ibv_context*, uint8_t, struct ibv_port_attr*))                    \
   X(query_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int, struct ibv_qp_init_attr*))       \
+  X(query_rt_values, int, (struct ibv_context*, struct ibv_values_ex*))                        \
   X(query_srq, int, (struct ibv_srq*, struct ibv_srq_attr*))                                   \
+  X(reg_dm_mr, struct ibv_mr*,                                                                 \
+    (struct ibv_pd*, struct ibv_dm*, uint64_t, size_t, unsigned int))                          \
+  X(reg_dmabuf_mr, struct ibv_mr*, (struct ibv_pd*, uint64_t, size_t, uint64_t, int, int))     \
   X(reg_mr, struct ibv_mr*, (struct ibv_pd*, void*, size_t, uint64_t, int))                    \
-  X(req_notify_cq, int, (struct ibv_cq*, int))
+  X(req_notify_cq, int, (struct ibv_cq*, int))                                                 \
+  X(rereg_mr, int, (struct ibv_mr*, int, struct ibv_pd*, void*, size_t, int))
 
 struct uwarp_verbs_table {
   uint32_t version; /* UWARP_VERBS_TABLE_VERSION */

@@ -70,6 +70,20 @@ TEST_F(Special, NullRegionDropsAndGivesZeros) {
   EXPECT_EQ(a().memory[5000], 6);
 }
 
+TEST_F(Special, OffsetsOfTheApplicationsChoice) {
+  uint8_t* memory = b().memory.data() + 100;
+  memory[0] = 0x70;
+  for (const uint64_t first : {uint64_t{0}, uint64_t{5}, uint64_t{1} << 63}) {
+    Mr mr(ibv_reg_mr_iova(b().pd.get(), memory, 1000, first, kAllAccess));
+    ASSERT_NE(mr, nullptr);
+    EXPECT_EQ(access(IBV_WR_RDMA_READ, mr, first, 1000), IBV_WC_SUCCESS);
+    EXPECT_EQ(a().memory[0], 0x70);
+  }
+  Mr mr(ibv_reg_mr(b().pd.get(), memory, 1000, kZeroBased));
+  EXPECT_EQ(access(IBV_WR_RDMA_READ, mr, 0, 1000), IBV_WC_SUCCESS);
+  EXPECT_EQ(access(IBV_WR_RDMA_READ, mr, 1, 1000), IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST_F(Special, DeviceMemoryIsCopiedAndRegistered) {
   Dm dm = device_memory(8192, 12);
   ASSERT_NE(dm, nullptr);

@@ -63,11 +63,11 @@ Result<Mapping> map_aligned(size_t length, size_t alignment, std::byte*& start) 
 
 }  // namespace
 
+// Memory of the process and nothing else, so that it serves a forked child as well.
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
   return pointer_verb([&]() -> ibv_dm* {
     static std::atomic<uint32_t> last_handle{0};
     DeviceContext& device = DeviceContext::of(context);
-    if (!device.alive()) return fail(ENODEV);
     if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
       return fail(EINVAL);
     if (attr->length > kMaxDeviceMemoryBytes) return fail(ENOMEM);
@@ -87,8 +87,7 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
 int free_dm(ibv_dm* base) {
   return errno_verb([&] {
     VerbsDm& dm = VerbsDm::of(base);
-    if (!dm.device.alive()) return 0;
-    if (dm.in_use()) return EBUSY;
+    if (dm.device.alive() && dm.in_use()) return EBUSY;
     dm.device.dm_bytes.fetch_sub(dm.length_bytes, std::memory_order_relaxed);
     delete &dm;
     return 0;

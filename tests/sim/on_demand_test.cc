@@ -14,8 +14,8 @@ struct OnDemand : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   OnDemand()
       : pair(1),
         mine(kSize),
-        theirs(static_cast<std::byte*>(mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
+        theirs(static_cast<std::byte*>(
+            mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
         my_region(pair.reg(pair.a, mine, kAllAccess)),
         their_region(*pair.regions.add({&pair.b.domain, theirs, kSize, address(0),
                                         kAllAccess | kAccessOnDemand, MemoryKind::kOnDemand})) {
@@ -151,16 +151,16 @@ TEST_P(OnDemand, AtomicOnMissingMemory) {
 TEST_P(OnDemand, AtomicResultIntoMissingMemory) {
   take_away();
   Sge result = {address(kSize - 8), 8, their_region->lkey.load()};
-  ASSERT_EQ(pair.b.post_atomic(SendOpcode::kFetchAdd, 1, result, mine.address(), my_region->rkey, 5),
-            0);
+  ASSERT_EQ(
+      pair.b.post_atomic(SendOpcode::kFetchAdd, 1, result, mine.address(), my_region->rkey, 5), 0);
   pair.run();
   EXPECT_EQ(send_status(pair.b), WcStatus::kLocProtErr);
 }
 
 TEST_P(OnDemand, WindowOntoIt) {
   MemoryRegion* window = *pair.regions.add_window(pair.b.domain, RegionKind::kWindowType1);
-  MemoryRegion* region = *pair.regions.add({&pair.b.domain, theirs, kSize, 0,
-                                            kAllAccess | kAccessMwBind, MemoryKind::kOnDemand});
+  MemoryRegion* region = *pair.regions.add(
+      {&pair.b.domain, theirs, kSize, 0, kAllAccess | kAccessMwBind, MemoryKind::kOnDemand});
   const STag key{pair.regions.window_key(*window)};
   ASSERT_TRUE(pair.regions.bind({key, region->lkey.load(), 0, kSize, kAllAccess},
                                 {&pair.b.domain, 1, ~0u}));
@@ -193,8 +193,7 @@ TEST_P(OnDemand, NothingTakesAndGivesAnyAmount) {
 /// A Write that is cut in the middle of a segment goes on where the region is then.
 TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
   GuardedMemory first(kSize), second(kSize);
-  MemoryRegion* region =
-      *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
+  MemoryRegion* region = *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
   Sge from = here(kSize);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, 0, region->rkey), 0);
   pair.a_to_b.capacity = 30000;
@@ -215,8 +214,7 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
 
 TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   GuardedMemory first(kSize), second(kSize);
-  MemoryRegion* region =
-      *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
+  MemoryRegion* region = *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
   Sge from = here(kSize), to = {0, kSize, region->lkey.load()};
   ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
@@ -241,10 +239,9 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(CrcAndCuts, OnDemand,
-                         ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(size_t{0}, size_t{37},
-                                                              size_t{5000})));
+INSTANTIATE_TEST_SUITE_P(
+    CrcAndCuts, OnDemand,
+    ::testing::Combine(::testing::Bool(), ::testing::Values(size_t{0}, size_t{37}, size_t{5000})));
 
 }  // namespace
 }  // namespace uwarp::sim

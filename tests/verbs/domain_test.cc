@@ -102,8 +102,8 @@ TEST_F(Domains, ParentWaitsForItsRegions) {
 }
 
 TEST_F(Domains, AllocatorsAreTaken) {
-  Pd with = parent(pd_.get(), nullptr, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
-                                           IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT);
+  Pd with = parent(pd_.get(), nullptr,
+                   IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT);
   EXPECT_NE(with, nullptr);
 }
 

@@ -51,8 +51,8 @@ TEST_F(Change, Translation) {
   EXPECT_EQ(change(IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, other.data(), other.size()), 0);
   EXPECT_EQ(b().mr->addr, other.data());
   EXPECT_EQ(b().mr->length, other.size());
-  const auto distance = reinterpret_cast<uint64_t>(other.data()) -
-                        reinterpret_cast<uint64_t>(b().memory.data());
+  const auto distance =
+      reinterpret_cast<uint64_t>(other.data()) - reinterpret_cast<uint64_t>(b().memory.data());
   EXPECT_EQ(read(distance), IBV_WC_SUCCESS);
   EXPECT_EQ(a().memory[0], 0x44);
   EXPECT_EQ(read(0), IBV_WC_REM_ACCESS_ERR);
@@ -71,11 +71,11 @@ TEST_F(Change, ProtectionDomain) {
 TEST_F(Change, AllAtOnce) {
   Pd other(ibv_alloc_pd(context()));
   std::vector<uint8_t> memory(100);
-  EXPECT_EQ(change(IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION |
-                       IBV_REREG_MR_CHANGE_ACCESS,
-                   other.get(), memory.data(), memory.size(),
-                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND),
-            0);
+  EXPECT_EQ(
+      change(IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS,
+             other.get(), memory.data(), memory.size(),
+             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND),
+      0);
   EXPECT_EQ(b().mr->addr, memory.data());
   EXPECT_EQ(b().mr->pd, other.get());
   b().mr.reset();
@@ -141,16 +141,15 @@ TEST_F(Change, PeersSeeOneOrTheOther) {
   constexpr int kChanges = 300;
   constexpr uint32_t kBytes = 8192;
   std::vector<uint8_t> first(kBytes, 1), second(kBytes, 2);
-  Mr mr(ibv_reg_mr_iova(b().pd.get(), first.data(), kBytes, 0,
-                        kAllAccess | IBV_ACCESS_ZERO_BASED));
+  Mr mr(ibv_reg_mr_iova(b().pd.get(), first.data(), kBytes, 0, kAllAccess | IBV_ACCESS_ZERO_BASED));
   ASSERT_NE(mr, nullptr);
   std::atomic<bool> stop{false};
   std::thread changer([&] {
     for (int i = 0; i < kChanges; ++i) {
       auto& to = i % 2 == 0 ? second : first;
-      EXPECT_EQ(ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, to.data(), kBytes,
-                             0),
-                0);
+      EXPECT_EQ(
+          ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, to.data(), kBytes, 0),
+          0);
     }
     stop = true;
   });

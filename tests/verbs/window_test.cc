@@ -98,7 +98,8 @@ TEST_F(Windows, FieldsOfAWindow) {
 TEST_F(Windows, Type1ShowsAPart) {
   Mw mw = window(IBV_MW_TYPE_1);
   const uint32_t before = mw->rkey;
-  ASSERT_EQ(bind1(mw.get(), part(128, kBytes, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)), 0);
+  ASSERT_EQ(bind1(mw.get(), part(128, kBytes, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)),
+            0);
   EXPECT_NE(mw->rkey, before);
   const auto done = next_completion(b().cq.get());
   ASSERT_TRUE(done.has_value());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Touching memory that may not be mapped, or not writable, at this moment: the kernel does it on our
-// behalf, and an answer takes the place of a signal. Knows nothing of regions.
+// Touching memory that may not be mapped, or not writable, at this moment: the kernel does it on
+// our behalf, and an answer takes the place of a signal. Knows nothing of regions.
 #pragma once
 
 #include <cstddef>

@@ -21,6 +21,11 @@ T draw() {
 
 constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
 
+/// Slots show their domain to everybody as constant; counting on it is the table's business.
+ProtectionDomain& owner_of(const MemoryRegion& region) {
+  return const_cast<ProtectionDomain&>(*region.domain.load());
+}
+
 // The checks behind that of the key, in the order of RegionFault.
 RemotePlace checked_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
                           uint32_t needed, const RemoteAccessor& who, RegionFault& fault) {
@@ -127,9 +132,9 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
 int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
   std::lock_guard lock(mutex_);
   if (region.windows != 0) return EBUSY;
-  auto* before = const_cast<ProtectionDomain*>(region.domain.load());
+  ProtectionDomain& before = owner_of(region);
   fill_in(region, shape);
-  before->regions.fetch_sub(1, std::memory_order_release);
+  before.regions.fetch_sub(1, std::memory_order_release);
   return 0;
 }
 
@@ -143,7 +148,7 @@ int RegionTable::invalidate(MemoryRegion& region) {
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
-  const_cast<ProtectionDomain*>(region.domain.load())->regions.fetch_sub(1, std::memory_order_relaxed);
+  owner_of(region).regions.fetch_sub(1, std::memory_order_relaxed);
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_regions_, region.slot);
 }
@@ -239,7 +244,7 @@ void RegionTable::release_window(MemoryRegion& window) {
   std::lock_guard lock(mutex_);
   std::lock_guard binding(window.binding_lock);
   unbind_locked(window);
-  const_cast<ProtectionDomain*>(window.domain.load())->users.fetch_sub(1, std::memory_order_relaxed);
+  owner_of(window).users.fetch_sub(1, std::memory_order_relaxed);
   window.domain = nullptr;
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_windows_, window.slot);

@@ -770,7 +770,8 @@ void Receiver::quiesce(const MemoryRegion& region) {
 
 // The rest of a Write's segment goes where the region is now, or fails.
 void Receiver::look_up_again(const MemoryRegion& region) {
-  if (await_ == Await::kHeader || opcode_ != RdmapOpcode::kWrite || place_.region != &region) return;
+  if (await_ == Await::kHeader || opcode_ != RdmapOpcode::kWrite) return;
+  if (place_.region != &region) return;
   RegionFault fault;
   place_ = config_.regions->remote(write_stag_, TaggedHeader::decode(header_).to,
                                    ulpdu_length_ - TaggedHeader::kWireSize, kAccessRemoteWrite,

@@ -53,8 +53,7 @@ bool take_bytes(DeviceContext& device, uint64_t bytes) {
 /// Anonymous memory with an address aligned to `alignment` in it.
 Result<Mapping> map_aligned(size_t length, size_t alignment, std::byte*& start) {
   const size_t bytes = length + alignment;
-  void* address =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return Error{errno};
   const auto number = reinterpret_cast<uintptr_t>(address);
   start = static_cast<std::byte*>(address) + (-number & (alignment - 1));

@@ -47,7 +47,8 @@ Result<Mapping> map_file(int fd, uint64_t offset, size_t length, bool writable) 
   const uint64_t before = offset % page;
   const int protection = PROT_READ | (writable ? PROT_WRITE : 0);
   const size_t bytes = length + before;
-  void* address = mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset - before));
+  void* address =
+      mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset - before));
   if (address == MAP_FAILED) return Error{errno_of_mapping(errno)};
   return Mapping(address, bytes);
 }

@@ -49,8 +49,8 @@ int dealloc_pd(ibv_pd* base) {
   // Without queue pairs nobody can reach a region any more, so one that was forgotten is no reason
   // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
   const bool empty = pd.domain.regions.load(std::memory_order_acquire) == 0;
-  if (!empty) log_event("%s: protection domain deallocated with regions left",
-                        pd.context->device->name);
+  if (!empty)
+    log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
   pd.abandoned.store(true, std::memory_order_release);
   if (empty) delete &pd;
   return 0;

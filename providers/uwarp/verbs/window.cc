@@ -27,8 +27,8 @@ ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
     const unsigned number = raw_value(type);
     if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
     RegionTable& table = pd.device.engine().regions();
-    auto window = table.add_window(pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1
-                                                                      : RegionKind::kWindowType2);
+    auto window = table.add_window(
+        pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1 : RegionKind::kWindowType2);
     if (!window) return fail(window.error());
     auto* mw = new (std::nothrow) VerbsMw(pd, **window);
     if (mw == nullptr) {

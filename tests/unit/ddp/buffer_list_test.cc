@@ -69,7 +69,8 @@ TEST_F(Ranges, WithoutMemoryReadsAsZeros) {
   EXPECT_EQ(memory[30], std::byte{7});
   EXPECT_EQ(memory[41], std::byte{7});
   EXPECT_TRUE(list.copy_out(0, bytes.data(), 15));
-  for (size_t i = 0; i < 15; ++i) EXPECT_EQ(static_cast<int>(bytes[i]), i < 9 || i > 12 ? 7 : 0) << i;
+  for (size_t i = 0; i < 15; ++i)
+    EXPECT_EQ(static_cast<int>(bytes[i]), i < 9 || i > 12 ? 7 : 0) << i;
 }
 
 TEST_F(Ranges, OnDemandMemoryMayBeMissing) {

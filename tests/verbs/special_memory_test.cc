@@ -2,6 +2,7 @@
 // Regions that are not of the application's memory: null, device memory, files of other drivers.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -121,6 +122,19 @@ TEST_F(Special, DeviceMemoryLimits) {
   ibv_alloc_dm_attr unknown = {64, 0, 1};
   EXPECT_EQ(ibv_alloc_dm(context(), &unknown), nullptr);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Special, DeviceMemoryInAForkedChild) {
+  const pid_t child = fork();
+  if (child == 0) {
+    ibv_alloc_dm_attr attr = {64, 0, 0};
+    ibv_dm* dm = ibv_alloc_dm(context(), &attr);
+    const uint32_t value = 5;
+    _exit(dm != nullptr && ibv_memcpy_to_dm(dm, 0, &value, 4) == 0 && ibv_free_dm(dm) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Special, DeviceMemoryMisuse) {

@@ -17,6 +17,8 @@ struct Mr {
   uint32_t access;
 };
 inline constexpr uint32_t kMrTypeRegular = 0;
+inline constexpr uint32_t kMrTypeNull = 1;
+inline constexpr uint32_t kMrTypeDmabuf = 3;
 static_assert(sizeof(Mr) == 56 && offsetof(Mr, type) == 48 && sizeof(ibv_mr) == 48);
 
 /// verbs_cq is a union of ibv_cq and ibv_cq_ex. Same from v34 to v64.

@@ -106,8 +106,7 @@ bool confirm_family(void* block, AnyFunction marker, Layout& layout) {
 /// The operations in the order of `family`.
 OperationTable lay_out(Family family, const uwarp_verbs_table& verbs, AnyFunction free_context) {
   OperationTable table = {};
-  // Slots that confirm_family() may have hit in the older tables.
-  table.slots[slot_of(family, "rereg_mr")] = reinterpret_cast<AnyFunction>(unsupported);
+  // Slots that confirm_family() may have hit in the older tables; rereg_mr is one of ours.
   table.slots[slot_of(family, "resize_cq")] = reinterpret_cast<AnyFunction>(unsupported);
 #define PLACE(name, result, parameters)                   \
   static_assert(slot_of(Family::kV64, #name) >= 0);       \

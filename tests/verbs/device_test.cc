@@ -36,6 +36,12 @@ TEST_F(Device, AttributesAreThoseOfTheDesign) {
   EXPECT_GE(attr.max_qp, 10000);
   EXPECT_GE(attr.max_cqe, 131072);
   EXPECT_NE(attr.fw_ver[0], 0);
+  EXPECT_EQ(attr.atomic_cap, IBV_ATOMIC_GLOB);
+  EXPECT_GE(attr.max_mw, 65536);
+  const unsigned flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                         IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_SRQ_RESIZE;
+  EXPECT_EQ(attr.device_cap_flags & flags, flags);
+  EXPECT_EQ(attr.device_cap_flags & IBV_DEVICE_RC_RNR_NAK_GEN, 0u);
 }
 
 TEST_F(Device, ExtendedAttributesStartWithTheBasicOnes) {
@@ -46,6 +52,12 @@ TEST_F(Device, ExtendedAttributesStartWithTheBasicOnes) {
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &extended), 0);
   EXPECT_EQ(std::memcmp(&attr, &extended.orig_attr, sizeof attr), 0);
   EXPECT_EQ(extended.phys_port_cnt_ex, 1u);
+  EXPECT_EQ(extended.device_cap_flags_ex, uint64_t{attr.device_cap_flags});
+  EXPECT_GT(extended.max_dm_size, 0u);
+  EXPECT_EQ(extended.odp_caps.general_caps,
+            uint64_t{IBV_ODP_SUPPORT} | uint64_t{IBV_ODP_SUPPORT_IMPLICIT});
+  EXPECT_EQ(extended.odp_caps.per_transport_caps.rc_odp_caps, 0x3fu);
+  EXPECT_EQ(extended.odp_caps.per_transport_caps.ud_odp_caps, 0u);
   EXPECT_EQ(extended.tso_caps.max_tso, 0u);
   EXPECT_EQ(extended.rss_caps.rx_hash_function, 0);
   const ibv_query_device_ex_input unknown = {1};

@@ -49,6 +49,9 @@ inline constexpr uint16_t kDepthWireMax = 0x3FFE;
 // Applications keep lengths in signed 32-bit numbers at best; DDP itself could carry 2^32 - 1.
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 inline constexpr uint64_t kMaxMrBytes = ~uint64_t{0};
+// Device memory of one context is memory of the process: room for what applications put there
+// (counters, flags, small rings), and not enough to do harm.
+inline constexpr uint64_t kMaxDeviceMemoryBytes = uint64_t{64} << 20;
 
 // --- Connections --------------------------------------------------------------------------------
 

@@ -72,22 +72,47 @@ std::shared_ptr<Endpoint> Engine::find(Qpn number) {
   return found == endpoints_.end() ? nullptr : found->second.lock();
 }
 
+std::vector<std::shared_ptr<Endpoint>> Engine::endpoints_of(const ProtectionDomain* one,
+                                                            const ProtectionDomain* other) {
+  std::vector<std::shared_ptr<Endpoint>> live;
+  const std::lock_guard guard(endpoints_mutex_);
+  live.reserve(endpoints_.size());
+  for (const auto& [number, weak] : endpoints_) {
+    auto endpoint = weak.lock();
+    if (endpoint == nullptr) continue;
+    const ProtectionDomain* domain = endpoint->qp().config().domain;
+    if (domain == one || domain == other) live.push_back(std::move(endpoint));
+  }
+  return live;
+}
+
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
   if (int error = regions_.invalidate(region)) return error;
-  std::vector<std::shared_ptr<Endpoint>> live;
-  {
-    const std::lock_guard guard(endpoints_mutex_);
-    live.reserve(endpoints_.size());
-    for (const auto& [number, weak] : endpoints_) {
-      auto endpoint = weak.lock();
-      if (endpoint != nullptr && endpoint->qp().config().domain == region.domain)
-        live.push_back(std::move(endpoint));
-    }
-  }
-  for (const auto& endpoint : live) endpoint->qp().quiesce(region);
+  for (const auto& endpoint : endpoints_of(region.domain, region.domain))
+    endpoint->qp().quiesce(region);
   regions_.release(region);
   return 0;
+}
+
+int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
+  if (!alive()) return 0;
+  const std::lock_guard one_at_a_time(changes_mutex_);
+  const ProtectionDomain* old_domain = region.domain;
+  const std::byte* old_base = region.base;
+  const uint64_t old_length = region.length_bytes;
+  const bool moved = old_domain != shape.domain || old_base != shape.address ||
+                     old_length != shape.length_bytes || region.first != shape.first;
+  const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
+  const auto held = endpoints_of(old_domain, shape.domain);
+  for (const auto& endpoint : held) endpoint->qp().hold();
+  const int error = regions_.change(region, shape);
+  for (const auto& endpoint : held) {
+    if (error == 0)
+      endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+    endpoint->qp().release();
+  }
+  return error;
 }
 
 Result<Engine::Place> Engine::reserve(const NetDevice& device) {

@@ -68,6 +68,10 @@ class Engine {
   /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys. EBUSY
   /// while memory windows are bound to it.
   int remove_region(MemoryRegion& region);
+  /// ibv_rereg_mr: makes something else of the region, under the same keys and at one instant for
+  /// all queue pairs. Work under way that used what is gone fails. EBUSY while windows are bound to
+  /// it.
+  int change_region(MemoryRegion& region, const RegionShape& shape);
 
   /// Makes sure that a helper thread runs that serves while nobody polls (lazily, first QP use).
   void ensure_helper_thread() { (void)progress_.start_helper(); }
@@ -91,6 +95,9 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
+  std::vector<std::shared_ptr<Endpoint>> endpoints_of(const ProtectionDomain* one,
+                                                      const ProtectionDomain* other);
+
   /// Direct reads between two looks at the epoll set.
   static constexpr uint32_t kPollsPerPass = 32;
 
@@ -103,6 +110,7 @@ class Engine {
   RegionTable regions_;
   Progress progress_;
 
+  std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::mutex endpoints_mutex_;
   std::unordered_map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
 

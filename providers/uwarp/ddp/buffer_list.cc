@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "mr/fault_safe_copy.h"
+
 namespace uwarp {
 
 void BufferList::seek(uint64_t offset) {
@@ -30,36 +32,48 @@ size_t BufferList::describe(uint64_t offset, uint64_t& length, iovec* out, size_
   return used;
 }
 
-void BufferList::copy_in(uint64_t offset, const std::byte* from, size_t size) {
+bool BufferList::copy_in(uint64_t offset, const std::byte* from, size_t size) {
   while (size > 0) {
     seek(offset);
     const Range& range = ranges_[index_];
     uint64_t skip = offset - index_offset_;
     size_t here = std::min<size_t>(range.length - skip, size);
-    std::memcpy(range.address + skip, from, here);
+    if (range.memory == MemoryKind::kPlain) [[likely]] {
+      std::memcpy(range.address + skip, from, here);
+    } else if (range.memory == MemoryKind::kOnDemand &&
+               !fault_safe_write(range.address + skip, from, here)) {
+      return false;
+    }
     from += here;
     offset += here;
     size -= here;
   }
+  return true;
 }
 
-void BufferList::copy_out(uint64_t offset, std::byte* to, size_t size) {
+bool BufferList::copy_out(uint64_t offset, std::byte* to, size_t size) {
   while (size > 0) {
     seek(offset);
     const Range& range = ranges_[index_];
     uint64_t skip = offset - index_offset_;
     size_t here = std::min<size_t>(range.length - skip, size);
-    std::memcpy(to, range.address + skip, here);
+    if (range.memory == MemoryKind::kPlain) [[likely]] {
+      std::memcpy(to, range.address + skip, here);
+    } else if (range.memory == MemoryKind::kNull) {
+      std::memset(to, 0, here);
+    } else if (!fault_safe_read(to, range.address + skip, here)) {
+      return false;
+    }
     to += here;
     offset += here;
     size -= here;
   }
+  return true;
 }
 
-bool BufferList::overlaps(const std::byte* base, uint64_t length) const {
+bool BufferList::uses(const MemoryRegion& region) const {
   for (uint32_t i = 0; i < count_; ++i)
-    if (ranges_[i].address < base + length && base < ranges_[i].address + ranges_[i].length)
-      return true;
+    if (ranges_[i].region == &region) return true;
   return false;
 }
 

@@ -21,6 +21,11 @@ T draw() {
 
 constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
 
+/// Slots show their domain to everybody as constant; counting on it is the table's business.
+ProtectionDomain& owner_of(const MemoryRegion& region) {
+  return const_cast<ProtectionDomain&>(*region.domain.load());
+}
+
 // The checks behind that of the key, in the order of RegionFault.
 RemotePlace checked_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
                           uint32_t needed, const RemoteAccessor& who, RegionFault& fault) {
@@ -29,7 +34,7 @@ RemotePlace checked_place(const MemoryRegion& region, TaggedOffset offset, uint6
   if (fault != RegionFault::kNone) return {};
   if ((region.access & who.granted & needed) != needed)
     return fault = RegionFault::kRights, RemotePlace{};
-  return {&region, address, 0};
+  return {&region, address, 0, region.memory};
 }
 
 }  // namespace
@@ -96,16 +101,21 @@ void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
   ++free.count;
 }
 
-Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, uint64_t length,
-                                       TaggedOffset first, uint32_t access) {
+void RegionTable::fill_in(MemoryRegion& region, const RegionShape& shape) {
+  region.access = shape.access;
+  region.memory = shape.memory;
+  region.domain = shape.domain;
+  region.base = static_cast<std::byte*>(shape.address);
+  region.first = shape.first;
+  region.length_bytes = shape.length_bytes;
+  shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
+}
+
+Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   std::lock_guard lock(mutex_);
   MemoryRegion* region = take_slot(free_regions_);
   if (region == nullptr) return Error{ENOMEM};
-  region->access = access;
-  region->domain = &domain;
-  region->base = static_cast<std::byte*>(address);
-  region->first = first;
-  region->length_bytes = length;
+  fill_in(*region, shape);
   // The low octet changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
   uint32_t lkey = local_cipher_.encrypt(region->slot) << 8 | region->generation;
@@ -113,11 +123,19 @@ Result<MemoryRegion*> RegionTable::add(ProtectionDomain& domain, void* address, 
   if (lkey == 0) lkey = ++region->generation;  // 0 means "no key"
   if (rkey == 0) rkey = ++region->generation;
   if (rkey == lkey) rkey ^= 0x80;
-  domain.regions.fetch_add(1, std::memory_order_relaxed);
   region->lkey.store(lkey, std::memory_order_release);
-  region->rkey.store(rkey, std::memory_order_release);
+  if (shape.memory != MemoryKind::kNull) region->rkey.store(rkey, std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
   return region;
+}
+
+int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
+  std::lock_guard lock(mutex_);
+  if (region.windows != 0) return EBUSY;
+  ProtectionDomain& before = owner_of(region);
+  fill_in(region, shape);
+  before.regions.fetch_sub(1, std::memory_order_release);
+  return 0;
 }
 
 int RegionTable::invalidate(MemoryRegion& region) {
@@ -130,7 +148,7 @@ int RegionTable::invalidate(MemoryRegion& region) {
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
-  const_cast<ProtectionDomain*>(region.domain)->regions.fetch_sub(1, std::memory_order_relaxed);
+  owner_of(region).regions.fetch_sub(1, std::memory_order_relaxed);
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_regions_, region.slot);
 }
@@ -193,6 +211,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   window->first = (binding.access & kAccessZeroBased) ? 0 : binding.address;
   window->length_bytes = binding.length_bytes;
   window->access = binding.access & kRemoteRights;
+  window->memory = region->memory;
   window->bound = region;
   window->stream = type2 ? who.stream : 0;
   ++region->windows;
@@ -225,7 +244,7 @@ void RegionTable::release_window(MemoryRegion& window) {
   std::lock_guard lock(mutex_);
   std::lock_guard binding(window.binding_lock);
   unbind_locked(window);
-  const_cast<ProtectionDomain*>(window.domain)->users.fetch_sub(1, std::memory_order_relaxed);
+  owner_of(window).users.fetch_sub(1, std::memory_order_relaxed);
   window.domain = nullptr;
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_windows_, window.slot);
@@ -243,15 +262,15 @@ void RegionTable::unbind_stream(uint64_t stream) {
 
 // ---- Look-ups
 
-std::byte* RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
+LocalPlace RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {
   const MemoryRegion* region = find_local(lkey);
-  if (region == nullptr) return fault = RegionFault::kInvalidSTag, nullptr;
-  if (region->domain != &domain) return fault = RegionFault::kWrongDomain, nullptr;
+  if (region == nullptr) return fault = RegionFault::kInvalidSTag, LocalPlace{};
+  if (region->domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
   std::byte* address = region->range(offset, length, fault);
-  if (address != nullptr && (region->access & needed) != needed)
-    return fault = RegionFault::kRights, nullptr;
-  return address;
+  if (fault != RegionFault::kNone) return {};
+  if ((region->access & needed) != needed) return fault = RegionFault::kRights, LocalPlace{};
+  return {region, address};
 }
 
 RemotePlace RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,

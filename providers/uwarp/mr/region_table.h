@@ -44,6 +44,13 @@ struct ProtectionDomain {
 /// Why an access was refused. The order is the order of the checks (verbs-level rule).
 enum class RegionFault : uint8_t { kNone, kInvalidSTag, kWrongDomain, kBounds, kWrap, kRights };
 
+/// How the memory of a region may be touched.
+enum class MemoryKind : uint8_t {
+  kPlain,     // mapped for as long as it is registered: by any instruction
+  kOnDemand,  // perhaps not mapped at this moment: by fault_safe_read() and its like only
+  kNull,      // none at all: reads as zeros, and what is written is dropped
+};
+
 /// What a slot of the table is; fixed for the life of the slot once it has been used.
 enum class RegionKind : uint8_t { kRegion, kWindowType1, kWindowType2 };
 
@@ -61,7 +68,9 @@ struct MemoryRegion {
   std::atomic<RegionKind> kind{RegionKind::kRegion};
   mutable SpinLock binding_lock;  // windows: range, rights, stream and binding are under it
   uint32_t binding = 0;           // windows: changes with every bind and unbind, never 0
-  const ProtectionDomain* domain = nullptr;
+  MemoryKind memory = MemoryKind::kPlain;
+  /// Atomic because streams of other domains look at it at any time, and turn away.
+  std::atomic<const ProtectionDomain*> domain{nullptr};
   std::byte* base = nullptr;
   /// First tagged offset of the range: its virtual address, an iova, or 0 when zero-based.
   TaggedOffset first = 0;
@@ -77,8 +86,27 @@ struct MemoryRegion {
     if (offset < first || offset - first > length_bytes || length > length_bytes - (offset - first))
       return fault = RegionFault::kBounds, nullptr;
     fault = RegionFault::kNone;
-    return base + (offset - first);
+    // By number: the base of a region of everything is null.
+    return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) + (offset - first));
   }
+};
+
+/// What a region is made of, or changed into.
+struct RegionShape {
+  ProtectionDomain* domain = nullptr;
+  void* address = nullptr;
+  uint64_t length_bytes = 0;
+  TaggedOffset first = 0;
+  uint32_t access = 0;
+  MemoryKind memory = MemoryKind::kPlain;
+};
+
+/// The memory that a permitted local access names. The address alone does not tell: it may be null.
+struct LocalPlace {
+  const MemoryRegion* region = nullptr;
+  std::byte* address = nullptr;
+
+  explicit operator bool() const { return region != nullptr; }
 };
 
 /// On whose behalf a key from the wire is used.
@@ -95,6 +123,7 @@ struct RemotePlace {
   const MemoryRegion* region = nullptr;
   std::byte* address = nullptr;
   uint32_t binding = 0;  // of a window when it was looked up; 0 for a region
+  MemoryKind memory = MemoryKind::kPlain;
 
   explicit operator bool() const { return region != nullptr; }
   bool through_window() const { return binding != 0; }
@@ -158,10 +187,19 @@ class RegionTable {
  public:
   RegionTable();
 
-  /// Enters [address, address + length) with tagged offsets from `first`. The memory stays the
-  /// caller's. Errors: ENOMEM when max_mr is reached.
+  /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays
+  /// the caller's. A region without memory (kNull) has no remote key. Errors: ENOMEM when max_mr is
+  /// reached.
+  Result<MemoryRegion*> add(const RegionShape& shape);
   Result<MemoryRegion*> add(ProtectionDomain& domain, void* address, uint64_t length,
-                            TaggedOffset first, uint32_t access);
+                            TaggedOffset first, uint32_t access) {
+    return add(RegionShape{&domain, address, length, first, access});
+  }
+
+  /// Makes something else of a region; its keys stay. The caller sees to it that no stream of the
+  /// old or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
+  /// bound to it.
+  int change(MemoryRegion& region, const RegionShape& shape);
 
   /// Makes both keys of a region invalid at once. Accesses that looked it up before may still be
   /// under way: the caller quiesces the queue pairs of the domain, then calls release(). EBUSY (and
@@ -198,9 +236,9 @@ class RegionTable {
     return check(remote_cipher_.decrypt(stag.value >> 8), &MemoryRegion::rkey, stag.value);
   }
 
-  /// Address of [offset, offset + length) under a local key for `needed` rights (0 or
-  /// kAccessLocalWrite); null and `fault` otherwise.
-  std::byte* local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
+  /// The memory [offset, offset + length) under a local key for `needed` rights (0 or
+  /// kAccessLocalWrite); nothing and `fault` otherwise.
+  LocalPlace local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
                    const ProtectionDomain& domain, RegionFault& fault) const;
 
   /// The memory behind a key from the wire if the whole access is allowed; nothing and `fault`
@@ -239,6 +277,7 @@ class RegionTable {
     return chunks_[number / kChunkSlots].load(std::memory_order_acquire)
         ->slots[number % kChunkSlots];
   }
+  static void fill_in(MemoryRegion& region, const RegionShape& shape);
   MemoryRegion* take_slot(FreeSlots& free);
   MemoryRegion* fresh_slot();
   static void give_back(FreeSlots& free, uint32_t slot);

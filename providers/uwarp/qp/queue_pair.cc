@@ -194,10 +194,28 @@ void QueuePair::detach_stream() {
 }
 
 void QueuePair::quiesce(const MemoryRegion& region) {
-  std::lock_guard receive(receive_gate_);
-  std::lock_guard transmit(transmit_gate_);
-  receiver_.quiesce(region.base, region.length_bytes);
-  transmitter_.quiesce(region.base, region.length_bytes);
+  hold();
+  receiver_.quiesce(region);
+  transmitter_.quiesce(region, region.base, region.length_bytes);
+  release();
+}
+
+void QueuePair::hold() {
+  receive_gate_.lock();
+  transmit_gate_.lock();
+}
+
+void QueuePair::release() {
+  transmit_gate_.unlock();
+  receive_gate_.unlock();
+}
+
+void QueuePair::region_changed(const MemoryRegion& region, const std::byte* old_base,
+                               uint64_t old_length, bool revoke) {
+  receiver_.look_up_again(region);
+  if (!revoke) return;
+  receiver_.quiesce(region);
+  transmitter_.quiesce(region, old_base, old_length);
 }
 
 }  // namespace uwarp

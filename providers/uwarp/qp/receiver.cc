@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "mr/fault_safe_copy.h"
 #include "qp/terminate_status.h"
 #include "rdmap/responder_rules.h"
 
@@ -48,6 +49,13 @@ inline void store_barrier() {
 #else
   asm volatile("" ::: "memory");  // x86 keeps stores in order
 #endif
+}
+
+// As place_last(), by two copies of the kernel.
+bool place_on_demand(std::byte* to, const std::byte* from, size_t size) {
+  const size_t tail = size > 8 ? 8 : 0;
+  if (!fault_safe_write(to, from, size - tail)) return false;
+  return tail == 0 || fault_safe_write(to + size - tail, from + size - tail, tail);
 }
 
 // Applications poll the last octet of a Write: it becomes visible after all others.
@@ -413,13 +421,13 @@ bool Receiver::take_receive() {
     const Sge& sge = receive_.sges[i];
     if (sge.length_bytes == 0) continue;
     RegionFault fault;
-    std::byte* address = config_.regions->local(sge.lkey, sge.address, sge.length_bytes,
-                                                kAccessLocalWrite, *config_.domain, fault);
-    if (address == nullptr) {
+    const LocalPlace place = config_.regions->local(sge.lkey, sge.address, sge.length_bytes,
+                                                    kAccessLocalWrite, *config_.domain, fault);
+    if (!place) {
       fail_local_receive();
       return false;
     }
-    sink_.append(address, sge.length_bytes);
+    sink_.append(place.address, sge.length_bytes, place.region, place.region->memory);
   }
   return true;
 }
@@ -483,7 +491,10 @@ void Receiver::take_atomic_response(const AtomicResponseHeader& header) {
   atomic_sequence_.skip();
   // The number in the requester's own byte order, as with InfiniBand.
   const auto* value = reinterpret_cast<const std::byte*>(&header.original_value);
-  read_sink_.copy_in(0, value, sizeof header.original_value);
+  if (!read_sink_.copy_in(0, value, sizeof header.original_value)) {
+    fail_result();
+    return;
+  }
   finish_answer();
 }
 
@@ -502,7 +513,7 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
 bool Receiver::placement_valid() const {
   switch (opcode_) {
     case RdmapOpcode::kWrite:
-      return place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
+      return place_ && place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
     case RdmapOpcode::kReadResponse:
       return !read_revoked_;
     default:
@@ -510,11 +521,23 @@ bool Receiver::placement_valid() const {
   }
 }
 
-// Not through a window: unbinding must not have to wait for a receive call.
+// Not through a window: unbinding must not have to wait for a receive call. Not into memory that
+// may not be there: the failed call would not say which of the segment's octets have come.
 bool Receiver::direct_possible() const {
   return await_ == Await::kPayload && !stream_.config.crc && !closed() &&
          payload_left_ >= kDirectBytes && end_ == begin_ && !place_.through_window() &&
-         placement_valid();
+         placement_valid() && placement_plain();
+}
+
+bool Receiver::placement_plain() const {
+  switch (opcode_) {
+    case RdmapOpcode::kWrite:
+      return place_.memory == MemoryKind::kPlain;
+    case RdmapOpcode::kReadResponse:
+      return read_sink_.plain();
+    default:
+      return sink_.plain();
+  }
 }
 
 size_t Receiver::direct_iovecs(iovec* out, size_t max) {
@@ -549,11 +572,14 @@ Receiver::Step Receiver::take_payload() {
   return Step::kAgain;
 }
 
-// False if the memory may not be touched any more.
+// False if the memory may not be touched any more, or is not there.
 bool Receiver::place(const std::byte* from, uint32_t size) {
   if (opcode_ == RdmapOpcode::kWrite) {
+    if (!place_) return false;
     const PlaceGuard guard(place_, write_stag_);
     if (!guard) return false;
+    if (place_.memory != MemoryKind::kPlain) [[unlikely]]
+      return place_on_demand(write_target(), from, size);
     if (last_ && size == payload_left_) {
       place_last(write_target(), from, size);
     } else {
@@ -563,8 +589,7 @@ bool Receiver::place(const std::byte* from, uint32_t size) {
   }
   if (!placement_valid()) return false;
   BufferList& sink = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
-  sink.copy_in(payload_offset_, from, size);
-  return true;
+  return sink.copy_in(payload_offset_, from, size);
 }
 
 void Receiver::fail_placement() {
@@ -738,9 +763,19 @@ void Receiver::flush() {
   while (receives_.drain(completion.wr_id)) config_.recv_cq->push(completion, true);
 }
 
-void Receiver::quiesce(const std::byte* base, uint64_t length) {
-  if (taken_ && sink_.overlaps(base, length)) sink_revoked_ = true;
-  if (read_open_ && read_sink_.overlaps(base, length)) read_revoked_ = true;
+void Receiver::quiesce(const MemoryRegion& region) {
+  if (taken_ && sink_.uses(region)) sink_revoked_ = true;
+  if (read_open_ && read_sink_.uses(region)) read_revoked_ = true;
+}
+
+// The rest of a Write's segment goes where the region is now, or fails.
+void Receiver::look_up_again(const MemoryRegion& region) {
+  if (await_ == Await::kHeader || opcode_ != RdmapOpcode::kWrite) return;
+  if (place_.region != &region) return;
+  RegionFault fault;
+  place_ = config_.regions->remote(write_stag_, TaggedHeader::decode(header_).to,
+                                   ulpdu_length_ - TaggedHeader::kWireSize, kAccessRemoteWrite,
+                                   stream_.peer(config_.domain), fault);
 }
 
 }  // namespace uwarp

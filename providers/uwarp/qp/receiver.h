@@ -56,8 +56,10 @@ class Receiver {
   /// No more bytes will come; the taken receive buffer and the queue are flushed.
   void flush();
   void reset();
-  /// No byte of [base, base + length) is written after this.
-  void quiesce(const std::byte* base, uint64_t length);
+  /// Nothing that was found by this region's local key is written after this.
+  void quiesce(const MemoryRegion& region);
+  /// The region has become another under the same keys.
+  void look_up_again(const MemoryRegion& region);
 
  private:
   // Largest control FPDU, and whatever a header or a held-back tail may leave behind.
@@ -106,6 +108,7 @@ class Receiver {
   size_t direct_iovecs(iovec* out, size_t max);
   bool place(const std::byte* from, uint32_t size);
   bool placement_valid() const;
+  bool placement_plain() const;
   std::byte* write_target() const { return place_.address + payload_offset_; }
   void payload_done(uint32_t size) {
     payload_left_ -= size;

@@ -156,10 +156,10 @@ bool SendQueue::gather(uint64_t position, const RegionTable& regions,
   for (uint16_t i = 0; i < wqe.sge_count; ++i, ++sge) {
     if (sge->length_bytes == 0) continue;
     RegionFault fault;
-    std::byte* address =
+    const LocalPlace place =
         regions.local(sge->lkey, sge->address, sge->length_bytes, needed, domain, fault);
-    if (address == nullptr) return false;
-    list.append(address, sge->length_bytes);
+    if (!place) return false;
+    list.append(place.address, sge->length_bytes, place.region, place.region->memory);
   }
   return true;
 }

@@ -56,11 +56,37 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   return frame_ + kFpduLengthSize;
 }
 
-void TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
+// The payload as it is now, in memory of our own; null if some of it is not there.
+std::unique_ptr<std::byte[]> TransmitBatch::copy_payload(BufferList& list, uint64_t offset) const {
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(frame_payload_);
+  return list.copy_out(offset, copy.get(), frame_payload_) ? std::move(copy) : nullptr;
+}
+
+// Large payloads go from where they are, unless that may not be there when the kernel looks.
+bool TransmitBatch::add_large(BufferList& list, uint64_t offset) {
+  std::unique_ptr<std::byte[]> copy;
+  if (!list.plain()) [[unlikely]] {
+    copy = copy_payload(list, offset);
+    if (copy == nullptr) return false;
+  }
+  add_iovec(frame_, frame_header_);
+  if (copy != nullptr) {
+    iovecs_[count_++] = {copy.get(), frame_payload_};
+    copies_.push_back(std::move(copy));
+    bytes_ += frame_payload_;
+    return true;
+  }
+  uint64_t length = frame_payload_;
+  count_ += list.describe(offset, length, iovecs_ + count_, kIovecs - count_);
+  bytes_ += length;
+  return true;
+}
+
+bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
   const size_t ulpdu = frame_header_ - kFpduLengthSize + frame_payload_;
   std::byte* at = frame_ + frame_header_;
   if (crc_ || frame_payload_ <= kCopyBytes) {
-    if (frame_payload_ > 0) list->copy_out(offset, at, frame_payload_);
+    if (frame_payload_ > 0 && !list->copy_out(offset, at, frame_payload_)) return false;
     at += frame_payload_;
     const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
     if (crc_) {
@@ -71,17 +97,14 @@ void TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
     at += trailer;
     add_iovec(frame_, at - frame_);
   } else {
-    add_iovec(frame_, frame_header_);
-    uint64_t length = frame_payload_;
-    const size_t used = list->describe(offset, length, iovecs_ + count_, kIovecs - count_);
-    count_ += used;
-    bytes_ += length;
+    if (!add_large(*list, offset)) return false;
     const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
     add_iovec(at, trailer);
     at += trailer;
   }
   arena_used_ = at - arena_.get();
   fpdu_ends_[fpdu_count_++] = static_cast<uint32_t>(bytes_);
+  return true;
 }
 
 void TransmitBatch::consume(size_t bytes) {

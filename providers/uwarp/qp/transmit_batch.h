@@ -53,7 +53,8 @@ class TransmitBatch {
   /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
   /// of `list` is the payload. Finish with end_fpdu().
   std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
-  void end_fpdu(BufferList* list, uint64_t offset);
+  /// False: the payload's memory is not there (regions on demand); the FPDU is dropped.
+  bool end_fpdu(BufferList* list, uint64_t offset);
 
   /// `bytes` of pending() have gone.
   void consume(size_t bytes);
@@ -71,6 +72,8 @@ class TransmitBatch {
   void make_arena(size_t size);
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
+  std::unique_ptr<std::byte[]> copy_payload(BufferList& list, uint64_t offset) const;
+  bool add_large(BufferList& list, uint64_t offset);
 
   std::unique_ptr<std::byte[]> arena_;
   size_t arena_size_ = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ddp/segment.h"
+#include "mr/fault_safe_copy.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
 
@@ -294,7 +295,7 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
       check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
-    if (guard) {
+    if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
       response.original_value = execute_atomic(cell.address, header);
     } else {
       error = TerminateCode::kRdmapInvalidSTag;
@@ -351,9 +352,9 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
     return true;
   }
   const RdmapOpcode opcode = wire_opcode(wqe);
-  bool fits;
+  Built built;
   if (is_write(wqe.opcode)) {
-    fits = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
+    built = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
   } else {
     UntaggedHeader header;
     header.control = DdpControl::make(false, last);
@@ -365,9 +366,14 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
     header.mo = static_cast<uint32_t>(offset_);
     if (opcode == RdmapOpcode::kSendImmediate)
       header.rsvd_ulp = RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
-    fits = append_untagged(opcode, header, payload);
+    built = append_untagged(opcode, header, payload);
   }
-  if (!fits) return false;
+  if (built == Built::kNoRoom) return false;
+  if (built == Built::kFault) [[unlikely]] {
+    fail_request(position, WcStatus::kLocProtErr);
+    message_ = Message::kNone;
+    return true;
+  }
   offset_ += payload;
   if (last && wqe.opcode == SendOpcode::kWriteWithImm) {
     immediate_due_ = true;
@@ -389,7 +395,7 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
     return true;
   }
   payload_.clear();
-  payload_.append(source.address, payload);
+  payload_.append(source.address, payload, source.region, source.memory);
   if (!begin_tagged(RdmapOpcode::kReadResponse, request.sink_stag, request.sink_to + offset_,
                     payload, last))
     return false;
@@ -409,13 +415,11 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
 
 // What a window shows is copied while the binding holds: unbinding then waits for no send call.
 bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uint32_t payload) {
-  if (!source.through_window()) [[likely]] {
-    batch_.end_fpdu(&payload_, 0);
-    return true;
-  }
+  if (!source.through_window()) [[likely]]
+    return batch_.end_fpdu(&payload_, 0);
   const PlaceGuard guard(source, stag);
   if (!guard) return false;  // the FPDU that was begun is dropped
-  batch_.end_fpdu(&payload_, 0);
+  if (!batch_.end_fpdu(&payload_, 0)) return false;
   batch_.detach(source.address, payload);
   return true;
 }
@@ -437,24 +441,26 @@ bool Transmitter::begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, u
   return true;
 }
 
-bool Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
-                                bool last) {
-  if (!begin_tagged(opcode, stag, to, payload, last)) return false;
-  batch_.end_fpdu(&payload_, offset_);
-  built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
-  return true;
+Transmitter::Built Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to,
+                                              uint32_t payload, bool last) {
+  if (!begin_tagged(opcode, stag, to, payload, last)) return Built::kNoRoom;
+  return end_payload(TaggedHeader::kWireSize, payload);
 }
 
-bool Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& header,
-                                  uint32_t payload) {
+Transmitter::Built Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& header,
+                                                uint32_t payload) {
   std::byte* at = batch_.begin_fpdu(UntaggedHeader::kWireSize, payload);
-  if (at == nullptr) return false;
+  if (at == nullptr) return Built::kNoRoom;
   UntaggedHeader filled = header;
   filled.rsvd_ulp |= make_rdmap_control(opcode);
   filled.encode(at);
-  batch_.end_fpdu(&payload_, offset_);
-  built_position_ += fpdu_size(UntaggedHeader::kWireSize + payload);
-  return true;
+  return end_payload(UntaggedHeader::kWireSize, payload);
+}
+
+Transmitter::Built Transmitter::end_payload(size_t header_bytes, uint32_t payload) {
+  if (!batch_.end_fpdu(&payload_, offset_)) return Built::kFault;
+  built_position_ += fpdu_size(header_bytes + payload);
+  return Built::kDone;
 }
 
 // A message that is all header: one FPDU, for which has_room() was checked.
@@ -635,9 +641,9 @@ void Transmitter::reset() {
   finished_.store(false, std::memory_order_release);
 }
 
-void Transmitter::quiesce(const std::byte* base, uint64_t length) {
+void Transmitter::quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length) {
   batch_.detach(base, length);
-  if (message_ == Message::kRequest && payload_.overlaps(base, length)) revoked_ = true;
+  if (message_ == Message::kRequest && payload_.uses(region)) revoked_ = true;
 }
 
 // Sink tokens: fresh, never zero, not guessable from earlier ones by chance (splitmix64 on a random

@@ -49,12 +49,14 @@ class Transmitter {
   void settle() { retire(); }
   /// Forgets everything without completions.
   void reset();
-  /// No byte of [base, base + length) is looked at after this.
-  void quiesce(const std::byte* base, uint64_t length);
+  /// No byte of [base, base + length), which this region was, is looked at after this.
+  void quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length);
 
  private:
   enum class Message : uint8_t { kNone, kRequest, kResponse };
   enum class Next : uint8_t { kNothing, kEmitted, kOpened };
+  /// What became of an FPDU: kFault when its payload is not there (regions on demand).
+  enum class Built : uint8_t { kNoRoom, kDone, kFault };
 
   void fill();
   Next begin_next();
@@ -74,8 +76,9 @@ class Transmitter {
   bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
   void close_message();
   bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
-  bool append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
-  bool append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
+  Built append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
+  Built append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
+  Built end_payload(size_t header_bytes, uint32_t payload);
   template <typename Header>
   void append_control(RdmapOpcode opcode, Msn& msn, const Header& header);
   template <typename Header>

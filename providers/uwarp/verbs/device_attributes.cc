@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "io/clock.h"
+#include "mr/fault_safe_copy.h"
 #include "verbs/device_context.h"
 
 namespace uwarp {
@@ -24,6 +26,19 @@ constexpr uint8_t kWidth4x = 2;
 constexpr uint8_t kSpeedEdr = 32;
 constexpr uint8_t kPhysicalLinkUp = 5;
 constexpr uint8_t kPhysicalDisabled = 3;
+
+// Windows of type 2 belong to a queue pair (2B). The others: SRQ resizing, cur_qp_state in
+// modify_qp, sys_image_guid, and what comes with invalidating by work request.
+constexpr unsigned kCapabilities = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
+                                   IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
+                                   IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+
+constexpr uint32_t kOnDemandOperations = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+                                         IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+                                         IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+
+// The raw clock counts nanoseconds; this is its rate in kHz.
+constexpr uint64_t kRawClockKhz = 1'000'000;
 
 ibv_device_attr basic_attributes(const NetDevice& device) {
   ibv_device_attr attr = {};
@@ -46,7 +61,9 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
-  attr.atomic_cap = IBV_ATOMIC_GLOB;
+  attr.device_cap_flags = kCapabilities;
+  attr.max_mw = kMaxMw;
+  attr.atomic_cap = IBV_ATOMIC_GLOB;  // CPU instructions on host memory
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;
   attr.max_srq_sge = kMaxSrqSge;
@@ -64,10 +81,8 @@ ibv_mtu mtu_code(uint32_t mtu_bytes) {
 }
 
 void add_queue_attributes(ibv_device_attr_ex& attr) {
-  constexpr uint64_t kOneGigahertz = 1'000'000;  // in kHz: the clock counts nanoseconds
-  attr.orig_attr.device_cap_flags |= IBV_DEVICE_SRQ_RESIZE;
   attr.completion_timestamp_mask = ~uint64_t{0};
-  attr.hca_core_clock = kOneGigahertz;
+  attr.hca_core_clock = kRawClockKhz;
   attr.cq_mod_caps = {UINT16_MAX, UINT16_MAX};
 }
 
@@ -82,9 +97,22 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   add_queue_attributes(filled);
   filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
   filled.phys_port_cnt_ex = 1;
+  filled.max_dm_size = kMaxDeviceMemoryBytes;
+  if (fault_safe_copy_works()) {
+    filled.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    filled.odp_caps.per_transport_caps.rc_odp_caps = kOnDemandOperations;
+  }
   // The caller's struct may be of an older or a newer release than ours.
   std::memset(static_cast<void*>(attr), 0, attr_bytes);
   std::memcpy(static_cast<void*>(attr), &filled, std::min(attr_bytes, sizeof filled));
+  return 0;
+}
+
+// The clock is a count of nanoseconds: tv_sec stays 0, as with adapters whose clock counts cycles.
+int query_rt_values(ibv_context*, ibv_values_ex* values) {
+  const uint32_t asked = values->comp_mask;
+  values->comp_mask = asked & IBV_VALUES_MASK_RAW_CLOCK;
+  if (values->comp_mask != 0) values->raw_clock = {0, static_cast<long>(now_ns())};
   return 0;
 }
 

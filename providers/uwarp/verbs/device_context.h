@@ -72,6 +72,7 @@ class DeviceContext {
   std::atomic<uint32_t> pd_count{0};
   std::atomic<uint32_t> cq_count{0};
   std::atomic<uint32_t> srq_count{0};
+  std::atomic<uint64_t> dm_bytes{0};
 
  private:
   DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
@@ -90,6 +91,7 @@ class DeviceContext {
 // Operations (verbs_table.h).
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes);
+int query_rt_values(ibv_context* context, ibv_values_ex* values);
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr);
 void async_event(ibv_context* context, ibv_async_event* event);
 

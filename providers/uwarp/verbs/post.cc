@@ -4,6 +4,7 @@
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
 #include "verbs/status_map.h"
+#include "verbs/window.h"
 
 namespace uwarp {
 namespace {
@@ -37,8 +38,15 @@ int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
     case IBV_WR_SEND_WITH_INV:
-    case IBV_WR_LOCAL_INV:
       return 0;
+    case IBV_WR_LOCAL_INV:
+      out.sges = {};
+      return 0;
+    case IBV_WR_BIND_MW:
+      // Type 1 windows have a call of their own.
+      if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->type != IBV_MW_TYPE_2) return EINVAL;
+      out.sges = {};
+      return bind_request(*wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info, out);
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       out.remote_address = wr.wr.atomic.remote_addr;

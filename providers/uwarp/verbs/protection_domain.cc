@@ -10,10 +10,26 @@
 #include "verbs/boundary.h"
 
 namespace uwarp {
+namespace {
+
+std::atomic<uint32_t> last_handle{0};
+
+constexpr uint32_t kParentDomainMask =
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+
+int dealloc_parent_domain(VerbsPd& parent) {
+  if (parent.in_use()) return EBUSY;
+  if (parent.thread != nullptr) parent.thread->users.fetch_sub(1, std::memory_order_release);
+  parent.domain.users.fetch_sub(1, std::memory_order_release);
+  --parent.device.pd_count;
+  delete &parent;
+  return 0;
+}
+
+}  // namespace
 
 ibv_pd* alloc_pd(ibv_context* context) {
   return pointer_verb([&]() -> ibv_pd* {
-    static std::atomic<uint32_t> last_handle{0};
     DeviceContext& device = DeviceContext::of(context);
     if (!device.alive()) return fail(ENODEV);
     auto pd = std::make_unique<VerbsPd>(device);
@@ -27,22 +43,62 @@ ibv_pd* alloc_pd(ibv_context* context) {
 int dealloc_pd(ibv_pd* base) {
   VerbsPd& pd = VerbsPd::of(base);
   if (!pd.device.alive()) return 0;
-  if (pd.domain.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  if (pd.is_parent()) return dealloc_parent_domain(pd);
+  if (pd.in_use()) return EBUSY;
   --pd.device.pd_count;
   // Without queue pairs nobody can reach a region any more, so one that was forgotten is no reason
   // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
   const bool empty = pd.domain.regions.load(std::memory_order_acquire) == 0;
-  if (!empty) log_event("%s: protection domain deallocated with regions left",
-                        pd.context->device->name);
+  if (!empty)
+    log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
   pd.abandoned.store(true, std::memory_order_release);
   if (empty) delete &pd;
   return 0;
 }
 
-void region_left(VerbsPd& pd) {
-  if (pd.abandoned.load(std::memory_order_acquire) &&
-      pd.domain.regions.load(std::memory_order_acquire) == 0)
-    delete &pd;
+void region_left(VerbsPd& plain) {
+  if (plain.abandoned.load(std::memory_order_acquire) &&
+      plain.domain.regions.load(std::memory_order_acquire) == 0)
+    delete &plain;
+}
+
+// Allocators are taken and never called: the memory of our queues is ours, and no device reads it.
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
+  return pointer_verb([&]() -> ibv_pd* {
+    DeviceContext& device = DeviceContext::of(context);
+    if (!device.alive()) return fail(ENODEV);
+    if ((init->comp_mask & ~kParentDomainMask) != 0) return fail(EOPNOTSUPP);
+    if (init->pd == nullptr || init->pd->context != context) return fail(EINVAL);
+    if (init->td != nullptr && init->td->context != context) return fail(EINVAL);
+    // A parent of a parent is one of the same plain domain.
+    VerbsPd& plain = VerbsPd::of(init->pd).root;
+    VerbsTd* thread = init->td != nullptr ? &VerbsTd::of(init->td) : nullptr;
+    auto parent = std::make_unique<VerbsPd>(plain, thread);
+    if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
+    plain.domain.users.fetch_add(1, std::memory_order_relaxed);
+    if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
+    parent->context = context;
+    parent->handle = ++last_handle;
+    return parent.release();
+  });
+}
+
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init) {
+  return pointer_verb([&]() -> ibv_td* {
+    DeviceContext& device = DeviceContext::of(context);
+    if (!device.alive()) return fail(ENODEV);
+    if (init != nullptr && init->comp_mask != 0) return fail(EINVAL);
+    auto td = std::make_unique<VerbsTd>(device);
+    td->context = context;
+    return td.release();
+  });
+}
+
+int dealloc_td(ibv_td* base) {
+  VerbsTd& td = VerbsTd::of(base);
+  if (td.device.alive() && td.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  delete &td;
+  return 0;
 }
 
 }  // namespace uwarp

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_pd: a name for what may meet. Everything else is in the engine's ProtectionDomain.
+// ibv_pd: a name for what may meet, plain or as a parent domain that stands for a plain one, and
+// ibv_td, which a parent domain may carry. Everything else is in the engine's ProtectionDomain.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -11,20 +12,67 @@
 
 namespace uwarp {
 
-struct VerbsPd : ibv_pd {
-  explicit VerbsPd(DeviceContext& device) : ibv_pd{}, device(device) {}
+struct VerbsTd : ibv_td {
+  explicit VerbsTd(DeviceContext& device) : ibv_td{}, device(device) {}
   DeviceContext& device;
-  ProtectionDomain domain;
+  std::atomic<uint32_t> users{0};  // parent domains
+
+  static VerbsTd& of(ibv_td* td) { return *static_cast<VerbsTd*>(td); }
+};
+
+struct VerbsPd : ibv_pd {
+  explicit VerbsPd(DeviceContext& device)
+      : ibv_pd{}, device(device), root(*this), domain(own_domain) {}
+  /// A parent domain: what is made on it belongs to the domain of `plain`.
+  VerbsPd(VerbsPd& plain, VerbsTd* thread)
+      : ibv_pd{}, device(plain.device), root(plain), domain(plain.domain), thread(thread) {}
+  VerbsPd(const VerbsPd&) = delete;
+  VerbsPd& operator=(const VerbsPd&) = delete;
+
+ private:
+  ProtectionDomain own_domain;
+
+ public:
+  DeviceContext& device;
+  VerbsPd& root;  // the plain domain: itself, or what it is the parent of
+  ProtectionDomain& domain;
+  /// All calls on what is made here come from one thread at a time; null if not promised.
+  VerbsTd* const thread = nullptr;
   /// Deallocated with regions left: freed with the last of them.
   std::atomic<bool> abandoned{false};
 
+  bool is_parent() const { return &root != this; }
+  /// Objects that stand in the way of deallocating a parent domain (a plain one has
+  /// ProtectionDomain::users). Windows are counted in the table themselves.
+  void object_made() { objects_.fetch_add(1, std::memory_order_relaxed); }
+  void object_gone() { objects_.fetch_sub(1, std::memory_order_release); }
+  bool in_use() const {
+    return (is_parent() ? objects_ : domain.users).load(std::memory_order_acquire) != 0;
+  }
+  /// A queue pair or shared queue, which keeps both domains.
+  void user_made() {
+    domain.users.fetch_add(1, std::memory_order_relaxed);
+    object_made();
+  }
+  void user_gone() {
+    object_gone();
+    domain.users.fetch_sub(1, std::memory_order_release);
+  }
+
   static VerbsPd& of(ibv_pd* pd) { return *static_cast<VerbsPd*>(pd); }
+
+ private:
+  std::atomic<uint32_t> objects_{0};
 };
+
+/// A region of `plain` has been deregistered, or has left for another domain.
+void region_left(VerbsPd& plain);
 
 // Operations (verbs_table.h).
 ibv_pd* alloc_pd(ibv_context* context);
 int dealloc_pd(ibv_pd* pd);
-/// A region of `pd` has been deregistered.
-void region_left(VerbsPd& pd);
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init);
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init);
+int dealloc_td(ibv_td* td);
 
 }  // namespace uwarp

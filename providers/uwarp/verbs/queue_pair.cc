@@ -118,7 +118,7 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
   base.qp_type = init.qp_type;
   pthread_mutex_init(&base.mutex, nullptr);
   pthread_cond_init(&base.cond, nullptr);
-  parts.pd->domain.users.fetch_add(1, std::memory_order_relaxed);
+  parts.pd->user_made();
   parts.send_cq->users.fetch_add(1, std::memory_order_relaxed);
   parts.recv_cq->users.fetch_add(1, std::memory_order_relaxed);
   if (parts.srq != nullptr) parts.srq->users.fetch_add(1, std::memory_order_relaxed);
@@ -135,7 +135,7 @@ VerbsQp::~VerbsQp() {
   if (parts.srq != nullptr) parts.srq->users.fetch_sub(1, std::memory_order_release);
   parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
   parts.send_cq->users.fetch_sub(1, std::memory_order_release);
-  parts.pd->domain.users.fetch_sub(1, std::memory_order_release);
+  parts.pd->user_gone();
   pthread_cond_destroy(&base.cond);
   pthread_mutex_destroy(&base.mutex);
 }

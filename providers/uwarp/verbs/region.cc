@@ -1,74 +1,160 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/region.h"
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <memory>
 
+#include "mr/fault_safe_copy.h"
 #include "verbs/boundary.h"
+#include "verbs/device_memory.h"
 #include "verbs/memory_check.h"
-#include "verbs/protection_domain.h"
 
 namespace uwarp {
 namespace {
 
 /// Flags without a meaning here that do no harm: page size and ordering are the kernel's business.
 constexpr uint32_t kIgnored = uint32_t{IBV_ACCESS_HUGETLB} | uint32_t{IBV_ACCESS_OPTIONAL_RANGE};
-constexpr uint32_t kMeaningful = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
-                                 kAccessRemoteAtomic | kAccessMwBind | kAccessZeroBased;
 
-/// The manual page's rules. EINVAL; EOPNOTSUPP for what is known but not offered.
-int check_access(uint32_t access) {
-  if (access & kAccessOnDemand) return EOPNOTSUPP;
-  if (access & ~(kMeaningful | kIgnored)) return EINVAL;
-  if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) && !(access & kAccessLocalWrite))
-    return EINVAL;
+/// Memory of the application as a region of it would be. EFAULT: not all of it is there (which is
+/// no matter for a region on demand).
+int shape_memory(void* address, size_t length, TaggedOffset first, uint32_t access,
+                 RegionShape& shape) {
+  if (wraps(reinterpret_cast<uintptr_t>(address), length) || wraps(first, length)) return EINVAL;
+  const bool on_demand = (access & kAccessOnDemand) != 0;
+  if (!on_demand) {
+    if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0)) return error;
+  }
+  shape.address = address;
+  shape.length_bytes = length;
+  shape.first = first;
+  shape.access = access & kMeaningfulAccess;
+  shape.memory = on_demand ? MemoryKind::kOnDemand : MemoryKind::kPlain;
   return 0;
 }
 
-bool wraps(uint64_t first, uint64_t length) { return first + length < first; }
+/// What the region is to become; EINVAL or EFAULT if it cannot.
+int shape_change(const VerbsMr& mr, int flags, void* address, size_t length, uint32_t access,
+                 RegionShape& shape) {
+  if ((flags & IBV_REREG_MR_CHANGE_ACCESS) == 0) access = mr.access;
+  if (int error = check_region_access(access)) return error;
+  const bool zero_based = (access & kAccessZeroBased) != 0;
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+    const TaggedOffset first = zero_based ? 0 : reinterpret_cast<uintptr_t>(address);
+    return shape_memory(address, length, first, access, shape);
+  }
+  const MemoryRegion& now = *mr.region;
+  TaggedOffset first = now.first;
+  if (zero_based != ((mr.access & kAccessZeroBased) != 0))
+    first = zero_based ? 0 : reinterpret_cast<uintptr_t>(now.base);
+  return shape_memory(now.base, now.length_bytes, first, access, shape);
+}
 
 }  // namespace
+
+Mapping::~Mapping() {
+  if (bytes_ != 0) munmap(address_, bytes_);
+}
+
+int check_region_access(uint32_t access) {
+  if (access & ~(kMeaningfulAccess | kIgnored)) return EINVAL;
+  if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) && !(access & kAccessLocalWrite))
+    return EINVAL;
+  // Some sandboxes forbid the system calls that make such memory safe to touch.
+  if ((access & kAccessOnDemand) && !fault_safe_copy_works()) return EOPNOTSUPP;
+  return 0;
+}
+
+int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
+  VerbsPd& pd = *mr.domain;
+  shape.domain = &pd.domain;
+  auto region = pd.device.engine().regions().add(shape);
+  if (!region) return region.error();
+  mr.region = *region;
+  mr.base.context = pd.context;
+  mr.base.pd = &pd;
+  mr.base.addr = shape.address;
+  mr.base.length = shape.length_bytes;
+  mr.base.lkey = mr.region->lkey.load(std::memory_order_relaxed);
+  mr.base.rkey = mr.region->rkey.load(std::memory_order_relaxed);
+  mr.base.handle = mr.region->slot;
+  mr.type = type;
+  pd.device.add(&mr);
+  pd.object_made();
+  return 0;
+}
 
 ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int flags) {
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
     if (!pd.device.alive()) return fail(ENODEV);
     const uint32_t access = static_cast<uint32_t>(flags);
-    const uint64_t first = (access & kAccessZeroBased) ? 0 : iova;
-    if (int error = check_access(access)) return fail(error);
-    if (wraps(reinterpret_cast<uintptr_t>(address), length) || wraps(first, length))
-      return fail(EINVAL);
-    if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0))
-      return fail(error);
-    auto mr = std::make_unique<VerbsMr>();
-    auto region =
-        pd.device.engine().regions().add(pd.domain, address, length, first, access & kMeaningful);
-    if (!region) return fail(region.error());
-    mr->region = *region;
-    mr->base.context = pd.context;
-    mr->base.pd = &pd;
-    mr->base.addr = address;
-    mr->base.length = length;
-    mr->base.lkey = mr->region->lkey.load(std::memory_order_relaxed);
-    mr->base.rkey = mr->region->rkey.load(std::memory_order_relaxed);
-    mr->base.handle = mr->region->slot;
-    mr->type = object_abi::kMrTypeRegular;
+    if (int error = check_region_access(access)) return fail(error);
+    RegionShape shape;
+    const TaggedOffset first = (access & kAccessZeroBased) ? 0 : iova;
+    if (int error = shape_memory(address, length, first, access, shape)) return fail(error);
+    auto mr = std::make_unique<VerbsMr>(pd);
     mr->access = access;
-    pd.device.add(mr.get());
+    if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
     return &mr.release()->base;
   });
+}
+
+ibv_mr* alloc_null_mr(ibv_pd* base) {
+  return pointer_verb([&]() -> ibv_mr* {
+    VerbsPd& pd = VerbsPd::of(base);
+    if (!pd.device.alive()) return fail(ENODEV);
+    auto mr = std::make_unique<VerbsMr>(pd);
+    RegionShape shape;
+    shape.length_bytes = kMaxMrBytes;
+    shape.access = kAccessLocalWrite;
+    shape.memory = MemoryKind::kNull;
+    if (int error = enter_region(*mr, shape, object_abi::kMrTypeNull)) return fail(error);
+    return &mr.release()->base;
+  });
+}
+
+// libibverbs has checked the flags against each other, and reports what fails here as
+// IBV_REREG_MR_ERR_CMD; the region is then what it was. It sets pd, addr and length afterwards.
+int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t length, int access) {
+  const int error = errno_verb([&] {
+    VerbsMr& mr = VerbsMr::of(base);
+    VerbsPd& old_domain = *mr.domain;
+    if (!old_domain.device.alive()) return ENODEV;
+    if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
+    const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
+    if (moves && (new_pd == nullptr || new_pd->context != mr.base.context)) return EINVAL;
+    VerbsPd& domain = moves ? VerbsPd::of(new_pd) : old_domain;
+    const uint32_t new_access = static_cast<uint32_t>(access);
+    RegionShape shape;
+    if (int refused = shape_change(mr, flags, address, length, new_access, shape)) return refused;
+    shape.domain = &domain.domain;
+    if (int refused = domain.device.engine().change_region(*mr.region, shape)) return refused;
+    if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) mr.access = new_access;
+    if (!moves) return 0;
+    mr.domain = &domain;
+    domain.object_made();
+    old_domain.object_gone();
+    region_left(old_domain.root);
+    return 0;
+  });
+  if (error != 0) errno = error;
+  return error;
 }
 
 int dereg_mr(ibv_mr* base) {
   return errno_verb([&] {
     VerbsMr& mr = VerbsMr::of(base);
-    VerbsPd& pd = VerbsPd::of(mr.base.pd);
+    VerbsPd& pd = *mr.domain;
     DeviceContext& device = pd.device;
     if (!device.alive()) return 0;
     if (int error = device.engine().remove_region(*mr.region)) return error;
     device.remove(&mr);
+    if (mr.device_memory != nullptr) mr.device_memory->region_gone();
     delete &mr;
-    region_left(pd);
+    pd.object_gone();
+    region_left(pd.root);
     return 0;
   });
 }

@@ -1,26 +1,75 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_mr: the application's handle of a region in the engine's table.
+// ibv_mr: the application's handle of a region in the engine's table, whatever kind of memory it is
+// made of: the application's (also on demand), a dma-buf's, a device memory's, or none.
 #pragma once
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
+
 #include "kernel-abi/object_abi.h"
 #include "mr/region_table.h"
+#include "verbs/protection_domain.h"
 
 namespace uwarp {
 
+struct VerbsDm;
+
+/// A mapping that goes with the region that was made of it.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept
+      : address_(other.address_), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+  std::byte* address() const { return static_cast<std::byte*>(address_); }
+
+ private:
+  void* address_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 /// libibverbs reads the private tail, and fills in context, pd, addr and length itself.
 struct VerbsMr : object_abi::Mr {
-  VerbsMr() : object_abi::Mr{} {}
+  explicit VerbsMr(VerbsPd& pd) : object_abi::Mr{}, domain(&pd) {}
+  VerbsPd* domain;
   MemoryRegion* region = nullptr;
+  VerbsDm* device_memory = nullptr;  // that it shows, or null
+  Mapping mapping;                   // of a dma-buf
 
   static VerbsMr& of(ibv_mr* mr) {
     return *static_cast<VerbsMr*>(reinterpret_cast<object_abi::Mr*>(mr));
   }
 };
 
+/// Enters `mr` into the table and the device. `shape.domain` is set here. 0, or an errno.
+int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type);
+
+/// The manual page's rules for access flags that a region may have.
+int check_region_access(uint32_t access);
+
+/// Flags that the table keeps; the others mean nothing once a region exists.
+inline constexpr uint32_t kMeaningfulAccess =
+    kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic |
+    kAccessMwBind | kAccessZeroBased | kAccessOnDemand;
+
+/// Whether [first, first + length) runs over the end of the numbers.
+constexpr bool wraps(uint64_t first, uint64_t length) { return first + length < first; }
+
 // Operations (verbs_table.h).
 ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access);
+ibv_mr* reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                      int access);
+ibv_mr* alloc_null_mr(ibv_pd* pd);
+int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access);
 int dereg_mr(ibv_mr* mr);
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list,
+              uint32_t count);
 
 }  // namespace uwarp

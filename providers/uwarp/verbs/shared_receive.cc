@@ -20,7 +20,7 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr) {
   if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
   if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
-  pd.domain.users.fetch_add(1, std::memory_order_relaxed);
+  pd.user_made();
   srq->base.context = pd.context;
   srq->base.handle = srq->number = ++last_handle;
   srq->type = IBV_SRQT_BASIC;
@@ -64,7 +64,7 @@ int destroy_srq(ibv_srq* base) {
     if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
     device.take_back_events(&srq.base);
     wait_acknowledged(srq.base, srq.base.events_completed, srq.async_events);
-    srq.domain.domain.users.fetch_sub(1, std::memory_order_release);
+    srq.domain.user_gone();
     --device.srq_count;
     delete &srq;
     return 0;

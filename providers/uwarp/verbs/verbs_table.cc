@@ -5,11 +5,13 @@
 #include "verbs/boundary.h"
 #include "verbs/completion.h"
 #include "verbs/device_context.h"
+#include "verbs/device_memory.h"
 #include "verbs/post.h"
 #include "verbs/protection_domain.h"
 #include "verbs/queue_pair.h"
 #include "verbs/region.h"
 #include "verbs/shared_receive.h"
+#include "verbs/window.h"
 
 namespace uwarp {
 namespace {

@@ -48,11 +48,41 @@ TEST_F(Ranges, DescribeStopsWhereTheIovecsEnd) {
   EXPECT_EQ(length, 8u);
 }
 
-TEST_F(Ranges, OverlapsOnlyWhatItTouches) {
-  EXPECT_TRUE(list.overlaps(memory + 12, 1));
-  EXPECT_FALSE(list.overlaps(memory + 13, 7));
-  EXPECT_TRUE(list.overlaps(memory + 13, 8));
-  EXPECT_FALSE(list.overlaps(memory + 31, 33));
+TEST_F(Ranges, KnowsItsRegions) {
+  MemoryRegion region, other;
+  EXPECT_FALSE(list.uses(region));
+  list.append(memory + 40, 1, &region, MemoryKind::kPlain);
+  EXPECT_TRUE(list.uses(region));
+  EXPECT_FALSE(list.uses(other));
+  EXPECT_TRUE(list.plain());
+  list.clear();
+  EXPECT_FALSE(list.uses(region));
+}
+
+TEST_F(Ranges, WithoutMemoryReadsAsZeros) {
+  MemoryRegion nothing;
+  list.append(nullptr, 4, &nothing, MemoryKind::kNull);
+  list.append(memory + 40, 2);
+  EXPECT_FALSE(list.plain());
+  std::vector<std::byte> bytes(15, std::byte{7});
+  EXPECT_TRUE(list.copy_in(0, bytes.data(), 15));
+  EXPECT_EQ(memory[30], std::byte{7});
+  EXPECT_EQ(memory[41], std::byte{7});
+  EXPECT_TRUE(list.copy_out(0, bytes.data(), 15));
+  for (size_t i = 0; i < 15; ++i)
+    EXPECT_EQ(static_cast<int>(bytes[i]), i < 9 || i > 12 ? 7 : 0) << i;
+}
+
+TEST_F(Ranges, OnDemandMemoryMayBeMissing) {
+  MemoryRegion region;
+  list.append(memory + 40, 2, &region, MemoryKind::kOnDemand);
+  list.append(reinterpret_cast<std::byte*>(64), 2, &region, MemoryKind::kOnDemand);
+  EXPECT_FALSE(list.plain());
+  std::vector<std::byte> bytes(13, std::byte{7});
+  EXPECT_TRUE(list.copy_in(0, bytes.data(), 11));
+  EXPECT_EQ(memory[41], std::byte{7});
+  EXPECT_FALSE(list.copy_in(0, bytes.data(), 12));
+  EXPECT_FALSE(list.copy_out(10, bytes.data(), 3));
 }
 
 }  // namespace

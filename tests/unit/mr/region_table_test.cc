@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <set>
 
 namespace uwarp {
@@ -74,8 +75,8 @@ TEST_F(Table, ChecksComeInOrder) {
 TEST_F(Table, LocalAccessNeedsTheRightToWriteOnlyForSinks) {
   const uint32_t lkey = add(0)->lkey.load();
   RegionFault fault;
-  EXPECT_EQ(table.local(lkey, 0x1010, 16, 0, domain, fault), memory + 16);
-  EXPECT_EQ(table.local(lkey, 0x1010, 16, kAccessLocalWrite, domain, fault), nullptr);
+  EXPECT_EQ(table.local(lkey, 0x1010, 16, 0, domain, fault).address, memory + 16);
+  EXPECT_FALSE(table.local(lkey, 0x1010, 16, kAccessLocalWrite, domain, fault));
   EXPECT_EQ(fault, RegionFault::kRights);
 }
 
@@ -96,6 +97,41 @@ TEST_F(Table, InvalidKeysStayInvalidLong) {
   EXPECT_EQ(keys.size(), 5000u);
   EXPECT_EQ(table.live_count(), 0u);
   EXPECT_EQ(domain.regions.load(), 0u);
+}
+
+TEST_F(Table, ChangedRegionKeepsItsKeys) {
+  MemoryRegion* region = add();
+  const uint32_t lkey = region->lkey.load(), rkey = region->rkey.load();
+  ASSERT_EQ(table.change(*region, {&other, memory + 16, 32, 0, kAccessLocalWrite}), 0);
+  EXPECT_EQ(region->lkey.load(), lkey);
+  EXPECT_EQ(region->rkey.load(), rkey);
+  EXPECT_EQ(domain.regions.load(), 0u);
+  EXPECT_EQ(other.regions.load(), 1u);
+  RegionFault fault;
+  EXPECT_FALSE(table.local(lkey, 0, 1, 0, domain, fault));
+  EXPECT_EQ(table.local(lkey, 8, 8, kAccessLocalWrite, other, fault).address, memory + 24);
+  EXPECT_FALSE(table.local(lkey, 1, 32, 0, other, fault));
+}
+
+TEST_F(Table, NoChangeWhileAWindowIsBound) {
+  MemoryRegion* region = add(kAll | kAccessMwBind);
+  MemoryRegion* window = *table.add_window(domain, RegionKind::kWindowType1);
+  ASSERT_TRUE(table.bind({STag{table.window_key(*window)}, region->lkey.load(), 0x1000, 16,
+                          kAccessRemoteRead},
+                         {&domain, 1, ~0u}));
+  EXPECT_EQ(table.change(*region, {&domain, memory, 32, 0, kAll}), EBUSY);
+  EXPECT_EQ(remote(STag{region->rkey.load()}, 0x1000, 64), RegionFault::kNone);
+  table.release_window(*window);
+  EXPECT_EQ(table.change(*region, {&domain, memory, 32, 0, kAll}), 0);
+}
+
+TEST_F(Table, RegionWithoutMemoryHasNoRemoteKey) {
+  MemoryRegion* region =
+      *table.add({&domain, nullptr, ~uint64_t{0}, 0, kAccessLocalWrite, MemoryKind::kNull});
+  EXPECT_EQ(region->rkey.load(), 0u);
+  RegionFault fault;
+  EXPECT_TRUE(table.local(region->lkey.load(), ~uint64_t{0} - 10, 10, 0, domain, fault));
+  EXPECT_TRUE(table.local(region->lkey.load(), 0, 1 << 30, kAccessLocalWrite, domain, fault));
 }
 
 }  // namespace

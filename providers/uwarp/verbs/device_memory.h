@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// ibv_dm: memory that a device would have of its own. Ours is the host's, out of the application's
+// reach but for the copy calls and regions, which is all that the interface promises.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "verbs/device_context.h"
+#include "verbs/region.h"
+
+namespace uwarp {
+
+struct VerbsDm : ibv_dm {
+  VerbsDm(DeviceContext& device, Mapping mapping, std::byte* start, size_t length_bytes)
+      : ibv_dm{},
+        device(device),
+        mapping(std::move(mapping)),
+        start(start),
+        length_bytes(length_bytes) {}
+  DeviceContext& device;
+  const Mapping mapping;
+  std::byte* const start;  // aligned as asked
+  const size_t length_bytes;
+
+  void region_made() { regions_.fetch_add(1, std::memory_order_relaxed); }
+  void region_gone() { regions_.fetch_sub(1, std::memory_order_release); }
+  bool in_use() const { return regions_.load(std::memory_order_acquire) != 0; }
+  /// Whether [offset, offset + length) is part of it.
+  bool contains(uint64_t offset, size_t length) const {
+    return offset <= length_bytes && length <= length_bytes - offset;
+  }
+
+  static VerbsDm& of(ibv_dm* dm) { return *static_cast<VerbsDm*>(dm); }
+
+ private:
+  std::atomic<uint32_t> regions_{0};
+};
+
+// Operations (verbs_table.h).
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
+int free_dm(ibv_dm* dm);
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned access);
+
+}  // namespace uwarp

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// ibv_mw: the application's handle of a memory window. The window itself, and what may be done to
+// it, is in the engine's region table; binding and invalidating are work requests.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "mr/region_table.h"
+#include "qp/work_request.h"
+#include "verbs/protection_domain.h"
+
+namespace uwarp {
+
+struct VerbsMw : ibv_mw {
+  VerbsMw(VerbsPd& domain, MemoryRegion& window)
+      : ibv_mw{}, domain(domain), window(window) {}
+  VerbsPd& domain;
+  MemoryRegion& window;
+
+  static VerbsMw& of(ibv_mw* mw) { return *static_cast<VerbsMw*>(mw); }
+};
+
+/// What binding `mw` asks of the engine, `key` being the one to be valid afterwards. Leaves wr_id
+/// and flags. EINVAL: a key of another window, rights that no window can give, or no region to bind to.
+int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out);
+
+// Operations (verbs_table.h).
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type);
+int dealloc_mw(ibv_mw* mw);
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
+
+}  // namespace uwarp

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Thread domains, parent domains, and the clock.
+#include <cerrno>
+#include <cstring>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using Td = std::unique_ptr<ibv_td, Destroyer<ibv_dealloc_td>>;
+using Mw = std::unique_ptr<ibv_mw, Destroyer<ibv_dealloc_mw>>;
+
+class Domains : public VerbsTest {
+ protected:
+  void SetUp() override {
+    VerbsTest::SetUp();
+    pd_.reset(ibv_alloc_pd(context()));
+    ibv_td_init_attr init = {};
+    td_.reset(ibv_alloc_td(context(), &init));
+    ASSERT_NE(td_, nullptr);
+  }
+  void TearDown() override {
+    pd_.reset();
+    td_.reset();
+  }
+  Pd parent(ibv_pd* pd, ibv_td* td, uint32_t mask = 0) {
+    ibv_parent_domain_init_attr init = {};
+    init.pd = pd;
+    init.td = td;
+    init.comp_mask = mask;
+    errno = 0;
+    return Pd(ibv_alloc_parent_domain(context(), &init));
+  }
+  Pd pd_;
+  Td td_;
+};
+
+TEST_F(Domains, KeepWhatTheyAreMadeOf) {
+  Pd both = parent(pd_.get(), td_.get());
+  ASSERT_NE(both, nullptr);
+  EXPECT_EQ(both->context, context());
+  EXPECT_EQ(ibv_dealloc_pd(pd_.get()), EBUSY);
+  EXPECT_EQ(ibv_dealloc_td(td_.get()), EBUSY);
+  Pd second = parent(pd_.get(), nullptr);
+  EXPECT_NE(second, nullptr);
+}
+
+TEST_F(Domains, Refusals) {
+  EXPECT_EQ(parent(nullptr, td_.get()), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(parent(pd_.get(), nullptr, 1u << 30), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ibv_td_init_attr init = {1};
+  EXPECT_EQ(ibv_alloc_td(context(), &init), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Domains, ParentServesWhereverAPlainOneDoes) {
+  Pd both = parent(pd_.get(), td_.get());
+  End peer(context(), 1 << 16);
+  std::vector<uint8_t> memory(4096, 0x55);
+  Cq cq(ibv_create_cq(context(), 64, nullptr, nullptr, 0));
+  ibv_srq_init_attr srq_init = {};
+  srq_init.attr = {16, 1, 0};
+  Srq srq(ibv_create_srq(both.get(), &srq_init));
+  ASSERT_NE(srq, nullptr);
+  ibv_qp_init_attr init = init_attributes(cq.get());
+  init.srq = srq.get();
+  Qp qp(ibv_create_qp(both.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->pd, both.get());
+  Mw mw(ibv_alloc_mw(both.get(), IBV_MW_TYPE_2));
+  ASSERT_NE(mw, nullptr);
+  // A region of the plain domain and one of the parent are both of the queue pair's domain.
+  Mr of_plain(ibv_reg_mr(pd_.get(), memory.data(), 2048, kAllAccess));
+  Mr of_parent(ibv_reg_mr(both.get(), memory.data() + 2048, 2048, kAllAccess));
+  ASSERT_EQ(to_init(qp.get()), 0);
+  Address address = peer.address();
+  address.qpn = qp->qp_num;
+  peer.connect(address);
+  ASSERT_EQ(to_rtr(qp.get(), peer.address()), 0);
+  ASSERT_EQ(to_rts(qp.get(), address.psn), 0);
+  for (const Mr* mr : {&of_plain, &of_parent}) {
+    Address place = {};
+    place.memory = reinterpret_cast<uint64_t>((*mr)->addr);
+    place.rkey = (*mr)->rkey;
+    ASSERT_EQ(peer.post_rdma(IBV_WR_RDMA_READ, 1, place), 0);
+    EXPECT_COMPLETION(peer.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_EQ(peer.memory[0], 0x55);
+  }
+  EXPECT_EQ(ibv_dealloc_pd(both.get()), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(pd_.get()), EBUSY);
+}
+
+TEST_F(Domains, ParentWaitsForItsRegions) {
+  Pd both = parent(pd_.get(), nullptr);
+  std::vector<uint8_t> memory(4096);
+  Mr mr(ibv_reg_mr(both.get(), memory.data(), memory.size(), 0));
+  EXPECT_EQ(ibv_dealloc_pd(both.get()), EBUSY);
+  EXPECT_EQ(ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_PD, pd_.get(), nullptr, 0, 0), 0);
+  EXPECT_EQ(ibv_dealloc_pd(both.release()), 0);
+}
+
+TEST_F(Domains, AllocatorsAreTaken) {
+  Pd with = parent(pd_.get(), nullptr,
+                   IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT);
+  EXPECT_NE(with, nullptr);
+}
+
+TEST_F(Domains, ClockGoesOn) {
+  ibv_values_ex first = {}, second = {};
+  first.comp_mask = second.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  ASSERT_EQ(ibv_query_rt_values_ex(context(), &first), 0);
+  ASSERT_EQ(ibv_query_rt_values_ex(context(), &second), 0);
+  EXPECT_EQ(first.comp_mask, uint32_t{IBV_VALUES_MASK_RAW_CLOCK});
+  EXPECT_GT(first.raw_clock.tv_nsec, 0);
+  EXPECT_GE(second.raw_clock.tv_nsec, first.raw_clock.tv_nsec);
+  ibv_values_ex none = {};
+  none.comp_mask = 1u << 20;
+  EXPECT_EQ(ibv_query_rt_values_ex(context(), &none), 0);
+  EXPECT_EQ(none.comp_mask, 0u);
+}
+
+}  // namespace

@@ -86,6 +86,8 @@ gtests() {
   # The preloaded library comes before the sanitizer's runtime, which is right here.
   ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
     gtest "$1" verbs_tests "$1/bin/uwarp-run"
+  ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
+    gtest "$1" direct_verbs_tests "$1/bin/uwarp-run"
 }
 
 # pytest_run LABEL FOLDER [COMMAND in front of Python...]

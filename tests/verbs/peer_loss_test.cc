@@ -96,12 +96,11 @@ class PeerProcess {
 class PeerLoss : public VerbsTest {
  protected:
   void expect_fatal_event(ibv_qp* qp) {
-    ASSERT_TRUE(readable(context()->async_fd, kPromise));
-    ibv_async_event event = {};
-    ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
-    EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL);
-    EXPECT_EQ(event.element.qp, qp);
-    ibv_ack_async_event(&event);
+    auto event = next_async_event(context(), kPromise);
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->event_type, IBV_EVENT_QP_FATAL);
+    EXPECT_EQ(event->element.qp, qp);
+    ibv_ack_async_event(&*event);
   }
 };
 
@@ -184,7 +183,7 @@ TEST_F(PeerLoss, CleanEndIsSilent) {
   ASSERT_EQ(end.post_receive(1), 0);
   EXPECT_EQ(peer.finish(), 0);
   EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(200))) << "no flush";
-  EXPECT_FALSE(readable(context()->async_fd, milliseconds(0))) << "no event";
+  EXPECT_FALSE(next_async_event(context(), milliseconds(0))) << "no event";
   // What is posted later cannot arrive.
   ASSERT_EQ(end.post_send(2), 0);
   const std::map<uint64_t, ibv_wc_status> expected = {{1, IBV_WC_WR_FLUSH_ERR},

@@ -170,6 +170,40 @@ TEST_F(WorkBatch, InvalidationsReachTheEngine) {
   EXPECT_COMPLETION(d.cq.get(), 1, IBV_WC_REM_INV_REQ_ERR);
 }
 
+TEST_F(WorkBatch, WindowsAreBoundAndInvalidated) {
+  End a(context()), b(context());
+  ibv_qp_ex* qp = prepare(b, a);
+  ASSERT_NE(qp, nullptr);
+  const Mr region(ibv_reg_mr(b.pd.get(), b.memory.data(), 4096, kAllAccess | IBV_ACCESS_MW_BIND));
+  ASSERT_NE(region, nullptr);
+  ibv_mw* window = ibv_alloc_mw(b.pd.get(), IBV_MW_TYPE_2);
+  ASSERT_NE(window, nullptr);
+  const uint32_t key = ibv_inc_rkey(window->rkey);
+  const ibv_mw_bind_info bind = {region.get(), reinterpret_cast<uintptr_t>(b.memory.data()), 64,
+                                 IBV_ACCESS_REMOTE_WRITE};
+  ibv_wr_start(qp);
+  next(qp, 1);
+  ibv_wr_bind_mw(qp, window, key + (1u << 8), &bind);
+  EXPECT_EQ(ibv_wr_complete(qp), EINVAL) << "the key of another window";
+  ibv_wr_start(qp);
+  next(qp, 2);
+  ibv_wr_bind_mw(qp, window, key, &bind);
+  ASSERT_EQ(ibv_wr_complete(qp), 0);
+  EXPECT_COMPLETION(b.cq.get(), 2, IBV_WC_SUCCESS);
+  Address shown = b.address();
+  shown.rkey = key;
+  a.memory[0] = 77;
+  ASSERT_EQ(a.post_rdma(IBV_WR_RDMA_WRITE, 3, shown, 0, 1), 0);
+  const volatile uint8_t* first = b.memory.data();
+  EXPECT_TRUE(wait_until([&] { return *first == 77; }));
+  ibv_wr_start(qp);
+  next(qp, 4);
+  ibv_wr_local_inv(qp, key);
+  ASSERT_EQ(ibv_wr_complete(qp), 0);
+  EXPECT_COMPLETION(b.cq.get(), 4, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_dealloc_mw(window), 0);
+}
+
 TEST_F(WorkBatch, AbortPostsNothing) {
   End a(context()), b(context());
   ibv_qp_ex* qp = prepare(a, b);

@@ -49,8 +49,8 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
     events = event_channel_of(channel->fd);
     if (events == nullptr) return fail(EINVAL);
   }
-  auto cq = std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events),
-                                      options);
+  auto cq =
+      std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events), options);
   if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
   cq->base.context = context;
   cq->base.cqe = static_cast<int>(cq->queue.capacity());

@@ -55,9 +55,9 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type);
 int check_region_access(uint32_t access);
 
 /// Flags that the table keeps; the others mean nothing once a region exists.
-inline constexpr uint32_t kMeaningfulAccess =
-    kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic |
-    kAccessMwBind | kAccessZeroBased | kAccessOnDemand;
+inline constexpr uint32_t kMeaningfulAccess = kAccessLocalWrite | kAccessRemoteWrite |
+                                              kAccessRemoteRead | kAccessRemoteAtomic |
+                                              kAccessMwBind | kAccessZeroBased | kAccessOnDemand;
 
 /// Whether [first, first + length) runs over the end of the numbers.
 constexpr bool wraps(uint64_t first, uint64_t length) { return first + length < first; }

@@ -14,8 +14,7 @@
 namespace uwarp {
 
 struct VerbsMw : ibv_mw {
-  VerbsMw(VerbsPd& domain, MemoryRegion& window)
-      : ibv_mw{}, domain(domain), window(window) {}
+  VerbsMw(VerbsPd& domain, MemoryRegion& window) : ibv_mw{}, domain(domain), window(window) {}
   VerbsPd& domain;
   MemoryRegion& window;
 
@@ -23,7 +22,8 @@ struct VerbsMw : ibv_mw {
 };
 
 /// What binding `mw` asks of the engine, `key` being the one to be valid afterwards. Leaves wr_id
-/// and flags. EINVAL: a key of another window, rights that no window can give, or no region to bind to.
+/// and flags. EINVAL: a key of another window, rights that no window can give, or no region to bind
+/// to.
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out);
 
 // Operations (verbs_table.h).

@@ -8,6 +8,7 @@
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
 #include "verbs/status_map.h"
+#include "verbs/window.h"
 
 namespace uwarp {
 
@@ -188,13 +189,8 @@ void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) {
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info* bind) {
   step(qp, [&](WorkBatch& batch) {
     SendRequest& request = batch.add(*qp, SendOpcode::kBindWindow, IBV_QP_EX_WITH_BIND_MW);
-    if (window->type != IBV_MW_TYPE_2 || window->rkey >> 8 != rkey >> 8 ||
-        (bind->mr == nullptr && bind->length != 0))
-      return batch.spoil(EINVAL);
-    aim(request, rkey, bind->addr);
-    request.bind_lkey = bind->mr != nullptr ? bind->mr->lkey : 0;
-    request.bind_length_bytes = bind->length;
-    request.bind_access = bind->mw_access_flags;
+    if (window->type != IBV_MW_TYPE_2) return batch.spoil(EINVAL);
+    if (int error = bind_request(*window, rkey, *bind, request)) batch.spoil(error);
   });
 }
 

@@ -124,15 +124,32 @@ class Process:
 ESTABLISHED, LISTEN = "01", "0A"
 
 
+def sockets_of_group(group):
+    """Inodes of all sockets that processes of this process group have open."""
+    found = set()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(process.name)) != group:
+                continue
+            for fd in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = os.readlink(fd)
+                    if target.startswith("socket:["):
+                        found.add(target[8:-1])
+    return found
+
+
 def has_socket(pid, port, state):
-    """Whether a TCP socket of this local port and state is in the namespace of the process."""
+    """Whether the group of the process has a TCP socket of this local port and state. Not just
+    anybody in its namespace: another run of the tests may use the same port."""
+    inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == state and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                    return True
-    return False
+                    inodes.add(fields[9])
+    return bool(inodes) and not inodes.isdisjoint(sockets_of_group(pid))
 
 
 def listening(pid, port):

@@ -41,6 +41,8 @@ inline constexpr uint32_t kLeastInline = 64;
 
 // rdma_cm carries depths in 8 bits and truncates, so the value stays below 256.
 inline constexpr uint32_t kMaxRdAtom = 128;
+// One more than that for the Reads that acknowledge (roce persona).
+inline constexpr uint32_t kMaxReadDepth = kMaxRdAtom + 1;
 // Largest depth the enhanced MPA word can carry: 14 bits, with all ones reserved. RFC 6581 9.1.
 inline constexpr uint16_t kDepthWireMax = 0x3FFE;
 

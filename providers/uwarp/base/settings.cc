@@ -117,6 +117,10 @@ constexpr Setting kTable[] = {
                    "What devices look like to applications: an iWARP adapter, or a RoCE v2 one "
                    "for applications that refuse iWARP. The wire is the same.",
                    store_number<&Settings::persona>),
+    switch_setting("UWARP_ROCE_ACK", "1",
+                   "In the roce persona a Send or Write completes once the peer has placed it, as "
+                   "with InfiniBand; 0: once it is handed to the kernel, as with iWARP.",
+                   store_number<&Settings::roce_ack>),
     choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
                    "Who serves rdma_cm: uwarp, or the kernel's own device.",
                    store_number<&Settings::cm>),

@@ -30,8 +30,11 @@ struct Settings {
   std::string log;                   // UWARP_LOG: empty is off
   std::vector<std::string> netdevs;  // UWARP_NETDEVS: empty is all
   Persona persona = Persona::kIwarp;
+  bool roce_ack = true;
   CmOwner cm = CmOwner::kUwarp;
   std::string host_sysfs;  // UWARP_HOST_SYSFS
+  /// The roce persona promises acknowledged completions.
+  bool acknowledged() const { return persona == Persona::kRoce && roce_ack; }
   bool crc = false;
   bool af_ib = false;
   uint32_t fpdu_bytes = 0;  // ULPDU octets; 0: automatic

@@ -91,8 +91,10 @@ Connection::~Connection() {
 StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool initiator) const {
   StreamConfig config;
   config.crc = negotiated.crc;
-  config.ord = negotiated.ord;
+  config.ord = config.read_depth = negotiated.ord;
   config.ird = negotiated.ird;
+  // The peer may have granted the one that is kept for acknowledgements.
+  if (settings().acknowledged()) config.ord = std::min(config.ord, parameters_.initiator_depth);
   config.wait_for_first_fpdu = !initiator;
   config.silent_fin = rendezvous_;
   // The private data of a rendezvous says who is there; an answer to the mark could meet a peer
@@ -153,7 +155,8 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   if (out) connection->loop_ticket_ = *out;
   if (error == 0) {
     StreamConfig config;
-    config.ord = config.ird = depth;
+    config.ord = depth;
+    config.read_depth = config.ird = depth + 1;
     config.silent_fin = config.peer_is_uwarp = true;
     error = connection->endpoint_->open_stream(*connection, config, connection->socket_,
                                                connection->loop_)
@@ -195,7 +198,7 @@ void Connection::established_locked() {
   update_deadline_locked();
   ConnectParameters peer;
   const StreamConfig& config = endpoint_->qp().stream();
-  peer.initiator_depth = config.ird;
+  peer.initiator_depth = settings().acknowledged() && config.ird > 0 ? config.ird - 1 : config.ird;
   peer.responder_resources = config.ord;
   if (active_) {
     const auto octets = initiator_->private_data();
@@ -217,7 +220,7 @@ void Connection::on_notice(const StreamNotice& notice) {
   if ((notice.outcome & (kRxFailed | kRxTerminated)) != 0 || qp.flush_due()) {
     stream_failed_locked();
   } else if ((notice.outcome & kRxHeld) != 0 && qp.receive_held()) {
-    hold_deadline_ns_ = now_ns() + settings().rnr_timeout_ms * kNsPerMs;
+    hold_deadline_ns_ = endpoint_->hold_deadline_ns();
     update_deadline_locked();
   }
   if (notice.ended && phase_ == Phase::kOpen) stream_ended_locked(notice.end);

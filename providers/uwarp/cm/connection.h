@@ -141,6 +141,9 @@ class Connection final : public Source {
   void read_reply_locked();
   void judge_reply_locked(const MpaInitiator::Verdict& verdict);
   void start_up_locked(uint32_t events);
+  /// Takes a refusal as too early a try: true if another one follows.
+  bool redial_later_locked(int error);
+  void redial_locked();
   void connect_failed_locked(int error);
   bool fall_back_locked(int error);
   // Start-up, passive.
@@ -202,6 +205,8 @@ class Connection final : public Source {
   uint64_t startup_deadline_ns_ = 0;  // 0: none, as for the next three
   uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
   uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
+  uint64_t redial_deadline_ns_ = 0;
+  uint32_t redials_ = 0;
   uint64_t post_deadline_ns_ = 0;     // posts that wait for others go out
   // Until the connection is established: they hold whole frames.
   std::unique_ptr<MpaInitiator> initiator_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
@@ -43,7 +44,12 @@ void Connection::endpoint_gone() {
   if (phase_ == Phase::kOpen) {
     tell_end_locked();
     leave_endpoint_locked();
-    close_locked(Farewell::kGentle);
+    // Where ERR is how applications disconnect, the rest of what they sent must still arrive: a
+    // close with unread octets would reset the connection.
+    if (settings().persona == Persona::kRoce && !rendezvous_)
+      drain_locked();
+    else
+      close_locked(Farewell::kGentle);
   } else if (endpoint_ != nullptr) {
     tell_locked(OwnerCall::kFailed, -ECONNABORTED);
     leave_endpoint_locked();
@@ -115,7 +121,8 @@ void Connection::unregister_locked() {
 void Connection::close_locked(Farewell farewell) {
   if (phase_ == Phase::kDraining) engine_.let_go(*this);
   phase_ = Phase::kClosed;
-  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = post_deadline_ns_ = 0;
+  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = post_deadline_ns_ =
+      redial_deadline_ns_ = 0;
   update_deadline_locked();
   unregister_locked();
   if (farewell == Farewell::kReset)
@@ -131,7 +138,8 @@ void Connection::close_locked(Farewell farewell) {
 void Connection::update_deadline_locked() {
   uint64_t earliest = 0;
   for (const uint64_t deadline :
-       {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_, post_deadline_ns_})
+       {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_, post_deadline_ns_,
+        redial_deadline_ns_})
     if (deadline != 0 && (earliest == 0 || deadline < earliest)) earliest = deadline;
   engine_.progress().set_deadline(*this, earliest);
 }
@@ -143,6 +151,7 @@ void Connection::deadline_passed() {
   const auto passed = [now](uint64_t& deadline) {
     return deadline != 0 && deadline <= now && (deadline = 0, true);
   };
+  if (passed(redial_deadline_ns_)) redial_locked();
   if (passed(post_deadline_ns_) && phase_ == Phase::kOpen) {
     endpoint_->stream().transmit_overdue();
     pump_due_ = true;

@@ -23,11 +23,24 @@ namespace {
 /// taken out of the socket.
 using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
 
+uint16_t without_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth > 0 ? depth - 1 : depth;
+}
+
 /// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
 uint16_t offered_depth(bool on_wire, uint16_t depth) {
   constexpr uint16_t kMost = kMaxRdAtom;
-  return on_wire ? std::min(depth, kMost) : kMost;
+  return on_wire ? std::min(without_reserve(depth), kMost) : kMost;
 }
+
+/// What is said to the peer: one more than the application uses, for acknowledgements.
+uint16_t with_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth < kDepthNotNegotiated ? depth + 1 : depth;
+}
+
+/// A refused connection is tried again for a fifth of a second.
+constexpr uint32_t kMostRedials = 20;
+constexpr uint64_t kRedialWaitNs = 10 * kNsPerMs;
 
 bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET; }
 
@@ -96,9 +109,9 @@ int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   config.revision = attempt_ == Attempt::kRevision1 ? 1 : 2;
   config.peer_to_peer = attempt_ == Attempt::kPeerToPeer;
   config.crc = settings().crc;
-  config.ird = parameters_.responder_resources;
-  config.ord = parameters_.initiator_depth;
-  config.ird_limit = kMaxRdAtom;
+  config.ird = with_reserve(parameters_.responder_resources);
+  config.ord = with_reserve(parameters_.initiator_depth);
+  config.ird_limit = kMaxReadDepth;
   config.private_data = parameters_.private_data;
   initiator_ = std::make_unique<MpaInitiator>(config);
   request_bytes_sent_ = 0;
@@ -198,7 +211,28 @@ bool Connection::fall_back_locked(int error) {
   return true;
 }
 
+// With acknowledgements a server that listens anew after its last Send does so a round trip later
+// than its client has that Send (perftest's -R). Routes are found in no time here, so such a client
+// comes too early, which on an adapter it hardly can.
+bool Connection::redial_later_locked(int error) {
+  if (error != ECONNREFUSED || rendezvous_ || phase_ != Phase::kConnecting) return false;
+  if (!settings().acknowledged()) return false;
+  if (redials_ == kMostRedials) return false;
+  ++redials_;
+  unregister_locked();
+  socket_.reset();
+  redial_deadline_ns_ = now_ns() + kRedialWaitNs;
+  update_deadline_locked();
+  return true;
+}
+
+void Connection::redial_locked() {
+  if (phase_ != Phase::kConnecting) return;
+  if (int failed = start_attempt_locked(std::nullopt)) connect_failed_locked(failed);
+}
+
 void Connection::connect_failed_locked(int error) {
+  if (redial_later_locked(error)) return;
   tell_locked(is_refusal(error) ? OwnerCall::kRejected : OwnerCall::kFailed, -error);
   leave_endpoint_locked();
   close_locked(Farewell::kReset);
@@ -307,7 +341,8 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters par
   rendezvous_ = rendezvous;
   parameters_ = std::move(parameters);
   const MpaResponder::Reply reply = responder_->accept(
-      parameters_.responder_resources, parameters_.initiator_depth, parameters_.private_data);
+      with_reserve(parameters_.responder_resources), with_reserve(parameters_.initiator_depth),
+      parameters_.private_data);
   peer_to_peer_ = reply.negotiated.peer_to_peer;
   int error = send_reply_locked(reply.bytes);
   if (error == 0) error = open_stream_locked(reply.negotiated, false);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/settings.h"
 #include "cm/poll_group.h"
 #include "cm/rendezvous.h"
 #include "cm/rendezvous_port.h"
@@ -27,6 +28,15 @@ void refuse(Connection& request, RendezvousVerdict verdict) {
 
 /// Local ACK timeout of InfiniBand: 4.096 us * 2^code; 0 is infinite.
 uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} << code; }
+
+/// RNR NAK timer of InfiniBand in units of 10 us (InfiniBand specification, table 45).
+uint64_t rnr_timer_ns(uint8_t code) {
+  static constexpr uint32_t kUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,
+                                          16,    24,   32,   48,   64,   96,    128,   192,
+                                          256,   384,  512,  768,  1024, 1536,  2048,  3072,
+                                          4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  return uint64_t{kUnits[code & 31]} * 10'000;
+}
 
 QpConfig complete(QpConfig config, Qpn number, ReceiveWaiter* waiter) {
   config.number = number;
@@ -126,12 +136,18 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
       verbs_state_ = QpState::kSqd;
       merge_attributes(attributes_, attributes, mask & kAttrNotifyDrained);
       qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
+      if (qp_.config().acknowledged) {
+        lock.unlock();
+        pump_at_once();  // what drains is to be acknowledged
+      }
     }
     return 0;
   }
-  if (is_cm_mask(to, mask) && rendezvous_ == nullptr) cm_owned_ = true;
+  if ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) && rendezvous_ == nullptr)
+    cm_owned_ = true;
   if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
+    if (!is_cm_mask(to, mask)) return modify_for_cm(attributes, mask, to, lock);
     if (from == QpState::kReset) return to_init(lock);
     if (from == QpState::kSqd && to == QpState::kRts) {
       qp_.to_rts();
@@ -150,6 +166,25 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (to == QpState::kInit) return to_init(lock);
   if (to == QpState::kRtr) to_rtr(lock);
   if (to == QpState::kRts) to_rts(lock);
+  return 0;
+}
+
+// librdmacm's InfiniBand branch: the attributes are real ones, but the connection may stand
+// already, or comes by accept() and connect().
+int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+                            std::unique_lock<std::mutex>& lock) {
+  if (!attributes_in_range(attributes, mask)) return EINVAL;
+  if (int error = check_address_locked(attributes, mask)) return error;
+  merge_attributes(attributes_, attributes, mask);
+  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  const QpState core = qp_.state();
+  if (core == QpState::kReset) return to_init(lock);
+  if (core == QpState::kInit && to == QpState::kRtr) qp_.to_rtr();
+  if ((core == QpState::kRtr || core == QpState::kSqd) && to == QpState::kRts) {
+    qp_.to_rts();
+    lock.unlock();
+    pump_at_once();
+  }
   return 0;
 }
 
@@ -320,7 +355,8 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocke
   if (!cm_owned_ && verbs_state_ == QpState::kRts)
     config.ord = std::min<uint16_t>(config.ord, attributes_.max_rd_atomic);
   config.ord = std::min<uint16_t>(config.ord, kMaxRdAtom);
-  config.ird = std::min<uint16_t>(config.ird, kMaxRdAtom);
+  config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
+  config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   if (!qp_.start_stream(config)) return false;
   const QpConfig& parts = qp_.config();
   PollGroup* const second =
@@ -334,6 +370,17 @@ void Endpoint::close_stream() {
   if (!stream_.attached()) return;
   stream_.detach();
   qp_.detach_stream();
+}
+
+// Decided by the end that has no buffer: the sender's counts of retries are not on the wire.
+uint64_t Endpoint::hold_deadline_ns() const {
+  if (settings().persona != Persona::kRoce)
+    return now_ns() + settings().rnr_timeout_ms * kNsPerMs;
+  constexpr uint8_t kWithoutEnd = 7;
+  const std::lock_guard guard(mutex_);
+  if (attributes_.rnr_retry == kWithoutEnd) return 0;
+  const uint64_t tries = std::max<uint8_t>(attributes_.rnr_retry, 1);
+  return now_ns() + rnr_timer_ns(attributes_.min_rnr_timer) * tries;
 }
 
 uint32_t Endpoint::peer_timeout_ms() const {

@@ -118,6 +118,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   bool open_stream(Connection& connection, StreamConfig config, TcpSocket& in, TcpSocket& out);
   /// Leaves it. On return no byte moves any more.
   void close_stream();
+  /// When a message without a buffer has waited long enough; 0: never.
+  uint64_t hold_deadline_ns() const;
   /// From timeout and retry count; 0: not set, or infinite.
   uint32_t peer_timeout_ms() const;
 
@@ -151,6 +153,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   QpState state_locked() const;
   int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
   RendezvousTerms terms_locked() const;
+  int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+                    std::unique_lock<std::mutex>& lock);
   int to_init(std::unique_lock<std::mutex>& lock);
   void to_rtr(std::unique_lock<std::mutex>& lock);
   void to_rts(std::unique_lock<std::mutex>& lock);

@@ -69,6 +69,16 @@ bool transition_allowed(QpState from, QpState to, uint32_t mask);
 /// INIT, RTR and RTS with the few bits that the kernel's iWARP branch hands out.
 bool is_cm_mask(QpState to, uint32_t mask);
 
+/// What librdmacm is given as the peer's number when it takes its InfiniBand branch (roce persona):
+/// MPA does not tell the real one. No queue pair has it, so it also tells that the connection
+/// manager, and no rendezvous, connects the queue pair.
+inline constexpr uint32_t kCmPeerQpn = 0xFFFFFF;
+
+/// True if the change is one of that branch.
+inline bool names_cm_peer(const QpAttributes& attributes, uint32_t mask) {
+  return (mask & kAttrDestQpn) != 0 && attributes.dest_qp_num == kCmPeerQpn;
+}
+
 /// Copies the attributes that `mask` names.
 void merge_attributes(QpAttributes& into, const QpAttributes& from, uint32_t mask);
 

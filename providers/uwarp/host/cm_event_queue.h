@@ -32,6 +32,7 @@ enum class CmEventType : uint32_t {
   kRejected = 8,
   kEstablished = 9,
   kDisconnected = 10,
+  kTimewaitExit = 15,
 };
 
 /// One queued event. `request` is the new id of a CONNECT_REQUEST, owned by the event until it is

@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "host/cm_address.h"
 #include "host/cm_id_table.h"
+#include "host/infiniband_route.h"
 
 namespace uwarp {
 namespace {
@@ -48,11 +49,12 @@ void log_bind_error(const sockaddr_storage& address, int error) {
 }  // namespace
 
 CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
-           uint16_t port_space)
+           uint16_t port_space, Persona persona)
     : table_(table),
       transport_(transport),
       number_(number),
       port_space_(port_space),
+      persona_(persona),
       events_(std::make_shared<CmEventSource>()),
       uid_(uid) {}
 
@@ -65,7 +67,14 @@ CmIdState CmId::state() const {
 
 CmId::Addresses CmId::addresses() const {
   const std::lock_guard guard(lock_);
-  return {local_, remote_, device_};
+  return addresses_locked();
+}
+
+CmId::Addresses CmId::addresses_locked() const {
+  Addresses all{local_, remote_, device_};
+  all.has_path = is_roce() && device_ != nullptr && state_ >= CmIdState::kRouteResolved;
+  if (options_.tos >= 0) all.traffic_class = static_cast<uint8_t>(options_.tos);
+  return all;
 }
 
 int CmId::bind(const sockaddr_storage& address) {
@@ -252,6 +261,9 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
 
   const std::lock_guard guard(lock_);
   if (device_ == nullptr) return EINVAL;
+  if (is_roce()) {
+    return infiniband_attributes(addresses_locked(), qp_state, options_.ack_timeout, depths_, out);
+  }
   out = {};
   out.port_num = 1;
   out.qp_state = qp_state;

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <span>
 
+#include "base/settings.h"
 #include "host/cm_event_queue.h"
 #include "host/cm_transport.h"
 #include "net/net_device.h"
@@ -21,6 +22,12 @@
 namespace uwarp {
 
 class CmIdTable;
+
+/// Outstanding Reads and atomics, as the application sees them.
+struct CmDepths {
+  uint8_t responder_resources = 0;
+  uint8_t initiator_depth = 0;
+};
 
 /// What has been done with an id. Names are of what is reached, not of what is asked for.
 enum class CmIdState : uint8_t {
@@ -32,6 +39,7 @@ enum class CmIdState : uint8_t {
   kConnecting,  ///< CONNECT done, ESTABLISHED or a failure is outstanding
   kRequest,     ///< came in by a listener, ACCEPT or REJECT is outstanding
   kAccepting,   ///< ACCEPT done, ESTABLISHED is outstanding
+  kAnswered,    ///< roce: CONNECT_RESPONSE given, the application's ACCEPT is outstanding
   kEstablished,
   kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
   kClosed,         ///< there was, or nearly was, a connection
@@ -42,9 +50,9 @@ class CmId : public CmConnectionOwner,
              public CmListenerOwner,
              public std::enable_shared_from_this<CmId> {
  public:
-  /// `port_space` is an rdma_ucm_port_space.
+  /// `port_space` is an rdma_ucm_port_space. `persona`: whose rules librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
-       uint16_t port_space);
+       uint16_t port_space, Persona persona = settings().persona);
   ~CmId() override;
 
   uint32_t number() const { return number_; }
@@ -61,7 +69,8 @@ class CmId : public CmConnectionOwner,
   int resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination);
   int resolve_route();
   int connect(const rdma_ucm_conn_param& parameters);
-  /// `uid` is the application's name for the id from now on.
+  /// `uid` is the application's name for the id from now on. Without parameters it says that the
+  /// application is ready for what a CONNECT_RESPONSE has told.
   int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
   int reject(std::span<const std::byte> private_data);
   int disconnect();
@@ -73,6 +82,8 @@ class CmId : public CmConnectionOwner,
     sockaddr_storage local{};  ///< AF_UNSPEC when there is none yet
     sockaddr_storage remote{};
     std::shared_ptr<const NetDevice> device;  ///< null for a wildcard
+    bool has_path = false;  ///< roce: the route is known, as a path record
+    uint8_t traffic_class = 0;
   };
   Addresses addresses() const;
   CmIdState state() const;
@@ -91,10 +102,15 @@ class CmId : public CmConnectionOwner,
   bool connection_requested(std::shared_ptr<CmConnection> request) override;
 
  private:
+  bool is_roce() const { return persona_ == Persona::kRoce; }
+  Addresses addresses_locked() const;
   int bind_locked(const sockaddr_storage& address);
   int bind_ib_locked(const sockaddr_storage& address);
   int reserve_port_locked(const sockaddr_storage& address);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
+  void note_depths_locked(const rdma_ucm_conn_param& parameters);
+  /// ACCEPT of the active side.
+  int ready_locked();
   /// Becomes the id of a request that came in.
   void become_request(std::shared_ptr<CmConnection> request);
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
@@ -108,6 +124,7 @@ class CmId : public CmConnectionOwner,
   CmTransport& transport_;
   const uint32_t number_;
   const uint16_t port_space_;
+  const Persona persona_;
   const std::shared_ptr<CmEventSource> events_;
 
   /// Guards all below. Not held while the engine is called: its threads call us.
@@ -121,6 +138,7 @@ class CmId : public CmConnectionOwner,
   bool source_fixed_ = false;
   std::shared_ptr<const NetDevice> device_;
   CmPortOptions options_;
+  CmDepths depths_;  ///< roce: for the queue pair's attributes
   size_t backlog_ = 0;
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "cm/qp_attributes.h"
 #include "host/cm_address.h"
 #include "host/cm_id.h"
 #include "host/cm_id_table.h"
@@ -59,6 +60,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
   request.parameters = parameters_of(parameters);
+  note_depths_locked(parameters);
   guard.unlock();
 
   auto connection = transport_.connect(std::move(request), weak_from_this());
@@ -79,7 +81,9 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
 
 int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
+  if (is_roce() && !parameters.valid) return ready_locked();
   if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
+  note_depths_locked(parameters);
   // Before the call: ESTABLISHED may come inside it, and goes to this name.
   uid_ = uid;
   state_ = CmIdState::kAccepting;
@@ -99,8 +103,26 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   return error;
 }
 
+void CmId::note_depths_locked(const rdma_ucm_conn_param& parameters) {
+  depths_ = {clamp_depth(parameters.responder_resources), clamp_depth(parameters.initiator_depth)};
+}
+
+// The stream runs since the peer's answer came. If it has ended meanwhile, that is for DISCONNECTED
+// to tell.
+int CmId::ready_locked() {
+  if (state_ == CmIdState::kAnswered) state_ = CmIdState::kEstablished;
+  return was_established_ ? 0 : EINVAL;
+}
+
 int CmId::reject(std::span<const std::byte> private_data) {
   std::unique_lock guard(lock_);
+  if (state_ == CmIdState::kAnswered) {
+    // MPA has no third step: the peer sees a connection that ends at once.
+    state_ = CmIdState::kClosed;
+    const auto answered = std::move(connection_);
+    guard.unlock();
+    return answered == nullptr ? 0 : answered->disconnect();
+  }
   if (state_ != CmIdState::kRequest) return EINVAL;
   state_ = CmIdState::kClosed;
   const auto connection = std::move(connection_);
@@ -111,7 +133,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
 int CmId::disconnect() {
   std::unique_lock guard(lock_);
   if (!was_established_) return EINVAL;
-  if (state_ != CmIdState::kEstablished) return 0;
+  if (state_ != CmIdState::kEstablished && state_ != CmIdState::kAnswered) return 0;
   state_ = CmIdState::kDisconnecting;
   const auto connection = connection_;
   guard.unlock();
@@ -129,6 +151,7 @@ void CmId::end_connection(CmConnection& connection, CmIdState state) {
       connection.abort();
       break;
     case CmIdState::kEstablished:
+    case CmIdState::kAnswered:
       // What was completed to the application must still reach the peer, so no reset.
       connection.disconnect();
       break;
@@ -141,11 +164,19 @@ void CmId::end_connection(CmConnection& connection, CmIdState state) {
 void CmId::connection_established(const sockaddr_storage& local, const ConnectParameters& peer) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
-  state_ = CmIdState::kEstablished;
+  // With InfiniBand the active side's application has its queue pair to move before it says so.
+  const bool answered = is_roce() && state_ == CmIdState::kConnecting;
+  state_ = answered ? CmIdState::kAnswered : CmIdState::kEstablished;
   was_established_ = true;
   if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local);
-  auto event = event_locked(CmEventType::kEstablished, 0);
+  const auto type = answered ? CmEventType::kConnectResponse : CmEventType::kEstablished;
+  auto event = event_locked(type, 0);
   fill(event.param.conn, peer);
+  if (answered) {
+    event.param.conn.qp_num = kCmPeerQpn;
+    depths_ = {std::min(depths_.responder_resources, event.param.conn.initiator_depth),
+               std::min(depths_.initiator_depth, event.param.conn.responder_resources)};
+  }
   guard.unlock();
   push(event);
 }
@@ -156,8 +187,13 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   state_ = CmIdState::kClosed;
   auto event = event_locked(type, status);
   fill(event.param.conn, private_data);
+  // Applications written for InfiniBand may free what belongs to a connection only then. TCP
+  // watches over late packets: there is nothing to wait for.
+  const bool last = is_roce() && type == CmEventType::kDisconnected;
+  const auto exit = event_locked(CmEventType::kTimewaitExit, 0);
   guard.unlock();
   push(event);
+  if (last) push(exit);
 }
 
 void CmId::connection_rejected(int status, std::span<const std::byte> private_data) {
@@ -191,9 +227,10 @@ bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
   guard.unlock();
 
   fill(event.param.conn, request->request_parameters());
+  if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
   auto id = table_.create([&](uint32_t number) {
     // Its uid comes with ACCEPT; until then it has no events of its own.
-    return std::make_shared<CmId>(table_, transport_, number, 0, port_space_);
+    return std::make_shared<CmId>(table_, transport_, number, 0, port_space_, persona_);
   });
   if (id == nullptr) return false;
   id->become_request(std::move(request));

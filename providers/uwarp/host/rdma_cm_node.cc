@@ -23,8 +23,11 @@ std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
 
 }  // namespace
 
-RdmaCmNode::RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd)
-    : ids_(ids), transport_(transport), queue_(std::make_shared<CmEventQueue>(event_fd)) {}
+RdmaCmNode::RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd, Persona persona)
+    : ids_(ids),
+      transport_(transport),
+      persona_(persona),
+      queue_(std::make_shared<CmEventQueue>(event_fd)) {}
 
 RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
   static constexpr Handler kHandlers[] = {
@@ -88,7 +91,8 @@ int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
   if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
   const auto id = ids_.create([&](uint32_t number) {
-    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps);
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps,
+                                       persona_);
     CmEventQueue::open(*made->events(), queue_);
     return made;
   });
@@ -188,9 +192,8 @@ int RdmaCmNode::query(Command& command) {
       error = command.check_room(kLeast);
       return error != 0 ? error : command.respond(request.response, gid_response(id->addresses()));
     case RDMA_USER_CM_QUERY_PATH:
-      // An iWARP connection has no path records.
       error = command.check_room(sizeof(rdma_ucm_query_path_resp));
-      return error != 0 ? error : command.respond(request.response, rdma_ucm_query_path_resp{});
+      return error != 0 ? error : command.respond(request.response, path_response(id->addresses()));
     default:
       return ENOSYS;
   }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/settings.h"
 #include "host/cm_event_queue.h"
 #include "host/cm_id_table.h"
 #include "host/cm_transport.h"
@@ -20,7 +21,8 @@ namespace uwarp {
 class RdmaCmNode {
  public:
   /// `event_fd` is the engine's own fd of the eventfd that the application polls.
-  RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd);
+  RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd,
+             Persona persona = settings().persona);
   RdmaCmNode(const RdmaCmNode&) = delete;
   RdmaCmNode& operator=(const RdmaCmNode&) = delete;
 
@@ -66,6 +68,7 @@ class RdmaCmNode {
 
   CmIdTable& ids_;
   CmTransport& transport_;
+  const Persona persona_;
   const std::shared_ptr<CmEventQueue> queue_;
 };
 

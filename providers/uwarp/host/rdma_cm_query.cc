@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "host/cm_address.h"
+#include "host/infiniband_route.h"
 
 namespace uwarp {
 namespace {
@@ -61,7 +62,11 @@ rdma_ucm_query_route_resp route_response(const CmId::Addresses& addresses) {
   fill_device(response, addresses);
   response.src_addr = short_address(addresses.local);
   response.dst_addr = short_address(addresses.remote);
-  // No paths, but the first record is where librdmacm looks for the GIDs.
+  // The first record is where librdmacm looks for the GIDs, also when there are no paths.
+  if (addresses.has_path) {
+    response.num_paths = 1;
+    response.ib_route[0] = path_record(addresses);
+  }
   copy_gid(response.ib_route[0].sgid, addresses.local);
   copy_gid(response.ib_route[0].dgid, addresses.remote);
   return response;
@@ -75,6 +80,14 @@ rdma_ucm_query_addr_resp address_response(const CmId::Addresses& addresses) {
   response.dst_size = static_cast<uint16_t>(size_of_address(addresses.remote));
   std::memcpy(&response.src_addr, &addresses.local, response.src_size);
   std::memcpy(&response.dst_addr, &addresses.remote, response.dst_size);
+  return response;
+}
+
+PathResponse path_response(const CmId::Addresses& addresses) {
+  PathResponse response{};
+  if (!addresses.has_path) return response;
+  response.head.num_paths = 1;
+  response.path = packed_path(addresses);
   return response;
 }
 

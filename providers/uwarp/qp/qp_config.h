@@ -58,6 +58,10 @@ struct QpConfig {
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
   bool signal_all = false;
+  /// Sends and Writes complete once the peer has placed them: a zero-length Read that nobody is
+  /// told of follows each batch, and its answer says so. For applications that rely on
+  /// InfiniBand's acknowledgements.
+  bool acknowledged = false;
   bool extensions = true;  // RFC 7306: atomics and Immediate Data
   /// Verbs' 32 bits travel in the last half of the 8 octets of Immediate Data instead of the first
   /// (A24). No RFC says which; there are peers of either opinion.
@@ -69,6 +73,7 @@ struct StreamConfig {
   bool crc = false;
   uint16_t mulpdu = 65535;  // largest ULPDU to send, bytes
   uint16_t ord = 0;         // Reads and atomics that we may have outstanding
+  uint16_t read_depth = 0;  // ... with those that acknowledge; no more than `ord` if that is larger
   uint16_t ird = 0;         // the same for the peer
   /// Send this zero-length message first (peer-to-peer initiator, RFC 6581 9.2).
   enum class Rtr : uint8_t { kNone, kWrite, kRead } rtr = Rtr::kNone;

@@ -30,8 +30,11 @@ QueuePair::QueuePair(const QpConfig& config)
 
 int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
-  if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr)
-    return EOPNOTSUPP;
+  if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr) {
+    // Under InfiniBand's rules it is posted as soon as there is a connection, or before.
+    const bool known = stream_.first_fpdu.load(std::memory_order_acquire);
+    if (known || !config_.acknowledged) return EOPNOTSUPP;
+  }
   return 0;
 }
 
@@ -168,7 +171,7 @@ bool QueuePair::end_stream(StreamEnd end) {
     // The peer may answer, finish and leave while the thread that sent the last octets has not yet
     // noted that they are gone: what has been done counts as done first.
     std::lock_guard transmit(transmit_gate_);
-    transmitter_.settle();
+    transmitter_.settle(end == StreamEnd::kFin && !mid_message);
     sends_open = !sends_.drained();
   }
   const bool open = sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
@@ -178,7 +181,9 @@ bool QueuePair::end_stream(StreamEnd end) {
     return false;
   }
   StreamFailure failure;
-  if (silent || end == StreamEnd::kTimeout) {
+  // With acknowledgements a request that has none is one that the peer did not answer.
+  if (silent || end == StreamEnd::kTimeout ||
+      (config_.acknowledged && end == StreamEnd::kReset)) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }

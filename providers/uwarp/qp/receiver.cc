@@ -326,6 +326,7 @@ void Receiver::open_write(const TaggedHeader& header) {
     if (first && last_ && config.magic_stag.value != 0 && header.stag == config.magic_stag &&
         header.to == config.magic_offset && !stream_.peer_is_uwarp.exchange(true)) {
       outcome_ |= kRxMagic;
+      if (config_.acknowledged) outcome_ |= kRxTransmitWanted;  // a Send with Immediate may wait
       if (config.answer_magic) {
         stream_.answer_due.store(true, std::memory_order_release);
         outcome_ |= kRxTransmitWanted;
@@ -503,6 +504,8 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
   failure.by_peer = true;
   if (const auto terminate = TerminateHeader::decode(rdmap)) failure.terminate = *terminate;
   failure.status = terminate_status(failure.terminate.code);
+  if (config_.acknowledged && failure.terminate.code == TerminateCode::kDdpUntaggedNoBuffer)
+    failure.status = WcStatus::kRnrRetryExcErr;
   stream_.fail(failure, QpEvent::kFatal);
   close();
   outcome_ |= kRxTerminated;
@@ -668,8 +671,10 @@ void Receiver::describe_immediate(WorkCompletion& completion) const {
 
 void Receiver::finish_answer() {
   const uint64_t request = stream_.outbound.front()->request;
+  const uint64_t acknowledges = stream_.outbound.front()->acknowledges;
   stream_.outbound.pop();
   read_open_ = false;
+  if (acknowledges != 0) stream_.acknowledged.store(acknowledges, std::memory_order_release);
   if (request != OutboundRequest::kNoRequest)
     sends_.at(request).answered.store(true, std::memory_order_release);
   outcome_ |= kRxTransmitWanted;

@@ -12,7 +12,8 @@ uint64_t StreamState::next_identity() {
 
 void StreamState::restart(const StreamConfig& new_config) {
   config = new_config;
-  outbound.reset(std::max<uint32_t>(kMaxRdAtom, new_config.ord) + 1);
+  const uint16_t depth = std::max(new_config.ord, new_config.read_depth);
+  outbound.reset(std::max<uint32_t>(kMaxRdAtom, depth) + 1);
   inbound.reset(std::max<uint32_t>(1, new_config.ird));
   ord.store(new_config.ord, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);

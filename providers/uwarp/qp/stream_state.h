@@ -72,6 +72,8 @@ class StreamState {
   InboundRequests inbound;
   const uint64_t identity = next_identity();  // RemoteAccessor::stream
   std::atomic<uint16_t> ord{0};
+  /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
+  std::atomic<uint64_t> acknowledged{0};
   std::atomic<bool> running{false};        // a stream is attached
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did

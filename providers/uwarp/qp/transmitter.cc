@@ -3,6 +3,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ddp/segment.h"
@@ -47,6 +48,11 @@ void Transmitter::restart() {
   built_position_ = sent_position_ = 0;
   send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
   request_id_ = 0;
+  read_depth_ = std::max(stream_.config.ord, stream_.config.read_depth);
+  acknowledging_ = config_.acknowledged && read_depth_ > 0;
+  owed_ = batch_due_ = false;
+  covered_ = queue_.started();
+  stream_.acknowledged.store(covered_, std::memory_order_relaxed);
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
   idle_.store(false, std::memory_order_release);
@@ -82,6 +88,7 @@ bool Transmitter::wanted() const {
 }
 
 void Transmitter::fill() {
+  batch_due_ = owed_;
   while (!closed_ && batch_.has_room()) {
     if (message_ == Message::kNone) {
       const Next next = begin_next();
@@ -108,6 +115,10 @@ Transmitter::Next Transmitter::begin_next() {
   const bool response = !stream_.inbound.empty();
   const bool request = request_ready();
   if (stream_.failed()) return Next::kEmitted;
+  if (acknowledging_ && acknowledgement_due(request)) {
+    emit_acknowledgement();
+    return Next::kEmitted;
+  }
   if (response && (response_turn_ || !request)) {
     response_turn_ = false;
     return begin_response() ? Next::kOpened : Next::kEmitted;
@@ -121,6 +132,28 @@ Transmitter::Next Transmitter::begin_next() {
   }
   response_turn_ = true;
   return begin_request() ? Next::kOpened : Next::kEmitted;
+}
+
+// Once per batch that goes out full, and when nothing more can follow. A request that wants no
+// completion is in no hurry, unless something waits for it or the queue fills up.
+bool Transmitter::acknowledgement_due(bool request) const {
+  const uint64_t open = queue_.started() - covered_;
+  if (open == 0 || stream_.outbound.size() >= read_depth_) return false;
+  if (request) return batch_due_;
+  return owed_ || queue_.waiting() || stream_.paused.load(std::memory_order_relaxed) ||
+         2 * open >= config_.max_send_wr;
+}
+
+// The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and checks
+// no key of one without octets.
+void Transmitter::emit_acknowledgement() {
+  covered_ = queue_.started();
+  owed_ = batch_due_ = false;
+  const STag token = draw_token();
+  stream_.outbound.push(OutboundRequest{
+      .token = token.value, .msn = request_msn_, .acknowledges = covered_});
+  append_request(RdmapOpcode::kReadRequest,
+                 ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
 }
 
 // RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
@@ -170,6 +203,9 @@ bool Transmitter::request_ready() {
   }
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
+  if (wqe.opcode == SendOpcode::kSendWithImm &&
+      !stream_.peer_is_uwarp.load(std::memory_order_acquire))
+    return false;  // the peer shows with its first message what it is
   // A change of keys takes effect after all that was posted before (verbs-level rule).
   if (is_local(wqe.opcode)) [[unlikely]] return queue_.retired() == queue_.started();
   if (!awaits_answer(wqe.opcode)) return true;
@@ -194,6 +230,14 @@ bool Transmitter::begin_request() {
     return false;
   }
   queue_.start_one();
+  if (acknowledging_) [[unlikely]] {
+    if (awaits_answer(wqe.opcode) || is_local(wqe.opcode)) {
+      covered_ = position + 1;  // all before a local one has completed
+      owed_ = batch_due_ = false;
+    } else if (queue_.signaled(wqe)) {
+      owed_ = true;
+    }
+  }
   if (is_local(wqe.opcode)) [[unlikely]] {
     change_window(wqe, position);
     return false;
@@ -219,7 +263,8 @@ void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
   stream_.outbound.push(OutboundRequest{.request = position,
                                         .token = token.value,
                                         .length_bytes = wqe.length_bytes,
-                                        .msn = request_msn_});
+                                        .msn = request_msn_,
+                                        .acknowledges = acknowledging_ ? position + 1 : 0});
   append_request(RdmapOpcode::kReadRequest, ReadRequestHeader{.sink_stag = token,
                                                               .size = wqe.length_bytes,
                                                               .source_stag = STag{wqe.rkey},
@@ -246,7 +291,8 @@ void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
                                         .token = header.request_id,
                                         .length_bytes = wqe.length_bytes,
                                         .msn = request_msn_,
-                                        .atomic = true});
+                                        .atomic = true,
+                                        .acknowledges = acknowledging_ ? position + 1 : 0});
   append_request(RdmapOpcode::kAtomicRequest, header);
 }
 
@@ -495,12 +541,16 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
   built_position_ += fpdu_size(TaggedHeader::kWireSize);
 }
 
-// Completes, in posting order, all requests whose octets have gone and whose answers have come.
+// Completes, in posting order, all requests whose octets have gone and whose answers (also those
+// that only acknowledge) have come.
 void Transmitter::retire() {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position > sent_position_) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
+    if (acknowledging_ && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
+        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
+      break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
   look_for_drain();
@@ -576,6 +626,8 @@ void Transmitter::fault() {
 uint64_t Transmitter::failed_request() const {
   const StreamFailure& failure = stream_.failure();
   if (failure.oldest_request) return queue_.retired();
+  if (acknowledging_ && failure.by_peer && !failure.terminate.has_ddp_header)
+    return failed_send();
   if (!failure.by_peer || !failure.terminate.has_ddp_header) return failure.request;
   const std::byte* header = failure.terminate.ddp_header.data();
   const RdmapControl control{static_cast<uint8_t>(header[1])};
@@ -587,15 +639,46 @@ uint64_t Transmitter::failed_request() const {
         [&](const OutboundRequest& candidate) { return candidate.msn == untagged.msn; });
     return open != nullptr ? open->request : StreamFailure::kNoRequest;
   }
+  if (tagged) return failed_write(TaggedHeader::decode(header));
+  if (untagged.qn != QueueNumber::kSend) return StreamFailure::kNoRequest;
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
-    if (awaits_answer(wqe.opcode)) continue;
-    const bool write = is_write(wqe.opcode);
-    if (tagged && write && wqe.rkey == TaggedHeader::decode(header).stag.value) return i;
-    if (!tagged && wqe.opcode != SendOpcode::kWrite && untagged.qn == QueueNumber::kSend && wqe.msn == untagged.msn.value)
-      return i;
+    if (awaits_answer(wqe.opcode) || wqe.opcode == SendOpcode::kWrite) continue;
+    if (wqe.msn == untagged.msn.value) return i;
   }
   return StreamFailure::kNoRequest;
+}
+
+// A Terminate that names nothing tells of something at the peer itself, as a rule the buffer of its
+// receive: InfiniBand would blame the Send.
+uint64_t Transmitter::failed_send() const {
+  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
+    const SendOpcode opcode = queue_.at(i).opcode;
+    if (!awaits_answer(opcode) && opcode != SendOpcode::kWrite && !is_local(opcode)) return i;
+  }
+  return queue_.retired();
+}
+
+// Several open Writes may use one key; the offset tells them apart, as far as it can.
+uint64_t Transmitter::failed_write(const TaggedHeader& header) const {
+  uint64_t same_key = StreamFailure::kNoRequest;
+  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
+    const SendWqe& wqe = queue_.at(i);
+    if (!is_write(wqe.opcode) || wqe.rkey != header.stag.value) continue;
+    const uint64_t offset = header.to - wqe.remote_address;
+    if (offset == 0 || offset < wqe.length_bytes) return i;
+    if (same_key == StreamFailure::kNoRequest) same_key = i;
+  }
+  return same_key;
+}
+
+// What comes before a request that fails by itself has been placed, or is on its way there.
+void Transmitter::acknowledge_before(uint64_t failed) {
+  if (!acknowledging_ || failed == StreamFailure::kNoRequest || stream_.failure().oldest_request)
+    return;
+  if (failed > stream_.acknowledged.load(std::memory_order_acquire))
+    stream_.acknowledged.store(failed, std::memory_order_release);
+  retire();
 }
 
 void Transmitter::flush() {
@@ -611,6 +694,7 @@ void Transmitter::flush() {
   immediate_due_ = false;
   flushed_ = true;
   const uint64_t own = failed_request();
+  acknowledge_before(own);
   const StreamFailure& failure = stream_.failure();
   std::lock_guard lock(queue_.post_lock());
   while (queue_.retired() != queue_.posted()) {

@@ -45,8 +45,12 @@ class Transmitter {
   void flush_late();
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
-  /// Completes what has gone and has its answer.
-  void settle() { retire(); }
+  /// Completes what has gone and has its answer. `peer_done`: the peer has read all of it and will
+  /// answer no more, so that what has gone counts as acknowledged.
+  void settle(bool peer_done) {
+    if (peer_done) acknowledging_ = false;
+    retire();
+  }
   /// Forgets everything without completions.
   void reset();
   /// No byte of [base, base + length), which this region was, is looked at after this.
@@ -66,6 +70,8 @@ class Transmitter {
   bool begin_request();
   void emit_read(const SendWqe& wqe, uint64_t position);
   void emit_atomic(const SendWqe& wqe, uint64_t position);
+  bool acknowledgement_due(bool request) const;
+  void emit_acknowledgement();
   bool begin_response();
   void emit_atomic_response(const InboundRequest& request);
   bool append_segment();
@@ -89,6 +95,9 @@ class Transmitter {
   void fail_request(uint64_t position, WcStatus status);
   void fail_response(TerminateCode code);
   uint64_t failed_request() const;
+  uint64_t failed_send() const;
+  uint64_t failed_write(const TaggedHeader& header) const;
+  void acknowledge_before(uint64_t failed);
   void note_progress();
   STag draw_token();
 
@@ -116,6 +125,12 @@ class Transmitter {
   Msn atomic_response_msn_;
   uint32_t request_id_ = 0;  // of the next atomic
   uint64_t token_state_;
+  // Acknowledged completions. A Read or atomic serves as well as one that is made for it.
+  bool acknowledging_ = false;
+  bool owed_ = false;       // a request behind covered_ is to be told of
+  bool batch_due_ = false;  // ... and was in an earlier batch
+  uint64_t covered_ = 0;    // a Read has followed the requests before this position
+  uint16_t read_depth_ = 0;
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};
 };

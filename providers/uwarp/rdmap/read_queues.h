@@ -72,7 +72,7 @@ class SpscRing {
 /// A Read or atomic that we requested. Pushed when its request is built, popped when the answer is
 /// complete.
 struct OutboundRequest {
-  /// Send queue position of the request; kNoRequest for an RTR Read, which nobody is told of.
+  /// Send queue position of the request; kNoRequest for a Read of our own, which nobody is told of.
   static constexpr uint64_t kNoRequest = ~uint64_t{0};
   uint64_t request = kNoRequest;
   /// What only its answer may carry: the SinkSTag token of a Read (it is in no STag table), the
@@ -81,6 +81,8 @@ struct OutboundRequest {
   uint32_t length_bytes = 0;
   Msn msn;
   bool atomic = false;
+  /// Its answer acknowledges the send requests before this position; 0: nobody asks.
+  uint64_t acknowledges = 0;
 };
 
 /// A Read or atomic that the peer requested. Pushed on arrival, popped when the last segment of the

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "base/settings.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
 
@@ -77,6 +78,7 @@ QpConfig config_of(VerbsQp& qp) {
   config.max_send_sge = qp.init.cap.max_send_sge;
   config.max_recv_sge = qp.init.cap.max_recv_sge;
   config.max_inline_bytes = qp.init.cap.max_inline_data;
+  config.acknowledged = settings().acknowledged();
   config.signal_all = qp.init.sq_sig_all != 0;
   return config;
 }

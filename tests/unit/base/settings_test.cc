@@ -32,6 +32,8 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.log, "");
   EXPECT_TRUE(settings.netdevs.empty());
   EXPECT_EQ(settings.persona, Persona::kIwarp);
+  EXPECT_TRUE(settings.roce_ack);
+  EXPECT_FALSE(settings.acknowledged());
   EXPECT_EQ(settings.cm, CmOwner::kUwarp);
   EXPECT_FALSE(settings.crc);
   EXPECT_FALSE(settings.af_ib);
@@ -60,6 +62,7 @@ TEST(Settings, EachVariableReachesItsField) {
   const Parsed parsed = parse({{"UWARP_LOG", "/tmp/x.log"},
                                {"UWARP_NETDEVS", "eth0,,lo,"},
                                {"UWARP_PERSONA", "roce"},
+                               {"UWARP_ROCE_ACK", "0"},
                                {"UWARP_CM", "kernel"},
                                {"UWARP_HOST_SYSFS", "/tmp/sys"},
                                {"UWARP_CRC", "1"},
@@ -81,6 +84,8 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_EQ(settings.log, "/tmp/x.log");
   EXPECT_EQ(settings.netdevs, (std::vector<std::string>{"eth0", "lo"}));
   EXPECT_EQ(settings.persona, Persona::kRoce);
+  EXPECT_FALSE(settings.roce_ack);
+  EXPECT_FALSE(settings.acknowledged());
   EXPECT_EQ(settings.cm, CmOwner::kKernel);
   EXPECT_TRUE(settings.crc);
   EXPECT_EQ(settings.fpdu_bytes, 1400u);

@@ -44,9 +44,9 @@ inline sockaddr_in6 loopback_address(uint16_t port) {
 /// One channel with its eventfd.
 class Channel {
  public:
-  Channel(CmIdTable& ids, CmTransport& transport)
+  Channel(CmIdTable& ids, CmTransport& transport, Persona persona = Persona::kIwarp)
       : fd_(eventfd(0, EFD_CLOEXEC)),
-        node_(std::make_shared<RdmaCmNode>(ids, transport, dup(fd_))) {}
+        node_(std::make_shared<RdmaCmNode>(ids, transport, dup(fd_), persona)) {}
   ~Channel() {
     node_->close();
     ::close(fd_);
@@ -165,11 +165,13 @@ enum Event : int {
   kAddressResolved = 0,
   kRouteResolved = 2,
   kConnectRequest = 4,
+  kConnectResponse = 5,
   kConnectError = 6,
   kUnreachable = 7,
   kRejected = 8,
   kEstablished = 9,
   kDisconnected = 10,
+  kTimewaitExit = 15,
 };
 
 class RdmaCmNodeTest : public ::testing::Test {
@@ -214,9 +216,12 @@ class RdmaCmNodeTest : public ::testing::Test {
     return connection;
   }
 
+  explicit RdmaCmNodeTest(Persona persona = Persona::kIwarp)
+      : channel_(ids_, transport_, persona) {}
+
   CmIdTable ids_;
   FakeTransport transport_;
-  Channel channel_{ids_, transport_};
+  Channel channel_;
 };
 
 }  // namespace uwarp

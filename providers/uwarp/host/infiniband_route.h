@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// What librdmacm asks of a device with InfiniBand transport and an iWARP one never has: the route
+// as a path record, and all attributes of the queue pair's way to RTS. Pure; roce persona only.
+#pragma once
+
+#include <rdma/ib_user_sa.h>
+#include <rdma/ib_user_verbs.h>
+
+#include "host/cm_id.h"
+
+namespace uwarp {
+
+/// The one path between an id's addresses, as QUERY_ROUTE hands it out.
+ib_user_path_rec path_record(const CmId::Addresses& addresses);
+/// The same in the packed form of QUERY with RDMA_USER_CM_QUERY_PATH.
+ib_path_rec_data packed_path(const CmId::Addresses& addresses);
+
+/// Attributes for INIT, RTR and RTS. 0 or EINVAL. `ack_timeout` < 0: none was set.
+int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state, int ack_timeout,
+                          const CmDepths& depths, ib_uverbs_qp_attr& out);
+
+}  // namespace uwarp

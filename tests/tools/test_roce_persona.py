@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""Stock programs on devices that look like RoCE v2 adapters (UWARP_PERSONA=roce): libraries and
+programs then take their InfiniBand branches, on both ends."""
+
+import re
+
+import pytest
+
+import perftest_report as report
+import places
+
+ROCE = {"UWARP_PERSONA": "roce"}
+CONNECTS = {"raw": [], "cm": ["-R"]}
+PERFTEST = {
+    "send_bw": ["ib_send_bw"],
+    "send_lat": ["ib_send_lat"],
+    "write_bw": ["ib_write_bw"],
+    "write_lat": ["ib_write_lat"],
+    "read_bw": ["ib_read_bw"],
+    "read_lat": ["ib_read_lat"],
+    "atomic_bw": ["ib_atomic_bw"],
+    "atomic_lat": ["ib_atomic_lat"],
+    "send_bw_events": ["ib_send_bw", "-e"],
+    "send_lat_events": ["ib_send_lat", "-e"],
+    "send_bw_both_ways": ["ib_send_bw", "-b"],
+    "write_bw_queue_pairs": ["ib_write_bw", "-q", "4"],
+}
+SHARED = {
+    "bw": ["ib_send_bw", "--use-srq"],
+    "bw_queue_pairs": ["ib_send_bw", "--use-srq", "-q", "4"],
+    "lat": ["ib_send_lat", "--use-srq"],
+}
+
+
+@pytest.fixture
+def roce_pair(pair):
+    return lambda *arguments, **keywords: pair(*arguments, env=ROCE, **keywords)
+
+
+def perftest(roce_pair, link, command, *options):
+    size = [] if "atomic" in command[0] else ["-s", "4096"]
+    full = [*command, "-d", "{device}", "-p", "{port}", "-F", "-n", "500", *size, *options]
+    server, client = roce_pair(link, full, full + ["{address}"])
+    found = report.rows(client)
+    assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
+    assert "rror" not in client + server, f"{client}\n==== server\n{server}"
+
+
+def test_device(start, link):
+    process = start(["ibv_devinfo", "-v", "-d", link.server.device], link.server, env=ROCE)
+    output = process.succeed()
+    assert "InfiniBand (0)" in output, output
+    assert re.search(r"link_layer:\s+Ethernet", output), output
+    assert "RoCE v2" in output, output
+
+
+@pytest.mark.parametrize("tool", ["ibv_rc_pingpong", "ibv_srq_pingpong"])
+@pytest.mark.parametrize("options", [[], ["-e"]], ids=["poll", "events"])
+def test_pingpong(roce_pair, link, tool, options):
+    command = [tool, "-d", "{device}", "-g", "0", "-p", "{port}", *options]
+    for output in roce_pair(link, command, command + ["{address}"]):
+        assert "iters in" in output, output
+
+
+@pytest.mark.parametrize("connect", CONNECTS)
+@pytest.mark.parametrize("name", PERFTEST)
+def test_perftest(roce_pair, link, name, connect):
+    perftest(roce_pair, link, PERFTEST[name], *CONNECTS[connect])
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_receive_queue(roce_pair, link, name):
+    perftest(roce_pair, link, SHARED[name])
+
+
+def test_without_acknowledgements(pair, link):
+    command = ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-n", "500"]
+    env = {**ROCE, "UWARP_ROCE_ACK": "0"}
+    assert report.rows(pair(link, command, command + ["{address}"], env=env)[1])
+
+
+@pytest.mark.parametrize("address", ["{address}", "{address6}"])
+def test_rping(roce_pair, link, address):
+    common = ["-a", address, "-p", "{port}", "-C", 50, "-V", "-v", "-S", 1000]
+    server, client = roce_pair(link, ["rping", "-s", *common], ["rping", "-c", *common])
+    for prefix, output in (("ping data", client), ("server ping data", server)):
+        numbers = re.findall(rf"^{prefix}: rdma-ping-(\d+): ", output, re.M)
+        assert numbers == [str(n) for n in range(50)], output[-2000:]
+
+
+def test_rping_with_its_own_queue_pairs(roce_pair, link):
+    common = ["-q", "-a", "{address}", "-p", "{port}", "-C", 50, "-v", "-S", 1000]
+    _, client = roce_pair(link, ["rping", "-s", *common], ["rping", "-c", *common])
+    assert len(re.findall(r"^ping data: ", client, re.M)) == 50, client
+
+
+@pytest.mark.parametrize("migrate", [[], ["-m"]], ids=["stay", "migrate"])
+def test_ucmatose(roce_pair, link, migrate):
+    common = ["-p", "{port}", "-c", "50", "-C", "10", "-S", "1000", *migrate]
+    for output in roce_pair(link, ["ucmatose", "-b", "{address}", *common],
+                            ["ucmatose", "-s", "{address}", *common]):
+        assert "data transfers complete" in output, output
+        assert "test complete" in output and "return status 0" in output, output
+
+
+def test_rdma_server_and_client(roce_pair, link):
+    server, client = roce_pair(link, ["rdma_server", "-s", "{address}", "-p", "{port}"],
+                               ["rdma_client", "-s", "{address}", "-p", "{port}"])
+    assert "rdma_server: end 0" in server, server
+    assert "rdma_client: end 0" in client, client
+
+
+@pytest.mark.parametrize("mode", ["b", "n"])
+@pytest.mark.parametrize("tool", ["rstream", "riostream"])
+def test_stream(roce_pair, link, tool, mode):
+    common = ["-p", "{port}", "-S", "65536", "-I", "100", "-C", "10", "-T", "v", "-T", mode]
+    for output in roce_pair(link, [tool, "-b", "{address}", *common],
+                            [tool, "-s", "{address}", *common]):
+        assert re.search(r"^custom\s", output, re.M), output
+        assert "verif" not in output.lower(), output
+
+
+def test_rcopy(start, link, port, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(range(256)) * 20_000)
+    server = start(["rcopy", "-p", port], link.server, env=ROCE)
+    places.wait_listening(server, port)
+    client = start(["rcopy", source, f"{link.server.address}:{target}", "-p", port], link.client,
+                   env=ROCE)
+    client.succeed()
+    assert target.read_bytes() == source.read_bytes()

@@ -149,9 +149,13 @@ bool Transmitter::acknowledgement_due(bool request) const {
 void Transmitter::emit_acknowledgement() {
   covered_ = queue_.started();
   owed_ = batch_due_ = false;
+  emit_empty_read(covered_);
+}
+
+void Transmitter::emit_empty_read(uint64_t acknowledges) {
   const STag token = draw_token();
   stream_.outbound.push(OutboundRequest{
-      .token = token.value, .msn = request_msn_, .acknowledges = covered_});
+      .token = token.value, .msn = request_msn_, .acknowledges = acknowledges});
   append_request(RdmapOpcode::kReadRequest,
                  ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
 }
@@ -165,10 +169,7 @@ bool Transmitter::emit_opening() {
   if (config.rtr == StreamConfig::Rtr::kWrite) {
     append_empty_write(config.rtr_stag, config.rtr_offset);
   } else if (config.rtr == StreamConfig::Rtr::kRead) {
-    const STag token = draw_token();
-    stream_.outbound.push(OutboundRequest{.token = token.value, .msn = request_msn_});
-    append_request(RdmapOpcode::kReadRequest,
-                   ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
+    emit_empty_read(0);
   }
   return true;
 }
@@ -695,23 +696,20 @@ void Transmitter::flush() {
   flushed_ = true;
   const uint64_t own = failed_request();
   acknowledge_before(own);
-  const StreamFailure& failure = stream_.failure();
+  flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
+  note_progress();
+}
+
+void Transmitter::flush_late() { flush_requests(StreamFailure::kNoRequest); }
+
+void Transmitter::flush_requests(uint64_t own) {
   std::lock_guard lock(queue_.post_lock());
   while (queue_.retired() != queue_.posted()) {
     const uint64_t position = queue_.retired();
     if (queue_.started() == position) queue_.start_one();
-    const bool named = position == own && stream_.failed();
-    complete(position, named ? failure.status : WcStatus::kWrFlushErr,
-             named ? failure.vendor_err() : 0);
-  }
-  note_progress();
-}
-
-void Transmitter::flush_late() {
-  std::lock_guard lock(queue_.post_lock());
-  while (queue_.retired() != queue_.posted()) {
-    if (queue_.started() == queue_.retired()) queue_.start_one();
-    complete(queue_.retired(), WcStatus::kWrFlushErr, 0);
+    const bool named = position == own;
+    complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
+             named ? stream_.failure().vendor_err() : 0);
   }
 }
 

@@ -72,6 +72,9 @@ class Transmitter {
   void emit_atomic(const SendWqe& wqe, uint64_t position);
   bool acknowledgement_due(bool request) const;
   void emit_acknowledgement();
+  /// A Read without octets that no request of the application stands for; its answer acknowledges
+  /// the requests before this position (0: none).
+  void emit_empty_read(uint64_t acknowledges);
   bool begin_response();
   void emit_atomic_response(const InboundRequest& request);
   bool append_segment();
@@ -98,6 +101,8 @@ class Transmitter {
   uint64_t failed_send() const;
   uint64_t failed_write(const TaggedHeader& header) const;
   void acknowledge_before(uint64_t failed);
+  /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
+  void flush_requests(uint64_t own);
   void note_progress();
   STag draw_token();
 

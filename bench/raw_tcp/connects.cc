@@ -20,31 +20,14 @@ constexpr int kEvents = 256;
 constexpr size_t kFrameBytes = 24;  // MPA request or reply of revision 2 without private data
 
 void serve(const Options& options) {
-  const int listener = listen_on(options);
-  const int control = accept_on(listener, options);
-  const int epoll = make_epoll();
-  set_nonblocking(listener);
-  watch(epoll, listener, EPOLLIN);
-  watch(epoll, control, EPOLLIN);
   char frame[kFrameBytes];
-  epoll_event events[kEvents];
-  for (;;) {
-    const int count = epoll_wait(epoll, events, kEvents, -1);
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
-      if (fd == control) return;
-      if (fd == listener) {
-        for (int made; (made = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
-          prepare(made, options);
-          watch(epoll, made, EPOLLIN);
-        }
-      } else if (recv(fd, frame, sizeof frame, MSG_PEEK) <= 0) {
-        close(fd);
-      } else if (receive_all(fd, frame, sizeof frame)) {
-        send_all(fd, frame, sizeof frame);
-      }
+  serve_connections(options, [&](int fd) {
+    if (recv(fd, frame, sizeof frame, MSG_PEEK) <= 0) {
+      close(fd);
+    } else if (receive_all(fd, frame, sizeof frame)) {
+      send_all(fd, frame, sizeof frame);
     }
-  }
+  });
 }
 
 void start_one(int epoll, const Options& options) {

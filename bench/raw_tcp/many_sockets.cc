@@ -33,34 +33,14 @@ long take(int fd, size_t unit, std::vector<char>& bytes, std::vector<size_t>& pa
   return static_cast<long>(have / unit);
 }
 
-/// Answers until the first connection, on which nothing is sent, ends.
 void serve(const Options& options) {
-  const int listener = listen_on(options);
-  const int control = accept_on(listener, options);
-  const int epoll = make_epoll();
-  set_nonblocking(listener);
-  watch(epoll, listener, EPOLLIN);
-  watch(epoll, control, EPOLLIN);
   std::vector<char> bytes(kReadBytes);
   std::vector<size_t> partial;
-  epoll_event events[kEvents];
-  for (;;) {
-    const int count = epoll_wait(epoll, events, kEvents, -1);
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
-      if (fd == control) return;
-      if (fd == listener) {
-        for (int made; (made = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
-          prepare(made, options);
-          watch(epoll, made, EPOLLIN);
-        }
-        continue;
-      }
-      const long batches = take(fd, options.size * options.batch, bytes, partial);
-      if (batches < 0) close(fd);
-      for (long each = 0; each < batches; ++each) send_all(fd, bytes.data(), options.size);
-    }
-  }
+  serve_connections(options, [&](int fd) {
+    const long batches = take(fd, options.size * options.batch, bytes, partial);
+    if (batches < 0) close(fd);
+    for (long each = 0; each < batches; ++each) send_all(fd, bytes.data(), options.size);
+  });
 }
 
 }  // namespace

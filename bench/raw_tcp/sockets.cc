@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 namespace uwarp::bench {
 namespace {
@@ -145,6 +146,31 @@ void watch(int epoll, int fd, unsigned events) {
   event.events = events;
   event.data.fd = fd;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll_ctl");
+}
+
+void serve_connections(const Options& options, const std::function<void(int fd)>& readable) {
+  const int listener = listen_on(options);
+  const int control = accept_on(listener, options);
+  const int epoll = make_epoll();
+  set_nonblocking(listener);
+  watch(epoll, listener, EPOLLIN);
+  watch(epoll, control, EPOLLIN);
+  epoll_event events[256];
+  for (;;) {
+    const int count = epoll_wait(epoll, events, std::size(events), -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[i].data.fd;
+      if (fd == control) return;
+      if (fd != listener) {
+        readable(fd);
+        continue;
+      }
+      for (int made; (made = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
+        prepare(made, options);
+        watch(epoll, made, EPOLLIN);
+      }
+    }
+  }
 }
 
 }  // namespace uwarp::bench

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 
 #include "raw_tcp/options.h"
 
@@ -41,5 +42,9 @@ bool receive_all(int fd, char* bytes, size_t size);
 
 int make_epoll();
 void watch(int epoll, int fd, unsigned events);
+/// Server with one epoll: `readable(fd)` whenever a connection has something, until the first
+/// connection, on which nothing is sent, ends. The connections are nonblocking; `readable` closes
+/// them.
+void serve_connections(const Options& options, const std::function<void(int fd)>& readable);
 
 }  // namespace uwarp::bench

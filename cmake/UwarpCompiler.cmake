@@ -40,6 +40,29 @@ else()
   add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,SHARED_LIBRARY>:-Wl,-z,defs>)
 endif()
 
+# For what is installed: addresses are bound at start and read-only from then on, stacks are guarded,
+# calls of libc are checked. No -fcf-protection: Debian 12's own start files lack the mark, so that
+# the linker drops it; distributions that have it pass the option themselves.
+set(UWARP_HARDENING_LINK_OPTIONS -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+set(UWARP_HARDENING_OPTIONS "")
+if(NOT UWARP_SANITIZE)
+  list(APPEND UWARP_HARDENING_OPTIONS -fstack-protector-strong)
+  # Needs optimisation; a distribution's own level stays.
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_CXX_FLAGS MATCHES "_FORTIFY_SOURCE")
+    list(APPEND UWARP_HARDENING_OPTIONS -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  endif()
+endif()
+
+# Inlining across files takes a fifth of the instructions off a small message. The objects also hold
+# ordinary code, with which the tests are linked: that is quicker.
+set(UWARP_LTO_OPTIONS "")
+set(UWARP_NO_LTO_OPTIONS "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT UWARP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  # The kernel's headers and libc's each define sockaddr_in6.
+  set(UWARP_LTO_OPTIONS -flto=auto -ffat-lto-objects -Wno-odr)
+  set(UWARP_NO_LTO_OPTIONS -fno-lto)
+endif()
+
 if(UWARP_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "UWARP_FUZZ needs clang (configure with -DCMAKE_CXX_COMPILER=clang++)")

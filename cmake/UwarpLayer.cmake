@@ -18,6 +18,7 @@ function(uwarp_layer name)
 
   add_library(uwarp_${name} OBJECT ${sources})
   target_include_directories(uwarp_${name} PUBLIC "${PROJECT_SOURCE_DIR}/providers/uwarp")
+  target_compile_options(uwarp_${name} PRIVATE ${UWARP_LTO_OPTIONS})
   foreach(used IN LISTS ARG_USES)
     if(TARGET uwarp_${used})
       target_link_libraries(uwarp_${name} PUBLIC uwarp_${used})

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <pthread.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -166,26 +167,28 @@ struct OperationTable {
 
 // ---- verbs_context ------------------------------------------------------------------------------
 
-/// sizeof(verbs_context) by family; the library writes its own into the word before ibv_context.
-constexpr size_t context_size(Family family) {
+/// Where verbs_context has its ibv_context, by family. That is its last member in every release,
+/// the struct grows at its front, and pointers are all that lies there.
+constexpr size_t context_offset(Family family) {
   switch (family) {
     case Family::kV59:
-      return 672;
+      return 344;
     case Family::kV62:
-      return 680;
+      return 352;
     case Family::kV64:
-      return 696;
+      return 368;
     default:
-      return 648;
+      return 320;
   }
 }
-/// ibv_context is the last member in every release; the struct grows at its front.
-constexpr size_t context_offset(Family family) {
-  return context_size(family) - sizeof(ibv_context);
+/// sizeof(verbs_context); the library writes its own into the word before ibv_context. On arm64 the
+/// mutex in ibv_context makes it larger.
+constexpr size_t context_size(Family family) {
+  return context_offset(family) + sizeof(ibv_context);
 }
-static_assert(sizeof(ibv_context) == 328 && offsetof(ibv_context, cmd_fd) == 264);
+static_assert(offsetof(ibv_context, cmd_fd) == 264);
+static_assert(sizeof(ibv_context) == 288 + sizeof(pthread_mutex_t));
 static_assert(offsetof(ibv_context, async_fd) == 268);
-static_assert(context_offset(Family::kV36) == 320 && context_offset(Family::kV64) == 368);
 
 // ---- verbs_device and what enumeration hands over -----------------------------------------------
 

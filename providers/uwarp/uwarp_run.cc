@@ -2,13 +2,12 @@
 //
 // uwarp-run COMMAND ARGS...: runs COMMAND with libuwarp-preload.so in front and with as many open
 // files as the hard limit allows (each queue pair is a socket). Everything after its own options is
-// passed on untouched. Of the engine it knows only the table of settings, to print it.
+// passed on untouched. Of the engine it knows only the settings.
 
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,36 +15,15 @@
 #include <string_view>
 
 #include "base/settings.h"
+#include "fault/fault_plan.h"
+#include "installed_files.h"
 
 namespace {
 
-constexpr const char* kPreloadName = "libuwarp-preload.so";
 // The statuses that env(1), nohup(1) and shells use for these cases.
 constexpr int kExitUsage = 125;
 constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
-
-std::string own_folder() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0 || length == static_cast<ssize_t>(sizeof path)) return ".";
-  const std::string_view self(path, static_cast<size_t>(length));
-  return std::string(self.substr(0, self.rfind('/')));
-}
-
-// First where a build tree or a moved installation has it, then where it was to be installed.
-std::string find_preload() {
-  const std::string folder = own_folder();
-  for (const std::string& candidate :
-       {folder + "/../lib/" + kPreloadName, folder + "/" UWARP_LIBDIR_FROM_BINDIR "/" + kPreloadName,
-        std::string(UWARP_INSTALL_LIBDIR "/") + kPreloadName}) {
-    char resolved[PATH_MAX];
-    if (access(candidate.c_str(), R_OK) == 0 && realpath(candidate.c_str(), resolved)) {
-      return resolved;
-    }
-  }
-  return {};
-}
 
 bool preload_into_environment(const std::string& library) {
   // The dynamic linker splits this variable at colons and spaces and knows no quoting.
@@ -84,11 +62,22 @@ void print_help() {
   uwarp::print_settings_help(stdout);
 }
 
+// Faults that nobody understands would be a test that tests nothing.
+bool faults_valid() {
+  const auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
+                                              [](const std::string&) {});
+  std::string error;
+  (void)uwarp::FaultPlan::parse(settings.fault, error);
+  if (!error.empty()) std::fprintf(stderr, "uwarp-run: UWARP_FAULT: %s\n", error.c_str());
+  return error.empty();
+}
+
 int run(char** command) {
-  const std::string library = find_preload();
+  if (!faults_valid()) return kExitUsage;
+  const std::string library = uwarp::find_preload();
   if (library.empty()) {
-    std::fprintf(stderr, "uwarp-run: cannot find %s beside me or in %s\n", kPreloadName,
-                 UWARP_INSTALL_LIBDIR);
+    std::fprintf(stderr, "uwarp-run: cannot find %s beside me or in %s\n", uwarp::kPreloadName,
+                 uwarp::install_folder());
     return kExitUsage;
   }
   if (!preload_into_environment(library)) return kExitUsage;

@@ -28,8 +28,6 @@ constinit std::atomic<State> state{State::kUnknown};
 
 namespace {
 
-using log_detail::State;
-
 constexpr size_t kLineMax = 1000;
 
 struct Sink {

@@ -21,11 +21,15 @@ Error(E) -> Error<E>;
 template <typename T, typename E = int>
 class [[nodiscard]] Result {
  public:
+  // Implicit, for `return value;` and `return Error{errno};`. The checks do not see `requires`.
+  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload)
   template <typename U = T>
-  requires std::is_constructible_v<T, U&&> Result(U&& value)
+  requires(!std::is_same_v<std::remove_cvref_t<U>, Result> && std::is_constructible_v<T, U&&>)
+      Result(U&& value)
       : state_(std::in_place_index<0>, std::forward<U>(value)) {}
   template <typename F>
   Result(Error<F> error) : state_(std::in_place_index<1>, static_cast<E>(error.value)) {}
+  // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -60,6 +64,7 @@ class [[nodiscard]] Result<void, E> {
  public:
   Result() = default;
   template <typename F>
+  // NOLINTNEXTLINE(google-explicit-constructor): as above
   Result(Error<F> error) : error_(static_cast<E>(error.value)), failed_(true) {}
 
   bool ok() const { return !failed_; }

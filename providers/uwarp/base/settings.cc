@@ -82,6 +82,10 @@ void store_log(Settings& settings, Text text, int64_t) {
   settings.log = text == "0" ? std::string() : std::string(text);
 }
 
+void store_allow(Settings& settings, Text text, int64_t) {
+  settings.allow = AllowList::parse(text).value_or(AllowList::nobody());
+}
+
 void store_port_range(Settings& settings, Text text, int64_t) {
   settings.port_range = parse_port_range(text).value_or(PortRange{});
 }
@@ -156,6 +160,11 @@ constexpr Setting kTable[] = {
     {"UWARP_PORT_RANGE", "", SettingKind::kPortRange, "", 0, 0, false,
      "TCP ports for connections made without rdma_cm, as LOW-HIGH. Empty: any free port.",
      store_port_range},
+    {"UWARP_ALLOW", "", SettingKind::kAllowList, "", 0, 0, false,
+     "Addresses that may connect to this process, by rdma_cm or without, as 192.0.2.7 or "
+     "2001:db8::/32, separated by commas. Everybody else is cut off at once. Empty: all may. If "
+     "the list is not understood, nobody may.",
+     store_allow},
     number_setting("UWARP_PORT_OFFSET", "0", -65534, 65534, false,
                    "Added to every rdma_cm port to get the TCP port, for programs that listen on "
                    "the same number by TCP and by RDMA.",
@@ -165,8 +174,8 @@ constexpr Setting kTable[] = {
                  "the system's.",
                  store_congestion),
     number_setting("UWARP_SPIN_US", "50", 0, 1'000'000, false,
-                   "How long the progress thread polls after it has served traffic before it "
-                   "sleeps again, unless somebody else wants its core.",
+                   "How long a thread that waits for traffic polls for more before it sleeps, "
+                   "unless somebody else wants its core.",
                    store_number<&Settings::spin_us>),
     number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
                    "Send buffer of each TCP socket in bytes. 0: the system's.",
@@ -174,6 +183,25 @@ constexpr Setting kTable[] = {
     number_setting("UWARP_RCVBUF", "0", 4096, kGiB, true,
                    "Receive buffer of each TCP socket in bytes. 0: the system's.",
                    store_number<&Settings::rcvbuf_bytes>),
+    text_setting("UWARP_FAULT", "",
+                 "Errors that the application is to meet, to test how it takes them: rules with "
+                 "semicolons between them, such as: reset after=100; wc-error "
+                 "status=REM_ACCESS_ERR op=write nth=5. docs/fault-injection.md has them all. "
+                 "With rules that are not understood no device can be opened.",
+                 store_text<&Settings::fault>),
+    switch_setting("UWARP_STAT", "1",
+                   "0: uwarp-stat does not see this process. What is counted for sysfs is counted "
+                   "all the same.",
+                   store_number<&Settings::stat>),
+    text_setting("UWARP_PCAP", "",
+                 "File for a capture of what goes over the connections, for Wireshark and tshark. "
+                 "%p in the name is the process id. Contains all data.",
+                 store_text<&Settings::pcap>),
+    text_setting(
+        "UWARP_TRACE", "",
+        "File for the life of each work request, for ui.perfetto.dev and chrome://tracing. "
+        "%p in the name is the process id.",
+        store_text<&Settings::trace>),
     switch_setting("UWARP_AF_IB", "0",
                    "1: let librdmacm find out that AF_IB addresses are supported. For tests.",
                    store_number<&Settings::af_ib>),
@@ -199,6 +227,9 @@ bool store_value(const Setting& row, Text text, Settings& settings) {
     case SettingKind::kPortRange:
       if (!parse_port_range(text)) return false;
       break;
+    case SettingKind::kAllowList:
+      if (!AllowList::parse(text)) return false;
+      break;
   }
   if (!number) return false;
   row.store(settings, text, *number);
@@ -222,6 +253,8 @@ std::string describe_values(const Setting& row) {
              std::to_string(row.high);
     case SettingKind::kPortRange:
       return "LOW-HIGH, ports 1 to 65535";
+    case SettingKind::kAllowList:
+      return "ADDRESS[/BITS],...";
   }
   return {};
 }
@@ -252,14 +285,13 @@ void print_wrapped(FILE* out, Text text, size_t indent, size_t width) {
   }
 }
 
-// One write, so that lines of several processes do not mix; raw, because an interposed write must
-// not be entered from here.
+}  // namespace
+
+// One write, so that lines of several processes do not mix.
 void complain_on_stderr(const std::string& line) {
   const std::string whole = line + "\n";
   (void)!syscall(SYS_write, 2, whole.data(), whole.size());
 }
-
-}  // namespace
 
 std::span<const Setting> settings_table() { return kTable; }
 
@@ -272,11 +304,15 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
     if (text == nullptr) continue;
     // An empty number or choice is how shells say "not set"; an empty text is a value.
     const bool takes_empty = row.kind == SettingKind::kText || row.kind == SettingKind::kList ||
-                             row.kind == SettingKind::kPortRange;
+                             row.kind == SettingKind::kPortRange ||
+                             row.kind == SettingKind::kAllowList;
     if (*text == '\0' && !takes_empty) continue;
     if (store_value(row, text, settings)) continue;
+    const bool closes = row.kind == SettingKind::kAllowList;
+    if (closes) row.store(settings, text, 0);
     complain("uwarp: " + std::string(row.name) + "=" + printable(text) + " is not " +
-             describe_values(row) + "; using the default (" + quote_default(row) + ")");
+             describe_values(row) + "; " +
+             (closes ? "nobody may connect" : "using the default (" + quote_default(row) + ")"));
   }
   return settings;
 }
@@ -286,7 +322,7 @@ const Settings& settings() {
   static const Settings* const parsed = [] {
     const int saved_errno = errno;
     const auto* made = new Settings(
-        parse_settings([](const char* name) { return getenv(name); }, complain_on_stderr));
+        parse_settings([](const char* name) { return secure_getenv(name); }, complain_on_stderr));
     errno = saved_errno;
     return made;
   }();

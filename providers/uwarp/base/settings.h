@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/address_prefix.h"
+
 namespace uwarp {
 
 enum class Persona : uint8_t { kIwarp, kRoce };
@@ -45,13 +47,26 @@ struct Settings {
   uint32_t peer_timeout_ms = 0;  // 0: from the QP's timeout and retry count
   uint32_t spin_us = 0;
   PortRange port_range;
+  AllowList allow;  // UWARP_ALLOW: who may connect to us
   int32_t port_offset = 0;
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;
   uint32_t rcvbuf_bytes = 0;
+  std::string fault;  // UWARP_FAULT: fault/fault_plan.h reads it
+  bool stat = true;   // UWARP_STAT
+  std::string pcap;   // UWARP_PCAP: empty is off
+  std::string trace;  // UWARP_TRACE: empty is off
 };
 
-enum class SettingKind : uint8_t { kText, kList, kChoice, kSwitch, kNumber, kPortRange };
+enum class SettingKind : uint8_t {
+  kText,
+  kList,
+  kChoice,
+  kSwitch,
+  kNumber,
+  kPortRange,
+  kAllowList
+};
 
 /// One row of the table.
 struct Setting {
@@ -69,12 +84,17 @@ struct Setting {
 std::span<const Setting> settings_table();
 
 /// Reads all variables through `lookup` (nullptr: not set). A value that is not taken is reported
-/// to `complain` in one line without a newline, and the default is used.
+/// to `complain` in one line without a newline, and the default is used; but a list of who may
+/// connect that is not understood lets nobody in.
 Settings parse_settings(const std::function<const char*(const char* name)>& lookup,
                         const std::function<void(const std::string& line)>& complain);
 
-/// The process's settings: read from the environment once, at the first call. Any thread.
+/// The process's settings: read from the environment once, at the first call; a program with more
+/// rights than its user (setuid) reads nothing and has the defaults. Any thread.
 const Settings& settings();
+
+/// Writes one line, by one system call that nobody interposes.
+void complain_on_stderr(const std::string& line);
 
 /// Prints the table as text: name, values, default and meaning of each variable.
 void print_settings_help(std::FILE* out);

@@ -2,6 +2,7 @@
 // A connection in FPDU mode: what it starts with, and what its stream reports.
 #include "cm/connection.h"
 
+#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -24,16 +25,14 @@ namespace {
 /// anything (rdma_cm sets no timeout on iWARP).
 constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
 /// What a queue pair's own timeout is raised to. It is meant for a network that never loses
-/// packets; TCP needs some retransmissions of up to a second each before silence means anything,
-/// and the kernel also counts the time in which a live peer's window is closed.
+/// packets; TCP needs some retransmissions of up to a second each before silence means anything.
 constexpr uint32_t kLeastPeerTimeoutMs = 5'000;
-
-/// ULPDU that fills one segment: length field, CRC and up to 3 octets of pad go off. RFC 5044 5.1.
-uint32_t segment_ulpdu(uint32_t segment_bytes) {
-  constexpr uint32_t kFraming = 6;
-  const uint32_t ulpdu = segment_bytes > kFraming ? (segment_bytes & ~3u) - kFraming : 0;
-  return std::clamp(ulpdu, kUlpduMin, kUlpduMax);
-}
+/// Looks at a peer that owes acknowledgements, within its timeout.
+constexpr uint32_t kPeerLooks = 2;
+/// How long requests to a peer that went without a word wait before they fail: as long as an
+/// adapter would repeat them, within these limits.
+constexpr uint32_t kLeastSilenceMs = 100;
+constexpr uint32_t kLongestSilenceMs = 600;
 
 StreamConfig::Rtr rtr_of(RtrKind kind) {
   switch (kind) {
@@ -59,6 +58,14 @@ const char* describe(StreamEnd end) {
       break;
   }
   return "closed";
+}
+
+/// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
+bool half_sent(QueuePair& qp) {
+  while (!qp.transmit_try_begin()) sched_yield();
+  const bool rest = !qp.transmit_window().empty();
+  (void)qp.transmit_end();
+  return rest;
 }
 
 /// What the owner of a failing queue pair wants to know first.
@@ -114,17 +121,18 @@ StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool ini
   if (settings().fpdu_bytes != 0) {
     config.mulpdu = static_cast<uint16_t>(settings().fpdu_bytes);
   } else if (peer_wants_crc && !rendezvous_) {
-    config.mulpdu = static_cast<uint16_t>(segment_ulpdu(socket_.segment_bytes()));
+    config.mulpdu = static_cast<uint16_t>(mulpdu_for(socket_.segment_bytes()));
   }
   return config;
 }
 
 int Connection::open_stream_locked(const MpaNegotiated& negotiated, bool initiator) {
+  StreamConfig config = stream_config(negotiated, initiator);
   startup_deadline_ns_ = 0;
+  if (config.chase_first_fpdu) chase_deadline_ns_ = now_ns() + chase_wait_ns_;
   update_deadline_locked();
   set_peer_timeout_locked();
   if (rendezvous_) socket_.set_reset_on_close(true);
-  StreamConfig config = stream_config(negotiated, initiator);
   if (!endpoint_->open_stream(*this, config, socket_, loop_ ? loop_ : socket_)) return ECONNABORTED;
   phase_ = Phase::kOpen;
   {
@@ -138,7 +146,7 @@ int Connection::open_stream_locked(const MpaNegotiated& negotiated, bool initiat
 Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
     Engine& engine, std::shared_ptr<Endpoint> endpoint, uint16_t depth,
     std::weak_ptr<ConnectionOwner> owner) {
-  engine.ensure_helper_thread();
+  if (int error = engine.ensure_helper_thread()) return Error{error};
   auto pair = TcpSocket::open_pair();
   if (!pair) return Error{pair.error()};
   std::shared_ptr<Connection> connection(new Connection(engine, std::move(owner)));
@@ -179,16 +187,34 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   return connection;
 }
 
-// RFC 1122 keepalive finds a peer that vanished while nothing was under way, the user timeout one
-// that owes an acknowledgement.
+// RFC 1122 keepalive finds a peer that vanished while nothing was under way,
+// look_after_peer_locked() one that owes an acknowledgement.
 void Connection::set_peer_timeout_locked() {
-  uint32_t timeout_ms = settings().peer_timeout_ms;
-  if (timeout_ms == 0) {
+  peer_timeout_ms_ = settings().peer_timeout_ms;
+  if (peer_timeout_ms_ == 0) {
     const uint32_t own_ms = endpoint_->peer_timeout_ms();
-    timeout_ms = own_ms == 0 ? kDefaultPeerTimeoutMs : std::max(own_ms, kLeastPeerTimeoutMs);
+    peer_timeout_ms_ = own_ms == 0 ? kDefaultPeerTimeoutMs : std::max(own_ms, kLeastPeerTimeoutMs);
   }
-  socket_.set_user_timeout(timeout_ms);
-  socket_.set_keepalive(timeout_ms);
+  socket_.set_keepalive(peer_timeout_ms_);
+}
+
+void Connection::watch_peer_locked() {
+  peer_deadline_ns_ = now_ns() + peer_timeout_ms_ * kNsPerMs / kPeerLooks;
+  update_deadline_locked();
+}
+
+// A peer that a debugger has stopped takes nothing, but its TCP still answers; where that is silent
+// too, although something was owed all the time, the peer is lost.
+void Connection::look_after_peer_locked() {
+  endpoint_->stream().unwatch_peer();
+  if (!socket_.owes_acknowledgement()) {
+    peer_looks_ = 0;
+    return;
+  }
+  if (peer_looks_ >= kPeerLooks && socket_.silent_for(peer_timeout_ms_))
+    return stream_ended_locked(StreamEnd::kTimeout);
+  ++peer_looks_;
+  watch_peer_locked();
 }
 
 void Connection::established_locked() {
@@ -213,6 +239,9 @@ void Connection::on_notice(const StreamNotice& notice) {
   Lock lock(mutex_);
   if (phase_ != Phase::kOpen) return finish(lock);
   QueuePair& qp = endpoint_->qp();
+  FaultScript* const script = qp.script();
+  if (script != nullptr && obey_script_locked(*script)) return finish(lock);
+  if (notice.began_to_send && peer_deadline_ns_ == 0) watch_peer_locked();
   if ((notice.outcome & kRxFirstFpdu) != 0) {
     first_fpdu_seen_ = true;
     if (!active_ && peer_to_peer_) established_locked();
@@ -220,13 +249,33 @@ void Connection::on_notice(const StreamNotice& notice) {
   if ((notice.outcome & (kRxFailed | kRxTerminated)) != 0 || qp.flush_due()) {
     stream_failed_locked();
   } else if ((notice.outcome & kRxHeld) != 0 && qp.receive_held()) {
-    hold_deadline_ns_ = endpoint_->hold_deadline_ns();
+    const bool stalled = script != nullptr && script->receive_stalled();
+    hold_deadline_ns_ = stalled ? 0 : endpoint_->hold_deadline_ns();
     update_deadline_locked();
   }
   if (notice.ended && phase_ == Phase::kOpen) stream_ended_locked(notice.end);
   if (phase_ == Phase::kOpen) hung_up_locked(endpoint_->stream().hang_up());
   if (phase_ == Phase::kOpen) check_transmit_locked();
   finish(lock);
+}
+
+// What a script has decided inside the stream. True: the connection is no more.
+bool Connection::obey_script_locked(FaultScript& script) {
+  if (script.take_reset() && !failing_) {
+    stream_ended_locked(StreamEnd::kReset);
+    return true;
+  }
+  fault_deadline_ns_ = script.deadline_ns(now_ns());
+  update_deadline_locked();
+  return false;
+}
+
+void Connection::chase_locked() {
+  if (!endpoint_->qp().chase()) return;
+  pump_due_ = true;
+  if (chase_wait_ns_ >= kLastChaseNs) return;
+  chase_wait_ns_ *= 8;
+  chase_deadline_ns_ = now_ns() + chase_wait_ns_;
 }
 
 // The connection is gone as far as epoll or a send could tell.
@@ -238,6 +287,11 @@ void Connection::hung_up_locked(uint32_t events) {
     // Nobody is left to read the Terminate.
     leave_endpoint_locked();
     close_locked(Farewell::kReset);
+  } else if (dead && peer_finished_) {
+    stream_ended_locked(StreamEnd::kFin);
+  } else if ((events & EPOLLERR) != 0 && endpoint_->stream().ended()) {
+    // The answer to what was sent as the silent end came: nobody has read it.
+    stream_ended_locked(StreamEnd::kReset);
   } else if (dead && held) {
     const int error = socket_.take_error();
     stream_ended_locked(error == ETIMEDOUT ? StreamEnd::kTimeout : StreamEnd::kReset);
@@ -256,18 +310,59 @@ void Connection::stream_failed_locked() {
   if (log_enabled()) log_failure(endpoint_->number(), endpoint_->qp().failure());
   hold_deadline_ns_ = 0;
   close_deadline_ns_ = now_ns() + kCloseWaitNs;
-  update_deadline_locked();
   endpoint_->qp().flush();
+  send_before_end_locked();  // the Terminate
+}
+
+// The end is told of now; the connection goes when check_transmit_locked() finds all sent, or when
+// close_deadline_ns_ has passed.
+void Connection::send_before_end_locked() {
+  update_deadline_locked();
   endpoint_->stream().watch_transmit();
   tell_end_locked();
-  pump_due_ = true;  // the Terminate
+  pump_due_ = true;
+}
+
+// A FIN ends one direction only (RFC 5041 6.2.1): what can be sent without an answer is sent, and
+// no frame is cut. Not with acknowledgements, of which none can come any more.
+bool Connection::send_the_rest_locked(StreamEnd end) {
+  if (end != StreamEnd::kFin || peer_finished_ || failing_ || rendezvous_) return false;
+  if (settings().acknowledged() || !endpoint_->qp().finish_input()) return false;
+  peer_finished_ = true;
+  if (close_deadline_ns_ == 0) close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  send_before_end_locked();
+  return true;
+}
+
+// Without rdma_cm a peer's end has no words. Between InfiniBand adapters requests fail only after
+// all repetitions, and applications with many queue pairs rely on that: when one queue pair's peer
+// leaves, what it sent on the others has still to be polled. True while that time lasts.
+bool Connection::still_silent_locked(StreamEnd end) {
+  const bool wordless = end == StreamEnd::kFin || end == StreamEnd::kReset;
+  if (!rendezvous_ || failing_ || !wordless) return false;
+  if (silent_end_.has_value()) {
+    if (silence_deadline_ns_ == 0) return false;
+    if (end == StreamEnd::kReset) silent_end_ = end;
+    return endpoint_->qp().fall_silent();
+  }
+  if (!endpoint_->qp().fall_silent()) return false;
+  silent_end_ = end;
+  const uint32_t timeout_ms = endpoint_->peer_timeout_ms();
+  silence_deadline_ns_ =
+      now_ns() + kNsPerMs * (timeout_ms == 0
+                                 ? kLongestSilenceMs
+                                 : std::clamp(timeout_ms, kLeastSilenceMs, kLongestSilenceMs));
+  update_deadline_locked();
+  return true;
 }
 
 void Connection::stream_ended_locked(StreamEnd end) {
   QueuePair& qp = endpoint_->qp();
+  if (send_the_rest_locked(end)) return;
   // Our Terminate goes out first; then this end is found again while draining.
   if (failing_ && end == StreamEnd::kFin && !qp.transmit_finished()) return;
   const bool never_used = !active_ && rendezvous_ && !first_fpdu_seen_ && !established_;
+  if (!never_used && still_silent_locked(end)) return;
   if (!failing_ && !never_used) {
     const bool open = qp.end_stream(end);
     log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(end),
@@ -276,10 +371,19 @@ void Connection::stream_ended_locked(StreamEnd end) {
     // stream stays attached, so that requests posted later fail.
     if (rendezvous_ && end == StreamEnd::kFin && !qp.flush_due() && qp.state() != QpState::kErr)
       return;
+    // Where the rest may not follow, the FPDU that is half sent does: the peer may still listen.
+    if (end == StreamEnd::kFin && !peer_finished_ && half_sent(qp)) return finish_fpdu_locked();
   }
   tell_end_locked();
   leave_endpoint_locked();
   close_locked(end == StreamEnd::kFin ? Farewell::kGentle : Farewell::kReset);
+}
+
+// As behind a failure, but without a Terminate.
+void Connection::finish_fpdu_locked() {
+  failing_ = true;
+  close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  send_before_end_locked();
 }
 
 // Something waited for the send side: the Terminate, or the last of what was posted.
@@ -287,6 +391,9 @@ void Connection::check_transmit_locked() {
   QueuePair& qp = endpoint_->qp();
   if (failing_) {
     if (!qp.transmit_finished()) return;
+  } else if (peer_finished_) {
+    if (!qp.transmit_dry()) return;
+    (void)qp.end_stream(StreamEnd::kFin);
   } else if (disconnecting_) {
     if (!qp.transmit_idle()) return;
     (void)qp.end_stream(StreamEnd::kLocalClose);

@@ -19,7 +19,9 @@
 
 #include "base/result.h"
 #include "base/spinlock.h"
+#include "cm/capture.h"
 #include "cm/connection_events.h"
+#include "cm/rung_memory.h"
 #include "cm/stream.h"
 #include "io/progress.h"
 #include "io/tcp_socket.h"
@@ -45,7 +47,7 @@ class Connection final : public Source {
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
   /// wrong state, private data too long), EADDRNOTAVAIL, ENOMEM, EMFILE... ; all later ones come
   /// through `owner`, possibly before this returns. The handshake falls back from P2P to plain to
-  /// revision 1 by itself.
+  /// revision 1 by itself, and begins where the last one with this peer got its Reply.
   static Result<std::shared_ptr<Connection>> connect(Engine& engine,
                                                      std::shared_ptr<Endpoint> endpoint,
                                                      ConnectOptions options,
@@ -93,6 +95,8 @@ class Connection final : public Source {
   std::shared_ptr<Connection> shared() {
     return std::static_pointer_cast<Connection>(shared_from_this());
   }
+  /// Null unless what goes over it is captured. Set before the stream is opened.
+  CapturedConnection* captured() const { return captured_.get(); }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
   /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs.
@@ -103,9 +107,14 @@ class Connection final : public Source {
   static std::shared_ptr<Connection> incoming(Engine& engine, TcpSocket socket,
                                               std::weak_ptr<Listener> listener);
 
+  /// Ends it with a reset, unless its whole Request has come.
+  void drop_half_open();
+
   // Source.
   bool ready(uint32_t events) override;
+  bool look() override;
   void deadline_passed() override;
+  void out_of_memory() override;
 
  private:
   enum class Phase : uint8_t {
@@ -117,8 +126,6 @@ class Connection final : public Source {
     kDraining,        // our FIN is out, the queue pair is free: reads away until the peer's FIN
     kClosed,
   };
-  /// Rungs of the initiator's ladder.
-  enum class Attempt : uint8_t { kPeerToPeer, kPlain, kRevision1 };
   struct OwnerCall {
     enum Kind : uint8_t { kEstablished, kRejected, kFailed, kEnded } kind;
     int status = 0;
@@ -128,11 +135,19 @@ class Connection final : public Source {
   /// How long we read away what a peer still sends after our FIN, so that no RST destroys a
   /// Terminate on its way; and how long disconnect() waits for a peer that takes nothing.
   static constexpr uint64_t kCloseWaitNs = 5'000'000'000;
+  /// siw as responder sees what came before it was ready only when more comes (docs/siw.md): when
+  /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
+  static constexpr uint64_t kFirstChaseNs = 5'000'000;
+  static constexpr uint64_t kLastChaseNs = 512 * kFirstChaseNs;
   /// How long a post that waits for others is kept back at most, if nobody polls.
   static constexpr uint64_t kPostWaitNs = 250'000;
 
   Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner);
 
+  // Octets of the start-up, also into the capture.
+  ssize_t send_frame_locked(std::span<const std::byte> octets);
+  ssize_t receive_frame_locked(std::span<std::byte> room);
+  void begin_capture_locked();
   // Start-up, active (connection_startup.cc). All `_locked` functions need mutex_.
   int start_attempt_locked(std::optional<TcpSocket> bound);
   Result<TcpSocket> make_socket_locked(std::optional<TcpSocket> bound) const;
@@ -145,19 +160,31 @@ class Connection final : public Source {
   bool redial_later_locked(int error);
   void redial_locked();
   void connect_failed_locked(int error);
-  bool fall_back_locked(int error);
+  void choose_rung_locked();
+  bool fall_back_locked(const MpaInitiator::Verdict& verdict);
+  void remember_rung_locked();
+  void forget_rung_locked();
   // Start-up, passive.
   void read_request_locked();
   void watch_requested_locked();
   void request_complete_locked();
   int send_reply_locked(std::span<const std::byte> reply);
+  int answer_and_open_locked();
   // FPDU mode.
   int open_stream_locked(const MpaNegotiated& negotiated, bool initiator);
   StreamConfig stream_config(const MpaNegotiated& negotiated, bool initiator) const;
   void set_peer_timeout_locked();
+  void watch_peer_locked();
+  void look_after_peer_locked();
   void established_locked();
   void stream_failed_locked();
   void stream_ended_locked(StreamEnd end);
+  bool still_silent_locked(StreamEnd end);
+  void chase_locked();
+  bool send_the_rest_locked(StreamEnd end);
+  void finish_fpdu_locked();
+  bool obey_script_locked(FaultScript& script);
+  void send_before_end_locked();
   void hung_up_locked(uint32_t events);
   void check_transmit_locked();
   // The end.
@@ -172,6 +199,7 @@ class Connection final : public Source {
   /// What mutex_ has kept from being done: pumping, and the owner's calls, one at a time. Call
   /// last; gives the lock up.
   void finish(Lock& lock);
+  void tell(ConnectionOwner& owner, const OwnerCall& call);
   /// The same on behalf of the owner or of verbs, who may hold locks of their own: the calls are
   /// left to whoever progresses.
   void finish_later(Lock& lock);
@@ -191,23 +219,34 @@ class Connection final : public Source {
   bool end_told_ = false;
   bool disconnecting_ = false;  // disconnect(): waiting until all that was posted has gone
   bool failing_ = false;        // flushed; waiting until the Terminate has gone
+  bool peer_finished_ = false;  // its FIN has come; waiting until what can be sent has gone
   bool peer_to_peer_ = false;   // passive: ESTABLISHED waits for the RTR
   bool first_fpdu_seen_ = false;
   bool peer_left_ = false;  // kRequested: FIN, RST or octets out of turn
   int peer_left_error_ = 0;
+  std::unique_ptr<CapturedConnection> captured_;
   TcpSocket socket_;
   TcpSocket loop_;  // connected to itself: where we send
   Progress::Ticket ticket_ = 0;
   Progress::Ticket loop_ticket_ = 0;
   ConnectOptions options_;
   ConnectParameters parameters_;
-  Attempt attempt_ = Attempt::kPeerToPeer;
-  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for the next three
+  Rung rung_ = Rung::kPeerToPeer;
+  bool rung_remembered_ = false;      // rung_ comes from memory and has not been tried out yet
+  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for all deadlines
   uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
   uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
   uint64_t redial_deadline_ns_ = 0;
+  std::optional<StreamEnd> silent_end_;  // how a peer went that had no way to say so
+  uint64_t silence_deadline_ns_ = 0;     // it is given up
+  uint32_t peer_timeout_ms_ = 0;
+  uint64_t peer_deadline_ns_ = 0;  // it is looked whether the peer acknowledges what was sent
+  uint32_t peer_looks_ = 0;        // at which it owed something, in a row
+  uint64_t chase_deadline_ns_ = 0;
+  uint64_t chase_wait_ns_ = kFirstChaseNs;
   uint32_t redials_ = 0;
-  uint64_t post_deadline_ns_ = 0;     // posts that wait for others go out
+  uint64_t fault_deadline_ns_ = 0;  // a FaultScript holds a direction until then
+  uint64_t post_deadline_ns_ = 0;   // posts that wait for others go out
   // Until the connection is established: they hold whole frames.
   std::unique_ptr<MpaInitiator> initiator_;
   std::unique_ptr<MpaResponder> responder_;

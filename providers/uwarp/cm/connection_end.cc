@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -100,6 +101,7 @@ void Connection::drain_locked() {
   phase_ = Phase::kDraining;
   socket_.set_reset_on_close(false);
   socket_.shutdown_write();
+  if (captured_ != nullptr) captured_->end(false);
   close_deadline_ns_ = now_ns() + kCloseWaitNs;
   update_deadline_locked();
   engine_.keep(shared());
@@ -122,9 +124,11 @@ void Connection::close_locked(Farewell farewell) {
   if (phase_ == Phase::kDraining) engine_.let_go(*this);
   phase_ = Phase::kClosed;
   startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = post_deadline_ns_ =
-      redial_deadline_ns_ = 0;
+      redial_deadline_ns_ = chase_deadline_ns_ = fault_deadline_ns_ = silence_deadline_ns_ =
+          peer_deadline_ns_ = 0;
   update_deadline_locked();
   unregister_locked();
+  if (captured_ != nullptr) captured_->end(farewell == Farewell::kReset);
   if (farewell == Farewell::kReset)
     socket_.reset();
   else
@@ -137,26 +141,33 @@ void Connection::close_locked(Farewell farewell) {
 
 void Connection::update_deadline_locked() {
   uint64_t earliest = 0;
-  for (const uint64_t deadline :
-       {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_, post_deadline_ns_,
-        redial_deadline_ns_})
+  for (const uint64_t deadline : {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_,
+                                  post_deadline_ns_, redial_deadline_ns_, chase_deadline_ns_,
+                                  fault_deadline_ns_, silence_deadline_ns_, peer_deadline_ns_})
     if (deadline != 0 && (earliest == 0 || deadline < earliest)) earliest = deadline;
   engine_.progress().set_deadline(*this, earliest);
 }
 
 void Connection::deadline_passed() {
-  std::shared_ptr<Endpoint> expired;
+  std::shared_ptr<Endpoint> expired, released;
   Lock lock(mutex_);
   const uint64_t now = now_ns();
   const auto passed = [now](uint64_t& deadline) {
     return deadline != 0 && deadline <= now && (deadline = 0, true);
   };
   if (passed(redial_deadline_ns_)) redial_locked();
+  if (passed(chase_deadline_ns_) && phase_ == Phase::kOpen) chase_locked();
   if (passed(post_deadline_ns_) && phase_ == Phase::kOpen) {
     endpoint_->stream().transmit_overdue();
     pump_due_ = true;
   }
   if (passed(hold_deadline_ns_) && phase_ == Phase::kOpen) expired = endpoint_;
+  if (passed(fault_deadline_ns_) && phase_ == Phase::kOpen) released = endpoint_;
+  if (passed(silence_deadline_ns_) && phase_ == Phase::kOpen) {
+    stream_ended_locked(*silent_end_);
+    pump_due_ = true;  // requests that waited fail
+  }
+  if (passed(peer_deadline_ns_) && phase_ == Phase::kOpen) look_after_peer_locked();
   if (passed(startup_deadline_ns_)) {
     log_event("connection: start-up timed out");
     if (phase_ == Phase::kOpen)
@@ -175,6 +186,7 @@ void Connection::deadline_passed() {
   }
   update_deadline_locked();
   finish(lock);
+  if (released != nullptr) released->script_deadline_passed();
   if (expired != nullptr) expired->stream().expire();
 }
 
@@ -190,6 +202,11 @@ void Connection::request_turn() { engine_.progress().revisit(*this); }
 std::shared_ptr<Endpoint> Connection::open_endpoint() const {
   const std::lock_guard guard(endpoint_lock_);
   return open_ ? endpoint_ : nullptr;
+}
+
+bool Connection::look() {
+  const auto endpoint = open_endpoint();
+  return endpoint != nullptr && endpoint->stream().look();
 }
 
 bool Connection::ready(uint32_t events) {
@@ -232,6 +249,31 @@ void Connection::finish_later(Lock& lock) {
   finish(lock);
 }
 
+void Connection::tell(ConnectionOwner& owner, const OwnerCall& call) {
+  switch (call.kind) {
+    case OwnerCall::kEstablished:
+      return owner.connection_established(*this, call.peer);
+    case OwnerCall::kRejected:
+      return owner.connection_rejected(*this, call.status, call.peer.private_data);
+    case OwnerCall::kFailed:
+      return owner.connection_failed(*this, call.status);
+    case OwnerCall::kEnded:
+      return owner.connection_ended(*this);
+  }
+}
+
+void Connection::out_of_memory() {
+  Lock lock(mutex_);
+  if (phase_ == Phase::kOpen) {
+    stream_ended_locked(StreamEnd::kReset);
+  } else if (phase_ == Phase::kDraining) {
+    close_locked(Farewell::kReset);
+  } else if (phase_ != Phase::kClosed) {
+    connect_failed_locked(ENOMEM);
+  }
+  finish(lock);
+}
+
 void Connection::finish(Lock& lock) {
   std::shared_ptr<Listener> listener;
   if (phase_ != Phase::kReadingRequest && !listener_.expired()) {
@@ -249,19 +291,10 @@ void Connection::finish(Lock& lock) {
     if (owner == nullptr) continue;
     calling_ = true;
     lock.unlock();
-    switch (call.kind) {
-      case OwnerCall::kEstablished:
-        owner->connection_established(*this, call.peer);
-        break;
-      case OwnerCall::kRejected:
-        owner->connection_rejected(*this, call.status, call.peer.private_data);
-        break;
-      case OwnerCall::kFailed:
-        owner->connection_failed(*this, call.status);
-        break;
-      case OwnerCall::kEnded:
-        owner->connection_ended(*this);
-        break;
+    try {
+      tell(*owner, call);
+    } catch (const std::bad_alloc&) {
+      log_event("connection: its owner has no memory to hear of it");
     }
     lock.lock();
     calling_ = false;

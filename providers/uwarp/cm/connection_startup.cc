@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
+#include <string>
+#include <utility>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -14,6 +17,7 @@
 #include "cm/endpoint.h"
 #include "cm/engine.h"
 #include "cm/listener.h"
+#include "cm/process_faults.h"
 #include "io/clock.h"
 
 namespace uwarp {
@@ -42,6 +46,13 @@ uint16_t with_reserve(uint16_t depth) {
 constexpr uint32_t kMostRedials = 20;
 constexpr uint64_t kRedialWaitNs = 10 * kNsPerMs;
 
+/// Private data that every known peer takes in revision 2 (docs/siw.md).
+constexpr size_t kPrivateDataEverywhere = 252;
+
+std::string name_of(const sockaddr_storage& address) {
+  return ip_of(address).to_string() + " port " + std::to_string(port_of(address));
+}
+
 bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET; }
 
 }  // namespace
@@ -57,7 +68,7 @@ Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
   if (endpoint == nullptr || address_length(options.remote) == 0 ||
       parameters.private_data.size() > kPrivateDataEnhancedMax)
     return Error{EINVAL};
-  engine.ensure_helper_thread();
+  if (int error = engine.ensure_helper_thread()) return Error{error};
   std::shared_ptr<Connection> connection(new Connection(engine, std::move(owner)));
   if (int error = endpoint->claim(connection, options.rendezvous)) return Error{error};
   Lock lock(connection->mutex_);
@@ -72,17 +83,22 @@ Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
   connection->parameters_ = std::move(parameters);
   connection->options_ = std::move(options);
   connection->endpoint_ = std::move(endpoint);
-  if (settings().mpa_revision < 2) connection->attempt_ = Attempt::kRevision1;
+  connection->choose_rung_locked();
   const uint32_t timeout_ms = connection->options_.timeout_ms != 0 ? connection->options_.timeout_ms
                                                                    : settings().connect_timeout_ms;
   connection->startup_deadline_ns_ = now_ns() + timeout_ms * kNsPerMs;
-  const int error = connection->start_attempt_locked(std::move(bound));
+  int error;
+  try {
+    error = connection->start_attempt_locked(std::move(bound));
+    if (error == 0) connection->update_deadline_locked();
+  } catch (const std::bad_alloc&) {
+    error = ENOMEM;
+  }
   if (error != 0) {
     connection->leave_endpoint_locked();
     connection->close_locked(Farewell::kReset);
     return Error{error};
   }
-  connection->update_deadline_locked();
   connection->finish_later(lock);
   return connection;
 }
@@ -104,11 +120,11 @@ int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   if (!made) return made.error();
   socket_ = std::move(*made);
   socket_.set_tos(options_.tos);
-  socket_.choose_congestion_control(remote_);
+  socket_.choose_congestion_control(options_.local, remote_);
   MpaInitiator::Config config;
-  config.revision = attempt_ == Attempt::kRevision1 ? 1 : 2;
-  config.peer_to_peer = attempt_ == Attempt::kPeerToPeer;
-  config.crc = settings().crc;
+  config.revision = rung_ == Rung::kRevision1 ? 1 : 2;
+  config.peer_to_peer = rung_ == Rung::kPeerToPeer;
+  config.crc = asks_for_crc();
   config.ird = with_reserve(parameters_.responder_resources);
   config.ord = with_reserve(parameters_.initiator_depth);
   config.ird_limit = kMaxReadDepth;
@@ -124,6 +140,10 @@ int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   auto ticket = engine_.progress().add(*this, socket_.fd());
   if (!ticket) return ticket.error();
   ticket_ = *ticket;
+  // On the own host it stands already. Then its Request goes out before those of later connections:
+  // programs with several (perftest -R -q) take the order in which they arrive for that in which
+  // they were begun.
+  if (!rendezvous_ && address_length(socket_.remote_address()) != 0) continue_connect_locked();
   return 0;
 }
 
@@ -132,6 +152,7 @@ void Connection::continue_connect_locked() {
   // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
   if (address_length(socket_.remote_address()) == 0) return;
   local_ = socket_.local_address();
+  begin_capture_locked();
   phase_ = Phase::kAwaitingReply;
   send_request_locked();
 }
@@ -139,7 +160,7 @@ void Connection::continue_connect_locked() {
 void Connection::send_request_locked() {
   const auto request = initiator_->request().subspan(request_bytes_sent_);
   if (request.empty()) return;
-  const ssize_t sent = socket_.send(request.data(), request.size());
+  const ssize_t sent = send_frame_locked(request);
   if (sent > 0) {
     request_bytes_sent_ += static_cast<size_t>(sent);
   } else if (sent != -EAGAIN) {
@@ -151,7 +172,7 @@ void Connection::read_reply_locked() {
   FrameBuffer buffer;
   while (phase_ == Phase::kAwaitingReply) {
     const size_t wanted = std::min(initiator_->bytes_wanted(), buffer.size());
-    const ssize_t count = socket_.receive(buffer.data(), wanted);
+    const ssize_t count = receive_frame_locked(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
     if (count > 0) {
       const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
@@ -169,12 +190,14 @@ void Connection::judge_reply_locked(const MpaInitiator::Verdict& verdict) {
     case MpaInitiator::State::kNeedMore:
       return;
     case MpaInitiator::State::kAccepted:
+      remember_rung_locked();
       if (int error = open_stream_locked(initiator_->negotiated(), true)) {
         connect_failed_locked(error);
         return;
       }
       return established_locked();
     case MpaInitiator::State::kRejected: {
+      remember_rung_locked();
       const auto octets = initiator_->private_data();
       ConnectParameters peer;
       peer.private_data.assign(octets.begin(), octets.end());
@@ -186,37 +209,78 @@ void Connection::judge_reply_locked(const MpaInitiator::Verdict& verdict) {
       break;
   }
   log_event("connection: start-up failed: %s", describe(verdict.failure));
-  if (verdict.retry_revision1 && fall_back_locked(ECONNRESET)) return;
+  if (fall_back_locked(verdict)) return;
   if (verdict.failure == MpaFailure::kPeerClosed) return connect_failed_locked(ECONNRESET);
   if (verdict.terminate) {
     std::array<std::byte, kBareTerminateFpduSize> fpdu;
     const size_t size = write_bare_terminate_fpdu(fpdu.data(), *verdict.terminate,
-                                                  initiator_->reply().crc || settings().crc);
-    (void)socket_.send(fpdu.data(), size);
+                                                  initiator_->reply().crc || asks_for_crc());
+    (void)send_frame_locked(std::span(fpdu).first(size));
   }
+  forget_rung_locked();
   tell_locked(OwnerCall::kFailed, -EPROTO);
   leave_endpoint_locked();
   close_locked(Farewell::kGentle);
 }
 
-// Next rung of the ladder: an old peer closes on what it does not know. RFC 6581 10.
-bool Connection::fall_back_locked(int error) {
-  if (rendezvous_ || attempt_ == Attempt::kRevision1) return false;
-  attempt_ = attempt_ == Attempt::kPeerToPeer ? Attempt::kPlain : Attempt::kRevision1;
-  log_event("connection: peer closed without a reply (errno %d), trying %s", error,
-            attempt_ == Attempt::kPlain ? "revision 2 without peer-to-peer" : "revision 1");
+// --- The ladder
+
+void Connection::choose_rung_locked() {
+  if (settings().mpa_revision < 2) {
+    rung_ = Rung::kRevision1;
+  } else if (!rendezvous_) {
+    rung_ = engine_.rungs().first_for(remote_, now_ns());
+    rung_remembered_ = rung_ != Rung::kPeerToPeer;
+  }
+  if (!log_enabled()) return;
+  log_event("connection: to %s in %s%s", name_of(remote_).c_str(), describe(rung_),
+            rung_remembered_ ? ", as remembered" : "");
+}
+
+// An old peer closes on what it does not know (RFC 6581 10), so the next rung is tried. Where the
+// memory was wrong the whole ladder is, once.
+bool Connection::fall_back_locked(const MpaInitiator::Verdict& verdict) {
+  const bool closed = verdict.failure == MpaFailure::kPeerClosed;
+  if (rendezvous_ || (!closed && verdict.failure != MpaFailure::kRevisionMismatch)) return false;
+  if (std::exchange(rung_remembered_, false)) {
+    engine_.rungs().forget(remote_);
+    rung_ = Rung::kPeerToPeer;
+  } else if (!verdict.retry_revision1 || rung_ == Rung::kRevision1) {
+    return false;
+  } else if (rung_ == Rung::kPeerToPeer && closed) {
+    rung_ = Rung::kPlain;
+  } else {
+    rung_ = Rung::kRevision1;  // also when the Reply says so
+  }
+  log_event("connection: trying %s", describe(rung_));
   unregister_locked();
+  if (captured_ != nullptr) captured_->end(true);
   socket_.reset();  // frees the local port at once
   if (int failed = start_attempt_locked(std::nullopt)) connect_failed_locked(failed);
   return true;
 }
 
-// With acknowledgements a server that listens anew after its last Send does so a round trip later
-// than its client has that Send (perftest's -R). Routes are found in no time here, so such a client
-// comes too early, which on an adapter it hardly can.
+void Connection::remember_rung_locked() {
+  rung_remembered_ = false;
+  if (rendezvous_ || settings().mpa_revision < 2) return;
+  // What was too long for revision 2 at the peer may be all that kept it from the upper rungs.
+  if (rung_ != Rung::kPeerToPeer && parameters_.private_data.size() > kPrivateDataEverywhere)
+    return;
+  engine_.rungs().remember(remote_, rung_, now_ns());
+  if (rung_ != Rung::kPeerToPeer && log_enabled())
+    log_event("connection: %s has replied in %s, which is remembered", name_of(remote_).c_str(),
+              describe(rung_));
+}
+
+void Connection::forget_rung_locked() {
+  if (active_ && !rendezvous_) engine_.rungs().forget(remote_);
+}
+
+// Routes are found in no time here, so a client may come too early, which on an adapter it hardly
+// can: qperf's server names its port before it listens, and with acknowledgements one that listens
+// anew after its last Send (perftest's -R) does so a round trip later than its client has that.
 bool Connection::redial_later_locked(int error) {
   if (error != ECONNREFUSED || rendezvous_ || phase_ != Phase::kConnecting) return false;
-  if (!settings().acknowledged()) return false;
   if (redials_ == kMostRedials) return false;
   ++redials_;
   unregister_locked();
@@ -233,6 +297,7 @@ void Connection::redial_locked() {
 
 void Connection::connect_failed_locked(int error) {
   if (redial_later_locked(error)) return;
+  forget_rung_locked();
   tell_locked(is_refusal(error) ? OwnerCall::kRejected : OwnerCall::kFailed, -error);
   leave_endpoint_locked();
   close_locked(Farewell::kReset);
@@ -260,9 +325,10 @@ std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socke
   connection->remote_ = socket.remote_address();
   connection->listener_ = std::move(listener);
   connection->responder_ =
-      std::make_unique<MpaResponder>(MpaResponder::Config{.crc = settings().crc});
+      std::make_unique<MpaResponder>(MpaResponder::Config{.crc = asks_for_crc()});
   connection->socket_ = std::move(socket);
-  connection->socket_.choose_congestion_control(connection->remote_);
+  connection->begin_capture_locked();
+  connection->socket_.choose_congestion_control(connection->local_, connection->remote_);
   connection->phase_ = Phase::kReadingRequest;
   connection->startup_deadline_ns_ = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
   auto ticket = engine.progress().add(*connection, connection->socket_.fd());
@@ -276,7 +342,7 @@ void Connection::read_request_locked() {
   FrameBuffer buffer;
   while (phase_ == Phase::kReadingRequest) {
     const size_t wanted = std::min(responder_->bytes_wanted(), buffer.size());
-    const ssize_t count = socket_.receive(buffer.data(), wanted);
+    const ssize_t count = receive_frame_locked(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
     if (count <= 0) {
       (void)responder_->on_end_of_stream();
@@ -289,7 +355,7 @@ void Connection::read_request_locked() {
     if (verdict.state == MpaResponder::State::kRefused) {
       log_event("connection: refused a request: %s", describe(verdict.failure));
       const auto refusal = responder_->refusal();
-      if (!refusal.empty()) (void)socket_.send(refusal.data(), refusal.size());
+      if (!refusal.empty()) (void)send_frame_locked(refusal);
       return close_locked(Farewell::kGentle);
     }
   }
@@ -307,6 +373,13 @@ void Connection::request_complete_locked() {
   watch_requested_locked();
 }
 
+void Connection::drop_half_open() {
+  const Lock lock(mutex_);
+  if (phase_ != Phase::kReadingRequest) return;
+  log_event("connection: incoming one has said too little for too long");
+  close_locked(Farewell::kReset);
+}
+
 // Between Request and Reply the peer must be silent: octets now are a protocol error, and its end
 // makes accept() fail.
 void Connection::watch_requested_locked() {
@@ -319,7 +392,7 @@ void Connection::watch_requested_locked() {
 }
 
 int Connection::send_reply_locked(std::span<const std::byte> reply) {
-  const ssize_t sent = socket_.send(reply.data(), reply.size());
+  const ssize_t sent = send_frame_locked(reply);
   // The send buffer is empty and larger than any frame.
   return sent == static_cast<ssize_t>(reply.size()) ? 0 : ECONNRESET;
 }
@@ -340,12 +413,12 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters par
   owner_ = std::move(owner);
   rendezvous_ = rendezvous;
   parameters_ = std::move(parameters);
-  const MpaResponder::Reply reply = responder_->accept(
-      with_reserve(parameters_.responder_resources), with_reserve(parameters_.initiator_depth),
-      parameters_.private_data);
-  peer_to_peer_ = reply.negotiated.peer_to_peer;
-  int error = send_reply_locked(reply.bytes);
-  if (error == 0) error = open_stream_locked(reply.negotiated, false);
+  int error;
+  try {
+    error = answer_and_open_locked();
+  } catch (const std::bad_alloc&) {
+    error = ENOMEM;
+  }
   if (error != 0) {
     leave_endpoint_locked();
     close_locked(Farewell::kReset);
@@ -361,6 +434,15 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters par
   return 0;
 }
 
+int Connection::answer_and_open_locked() {
+  const MpaResponder::Reply reply =
+      responder_->accept(with_reserve(parameters_.responder_resources),
+                         with_reserve(parameters_.initiator_depth), parameters_.private_data);
+  peer_to_peer_ = reply.negotiated.peer_to_peer;
+  if (int error = send_reply_locked(reply.bytes)) return error;
+  return open_stream_locked(reply.negotiated, false);
+}
+
 int Connection::reject(std::span<const std::byte> private_data) {
   const Lock lock(mutex_);
   if (phase_ != Phase::kRequested || private_data.size() > responder_->private_data_max())
@@ -372,6 +454,31 @@ int Connection::reject(std::span<const std::byte> private_data) {
 
 // --- Both
 // -----------------------------------------------------------------------------------------
+
+void Connection::begin_capture_locked() {
+  if (Capture* capture = engine_.capture())
+    captured_ = std::make_unique<CapturedConnection>(*capture, local_, remote_, active_);
+}
+
+ssize_t Connection::send_frame_locked(std::span<const std::byte> octets) {
+  const ssize_t sent = socket_.send(octets.data(), octets.size());
+  if (captured_ != nullptr && sent > 0) {
+    const iovec piece = {const_cast<std::byte*>(octets.data()), octets.size()};
+    captured_->sent({&piece, 1}, static_cast<size_t>(sent));
+  }
+  return sent;
+}
+
+ssize_t Connection::receive_frame_locked(std::span<std::byte> room) {
+  const ssize_t count = socket_.receive(room.data(), room.size());
+  if (captured_ != nullptr && count > 0) {
+    const iovec piece = {room.data(), room.size()};
+    captured_->received({&piece, 1}, static_cast<size_t>(count));
+  } else if (captured_ != nullptr && count != -EAGAIN) {
+    captured_->peer_ended(count < 0);
+  }
+  return count;
+}
 
 void Connection::start_up_locked(uint32_t events) {
   if (phase_ == Phase::kConnecting && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)

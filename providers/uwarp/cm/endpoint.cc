@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/limits.h"
@@ -31,15 +32,39 @@ uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} <<
 
 /// RNR NAK timer of InfiniBand in units of 10 us (InfiniBand specification, table 45).
 uint64_t rnr_timer_ns(uint8_t code) {
-  static constexpr uint32_t kUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,
-                                          16,    24,   32,   48,   64,   96,    128,   192,
-                                          256,   384,  512,  768,  1024, 1536,  2048,  3072,
+  static constexpr uint32_t kUnits[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                          16,    24,   32,   48,    64,    96,    128,   192,
+                                          256,   384,  512,  768,   1024,  1536,  2048,  3072,
                                           4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return uint64_t{kUnits[code & 31]} * 10'000;
 }
 
-QpConfig complete(QpConfig config, Qpn number, ReceiveWaiter* waiter) {
+SlotAddress slot_address(const sockaddr_storage& address) {
+  SlotAddress shown;
+  if (address_length(address) == 0) return shown;
+  const IpAddress ip = ip_of(address);
+  std::copy_n(ip.bytes().data(), IpAddress::kBytes, shown.octets);
+  shown.port = port_of(address);
+  return shown;
+}
+
+void describe(QueuePairSlot& slot, const QpConfig& config, Qpn number, uint32_t device) {
+  const SlotChange change(slot.head);
+  slot.number = number.value;
+  slot.device = device;
+  slot.created_ns = wall_clock_ns();
+  slot.send_depth = config.max_send_wr;
+  slot.receive_depth = config.srq != nullptr ? 0 : config.max_recv_wr;
+  slot.send_queue = slot.receive_queue = kNoSlot;
+  slot.flags = config.srq != nullptr ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
+  slot.head.live.store(1, std::memory_order_release);
+}
+
+QpConfig complete(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* trace,
+                  ReceiveWaiter* waiter) {
+  config.trace = trace;
   config.number = number;
+  config.slot = slot;
   if (config.srq != nullptr) config.receive_waiter = waiter;
   return config;
 }
@@ -75,16 +100,49 @@ Endpoint::Endpoint(Engine& engine, const NetDevice& device, Engine::Place place,
     : engine_(engine),
       addresses_(device.gids),
       place_(std::move(place)),
-      qp_(complete(config, place_.number, this)),
-      stream_(qp_) {}
+      slot_(engine.stat_page()),
+      qp_(complete(config, place_.number, slot_.get(), engine.trace(), this)),
+      stream_(qp_) {
+  describe(*slot_, config, place_.number, engine.stat_page().device(device.verbs_name));
+}
 
-Endpoint::~Endpoint() { destroy(); }
+Endpoint::~Endpoint() {
+  destroy();
+  if (!engine_.alive()) slot_.abandon();
+}
+
+void Endpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+  const std::lock_guard guard(mutex_);
+  const SlotChange change(slot_->head);
+  slot_->send_queue = send_queue;
+  slot_->receive_queue = receive_queue;
+}
+
+void Endpoint::describe_connection(const StreamConfig& config, const TcpSocket& socket) {
+  const SlotChange change(slot_->head);
+  slot_->connected_ns = wall_clock_ns();
+  slot_->local = slot_address(socket.local_address());
+  slot_->peer = slot_address(socket.remote_address());
+  slot_->mulpdu = config.mulpdu;
+  slot_->ord = config.ord;
+  slot_->ird = config.ird;
+  slot_->flags &= QueuePairSlot::kSharedReceive;
+  if (!config.silent_fin) slot_->flags |= QueuePairSlot::kRdmaCm;
+  if (config.crc) slot_->flags |= QueuePairSlot::kCrc;
+}
 
 Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevice& device,
-                                                   QpConfig config) {
+                                                   const QpConfig& config) {
   auto place = engine.reserve(device);
   if (!place) return Error{place.error()};
-  std::shared_ptr<Endpoint> endpoint(new Endpoint(engine, device, *place, config));
+  std::unique_ptr<Endpoint> made;
+  try {
+    made.reset(new Endpoint(engine, device, *place, config));
+  } catch (...) {
+    engine.leave(*place);
+    throw;
+  }
+  std::shared_ptr<Endpoint> endpoint = std::move(made);  // from here on it gives its number back
   if (config.srq != nullptr) endpoint->resumption_ = std::make_shared<Resumption>(endpoint);
   engine.enter(endpoint->number(), endpoint);
   return endpoint;
@@ -200,12 +258,20 @@ int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
   if (cm_owned_) return 0;
   // Whoever connects by itself can be called from now on; calls are held until RTR.
   lock.unlock();
-  engine_.ensure_helper_thread();
-  const int error = place_.port->listen();
+  const int error = become_callable();
   if (error == 0) return 0;
   lock.lock();
   to_error_or_reset(lock, QpState::kReset);
   return error;
+}
+
+int Endpoint::become_callable() {
+  try {
+    if (int error = engine_.ensure_helper_thread()) return error;
+    return place_.port->listen();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
 }
 
 RendezvousTerms Endpoint::terms_locked() const {
@@ -224,9 +290,11 @@ RendezvousTerms Endpoint::terms_locked() const {
 }
 
 void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
+  // First what may fail.
+  rendezvous_ = std::make_shared<Rendezvous>(engine_, weak_from_this(), terms_locked());
   verbs_state_ = QpState::kRtr;
   qp_.to_rtr();
-  rendezvous_ = std::make_shared<Rendezvous>(engine_, weak_from_this(), terms_locked());
+  qp_.expect_uwarp();
   const auto rendezvous = rendezvous_;
   const auto held = std::exchange(held_, {});
   lock.unlock();
@@ -279,7 +347,7 @@ void Endpoint::destroy() {
   if (std::exchange(destroyed_, true)) return;
   cut_off(lock);
   // Gives up its place at a shared receive queue, which may be destroyed before this object is.
-  qp_.to_reset();
+  qp_.retire();
   engine_.leave(place_);
 }
 
@@ -325,6 +393,13 @@ void Endpoint::pump_at_once() {
     rendezvous->work_waiting();
 }
 
+void Endpoint::script_deadline_passed() {
+  const uint32_t released = qp_.script()->release(now_ns());
+  if ((released & FaultScript::kReceive) != 0) resume();
+  // Also when nothing is over yet: the turn that ends asks for the next deadline.
+  stream_.transmit();
+}
+
 // --- For Connection
 // -------------------------------------------------------------------------------
 
@@ -358,6 +433,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocke
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   if (!qp_.start_stream(config)) return false;
+  describe_connection(config, in);
   const QpConfig& parts = qp_.config();
   PollGroup* const second =
       parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
@@ -370,14 +446,17 @@ void Endpoint::close_stream() {
   if (!stream_.attached()) return;
   stream_.detach();
   qp_.detach_stream();
+  const SlotChange change(slot_->head);
+  slot_->connected_ns = 0;
 }
 
-// Decided by the end that has no buffer: the sender's counts of retries are not on the wire.
+// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. A
+// queue pair that only receives may stay in RTR, and then was never given a count of its own.
 uint64_t Endpoint::hold_deadline_ns() const {
-  if (settings().persona != Persona::kRoce)
+  const std::lock_guard guard(mutex_);
+  if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)
     return now_ns() + settings().rnr_timeout_ms * kNsPerMs;
   constexpr uint8_t kWithoutEnd = 7;
-  const std::lock_guard guard(mutex_);
   if (attributes_.rnr_retry == kWithoutEnd) return 0;
   const uint64_t tries = std::max<uint8_t>(attributes_.rnr_retry, 1);
   return now_ns() + rnr_timer_ns(attributes_.min_rnr_timer) * tries;

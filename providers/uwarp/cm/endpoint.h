@@ -60,8 +60,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
   /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
   static Result<std::shared_ptr<Endpoint>> create(Engine& engine, const NetDevice& device,
-                                                  QpConfig config);
-  ~Endpoint();
+                                                  const QpConfig& config);
+  ~Endpoint() override;
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
@@ -71,6 +71,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
+  /// For whoever made its completion queues: where these count, as others see it.
+  void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
   /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
   /// ends what hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
@@ -105,6 +107,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
   /// side's gate, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
+  /// What a FaultScript has held long enough goes on.
+  void script_deadline_passed();
 
   /// ibv_destroy_qp: ends the connection and the rendezvous. When it returns no thread touches the
   /// queue pair, its completion queues or the memory of its domain on its behalf any more.
@@ -156,16 +160,20 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
                     std::unique_lock<std::mutex>& lock);
   int to_init(std::unique_lock<std::mutex>& lock);
+  /// What has to be there before a peer can call. 0 or an errno.
+  int become_callable();
   void to_rtr(std::unique_lock<std::mutex>& lock);
   void to_rts(std::unique_lock<std::mutex>& lock);
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
+  void describe_connection(const StreamConfig& config, const TcpSocket& socket);
 
   Engine& engine_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
   const Engine::Place place_;
   std::shared_ptr<Resumption> resumption_;  // with a shared receive queue; set before it is shared
+  SlotLease<QueuePairSlot> slot_;
   QueuePair qp_;
   Stream stream_;
   SendPace pace_;

@@ -3,10 +3,12 @@
 #include "cm/engine.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/settings.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/net_watch.h"
@@ -21,7 +23,28 @@ std::atomic<Engine*> current_engine{nullptr};
 /// Held over fork, so that the child finds it in a known state.
 std::mutex creation_mutex;
 
+bool has_one_processor() {
+  cpu_set_t usable;
+  return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) == 1;
+}
+
 }  // namespace
+
+Engine::Engine()
+    : one_processor_(has_one_processor()),
+      stat_page_(settings().stat),
+      capture_(Capture::create(settings().pcap)),
+      trace_(TraceFile::create(settings().trace)),
+      progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers) {}
+
+void Engine::give_way() {
+  const uint32_t polls = idle_polls_.load(std::memory_order_relaxed) + 1;
+  idle_polls_.store(polls, std::memory_order_relaxed);
+  if (polls % kYields != 0)
+    sched_yield();
+  else
+    progress_.nap();
+}
 
 Engine::~Engine() = default;
 
@@ -39,6 +62,8 @@ Engine& Engine::instance() {
   return *engine;
 }
 
+Engine* Engine::current() { return current_engine.load(std::memory_order_acquire); }
+
 void Engine::before_fork() { creation_mutex.lock(); }
 
 void Engine::after_fork_parent() { creation_mutex.unlock(); }
@@ -54,6 +79,7 @@ void Engine::at_exit() {
   Engine* engine = current_engine.load(std::memory_order_acquire);
   if (engine == nullptr) return;
   engine->progress_.stop_helper();
+  if (engine->trace_ != nullptr) engine->trace_->finish();
   // By fd and without locks: exit() may have interrupted anything.
   visit_engine_fds(TcpSocket::end_in_order);
 }
@@ -61,7 +87,7 @@ void Engine::at_exit() {
 NetWatch& Engine::net_watch() {
   std::call_once(net_watch_once_, [&] {
     net_watch_ = NetWatch::start(progress_);
-    ensure_helper_thread();
+    (void)ensure_helper_thread();  // without one, whoever polls serves it
   });
   return *net_watch_;
 }
@@ -108,8 +134,7 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   for (const auto& endpoint : held) endpoint->qp().hold();
   const int error = regions_.change(region, shape);
   for (const auto& endpoint : held) {
-    if (error == 0)
-      endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+    if (error == 0) endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
     endpoint->qp().release();
   }
   return error;
@@ -140,6 +165,11 @@ void Engine::leave(const Place& place) {
   std::shared_ptr<RendezvousPort> unused;  // closed after the lock
   const std::lock_guard guard(ports_mutex_);
   if (!place.port->give_back(place.number)) return;
+  // One that never listened stays for the next queue pair: those of rdma_cm come and go.
+  const auto spare = [&](const auto& port) {
+    return port->ifindex() == place.port->ifindex() && port->spare();
+  };
+  if (place.port->spare() && std::count_if(ports_.begin(), ports_.end(), spare) == 1) return;
   const auto found = std::find(ports_.begin(), ports_.end(), place.port);
   if (found == ports_.end()) return;
   unused = std::move(*found);

@@ -3,16 +3,23 @@
 // Made at first use, dead in a forked child until used afresh.
 #pragma once
 
+#include <sched.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cm/capture.h"
 #include "cm/poll_group.h"
+#include "cm/rung_memory.h"
+#include "cm/stat_page.h"
+#include "cm/trace_file.h"
 #include "io/progress.h"
 #include "mr/region_table.h"
 #include "net/net_device.h"
@@ -30,14 +37,22 @@ class Engine {
   /// The instance of this process; after fork the child gets a new one. Never destroyed: exit
   /// handlers of the application may still use it.
   static Engine& instance();
+  /// The same, but null when there is none yet.
+  static Engine* current();
 
-  Engine() = default;
+  Engine();
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   RegionTable& regions() { return regions_; }
   Progress& progress() { return progress_; }
+  RungMemory& rungs() { return rungs_; }
+  StatPage& stat_page() { return stat_page_; }
+  /// Null unless UWARP_PCAP asks for it.
+  Capture* capture() const { return capture_.get(); }
+  /// Null unless UWARP_TRACE asks for it.
+  TraceFile* trace() const { return trace_.get(); }
   /// False for a parent's engine in a forked child: its locks may be held by threads that do not
   /// exist here, and its fds are closed. Nothing of it may be used but this.
   bool alive() const { return !dead_.load(std::memory_order_relaxed); }
@@ -47,13 +62,11 @@ class Engine {
 
   /// Drives the sockets in the caller, without blocking: called by ibv_poll_cq when `cq` is empty.
   void poll(CompletionQueue& cq) {
-    const uint32_t polls = progress_.note_poll();
-    PollGroup* group = PollGroup::find(cq);
-    const bool found = group != nullptr && group->poll();
-    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
-    const bool others = group == nullptr || group->needs_epoll() ? !found || polls % 8 == 0
-                                                                 : polls % kPollsPerPass == 0;
-    if (others) (void)progress_.pass();
+    try {
+      drive_once(cq);
+    } catch (const std::bad_alloc&) {
+      // Nothing is lost: what has come is still there for the next poll.
+    }
   }
   /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
   /// ibv_req_notify_cq.
@@ -73,8 +86,9 @@ class Engine {
   /// it.
   int change_region(MemoryRegion& region, const RegionShape& shape);
 
-  /// Makes sure that a helper thread runs that serves while nobody polls (lazily, first QP use).
-  void ensure_helper_thread() { (void)progress_.start_helper(); }
+  /// Makes sure that a helper thread runs that serves while nobody polls (lazily, first QP use). 0
+  /// or the errno of pthread_create(); the next call tries again.
+  [[nodiscard]] int ensure_helper_thread() { return progress_.start_helper(); }
 
   /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
   /// serves it while nobody polls.
@@ -95,20 +109,46 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
+  void drive_once(CompletionQueue& cq) {
+    const uint32_t polls = progress_.note_poll();
+    PollGroup* group = PollGroup::find(cq);
+    const bool found = group != nullptr && group->poll();
+    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+    const bool only_direct = group != nullptr && !group->needs_epoll();
+    const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+    const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+    if (silent || polls % polls_per_pass == 0) (void)progress_.pass();
+    // On the only processor nothing can come as long as the caller keeps it.
+    if (one_processor_) found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
+  }
+
   std::vector<std::shared_ptr<Endpoint>> endpoints_of(const ProtectionDomain* one,
                                                       const ProtectionDomain* other);
 
   /// Direct reads between two looks at the epoll set.
   static constexpr uint32_t kPollsPerPass = 32;
+  /// The same while there are streams that are not read directly.
+  static constexpr uint32_t kPollsPerMixedPass = 8;
 
   static void before_fork();
   static void after_fork_parent();
   static void after_fork_child();
   static void at_exit();
 
+  /// Polls on an empty queue in a row after which a yield is not enough: the scheduler lets whoever
+  /// has run less go on, for as long as a whole time slice.
+  static constexpr uint32_t kYields = 4;
+  void give_way();
+
+  const bool one_processor_;  // all that the process may use
+  std::atomic<uint32_t> idle_polls_{0};
   std::atomic<bool> dead_{false};
+  StatPage stat_page_;
+  const std::unique_ptr<Capture> capture_;
+  const std::unique_ptr<TraceFile> trace_;
   RegionTable regions_;
   Progress progress_;
+  RungMemory rungs_;
 
   std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::mutex endpoints_mutex_;

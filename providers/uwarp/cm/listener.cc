@@ -5,10 +5,14 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <new>
+#include <tuple>
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "cm/engine.h"
 #include "io/clock.h"
 
@@ -20,6 +24,16 @@ constexpr int kAcceptsPerTurn = 16;
 
 /// Pause after accept() has failed for want of something.
 constexpr uint64_t kRetryNs = 100 * kNsPerMs;
+
+/// An owner that has no memory for a request cannot take it, and the peer is told.
+bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
+  try {
+    return owner.connection_requested(request);
+  } catch (const std::bad_alloc&) {
+    log_event("listener: no memory for a request");
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -33,32 +47,30 @@ Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& 
   return socket;
 }
 
-Listener::Listener(Engine& engine, TcpSocket bound, std::weak_ptr<ListenerOwner> owner)
-    : engine_(engine),
-      local_(bound.local_address()),
-      socket_(std::move(bound)),
-      owner_(std::move(owner)) {}
+Listener::Listener(Engine& engine, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner)
+    : engine_(engine), local_(bound.local_address()), owner_(std::move(owner)) {}
 
 Listener::~Listener() { close(); }
 
-Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket bound, int backlog,
+Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bound, int backlog,
                                                   std::weak_ptr<ListenerOwner> owner) {
   constexpr int kMost = kMaxBacklog;
-  engine.ensure_helper_thread();
-  std::shared_ptr<Listener> listener(new Listener(engine, std::move(bound), std::move(owner)));
+  // Who waits for a connection may not look before there is one.
+  if (int error = engine.ensure_helper_thread()) return Error{error};
+  std::shared_ptr<Listener> listener(new Listener(engine, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
-  TcpSocket& socket = listener->socket_;
   // The kernel's queue is only a waiting room: who is refused for a full backlog is decided above.
-  if (int error = socket.listen(backlog <= 0 ? kMost : std::clamp(backlog, 16, kMost)))
+  if (int error = bound.listen(backlog <= 0 ? kMost : std::clamp(backlog, 16, kMost)))
     return Error{error};
-  auto ticket = engine.progress().add(*listener, socket.fd(), EPOLLIN | EPOLLET);
+  auto ticket = engine.progress().add(*listener, bound.fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   listener->ticket_ = *ticket;
+  listener->socket_ = std::move(bound);
   return listener;
 }
 
 void Listener::close() {
-  std::unordered_set<std::shared_ptr<Connection>> dropped;
+  std::unordered_map<std::shared_ptr<Connection>, HalfOpen> dropped;
   {
     const std::lock_guard guard(mutex_);
     engine_.progress().remove(std::exchange(ticket_, 0));
@@ -66,28 +78,78 @@ void Listener::close() {
     owner_.reset();
     dropped.swap(half_open_);
   }
-  for (const auto& connection : dropped) connection->abort();
+  for (const auto& [connection, half_open] : dropped) connection->abort();
 }
 
 bool Listener::accept_one() {
-  const std::lock_guard guard(mutex_);
-  if (!socket_) return false;
-  starved_ = half_open_.size() >= kMaxHalfOpen;
-  if (starved_) return false;
-  auto accepted = socket_.accept();
-  if (!accepted) {
-    const int error = accepted.error();
-    // The connection died in the queue: the next one may be well.
-    if (error == ECONNABORTED || error == EPROTO) return true;
-    if (error != EAGAIN) {
-      log_event("listener: accept failed, errno %d", error);
-      engine_.progress().set_deadline(*this, now_ns() + kRetryNs);  // out of fds or memory
+  std::shared_ptr<Connection> crowding;  // ended after the lock
+  {
+    const std::lock_guard guard(mutex_);
+    if (!socket_) return false;
+    starved_ = half_open_.size() >= kMaxHalfOpen;
+    if (starved_ && (crowding = crowding_locked()) == nullptr) {
+      engine_.progress().set_deadline(*this, now_ns() + kCrowdingNs);
+      return false;
     }
-    return false;
+    auto accepted = socket_.accept();
+    if (!accepted) return accept_failed_locked(accepted.error());
+    const IpAddress from = ip_of(accepted->remote_address());
+    if (!settings().allow.allows(from.bytes())) {
+      log_event("listener: a peer that is not in UWARP_ALLOW");
+      accepted->reset();
+      return true;
+    }
+    if (crowding != nullptr) half_open_.erase(crowding);
+    starved_ = false;
+    accepted_locked(std::move(*accepted), from);
   }
-  if (auto connection = Connection::incoming(engine_, std::move(*accepted), weak_listener()))
-    half_open_.insert(std::move(connection));
+  if (crowding != nullptr) crowding->drop_half_open();
   return true;
+}
+
+bool Listener::accept_failed_locked(int error) {
+  // The connection died in the queue: the next one may be well.
+  if (error == ECONNABORTED || error == EPROTO) return true;
+  if (error != EAGAIN) {
+    log_event("listener: accept failed, errno %d", error);
+    try_again_later_locked();  // out of fds or memory
+  }
+  return false;
+}
+
+// The caller is whichever thread progresses: nobody there could do anything about an exception.
+void Listener::accepted_locked(TcpSocket socket, const IpAddress& from) {
+  try {
+    if (auto connection = Connection::incoming(engine_, std::move(socket), weak_listener()))
+      half_open_.emplace(std::move(connection), HalfOpen{from, now_ns()});
+  } catch (const std::bad_alloc&) {
+    log_event("listener: no memory for a connection");
+  }
+}
+
+std::shared_ptr<Connection> Listener::crowding_locked() const {
+  using Place = decltype(half_open_)::const_pointer;
+  std::array<Place, kMaxHalfOpen> places;
+  const auto end = std::transform(half_open_.begin(), half_open_.end(), places.begin(),
+                                  [](const auto& place) { return &place; });
+  std::sort(places.begin(), end, [](Place a, Place b) {
+    return std::tie(a->second.from, a->second.since_ns) <
+           std::tie(b->second.from, b->second.since_ns);
+  });
+  // Each run is one address, the longest silence first.
+  auto longest = places.begin(), run = places.begin();
+  std::ptrdiff_t most = 0;
+  for (auto it = places.begin(); it != end; ++it) {
+    if ((*it)->second.from != (*run)->second.from) run = it;
+    if (it - run + 1 <= most) continue;
+    most = it - run + 1;
+    longest = run;
+  }
+  return now_ns() - (*longest)->second.since_ns < kCrowdingNs ? nullptr : (*longest)->first;
+}
+
+void Listener::try_again_later_locked() {
+  engine_.progress().set_deadline(*this, now_ns() + kRetryNs);
 }
 
 bool Listener::ready(uint32_t /*events*/) {
@@ -98,7 +160,7 @@ bool Listener::ready(uint32_t /*events*/) {
 
 void Listener::deadline_passed() { engine_.progress().revisit(*this); }
 
-void Listener::half_open_done(std::shared_ptr<Connection> connection, bool complete) {
+void Listener::half_open_done(const std::shared_ptr<Connection>& connection, bool complete) {
   std::shared_ptr<ListenerOwner> owner;
   bool starved;
   {
@@ -107,8 +169,7 @@ void Listener::half_open_done(std::shared_ptr<Connection> connection, bool compl
     owner = owner_.lock();
     starved = starved_;
   }
-  if (complete && (owner == nullptr || !owner->connection_requested(connection)))
-    (void)connection->reject({});
+  if (complete && (owner == nullptr || !taken(*owner, connection))) (void)connection->reject({});
   if (starved) engine_.progress().revisit(*this);
 }
 

@@ -18,6 +18,7 @@ PollGroup& PollGroup::of(CompletionQueue& cq) {
 
 void PollGroup::publish_extra_locked() {
   total_.store(streams_.size(), std::memory_order_relaxed);
+  direct_count_.store(direct_.size(), std::memory_order_relaxed);
   extra_.store(streams_.size() - direct_.size(), std::memory_order_relaxed);
 }
 
@@ -43,6 +44,7 @@ void PollGroup::note_busy(Stream& stream) {
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (std::find(streams_.begin(), streams_.end(), &stream) == streams_.end()) return;
+  asks_left_.store(kAsks, std::memory_order_relaxed);
   if (direct_.size() < kDirectStreams) {
     direct_.push_back({&stream, 0});
   } else {

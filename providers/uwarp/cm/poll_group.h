@@ -41,12 +41,21 @@ class PollGroup final : public CompletionQueueDriver {
 
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
-  /// There are streams that poll() does not look at: epoll must be asked.
+  /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
+  /// One of them was busy lately, or all are silent: epoll must be asked whenever poll() finds
+  /// nothing.
+  bool prefers_epoll() {
+    const uint32_t left = asks_left_.load(std::memory_order_relaxed);
+    if (left != 0) asks_left_.store(left - 1, std::memory_order_relaxed);
+    return left != 0 || direct_count_.load(std::memory_order_relaxed) == 0;
+  }
 
  private:
   /// Empty reads in a row after which a stream gives its direct place up.
   static constexpr uint32_t kIdleTurns = 64;
+  /// Looks at epoll that one busy stream beyond the direct ones is worth.
+  static constexpr uint32_t kAsks = 16;
   struct Direct {
     Stream* stream;
     uint32_t idle_turns;
@@ -59,6 +68,8 @@ class PollGroup final : public CompletionQueueDriver {
   std::vector<Direct> direct_;
   std::vector<Stream*> streams_;
   std::atomic<size_t> extra_{0};
+  std::atomic<size_t> direct_count_{0};
+  std::atomic<uint32_t> asks_left_{0};
   std::atomic<size_t> total_{0};
 
   SpinLock waiting_lock_;  // leaf

@@ -3,6 +3,8 @@
 #include "cm/rendezvous.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -22,16 +24,11 @@ constexpr uint64_t kFirstPauseNs = kNsPerMs;
 constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
 
 /// A waiting request fails no sooner: TCP repeats a lost SYN after one second and again after two
-/// more, and the peer's application may be starved for as long.
+/// more, and the peer's application may be starved for as long. Being refused does not shorten it:
+/// nobody listens below INIT, and applications may tell their numbers before they go there.
 constexpr uint64_t kLeastTimeoutNs = 5 * kNsPerSecond;
 
 constexpr size_t kMaxHeldCalls = 4;
-
-IpAddress address_of(const sockaddr_storage& address) {
-  const auto parsed =
-      IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  return parsed.value_or(IpAddress{});
-}
 
 void refuse(Connection& request, RendezvousVerdict verdict) {
   log_event("rendezvous: refused a call: %s", describe(verdict));
@@ -57,9 +54,8 @@ bool Rendezvous::is_own_call_kept() const {
 RendezvousVerdict Rendezvous::judge_locked(const Connection& request,
                                            const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
-  const bool expected =
-      address_of(request.remote_address()).bytes() == terms_.peer_address.bytes() &&
-      call.source == terms_.peer && call.psn == terms_.rq_psn;
+  const bool expected = ip_of(request.remote_address()).bytes() == terms_.peer_address.bytes() &&
+                        call.source == terms_.peer && call.psn == terms_.rq_psn;
   if (!expected) return RendezvousVerdict::kNotExpected;
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
   // The peer does the same comparison with the same numbers and keeps our call, once it has seen
@@ -150,7 +146,13 @@ void Rendezvous::start_dial(Lock& lock) {
   starting_ = true;
   const RendezvousTerms terms = terms_;
   lock.unlock();
-  auto placed = place_call(terms, endpoint);
+  auto placed = [&]() -> Result<std::shared_ptr<Connection>> {
+    try {
+      return place_call(terms, endpoint);
+    } catch (const std::bad_alloc&) {
+      return Error{ENOMEM};  // tried again like any other call that fails
+    }
+  }();
   lock.lock();
   starting_ = false;
   Connection* const settled = std::exchange(settled_, nullptr);

@@ -96,13 +96,19 @@ bool RendezvousPort::give_back(Qpn number) {
   return used_.none();
 }
 
+bool RendezvousPort::spare() {
+  const std::lock_guard guard(mutex_);
+  return used_.none() && listeners_.empty();
+}
+
 int RendezvousPort::listen() {
   const std::lock_guard guard(mutex_);
+  // What fails on the way is tried again by the next queue pair.
+  listeners_.reserve(listeners_.size() + bound_.size());
   while (!bound_.empty()) {
-    TcpSocket socket = std::move(bound_.back());
-    bound_.pop_back();
-    auto listener = Listener::start(engine_, std::move(socket), 0, weak_from_this());
+    auto listener = Listener::start(engine_, bound_.back(), 0, weak_from_this());
     if (!listener) return listener.error();
+    bound_.pop_back();
     listeners_.push_back(std::move(*listener));
   }
   return 0;

@@ -36,6 +36,8 @@ class RendezvousPort final : public ListenerOwner,
   std::optional<Qpn> take_number();
   /// True if it was the last one in use.
   bool give_back(Qpn number);
+  /// No number is in use, and it has never listened.
+  bool spare();
 
   /// Starts listening, if it does not yet. Errors: EADDRINUSE, ENOMEM...
   int listen();

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "cm/capture.h"
 #include "cm/connection.h"
 #include "cm/poll_group.h"
 
@@ -51,10 +52,12 @@ void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollG
 void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out) {
   in_ = &in;
   out_ = &out;
+  capture_ = connection.captured();
   connection_ = &connection;
-  watched_.store(false, std::memory_order_relaxed);
+  watched_.store(qp_.script() != nullptr, std::memory_order_relaxed);
   hang_up_.store(0, std::memory_order_relaxed);
   send_error_.store(0, std::memory_order_relaxed);
+  peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
   waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
@@ -68,6 +71,7 @@ void Stream::detach() {
   while (!qp_.transmit_try_begin()) sched_yield();
   in_ = nullptr;
   out_ = nullptr;
+  capture_ = nullptr;
   connection_ = nullptr;
   PollGroup* const left[2] = {groups_[0], groups_[1]};
   groups_[0] = groups_[1] = nullptr;
@@ -123,7 +127,12 @@ void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
   while (qp_.transmit_try_begin()) {
-    if (out_ != nullptr) transmit_locked(budget_bytes, notice);
+    try {
+      if (out_ != nullptr) transmit_locked(budget_bytes, notice);
+    } catch (...) {  // out of memory, or the thread is cancelled
+      (void)qp_.transmit_end();
+      throw;
+    }
     if (!qp_.transmit_end()) return;
   }
 }
@@ -134,14 +143,25 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
     if (window.empty()) break;
     const ssize_t sent = out_->send(window);
     if (sent > 0) {
+      if (capture_ != nullptr) [[unlikely]]
+        capture_->sent(window, static_cast<size_t>(sent));
       qp_.transmitted(static_cast<size_t>(sent));
+      if (!peer_watched_.load(std::memory_order_relaxed)) [[unlikely]] {
+        peer_watched_.store(true);
+        notice.began_to_send = true;
+        name_connection(notice);
+      }
       if (static_cast<size_t>(sent) >= budget_bytes) {
         connection_->request_turn();
         break;
       }
       budget_bytes -= static_cast<size_t>(sent);
     } else if (sent == -EAGAIN) {
+      qp_.slot().transmit.waits.add(1);
       break;  // the next edge says that there is room again
+    } else if (sent == -ENOBUFS || sent == -ENOMEM) {
+      connection_->request_turn();  // no edge will say that the kernel has memory again
+      break;
     } else if (sent == -EFAULT) {
       qp_.transmit_fault();
     } else {
@@ -166,7 +186,13 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   // An edge is told only once, so it leaves its mark; a poller comes again.
   if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
   for (;;) {
-    const Turn turn = receive_locked(budget_bytes, progressed, answer, notice);
+    Turn turn;
+    try {
+      turn = receive_locked(budget_bytes, progressed, answer, notice);
+    } catch (...) {  // out of memory, or the thread is cancelled
+      (void)gate.end();
+      throw;
+    }
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
         if (group != nullptr) group->note_busy(*this);
@@ -185,13 +211,20 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
   return progressed;
 }
 
+bool Stream::look() {
+  StreamNotice notice;
+  const bool progressed = receive(kTurnBytes, notice);
+  deliver(notice);
+  return progressed;
+}
+
 void Stream::on_edge(uint32_t events) {
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamNotice notice;
   (void)receive(kTurnBytes, notice, true);
-  if ((events & kHangUpEvents) != 0 && qp_.receive_held()) {
-    // Nothing is read now, but the end must be noticed.
+  if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
+    // Nothing is read now, but the end must be noticed, or a reset behind it.
     const std::lock_guard lock(qp_.receive_gate());
     if (connection_ != nullptr) name_connection(notice);
   }
@@ -212,7 +245,7 @@ void Stream::resume() {
     if (in_ == nullptr || !qp_.receive_held()) return;
     stopped = take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
   }
-  if (!stopped) (void)receive(kTurnBytes, notice, true);
+  if (!stopped || qp_.receive_ahead()) (void)receive(kTurnBytes, notice, true);
   if (answer) transmit_turns(kTurnBytes, notice);
   deliver(notice);
 }
@@ -230,8 +263,11 @@ void Stream::expire() {
 
 Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
                                     StreamNotice& notice) {
-  if (in_ == nullptr || ended() || qp_.receive_held()) return Turn::kStopped;
+  if (in_ == nullptr || ended()) return Turn::kStopped;
   for (;;) {
+    const bool held = qp_.receive_held();
+    if (held && !qp_.receive_ahead()) [[unlikely]]
+      return Turn::kStopped;
     if (qp_.receive_closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
       if (dropped > 0) return Turn::kMore;
@@ -243,6 +279,10 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
     const ssize_t count = in_->receive(window);
     if (count <= 0) {
       if (count == -EAGAIN) return Turn::kDrained;
+      if (held) {
+        note_end_while_held(count, notice);
+        return Turn::kStopped;
+      }
       if (count == -EFAULT) {
         take_outcome(qp_.receive_fault(), answer, notice);
       } else {
@@ -252,7 +292,12 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
     }
     progressed = true;
     const auto bytes = static_cast<size_t>(count);
-    if (take_outcome(qp_.received(ensure_staging(), bytes), answer, notice)) return Turn::kStopped;
+    if (capture_ != nullptr) [[unlikely]]
+      capture_->received(window, bytes);
+    if (take_outcome(qp_.received(ensure_staging(), bytes), answer, notice)) {
+      if (!qp_.receive_ahead()) return Turn::kStopped;
+      continue;
+    }
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
     if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Turn::kDrained;
@@ -273,9 +318,18 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice) 
   return (outcome & kStopping) != 0;
 }
 
+// What is held keeps its chance: a FIN is read again behind it. An error is told only once.
+void Stream::note_end_while_held(ssize_t result, StreamNotice& notice) {
+  if (result == 0) return;
+  send_error_.store(static_cast<int>(-result), std::memory_order_release);
+  hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
+  name_connection(notice);
+}
+
 void Stream::take_end(ssize_t result, StreamNotice& notice) {
   // A reset that a send has reported already reads as an orderly end afterwards.
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
+  if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);
   notice.ended = true;
   if (error == 0) {

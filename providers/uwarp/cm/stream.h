@@ -16,6 +16,7 @@
 
 namespace uwarp {
 
+class CapturedConnection;
 class Connection;
 class PollGroup;
 
@@ -25,6 +26,7 @@ struct StreamNotice {
   uint32_t outcome = 0;                    // ReceiveOutcome bits that are no daily business
   bool ended = false;                      // the receive direction is over, by `end`
   StreamEnd end = StreamEnd::kFin;
+  bool began_to_send = false;  // the peer owes acknowledgements, and nobody watches it yet
 };
 
 class Stream {
@@ -62,6 +64,8 @@ class Stream {
   bool receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is told only once.
   void on_edge(uint32_t events);
+  /// Receives what has come without an edge; true if anything had.
+  bool look();
   /// A held stream may go on. Does nothing otherwise.
   void resume();
   /// The grace time of a held stream is over. Does nothing otherwise.
@@ -69,6 +73,8 @@ class Stream {
   /// From now on each transmit turn ends with a notice: somebody waits for the send side to be idle
   /// or finished.
   void watch_transmit() { watched_.store(true, std::memory_order_release); }
+  /// The next octets that are sent are told of: nobody watches whether the peer takes them.
+  void unwatch_peer() { peer_watched_.store(false); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
 
@@ -85,6 +91,7 @@ class Stream {
   Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamNotice& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice);
   void take_end(ssize_t result, StreamNotice& notice);
+  void note_end_while_held(ssize_t result, StreamNotice& notice);
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
@@ -92,6 +99,7 @@ class Stream {
   QueuePair& qp_;
   TcpSocket* in_ = nullptr;
   TcpSocket* out_ = nullptr;
+  CapturedConnection* capture_ = nullptr;  // or null
   Connection* connection_ = nullptr;
   PollGroup* groups_[2] = {};
   // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
@@ -100,6 +108,7 @@ class Stream {
   std::atomic<uint8_t> waiting_{0};
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
+  std::atomic<bool> peer_watched_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
   std::atomic<bool> ended_{false};  // the end of the receive direction has been reported

@@ -66,8 +66,8 @@ class BufferList {
 
   bool plain_ = true;
   uint32_t count_ = 0;
-  uint32_t index_ = 0;          // range that the last access ended in
-  uint64_t index_offset_ = 0;   // message offset at which that range starts
+  uint32_t index_ = 0;         // range that the last access ended in
+  uint64_t index_offset_ = 0;  // message offset at which that range starts
   uint64_t length_bytes_ = 0;
   Range ranges_[kMaxSge];
 };

@@ -24,6 +24,7 @@ static_assert(segment_payload(2048, 1500, TaggedHeader::kWireSize) == 1486);
 /// On TCP a skipped message can never come, so only the expected MSN is legal (rule A10).
 class UntaggedSequence {
  public:
+  explicit UntaggedSequence(Msn first = Msn{1}) : expected_(first) {}
   /// True between the first and the last segment of a message.
   bool open() const { return open_; }
   uint64_t placed_bytes() const { return placed_bytes_; }
@@ -58,7 +59,7 @@ class UntaggedSequence {
   }
 
  private:
-  Msn expected_{1};
+  Msn expected_;
   bool open_ = false;
   uint64_t placed_bytes_ = 0;
 };

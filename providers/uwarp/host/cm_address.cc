@@ -41,15 +41,6 @@ bool read_address(const void* bytes, size_t length, sockaddr_storage& out) {
   return size != 0 && length >= size;
 }
 
-IpAddress ip_of(const sockaddr_storage& address) {
-  return IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address), sizeof address)
-      .value_or(IpAddress());
-}
-
-uint16_t port_of(const sockaddr_storage& address) {
-  return port_of(reinterpret_cast<const sockaddr*>(&address));
-}
-
 void set_port(sockaddr_storage& address, uint16_t port) {
   // At the same place in both families.
   const uint16_t network_order = htons(port);

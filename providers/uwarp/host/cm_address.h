@@ -33,8 +33,6 @@ size_t size_of_address(const sockaddr_storage& address);
 /// An address of `length` bytes from a command; false when that is not an address of its family.
 bool read_address(const void* bytes, size_t length, sockaddr_storage& out);
 
-IpAddress ip_of(const sockaddr_storage& address);
-uint16_t port_of(const sockaddr_storage& address);
 void set_port(sockaddr_storage& address, uint16_t port);
 
 /// rdma_cm port -> TCP port and back; port 0 stays 0.

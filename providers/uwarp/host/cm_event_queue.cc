@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "cm/engine.h"
 #include "host/cm_id.h"
 #include "host/raw_fds.h"
 #include "io/engine_fds.h"
@@ -31,6 +32,24 @@ std::mutex& event_lock() {
   return lock->mutex;
 }
 
+class EventAwaited : public Awaited {
+ public:
+  EventAwaited(sem_t& tokens, int event_fd)
+      : tokens_(tokens), event_fd_{.fd = event_fd, .events = POLLIN, .revents = 0} {
+    patient = true;  // events of connections are rare against messages
+  }
+  bool arrived() override {
+    int count = 0;
+    sem_getvalue(&tokens_, &count);
+    return count > 0;
+  }
+  std::span<const pollfd> fds() const override { return {&event_fd_, 1}; }
+
+ private:
+  sem_t& tokens_;
+  const pollfd event_fd_;
+};
+
 bool is_request(const CmEvent& event) { return event.request != nullptr; }
 
 }  // namespace
@@ -42,13 +61,9 @@ CmEventQueue::~CmEventQueue() {
   sem_destroy(&tokens_);
 }
 
-void CmEventQueue::add_locked(Entry entry, bool first) {
-  if (is_request(entry.event)) ++entry.source->waiting_requests;
-  if (first) {
-    entries_.push_front(std::move(entry));
-  } else {
-    entries_.push_back(std::move(entry));
-  }
+void CmEventQueue::add_locked(CmEventRoom& entry, bool first) {
+  if (is_request(entry.front().event)) ++entry.front().source->waiting_requests;
+  entries_.splice(first ? entries_.begin() : entries_.end(), entry, entry.begin());
   const uint64_t one = 1;
   raw_write(event_fd_, &one, sizeof one);
   sem_post(&tokens_);
@@ -62,16 +77,13 @@ void CmEventQueue::clear_readiness_if_empty_locked() {
   raw_read(event_fd_, &count, sizeof count);
 }
 
-std::vector<CmEventQueue::Entry> CmEventQueue::extract_locked(const CmEventSource& source) {
-  std::vector<Entry> taken;
+CmEventRoom CmEventQueue::extract_locked(const CmEventSource& source) {
+  CmEventRoom taken;
   for (auto it = entries_.begin(); it != entries_.end();) {
-    if (it->source.get() != &source) {
-      ++it;
-      continue;
-    }
-    if (is_request(it->event)) --it->source->waiting_requests;
-    taken.push_back(std::move(*it));
-    it = entries_.erase(it);
+    const auto at = it++;
+    if (at->source.get() != &source) continue;
+    if (is_request(at->event)) --at->source->waiting_requests;
+    taken.splice(taken.end(), entries_, at);
     // A reader that holds this token already finds nothing and waits again.
     sem_trywait(&tokens_);
   }
@@ -95,32 +107,32 @@ bool CmEventQueue::has_sources() const {
   return sources_ != 0;
 }
 
-bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event) {
+bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
+                        CmEventRoom room) {
+  room.front() = {source, std::move(event)};
   const std::lock_guard guard(event_lock());
   if (source->closed || source->queue == nullptr) return false;
-  source->queue->add_locked({source, std::move(event)}, false);
+  source->queue->add_locked(room, false);
   return true;
 }
 
 bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                                size_t limit) {
+                                CmEventRoom room, size_t limit) {
+  CmEventSource& own = *event.request->events();
+  room.front() = {source, std::move(event)};
   const std::lock_guard guard(event_lock());
   if (source->closed || source->queue == nullptr || source->waiting_requests >= limit) return false;
-  event.request->events()->queue = source->queue;
+  own.queue = source->queue;
   ++source->queue->sources_;
-  source->queue->add_locked({source, std::move(event)}, false);
+  source->queue->add_locked(room, false);
   return true;
 }
 
-uint32_t CmEventQueue::close(CmEventSource& source, std::vector<std::shared_ptr<CmId>>& requests) {
-  std::vector<Entry> dropped;
+uint32_t CmEventQueue::close(CmEventSource& source, CmEventRoom& dropped) {
   const std::lock_guard guard(event_lock());
   source.closed = true;
   if (source.queue == nullptr) return source.reported;
   dropped = source.queue->extract_locked(source);
-  for (Entry& entry : dropped) {
-    if (is_request(entry.event)) requests.push_back(std::move(entry.event.request));
-  }
   --source.queue->sources_;
   source.queue = nullptr;
   return source.reported;
@@ -128,31 +140,43 @@ uint32_t CmEventQueue::close(CmEventSource& source, std::vector<std::shared_ptr<
 
 uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to) {
   const std::lock_guard guard(event_lock());
-  if (source.queue != to) {
-    std::vector<Entry> moving = source.queue->extract_locked(source);
+  // A source that is being destroyed at the same time has no queue any more.
+  if (source.queue != nullptr && source.queue != to) {
+    CmEventRoom moving = source.queue->extract_locked(source);
     --source.queue->sources_;
     ++to->sources_;
     source.queue = to;
-    for (Entry& entry : moving) {
-      if (is_request(entry.event)) {
-        auto& queue = entry.event.request->events()->queue;
+    while (!moving.empty()) {
+      if (const CmEvent& event = moving.front().event; is_request(event)) {
+        auto& queue = event.request->events()->queue;
         --queue->sources_;
         ++to->sources_;
         queue = to;
       }
-      to->add_locked(std::move(entry), false);
+      to->add_locked(moving, false);
     }
   }
   return source.reported;
 }
 
-int CmEventQueue::take(Entry& entry, bool may_block) {
+int CmEventQueue::take_token(bool may_block) {
   for (;;) {
-    if ((may_block ? sem_wait(&tokens_) : sem_trywait(&tokens_)) != 0) return errno;
+    if (sem_trywait(&tokens_) == 0) return 0;
+    if (!may_block) return EAGAIN;
+    EventAwaited awaited(tokens_, event_fd_);
+    const int error = Engine::instance().progress().drive(awaited);
+    if (error == EBUSY) return sem_wait(&tokens_) == 0 ? 0 : errno;
+    if (error != 0) return error;
+  }
+}
+
+int CmEventQueue::take(CmEventRoom& taken, bool may_block) {
+  for (;;) {
+    if (const int error = take_token(may_block)) return error;
     const std::lock_guard guard(event_lock());
     if (entries_.empty()) continue;
-    entry = std::move(entries_.front());
-    entries_.pop_front();
+    taken.splice(taken.end(), entries_, entries_.begin());
+    CmEventEntry& entry = taken.back();
     if (is_request(entry.event)) --entry.source->waiting_requests;
     ++entry.source->reported;
     clear_readiness_if_empty_locked();
@@ -160,13 +184,14 @@ int CmEventQueue::take(Entry& entry, bool may_block) {
   }
 }
 
-void CmEventQueue::put_back(Entry entry) {
+void CmEventQueue::put_back(CmEventRoom taken) {
   const std::lock_guard guard(event_lock());
-  --entry.source->reported;
-  if (entry.source->closed) return;
+  CmEventSource& source = *taken.front().source;
+  --source.reported;
+  if (source.closed) return;
   // It may have moved meanwhile.
-  const std::shared_ptr<CmEventQueue> queue = entry.source->queue;
-  queue->add_locked(std::move(entry), true);
+  const std::shared_ptr<CmEventQueue> queue = source.queue;
+  queue->add_locked(taken, true);
 }
 
 }  // namespace uwarp

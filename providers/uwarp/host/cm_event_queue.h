@@ -9,9 +9,8 @@
 #include <semaphore.h>
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
-#include <vector>
 
 namespace uwarp {
 
@@ -50,6 +49,17 @@ struct CmEventSource {
   bool closed = false;
 };
 
+/// An event with the source it is counted for.
+struct CmEventEntry {
+  std::shared_ptr<CmEventSource> source;
+  CmEvent event;
+};
+
+/// Room for events, an element each. It is made by what may bring them about, a command or a
+/// request that comes in, because that can still fail for lack of memory. An event of a connection
+/// cannot: whoever is not told of an end waits for it for ever.
+using CmEventRoom = std::list<CmEventEntry>;
+
 /// Queue of one channel. All queues of the process share one lock, because an id may move from one
 /// to another; events are rare against messages. The lock is a leaf.
 ///
@@ -69,39 +79,37 @@ class CmEventQueue {
   /// The events of `source` come here: its id belongs to this channel.
   bool takes_from(const CmEventSource& source) const;
   bool has_sources() const;
-  /// Queues an event of `source`, unless that is closed (false; the event is dropped).
-  static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event);
+  /// Queues an event of `source` in `room` for one, unless that is closed (false; the event is
+  /// dropped). Needs no memory.
+  static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event, CmEventRoom room);
   /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false). The new id starts
   /// on the channel of its listener.
   static bool push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                           size_t limit);
-  /// No event of `source` is delivered any more. Hands out the ids of undelivered CONNECT_REQUESTs.
-  /// Returns how many events were delivered.
-  static uint32_t close(CmEventSource& source, std::vector<std::shared_ptr<CmId>>& requests);
+                           CmEventRoom room, size_t limit);
+  /// No event of `source` is delivered any more; hands out those that were not, with the ids of
+  /// CONNECT_REQUESTs. Returns how many events were delivered.
+  static uint32_t close(CmEventSource& source, CmEventRoom& dropped);
   /// Undelivered events move along. Returns how many were delivered so far.
   static uint32_t move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to);
 
-  /// An event with the source it is counted for.
-  struct Entry {
-    std::shared_ptr<CmEventSource> source;
-    CmEvent event;
-  };
-  /// Waits for an event, if need be and `may_block`, and takes it, counting it as delivered. 0, or
-  /// EAGAIN, EINTR. With `may_block` a cancellation point.
-  int take(Entry& entry, bool may_block);
+  /// Waits for an event, if need be and `may_block`, and takes it into `taken`, counting it as
+  /// delivered. 0, or EAGAIN, EINTR. With `may_block` a cancellation point.
+  int take(CmEventRoom& taken, bool may_block);
   /// A taken event could not be delivered after all: it is the first again and not counted.
-  void put_back(Entry entry);
+  void put_back(CmEventRoom taken);
 
  private:
-  void add_locked(Entry entry, bool first);
+  int take_token(bool may_block);
+  /// Takes over the one entry.
+  void add_locked(CmEventRoom& entry, bool first);
   /// Takes the entries of `source` out, in order.
-  std::vector<Entry> extract_locked(const CmEventSource& source);
+  CmEventRoom extract_locked(const CmEventSource& source);
   void clear_readiness_if_empty_locked();
 
   const int event_fd_;
   sem_t tokens_;
   size_t sources_ = 0;  ///< those whose `queue` this is
-  std::deque<Entry> entries_;
+  CmEventRoom entries_;
 };
 
 }  // namespace uwarp

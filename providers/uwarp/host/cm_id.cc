@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "cm/process_faults.h"
 #include "host/cm_address.h"
 #include "host/cm_id_table.h"
 #include "host/infiniband_route.h"
@@ -86,8 +87,11 @@ int CmId::bind_locked(const sockaddr_storage& address) {
   if (state_ != CmIdState::kIdle) return EINVAL;
   if (address.ss_family == kAfIb) return bind_ib_locked(address);
   const IpAddress ip = ip_of(address);
-  auto device = ip.is_any() ? nullptr : net_devices()->by_address(ip);
-  if (device == nullptr && !ip.is_any()) {
+  // A loopback address names no device, as in the kernel: libfabric asks for all devices by binding
+  // "localhost", and is shown one only if that gets a device.
+  const bool of_any_device = ip.is_any() || ip.is_loopback();
+  auto device = of_any_device ? nullptr : net_devices()->by_address(ip);
+  if (device == nullptr && !of_any_device) {
     // A netdev may have come up since the last look.
     device = refresh_net_devices()->by_address(ip);
     if (device == nullptr) return EADDRNOTAVAIL;
@@ -165,14 +169,21 @@ int CmId::listen(int backlog) {
 }
 
 int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination) {
+  CmEventRoom room(1);
   std::unique_lock guard(lock_);
+  if (ProcessFaults::injected(FaultKind::kAddressError)) {
+    const auto event = event_locked(CmEventType::kAddressError, -ETIMEDOUT);
+    guard.unlock();
+    push(event, std::move(room));
+    return 0;
+  }
   const int error = resolve_locked(source, destination);
   // A netdev that is no device is told by an event, other failures by the command itself.
   if (error != 0 && error != ENODEV) return error;
   const auto event =
       event_locked(error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
   guard.unlock();
-  push(event);
+  push(event, std::move(room));
   return 0;
 }
 
@@ -213,12 +224,15 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
 }
 
 int CmId::resolve_route() {
+  CmEventRoom room(1);
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kAddressResolved) return EINVAL;
-  state_ = CmIdState::kRouteResolved;
-  const auto event = event_locked(CmEventType::kRouteResolved, 0);
+  const bool fails = ProcessFaults::injected(FaultKind::kRouteError);
+  if (!fails) state_ = CmIdState::kRouteResolved;
+  const auto event = fails ? event_locked(CmEventType::kRouteError, -ETIMEDOUT)
+                           : event_locked(CmEventType::kRouteResolved, 0);
   guard.unlock();
-  push(event);
+  push(event, std::move(room));
   return 0;
 }
 
@@ -291,10 +305,12 @@ uint32_t CmId::destroy() {
   guard.unlock();
 
   // First, so that nothing that follows makes an event.
-  std::vector<std::shared_ptr<CmId>> requests;
-  const uint32_t reported = CmEventQueue::close(*events_, requests);
+  CmEventRoom dropped;
+  const uint32_t reported = CmEventQueue::close(*events_, dropped);
   if (listener != nullptr) listener->close();
-  for (const auto& request : requests) {
+  for (const auto& [source, event] : dropped) {
+    const auto& request = event.request;
+    if (request == nullptr) continue;
     table_.remove(request->number());
     request->destroy();
   }
@@ -311,8 +327,14 @@ rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {
   return event;
 }
 
-void CmId::push(const rdma_ucm_event_resp& event) {
-  CmEventQueue::push(events_, CmEvent{event, nullptr});
+void CmId::push(const rdma_ucm_event_resp& event, CmEventRoom room) {
+  CmEventQueue::push(events_, CmEvent{event, nullptr}, std::move(room));
+}
+
+CmEventRoom CmId::room_locked() {
+  CmEventRoom one;
+  one.splice(one.end(), room_, room_.begin());
+  return one;
 }
 
 }  // namespace uwarp

@@ -51,8 +51,8 @@ class CmId : public CmConnectionOwner,
              public std::enable_shared_from_this<CmId> {
  public:
   /// `port_space` is an rdma_ucm_port_space. `persona`: whose rules librdmacm follows.
-  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
-       uint16_t port_space, Persona persona = settings().persona);
+  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, uint16_t port_space,
+       Persona persona = settings().persona);
   ~CmId() override;
 
   uint32_t number() const { return number_; }
@@ -81,8 +81,8 @@ class CmId : public CmConnectionOwner,
   struct Addresses {
     sockaddr_storage local{};  ///< AF_UNSPEC when there is none yet
     sockaddr_storage remote{};
-    std::shared_ptr<const NetDevice> device;  ///< null for a wildcard
-    bool has_path = false;  ///< roce: the route is known, as a path record
+    std::shared_ptr<const NetDevice> device;  ///< null for a wildcard or loopback that is bound
+    bool has_path = false;                    ///< roce: the route is known, as a path record
     uint8_t traffic_class = 0;
   };
   Addresses addresses() const;
@@ -109,14 +109,17 @@ class CmId : public CmConnectionOwner,
   int reserve_port_locked(const sockaddr_storage& address);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
   void note_depths_locked(const rdma_ucm_conn_param& parameters);
+  bool connect_fails(std::unique_lock<std::mutex>& guard);
   /// ACCEPT of the active side.
   int ready_locked();
-  /// Becomes the id of a request that came in.
+  /// Becomes the id of a request that came in. Throws std::bad_alloc, and has done nothing then.
   void become_request(std::shared_ptr<CmConnection> request);
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
   rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
-  void push(const rdma_ucm_event_resp& event);
+  void push(const rdma_ucm_event_resp& event, CmEventRoom room);
+  /// Room for the next event of the connection.
+  CmEventRoom room_locked();
   /// Ends what destroy() has taken out of the id.
   static void end_connection(CmConnection& connection, CmIdState state);
 
@@ -143,6 +146,7 @@ class CmId : public CmConnectionOwner,
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
+  CmEventRoom room_;  ///< for what the connection has to tell yet
 };
 
 }  // namespace uwarp

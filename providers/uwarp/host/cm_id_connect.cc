@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "base/limits.h"
+#include "cm/process_faults.h"
 #include "cm/qp_attributes.h"
 #include "host/cm_address.h"
 #include "host/cm_id.h"
@@ -13,6 +16,9 @@
 
 namespace uwarp {
 namespace {
+
+// Of one connection: how the attempt went, DISCONNECTED, and after it TIMEWAIT_EXIT.
+constexpr size_t kConnectionEvents = 3;
 
 /// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
 uint8_t clamp_depth(uint16_t depth) {
@@ -47,11 +53,16 @@ bool is_datagram(uint16_t port_space) {
 }  // namespace
 
 int CmId::connect(const rdma_ucm_conn_param& parameters) {
+  // All that needs memory of ours comes first, while nothing has happened yet.
+  CmEventRoom room(kConnectionEvents);
+  CmTransport::ConnectRequest request;
+  request.parameters = parameters_of(parameters);
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (is_datagram(port_space_)) return EOPNOTSUPP;
   state_ = CmIdState::kConnecting;
-  CmTransport::ConnectRequest request;
+  room_ = std::move(room);
+  if (connect_fails(guard)) return 0;
   request.bound = std::move(bound_);
   // Without a wish of the application the kernel chooses, and need not reserve a port for it.
   if (source_fixed_) request.local = to_tcp(local_);
@@ -59,11 +70,16 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.tos = options_.tos;
   request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
-  request.parameters = parameters_of(parameters);
   note_depths_locked(parameters);
   guard.unlock();
 
-  auto connection = transport_.connect(std::move(request), weak_from_this());
+  auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
+    try {
+      return transport_.connect(std::move(request), weak_from_this());
+    } catch (const std::bad_alloc&) {
+      return Error{ENOMEM};
+    }
+  }();
 
   guard.lock();
   if (!connection) {
@@ -79,7 +95,18 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   return EINVAL;
 }
 
+/// Where faults are asked for: what a peer's host or the network would answer. Gives the lock up
+/// if it returns true.
+bool CmId::connect_fails(std::unique_lock<std::mutex>& guard) {
+  const bool refused = ProcessFaults::injected(FaultKind::kRefuse);
+  if (!refused && !ProcessFaults::injected(FaultKind::kUnreachable)) return false;
+  guard.unlock();
+  refused ? connection_rejected(-ECONNREFUSED, {}) : connection_failed(-ETIMEDOUT);
+  return true;
+}
+
 int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  ConnectParameters answer = parameters_of(parameters);  // may lack memory
   std::unique_lock guard(lock_);
   if (is_roce() && !parameters.valid) return ready_locked();
   if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
@@ -91,8 +118,8 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   const int ack_timeout = options_.ack_timeout;
   guard.unlock();
 
-  const int error = connection->accept(parameters.qp_num, parameters_of(parameters), ack_timeout,
-                                       weak_from_this());
+  const int error =
+      connection->accept(parameters.qp_num, std::move(answer), ack_timeout, weak_from_this());
   if (error == 0) return 0;
 
   guard.lock();
@@ -134,11 +161,18 @@ int CmId::disconnect() {
   std::unique_lock guard(lock_);
   if (!was_established_) return EINVAL;
   if (state_ != CmIdState::kEstablished && state_ != CmIdState::kAnswered) return 0;
-  state_ = CmIdState::kDisconnecting;
+  const CmIdState before = std::exchange(state_, CmIdState::kDisconnecting);
   const auto connection = connection_;
   guard.unlock();
   // Null while connect() has not returned yet in another thread; that one then holds it.
-  return connection == nullptr ? 0 : connection->disconnect();
+  if (connection == nullptr) return 0;
+  try {
+    return connection->disconnect();
+  } catch (const std::bad_alloc&) {
+    guard.lock();
+    if (state_ == CmIdState::kDisconnecting) state_ = before;
+    return ENOMEM;
+  }
 }
 
 void CmId::end_connection(CmConnection& connection, CmIdState state) {
@@ -177,8 +211,9 @@ void CmId::connection_established(const sockaddr_storage& local, const ConnectPa
     depths_ = {std::min(depths_.responder_resources, event.param.conn.initiator_depth),
                std::min(depths_.initiator_depth, event.param.conn.responder_resources)};
   }
+  CmEventRoom room = room_locked();
   guard.unlock();
-  push(event);
+  push(event, std::move(room));
 }
 
 void CmId::finish(CmEventType type, int status, std::span<const std::byte> private_data) {
@@ -191,9 +226,11 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   // watches over late packets: there is nothing to wait for.
   const bool last = is_roce() && type == CmEventType::kDisconnected;
   const auto exit = event_locked(CmEventType::kTimewaitExit, 0);
+  CmEventRoom room = room_locked();
+  CmEventRoom room_for_exit = last ? room_locked() : CmEventRoom();
   guard.unlock();
-  push(event);
-  if (last) push(exit);
+  push(event, std::move(room));
+  if (last) push(exit, std::move(room_for_exit));
 }
 
 void CmId::connection_rejected(int status, std::span<const std::byte> private_data) {
@@ -207,6 +244,7 @@ void CmId::connection_failed(int status) {
 void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
 
 void CmId::become_request(std::shared_ptr<CmConnection> request) {
+  CmEventRoom room(kConnectionEvents);
   const sockaddr_storage local = from_tcp(request->local_address());
   const sockaddr_storage remote = request->remote_address();
   auto device = net_devices()->by_address(ip_of(local));
@@ -216,27 +254,34 @@ void CmId::become_request(std::shared_ptr<CmConnection> request) {
   remote_ = remote;
   device_ = std::move(device);
   connection_ = std::move(request);
+  room_ = std::move(room);
   state_ = CmIdState::kRequest;
 }
 
 bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
   std::unique_lock guard(lock_);
-  if (state_ != CmIdState::kListening) return false;
+  if (state_ != CmIdState::kListening || ProcessFaults::injected(FaultKind::kReject)) return false;
   const size_t backlog = backlog_;
   auto event = event_locked(CmEventType::kConnectRequest, 0);
   guard.unlock();
 
   fill(event.param.conn, request->request_parameters());
   if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
+  CmEventRoom room(1);
   auto id = table_.create([&](uint32_t number) {
     // Its uid comes with ACCEPT; until then it has no events of its own.
     return std::make_shared<CmId>(table_, transport_, number, 0, port_space_, persona_);
   });
   if (id == nullptr) return false;
-  id->become_request(std::move(request));
+  try {
+    id->become_request(std::move(request));
+  } catch (const std::bad_alloc&) {
+    table_.remove(id->number());
+    throw;
+  }
   event.id = id->number();
   if (id->addresses().device != nullptr &&
-      CmEventQueue::push_request(events_, CmEvent{event, id}, backlog)) {
+      CmEventQueue::push_request(events_, CmEvent{event, id}, std::move(room), backlog)) {
     return true;
   }
   table_.remove(id->number());

@@ -27,22 +27,75 @@ std::string gid_text(const IpAddress& gid) {
   return text + '\n';
 }
 
-constexpr const char* kCounters[] = {"port_xmit_data",
-                                     "port_rcv_data",
-                                     "port_xmit_packets",
-                                     "port_rcv_packets",
-                                     "unicast_xmit_packets",
-                                     "unicast_rcv_packets",
-                                     "multicast_xmit_packets",
-                                     "multicast_rcv_packets",
-                                     "port_xmit_discards",
-                                     "port_rcv_errors",
-                                     "port_xmit_wait",
-                                     "symbol_error",
-                                     "link_downed",
-                                     "link_error_recovery"};
+using Totals = DeviceTotals;
 
-constexpr std::string_view kCounterFolder = "/ports/1/counters/";
+uint64_t sent(const Totals& t, MessageKind kind) {
+  return t.transmit.messages[static_cast<size_t>(kind)].get();
+}
+uint64_t received(const Totals& t, MessageKind kind) {
+  return t.receive.messages[static_cast<size_t>(kind)].get();
+}
+uint64_t nothing(const Totals&) { return 0; }
+uint64_t sent_fpdus(const Totals& t) { return t.transmit.fpdus.get(); }
+uint64_t received_fpdus(const Totals& t) { return t.receive.fpdus.get(); }
+
+struct CounterRow {
+  std::string_view folder;
+  const char* name;
+  uint64_t (*value)(const Totals& totals);
+};
+
+constexpr std::string_view kPort = "ports/1/counters/";
+constexpr std::string_view kHardware = "ports/1/hw_counters/";
+
+// docs/observability.md says what each one means here. Data are counted in words of four octets
+// (InfiniBand specification, PortCounters); names of RDMA operations are those of irdma.
+constexpr CounterRow kCounters[] = {
+    {kPort, "port_xmit_data", [](const Totals& t) { return t.transmit.octets.get() / 4; }},
+    {kPort, "port_rcv_data", [](const Totals& t) { return t.receive.octets.get() / 4; }},
+    {kPort, "port_xmit_packets", sent_fpdus},
+    {kPort, "port_rcv_packets", received_fpdus},
+    {kPort, "unicast_xmit_packets", sent_fpdus},
+    {kPort, "unicast_rcv_packets", received_fpdus},
+    {kPort, "multicast_xmit_packets", nothing},
+    {kPort, "multicast_rcv_packets", nothing},
+    {kPort, "port_xmit_discards", nothing},
+    {kPort, "port_rcv_errors", [](const Totals& t) { return t.receive.crc_errors.get(); }},
+    {kPort, "port_xmit_wait", [](const Totals& t) { return t.transmit.waits.get(); }},
+    {kPort, "symbol_error", nothing},
+    {kPort, "link_downed", [](const Totals& t) { return t.link_downs; }},
+    {kPort, "link_error_recovery", nothing},
+
+    {kHardware, "OutRdmaSends", [](const Totals& t) { return sent(t, MessageKind::kSend); }},
+    {kHardware, "OutRdmaWrites", [](const Totals& t) { return sent(t, MessageKind::kWrite); }},
+    {kHardware, "OutRdmaReads", [](const Totals& t) { return sent(t, MessageKind::kReadRequest); }},
+    {kHardware, "OutRdmaAtomics",
+     [](const Totals& t) { return sent(t, MessageKind::kAtomicRequest); }},
+    {kHardware, "OutRdmaImmediates",
+     [](const Totals& t) { return sent(t, MessageKind::kImmediate); }},
+    {kHardware, "InRdmaSends", [](const Totals& t) { return received(t, MessageKind::kSend); }},
+    {kHardware, "InRdmaWrites", [](const Totals& t) { return received(t, MessageKind::kWrite); }},
+    {kHardware, "InRdmaReads",
+     [](const Totals& t) { return received(t, MessageKind::kReadRequest); }},
+    {kHardware, "InRdmaAtomics",
+     [](const Totals& t) { return received(t, MessageKind::kAtomicRequest); }},
+    {kHardware, "InRdmaImmediates",
+     [](const Totals& t) { return received(t, MessageKind::kImmediate); }},
+    {kHardware, "connections", [](const Totals& t) { return t.stream.connections.get(); }},
+    {kHardware, "peer_closes", [](const Totals& t) { return t.stream.fins.get(); }},
+    {kHardware, "peer_resets", [](const Totals& t) { return t.stream.resets.get(); }},
+    {kHardware, "peer_timeouts", [](const Totals& t) { return t.stream.timeouts.get(); }},
+    {kHardware, "failed_qps", [](const Totals& t) { return t.stream.failures.get(); }},
+    {kHardware, "terminates_sent",
+     [](const Totals& t) { return sent(t, MessageKind::kTerminate); }},
+    {kHardware, "terminates_received",
+     [](const Totals& t) { return received(t, MessageKind::kTerminate); }},
+    {kHardware, "crc_errors", [](const Totals& t) { return t.receive.crc_errors.get(); }},
+    {kHardware, "held_receives", [](const Totals& t) { return t.receive.held.get(); }},
+    {kHardware, "rnr_timeouts", [](const Totals& t) { return t.receive.rnr_timeouts.get(); }},
+    {kHardware, "flushed_sends", [](const Totals& t) { return t.transmit.flushed.get(); }},
+    {kHardware, "flushed_receives", [](const Totals& t) { return t.receive.flushed.get(); }},
+};
 
 }  // namespace
 
@@ -79,7 +132,7 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
     // No file in gid_attrs/ndevs: a name unknown to the reader's namespace fails its whole query.
     files["ports/1/gid_attrs/types/" + index] = "RoCE v2\n";
   }
-  for (const char* counter : kCounters) files[std::string("ports/1/counters/") + counter] = "0\n";
+  for (const CounterRow& row : kCounters) files[std::string(row.folder) + row.name] = "0\n";
   return files;
 }
 
@@ -95,16 +148,14 @@ CounterFile counter_file(std::string_view path) {
   constexpr std::string_view prefix = "class/infiniband/";
   if (!path.starts_with(prefix)) return {};
   path.remove_prefix(prefix.size());
-  const size_t folder = path.find(kCounterFolder);
-  if (folder == std::string_view::npos || path.find('/') != folder) return {};
-  const std::string_view name = path.substr(folder + kCounterFolder.size());
-  for (const char* counter : kCounters) {
-    if (name == counter) return {std::string(path.substr(0, folder)), std::string(name)};
+  const size_t slash = path.find('/');
+  if (slash == std::string_view::npos) return {};
+  const std::string_view below = path.substr(slash + 1);
+  for (const CounterRow& row : kCounters) {
+    if (below.starts_with(row.folder) && below.substr(row.folder.size()) == row.name)
+      return {std::string(path.substr(0, slash)), row.value};
   }
   return {};
 }
-
-// The engine keeps no counters per device yet: all of them read as zero.
-uint64_t counter_value(const NetDevice&, std::string_view) { return 0; }
 
 }  // namespace uwarp

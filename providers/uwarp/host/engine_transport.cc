@@ -123,10 +123,10 @@ class EngineTransport : public CmTransport {
                                              std::weak_ptr<CmListenerOwner> owner) override {
     auto adapter = std::make_shared<EngineListener>(std::move(owner));
     Engine& engine = Engine::instance();
-    auto listener = Listener::start(engine, socket_of(std::move(bound)), backlog, adapter);
+    TcpSocket socket = socket_of(std::move(bound));
+    auto listener = Listener::start(engine, socket, backlog, adapter);
     if (!listener) return Error{listener.error()};
     adapter->attach(std::move(*listener));
-    engine.ensure_helper_thread();
     return std::shared_ptr<CmListener>(std::move(adapter));
   }
 
@@ -142,7 +142,6 @@ class EngineTransport : public CmTransport {
     options.local = request.local;
     options.remote = request.remote;
     options.tos = request.tos;
-    engine.ensure_helper_thread();
     auto adapter = std::make_shared<EngineConnection>(std::move(owner));
     auto connection = Connection::connect(engine, std::move(endpoint), std::move(options),
                                           std::move(request.parameters), adapter);

@@ -3,7 +3,10 @@
 // EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 #include "host/event_channel.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +15,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "cm/engine.h"
 #include "host/raw_fds.h"
 #include "io/engine_fds.h"
 
@@ -39,18 +43,67 @@ ChannelTable& table() {
 
 }  // namespace
 
+/// A thread inside read(). A record that it causes itself is handed to it past the socket.
+class EventChannel::Reader : public Awaited {
+ public:
+  Reader(EventChannel& channel, int fd)
+      : channel_(channel), fd_{.fd = fd, .events = POLLIN, .revents = 0} {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ == nullptr) channel_.reader_ = this;
+  }
+  ~Reader() override {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ != this) return;
+    channel_.reader_ = nullptr;
+    // Left behind by a cancelled thread: for the next one.
+    if (length_ != 0) channel_.waiting_.emplace_front(record_.begin(), record_.begin() + length_);
+    channel_.flush_waiting_locked();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  bool arrived() override { return length_ != 0 || channel_.sent_.load() != sent_before_; }
+  std::span<const pollfd> fds() const override { return {&fd_, 1}; }
+
+  bool offer_locked(Record record) {
+    if (length_ != 0 || !pthread_equal(thread_, pthread_self())) return false;
+    std::copy(record.begin(), record.end(), record_.begin());
+    length_ = record.size();
+    return true;
+  }
+  /// Takes the record that was offered. 0: there is none.
+  size_t take(std::span<std::byte> out) {
+    const std::lock_guard guard(channel_.lock_);
+    const size_t taken = std::min(length_, out.size());
+    std::copy_n(record_.begin(), taken, out.begin());
+    length_ = 0;
+    return taken;
+  }
+  void withdraw_locked(const std::function<bool(Record)>& stale) {
+    if (length_ != 0 && stale(Record(record_.data(), length_))) length_ = 0;
+  }
+
+ private:
+  EventChannel& channel_;
+  const pollfd fd_;
+  const pthread_t thread_ = pthread_self();
+  const uint32_t sent_before_ = channel_.sent_.load();
+  size_t length_ = 0;
+  std::array<std::byte, kMaxRecordBytes> record_;
+};
+
 Result<EventChannel::Pair> EventChannel::create() {
   int ends[2];
   if (raw_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, ends) != 0) return Error{errno};
-  const int drain_fd = duplicate_for_engine(ends[0]);
-  const int error = errno;
-  if (drain_fd < 0) {
-    raw_close(ends[0]);
-    raw_close(ends[1]);
-    return Error{error};
-  }
-  const int writer_fd = adopt_engine_fd(ends[1]);
-  return Pair{std::shared_ptr<EventChannel>(new EventChannel(writer_fd, drain_fd)), ends[0]};
+  HeldFd reader(ends[0], close_quietly);
+  HeldFd writer(adopt_engine_fd(ends[1]), close_engine_fd);
+  HeldFd drain(duplicate_for_engine(ends[0]), close_engine_fd);
+  if (drain.get() < 0) return Error{errno};
+  std::unique_ptr<EventChannel> channel(new EventChannel(writer.get(), drain.get()));
+  writer.take();
+  drain.take();
+  std::shared_ptr<EventChannel> shared = std::move(channel);
+  return Pair{std::move(shared), reader.take()};
 }
 
 EventChannel::EventChannel(int writer_fd, int drain_fd)
@@ -68,6 +121,7 @@ bool EventChannel::try_send_locked(Record record) {
   for (;;) {
     const ssize_t sent =
         raw_send(writer_fd_, record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) sent_.fetch_add(1);
     if (sent >= 0) return true;
     if (errno == EINTR) continue;
     // Anything but "full" cannot be cured by waiting: the record is dropped.
@@ -80,7 +134,8 @@ void EventChannel::send_bytes(Record record) {
   const int saved = errno;
   {
     const std::lock_guard guard(lock_);
-    if (!waiting_.empty() || !try_send_locked(record)) {
+    const bool taken = reader_ != nullptr && reader_->offer_locked(record);
+    if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
       waiting_.emplace_back(record.begin(), record.end());
     }
   }
@@ -100,6 +155,7 @@ void EventChannel::records_read() {
 size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
   if (!alive()) return 0;
   const std::lock_guard guard(lock_);
+  if (reader_ != nullptr) reader_->withdraw_locked(stale);
   std::deque<std::vector<std::byte>> records;
   std::array<std::byte, kMaxRecordBytes> buffer;
   for (;;) {
@@ -114,6 +170,28 @@ size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
   waiting_ = std::move(records);
   flush_waiting_locked();
   return removed;
+}
+
+ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
+  if (!alive()) return ::read(fd, out.data(), out.size());
+  for (;;) {
+    Reader reader(*this, fd);  // before looking: it counts what comes from now on
+    const ssize_t at_once = raw_receive(fd, out.data(), out.size(), MSG_DONTWAIT);
+    if (at_once >= 0 || errno != EAGAIN) return at_once;
+    const int flags = raw_fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK) != 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    const int error = Engine::instance().progress().drive(reader);
+    if (const size_t taken = reader.take(out)) return static_cast<ssize_t>(taken);
+    if (error == EBUSY) break;
+    if (error == 0) continue;
+    errno = error;
+    return -1;
+  }
+  const Progress::Waiter waiter(Engine::instance().progress());
+  return ::read(fd, out.data(), out.size());
 }
 
 CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
@@ -163,11 +241,14 @@ int create_completion_channel() {
     errno = made.error();
     return -1;
   }
-  const int fd = made->reader_fd;
+  HeldFd reader(made->reader_fd, close_quietly);
+  const int fd = reader.get();
   {
-    const std::lock_guard guard(table().lock);
-    table().by_fd[fd] = std::move(made->channel);
+    ChannelTable& all = table();
+    const std::lock_guard guard(all.lock);
+    all.by_fd[fd] = std::move(made->channel);
   }
+  reader.take();
   mark_for_application(fd, UWARP_FD_EVENT_CHANNEL);
   return fd;
 }
@@ -176,6 +257,11 @@ std::shared_ptr<EventChannel> event_channel_of(int fd) {
   const std::lock_guard guard(table().lock);
   const auto it = table().by_fd.find(fd);
   return it == table().by_fd.end() ? nullptr : it->second;
+}
+
+ssize_t read_event_channel(int fd, std::span<std::byte> out) {
+  const auto channel = event_channel_of(fd);
+  return channel != nullptr ? channel->read(fd, out) : ::read(fd, out.data(), out.size());
 }
 
 void event_channel_closed(int fd) {

@@ -5,6 +5,9 @@
 // writes the other. Knows records as bytes; what they mean belongs to verbs/.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -57,6 +60,10 @@ class EventChannel {
   /// The reader has taken at least one record: sends what waited for room.
   void records_read();
 
+  /// What read() on `fd`, the application's end, does: returns the length of the record taken, or
+  /// -1 and errno. A thread that must wait drives the sockets meanwhile. A cancellation point.
+  ssize_t read(int fd, std::span<std::byte> out);
+
   /// Removes unread records for which `stale` is true: for an object that is being destroyed.
   /// Returns how many. The reader may take some of the others meanwhile.
   size_t remove_if(const std::function<bool(Record)>& stale);
@@ -67,6 +74,7 @@ class EventChannel {
   bool alive() const;
   void send_bytes(Record record);
   bool try_send_locked(Record record);
+  class Reader;
   void flush_waiting_locked();
 
   const uint32_t generation_;
@@ -76,6 +84,8 @@ class EventChannel {
   /// application has closed its end, so that a send never fails for that.
   const int drain_fd_;
   std::deque<std::vector<std::byte>> waiting_;  ///< only while the socket is full
+  std::atomic<uint32_t> sent_{0};               ///< records that went into the socket
+  Reader* reader_ = nullptr;                    ///< a thread that drives inside read()
 };
 
 /// Events of one completion queue on its channel: at most one unread record, so that no number of
@@ -109,6 +119,8 @@ std::shared_ptr<EventChannel> event_channel_of(int fd);
 /// The application has closed `fd`, or now has the same file as `copy` too.
 void event_channel_closed(int fd);
 void event_channel_duplicated(int fd, int copy);
+/// read() on such an fd, as EventChannel::read().
+ssize_t read_event_channel(int fd, std::span<std::byte> out);
 /// In a forked child: all channels are the parent's.
 void forget_event_channels();
 

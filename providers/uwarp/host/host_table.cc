@@ -15,6 +15,8 @@
 #include <mutex>
 
 #include "base/settings.h"
+#include "cm/engine.h"
+#include "host/counter_files.h"
 #include "host/event_channel.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
@@ -83,27 +85,17 @@ const char* sysfs_root_cached(const char* wanted) {
   return root != nullptr ? root : sysfs_root(wanted);
 }
 
-int open_text(const std::string& text, int flags) {
-  const int fd = static_cast<int>(
-      syscall(SYS_memfd_create, "uwarp-counter", (flags & O_CLOEXEC) ? 1u /* MFD_CLOEXEC */ : 0u));
-  if (fd < 0) return -1;
-  raw_write(fd, text.data(), text.size());
-  syscall(SYS_lseek, fd, 0, SEEK_SET);
-  return fd;
+int open_counter(const char* path, int flags) {
+  return guarded([&] { return open_counter_file(path, flags); }, -1);
 }
 
-int open_counter(const char* path, int flags) {
-  return guarded(
+void refresh_counter(int fd) {
+  guarded(
       [&] {
-        const CounterFile file = counter_file(path);
-        const auto device = file.name.empty() ? nullptr : net_devices()->by_verbs_name(file.device);
-        if (device == nullptr) {
-          errno = ENOENT;
-          return -1;
-        }
-        return open_text(std::to_string(counter_value(*device, file.name)) + '\n', flags);
+        refresh_counter_file(fd);
+        return 0;
       },
-      -1);
+      0);
 }
 
 int has_devices() {
@@ -136,11 +128,59 @@ ssize_t write_command(int fd, uwarp_fd_kind kind, const void* bytes, size_t leng
       ssize_t{-1});
 }
 
+ssize_t read_channel(int fd, void* bytes, size_t length) {
+  return guarded(
+      [&] {
+        return read_event_channel(fd, {static_cast<std::byte*>(bytes), length});
+      },
+      ssize_t{-1});
+}
+
+class CallerAwaits final : public Awaited {
+ public:
+  using Ready = int (*)(void*);
+  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns)
+      : ready_(ready), argument_(argument), fds_(fds) {
+    if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
+    restarts = false;
+  }
+  bool arrived() override { return ready_(argument_) != 0; }
+  std::span<const pollfd> fds() const override { return fds_; }
+
+ private:
+  const Ready ready_;
+  void* const argument_;
+  const std::span<const pollfd> fds_;
+};
+
+int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
+                int64_t timeout_ns) {
+  return guarded(
+      [&] {
+        Engine* engine = Engine::current();
+        if (engine == nullptr) return EBUSY;
+        CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
+        return engine->progress().drive(awaited);
+      },
+      EBUSY);
+}
+
+void sleeping(int change) {
+  Engine* engine = Engine::current();
+  if (engine == nullptr) return;
+  if (change > 0) {
+    engine->progress().begin_wait();
+  } else {
+    engine->progress().end_wait();
+  }
+}
+
 void closing(int fd, uwarp_fd_kind kind) {
   guarded(
       [&] {
         if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
         if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
+        if (kind == UWARP_FD_COUNTER) counter_file_closed(fd);
         return 0;
       },
       0);
@@ -151,6 +191,7 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
       [&] {
         if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
         if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
+        if (kind == UWARP_FD_COUNTER) counter_file_duplicated(fd, copy);
         return 0;
       },
       0);
@@ -161,6 +202,7 @@ void forked() {
   current_tree.store(nullptr);
   forget_event_channels();
   forget_rdma_cm_nodes();
+  forget_counter_files();
 }
 
 constexpr uwarp_host_table kTable = {
@@ -169,12 +211,16 @@ constexpr uwarp_host_table kTable = {
     sysfs_root,
     sysfs_root_cached,
     open_counter,
+    refresh_counter,
     has_devices,
     has_uverbs,
     has_rdma_cm,
     open_uverbs,
     open_rdma_cm,
     write_command,
+    read_channel,
+    serve_until,
+    sleeping,
     closing,
     duplicated,
     forked,

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <poll.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -13,7 +14,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 1u
+#define UWARP_HOST_TABLE_VERSION 3u
 
 /* What a file descriptor stands for. Kept per fd by the preload. */
 enum uwarp_fd_kind {
@@ -21,6 +22,8 @@ enum uwarp_fd_kind {
   UWARP_FD_UVERBS = 1,        /* /dev/full in place of /dev/infiniband/uverbsN */
   UWARP_FD_RDMA_CM = 2,       /* an eventfd in place of /dev/infiniband/rdma_cm */
   UWARP_FD_EVENT_CHANNEL = 3, /* the application's end of a completion channel */
+  UWARP_FD_COUNTER = 6,       /* memory in place of a counter's file in sysfs */
+  UWARP_FD_EPOLL = 5,         /* an epoll set of the application that has the above */
   UWARP_FD_PRIVATE = 4, /* the engine's own: an application that closes all it can must miss it */
 };
 
@@ -44,9 +47,11 @@ struct uwarp_host_table {
   const char* (*sysfs_root)(const char* wanted);
   /* The same without looking for changes of netdevs: for each access below the tree. */
   const char* (*sysfs_root_cached)(const char* wanted);
-  /* Opens a counter file (its path below the root, "class/infiniband/...") with its value of now;
+  /* Opens a counter file (its path below the root, "class/infiniband/..."), marked already;
    * -1 and ENOENT for a file that is no counter: open it as it is. */
   int (*open_counter)(const char* path, int flags);
+  /* The application is about to read from such a file. */
+  void (*refresh_counter)(int fd);
 
   /* 1 if there is a device of ours; real ones of the host do not count. */
   int (*has_devices)(void);
@@ -59,6 +64,15 @@ struct uwarp_host_table {
 
   /* write() on a uverbs or rdma_cm fd. May block (GET_EVENT) and is then a cancellation point. */
   ssize_t (*write)(int fd, enum uwarp_fd_kind kind, const void* bytes, size_t length);
+  /* read() on an event channel's fd. May block and is then a cancellation point. */
+  ssize_t (*read)(int fd, void* bytes, size_t length);
+  /* The application waits until ready(argument) is not 0, which happens when one of `fds` is
+   * readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT or EINTR; EBUSY when
+   * somebody else serves them. `timeout_ns` negative: none. A cancellation point. */
+  int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
+                     size_t count, int64_t timeout_ns);
+  /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */
+  void (*sleeping)(int change);
   /* The application is about to close this fd, which is unmarked already. */
   void (*closing)(int fd, enum uwarp_fd_kind kind);
   /* `copy` now refers to the same open file as `fd`. */

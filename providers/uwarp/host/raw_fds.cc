@@ -52,6 +52,12 @@ int duplicate_for_engine(int fd) {
   return adopt_engine_fd(static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0)));
 }
 
+void close_quietly(int fd) {
+  const int saved = errno;
+  raw_close(fd);
+  errno = saved;
+}
+
 int raw_open(const char* path, int flags) {
   return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, 0));
 }

@@ -27,6 +27,31 @@ uint32_t fork_generation();
 /// A close-on-exec copy that is the engine's own; -1 and errno.
 int duplicate_for_engine(int fd);
 
+/// An fd that is closed unless it is taken: for the time in which making its owner may fail.
+class HeldFd {
+ public:
+  using Close = void (*)(int fd);
+  HeldFd(int fd, Close close) : fd_(fd), close_(close) {}
+  ~HeldFd() {
+    if (fd_ >= 0) close_(fd_);
+  }
+  HeldFd(const HeldFd&) = delete;
+  HeldFd& operator=(const HeldFd&) = delete;
+
+  int get() const { return fd_; }
+  int take() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_;
+  const Close close_;
+};
+/// Closes an fd of the application's, keeping errno.
+void close_quietly(int fd);
+
 // Raw system calls: as libc's, -1 and errno on failure.
 int raw_open(const char* path, int flags);
 int raw_close(int fd);

@@ -46,12 +46,13 @@ std::shared_ptr<RdmaCmNode> node_of(int fd) {
 
 /// Makes the channel of an eventfd that the application has as `fd`. False and errno.
 bool add_channel(int fd) {
-  const int own = duplicate_for_engine(fd);
-  if (own < 0) return false;
+  HeldFd own(duplicate_for_engine(fd), close_engine_fd);
+  if (own.get() < 0) return false;
   // An old channel of this number was closed behind the preload's back.
   rdma_cm_node_closed(fd);
   Channels& all = channels();
-  auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own);
+  auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own.get());
+  own.take();
   const std::lock_guard guard(all.lock);
   all.fd_counts[node.get()] = 1;
   all.by_fd[fd] = std::move(node);
@@ -74,17 +75,12 @@ std::shared_ptr<RdmaCmNode> revive(int fd) {
 }  // namespace
 
 int open_rdma_cm_node(int flags) {
-  const int fd = raw_eventfd(
-      0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) | ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0));
-  if (fd < 0) return -1;
-  if (!add_channel(fd)) {
-    const int error = errno;
-    raw_close(fd);
-    errno = error;
-    return -1;
-  }
-  mark_for_application(fd, UWARP_FD_RDMA_CM);
-  return fd;
+  HeldFd fd(raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
+                               ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0)),
+            close_quietly);
+  if (fd.get() < 0 || !add_channel(fd.get())) return -1;
+  mark_for_application(fd.get(), UWARP_FD_RDMA_CM);
+  return fd.take();
 }
 
 ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
@@ -119,8 +115,8 @@ void rdma_cm_node_duplicated(int fd, int copy) {
   const auto it = all.by_fd.find(fd);
   if (it == all.by_fd.end()) return;
   auto node = it->second;
+  all.by_fd[copy] = node;
   ++all.fd_counts[node.get()];
-  all.by_fd[copy] = std::move(node);
 }
 
 void forget_rdma_cm_nodes() { current_channels.store(nullptr, std::memory_order_release); }

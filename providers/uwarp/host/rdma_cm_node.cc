@@ -91,15 +91,16 @@ int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
   if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
   const auto id = ids_.create([&](uint32_t number) {
-    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps,
-                                       persona_);
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps, persona_);
     CmEventQueue::open(*made->events(), queue_);
     return made;
   });
   if (id == nullptr) return ENOMEM;
   const rdma_ucm_create_id_resp response{id->number()};
   const int error = command.respond(request.response, response);
-  if (error != 0) ids_.remove(id->number());
+  if (error == 0) return 0;
+  ids_.remove(id->number());
+  id->destroy();
   return error;
 }
 
@@ -249,11 +250,11 @@ int RdmaCmNode::get_event(Command& command) {
   // The last two fields came later.
   int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved));
   if (error != 0) return error;
-  CmEventQueue::Entry entry;
-  error = queue_->take(entry, command.may_block);
+  CmEventRoom taken;
+  error = queue_->take(taken, command.may_block);
   if (error != 0) return error;
-  error = command.respond(request.response, entry.event.response);
-  if (error != 0) queue_->put_back(std::move(entry));
+  error = command.respond(request.response, taken.front().event.response);
+  if (error != 0) queue_->put_back(std::move(taken));
   return error;
 }
 

@@ -77,7 +77,7 @@ std::pair<std::string, std::string> split(const std::string& path) {
 std::vector<std::string> fallback_folders() {
   std::vector<std::string> folders;
   for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR", "HOME"}) {
-    const char* value = std::getenv(variable);
+    const char* value = secure_getenv(variable);
     if (value != nullptr && value[0] == '/' && value[1] != '\0') folders.emplace_back(value);
   }
   const size_t first = folders.empty() ? 0 : 1;

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "cm/stat_page.h"
 #include "host/tree_files.h"
 #include "net/net_device.h"
 
@@ -24,15 +25,13 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
 /// Those of class/infiniband_verbs/<uverbsN>.
 std::map<std::string, std::string> uverbs_files(const NetDevice& device);
 
-/// A file below class/infiniband/ that counts something, by its path below the tree's root; empty
-/// name when it is none.
+/// A file below class/infiniband/ that counts something.
 struct CounterFile {
   std::string device;
-  std::string name;
+  uint64_t (*value)(const DeviceTotals& totals) = nullptr;
 };
+/// By its path below the tree's root; without a value when it is none.
 CounterFile counter_file(std::string_view path);
-/// Its value at this moment.
-uint64_t counter_value(const NetDevice& device, std::string_view name);
 
 class SysfsTree {
  public:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "host/raw_fds.h"
 
@@ -86,16 +87,16 @@ std::vector<std::string> Folder::names(const std::string& path) const {
   std::vector<std::string> result;
   const int fd = open_at(fd_, path, kFolderFlags);
   if (fd < 0) return result;
-  DIR* listing = fdopendir(fd);
+  constexpr auto kClose = [](DIR* open) { closedir(open); };
+  const std::unique_ptr<DIR, decltype(kClose)> listing(fdopendir(fd));
   if (listing == nullptr) {
     raw_close(fd);
     return result;
   }
-  while (const dirent* entry = readdir(listing)) {
+  while (const dirent* entry = readdir(listing.get())) {
     const std::string name = entry->d_name;
     if (name != "." && name != "..") result.push_back(name);
   }
-  closedir(listing);
   return result;
 }
 

@@ -17,11 +17,11 @@ extern "C" {
 bool uwarpdv_is_supported(struct ibv_device* device);
 
 enum uwarpdv_peer_caps {
-  UWARPDV_PEER_CONNECTED = 1 << 0,      /* the others mean something only with this one */
-  UWARPDV_PEER_UWARP = 1 << 1,          /* the peer has shown that it is a uwarp */
-  UWARPDV_PEER_SEND_WITH_IMM = 1 << 2,  /* IBV_WR_SEND_WITH_IMM will be taken */
-  UWARPDV_PEER_ATOMICS = 1 << 3,        /* known to execute RFC 7306 atomics, also masked ones.
-                                           Others may all the same */
+  UWARPDV_PEER_CONNECTED = 1 << 0,     /* the others mean something only with this one */
+  UWARPDV_PEER_UWARP = 1 << 1,         /* the peer has shown that it is a uwarp */
+  UWARPDV_PEER_SEND_WITH_IMM = 1 << 2, /* IBV_WR_SEND_WITH_IMM will be taken */
+  UWARPDV_PEER_ATOMICS = 1 << 3,       /* known to execute RFC 7306 atomics, also masked ones.
+                                          Others may all the same */
 };
 
 struct uwarpdv_peer_attr {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The one clock of the engine: monotonic nanoseconds.
+// The one clock of the engine: monotonic nanoseconds. And the time of day, for people.
 #pragma once
 
 #include <time.h>
@@ -15,6 +15,13 @@ inline constexpr uint64_t kNsPerSecond = 1'000'000'000;
 inline uint64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
+}
+
+/// Nanoseconds since 1970. May jump.
+inline uint64_t wall_clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
   return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -29,6 +30,8 @@ constexpr uint64_t kStopNs = 200 * kNsPerMs;
 constexpr Progress::Ticket kWakeTicket = 0;
 
 thread_local const Progress* helper_of = nullptr;
+/// What this thread was told of last.
+thread_local std::weak_ptr<Source> last_served;
 
 constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
   return static_cast<uint64_t>(generation) << 32 | index;
@@ -48,7 +51,8 @@ void pin_library() {
 
 }  // namespace
 
-Progress::Progress() {
+Progress::Progress(const Polling& polling)
+    : polling_(polling), helper_spin_(uint64_t{settings().spin_us} * 1000) {
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   wake_fd_ =
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
@@ -114,12 +118,36 @@ void Progress::revisit(Source& source) {
     revisits_.push_back(source.weak_from_this());
     revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
   }
-  // A disarmed helper leaves it to the pollers, and looks itself when it takes over.
-  if (armed_.load() && sleeping_until_ns_.load() != 0) wake_helper();
+  // A disarmed helper leaves it to the pollers, and looks itself when it takes over; a driver that
+  // sleeps cannot.
+  if (driver_sleeps_.load() || (armed_.load() && sleeping_until_ns_.load() != 0)) wake_helper();
 }
 
 // --- Serving
 // --------------------------------------------------------------------------------------
+
+namespace {
+
+/// std::bad_alloc would end the process in the helper thread, and surprise whoever polls.
+template <typename Call>
+bool tell(Source& source, Call call) {
+  try {
+    return call(source);
+  } catch (const std::bad_alloc&) {
+    log_event("progress: out of memory");
+  }
+  try {
+    source.out_of_memory();
+  } catch (const std::bad_alloc&) {
+  }
+  return false;
+}
+
+bool tell_ready(Source& source, uint32_t events) {
+  return tell(source, [events](Source& told) { return told.ready(events); });
+}
+
+}  // namespace
 
 void Progress::serve(const epoll_event* events, int count) {
   std::shared_ptr<Source> sources[kEventsPerTurn];
@@ -132,14 +160,22 @@ void Progress::serve(const epoll_event* events, int count) {
       if (slot.generation == ticket >> 32) sources[i] = slot.source.lock();
     }
   }
+  const std::shared_ptr<Source>* last = nullptr;
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeTicket) {
       // A poller that took the wake-up away would leave the helper asleep.
       if (helper_of == this) drain_wake_up();
-    } else if (sources[i] != nullptr && sources[i]->ready(events[i].events)) {
-      revisit(*sources[i]);
+    } else if (sources[i] != nullptr) {
+      if (tell_ready(*sources[i], events[i].events)) revisit(*sources[i]);
+      last = &sources[i];
     }
   }
+  if (last != nullptr) last_served = *last;
+}
+
+bool Progress::look_at_last() {
+  const std::shared_ptr<Source> source = last_served.lock();
+  return source != nullptr && tell(*source, [](Source& told) { return told.look(); });
 }
 
 bool Progress::serve_revisits() {
@@ -156,7 +192,7 @@ bool Progress::serve_revisits() {
   for (size_t i = 0; i < count; ++i) {
     if (sources[i] == nullptr) continue;
     sources[i]->revisit_queued_.store(false);
-    if (sources[i]->ready(0)) revisit(*sources[i]);
+    if (tell_ready(*sources[i], 0)) revisit(*sources[i]);
   }
   return count != 0;
 }
@@ -164,7 +200,12 @@ bool Progress::serve_revisits() {
 void Progress::serve_deadlines() {
   if (deadlines_.earliest_ns() == DeadlineHeap::kNever) return;
   const uint64_t now = now_ns();
-  while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) source->deadline_passed();
+  while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) {
+    tell(*source, [](Source& told) {
+      told.deadline_passed();
+      return false;
+    });
+  }
 }
 
 bool Progress::pass() {
@@ -176,6 +217,13 @@ bool Progress::pass() {
   if (count > 0) serve(events, static_cast<int>(count));
   serve_deadlines();
   return true;
+}
+
+void Progress::nap() {
+  pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
+  const timespec longest = timespec_of(kNapNs);
+  (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+  (void)pass();
 }
 
 // --- Helper thread
@@ -194,16 +242,25 @@ void Progress::drain_wake_up() {
 
 void Progress::note_sleep() {
   polls_at_sleep_.store(polls_.load(std::memory_order_relaxed));
-  if (!armed_.load()) wake_helper();
+  if (!armed_.load() && !waits_drive_.load(std::memory_order_relaxed)) wake_helper();
 }
 
 bool Progress::somebody_polls(Look& last) {
-  const Look look{polls_.load(std::memory_order_relaxed), now_ns()};
+  const Look look{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   const uint32_t since_sleep = look.polls - polls_at_sleep_.load();
   const uint32_t polls = std::min(look.polls - last.polls, since_sleep);
   const uint64_t elapsed_ns = look.time_ns - last.time_ns;
+  // Too early to tell: the helper may be woken for each message between two polls.
+  if (polls < polling_.least_polls && elapsed_ns < polling_.take_over_ns) return false;
   last = look;
-  return polls >= kPollsThatDisarm && elapsed_ns <= polls * kSlowestPollNs;
+  return polls >= polling_.least_polls && elapsed_ns <= polls * polling_.slowest_poll_ns;
+}
+
+bool Progress::somebody_progresses(Look& last) {
+  const bool drives = drives_.load() != last.drives && waiters_.load() == 0;
+  last.drives = drives_.load();
+  const bool polls = somebody_polls(last);
+  return polls || drives || driven();
 }
 
 int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
@@ -237,48 +294,51 @@ int Progress::wait_armed(epoll_event* events) {
   return count;
 }
 
-void Progress::wait_disarmed() {
+void Progress::wait_disarmed(const Look& last) {
   // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
-  const uint64_t tick = now_ns() + kTakeOverNs;
+  resting_.store(true);  // said before looking, as in wait_armed()
+  const bool polled = polls_.load(std::memory_order_relaxed) != last.polls;
+  const bool rest = driver_sleeps_.load() && !polled && !revisits_waiting();
+  if (!rest) resting_.store(false);
+  const uint64_t now = now_ns();
+  const uint64_t tick = rest ? DeadlineHeap::kNever : now + polling_.take_over_ns;
   sleeping_until_ns_.store(tick);
   const uint64_t until = std::min(tick, deadlines_.earliest_ns());
-  const uint64_t now = now_ns();
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
     timespec left = timespec_of(until - now);
-    if (syscall(SYS_ppoll, &wake, 1, &left, nullptr, 0) > 0) drain_wake_up();
+    const bool forever = until == DeadlineHeap::kNever;
+    if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) drain_wake_up();
   }
+  resting_.store(false);
   sleeping_until_ns_.store(0);
+  if (driver_sleeps_.load()) serve_revisits();
 }
 
 // After traffic more is likely to come, and waking this thread would cost the sender more than this
 // core is worth, if nobody else wants it.
 int Progress::spin(epoll_event* events) {
-  const bool woken = woken_.exchange(false, std::memory_order_relaxed);
-  uint64_t now = now_ns();
-  if (woken || now < no_spin_before_ns_) return 0;
-  const uint64_t end = now + uint64_t{settings().spin_us} * 1000;
-  while (now < end && !stopping_.load() && !revisits_waiting()) {
-    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-    if (count != 0) {
-      spin_pause_ns_ /= 2;
-      return static_cast<int>(count);
+  if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
+  uint32_t finds = 0;
+  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_waiting();
+       ++looks) {
+    const bool found = look_at_last();
+    if (found) {
+      ++finds;
+      helper_spin_.found();
+      (void)helper_spin_.start();
     }
-    const uint64_t before = now_ns();
-    sched_yield();
-    now = now_ns();
-    if (now - before < kYieldNs) continue;
-    spin_pause_ns_ = std::clamp(2 * spin_pause_ns_, kSpinPauseNs, kLongestSpinPauseNs);
-    no_spin_before_ns_ = now + spin_pause_ns_;
-    break;
+    if (looks % kLooksPerTurn != 0) continue;
+    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+    if (count != 0) return static_cast<int>(count);
+    if (!found && !helper_spin_.go_on()) break;
   }
   return 0;
 }
 
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
-  Look last{polls_.load(std::memory_order_relaxed), now_ns()};
-  const bool may_spin = settings().spin_us != 0;
+  Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   bool armed = true;
   armed_.store(true);
   while (!stopping_.load()) {
@@ -286,15 +346,17 @@ void Progress::helper_loop() {
       int count = wait_armed(events);
       while (count > 0) {
         serve(events, count);
-        count = may_spin ? spin(events) : 0;
+        serve_deadlines();
+        count = spin(events);
       }
       serve_revisits();
     } else {
-      wait_disarmed();
+      wait_disarmed(last);
     }
     serve_deadlines();
-    const bool arm = !somebody_polls(last);
+    const bool arm = !somebody_progresses(last);
     if (arm != armed) armed_.store(arm);
+    if (arm) waits_drive_.store(false, std::memory_order_relaxed);
     armed = arm;
   }
   armed_.store(false);
@@ -336,11 +398,7 @@ void Progress::stop_helper() {
   if (!helper_running_) return;
   helper_running_ = false;
   wake_helper();
-  timespec until{};
-  clock_gettime(CLOCK_REALTIME, &until);
-  const uint64_t end = static_cast<uint64_t>(until.tv_sec) * kNsPerSecond +
-                       static_cast<uint64_t>(until.tv_nsec) + kStopNs;
-  until = timespec_of(end);
+  const timespec until = timespec_of(wall_clock_ns() + kStopNs);
   if (pthread_timedjoin_np(helper_, nullptr, &until) != 0) pthread_detach(helper_);
 }
 

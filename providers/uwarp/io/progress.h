@@ -6,20 +6,39 @@
 // docs/ownership.md has the discipline for sources and the order of locks.
 #pragma once
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "io/deadline_heap.h"
 #include "io/source.h"
+#include "io/spin_budget.h"
 
 namespace uwarp {
+
+/// What a thread waits for that blocks in a call of the application, such as ibv_get_cq_event().
+class Awaited {
+ public:
+  virtual ~Awaited() = default;
+  /// It is there. Called often.
+  virtual bool arrived() = 0;
+  /// Become readable when it comes from another thread.
+  virtual std::span<const pollfd> fds() const = 0;
+
+  uint64_t deadline_ns = ~uint64_t{0};
+  /// It may wait for a turn of the helper thread: others go first.
+  bool patient = false;
+  /// After a signal the call goes on if read() does.
+  bool restarts = true;
+};
 
 class Progress {
  public:
@@ -27,22 +46,25 @@ class Progress {
   using Ticket = uint64_t;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
-  /// Bound of the time in which the helper thread notices that nobody polls any more.
-  static constexpr uint64_t kTakeOverNs = 1'000'000;
-  /// "Somebody polls": at least this many polls on an empty completion queue since the helper
-  /// looked last, and since anybody announced to sleep, ...
-  static constexpr uint32_t kPollsThatDisarm = 4;
-  /// ... with this time between them at most, on average. A polling loop takes about half a
-  /// microsecond per round, a wake-up of the helper tens of them: whoever polls more seldom than
-  /// this is served better by the helper.
-  static constexpr uint64_t kSlowestPollNs = 50'000;
-  /// A yield that takes longer than this has run somebody else who needs the core ...
-  static constexpr uint64_t kYieldNs = 50'000;
-  /// ... and the helper does not spin for a while: twice as long each time, between these bounds.
-  static constexpr uint64_t kSpinPauseNs = 20'000'000;
-  static constexpr uint64_t kLongestSpinPauseNs = 2'000'000'000;
+  /// Who counts as "somebody polls" to the helper thread: so many polls since it looked last, and
+  /// since anybody announced to sleep, with so much time between them at most, on average.
+  struct Polling {
+    uint32_t least_polls;
+    uint64_t slowest_poll_ns;
+    uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
+  };
+  /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
+  /// whoever polls more seldom than this is served better by the helper.
+  static constexpr Polling kBesideOthers{
+      .least_polls = 4, .slowest_poll_ns = 50'000, .take_over_ns = 1'000'000};
+  /// On the only processor the helper takes its turns from the pollers, who wait for the processor
+  /// for whole time slices.
+  static constexpr Polling kOnOneProcessor{
+      .least_polls = 1, .slowest_poll_ns = 20'000'000, .take_over_ns = 20'000'000};
 
-  Progress();
+  static constexpr uint64_t kNapNs = 100'000;
+
+  explicit Progress(const Polling& polling = kBesideOthers);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -70,9 +92,33 @@ class Progress {
   /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
   /// no longer count, and a disarmed helper thread takes over at once.
   void note_sleep();
+  /// Serves in the caller until `awaited` arrives, so that a message costs one wake-up and not the
+  /// helper's and then the caller's: looks for a while, then sleeps. The helper is disarmed
+  /// meanwhile. A cancellation point. 0 when it has arrived; ETIMEDOUT; EINTR after a signal; EBUSY
+  /// when others drive or wait: be a Waiter then, unless patient.
+  int drive(Awaited& awaited);
+  /// In between a thread sleeps until somebody else has served what it waits for.
+  void begin_wait() {
+    ++waiters_;
+    if (!armed_.load()) wake_helper();
+  }
+  void end_wait() { --waiters_; }
+  class Waiter {
+   public:
+    explicit Waiter(Progress& progress) : progress_(progress) { progress_.begin_wait(); }
+    ~Waiter() { progress_.end_wait(); }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+   private:
+    Progress& progress_;
+  };
+
   /// One turn in the caller, without blocking: what is ready now, what asked to be revisited, what
   /// is due. False at once if another thread is at it, or this one further up its stack.
   bool pass();
+  /// Sleeps until something may be there to serve, for kNapNs at most.
+  void nap();
   /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
   bool helper_armed() const { return armed_.load(std::memory_order_relaxed); }
 
@@ -96,27 +142,45 @@ class Progress {
     int fd = -1;  // -1: free
   };
   static constexpr int kEventsPerTurn = 32;
+  /// While a thread spins it looks so often at what it served last before it asks epoll, and finds
+  /// something there so often before it looks after the rest.
+  static constexpr uint32_t kLooksPerTurn = 4;
+  static constexpr uint32_t kFindsPerSpin = 64;
   /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
   static constexpr size_t kRevisitsPerTurn = 32;
+
+  /// What one who watches the others saw when it looked last.
+  struct Look {
+    uint32_t polls = 0;
+    uint32_t drives = 0;
+    uint64_t time_ns = 0;
+  };
 
   static void* helper_main(void* self);
   void helper_loop();
   int wait_armed(epoll_event* events);
-  void wait_disarmed();
+  void wait_disarmed(const Look& last);
   int spin(epoll_event* events);
+  bool look_at_last();
   int epoll_until(epoll_event* events, uint64_t until_ns);
-  /// What the helper saw when it looked last.
-  struct Look {
-    uint32_t polls = 0;
-    uint64_t time_ns = 0;
-  };
   bool somebody_polls(Look& last);
+  bool somebody_progresses(Look& last);
+  bool pollers_at_work() const {
+    const uint32_t polls = polls_.load(std::memory_order_relaxed) - polls_at_sleep_.load();
+    return !armed_.load() && !waits_drive_.load() && polls >= polling_.least_polls;
+  }
+  // drive.cc
+  enum class Driver : uint8_t { kNone, kPatient, kEager };
+  class Drive;
+  bool look_for(Awaited& awaited);
+  bool driven() const { return driver_.load() != Driver::kNone; }
   void serve(const epoll_event* events, int count);
   bool serve_revisits();
   bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
   void serve_deadlines();
   void drain_wake_up();
 
+  const Polling polling_;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
 
@@ -136,8 +200,15 @@ class Progress {
   std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
   std::atomic<bool> woken_{false};
-  uint64_t no_spin_before_ns_ = 0;  // helper thread only, as the next
-  uint64_t spin_pause_ns_ = 0;      // after the last time that somebody wanted the core
+  SpinBudget helper_spin_;
+
+  // The thread inside drive().
+  std::atomic<Driver> driver_{Driver::kNone};
+  std::atomic<bool> driver_sleeps_{false};
+  std::atomic<uint32_t> drives_{0};       // that have ended
+  std::atomic<bool> waits_drive_{false};  // whoever arms a queue comes to drive, as before
+  std::atomic<uint32_t> waiters_{0};
+  std::atomic<bool> resting_{false};  // the helper sleeps without a tick while the driver does
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

@@ -20,8 +20,16 @@ class Source : public std::enable_shared_from_this<Source> {
   /// Returns true if there is more to do than one turn allows: it is called again soon.
   virtual bool ready(uint32_t events) = 0;
 
+  /// Serves what has come without being told of it. True if anything had. What it served is told
+  /// of all the same.
+  virtual bool look() { return false; }
+
   /// The deadline set by Progress::set_deadline() has passed.
   virtual void deadline_passed() {}
+
+  /// A call of ready() or deadline_passed() found no memory and was left in the middle. Whoever
+  /// progresses cannot be told; the object gives up what it was about.
+  virtual void out_of_memory() {}
 
  private:
   friend class Progress;

@@ -3,13 +3,16 @@
 #include "io/tcp_socket.h"
 
 #include <linux/net.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 
 #include "base/settings.h"
@@ -21,6 +24,10 @@ namespace {
 /// Octets that close_gently() reads away at most: a peer that sends faster than this is not going
 /// to notice an RST any later.
 constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
+
+/// How long the answer to a segment may take, and how exact TCP_INFO's times are.
+constexpr uint32_t kAnswerMs = 1'000;
+constexpr uint32_t kClockMs = 20;
 
 /// Repeats an interrupted call; the result or the negative errno.
 template <typename... Args>
@@ -212,13 +219,8 @@ void TcpSocket::set_tos(int tos) {
   set_option(IPPROTO_IPV6, IPV6_TCLASS, tos);
 }
 
-void TcpSocket::set_user_timeout(uint32_t timeout_ms) {
-  set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout_ms, 1u << 30)));
-}
-
 void TcpSocket::set_keepalive(uint32_t timeout_ms) {
-  // Three probes; the kernel counts in whole seconds. With TCP_USER_TIMEOUT set as well the first
-  // unanswered probe after that time ends the connection.
+  // The kernel counts in whole seconds.
   constexpr uint32_t kProbes = 3;
   const int step_s = static_cast<int>(std::clamp(timeout_ms / 1000 / (kProbes + 1), 1u, 7200u));
   set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -227,9 +229,43 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
   set_option(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
-void TcpSocket::choose_congestion_control(const sockaddr_storage& peer) {
+bool TcpSocket::owes_acknowledgement() const {
+  int octets = 0;
+  return status_of(SYS_ioctl, fd_, SIOCOUTQ, &octets) == 0 && octets > 0;
+}
+
+bool TcpSocket::silent_for(uint32_t timeout_ms) const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  if (info.tcpi_last_ack_recv < timeout_ms) return false;
+  // What a peer without room drops is sent again, and a closed window probed, at growing intervals
+  // (RFC 6298 5.5, RFC 9293 3.8.6.1), so that the last answer may be old: was there none to the
+  // last segment? Of probes the second tells that there was none to the first.
+  const bool unanswered = info.tcpi_last_ack_recv > info.tcpi_last_data_sent + kClockMs &&
+                          info.tcpi_last_data_sent >= kAnswerMs;
+  return info.tcpi_unacked > 0 ? unanswered : info.tcpi_probes > 1;
+}
+
+namespace {
+
+bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
+  if (a.ss_family != b.ss_family) return false;
+  if (a.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  }
+  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+}  // namespace
+
+void TcpSocket::choose_congestion_control(const sockaddr_storage& own,
+                                          const sockaddr_storage& peer) {
   const std::string& name = settings().congestion;
-  if (name.empty() || !is_local_address(peer)) return;
+  // A peer with this end's own address is on this machine; the others cost a look.
+  if (name.empty() || (!same_host(own, peer) && !is_local_address(peer))) return;
   (void)status_of(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size());
 }
 

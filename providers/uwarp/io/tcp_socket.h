@@ -85,13 +85,17 @@ class TcpSocket {
   void set_late_port();
   /// Type of service or traffic class; negative: unchanged.
   void set_tos(int tos);
-  /// Peer loss is noticed `timeout_ms` after the oldest unacknowledged octet (0: system default)...
-  void set_user_timeout(uint32_t timeout_ms);
-  /// ... and on an idle connection about `timeout_ms` after the last sign of life.
+  /// The loss of a peer that owes nothing is noticed about `timeout_ms` after its last sign of
+  /// life. For one that owes acknowledgements see owes_acknowledgement().
   void set_keepalive(uint32_t timeout_ms);
+  /// Octets have been sent, or wait for room, that the peer's TCP has not acknowledged.
+  bool owes_acknowledgement() const;
+  /// For so long nothing has been acknowledged, not even by a peer that answers only that it has no
+  /// room yet (which TCP_USER_TIMEOUT takes for a loss).
+  bool silent_for(uint32_t timeout_ms) const;
   /// For a peer inside this host takes the congestion control of UWARP_CONGESTION (reno): pacing,
   /// as bbr does it, costs most of the bandwidth there. Remote peers get the system's.
-  void choose_congestion_control(const sockaddr_storage& peer);
+  void choose_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);
   /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
   uint32_t segment_bytes() const;
 

@@ -186,8 +186,7 @@ bool RegionTable::may_bind(const MemoryRegion& region, const WindowBinding& bind
   const bool written = binding.access & (kAccessRemoteWrite | kAccessRemoteAtomic);
   return region.domain == who.domain && (region.access & kAccessMwBind) &&
          (!written || (region.access & kAccessLocalWrite)) &&
-         (region.range(binding.address, binding.length_bytes, fault),
-          fault == RegionFault::kNone);
+         (region.range(binding.address, binding.length_bytes, fault), fault == RegionFault::kNone);
 }
 
 bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) {
@@ -233,8 +232,8 @@ bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
   MemoryRegion* window = find_window(key);
   if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
   std::lock_guard binding(window->binding_lock);
-  if (window->rkey.load(std::memory_order_relaxed) != key.value ||
-      window->domain != who.domain || window->stream != who.stream)
+  if (window->rkey.load(std::memory_order_relaxed) != key.value || window->domain != who.domain ||
+      window->stream != who.stream)
     return false;
   unbind_locked(*window);
   return true;

@@ -274,7 +274,8 @@ class RegionTable {
   };
 
   MemoryRegion& slot(uint32_t number) const {
-    return chunks_[number / kChunkSlots].load(std::memory_order_acquire)
+    return chunks_[number / kChunkSlots]
+        .load(std::memory_order_acquire)
         ->slots[number % kChunkSlots];
   }
   static void fill_in(MemoryRegion& region, const RegionShape& shape);

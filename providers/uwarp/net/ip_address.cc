@@ -143,4 +143,13 @@ uint16_t port_of(const sockaddr* address) {
   return ntohs(port);
 }
 
+uint16_t port_of(const sockaddr_storage& address) {
+  return port_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
+IpAddress ip_of(const sockaddr_storage& address) {
+  return IpAddress::from_sockaddr(reinterpret_cast<const sockaddr*>(&address), sizeof address)
+      .value_or(IpAddress{});
+}
+
 }  // namespace uwarp

@@ -21,6 +21,7 @@ using namespace uwarp_preload;
 
 namespace {
 
+constinit Real<ssize_t(int, void*, size_t)> real_read("read");
 constinit Real<ssize_t(int, const void*, size_t)> real_write("write");
 constinit Real<int(int)> real_close("close");
 constinit Real<int(unsigned, unsigned, int)> real_close_range("close_range");
@@ -63,6 +64,14 @@ void note_copy(int fd, int copy) {
   forget(fd, kind);
   errno = saved;
   return real_close(fd);
+}
+
+/// sysfs shows the value of the moment to who reads from the beginning.
+[[gnu::noinline]] void refresh_counter(int fd) {
+  const int saved = errno;
+  const UncancelledEngineCall guard;
+  host_if_loaded()->refresh_counter(fd);
+  errno = saved;
 }
 
 /// Before dup2() closes `target` on its way. False: it must not.
@@ -117,6 +126,23 @@ int duplicate_by_fcntl(Real<int(int, int, ...)>& function, int fd, int command, 
 
 // The definitions below repeat libc's prototypes, exception specification included.
 extern "C" {
+
+// On a completion channel: who waits for an event drives the sockets.
+ssize_t read(int fd, void* bytes, size_t length) {
+  const uwarp_fd_kind kind = kind_of(fd);
+  if (kind != UWARP_FD_EVENT_CHANNEL && kind != UWARP_FD_COUNTER) [[likely]]
+    return real_read(fd, bytes, length);
+  const uwarp_host_table* engine = host_if_loaded();
+  if (inside_engine() || !table_is_ours()) return real_read(fd, bytes, length);
+  if (kind == UWARP_FD_COUNTER) {
+    refresh_counter(fd);
+    return real_read(fd, bytes, length);
+  }
+  const InsideEngine guard;
+  return engine->read(fd, bytes, length);
+}
+
+ssize_t __read(int fd, void* bytes, size_t length) { return read(fd, bytes, length); }
 
 ssize_t write(int fd, const void* bytes, size_t length) {
   const uwarp_fd_kind kind = kind_of(fd);

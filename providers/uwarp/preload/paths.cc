@@ -105,7 +105,7 @@ bool is_uwarp_tree(const char* path) {
 /// The first folder we may write to; the engine looks further when the tree cannot be made there.
 const char* tree_folder() {
   constexpr size_t kFolderMax = kRootMax - 40;  // for "/uwarp-<pid>-<hex>"
-  const char* runtime = getenv("XDG_RUNTIME_DIR");
+  const char* runtime = secure_getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && runtime[0] == '/' && strlen(runtime) < kFolderMax &&
       syscall(SYS_faccessat, -1, runtime, W_OK | X_OK) == 0) {
     return runtime;
@@ -141,7 +141,7 @@ void resolve(const char* path, Resolved& result) {
 }
 
 void set_sysfs_path() {
-  const char* inherited = getenv("SYSFS_PATH");
+  const char* inherited = secure_getenv("SYSFS_PATH");
   if (inherited != nullptr && inherited[0] != '\0' && !is_uwarp_tree(inherited)) {
     setenv("UWARP_HOST_SYSFS", inherited, 1);
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <span>
+#include <utility>
 
 namespace uwarp {
 
@@ -23,12 +25,17 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier
       ring_(std::make_unique<WorkCompletion[]>(mask_ + 1)),
       times_(options.clock != nullptr ? std::make_unique<CompletionTime[]>(mask_ + 1) : nullptr),
       notifier_(notifier),
-      options_(options) {}
+      options_(options),
+      own_slot_(options.slot == nullptr ? std::make_unique<CompletionSlot>() : nullptr),
+      slot_(options.slot == nullptr ? *own_slot_ : *options.slot) {
+  slot_.capacity.store(capacity_.load(), std::memory_order_relaxed);
+}
 
 bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   std::lock_guard lock(producer_lock_);
   const uint32_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) > mask_) {
+    slot_.overruns.add(1);
     if (options_.ignore_overrun) return true;
     overrun_.store(true, std::memory_order_release);
     if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
@@ -39,6 +46,9 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   if (times_ != nullptr) [[unlikely]]
     times_[tail & mask_] = options_.clock();
   tail_.store(tail + 1, std::memory_order_release);
+  slot_.pushed.add(1);
+  if (completion.status != WcStatus::kSuccess) [[unlikely]]
+    slot_.failed.add(1);
   // arm() takes the same lock: whoever arms after this sees the completion when it polls.
   if (armed_ == Armed::kNo) [[likely]]
     return true;
@@ -57,7 +67,13 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
 void CompletionQueue::raise_locked() {
   armed_ = Armed::kNo;
   held_back_ = 0;
+  slot_.events.add(1);
   if (notifier_ != nullptr) notifier_->completion_event(*this);
+}
+
+void CompletionQueue::raise_armed() {
+  std::lock_guard lock(producer_lock_);
+  if (armed_ != Armed::kNo) raise_locked();
 }
 
 void CompletionQueue::moderate(uint32_t count) {
@@ -88,14 +104,50 @@ int CompletionQueue::resize(uint32_t capacity) {
   times_.swap(times);
   mask_ = size - 1;
   capacity_.store(size, std::memory_order_relaxed);
+  slot_.capacity.store(size, std::memory_order_relaxed);
   return 0;
+}
+
+// Both sides stand still, so that the rest can move up in place: polling costs nothing for it.
+void CompletionQueue::drop(uint32_t qp_num, Drop which) {
+  std::lock_guard consumer(consumer_lock_);
+  std::lock_guard producer(producer_lock_);
+  const uint32_t tail = tail_.load(std::memory_order_relaxed);
+  uint32_t kept = head_.load(std::memory_order_relaxed);
+  const auto goes = [&](uint32_t i) {
+    const WorkCompletion& one = ring_[i & mask_];
+    return one.qp_num == qp_num && (which == Drop::kAll || one.status != WcStatus::kSuccess);
+  };
+  while (kept != tail && !goes(kept)) ++kept;
+  for (uint32_t i = kept; i != tail; ++i) {
+    if (goes(i)) continue;
+    ring_[kept & mask_] = ring_[i & mask_];
+    if (times_ != nullptr) times_[kept & mask_] = times_[i & mask_];
+    ++kept;
+  }
+  tail_.store(kept, std::memory_order_release);
+  slot_.polled.add(tail - kept);  // nobody will
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
 int CompletionQueue::taken(uint32_t taken, bool wanted) {
   head_.store(head_.load(std::memory_order_relaxed) + taken, std::memory_order_release);
+  if (taken != 0) slot_.polled.add(taken);
   if (taken == 0 && wanted && overrun_.load(std::memory_order_acquire)) return -1;
   return static_cast<int>(taken);
+}
+
+void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) {
+  for (WorkCompletion& each : std::span(completions, count)) {
+    TraceStep step;
+    step.kind = TraceStep::Kind::kPolled;
+    step.opcode = static_cast<uint8_t>(each.opcode);
+    step.queue_pair = each.qp_num;
+    step.position = std::exchange(each.src_qp, 0);
+    step.status = static_cast<uint32_t>(each.status);
+    step.wr_id = each.wr_id;
+    options_.trace->note(step);
+  }
 }
 
 int CompletionQueue::poll(WorkCompletion* out, int count) {
@@ -104,6 +156,8 @@ int CompletionQueue::poll(WorkCompletion* out, int count) {
   const uint32_t stored = tail_.load(std::memory_order_acquire) - head;
   const uint32_t some = std::min<uint32_t>(stored, static_cast<uint32_t>(std::max(count, 0)));
   for (uint32_t i = 0; i < some; ++i) out[i] = ring_[(head + i) & mask_];
+  if (options_.trace != nullptr) [[unlikely]]
+    trace_polled(out, some);
   return taken(some, count > 0);
 }
 
@@ -114,6 +168,8 @@ int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   if (any) {
     out = ring_[head & mask_];
     if (times_ != nullptr) time = times_[head & mask_];
+    if (options_.trace != nullptr) [[unlikely]]
+      trace_polled(&out, 1);
   }
   return taken(any ? 1 : 0, true);
 }

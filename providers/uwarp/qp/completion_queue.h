@@ -10,6 +10,8 @@
 
 #include "base/spinlock.h"
 #include "qp/work_request.h"
+#include "stat/page_layout.h"
+#include "stat/trace_sink.h"
 
 namespace uwarp {
 
@@ -40,6 +42,10 @@ struct CompletionQueueOptions {
   bool single_threaded = false;
   /// What does not fit is lost without an error: the application sees to it that all fits.
   bool ignore_overrun = false;
+  CompletionSlot* slot = nullptr;  // where it counts; null: in memory of its own
+  /// Null unless steps are written down. Completions then name their request by its position in
+  /// src_qp, which means nothing otherwise, until they are polled.
+  TraceSink* trace = nullptr;
 };
 
 /// What somebody who drives the queue pairs of a completion queue hangs on it.
@@ -49,7 +55,7 @@ class CompletionQueueDriver {
 };
 
 /// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
-/// consumer lock is a leaf of its own, but for resize(), which takes the producer lock inside it.
+/// consumer lock comes before the producer lock where both are held (resize, drop).
 class CompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
@@ -76,11 +82,21 @@ class CompletionQueue {
   /// for any completion is not weakened by a later solicited-only one.
   void arm(bool solicited_only);
 
+  /// Raises the event that was asked for, although nothing has come: to whoever waits there may
+  /// be events without completions.
+  void raise_armed();
+
   uint32_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
 
   /// Changes the capacity while others push and poll; nothing is lost. EINVAL if more completions
   /// are stored than it would hold.
   int resize(uint32_t capacity);
+
+  enum class Drop { kAll, kFailed };
+
+  /// Drops what is stored of one queue pair, all or what has failed, while others push and poll.
+  /// Nothing may be pushed for that queue pair meanwhile.
+  void drop(uint32_t qp_num, Drop which);
 
   /// An armed queue raises its event only at the `count`-th completion, or when the period is over
   /// (see CompletionNotifier), or at once for a solicited or failed one. 0 and 1: every one.
@@ -97,6 +113,7 @@ class CompletionQueue {
 
   void raise_locked();
   int taken(uint32_t taken, bool wanted);
+  [[gnu::noinline, gnu::cold]] void trace_polled(WorkCompletion* completions, uint32_t count);
 
   // Changed under both locks.
   std::atomic<uint32_t> capacity_;
@@ -105,12 +122,14 @@ class CompletionQueue {
   std::unique_ptr<CompletionTime[]> times_;  // beside it; null without a clock
   CompletionNotifier* const notifier_;
   const CompletionQueueOptions options_;
+  const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
+  CompletionSlot& slot_;
 
   alignas(64) SpinLock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
-  uint32_t held_back_ = 0;         // under producer_lock_: completions since armed, event not raised
+  uint32_t held_back_ = 0;  // under producer_lock_: completions since armed, event not raised
   std::atomic<uint32_t> tail_{0};
   std::atomic<bool> overrun_{false};
 

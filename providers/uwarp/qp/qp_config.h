@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/ids.h"
+#include "fault/fault_script.h"
 #include "mr/region_table.h"
 #include "qp/completion_queue.h"
 #include "qp/receive_queue.h"
+#include "stat/page_layout.h"
+#include "stat/trace_sink.h"
 
 namespace uwarp {
 
@@ -66,6 +70,9 @@ struct QpConfig {
   /// Verbs' 32 bits travel in the last half of the 8 octets of Immediate Data instead of the first
   /// (A24). No RFC says which; there are peers of either opinion.
   bool immediate_in_last_half = false;
+  std::shared_ptr<FaultScript> script;  // null unless faults are to be injected
+  QueuePairSlot* slot = nullptr;        // where it counts; null: in memory of its own
+  TraceSink* trace = nullptr;           // null unless steps are written down
 };
 
 /// What the MPA start-up settled, plus what the connection wants of the stream.
@@ -87,12 +94,14 @@ struct StreamConfig {
   /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.
   bool answer_magic = false;
   /// Follow our first FPDU by a zero-length Write if nothing else is queued: siw as responder may
-  /// miss a lone first FPDU.
+  /// miss a lone first FPDU. Or both: see QueuePair::chase().
   bool chase_first_fpdu = false;
   /// FIN at an FPDU boundary is not a disconnect (connections made without rdma_cm).
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
+  /// First MSN of queues 0, 1 and 3, both ways. RFC 5041 4.3 says 1; tests of the wrap begin late.
+  Msn first_msn{1};
 };
 
 /// How a stream came to its end, told by the connection.

@@ -21,12 +21,17 @@ QueuePair::~QueuePair() {
 
 QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
+      own_slot_(config.slot == nullptr ? std::make_unique<QueuePairSlot>() : nullptr),
+      slot_(config.slot == nullptr ? *own_slot_ : *config.slot),
       sends_(send_shape(config)),
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
-      transmitter_(config_, sends_, stream_),
-      receiver_(config_, sends_, *receives_, stream_) {}
+      transmitter_(config_, sends_, stream_, slot_.transmit),
+      receiver_(config_, sends_, *receives_, stream_, slot_.receive) {
+  sends_.trace(config.trace, config.number.value);
+  own_receives_.trace(config.trace, config.number.value);
+}
 
 int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
@@ -43,7 +48,7 @@ void QueuePair::flush_late_posts() {
   if (state() != QpState::kErr) [[likely]]
     return;
   std::lock_guard lock(transmit_gate_);
-  transmitter_.flush_late();
+  if (state() == QpState::kErr) transmitter_.flush_late();  // and not RESET by now
 }
 
 int QueuePair::post_send(const SendRequest& request) {
@@ -74,7 +79,7 @@ int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (state() == QpState::kErr) {
     std::lock_guard lock(receive_gate_);
-    receiver_.flush();
+    if (state() == QpState::kErr) receiver_.flush();  // and not RESET by now
   }
   return 0;
 }
@@ -85,6 +90,7 @@ void QueuePair::move_to(QpState next) {
   while (now != QpState::kErr &&
          !state_.compare_exchange_weak(now, next, std::memory_order_acq_rel)) {
   }
+  show_state();
 }
 
 void QueuePair::to_rts() {
@@ -105,16 +111,21 @@ void QueuePair::to_sqd(bool notify) {
   } while (transmit_gate_.end() && transmit_gate_.try_begin());
 }
 
-void QueuePair::to_reset() {
+void QueuePair::drop_work(CompletionQueue::Drop completions) {
   std::lock_guard receive(receive_gate_);
   std::lock_guard transmit(transmit_gate_);
   set_state(QpState::kReset);
   stream_.running.store(false, std::memory_order_release);
+  stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
   stream_.paused.store(false, std::memory_order_release);
   receiver_.reset();
   transmitter_.reset();
   if (config_.srq == nullptr) own_receives_.reset();
   stream_.clear_failure();
+  // With both gates held, nothing of this queue pair can be pushed any more.
+  const uint32_t number = config_.number.value;
+  config_.send_cq->drop(number, completions);
+  if (config_.recv_cq != config_.send_cq) config_.recv_cq->drop(number, completions);
 }
 
 void QueuePair::to_error() {
@@ -134,6 +145,10 @@ void QueuePair::flush() {
   std::lock_guard receive(receive_gate_);
   std::lock_guard transmit(transmit_gate_);
   const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
+  show_state();
+  const StreamFailure& failure = stream_.failure();
+  if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
+    slot_.stream.failures.add(1);
   // Sends first: where both share a queue, the status that says why comes ahead of what it flushed.
   transmitter_.flush();
   receiver_.flush();
@@ -151,6 +166,7 @@ bool QueuePair::start_stream(const StreamConfig& config) {
   stream_.establish_event.store(early, std::memory_order_relaxed);
   receiver_.restart();
   transmitter_.restart();
+  slot_.stream.connections.add(1);
   set_state(QpState::kRts);
   return true;
 }
@@ -163,6 +179,27 @@ std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, boo
   return open || stream_.config.silent_fin ? std::optional(QpEvent::kFatal) : std::nullopt;
 }
 
+bool QueuePair::finish_input() {
+  std::lock_guard receive(receive_gate_);
+  if (receiver_.mid_message() || stream_.failed()) return false;
+  std::lock_guard transmit(transmit_gate_);
+  transmitter_.forget_dry();
+  return !transmit_idle();
+}
+
+bool QueuePair::fall_silent() {
+  std::lock_guard receive(receive_gate_);
+  if (receiver_.mid_message() || stream_.failed()) return false;
+  stream_.silent.store(true, std::memory_order_release);
+  return true;
+}
+
+void QueuePair::count_end(StreamEnd end) {
+  if (end == StreamEnd::kFin) slot_.stream.fins.add(1);
+  if (end == StreamEnd::kReset) slot_.stream.resets.add(1);
+  if (end == StreamEnd::kTimeout) slot_.stream.timeouts.add(1);
+}
+
 bool QueuePair::end_stream(StreamEnd end) {
   bool mid_message, sends_open;
   {
@@ -172,6 +209,7 @@ bool QueuePair::end_stream(StreamEnd end) {
     // noted that they are gone: what has been done counts as done first.
     std::lock_guard transmit(transmit_gate_);
     transmitter_.settle(end == StreamEnd::kFin && !mid_message);
+    count_end(end);
     sends_open = !sends_.drained();
   }
   const bool open = sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
@@ -182,8 +220,7 @@ bool QueuePair::end_stream(StreamEnd end) {
   }
   StreamFailure failure;
   // With acknowledgements a request that has none is one that the peer did not answer.
-  if (silent || end == StreamEnd::kTimeout ||
-      (config_.acknowledged && end == StreamEnd::kReset)) {
+  if (silent || end == StreamEnd::kTimeout || (config_.acknowledged && end == StreamEnd::kReset)) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -35,6 +36,9 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   const QpConfig& config() const { return config_; }
+  FaultScript* script() const { return config_.script.get(); }
+  /// What it counts, and shows to others.
+  QueuePairSlot& slot() { return slot_; }
   QpState state() const { return state_.load(std::memory_order_acquire); }
 
   // ---- Posting. Any thread. 0 or an errno: EINVAL (state, SGE count, length, inline misuse),
@@ -59,8 +63,12 @@ class QueuePair {
   void to_rts();
   /// SQD: new requests wait, running ones drain; kSqDrained is raised when `notify`.
   void to_sqd(bool notify);
-  /// Drops all work without completions. The stream must have been detached.
-  void to_reset();
+  /// Drops all work without completions, and those completions that nobody has polled. The stream
+  /// must have been detached.
+  void to_reset() { drop_work(CompletionQueue::Drop::kAll); }
+  /// As to_reset(), but who polls is still told of what was done: what the peer sent as its last
+  /// message must not be lost to one who sees the end of the connection first and destroys.
+  void retire() { drop_work(CompletionQueue::Drop::kFailed); }
   /// ERR from any state and flush of all work with WR_FLUSH_ERR; raises no event.
   void to_error();
   /// ERR; the oldest open send request fails with `oldest`, the rest is flushed. For a connection
@@ -72,6 +80,10 @@ class QueuePair {
   // ---- Stream life. Called by the connection, no lock held.
   /// Enters FPDU mode and RTS. False (and nothing done) in RESET or ERR.
   bool start_stream(const StreamConfig& config);
+  /// The byte stream has ended, but nobody has said so: requests wait until end_stream(), as they
+  /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
+  /// end is a failure by itself: inside a message, or behind another failure.
+  bool fall_silent();
   /// The byte stream has ended. ERR, flush and the event that verbs asks for (RFC 5044 7.2: FIN
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.
@@ -83,7 +95,16 @@ class QueuePair {
   const StreamFailure& failure() const { return stream_.failure(); }
   /// SQD, with requests that were begun before still running.
   bool draining() const { return state() == QpState::kSqd && sends_.retired() != sends_.started(); }
+  /// Whoever answers will be a uwarp: nobody else takes part in the rendezvous.
+  void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
+  /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was
+  /// overlooked. The caller pumps. False (and nothing done) when the peer has been heard of.
+  bool chase() {
+    if (stream_.first_fpdu.load(std::memory_order_acquire) || stream_.failed()) return false;
+    stream_.chase_due.store(true, std::memory_order_relaxed);
+    return true;
+  }
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
 
@@ -108,6 +129,11 @@ class QueuePair {
   bool transmit_finished() const { return transmitter_.finished(); }
   /// True when all that was posted or owed has been handed over, so that a FIN loses nothing.
   bool transmit_idle() const { return transmitter_.idle() && !sends_.waiting(); }
+  /// The peer has finished its direction. True if it did so between messages and something may
+  /// still be sent to it: then no more is to be waited for than transmit_dry().
+  bool finish_input();
+  /// True when nothing more could be sent, whatever else has been posted.
+  bool transmit_dry() const { return transmitter_.dry(); }
 
   // ---- Receive side. One thread at a time under receive_gate(), from window to received().
   TurnGate& receive_gate() { return receive_gate_; }
@@ -127,6 +153,8 @@ class QueuePair {
   /// The kernel could not write into the last window (EFAULT). Outcome bits.
   uint32_t receive_fault() { return receiver_.fault(); }
   bool receive_held() const { return receiver_.held(); }
+  /// Held, but bytes are still wanted: something behind the message that waits may be taken.
+  bool receive_ahead() const { return receiver_.looks_ahead(); }
   /// After a failure all further bytes are dropped: the connection reads only to see the FIN.
   bool receive_closed() const { return receiver_.closed(); }
 
@@ -150,13 +178,23 @@ class QueuePair {
                       bool revoke);
 
  private:
+  void drop_work(CompletionQueue::Drop completions);
   int check_send(const SendRequest& request) const;
   void flush_late_posts();
   void move_to(QpState next);
-  void set_state(QpState state) { state_.store(state, std::memory_order_release); }
+  void set_state(QpState state) {
+    state_.store(state, std::memory_order_release);
+    show_state();
+  }
+  void show_state() {
+    slot_.state.store(static_cast<uint32_t>(state()), std::memory_order_relaxed);
+  }
+  void count_end(StreamEnd end);
   std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open) const;
 
   const QpConfig config_;
+  const std::unique_ptr<QueuePairSlot> own_slot_;  // null if there is one in config_
+  QueuePairSlot& slot_;
   std::atomic<QpState> state_{QpState::kReset};
   SendQueue sends_;
   ReceiveQueue own_receives_;

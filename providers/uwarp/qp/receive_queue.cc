@@ -21,9 +21,22 @@ int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   const size_t index = tail_ & mask_;
   slots_[index] = {wr_id, static_cast<uint32_t>(sges.size())};
   std::copy(sges.begin(), sges.end(), sges_.get() + index * max_sge_);
+  if (trace_ != nullptr) [[unlikely]]
+    trace_posted_locked(wr_id, sges);
   ++tail_;
-  if (first_ != nullptr) [[unlikely]] reserve_locked();
+  if (first_ != nullptr) [[unlikely]]
+    reserve_locked();
   return 0;
+}
+
+void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges) {
+  TraceStep step;
+  step.kind = TraceStep::Kind::kReceivePosted;
+  step.queue_pair = trace_name_;
+  step.position = tail_;
+  for (const Sge& sge : sges) step.octets += sge.length_bytes;
+  step.wr_id = wr_id;
+  trace_->note(step);
 }
 
 // Promises one buffer to the first in line.
@@ -51,6 +64,7 @@ bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
     return false;
   }
   const size_t index = head_ & mask_;
+  out.position = head_;
   out.wr_id = slots_[index].wr_id;
   out.sge_count = slots_[index].sge_count;
   std::copy_n(sges_.get() + index * max_sge_, out.sge_count, out.sges);
@@ -66,9 +80,10 @@ void ReceiveQueue::check_limit_locked() {
   if (listener_ != nullptr) listener_->limit_reached();
 }
 
-bool ReceiveQueue::drain(uint64_t& wr_id) {
+bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
   std::lock_guard lock(lock_);
   if (head_ == tail_) return false;
+  position = head_;
   wr_id = slots_[head_ & mask_].wr_id;
   ++head_;
   return true;

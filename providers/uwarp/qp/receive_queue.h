@@ -15,12 +15,14 @@
 #include "base/limits.h"
 #include "base/spinlock.h"
 #include "qp/work_request.h"
+#include "stat/trace_sink.h"
 
 namespace uwarp {
 
 /// A receive buffer that a stream has taken.
 struct RecvWqe {
   uint64_t wr_id = 0;
+  uint32_t position = 0;  // in its queue
   uint32_t sge_count = 0;
   Sge sges[kMaxSge];
 };
@@ -61,13 +63,18 @@ class ReceiveQueue {
   /// is there already) and returns false.
   bool take(RecvWqe& out, ReceiveTicket& ticket);
   /// Takes the oldest buffer without waiting for one: for flushing.
-  bool drain(uint64_t& wr_id);
+  bool drain(uint64_t& wr_id, uint32_t& position);
   /// Leaves the line; a reserved buffer goes to the next one. After this the waiter is not called.
   void cancel(ReceiveTicket& ticket);
   /// True once after a post that came while somebody waited.
   bool claim_wakeup();
   void reset();
   bool empty();
+  /// Posts are told to `sink` (may be null) as those of this queue pair. Before the first one.
+  void trace(TraceSink* sink, uint32_t queue_pair) {
+    trace_ = sink;
+    trace_name_ = queue_pair;
+  }
 
  protected:
   uint32_t count_locked() const { return tail_ - head_; }
@@ -87,12 +94,15 @@ class ReceiveQueue {
   };
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<Sge[]> sges_;
+  TraceSink* trace_ = nullptr;
+  uint32_t trace_name_ = 0;
 
  private:
   void reserve_locked();
+  [[gnu::noinline, gnu::cold]] void trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges);
 
-  uint32_t reserved_ = 0;            // buffers that streams in line have been promised
-  ReceiveTicket* first_ = nullptr;   // in line, none promised
+  uint32_t reserved_ = 0;           // buffers that streams in line have been promised
+  ReceiveTicket* first_ = nullptr;  // in line, none promised
   ReceiveTicket* last_ = nullptr;
   std::atomic<bool> wakeup_{false};  // a buffer has come for somebody in line
 };

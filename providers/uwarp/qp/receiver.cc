@@ -41,6 +41,11 @@ bool is_version_error(TerminateCode code) {
          code == TerminateCode::kDdpUntaggedInvalidVersion;
 }
 
+// RFC 5040 4.8: what is wrong with the end itself, or below DDP, shows no header.
+bool names_message(TerminateCode code) {
+  return layer(code) <= 1 && etype(code) != 0 && !is_version_error(code);
+}
+
 // Orders plain stores into application memory. Not std::atomic_thread_fence: ThreadSanitizer does
 // not know that one, and there is no atomic object on the application's side anyway.
 inline void store_barrier() {
@@ -76,16 +81,20 @@ void place_last(std::byte* to, const std::byte* from, size_t size) {
 }  // namespace
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
-                   StreamState& stream)
-    : config_(config), sends_(sends), receives_(receives), stream_(stream) {
+                   StreamState& stream, ReceiveCounters& counters)
+    : config_(config), sends_(sends), receives_(receives), stream_(stream), counters_(counters) {
   ticket_.waiter = config.receive_waiter;
 }
 
-Receiver::~Receiver() { receives_.cancel(ticket_); }
+// After a reset there is nothing to give back, and a shared receive queue may be gone by now.
+Receiver::~Receiver() {
+  if (ticket_.state != ReceiveTicket::State::kNone) receives_.cancel(ticket_);
+}
 
 void Receiver::restart() {
   reset();
-  send_sequence_ = request_sequence_ = atomic_sequence_ = UntaggedSequence{};
+  send_sequence_ = request_sequence_ = atomic_sequence_ =
+      UntaggedSequence(stream_.config.first_msn);
   closed_.store(false, std::memory_order_release);
 }
 
@@ -156,13 +165,18 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
   outcome_ = kRxNothing;
+  counters_.octets.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
     direct_bytes_ = 0;
     payload_done(static_cast<uint32_t>(direct));
     end_ += bytes - direct;
   }
-  return consume(staging);
+  if (!held()) [[likely]]
+    return consume(staging);
+  look_ahead();
+  end_staging(staging);
+  return outcome_;
 }
 
 uint32_t Receiver::resume(StagingPointer& staging) {
@@ -176,6 +190,7 @@ uint32_t Receiver::expire() {
   outcome_ = kRxNothing;
   if (!held() || closed()) return outcome_;
   held_.store(false, std::memory_order_release);
+  counters_.rnr_timeouts.add(1);
   fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
   return outcome_;
 }
@@ -201,8 +216,43 @@ uint32_t Receiver::consume(StagingPointer& staging) {
         break;
     }
   }
+  if (held()) look_ahead();
   end_staging(staging);
   return outcome_;
+}
+
+// An application may post the receive that is missing only once its own Sends have completed, and
+// the peer may have acknowledged these behind the message that waits. InfiniBand's acknowledgements
+// do not wait for buffers, so they are taken out of what is kept. They place nothing.
+void Receiver::look_ahead() {
+  if (!config_.acknowledged) return;
+  for (size_t at = begin_; end_ - at >= kFpduLengthSize + TaggedHeader::kWireSize;) {
+    const size_t size = fpdu_size(load_be16(bytes_ + at));
+    if (end_ - at < size) return;
+    if (is_acknowledgement(bytes_ + at)) {
+      count_fpdu(RdmapOpcode::kReadResponse, true);
+      finish_answer();
+      end_ -= size;
+      std::memmove(bytes_ + at, bytes_ + at + size, end_ - at);
+    } else {
+      at += size;
+    }
+  }
+}
+
+// The whole FPDU is there.
+bool Receiver::is_acknowledgement(const std::byte* fpdu) const {
+  const size_t length = load_be16(fpdu);
+  const OutboundRequest* due = stream_.outbound.front();
+  if (length != TaggedHeader::kWireSize || due == nullptr || due->acknowledges == 0 ||
+      due->request != OutboundRequest::kNoRequest)
+    return false;
+  const std::byte* const header = fpdu + kFpduLengthSize;
+  const DdpControl control{static_cast<uint8_t>(header[0])};
+  if (!control.tagged() || !control.last() || check_segment(header, features())) return false;
+  if (RdmapControl{static_cast<uint8_t>(header[1])}.opcode() != RdmapOpcode::kReadResponse)
+    return false;
+  return !stream_.config.crc || verify_fpdu_crc({fpdu, fpdu_size(length)});
 }
 
 // ---- Parsing
@@ -224,6 +274,7 @@ Receiver::Step Receiver::take_header() {
   if (stream_.config.crc) {
     if (available() < fpdu_size(ulpdu_length_)) return Step::kNeedMore;
     if (!crc_ok()) {
+      counters_.crc_errors.add(1);
       fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);
       return Step::kNeedMore;
     }
@@ -249,6 +300,11 @@ Receiver::Step Receiver::take_header() {
   }
   if (closed()) return Step::kNeedMore;
   note_first_fpdu();
+  // An empty Write is the frame that starts the stream, as a rule, and nothing that was sent.
+  const bool data = opcode_ != RdmapOpcode::kWrite || payload_left_ > 0;
+  if (data && stream_.establish_event.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (stream_.establish_event.exchange(false)) stream_.raise(QpEvent::kCommEstablished);
+  }
   begin_ += kFpduLengthSize + header;
   trailer_left_ = static_cast<uint32_t>(fpdu_trailer_size(ulpdu_length_));
   await_ = Await::kPayload;
@@ -259,7 +315,6 @@ void Receiver::note_first_fpdu() {
   if (stream_.first_fpdu.load(std::memory_order_relaxed)) return;
   stream_.first_fpdu.store(true, std::memory_order_release);
   outcome_ |= kRxFirstFpdu | kRxTransmitWanted;
-  if (stream_.establish_event.exchange(false)) stream_.raise(QpEvent::kCommEstablished);
 }
 
 // A message that is all header waits until its one FPDU is whole.
@@ -288,6 +343,7 @@ Receiver::Step Receiver::take_control(RdmapOpcode opcode) {
   }
   if (available() < fpdu_size(ulpdu_length_)) return Step::kNeedMore;
   note_first_fpdu();
+  count_fpdu(opcode, true);
   deliver_control(opcode, {bytes_ + begin_ + kFpduLengthSize + UntaggedHeader::kWireSize, size});
   begin_ += fpdu_size(ulpdu_length_);
   return Step::kAgain;
@@ -376,9 +432,10 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
     return Step::kNeedMore;
   }
   if (!send_sequence_.open()) {
+    if (config_.script != nullptr && !obey_script(header, opcode)) [[unlikely]]
+      return Step::kNeedMore;
     if (!receives_.take(receive_, ticket_)) {
-      held_.store(true, std::memory_order_release);
-      outcome_ |= kRxHeld;
+      hold();
       return Step::kNeedMore;
     }
     message_opcode_ = opcode;
@@ -398,6 +455,39 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
   return Step::kAgain;
 }
 
+void Receiver::hold() {
+  held_.store(true, std::memory_order_release);
+  counters_.held.add(1);
+  outcome_ |= kRxHeld;
+}
+
+// Before a message takes its receive, where faults are asked for. False: it does not, or not now.
+bool Receiver::obey_script(const UntaggedHeader& header, RdmapOpcode opcode) {
+  FaultScript& script = *config_.script;
+  const FaultVerdict& verdict = script.judge_arrival(header.msn.value);
+  if (script.receive_held()) return hold(), false;
+  switch (verdict.act) {
+    case FaultVerdict::Act::kReset:
+      script.want_reset();
+      return hold(), false;
+    case FaultVerdict::Act::kNoReceive:
+      fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+      return false;
+    case FaultVerdict::Act::kTerminate:
+      fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
+      return false;
+    case FaultVerdict::Act::kFail:
+      if (!receives_.take(receive_, ticket_)) return hold(), false;
+      taken_ = true;
+      message_opcode_ = opcode;
+      payload_offset_ = 0;
+      fail_local_receive(static_cast<WcStatus>(verdict.status));
+      return false;
+    default:
+      return true;
+  }
+}
+
 // A message that does not fit its buffer. For Immediate Data that is not the buffer's fault: it has
 // exactly 8 octets (7306-6.3-g).
 void Receiver::fail_range(TerminateCode code) {
@@ -408,9 +498,34 @@ void Receiver::fail_range(TerminateCode code) {
   }
 }
 
+void Receiver::trace_fpdu(RdmapOpcode opcode) {
+  TraceStep step;
+  step.kind = TraceStep::Kind::kFpduReceived;
+  step.opcode = static_cast<uint8_t>(opcode);
+  step.queue_pair = config_.number.value;
+  step.octets = ulpdu_length_;
+  config_.trace->note(step);
+}
+
+// A receive of a shared queue has been posted to no queue pair, so its life begins here.
+void Receiver::trace_receive(TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase) {
+  TraceStep step;
+  step.kind = kind;
+  step.phase = phase;
+  step.reported = config_.srq != nullptr;
+  step.queue_pair = config_.number.value;
+  step.position = receive_.position;
+  step.status = static_cast<uint32_t>(status);
+  step.octets = payload_offset_;
+  step.wr_id = receive_.wr_id;
+  config_.trace->note(step);
+}
+
 // Resolves the buffer just taken. False: it names memory that it may not.
 bool Receiver::take_receive() {
   taken_ = true;
+  if (config_.trace != nullptr) [[unlikely]]
+    trace_receive(TraceStep::Kind::kReceiveTaken, WcStatus::kSuccess);
   sink_revoked_ = false;
   sink_.clear();
   if (is_immediate(message_opcode_)) {
@@ -618,6 +733,7 @@ Receiver::Step Receiver::take_trailer() {
 // ---- Whole segments and messages
 
 void Receiver::finish_segment() {
+  count_fpdu(opcode_, last_);
   if (opcode_ == RdmapOpcode::kWrite) return;
   if (opcode_ == RdmapOpcode::kReadResponse) {
     read_placed_ = payload_offset_;
@@ -664,13 +780,20 @@ void Receiver::finish_send() {
 void Receiver::describe_immediate(WorkCompletion& completion) const {
   completion.opcode = WcOpcode::kRecvWriteWithImm;
   completion.wc_flags = kWcWithImm;
-  std::memcpy(&completion.imm_or_invalidated,
-              immediate_ + (config_.immediate_in_last_half ? 4 : 0), 4);
+  std::memcpy(&completion.imm_or_invalidated, immediate_ + (config_.immediate_in_last_half ? 4 : 0),
+              4);
   completion.byte_len = write_open_ ? 0 : static_cast<uint32_t>(write_bytes_);
 }
 
 void Receiver::finish_answer() {
   const uint64_t request = stream_.outbound.front()->request;
+  if (config_.trace != nullptr && request != OutboundRequest::kNoRequest) [[unlikely]] {
+    TraceStep step;
+    step.kind = TraceStep::Kind::kSendAnswered;
+    step.queue_pair = config_.number.value;
+    step.position = static_cast<uint32_t>(request);
+    config_.trace->note(step);
+  }
   const uint64_t acknowledges = stream_.outbound.front()->acknowledges;
   stream_.outbound.pop();
   read_open_ = false;
@@ -688,11 +811,15 @@ WorkCompletion Receiver::receive_completion(WcStatus status, uint32_t vendor_err
   completion.vendor_err = vendor_err;
   completion.byte_len = static_cast<uint32_t>(payload_offset_);
   completion.qp_num = config_.number.value;
+  if (config_.trace != nullptr) [[unlikely]]
+    completion.src_qp = receive_.position;
   return completion;
 }
 
 void Receiver::push_receive(const WorkCompletion& completion, bool solicited) {
   taken_ = false;
+  if (config_.trace != nullptr) [[unlikely]]
+    trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
   if (!config_.recv_cq->push(completion, solicited))
     fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
 }
@@ -723,12 +850,12 @@ void Receiver::fail_receive(TerminateCode code, QpEvent event, WcStatus status) 
   complete_receive(status, failure.vendor_err());
 }
 
-void Receiver::fail_local_receive() {
+void Receiver::fail_local_receive(WcStatus status) {
   const StreamFailure failure = describe(TerminateCode::kRdmapLocalCatastrophic, false);
   stream_.fail(failure, QpEvent::kFatal);
   close();
   outcome_ |= kRxFailed;
-  complete_receive(WcStatus::kLocProtErr, failure.vendor_err());
+  complete_receive(status, failure.vendor_err());
 }
 
 // The answer at hand is wrong, or does not fit what was asked.
@@ -758,6 +885,7 @@ void Receiver::flush() {
   receives_.cancel(ticket_);
   if (taken_) {
     payload_offset_ = 0;
+    counters_.flushed.add(1);
     complete_receive(WcStatus::kWrFlushErr, 0);
   }
   if (config_.srq != nullptr) return;
@@ -765,7 +893,16 @@ void Receiver::flush() {
   completion.status = WcStatus::kWrFlushErr;
   completion.opcode = WcOpcode::kRecv;
   completion.qp_num = config_.number.value;
-  while (receives_.drain(completion.wr_id)) config_.recv_cq->push(completion, true);
+  while (receives_.drain(completion.wr_id, receive_.position)) {
+    counters_.flushed.add(1);
+    if (config_.trace != nullptr) [[unlikely]] {
+      receive_.wr_id = completion.wr_id;
+      completion.src_qp = receive_.position;
+      trace_receive(TraceStep::Kind::kReceiveCompleted, WcStatus::kWrFlushErr,
+                    TraceStep::Phase::kWaiting);
+    }
+    config_.recv_cq->push(completion, true);
+  }
 }
 
 void Receiver::quiesce(const MemoryRegion& region) {

@@ -15,6 +15,7 @@
 #include "ddp/buffer_list.h"
 #include "ddp/segment.h"
 #include "mpa/fpdu.h"
+#include "qp/message_kind.h"
 #include "qp/receive_queue.h"
 #include "qp/send_queue.h"
 #include "qp/staging_buffer.h"
@@ -36,7 +37,8 @@ enum ReceiveOutcome : uint32_t {
 
 class Receiver {
  public:
-  Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream);
+  Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
+           ReceiveCounters& counters);
   ~Receiver();
 
   /// Begins a stream (StreamState::restart was called).
@@ -51,6 +53,12 @@ class Receiver {
   /// Further bytes are dropped: the stream failed or ended.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool held() const { return held_.load(std::memory_order_acquire); }
+  /// Held, and yet worth reading on: an acknowledgement is due that may be behind the message that
+  /// waits, and there is room to keep what comes before it.
+  bool looks_ahead() const {
+    return held() && config_.acknowledged && !closed() && !stream_.outbound.empty() &&
+           available() < kStagingBytes;
+  }
   /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
   bool mid_message() const;
   /// No more bytes will come; the taken receive buffer and the queue are flushed.
@@ -81,6 +89,8 @@ class Receiver {
 
   // Parsing, in the order in which bytes come.
   uint32_t consume(StagingPointer& staging);
+  void look_ahead();
+  bool is_acknowledgement(const std::byte* fpdu) const;
   Step take_header();
   Step take_payload();
   Step take_trailer();
@@ -90,6 +100,8 @@ class Receiver {
   void open_read_response(const TaggedHeader& header);
   Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
   bool take_receive();
+  [[gnu::noinline, gnu::cold]] bool obey_script(const UntaggedHeader& header, RdmapOpcode opcode);
+  void hold();
   void fail_range(TerminateCode code);
   RdmapFeatures features() const {
     return {config_.extensions, config_.extensions,
@@ -117,6 +129,15 @@ class Receiver {
 
   // Whole segments and messages.
   void finish_segment();
+  void count_fpdu(RdmapOpcode opcode, bool last) {
+    counters_.fpdus.add(1);
+    counters_.count(message_kind(opcode), last ? 1 : 0);
+    if (config_.trace != nullptr) [[unlikely]]
+      trace_fpdu(opcode);
+  }
+  [[gnu::noinline, gnu::cold]] void trace_fpdu(RdmapOpcode opcode);
+  [[gnu::noinline, gnu::cold]] void trace_receive(
+      TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
   void finish_send();
   void describe_immediate(WorkCompletion& completion) const;
   void finish_answer();
@@ -128,7 +149,7 @@ class Receiver {
   void fail_answer(TerminateCode code, WcStatus status);
   void fail_result();
   void fail_placement();
-  void fail_local_receive();
+  void fail_local_receive(WcStatus status = WcStatus::kLocProtErr);
   void close() { closed_.store(true, std::memory_order_release); }
   StreamFailure describe(TerminateCode code, bool with_header) const;
   WorkCompletion receive_completion(WcStatus status, uint32_t vendor_err) const;
@@ -139,6 +160,7 @@ class Receiver {
   SendQueue& sends_;
   ReceiveQueue& receives_;
   StreamState& stream_;
+  ReceiveCounters& counters_;
 
   // Staging of the call under way, or kept between calls.
   std::byte* bytes_ = nullptr;
@@ -151,7 +173,6 @@ class Receiver {
   // The segment under way.
   Await await_ = Await::kHeader;
   bool last_ = false;
-  bool failed_now_ = false;
   RdmapOpcode opcode_ = RdmapOpcode::kWrite;
   uint16_t ulpdu_length_ = 0;
   uint32_t payload_left_ = 0;
@@ -161,23 +182,23 @@ class Receiver {
   size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
   std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
   // Tagged placement.
-  RemotePlace place_;            // of the Write segment under way
-  bool write_open_ = false;      // a Write has begun and not ended
+  RemotePlace place_;        // of the Write segment under way
+  bool write_open_ = false;  // a Write has begun and not ended
   STag write_stag_;
-  uint64_t write_bytes_ = 0;     // of the last Write since the last message of queue 0
+  uint64_t write_bytes_ = 0;  // of the last Write since the last message of queue 0
   // Untagged placement (Send) and Read sinks.
   UntaggedSequence send_sequence_;
   UntaggedSequence request_sequence_;  // queue 1, only its MSN
   UntaggedSequence atomic_sequence_;   // queue 3, only its MSN
-  bool taken_ = false;              // a receive buffer is in use
-  ReceiveTicket ticket_;            // while held for want of one
+  bool taken_ = false;                 // a receive buffer is in use
+  ReceiveTicket ticket_;               // while held for want of one
   RecvWqe receive_;
-  BufferList sink_;                 // of the Send's buffer
+  BufferList sink_;  // of the Send's buffer
   bool sink_revoked_ = false;
   RdmapOpcode message_opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
-  uint32_t invalidate_ = 0;         // its Invalidate STag, or immediate of our own Send
+  uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
   std::byte immediate_[kImmediateSize];
-  bool read_open_ = false;          // read_sink_ is set up for the Read at the head
+  bool read_open_ = false;  // read_sink_ is set up for the Read at the head
   uint64_t read_placed_ = 0;
   BufferList read_sink_;
   bool read_revoked_ = false;

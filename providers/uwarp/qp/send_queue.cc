@@ -91,7 +91,8 @@ int SendQueue::check(const SendRequest& request) const {
 int SendQueue::push_locked(const SendRequest& request) {
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (position - retired() >= shape_.depth) return ENOMEM;
-  if (request.opcode >= SendOpcode::kFirstInternal) [[unlikely]] keep_masks(position, request);
+  if (request.opcode >= SendOpcode::kFirstInternal) [[unlikely]]
+    keep_masks(position, request);
   SendWqe& wqe = at(position);
   wqe.wr_id = request.wr_id;
   wqe.remote_address = request.remote_address;
@@ -99,7 +100,8 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.swap = request.swap;
   wqe.rkey = request.rkey;
   wqe.imm_or_invalidate = request.imm_or_invalidate;
-  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]] wqe.keep_binding(request);
+  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]]
+    wqe.keep_binding(request);
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
   wqe.end_position = SendWqe::kNotBuilt;
@@ -121,8 +123,22 @@ int SendQueue::push_locked(const SendRequest& request) {
     wqe.sge_count = static_cast<uint16_t>(request.sges.size());
   }
   wqe.length_bytes = static_cast<uint32_t>(total);
+  if (trace_ != nullptr) [[unlikely]]
+    trace_posted(position);
   posted_.store(position + 1, std::memory_order_release);
   return 0;
+}
+
+// Before anybody can begin it.
+void SendQueue::trace_posted(uint64_t position) const {
+  const SendWqe& wqe = ring_[position & mask_];
+  TraceStep step;
+  step.opcode = static_cast<uint8_t>(completion_opcode(wqe.opcode));
+  step.queue_pair = trace_name_;
+  step.position = static_cast<uint32_t>(position);
+  step.octets = wqe.length_bytes;
+  step.wr_id = wqe.wr_id;
+  trace_->note(step);
 }
 
 int SendQueue::push_all_locked(std::span<const SendRequest> requests) {

@@ -17,6 +17,7 @@
 #include "mr/region_table.h"
 #include "qp/completion_queue.h"
 #include "qp/work_request.h"
+#include "stat/trace_sink.h"
 
 namespace uwarp {
 
@@ -78,6 +79,11 @@ class SendQueue {
   /// The same for several: all of them or none.
   int push_all_locked(std::span<const SendRequest> requests);
   SpinLock& post_lock() { return post_lock_; }
+  /// Posts are told to `sink` (may be null) as those of this queue pair. Before the first one.
+  void trace(TraceSink* sink, uint32_t queue_pair) {
+    trace_ = sink;
+    trace_name_ = queue_pair;
+  }
 
   uint64_t posted() const { return posted_.load(std::memory_order_acquire); }
   uint64_t started() const { return started_.load(std::memory_order_relaxed); }
@@ -107,11 +113,14 @@ class SendQueue {
   std::byte* inline_area(uint64_t position) {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
+  [[gnu::noinline, gnu::cold]] void trace_posted(uint64_t position) const;
   void make_masks();
   void keep_masks(uint64_t position, const SendRequest& request);
   Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
 
   const Shape shape_;
+  TraceSink* trace_ = nullptr;
+  uint32_t trace_name_ = 0;
   uint64_t mask_;
   std::unique_ptr<SendWqe[]> ring_;
   std::unique_ptr<Sge[]> sges_;

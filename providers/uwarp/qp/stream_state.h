@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the two directions of one stream share: the Reads and atomics under way, what was negotiated, and the one
-// failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
+// What the two directions of one stream share: the Reads and atomics under way, what was
+// negotiated, and the one failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
 #pragma once
 
 #include <atomic>
@@ -74,14 +74,16 @@ class StreamState {
   std::atomic<uint16_t> ord{0};
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
-  std::atomic<bool> running{false};        // a stream is attached
-  std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
-  std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
-  std::atomic<bool> answer_due{false};     // owe the magic's answer
+  std::atomic<bool> running{false};          // a stream is attached
+  std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
+  std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did
+  std::atomic<bool> answer_due{false};       // owe the magic's answer
+  std::atomic<bool> chase_due{false};        // a zero-length Write is due if nothing else is sent
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
-  std::atomic<bool> lost{false};           // peer gone without a word (silent FIN)
-  std::atomic<bool> paused{false};         // SQD: start no new request
-  std::atomic<bool> drain_event{false};    // ... and tell when the running ones are done
+  std::atomic<bool> silent{false};           // peer gone without a word: start no new request
+  std::atomic<bool> lost{false};             // ... and given up: requests fail
+  std::atomic<bool> paused{false};           // SQD: start no new request
+  std::atomic<bool> drain_event{false};      // ... and tell when the running ones are done
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:

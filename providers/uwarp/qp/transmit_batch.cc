@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -11,18 +13,23 @@ namespace uwarp {
 
 void TransmitBatch::configure(bool crc) {
   crc_ = crc;
+  crc_error_ = 0;
   first_ = count_ = fpdu_count_ = 0;
-  make_arena(kFirstArenaBytes);
+  if (!make_arena(kFirstArenaBytes)) throw std::bad_alloc();
   restart();
 }
 
-void TransmitBatch::make_arena(size_t size) {
-  arena_ = std::make_unique_for_overwrite<std::byte[]>(size);
+bool TransmitBatch::make_arena(size_t size) {
+  auto* fresh = new (std::nothrow) std::byte[size];
+  if (fresh == nullptr) return false;
+  arena_.reset(fresh);
   arena_size_ = size;
+  return true;
 }
 
 void TransmitBatch::restart() {
-  if (fpdu_count_ > 1 && arena_size_ == kFirstArenaBytes) make_arena(full_arena());
+  // Without memory for it, batches stay small.
+  if (fpdu_count_ > 1 && arena_size_ == kFirstArenaBytes) (void)make_arena(full_arena());
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
   copies_.clear();
 }
@@ -44,8 +51,7 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   const size_t needed = kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
   if (arena_size_ - arena_used_ < needed) {
     // What is queued points into the arena: it grows while it is empty.
-    if (arena_used_ != 0 || needed > full_arena()) return nullptr;
-    make_arena(full_arena());
+    if (arena_used_ != 0 || needed > full_arena() || !make_arena(full_arena())) return nullptr;
   }
   // A gathered payload takes an iovec per range, and two for what is around it.
   if (!copied && kIovecs - count_ < kMaxSge + 2) return nullptr;
@@ -92,7 +98,7 @@ bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
     if (crc_) {
       // The pad, zero by now, is covered too.
       std::byte* crc = at + fpdu_pad(ulpdu);
-      store_le32(crc, crc32c(frame_, crc - frame_));
+      store_le32(crc, crc32c(frame_, crc - frame_) + std::exchange(crc_error_, 0));
     }
     at += trailer;
     add_iovec(frame_, at - frame_);

@@ -40,6 +40,12 @@ class TransmitBatch {
   /// The unsent rest.
   std::span<const iovec> pending() const { return {iovecs_ + first_, count_ - first_}; }
   size_t pending_bytes() const { return bytes_ - sent_; }
+  /// Of the whole batch.
+  size_t bytes() const { return bytes_; }
+  size_t fpdus() const { return fpdu_count_; }
+  size_t sent_bytes() const { return sent_; }
+  /// Where each FPDU ends.
+  std::span<const uint32_t> fpdu_ends() const { return {fpdu_ends_, fpdu_count_}; }
 
   /// Starts anew; only when empty().
   void restart();
@@ -56,6 +62,9 @@ class TransmitBatch {
   /// False: the payload's memory is not there (regions on demand); the FPDU is dropped.
   bool end_fpdu(BufferList* list, uint64_t offset);
 
+  /// The CRC of the next FPDU will be wrong, if it has one.
+  void spoil_next_crc() { crc_error_ = 1; }
+
   /// `bytes` of pending() have gone.
   void consume(size_t bytes);
   /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
@@ -69,7 +78,7 @@ class TransmitBatch {
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
   size_t full_arena() const { return crc_ ? kCrcArenaBytes : kArenaBytes; }
-  void make_arena(size_t size);
+  bool make_arena(size_t size);
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
   std::unique_ptr<std::byte[]> copy_payload(BufferList& list, uint64_t offset) const;
@@ -79,10 +88,11 @@ class TransmitBatch {
   size_t arena_size_ = 0;
   size_t arena_used_ = 0;
   bool crc_ = false;
-  size_t count_ = 0;  // iovecs in use
-  size_t first_ = 0;  // first with unsent octets
-  size_t bytes_ = 0;  // queued in all
-  size_t sent_ = 0;   // gone
+  uint32_t crc_error_ = 0;  // added to the next CRC
+  size_t count_ = 0;        // iovecs in use
+  size_t first_ = 0;        // first with unsent octets
+  size_t bytes_ = 0;        // queued in all
+  size_t sent_ = 0;         // gone
   size_t fpdu_count_ = 0;
   // FPDU being built.
   std::byte* frame_ = nullptr;

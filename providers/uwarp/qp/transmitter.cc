@@ -8,6 +8,8 @@
 
 #include "ddp/segment.h"
 #include "mr/fault_safe_copy.h"
+#include "qp/message_kind.h"
+#include "qp/terminate_status.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
 
@@ -32,10 +34,29 @@ RdmapOpcode wire_opcode(const SendWqe& wqe) {
 // Remote protection errors name memory that the peer may not touch.
 bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
 
+bool is_remote(WcStatus status) {
+  return status == WcStatus::kRemInvReqErr || status == WcStatus::kRemAccessErr ||
+         status == WcStatus::kRemOpErr;
+}
+
+FaultMessage fault_message(SendOpcode opcode) {
+  if (is_local(opcode)) return FaultMessage::kLocal;
+  if (is_write(opcode)) return FaultMessage::kWrite;
+  if (is_atomic(opcode)) return FaultMessage::kAtomic;
+  return opcode == SendOpcode::kRead ? FaultMessage::kRead : FaultMessage::kSend;
+}
+
 }  // namespace
 
-Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream)
-    : config_(config), queue_(queue), stream_(stream) {
+Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream,
+                         TransmitCounters& counters)
+    : config_(config),
+      queue_(queue),
+      stream_(stream),
+      counters_(counters),
+      trace_(config.trace == nullptr
+                 ? nullptr
+                 : std::make_unique<TransmitTrace>(*config.trace, config.number.value)) {
   while (getrandom(&token_state_, sizeof token_state_, 0) != sizeof token_state_) {
   }
 }
@@ -44,9 +65,9 @@ void Transmitter::restart() {
   batch_.configure(stream_.config.crc);
   message_ = Message::kNone;
   response_turn_ = immediate_due_ = revoked_ = opened_ = closed_ = flushed_ = false;
-  chase_due_ = stream_.config.chase_first_fpdu;
+  if (config_.script != nullptr) config_.script->restart();
   built_position_ = sent_position_ = 0;
-  send_msn_ = request_msn_ = atomic_response_msn_ = Msn{};
+  send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
   read_depth_ = std::max(stream_.config.ord, stream_.config.read_depth);
   acknowledging_ = config_.acknowledged && read_depth_ > 0;
@@ -62,7 +83,11 @@ std::span<const iovec> Transmitter::window() {
   retire();
   if (batch_.empty()) {
     batch_.restart();
-    fill();
+    trace_ == nullptr ? fill() : fill_traced();
+    // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
+    const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
+                                           (config_.script && config_.script->send_held()));
+    dry_.store(batch_.empty() && !held, std::memory_order_release);
     note_progress();
   }
   return batch_.pending();
@@ -71,8 +96,14 @@ std::span<const iovec> Transmitter::window() {
 void Transmitter::sent(size_t bytes) {
   batch_.consume(bytes);
   sent_position_ += bytes;
+  if (trace_ != nullptr) [[unlikely]]
+    trace_->sent(queue_, batch_.sent_bytes(), sent_position_);
   retire();
-  if (batch_.empty()) note_progress();
+  if (!batch_.empty()) return;
+  counters_.octets.add(batch_.bytes());
+  counters_.fpdus.add(batch_.fpdus());
+  counters_.posted.set(queue_.posted());
+  note_progress();
 }
 
 void Transmitter::note_progress() {
@@ -84,7 +115,13 @@ void Transmitter::note_progress() {
 
 bool Transmitter::wanted() const {
   return queue_.waiting() || !stream_.inbound.empty() || !idle() ||
-         stream_.answer_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
+         stream_.answer_due.load(std::memory_order_relaxed) ||
+         stream_.chase_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
+}
+
+void Transmitter::fill_traced() {
+  fill();
+  if (!batch_.empty()) trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
 }
 
 void Transmitter::fill() {
@@ -104,7 +141,7 @@ void Transmitter::fill() {
 Transmitter::Next Transmitter::begin_next() {
   if (stream_.failed()) return emit_terminate() ? Next::kEmitted : Next::kNothing;
   if (!opened_) {
-    if (!emit_opening()) return Next::kNothing;
+    if (!emit_opening()) return begin_local() ? Next::kEmitted : Next::kNothing;
     if (!batch_.has_room()) return Next::kNothing;
   }
   if (stream_.answer_due.load(std::memory_order_acquire)) {
@@ -113,25 +150,83 @@ Transmitter::Next Transmitter::begin_next() {
     return Next::kEmitted;
   }
   const bool response = !stream_.inbound.empty();
-  const bool request = request_ready();
+  bool request = request_ready();
+  if (config_.script != nullptr) [[unlikely]] {
+    const Obeyed obeyed = obey_script(response, request);
+    if (obeyed == Obeyed::kNothing) return Next::kNothing;
+    if (obeyed == Obeyed::kEmitted) return Next::kEmitted;
+    request = obeyed == Obeyed::kGo && request;
+  }
   if (stream_.failed()) return Next::kEmitted;
   if (acknowledging_ && acknowledgement_due(request)) {
     emit_acknowledgement();
     return Next::kEmitted;
   }
-  if (response && (response_turn_ || !request)) {
+  if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
     response_turn_ = false;
     return begin_response() ? Next::kOpened : Next::kEmitted;
   }
   if (!request) {
     // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
-    if (!chase_due_ || built_position_ == 0) return Next::kNothing;
-    chase_due_ = false;
+    if (!stream_.chase_due.load(std::memory_order_relaxed) || built_position_ == 0)
+      return Next::kNothing;
+    stream_.chase_due.store(false, std::memory_order_relaxed);
     append_empty_write(STag{1}, 0);
     return Next::kEmitted;
   }
   response_turn_ = true;
   return begin_request() ? Next::kOpened : Next::kEmitted;
+}
+
+// Before a message is begun, where faults are asked for. What ends the stream waits until all that
+// was begun before has completed.
+Transmitter::Obeyed Transmitter::obey_script(bool response, bool request) {
+  FaultScript& script = *config_.script;
+  if (script.send_held() || stream_.failed()) return Obeyed::kNothing;
+  bool corrupt = false;
+  if (request) {
+    const uint64_t position = queue_.started();
+    const SendWqe& wqe = queue_.at(position);
+    const FaultVerdict& verdict =
+        script.judge_request(position, fault_message(wqe.opcode), wqe.length_bytes);
+    if (script.send_held()) return Obeyed::kNothing;
+    corrupt = verdict.act == FaultVerdict::Act::kCorrupt;
+    request = obey_verdict(position, verdict);
+    if (stream_.failed()) return Obeyed::kEmitted;
+  }
+  const Obeyed go = request ? Obeyed::kGo : Obeyed::kNoRequest;
+  if (acknowledging_ && acknowledgement_due(request)) return go;
+  if (!response || (request && !response_turn_ && !stream_.inbound.front()->wants_nothing())) {
+    if (corrupt) batch_.spoil_next_crc();
+    return go;
+  }
+  const ReadRequestHeader* read = stream_.inbound.front()->read();
+  return read != nullptr && !script.admit_answer(read->size) ? Obeyed::kNothing : go;
+}
+
+// False: the request is not begun now, or not at all.
+bool Transmitter::obey_verdict(uint64_t position, const FaultVerdict& verdict) {
+  if (verdict.act == FaultVerdict::Act::kGo || verdict.act == FaultVerdict::Act::kCorrupt)
+    return true;
+  if (queue_.retired() != position || !batch_.empty()) return false;
+  StreamFailure failure = StreamFailure::terminated_by_us(verdict.code);
+  std::optional<QpEvent> event = QpEvent::kFatal;
+  switch (verdict.act) {
+    case FaultVerdict::Act::kReset:
+      config_.script->want_reset();
+      return false;
+    case FaultVerdict::Act::kFail:
+      failure.request = position;
+      failure.status = static_cast<WcStatus>(verdict.status);
+      // As where the error is real: the peer's are told of by an event too.
+      if (!is_remote(failure.status)) event.reset();
+      break;
+    default:
+      if (is_protection_error(verdict.code)) event = QpEvent::kAccessError;
+      break;
+  }
+  stream_.fail(failure, event);
+  return false;
 }
 
 // Once per batch that goes out full, and when nothing more can follow. A request that wants no
@@ -154,8 +249,8 @@ void Transmitter::emit_acknowledgement() {
 
 void Transmitter::emit_empty_read(uint64_t acknowledges) {
   const STag token = draw_token();
-  stream_.outbound.push(OutboundRequest{
-      .token = token.value, .msn = request_msn_, .acknowledges = acknowledges});
+  stream_.outbound.push(
+      OutboundRequest{.token = token.value, .msn = request_msn_, .acknowledges = acknowledges});
   append_request(RdmapOpcode::kReadRequest,
                  ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
 }
@@ -163,14 +258,26 @@ void Transmitter::emit_empty_read(uint64_t acknowledges) {
 // RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
 bool Transmitter::emit_opening() {
   const StreamConfig& config = stream_.config;
-  if (config.wait_for_first_fpdu && !stream_.first_fpdu.load(std::memory_order_acquire))
-    return false;
+  if (must_be_silent()) return false;
   opened_ = true;
   if (config.rtr == StreamConfig::Rtr::kWrite) {
     append_empty_write(config.rtr_stag, config.rtr_offset);
   } else if (config.rtr == StreamConfig::Rtr::kRead) {
     emit_empty_read(0);
   }
+  return true;
+}
+
+bool Transmitter::must_be_silent() const {
+  return stream_.config.wait_for_first_fpdu && !stream_.first_fpdu.load(std::memory_order_acquire);
+}
+
+// Windows change without a word to the peer, so also while a responder must be silent: an
+// application may wait for that before it gives the key away by other means.
+bool Transmitter::begin_local() {
+  if (!queue_.waiting() || !is_local(queue_.at(queue_.started()).opcode) || !request_ready())
+    return false;
+  begin_request();
   return true;
 }
 
@@ -189,6 +296,7 @@ bool Transmitter::emit_terminate() {
   header.encode(at);
   failure.terminate.encode(at + UntaggedHeader::kWireSize);
   batch_.end_fpdu(nullptr, 0);
+  counters_.count(MessageKind::kTerminate);
   return true;
 }
 
@@ -202,13 +310,15 @@ bool Transmitter::request_ready() {
     stream_.fail(failure, std::nullopt);
     return false;
   }
+  if (stream_.silent.load(std::memory_order_acquire)) return false;
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
   if (wqe.opcode == SendOpcode::kSendWithImm &&
       !stream_.peer_is_uwarp.load(std::memory_order_acquire))
     return false;  // the peer shows with its first message what it is
   // A change of keys takes effect after all that was posted before (verbs-level rule).
-  if (is_local(wqe.opcode)) [[unlikely]] return queue_.retired() == queue_.started();
+  if (is_local(wqe.opcode)) [[unlikely]]
+    return queue_.retired() == queue_.started();
   if (!awaits_answer(wqe.opcode)) return true;
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
@@ -252,6 +362,7 @@ bool Transmitter::begin_request() {
     wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
     send_msn_ = send_msn_.next();
   }
+  counters_.count(is_write(wqe.opcode) ? MessageKind::kWrite : MessageKind::kSend);
   message_ = Message::kRequest;
   message_bytes_ = wqe.length_bytes;
   offset_ = 0;
@@ -273,9 +384,8 @@ void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
 }
 
 void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
-  AtomicRequestHeader header{.request_id = request_id_++,
-                             .remote_stag = STag{wqe.rkey},
-                             .remote_to = wqe.remote_address};
+  AtomicRequestHeader header{
+      .request_id = request_id_++, .remote_stag = STag{wqe.rkey}, .remote_to = wqe.remote_address};
   const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
   if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
     header.add_or_swap = wqe.compare_add;
@@ -327,19 +437,19 @@ bool Transmitter::begin_response() {
     emit_atomic_response(request);
     return false;
   }
+  counters_.count(MessageKind::kReadResponse);
   message_ = Message::kResponse;
   message_bytes_ = request.read()->size;
   return true;
 }
 
-// Executed when it is its turn among the answers owed, so in the order of the requests; begin_next()
-// is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
+// Executed when it is its turn among the answers owed, so in the order of the requests;
+// begin_next() is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
 void Transmitter::emit_atomic_response(const InboundRequest& request) {
   const AtomicRequestHeader header = *request.atomic();
   AtomicResponseHeader response{.request_id = header.request_id};
   RemotePlace cell;
-  auto error =
-      check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
+  auto error = check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
     if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
@@ -361,8 +471,8 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
 bool Transmitter::append_immediate(SendWqe& wqe) {
   UntaggedHeader header;
   const bool solicited = wqe.flags & kSendSolicited;
-  header.rsvd_ulp = make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited
-                                                 : RdmapOpcode::kImmediate);
+  header.rsvd_ulp =
+      make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited : RdmapOpcode::kImmediate);
   header.msn = Msn{wqe.msn};
   constexpr size_t kSize = UntaggedHeader::kWireSize + kImmediateSize;
   std::byte* at = batch_.begin_fpdu(kSize, 0);
@@ -372,6 +482,7 @@ bool Transmitter::append_immediate(SendWqe& wqe) {
   std::memset(value, 0, kImmediateSize);
   std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
   batch_.end_fpdu(nullptr, 0);
+  counters_.count(MessageKind::kImmediate);
   built_position_ += fpdu_size(kSize);
   wqe.end_position = built_position_;
   immediate_due_ = false;
@@ -381,7 +492,8 @@ bool Transmitter::append_immediate(SendWqe& wqe) {
 
 bool Transmitter::append_segment() {
   const bool request = message_ == Message::kRequest;
-  if (immediate_due_) [[unlikely]] return append_immediate(queue_.at(queue_.started() - 1));
+  if (immediate_due_) [[unlikely]]
+    return append_immediate(queue_.at(queue_.started() - 1));
   const bool untagged = request && !is_write(queue_.at(queue_.started() - 1).opcode);
   const size_t header = untagged ? UntaggedHeader::kWireSize : TaggedHeader::kWireSize;
   const uint64_t left = message_bytes_ - offset_;
@@ -523,6 +635,7 @@ void Transmitter::append_control(RdmapOpcode opcode, Msn& msn, const Header& hea
   untagged.encode(at);
   header.encode(at + UntaggedHeader::kWireSize);
   batch_.end_fpdu(nullptr, 0);
+  counters_.count(message_kind(opcode));
   built_position_ += fpdu_size(kSize);
 }
 
@@ -539,6 +652,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
                .to = offset}
       .encode(at);
   batch_.end_fpdu(nullptr, 0);
+  counters_.count(MessageKind::kWrite);
   built_position_ += fpdu_size(TaggedHeader::kWireSize);
 }
 
@@ -573,8 +687,13 @@ void Transmitter::complete(uint64_t position, WcStatus status, uint32_t vendor_e
   completion.vendor_err = vendor_err;
   completion.byte_len = static_cast<uint32_t>(wqe.length_bytes);
   completion.qp_num = config_.number.value;
+  if (trace_ != nullptr) [[unlikely]] {
+    completion.src_qp = static_cast<uint32_t>(position);
+    trace_->completed(position, completion, wanted);
+  }
   // The slot first: whoever polls the completion may post again at once.
   queue_.retire_one();
+  counters_.retired.set(position + 1);
   if (wanted && !config_.send_cq->push(completion, false))
     stream_.fail(StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic),
                  QpEvent::kFatal);
@@ -584,11 +703,12 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
   failure.request = position;
   failure.status = status;
+  if (must_be_silent()) failure.send_terminate = false;
   stream_.fail(failure, std::nullopt);
 }
 
-// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only the
-// DDP header is given (RFC 7306 8.1).
+// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only
+// the DDP header is given (RFC 7306 8.1).
 void Transmitter::fail_response(TerminateCode code) {
   const InboundRequest& request = *stream_.inbound.front();
   StreamFailure failure = StreamFailure::terminated_by_us(code);
@@ -606,8 +726,7 @@ void Transmitter::fail_response(TerminateCode code) {
     failure.terminate.copy_ddp_header(request.ddp_header,
                                       UntaggedHeader::kWireSize + AtomicRequestHeader::kWireSize);
   }
-  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError
-                                                  : QpEvent::kRequestError);
+  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError : QpEvent::kRequestError);
   message_ = Message::kNone;
 }
 
@@ -628,7 +747,7 @@ uint64_t Transmitter::failed_request() const {
   const StreamFailure& failure = stream_.failure();
   if (failure.oldest_request) return queue_.retired();
   if (acknowledging_ && failure.by_peer && !failure.terminate.has_ddp_header)
-    return failed_send();
+    return likely_request();
   if (!failure.by_peer || !failure.terminate.has_ddp_header) return failure.request;
   const std::byte* header = failure.terminate.ddp_header.data();
   const RdmapControl control{static_cast<uint8_t>(header[1])};
@@ -650,13 +769,11 @@ uint64_t Transmitter::failed_request() const {
   return StreamFailure::kNoRequest;
 }
 
-// A Terminate that names nothing tells of something at the peer itself, as a rule the buffer of its
-// receive: InfiniBand would blame the Send.
-uint64_t Transmitter::failed_send() const {
-  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
-    const SendOpcode opcode = queue_.at(i).opcode;
-    if (!awaits_answer(opcode) && opcode != SendOpcode::kWrite && !is_local(opcode)) return i;
-  }
+// A Terminate that names nothing: the class of its error says what kind of request it is about.
+uint64_t Transmitter::likely_request() const {
+  const TerminateCode code = stream_.failure().terminate.code;
+  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i)
+    if (may_have_caused(code, queue_.at(i).opcode)) return i;
   return queue_.retired();
 }
 
@@ -708,6 +825,7 @@ void Transmitter::flush_requests(uint64_t own) {
     const uint64_t position = queue_.retired();
     if (queue_.started() == position) queue_.start_one();
     const bool named = position == own;
+    if (!named) counters_.flushed.add(1);
     complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
              named ? stream_.failure().vendor_err() : 0);
   }

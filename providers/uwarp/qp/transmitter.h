@@ -7,18 +7,21 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "ddp/buffer_list.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit_batch.h"
+#include "qp/transmit_trace.h"
 
 namespace uwarp {
 
 class Transmitter {
  public:
-  Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream);
+  Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream,
+              TransmitCounters& counters);
 
   /// Begins a stream (StreamState::restart was called).
   void restart();
@@ -33,6 +36,10 @@ class Transmitter {
 
   /// Everything accepted so far has been handed over (answers to Reads may still be out).
   bool idle() const { return idle_.load(std::memory_order_acquire); }
+  /// Nothing could be sent when it was tried last, be it that requests wait for answers.
+  bool dry() const { return dry_.load(std::memory_order_acquire); }
+  /// Asks for another try.
+  void forget_dry() { dry_.store(false, std::memory_order_release); }
   /// Failed, and the Terminate (if one was due) has been handed over.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
@@ -63,8 +70,15 @@ class Transmitter {
   enum class Built : uint8_t { kNoRoom, kDone, kFault };
 
   void fill();
+  [[gnu::noinline, gnu::cold]] void fill_traced();
   Next begin_next();
+  // Faults that are asked for (QpConfig::script).
+  enum class Obeyed : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
+  [[gnu::noinline, gnu::cold]] Obeyed obey_script(bool response, bool request);
+  bool obey_verdict(uint64_t position, const FaultVerdict& verdict);
   bool emit_opening();
+  bool must_be_silent() const;
+  bool begin_local();
   bool emit_terminate();
   bool request_ready();
   bool begin_request();
@@ -98,7 +112,7 @@ class Transmitter {
   void fail_request(uint64_t position, WcStatus status);
   void fail_response(TerminateCode code);
   uint64_t failed_request() const;
-  uint64_t failed_send() const;
+  uint64_t likely_request() const;
   uint64_t failed_write(const TaggedHeader& header) const;
   void acknowledge_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
@@ -109,6 +123,8 @@ class Transmitter {
   const QpConfig& config_;
   SendQueue& queue_;
   StreamState& stream_;
+  TransmitCounters& counters_;
+  const std::unique_ptr<TransmitTrace> trace_;  // null unless steps are written down
   TransmitBatch batch_;
 
   Message message_ = Message::kNone;
@@ -119,8 +135,7 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
-  bool chase_due_ = false;
-  uint64_t offset_ = 0;  // octets of the open message that are built
+  uint64_t offset_ = 0;         // octets of the open message that are built
   uint64_t message_bytes_ = 0;
   BufferList payload_;
   uint64_t built_position_ = 0;  // stream octets built and sent
@@ -136,6 +151,7 @@ class Transmitter {
   bool batch_due_ = false;  // ... and was in an earlier batch
   uint64_t covered_ = 0;    // a Read has followed the requests before this position
   uint16_t read_depth_ = 0;
+  std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};
 };

@@ -73,8 +73,8 @@ struct SendRequest {
   uint32_t imm_or_invalidate = 0;  // imm_data as given (network order), or the rkey to invalidate
   uint64_t compare_add = 0;        // FetchAdd: what to add. CmpSwap: what to compare with
   uint64_t swap = 0;
-  uint64_t compare_mask = 0;       // kMaskedCompareSwap: bits that are compared
-  uint64_t add_or_swap_mask = 0;   // ... bits that are swapped; kMaskedFetchAdd: top bits of fields
+  uint64_t compare_mask = 0;      // kMaskedCompareSwap: bits that are compared
+  uint64_t add_or_swap_mask = 0;  // ... bits that are swapped; kMaskedFetchAdd: top bits of fields
   uint64_t bind_length_bytes = 0;
   uint32_t bind_lkey = 0;
   uint32_t bind_access = 0;

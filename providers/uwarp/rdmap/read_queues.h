@@ -94,6 +94,9 @@ struct InboundRequest {
   std::byte ddp_header[UntaggedHeader::kWireSize];
 
   const ReadRequestHeader* read() const { return std::get_if<ReadRequestHeader>(&header); }
+  /// A Read without octets: as a rule the peer's way to ask whether all before has been placed. Its
+  /// answer is not to wait behind our own requests.
+  bool wants_nothing() const { return read() != nullptr && read()->size == 0; }
   const AtomicRequestHeader* atomic() const { return std::get_if<AtomicRequestHeader>(&header); }
 };
 

@@ -24,8 +24,8 @@ std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request
   const uint64_t left = request.size - offset;
   if (left == 0) return std::nullopt;
   RegionFault fault;
-  source = regions.remote(request.source_stag, request.source_to + offset, left,
-                          kAccessRemoteRead, peer, fault);
+  source = regions.remote(request.source_stag, request.source_to + offset, left, kAccessRemoteRead,
+                          peer, fault);
   return source ? std::nullopt : std::optional(request_fault_code(fault));
 }
 

@@ -9,6 +9,20 @@
 #include "verbs/status_map.h"
 
 namespace uwarp {
+namespace {
+
+CompletionQueueOptions with_slot(CompletionQueueOptions options, CompletionSlot& slot,
+                                 uint32_t device, TraceSink* trace) {
+  options.trace = trace;
+  const SlotChange change(slot.head);
+  slot.device = device;
+  slot.created_ns = wall_clock_ns();
+  slot.head.live.store(1, std::memory_order_relaxed);
+  options.slot = &slot;
+  return options;
+}
+
+}  // namespace
 
 VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel,
                  CompletionQueueOptions options)
@@ -17,7 +31,10 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       engine(device.engine()),
       notifier(*this),
       moderation(std::make_shared<ModerationTimer>(*this, device.engine())),
-      queue(capacity, &notifier, options),
+      slot(engine.stat_page()),
+      queue(capacity, &notifier,
+            with_slot(options, *slot, engine.stat_page().device(device.device().verbs_name),
+                      engine.trace())),
       single_threaded(options.single_threaded) {
   if (channel != nullptr)
     events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
@@ -123,6 +140,8 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
     return ENODEV;
   Engine::transmit_waiting(cq.queue);
   cq.queue.arm(solicited_only != 0);
+  if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
+    cq.queue.raise_armed();
   cq.engine.expect_sleep();
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "qp/completion_queue.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/device_context.h"
+#include "verbs/protection_domain.h"
 
 namespace uwarp {
 
@@ -48,6 +49,15 @@ struct VerbsCq : object_abi::Cq {
   VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel,
           CompletionQueueOptions options = {});
 
+  ~VerbsCq() {
+    if (parent != nullptr) parent->object_gone();
+  }
+  /// Made on this parent domain, which must stay.
+  void keep(VerbsPd& domain) {
+    domain.object_made();
+    parent = &domain;
+  }
+
   class Notifier final : public CompletionNotifier {
    public:
     explicit Notifier(VerbsCq& cq) : cq_(cq) {}
@@ -73,6 +83,8 @@ struct VerbsCq : object_abi::Cq {
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   const std::shared_ptr<ModerationTimer> moderation;
+  VerbsPd* parent = nullptr;
+  const SlotLease<CompletionSlot> slot;
   CompletionQueue queue;
 
   // The completion that an ibv_cq_ex shows between start_poll and end_poll.

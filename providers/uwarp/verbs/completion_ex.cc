@@ -20,10 +20,8 @@ constexpr uint32_t kKnownFlags =
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 CompletionTime read_clocks() {
-  timespec wall{};
-  clock_gettime(CLOCK_REALTIME, &wall);
-  return {now_ns(),
-          static_cast<uint64_t>(wall.tv_sec) * kNsPerSecond + static_cast<uint64_t>(wall.tv_nsec)};
+  const uint64_t wall_ns = wall_clock_ns();
+  return {now_ns(), wall_ns};
 }
 
 VerbsCq& cq_of(ibv_cq_ex* cq) { return VerbsCq::of(ibv_cq_ex_to_cq(cq)); }
@@ -96,6 +94,12 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
     cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
 }
 
+/// The parent domain that a queue is to be made on, or null.
+VerbsPd* parent_of(const ibv_cq_init_attr_ex& init) {
+  const bool named = (init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0;
+  return named && init.parent_domain != nullptr ? &VerbsPd::of(init.parent_domain) : nullptr;
+}
+
 }  // namespace
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
@@ -108,10 +112,14 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
     if ((flags & ~kKnownFlags) != 0) return fail(EOPNOTSUPP);
     CompletionQueueOptions options;
     if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
-    options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+    VerbsPd* const parent = parent_of(*init);
+    if (parent != nullptr && !parent->is_parent()) return fail(EINVAL);
+    options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 ||
+                              (parent != nullptr && parent->one_thread());
     options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
     VerbsCq* cq = make_cq(context, init->cqe, init->channel, init->comp_vector, options);
     if (cq == nullptr) return nullptr;
+    if (parent != nullptr) cq->keep(*parent);
     fill_functions(cq->extended, init->wc_flags);
     return &cq->extended;
   });

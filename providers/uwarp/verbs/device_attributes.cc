@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "base/settings.h"
 #include "io/clock.h"
 #include "mr/fault_safe_copy.h"
 #include "verbs/device_context.h"
@@ -63,7 +64,9 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_init_rd_atom = kMaxRdAtom;
   attr.device_cap_flags = kCapabilities;
   attr.max_mw = kMaxMw;
-  attr.atomic_cap = IBV_ATOMIC_GLOB;  // CPU instructions on host memory
+  // CPU instructions on host memory, hence with everybody. But RoCE adapters are atomic among
+  // themselves only, and applications for them (UCX) ask whether it is exactly that.
+  attr.atomic_cap = settings().persona == Persona::kRoce ? IBV_ATOMIC_HCA : IBV_ATOMIC_GLOB;
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;
   attr.max_srq_sge = kMaxSrqSge;
@@ -121,7 +124,9 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
   const NetDevice& opened = DeviceContext::of(context).device();
   // The link may have changed, or the netdev may have gone.
   const auto current = refresh_net_devices()->by_verbs_name(opened.verbs_name);
-  const bool running = current != nullptr && current->running;
+  const DeviceFaults* faults = DeviceContext::of(context).faults();
+  const bool running =
+      current != nullptr && current->running && (faults == nullptr || !faults->port_down());
   // Single assignments: the caller's struct ends earlier or later than the one we know.
   attr->state = running ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
   attr->max_mtu = IBV_MTU_4096;

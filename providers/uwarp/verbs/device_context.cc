@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "host/raw_fds.h"
 #include "verbs/queue_pair.h"
 #include "verbs/region.h"
 
@@ -26,23 +27,28 @@ DeviceContext::DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice>
       device_(std::move(device)),
       engine_(Engine::instance()),
       async_(std::move(async)),
-      port_events_(std::make_shared<PortEvents>(*this)) {
+      port_events_(std::make_shared<PortEvents>(*this)),
+      faults_(DeviceFaults::make(*this)) {
   engine_.net_watch().add(port_events_);
+  // The table may be from before the watch.
+  port_events_->begin(*refresh_net_devices());
 }
 
 int DeviceContext::open(ibv_context* context) {
   auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
   tail->context = nullptr;
+  if (!ProcessFaults::setting_valid()) return EINVAL;
   const char* name = context->device->name;
   std::shared_ptr<const NetDevice> device = net_devices()->by_verbs_name(name);
   if (device == nullptr) device = refresh_net_devices()->by_verbs_name(name);
   if (device == nullptr) return ENODEV;
   auto async = EventChannel::create();
   if (!async) return async.error();
-  // libibverbs closes async_fd with the context; without one it would ask the kernel for it.
-  context->async_fd = async->reader_fd;
+  HeldFd reader(async->reader_fd, close_quietly);
   context->num_comp_vectors = completion_vector_count();
   tail->context = new DeviceContext(context, std::move(device), std::move(async->channel));
+  // libibverbs closes async_fd with the context; without one it would ask the kernel for it.
+  context->async_fd = reader.take();
   log_event("%s: opened", name);
   return 0;
 }
@@ -50,11 +56,15 @@ int DeviceContext::open(ibv_context* context) {
 DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
   port_events_->stop();
+  if (faults_ != nullptr) faults_->stop();
   for (VerbsQp* qp : queue_pairs_) {
     qp->endpoint->destroy();
     qp->endpoint.reset();
   }
-  for (VerbsMr* mr : regions_) engine_.remove_region(*mr->region);
+  for (VerbsMr* mr : regions_) {
+    engine_.remove_region(*mr->region);
+    if (alive()) mr->slot = {};
+  }
 }
 
 void DeviceContext::take_back_events(const void* element) {
@@ -66,15 +76,17 @@ void DeviceContext::take_back_events(const void* element) {
   });
 }
 
+std::vector<std::shared_ptr<Endpoint>> DeviceContext::endpoints() {
+  std::vector<std::shared_ptr<Endpoint>> all;
+  const std::lock_guard guard(mutex_);
+  for (const VerbsQp* qp : queue_pairs_) all.push_back(qp->endpoint);
+  return all;
+}
+
 void DeviceContext::fail_queue_pairs() {
-  std::vector<std::shared_ptr<Endpoint>> endpoints;
-  {
-    const std::lock_guard guard(mutex_);
-    for (const VerbsQp* qp : queue_pairs_) endpoints.push_back(qp->endpoint);
-  }
   QpAttributes attributes;
   attributes.state = QpState::kErr;
-  for (const auto& endpoint : endpoints) (void)endpoint->modify(attributes, kAttrState);
+  for (const auto& endpoint : endpoints()) (void)endpoint->modify(attributes, kAttrState);
 }
 
 void DeviceContext::add(VerbsQp* qp) {

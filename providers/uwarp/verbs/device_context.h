@@ -10,10 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+#include <vector>
 
 #include "cm/engine.h"
 #include "host/event_channel.h"
 #include "net/net_device.h"
+#include "verbs/device_faults.h"
 #include "verbs/port_events.h"
 #include "verbs/verbs_table.h"
 
@@ -59,6 +61,9 @@ class DeviceContext {
   /// Takes back the unread events of an object that is being destroyed.
   void take_back_events(const void* element);
 
+  /// Null unless faults are asked for.
+  DeviceFaults* faults() const { return faults_.get(); }
+  std::vector<std::shared_ptr<Endpoint>> endpoints();
   /// The netdev is gone: all queue pairs go to ERR.
   void fail_queue_pairs();
 
@@ -72,6 +77,7 @@ class DeviceContext {
   std::atomic<uint32_t> pd_count{0};
   std::atomic<uint32_t> cq_count{0};
   std::atomic<uint32_t> srq_count{0};
+  std::atomic<uint32_t> qp_count{0};
   std::atomic<uint64_t> dm_bytes{0};
 
  private:
@@ -83,6 +89,7 @@ class DeviceContext {
   Engine& engine_;
   const std::shared_ptr<EventChannel> async_;
   const std::shared_ptr<PortEvents> port_events_;
+  const std::shared_ptr<DeviceFaults> faults_;
   std::mutex mutex_;
   std::unordered_set<VerbsQp*> queue_pairs_;
   std::unordered_set<VerbsMr*> regions_;

@@ -21,7 +21,17 @@ bool netdev_exists(const NetDevice& device) {
 }  // namespace
 
 PortEvents::PortEvents(DeviceContext& device)
-    : device_(&device), last_(device.shared_device()), running_(last_->running) {}
+    : device_(&device), last_(device.shared_device()), running_(last_->running) {
+  device.engine().stat_page().note_link(last_->verbs_name, running_);
+}
+
+void PortEvents::begin(const NetDeviceTable& devices) {
+  const std::lock_guard guard(mutex_);
+  const auto now = devices.by_verbs_name(last_->verbs_name);
+  if (now == nullptr || now->ifindex != last_->ifindex) return;
+  last_ = now;
+  running_ = now->running;
+}
 
 void PortEvents::stop() {
   const std::lock_guard guard(mutex_);
@@ -52,6 +62,7 @@ void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
   if (same && now->gids != last_->gids) device_->raise(IBV_EVENT_GID_CHANGE, port_element());
   if (running != running_)
     device_->raise(running ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, port_element());
+  device_->engine().stat_page().note_link(last_->verbs_name, running);
   running_ = running;
   if (same) last_ = now;
 }

@@ -16,6 +16,8 @@ class DeviceContext;
 class PortEvents final : public NetListener {
  public:
   explicit PortEvents(DeviceContext& device);
+  /// What the port is like now that its changes are told: not one of them.
+  void begin(const NetDeviceTable& devices);
   /// The device is being closed: on return it is not used any more.
   void stop();
   void net_changed(const NetDeviceTable& devices) override;

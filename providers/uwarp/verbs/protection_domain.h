@@ -42,6 +42,7 @@ struct VerbsPd : ibv_pd {
   std::atomic<bool> abandoned{false};
 
   bool is_parent() const { return &root != this; }
+  bool one_thread() const { return thread != nullptr; }
   /// Objects that stand in the way of deallocating a parent domain (a plain one has
   /// ProtectionDomain::users). Windows are counted in the table themselves.
   void object_made() { objects_.fetch_add(1, std::memory_order_relaxed); }

@@ -80,6 +80,7 @@ QpConfig config_of(VerbsQp& qp) {
   config.max_inline_bytes = qp.init.cap.max_inline_data;
   config.acknowledged = settings().acknowledged();
   config.signal_all = qp.init.sq_sig_all != 0;
+  if (DeviceFaults* faults = qp.device.faults()) config.script = faults->make_script();
   return config;
 }
 
@@ -88,11 +89,16 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (int error = check_init(init)) return fail(error);
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
-  if (!parts.pd->device.alive()) return fail(ENODEV);
+  DeviceContext& device = parts.pd->device;
+  if (!device.alive()) return fail(ENODEV);
+  if (!DeviceContext::take_place(device.qp_count, kMaxQp)) return fail(ENOMEM);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
   auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
   qp->endpoint = std::move(*endpoint);
+  StatPage& page = qp->device.engine().stat_page();
+  qp->endpoint->name_queues(page.index_of(*parts.send_cq->slot),
+                            page.index_of(*parts.recv_cq->slot));
   qp->base.qp_num = qp->base.handle = qp->endpoint->number().value;
   qp->device.add(qp.get());
   init.cap = qp->init.cap;
@@ -108,7 +114,8 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
       init(init),
       listener(*this),
       batch(operations != 0
-                ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data)
+                ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
+                                              parts.pd->one_thread())
                 : nullptr) {
   base.context = parts.pd->context;
   base.qp_context = init.qp_context;
@@ -134,6 +141,7 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
 
 VerbsQp::~VerbsQp() {
   endpoint.reset();
+  --device.qp_count;
   if (parts.srq != nullptr) parts.srq->users.fetch_sub(1, std::memory_order_release);
   parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
   parts.send_cq->users.fetch_sub(1, std::memory_order_release);

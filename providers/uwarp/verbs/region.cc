@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "io/clock.h"
 #include "mr/fault_safe_copy.h"
 #include "verbs/boundary.h"
 #include "verbs/device_memory.h"
@@ -51,6 +52,18 @@ int shape_change(const VerbsMr& mr, int flags, void* address, size_t length, uin
   return shape_memory(now.base, now.length_bytes, first, access, shape);
 }
 
+void describe(VerbsMr& mr) {
+  DeviceContext& device = mr.domain->device;
+  StatPage& page = device.engine().stat_page();
+  const SlotChange change(mr.slot->head);
+  if (mr.slot->created_ns == 0) mr.slot->created_ns = wall_clock_ns();
+  mr.slot->device = page.device(device.device().verbs_name);
+  mr.slot->access = mr.region->access;
+  mr.slot->address = reinterpret_cast<uintptr_t>(mr.region->base);
+  mr.slot->octets = mr.region->length_bytes;
+  mr.slot->head.live.store(1, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 Mapping::~Mapping() {
@@ -69,6 +82,7 @@ int check_region_access(uint32_t access) {
 int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   VerbsPd& pd = *mr.domain;
   shape.domain = &pd.domain;
+  mr.slot = SlotLease<RegionSlot>(pd.device.engine().stat_page());
   auto region = pd.device.engine().regions().add(shape);
   if (!region) return region.error();
   mr.region = *region;
@@ -80,6 +94,7 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   mr.base.rkey = mr.region->rkey.load(std::memory_order_relaxed);
   mr.base.handle = mr.region->slot;
   mr.type = type;
+  describe(mr);
   pd.device.add(&mr);
   pd.object_made();
   return 0;
@@ -132,6 +147,7 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
     shape.domain = &domain.domain;
     if (int refused = domain.device.engine().change_region(*mr.region, shape)) return refused;
     if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) mr.access = new_access;
+    describe(mr);
     if (!moves) return 0;
     mr.domain = &domain;
     domain.object_made();

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 
+#include "cm/stat_page.h"
 #include "kernel-abi/object_abi.h"
 #include "mr/region_table.h"
 #include "verbs/protection_domain.h"
@@ -42,6 +43,7 @@ struct VerbsMr : object_abi::Mr {
   MemoryRegion* region = nullptr;
   VerbsDm* device_memory = nullptr;  // that it shows, or null
   Mapping mapping;                   // of a dma-buf
+  SlotLease<RegionSlot> slot;        // what others see of it
 
   static VerbsMr& of(ibv_mr* mr) {
     return *static_cast<VerbsMr*>(reinterpret_cast<object_abi::Mr*>(mr));

@@ -17,8 +17,8 @@ namespace uwarp {
 
 // ---- Completions --------------------------------------------------------------------------------
 
-static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc) &&
-              alignof(WorkCompletion) == alignof(ibv_wc));
+static_assert(sizeof(WorkCompletion) == sizeof(ibv_wc));
+static_assert(alignof(WorkCompletion) == alignof(ibv_wc));
 #define UWARP_SAME_PLACE(ours, theirs) \
   static_assert(offsetof(WorkCompletion, ours) == offsetof(ibv_wc, theirs))
 UWARP_SAME_PLACE(wr_id, wr_id);

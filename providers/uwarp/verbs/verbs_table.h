@@ -84,6 +84,7 @@ struct uwarp_verbs_table {
   /* One line of the event log (UWARP_LOG). */
   void (*log)(const char* line);
 
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a type and a declarator take none */
 #define UWARP_VERBS_MEMBER(name, result, parameters) result(*name) parameters;
   UWARP_VERBS_OPERATIONS(UWARP_VERBS_MEMBER)
 #undef UWARP_VERBS_MEMBER

@@ -13,7 +13,7 @@
 namespace uwarp {
 
 void WorkBatch::start() {
-  mutex_.lock();
+  if (!one_thread_) mutex_.lock();
   error_ = 0;
   requests_.clear();
   payloads_.clear();
@@ -21,10 +21,10 @@ void WorkBatch::start() {
   inline_.clear();
 }
 
-void WorkBatch::abort() { mutex_.unlock(); }
+void WorkBatch::abort() { leave(); }
 
 int WorkBatch::complete(Endpoint& endpoint) {
-  const std::unique_lock section(mutex_, std::adopt_lock);
+  const Section section{*this};
   if (error_ != 0 || requests_.empty()) return error_;
   for (size_t i = 0; i < requests_.size(); ++i) {
     SendRequest& request = requests_[i];

@@ -25,9 +25,10 @@ inline constexpr uint64_t kBatchOperations =
 
 class WorkBatch {
  public:
-  /// `operations`: those that were asked for at creation.
-  WorkBatch(uint64_t operations, uint32_t max_inline_bytes)
-      : operations_(operations), max_inline_bytes_(max_inline_bytes) {}
+  /// `operations`: those that were asked for at creation. `one_thread`: the application has
+  /// promised that no two threads build at a time.
+  WorkBatch(uint64_t operations, uint32_t max_inline_bytes, bool one_thread)
+      : operations_(operations), max_inline_bytes_(max_inline_bytes), one_thread_(one_thread) {}
 
   /// Enters the section in which only this thread builds.
   void start();
@@ -56,11 +57,21 @@ class WorkBatch {
     bool set = false;
   };
 
+  /// Leaves the section at the end of a scope.
+  struct Section {
+    WorkBatch& batch;
+    ~Section() { batch.leave(); }
+  };
+
+  void leave() {
+    if (!one_thread_) mutex_.unlock();
+  }
   Payload* open_payload();
 
   const uint64_t operations_;
   const uint32_t max_inline_bytes_;
-  std::mutex mutex_;  // the section
+  const bool one_thread_;
+  std::mutex mutex_;  // the section, unless one_thread_
   int error_ = 0;
   std::vector<SendRequest> requests_;
   std::vector<Payload> payloads_;

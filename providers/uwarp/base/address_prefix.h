@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Prefixes of IP addresses, and the list of those who may connect (UWARP_ALLOW).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace uwarp {
+
+/// An address as 16 octets, IPv4 in its mapped form (RFC 4291 2.5.5.2).
+using AddressOctets = std::array<uint8_t, 16>;
+
+class AddressPrefix {
+ public:
+  /// "192.0.2.7", "192.0.2.0/24", "2001:db8::/32". Bits behind the prefix have to be zero: else it
+  /// is probably not what was meant.
+  static std::optional<AddressPrefix> parse(std::string_view text);
+
+  bool contains(const AddressOctets& address) const;
+  friend bool operator==(const AddressPrefix&, const AddressPrefix&) = default;
+
+ private:
+  AddressPrefix(const AddressOctets& octets, unsigned bits) : octets_(octets), bits_(bits) {}
+
+  AddressOctets octets_;
+  unsigned bits_;
+};
+
+class AllowList {
+ public:
+  /// Everybody.
+  AllowList() = default;
+  static AllowList nobody();
+  /// Prefixes separated by commas; empty text is everybody.
+  static std::optional<AllowList> parse(std::string_view text);
+
+  bool allows(const AddressOctets& address) const;
+  bool allows_all() const { return !prefixes_; }
+  friend bool operator==(const AllowList&, const AllowList&) = default;
+
+ private:
+  std::optional<std::vector<AddressPrefix>> prefixes_;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// Open files of counters. As the kernel's, one shows the value of the moment whenever it is read
+// from its beginning, however long it has been open.
+#pragma once
+
+#include <string_view>
+
+namespace uwarp {
+
+/// `path` below the tree's root. -1 and errno: ENOENT for what is no counter of ours.
+int open_counter_file(std::string_view path, int flags);
+/// The application is about to read it.
+void refresh_counter_file(int fd);
+void counter_file_closed(int fd);
+void counter_file_duplicated(int fd, int copy);
+/// In a forked child: what the parent had open shows its last value.
+void forget_counter_files();
+
+}  // namespace uwarp

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "io/spin_budget.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "io/clock.h"
+
+namespace uwarp {
+
+bool SpinBudget::start() {
+  if (spin_ns_ == 0) return false;
+  const uint64_t now = now_ns();
+  end_ns_ = now + spin_ns_;
+  return now >= not_before_ns_;
+}
+
+bool SpinBudget::go_on() {
+  const uint64_t before = now_ns();
+  sched_yield();
+  const uint64_t now = now_ns();
+  if (now - before < kYieldNs || !others_ran()) return now < end_ns_;
+  pause_ns_ = std::clamp(2 * pause_ns_, kPauseNs, kLongestPauseNs);
+  not_before_ns_ = now + pause_ns_;
+  return false;
+}
+
+bool SpinBudget::others_ran() {
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return true;
+  return std::exchange(switches_, usage.ru_nivcsw) != usage.ru_nivcsw;
+}
+
+}  // namespace uwarp

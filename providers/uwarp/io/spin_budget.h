@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// How long a thread may look for work that is likely to come soon instead of sleeping: up to
+// UWARP_SPIN_US after traffic, and only as long as nobody else wants its core.
+#pragma once
+
+#include <cstdint>
+
+namespace uwarp {
+
+/// Belongs to one thread at a time.
+class SpinBudget {
+ public:
+  /// A yield that takes longer than this has run somebody else who needs the core, unless it was
+  /// the processor itself that stood still, as that of a virtual machine does ...
+  static constexpr uint64_t kYieldNs = 50'000;
+  /// ... and there is no spinning for a while: twice as long each time, between these bounds.
+  static constexpr uint64_t kPauseNs = 20'000'000;
+  static constexpr uint64_t kLongestPauseNs = 2'000'000'000;
+
+  explicit SpinBudget(uint64_t spin_ns) : spin_ns_(spin_ns) {}
+
+  /// Starts a round. False: sleep at once.
+  bool start();
+  /// Nothing has come: lets others run. False: the round is over.
+  bool go_on();
+  /// Something has come: it was worth it.
+  void found() { pause_ns_ /= 2; }
+
+ private:
+  /// The scheduler has taken the core away since this was asked last.
+  bool others_ran();
+
+  const uint64_t spin_ns_;
+  uint64_t end_ns_ = 0;
+  uint64_t not_before_ns_ = 0;
+  uint64_t pause_ns_ = 0;
+  long switches_ = 0;  // involuntary ones of this thread; a yield counts as such
+};
+
+}  // namespace uwarp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a traced send queue has told of already, and the FPDUs that are on their way to the kernel.
+// There is one only if UWARP_TRACE asks for it. Belongs to the transmit side.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "qp/send_queue.h"
+#include "stat/trace_sink.h"
+
+namespace uwarp {
+
+class TransmitTrace {
+ public:
+  TransmitTrace(TraceSink& sink, uint32_t queue_pair) : sink_(sink), queue_pair_(queue_pair) {}
+
+  /// A batch was built, of which nothing has gone: its octets, and where its FPDUs end in them.
+  [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> octets,
+                                          std::span<const uint32_t> ends);
+  /// So much of the batch has gone, and of the stream.
+  [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_octets,
+                                         uint64_t stream_position);
+  [[gnu::noinline, gnu::cold]] void completed(uint64_t position, const WorkCompletion& completion,
+                                              bool reported);
+
+ private:
+  struct Fpdu {
+    uint32_t end;
+    uint8_t opcode;
+    uint16_t octets;
+  };
+  void tell(TraceStep::Kind kind, uint64_t position);
+
+  TraceSink& sink_;
+  const uint32_t queue_pair_;
+  uint64_t begun_ = 0;        // requests before this position were told of as begun ...
+  uint64_t with_kernel_ = 0;  // ... and as with the kernel
+  std::vector<Fpdu> fpdus_;   // of the batch
+  size_t gone_ = 0;           // of these
+};
+
+}  // namespace uwarp

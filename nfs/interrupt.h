@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// SIGINT and SIGTERM as something that can be asked for, so that a command can clean up. The second
+// signal ends the process at once.
+#pragma once
+
+#include <stdexcept>
+
+namespace uwarp::nfs {
+
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted() : std::runtime_error("interrupted") {}
+};
+
+class Interrupt {
+ public:
+  /// From now on signals are noted.
+  static void watch();
+  static bool requested();
+  /// The number of the signal that came.
+  static int signal_number();
+
+  /// Throws Interrupted.
+  static void check() {
+    if (requested()) {
+      throw Interrupted();
+    }
+  }
+  /// For cleaning up: what is asked from now on is a further signal.
+  static void forget();
+};
+
+}  // namespace uwarp::nfs

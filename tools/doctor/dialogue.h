@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// One TCP connection of the probe: Request out, Reply in, an orderly end. How it
+// went, without judgement.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "mpa/handshake.h"
+
+namespace doctor {
+
+using Clock = std::chrono::steady_clock;
+
+struct Dialogue {
+  enum class Stage : uint8_t {
+    kUnresolved,  // the host has no address
+    kNoSocket,    // our own fault
+    kConnecting,  // TCP did not come to be
+    kReplying,    // the Request is out
+    kReplied,     // a whole Reply, or octets that are none
+  };
+
+  Stage stage = Stage::kUnresolved;
+  std::string reason;   // kUnresolved: the resolver's
+  std::string address;  // with port, the one that was dialled last
+  int error = 0;        // errno; ETIMEDOUT also for our own limit
+  bool ended = false;   // the peer closed or reset
+  unsigned revision = 2;
+  uint32_t segment_bytes = 0;  // TCP MSS
+  std::vector<std::byte> received;
+  uwarp::MpaInitiator::Verdict verdict;
+  uwarp::MpaNegotiated negotiated;  // accepted
+  uwarp::MpaStartFrame reply;       // a whole Reply came
+};
+
+/// Tries the addresses of `host` until one takes the connection.
+Dialogue talk(const std::string& host, uint16_t port, unsigned revision, bool crc,
+              Clock::time_point end);
+
+}  // namespace doctor

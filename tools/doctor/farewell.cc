@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "farewell.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "base/crc32c.h"
+#include "mpa/fpdu.h"
+#include "wire/ddp_headers.h"
+#include "wire/rdmap_headers.h"
+
+namespace doctor {
+namespace {
+
+/// What a message of no length names as its place, which nobody checks.
+constexpr uwarp::STag kAnyStag{1};
+constexpr std::chrono::seconds kPatience{1};
+/// The Linux siw module as responder may sleep through what comes before it is ready, and suffers
+/// if the end is all that it then sees (docs/siw.md): it is woken a few times before.
+constexpr int kWakeUps = 3;
+constexpr std::chrono::milliseconds kWakeUpWait{20};
+
+void append_frame(std::vector<std::byte>& out, std::span<const std::byte> ulpdu, bool crc) {
+  const size_t start = out.size();
+  out.resize(start + uwarp::fpdu_size(ulpdu.size()));
+  std::byte* at = out.data() + start;
+  uwarp::store_be16(at, static_cast<uint16_t>(ulpdu.size()));
+  std::copy(ulpdu.begin(), ulpdu.end(), at + uwarp::kFpduLengthSize);
+  const size_t length = uwarp::kFpduLengthSize + ulpdu.size();
+  const size_t covered = length + uwarp::fpdu_pad(ulpdu.size());
+  std::fill(at + length, at + covered, std::byte{0});
+  (void)uwarp::write_fpdu_trailer(at + length, ulpdu.size(), crc ? uwarp::crc32c(at, covered) : 0);
+}
+
+void append_write(std::vector<std::byte>& out, bool crc) {
+  std::array<std::byte, uwarp::TaggedHeader::kWireSize> ulpdu;
+  const uwarp::TaggedHeader header{.control = uwarp::DdpControl::make(true, true),
+                                   .rsvd_ulp = make_rdmap_control(uwarp::RdmapOpcode::kWrite),
+                                   .stag = kAnyStag,
+                                   .to = 0};
+  header.encode(ulpdu.data());
+  append_frame(out, ulpdu, crc);
+}
+
+void append_read(std::vector<std::byte>& out, bool crc) {
+  using uwarp::ReadRequestHeader, uwarp::UntaggedHeader;
+  std::array<std::byte, UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize> ulpdu;
+  const UntaggedHeader header{.control = uwarp::DdpControl::make(false, true),
+                              .rsvd_ulp = make_rdmap_control(uwarp::RdmapOpcode::kReadRequest),
+                              .invalidate_stag = {},
+                              .qn = uwarp::QueueNumber::kReadRequest,
+                              .msn = uwarp::Msn{1},
+                              .mo = 0};
+  header.encode(ulpdu.data());
+  const ReadRequestHeader read{
+      .sink_stag = kAnyStag, .sink_to = 0, .size = 0, .source_stag = kAnyStag, .source_to = 0};
+  read.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  append_frame(out, ulpdu, crc);
+}
+
+bool send_all(int fd, std::span<const std::byte> octets) {
+  // A few octets into an empty buffer.
+  return send(fd, octets.data(), octets.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(octets.size());
+}
+
+}  // namespace
+
+std::vector<std::byte> opening_frames(const uwarp::MpaNegotiated& negotiated) {
+  std::vector<std::byte> frames;
+  if (!negotiated.peer_to_peer) return frames;
+  if (negotiated.rtr == uwarp::RtrKind::kRead) {
+    append_read(frames, negotiated.crc);
+  } else {
+    append_write(frames, negotiated.crc);
+  }
+  append_write(frames, negotiated.crc);
+  return frames;
+}
+
+void leave_in_order(int fd, const uwarp::MpaNegotiated& negotiated, Clock::time_point end) {
+  const auto frames = opening_frames(negotiated);
+  if (!frames.empty()) {
+    if (!send_all(fd, frames)) return;
+    for (int i = 0; i < kWakeUps; ++i) {
+      std::this_thread::sleep_for(kWakeUpWait);
+      std::vector<std::byte> again;
+      append_write(again, negotiated.crc);
+      if (!send_all(fd, again)) return;
+    }
+  }
+  shutdown(fd, SHUT_WR);
+  const auto last = std::min(end, Clock::now() + kPatience);
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(last - Clock::now());
+    pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
+    if (left.count() <= 0 || poll(&entry, 1, static_cast<int>(left.count())) <= 0) return;
+    std::array<std::byte, 1024> away;
+    if (recv(fd, away.data(), away.size(), MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+}  // namespace doctor

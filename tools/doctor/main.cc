@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// uwarp-doctor [HOST:PORT]: says whether this machine is ready, or whether that peer fits.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "machine.h"
+#include "probe.h"
+
+namespace doctor {
+namespace {
+
+using nlohmann::json;
+
+enum ExitStatus { kReady = 0, kNotReady = 1, kUsage = 2 };
+
+/// Of the JSON, for scripts: raised when a field changes its meaning.
+constexpr int kFormat = 1;
+
+constexpr const char* kAbout =
+    "Without an argument: says whether this machine is ready to run programs under uwarp-run.\n"
+    "With HOST:PORT (a name, an IPv4 address, or an IPv6 address in brackets): says whether the\n"
+    "peer that listens there fits.";
+
+constexpr const char* kFooter =
+    "Each line is a check: ok, warning or problem, what was found, and what to do.\n"
+    "\n"
+    "A peer is asked by one connection: MPA Request and Reply as between uwarps, the\n"
+    "ready-to-receive message if one is due, an orderly end. A program that listens there sees at\n"
+    "most one connection request, without private data; if it accepts, a connection that is\n"
+    "established and then disconnected at once. A server that serves one client and ends has then\n"
+    "served this one. Only when the peer closes without an answer, as those do that know no\n"
+    "revision 2, a second connection asks with revision 1; --revision keeps it to one.\n"
+    "\n"
+    "Exit status: 0 ready, perhaps with warnings; 1 a problem; 2 wrong usage.";
+
+struct Options {
+  std::string target;
+  bool json = false;
+  bool application = false;
+  double timeout_seconds = 5;
+  unsigned revision = 0;
+};
+
+json to_json(const Report& report) {
+  json checks = json::array();
+  for (const Finding& finding : report.findings())
+    checks.push_back({{"check", finding.check},
+                      {"level", name_of(finding.level)},
+                      {"text", finding.text},
+                      {"advice", finding.advice}});
+  return {{"format", kFormat},
+          {"version", UWARP_VERSION},
+          {"status", report.ready() ? "ready" : "problem"},
+          {"checks", std::move(checks)}};
+}
+
+int finish(const Report& report, const json& all, bool as_json) {
+  if (as_json) {
+    std::printf("%s\n", all.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+  } else {
+    report.print(stdout);
+  }
+  return report.ready() ? kReady : kNotReady;
+}
+
+int look_at_machine(const Options& options) {
+  Report report;
+  check_libraries(report);
+  check_own_files(report);
+  const uwarp::Settings settings = check_settings(report);
+  check_devices(report, settings);
+  check_ports(report, settings);
+  check_congestion_control(report, settings);
+  check_limits(report);
+  check_system_calls(report);
+  check_folders(report);
+  check_host_devices(report, settings);
+  check_application(report);
+  return finish(report, options.json ? to_json(report) : json(), options.json);
+}
+
+int ask_peer(const Options& options, const Target& target) {
+  Report ignored;
+  const uwarp::Settings settings = check_settings(ignored);
+  ProbeOptions how;
+  how.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  if (options.revision != 0) how.revision = options.revision;
+  const ProbeResult result = probe(target, how, settings);
+  Report report;
+  report.add(result.finding);
+  json all = to_json(report);
+  all["peer"] = {
+      {"target", target.name()}, {"verdict", result.verdict}, {"details", result.details}};
+  return finish(report, all, options.json);
+}
+
+}  // namespace
+}  // namespace doctor
+
+int main(int argc, char** argv) {
+  using namespace doctor;
+  Options options;
+  CLI::App app(kAbout, "uwarp-doctor");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "uwarp " UWARP_VERSION);
+  app.add_option("HOST:PORT", options.target, "the peer to ask; without it this machine");
+  app.add_flag("--json", options.json, "print JSON instead of lines");
+  app.add_option("--timeout", options.timeout_seconds, "seconds a peer may take in all")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--revision", options.revision, "ask with this MPA revision only (1 or 2)")
+      ->check(CLI::Range(1, 2));
+  app.add_flag("--application", options.application)->group("");  // for check_application()
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kReady : kUsage;
+  }
+  if (options.application) return act_as_application();
+  if (options.target.empty()) return look_at_machine(options);
+  const auto target = Target::parse(options.target);
+  if (!target) {
+    std::fprintf(stderr, "uwarp-doctor: %s is not HOST:PORT (an IPv6 address needs brackets)\n",
+                 options.target.c_str());
+    return kUsage;
+  }
+  return ask_peer(options, *target);
+}

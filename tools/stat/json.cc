@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "peers.h"
+
+namespace stat_view {
+namespace {
+
+using nlohmann::json;
+
+/// Raised when a field changes its meaning.
+constexpr int kFormat = 1;
+
+json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+json direction(const Direction& from) {
+  json messages = json::object();
+  for (size_t i = 0; i < kMessageNames.size(); ++i) messages[kMessageNames[i]] = from.messages[i];
+  return {{"octets", from.octets}, {"fpdus", from.fpdus}, {"messages", std::move(messages)}};
+}
+
+void put_traffic(json& out, const Traffic& traffic) {
+  out["sent"] = direction(traffic.sent);
+  out["received"] = direction(traffic.received);
+  out["waits"] = traffic.waits;
+  out["flushed_sends"] = traffic.flushed_sends;
+  out["flushed_receives"] = traffic.flushed_receives;
+  out["held_receives"] = traffic.held;
+  out["rnr_timeouts"] = traffic.rnr_timeouts;
+  out["crc_errors"] = traffic.crc_errors;
+  out["connections"] = traffic.stream.connections;
+  out["peer_closes"] = traffic.stream.fins;
+  out["peer_resets"] = traffic.stream.resets;
+  out["peer_timeouts"] = traffic.stream.timeouts;
+  out["failures"] = traffic.stream.failures;
+}
+
+void put_rates(json& out, const Rates& rates) {
+  out["rates"] = {{"sent_octets", rates.sent_octets},
+                  {"received_octets", rates.received_octets},
+                  {"sent_messages", rates.sent_messages},
+                  {"received_messages", rates.received_messages}};
+}
+
+json device(const Device& from) {
+  json out = {{"name", from.name}, {"link", from.link}, {"link_downs", from.link_downs}};
+  put_traffic(out, from.traffic);
+  return out;
+}
+
+json queue_index(uint32_t index) { return index == uwarp::kNoSlot ? json() : json(index); }
+
+json queue_pair(const QueuePair& from) {
+  json out = {{"number", from.number},
+              {"device", from.device},
+              {"state", from.state},
+              {"created", seconds(from.created_ns)},
+              {"connected", from.connected_ns != 0},
+              {"local", from.local},
+              {"peer", from.peer},
+              {"rdma_cm", from.rdma_cm},
+              {"crc", from.crc},
+              {"shared_receive_queue", from.shared_receive},
+              {"mulpdu", from.mulpdu},
+              {"ord", from.ord},
+              {"ird", from.ird},
+              {"send_depth", from.send_depth},
+              {"receive_depth", from.receive_depth},
+              {"outstanding", from.outstanding},
+              {"send_queue", queue_index(from.send_queue)},
+              {"receive_queue", queue_index(from.receive_queue)}};
+  put_traffic(out, from.traffic);
+  return out;
+}
+
+json completion_queue(const CompletionQueue& from) {
+  return {{"index", from.index},       {"device", from.device},
+          {"capacity", from.capacity}, {"created", seconds(from.created_ns)},
+          {"pushed", from.pushed},     {"polled", from.polled},
+          {"waiting", from.waiting()}, {"failed", from.failed},
+          {"events", from.events},     {"overruns", from.overruns}};
+}
+
+json region(const Region& from) {
+  return {{"device", from.device},
+          {"address", from.address},
+          {"octets", from.octets},
+          {"access", from.access},
+          {"created", seconds(from.created_ns)}};
+}
+
+json process(const Process& from, const RateTable& rates) {
+  json out = {{"pid", from.pid},
+              {"own_pid", from.own_pid},
+              {"uid", from.uid},
+              {"program", from.program},
+              {"release", from.release},
+              {"persona", from.roce ? "roce" : "iwarp"},
+              {"started", seconds(from.started_ns)},
+              {"homeless", from.homeless},
+              {"unsettled", from.unsettled}};
+  for (const char* list : {"devices", "queue_pairs", "completion_queues", "regions"})
+    out[list] = json::array();
+  for (const Device& each : from.devices) out["devices"].push_back(device(each));
+  for (const QueuePair& each : from.queue_pairs) {
+    json one = queue_pair(each);
+    if (rates.known()) put_rates(one, rates.of(from, each));
+    out["queue_pairs"].push_back(std::move(one));
+  }
+  for (const CompletionQueue& each : from.completion_queues)
+    out["completion_queues"].push_back(completion_queue(each));
+  for (const Region& each : from.regions) out["regions"].push_back(region(each));
+  if (rates.known()) put_rates(out, rates.of(from));
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const Snapshot& snapshot, const RateTable& rates) {
+  json out = {{"format", kFormat}, {"time", seconds(snapshot.time_ns)}};
+  for (const char* list : {"processes", "peers", "unreadable"}) out[list] = json::array();
+  if (rates.known()) out["interval"] = rates.seconds();
+  for (const Process& each : snapshot.processes) out["processes"].push_back(process(each, rates));
+  for (const Peer& each : peers_of(snapshot, rates)) {
+    json one = {{"address", each.address},
+                {"queue_pairs", each.queue_pairs},
+                {"processes", each.processes}};
+    put_traffic(one, each.traffic);
+    if (rates.known()) put_rates(one, each.rates);
+    out["peers"].push_back(std::move(one));
+  }
+  for (const Unreadable& each : snapshot.unreadable)
+    out["unreadable"].push_back({{"pid", each.pid}, {"why", each.why}});
+  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace stat_view

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "page_reader.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace stat_view {
+
+using uwarp::PageHeader;
+using uwarp::PageTable;
+using uwarp::SlotAddress;
+using uwarp::TablePlace;
+
+const std::array<const char*, uwarp::kMessageKinds> kMessageNames = {
+    "send",           "write",           "read_request", "read_response",
+    "atomic_request", "atomic_response", "immediate",    "terminate"};
+
+uint64_t Direction::all_messages() const {
+  uint64_t sum = 0;
+  for (const uint64_t count : messages) sum += count;
+  return sum;
+}
+
+namespace {
+
+void add(const Direction& from, Direction& to) {
+  to.octets += from.octets;
+  to.fpdus += from.fpdus;
+  for (size_t i = 0; i < to.messages.size(); ++i) to.messages[i] += from.messages[i];
+}
+
+}  // namespace
+
+void Traffic::add(const Traffic& other) {
+  stat_view::add(other.sent, sent);
+  stat_view::add(other.received, received);
+  waits += other.waits;
+  flushed_sends += other.flushed_sends;
+  held += other.held;
+  rnr_timeouts += other.rnr_timeouts;
+  crc_errors += other.crc_errors;
+  flushed_receives += other.flushed_receives;
+  stream.connections += other.stream.connections;
+  stream.fins += other.stream.fins;
+  stream.resets += other.stream.resets;
+  stream.timeouts += other.stream.timeouts;
+  stream.failures += other.stream.failures;
+}
+
+namespace {
+
+/// How often a slot is looked at that changes meanwhile. A process that died or was stopped while
+/// it described one leaves it so.
+constexpr int kTries = 100;
+constexpr uint32_t kMostSlots = 1u << 20;
+constexpr uint32_t kLargestSlot = 1u << 16;
+
+/// A copy of something in the page, made of whole words so that no counter is torn. What is read
+/// after it was read after each of its words: a fence would do too, but ThreadSanitizer knows none.
+template <typename T>
+class Copy {
+ public:
+  static_assert(sizeof(T) % 8 == 0);
+  explicit Copy(const std::byte* from) {
+    for (size_t i = 0; i < sizeof(T) / 8; ++i) {
+      const uint64_t word =
+          __atomic_load_n(reinterpret_cast<const uint64_t*>(from) + i, __ATOMIC_ACQUIRE);
+      std::memcpy(bytes_ + 8 * i, &word, 8);
+    }
+  }
+  const T* operator->() const { return reinterpret_cast<const T*>(bytes_); }
+  const T& operator*() const { return *operator->(); }
+
+ private:
+  alignas(T) std::byte bytes_[sizeof(T)];
+};
+
+uint32_t sequence_at(const std::byte* slot) {
+  return __atomic_load_n(reinterpret_cast<const uint32_t*>(slot), __ATOMIC_ACQUIRE);
+}
+
+/// Null when it is being changed all the time.
+template <typename Slot>
+std::optional<Copy<Slot>> settled_copy(const std::byte* at) {
+  for (int i = 0; i < kTries; ++i) {
+    const uint32_t before = sequence_at(at);
+    if (before % 2 != 0) continue;
+    const Copy<Slot> copy(at);
+    if (sequence_at(at) == before) return copy;
+  }
+  return std::nullopt;
+}
+
+struct Table {
+  const std::byte* first = nullptr;
+  size_t step = 0;
+  size_t used = 0;
+};
+
+class PageReader {
+ public:
+  PageReader(std::span<const std::byte> page, Process& process) : page_(page), process_(process) {}
+
+  std::string read() {
+    if (page_.size() < PageHeader::kBytes) return "too small";
+    const Copy<PageHeader> header(page_.data());
+    if (header->magic.load() != PageHeader::kMagic) return "not a page of counters";
+    if (header->version != PageHeader::kVersion)
+      return "layout " + std::to_string(header->version) + ", which this uwarp-stat does not know";
+    process_.own_pid = header->pid;
+    process_.instance = header->instance;
+    process_.started_ns = header->started_ns;
+    process_.roce = header->roce != 0;
+    process_.release = text(header->release, sizeof header->release);
+    process_.program = text(header->program, sizeof header->program);
+    for (const TablePlace& place : header->tables) process_.homeless += place.homeless.load();
+    if (!read_tables(*header)) return "damaged: a table lies outside";
+    return {};
+  }
+
+ private:
+  bool read_tables(const PageHeader& header) {
+    return read_table<uwarp::DeviceSlot>(header, PageTable::kDevices) &&
+           read_table<uwarp::CompletionSlot>(header, PageTable::kCompletionQueues) &&
+           read_table<uwarp::RegionSlot>(header, PageTable::kRegions) &&
+           read_table<uwarp::QueuePairSlot>(header, PageTable::kQueuePairs);
+  }
+
+  template <typename Slot>
+  std::optional<Table> find_table(const PageHeader& header, PageTable which) const {
+    const TablePlace& place = header.tables[static_cast<size_t>(which)];
+    const uint64_t step = place.slot_octets;
+    const uint64_t slots = place.slots;
+    if (step < sizeof(Slot) || step > kLargestSlot || step % 8 != 0 || place.offset % 8 != 0 ||
+        slots > kMostSlots || place.offset > page_.size() ||
+        slots * step > page_.size() - place.offset)
+      return std::nullopt;
+    return Table{page_.data() + place.offset, step, std::min<size_t>(place.used.load(), slots)};
+  }
+
+  template <typename Slot>
+  bool read_table(const PageHeader& header, PageTable which) {
+    const auto table = find_table<Slot>(header, which);
+    if (!table) return false;
+    for (size_t i = 0; i < table->used; ++i) {
+      const auto slot = settled_copy<Slot>(table->first + i * table->step);
+      if (!slot) {
+        ++process_.unsettled;
+      } else if ((*slot)->head.live.load() != 0) {
+        take(**slot, static_cast<uint32_t>(i));
+      }
+    }
+    return true;
+  }
+
+  static std::string text(const char* from, size_t size) {
+    return std::string(from, strnlen(from, size));
+  }
+
+  std::string device_name(uint32_t index) const {
+    return index < process_.devices.size() ? process_.devices[index].name : "?";
+  }
+
+  static std::string address_text(const SlotAddress& address) {
+    static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    const bool v4 = std::memcmp(address.octets, kMapped, sizeof kMapped) == 0;
+    char out[INET6_ADDRSTRLEN] = "";
+    inet_ntop(v4 ? AF_INET : AF_INET6, address.octets + (v4 ? sizeof kMapped : 0), out, sizeof out);
+    return out;
+  }
+  static std::string socket_text(const SlotAddress& address) {
+    if (address.port == 0) return {};
+    const std::string host = address_text(address);
+    const bool v6 = host.find(':') != std::string::npos;
+    return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(address.port & 0xffff);
+  }
+
+  template <typename Slot>
+  static Traffic traffic_of(const Slot& slot) {
+    Traffic traffic;
+    traffic.sent.octets = slot.transmit.octets.get();
+    traffic.sent.fpdus = slot.transmit.fpdus.get();
+    traffic.received.octets = slot.receive.octets.get();
+    traffic.received.fpdus = slot.receive.fpdus.get();
+    for (size_t i = 0; i < uwarp::kMessageKinds; ++i) {
+      traffic.sent.messages[i] = slot.transmit.messages[i].get();
+      traffic.received.messages[i] = slot.receive.messages[i].get();
+    }
+    traffic.waits = slot.transmit.waits.get();
+    traffic.flushed_sends = slot.transmit.flushed.get();
+    traffic.held = slot.receive.held.get();
+    traffic.rnr_timeouts = slot.receive.rnr_timeouts.get();
+    traffic.crc_errors = slot.receive.crc_errors.get();
+    traffic.flushed_receives = slot.receive.flushed.get();
+    traffic.stream = {slot.stream.connections.get(), slot.stream.fins.get(),
+                      slot.stream.resets.get(), slot.stream.timeouts.get(),
+                      slot.stream.failures.get()};
+    return traffic;
+  }
+
+  void take(const uwarp::DeviceSlot& slot, uint32_t index) {
+    if (process_.devices.size() <= index) process_.devices.resize(index + 1);
+    Device& device = process_.devices[index];
+    device.name = text(slot.name, sizeof slot.name);
+    const uint32_t link = slot.link.load();
+    device.link = link == 1 ? "up" : link == 2 ? "down" : "";
+    device.link_downs = slot.link_downs.get();
+    device.traffic = traffic_of(slot);
+  }
+
+  void take(const uwarp::CompletionSlot& slot, uint32_t index) {
+    CompletionQueue queue;
+    queue.index = index;
+    queue.device = device_name(slot.device);
+    queue.capacity = slot.capacity.load();
+    queue.created_ns = slot.created_ns;
+    queue.pushed = slot.pushed.get();
+    queue.polled = slot.polled.get();
+    queue.failed = slot.failed.get();
+    queue.events = slot.events.get();
+    queue.overruns = slot.overruns.get();
+    process_.completion_queues.push_back(std::move(queue));
+  }
+
+  void take(const uwarp::RegionSlot& slot, uint32_t) {
+    process_.regions.push_back(
+        {device_name(slot.device), slot.address, slot.octets, slot.access, slot.created_ns});
+  }
+
+  void take(const uwarp::QueuePairSlot& slot, uint32_t) {
+    static constexpr const char* kStates[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+    QueuePair qp;
+    qp.number = slot.number;
+    qp.device = device_name(slot.device);
+    const uint32_t state = slot.state.load();
+    qp.state = state < std::size(kStates) ? kStates[state] : "?";
+    qp.created_ns = slot.created_ns;
+    qp.connected_ns = slot.connected_ns;
+    qp.send_depth = slot.send_depth;
+    qp.receive_depth = slot.receive_depth;
+    qp.send_queue = slot.send_queue;
+    qp.receive_queue = slot.receive_queue;
+    qp.rdma_cm = (slot.flags & uwarp::QueuePairSlot::kRdmaCm) != 0;
+    qp.crc = (slot.flags & uwarp::QueuePairSlot::kCrc) != 0;
+    qp.shared_receive = (slot.flags & uwarp::QueuePairSlot::kSharedReceive) != 0;
+    qp.mulpdu = slot.mulpdu;
+    qp.ord = slot.ord;
+    qp.ird = slot.ird;
+    qp.local = socket_text(slot.local);
+    qp.peer = socket_text(slot.peer);
+    if (slot.peer.port != 0) qp.peer_host = address_text(slot.peer);
+    const uint64_t posted = slot.transmit.posted.get();
+    const uint64_t retired = slot.transmit.retired.get();
+    qp.outstanding = posted > retired ? posted - retired : 0;
+    qp.traffic = traffic_of(slot);
+    if (slot.device < process_.devices.size())
+      process_.devices[slot.device].traffic.add(qp.traffic);
+    process_.queue_pairs.push_back(std::move(qp));
+  }
+
+  const std::span<const std::byte> page_;
+  Process& process_;
+};
+
+}  // namespace
+
+std::string read_page(std::span<const std::byte> page, Process& process) {
+  return PageReader(page, process).read();
+}
+
+}  // namespace stat_view

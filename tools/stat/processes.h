@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The processes that show a page of counters: found among the open files of /proc, kept mapped from
+// one look to the next.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "snapshot.h"
+
+namespace stat_view {
+
+class MappedPage {
+ public:
+  MappedPage() = default;
+  MappedPage(MappedPage&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
+  MappedPage& operator=(MappedPage&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MappedPage();
+
+  /// Maps what `fd` shows. Only memory that nobody can cut short is taken; otherwise `why`.
+  static std::optional<MappedPage> map(int fd, std::string& why);
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(address_), size_};
+  }
+
+ private:
+  void* address_ = nullptr;
+  size_t size_ = 0;
+};
+
+class Processes {
+ public:
+  /// `everybody`: also other users', as far as they may be looked at. `only`: this pid alone; 0:
+  /// all.
+  Processes(bool everybody, int only, std::string proc = "/proc")
+      : everybody_(everybody), only_(only), proc_(std::move(proc)) {}
+
+  /// What they show now.
+  Snapshot look();
+
+ private:
+  struct Known {
+    std::string link;  // of /proc that leads to the page
+    dev_t device = 0;
+    ino_t file = 0;
+    uint32_t uid = 0;
+    MappedPage page;
+    std::string why;  // not empty: cannot be read
+  };
+
+  void forget_the_gone();
+  void find_new();
+  void look_into(int pid);
+  bool shown_already(dev_t device, ino_t file) const;
+
+  const bool everybody_;
+  const int only_;
+  const std::string proc_;
+  std::map<int, Known> known_;
+};
+
+}  // namespace stat_view

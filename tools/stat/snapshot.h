@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What was read of the processes at one moment.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stat/page_layout.h"
+
+namespace stat_view {
+
+struct Direction {
+  uint64_t octets = 0;
+  uint64_t fpdus = 0;
+  std::array<uint64_t, uwarp::kMessageKinds> messages{};
+  uint64_t all_messages() const;
+};
+
+struct Endings {
+  uint64_t connections = 0;
+  uint64_t fins = 0;
+  uint64_t resets = 0;
+  uint64_t timeouts = 0;
+  uint64_t failures = 0;
+};
+
+/// Of a queue pair, or of all that a device has had.
+struct Traffic {
+  Direction sent;
+  Direction received;
+  uint64_t waits = 0;
+  uint64_t flushed_sends = 0;
+  uint64_t held = 0;
+  uint64_t rnr_timeouts = 0;
+  uint64_t crc_errors = 0;
+  uint64_t flushed_receives = 0;
+  Endings stream;
+  void add(const Traffic& other);
+};
+
+struct Device {
+  std::string name;
+  std::string link;  // "up", "down" or empty
+  uint64_t link_downs = 0;
+  Traffic traffic;  // with that of live queue pairs
+};
+
+struct QueuePair {
+  uint32_t number = 0;
+  std::string device;
+  std::string state;
+  uint64_t created_ns = 0;
+  uint64_t connected_ns = 0;
+  uint32_t send_depth = 0;
+  uint32_t receive_depth = 0;
+  uint32_t send_queue = 0;
+  uint32_t receive_queue = 0;
+  bool rdma_cm = false;
+  bool crc = false;
+  bool shared_receive = false;
+  uint16_t mulpdu = 0;
+  uint16_t ord = 0;
+  uint16_t ird = 0;
+  std::string local;  // address and port; empty if it never was connected
+  std::string peer;
+  std::string peer_host;
+  uint64_t outstanding = 0;  // requests posted and not finished
+  Traffic traffic;
+};
+
+struct CompletionQueue {
+  uint32_t index = 0;
+  std::string device;
+  uint32_t capacity = 0;
+  uint64_t created_ns = 0;
+  uint64_t pushed = 0;
+  uint64_t polled = 0;
+  uint64_t failed = 0;
+  uint64_t events = 0;
+  uint64_t overruns = 0;
+  uint64_t waiting() const { return pushed > polled ? pushed - polled : 0; }
+};
+
+struct Region {
+  std::string device;
+  uint64_t address = 0;
+  uint64_t octets = 0;
+  uint32_t access = 0;
+  uint64_t created_ns = 0;
+};
+
+struct Process {
+  int pid = 0;  // as it is called here
+  uint32_t uid = 0;
+  uint32_t own_pid = 0;  // as it calls itself
+  uint64_t instance = 0;
+  std::string program;
+  std::string release;
+  bool roce = false;
+  uint64_t started_ns = 0;
+  std::vector<Device> devices;
+  std::vector<QueuePair> queue_pairs;
+  std::vector<CompletionQueue> completion_queues;
+  std::vector<Region> regions;
+  /// Objects for which the page had no room; and slots that changed as often as they were looked
+  /// at.
+  uint64_t homeless = 0;
+  uint64_t unsettled = 0;
+};
+
+/// A process whose page is there and could not be read.
+struct Unreadable {
+  int pid = 0;
+  std::string why;
+};
+
+struct Snapshot {
+  uint64_t time_ns = 0;       // CLOCK_REALTIME
+  uint64_t monotonic_ns = 0;  // for rates
+  std::vector<Process> processes;
+  std::vector<Unreadable> unreadable;
+};
+
+/// The kinds of messages, in the order of MessageKind, as they are called in JSON.
+extern const std::array<const char*, uwarp::kMessageKinds> kMessageNames;
+
+}  // namespace stat_view

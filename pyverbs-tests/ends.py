@@ -42,7 +42,8 @@ class End(contextlib.ExitStack):
         self.qp = self.enter_context(QP(self.pd, init, attr))
         self.gid = context.query_gid(PORT, GID_INDEX)
 
-    def connect(self, peer):
+    def attributes(self, peer):
+        """What RTR and RTS need."""
         route = GlobalRoute(dgid=peer.gid, sgid_index=GID_INDEX)
         attr = QPAttr(port_num=PORT)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=PORT)
@@ -54,7 +55,10 @@ class End(contextlib.ExitStack):
         attr.timeout = 14
         attr.retry_cnt = 7
         attr.rnr_retry = 7
-        self.qp.to_rts(attr)
+        return attr
+
+    def connect(self, peer):
+        self.qp.to_rts(self.attributes(peer))
 
     def sge(self, offset=0, length=64):
         return SGE(self.mr.buf + offset, length, self.mr.lkey)

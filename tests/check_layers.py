@@ -12,8 +12,8 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["base", "wire", "mr", "mpa", "ddp", "rdmap", "qp", "io", "net", "cm", "host", "verbs"]
-SANS_IO = {"wire", "mr", "mpa", "ddp", "rdmap", "qp"}
+LAYERS = ["base", "stat", "wire", "fault", "mr", "mpa", "ddp", "rdmap", "qp", "io", "net", "cm", "host", "verbs"]
+SANS_IO = {"stat", "wire", "fault", "mr", "mpa", "ddp", "rdmap", "qp"}
 # Only declarations shared with the other side of a dlopen.
 PRELOAD_MAY_USE = {"base", "host", "preload"}
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""docs/environment.md is made from `uwarp-run --help`, whose text is the table in base/settings.cc.
+"""docs/environment.md, and the part ENVIRONMENT of the manual page uwarp(7), are made from
+`uwarp-run --help`, whose text is the table in base/settings.cc.
 
-environment_page.py UWARP_RUN           writes the page
-environment_page.py --check UWARP_RUN   status 1 if the page differs from what would be written
+environment_page.py UWARP_RUN           writes both
+environment_page.py --check UWARP_RUN   status 1 if one differs from what would be written
 """
 
 import pathlib
@@ -11,15 +12,19 @@ import re
 import subprocess
 import sys
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "environment.md"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "environment.md"
+MANUAL = ROOT / "providers" / "uwarp" / "man" / "uwarp.7"
 HEAD = """# Environment variables
 
 Made from the table in `providers/uwarp/base/settings.cc` by `tests/environment_page.py`; the same as
-`uwarp-run --help`. A bad value gives one line on stderr, and the default is used.
+`uwarp-run --help` and `man uwarp`. A bad value gives one line on stderr, and the default is used.
 
 | variable | values | default | meaning |
 | --- | --- | --- | --- |
 """
+BEGIN = '.\\" settings: made by tests/environment_page.py\n'
+END = '.\\" end of settings\n'
 
 
 def settings(help_text):
@@ -29,23 +34,40 @@ def settings(help_text):
             for name, values, default, meaning in entries]
 
 
-def render(help_text):
-    rows = [f"| `{name}` | {values} | {default} | {meaning} |\n".replace("|stderr", "\\|stderr")
-            for name, values, default, meaning in settings(help_text)]
-    return HEAD + "".join(rows)
+def render_page(rows):
+    lines = [f"| `{name}` | {values} | {default} | {meaning} |\n".replace("|stderr", "\\|stderr")
+             for name, values, default, meaning in rows]
+    return HEAD + "".join(lines)
+
+
+def roff(text):
+    return text.replace("\\", "\\e").replace("-", "\\-")
+
+
+def render_manual(rows, present):
+    """The manual page with what lies between the marks replaced."""
+    before, rest = present.split(BEGIN)
+    after = rest.split(END)[1]
+    entries = [f".TP\n.B {name}\n{roff(meaning)}\n.br\n"
+               f"Values: {roff(values)}; default: {roff(default)}.\n"
+               for name, values, default, meaning in rows]
+    return before + BEGIN + "".join(entries) + END + after
 
 
 def main(arguments):
     check = arguments[:1] == ["--check"]
     program = arguments[-1]
-    page = render(subprocess.run([program, "--help"], capture_output=True, text=True, check=True,
-                                 timeout=60).stdout)
-    if not check:
-        PAGE.write_text(page)
-    elif PAGE.read_text() != page:
-        print(f"{PAGE} is out of date: run tests/environment_page.py {program}")
-        return 1
-    return 0
+    rows = settings(subprocess.run([program, "--help"], capture_output=True, text=True, check=True,
+                                   timeout=60).stdout)
+    status = 0
+    for path, text in ((PAGE, render_page(rows)),
+                       (MANUAL, render_manual(rows, MANUAL.read_text()))):
+        if not check:
+            path.write_text(text)
+        elif path.read_text() != text:
+            print(f"{path} is out of date: run tests/environment_page.py {program}")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 // Runs a fuzz target without libFuzzer: every file of the corpus folder named on the command line,
 // each also cut short and with single bits flipped, then a fixed series of random inputs.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,9 +17,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size);
 
 namespace {
 
-constexpr int kRandomInputs = 20000;
+// Together about a second of a target that makes many system calls.
+constexpr int kRandomInputs = 4000;
 constexpr size_t kRandomSizeMax = 512;
-constexpr int kMutationsPerFile = 200;
+constexpr size_t kMutations = 4000;  // of all files
 
 void run(const std::vector<uint8_t>& input) {
   // A fresh exact-size buffer, so that ASan sees a read past the end.
@@ -26,9 +28,9 @@ void run(const std::vector<uint8_t>& input) {
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
 }
 
-void run_with_mutations(const std::vector<uint8_t>& input, std::mt19937& random) {
+void run_with_mutations(const std::vector<uint8_t>& input, size_t mutations, std::mt19937& random) {
   run(input);
-  for (int i = 0; i < kMutationsPerFile && !input.empty(); ++i) {
+  for (size_t i = 0; i < mutations && !input.empty(); ++i) {
     std::vector<uint8_t> mutant = input;
     if (i % 2 == 0) {
       mutant.resize(random() % mutant.size());
@@ -42,23 +44,25 @@ void run_with_mutations(const std::vector<uint8_t>& input, std::mt19937& random)
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::mt19937 random(1);
-  int files = 0;
+  std::vector<std::filesystem::path> files;
   for (int i = 1; i < argc; ++i) {
     if (!std::filesystem::is_directory(argv[i])) continue;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i])) {
-      if (!entry.is_regular_file()) continue;
-      std::ifstream in(entry.path(), std::ios::binary);
-      std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(in), {}};
-      run_with_mutations(bytes, random);
-      ++files;
-    }
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i]))
+      if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  // So that the series is the same on every machine.
+  std::sort(files.begin(), files.end());
+  std::mt19937 random(1);
+  for (const auto& file : files) {
+    std::ifstream in(file, std::ios::binary);
+    const std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(in), {}};
+    run_with_mutations(bytes, kMutations / files.size(), random);
   }
   for (int i = 0; i < kRandomInputs; ++i) {
     std::vector<uint8_t> bytes(random() % kRandomSizeMax);
     for (auto& byte : bytes) byte = static_cast<uint8_t>(random());
     run(bytes);
   }
-  std::printf("%d corpus files, %d random inputs\n", files, kRandomInputs);
+  std::printf("%zu corpus files, %d random inputs\n", files.size(), kRandomInputs);
   return 0;
 }

@@ -5,12 +5,23 @@
 # called at all, so runs without a network work.
 
 BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
-                libibverbs-dev librdmacm-dev)
-TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest)
+                libibverbs-dev librdmacm-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
+TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
-               iproute2 util-linux procps netcat-traditional tshark)
+               python3-dev pybind11-dev
+               iproute2 util-linux procps netcat-traditional tshark man-db codespell
+               abigail-tools
+               fio libfabric-bin ucx-utils python3-mpi4py bubblewrap python3-seccomp)
+APPLICATION_PACKAGES=(libucx-dev)
+CONTAINER_PACKAGES=(debootstrap git python3-yaml)
 FUZZ_PACKAGES=(clang)
-BENCH_PACKAGES=(ucx-utils libfabric-bin iperf3 qperf libbenchmark-dev valgrind python3-matplotlib)
+ARM64_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static)
+TIDY_PACKAGES=(clang-tidy-14)
+COVERAGE_PACKAGES=(gcovr)
+SIW_PACKAGES=(qemu-system-x86 gcc make flex bison bc cpio kmod xz-utils iproute2)
+PACKAGING_PACKAGES=(debhelper dpkg-dev fakeroot lintian debootstrap rpm rpmlint
+                    iproute2 util-linux)
+BENCH_PACKAGES=(ucx-utils libfabric-bin iperf3 libbenchmark-dev valgrind python3-matplotlib)
 
 package_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

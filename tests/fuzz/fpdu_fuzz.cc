@@ -98,6 +98,7 @@ void frame_again(Octets ulpdu) {
 }  // namespace
 }  // namespace uwarp
 
+// Proves: 5042-q
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace uwarp;
   Octets stream(reinterpret_cast<const std::byte*>(bytes), size);

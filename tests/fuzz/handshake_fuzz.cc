@@ -100,6 +100,7 @@ void run_responder(uint8_t selector, size_t piece, std::span<const std::byte> in
 }  // namespace
 }  // namespace uwarp
 
+// Proves: 5042-q
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const uint8_t selector = bytes[0];

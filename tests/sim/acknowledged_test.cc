@@ -3,7 +3,7 @@
 // wire for them, and what failures make of requests that are still open.
 #include <gtest/gtest.h>
 
-#include "sim/sim_pair.h"
+#include "sim/raw_peer.h"
 #include "wire/rdmap_headers.h"
 
 namespace uwarp::sim {
@@ -56,9 +56,9 @@ struct Acknowledged : ::testing::Test {
   }
   void read(uint64_t id) {
     Sge to = Pair::sge(here, here_region, 0, 64);
-    ASSERT_EQ(pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(),
-                          there_region->rkey.load()),
-              0);
+    ASSERT_EQ(
+        pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(), there_region->rkey.load()),
+        0);
   }
   /// Lets `a` alone move: what it has goes into the pipe.
   void transmit() {
@@ -179,9 +179,9 @@ TEST_F(Acknowledged, TheWriteThatWasRefusedFails) {
             0);
   write(3);
   pair.run();
-  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess},
-                                          {2, WcStatus::kRemAccessErr},
-                                          {3, WcStatus::kWrFlushErr}}));
+  EXPECT_EQ(
+      brief(pair.a.sends()),
+      (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kRemAccessErr}, {3, WcStatus::kWrFlushErr}}));
 }
 
 TEST_F(Acknowledged, AReceiveWithoutItsMemoryFailsTheSend) {
@@ -193,9 +193,8 @@ TEST_F(Acknowledged, AReceiveWithoutItsMemoryFailsTheSend) {
   send(5);
   send(6);
   pair.run();
-  EXPECT_EQ(brief(pair.a.sends()), (Brief{{4, WcStatus::kSuccess},
-                                          {5, WcStatus::kRemOpErr},
-                                          {6, WcStatus::kWrFlushErr}}));
+  EXPECT_EQ(brief(pair.a.sends()),
+            (Brief{{4, WcStatus::kSuccess}, {5, WcStatus::kRemOpErr}, {6, WcStatus::kWrFlushErr}}));
 }
 
 TEST_F(Acknowledged, TheSendThatWasTooLongFails) {
@@ -224,9 +223,52 @@ TEST_F(Acknowledged, AMissingReceiveFailsItsSend) {
     (void)pair.b.qp->receive_expired();
   }
   pair.run();
-  EXPECT_EQ(brief(pair.a.sends()), (Brief{{5, WcStatus::kSuccess},
-                                          {6, WcStatus::kRnrRetryExcErr},
-                                          {7, WcStatus::kWrFlushErr}}));
+  EXPECT_EQ(
+      brief(pair.a.sends()),
+      (Brief{{5, WcStatus::kSuccess}, {6, WcStatus::kRnrRetryExcErr}, {7, WcStatus::kWrFlushErr}}));
+}
+
+// Whoever posts a receive only when its own Send is complete must not wait for ever because the
+// peer's next message, which has no buffer, comes ahead of the answer.
+TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
+  for (const size_t cut : {0, 5, 700}) {
+    for (const bool crc : {false, true}) {
+      Pair one{13, acknowledged_shape()};
+      one.chunk_max = cut;
+      StreamConfig config;
+      config.crc = crc;
+      config.read_depth = 17;
+      one.connect(config);
+      GuardedMemory from{4096}, to{4096};
+      MemoryRegion* const from_region = one.reg(one.a, from, kAllAccess);
+      MemoryRegion* const to_region = one.reg(one.b, to, kAllAccess);
+      Random random(3);
+      from.fill(random);
+      const Sge out = Pair::sge(from, from_region, 0, 4000);
+      const Sge room_here = Pair::sge(from, from_region, 4000, 90);
+      const Sge back = Pair::sge(to, to_region, 4000, 64);
+      ASSERT_EQ(one.a.post(SendOpcode::kSend, 1, {&out, 1}), 0);
+      ASSERT_EQ(one.a.post(SendOpcode::kSend, 2, {&out, 1}), 0);
+      one.run();
+      ASSERT_TRUE(one.b.qp->receive_held());
+      ASSERT_EQ(one.a.qp->post_recv(3, {&room_here, 1}), 0);
+      ASSERT_EQ(one.b.post(SendOpcode::kSend, 4, {&back, 1}), 0);
+      one.run();
+      EXPECT_EQ(brief(one.b.sends()), (Brief{{4, WcStatus::kSuccess}}));
+      EXPECT_EQ(brief(one.a.receives()), (Brief{{3, WcStatus::kSuccess}}));
+      EXPECT_TRUE(one.b.qp->receive_held());
+      EXPECT_TRUE(one.a.sends().empty());
+      // What was held is whole.
+      const Sge room = Pair::sge(to, to_region, 0, 4000);
+      ASSERT_EQ(one.b.qp->post_recv(5, {&room, 1}), 0);
+      ASSERT_EQ(one.b.qp->post_recv(6, {&room, 1}), 0);
+      one.run();
+      EXPECT_EQ(brief(one.b.receives()), (Brief{{5, WcStatus::kSuccess}, {6, WcStatus::kSuccess}}));
+      EXPECT_EQ(std::memcmp(from.data(), to.data(), 4000), 0);
+      EXPECT_EQ(brief(one.a.sends()), (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kSuccess}}));
+      EXPECT_TRUE(one.b.events.empty());
+    }
+  }
 }
 
 TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
@@ -236,8 +278,7 @@ TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
   wrong.lkey ^= 0x100;
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&wrong, 1}), 0);
   pair.run();
-  EXPECT_EQ(brief(pair.a.sends()),
-            (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kLocProtErr}}));
+  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kLocProtErr}}));
 }
 
 TEST_F(Acknowledged, AnOrderlyEndAnswersForThePeer) {
@@ -316,6 +357,57 @@ TEST_F(Acknowledged, FencesAndReadsMixUnderCuts) {
     EXPECT_EQ(done[id].wr_id, id);
     EXPECT_EQ(done[id].status, WcStatus::kSuccess);
   }
+}
+
+/// The request that a Terminate without a header is blamed on, of one of each kind under way.
+uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
+  StreamConfig config;
+  config.ord = config.read_depth = 8;
+  RawPeer peer(config, acknowledged_shape());
+  const Sge cell{peer.base(), 8, peer.memory_region->lkey.load()};
+  for (size_t i = 0; i < opcodes.size(); ++i)
+    EXPECT_EQ(peer.dut.post(opcodes[i], i, {&cell, 1}, 64, 7), 0);
+  peer.settle();
+  TerminateHeader header;
+  header.code = code;
+  Bytes ulpdu = untagged(RdmapOpcode::kTerminate, 2, 1, 0, header.encoded_size());
+  header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  peer.send(ulpdu);
+  uint64_t found = ~uint64_t{0};
+  for (const WorkCompletion& one : peer.dut.sends()) {
+    if (one.status == WcStatus::kSuccess || one.status == WcStatus::kWrFlushErr) continue;
+    EXPECT_EQ(found, ~uint64_t{0}) << "one only";
+    found = one.wr_id;
+  }
+  return found;
+}
+
+TEST(BlameWithoutHeader, ByTheClassOfTheError) {
+  constexpr SendOpcode kAll[] = {SendOpcode::kSend, SendOpcode::kRead, SendOpcode::kWrite,
+                                 SendOpcode::kFetchAdd, SendOpcode::kSendWithInvalidate};
+  using T = TerminateCode;
+  EXPECT_EQ(blamed(T::kDdpUntaggedNoBuffer, kAll), 0u);
+  EXPECT_EQ(blamed(T::kDdpUntaggedTooLong, kAll), 0u);
+  EXPECT_EQ(blamed(T::kDdpLocalCatastrophic, kAll), 0u);
+  EXPECT_EQ(blamed(T::kRdmapAccess, kAll), 1u);
+  EXPECT_EQ(blamed(T::kRdmapInvalidSTag, kAll), 1u);
+  EXPECT_EQ(blamed(T::kDdpTaggedBounds, kAll), 2u);
+  EXPECT_EQ(blamed(T::kDdpTaggedInvalidSTag, kAll), 2u);
+  EXPECT_EQ(blamed(T::kRdmapCannotInvalidate, kAll), 4u);
+  EXPECT_EQ(blamed(T::kRdmapOperationCannotInvalidate, kAll), 4u);
+  EXPECT_EQ(blamed(T::kMpaCrc, kAll), 0u);
+}
+
+TEST(BlameWithoutHeader, TheOldestWhereNoneFits) {
+  constexpr SendOpcode kReads[] = {SendOpcode::kRead, SendOpcode::kFetchAdd};
+  constexpr SendOpcode kWrites[] = {SendOpcode::kWrite, SendOpcode::kWriteWithImm};
+  using T = TerminateCode;
+  EXPECT_EQ(blamed(T::kDdpUntaggedNoBuffer, kReads), 0u);
+  EXPECT_EQ(blamed(T::kDdpTaggedBounds, kReads), 0u);
+  EXPECT_EQ(blamed(T::kRdmapUnexpectedOpcode, kReads), 0u);
+  EXPECT_EQ(blamed(T::kRdmapAccess, kWrites), 0u);
+  EXPECT_EQ(blamed(T::kRdmapLocalCatastrophic, kWrites), 1u);  // its Immediate takes a receive
+  EXPECT_EQ(blamed(T::kDdpUntaggedNoBuffer, kWrites), 1u);
 }
 
 }  // namespace

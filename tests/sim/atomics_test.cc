@@ -20,13 +20,18 @@ uint64_t load(const std::byte* at) {
 void store(std::byte* at, uint64_t value) { std::memcpy(at, &value, sizeof value); }
 
 AtomicRequestHeader fetch_add(RawPeer& peer, uint64_t add, uint32_t id = 7) {
-  return {.request_id = id, .remote_stag = peer.stag(), .remote_to = peer.base(),
-          .add_or_swap = add};
+  return {
+      .request_id = id, .remote_stag = peer.stag(), .remote_to = peer.base(), .add_or_swap = add};
 }
 AtomicRequestHeader cmp_swap(RawPeer& peer, uint64_t compare, uint64_t swap, uint32_t id = 8) {
-  return {.opcode = AtomicOpcode::kCmpSwap, .request_id = id, .remote_stag = peer.stag(),
-          .remote_to = peer.base(), .add_or_swap = swap, .add_or_swap_mask = kAll,
-          .compare = compare, .compare_mask = kAll};
+  return {.opcode = AtomicOpcode::kCmpSwap,
+          .request_id = id,
+          .remote_stag = peer.stag(),
+          .remote_to = peer.base(),
+          .add_or_swap = swap,
+          .add_or_swap_mask = kAll,
+          .compare = compare,
+          .compare_mask = kAll};
 }
 AtomicResponseHeader response_of(const Bytes& ulpdu) {
   EXPECT_EQ(ulpdu.size(), UntaggedHeader::kWireSize + AtomicResponseHeader::kWireSize);
@@ -44,6 +49,7 @@ Bytes joined(std::initializer_list<Bytes> ulpdus, bool crc = false) {
 // ---- Responder
 
 // X22, X23: our answers are the octets of the worked examples (7306-4-b, -4.1-a to -d, -5.2.2).
+// Proves: 7306-4-b 7306-4.1-b 7306-5.1.1-h 7306-5.2.1-i 7306-5.2.2-a 7306-5.2.2-b
 TEST(AtomicResponder, AnswersAreTheWorkedExamples) {
   StreamConfig config;
   config.crc = true;
@@ -63,11 +69,12 @@ TEST(AtomicResponder, AnswersAreTheWorkedExamples) {
 }
 
 // 7306-5.2.1-m, -5.2.2-i, -5.4-8, -7-12: in the order of the requests.
+// Proves: 7306-5.2.1-m 7306-5.2.2-i 7306-5.4-8 7306-7-12
 TEST(AtomicResponder, ExecutesInOrder) {
   RawPeer peer;
-  peer.feed(joined({atomic_request(cmp_swap(peer, 0, 1), 1),
-                    atomic_request(cmp_swap(peer, 1, 2), 2),
-                    atomic_request(fetch_add(peer, 5), 3)}));
+  peer.feed(
+      joined({atomic_request(cmp_swap(peer, 0, 1), 1), atomic_request(cmp_swap(peer, 1, 2), 2),
+              atomic_request(fetch_add(peer, 5), 3)}));
   const auto sent = peer.ulpdus();
   ASSERT_EQ(sent.size(), 3u);
   for (uint32_t i = 0; i < 3; ++i) {
@@ -78,12 +85,17 @@ TEST(AtomicResponder, ExecutesInOrder) {
 }
 
 // 7306-5.4-9, -7-11, -7-15: Reads and atomics share queue 1 and are answered in order.
+// Proves: 7306-5.2-a 7306-5.4-9 7306-7-11 7306-7-15
 TEST(AtomicResponder, MixesWithReads) {
   RawPeer peer;
   store(peer.memory.data(), 10);
   const auto read = [&](uint32_t msn) {
-    return read_request({.sink_stag = STag{9}, .sink_to = 0, .size = 8,
-                         .source_stag = peer.stag(), .source_to = peer.base()}, msn);
+    return read_request({.sink_stag = STag{9},
+                         .sink_to = 0,
+                         .size = 8,
+                         .source_stag = peer.stag(),
+                         .source_to = peer.base()},
+                        msn);
   };
   peer.feed(joined({read(1), atomic_request(fetch_add(peer, 1), 2), read(3),
                     atomic_request(cmp_swap(peer, 11, 20), 4)}));
@@ -97,6 +109,7 @@ TEST(AtomicResponder, MixesWithReads) {
 }
 
 // 7306-5.4-3, -7-14: what was written before is what the atomic sees.
+// Proves: 7306-5.4-3
 TEST(AtomicResponder, SeesEarlierWrites) {
   RawPeer peer;
   Bytes write = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8);
@@ -109,6 +122,7 @@ TEST(AtomicResponder, SeesEarlierWrites) {
 }
 
 // 7306-4.1-c, -5.2.1-a, -c, -f, -1.1-d: what is to be ignored is, identifiers are echoed.
+// Proves: 7306-1.1-d 7306-4.1-c 7306-5.2.1-a 7306-5.2.1-c 7306-5.2.1-f
 TEST(AtomicResponder, IgnoresReservedAndUnusedFields) {
   RawPeer peer;
   store(peer.memory.data(), 3);
@@ -133,6 +147,7 @@ TEST(AtomicResponder, IgnoresReservedAndUnusedFields) {
 }
 
 // 7306-5.2.1-e, A27: the address counts, not the offset.
+// Proves: 7306-5.2.1-e
 TEST(AtomicResponder, AlignmentIsThatOfTheAddress) {
   for (const bool good : {true, false}) {
     RawPeer peer;
@@ -144,8 +159,7 @@ TEST(AtomicResponder, AlignmentIsThatOfTheAddress) {
     peer.send(atomic_request(header, 1));
     const auto sent = peer.ulpdus();
     ASSERT_EQ(sent.size(), 1u);
-    EXPECT_EQ(opcode_of(sent[0]),
-              good ? RdmapOpcode::kAtomicResponse : RdmapOpcode::kTerminate);
+    EXPECT_EQ(opcode_of(sent[0]), good ? RdmapOpcode::kAtomicResponse : RdmapOpcode::kTerminate);
     EXPECT_EQ(load(peer.memory.data() + 8), good ? 1u : 0u);
   }
 }
@@ -172,7 +186,8 @@ const BadAtomic kBadAtomics[] = {
     {"no right of the region",
      [](RawPeer& p, auto& h) {
        h.remote_stag = STag{(*p.regions.add(p.dut.domain, p.memory.data(), 100, p.base(),
-                                            kAllAccess & ~kAccessRemoteAtomic))->rkey.load()};
+                                            kAllAccess & ~kAccessRemoteAtomic))
+                                ->rkey.load()};
      },
      T::kRdmapAccess, QpEvent::kAccessError},
     {"no right of the queue pair",
@@ -181,8 +196,8 @@ const BadAtomic kBadAtomics[] = {
     {"foreign domain",
      [](RawPeer& p, auto& h) {
        static ProtectionDomain other;
-       h.remote_stag = STag{
-           (*p.regions.add(other, p.memory.data(), 100, p.base(), kAllAccess))->rkey.load()};
+       h.remote_stag =
+           STag{(*p.regions.add(other, p.memory.data(), 100, p.base(), kAllAccess))->rkey.load()};
      },
      T::kRdmapSTagNotOfStream, QpEvent::kAccessError},
     // 7306-5.1.1-a to -d, -8.2-d, -e
@@ -222,13 +237,13 @@ TEST(AtomicResponder, RefusesBadRequests) {
     EXPECT_EQ(terminate->ddp_segment_length, 70u);
     EXPECT_EQ(std::memcmp(terminate->ddp_header.data(), ulpdu.data(), 18), 0);
     EXPECT_EQ(peer.dut.events, std::vector{bad.event});
-    for (size_t i = 0; i < peer.memory.size(); ++i)
-      ASSERT_EQ(peer.memory.data()[i], std::byte{0});
+    for (size_t i = 0; i < peer.memory.size(); ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
     EXPECT_TRUE(peer.memory.intact());
   }
 }
 
-// Malformed messages, and the extensions switched off. 7306-1.1-e, -4-a, -4.1-d, -5.2-c, -8.2-a, -b.
+// Malformed messages, and the extensions switched off. 7306-1.1-e, -4-a, -4.1-d, -5.2-c, -8.2-a,
+// -b.
 struct BadUlpdu {
   const char* name;
   Bytes ulpdu;
@@ -236,6 +251,7 @@ struct BadUlpdu {
   bool extensions = true;
 };
 
+// Proves: 7306-1.1-e 7306-8.2-b
 TEST(AtomicResponder, RefusesBadMessages) {
   using O = RdmapOpcode;
   const BadUlpdu cases[] = {
@@ -261,16 +277,27 @@ TEST(AtomicResponder, RefusesBadMessages) {
     QpConfig shape = End::default_shape();
     shape.extensions = bad.extensions;
     RawPeer peer({}, shape);
+    peer.post_receive(1, 100);
     peer.send(bad.ulpdu);
     const auto terminate = peer.terminate();
     ASSERT_TRUE(terminate.has_value());
     EXPECT_EQ(terminate->code, bad.code) << describe(terminate->code);
+    EXPECT_TRUE(terminate->has_ddp_header);
     EXPECT_FALSE(terminate->has_rdmap_header);
+    EXPECT_EQ(
+        std::memcmp(terminate->ddp_header.data(), bad.ulpdu.data(), terminate->ddp_header_size), 0);
+    EXPECT_TRUE(peer.dut.qp->transmit_finished());
+    EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
     EXPECT_EQ(peer.dut.events.size(), 1u);
+    const auto got = peer.dut.receives();
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
+    for (size_t i = 0; i < peer.memory.size(); ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
   }
 }
 
 // 7306-5.2-b, -5.2.2-e, A2: one depth for Reads and atomics.
+// Proves: 7306-5.2.1-h
 TEST(AtomicResponder, SharesTheDepthWithReads) {
   RawPeer peer;  // IRD 4
   Bytes burst;
@@ -300,6 +327,7 @@ struct Requester : ::testing::Test {
 };
 
 // X20, X21 with the MSN and Request Identifier of a fresh stream.
+// Proves: 7306-4-a 7306-4.1-b 7306-5.2.1-f
 TEST_F(Requester, RequestsAreTheWorkedExamples) {
   ASSERT_EQ(add(1, 1), 0);
   ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kCompareSwap, 2, result, 0x00007f0012345008,
@@ -317,6 +345,7 @@ TEST_F(Requester, RequestsAreTheWorkedExamples) {
 }
 
 // 7306-5.2.2-g, -5.4-1, -5.4-7, V-7: completes with its response, in the host's byte order.
+// Proves: 7306-5.2.2-g 7306-5.4-1 7306-5.4-7
 TEST_F(Requester, CompletesWithTheResponse) {
   ASSERT_EQ(add(1, 1), 0);
   peer.settle();
@@ -331,6 +360,7 @@ TEST_F(Requester, CompletesWithTheResponse) {
 }
 
 // 7306-5.2-b: three Reads and three atomics, ORD 4: four requests, with one run of MSNs.
+// Proves: 7306-5.2-a 7306-5.2-b 7306-5.2.1-l
 TEST_F(Requester, OrdCoversReadsAndAtomics) {
   for (uint64_t id = 0; id < 3; ++id) {
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, id, {&result, 1}, 1, 2), 0);
@@ -341,12 +371,12 @@ TEST_F(Requester, OrdCoversReadsAndAtomics) {
   ASSERT_EQ(sent.size(), 4u);
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(UntaggedHeader::decode(sent[i].data()).msn, Msn{i + 1});
-    EXPECT_EQ(opcode_of(sent[i]),
-              i % 2 ? RdmapOpcode::kAtomicRequest : RdmapOpcode::kReadRequest);
+    EXPECT_EQ(opcode_of(sent[i]), i % 2 ? RdmapOpcode::kAtomicRequest : RdmapOpcode::kReadRequest);
   }
 }
 
 // 7306-5.2.2-f: as many responses in one burst as atomics were allowed.
+// Proves: 7306-5.2.2-f
 TEST_F(Requester, TakesAllResponsesInOneBurst) {
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(add(id, 1), 0);
   peer.settle();
@@ -362,6 +392,7 @@ TEST_F(Requester, TakesAllResponsesInOneBurst) {
 }
 
 // 7306-5.2.2-h
+// Proves: 7306-5.2.2-h
 TEST_F(Requester, RefusesBadResponses) {
   struct Case {
     const char* name;
@@ -414,6 +445,7 @@ TEST_F(Requester, ResponseAheadOfAReadIsRefused) {
 }
 
 // 7306-8.1-a, verbs-mapping 5.1: found here, so no headers.
+// Proves: 7306-8.1-a
 TEST_F(Requester, LocalErrors) {
   struct Case {
     const char* name;
@@ -421,9 +453,9 @@ TEST_F(Requester, LocalErrors) {
     uint32_t lkey_xor;
     WcStatus status;
   };
-  for (const Case& c : {Case{"too short", 7, 0, WcStatus::kLocLenErr},
-                        Case{"too long", 9, 0, WcStatus::kLocLenErr},
-                        Case{"unknown key", 8, 1, WcStatus::kLocProtErr}}) {
+  for (const Case& c :
+       {Case{"too short", 7, 0, WcStatus::kLocLenErr}, Case{"too long", 9, 0, WcStatus::kLocLenErr},
+        Case{"unknown key", 8, 1, WcStatus::kLocProtErr}}) {
     SCOPED_TRACE(c.name);
     RawPeer fresh;
     const Sge to{fresh.base(), c.length, fresh.memory_region->lkey.load() ^ c.lkey_xor};
@@ -455,6 +487,7 @@ TEST_F(Requester, ResultMemoryIsGone) {
 }
 
 // 7306-1.1-e and verbs-mapping 5.2: what the peer's Terminate means to the atomic it names.
+// Proves: 7306-1.1-e
 TEST_F(Requester, TerminateNamesTheAtomic) {
   const std::pair<T, WcStatus> cases[] = {
       {T::kRdmapUnexpectedOpcode, WcStatus::kRemInvReqErr},
@@ -508,10 +541,10 @@ struct AtomicPair : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   }
   uint64_t run_one(SendOpcode opcode, uint64_t compare_add, uint64_t swap, uint64_t compare_mask,
                    uint64_t other_mask) {
-    EXPECT_EQ(pair.a.post_atomic(opcode, 1, Pair::sge(here, here_region, 16, 8), there.address(),
-                                 there_region->rkey.load(), compare_add, swap, compare_mask,
-                                 other_mask),
-              0);
+    EXPECT_EQ(
+        pair.a.post_atomic(opcode, 1, Pair::sge(here, here_region, 16, 8), there.address(),
+                           there_region->rkey.load(), compare_add, swap, compare_mask, other_mask),
+        0);
     pair.run();
     const auto done = pair.a.sends();
     EXPECT_EQ(done.size(), 1u);
@@ -525,6 +558,7 @@ struct AtomicPair : ::testing::TestWithParam<std::tuple<bool, size_t>> {
 };
 
 // 7306-1.1-a, -5-c: all defined operations, masked and not.
+// Proves: 7306-1.1-a 7306-5-c 7306-5.2.1-b
 TEST_P(AtomicPair, AllOperations) {
   store(there.data(), 41);
   EXPECT_EQ(run_one(SendOpcode::kFetchAdd, 1, 0, 0, 0), 41u);
@@ -556,7 +590,8 @@ TEST_P(AtomicPair, ManyInBothDirections) {
     if (id % 8 == 0) {
       const Sge sink = Pair::sge(here, here_region, 2000 + id, 8);
       ASSERT_EQ(pair.a.post(SendOpcode::kRead, 100, {&sink, 1}, there.address(),
-                            there_region->rkey.load()), 0);
+                            there_region->rkey.load()),
+                0);
     }
   }
   pair.run();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // RDMA Write with Immediate, and Send with Immediate between uwarps. RFC 7306 6, 7; docs/wire.md.
-#include <gtest/gtest.h>
-
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
 
@@ -33,6 +32,7 @@ int post_write_imm(End& end, std::span<const Sge> sges, uint64_t remote, uint32_
 }
 
 // X24, X25 with their MSNs made to fit. 7306-6.2-a, -6.3-a, -d, -e, -6.4-f.
+// Proves: 7306-4.1-b 7306-6-a 7306-6.2-a 7306-6.3-e 7306-6.3-f 7306-6.4-f
 TEST(WriteWithImmediate, WireForm) {
   StreamConfig config;
   config.crc = true;
@@ -41,10 +41,9 @@ TEST(WriteWithImmediate, WireForm) {
   ASSERT_EQ(post_write_imm(peer.dut, {}, 0x10, 0x20, 0xcafef00d), 0);
   ASSERT_EQ(post_write_imm(peer.dut, {}, 0x10, 0x20, 1, kSendSignaled | kSendSolicited), 0);
   peer.settle();
-  const Bytes sixth = from_hex(
-      "001a414800000000000000000000000600000000cafef00d00000000706420fc");
-  const Bytes seventh = from_hex(
-      "001a4149000000000000000000000007000000000000000100000000625a407b");
+  const Bytes sixth = from_hex("001a414800000000000000000000000600000000cafef00d00000000706420fc");
+  const Bytes seventh =
+      from_hex("001a4149000000000000000000000007000000000000000100000000625a407b");
   ASSERT_GE(peer.out.size(), 5 * 24 + 2 * (20 + 32u));
   const auto at = peer.out.end() - 32;
   EXPECT_TRUE(std::equal(seventh.begin(), seventh.end(), at));
@@ -68,6 +67,7 @@ TEST(WriteWithImmediate, HalfIsSwitchable) {
 }
 
 // 7306-6-b, -6.1-a, -6.3-b, -6.4-e, A23: one receive, its memory untouched, first half counts.
+// Proves: 7306-6-b 7306-6.1-a 7306-6.3-b 7306-6.4-e 7306-6.4-f
 TEST(ImmediateReceiver, CompletesAReceive) {
   RawPeer peer;
   uint32_t msn = 1;
@@ -88,6 +88,7 @@ TEST(ImmediateReceiver, CompletesAReceive) {
 }
 
 // 7306-6.4-c, -d, A25: the length is that of the Write before it, unless queue 0 came between.
+// Proves: 7306-6.4-d
 TEST(ImmediateReceiver, ByteLenIsThatOfThePairedWrite) {
   RawPeer peer;
   for (uint64_t id = 0; id < 6; ++id) peer.post_receive(id, 100);
@@ -111,6 +112,7 @@ TEST(ImmediateReceiver, ByteLenIsThatOfThePairedWrite) {
 }
 
 // 7306-6.3-h
+// Proves: 7306-6.1-a 7306-6.3-h
 TEST(ImmediateReceiver, SolicitedEvent) {
   struct Counter : CompletionNotifier {
     void completion_event(CompletionQueue&) override { ++events; }
@@ -155,8 +157,7 @@ TEST(ImmediateReceiver, RefusesBadOnes) {
       {"4 octets", {untagged(O::kImmediate, 0, 1, 0, 4)}, T::kRdmapOperationUnspecified},
       {"7 octets", {untagged(O::kImmediate, 0, 1, 0, 7)}, T::kRdmapOperationUnspecified},
       {"9 octets", {untagged(O::kImmediate, 0, 1, 0, 9)}, T::kRdmapOperationUnspecified},
-      {"16 octets", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)},
-       T::kRdmapOperationUnspecified},
+      {"16 octets", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)}, T::kRdmapOperationUnspecified},
       {"on queue 1", {untagged(O::kImmediate, 1, 1, 0, 8)}, T::kDdpUntaggedInvalidQn},
       {"tagged", {tagged(O::kImmediate, STag{1}, 0, 8)}, T::kRdmapUnexpectedOpcode},
       {"MSN 2", {untagged(O::kImmediate, 0, 2, 0, 8)}, T::kDdpUntaggedMsnRange},
@@ -180,6 +181,7 @@ TEST(ImmediateReceiver, RefusesBadOnes) {
   }
 }
 
+// Proves: 7306-6.3-g
 TEST(ImmediateReceiver, TakesItInTwoSegments) {
   RawPeer peer;
   peer.post_receive(1);
@@ -195,9 +197,11 @@ TEST(ImmediateReceiver, TakesItInTwoSegments) {
 TEST(ImmediateReceiver, IsHeldWithoutAReceive) {
   RawPeer peer;
   Bytes burst = frame(immediate(1, 5), false);
-  const Bytes atomic = frame(atomic_request({.request_id = 1, .remote_stag = peer.stag(),
-                                             .remote_to = peer.base(), .add_or_swap = 1}, 1),
-                             false);
+  const Bytes atomic = frame(
+      atomic_request(
+          {.request_id = 1, .remote_stag = peer.stag(), .remote_to = peer.base(), .add_or_swap = 1},
+          1),
+      false);
   burst.insert(burst.end(), atomic.begin(), atomic.end());
   peer.feed(burst);
   EXPECT_TRUE(peer.dut.qp->receive_held());
@@ -225,6 +229,21 @@ TEST(SendWithImmediate, NeedsAUwarpPeer) {
   foreign.post_receive(1, 100);
   foreign.send(untagged(O::kSendImmediate, 0, 1, 0, 8));
   EXPECT_EQ(foreign.terminate().value().code, T::kRdmapUnexpectedOpcode);
+}
+
+// docs/wire.md: a mark of another version is that of a foreign peer, and harmless.
+TEST(SendWithImmediate, OldAgainstNew) {
+  for (const uint64_t version : {1, 2, 0}) {
+    StreamConfig config;
+    config.magic_stag = STag{0x75776172};
+    config.magic_offset = 0x7021'0000'0000'0001;
+    RawPeer peer(config);
+    peer.send(tagged(O::kWrite, config.magic_stag, 0x7021'0000'0000'0000 | version, 0));
+    EXPECT_EQ(peer.dut.qp->peer_is_uwarp(), version == 1);
+    peer.post_receive(1, 100);
+    peer.send(untagged(O::kSend, 0, 1, 0, 8));
+    EXPECT_EQ(peer.dut.receives().size(), 1u);
+  }
 }
 
 // The octets of docs/wire.md.
@@ -277,6 +296,7 @@ TEST_P(ImmediatePair, SendWithImmediateArrives) {
 }
 
 // 7306-6-a, -6.4-b, -c, -7-6: the data is there, the length is the Write's.
+// Proves: 7306-6-a 7306-6.4-c
 TEST_P(ImmediatePair, WriteWithImmediateArrives) {
   uint64_t id = 0;
   const size_t sizes[] = {0, 1, 511, 70000, 200000};
@@ -287,8 +307,9 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
               0);
     // Nothing of this queue pair between the two, even with answers owed.
     const Sge back = Pair::sge(there, there_region, 0, 8);
-    ASSERT_EQ(pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(),
-                          here_region->rkey.load()), 0);
+    ASSERT_EQ(
+        pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->rkey.load()),
+        0);
     pair.run();
     EXPECT_TRUE(pair.b.qp->receive_held());
     ASSERT_EQ(pair.b.qp->post_recv(id, {}), 0);
@@ -306,10 +327,9 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(CrcAndCuts, ImmediatePair,
-                         ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(size_t{0}, size_t{37},
-                                                              size_t{5000})));
+INSTANTIATE_TEST_SUITE_P(
+    CrcAndCuts, ImmediatePair,
+    ::testing::Combine(::testing::Bool(), ::testing::Values(size_t{0}, size_t{37}, size_t{5000})));
 
 }  // namespace
 }  // namespace uwarp::sim

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "sim/sim_pair.h"
+#include "unit/kernel_copies.h"
 
 namespace uwarp::sim {
 namespace {
@@ -24,6 +25,7 @@ struct OnDemand : ::testing::TestWithParam<std::tuple<bool, size_t>> {
     mine.fill(pair.random);
     pair.connect(config);
   }
+  void SetUp() override { UWARP_NEEDS_KERNEL_COPIES(); }
   ~OnDemand() override {
     EXPECT_TRUE(mine.intact());
     munmap(theirs, kSize);

@@ -28,7 +28,8 @@ TEST(Sqd, DrainsAndReturns) {
   EXPECT_EQ(peer.dut.events.size(), 1u);
 }
 
-TEST(CommEstablished, FirstFpduBeforeRts) {
+// Told once, by what the peer's application has sent; the empty Write that starts a stream is none.
+TEST(CommEstablished, FirstMessageBeforeRts) {
   for (const bool early : {true, false}) {
     RegionTable regions;
     End end(regions);
@@ -37,8 +38,12 @@ TEST(CommEstablished, FirstFpduBeforeRts) {
     config.silent_fin = true;
     ASSERT_TRUE(end.qp->start_stream(config));
     if (!early) end.qp->to_rts();
-    for (int i = 0; i < 2; ++i) {
-      const Bytes fpdu = frame(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0), false);
+    for (uint32_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(end.events.size(), early && i == 2 ? 1u : 0u);
+      ASSERT_EQ(end.qp->post_recv(i, {}), 0);
+      const Bytes fpdu = frame(i == 0 ? tagged(RdmapOpcode::kWrite, STag{1}, 0, 0)
+                                      : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
+                               false);
       std::lock_guard lock(end.qp->receive_gate());
       std::memcpy(end.qp->receive_window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
       end.qp->received(end.staging, fpdu.size());
@@ -48,6 +53,61 @@ TEST(CommEstablished, FirstFpduBeforeRts) {
       EXPECT_EQ(end.events[0], QpEvent::kCommEstablished);
     }
   }
+}
+
+// What is posted to a peer that has left waits until it is given up, and then fails first.
+TEST(SilentEnd, RequestsWaitForTheEnd) {
+  RegionTable regions;
+  End end(regions);
+  StreamConfig config;
+  config.silent_fin = true;
+  ASSERT_TRUE(end.qp->start_stream(config));
+  ASSERT_TRUE(end.qp->fall_silent());
+  for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
+  ASSERT_TRUE(end.qp->transmit_try_begin());
+  EXPECT_TRUE(end.qp->transmit_window().empty());
+  (void)end.qp->transmit_end();
+  EXPECT_TRUE(end.sends().empty());
+  EXPECT_TRUE(end.qp->end_stream(StreamEnd::kFin));
+  const auto failed = end.sends();
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_EQ(failed[0].status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(failed[1].status, WcStatus::kWrFlushErr);
+  EXPECT_FALSE(end.qp->fall_silent());
+}
+
+// RESET takes along what nobody has polled, flushed or not, and nothing of other queue pairs.
+TEST(Reset, DropsItsOwnCompletions) {
+  RegionTable regions;
+  ProtectionDomain domain;
+  CompletionQueue shared(64, nullptr);
+  QpConfig shape = End::default_shape();
+  shape.domain = &domain;
+  shape.send_cq = shape.recv_cq = &shared;
+  shape.regions = &regions;
+  shape.number = Qpn{1};
+  QueuePair leaves(shape);
+  shape.number = Qpn{2};
+  QueuePair stays(shape);
+  for (QueuePair* qp : {&leaves, &stays}) {
+    qp->to_init();
+    for (uint64_t id = 0; id < 5; ++id) ASSERT_EQ(qp->post_recv(id, {}), 0);
+    qp->to_error();
+  }
+  leaves.to_reset();
+  const auto rest = End::drain(shared);
+  ASSERT_EQ(rest.size(), 5u);
+  for (uint64_t id = 0; id < 5; ++id) {
+    EXPECT_EQ(rest[id].qp_num, 2u);
+    EXPECT_EQ(rest[id].wr_id, id);
+  }
+  // The next life tells of its own work only.
+  leaves.to_init();
+  ASSERT_EQ(leaves.post_recv(7, {}), 0);
+  leaves.to_error();
+  const auto next = End::drain(shared);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].wr_id, 7u);
 }
 
 }  // namespace

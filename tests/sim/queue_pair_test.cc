@@ -115,6 +115,7 @@ TEST_P(Connected, InlineMayBeOverwrittenAfterPost) {
   EXPECT_EQ(std::memcmp(there.data(), kept.data(), 200), 0);
 }
 
+// Proves: 5041-7.1-u2c
 TEST_P(Connected, SendWaitsForReceive) {
   Sge from = mine(0, 70000), to = theirs(0, 70000);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);

@@ -16,8 +16,13 @@ constexpr size_t kMemory = 300000;
 /// so that the oracle does not depend on timing.
 struct Traffic {
   Traffic(Pair& pair, End& from, End& to)
-      : pair(pair), from(from), to(to), local(pair.reg(from, source, kAllAccess)),
-        remote(pair.reg(to, target, kAllAccess)), oracle_target(kMemory), oracle_source(kMemory) {
+      : pair(pair),
+        from(from),
+        to(to),
+        local(pair.reg(from, source, kAllAccess)),
+        remote(pair.reg(to, target, kAllAccess)),
+        oracle_target(kMemory),
+        oracle_source(kMemory) {
     source.fill(pair.random);
     target.fill(pair.random);
     std::memcpy(oracle_source.data(), source.data(), kMemory);
@@ -95,10 +100,14 @@ struct Traffic {
   }
   size_t pick_length() {
     switch (pick(pair.random, 0, 9)) {
-      case 0: return 0;
-      case 1: return pick(pair.random, 60000, 70000);
-      case 2: return pick(pair.random, 2000, 9000);
-      default: return pick(pair.random, 1, 700);
+      case 0:
+        return 0;
+      case 1:
+        return pick(pair.random, 60000, 70000);
+      case 2:
+        return pick(pair.random, 2000, 9000);
+      default:
+        return pick(pair.random, 1, 700);
     }
   }
 
@@ -121,18 +130,19 @@ struct Traffic {
 
 class RandomTraffic : public ::testing::TestWithParam<int> {};
 
+// Proves: 4296-3-a 5041-5.2-d 5041-5.2-c
 TEST_P(RandomTraffic, MatchesOracle) {
   const uint64_t seed = static_cast<uint64_t>(GetParam()) * 7919 + 1;
   SCOPED_TRACE(seed);
   Pair pair(seed);
-  pair.chunk_max = pick(pair.random, 1, 3) == 1 ? pick(pair.random, 1, 50)
-                                                : pick(pair.random, 50, 80000);
+  pair.chunk_max =
+      pick(pair.random, 1, 3) == 1 ? pick(pair.random, 1, 50) : pick(pair.random, 50, 80000);
   pair.a_to_b.capacity = pick(pair.random, 10, 200000);
   pair.b_to_a.capacity = pick(pair.random, 10, 200000);
   StreamConfig config;
   config.crc = pick(pair.random, 0, 1);
-  config.mulpdu = static_cast<uint16_t>(pick(pair.random, 0, 1) ? 65535
-                                                               : pick(pair.random, 128, 3000));
+  config.mulpdu =
+      static_cast<uint16_t>(pick(pair.random, 0, 1) ? 65535 : pick(pair.random, 128, 3000));
   config.ord = static_cast<uint16_t>(pick(pair.random, 1, 8));
   config.ird = config.ord;
   pair.connect(config);
@@ -170,6 +180,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RandomTraffic, ::testing::Range(0, 60));
 // after the first failure nothing succeeds.
 class BrokenStream : public ::testing::TestWithParam<int> {};
 
+// Proves: 5041-3-3
 TEST_P(BrokenStream, EverythingIsFlushedOnce) {
   const uint64_t seed = static_cast<uint64_t>(GetParam()) * 104729 + 3;
   SCOPED_TRACE(seed);

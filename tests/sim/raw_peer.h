@@ -38,8 +38,12 @@ inline Bytes tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, size_t paylo
 inline Bytes untagged(RdmapOpcode opcode, uint32_t qn, uint32_t msn, uint32_t mo, size_t payload,
                       bool last = true, STag invalidate = {}) {
   Bytes ulpdu(UntaggedHeader::kWireSize + payload, std::byte{0x3C});
-  UntaggedHeader{DdpControl::make(false, last), make_rdmap_control(opcode), invalidate,
-                 static_cast<QueueNumber>(qn), Msn{msn}, mo}
+  UntaggedHeader{DdpControl::make(false, last),
+                 make_rdmap_control(opcode),
+                 invalidate,
+                 static_cast<QueueNumber>(qn),
+                 Msn{msn},
+                 mo}
       .encode(ulpdu.data());
   return ulpdu;
 }
@@ -83,13 +87,22 @@ inline RdmapOpcode opcode_of(const Bytes& ulpdu) {
 class RawPeer {
  public:
   explicit RawPeer(StreamConfig config = {}, const QpConfig& shape = End::default_shape())
-      : dut(regions, shape), crc(config.crc) {
+      : dut(regions, shape),
+        crc(config.crc),
+        scan(config.crc, config.mulpdu, config.first_msn.value) {
     if (config.ord == 0) config.ord = 4;
     if (config.ird == 0) config.ird = 4;
-    memory_region = *regions.add(dut.domain, memory.data(), memory.size(), memory.address(),
-                                 kAllAccess);
+    memory_region =
+        *regions.add(dut.domain, memory.data(), memory.size(), memory.address(), kAllAccess);
     EXPECT_TRUE(dut.qp->start_stream(config));
   }
+  /// Whatever a test is about: each FPDU of the device was well made.
+  ~RawPeer() {
+    for (const std::string& finding : scan.findings()) ADD_FAILURE() << finding;
+  }
+  RawPeer(const RawPeer&) = delete;
+  RawPeer& operator=(const RawPeer&) = delete;
+
   /// A receive for `size` octets of memory that is not remotely accessible.
   void post_receive(uint64_t wr_id, uint32_t size = 0) {
     if (receive_region == nullptr)
@@ -127,13 +140,14 @@ class RawPeer {
     pump();
   }
   void pump() {
-    if (!dut.qp->transmit_try_begin()) return;
+    if (!reads || !dut.qp->transmit_try_begin()) return;
     for (auto window = dut.qp->transmit_window(); !window.empty();
          window = dut.qp->transmit_window()) {
       size_t done = 0;
       for (const iovec& piece : window) {
         const auto* from = static_cast<const std::byte*>(piece.iov_base);
         out.insert(out.end(), from, from + piece.iov_len);
+        scan.feed({from, piece.iov_len});
         done += piece.iov_len;
       }
       dut.qp->transmitted(done);
@@ -171,11 +185,13 @@ class RawPeer {
   RegionTable regions;
   End dut;
   bool crc;
+  bool reads = true;  // false: what the device wants to send stays with it
   GuardedMemory memory{20000};
   MemoryRegion* memory_region = nullptr;
   GuardedMemory receive_memory{5000};
   MemoryRegion* receive_region = nullptr;
   Bytes out;
+  FpduScan scan;
 };
 
 }  // namespace uwarp::sim

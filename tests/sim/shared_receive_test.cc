@@ -34,6 +34,7 @@ struct Shared : ::testing::Test {
 };
 
 // Buffers are taken in posting order by whoever needs one, and completed on the taker's queue.
+// Proves: 4296-2.1.2-c
 TEST_F(Shared, TakenInOrder) {
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(srq.post(id, {}), 0);
   for (const size_t peer : {2, 0, 3, 1}) send(peer, 1);
@@ -44,6 +45,7 @@ TEST_F(Shared, TakenInOrder) {
 }
 
 // A post wakes the stream that has waited longest, and nobody takes the buffer from it.
+// Proves: 5042-k
 TEST_F(Shared, HeldStreamsGoOnInTurn) {
   for (const size_t peer : {1, 3, 0}) {
     send(peer, 1);
@@ -98,6 +100,7 @@ TEST_F(Shared, LastWqeReached) {
 }
 
 // V-14: fires once and disarms.
+// Proves: 5040-8.1.2-8 5041-8.3.2-b 4296-2.1.3-b 5042-k
 TEST_F(Shared, Limit) {
   for (uint64_t id = 0; id < 5; ++id) ASSERT_EQ(srq.post(id, {}), 0);
   EXPECT_EQ(srq.arm_limit(17), EINVAL);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "qp/queue_pair.h"
+#include "sim/fpdu_scan.h"
 
 namespace uwarp::sim {
 
@@ -131,8 +132,8 @@ struct End : QpEventListener, ReceiveWaiter {
     return qp->post_send(request);
   }
   int post_atomic(SendOpcode opcode, uint64_t wr_id, const Sge& result, uint64_t remote,
-                  uint32_t rkey, uint64_t compare_add, uint64_t swap = 0,
-                  uint64_t compare_mask = 0, uint64_t add_or_swap_mask = 0) {
+                  uint32_t rkey, uint64_t compare_add, uint64_t swap = 0, uint64_t compare_mask = 0,
+                  uint64_t add_or_swap_mask = 0) {
     SendRequest request;
     request.wr_id = wr_id;
     request.opcode = opcode;
@@ -168,8 +169,19 @@ struct End : QpEventListener, ReceiveWaiter {
 /// Two ends and what joins them.
 class Pair {
  public:
-  explicit Pair(uint64_t seed, QpConfig shape = End::default_shape())
-      : random(seed), a(regions, shape), b(regions, shape) {}
+  explicit Pair(uint64_t seed, QpConfig shape = End::default_shape()) : Pair(seed, shape, shape) {}
+  Pair(uint64_t seed, const QpConfig& of_a, const QpConfig& of_b)
+      : random(seed), a(regions, of_a), b(regions, of_b) {}
+  /// Whatever a test is about: each FPDU of both ends was well made.
+  ~Pair() {
+    for (const Pipe* pipe : {&a_to_b, &b_to_a}) {
+      FpduScan scan(crc, mulpdu, first_msn);
+      scan.feed(pipe->log);
+      for (const std::string& finding : scan.findings()) ADD_FAILURE() << finding;
+    }
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
 
   /// Peer-to-peer start as after an MPA exchange: `a` initiates.
   void connect(StreamConfig config = {}) {
@@ -178,6 +190,9 @@ class Pair {
     StreamConfig initiator = config, responder = config;
     initiator.rtr = StreamConfig::Rtr::kWrite;
     responder.wait_for_first_fpdu = true;
+    crc = config.crc;
+    mulpdu = config.mulpdu;
+    first_msn = config.first_msn.value;
     ASSERT_TRUE(a.qp->start_stream(initiator));
     ASSERT_TRUE(b.qp->start_stream(responder));
   }
@@ -195,7 +210,8 @@ class Pair {
       end.qp->transmit_end();
     }
     moved |= end.resume();
-    if (!end.qp->receive_held() && !in.bytes.empty()) {
+    const bool reads = !end.qp->receive_held() || end.qp->receive_ahead();
+    if (reads && !in.bytes.empty()) {
       std::lock_guard lock(end.qp->receive_gate());
       auto window = end.qp->receive_window(end.staging);
       const size_t done = in.read(window, limit());
@@ -226,8 +242,7 @@ class Pair {
   size_t limit() { return chunk_max == 0 ? ~size_t{0} : pick(random, 1, chunk_max); }
 
   MemoryRegion* reg(End& end, GuardedMemory& memory, uint32_t access) {
-    auto region =
-        regions.add(end.domain, memory.data(), memory.size(), memory.address(), access);
+    auto region = regions.add(end.domain, memory.data(), memory.size(), memory.address(), access);
     EXPECT_TRUE(region.ok());
     return *region;
   }
@@ -237,6 +252,9 @@ class Pair {
 
   Random random;
   size_t chunk_max = 0;  // 0: no cuts
+  bool crc = false;
+  size_t mulpdu = 65535;
+  uint32_t first_msn = 1;
   RegionTable regions;
   End a, b;
   Pipe a_to_b, b_to_a;

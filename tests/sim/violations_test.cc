@@ -28,7 +28,10 @@ Bytes with_octet(Bytes ulpdu, size_t at, uint8_t value) {
 }
 
 ReadRequestHeader good_read(RawPeer& peer) {
-  return {.sink_stag = STag{7}, .sink_to = 9, .size = 64, .source_stag = peer.stag(),
+  return {.sink_stag = STag{7},
+          .sink_to = 9,
+          .size = 64,
+          .source_stag = peer.stag(),
           .source_to = peer.base()};
 }
 
@@ -46,7 +49,9 @@ const Violation kViolations[] = {
     {"empty ULPDU", [](RawPeer&) { return Bytes{}; }, T::kDdpLocalCatastrophic, QpEvent::kFatal,
      false},
     {"tagged, DDP version 0",
-     [](RawPeer& p) { return with_octet(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0); },
+     [](RawPeer& p) {
+       return with_octet(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0);
+     },
      T::kDdpTaggedInvalidVersion, QpEvent::kFatal, false},
     {"untagged, DDP version 2",
      [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 0, 0x42); },
@@ -67,8 +72,8 @@ const Violation kViolations[] = {
      [](RawPeer& p) { return tagged(RdmapOpcode::kSend, p.stag(), p.base(), 8); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"Write in the untagged model",
-     [](RawPeer&) { return untagged(RdmapOpcode::kWrite, 0, 1, 0, 8); },
-     T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
+     [](RawPeer&) { return untagged(RdmapOpcode::kWrite, 0, 1, 0, 8); }, T::kRdmapUnexpectedOpcode,
+     QpEvent::kRequestError, true},
     {"Send on queue 1", [](RawPeer&) { return untagged(RdmapOpcode::kSend, 1, 1, 0, 8); },
      T::kDdpUntaggedInvalidQn, QpEvent::kFatal, true},
     {"Send on queue 4", [](RawPeer&) { return untagged(RdmapOpcode::kSend, 4, 1, 0, 8); },
@@ -120,9 +125,8 @@ const Violation kViolations[] = {
     {"Read Request too long",
      [](RawPeer&) { return untagged(RdmapOpcode::kReadRequest, 1, 1, 0, 32); },
      T::kDdpUntaggedTooLong, QpEvent::kFatal, true},
-    {"Read Request with a wrong MSN",
-     [](RawPeer& p) { return read_request(good_read(p), 2); }, T::kDdpUntaggedMsnRange,
-     QpEvent::kFatal, true},
+    {"Read Request with a wrong MSN", [](RawPeer& p) { return read_request(good_read(p), 2); },
+     T::kDdpUntaggedMsnRange, QpEvent::kFatal, true},
     {"Read of an unknown STag",
      [](RawPeer& p) { return bad_read(p, [](auto& h) { h.source_stag.value ^= 1; }); },
      T::kRdmapInvalidSTag, QpEvent::kAccessError, true, true},
@@ -133,9 +137,7 @@ const Violation kViolations[] = {
      [](RawPeer& p) { return bad_read(p, [](auto& h) { h.source_to = ~uint64_t{0} - 7; }); },
      T::kRdmapToWrap, QpEvent::kAccessError, true, true},
     {"Send with Invalidate of a region",
-     [](RawPeer& p) {
-       return untagged(RdmapOpcode::kSendInvalidate, 0, 1, 0, 8, true, p.stag());
-     },
+     [](RawPeer& p) { return untagged(RdmapOpcode::kSendInvalidate, 0, 1, 0, 8, true, p.stag()); },
      T::kRdmapCannotInvalidate, QpEvent::kAccessError, true, false, WcStatus::kRemInvReqErr},
 };
 
@@ -171,8 +173,8 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
               0);
   }
   if (v.rdmap_header) {
-    EXPECT_EQ(std::memcmp(terminate->rdmap_header.data(),
-                          ulpdu.data() + UntaggedHeader::kWireSize, ReadRequestHeader::kWireSize),
+    EXPECT_EQ(std::memcmp(terminate->rdmap_header.data(), ulpdu.data() + UntaggedHeader::kWireSize,
+                          ReadRequestHeader::kWireSize),
               0);
   }
   EXPECT_TRUE(peer.dut.qp->transmit_finished());
@@ -323,6 +325,7 @@ TEST(ReadSink, IsNoDoorForWrites) {
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
 }
 
+// Proves: 5040-3.2-b 5040-3.2-i
 TEST(Terminate, FromThePeerNamesTheRequest) {
   RawPeer peer;
   const Sge sink{peer.base(), 64, peer.memory_region->lkey.load()};
@@ -369,6 +372,7 @@ TEST(OneWrite, GoesToOneBuffer) {
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
 }
 
+// Proves: 5044-7.1.2-c 6581-9.2-e
 TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;

@@ -13,9 +13,11 @@ using T = TerminateCode;
 constexpr uint32_t kBindable = kAllAccess | kAccessMwBind;
 
 struct WindowSetup {
-  WindowSetup() : region(*table().add(peer.dut.domain, memory.data(), memory.size(),
-                                  memory.address(), kBindable)),
-              window(*table().add_window(peer.dut.domain, RegionKind::kWindowType2)) {}
+  explicit WindowSetup(StreamConfig config = {})
+      : peer(config),
+        region(*table().add(peer.dut.domain, memory.data(), memory.size(), memory.address(),
+                            kBindable)),
+        window(*table().add_window(peer.dut.domain, RegionKind::kWindowType2)) {}
   RegionTable& table() { return peer.regions; }
   uint32_t key(uint8_t low) { return (table().window_key(*window) & ~0xFFu) | low; }
   SendRequest bind_request(uint32_t rkey, uint32_t access = kAccessRemoteWrite) {
@@ -59,6 +61,7 @@ struct WindowSetup {
 struct Windows : ::testing::Test, WindowSetup {};
 
 // V-18: bind, remote Write, Send with Invalidate, bind again with a new key.
+// Proves: 5040-5.3-p 5040-5.3-r 5040-8.1.1-4 5041-8.3-2 5041-8.3-3
 TEST_F(Windows, LifeOfAType2Window) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   write(key(1), memory.address() + 100, 200);
@@ -102,10 +105,14 @@ TEST_F(Windows, ReadsAndAtomicsThroughIt) {
   memory.data()[104] = std::byte{9};
   const uint64_t cell = (memory.address() + 100 + 7) & ~uint64_t{7};
   ASSERT_EQ(bind(key(1), kAccessRemoteRead | kAccessRemoteAtomic), WcStatus::kSuccess);
-  peer.send(read_request({.sink_stag = STag{5}, .sink_to = 0, .size = 200,
-                          .source_stag = STag{key(1)}, .source_to = memory.address() + 100}, 1));
-  peer.send(atomic_request({.request_id = 1, .remote_stag = STag{key(1)}, .remote_to = cell,
-                            .add_or_swap = 1}, 2));
+  peer.send(read_request({.sink_stag = STag{5},
+                          .sink_to = 0,
+                          .size = 200,
+                          .source_stag = STag{key(1)},
+                          .source_to = memory.address() + 100},
+                         1));
+  peer.send(atomic_request(
+      {.request_id = 1, .remote_stag = STag{key(1)}, .remote_to = cell, .add_or_swap = 1}, 2));
   const auto sent = peer.ulpdus();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].at(TaggedHeader::kWireSize + 4), std::byte{9});
@@ -126,19 +133,21 @@ TEST_F(Windows, BindingsThatAreRefused) {
       {"unknown region", [](WindowSetup&, auto& r) { r.bind_lkey ^= 1; }},
       {"region without bind right",
        [](WindowSetup& w, auto& r) {
-         r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000,
-                                       w.memory.address(), kAllAccess))->lkey.load();
+         r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000, w.memory.address(),
+                                       kAllAccess))
+                           ->lkey.load();
        }},
       {"read-only region, window for Writes",
        [](WindowSetup& w, auto& r) {
-         r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000,
-                                       w.memory.address(), kAccessMwBind))->lkey.load();
+         r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000, w.memory.address(),
+                                       kAccessMwBind))
+                           ->lkey.load();
        }},
       {"region of another domain",
        [](WindowSetup& w, auto& r) {
          static ProtectionDomain other;
-         r.bind_lkey = (*w.table().add(other, w.memory.data(), 1000, w.memory.address(),
-                                       kBindable))->lkey.load();
+         r.bind_lkey = (*w.table().add(other, w.memory.data(), 1000, w.memory.address(), kBindable))
+                           ->lkey.load();
        }},
       {"out of range", [](WindowSetup&, auto& r) { r.bind_length_bytes = 901; }},
       {"wrap", [](WindowSetup&, auto& r) { r.bind_length_bytes = ~uint64_t{0}; }},
@@ -165,8 +174,9 @@ TEST_F(Windows, InvalidationsThatAreRefused) {
     WindowSetup w;
     const RemoteAccessor other{&w.peer.dut.domain, ~uint64_t{0}, 0};
     if (bound_elsewhere) {
-      ASSERT_TRUE(w.table().bind({STag{w.key(1)}, w.region->lkey.load(), w.memory.address(), 10,
-                                  kAccessRemoteWrite}, other));
+      ASSERT_TRUE(w.table().bind(
+          {STag{w.key(1)}, w.region->lkey.load(), w.memory.address(), 10, kAccessRemoteWrite},
+          other));
     }
     const uint32_t key = bound_elsewhere ? w.key(1) : w.region->rkey.load();
     EXPECT_EQ(w.invalidate(key), WcStatus::kMwBindErr);
@@ -175,10 +185,11 @@ TEST_F(Windows, InvalidationsThatAreRefused) {
 }
 
 // A window of another queue pair is not of this stream. 5040-8.1.1, 7.2.
+// Proves: 5041-8.2-d
 TEST_F(Windows, BelongToOneQueuePair) {
   const RemoteAccessor other{&peer.dut.domain, ~uint64_t{0}, 0};
-  ASSERT_TRUE(table().bind({STag{key(1)}, region->lkey.load(), memory.address(), 10,
-                            kAccessRemoteWrite}, other));
+  ASSERT_TRUE(table().bind(
+      {STag{key(1)}, region->lkey.load(), memory.address(), 10, kAccessRemoteWrite}, other));
   peer.post_receive(1, 10);
   write(key(1), memory.address(), 1);
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedSTagNotOfStream);
@@ -186,8 +197,8 @@ TEST_F(Windows, BelongToOneQueuePair) {
 
 TEST_F(Windows, OfAnotherQueuePairAreNotInvalidatedFromAfar) {
   const RemoteAccessor other{&peer.dut.domain, ~uint64_t{0}, 0};
-  ASSERT_TRUE(table().bind({STag{key(1)}, region->lkey.load(), memory.address(), 10,
-                            kAccessRemoteWrite}, other));
+  ASSERT_TRUE(table().bind(
+      {STag{key(1)}, region->lkey.load(), memory.address(), 10, kAccessRemoteWrite}, other));
   peer.post_receive(1, 10);
   peer.send(untagged(RdmapOpcode::kSendInvalidate, 0, 1, 0, 4, true, STag{key(1)}));
   EXPECT_EQ(peer.terminate().value().code, T::kRdmapCannotInvalidate);
@@ -196,6 +207,7 @@ TEST_F(Windows, OfAnotherQueuePairAreNotInvalidatedFromAfar) {
 }
 
 // Type 1: any queue pair of the domain; binding again replaces, length 0 unbinds.
+// Proves: 5041-8.2-d 5040-8.1.1-4
 TEST_F(Windows, Type1) {
   window = *table().add_window(peer.dut.domain, RegionKind::kWindowType1);
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
@@ -226,6 +238,27 @@ TEST_F(Windows, BindIsFenced) {
   EXPECT_EQ(peer.dut.sends().size(), 3u);
   EXPECT_NE(table().find_remote(STag{key(1)}), nullptr);
   EXPECT_EQ(peer.ulpdus().size(), 1u);
+}
+
+// A responder that has not heard anything yet sends nothing (RFC 5044 7.1.2), but binds windows.
+TEST(SilentResponder, BindsWindows) {
+  StreamConfig config;
+  config.wait_for_first_fpdu = true;
+  for (const bool good : {true, false}) {
+    WindowSetup setup{config};
+    SendRequest request = setup.bind_request(setup.key(1));
+    if (!good) request.bind_lkey ^= 1;
+    EXPECT_EQ(setup.post(setup.peer.dut, request),
+              good ? WcStatus::kSuccess : WcStatus::kMwBindErr);
+    EXPECT_TRUE(setup.peer.ulpdus().empty());
+    if (!good) continue;
+    // Behind a request for the wire it waits.
+    ASSERT_EQ(setup.peer.dut.post(SendOpcode::kSend, 3, {}), 0);
+    ASSERT_EQ(setup.peer.dut.qp->post_send(setup.bind_request(setup.key(2))), 0);
+    setup.peer.settle();
+    EXPECT_TRUE(setup.peer.dut.sends().empty());
+    EXPECT_TRUE(setup.peer.ulpdus().empty());
+  }
 }
 
 // A Write is cut in its middle while its window goes: the rest of it is refused.

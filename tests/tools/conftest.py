@@ -11,6 +11,15 @@ import places
 
 FIRST_PORT = 21000
 LAST_PORT = 29999
+LONG = ("applications", "containers")
+
+
+def pytest_configure(config):
+    """What takes minutes runs only when it is asked for by -m."""
+    for mark in LONG:
+        config.addinivalue_line("markers", f"{mark}: ./test.sh --{mark}")
+    if not config.option.markexpr:
+        config.option.markexpr = " and ".join(f"not {mark}" for mark in LONG)
 
 
 def pytest_sessionstart(session):
@@ -45,6 +54,16 @@ def veth(namespaces):
     return namespaces.link()
 
 
+@pytest.fixture(scope="module")
+def pod(namespaces):
+    """A network namespace with nothing but loopback, as a build job or a pod may have. Asks for
+    `namespaces` so that a machine without them skips."""
+    space = places.Namespace()
+    space.ip("link", "set", "lo", "up")
+    yield space
+    space.close()
+
+
 @pytest.fixture
 def start():
     """start(command, place, ...) -> Process; whatever still runs at the end of the test is killed."""
@@ -63,8 +82,7 @@ def start():
 _ports = itertools.cycle(range(FIRST_PORT + os.getpid() % 4000, LAST_PORT))
 
 
-@pytest.fixture
-def port():
+def free_port():
     """A TCP port that was free a moment ago and that no other test of this run gets."""
     for candidate in _ports:
         with socket.socket(socket.AF_INET6) as probe:
@@ -74,6 +92,16 @@ def port():
             except OSError:
                 continue
     raise AssertionError("no free port")
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def other_port():
+    return free_port()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """Reads the tables that the perftest programs print."""
 
+import math
 import re
 
 NUMBER = r"-?(?:\d+\.?\d*|\.\d+|inf|nan)"
@@ -31,6 +32,12 @@ def rows(output):
             fields = line.split()
             found.append(Row(int(fields[0]), int(fields[1]), [float(f) for f in fields[2:]]))
     return found
+
+
+def gauged(row):
+    """On a busy machine perftest may fail to gauge the cycle counter, which it does anew for each
+    line, and takes its frequency for 0; and a short series of tiny messages rounds to 0.00 MiB/s."""
+    return all(map(math.isfinite, row.figures)) and any(row.figures)
 
 
 def bandwidth_mib(row):

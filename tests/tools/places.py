@@ -31,12 +31,18 @@ PR_SET_PDEATHSIG = 1
 class Place:
     """One end: how to enter its namespace, its address, IPv6 address and device."""
 
+    uwarp_run = UWARP_RUN
+
     def __init__(self, name, enter, address, address6, device):
         self.name = name
         self.enter = list(enter)
         self.address = address
         self.address6 = address6
         self.device = device
+
+    def listening(self, process, port):
+        """Whether a process started here listens on the port."""
+        return listening(process.pid, port)
 
 
 class Link:
@@ -61,11 +67,12 @@ class Process:
 
     def __init__(self, command, place=None, uwarp=True, env=None, stdin=subprocess.DEVNULL):
         self.command = [str(part) for part in command]
-        full = list(place.enter) if place else []
+        self.place = place or loopback().server
+        full = list(self.place.enter)
         if env:
             full += ["env"] + [f"{key}={value}" for key, value in env.items()]
         if uwarp:
-            full.append(str(UWARP_RUN))
+            full.append(str(self.place.uwarp_run))
         full += self.command
         self._output = tempfile.TemporaryFile()
         self.child = subprocess.Popen(
@@ -169,7 +176,7 @@ def wait_until(condition, what, seconds=None):
 
 def wait_listening(server, port):
     wait_until(
-        lambda: not server.running() or listening(server.pid, port),
+        lambda: not server.running() or server.place.listening(server, port),
         lambda: f"a listener on port {port} by {server}",
     )
     assert server.running(), f"ended before it listened: {server}"
@@ -182,55 +189,65 @@ def can_unshare():
     ).returncode == 0
 
 
-class Namespaces:
-    """Two network namespaces joined by a veth pair, held alive by two waiting processes.
+class Namespace:
+    """A network namespace, held alive by a waiting process.
 
-    Root makes them directly; everybody else inside a user namespace, where that is allowed.
+    Root makes it directly; everybody else inside a user namespace, where that is allowed: a new one,
+    or that of `beside`.
     """
+
+    def __init__(self, beside=None):
+        if os.geteuid() == 0:
+            command = ["unshare", "-n"]
+        else:
+            command = beside.enter() + ["unshare", "-n"] if beside else ["unshare", "-Urn"]
+        # It ends with the pipe, that is with this process however that ends.
+        self._holder = subprocess.Popen(command + ["sh", "-c", "echo; exec cat"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        start_new_session=True)
+        assert self._holder.stdout.readline() == b"\n", "cannot make a network namespace"
+        self.pid = self._holder.pid
+
+    def enter(self):
+        """What to put in front of a command that is to run inside."""
+        user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
+        return ["nsenter", "-t", str(self.pid), *user, "-n"]
+
+    def ip(self, *arguments):
+        subprocess.run(self.enter() + ["ip", *arguments], check=True)
+
+    def close(self):
+        self._holder.kill()
+        self._holder.wait()
+
+
+class Namespaces:
+    """Two network namespaces joined by a veth pair."""
 
     MTU = 1500
 
     def __init__(self):
-        self.holders = []
-        private = [] if os.geteuid() == 0 else ["-Ur"]
-        self.near = self._hold(["unshare", *private, "-n"])
-        inside = self._enter(self.near) if private else []
-        self.far = self._hold(inside + ["unshare", "-n"])
+        self.near = Namespace()
+        self.far = Namespace(beside=self.near)
         self._wire()
 
-    def _hold(self, command):
-        # It ends with the pipe, that is with this process however that ends.
-        holder = subprocess.Popen(command + ["sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, start_new_session=True)
-        self.holders.append(holder)
-        assert holder.stdout.readline() == b"\n", "cannot make a network namespace"
-        return holder.pid
-
-    def _enter(self, pid):
-        user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
-        return ["nsenter", "-t", str(pid), *user, "-n"]
-
-    def _ip(self, pid, *arguments):
-        subprocess.run(self._enter(pid) + ["ip", *arguments], check=True)
-
     def _wire(self):
-        self._ip(self.near, "link", "add", "veth0", "mtu", str(self.MTU), "type", "veth",
-                 "peer", "name", "veth1", "mtu", str(self.MTU), "netns", str(self.far))
-        for pid, link, number in ((self.near, "veth0", 1), (self.far, "veth1", 2)):
-            self._ip(pid, "link", "set", "lo", "up")
-            self._ip(pid, "link", "set", link, "up")
-            self._ip(pid, "addr", "add", f"10.77.0.{number}/24", "dev", link)
-            self._ip(pid, "-6", "addr", "add", f"fd77::{number}/64", "dev", link, "nodad")
+        self.near.ip("link", "add", "veth0", "mtu", str(self.MTU), "type", "veth", "peer", "name",
+                     "veth1", "mtu", str(self.MTU), "netns", str(self.far.pid))
+        for space, link, number in ((self.near, "veth0", 1), (self.far, "veth1", 2)):
+            space.ip("link", "set", "lo", "up")
+            space.ip("link", "set", link, "up")
+            space.ip("addr", "add", f"10.77.0.{number}/24", "dev", link)
+            space.ip("-6", "addr", "add", f"fd77::{number}/64", "dev", link, "nodad")
 
     def link(self):
-        near = Place("near", self._enter(self.near), "10.77.0.1", "fd77::1", "uwarp_veth0")
-        far = Place("far", self._enter(self.far), "10.77.0.2", "fd77::2", "uwarp_veth1")
+        near = Place("near", self.near.enter(), "10.77.0.1", "fd77::1", "uwarp_veth0")
+        far = Place("far", self.far.enter(), "10.77.0.2", "fd77::2", "uwarp_veth1")
         return Link("veth", near, far)
 
     def close(self):
-        for holder in self.holders:
-            holder.kill()
-            holder.wait()
+        self.far.close()
+        self.near.close()
 
 
 def loopback():

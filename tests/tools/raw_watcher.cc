@@ -85,8 +85,9 @@ void to_ready(Raw& r) {
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = kPort;
   attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  require(ibv_modify_qp(r.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                         IBV_QP_ACCESS_FLAGS) == 0, "to INIT");
+  require(ibv_modify_qp(r.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
+          "to INIT");
   r.memory.post_receives(r.qp);
   swap_cards(r);
   attr = {};
@@ -100,9 +101,10 @@ void to_ready(Raw& r) {
   attr.ah_attr.grh.dgid = r.theirs.gid;
   attr.ah_attr.grh.hop_limit = 64;
   attr.ah_attr.port_num = kPort;
-  require(ibv_modify_qp(r.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                         IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                         IBV_QP_MIN_RNR_TIMER) == 0, "to RTR");
+  require(ibv_modify_qp(r.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
+          "to RTR");
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = 14;
@@ -110,9 +112,10 @@ void to_ready(Raw& r) {
   attr.rnr_retry = 7;
   attr.sq_psn = r.mine.psn;
   attr.max_rd_atomic = 1;
-  require(ibv_modify_qp(r.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                         IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                         IBV_QP_MAX_QP_RD_ATOMIC) == 0, "to RTS");
+  require(ibv_modify_qp(r.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+          "to RTS");
 }
 
 void set_up(Raw& r, const char* device, const char* port, const char* address) {

@@ -208,6 +208,7 @@ def test_garbage_on_a_listener(start, listener, port, name):
     check_still_serves(start, listener, port)
 
 
+# Proves: 5044-7.1.2-e
 @pytest.mark.parametrize("cut", [0, 1, 16, 19])
 def test_slow_caller_is_dropped(start, listener, port, cut):
     with socket.create_connection(("127.0.0.1", port)) as caller:
@@ -238,6 +239,7 @@ def test_drip_feed_is_dropped(start, listener, port):
     check_still_serves(start, listener, port)
 
 
+# Proves: 5044-7.1.2-f
 def test_many_idle_callers(start, listener, port):
     callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
     try:

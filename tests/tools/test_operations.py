@@ -3,15 +3,13 @@
 read it from a capture: nothing malformed, every CRC good, the opcodes of the operation."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
-import time
 
 import pytest
 
 import places
+from capture import Capture, needs_capture
 
 PEER = places.BUILD / "tests" / "verbs_peer"
 START_WORD = 40
@@ -61,32 +59,20 @@ def test_operation(start, link, port, operation, crc):
         assert re.search(r"^wc id=1 status=(success|remote access error)", client, re.M), client
 
 
-needs_capture = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("dumpcap") or not shutil.which("tshark"),
-    reason="capturing needs root and tshark")
-
-
-class Capture:
-    """dumpcap on the server's interface, for one port."""
-
-    def __init__(self, start, link, port, path):
-        self.path = path
-        interface = link.server.device.removeprefix("uwarp_")
-        self.process = start(["dumpcap", "-q", "-i", interface, "-f", f"tcp port {port}", "-s", "0",
-                              "-w", str(path)], link.server, uwarp=False)
-        # The file appears only once the capture runs.
-        places.wait_until(lambda: path.exists() or not self.process.running(),
-                          lambda: str(self.process))
-        places.wait_until(lambda: path.stat().st_size > 0, lambda: str(self.process))
-
-    def end(self):
-        # dumpcap reads in blocks: give it the time to see the last packets.
-        size = -1
-        while size != self.path.stat().st_size:
-            size = self.path.stat().st_size
-            time.sleep(0.6)
-        self.process.send(2)
-        self.process.wait()
+# Proves: 5040-8.1.2-3 5042-m
+def test_key_of_another_process(start, link, port, other_port):
+    """What one process grants is nothing to another, which it does not disturb either."""
+    ports = [port, other_port]
+    servers = [start([PEER, "serve", link.server.address, number], link.server) for number in ports]
+    for server, number in zip(servers, ports):
+        places.wait_listening(server, number)
+    start([PEER, "lent-rkey", link.server.address, ports[0], link.server.address, ports[1]],
+          link.client).succeed()
+    outputs = [server.succeed() for server in servers]
+    for output in outputs:
+        assert UNTOUCHED in output and f"first word {START_WORD}" in output, output
+    refused = [re.findall("^async (.*)", output, re.M) for output in outputs]
+    assert refused == [[], ["local access violation work queue error"]], outputs
 
 
 def dissect(path, port, *fields):

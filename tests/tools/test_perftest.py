@@ -28,9 +28,9 @@ def tool_and_connect(tools):
 
 
 def skip_long(link, connect):
-    """The long series run over veth with one way of connecting only, to keep the suite short."""
-    if link.name == "veth" and connect == "cm":
-        pytest.skip("long series: over veth without rdma_cm only")
+    """The long series run over each link with one way of connecting, to keep the suite short."""
+    if (link.name == "veth") == (connect == "cm"):
+        pytest.skip("long series: loopback by rdma_cm, veth without")
 
 
 def run(pair, link, tool, connect, *options, server_options=(), seconds=None):
@@ -40,10 +40,8 @@ def run(pair, link, tool, connect, *options, server_options=(), seconds=None):
                           seconds=seconds)
     found = report.rows(client)
     assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
-    for row in found:
+    for row in filter(report.gauged, found):
         if tool.endswith("_bw"):
-            # On a busy machine a short series of tiny messages rounds to 0.00 MiB/s.
-            assert report.bandwidth_mib(row) > 0 or report.message_rate(row) > 0, row
             assert report.bandwidth_mib(row) < MIB_PER_SECOND_MAX, row
         else:
             assert 0 < report.latency_us(row) < US_MAX, row
@@ -104,7 +102,7 @@ def test_inline(pair, link, tool, connect):
 @tool_and_connect(TOOLS)
 def test_duration(pair, link, tool, connect):
     skip_long(link, connect)
-    found = run(pair, link, tool, connect, "-D", "3", "-f", "1", "-s", "8192")
+    found = run(pair, link, tool, connect, "-D", "2", "-f", "0", "-s", "8192")
     assert sizes(found) == [8192]
     assert found[0].iterations > 100, found
 

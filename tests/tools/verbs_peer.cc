@@ -2,10 +2,14 @@
 //
 // verbs_peer serve ADDRESS PORT         one connection: prints completions and events till its end
 // verbs_peer OPERATION ADDRESS PORT     does one operation against it and checks the bytes
+// verbs_peer lent-rkey ADDRESS PORT ADDRESS2 PORT2
+//                                       shows the second server a key that the first one gave
 // OPERATION: send send-se send-inv write write-imm read fetch-add cmp-swap bad-rkey hold
 //
 // `hold` posts nothing after the connection stands and waits for its end, so that a test can kill
 // either side. The last line of a side that is content is "done".
+
+#include "verbs_peer.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
@@ -14,8 +18,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-
-#include "verbs_peer.h"
 
 namespace {
 
@@ -38,7 +40,8 @@ struct Connection {
 rdma_cm_event* next_event(Connection& c) {
   rdma_cm_event* event = nullptr;
   require(rdma_get_cm_event(c.channel, &event) == 0, "rdma_get_cm_event");
-  std::printf("event %s status=%d at %.1f\n", rdma_event_str(event->event), event->status, now_ms());
+  std::printf("event %s status=%d at %.1f\n", rdma_event_str(event->event), event->status,
+              now_ms());
   std::fflush(stdout);
   return event;
 }
@@ -79,21 +82,6 @@ rdma_conn_param connection_parameters(const Invitation& mine) {
   return param;
 }
 
-sockaddr_storage parse_address(const char* address, const char* port) {
-  sockaddr_storage storage{};
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-  if (inet_pton(AF_INET, address, &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
-  } else {
-    require(inet_pton(AF_INET6, address, &v6->sin6_addr) == 1, "the address");
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(static_cast<uint16_t>(std::atoi(port)));
-  }
-  return storage;
-}
-
 /// The next completion, or false when `give_up` milliseconds passed.
 bool next_wc(Connection& c, ibv_wc& wc, double give_up) {
   const double deadline = now_ms() + give_up;
@@ -119,7 +107,8 @@ void print_async_events(ibv_context* context) {
 }
 
 /// Until the connection has ended and each receive has its completion.
-void watch_to_the_end(Connection& c, int open_receives, const std::function<void(const ibv_wc&)>& on) {
+void watch_to_the_end(Connection& c, int open_receives,
+                      const std::function<void(const ibv_wc&)>& on) {
   bool connected = true;
   pollfd fd{c.channel->fd, POLLIN, 0};
   while (connected || open_receives > 0) {
@@ -194,13 +183,15 @@ int serve(const char* address, const char* port) {
   watch_to_the_end(c, kReceives, [&](const ibv_wc& wc) {
     if (wc.wc_flags & IBV_WC_WITH_IMM) std::printf("immediate %u\n", ntohl(wc.imm_data));
     if (wc.wc_flags & IBV_WC_WITH_INV) {
-      std::printf("invalidated %s\n",
-                  wc.invalidated_rkey == c.memory.region_mr->rkey ? "the region" : "something else");
+      std::printf("invalidated %s\n", wc.invalidated_rkey == c.memory.region_mr->rkey
+                                          ? "the region"
+                                          : "something else");
     }
     if (wc.opcode == IBV_WC_RECV && wc.byte_len > 0) {
       const uint8_t* bytes = &c.memory.receives[(wc.wr_id - 1000) * kReceiveBytes];
-      std::printf("received %u bytes%s\n", wc.byte_len,
-                  has_pattern(bytes, 0, wc.byte_len, kClientSeed) ? " of the client's pattern" : "");
+      std::printf(
+          "received %u bytes%s\n", wc.byte_len,
+          has_pattern(bytes, 0, wc.byte_len, kClientSeed) ? " of the client's pattern" : "");
     }
   });
   report_changes(c.memory);
@@ -313,6 +304,29 @@ int run_operation(const std::string& name, const char* address, const char* port
   return 0;
 }
 
+/// Writes to one server with the key and the address that another one gave; that one is asked
+/// afterwards what it has.
+int run_lent_key(const char* address, const char* port, const char* address2, const char* port2) {
+  Connection lender, other;
+  connect_to(lender, address, port);
+  connect_to(other, address2, port2);
+  other.remote = lender.remote;
+  const Operation& write = kOperations.at("write");
+  ibv_wc wc{};
+  post(other, "write", write);
+  require(next_wc(other, wc, 20000), "no completion came");
+  watch_to_the_end(other, kReceives - (wc.wr_id >= 1000 ? 1 : 0), [](const ibv_wc&) {});
+  release(other);
+  post(lender, "read", kOperations.at("read"));
+  require(next_wc(lender, wc, 20000) && wc.status == IBV_WC_SUCCESS, "the lender has ended");
+  check_result(lender, "read");
+  rdma_disconnect(lender.id);
+  watch_to_the_end(lender, kReceives, [](const ibv_wc&) {});
+  release(lender);
+  std::printf("done\n");
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -320,6 +334,10 @@ int main(int argc, char** argv) {
   if (argc == 4 && (std::string(argv[1]) == "hold" || kOperations.count(argv[1]))) {
     return run_operation(argv[1], argv[2], argv[3]);
   }
-  std::fprintf(stderr, "usage: verbs_peer serve|hold|OPERATION ADDRESS PORT\n");
+  if (argc == 6 && std::string(argv[1]) == "lent-rkey")
+    return run_lent_key(argv[2], argv[3], argv[4], argv[5]);
+  std::fprintf(stderr,
+               "usage: verbs_peer serve|hold|OPERATION ADDRESS PORT\n"
+               "       verbs_peer lent-rkey ADDRESS PORT ADDRESS2 PORT2\n");
   return 2;
 }

@@ -5,6 +5,7 @@
 // verbs applications and include nothing of uwarp.
 #pragma once
 
+#include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
@@ -37,6 +38,21 @@ inline double now_ms() {
 
 inline void require(bool condition, const char* what) {
   if (!condition) die(what);
+}
+
+inline sockaddr_storage parse_address(const char* address, const char* port) {
+  sockaddr_storage storage{};
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (inet_pton(AF_INET, address, &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
+  } else {
+    require(inet_pton(AF_INET6, address, &v6->sin6_addr) == 1, "the address");
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(std::atoi(port)));
+  }
+  return storage;
 }
 
 /// The byte at `offset` of a region written by the side called `seed`.

@@ -70,6 +70,19 @@ TEST_F(Connection, ReceiverMayStayInRtr) {
   EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_SUCCESS);
 }
 
+// Nobody told it how long a message waits (rnr_retry belongs to RTS), so the device's own patience
+// counts and not the shortest of InfiniBand's.
+TEST_F(Connection, ReceiverInRtrMayPostLate) {
+  End a(context()), b(context());
+  ASSERT_EQ(to_rtr(b.qp.get(), a.address()), 0);
+  a.connect(b.address());
+  ASSERT_EQ(a.post_send(1), 0);
+  std::this_thread::sleep_for(milliseconds(50));
+  ASSERT_EQ(b.post_receive(2), 0);
+  EXPECT_COMPLETION(b.cq.get(), 2, IBV_WC_SUCCESS);
+  EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_SUCCESS);
+}
+
 TEST_F(Connection, ToItself) {
   End end(context());
   end.connect(end.address());

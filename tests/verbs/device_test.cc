@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "verbs/verbs_fixture.h"
@@ -12,13 +13,16 @@ namespace {
 
 class Device : public VerbsTest {};
 
-TEST_F(Device, IsAnRnic) {
-  EXPECT_EQ(context()->device->node_type, IBV_NODE_RNIC);
-  EXPECT_EQ(context()->device->transport_type, IBV_TRANSPORT_IWARP);
+TEST_F(Device, IsAnRnicUnlessAskedOtherwise) {
+  const char* const persona = std::getenv("UWARP_PERSONA");
+  const bool adapter = persona != nullptr && std::strcmp(persona, "roce") == 0;
+  EXPECT_EQ(context()->device->node_type, adapter ? IBV_NODE_CA : IBV_NODE_RNIC);
+  EXPECT_EQ(context()->device->transport_type, adapter ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP);
   EXPECT_GE(context()->num_comp_vectors, 1);
   EXPECT_GE(context()->async_fd, 0);
 }
 
+// Proves: 7306-1.1-b
 TEST_F(Device, AttributesAreThoseOfTheDesign) {
   ibv_device_attr attr = {};
   ASSERT_EQ(ibv_query_device(context(), &attr), 0);
@@ -36,7 +40,7 @@ TEST_F(Device, AttributesAreThoseOfTheDesign) {
   EXPECT_GE(attr.max_qp, 10000);
   EXPECT_GE(attr.max_cqe, 131072);
   EXPECT_NE(attr.fw_ver[0], 0);
-  EXPECT_EQ(attr.atomic_cap, IBV_ATOMIC_GLOB);
+  EXPECT_EQ(attr.atomic_cap, roce() ? IBV_ATOMIC_HCA : IBV_ATOMIC_GLOB);
   EXPECT_GE(attr.max_mw, 65536);
   const unsigned flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
                          IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_SRQ_RESIZE;

@@ -2,6 +2,7 @@
 // Thread domains, parent domains, and the clock.
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "verbs/verbs_fixture.h"
 
@@ -105,6 +106,89 @@ TEST_F(Domains, AllocatorsAreTaken) {
   Pd with = parent(pd_.get(), nullptr,
                    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT);
   EXPECT_NE(with, nullptr);
+}
+
+/// A completion queue on a parent domain; null with errno.
+ibv_cq_ex* cq_on(ibv_context* context, ibv_pd* parent) {
+  ibv_cq_init_attr_ex init = {};
+  init.cqe = 256;
+  init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+  init.parent_domain = parent;
+  errno = 0;
+  return ibv_create_cq_ex(context, &init);
+}
+
+TEST_F(Domains, ParentWaitsForItsCompletionQueues) {
+  Pd both = parent(pd_.get(), td_.get());
+  Cq cq(ibv_cq_ex_to_cq(cq_on(context(), both.get())));
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(both.get()), EBUSY);
+  EXPECT_EQ(cq_on(context(), pd_.get()), nullptr) << "a plain domain is no parent";
+  EXPECT_EQ(errno, EINVAL);
+}
+
+// One thread, as it promises, beside the library's own: both ways of posting, and both of polling.
+TEST_F(Domains, ThreadDomainServesItsThread) {
+  Pd both = parent(pd_.get(), td_.get());
+  ibv_cq_ex* const extended = cq_on(context(), both.get());
+  ASSERT_NE(extended, nullptr);
+  Cq cq(ibv_cq_ex_to_cq(extended));
+  ibv_qp_init_attr_ex init = {};
+  init.send_cq = init.recv_cq = cq.get();
+  init.cap = {64, 64, 4, 4, 64};
+  init.qp_type = IBV_QPT_RC;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.pd = both.get();
+  init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+  Qp qp(ibv_create_qp_ex(context(), &init));
+  ASSERT_NE(qp, nullptr);
+  End peer(context());
+  std::vector<uint8_t> memory(4096);
+  Mr mr(ibv_reg_mr(both.get(), memory.data(), memory.size(), kAllAccess));
+  ASSERT_EQ(to_init(qp.get()), 0);
+  Address address = peer.address();
+  address.qpn = qp->qp_num;
+  peer.connect(address);
+  ASSERT_EQ(to_rtr(qp.get(), peer.address()), 0);
+  ASSERT_EQ(to_rts(qp.get(), address.psn), 0);
+
+  constexpr uint64_t kMessages = 2000;
+  std::thread other([&] {
+    for (uint64_t done = 0; done < kMessages; ++done) {
+      EXPECT_EQ(peer.post_receive(done), 0);
+      EXPECT_COMPLETION(peer.cq.get(), done, IBV_WC_SUCCESS);
+    }
+  });
+  ibv_qp_ex* const batch = ibv_qp_to_qp_ex(qp.get());
+  ibv_sge sge = {reinterpret_cast<uint64_t>(memory.data()), 64, mr->lkey};
+  for (uint64_t id = 0; id < kMessages; ++id) {
+    if (id % 2 == 0) {
+      ibv_wr_start(batch);
+      batch->wr_id = id;
+      batch->wr_flags = IBV_SEND_SIGNALED;
+      ibv_wr_send(batch);
+      ibv_wr_set_sge(batch, sge.lkey, sge.addr, sge.length);
+      ASSERT_EQ(ibv_wr_complete(batch), 0);
+      ibv_poll_cq_attr attr = {};
+      const auto end = std::chrono::steady_clock::now() + kPatience;
+      while (ibv_start_poll(extended, &attr) != 0)
+        ASSERT_LT(std::chrono::steady_clock::now(), end) << "no completion in time";
+      EXPECT_EQ(extended->wr_id, id);
+      EXPECT_EQ(extended->status, IBV_WC_SUCCESS);
+      ibv_end_poll(extended);
+    } else {
+      ibv_send_wr wr = {};
+      wr.wr_id = id;
+      wr.sg_list = &sge;
+      wr.num_sge = 1;
+      wr.opcode = IBV_WR_SEND;
+      wr.send_flags = IBV_SEND_SIGNALED;
+      ibv_send_wr* bad = nullptr;
+      ASSERT_EQ(ibv_post_send(qp.get(), &wr, &bad), 0);
+      EXPECT_COMPLETION(cq.get(), id, IBV_WC_SUCCESS);
+    }
+  }
+  other.join();
 }
 
 TEST_F(Domains, ClockGoesOn) {

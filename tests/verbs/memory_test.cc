@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "verbs/verbs_fixture.h"
@@ -34,6 +35,7 @@ class Memory : public VerbsTest {
   uint8_t* pages_ = nullptr;
 };
 
+// Proves: 5041-8.2-c
 TEST_F(Memory, FieldsOfARegion) {
   Mr mr(ibv_reg_mr(pd_.get(), pages_, 100, kAllAccess));
   ASSERT_NE(mr, nullptr);
@@ -46,6 +48,7 @@ TEST_F(Memory, FieldsOfARegion) {
   EXPECT_NE(mr->rkey, 0u);
 }
 
+// Proves: 5042-n
 TEST_F(Memory, KeysAreNotReusedSoon) {
   std::set<uint32_t> keys;
   for (int i = 0; i < 1000; ++i) {
@@ -56,6 +59,7 @@ TEST_F(Memory, KeysAreNotReusedSoon) {
   }
 }
 
+// Proves: 5041-8.3-4
 TEST_F(Memory, AccessFlags) {
   struct Row {
     const char* what;
@@ -80,6 +84,7 @@ TEST_F(Memory, AccessFlags) {
   for (const Row& row : rows) EXPECT_EQ(result(pages_, kPage, row.access), row.error) << row.what;
 }
 
+// Proves: 5040-8.1.2-4
 TEST_F(Memory, UnmappedMemoryIsRefused) {
   munmap(pages_ + kPage, kPage);
   EXPECT_EQ(result(nullptr, kPage, 0), EFAULT);
@@ -90,6 +95,7 @@ TEST_F(Memory, UnmappedMemoryIsRefused) {
   EXPECT_EQ(result(pages_ + 2 * kPage, 2 * kPage, 0), 0);
 }
 
+// Proves: 5040-8.1.2-4 5041-8.3-4
 TEST_F(Memory, ReadOnlyMemoryIsNotForWriting) {
   mprotect(pages_, kPage, PROT_READ);
   EXPECT_EQ(result(pages_, kPage, 0), 0);
@@ -125,6 +131,57 @@ TEST_F(Memory, ManyRegionsOfTheSameMemory) {
   for (int i = 0; i < 5000; ++i) {
     regions.emplace_back(ibv_reg_mr(pd_.get(), pages_, kPage, kAllAccess));
     ASSERT_NE(regions.back(), nullptr) << i;
+  }
+}
+
+// What each mix of rights lets a peer do.
+// Proves: 5040-3.2-g
+TEST_F(Memory, RightsHoldForPeers) {
+  for (unsigned bits = 0; bits < 8; ++bits) {
+    int rights = IBV_ACCESS_LOCAL_WRITE;
+    if (bits & 1) rights |= IBV_ACCESS_REMOTE_WRITE;
+    if (bits & 2) rights |= IBV_ACCESS_REMOTE_READ;
+    if (bits & 4) rights |= IBV_ACCESS_REMOTE_ATOMIC;
+    const ibv_wr_opcode kinds[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+                                   IBV_WR_ATOMIC_FETCH_AND_ADD};
+    for (unsigned kind = 0; kind < 3; ++kind) {
+      SCOPED_TRACE(bits * 10 + kind);
+      Pair pair(context(), 4096);
+      std::memset(pages_, 0, kPage);
+      Mr mr(ibv_reg_mr(pair.b.pd.get(), pages_, kPage, rights));
+      ASSERT_NE(mr, nullptr);
+      pair.a.memory[0] = 0x42;
+      ibv_sge sge = pair.a.sge(0, 8);
+      ibv_send_wr wr = {};
+      wr.wr_id = 1;
+      wr.sg_list = &sge;
+      wr.num_sge = 1;
+      wr.opcode = kinds[kind];
+      wr.send_flags = IBV_SEND_SIGNALED;
+      if (kind == 2) {
+        wr.wr.atomic = {reinterpret_cast<uint64_t>(pages_), 0x42, 0, mr->rkey};
+      } else {
+        wr.wr.rdma = {reinterpret_cast<uint64_t>(pages_), mr->rkey};
+      }
+      ibv_send_wr* bad = nullptr;
+      ASSERT_EQ(ibv_post_send(pair.a.qp.get(), &wr, &bad), 0);
+      const bool allowed = (bits >> kind & 1) != 0;
+      const auto wc = next_completion(pair.a.cq.get());
+      ASSERT_TRUE(wc.has_value());
+      // A Write completes when the kernel has it, unless the peer's answer is waited for.
+      const bool unseen = kind == 0 && !roce();
+      EXPECT_EQ(wc->status, allowed || unseen ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+      const volatile uint8_t* first = pages_;
+      if (allowed) {
+        EXPECT_TRUE(wait_until([&] { return kind == 1 || *first == 0x42; }));
+        EXPECT_EQ(state_of(pair.b.qp.get()), IBV_QPS_RTS);
+      } else {
+        EXPECT_TRUE(wait_until([&] { return state_of(pair.b.qp.get()) == IBV_QPS_ERR; }));
+        EXPECT_EQ(*first, 0);
+      }
+      while (auto event = next_async_event(context(), std::chrono::milliseconds(0)))
+        ibv_ack_async_event(&*event);
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // States of a queue pair through its life: draining and going on, ERR from everywhere, and use
 // after RESET.
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "verbs/verbs_fixture.h"
 
@@ -186,6 +188,107 @@ TEST_F(QueuePairLife, CommunicationEstablishedInRtr) {
   EXPECT_EQ(event.element.qp, b.qp.get());
   ibv_ack_async_event(&event);
   EXPECT_EQ(state_of(b.qp.get()), IBV_QPS_RTR) << "where it was moved to";
+}
+
+/// Queue pairs that have flushed `each` receives into one queue.
+struct Flushed {
+  Flushed(ibv_context* context, ibv_cq* cq, int count, int each) : pd(ibv_alloc_pd(context)) {
+    ibv_qp_init_attr init = init_attributes(cq);
+    for (int i = 0; i < count; ++i) {
+      qps.emplace_back(ibv_create_qp(pd.get(), &init));
+      EXPECT_EQ(to_init(qps.back().get()), 0);
+    }
+    for (int wr_id = 0; wr_id < each; ++wr_id)
+      for (Qp& qp : qps) EXPECT_EQ(post(qp.get(), static_cast<uint64_t>(wr_id)), 0);
+    for (Qp& qp : qps) EXPECT_EQ(to_state(qp.get(), IBV_QPS_ERR), 0);
+  }
+  static int post(ibv_qp* qp, uint64_t wr_id) {
+    ibv_recv_wr wr = {};
+    wr.wr_id = wr_id;
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_recv(qp, &wr, &bad);
+  }
+  Pd pd;
+  std::vector<Qp> qps;
+};
+
+TEST_F(QueuePairLife, ResetTakesItsCompletionsAlong) {
+  Cq cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
+  Flushed all(context(), cq.get(), 3, 8);
+  ASSERT_EQ(to_state(all.qps[1].get(), IBV_QPS_RESET), 0);
+  std::map<uint32_t, uint64_t> next;
+  ibv_wc wc = {};
+  while (ibv_poll_cq(cq.get(), 1, &wc) == 1) EXPECT_EQ(wc.wr_id, next[wc.qp_num]++);
+  EXPECT_EQ(next[all.qps[0]->qp_num], 8u);
+  EXPECT_EQ(next[all.qps[1]->qp_num], 0u);
+  EXPECT_EQ(next[all.qps[2]->qp_num], 8u);
+}
+
+TEST_F(QueuePairLife, DestroyTakesItsFlushesAlong) {
+  ibv_cq_init_attr_ex init = {};
+  init.cqe = 256;
+  ibv_cq_ex* const extended = ibv_create_cq_ex(context(), &init);
+  ASSERT_NE(extended, nullptr);
+  Cq cq(ibv_cq_ex_to_cq(extended));
+  Flushed all(context(), cq.get(), 2, 4);
+  const uint32_t stays = all.qps[1]->qp_num;
+  // Also between the start and the end of a poll.
+  ibv_poll_cq_attr attr = {};
+  ASSERT_EQ(ibv_start_poll(extended, &attr), 0);
+  all.qps[0].reset();
+  int found = 0;
+  while (ibv_next_poll(extended) == 0) {
+    EXPECT_EQ(ibv_wc_read_qp_num(extended), stays);
+    ++found;
+  }
+  ibv_end_poll(extended);
+  EXPECT_EQ(found, 4);
+}
+
+TEST_F(QueuePairLife, DestroyLeavesWhatWasDone) {
+  Pair pair(context());
+  ASSERT_EQ(pair.b.post_receive(1), 0);
+  ASSERT_EQ(pair.b.post_receive(2), 0);
+  ASSERT_EQ(pair.a.post_send(3), 0);
+  // Answered behind the message, which is thus completed without a poll.
+  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 4, pair.b.address(), 0, 8), 0);
+  EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_SUCCESS);
+  EXPECT_COMPLETION(pair.a.cq.get(), 4, IBV_WC_SUCCESS);
+  pair.b.qp.reset();
+  EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+  EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(20))) << "what it has flushed";
+}
+
+TEST_F(QueuePairLife, ResetWhileAnotherThreadPolls) {
+  Cq cq(ibv_create_cq(context(), 4096, nullptr, nullptr, 0));
+  Flushed idle(context(), cq.get(), 1, 0);
+  ibv_qp* const stays = idle.qps[0].get();
+  std::atomic<uint64_t> found{0};
+  std::atomic<bool> over{false};
+  std::thread poller([&] {
+    ibv_wc wc[8];
+    while (!over) {
+      const int count = ibv_poll_cq(cq.get(), 8, wc);
+      for (int i = 0; i < count; ++i) {
+        if (wc[i].qp_num != stays->qp_num) continue;
+        EXPECT_EQ(wc[i].wr_id, found);
+        ++found;
+      }
+    }
+  });
+  constexpr uint64_t kRounds = 300;
+  Flushed other(context(), cq.get(), 1, 4);
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    ibv_qp* const qp = other.qps[0].get();
+    EXPECT_EQ(Flushed::post(stays, round), 0);
+    EXPECT_EQ(to_state(qp, IBV_QPS_RESET), 0);
+    EXPECT_EQ(to_init(qp), 0);
+    for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Flushed::post(qp, i), 0);
+    EXPECT_EQ(to_state(qp, IBV_QPS_ERR), 0);
+  }
+  EXPECT_TRUE(wait_until([&] { return found == kRounds; })) << found;
+  over = true;
+  poller.join();
 }
 
 }  // namespace

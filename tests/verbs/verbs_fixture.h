@@ -127,5 +127,7 @@ class VerbsTest : public ::testing::Test {
     ASSERT_NE(context_, nullptr) << "run this under uwarp-run";
   }
   ibv_context* context() { return context_.get(); }
+  /// The device under test shows InfiniBand's behaviour (UWARP_PERSONA=roce).
+  bool roce() const { return context_->device->node_type == IBV_NODE_CA; }
   Context context_;
 };

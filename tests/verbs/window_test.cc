@@ -114,6 +114,7 @@ TEST_F(Windows, Type1ShowsAPart) {
   EXPECT_EQ(access(IBV_WR_RDMA_READ, mw->rkey, start() + 127), IBV_WC_REM_ACCESS_ERR);
 }
 
+// Proves: 5041-8.3-1 5040-8.1.1-4
 TEST_F(Windows, Type1IsReboundAndUnbound) {
   Mw mw = window(IBV_MW_TYPE_1);
   const unsigned both = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -228,6 +229,7 @@ TEST_F(Windows, APeerInvalidatesNothingElse) {
   EXPECT_COMPLETION(b().cq.get(), 9, IBV_WC_REM_INV_REQ_ERR);
 }
 
+// Proves: 5041-8.2-d 5041-8.3-3
 TEST_F(Windows, Type2BelongsToItsQueuePair) {
   // Bound by one queue pair of the domain, reached for through another.
   ibv_qp_init_attr init = init_attributes(b().cq.get());
@@ -286,6 +288,7 @@ TEST_F(Windows, BoundRegionIsNotReregistered) {
   EXPECT_EQ(access(IBV_WR_RDMA_READ, mw->rkey, start()), IBV_WC_SUCCESS);
 }
 
+// Proves: 5040-8.1.2-2
 TEST_F(Windows, AsManyAsAdvertised) {
   ibv_device_attr attr = {};
   ASSERT_EQ(ibv_query_device(context(), &attr), 0);

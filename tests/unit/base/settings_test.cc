@@ -4,13 +4,20 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 
 namespace uwarp {
 namespace {
+
+constexpr int kNotSecure = 77;
 
 struct Parsed {
   Settings settings;
@@ -45,11 +52,13 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.peer_timeout_ms, 0u);
   EXPECT_EQ(settings.spin_us, 50u);
   EXPECT_TRUE(settings.port_range.empty());
+  EXPECT_TRUE(settings.allow.allows_all());
   EXPECT_EQ(settings.port_offset, 0);
   EXPECT_EQ(settings.congestion, "reno");
   EXPECT_EQ(settings.sndbuf_bytes, 0u);
   EXPECT_EQ(settings.rcvbuf_bytes, 0u);
   EXPECT_EQ(settings.host_sysfs, "/sys");
+  EXPECT_EQ(settings.fault, "");
 }
 
 TEST(Settings, DefaultsWithoutAnyVariable) {
@@ -65,6 +74,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_ROCE_ACK", "0"},
                                {"UWARP_CM", "kernel"},
                                {"UWARP_HOST_SYSFS", "/tmp/sys"},
+                               {"UWARP_FAULT", "reset after=3"},
                                {"UWARP_CRC", "1"},
                                {"UWARP_FPDU", "1400"},
                                {"UWARP_MPA_REVISION", "1"},
@@ -74,6 +84,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_PEER_TIMEOUT_MS", "5000"},
                                {"UWARP_SPIN_US", "50"},
                                {"UWARP_PORT_RANGE", "20000-20100"},
+                               {"UWARP_ALLOW", "192.0.2.0/24,2001:db8::1"},
                                {"UWARP_PORT_OFFSET", "-7"},
                                {"UWARP_CONGESTION", "cubic"},
                                {"UWARP_SNDBUF", "65536"},
@@ -96,12 +107,54 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_EQ(settings.peer_timeout_ms, 5000u);
   EXPECT_EQ(settings.spin_us, 50u);
   EXPECT_EQ(settings.port_range, (PortRange{20000, 20100}));
+  EXPECT_EQ(settings.allow, AllowList::parse("192.0.2.0/24,2001:db8::1"));
   EXPECT_EQ(settings.port_offset, -7);
   EXPECT_EQ(settings.congestion, "cubic");
   EXPECT_EQ(settings.sndbuf_bytes, 65536u);
   EXPECT_EQ(settings.rcvbuf_bytes, 131072u);
   EXPECT_EQ(settings.host_sysfs, "/tmp/sys");
+  EXPECT_EQ(settings.fault, "reset after=3");
   EXPECT_TRUE(settings.af_ib);
+}
+
+// The one setting whose default would be the opposite of what was wanted.
+TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
+  const Parsed parsed = parse({{"UWARP_ALLOW", "192.0.2.0/24;192.0.3.0/24"}});
+  EXPECT_EQ(parsed.settings.allow, AllowList::nobody());
+  ASSERT_EQ(parsed.complaints.size(), 1u);
+  EXPECT_NE(parsed.complaints[0].find("nobody may connect"), std::string::npos);
+  EXPECT_TRUE(parse({{"UWARP_ALLOW", ""}}).settings.allow.allows_all());
+}
+
+// In a program with more rights than its user the environment is the user's. Run by the next test.
+TEST(SetuidInside, DISABLED_EnvironmentHasNoEffect) {
+  if (getauxval(AT_SECURE) == 0) _exit(kNotSecure);
+  EXPECT_FALSE(settings().crc);
+  EXPECT_EQ(settings().log, "");
+  _exit(HasFailure() ? 1 : 0);  // no look for leaks: nobody may trace such a program
+}
+
+TEST(Settings, SetuidProgramsIgnoreTheEnvironment) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to make a setuid program";
+  char folder[] = "/var/tmp/uwarp-setuid-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string program = std::string(folder) + "/program";
+  std::error_code error;
+  std::filesystem::copy_file("/proc/self/exe", program, error);
+  ASSERT_FALSE(error) << error.message();
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(chmod(folder, 0755), 0);
+  ASSERT_EQ(chown(program.c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(chmod(program.c_str(), 04755), 0);
+  const std::string command = "UWARP_CRC=1 UWARP_LOG=stderr " + program +
+                              " --gtest_also_run_disabled_tests --gtest_brief=1"
+                              " --gtest_filter=SetuidInside.*";
+  const int status = system(command.c_str());
+  std::filesystem::remove_all(folder, error);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 126) GTEST_SKIP() << "an emulated program cannot execute its like";
+  if (WEXITSTATUS(status) == kNotSecure) GTEST_SKIP() << "setuid has no effect on this mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // Each bad value: one line with the variable, the value and the default, and the default in force.

@@ -53,7 +53,7 @@ class ConnectedPair : public ::testing::Test {
     cm_init(passive);
     auto bound = bind_port(loopback_address(), {});
     ASSERT_TRUE(bound.ok());
-    auto started = Listener::start(engine(), std::move(*bound), 0, requests);
+    auto started = Listener::start(engine(), *bound, 0, requests);
     ASSERT_TRUE(started.ok());
     listener = std::move(*started);
   }
@@ -90,6 +90,7 @@ class ConnectedPair : public ::testing::Test {
   std::shared_ptr<Connection> client, server;
 };
 
+// Proves: 5044-7.1.2-d 6581-6-d 6581-9.1-g
 TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   std::string longest;
   for (int i = 0; i < 255; ++i) longest += static_cast<char>(i);
@@ -315,10 +316,7 @@ TEST_F(ConnectedPair, PostingPollingAndEndingAtTheSameTime) {
 /// A blocking socket with a hang guard.
 class Plain {
  public:
-  explicit Plain(int fd) : fd_(fd) {
-    const timeval guard{.tv_sec = 15, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &guard, sizeof guard);
-  }
+  explicit Plain(int fd) : fd_(fd) { give_up_after({.tv_sec = 15, .tv_usec = 0}); }
   Plain(Plain&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ~Plain() { close(); }
   static Plain dial(const sockaddr_storage& where) {
@@ -331,6 +329,10 @@ class Plain {
   }
   void write(std::string_view text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  /// How long read() waits for more.
+  void give_up_after(timeval silence) const {
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
   }
   /// Up to `size` octets; fewer at the end of the stream.
   std::string read(size_t size) const {
@@ -349,6 +351,10 @@ class Plain {
     char octet;
     const ssize_t count = recv(fd_, &octet, 1, 0);
     return count == 0 || (count < 0 && errno == ECONNRESET);
+  }
+  bool silent() const {
+    pollfd entry{.fd = fd_, .events = POLLIN, .revents = 0};
+    return poll(&entry, 1, 0) == 0;
   }
   std::string read_frame() const {
     std::string frame = read(20);
@@ -391,6 +397,7 @@ class HandMadeInitiator : public ConnectedPair {
   Plain dial_plain() { return Plain::dial(listener->local_address()); }
 };
 
+// Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d
 TEST_F(HandMadeInitiator, GarbageAndWrongFramesAreClosed) {
   for (const std::string& bad :
        {std::string(64, 'G'), std::string("GET / HTTP/1.0\r\n\r\n"), frame(true, 0, 1, ""),
@@ -403,6 +410,7 @@ TEST_F(HandMadeInitiator, GarbageAndWrongFramesAreClosed) {
   EXPECT_EQ(requests->count(), 0u);
 }
 
+// Proves: 5044-4.3-a
 TEST_F(HandMadeInitiator, MarkersAreRejected) {
   Plain peer = dial_plain();
   peer.write(frame(false, 0x80, 1, ""));
@@ -445,6 +453,7 @@ TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
 }
 
+// Proves: 5044-7.1.2-g 4296-3.1-a
 TEST_F(HandMadeInitiator, OctetsBehindTheRequestAreFatal) {
   Plain peer = dial_plain();
   peer.write(frame(false, 0, 1, "") + "x");
@@ -455,6 +464,7 @@ TEST_F(HandMadeInitiator, OctetsBehindTheRequestAreFatal) {
   EXPECT_EQ(passive.state(), QpState::kInit);
 }
 
+// Proves: 5044-7.1.2-c
 TEST_F(HandMadeInitiator, RevisionOneWithoutRtr) {
   Plain peer = dial_plain();
   peer.write(frame(false, 0, 1, "old"));
@@ -473,11 +483,54 @@ TEST_F(HandMadeInitiator, RevisionOneWithoutRtr) {
   EXPECT_EQ(peer.read(28).size(), 28u);
 }
 
+// Proves: 5044-7.1.2-b
+TEST_F(HandMadeInitiator, NothingIsSaidBeforeTheRequest) {
+  Plain peer = dial_plain();
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(peer.silent());
+  peer.write(frame(false, 0, 1, "old").substr(0, 19));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(peer.silent());
+  EXPECT_EQ(requests->count(), 0u);
+}
+
+// Proves: 5044-7.1.1-c
+TEST_F(HandMadeInitiator, ReservedFlagsAreIgnored) {
+  for (const uint8_t revision : {uint8_t{1}, uint8_t{2}}) {
+    Plain peer = dial_plain();
+    peer.write(frame(false, 0x4F, revision, ""));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    ASSERT_EQ(request->reject({}), 0);
+    const std::string reply = peer.read_frame();
+    ASSERT_GE(reply.size(), 20u);
+    EXPECT_EQ(reply[16] & 0x0F, 0);
+  }
+}
+
+// Proves: 5044-7.1.2-f
 TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
   std::vector<Plain> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(dial_plain());
   establish();
   EXPECT_EQ(requests->count(), 0u);
+}
+
+// docs/security.md: one address cannot keep the others out.
+TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
+  std::vector<Plain> crowd;
+  for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_plain());
+  sockaddr_storage other{};
+  (void)IpAddress::from_string("127.0.0.2").value().to_sockaddr(other, 0);
+  const sockaddr_storage where = listener->local_address();
+  const Plain late(socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(bind(late.fd(), reinterpret_cast<const sockaddr*>(&other), sizeof(sockaddr_in)), 0);
+  ASSERT_EQ(connect(late.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
+  late.write(frame(false, 0, 1, "late"));
+  server = requests->take();
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->request_parameters().private_data, octets_of("late"));
+  EXPECT_TRUE(eventually([&] { return !crowd.front().silent(); })) << "the oldest had to go";
 }
 
 class HandMadeResponder : public ::testing::Test {
@@ -492,6 +545,7 @@ class HandMadeResponder : public ::testing::Test {
     getsockname(listener_fd_, reinterpret_cast<sockaddr*>(&where_), &length);
   }
   void TearDown() override {
+    Engine::instance().rungs().forget(where_);  // another test may get the same port
     ::close(listener_fd_);
     if (client) client->abort();
   }
@@ -517,6 +571,7 @@ class HandMadeResponder : public ::testing::Test {
   sockaddr_storage where_{};
 };
 
+// Proves: 6581-10-a
 TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
   dial();
   {
@@ -544,6 +599,76 @@ TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
   EXPECT_EQ(peer.read(28).substr(2, 2), std::string("\x41\x43"));
 }
 
+TEST_F(HandMadeResponder, ThePeersRungIsRemembered) {
+  dial();
+  for (const int revision : {2, 2, 1}) {
+    const Plain peer = accept_one();
+    ASSERT_EQ(peer.read_frame()[17], revision);
+    if (revision == 1) peer.write(frame(true, 0x20, 1, "busy"));
+  }
+  ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
+  dial();
+  const Plain peer = accept_one();
+  EXPECT_EQ(peer.read_frame()[17], 1) << "straight away";
+  peer.write(frame(true, 0, 1, ""));
+  ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
+}
+
+TEST_F(HandMadeResponder, AWrongMemoryLeadsBackToTheTop) {
+  for (const Rung wrong : {Rung::kRevision1, Rung::kPlain}) {
+    Engine::instance().rungs().remember(where_, wrong, now_ns());
+    const int rejected = owner->rejected;
+    dial();
+    EXPECT_EQ(accept_one().read_frame()[17], wrong == Rung::kPlain ? 2 : 1);
+    {
+      const Plain peer = accept_one();
+      const std::string request = peer.read_frame();
+      EXPECT_EQ(request[17], 2);
+      EXPECT_NE(request[20] & 0x80, 0) << "peer-to-peer";
+      peer.write(frame(true, 0x30, 2, std::string(4, '\0')));
+    }
+    ASSERT_TRUE(eventually([&] { return owner->rejected == rejected + 1; }));
+    EXPECT_EQ(Engine::instance().rungs().first_for(where_, now_ns()), Rung::kPeerToPeer);
+  }
+}
+
+TEST_F(HandMadeResponder, AFailureOnTheRememberedRungForgetsIt) {
+  Engine::instance().rungs().remember(where_, Rung::kRevision1, now_ns());
+  dial(1000);
+  const Plain peer = accept_one();
+  const std::string request = peer.read_frame();
+  ASSERT_GE(request.size(), 20u);
+  EXPECT_EQ(request[17], 1);
+  ASSERT_TRUE(eventually([&] { return owner->failed == 1; })) << "it says nothing";
+  EXPECT_EQ(Engine::instance().rungs().first_for(where_, now_ns()), Rung::kPeerToPeer);
+}
+
+TEST_F(HandMadeResponder, PrivateDataThatMayHaveBeenTooLongIsNoReasonToRemember) {
+  dial(0, std::string(253, 'p'));
+  for (const int revision : {2, 2, 1}) {
+    const Plain peer = accept_one();
+    ASSERT_EQ(peer.read_frame()[17], revision);
+    if (revision == 1) peer.write(frame(true, 0x20, 1, ""));
+  }
+  ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
+  EXPECT_EQ(Engine::instance().rungs().first_for(where_, now_ns()), Rung::kPeerToPeer);
+}
+
+// Proves: 6581-6-b
+TEST_F(HandMadeResponder, AReplyOfRevisionOneLeadsThereAtOnce) {
+  dial();
+  {
+    const Plain peer = accept_one();
+    ASSERT_EQ(peer.read_frame()[17], 2);
+    peer.write(frame(true, 0, 1, ""));
+    EXPECT_TRUE(peer.at_end());
+  }
+  const Plain peer = accept_one();
+  ASSERT_EQ(peer.read_frame()[17], 1);
+  peer.write(frame(true, 0, 1, ""));
+  ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
+}
+
 TEST_F(HandMadeResponder, TheLadderComesToAnEnd) {
   dial();
   for (int rung = 0; rung < 3; ++rung) {
@@ -555,6 +680,7 @@ TEST_F(HandMadeResponder, TheLadderComesToAnEnd) {
   EXPECT_EQ(owner->established + owner->failed, 0);
 }
 
+// Proves: 6581-9.2-d
 TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
   dial();
   const Plain peer = accept_one();
@@ -570,6 +696,71 @@ TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
   EXPECT_EQ(load_be16(second.data()), 14);
 }
 
+TEST_F(HandMadeResponder, ASilentResponderIsChased) {
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  EXPECT_EQ(peer.read(80).size(), 80u)
+      << "frames go on coming, as it may have overlooked the first";
+}
+
+TEST_F(HandMadeResponder, AResponderThatHasSpokenIsNotChased) {
+  ASSERT_EQ(node.post_recv(1, 0, 64), 0);
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply) + send_fpdu("awake", 1));
+  ASSERT_EQ(node.wait_passive().status, WcStatus::kSuccess);
+  peer.give_up_after({.tv_sec = 0, .tv_usec = 200'000});
+  EXPECT_LE(peer.read(80).size(), 40u);
+}
+
+// Proves: 5044-7.1.2-a
+TEST_F(HandMadeResponder, NothingButTheRequestBeforeTheReply) {
+  dial();
+  const Plain peer = accept_one();
+  EXPECT_EQ(peer.read_frame().size(), 29u);
+  EXPECT_EQ(node.post_send(1, 0, 4), EINVAL) << "not connected";
+  std::this_thread::sleep_for(100ms);
+  EXPECT_TRUE(peer.silent());
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  EXPECT_EQ(peer.read(20).size(), 20u);
+}
+
+/// What cannot be served ends the start-up with a Terminate of MPA.
+struct Unservable {
+  std::string_view word;
+  const char* code;
+};
+
+// Proves: 6581-8-a 6581-9.1-f 6581-9.2-c
+TEST_F(HandMadeResponder, UnservableRepliesAreTerminated) {
+  const Unservable replies[] = {
+      {{"\x80\x04\xBF\xFE", 4}, "\x20\x06"},  // ORD 0x3FFE
+      {{"\xC0\x04\x00\x04", 4}, "\x20\x07"},  // a Send as RTR, which was not offered
+      {{"\x80\x04\x00\x04", 4}, "\x20\x07"},  // no RTR at all
+  };
+  int failed = 0;
+  for (const Unservable& reply : replies) {
+    dial();
+    const Plain peer = accept_one();
+    peer.read_frame();
+    peer.write(frame(true, 0x10, 2, reply.word));
+    const std::string terminate = peer.read(28);
+    ASSERT_EQ(terminate.size(), 28u);
+    EXPECT_EQ(terminate.substr(0, 4), std::string("\0\x16\x41\x47", 4));
+    EXPECT_EQ(terminate.substr(20, 2), reply.code);
+    EXPECT_EQ(terminate.substr(22, 2), std::string(2, '\0'));
+    EXPECT_TRUE(peer.at_end());
+    ++failed;
+    ASSERT_TRUE(eventually([&] { return owner->failed == failed; }));
+    EXPECT_EQ(owner->established + owner->rejected, 0);
+    EXPECT_EQ(node.state(), QpState::kInit);
+  }
+}
+
+// Proves: 5041-6.1-a
 TEST_F(HandMadeResponder, FramesRightBehindTheReplyAreNotLost) {
   ASSERT_EQ(node.post_recv(1, 0, 64), 0);
   dial();
@@ -580,6 +771,7 @@ TEST_F(HandMadeResponder, FramesRightBehindTheReplyAreNotLost) {
   EXPECT_EQ(std::memcmp(node.memory.data(), "early", 5), 0);
 }
 
+// Proves: 5044-7.1.1-a
 TEST_F(HandMadeResponder, GarbageInsteadOfAReply) {
   dial();
   const Plain peer = accept_one();
@@ -589,6 +781,7 @@ TEST_F(HandMadeResponder, GarbageInsteadOfAReply) {
   EXPECT_EQ(node.state(), QpState::kInit);
 }
 
+// Proves: 5044-7.1.2-e
 TEST_F(HandMadeResponder, ASilentPeerTimesOut) {
   dial(100);
   const Plain peer = accept_one();
@@ -596,6 +789,7 @@ TEST_F(HandMadeResponder, ASilentPeerTimesOut) {
   EXPECT_EQ(owner->status, -ETIMEDOUT);
 }
 
+// Proves: 5044-7.1.1-e
 TEST_F(HandMadeResponder, ARejectingPeer) {
   dial();
   const Plain peer = accept_one();

@@ -18,19 +18,9 @@
 #include "cm/engine.h"
 #include "cm/listener.h"
 #include "io/clock.h"
+#include "unit/eventually.h"
 
 namespace uwarp {
-
-/// Waits for `condition` with a hang guard; `between` runs between two looks.
-template <typename Condition>
-bool eventually(Condition condition, int seconds = 20) {
-  const uint64_t end = now_ns() + static_cast<uint64_t>(seconds) * kNsPerSecond;
-  while (!condition()) {
-    if (now_ns() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return true;
-}
 
 inline const NetDevice& loopback_device() {
   static const NetDevice* device = [] {
@@ -54,7 +44,7 @@ inline sockaddr_storage loopback_address(uint16_t port = 0) {
 /// One application's side.
 class Node : public QpEventListener {
  public:
-  explicit Node(uint32_t send_depth = 64, uint32_t recv_depth = 64)
+  explicit Node(uint32_t send_depth = 64, uint32_t recv_depth = 64, bool extensions = true)
       : cq(4 * (send_depth + recv_depth), nullptr), memory(256 * 1024) {
     region =
         engine.regions()
@@ -70,6 +60,7 @@ class Node : public QpEventListener {
     config.max_recv_wr = recv_depth;
     config.max_send_sge = config.max_recv_sge = 4;
     config.max_inline_bytes = 64;
+    config.extensions = extensions;
     auto made = Endpoint::create(engine, loopback_device(), config);
     EXPECT_TRUE(made.ok());
     endpoint = std::move(*made);

@@ -3,10 +3,18 @@
 #include "cm/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <thread>
 
+#include "cm/rendezvous_message.h"
+#include "cm/rendezvous_port.h"
+#include "mpa/handshake.h"
 #include "unit/cm/node.h"
 
 namespace uwarp {
@@ -29,14 +37,17 @@ void expect_traffic(Node& a, Node& b, bool polling = true) {
   EXPECT_EQ(std::memcmp(b.memory.data() + 4096, "over the wire", 13), 0);
 }
 
-TEST(Rendezvous, BothReadyBeforeTheFirstRequest) {
-  Node a, b;
-  ASSERT_EQ(a.init(), 0);
-  ASSERT_EQ(b.init(), 0);
+void connect(Node& a, Node& b) {
+  for (Node* node : {&a, &b}) ASSERT_EQ(node->init(), 0);
   ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
   ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
   ASSERT_EQ(a.rts(), 0);
   ASSERT_EQ(b.rts(), 0);
+}
+
+TEST(Rendezvous, BothReadyBeforeTheFirstRequest) {
+  Node a, b;
+  ASSERT_NO_FATAL_FAILURE(connect(a, b));
   expect_traffic(a, b);
   expect_traffic(b, a);
   expect_traffic(a, b, false);
@@ -176,17 +187,121 @@ TEST(Rendezvous, WrongPsnIsRefused) {
   EXPECT_EQ(b.state(), QpState::kRtr);
 }
 
+/// A call made by hand, from any address of this machine.
+class HandMadeCall {
+ public:
+  HandMadeCall(const char* from, const RendezvousCall& call)
+      : HandMadeCall(from, call.target, call.encode()) {}
+  HandMadeCall(const char* from, Qpn target, std::vector<std::byte> private_data)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_storage own{}, peer{};
+    (void)IpAddress::from_string(from).value().to_sockaddr(own, 0);
+    (void)loopback_device().gids[0].to_sockaddr(peer, port_of_number(target));
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(sockaddr_in)), 0);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&peer), sizeof(sockaddr_in)), 0);
+    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    MpaInitiator::Config config;
+    config.private_data = private_data;
+    initiator_.emplace(config);
+    const auto request = initiator_->request();
+    EXPECT_EQ(send(fd_, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  }
+  ~HandMadeCall() { ::close(fd_); }
+  HandMadeCall(const HandMadeCall&) = delete;
+  HandMadeCall& operator=(const HandMadeCall&) = delete;
+
+  bool readable() const {
+    pollfd entry{.fd = fd_, .events = POLLIN, .revents = 0};
+    return poll(&entry, 1, 0) == 1;
+  }
+  /// What the target says; none if it says nothing or no such thing.
+  std::optional<RendezvousVerdict> verdict() {
+    MpaInitiator::Verdict verdict;
+    while (verdict.state == MpaInitiator::State::kNeedMore) {
+      std::byte octet;
+      if (recv(fd_, &octet, 1, 0) != 1) return std::nullopt;
+      verdict = initiator_->on_bytes({&octet, 1});
+    }
+    const auto answer = RendezvousAnswer::decode(initiator_->private_data());
+    return answer ? std::optional(answer->verdict) : std::nullopt;
+  }
+
+ private:
+  const int fd_;
+  std::optional<MpaInitiator> initiator_;
+};
+
+// docs/security.md: who may take the place of the expected peer.
+TEST(Rendezvous, OnlyTheExpectedPeerIsTaken) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const Qpn peer{own.value ^ 0x100};
+  const RendezvousCall right{.source = peer, .target = own, .psn = 0x123456};
+  ASSERT_EQ(target.init(), 0);
+  ASSERT_EQ(target.rtr(peer), 0);
+  RendezvousCall wrong = right;
+  wrong.source = Qpn{peer.value ^ 1};
+  EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNotExpected);
+  wrong = right;
+  wrong.psn ^= 1;
+  EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNotExpected);
+  EXPECT_EQ(HandMadeCall("127.0.0.2", right).verdict(), RendezvousVerdict::kNotExpected);
+  wrong = right;
+  wrong.target = Qpn{own.value ^ 1};
+  EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNoSuchQp);
+  HandMadeCall expected("127.0.0.1", right);
+  EXPECT_EQ(expected.verdict(), RendezvousVerdict::kAccepted);
+  EXPECT_EQ(HandMadeCall("127.0.0.1", right).verdict(), RendezvousVerdict::kBusy);
+}
+
+// docs/wire.md: what a later uwarp may say to this one.
+TEST(Rendezvous, OldAgainstNew) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const Qpn peer{own.value ^ 0x100};
+  ASSERT_EQ(target.init(), 0);
+  ASSERT_EQ(target.rtr(peer), 0);
+  auto call = RendezvousCall{.source = peer, .target = own, .psn = 0x123456}.encode();
+  call[20] = call[23] = std::byte{0xff};  // capabilities that nobody has yet
+  call.resize(64, std::byte{0xee});       // and fields
+  auto later = call;
+  later[4] = std::byte{2};
+  EXPECT_EQ(HandMadeCall("127.0.0.1", own, later).verdict(), RendezvousVerdict::kUnknownVersion);
+  HandMadeCall expected("127.0.0.1", own, call);
+  EXPECT_EQ(expected.verdict(), RendezvousVerdict::kAccepted);
+}
+
+TEST(Rendezvous, FewCallsAreHeld) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const RendezvousCall call{.source = Qpn{own.value ^ 0x100}, .target = own, .psn = 0x123456};
+  ASSERT_EQ(target.init(), 0);
+  std::vector<std::unique_ptr<HandMadeCall>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(std::make_unique<HandMadeCall>("127.0.0.1", call));
+  int refused = 0;
+  ASSERT_TRUE(eventually([&] {
+    refused = 0;
+    for (const auto& one : calls) refused += one->readable();
+    return refused > 0;
+  }));
+  EXPECT_EQ(refused, 1);
+  for (const auto& one : calls) {
+    if (one->readable()) {
+      EXPECT_EQ(one->verdict(), RendezvousVerdict::kTooMany);
+    }
+  }
+}
+
 TEST(Rendezvous, AnEndInOrderIsSilent) {
   Node a;
+  std::chrono::steady_clock::time_point end;
   {
     Node b;
-    for (Node* node : {&a, &b}) ASSERT_EQ(node->init(), 0);
-    ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
-    ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
-    ASSERT_EQ(a.rts(), 0);
-    ASSERT_EQ(b.rts(), 0);
+    ASSERT_NO_FATAL_FAILURE(connect(a, b));
     expect_traffic(a, b);
     ASSERT_EQ(a.post_recv(1, 0, 8), 0);
+    end = std::chrono::steady_clock::now();
   }
   std::this_thread::sleep_for(50ms);
   WorkCompletion none;
@@ -196,6 +311,30 @@ TEST(Rendezvous, AnEndInOrderIsSilent) {
   ASSERT_EQ(a.post_send(2, 0, 8), 0);
   const WorkCompletion first = a.wait_polling(), second = a.wait_polling();
   EXPECT_TRUE(first.status == WcStatus::kRetryExcErr || second.status == WcStatus::kRetryExcErr);
+  EXPECT_GE(std::chrono::steady_clock::now() - end, 100ms) << "as if it had been repeated";
+  EXPECT_EQ(a.state(), QpState::kErr);
+}
+
+// The peer has left, and a request goes out before anybody here has read so.
+TEST(Rendezvous, AResetBehindTheEndIsTold) {
+  Node a;
+  TurnGate* const gate = &a.endpoint->qp().receive_gate();
+  {
+    Node b;
+    ASSERT_NO_FATAL_FAILURE(connect(a, b));
+    expect_traffic(a, b);
+    ASSERT_EQ(a.post_recv(1, 0, 8), 0);
+    ASSERT_TRUE(eventually([&] { return gate->try_lock(); }));
+  }
+  ASSERT_EQ(a.post_send(2, 0, 8), 0);
+  std::this_thread::sleep_for(50ms);  // the FIN has come before the post, the answer to it by now
+  (void)gate->end();
+  (void)a.endpoint->stream().look();
+  EXPECT_EQ(a.wait_passive().wr_id, 2u) << "the socket took it";
+  const WorkCompletion flushed = a.wait_passive();
+  EXPECT_EQ(flushed.wr_id, 1u);
+  EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(eventually([&] { return a.events() == std::vector{QpEvent::kFatal}; }));
   EXPECT_EQ(a.state(), QpState::kErr);
 }
 
@@ -221,11 +360,7 @@ TEST(Rendezvous, DestroyInEveryState) {
 TEST(Rendezvous, ResetAndConnectAgain) {
   Node a, b;
   for (int round = 0; round < 3; ++round) {
-    for (Node* node : {&a, &b}) ASSERT_EQ(node->init(), 0);
-    ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
-    ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
-    ASSERT_EQ(a.rts(), 0);
-    ASSERT_EQ(b.rts(), 0);
+    ASSERT_NO_FATAL_FAILURE(connect(a, b));
     expect_traffic(a, b);
     expect_traffic(b, a);
     for (Node* node : {&a, &b}) ASSERT_EQ(node->move(QpState::kReset), 0);
@@ -269,7 +404,13 @@ TEST(RendezvousMessage, RoundTripAndRefusals) {
   EXPECT_FALSE(RendezvousCall::decode(newer).has_value());
   RendezvousAnswer answer;
   answer.verdict = RendezvousVerdict::kCollision;
-  EXPECT_EQ(RendezvousAnswer::decode(answer.encode())->verdict, RendezvousVerdict::kCollision);
+  auto later = answer.encode();
+  EXPECT_EQ(RendezvousAnswer::decode(later)->verdict, RendezvousVerdict::kCollision);
+  // A later version still says in the same place what it thinks of this one's call.
+  later[4] = std::byte{2};
+  later[5] = static_cast<std::byte>(RendezvousVerdict::kUnknownVersion);
+  later.resize(40, std::byte{0xee});
+  EXPECT_EQ(RendezvousAnswer::decode(later)->verdict, RendezvousVerdict::kUnknownVersion);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "unit/kernel_copies.h"
+
 namespace uwarp {
 namespace {
 
@@ -74,6 +76,7 @@ TEST_F(Ranges, WithoutMemoryReadsAsZeros) {
 }
 
 TEST_F(Ranges, OnDemandMemoryMayBeMissing) {
+  UWARP_NEEDS_KERNEL_COPIES();
   MemoryRegion region;
   list.append(memory + 40, 2, &region, MemoryKind::kOnDemand);
   list.append(reinterpret_cast<std::byte*>(64), 2, &region, MemoryKind::kOnDemand);

@@ -148,6 +148,20 @@ TEST_F(RdmaCmNodeTest, QueryTellsTheDeviceOnlyWhenThereIsOne) {
   auto answer = channel_.query_route(wildcard);
   EXPECT_EQ(answer.node_guid, 0u);
   EXPECT_EQ(answer.port_num, 0);
+  // As the kernel has it: a loopback address is of no device until a connection comes.
+  for (const char* local : {"127.0.0.1", "127.1.2.3", "::1"}) {
+    const uint32_t bound = channel_.create();
+    rdma_ucm_bind bind{};
+    bind.id = bound;
+    sockaddr_storage address{};
+    IpAddress::from_string(local)->to_sockaddr(address, 0);
+    bind.addr_size = address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    memcpy(&bind.addr, &address, bind.addr_size);
+    ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), 0) << local;
+    answer = channel_.query_route(bound);
+    EXPECT_EQ(answer.node_guid, 0u) << local;
+    EXPECT_EQ(answer.port_num, 0) << local;
+  }
   const uint32_t id = resolved_id();
   answer = channel_.query_route(id);
   EXPECT_EQ(answer.node_guid, net_devices()->by_verbs_name("uwarp_lo")->guid_be);

@@ -19,11 +19,11 @@ class RocePersona : public RdmaCmNodeTest {
 
   ib_uverbs_qp_attr attributes(uint32_t id, QpState state, int expected = 0) {
     ib_uverbs_qp_attr out{};
-    EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_INIT_QP_ATTR,
-                               rdma_ucm_init_qp_attr{address_of(out), id,
-                                                     static_cast<uint32_t>(state)},
-                               sizeof out),
-              expected);
+    EXPECT_EQ(
+        channel_.command(RDMA_USER_CM_CMD_INIT_QP_ATTR,
+                         rdma_ucm_init_qp_attr{address_of(out), id, static_cast<uint32_t>(state)},
+                         sizeof out),
+        expected);
     return out;
   }
   static QpAttributes converted(const ib_uverbs_qp_attr& from) {
@@ -63,10 +63,10 @@ TEST_F(RocePersona, ThePathIsKnownWithTheRoute) {
   EXPECT_LE(route.ib_route[0].mtu, 5u);
 
   PathResponse path{};
-  ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_QUERY,
-                             rdma_ucm_query{address_of(path), id, RDMA_USER_CM_QUERY_PATH},
-                             sizeof path),
-            0);
+  ASSERT_EQ(
+      channel_.command(RDMA_USER_CM_CMD_QUERY,
+                       rdma_ucm_query{address_of(path), id, RDMA_USER_CM_QUERY_PATH}, sizeof path),
+      0);
   EXPECT_EQ(path.head.num_paths, 1u);
   // Service id, then the destination's GID.
   EXPECT_EQ(reinterpret_cast<const uint8_t*>(path.path.path_rec)[8 + 12], 127);

@@ -233,13 +233,21 @@ TEST_F(SysfsTreeTest, RealDevicesOfTheHostStayVisible) {
 TEST(CounterFile, Names) {
   const auto found = counter_file("class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data");
   EXPECT_EQ(found.device, "uwarp_lo");
-  EXPECT_EQ(found.name, "port_xmit_data");
+  ASSERT_NE(found.value, nullptr);
+  DeviceTotals totals;
+  totals.transmit.octets.add(4007);
+  EXPECT_EQ(found.value(totals), 1001u);  // words
+  totals.receive.rnr_timeouts.add(3);
+  const auto timeouts = counter_file("class/infiniband/uwarp_lo/ports/1/hw_counters/rnr_timeouts");
+  ASSERT_NE(timeouts.value, nullptr);
+  EXPECT_EQ(timeouts.value(totals), 3u);
   for (const char* path :
        {"class/infiniband/uwarp_lo/ports/1/counters/",
-        "class/infiniband/uwarp_lo/ports/1/counters/x", "class/infiniband/uwarp_lo/node_guid",
-        "class/infiniband_verbs/uverbs192/dev", "",
+        "class/infiniband/uwarp_lo/ports/1/counters/x",
+        "class/infiniband/uwarp_lo/ports/1/counters/rnr_timeouts",
+        "class/infiniband/uwarp_lo/node_guid", "class/infiniband_verbs/uverbs192/dev", "",
         "class/infiniband/a/b/ports/1/counters/port_xmit_data"}) {
-    EXPECT_TRUE(counter_file(path).name.empty()) << path;
+    EXPECT_EQ(counter_file(path).value, nullptr) << path;
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "io/clock.h"
 #include "io/deadline_heap.h"
+#include "unit/eventually.h"
 
 namespace uwarp {
 namespace {
@@ -50,17 +51,6 @@ class EventSource : public Source {
  private:
   const int fd_;
 };
-
-/// Waits for `condition` with a hang guard.
-template <typename Condition>
-bool eventually(Condition condition) {
-  const uint64_t end = now_ns() + 20 * kNsPerSecond;
-  while (!condition()) {
-    if (now_ns() > end) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
 
 TEST(DeadlineHeap, FiresInOrderAndOnce) {
   DeadlineHeap heap;

@@ -128,7 +128,7 @@ TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {
 
 TEST(TcpSocket, LocalPeersGetAnUnpacedCongestionControl) {
   Pair pair = connected();
-  pair.client.choose_congestion_control(loopback());
+  pair.client.choose_congestion_control({}, loopback());
   char name[16] = {};
   socklen_t length = sizeof name;
   ASSERT_EQ(getsockopt(pair.client.fd(), IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);

@@ -93,6 +93,7 @@ InitiatorRun run_initiator(const MpaInitiator::Config& config, const MpaStartFra
 
 // --- Golden exchange ----------------------------------------------------------------------------
 
+// Proves: 6581-6-a
 TEST(MpaHandshake, GoldenRequest) {
   const Bytes private_data = bytes_of(std::string_view("\xf6\xab\x0e\x18\x01\x01\x03\x03", 8));
   MpaInitiator::Config config = initiator_config();
@@ -152,6 +153,7 @@ TEST(MpaHandshake, GoldenReject) {
 // --- Initiator ----------------------------------------------------------------------------------
 
 // 6581-9.2-a: A=1 goes with Write and Read on offer, never with a Send. No markers. 5044-4.3-b.
+// Proves: 5044-4.3-b 5044-7.1.1-c 5044-7.1.1-e 6581-9.2-a
 TEST(MpaInitiator, RequestOffersWriteAndRead) {
   const MpaStartFrame request = decode(MpaInitiator(initiator_config()).request(), false);
   EXPECT_TRUE(request.enhanced && request.peer_to_peer && request.rtr_write && request.rtr_read);
@@ -160,6 +162,7 @@ TEST(MpaInitiator, RequestOffersWriteAndRead) {
 }
 
 // Client-server: the depths are still there, the RTR bits are not. 6581-6-a.
+// Proves: 6581-6-a
 TEST(MpaInitiator, RequestWithoutPeerToPeer) {
   MpaInitiator::Config config = initiator_config();
   config.peer_to_peer = false;
@@ -177,6 +180,7 @@ TEST(MpaInitiator, NoRtrKindMeansNoPeerToPeer) {
 }
 
 // Depths beyond 14 bits are sent as the largest; the reserved value only on purpose. 6581-9.1-a.
+// Proves: 6581-9.1-a
 TEST(MpaInitiator, RequestDepthsAreCapped) {
   MpaInitiator::Config config = initiator_config();
   config.ird = 0xFFFF;
@@ -186,6 +190,7 @@ TEST(MpaInitiator, RequestDepthsAreCapped) {
   EXPECT_EQ(request.ord, 0x3FFF);
 }
 
+// Proves: 5044-7.1.2-d
 TEST(MpaInitiator, RequestCarriesPrivateData) {
   const Bytes most(508, std::byte{0x5A});
   for (size_t size : {0u, 1u, 255u, 508u}) {
@@ -197,6 +202,7 @@ TEST(MpaInitiator, RequestCarriesPrivateData) {
 }
 
 // 5044-4.4-c: on if either side asks.
+// Proves: 5044-4.4-c
 TEST(MpaInitiator, CrcIfEitherSideAsks) {
   for (int bits = 0; bits < 4; ++bits) {
     MpaInitiator::Config config = initiator_config();
@@ -233,6 +239,7 @@ constexpr DepthCase kInitiatorDepths[] = {
     {"nobody says", kOpen, kOpen, 0, kOpen, kOpen, true, kOpen, kOpen},
 };
 
+// Proves: 6581-8-a 6581-9.1-b 6581-9.1-e 6581-9.1-f
 TEST(MpaInitiator, Depths) {
   for (const DepthCase& row : kInitiatorDepths) {
     SCOPED_TRACE(row.what);
@@ -297,6 +304,7 @@ constexpr RtrCase kInitiatorRtr[] = {
      RtrKind::kNone},
 };
 
+// Proves: 6581-8-a 6581-9.2-c
 TEST(MpaInitiator, Rtr) {
   for (const RtrCase& row : kInitiatorRtr) {
     SCOPED_TRACE(row.what);
@@ -323,6 +331,7 @@ TEST(MpaInitiator, Rtr) {
 }
 
 // 6581-9.2-h: the Read that says "ready" needs a depth of 1.
+// Proves: 6581-9.2-h
 TEST(MpaInitiator, RtrReadRaisesOrdToOne) {
   MpaInitiator::Config config = initiator_config();
   config.ord = 0;
@@ -337,6 +346,7 @@ TEST(MpaInitiator, RtrReadRaisesOrdToOne) {
 }
 
 // 5044-7.1.1-e: rejected, with the application's private data only. 6581-6-d.
+// Proves: 5044-7.1.1-e 6581-6-d
 TEST(MpaInitiator, Rejected) {
   MpaStartFrame reply = good_reply();
   reply.reject = true;
@@ -359,6 +369,7 @@ TEST(MpaInitiator, Rejected) {
 }
 
 // 5044-4.3-a: markers cannot be sent, so the connection is not used.
+// Proves: 5044-4.3-a
 TEST(MpaInitiator, MarkersAreRefused) {
   MpaStartFrame reply = good_reply();
   reply.markers = true;
@@ -369,6 +380,7 @@ TEST(MpaInitiator, MarkersAreRefused) {
 }
 
 // 6581-6-b: another revision, or no IRD/ORD word; revision 1 may work.
+// Proves: 6581-6-b
 TEST(MpaInitiator, ReplyOfAnotherRevision) {
   MpaStartFrame reply = good_reply();
   reply.enhanced = false;
@@ -388,6 +400,7 @@ TEST(MpaInitiator, ReplyOfAnotherRevision) {
 }
 
 // Every frame that cannot be a Reply. 5044-7.1.1-a, -b, -d; 6581-6-a.
+// Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d 6581-6-a
 TEST(MpaInitiator, InvalidReplies) {
   int tried = 0;
   for (const auto& file : test::load_vectors("mpa/invalid")) {
@@ -429,6 +442,7 @@ TEST(MpaInitiator, EndOfStream) {
 }
 
 // What follows the Reply is left to the next layer, octet-exactly.
+// Proves: 5041-6.1-a
 TEST(MpaInitiator, LeavesFpdusAlone) {
   Bytes stream = encode(good_reply());
   const size_t size = stream.size();
@@ -448,6 +462,7 @@ MpaResponder::Verdict give(MpaResponder& responder, const MpaStartFrame& request
 }
 
 // 6581-6-b, 6581-6-c: the Reply has the Request's revision and S bit. 5044-7.1.1-c, 5044-4.3-b.
+// Proves: 6581-6-b 6581-6-c 5044-7.1.1-c
 TEST(MpaResponder, ReplyHasTheRequestsRevision) {
   for (const auto& [revision, enhanced] :
        {std::pair{1, false}, std::pair{2, false}, std::pair{2, true}}) {
@@ -470,6 +485,7 @@ TEST(MpaResponder, ReplyHasTheRequestsRevision) {
 }
 
 // 5044-4.4-c: on if either side asks, and then the Reply says so.
+// Proves: 5044-4.4-c
 TEST(MpaResponder, CrcIfEitherSideAsks) {
   for (int bits = 0; bits < 4; ++bits) {
     MpaStartFrame request = good_request();
@@ -495,6 +511,7 @@ constexpr DepthCase kResponderDepths[] = {
     {"our ORD is still open: no limit", 16, kOpen, 0, kOpen, 16, true, 16, kOpen},
 };
 
+// Proves: 6581-9.1-b 6581-9.1-c 6581-9.1-d
 TEST(MpaResponder, Depths) {
   for (const DepthCase& row : kResponderDepths) {
     SCOPED_TRACE(row.what);
@@ -544,6 +561,7 @@ constexpr OfferCase kOffers[] = {
     {"client-server with stray bits", false, true, true, true, true, RtrKind::kNone},
 };
 
+// Proves: 6581-9.2-b
 TEST(MpaResponder, Rtr) {
   for (const OfferCase& row : kOffers) {
     SCOPED_TRACE(row.what);
@@ -572,6 +590,7 @@ TEST(MpaResponder, Rtr) {
 }
 
 // 6581-9.2-h: a Read as RTR needs a slot, also if the application wants none.
+// Proves: 6581-9.2-h
 TEST(MpaResponder, RtrReadRaisesIrdToOne) {
   MpaStartFrame request = good_request();
   request.rtr_write = false;
@@ -593,6 +612,7 @@ TEST(MpaResponder, Reject) {
 }
 
 // 5044-4.3-a: markers cannot be sent; the peer is told so in its own revision.
+// Proves: 5044-4.3-a
 TEST(MpaResponder, MarkersAreRefusedWithAReply) {
   for (uint8_t revision : {1, 2}) {
     MpaStartFrame request;
@@ -610,6 +630,7 @@ TEST(MpaResponder, MarkersAreRefusedWithAReply) {
 }
 
 // Every frame that cannot be a Request: closed without a word. 5044-7.1.1-a, -b, -d; 6581-6-a.
+// Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d 6581-6-a
 TEST(MpaResponder, InvalidRequests) {
   int tried = 0;
   for (const auto& file : test::load_vectors("mpa/invalid")) {
@@ -637,6 +658,7 @@ TEST(MpaResponder, OldPeerClosesOnRevision2) {
 }
 
 // 5044-7.1.2-g: the initiator must wait; in the same piece or a later one.
+// Proves: 5044-7.1.2-g
 TEST(MpaResponder, OctetsBehindTheRequest) {
   Bytes stream = encode(good_request());
   const size_t size = stream.size();
@@ -674,6 +696,7 @@ TEST(MpaResponder, EndOfStream) {
 }
 
 // 5044-7.1.2-d: what fits beside the enhanced word, byte for byte.
+// Proves: 5044-7.1.1-d 5044-7.1.2-d
 TEST(MpaResponder, PrivateDataMax) {
   const Bytes most(512, std::byte{0x77});
   for (const auto& [enhanced, limit] : {std::pair{true, 508u}, std::pair{false, 512u}}) {
@@ -722,6 +745,7 @@ void expect_same_in_pieces(const Bytes& frame, const std::function<Machine()>& m
   check(exact);
 }
 
+// Proves: 5041-6.1-a
 TEST(MpaHandshake, InitiatorInPieces) {
   const auto make = [] { return MpaInitiator(initiator_config()); };
   expect_same_in_pieces<MpaInitiator>(test::load_vector("mpa/x03_reply_enhanced.hex").bytes, make,
@@ -737,6 +761,7 @@ TEST(MpaHandshake, InitiatorInPieces) {
                                       });
 }
 
+// Proves: 5041-6.1-a
 TEST(MpaHandshake, ResponderInPieces) {
   for (const char* name : {"mpa/x01_request_revision1.hex", "mpa/x02_request_enhanced.hex"}) {
     expect_same_in_pieces<MpaResponder>(
@@ -800,6 +825,7 @@ TEST(MpaHandshake, BothSidesAgree) {
 }
 
 // The bare Terminate is the golden one, CRC off gives zeros.
+// Proves: 6581-8-a
 TEST(MpaHandshake, BareTerminate) {
   Bytes fpdu(kBareTerminateFpduSize);
   EXPECT_EQ(write_bare_terminate_fpdu(fpdu.data(), TerminateCode::kMpaCrc, true), fpdu.size());

@@ -116,9 +116,9 @@ TEST_F(Table, ChangedRegionKeepsItsKeys) {
 TEST_F(Table, NoChangeWhileAWindowIsBound) {
   MemoryRegion* region = add(kAll | kAccessMwBind);
   MemoryRegion* window = *table.add_window(domain, RegionKind::kWindowType1);
-  ASSERT_TRUE(table.bind({STag{table.window_key(*window)}, region->lkey.load(), 0x1000, 16,
-                          kAccessRemoteRead},
-                         {&domain, 1, ~0u}));
+  ASSERT_TRUE(table.bind(
+      {STag{table.window_key(*window)}, region->lkey.load(), 0x1000, 16, kAccessRemoteRead},
+      {&domain, 1, ~0u}));
   EXPECT_EQ(table.change(*region, {&domain, memory, 32, 0, kAll}), EBUSY);
   EXPECT_EQ(remote(STag{region->rkey.load()}, 0x1000, 64), RegionFault::kNone);
   table.release_window(*window);

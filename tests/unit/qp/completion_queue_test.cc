@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-
 #include <thread>
 
 namespace uwarp {
@@ -173,6 +172,94 @@ TEST(CompletionQueue, ManyProducersOneConsumer) {
   }
   first.join();
   second.join();
+  EXPECT_TRUE(cq.empty());
+}
+
+WorkCompletion completion_of(uint32_t qp_num, uint64_t id) {
+  WorkCompletion one = completion(id);
+  one.qp_num = qp_num;
+  return one;
+}
+
+TEST(CompletionQueue, DropLeavesTheRestInOrder) {
+  static uint64_t now = 0;
+  CompletionQueueOptions options;
+  options.clock = [] { return CompletionTime{++now, 0}; };
+  CompletionQueue cq(8, nullptr, options);
+  WorkCompletion out[8];
+  // The ring is entered in the middle, so that it wraps.
+  for (uint64_t id = 0; id < 5; ++id) cq.push(completion_of(1, id), false);
+  ASSERT_EQ(cq.poll(out, 8), 5);
+  for (uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(cq.push(completion_of(id % 3, id), false));
+  cq.drop(9, CompletionQueue::Drop::kAll);
+  cq.drop(1, CompletionQueue::Drop::kAll);
+  for (uint64_t id : {0, 2, 3, 5, 6}) {
+    CompletionTime time;
+    ASSERT_EQ(cq.poll_timed(out[0], time), 1);
+    EXPECT_EQ(out[0].wr_id, id);
+    EXPECT_EQ(time.raw_ns, 5 + id + 1);
+  }
+  EXPECT_TRUE(cq.empty());
+  // The room is there again.
+  for (uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(cq.push(completion_of(1, id), false));
+  cq.drop(1, CompletionQueue::Drop::kAll);
+  EXPECT_TRUE(cq.empty());
+  EXPECT_EQ(cq.poll(out, 8), 0);
+}
+
+TEST(CompletionQueue, DropOfWhatHasFailed) {
+  CompletionQueue cq(8, nullptr);
+  for (uint64_t id = 0; id < 8; ++id) {
+    WorkCompletion one = completion_of(id % 2, id);
+    if (id >= 4) one.status = WcStatus::kWrFlushErr;
+    ASSERT_TRUE(cq.push(one, false));
+  }
+  cq.drop(1, CompletionQueue::Drop::kFailed);
+  WorkCompletion out[8];
+  ASSERT_EQ(cq.poll(out, 8), 6);
+  const uint64_t stay[] = {0, 1, 2, 3, 4, 6};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(out[i].wr_id, stay[i]);
+}
+
+// One queue pair is dropped again and again while the completions of another pass, and somebody
+// polls.
+TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
+  CompletionQueue cq(64, nullptr);
+  constexpr uint64_t kCount = 20000;
+  constexpr uint32_t kStays = 1, kGoes = 2;
+  std::atomic<uint64_t> taken{0};
+  std::atomic<bool> over{false};
+  std::thread producer([&] {
+    for (uint64_t id = 0; id < kCount; ++id) {
+      while (id - taken.load() > 30) std::this_thread::yield();
+      ASSERT_TRUE(cq.push(completion_of(kStays, id), false));
+    }
+  });
+  std::thread dropper([&] {
+    for (uint64_t round = 0; !over.load(); ++round) {
+      for (int i = 0; i < 4; ++i) ASSERT_TRUE(cq.push(completion_of(kGoes, round), false));
+      std::this_thread::yield();
+      cq.drop(kGoes, CompletionQueue::Drop::kAll);
+    }
+  });
+  uint64_t next = 0, last_round = 0;
+  while (next < kCount) {
+    WorkCompletion out[8];
+    const int count = cq.poll(out, 8);
+    for (int i = 0; i < count; ++i) {
+      if (out[i].qp_num == kStays) {
+        ASSERT_EQ(out[i].wr_id, next++);
+      } else {
+        ASSERT_GE(out[i].wr_id, last_round);
+        last_round = out[i].wr_id;
+      }
+    }
+    taken = next;
+    if (count == 0) std::this_thread::yield();
+  }
+  over = true;
+  producer.join();
+  dropper.join();
   EXPECT_TRUE(cq.empty());
 }
 

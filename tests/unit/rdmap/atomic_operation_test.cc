@@ -42,6 +42,7 @@ constexpr Swap kSwaps[] = {
 
 std::byte* bytes(uint64_t& cell) { return reinterpret_cast<std::byte*>(&cell); }
 
+// Proves: 7306-5.1.1-e 7306-5.1.1-f 7306-5.1.1-g
 TEST(ExecuteAtomic, FetchAdd) {
   for (const Add& v : kAdds) {
     uint64_t cell = v.old;
@@ -51,6 +52,7 @@ TEST(ExecuteAtomic, FetchAdd) {
   }
 }
 
+// Proves: 7306-5.1.2-a 7306-5.1.2-b 7306-5.1.2-c
 TEST(ExecuteAtomic, CmpSwap) {
   for (const Swap& v : kSwaps) {
     uint64_t cell = v.old;

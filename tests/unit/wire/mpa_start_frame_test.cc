@@ -141,6 +141,7 @@ TEST(MpaStartFrame, InvalidFrames) {
 }
 
 // Reserved flag bits are ignored, and so is S in revision 1. 5044-7.1.1-c.
+// Proves: 5044-7.1.1-c
 TEST(MpaStartFrame, ReservedBitsAreIgnored) {
   auto bytes = test::load_vector("mpa/x01_request_revision1.hex").bytes;
   bytes[16] = std::byte{0x5F};
@@ -177,6 +178,7 @@ TEST(MpaStartFrame, PrivateDataLimits) {
 }
 
 // Every bit of flags and enhanced word goes to its own place and comes back. 6581-9.1-a.
+// Proves: 6581-9.1-a
 TEST(MpaStartFrame, EveryBitRoundTrips) {
   for (unsigned bits = 0; bits < 128; ++bits) {
     MpaStartFrame frame;

@@ -226,17 +226,18 @@ constexpr NamedSlot kSlots[] = {
 };
 
 #if FAKE_RELEASE >= 64
-constexpr size_t kContextSize = 696;
+constexpr size_t kContextOffset = 368;
 #elif FAKE_RELEASE >= 62
-constexpr size_t kContextSize = 680;
+constexpr size_t kContextOffset = 352;
 #elif FAKE_RELEASE >= 59
-constexpr size_t kContextSize = 672;
+constexpr size_t kContextOffset = 344;
 #else
-constexpr size_t kContextSize = 648;
+constexpr size_t kContextOffset = 320;
 #endif
+constexpr size_t kContextSize = kContextOffset + sizeof(ibv_context);
 
 struct Context {
-  char operations_of_applications[kContextSize - sizeof(size_t) - sizeof(ibv_context)];
+  char operations_of_applications[kContextOffset - sizeof(size_t)];
   size_t size;
   ibv_context context;
 };

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Every allocation of the control path fails once: the call says ENOMEM, nothing leaks, and the
+// same call succeeds afterwards.
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <functional>
+#include <string>
+
+#include "faults/failing_allocations.h"
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+constexpr int kAllocationsMax = 3000;
+
+class Allocations : public VerbsTest {
+ protected:
+  void SetUp() override {
+    VerbsTest::SetUp();
+    pd_.reset(ibv_alloc_pd(context()));
+    cq_.reset(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
+    ASSERT_TRUE(pd_ != nullptr && cq_ != nullptr);
+  }
+
+  /// `attempt` says whether it has succeeded, and sets errno otherwise; `undo` what it has made.
+  static void try_all(const std::function<bool()>& attempt, const std::function<void()>& undo,
+                      bool look_at_memory = true) {
+    ASSERT_TRUE(attempt()) << strerror(errno);
+    undo();
+    // What is kept for the next time is there now.
+    ASSERT_TRUE(attempt()) << strerror(errno);
+    undo();
+    const size_t files = open_files();
+    const int64_t live = live_allocations();
+    for (int n = 1; n < kAllocationsMax; ++n) {
+      errno = 0;
+      fail_allocation(n);
+      const bool done = attempt();
+      const int error = errno;
+      const bool failed = stop_failing_allocations();
+      if (done) {
+        undo();
+      } else {
+        EXPECT_EQ(error, ENOMEM) << "allocation " << n;
+      }
+      EXPECT_TRUE(wait_until([&] { return open_files() <= files; })) << "allocation " << n;
+      EXPECT_TRUE(!look_at_memory || wait_until([&] { return live_allocations() <= live; }))
+          << "allocation " << n << " leaks " << live_allocations() - live;
+      if (HasFailure()) return;
+      if (failed) continue;
+      EXPECT_TRUE(done);
+      return;
+    }
+    FAIL() << "more than " << kAllocationsMax << " allocations";
+  }
+  static bool ok(int error) {
+    if (error != 0) errno = error;
+    return error == 0;
+  }
+
+  Pd pd_;
+  Cq cq_;
+  uint8_t memory_[4096];
+};
+
+TEST_F(Allocations, OfADevice) {
+  ibv_context* made = nullptr;
+  try_all([&] { return (made = ibv_open_device(context()->device)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_close_device(made), 0); });
+}
+
+TEST_F(Allocations, OfAListOfDevices) {
+  ibv_device** made = nullptr;
+  try_all([&] { return (made = ibv_get_device_list(nullptr)) != nullptr; },
+          [&] { ibv_free_device_list(made); });
+}
+
+TEST_F(Allocations, OfADomain) {
+  ibv_pd* made = nullptr;
+  try_all([&] { return (made = ibv_alloc_pd(context())) != nullptr; },
+          [&] { EXPECT_EQ(ibv_dealloc_pd(made), 0); });
+}
+
+TEST_F(Allocations, OfARegion) {
+  ibv_mr* made = nullptr;
+  try_all(
+      [&] {
+        return (made = ibv_reg_mr(pd_.get(), memory_, sizeof memory_, kAllAccess)) != nullptr;
+      },
+      [&] { EXPECT_EQ(ibv_dereg_mr(made), 0); });
+}
+
+TEST_F(Allocations, OfAChangedRegion) {
+  ibv_mr* mr = ibv_reg_mr(pd_.get(), memory_, sizeof memory_, kAllAccess);
+  ASSERT_NE(mr, nullptr);
+  try_all(
+      [&] {
+        const int error = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, pd_.get(), memory_,
+                                       sizeof memory_, IBV_ACCESS_LOCAL_WRITE);
+        return error == 0;
+      },
+      [] {});
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(Allocations, OfAWindow) {
+  for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+    ibv_mw* made = nullptr;
+    try_all([&] { return (made = ibv_alloc_mw(pd_.get(), type)) != nullptr; },
+            [&] { EXPECT_EQ(ibv_dealloc_mw(made), 0); });
+  }
+}
+
+TEST_F(Allocations, OfDeviceMemory) {
+  ibv_dm* made = nullptr;
+  ibv_alloc_dm_attr shape{};
+  shape.length = 4096;
+  try_all([&] { return (made = ibv_alloc_dm(context(), &shape)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_free_dm(made), 0); });
+}
+
+TEST_F(Allocations, OfACompletionChannel) {
+  ibv_comp_channel* made = nullptr;
+  try_all([&] { return (made = ibv_create_comp_channel(context())) != nullptr; },
+          [&] { EXPECT_EQ(ibv_destroy_comp_channel(made), 0); });
+}
+
+TEST_F(Allocations, OfACompletionQueue) {
+  const Channel channel(ibv_create_comp_channel(context()));
+  for (ibv_comp_channel* events : {static_cast<ibv_comp_channel*>(nullptr), channel.get()}) {
+    ibv_cq* made = nullptr;
+    try_all([&] { return (made = ibv_create_cq(context(), 100, nullptr, events, 0)) != nullptr; },
+            [&] { EXPECT_EQ(ibv_destroy_cq(made), 0); });
+  }
+  ibv_cq_init_attr_ex shape{};
+  shape.cqe = 100;
+  shape.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+  ibv_cq_ex* made = nullptr;
+  try_all([&] { return (made = ibv_create_cq_ex(context(), &shape)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(made)), 0); });
+}
+
+TEST_F(Allocations, OfAResizedQueue) {
+  int entries = 100;
+  try_all([&] { return ok(ibv_resize_cq(cq_.get(), entries)); }, [&] { entries = 300 - entries; });
+}
+
+TEST_F(Allocations, OfASharedReceiveQueue) {
+  ibv_srq* made = nullptr;
+  ibv_srq_init_attr shape{};
+  shape.attr.max_wr = 16;
+  shape.attr.max_sge = 2;
+  try_all([&] { return (made = ibv_create_srq(pd_.get(), &shape)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_destroy_srq(made), 0); });
+}
+
+TEST_F(Allocations, OfAQueuePair) {
+  ibv_qp_init_attr shape = init_attributes(cq_.get());
+  ibv_qp* made = nullptr;
+  try_all([&] { return (made = ibv_create_qp(pd_.get(), &shape)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_destroy_qp(made), 0); });
+}
+
+TEST_F(Allocations, OfAnExtendedQueuePair) {
+  ibv_qp_init_attr_ex shape{};
+  shape.send_cq = shape.recv_cq = cq_.get();
+  shape.cap = {16, 16, 2, 2, 64};
+  shape.qp_type = IBV_QPT_RC;
+  shape.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  shape.pd = pd_.get();
+  shape.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+  ibv_qp* made = nullptr;
+  try_all([&] { return (made = ibv_create_qp_ex(context(), &shape)) != nullptr; },
+          [&] { EXPECT_EQ(ibv_destroy_qp(made), 0); });
+}
+
+TEST_F(Allocations, OfTheStatesOfAQueuePair) {
+  ibv_qp_init_attr shape = init_attributes(cq_.get());
+  Qp target(ibv_create_qp(pd_.get(), &shape));
+  Address peer{};
+  ASSERT_EQ(ibv_query_gid(context(), 1, 0, &peer.gid), 0);
+  peer.qpn = target->qp_num;
+  Qp qp(ibv_create_qp(pd_.get(), &shape));
+  const auto reset = [&] { EXPECT_EQ(to_state(qp.get(), IBV_QPS_RESET), 0); };
+  try_all([&] { return ok(to_init(qp.get())); }, reset, false);
+  const auto init = [&] {
+    reset();
+    EXPECT_EQ(to_init(qp.get()), 0);
+  };
+  init();
+  try_all([&] { return ok(to_rtr(qp.get(), peer)); }, init, false);
+  const auto rtr = [&] {
+    init();
+    EXPECT_EQ(to_rtr(qp.get(), peer), 0);
+  };
+  rtr();
+  // The call that is placed keeps a little until its deadline would have passed.
+  try_all([&] { return ok(to_rts(qp.get(), 1)); }, rtr, false);
+}
+
+// Posting and polling allocate nothing, so nothing of it can fail.
+TEST_F(Allocations, NoneForWork) {
+  Pair pair(context());
+  const auto round = [&] {
+    ASSERT_EQ(pair.b.post_receive(1), 0);
+    ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+    EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
+  };
+  for (int i = 0; i < 200; ++i) round();
+  fail_allocation(1);
+  for (int i = 0; i < 200; ++i) round();
+  EXPECT_FALSE(stop_failing_allocations());
+}
+
+}  // namespace

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Both ends of rdma_cm connections in one process, as two applications would make them.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <chrono>
+#include <cstdint>
+
+/// Result of an attempt to connect.
+enum class Outcome { kConnected, kRefused, kSilence };
+
+class ConnectionEnds {
+ public:
+  ConnectionEnds();
+  ~ConnectionEnds();
+  ConnectionEnds(const ConnectionEnds&) = delete;
+  ConnectionEnds& operator=(const ConnectionEnds&) = delete;
+
+  /// Listens on any port of loopback. 0 or an errno.
+  int listen();
+  /// The client's id up to its queue pair. 0 or an errno.
+  int resolve();
+  /// From connect() to ESTABLISHED at both ends. `error` is that of a call that failed.
+  Outcome connect(std::chrono::milliseconds patience, int& error);
+  /// The client disconnects. 0 or an errno.
+  int disconnect_client();
+  /// Both ends are told of the end.
+  bool both_ended(std::chrono::milliseconds patience);
+  /// Both ends disconnect, without waiting for what is told of it.
+  void disconnect();
+  /// All ids but the one that listens.
+  void destroy_connection();
+  void destroy_listener();
+
+  bool one_exchange();
+  rdma_cm_id* client() const { return client_; }
+
+ private:
+  bool next_event(std::chrono::milliseconds patience, rdma_cm_event_type& type, rdma_cm_id*& id);
+  bool is_of_attempt(const rdma_conn_param& request) const;
+  bool expect(rdma_cm_event_type type);
+  int make_queue_pair(rdma_cm_id* id);
+
+  rdma_event_channel* channel_ = nullptr;
+  rdma_cm_id* listener_ = nullptr;
+  rdma_cm_id* client_ = nullptr;
+  rdma_cm_id* server_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  uint32_t attempt_ = 0;  // travels as private data
+};

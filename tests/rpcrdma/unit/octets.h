@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Octets written as hexadecimal digits, with blanks where they help.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace rpcrdma {
+
+using Octets = std::vector<std::byte>;
+
+inline Octets hex(std::string_view digits) {
+  Octets octets;
+  int high = -1;
+  for (const char c : digits) {
+    if (c == ' ' || c == '\n') continue;
+    const int value = c <= '9' ? c - '0' : c - 'a' + 10;
+    if (high < 0) {
+      high = value;
+    } else {
+      octets.push_back(static_cast<std::byte>(high << 4 | value));
+      high = -1;
+    }
+  }
+  return octets;
+}
+
+inline Octets operator+(Octets a, const Octets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace rpcrdma

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""Runs the recipes of docs/containers.md without a container engine: images are folders, made from
+Debian's own packages by debootstrap, and commands run in them by bubblewrap, as root or as a user
+without rights on a read-only root. Needs root and the network."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+import places
+
+PAGE = places.ROOT / "docs" / "containers.md"
+MIRROR = "http://deb.debian.org/debian"
+RELEASES = {"debian:12": "bookworm"}
+BUILD_SECONDS = 1800  # a hang guard
+USERS = {"nobody": (65534, 65534)}
+
+
+def blocks():
+    """Name of the file -> text of each block of code on the page that begins with "# FILE"."""
+    return {name: text for name, text in
+            re.findall(r"^```\w*\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S)}
+
+
+def sources():
+    """The files of the project, as a clone would have them."""
+    listed = subprocess.run(["git", "-C", places.ROOT, "ls-files", "-z", "--cached", "--others",
+                             "--exclude-standard"], capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if (places.ROOT / name).is_file()]
+
+
+def copy_sources(target):
+    for name in sources():
+        to = target / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(places.ROOT / name, to)
+
+
+def base_root(release):
+    """A bare root file system of the release, made once per build folder."""
+    root = places.BUILD / "roots" / release
+    if not root.exists():
+        building = root.with_suffix(".building")
+        subprocess.run(["rm", "-rf", building], check=True)
+        building.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["debootstrap", "--variant=minbase", release, building, MIRROR], check=True,
+                       stdout=subprocess.DEVNULL, timeout=BUILD_SECONDS)
+        building.rename(root)
+    return root
+
+
+class Image:
+    """A root file system with the settings that a Dockerfile gives it."""
+
+    def __init__(self, root, base):
+        self.root = pathlib.Path(root)
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", base, self.root], check=True)
+        self.environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                            "HOME": "/root"}
+        self.folder = "/"
+        self.user = "root"
+        self.entry = []
+
+    def command(self, argv, more=()):
+        """What runs argv in the image as root of it, with the network of this machine."""
+        return ["bwrap", "--bind", str(self.root), "/", "--dev", "/dev", "--proc", "/proc",
+                "--tmpfs", "/dev/shm", "--ro-bind", "/etc/resolv.conf", "/etc/resolv.conf",
+                "--unshare-pid", "--die-with-parent", "--cap-add", "ALL", "--clearenv",
+                *[part for key, value in self.environment.items()
+                  for part in ("--setenv", key, value)],
+                "--chdir", self.folder, *more, *map(str, argv)]
+
+    def run(self, script, seconds=BUILD_SECONDS, more=()):
+        """Its output; a status other than 0 fails the test."""
+        done = subprocess.run(self.command(["/bin/sh", "-ec", script], more), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              timeout=seconds, preexec_fn=places.die_with_parent)
+        assert done.returncode == 0, f"status {done.returncode}: {script}\n{done.stdout[-6000:]}"
+        return done.stdout
+
+    def path(self, inside):
+        """Where a path inside the image is outside."""
+        return self.root / os.path.normpath(os.path.join(self.folder, inside)).lstrip("/")
+
+
+def build_dockerfile(text, folder):
+    """Does what the instructions say; the last stage's image. Knows what our page uses."""
+    stages, image = {}, None
+    for number, line in enumerate(instructions(text)):
+        word, rest = line.split(None, 1)
+        if word == "FROM":
+            name = rest.split()
+            image = Image(folder / f"stage{number}", base_root(RELEASES[name[0]]))
+            stages[name[2] if len(name) > 2 else str(number)] = image
+        elif word == "RUN":
+            image.run(rest)
+        elif word == "WORKDIR":
+            image.folder = rest
+            image.path(".").mkdir(parents=True, exist_ok=True)
+        elif word == "ENV":
+            image.environment |= dict(part.split("=", 1) for part in shlex.split(rest))
+        elif word == "USER":
+            image.user = rest
+        elif word == "ENTRYPOINT":
+            image.entry = re.findall(r'"([^"]*)"', rest)
+        elif word == "COPY":
+            copy(image, stages, rest.split())
+        else:
+            raise AssertionError(f"an instruction that is not known here: {line}")
+    return image
+
+
+def instructions(text):
+    joined = re.sub(r"\\\n", " ", text)
+    return [line.strip() for line in joined.splitlines() if line.strip() and line[0] != "#"]
+
+
+def copy(image, stages, words):
+    if words[0].startswith("--from="):
+        source = stages[words[0].removeprefix("--from=")]
+        subprocess.run(["cp", "-a", f"{source.path(words[1])}/.", image.path(words[2])], check=True)
+    else:
+        assert words == [".", "."], f"copies the whole project only: {words}"
+        copy_sources(image.path("."))

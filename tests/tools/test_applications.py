@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""Applications of Debian 12 on uwarp, as docs/applications.md has them. What is marked `applications`
+is left to ./test.sh --applications; the rest is a sample of it that takes some seconds."""
+
+import glob
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import places
+
+ROCE = {"UWARP_PERSONA": "roce"}
+applications = pytest.mark.applications
+
+
+def needs(program):
+    return pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not installed")
+
+
+# ---- fio
+
+FIO = ["fio", "--ioengine=rdma", "--bs=64k", "--size=8m", "--output-format=json"]
+FIO_VERBS = ["write", "read", "send"]
+
+
+@pytest.fixture
+def fio(start, port):
+    """fio(link, verb, options...) -> the reports of the server and of the client. A server reads and
+    a client writes, whatever the verb is; a client waits half a second before it begins."""
+
+    def listens(process):
+        # Each job has a session of its own, so its sockets are not found by the process group.
+        tables = "".join(pathlib.Path(f"/proc/{process.pid}/net/{table}").read_text()
+                         for table in ("tcp", "tcp6"))
+        return re.search(rf":{port:04X} \S+ {places.LISTEN} ", tables)
+
+    def report(process):
+        output = process.succeed()
+        return json.loads(output[output.index("{\n"):])["jobs"][0]
+
+    def run(link, verb, *options, env=None):
+        common = [*FIO, f"--port={port}", *options]
+        server = start([*common, "--name=server", "--rw=read", "--iodepth=16"], link.server, env=env)
+        places.wait_until(lambda: listens(server) or not server.running(), lambda: str(server))
+        client = start([*common, "--name=client", "--rw=write", "--iodepth=4", f"--verb={verb}",
+                        f"--hostname={link.server.address}"], link.client, env=env)
+        return report(client), report(server)
+
+    return run
+
+
+@needs("fio")
+@pytest.mark.parametrize("verb", FIO_VERBS)
+def test_fio(fio, loopback, verb):
+    client, server = fio(loopback, verb)
+    assert client["error"] == server["error"] == 0
+    assert client["write"]["io_bytes"] == 8 << 20
+    if verb == "send":
+        assert server["read"]["io_bytes"] == 8 << 20
+
+
+@needs("fio")
+def test_fio_verifies_what_was_sent(fio, loopback):
+    _, server = fio(loopback, "send", "--verify=crc32c", "--verify_fatal=1",
+                    "--verify_state_save=0")
+    assert server["error"] == 0 and server["read"]["io_bytes"] == 8 << 20
+
+
+@needs("fio")
+@applications
+@pytest.mark.parametrize("persona", [{}, ROCE], ids=["iwarp", "roce"])
+@pytest.mark.parametrize("verb", FIO_VERBS)
+@pytest.mark.parametrize("size", ["--bs=512", "--bs=1m"])
+def test_fio_everywhere(fio, link, verb, size, persona):
+    client, server = fio(link, verb, size, "--size=32m", env=persona)
+    assert client["error"] == server["error"] == 0
+    assert client["write"]["io_bytes"] == 32 << 20
+
+
+# ---- libfabric
+
+PROVIDERS = {"msg": "verbs", "rdm": "verbs;ofi_rxm"}
+
+
+@needs("fi_info")
+def test_libfabric_lists_the_provider(start, veth):
+    """It leaves out the loopback device, by the name of its netdev."""
+    output = start(["fi_info", "-p", "verbs"], veth.server).succeed()
+    found = set(re.findall(r"provider: (\S+)\n.*\n +domain: (\S+)", output))
+    assert found == {("verbs", "uwarp_veth0"), ("verbs;ofi_rxm", "uwarp_veth0")}, output
+    assert "FI_PROTO_IWARP" in output
+
+
+def libfabric(pair, link, endpoint, *options, env=None):
+    common = ["fi_pingpong", "-p", PROVIDERS[endpoint], "-e", endpoint, "-c", *options]
+    for output in pair(link, [*common, "-B", "{port}"], [*common, "-P", "{port}", "{address}"],
+                       env=env, seconds=2 * places.GUARD_SECONDS):
+        sizes = re.findall(r"^(\d[\d.]*[kmg]?) +\d+ +=\d+ ", output, re.M)
+        assert sizes, output
+        yield sizes
+
+
+@needs("fi_pingpong")
+@pytest.mark.parametrize("endpoint", PROVIDERS)
+def test_libfabric(pair, veth, endpoint):
+    for sizes in libfabric(pair, veth, endpoint, "-I", 30):
+        assert sizes == ["64", "256", "1k", "4k", "64k", "1m"]
+
+
+@needs("fi_pingpong")
+@applications
+@pytest.mark.parametrize("persona", [{}, ROCE], ids=["iwarp", "roce"])
+@pytest.mark.parametrize("endpoint", PROVIDERS)
+def test_libfabric_all_sizes(pair, veth, endpoint, persona):
+    for sizes in libfabric(pair, veth, endpoint, "-I", 50, "-S", "all", env=persona):
+        assert sizes[-1] == "6m" and len(sizes) > 40, sizes
+
+
+# ---- UCX
+
+UCX_SAMPLE = ["am_lat -s 8", "put_lat -s 8", "put_bw -s 65536 -D zcopy", "get -s 4096 -D bcopy",
+              "get -s 65536 -D zcopy", "fadd -s 8", "cswap -s 8"]
+UCX_MORE = ["am_lat -s 4000 -D bcopy", "am_lat -s 4000 -D zcopy", "am_bw -s 4000 -D bcopy",
+            "put_bw -s 4096 -D bcopy", "put_bw -s 1000000 -D zcopy", "get -s 8 -D bcopy",
+            "get -s 1000000 -D zcopy", "add_lat -s 8", "add_mr -s 8"]
+
+
+def ucx(pair, link, test, count):
+    """Of the transport rc_verbs itself (UCT)."""
+    common = ["ucx_perftest", "-p", "{port}"]
+    client = [*common, "{address}", "-d", "{device}:1", "-x", "rc_verbs", "-n", count, "-w", 10,
+              "-f", "-v", "-t", *test.split()]
+    _, output = pair(link, common, client, env=ROCE | {"UCX_WARN_UNUSED_ENV_VARS": "n"})
+    figures = re.findall(r"^\s*(\d+)(?:,[\d.]+){7}$", output, re.M)
+    assert figures and int(figures[-1]) == count, output
+    assert "ERROR" not in output, output
+
+
+@needs("ucx_perftest")
+@pytest.mark.parametrize("test", UCX_SAMPLE)
+def test_ucx(pair, loopback, test):
+    ucx(pair, loopback, test, 200)
+
+
+@needs("ucx_perftest")
+@applications
+@pytest.mark.parametrize("test", UCX_SAMPLE + UCX_MORE)
+def test_ucx_everywhere(pair, link, test):
+    # The server takes the name of its device from the client, so both must have one of that name.
+    ucx(pair, places.Link(link.name, link.server, link.server), test, 2000)
+
+
+@needs("ucx_info")
+def test_ucx_lists_the_transport(start, veth):
+    output = start(["ucx_info", "-d"], veth.server, env=ROCE).succeed()
+    section = output[output.index("Memory domain: uwarp_veth0"):]
+    assert re.search(r"Transport: rc_verbs\n# +Device: uwarp_veth0:1", section), output
+    for operation in ("add", "fadd", "cswap"):
+        assert f"atomic_{operation}: 64 bit" in section, section
+
+
+UCP_EXAMPLE = pathlib.Path("/usr/share/doc/libucx-dev/examples/ucp_client_server.c")
+UCP = ROCE | {"UCX_TLS": "rc_verbs,tcp", "UCX_SOCKADDR_TLS_PRIORITY": "tcp",
+              "UCX_NET_DEVICES": "uwarp_lo:1,lo", "UCX_LOG_LEVEL": "info"}
+
+
+@applications
+@pytest.mark.skipif(not UCP_EXAMPLE.exists(), reason="libucx-dev is not installed")
+@pytest.mark.parametrize("size", [8, 100_000, 5_000_000])
+@pytest.mark.parametrize("kind", ["tag", "stream", "am"])
+def test_ucx_client_and_server(start, loopback, port, tmp_path, kind, size):
+    """Tag matching and its like, between programs that connect by address."""
+    program = tmp_path / "ucp_client_server"
+    subprocess.run(["cc", "-o", program, UCP_EXAMPLE, "-lucp", "-lucs"], check=True)
+    common = [program, "-p", port, "-c", kind, "-s", size]
+    server = start(common, loopback.server, env=UCP)
+    places.wait_listening(server, port)
+    client = start([*common, "-a", "127.0.0.1"], loopback.client, env=UCP)
+    output = client.succeed()
+    assert f"{kind}(rc_verbs/uwarp_lo:1)" in output, output[:4000]
+    assert not re.search("UCX +ERROR", output + server.output)
+
+
+# ---- Open MPI
+
+def mpi(start, place, ranks, *options):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks,
+               "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
+               "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm",
+               "/usr/bin/python3", places.ROOT / "tests" / "tools" / "mpi_ping_pong.py", *options]
+    return start(command, place, env={"FI_UNIVERSE_SIZE": ranks})
+
+
+def has_mpi():
+    return shutil.which("mpirun") and glob.glob("/usr/lib/python3/dist-packages/mpi4py")
+
+
+needs_mpi = pytest.mark.skipif(not has_mpi(), reason="python3-mpi4py is not installed")
+
+
+@needs_mpi
+def test_open_mpi(start, veth):
+    output = mpi(start, veth.server, 4, "--short").succeed(2 * places.GUARD_SECONDS)
+    assert "4 ranks: ok" in output, output
+
+
+@needs_mpi
+@applications
+def test_open_mpi_in_full(start, veth):
+    output = mpi(start, veth.server, 4, "--one-sided").succeed(10 * places.GUARD_SECONDS)
+    assert "one-sided: ok" in output and "4 ranks: ok" in output, output
+
+
+# ---- pyverbs
+
+EXAMPLE = "/usr/share/doc/python3-pyverbs/examples/ib_devices.py"
+
+
+@pytest.mark.skipif(not glob.glob(EXAMPLE), reason="python3-pyverbs has no examples here")
+def test_pyverbs_example(start, loopback):
+    output = start(["/usr/bin/python3", EXAMPLE], loopback.server).succeed()
+    assert re.search(r"uwarp_lo +RNIC +IWARP", output), output

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Some sandboxes and QEMU's user emulation have no process_vm_readv(): nothing tells of bad
+// addresses there. The engine does without then; tests of bad addresses cannot run.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "mr/fault_safe_copy.h"
+
+#define UWARP_NEEDS_KERNEL_COPIES() \
+  if (!fault_safe_copy_works()) GTEST_SKIP() << "no process_vm_readv() here"

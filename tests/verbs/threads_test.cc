@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What may happen to an application's threads while they are in a verb: signals, cancellation, and
+// the end of the process around them.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+class Threads : public VerbsTest {
+ protected:
+  /// One message from `a` to `b`.
+  static void exchange(End& a, End& b) {
+    ASSERT_EQ(b.post_receive(1), 0);
+    ASSERT_EQ(a.post_send(2), 0);
+    EXPECT_COMPLETION(b.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
+  }
+};
+
+std::atomic<uint64_t> signals_seen{0};
+std::atomic<uint64_t> signals_astray{0};
+thread_local bool is_ours = false;
+
+void on_signal(int) { (is_ours ? signals_seen : signals_astray).fetch_add(1); }
+
+/// The next completion, through the channel; what a signal interrupts begins again.
+ibv_wc wait_for_completion(End& end, ibv_comp_channel* channel) {
+  ibv_wc wc = {};
+  while (ibv_poll_cq(end.cq.get(), 1, &wc) == 0) {
+    EXPECT_EQ(ibv_req_notify_cq(end.cq.get(), 0), 0);
+    if (ibv_poll_cq(end.cq.get(), 1, &wc) == 1) break;
+    ibv_cq* which = nullptr;
+    void* cookie = nullptr;
+    while (ibv_get_cq_event(channel, &which, &cookie) != 0) EXPECT_EQ(errno, EINTR);
+    ibv_ack_cq_events(which, 1);
+  }
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << wc.wr_id;
+  return wc;
+}
+
+// A handler without SA_RESTART, which interrupts whatever it can: one end polls, one sleeps.
+TEST_F(Threads, SignalsDisturbNothing) {
+  struct sigaction action = {}, before = {};
+  action.sa_handler = on_signal;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  Channel channel(ibv_create_comp_channel(context()));
+  {
+    End a(context()), b(context(), 1 << 20, channel.get());
+    a.connect(b.address());
+    b.connect(a.address());
+    constexpr uint64_t kRounds = 1500;
+    constexpr uint32_t kBytes = 100'000;
+    ASSERT_EQ(b.post_receive(0, 0, kBytes), 0);
+    std::atomic<bool> over{false};
+    std::atomic<int> ready{0};
+    std::thread sleeper([&] {
+      is_ours = true;
+      ++ready;
+      for (uint64_t received = 0, sent = 0; received < kRounds || sent < kRounds;) {
+        const ibv_wc wc = wait_for_completion(b, channel.get());
+        if (wc.status != IBV_WC_SUCCESS) break;
+        if (wc.opcode != IBV_WC_RECV) {
+          ++sent;
+          continue;
+        }
+        EXPECT_EQ(wc.wr_id, received);
+        ++received;
+        EXPECT_EQ(b.post_receive(received, 0, kBytes), 0);
+        EXPECT_EQ(b.post_send(kRounds), 0);
+      }
+      over = true;
+      while (signals_seen == 0) std::this_thread::yield();  // stays to be signalled
+    });
+    std::thread poller([&] {
+      is_ours = true;
+      ++ready;
+      for (uint64_t i = 0; i < kRounds; ++i) {
+        EXPECT_EQ(a.post_receive(i), 0);
+        EXPECT_EQ(a.post_send(kRounds + i, 0, kBytes), 0);
+        for (const auto& [id, status] : next_completions(a.cq.get(), 2))
+          EXPECT_EQ(status, IBV_WC_SUCCESS) << id;
+      }
+      while (!over) std::this_thread::yield();
+    });
+    while (ready != 2) std::this_thread::yield();
+    while (!over || signals_seen == 0) {
+      // To these two, and to the process, which no thread of the library must answer.
+      if (!over) pthread_kill(poller.native_handle(), SIGUSR1);
+      if (!over || signals_seen == 0) pthread_kill(sleeper.native_handle(), SIGUSR1);
+      std::this_thread::sleep_for(microseconds(100));
+    }
+    poller.join();
+    sleeper.join();
+  }
+  EXPECT_GT(signals_seen, 0u);
+#ifndef __SANITIZE_THREAD__  // which has a thread of its own
+  // The main thread is the only other one that may have it.
+  is_ours = true;
+  for (int i = 0; i < 100; ++i) kill(getpid(), SIGUSR1);
+  EXPECT_EQ(signals_astray, 0u);
+#endif
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+/// Cancels and joins; the thread must have been cancelled.
+void cancel(pthread_t thread) {
+  ASSERT_EQ(pthread_cancel(thread), 0);
+  void* result = nullptr;
+  ASSERT_EQ(pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+}
+
+struct Traffic {
+  Pair* pair;
+  std::atomic<uint64_t> posted{0}, taken{0}, received{0};
+};
+
+// Posts, polls and lets itself be cancelled in between, at most.
+void* busy_thread(void* argument) {
+  auto& traffic = *static_cast<Traffic*>(argument);
+  for (;;) {
+    if (traffic.posted - traffic.taken < 16 && traffic.posted - traffic.received < 16) {
+      EXPECT_EQ(traffic.pair->b.post_receive(0, 0, 4096), 0);
+      EXPECT_EQ(traffic.pair->a.post_send(0, 0, 4096), 0);
+      ++traffic.posted;
+    }
+    ibv_wc wc = {};
+    if (ibv_poll_cq(traffic.pair->a.cq.get(), 1, &wc) == 1) ++traffic.taken;
+    if (ibv_poll_cq(traffic.pair->b.cq.get(), 1, &wc) == 1) ++traffic.received;
+    pthread_testcancel();
+  }
+}
+
+// Neither post nor poll is a cancellation point: what they have begun they finish.
+TEST_F(Threads, CancelledWhilePostingAndPolling) {
+  Pair pair(context());
+  Traffic traffic{&pair};
+  for (int round = 0; round < 40; ++round) {
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(&thread, nullptr, busy_thread, &traffic), 0);
+    std::this_thread::sleep_for(microseconds(50 + 150 * round));
+    cancel(thread);
+  }
+  const auto end = steady_clock::now() + kPatience;
+  ibv_wc wc = {};
+  while (traffic.taken < traffic.posted || traffic.received < traffic.posted) {
+    ASSERT_LT(steady_clock::now(), end);
+    if (ibv_poll_cq(pair.a.cq.get(), 1, &wc) == 1) ++traffic.taken;
+    if (ibv_poll_cq(pair.b.cq.get(), 1, &wc) == 1) ++traffic.received;
+  }
+  EXPECT_EQ(traffic.taken, traffic.posted);
+  EXPECT_EQ(traffic.received, traffic.posted);
+  exchange(pair.a, pair.b);
+}
+
+void* completion_event_thread(void* channel) {
+  ibv_cq* which = nullptr;
+  void* cookie = nullptr;
+  (void)ibv_get_cq_event(static_cast<ibv_comp_channel*>(channel), &which, &cookie);
+  return nullptr;
+}
+
+void* async_event_thread(void* context) {
+  ibv_async_event event = {};
+  (void)ibv_get_async_event(static_cast<ibv_context*>(context), &event);
+  return nullptr;
+}
+
+// These two wait, and are cancellation points as read() is. No event is lost with the thread.
+TEST_F(Threads, CancelledWhileWaitingForEvents) {
+  Channel channel(ibv_create_comp_channel(context()));
+  {
+    End a(context()), b(context(), 1 << 20, channel.get());
+    a.connect(b.address());
+    b.connect(a.address());
+    exchange(a, b);
+    // COMM_EST may wait there: the threads that are cancelled are to find nothing.
+    EXPECT_FALSE(next_async_event(context(), std::chrono::milliseconds(0)));
+    ASSERT_EQ(ibv_req_notify_cq(b.cq.get(), 0), 0);
+    for (int round = 0; round < 5; ++round) {
+      pthread_t thread;
+      ASSERT_EQ(pthread_create(&thread, nullptr, completion_event_thread, channel.get()), 0);
+      std::this_thread::sleep_for(microseconds(1000 * round));
+      cancel(thread);
+      ASSERT_EQ(pthread_create(&thread, nullptr, async_event_thread, context()), 0);
+      std::this_thread::sleep_for(microseconds(1000 * round));
+      cancel(thread);
+    }
+    ASSERT_EQ(b.post_receive(7), 0);
+    ASSERT_EQ(a.post_send(8), 0);
+    ASSERT_TRUE(readable(channel->fd));
+    ibv_cq* which = nullptr;
+    void* cookie = nullptr;
+    ASSERT_EQ(ibv_get_cq_event(channel.get(), &which, &cookie), 0);
+    EXPECT_EQ(which, b.cq.get());
+    ibv_ack_cq_events(which, 1);
+  }
+}
+
+// ---- The end of the process. Each runs in a process of its own.
+
+Pair* pair_at_exit = nullptr;
+
+/// Traffic and an orderly end of everything, in an exit handler.
+void use_at_exit() {
+  Pair& pair = *pair_at_exit;
+  ibv_context* const context = pair.a.pd->context;
+  const bool posted = pair.b.post_receive(1) == 0 && pair.a.post_send(2) == 0;
+  const auto received = next_completion(pair.b.cq.get());
+  const auto sent = next_completion(pair.a.cq.get());
+  const bool fine = posted && received && received->status == IBV_WC_SUCCESS && sent &&
+                    sent->status == IBV_WC_SUCCESS;
+  delete pair_at_exit;
+  if (!fine || ibv_close_device(context) != 0) _exit(1);
+}
+
+class AtExit : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_P(AtExit, HandlersOfTheApplicationMayUseVerbs) {
+  const bool before = GetParam();
+  EXPECT_EXIT(
+      {
+        // Handlers run in the opposite order: one of these comes ahead of ours, one behind.
+        if (before) std::atexit(use_at_exit);
+        ibv_context* const context = open_device().release();
+        pair_at_exit = new Pair(context);
+        if (!before) std::atexit(use_at_exit);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Registered, AtExit, ::testing::Bool());
+
+TEST_F(AtExit, WhileOtherThreadsPollAndWait) {
+  EXPECT_EXIT(
+      {
+        ibv_context* const context = open_device().release();
+        Channel channel(ibv_create_comp_channel(context));
+        Pair pair(context, 1 << 20, channel.get());
+        std::thread([&] {
+          ibv_wc wc[4];
+          for (;;) (void)ibv_poll_cq(pair.a.cq.get(), 4, wc);
+        }).detach();
+        std::thread([&] { completion_event_thread(channel.get()); }).detach();
+        std::thread([&] {
+          for (;;) (void)pair.a.post_rdma(IBV_WR_RDMA_WRITE, 0, pair.b.address(), 0, 4096);
+        }).detach();
+        std::this_thread::sleep_for(microseconds(20'000));
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace

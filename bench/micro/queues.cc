@@ -9,8 +9,15 @@
 namespace uwarp {
 namespace {
 
-void completion_push_and_poll(benchmark::State& state) {
-  CompletionQueue cq(256, nullptr);
+/// What the promise of a single thread saves is the consumer's lock.
+CompletionQueueOptions threads(bool single) {
+  CompletionQueueOptions options;
+  options.single_threaded = single;
+  return options;
+}
+
+void completion_push_and_poll(benchmark::State& state, bool single) {
+  CompletionQueue cq(256, nullptr, threads(single));
   WorkCompletion completion{};
   for (auto _ : state) {
     cq.push(completion, false);
@@ -18,8 +25,8 @@ void completion_push_and_poll(benchmark::State& state) {
   }
 }
 
-void completion_poll_empty(benchmark::State& state) {
-  CompletionQueue cq(256, nullptr);
+void completion_poll_empty(benchmark::State& state, bool single) {
+  CompletionQueue cq(256, nullptr, threads(single));
   WorkCompletion completion{};
   for (auto _ : state) benchmark::DoNotOptimize(cq.poll(&completion, 1));
 }
@@ -30,8 +37,10 @@ void post_and_poll(benchmark::State& state, SendOpcode opcode, bool crc) {
   for (auto _ : state) sender.post_and_poll(opcode, bytes);
 }
 
-BENCHMARK(completion_push_and_poll);
-BENCHMARK(completion_poll_empty);
+BENCHMARK_CAPTURE(completion_push_and_poll, many_threads, false);
+BENCHMARK_CAPTURE(completion_push_and_poll, one_thread, true);
+BENCHMARK_CAPTURE(completion_poll_empty, many_threads, false);
+BENCHMARK_CAPTURE(completion_poll_empty, one_thread, true);
 BENCHMARK_CAPTURE(post_and_poll, write, SendOpcode::kWrite, false)->Arg(8)->Arg(65536);
 BENCHMARK_CAPTURE(post_and_poll, send, SendOpcode::kSend, false)->Arg(8)->Arg(65536);
 BENCHMARK_CAPTURE(post_and_poll, write_crc, SendOpcode::kWrite, true)->Arg(8)->Arg(65536);

@@ -47,12 +47,15 @@ def free_port():
 
 def run_pair(link, server, client, uwarp=False, env=None, server_stays=False):
     """The client's output. In the commands {port}, {address} and {device} stand for the server's
-    port and address and the own RDMA device, {netdev} for its network device."""
+    port and address and the own RDMA device, {netdev} for its network device, {siw_device} for
+    that of the kernel's driver."""
     port = free_port()
 
     def fill(command, place):
         return [str(part).format(port=port, address=link.server.address, device=place.device,
-                                 netdev=place.device.removeprefix("uwarp_")) for part in command]
+                                 netdev=place.device.removeprefix("uwarp_"),
+                                 siw_device=getattr(place, "siw_device", None))
+                for part in command]
 
     def filled(place):
         return {key: value.format(netdev=place.device.removeprefix("uwarp_"))

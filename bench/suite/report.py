@@ -2,6 +2,7 @@
 """From samples to rows with ratio, spread and verdict; as a table, as Markdown and as JSON."""
 
 import json
+import statistics
 
 from .campaign import beside
 from .figures import plain, with_unit
@@ -20,8 +21,7 @@ def _result(campaign, group, row):
     medians = campaign.medians(group)
     result = {"row": row.name, "group": group.name, "unit": group.unit, "subject": row.subject,
               "references": row.references, "absolute_target": row.absolute}
-    limit = row.limit(medians) if callable(row.limit) else row.limit
-    result["ratio_target"] = limit
+    result["ratio_target"] = _limit(campaign, group, row)
     best = min if group.less_is_better else max
     references = [label for label in row.references if label in medians]
     result["reference"] = best(references, key=medians.get) if references else None
@@ -46,15 +46,27 @@ def _kind(group, label):
     return next(each.kind for each in group.contenders if each.label == label)
 
 
+def _ratios(campaign, group, subject, reference):
+    """Of single rounds: a machine that is slow for a minute is so for both, while the medians of the
+    two may come from different minutes."""
+    both = zip(campaign.samples.get((group.name, subject), []),
+               campaign.samples.get((group.name, reference), []))
+    return [ours / theirs for ours, theirs in both if ours is not None and theirs]
+
+
+def _limit(campaign, group, row):
+    if not isinstance(row.limit, (list, tuple)):
+        return row.limit
+    ratios = _ratios(campaign, group, *row.limit)
+    return statistics.median(ratios) if ratios else None
+
+
 def _ratio(campaign, group, row, reference, medians):
-    """The ratio of the medians, and the range of the ratios of single rounds."""
-    both = zip(campaign.samples[group.name, row.subject], campaign.samples[group.name, reference])
-    by_round = [ours / theirs for ours, theirs in both if ours is not None and theirs]
-    ratio = {"ratio": medians[row.subject] / medians[reference],
-             "reference_median": medians[reference]}
-    if by_round:
-        ratio.update(ratio_min=min(by_round), ratio_max=max(by_round))
-    return ratio
+    by_round = _ratios(campaign, group, row.subject, reference)
+    if not by_round:
+        return {}
+    return {"ratio": statistics.median(by_round), "reference_median": medians[reference],
+            "ratio_min": min(by_round), "ratio_max": max(by_round)}
 
 
 def _verdict(result, less_is_better):
@@ -98,8 +110,7 @@ def _cells(result):
     if "ratio" in result:
         reference = f"{with_unit(result['reference_median'], unit)} {result['reference']}"
         ratio = f"{result['ratio']:.2f}"
-        if "ratio_min" in result:
-            spread = f"{result['ratio_min']:.2f}..{result['ratio_max']:.2f}"
+        spread = f"{result['ratio_min']:.2f}..{result['ratio_max']:.2f}"
     others = {"ucx": [], "libfabric": [], "check": []}
     for label, each in result["beside"].items():
         text = with_unit(each["median"], unit)
@@ -117,9 +128,19 @@ def _text_table(headers, lines, left):
         for line in lines)
 
 
+def _filled_columns(rows):
+    """Headers, lines and left-aligned columns of the table, without columns that are empty in every
+    line: not each run has all contenders."""
+    lines = [_cells(row) for row in rows]
+    kept = [column for column in range(len(HEADERS)) if any(line[column] for line in lines)]
+    return ([HEADERS[column] for column in kept],
+            [[line[column] for column in kept] for line in lines],
+            [place for place, column in enumerate(kept) if column in LEFT_ALIGNED])
+
+
 def table(rows):
     """Aligned text."""
-    return _text_table(HEADERS, [_cells(row) for row in rows], LEFT_ALIGNED)
+    return _text_table(*_filled_columns(rows))
 
 
 def _times(micro):
@@ -162,7 +183,7 @@ def markdown(rows, conditions, plots, micro):
     parts = ["# Results of bench/run", "",
              "Written by `bench/run`; what the rows mean: [performance.md](../performance.md).", "",
              conditions_line(conditions) + f". {summary(rows)}.", "",
-             _markdown_table(list(HEADERS), [_cells(row) for row in rows]), ""]
+             _markdown_table(*_filled_columns(rows)), ""]
     for name in plots:
         parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})", ""]
     if micro:
@@ -172,11 +193,33 @@ def markdown(rows, conditions, plots, micro):
     return "\n".join(parts)
 
 
-def to_json(campaign, rows, conditions, micro):
+def _measured(campaign):
+    """All samples, and what failed."""
     groups = [{"name": group.name, "unit": group.unit, "link": group.link,
                "samples": {each.label: campaign.samples.get((group.name, each.label), [])
                            for each in group.contenders}}
               for group in campaign.groups]
     failures = {f"{group}: {label}": text for (group, label), text in campaign.failures.items()}
-    return json.dumps({"conditions": conditions, "rows": rows, "groups": groups,
-                       "failures": failures, "micro": micro}, indent=2) + "\n"
+    return {"groups": groups, "failures": failures}
+
+
+def to_json(campaign, rows, conditions, micro):
+    measured = _measured(campaign)
+    return json.dumps({"conditions": conditions, "rows": rows, **measured, "micro": micro},
+                      indent=2) + "\n"
+
+
+def siw_markdown(machines):
+    """`machines`: (name, conditions, campaign, rows) of each form of the virtual machine."""
+    parts = ["# uwarp beside siw", "",
+             "Written by `bench/run --siw`; what the rows mean and why one-sided latency has no "
+             "target: [performance.md](../performance.md).", ""]
+    for name, facts, _, rows in machines:
+        parts += [f"## {name}", "", f"{conditions_line(facts)}. {summary(rows)}.", "",
+                  _markdown_table(*_filled_columns(rows)), ""]
+    return "\n".join(parts)
+
+
+def siw_json(machines):
+    return json.dumps([{"machine": name, "conditions": facts, "rows": rows, **_measured(campaign)}
+                       for name, facts, campaign, rows in machines], indent=2) + "\n"

@@ -90,6 +90,8 @@ Resources::Resources(ibv_context* context, const Shape& shape)
   if (region_ == nullptr) die("ibv_reg_mr");
 }
 
+Resources::~Resources() { ibv_dereg_mr(region_); }
+
 void Resources::make_queue_pair(rdma_cm_id* id) const {
   ibv_qp_init_attr attributes{};
   attributes.send_cq = send_cq;

@@ -40,6 +40,10 @@ struct RemoteMemory {
 class Resources {
  public:
   Resources(ibv_context* context, const Shape& shape);
+  /// Answers that are still under way must not be placed in memory that is freed.
+  ~Resources();
+  Resources(const Resources&) = delete;
+  Resources& operator=(const Resources&) = delete;
 
   void make_queue_pair(rdma_cm_id* id) const;
   ibv_sge sge(uint32_t bytes) const;

@@ -7,16 +7,20 @@ cd "$(dirname "$0")"
 
 usage() {
   cat <<'END'
-usage: ./build.sh [--asan | --tsan | --fuzz | --debug] [--dir DIR] [-- TARGET...]
-  (none)    optimised build in build/
-  --asan    with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
-  --tsan    with ThreadSanitizer, in build-tsan/
-  --fuzz    libFuzzer targets with clang, in build-fuzz/
-  --debug   without optimisation, assertions on, in build-debug/
+usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --coverage | --arm64] [--dir DIR]
+                  [-- TARGET...]
+  (none)      optimised build in build/
+  --asan      with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
+  --tsan      with ThreadSanitizer, in build-tsan/
+  --fuzz      libFuzzer targets with clang, in build-fuzz/
+  --debug     without optimisation, assertions on, in build-debug/
+  --coverage  counts for gcov how often each line runs, in build-coverage/
+  --arm64     for arm64 with Debian's cross compiler, in build-arm64/; libraries from the network
 END
 }
 
 dir=build
+cross=
 cmake_args=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -37,6 +41,15 @@ while [ $# -gt 0 ]; do
     --debug)
       dir=build-debug
       cmake_args=(-DCMAKE_BUILD_TYPE=Debug) ;;
+    --coverage)
+      dir=build-coverage
+      # Lines keep their places without optimisation only; counters are shared by threads.
+      cmake_args=(-DCMAKE_BUILD_TYPE=Debug
+                  "-DCMAKE_C_FLAGS=--coverage -fprofile-update=atomic"
+                  "-DCMAKE_CXX_FLAGS=--coverage -fprofile-update=atomic") ;;
+    --arm64)
+      dir=build-arm64
+      cross=1 ;;
     --dir)
       [ $# -gt 1 ] || { usage >&2; exit 2; }
       dir=$2; shift ;;
@@ -47,6 +60,11 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+if [ -n "$cross" ]; then
+  tests/arm64/sysroot "$dir/sysroot"
+  cmake_args+=("-DCMAKE_TOOLCHAIN_FILE=$PWD/cmake/arm64.cmake"
+               "-DUWARP_SYSROOT=$(realpath "$dir")/sysroot" -DUWARP_BENCH=OFF)
+fi
 cmake -S . -B "$dir" -G Ninja "${cmake_args[@]}" >"${TMPDIR:-/tmp}/uwarp-configure.$$" 2>&1 || {
   cat "${TMPDIR:-/tmp}/uwarp-configure.$$"; rm -f "${TMPDIR:-/tmp}/uwarp-configure.$$"
   echo "build.sh: configuring failed; ./test.sh and ./demo.sh install what is needed" >&2

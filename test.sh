@@ -9,26 +9,50 @@ cd "$(dirname "$0")" || exit 1
 
 usage() {
   cat <<'END'
-usage: ./test.sh [--fast] [--asan] [--tsan] [--fuzz SECONDS] [--name PATTERN]
-  (none)          plain build of everything; layer and header checks; unit and simulation tests
-                  under ASan and UBSan; stock tools on loopback and between network namespaces
-  --fast          layer check, unit and simulation tests of the plain build
-  --asan          unit, simulation and fuzz replay tests under ASan and UBSan
-  --tsan          unit and simulation tests under TSan
+usage: ./test.sh [--fast] [--asan] [--tsan] [--siw] [--applications] [--containers]
+                 [--packages] [--arm64] [--tidy] [--coverage] [--fuzz SECONDS] [--soak SECONDS]
+                 [--name PATTERN]
+  (none)          plain build of everything; checks of the source and its pages; unit,
+                  simulation and conformance tests, also under ASan and UBSan; stock tools on
+                  loopback and between network namespaces
+  --fast          layer and conformance check; unit, simulation and conformance tests of the plain
+                  build
+  --asan          unit, simulation, conformance and fuzz replay tests and pyverbs-tests under
+                  ASan and UBSan
+  --tsan          unit, simulation and conformance tests under TSan
+  --siw           uwarp and the Linux kernel's siw, which runs in a virtual machine
+  --packages      Debian packages, built twice, checked, and run in fresh Debian 12 and 13; packages
+                  by the Red Hat spec
+  --arm64         everything cross-built for arm64; unit, simulation and conformance tests and
+                  ibv_devinfo under QEMU's user emulation
+  --tidy          clang-tidy on every source of what is installed; with --name only on those with
+                  PATTERN in their path
+  --coverage      unit, simulation, conformance and verbs tests, and which part of the lines they
+                  run; the report is build-coverage/coverage.txt
+  --applications  fio, libfabric, UCX and Open MPI in full
+  --containers    README's first steps and the recipes of docs/containers.md, in bare root file
+                  systems of Debian 12; needs root and the network
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
+  --soak SECONDS  random work on 100 queue pairs between processes that are killed, that long;
+                  SOAK_SEED chooses another course
   --name PATTERN  only tests whose name contains PATTERN (combines with the others)
 END
 }
 
 mode=default
 fuzz_seconds=0
+soak_seconds=5
 name=
 while [ $# -gt 0 ]; do
   case "$1" in
-    --fast|--asan|--tsan) mode=${1#--} ;;
+    --fast|--asan|--tsan|--siw|--applications|--containers|--packages|--arm64|--tidy|--coverage)
+      mode=${1#--} ;;
     --fuzz)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
       mode=fuzz; fuzz_seconds=$2; shift ;;
+    --soak)
+      [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
+      mode=soak; soak_seconds=$2; shift ;;
     --name)
       [ -n "${2:-}" ] || { usage >&2; exit 2; }
       name=$2; shift ;;
@@ -47,7 +71,7 @@ step() { printf '\n== %s\n' "$*"; }
 # record NAME OUTCOME: the result of a check that writes no report of its own.
 record() {
   printf '%s %s\n' "$2" "$1" >>"$results/single"
-  [ "$2" = passed ] || echo "FAILED: $1"
+  [ "$2" != failed ] || echo "FAILED: $1"
 }
 
 # A single check is left out when a name pattern asks for others.
@@ -58,7 +82,13 @@ check() {
   shift
   wanted "$label" || return 0
   step "$label"
-  if "$@"; then record "$label" passed; else record "$label" failed; fi
+  local status=0
+  "$@" || status=$?
+  case $status in
+    0) record "$label" passed ;;
+    77) record "$label" skipped ;;
+    *) record "$label" failed ;;
+  esac
 }
 
 # gtest DIR BINARY [COMMAND in front]: the report's numbers count; a crash or a sanitizer's finding
@@ -66,31 +96,59 @@ check() {
 gtest() {
   local dir=$1 binary=$2 report status=0 filter='*'
   shift 2
-  report=$results/$(basename "$dir")-$binary.xml
+  report=$results/$(basename "$dir")-$binary${UWARP_PERSONA:+-$UWARP_PERSONA}.xml
   [ -x "$dir/bin/$binary" ] || return 0
   [ -z "$name" ] || filter="*$name*"
-  step "$binary in $dir"
-  timeout 600 "$@" "$dir/bin/$binary" --gtest_brief=1 --gtest_filter="$filter" \
+  step "$binary in $dir${UWARP_PERSONA:+, persona $UWARP_PERSONA}"
+  timeout "${LIMIT:-600}" "$@" "$dir/bin/$binary" --gtest_brief=1 --gtest_filter="$filter" \
       --gtest_output="xml:$report" || status=$?
   if [ "$status" -ne 0 ] && ! "$python" tests/totals.py --has-failure "$report"; then
     record "$dir/$binary ended with status $status" failed
   fi
 }
 
+# GoogleTest binaries of a build folder that run alone: DIR [COMMAND in front].
+lone_gtests() {
+  local dir=$1 binary
+  shift
+  for binary in "$dir"/bin/{unit_tests,sim_tests,conformance_tests,rpcrdma_tests,nfs_tests,stat_tests,provider_layout_*}; do
+    gtest "$dir" "$(basename "$binary")" "$@"
+  done
+}
+
 # Every GoogleTest binary of a build folder.
 gtests() {
   local binary
-  for binary in "$1"/bin/{unit_tests,sim_tests,provider_layout_*}; do
-    gtest "$1" "$(basename "$binary")"
-  done
+  lone_gtests "$1"
   # The preloaded library comes before the sanitizer's runtime, which is right here.
-  ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
-    gtest "$1" verbs_tests "$1/bin/uwarp-run"
+  local persona
+  for persona in iwarp roce; do
+    for binary in verbs_tests rpcrdma_verbs_tests; do
+      ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
+        UWARP_PERSONA=$persona gtest "$1" "$binary" "$1/bin/uwarp-run"
+    done
+  done
   ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
     gtest "$1" direct_verbs_tests "$1/bin/uwarp-run"
 }
 
-# pytest_run LABEL FOLDER [COMMAND in front of Python...]
+# The same for arm64 under QEMU, without what executes other programs or needs an ioctl() to say ENOTTY.
+emulated_gtests() {
+  local dir=$1
+  local emulator=(qemu-aarch64-static -L "$dir/sysroot")
+  LIMIT=3600 lone_gtests "$dir" "${emulator[@]}"
+  # uwarp-run cannot execute it there.
+  emulator+=(-E "LD_PRELOAD=$PWD/$dir/lib/libuwarp-preload.so" "$dir/sysroot/usr/bin/ibv_devinfo")
+  check arm64_devinfo sh -c '"$@" | tee /dev/stderr | grep -q PORT_ACTIVE' sh \
+    timeout 300 "${emulator[@]}" -d uwarp_lo
+}
+
+# Memory, threads and files that run out. Not sanitized: the program has an operator new of its own.
+faults() {
+  gtest "$1" fault_tests "$1/bin/uwarp-run"
+}
+
+# pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it.
 pytest_run() {
   local label=$1 folder=$2 status=0
   shift 2
@@ -98,6 +156,7 @@ pytest_run() {
   step "$label"
   local select=()
   [ -z "$name" ] || select=(-k "$name")
+  [ -z "${MARK:-}" ] || select+=(-m "$MARK")
   "$@" "$python" -m pytest -q -p no:cacheprovider "${select[@]}" \
       --junitxml="$results/$label.xml" "$folder" || status=$?
   # 5: nothing was selected, which is fine as long as something runs elsewhere.
@@ -105,6 +164,16 @@ pytest_run() {
      ! "$python" tests/totals.py --has-failure "$results/$label.xml"; then
     record "$label ended with status $status" failed
   fi
+}
+
+# Python is not sanitized, so the sanitizer's runtime is preloaded; what Python itself leaks is not
+# looked at.
+sanitized_pyverbs() {
+  local runtime
+  runtime=$("${CXX:-c++}" -print-file-name=libasan.so)
+  UWARP_BUILD=build-asan ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
+    pytest_run pyverbs-asan pyverbs-tests build-asan/bin/uwarp-run \
+      sh -c 'LD_PRELOAD="$0 $LD_PRELOAD" exec "$@"' "$runtime"
 }
 
 fuzz_replay() {
@@ -131,6 +200,57 @@ fuzz() {
   done
 }
 
+soak() {
+  check "soak for $1 s" timeout $(($1 + 300)) build/bin/uwarp-run build/bin/soak \
+    --seconds "$1" --seed "${SOAK_SEED:-1}"
+}
+
+# What can be said of the source without building it.
+source_checks() {
+  check layers "$python" tests/check_layers.py
+  check conformance_page "$python" tests/conformance/table.py --check
+  check licences "$python" tests/licences.py
+  check release_version "$python" tests/release_version.py
+  check markdown_links "$python" tests/markdown_links.py
+}
+
+# Slower ones, and those that need programs of their own.
+page_checks() {
+  check manual_pages "$python" tests/manual_pages.py
+  check spelling codespell --config tests/codespell.cfg
+  # Another version of it has other opinions.
+  if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+    check format tests/format
+  else
+    record "format (needs clang-format 14)" skipped
+  fi
+}
+
+distribution() {
+  local folder=$PWD/build-packages
+  check debian_build tests/distribution/build-debs "$folder"
+  check lintian sh -c 'lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$0"/*.changes' \
+    "$folder"
+  check debian_12 tests/distribution/install-debs bookworm "$folder"
+  check debian_13 tests/distribution/install-debs trixie "$folder"
+  check rpm tests/distribution/build-rpms "$folder"
+  check reproducible tests/distribution/reproduce "$folder"
+}
+
+# Which part of the lines that have code has run, of everything that is installed.
+coverage() {
+  step coverage
+  # CMake's own trials have no source any more.
+  gcovr --root . --object-directory build-coverage -j "$(nproc)" \
+      --exclude-directories '.*/CMakeFiles/[0-9.]+/.*' \
+      --filter providers/ --filter rpcrdma/ --filter nfs/ --filter tools/ \
+      --txt build-coverage/coverage.txt --json-summary "$results/coverage.json" \
+      >"$results/gcovr.log" 2>&1 || {
+    tail -n 20 "$results/gcovr.log"
+    record coverage failed
+  }
+}
+
 build() {
   step "build $*"
   ./build.sh "$@" >"$results/build.log" 2>&1 && { tail -n 1 "$results/build.log"; return 0; }
@@ -140,34 +260,73 @@ build() {
 }
 
 packages=("${BUILD_PACKAGES[@]}" "${TOOL_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
+[ "$mode" != packages ] || packages+=("${PACKAGING_PACKAGES[@]}")
+[ "$mode" != applications ] || packages+=("${APPLICATION_PACKAGES[@]}")
+[ "$mode" != containers ] || packages+=("${CONTAINER_PACKAGES[@]}")
+[ "$mode" != siw ] || packages+=("${SIW_PACKAGES[@]}")
 [ "$mode" != fuzz ] || packages+=("${FUZZ_PACKAGES[@]}")
+[ "$mode" != arm64 ] || packages+=("${ARM64_PACKAGES[@]}")
+[ "$mode" != tidy ] || packages+=("${TIDY_PACKAGES[@]}")
+[ "$mode" != coverage ] || packages+=("${COVERAGE_PACKAGES[@]}")
 install_packages "${packages[@]}" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
 case "$mode" in
   fast)
-    check layers "$python" tests/check_layers.py
-    build && gtests build
+    source_checks
+    build && { gtests build; faults build; }
     ;;
   asan)
-    build --asan && { gtests build-asan; fuzz_replay build-asan; }
+    build --asan && { gtests build-asan; fuzz_replay build-asan; sanitized_pyverbs; }
     ;;
   tsan)
     build --tsan && gtests build-tsan
     ;;
+  siw)
+    build && pytest_run siw tests/siw-lab
+    ;;
+  applications|containers)
+    build && MARK=$mode pytest_run "$mode" tests/tools
+    ;;
+  soak)
+    build && soak "$soak_seconds"
+    ;;
   fuzz)
     build --fuzz -- fuzzers && fuzz
     ;;
+  packages)
+    distribution
+    ;;
+  arm64)
+    build --arm64 && emulated_gtests build-arm64
+    ;;
+  tidy)
+    # Whatever is built, compile_commands.json has all.
+    build -- uwarp_run && name= check clang_tidy tests/tidy build "$name"
+    ;;
+  coverage)
+    # Counts of earlier runs do not count.
+    find build-coverage -name '*.gcda' -delete 2>/dev/null
+    build --coverage -- runnable {unit,sim,conformance,rpcrdma,nfs,stat}_tests \
+        {verbs,direct_verbs,rpcrdma_verbs}_tests &&
+      { gtests build-coverage; coverage; }
+    ;;
   default)
-    check layers "$python" tests/check_layers.py
+    source_checks
+    page_checks
     if build; then
       check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
+      check abi tests/abi/check build
+      check verbs_page "$python" tests/verbs_page.py
       gtests build
+      faults build
       fuzz_replay build
+      soak "$soak_seconds"
       pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
-    build --asan -- unit_tests sim_tests && { gtest build-asan unit_tests; gtest build-asan sim_tests; }
+    suites=(unit_tests sim_tests conformance_tests)
+    build --asan -- "${suites[@]}" && for suite in "${suites[@]}"; do gtest build-asan "$suite"; done
     ;;
 esac
 

@@ -124,6 +124,9 @@ class QueuePair {
   void transmit_fault() { transmitter_.fault(); }
   /// Releases the side. True: somebody asked in between, begin again.
   bool transmit_end() { return transmit_gate_.end(); }
+  /// Waits until nobody has the side: what a send was told has been noted then. The caller may hold
+  /// receive_gate().
+  void transmit_wait() { const std::lock_guard lock(transmit_gate_); }
   /// True when the stream failed and its Terminate (if one was due) has been handed over: it may be
   /// shut down for writing.
   bool transmit_finished() const { return transmitter_.finished(); }

@@ -128,8 +128,8 @@ StreamConfig Connection::stream_config(const MpaNegotiated& negotiated, bool ini
 
 int Connection::open_stream_locked(const MpaNegotiated& negotiated, bool initiator) {
   StreamConfig config = stream_config(negotiated, initiator);
-  startup_deadline_ns_ = 0;
-  if (config.chase_first_fpdu) chase_deadline_ns_ = now_ns() + chase_wait_ns_;
+  deadlines_[Deadline::kStartup] = 0;
+  if (config.chase_first_fpdu) deadlines_[Deadline::kChase] = now_ns() + chase_wait_ns_;
   update_deadline_locked();
   set_peer_timeout_locked();
   if (rendezvous_) socket_.set_reset_on_close(true);
@@ -199,7 +199,7 @@ void Connection::set_peer_timeout_locked() {
 }
 
 void Connection::watch_peer_locked() {
-  peer_deadline_ns_ = now_ns() + peer_timeout_ms_ * kNsPerMs / kPeerLooks;
+  deadlines_[Deadline::kPeer] = now_ns() + peer_timeout_ms_ * kNsPerMs / kPeerLooks;
   update_deadline_locked();
 }
 
@@ -220,7 +220,7 @@ void Connection::look_after_peer_locked() {
 void Connection::established_locked() {
   if (established_) return;
   established_ = true;
-  startup_deadline_ns_ = 0;
+  deadlines_[Deadline::kStartup] = 0;
   update_deadline_locked();
   ConnectParameters peer;
   const StreamConfig& config = endpoint_->qp().stream();
@@ -241,7 +241,7 @@ void Connection::on_notice(const StreamNotice& notice) {
   QueuePair& qp = endpoint_->qp();
   FaultScript* const script = qp.script();
   if (script != nullptr && obey_script_locked(*script)) return finish(lock);
-  if (notice.began_to_send && peer_deadline_ns_ == 0) watch_peer_locked();
+  if (notice.began_to_send && deadlines_[Deadline::kPeer] == 0) watch_peer_locked();
   if ((notice.outcome & kRxFirstFpdu) != 0) {
     first_fpdu_seen_ = true;
     if (!active_ && peer_to_peer_) established_locked();
@@ -250,7 +250,7 @@ void Connection::on_notice(const StreamNotice& notice) {
     stream_failed_locked();
   } else if ((notice.outcome & kRxHeld) != 0 && qp.receive_held()) {
     const bool stalled = script != nullptr && script->receive_stalled();
-    hold_deadline_ns_ = stalled ? 0 : endpoint_->hold_deadline_ns();
+    deadlines_[Deadline::kHold] = stalled ? 0 : endpoint_->hold_deadline_ns();
     update_deadline_locked();
   }
   if (notice.ended && phase_ == Phase::kOpen) stream_ended_locked(notice.end);
@@ -265,7 +265,7 @@ bool Connection::obey_script_locked(FaultScript& script) {
     stream_ended_locked(StreamEnd::kReset);
     return true;
   }
-  fault_deadline_ns_ = script.deadline_ns(now_ns());
+  deadlines_[Deadline::kFault] = script.deadline_ns(now_ns());
   update_deadline_locked();
   return false;
 }
@@ -275,7 +275,7 @@ void Connection::chase_locked() {
   pump_due_ = true;
   if (chase_wait_ns_ >= kLastChaseNs) return;
   chase_wait_ns_ *= 8;
-  chase_deadline_ns_ = now_ns() + chase_wait_ns_;
+  deadlines_[Deadline::kChase] = now_ns() + chase_wait_ns_;
 }
 
 // The connection is gone as far as epoll or a send could tell.
@@ -308,14 +308,14 @@ void Connection::stream_failed_locked() {
   if (failing_) return;
   failing_ = true;
   if (log_enabled()) log_failure(endpoint_->number(), endpoint_->qp().failure());
-  hold_deadline_ns_ = 0;
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  deadlines_[Deadline::kHold] = 0;
+  deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
   endpoint_->qp().flush();
   send_before_end_locked();  // the Terminate
 }
 
 // The end is told of now; the connection goes when check_transmit_locked() finds all sent, or when
-// close_deadline_ns_ has passed.
+// Deadline::kClose has passed.
 void Connection::send_before_end_locked() {
   update_deadline_locked();
   endpoint_->stream().watch_transmit();
@@ -329,7 +329,7 @@ bool Connection::send_the_rest_locked(StreamEnd end) {
   if (end != StreamEnd::kFin || peer_finished_ || failing_ || rendezvous_) return false;
   if (settings().acknowledged() || !endpoint_->qp().finish_input()) return false;
   peer_finished_ = true;
-  if (close_deadline_ns_ == 0) close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  if (deadlines_[Deadline::kClose] == 0) deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
   send_before_end_locked();
   return true;
 }
@@ -341,14 +341,14 @@ bool Connection::still_silent_locked(StreamEnd end) {
   const bool wordless = end == StreamEnd::kFin || end == StreamEnd::kReset;
   if (!rendezvous_ || failing_ || !wordless) return false;
   if (silent_end_.has_value()) {
-    if (silence_deadline_ns_ == 0) return false;
+    if (deadlines_[Deadline::kSilence] == 0) return false;
     if (end == StreamEnd::kReset) silent_end_ = end;
     return endpoint_->qp().fall_silent();
   }
   if (!endpoint_->qp().fall_silent()) return false;
   silent_end_ = end;
   const uint32_t timeout_ms = endpoint_->peer_timeout_ms();
-  silence_deadline_ns_ =
+  deadlines_[Deadline::kSilence] =
       now_ns() + kNsPerMs * (timeout_ms == 0
                                  ? kLongestSilenceMs
                                  : std::clamp(timeout_ms, kLeastSilenceMs, kLongestSilenceMs));
@@ -382,7 +382,7 @@ void Connection::stream_ended_locked(StreamEnd end) {
 // As behind a failure, but without a Terminate.
 void Connection::finish_fpdu_locked() {
   failing_ = true;
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
   send_before_end_locked();
 }
 

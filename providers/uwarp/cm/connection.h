@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "cm/capture.h"
+#include "cm/connection_deadlines.h"
 #include "cm/connection_events.h"
 #include "cm/rung_memory.h"
 #include "cm/stream.h"
@@ -232,21 +233,13 @@ class Connection final : public Source {
   ConnectOptions options_;
   ConnectParameters parameters_;
   Rung rung_ = Rung::kPeerToPeer;
-  bool rung_remembered_ = false;      // rung_ comes from memory and has not been tried out yet
-  uint64_t startup_deadline_ns_ = 0;  // 0: none, as for all deadlines
-  uint64_t hold_deadline_ns_ = 0;     // a receive must have been posted
-  uint64_t close_deadline_ns_ = 0;    // what disconnect() or a failure waits for
-  uint64_t redial_deadline_ns_ = 0;
+  bool rung_remembered_ = false;  // rung_ comes from memory and has not been tried out yet
+  ConnectionDeadlines deadlines_;
   std::optional<StreamEnd> silent_end_;  // how a peer went that had no way to say so
-  uint64_t silence_deadline_ns_ = 0;     // it is given up
   uint32_t peer_timeout_ms_ = 0;
-  uint64_t peer_deadline_ns_ = 0;  // it is looked whether the peer acknowledges what was sent
-  uint32_t peer_looks_ = 0;        // at which it owed something, in a row
-  uint64_t chase_deadline_ns_ = 0;
+  uint32_t peer_looks_ = 0;  // at which it owed something, in a row
   uint64_t chase_wait_ns_ = kFirstChaseNs;
   uint32_t redials_ = 0;
-  uint64_t fault_deadline_ns_ = 0;  // a FaultScript holds a direction until then
-  uint64_t post_deadline_ns_ = 0;   // posts that wait for others go out
   // Until the connection is established: they hold whole frames.
   std::unique_ptr<MpaInitiator> initiator_;
   std::unique_ptr<MpaResponder> responder_;

@@ -28,7 +28,7 @@ int Connection::disconnect() {
   if (!established_) return EINVAL;
   if (disconnecting_ || failing_) return 0;
   disconnecting_ = true;
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
   update_deadline_locked();
   QueuePair& qp = endpoint_->qp();
   // rdma_disconnect() has moved the queue pair to SQD before: what was posted goes out all the
@@ -97,12 +97,12 @@ void Connection::leave_endpoint_locked() {
 
 // Our FIN goes out; whatever the peer still sends is read away until its own FIN, for some time.
 void Connection::drain_locked() {
-  hold_deadline_ns_ = 0;
+  deadlines_[Deadline::kHold] = 0;
   phase_ = Phase::kDraining;
   socket_.set_reset_on_close(false);
   socket_.shutdown_write();
   if (captured_ != nullptr) captured_->end(false);
-  close_deadline_ns_ = now_ns() + kCloseWaitNs;
+  deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
   update_deadline_locked();
   engine_.keep(shared());
   read_away_locked();
@@ -123,9 +123,7 @@ void Connection::unregister_locked() {
 void Connection::close_locked(Farewell farewell) {
   if (phase_ == Phase::kDraining) engine_.let_go(*this);
   phase_ = Phase::kClosed;
-  startup_deadline_ns_ = hold_deadline_ns_ = close_deadline_ns_ = post_deadline_ns_ =
-      redial_deadline_ns_ = chase_deadline_ns_ = fault_deadline_ns_ = silence_deadline_ns_ =
-          peer_deadline_ns_ = 0;
+  deadlines_.clear();
   update_deadline_locked();
   unregister_locked();
   if (captured_ != nullptr) captured_->end(farewell == Farewell::kReset);
@@ -140,48 +138,41 @@ void Connection::close_locked(Farewell farewell) {
 // -------------------------------------------------------------------
 
 void Connection::update_deadline_locked() {
-  uint64_t earliest = 0;
-  for (const uint64_t deadline : {startup_deadline_ns_, hold_deadline_ns_, close_deadline_ns_,
-                                  post_deadline_ns_, redial_deadline_ns_, chase_deadline_ns_,
-                                  fault_deadline_ns_, silence_deadline_ns_, peer_deadline_ns_})
-    if (deadline != 0 && (earliest == 0 || deadline < earliest)) earliest = deadline;
-  engine_.progress().set_deadline(*this, earliest);
+  engine_.progress().set_deadline(*this, deadlines_.earliest_ns());
 }
 
 void Connection::deadline_passed() {
   std::shared_ptr<Endpoint> expired, released;
   Lock lock(mutex_);
   const uint64_t now = now_ns();
-  const auto passed = [now](uint64_t& deadline) {
-    return deadline != 0 && deadline <= now && (deadline = 0, true);
-  };
-  if (passed(redial_deadline_ns_)) redial_locked();
-  if (passed(chase_deadline_ns_) && phase_ == Phase::kOpen) chase_locked();
-  if (passed(post_deadline_ns_) && phase_ == Phase::kOpen) {
+  const auto passed = [&](Deadline kind) { return deadlines_.take_passed(kind, now); };
+  if (passed(Deadline::kRedial)) redial_locked();
+  if (passed(Deadline::kChase) && phase_ == Phase::kOpen) chase_locked();
+  if (passed(Deadline::kPost) && phase_ == Phase::kOpen) {
     endpoint_->stream().transmit_overdue();
     pump_due_ = true;
   }
-  if (passed(hold_deadline_ns_) && phase_ == Phase::kOpen) expired = endpoint_;
-  if (passed(fault_deadline_ns_) && phase_ == Phase::kOpen) released = endpoint_;
-  if (passed(silence_deadline_ns_) && phase_ == Phase::kOpen) {
+  if (passed(Deadline::kHold) && phase_ == Phase::kOpen) expired = endpoint_;
+  if (passed(Deadline::kFault) && phase_ == Phase::kOpen) released = endpoint_;
+  if (passed(Deadline::kSilence) && phase_ == Phase::kOpen) {
     stream_ended_locked(*silent_end_);
     pump_due_ = true;  // requests that waited fail
   }
-  if (passed(peer_deadline_ns_) && phase_ == Phase::kOpen) look_after_peer_locked();
-  if (passed(startup_deadline_ns_)) {
+  if (passed(Deadline::kPeer) && phase_ == Phase::kOpen) look_after_peer_locked();
+  if (passed(Deadline::kStartup)) {
     log_event("connection: start-up timed out");
     if (phase_ == Phase::kOpen)
       stream_ended_locked(StreamEnd::kTimeout);  // the RTR has not come
     else
       connect_failed_locked(ETIMEDOUT);
   }
-  if (passed(close_deadline_ns_) && phase_ == Phase::kOpen) {
+  if (passed(Deadline::kClose) && phase_ == Phase::kOpen) {
     // The peer takes nothing any more.
     if (!failing_) (void)endpoint_->qp().end_stream(StreamEnd::kLocalClose);
     tell_end_locked();
     leave_endpoint_locked();
     close_locked(Farewell::kReset);
-  } else if (phase_ == Phase::kDraining && close_deadline_ns_ == 0) {
+  } else if (phase_ == Phase::kDraining && deadlines_[Deadline::kClose] == 0) {
     close_locked(Farewell::kReset);
   }
   update_deadline_locked();
@@ -193,7 +184,7 @@ void Connection::deadline_passed() {
 void Connection::transmit_before_long() {
   const Lock lock(mutex_);
   if (phase_ != Phase::kOpen) return;
-  post_deadline_ns_ = now_ns() + kPostWaitNs;
+  deadlines_[Deadline::kPost] = now_ns() + kPostWaitNs;
   update_deadline_locked();
 }
 

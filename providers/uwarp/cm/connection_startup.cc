@@ -86,7 +86,7 @@ Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
   connection->choose_rung_locked();
   const uint32_t timeout_ms = connection->options_.timeout_ms != 0 ? connection->options_.timeout_ms
                                                                    : settings().connect_timeout_ms;
-  connection->startup_deadline_ns_ = now_ns() + timeout_ms * kNsPerMs;
+  connection->deadlines_[Deadline::kStartup] = now_ns() + timeout_ms * kNsPerMs;
   int error;
   try {
     error = connection->start_attempt_locked(std::move(bound));
@@ -285,7 +285,7 @@ bool Connection::redial_later_locked(int error) {
   ++redials_;
   unregister_locked();
   socket_.reset();
-  redial_deadline_ns_ = now_ns() + kRedialWaitNs;
+  deadlines_[Deadline::kRedial] = now_ns() + kRedialWaitNs;
   update_deadline_locked();
   return true;
 }
@@ -330,7 +330,7 @@ std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socke
   connection->begin_capture_locked();
   connection->socket_.choose_congestion_control(connection->local_, connection->remote_);
   connection->phase_ = Phase::kReadingRequest;
-  connection->startup_deadline_ns_ = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
+  connection->deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
   auto ticket = engine.progress().add(*connection, connection->socket_.fd());
   if (!ticket) return nullptr;
   connection->ticket_ = *ticket;
@@ -363,7 +363,7 @@ void Connection::read_request_locked() {
 
 void Connection::request_complete_locked() {
   phase_ = Phase::kRequested;
-  startup_deadline_ns_ = 0;
+  deadlines_[Deadline::kStartup] = 0;
   update_deadline_locked();
   const MpaStartFrame& request = responder_->request();
   request_parameters_.initiator_depth = offered_depth(request.enhanced, request.ird);
@@ -425,7 +425,7 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters par
     return error;
   }
   if (peer_to_peer_) {
-    startup_deadline_ns_ = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
+    deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
     update_deadline_locked();
   } else {
     established_locked();

@@ -327,8 +327,8 @@ void Stream::note_end_while_held(ssize_t result, StreamNotice& notice) {
 }
 
 void Stream::take_end(ssize_t result, StreamNotice& notice) {
-  // A reset that a send has reported already reads as an orderly end afterwards. The thread that sent
-  // may not have noted it yet.
+  // A reset that a send has reported already reads as an orderly end afterwards. The thread that
+  // sent may not have noted it yet.
   if (result == 0) qp_.transmit_wait();
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);

@@ -121,14 +121,9 @@ bool Progress::look_for(Awaited& awaited) {
     const bool found = look_at_last();
     const bool turn = looks % kLooksPerTurn == 0;
     if (turn) (void)pass();
-    if ((found || turn) && awaited.arrived()) {
-      budget.found();
-      return true;
-    }
-    if (found) {
-      budget.found();
-      (void)budget.start();
-    }
+    const bool arrived = (found || turn) && awaited.arrived();
+    if (found || arrived) budget.found();
+    if (arrived) return true;
     if (turn && !found && !budget.go_on()) return false;
   }
 }

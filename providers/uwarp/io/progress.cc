@@ -326,7 +326,6 @@ int Progress::spin(epoll_event* events) {
     if (found) {
       ++finds;
       helper_spin_.found();
-      (void)helper_spin_.start();
     }
     if (looks % kLooksPerTurn != 0) continue;
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);

@@ -28,6 +28,11 @@ bool SpinBudget::go_on() {
   return false;
 }
 
+void SpinBudget::found() {
+  pause_ns_ /= 2;
+  end_ns_ = now_ns() + spin_ns_;
+}
+
 bool SpinBudget::others_ran() {
   rusage usage{};
   if (getrusage(RUSAGE_THREAD, &usage) != 0) return true;

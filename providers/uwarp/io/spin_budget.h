@@ -23,8 +23,8 @@ class SpinBudget {
   bool start();
   /// Nothing has come: lets others run. False: the round is over.
   bool go_on();
-  /// Something has come: it was worth it.
-  void found() { pause_ns_ /= 2; }
+  /// Something has come: it was worth it, and the round begins anew.
+  void found();
 
  private:
   /// The scheduler has taken the core away since this was asked last.

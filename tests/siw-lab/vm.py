@@ -260,6 +260,10 @@ class Vm:
             self._process.reap()
         raise AssertionError(f"the machine does not start:\n{self.console()}")
 
+    def restart(self):
+        self._process.reap()
+        self._boot()
+
     def _yield_to_others(self):
         """All threads of the machine, which is one process or a group of them."""
         for task in pathlib.Path("/proc").glob("[0-9]*/task/[0-9]*"):

@@ -4,6 +4,8 @@
 import math
 import re
 
+# Goes to stderr, so it may cut a line of the table in two.
+REMARK = r"(?:Correlation coefficient r\^2|Conflicting CPU frequency values detected): .*\n"
 NUMBER = r"-?(?:\d+\.?\d*|\.\d+|inf|nan)"
 
 
@@ -23,7 +25,7 @@ def rows(output):
     """The rows below the header line "#bytes #iterations ..."."""
     found = []
     in_table = False
-    for line in output.splitlines():
+    for line in re.sub(REMARK, "", output).splitlines():
         if re.match(r"\s*#bytes\s+#iterations", line):
             in_table = True
         elif in_table:

@@ -38,6 +38,7 @@ def run(pair, link, tool, connect, *options, server_options=(), seconds=None):
     command = [tool, "-d", "{device}", "-p", "{port}", "-F", *CONNECTS[connect], *options]
     server, client = pair(link, [*command, *server_options], command + ["{address}"],
                           seconds=seconds)
+    print(client)  # for a test that fails later
     found = report.rows(client)
     assert found, f"no table in the client's output:\n{client}\n==== server\n{server}"
     for row in filter(report.gauged, found):

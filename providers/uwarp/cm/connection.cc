@@ -271,11 +271,16 @@ bool Connection::obey_script_locked(FaultScript& script) {
 }
 
 void Connection::chase_locked() {
+  pump_due_ = true;  // the Write, or the end that has waited for this moment
   if (!endpoint_->qp().chase()) return;
-  pump_due_ = true;
   if (chase_wait_ns_ >= kLastChaseNs) return;
   chase_wait_ns_ *= 8;
   deadlines_[Deadline::kChase] = now_ns() + chase_wait_ns_;
+}
+
+// What siw has overlooked it never sees if our FIN follows, and its iw_cm may not survive it.
+bool Connection::first_chase_due_locked() const {
+  return chase_wait_ns_ == kFirstChaseNs && deadlines_[Deadline::kChase] != 0 && !first_fpdu_seen_;
 }
 
 // The connection is gone as far as epoll or a send could tell.
@@ -395,7 +400,7 @@ void Connection::check_transmit_locked() {
     if (!qp.transmit_dry()) return;
     (void)qp.end_stream(StreamEnd::kFin);
   } else if (disconnecting_) {
-    if (!qp.transmit_idle()) return;
+    if (!qp.transmit_idle() || first_chase_due_locked()) return;
     (void)qp.end_stream(StreamEnd::kLocalClose);
     tell_end_locked();
   } else {

@@ -182,6 +182,7 @@ class Connection final : public Source {
   void stream_ended_locked(StreamEnd end);
   bool still_silent_locked(StreamEnd end);
   void chase_locked();
+  bool first_chase_due_locked() const;
   bool send_the_rest_locked(StreamEnd end);
   void finish_fpdu_locked();
   bool obey_script_locked(FaultScript& script);

@@ -25,6 +25,7 @@ enum class Deadline : uint8_t {
 class ConnectionDeadlines {
  public:
   uint64_t& operator[](Deadline kind) { return at_ns_[static_cast<size_t>(kind)]; }
+  uint64_t operator[](Deadline kind) const { return at_ns_[static_cast<size_t>(kind)]; }
   /// The next of all, 0 if there is none.
   uint64_t earliest_ns() const {
     // What is not waited for becomes the last of all.

@@ -705,6 +705,21 @@ TEST_F(HandMadeResponder, ASilentResponderIsChased) {
       << "frames go on coming, as it may have overlooked the first";
 }
 
+// siw may have overlooked the first two frames: with the FIN right behind them it would lose them.
+TEST_F(HandMadeResponder, TheFirstChaseGoesAheadOfTheEnd) {
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
+  ASSERT_EQ(node.post_send(1, 0, 4), 0);
+  ASSERT_EQ(client->disconnect(), 0);
+  const std::string all = peer.read(1000);
+  EXPECT_TRUE(peer.at_end());
+  ASSERT_GE(all.size(), 20u + 28 + 20) << "RTR, Send, empty Write";
+  EXPECT_EQ(load_be16(all.data() + all.size() - 20), 14) << "the Send is not the last";
+}
+
 TEST_F(HandMadeResponder, AResponderThatHasSpokenIsNotChased) {
   ASSERT_EQ(node.post_recv(1, 0, 64), 0);
   dial();

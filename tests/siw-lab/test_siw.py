@@ -155,11 +155,18 @@ def test_both_directions_at_once(machine, pair):
 
 @pytest.mark.parametrize("operation", ["send", "send-se", "send-inv", "write", "read"])
 def test_operation(direction, pair, crc, operation):
+    # siw's userspace part sends the key of another field of the work request (docs/siw.md). If we refuse
+    # the first FPDU early enough, siw gives up the message; else all of it counts as sent.
+    refused = operation == "send-inv" and direction.uwarp_listens
+
+    def given_up(process):
+        return refused and "wc id=1 status=local QP operation error" in process.output
+
     passive, active = pair(["{tests}/verbs_peer", "serve", "{address}", "{port}"],
-                           ["{tests}/verbs_peer", operation, "{address}", "{port}"], env=crc)
-    assert active.rstrip().endswith("done")
-    if operation == "send-inv" and direction.uwarp_listens:
-        # siw's userspace part sends the key of another field of the work request (docs/siw.md).
+                           ["{tests}/verbs_peer", operation, "{address}", "{port}"], env=crc,
+                           excused=given_up)
+    assert active.rstrip().endswith("done") or refused
+    if refused:
         assert "remote invalid request error" in passive and "memory untouched" in passive
     elif operation.startswith("send"):
         assert "received 5000 bytes of the client's pattern" in passive

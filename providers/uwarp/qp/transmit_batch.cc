@@ -15,21 +15,27 @@ void TransmitBatch::configure(bool crc) {
   crc_ = crc;
   crc_error_ = 0;
   first_ = count_ = fpdu_count_ = 0;
-  if (!make_arena(kFirstArenaBytes)) throw std::bad_alloc();
+  if (!make_room(kFirstRoom)) throw std::bad_alloc();
   restart();
 }
 
-bool TransmitBatch::make_arena(size_t size) {
-  auto* fresh = new (std::nothrow) std::byte[size];
+// Only while nothing is queued: iovecs point into the arena.
+bool TransmitBatch::make_room(const Room& room) {
+  const size_t iovec_bytes = room.iovecs * sizeof(iovec);
+  const size_t end_bytes = room.fpdus * sizeof(uint32_t);
+  auto* fresh = new (std::nothrow) std::byte[iovec_bytes + end_bytes + room.arena_bytes];
   if (fresh == nullptr) return false;
-  arena_.reset(fresh);
-  arena_size_ = size;
+  memory_.reset(fresh);
+  iovecs_ = reinterpret_cast<iovec*>(fresh);
+  fpdu_ends_ = reinterpret_cast<uint32_t*>(fresh + iovec_bytes);
+  arena_ = fresh + iovec_bytes + end_bytes;
+  room_ = room;
   return true;
 }
 
 void TransmitBatch::restart() {
   // Without memory for it, batches stay small.
-  if (fpdu_count_ > 1 && arena_size_ == kFirstArenaBytes) (void)make_arena(full_arena());
+  if (fpdu_count_ > 1 && small_room()) (void)make_room(full_room());
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
   copies_.clear();
 }
@@ -49,13 +55,13 @@ void TransmitBatch::add_iovec(std::byte* at, size_t size) {
 std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   const bool copied = crc_ || payload <= kCopyBytes;
   const size_t needed = kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
-  if (arena_size_ - arena_used_ < needed) {
-    // What is queued points into the arena: it grows while it is empty.
-    if (arena_used_ != 0 || needed > full_arena() || !make_arena(full_arena())) return nullptr;
-  }
   // A gathered payload takes an iovec per range, and two for what is around it.
-  if (!copied && kIovecs - count_ < kMaxSge + 2) return nullptr;
-  frame_ = arena_.get() + arena_used_;
+  const size_t iovecs = copied ? 1 : kMaxSge + 2;
+  if (room_.arena_bytes - arena_used_ < needed || room_.iovecs - count_ < iovecs) {
+    if (arena_used_ != 0 || needed > full_room().arena_bytes || !make_room(full_room()))
+      return nullptr;
+  }
+  frame_ = arena_ + arena_used_;
   frame_header_ = kFpduLengthSize + header_bytes;
   frame_payload_ = payload;
   store_be16(frame_, static_cast<uint16_t>(header_bytes + payload));
@@ -83,7 +89,7 @@ bool TransmitBatch::add_large(BufferList& list, uint64_t offset) {
     return true;
   }
   uint64_t length = frame_payload_;
-  count_ += list.describe(offset, length, iovecs_ + count_, kIovecs - count_);
+  count_ += list.describe(offset, length, iovecs_ + count_, room_.iovecs - count_);
   bytes_ += length;
   return true;
 }
@@ -108,7 +114,7 @@ bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
     add_iovec(at, trailer);
     at += trailer;
   }
-  arena_used_ = at - arena_.get();
+  arena_used_ = at - arena_;
   fpdu_ends_[fpdu_count_++] = static_cast<uint32_t>(bytes_);
   return true;
 }
@@ -156,8 +162,8 @@ void TransmitBatch::detach(const std::byte* base, uint64_t length) {
   const auto low = reinterpret_cast<uintptr_t>(base);
   for (size_t i = first_; i < count_; ++i) {
     const auto at = reinterpret_cast<uintptr_t>(iovecs_[i].iov_base);
-    const auto arena = reinterpret_cast<uintptr_t>(arena_.get());
-    if (at >= arena && at < arena + arena_size_) continue;
+    const auto arena = reinterpret_cast<uintptr_t>(arena_);
+    if (at >= arena && at < arena + room_.arena_bytes) continue;
     const bool hit = at < low ? low - at < iovecs_[i].iov_len : at - low < length;
     if (hit) keep_copy(iovecs_[i]);
   }

@@ -19,15 +19,19 @@ namespace uwarp {
 
 class TransmitBatch {
  public:
-  static constexpr size_t kIovecs = 64;
-  static constexpr size_t kFpdus = 256;
-  /// Room for headers and small payloads: some 256 messages of 8 octets.
-  static constexpr size_t kArenaBytes = 8192;
-  /// ... of a stream that has never had more than a message at a time to send.
-  static constexpr size_t kFirstArenaBytes = 512;
+  /// What a batch may hold. The arena is for headers and small payloads.
+  struct Room {
+    size_t arena_bytes;
+    size_t iovecs;
+    size_t fpdus;
+  };
+  /// Some 256 messages of 8 octets.
+  static constexpr Room kRoom{8192, 64, 256};
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): two FPDUs of the largest size.
-  static constexpr size_t kCrcArenaBytes = 2 * kFpduSizeMax;
+  static constexpr Room kCrcRoom{2 * kFpduSizeMax, 64, 256};
+  /// Of a stream that has never had more than a small message at a time to send.
+  static constexpr Room kFirstRoom{512, 4, 16};
   /// Payloads up to this size are copied beside their header: cheaper than an iovec of their own.
   static constexpr size_t kCopyBytes = 512;
   /// Stop adding when this much is queued: the kernel takes no more at once anyway.
@@ -51,8 +55,8 @@ class TransmitBatch {
   void restart();
   /// Room for at least one FPDU without payload?
   bool has_room() const {
-    return kIovecs - count_ >= 2 && fpdu_count_ < kFpdus && bytes_ < kBytes &&
-           arena_size_ - arena_used_ >= kSmallestRoom;
+    return room_.iovecs - count_ >= 2 && fpdu_count_ < room_.fpdus && bytes_ < kBytes &&
+           room_.arena_bytes - arena_used_ >= kSmallestRoom;
   }
 
   /// Builds one FPDU: `header_bytes` octets (DDP header and RDMAP header) are written by the caller
@@ -77,15 +81,19 @@ class TransmitBatch {
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
-  size_t full_arena() const { return crc_ ? kCrcArenaBytes : kArenaBytes; }
-  bool make_arena(size_t size);
+  const Room& full_room() const { return crc_ ? kCrcRoom : kRoom; }
+  bool small_room() const { return room_.fpdus == kFirstRoom.fpdus; }
+  bool make_room(const Room& room);
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
   std::unique_ptr<std::byte[]> copy_payload(BufferList& list, uint64_t offset) const;
   bool add_large(BufferList& list, uint64_t offset);
 
-  std::unique_ptr<std::byte[]> arena_;
-  size_t arena_size_ = 0;
+  std::unique_ptr<std::byte[]> memory_;  // iovecs, ends of FPDUs, arena
+  Room room_{};
+  iovec* iovecs_ = nullptr;
+  uint32_t* fpdu_ends_ = nullptr;
+  std::byte* arena_ = nullptr;
   size_t arena_used_ = 0;
   bool crc_ = false;
   uint32_t crc_error_ = 0;  // added to the next CRC
@@ -99,8 +107,6 @@ class TransmitBatch {
   size_t frame_header_ = 0;
   uint32_t frame_payload_ = 0;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
-  uint32_t fpdu_ends_[kFpdus];
-  iovec iovecs_[kIovecs];
 };
 
 }  // namespace uwarp

@@ -98,11 +98,12 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
     stream_.transmit();
     pace_.sent(now_ns());
   }
-  int post_recv(uint64_t wr_id, std::span<const Sge> sges) {
-    const int error = qp_.post_recv(wr_id, sges);
+  /// Hot path: post; after one or several of them receives_posted() follows.
+  int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
+  /// A stream that was held for want of them goes on, in the caller.
+  void receives_posted() {
     if (qp_.receive_resumable()) [[unlikely]]
       resume();
-    return error;
   }
   /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
   /// side's gate, because a stream enters the line a moment before it says that it is held.

@@ -108,6 +108,7 @@ void Receiver::reset() {
   await_ = Await::kHeader;
   place_ = RemotePlace{};
   write_open_ = taken_ = read_open_ = sink_revoked_ = read_revoked_ = false;
+  ulpdu_length_ = 0;
   payload_left_ = trailer_left_ = 0;
   write_bytes_ = 0;
   direct_bytes_ = 0;
@@ -120,21 +121,23 @@ bool Receiver::mid_message() const {
 
 // ---- Staging
 
-std::byte* Receiver::begin_staging(StagingPointer& staging) {
+void Receiver::begin_staging(StagingPointer& staging) {
   if (kept_) {
     bytes_ = kept_->bytes;
-    if (kStagingBytes - end_ < kFpduSizeMax) {
-      std::memmove(bytes_, bytes_ + begin_, available());
-      end_ -= begin_;
-      begin_ = 0;
-    }
-    return bytes_;
+    return;
   }
   bytes_ = staging->bytes;
   std::memcpy(bytes_, carry_, carry_size_);
   begin_ = 0;
   end_ = carry_size_;
-  return bytes_;
+}
+
+// Only to read: a held stream is resumed again and again, each time for a few messages of many.
+void Receiver::make_room() {
+  if (begin_ == 0 || kStagingBytes - end_ >= kFpduSizeMax) return;
+  std::memmove(bytes_, bytes_ + begin_, available());
+  end_ -= begin_;
+  begin_ = 0;
 }
 
 void Receiver::end_staging(StagingPointer& staging) {
@@ -152,12 +155,15 @@ void Receiver::end_staging(StagingPointer& staging) {
 
 std::span<const iovec> Receiver::window(StagingPointer& staging) {
   begin_staging(staging);
+  make_room();
   direct_bytes_ = 0;
   size_t count = 0;
   size_t room = kStagingBytes - end_;
   if (direct_possible()) {
     count = direct_iovecs(iovecs_, kMaxSge);
     room = kBehindDirect;
+  } else if (ulpdu_length_ >= kLargeBytes && !stream_.config.crc && !held()) {
+    room = std::min(room, payload_left_ + kBeforeDirect);
   }
   iovecs_[count++] = {bytes_ + end_, room};
   return {iovecs_, count};

@@ -76,6 +76,10 @@ class Receiver {
   static constexpr uint32_t kDirectBytes = 2048;
   // Behind a direct payload: its tail, pad, CRC and the next header.
   static constexpr size_t kBehindDirect = 64;
+  // After a segment of this size another one is expected, of which only so much goes by way of the
+  // staging buffer: a copy less of the rest is worth a second call.
+  static constexpr uint32_t kLargeBytes = 16384;
+  static constexpr size_t kBeforeDirect = 2048;
   // The last octets of a Write are stored after all others: applications poll them.
   static constexpr uint32_t kTailBytes = 8;
 
@@ -83,7 +87,8 @@ class Receiver {
   enum class Step : uint8_t { kAgain, kNeedMore };
 
   // Staging.
-  std::byte* begin_staging(StagingPointer& staging);
+  void begin_staging(StagingPointer& staging);
+  void make_room();
   void end_staging(StagingPointer& staging);
   size_t available() const { return end_ - begin_; }
 

@@ -65,8 +65,8 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);
     QueuePairPoster poster(*qp.endpoint);
+    SendRequest request;  // of each only what its opcode uses is set, and read
     for (; wr != nullptr; wr = wr->next) {
-      SendRequest request;
       int error = send_request_from_verbs(*wr, request);
       if (error == 0) [[likely]]
         error = poster.post(request);
@@ -84,9 +84,12 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);
-    return post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
+    const auto post = [&](uint64_t wr_id, std::span<const Sge> sges) {
       return qp.endpoint->post_recv(wr_id, sges);
-    });
+    };
+    const int error = post_receive_list(wr, bad_wr, post);
+    qp.endpoint->receives_posted();  // of a list that fails half way, too
+    return error;
   });
 }
 

@@ -122,7 +122,9 @@ class Node : public QpEventListener {
   }
   int post_recv(uint64_t id, size_t offset, uint32_t length) {
     const Sge one = sge(offset, length);
-    return endpoint->post_recv(id, {&one, 1});
+    const int error = endpoint->post_recv(id, {&one, 1});
+    endpoint->receives_posted();
+    return error;
   }
   int post(SendRequest request, size_t offset, uint32_t length) {
     const Sge one = sge(offset, length);

@@ -481,6 +481,7 @@ ssize_t Connection::receive_frame_locked(std::span<std::byte> room) {
 }
 
 void Connection::start_up_locked(uint32_t events) {
+  if (!socket_) return;  // a late edge of a socket that was refused: another try is under way
   if (phase_ == Phase::kConnecting && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
     continue_connect_locked();
   if (phase_ == Phase::kAwaitingReply) {

@@ -55,7 +55,6 @@ class Progress::Drive {
     began_ = awaited.fds().size() <= kAwaitedFds && begin();
     if (!began_) return;
     progress.waits_drive_.store(true, std::memory_order_relaxed);
-    progress.quiet_.end_all();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
   }
   ~Drive() {

@@ -123,13 +123,6 @@ void Progress::revisit(Source& source) {
   if (driver_sleeps_.load() || (armed_.load() && sleeping_until_ns_.load() != 0)) wake_helper();
 }
 
-// Whoever is about to sleep says so first and then ends the quiet: either it finds the source among
-// the others, or it is seen here.
-bool Progress::quieten(Source& source) {
-  if (polling_.naps || somebody_sleeps() || !quiet_.add(source)) return false;
-  return !somebody_sleeps();
-}
-
 // --- Serving
 // --------------------------------------------------------------------------------------
 
@@ -219,7 +212,6 @@ bool Progress::pass() {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
   serve_revisits();
-  if (quiet_.any()) quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
@@ -295,7 +287,6 @@ int Progress::wait_armed(epoll_event* events) {
   // Say first until when this thread sleeps, then look once more: whoever adds work does it in the
   // opposite order, so that one of the two sees the other.
   sleeping_until_ns_.store(deadlines_.earliest_ns());
-  quiet_.end_all();
   const uint64_t earliest = deadlines_.earliest_ns();
   const bool at_once = revisits_waiting() || stopping_.load();
   const int count = epoll_until(events, at_once ? 0 : earliest);
@@ -311,11 +302,8 @@ void Progress::wait_disarmed(const Look& last) {
   if (!rest) resting_.store(false);
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + polling_.take_over_ns;
-  // Those who poll look after deadlines. If they have just stopped, one may be late by a short
-  // tick, which is better than being woken for each that is set.
-  const bool late = !rest && !polling_.naps;
-  sleeping_until_ns_.store(late ? 0 : tick);
-  const uint64_t until = late ? tick : std::min(tick, deadlines_.earliest_ns());
+  sleeping_until_ns_.store(tick);
+  const uint64_t until = std::min(tick, deadlines_.earliest_ns());
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
     timespec left = timespec_of(until - now);
@@ -329,14 +317,15 @@ void Progress::wait_disarmed(const Look& last) {
 
 // After traffic more is likely to come, and waking this thread would cost the sender more than this
 // core is worth, if nobody else wants it.
-int Progress::spin(epoll_event* events, bool& busy) {
+int Progress::spin(epoll_event* events) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
-  for (uint32_t looks = 1; !stopping_.load() && !revisits_waiting(); ++looks) {
+  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_waiting();
+       ++looks) {
     const bool found = look_at_last();
     if (found) {
+      ++finds;
       helper_spin_.found();
-      if (++finds == kFindsPerSpin) return busy = true, 0;
     }
     if (looks % kLooksPerTurn != 0) continue;
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
@@ -350,18 +339,15 @@ void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   bool armed = true;
-  bool busy = false;
   armed_.store(true);
   while (!stopping_.load()) {
     if (armed) {
-      int count = busy ? 0 : wait_armed(events);
-      for (bool awake = busy || count > 0; awake; awake = count > 0) {
-        if (count > 0) serve(events, count);
+      int count = wait_armed(events);
+      while (count > 0) {
+        serve(events, count);
         serve_deadlines();
-        busy = false;
-        count = spin(events, busy);
+        count = spin(events);
       }
-      if (busy) quiet_.end_idle();
       serve_revisits();
     } else {
       wait_disarmed(last);
@@ -369,7 +355,6 @@ void Progress::helper_loop() {
     serve_deadlines();
     const bool arm = !somebody_progresses(last);
     if (arm != armed) armed_.store(arm);
-    busy = busy && arm;
     if (arm) waits_drive_.store(false, std::memory_order_relaxed);
     armed = arm;
   }

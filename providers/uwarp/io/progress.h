@@ -19,7 +19,6 @@
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "io/deadline_heap.h"
-#include "io/quiet_sources.h"
 #include "io/source.h"
 #include "io/spin_budget.h"
 
@@ -53,16 +52,15 @@ class Progress {
     uint32_t least_polls;
     uint64_t slowest_poll_ns;
     uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
-    bool naps;              // a poller that finds nothing sleeps in between: nap()
   };
   /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
   /// whoever polls more seldom than this is served better by the helper.
   static constexpr Polling kBesideOthers{
-      .least_polls = 4, .slowest_poll_ns = 50'000, .take_over_ns = 1'000'000, .naps = false};
+      .least_polls = 4, .slowest_poll_ns = 50'000, .take_over_ns = 1'000'000};
   /// On the only processor the helper takes its turns from the pollers, who wait for the processor
   /// for whole time slices.
   static constexpr Polling kOnOneProcessor{
-      .least_polls = 1, .slowest_poll_ns = 20'000'000, .take_over_ns = 20'000'000, .naps = true};
+      .least_polls = 1, .slowest_poll_ns = 20'000'000, .take_over_ns = 20'000'000};
 
   static constexpr uint64_t kNapNs = 100'000;
 
@@ -83,12 +81,6 @@ class Progress {
   void set_deadline(Source& source, uint64_t deadline_ns);
   /// Has source.ready(0) called soon, by whichever thread progresses.
   void revisit(Source& source);
-
-  /// A poller looks at `source` all the time, which therefore wants epoll not to be told of its
-  /// data for now; until end_quiet(), which comes when nobody looks at it any more or somebody is
-  /// about to sleep. False: not now. The caller keeps end_quiet() waiting until it has acted on
-  /// this.
-  bool quieten(Source& source);
 
   /// Notes a poll on an empty completion queue; returns a running count. Costs no locked
   /// instruction: concurrent counts may be lost, which does no harm.
@@ -168,8 +160,7 @@ class Progress {
   void helper_loop();
   int wait_armed(epoll_event* events);
   void wait_disarmed(const Look& last);
-  /// Returns a number of events, or 0: it is time to sleep, or, if `busy`, to look at the rest.
-  int spin(epoll_event* events, bool& busy);
+  int spin(epoll_event* events);
   bool look_at_last();
   int epoll_until(epoll_event* events, uint64_t until_ns);
   bool somebody_polls(Look& last);
@@ -183,9 +174,6 @@ class Progress {
   class Drive;
   bool look_for(Awaited& awaited);
   bool driven() const { return driver_.load() != Driver::kNone; }
-  bool somebody_sleeps() const {
-    return (armed_.load() && sleeping_until_ns_.load() != 0) || driven();
-  }
   void serve(const epoll_event* events, int count);
   bool serve_revisits();
   bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
@@ -205,7 +193,6 @@ class Progress {
   std::atomic<uint32_t> revisit_count_{0};
 
   DeadlineHeap deadlines_;
-  QuietSources quiet_;
 
   alignas(64) std::atomic<uint32_t> polls_{0};
   alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried

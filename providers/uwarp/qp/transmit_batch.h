@@ -30,8 +30,9 @@ class TransmitBatch {
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): two FPDUs of the largest size.
   static constexpr Room kCrcRoom{2 * kFpduSizeMax, 64, 256};
-  /// Of a stream that has never had more than a small message at a time to send.
-  static constexpr Room kFirstRoom{512, 4, 16};
+  /// Of a stream that has never had more than a message at a time to send: a small one and a
+  /// gathered one fit.
+  static constexpr Room kFirstRoom{512, kMaxSge + 8, 16};
   /// Payloads up to this size are copied beside their header: cheaper than an iovec of their own.
   static constexpr size_t kCopyBytes = 512;
   /// Stop adding when this much is queued: the kernel takes no more at once anyway.

@@ -3,6 +3,9 @@
 // and which octets change.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <mutex>
+
 #include "sim/sim_pair.h"
 
 namespace uwarp::sim {
@@ -320,6 +323,45 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
   pair.a_to_b.capacity = 1 << 20;
   pair.run();
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
+}
+
+// Each message of 64 KiB has a second segment of some twenty octets, after which another large one
+// comes all the same.
+TEST(QueuePair, LargeMessagesGoStraightToTheirPlace) {
+  constexpr size_t kMessage = 65536, kMessages = 4;
+  Pair pair(7);
+  pair.connect();
+  GuardedMemory here{kMessage}, there{kMessage};
+  const Sge from = Pair::sge(here, pair.reg(pair.a, here, kAllAccess), 0, kMessage);
+  const Sge to = Pair::sge(there, pair.reg(pair.b, there, kAllAccess), 0, kMessage);
+  const auto send = [&](size_t messages) {
+    for (size_t i = 0; i < messages; ++i) {
+      ASSERT_EQ(pair.b.qp->post_recv(i, {&to, 1}), 0);
+      ASSERT_EQ(pair.a.post(SendOpcode::kSend, i, {&from, 1}), 0);
+    }
+  };
+  send(1);
+  pair.run();
+  send(kMessages);
+  while (pair.step(pair.a, pair.a_to_b, pair.b_to_a)) {
+  }
+  ASSERT_GT(pair.a_to_b.bytes.size(), kMessages * kMessage);
+  size_t reads = 0, staged = 0;
+  const auto* const place = there.data();
+  for (; !pair.a_to_b.bytes.empty(); ++reads) {
+    const std::lock_guard lock(pair.b.qp->receive_gate());
+    const std::span<const iovec> window = pair.b.qp->receive_window(pair.b.staging);
+    size_t left = pair.a_to_b.read(window, kMessages * kMessage * 2);
+    (void)pair.b.qp->received(pair.b.staging, left);
+    for (const iovec& piece : window) {
+      const size_t taken = std::min(left, piece.iov_len);
+      if (piece.iov_base < place || piece.iov_base >= place + kMessage) staged += taken;
+      left -= taken;
+    }
+  }
+  EXPECT_EQ(pair.b.receives().size(), 1 + kMessages);
+  EXPECT_LE(reads, kMessages + 1);
+  EXPECT_LT(staged, kMessages * 128 + 4096);
 }
 
 INSTANTIATE_TEST_SUITE_P(CrcAndCuts, Connected,

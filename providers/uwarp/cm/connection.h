@@ -100,6 +100,8 @@ class Connection final : public Source {
   CapturedConnection* captured() const { return captured_.get(); }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
+  /// See Progress::quieten(). Under the receive side of the queue pair.
+  bool request_quiet();
   /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs.
   void transmit_before_long();
 
@@ -114,6 +116,8 @@ class Connection final : public Source {
   // Source.
   bool ready(uint32_t events) override;
   bool look() override;
+  void end_quiet() override;
+  bool looked_at() override;
   void deadline_passed() override;
   void out_of_memory() override;
 
@@ -190,7 +194,7 @@ class Connection final : public Source {
   void hung_up_locked(uint32_t events);
   void check_transmit_locked();
   // The end.
-  enum class Farewell : uint8_t { kGentle, kReset };
+  enum class Farewell : uint8_t { kDone, kGentle, kReset };  // kDone: both have sent their FIN
   void leave_endpoint_locked();
   void drain_locked();
   void read_away_locked();

@@ -112,7 +112,7 @@ void Connection::read_away_locked() {
   const ssize_t count = socket_.discard(kReadAwayBytes);
   if (count == -EAGAIN) return;
   if (count > 0) return request_turn();
-  close_locked(Farewell::kGentle);
+  close_locked(count == 0 ? Farewell::kDone : Farewell::kGentle);
 }
 
 void Connection::unregister_locked() {
@@ -127,10 +127,17 @@ void Connection::close_locked(Farewell farewell) {
   update_deadline_locked();
   unregister_locked();
   if (captured_ != nullptr) captured_->end(farewell == Farewell::kReset);
-  if (farewell == Farewell::kReset)
-    socket_.reset();
-  else
-    socket_.close_gently();
+  switch (farewell) {
+    case Farewell::kDone:
+      socket_.close();
+      break;
+    case Farewell::kGentle:
+      socket_.close_gently();
+      break;
+    case Farewell::kReset:
+      socket_.reset();
+      break;
+  }
   loop_.close();
 }
 
@@ -198,6 +205,20 @@ std::shared_ptr<Endpoint> Connection::open_endpoint() const {
 bool Connection::look() {
   const auto endpoint = open_endpoint();
   return endpoint != nullptr && endpoint->stream().look();
+}
+
+// Not before end_quiet() finds the stream.
+bool Connection::request_quiet() {
+  return open_endpoint() != nullptr && engine_.progress().quieten(*this);
+}
+
+void Connection::end_quiet() {
+  if (const auto endpoint = open_endpoint()) endpoint->stream().end_quiet();
+}
+
+bool Connection::looked_at() {
+  const auto endpoint = open_endpoint();
+  return endpoint != nullptr && endpoint->stream().looked_at();
 }
 
 bool Connection::ready(uint32_t events) {

@@ -212,6 +212,7 @@ bool Progress::pass() {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
   serve_revisits();
+  quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
@@ -222,7 +223,9 @@ bool Progress::pass() {
 void Progress::nap() {
   pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
   const timespec longest = timespec_of(kNapNs);
+  quiet_.begin_sleep();
   (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+  quiet_.end_sleep();
   (void)pass();
 }
 
@@ -302,8 +305,11 @@ void Progress::wait_disarmed(const Look& last) {
   if (!rest) resting_.store(false);
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + polling_.take_over_ns;
-  sleeping_until_ns_.store(tick);
-  const uint64_t until = std::min(tick, deadlines_.earliest_ns());
+  // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
+  // matters that one is late if they have just stopped.
+  const bool late = !rest && polling_.take_over_ns <= kLateNs;
+  sleeping_until_ns_.store(late ? 0 : tick);
+  const uint64_t until = late ? tick : std::min(tick, deadlines_.earliest_ns());
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
     timespec left = timespec_of(until - now);
@@ -335,11 +341,16 @@ int Progress::spin(epoll_event* events) {
   return 0;
 }
 
+void Progress::arm(bool on) {
+  armed_.store(on);
+  on ? quiet_.begin_sleep() : quiet_.end_sleep();
+}
+
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   bool armed = true;
-  armed_.store(true);
+  arm(true);
   while (!stopping_.load()) {
     if (armed) {
       int count = wait_armed(events);
@@ -353,12 +364,12 @@ void Progress::helper_loop() {
       wait_disarmed(last);
     }
     serve_deadlines();
-    const bool arm = !somebody_progresses(last);
-    if (arm != armed) armed_.store(arm);
-    if (arm) waits_drive_.store(false, std::memory_order_relaxed);
-    armed = arm;
+    const bool needed = !somebody_progresses(last);
+    if (needed != armed) arm(needed);
+    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
+    armed = needed;
   }
-  armed_.store(false);
+  if (armed) arm(false);
 }
 
 void* Progress::helper_main(void* self) {

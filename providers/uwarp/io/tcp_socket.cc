@@ -25,6 +25,9 @@ namespace {
 /// to notice an RST any later.
 constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 
+/// More than what is ever left unread for long by somebody who looks all the time.
+constexpr int kQuietBytes = 256 << 10;
+
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
 constexpr uint32_t kAnswerMs = 1'000;
 constexpr uint32_t kClockMs = 20;
@@ -167,6 +170,10 @@ ssize_t TcpSocket::send(const void* bytes, size_t size_bytes) {
   return call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
 }
 
+void TcpSocket::set_quiet(bool on) {
+  (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? kQuietBytes : 1);
+}
+
 void TcpSocket::shutdown_write() { (void)status_of(SYS_shutdown, fd_, SHUT_WR); }
 
 void TcpSocket::set_reset_on_close(bool on) {
@@ -249,6 +256,15 @@ bool TcpSocket::silent_for(uint32_t timeout_ms) const {
 
 namespace {
 
+bool is_loopback(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const in_addr_t v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr;
+    return ntohl(v4) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
+  }
+  return address.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
   if (a.ss_family != b.ss_family) return false;
   if (a.ss_family == AF_INET) {
@@ -277,6 +293,7 @@ uint32_t TcpSocket::segment_bytes() const {
 }
 
 bool is_local_address(const sockaddr_storage& address) {
+  if (is_loopback(address)) return true;
   // Whether a socket can be bound to it is the kernel's own definition of "local", and costs about
   // a microsecond; a route look-up would need netlink.
   sockaddr_storage any_port = address;

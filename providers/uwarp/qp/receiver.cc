@@ -109,6 +109,7 @@ void Receiver::reset() {
   place_ = RemotePlace{};
   write_open_ = taken_ = read_open_ = sink_revoked_ = read_revoked_ = false;
   ulpdu_length_ = 0;
+  expect_large_ = 0;
   payload_left_ = trailer_left_ = 0;
   write_bytes_ = 0;
   direct_bytes_ = 0;
@@ -162,7 +163,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   if (direct_possible()) {
     count = direct_iovecs(iovecs_, kMaxSge);
     room = kBehindDirect;
-  } else if (ulpdu_length_ >= kLargeBytes && !stream_.config.crc && !held()) {
+  } else if (expect_large_ != 0 && !stream_.config.crc && !held()) {
     room = std::min(room, payload_left_ + kBeforeDirect);
   }
   iovecs_[count++] = {bytes_ + end_, room};
@@ -313,6 +314,10 @@ Receiver::Step Receiver::take_header() {
   }
   begin_ += kFpduLengthSize + header;
   trailer_left_ = static_cast<uint32_t>(fpdu_trailer_size(ulpdu_length_));
+  if (ulpdu_length_ >= kLargeBytes)
+    expect_large_ = kExpectLarge;
+  else if (expect_large_ != 0)
+    --expect_large_;
   await_ = Await::kPayload;
   return Step::kAgain;
 }

@@ -74,11 +74,14 @@ class Receiver {
   static constexpr size_t kCarryBytes = 128;
   // A payload with at least this much missing is received straight into its place.
   static constexpr uint32_t kDirectBytes = 2048;
-  // Behind a direct payload: its tail, pad, CRC and the next header.
-  static constexpr size_t kBehindDirect = 64;
-  // After a segment of this size another one is expected, of which only so much goes by way of the
-  // staging buffer: a copy less of the rest is worth a second call.
+  // Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
+  // its second segment of some twenty octets, between the two.
+  static constexpr size_t kBehindDirect = 128;
+  // After a segment of this size another one is expected, or will come after the short end of this
+  // message, of which only so much goes by way of the staging buffer: a copy less of the rest is
+  // worth a second call.
   static constexpr uint32_t kLargeBytes = 16384;
+  static constexpr uint8_t kExpectLarge = 2;  // segments
   static constexpr size_t kBeforeDirect = 2048;
   // The last octets of a Write are stored after all others: applications poll them.
   static constexpr uint32_t kTailBytes = 8;
@@ -180,6 +183,7 @@ class Receiver {
   bool last_ = false;
   RdmapOpcode opcode_ = RdmapOpcode::kWrite;
   uint16_t ulpdu_length_ = 0;
+  uint8_t expect_large_ = 0;  // segments
   uint32_t payload_left_ = 0;
   uint64_t payload_offset_ = 0;  // message offset of the next octet
   uint32_t trailer_left_ = 0;

@@ -138,7 +138,7 @@ class Application {
 
  private:
   Channel open() {
-    const int fd = eventfd(0, EFD_CLOEXEC);
+    const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return {fd, std::make_shared<RdmaCmNode>(table_, transport_, dup(fd), persona_)};
   }
   void close(Channel& channel) {
@@ -303,9 +303,8 @@ class Application {
       address_is_bad_ = true;
     }
     const Channel& to = channels[channel];
-    const bool may_block = readable(to);
     errno = 0;
-    const ssize_t result = to.node->write(bytes, given, may_block, node_by_fd);
+    const ssize_t result = to.node->write(bytes, given, node_by_fd);
     const int error = result < 0 ? errno : 0;
     UWARP_REQUIRE(result == (error == 0 ? static_cast<ssize_t>(given) : -1));
     UWARP_REQUIRE(error != EFAULT || address_is_bad_);
@@ -413,7 +412,7 @@ class Application {
         rdma_ucm_get_event payload{0};
       } peek;
       errno = 0;
-      const ssize_t result = channel.node->write(&peek, sizeof peek, false, node_by_fd);
+      const ssize_t result = channel.node->write(&peek, sizeof peek, node_by_fd);
       UWARP_REQUIRE(result == -1);
       UWARP_REQUIRE(errno == (readable(channel) ? EFAULT : EAGAIN));
     }

@@ -21,8 +21,8 @@
 namespace uwarp {
 namespace {
 
-/// Silence after which a peer is lost, if neither the queue pair nor UWARP_PEER_TIMEOUT_MS says
-/// anything (rdma_cm sets no timeout on iWARP).
+/// If neither the queue pair nor UWARP_PEER_TIMEOUT_MS says anything (rdma_cm sets no timeout on
+/// iWARP).
 constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
 /// What a queue pair's own timeout is raised to. It is meant for a network that never loses
 /// packets; TCP needs some retransmissions of up to a second each before silence means anything.
@@ -187,14 +187,16 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   return connection;
 }
 
+uint32_t Connection::usual_peer_timeout_ms() {
+  return settings().peer_timeout_ms != 0 ? settings().peer_timeout_ms : kDefaultPeerTimeoutMs;
+}
+
 // RFC 1122 keepalive finds a peer that vanished while nothing was under way,
 // look_after_peer_locked() one that owes an acknowledgement.
 void Connection::set_peer_timeout_locked() {
-  peer_timeout_ms_ = settings().peer_timeout_ms;
-  if (peer_timeout_ms_ == 0) {
-    const uint32_t own_ms = endpoint_->peer_timeout_ms();
-    peer_timeout_ms_ = own_ms == 0 ? kDefaultPeerTimeoutMs : std::max(own_ms, kLeastPeerTimeoutMs);
-  }
+  const uint32_t own_ms = endpoint_->peer_timeout_ms();
+  const bool chosen = settings().peer_timeout_ms != 0 || own_ms == 0;
+  peer_timeout_ms_ = chosen ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
   socket_.set_keepalive(peer_timeout_ms_);
 }
 

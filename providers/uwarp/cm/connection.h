@@ -87,6 +87,8 @@ class Connection final : public Source {
   sockaddr_storage remote_address() const { return remote_; }
 
   // ---- For Endpoint.
+  /// Inside open_stream(), which this connection calls.
+  const sockaddr_storage& local_address_locked() const { return local_; }
   /// The queue pair left for ERR, RESET or is destroyed: the TCP connection ends, orderly where
   /// nothing was half sent. On return the queue pair is not touched any more.
   void endpoint_gone();
@@ -106,8 +108,11 @@ class Connection final : public Source {
   void transmit_before_long();
 
   // ---- For Listener.
+  /// Silence after which a peer is lost, unless its queue pair has a timeout of its own.
+  static uint32_t usual_peer_timeout_ms();
   /// An accepted socket: reads the Request, then tells the listener.
   static std::shared_ptr<Connection> incoming(Engine& engine, TcpSocket socket,
+                                              const sockaddr_storage& remote,
                                               std::weak_ptr<Listener> listener);
 
   /// Ends it with a reset, unless its whole Request has come.

@@ -318,11 +318,12 @@ bool Connection::abandon_before_request() {
 // --------------------------------------------------------------------------------------
 
 std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socket,
+                                                 const sockaddr_storage& remote,
                                                  std::weak_ptr<Listener> listener) {
   std::shared_ptr<Connection> connection(new Connection(engine, {}));
   const Lock lock(connection->mutex_);
   connection->local_ = socket.local_address();
-  connection->remote_ = socket.remote_address();
+  connection->remote_ = remote;
   connection->listener_ = std::move(listener);
   connection->responder_ =
       std::make_unique<MpaResponder>(MpaResponder::Config{.crc = asks_for_crc()});

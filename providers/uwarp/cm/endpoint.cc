@@ -118,11 +118,11 @@ void Endpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   slot_->receive_queue = receive_queue;
 }
 
-void Endpoint::describe_connection(const StreamConfig& config, const TcpSocket& socket) {
+void Endpoint::describe_connection(const StreamConfig& config, const Connection& connection) {
   const SlotChange change(slot_->head);
   slot_->connected_ns = wall_clock_ns();
-  slot_->local = slot_address(socket.local_address());
-  slot_->peer = slot_address(socket.remote_address());
+  slot_->local = slot_address(connection.local_address_locked());
+  slot_->peer = slot_address(connection.remote_address());
   slot_->mulpdu = config.mulpdu;
   slot_->ord = config.ord;
   slot_->ird = config.ird;
@@ -433,7 +433,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocke
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   if (!qp_.start_stream(config)) return false;
-  describe_connection(config, in);
+  describe_connection(config, connection);
   const QpConfig& parts = qp_.config();
   PollGroup* const second =
       parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;

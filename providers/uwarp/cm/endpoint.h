@@ -168,7 +168,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
-  void describe_connection(const StreamConfig& config, const TcpSocket& socket);
+  void describe_connection(const StreamConfig& config, const Connection& connection);
 
   Engine& engine_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation

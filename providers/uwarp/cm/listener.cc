@@ -59,6 +59,7 @@ Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bou
   if (int error = engine.ensure_helper_thread()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(engine, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
+  bound.set_keepalive(Connection::usual_peer_timeout_ms());  // what is accepted takes it over
   // The kernel's queue is only a waiting room: who is refused for a full backlog is decided above.
   if (int error = bound.listen(backlog <= 0 ? kMost : std::clamp(backlog, 16, kMost)))
     return Error{error};
@@ -91,17 +92,17 @@ bool Listener::accept_one() {
       engine_.progress().set_deadline(*this, now_ns() + kCrowdingNs);
       return false;
     }
-    auto accepted = socket_.accept();
+    sockaddr_storage peer;
+    auto accepted = socket_.accept(peer);
     if (!accepted) return accept_failed_locked(accepted.error());
-    const IpAddress from = ip_of(accepted->remote_address());
-    if (!settings().allow.allows(from.bytes())) {
+    if (!settings().allow.allows(ip_of(peer).bytes())) {
       log_event("listener: a peer that is not in UWARP_ALLOW");
       accepted->reset();
       return true;
     }
     if (crowding != nullptr) half_open_.erase(crowding);
     starved_ = false;
-    accepted_locked(std::move(*accepted), from);
+    accepted_locked(std::move(*accepted), peer);
   }
   if (crowding != nullptr) crowding->drop_half_open();
   return true;
@@ -118,10 +119,10 @@ bool Listener::accept_failed_locked(int error) {
 }
 
 // The caller is whichever thread progresses: nobody there could do anything about an exception.
-void Listener::accepted_locked(TcpSocket socket, const IpAddress& from) {
+void Listener::accepted_locked(TcpSocket socket, const sockaddr_storage& peer) {
   try {
-    if (auto connection = Connection::incoming(engine_, std::move(socket), weak_listener()))
-      half_open_.emplace(std::move(connection), HalfOpen{from, now_ns()});
+    if (auto connection = Connection::incoming(engine_, std::move(socket), peer, weak_listener()))
+      half_open_.emplace(std::move(connection), HalfOpen{ip_of(peer), now_ns()});
   } catch (const std::bad_alloc&) {
     log_event("listener: no memory for a connection");
   }

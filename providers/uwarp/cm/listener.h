@@ -80,7 +80,7 @@ class Listener final : public Source {
   bool accept_one();
   /// Whether another one may be well.
   bool accept_failed_locked(int error);
-  void accepted_locked(TcpSocket socket, const IpAddress& from);
+  void accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
   /// The one that has to make room for others; null if there is none.
   std::shared_ptr<Connection> crowding_locked() const;
   void try_again_later_locked();

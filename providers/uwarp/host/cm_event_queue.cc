@@ -3,6 +3,8 @@
 // CmEventQueue.
 #include "host/cm_event_queue.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -159,10 +161,15 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   return source.reported;
 }
 
-int CmEventQueue::take_token(bool may_block) {
+bool CmEventQueue::may_block() const {
+  const int status = raw_fcntl(event_fd_, F_GETFL);
+  return status >= 0 && (status & O_NONBLOCK) == 0;
+}
+
+int CmEventQueue::take_token() {
   for (;;) {
     if (sem_trywait(&tokens_) == 0) return 0;
-    if (!may_block) return EAGAIN;
+    if (!may_block()) return EAGAIN;
     EventAwaited awaited(tokens_, event_fd_);
     const int error = Engine::instance().progress().drive(awaited);
     if (error == EBUSY) return sem_wait(&tokens_) == 0 ? 0 : errno;
@@ -170,9 +177,9 @@ int CmEventQueue::take_token(bool may_block) {
   }
 }
 
-int CmEventQueue::take(CmEventRoom& taken, bool may_block) {
+int CmEventQueue::take(CmEventRoom& taken) {
   for (;;) {
-    if (const int error = take_token(may_block)) return error;
+    if (const int error = take_token()) return error;
     const std::lock_guard guard(event_lock());
     if (entries_.empty()) continue;
     taken.splice(taken.end(), entries_, entries_.begin());

@@ -92,14 +92,15 @@ class CmEventQueue {
   /// Undelivered events move along. Returns how many were delivered so far.
   static uint32_t move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to);
 
-  /// Waits for an event, if need be and `may_block`, and takes it into `taken`, counting it as
-  /// delivered. 0, or EAGAIN, EINTR. With `may_block` a cancellation point.
-  int take(CmEventRoom& taken, bool may_block);
+  /// Waits for an event, if need be and the channel is not O_NONBLOCK, and takes it into `taken`,
+  /// counting it as delivered. 0, or EAGAIN, EINTR. A cancellation point where it waits.
+  int take(CmEventRoom& taken);
   /// A taken event could not be delivered after all: it is the first again and not counted.
   void put_back(CmEventRoom taken);
 
  private:
-  int take_token(bool may_block);
+  bool may_block() const;
+  int take_token();
   /// Takes over the one entry.
   void add_locked(CmEventRoom& entry, bool first);
   /// Takes the entries of `source` out, in order.

@@ -90,8 +90,7 @@ ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
     errno = EBADF;
     return -1;
   }
-  const int status = raw_fcntl(fd, F_GETFL);
-  return node->write(bytes, length, status >= 0 && (status & O_NONBLOCK) == 0, node_of);
+  return node->write(bytes, length, node_of);
 }
 
 void rdma_cm_node_closed(int fd) {

@@ -21,11 +21,10 @@ class RdmaCmNode::Command {
   static constexpr size_t kMaxPayload = 512;
 
   /// Copies header and payload in. EINVAL, EFAULT.
-  int read(const void* bytes, size_t length, bool block, NodeByFd by_fd) {
+  int read(const void* bytes, size_t length, NodeByFd by_fd) {
     if (length < sizeof header_) return EINVAL;
     if (const int error = copy_from_user(&header_, bytes, sizeof header_)) return error;
     if (header_.in > length - sizeof header_) return EINVAL;
-    may_block = block;
     node_by_fd = by_fd;
     payload_size_ = std::min<size_t>(header_.in, kMaxPayload);
     return copy_from_user(payload_, static_cast<const char*>(bytes) + sizeof header_,
@@ -53,7 +52,6 @@ class RdmaCmNode::Command {
     return copy_to_user(address, &response, std::min(sizeof response, response_room()));
   }
 
-  bool may_block = false;
   NodeByFd node_by_fd = nullptr;
 
  private:

@@ -58,9 +58,9 @@ RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
   return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
 }
 
-ssize_t RdmaCmNode::write(const void* bytes, size_t length, bool may_block, NodeByFd node_by_fd) {
+ssize_t RdmaCmNode::write(const void* bytes, size_t length, NodeByFd node_by_fd) {
   Command command;
-  int error = command.read(bytes, length, may_block, node_by_fd);
+  int error = command.read(bytes, length, node_by_fd);
   if (error == 0) {
     const Handler handler = handler_of(command.code());
     error = handler == nullptr ? ENOSYS : (this->*handler)(command);
@@ -251,7 +251,7 @@ int RdmaCmNode::get_event(Command& command) {
   int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved));
   if (error != 0) return error;
   CmEventRoom taken;
-  error = queue_->take(taken, command.may_block);
+  error = queue_->take(taken);
   if (error != 0) return error;
   error = command.respond(request.response, taken.front().event.response);
   if (error != 0) queue_->put_back(std::move(taken));

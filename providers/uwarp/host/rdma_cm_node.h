@@ -29,10 +29,11 @@ class RdmaCmNode {
   /// What an fd is asked for when a command names another channel's fd.
   using NodeByFd = std::shared_ptr<RdmaCmNode> (*)(int fd);
 
-  /// Carries out one command. `length`, or -1 and errno. GET_EVENT blocks if `may_block` and is
-  /// then a cancellation point. Errors of the format: EINVAL, ENOSPC (response area too small),
-  /// ENOSYS (unknown command), EFAULT; of the id: ENOENT (unknown), EINVAL (another channel's).
-  ssize_t write(const void* bytes, size_t length, bool may_block, NodeByFd node_by_fd);
+  /// Carries out one command. `length`, or -1 and errno. GET_EVENT blocks unless the channel is
+  /// O_NONBLOCK, and is then a cancellation point. Errors of the format: EINVAL, ENOSPC (response
+  /// area too small), ENOSYS (unknown command), EFAULT; of the id: ENOENT (unknown), EINVAL
+  /// (another channel's).
+  ssize_t write(const void* bytes, size_t length, NodeByFd node_by_fd);
 
   /// The last fd was closed: destroys all ids of the channel.
   void close();

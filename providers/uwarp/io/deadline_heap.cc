@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace uwarp {
 
@@ -22,37 +23,49 @@ bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
   const std::lock_guard guard(lock_);
   source.deadline_ns_ = deadline_ns;
   if (deadline_ns == 0) return false;
+  if (source.queued_ns_ == 0) take_up_behind_locked(source);
   if (source.queued_ns_ != 0 && source.queued_ns_ <= deadline_ns) return false;
   const bool first = heap_.empty() || deadline_ns < heap_.front().when_ns;
-  push_locked(source, deadline_ns);  // a later entry of the same source no longer counts
+  if (source.queued_ns_ != 0) source.behind_ns_ = source.queued_ns_;
+  push_locked(source, deadline_ns);
   publish_earliest_locked();
   return first;
 }
 
+// A far deadline with a near one before it, again and again, would fill the heap with the far ones.
+bool DeadlineHeap::take_up_behind_locked(Source& source) {
+  if (source.behind_ns_ == 0 || source.behind_ns_ > source.deadline_ns_) return false;
+  source.queued_ns_ = std::exchange(source.behind_ns_, 0);
+  return true;
+}
+
 std::shared_ptr<Source> DeadlineHeap::take_due(uint64_t now) {
-  // Released after the lock: the last reference may run the destructor of a source.
-  std::shared_ptr<Source> source;
-  std::vector<std::shared_ptr<Source>> passed_over;
-  const std::lock_guard guard(lock_);
-  while (!heap_.empty() && heap_.front().when_ns <= now) {
+  for (;;) {
+    std::shared_ptr<Source> source;  // let go of after the lock: it may be the last reference
+    const std::lock_guard guard(lock_);
+    if (heap_.empty() || heap_.front().when_ns > now) return nullptr;
     std::pop_heap(heap_.begin(), heap_.end());
     const uint64_t when_ns = heap_.back().when_ns;
     source = heap_.back().source.lock();
     heap_.pop_back();
-    if (source == nullptr) continue;
-    if (source->queued_ns_ == when_ns) {
-      source->queued_ns_ = 0;
-      if (source->deadline_ns_ != 0 && source->deadline_ns_ <= now) {
-        source->deadline_ns_ = 0;
-        publish_earliest_locked();
-        return source;
-      }
-      if (source->deadline_ns_ != 0) push_locked(*source, source->deadline_ns_);
-    }
-    passed_over.push_back(std::move(source));
+    const bool due = source != nullptr && came_up_locked(*source, when_ns, now);
+    publish_earliest_locked();
+    if (due) return source;
   }
-  publish_earliest_locked();
-  return nullptr;
+}
+
+// True if the deadline has passed.
+bool DeadlineHeap::came_up_locked(Source& source, uint64_t when_ns, uint64_t now) {
+  if (source.behind_ns_ == when_ns) source.behind_ns_ = 0;
+  if (source.queued_ns_ != when_ns) return false;
+  source.queued_ns_ = 0;
+  if (source.deadline_ns_ == 0) return false;
+  if (source.deadline_ns_ <= now) {
+    source.deadline_ns_ = 0;
+    return true;
+  }
+  if (!take_up_behind_locked(source)) push_locked(source, source.deadline_ns_);
+  return false;
 }
 
 }  // namespace uwarp

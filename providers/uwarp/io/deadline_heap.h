@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/spinlock.h"
@@ -27,6 +28,11 @@ class DeadlineHeap {
 
   /// A time before which nothing is due; kNever when nothing is queued. Lock-free.
   uint64_t earliest_ns() const { return earliest_ns_.load(); }
+  /// Entries, also those that no longer count.
+  size_t size() {
+    const std::lock_guard guard(lock_);
+    return heap_.size();
+  }
 
  private:
   struct Entry {
@@ -37,6 +43,8 @@ class DeadlineHeap {
   };
 
   void push_locked(Source& source, uint64_t when_ns);
+  bool take_up_behind_locked(Source& source);
+  bool came_up_locked(Source& source, uint64_t when_ns, uint64_t now);
   void publish_earliest_locked();
 
   SpinLock lock_;

@@ -45,8 +45,10 @@ class Source : public std::enable_shared_from_this<Source> {
   std::atomic<bool> revisit_queued_{false};
   // Under the heap's lock. `deadline_ns_`: when to call, 0 for never. `queued_ns_`: key of the one
   // heap entry that counts, 0 for none; it may be earlier than the deadline (moved meanwhile).
+  // `behind_ns_`: key of a later entry that may count again, 0 for none.
   uint64_t deadline_ns_ = 0;
   uint64_t queued_ns_ = 0;
+  uint64_t behind_ns_ = 0;
 };
 
 }  // namespace uwarp

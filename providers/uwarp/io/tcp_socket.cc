@@ -117,11 +117,13 @@ int TcpSocket::take_error() {
   return failed != 0 ? failed : error;
 }
 
-Result<TcpSocket> TcpSocket::accept() {
-  const ssize_t fd = call(SYS_accept4, fd_, nullptr, nullptr, kSocketFlags);
+Result<TcpSocket> TcpSocket::accept(sockaddr_storage& peer) {
+  peer = {};
+  socklen_t length = sizeof peer;
+  const ssize_t fd = call(SYS_accept4, fd_, &peer, &length, kSocketFlags);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   TcpSocket socket(adopt_engine_fd(static_cast<int>(fd)));
-  socket.tune();
+  socket.keepalive_s_ = keepalive_s_;
   return socket;
 }
 
@@ -230,6 +232,8 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
   // The kernel counts in whole seconds.
   constexpr uint32_t kProbes = 3;
   const int step_s = static_cast<int>(std::clamp(timeout_ms / 1000 / (kProbes + 1), 1u, 7200u));
+  if (step_s == keepalive_s_) return;  // as the listening socket has it, mostly
+  keepalive_s_ = step_s;
   set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(IPPROTO_TCP, TCP_KEEPIDLE, step_s);
   set_option(IPPROTO_TCP, TCP_KEEPINTVL, step_s);

@@ -21,11 +21,13 @@ namespace uwarp {
 class TcpSocket {
  public:
   TcpSocket() = default;
-  TcpSocket(TcpSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  TcpSocket(TcpSocket&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), keepalive_s_(other.keepalive_s_) {}
   TcpSocket& operator=(TcpSocket&& other) noexcept {
     if (this != &other) {
       close();
       fd_ = std::exchange(other.fd_, -1);
+      keepalive_s_ = other.keepalive_s_;
     }
     return *this;
   }
@@ -45,8 +47,8 @@ class TcpSocket {
   int connect(const sockaddr_storage& address);
   /// Error of a connect() that is over (SO_ERROR); 0 is success.
   int take_error();
-  /// The next waiting connection, tuned. EAGAIN: none.
-  Result<TcpSocket> accept();
+  /// The next waiting connection, from `peer`; it has the options of this socket. EAGAIN: none.
+  Result<TcpSocket> accept(sockaddr_storage& peer);
   /// Family AF_UNSPEC if there is none.
   sockaddr_storage local_address() const;
   sockaddr_storage remote_address() const;
@@ -109,6 +111,7 @@ class TcpSocket {
   void tune();
 
   int fd_ = -1;
+  int keepalive_s_ = 0;  // between two probes; 0: off
 };
 
 /// True if `address` is an address of this host, in this network namespace.

@@ -259,10 +259,13 @@ class RegionTable {
   /// as the rest of the work on a small message's header.
   class RecentKeys {
    public:
-    std::atomic<const MemoryRegion*>& operator[](uint32_t key) { return slots_[key >> 8 & 63]; }
+    std::atomic<const MemoryRegion*>& operator[](uint32_t key) {
+      return slots_[(key >> 8) % kSlots];
+    }
 
    private:
-    std::atomic<const MemoryRegion*> slots_[64] = {};
+    static constexpr size_t kSlots = 64;
+    std::atomic<const MemoryRegion*> slots_[kSlots] = {};
   };
 
   const MemoryRegion* find(uint32_t key, std::atomic<uint32_t> MemoryRegion::*live,

@@ -3,6 +3,7 @@
 // The fd table and its owner.
 #include "preload/fd_kinds.h"
 
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,6 +15,17 @@ constinit std::atomic<uint8_t> fd_kinds[kFdTableSize] = {};
 namespace {
 constinit std::atomic<int> highest{-1};
 constinit std::atomic<long> owner{0};
+/// On a page that the kernel clears in whoever gets a copy of it; null before Linux 4.14.
+constinit std::atomic<std::atomic<bool>*> no_copy{nullptr};
+
+std::atomic<bool>* map_cleared_in_copies() {
+  const size_t size = sizeof(std::atomic<bool>);
+  void* page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  if (madvise(page, size, MADV_WIPEONFORK) == 0) return static_cast<std::atomic<bool>*>(page);
+  munmap(page, size);
+  return nullptr;
+}
 }  // namespace
 
 void set_kind(int fd, uwarp_fd_kind kind) {
@@ -32,6 +44,18 @@ bool table_is_ours() {
   return syscall(SYS_getpid) == owner.load(std::memory_order_relaxed);
 }
 
-void own_table() { owner.store(syscall(SYS_getpid), std::memory_order_relaxed); }
+bool memory_is_ours() {
+  const std::atomic<bool>* mark = no_copy.load(std::memory_order_acquire);
+  return mark != nullptr ? mark->load(std::memory_order_relaxed) : table_is_ours();
+}
+
+void own_table() {
+  owner.store(syscall(SYS_getpid), std::memory_order_relaxed);
+  std::atomic<bool>* mark = no_copy.load(std::memory_order_acquire);
+  if (mark == nullptr) mark = map_cleared_in_copies();
+  if (mark == nullptr) return;
+  mark->store(true, std::memory_order_relaxed);
+  no_copy.store(mark, std::memory_order_release);
+}
 
 }  // namespace uwarp_preload

@@ -133,7 +133,7 @@ ssize_t read(int fd, void* bytes, size_t length) {
   if (kind != UWARP_FD_EVENT_CHANNEL && kind != UWARP_FD_COUNTER) [[likely]]
     return real_read(fd, bytes, length);
   const uwarp_host_table* engine = host_if_loaded();
-  if (inside_engine() || !table_is_ours()) return real_read(fd, bytes, length);
+  if (inside_engine() || !memory_is_ours()) return real_read(fd, bytes, length);
   if (kind == UWARP_FD_COUNTER) {
     refresh_counter(fd);
     return real_read(fd, bytes, length);
@@ -150,8 +150,8 @@ ssize_t write(int fd, const void* bytes, size_t length) {
     return real_write(fd, bytes, length);
   }
   const uwarp_host_table* engine = host_if_loaded();
-  if (!table_is_ours()) {
-    errno = EIO;  // A vfork child, or one that libc knows nothing of: it has no engine.
+  if (!memory_is_ours()) {
+    errno = EIO;  // It has no engine.
     return -1;
   }
   // May be cancelled inside: no frame between here and the wait may catch or be noexcept.

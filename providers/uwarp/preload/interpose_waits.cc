@@ -53,7 +53,7 @@ int64_t ns_of_ms(int timeout_ms) { return timeout_ms < 0 ? -1 : timeout_ms * int
 template <typename Call>
 int wait_serving(const pollfd* fds, nfds_t count, int64_t timeout_ns, Call call) {
   const uwarp_host_table* engine = host_if_loaded();
-  if (engine == nullptr || inside_engine() || !table_is_ours()) return call(true);
+  if (engine == nullptr || inside_engine() || !memory_is_ours()) return call(true);
   struct Attempt {
     Call& call;
     int result;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rdma/ib_user_verbs.h>
@@ -45,7 +46,7 @@ inline sockaddr_in6 loopback_address(uint16_t port) {
 class Channel {
  public:
   Channel(CmIdTable& ids, CmTransport& transport, Persona persona = Persona::kIwarp)
-      : fd_(eventfd(0, EFD_CLOEXEC)),
+      : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         node_(std::make_shared<RdmaCmNode>(ids, transport, dup(fd_), persona)) {}
   ~Channel() {
     node_->close();
@@ -53,10 +54,10 @@ class Channel {
   }
 
   template <typename Payload>
-  int command(uint32_t code, const Payload& payload, size_t out = 0, bool may_block = false) {
+  int command(uint32_t code, const Payload& payload, size_t out = 0) {
     Written<Payload> written{{code, sizeof(Payload), static_cast<uint16_t>(out)}, payload};
     errno = 0;
-    const ssize_t result = node_->write(&written, sizeof written, may_block, find);
+    const ssize_t result = node_->write(&written, sizeof written, find);
     if (result < 0) return errno;
     EXPECT_EQ(result, static_cast<ssize_t>(sizeof written));
     return 0;
@@ -112,10 +113,11 @@ class Channel {
     return command(RDMA_USER_CM_CMD_DISCONNECT, rdma_ucm_disconnect{id});
   }
   /// An errno, 0 with the event.
-  int event(rdma_ucm_event_resp& out, bool may_block = false, size_t room = sizeof out) {
-    return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room,
-                   may_block);
+  int event(rdma_ucm_event_resp& out, size_t room = sizeof out) {
+    return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room);
   }
+  /// event() waits from now on.
+  void block() { fcntl(fd_, F_SETFL, 0); }
   /// The type of the next event, -1 if there is none.
   int next_event() {
     rdma_ucm_event_resp out{};

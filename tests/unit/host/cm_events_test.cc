@@ -72,10 +72,11 @@ TEST_F(RdmaCmNodeTest, ReadinessFollowsTheQueue) {
 
 TEST_F(RdmaCmNodeTest, GetEventBlocksUntilThereIsOne) {
   const uint32_t id = channel_.create();
+  channel_.block();
   std::atomic<bool> done{false};
   std::thread reader([&] {
     rdma_ucm_event_resp event{};
-    EXPECT_EQ(channel_.event(event, true), 0);
+    EXPECT_EQ(channel_.event(event), 0);
     EXPECT_EQ(event.event, kAddressResolved);
     done = true;
   });
@@ -88,7 +89,7 @@ TEST_F(RdmaCmNodeTest, GetEventBlocksUntilThereIsOne) {
 
 void* block_in_get_event(void* channel) {
   rdma_ucm_event_resp event{};
-  static_cast<Channel*>(channel)->event(event, true);
+  static_cast<Channel*>(channel)->event(event);
   return nullptr;
 }
 
@@ -96,6 +97,7 @@ TEST_F(RdmaCmNodeTest, AThreadInGetEventCanBeCancelled) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "ASan takes the stack of a cancelled thread for poisoned";
 #endif
+  channel_.block();
   pthread_t thread;
   ASSERT_EQ(pthread_create(&thread, nullptr, block_in_get_event, &channel_), 0);
   usleep(20'000);
@@ -111,13 +113,14 @@ TEST_F(RdmaCmNodeTest, AThreadInGetEventCanBeCancelled) {
 
 TEST_F(RdmaCmNodeTest, ManyReadersGetEachEventOnce) {
   constexpr int kIds = 200;
+  channel_.block();
   std::atomic<int> got{0};
   std::vector<std::thread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {
       for (int n = 0; n < kIds / 4; ++n) {
         rdma_ucm_event_resp event{};
-        if (channel_.event(event, true) == 0) ++got;
+        if (channel_.event(event) == 0) ++got;
       }
     });
   }

@@ -17,7 +17,7 @@ TEST_F(RdmaCmNodeTest, FormatErrors) {
   UWARP_NEEDS_KERNEL_COPIES();
   const auto write = [&](const void* bytes, size_t length) {
     errno = 0;
-    return channel_.node()->write(bytes, length, false, nullptr) < 0 ? errno : 0;
+    return channel_.node()->write(bytes, length, nullptr) < 0 ? errno : 0;
   };
   const uint32_t id = channel_.create();
   Written<rdma_ucm_disconnect> command{{RDMA_USER_CM_CMD_DISCONNECT, 4, 0}, {id}};
@@ -60,8 +60,8 @@ TEST_F(RdmaCmNodeTest, OlderApplicationsHaveShorterStructures) {
   } room{};
   constexpr size_t kOldSize = offsetof(rdma_ucm_event_resp, reserved);
   memset(reinterpret_cast<char*>(&room) + kOldSize, 0x77, sizeof room.event - kOldSize);
-  EXPECT_EQ(channel_.event(room.event, false, kOldSize - 1), ENOSPC);
-  EXPECT_EQ(channel_.event(room.event, false, kOldSize), 0);
+  EXPECT_EQ(channel_.event(room.event, kOldSize - 1), ENOSPC);
+  EXPECT_EQ(channel_.event(room.event, kOldSize), 0);
   EXPECT_EQ(room.event.reserved, 0x77777777u);
   channel_.resolve_route(id);
   // CONNECT without its ECE tail.
@@ -97,7 +97,7 @@ TEST_F(RdmaCmNodeTest, RandomCommandsDoNoHarm) {
     }
     // SET_OPTION reads where the command says.
     if (header.cmd == RDMA_USER_CM_CMD_SET_OPTION) memcpy(&bytes[8], &where, sizeof where);
-    channel_.node()->write(bytes.data(), random() % bytes.size(), false,
+    channel_.node()->write(bytes.data(), random() % bytes.size(),
                            [](int) { return std::shared_ptr<RdmaCmNode>(); });
   }
 }

@@ -9,6 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -82,6 +86,49 @@ TEST(DeadlineHeap, MovedAndClearedDeadlines) {
   heap.set(*a, 500);
   a.reset();
   EXPECT_EQ(heap.take_due(1000), nullptr) << "the source is gone";
+}
+
+// As a connection has that watches its peer and posts now and then.
+TEST(DeadlineHeap, ManyNearDeadlinesBeforeAFarOne) {
+  DeadlineHeap heap;
+  const auto source = std::make_shared<EventSource>();
+  for (uint64_t now = 1; now < 1000; now += 2) {
+    heap.set(*source, 5000 + now);
+    heap.set(*source, now + 1);
+    EXPECT_EQ(heap.take_due(now + 1), source);
+    ASSERT_LE(heap.size(), 2u);
+  }
+  heap.set(*source, 6500);
+  EXPECT_EQ(heap.take_due(6499), nullptr);
+  EXPECT_EQ(heap.take_due(6500), source);
+  EXPECT_EQ(heap.take_due(9000), nullptr);
+}
+
+TEST(DeadlineHeap, AgreesWithAPlainList) {
+  std::mt19937 random(5);
+  DeadlineHeap heap;
+  std::vector<std::shared_ptr<EventSource>> sources;
+  for (int i = 0; i < 4; ++i) sources.push_back(std::make_shared<EventSource>());
+  std::map<std::shared_ptr<Source>, uint64_t> expected;
+  for (uint64_t now = 1; now < 20'000; ++now) {
+    const auto& source = sources[random() % sources.size()];
+    const uint64_t distance[] = {0, 1, 2, 7, 40, 300};
+    if (random() % 2 == 0) {
+      const uint64_t far = distance[random() % std::size(distance)];
+      heap.set(*source, far == 0 ? 0 : now + far);
+      expected.erase(source);
+      if (far != 0) expected[source] = now + far;
+    }
+    while (const auto due = heap.take_due(now)) {
+      ASSERT_TRUE(expected.contains(due)) << now;
+      ASSERT_LE(expected[due], now);
+      expected.erase(due);
+    }
+    for (const auto& [left, deadline] : expected) {
+      ASSERT_GT(deadline, now);
+      ASSERT_LE(heap.earliest_ns(), deadline);
+    }
+  }
 }
 
 TEST(Progress, HelperServesEdges) {

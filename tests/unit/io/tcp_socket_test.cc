@@ -50,7 +50,8 @@ Pair connected() {
   EXPECT_TRUE(error == 0 || error == EINPROGRESS);
   EXPECT_TRUE(wait_for(*client, POLLOUT));
   EXPECT_EQ(client->take_error(), 0);
-  auto server = listener->accept();
+  sockaddr_storage peer;
+  auto server = listener->accept(peer);
   EXPECT_TRUE(server.ok());
   return {std::move(*client), std::move(*server)};
 }

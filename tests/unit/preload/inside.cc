@@ -243,6 +243,20 @@ TEST_F(Inside, AVforkChildLeavesTheTableAlone) {
   close(fd);
 }
 
+TEST_F(Inside, AChildThatLibcKnowsNothingOfHasNoEngine) {
+  const int fd = open_channel();
+  const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    errno = 0;
+    const char command[8] = {};
+    const ssize_t written = write(fd, command, sizeof command);
+    _exit(written < 0 && errno == EIO ? 0 : 1);
+  }
+  EXPECT_EQ(exit_status_of(static_cast<pid_t>(child)), 0);
+  EXPECT_GT(create_id(fd), 0);
+  close(fd);
+}
+
 TEST_F(Inside, AForkedChildMayGoOnWithAnEmptyChannel) {
   const int fd = open_channel();
   const int id = create_id(fd);

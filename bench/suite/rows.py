@@ -205,9 +205,9 @@ class Catalogue:
             name = f"8 B {operation}s, 16 outstanding"
             group.rows.append(Row(f"{name}, against batched sends", whole, batched, 0.5,
                                   quick=operation == "read"))
-            group.rows.append(Row(f"{name}, against requests and answers", whole, pipelined))
+            group.rows.append(Row(f"{name}, against requests and answers", whole, pipelined, 0.5))
             group.rows.append(Row(f"{name}, lists of 4, against requests and answers", parts,
-                                  pipelined))
+                                  pipelined, 0.5))
         return group
 
     def _sleeping_target(self):

@@ -244,7 +244,8 @@ void Connection::on_notice(const StreamNotice& notice) {
   FaultScript* const script = qp.script();
   if (script != nullptr && obey_script_locked(*script)) return finish(lock);
   if (notice.began_to_send && deadlines_[Deadline::kPeer] == 0) watch_peer_locked();
-  if ((notice.outcome & kRxFirstFpdu) != 0) {
+  // Whoever read the first FPDU may come here later than another thread that has read the end.
+  if (!first_fpdu_seen_ && qp.peer_has_spoken()) {
     first_fpdu_seen_ = true;
     if (!active_ && peer_to_peer_) established_locked();
   }

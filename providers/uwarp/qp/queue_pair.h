@@ -98,10 +98,12 @@ class QueuePair {
   /// Whoever answers will be a uwarp: nobody else takes part in the rendezvous.
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
+  /// The peer's first FPDU has come.
+  bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
   /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was
   /// overlooked. The caller pumps. False (and nothing done) when the peer has been heard of.
   bool chase() {
-    if (stream_.first_fpdu.load(std::memory_order_acquire) || stream_.failed()) return false;
+    if (peer_has_spoken() || stream_.failed()) return false;
     stream_.chase_due.store(true, std::memory_order_relaxed);
     return true;
   }

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/bytes.h"
 #include "cm/peer_magic.h"
@@ -521,6 +523,36 @@ TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
   EXPECT_FALSE(passive.endpoint->qp().peer_is_uwarp());
   peer.close();
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
+}
+
+// One thread may read the first frame and what is wrong behind it, another the end: told in order.
+TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
+  std::string rtr(20, 0);
+  store_be16(rtr.data(), 14);
+  rtr[2] = static_cast<char>(0xC1);
+  rtr[3] = 0x40;
+  std::string bad = send_fpdu("bad", 1);
+  bad[2] = 0x40;  // DDP version 0
+  const std::jthread poller([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) Engine::instance().poll(passive.cq);
+  });
+  for (int i = 0; i < 200; ++i) {
+    Node node;
+    cm_init(node);
+    const auto owner = std::make_shared<RecordingOwner>();
+    Plain peer = dial_plain();
+    peer.write(frame(false, 0x10, 2, kPeerToPeerWord));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
+    ASSERT_EQ(peer.read_frame().size(), 24u);
+    peer.write(rtr + bad);
+    (void)peer.read(20);  // of the Terminate
+    peer.close();
+    ASSERT_TRUE(eventually([&] { return owner->ended + owner->failed == 1; }));
+    ASSERT_EQ(owner->established, 1) << i;
+    ASSERT_EQ(owner->failed, 0) << i;
+  }
 }
 
 // Proves: 5044-7.1.2-g 4296-3.1-a

@@ -212,7 +212,6 @@ bool Progress::pass() {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
   serve_revisits();
-  quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
@@ -223,9 +222,7 @@ bool Progress::pass() {
 void Progress::nap() {
   pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
   const timespec longest = timespec_of(kNapNs);
-  quiet_.begin_sleep();
   (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
-  quiet_.end_sleep();
   (void)pass();
 }
 
@@ -341,16 +338,11 @@ int Progress::spin(epoll_event* events) {
   return 0;
 }
 
-void Progress::arm(bool on) {
-  armed_.store(on);
-  on ? quiet_.begin_sleep() : quiet_.end_sleep();
-}
-
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   bool armed = true;
-  arm(true);
+  armed_.store(true);
   while (!stopping_.load()) {
     if (armed) {
       int count = wait_armed(events);
@@ -364,12 +356,12 @@ void Progress::helper_loop() {
       wait_disarmed(last);
     }
     serve_deadlines();
-    const bool needed = !somebody_progresses(last);
-    if (needed != armed) arm(needed);
-    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
-    armed = needed;
+    const bool arm = !somebody_progresses(last);
+    if (arm != armed) armed_.store(arm);
+    if (arm) waits_drive_.store(false, std::memory_order_relaxed);
+    armed = arm;
   }
-  if (armed) arm(false);
+  armed_.store(false);
 }
 
 void* Progress::helper_main(void* self) {

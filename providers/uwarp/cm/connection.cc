@@ -194,9 +194,8 @@ uint32_t Connection::usual_peer_timeout_ms() {
 // RFC 1122 keepalive finds a peer that vanished while nothing was under way,
 // look_after_peer_locked() one that owes an acknowledgement.
 void Connection::set_peer_timeout_locked() {
-  const uint32_t own_ms = endpoint_->peer_timeout_ms();
-  const bool chosen = settings().peer_timeout_ms != 0 || own_ms == 0;
-  peer_timeout_ms_ = chosen ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
+  const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();
+  peer_timeout_ms_ = own_ms == 0 ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
   socket_.set_keepalive(peer_timeout_ms_);
 }
 

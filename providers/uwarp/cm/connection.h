@@ -102,7 +102,8 @@ class Connection final : public Source {
   CapturedConnection* captured() const { return captured_.get(); }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
-  /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs.
+  /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs, or
+  /// Progress::kLateNs where somebody polled until then.
   void transmit_before_long();
 
   // ---- For Listener.

@@ -3,8 +3,6 @@
 // CmEventQueue.
 #include "host/cm_event_queue.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -161,15 +159,10 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   return source.reported;
 }
 
-bool CmEventQueue::may_block() const {
-  const int status = raw_fcntl(event_fd_, F_GETFL);
-  return status >= 0 && (status & O_NONBLOCK) == 0;
-}
-
 int CmEventQueue::take_token() {
   for (;;) {
     if (sem_trywait(&tokens_) == 0) return 0;
-    if (!may_block()) return EAGAIN;
+    if (!may_block(event_fd_)) return EAGAIN;
     EventAwaited awaited(tokens_, event_fd_);
     const int error = Engine::instance().progress().drive(awaited);
     if (error == EBUSY) return sem_wait(&tokens_) == 0 ? 0 : errno;

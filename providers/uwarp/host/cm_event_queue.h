@@ -99,7 +99,6 @@ class CmEventQueue {
   void put_back(CmEventRoom taken);
 
  private:
-  bool may_block() const;
   int take_token();
   /// Takes over the one entry.
   void add_locked(CmEventRoom& entry, bool first);

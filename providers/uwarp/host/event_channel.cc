@@ -3,7 +3,6 @@
 // EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 #include "host/event_channel.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -178,8 +177,7 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
     Reader reader(*this, fd);  // before looking: it counts what comes from now on
     const ssize_t at_once = raw_receive(fd, out.data(), out.size(), MSG_DONTWAIT);
     if (at_once >= 0 || errno != EAGAIN) return at_once;
-    const int flags = raw_fcntl(fd, F_GETFL);
-    if (flags < 0 || (flags & O_NONBLOCK) != 0) {
+    if (!may_block(fd)) {
       errno = EAGAIN;
       return -1;
     }

@@ -69,6 +69,10 @@ int raw_eventfd(unsigned value, int flags) {
   return static_cast<int>(syscall(SYS_eventfd2, value, flags));
 }
 int raw_fcntl(int fd, int command) { return static_cast<int>(syscall(SYS_fcntl, fd, command, 0)); }
+bool may_block(int fd) {
+  const int status = raw_fcntl(fd, F_GETFL);
+  return status >= 0 && (status & O_NONBLOCK) == 0;
+}
 int raw_dup3(int fd, int copy, int flags) {
   return static_cast<int>(syscall(SYS_dup3, fd, copy, flags));
 }

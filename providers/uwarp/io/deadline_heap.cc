@@ -23,10 +23,10 @@ bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
   const std::lock_guard guard(lock_);
   source.deadline_ns_ = deadline_ns;
   if (deadline_ns == 0) return false;
-  if (source.queued_ns_ == 0) take_up_behind_locked(source);
-  if (source.queued_ns_ != 0 && source.queued_ns_ <= deadline_ns) return false;
+  const bool queued = source.queued_ns_ != 0;
+  if (queued ? source.queued_ns_ <= deadline_ns : take_up_behind_locked(source)) return false;
   const bool first = heap_.empty() || deadline_ns < heap_.front().when_ns;
-  if (source.queued_ns_ != 0) source.behind_ns_ = source.queued_ns_;
+  if (queued) source.behind_ns_ = source.queued_ns_;
   push_locked(source, deadline_ns);
   publish_earliest_locked();
   return first;

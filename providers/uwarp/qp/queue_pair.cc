@@ -37,8 +37,7 @@ int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
   if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr) {
     // Under InfiniBand's rules it is posted as soon as there is a connection, or before.
-    const bool known = stream_.first_fpdu.load(std::memory_order_acquire);
-    if (known || !config_.acknowledged) return EOPNOTSUPP;
+    if (peer_has_spoken() || !config_.acknowledged) return EOPNOTSUPP;
   }
   return 0;
 }

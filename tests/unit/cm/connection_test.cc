@@ -409,6 +409,15 @@ std::string send_fpdu(std::string_view text, uint32_t msn) {
   return made + std::string(4, '\0');
 }
 
+/// The FPDU of an empty Write to STag 0, without CRC.
+std::string rtr_fpdu() {
+  std::string made(20, 0);
+  store_be16(made.data(), 14);
+  made[2] = static_cast<char>(0xC1);
+  made[3] = 0x40;
+  return made;
+}
+
 class HandMadeInitiator : public ConnectedPair {
  protected:
   Plain dial_plain() { return Plain::dial(listener->local_address()); }
@@ -455,11 +464,7 @@ TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
   EXPECT_EQ(server_owner->established, 0) << "the RTR has not come";
   // An RTR Write with any STag, then a Send.
   ASSERT_EQ(passive.post_recv(1, 0, 16), 0);
-  std::string rtr(20, 0);
-  store_be16(rtr.data(), 14);
-  rtr[2] = static_cast<char>(0xC1);
-  rtr[3] = 0x40;
-  peer.write(rtr);
+  peer.write(rtr_fpdu());
   ASSERT_TRUE(eventually([&] { return server_owner->established == 1; }));
   peer.write(send_fpdu("hi there", 1));
   const WorkCompletion received = passive.wait_passive();
@@ -472,10 +477,6 @@ TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
 
 // One thread may read the first frame and what is wrong behind it, another the end: told in order.
 TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
-  std::string rtr(20, 0);
-  store_be16(rtr.data(), 14);
-  rtr[2] = static_cast<char>(0xC1);
-  rtr[3] = 0x40;
   std::string bad = send_fpdu("bad", 1);
   bad[2] = 0x40;  // DDP version 0
   const std::jthread poller([&](const std::stop_token& stop) {
@@ -491,7 +492,7 @@ TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
     ASSERT_NE(request, nullptr);
     ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
     ASSERT_EQ(peer.read_frame().size(), 24u);
-    peer.write(rtr + bad);
+    peer.write(rtr_fpdu() + bad);
     (void)peer.read(20);  // of the Terminate
     peer.close();
     ASSERT_TRUE(eventually([&] { return owner->ended + owner->failed == 1; }));

@@ -3,6 +3,7 @@
 programs then take their InfiniBand branches, on both ends."""
 
 import re
+import signal
 
 import pytest
 
@@ -10,6 +11,7 @@ import perftest_report as report
 import places
 
 ROCE = {"UWARP_PERSONA": "roce"}
+PEER = places.BUILD / "tests" / "verbs_peer"
 CONNECTS = {"raw": [], "cm": ["-R"]}
 PERFTEST = {
     "send_bw": ["ib_send_bw"],
@@ -71,6 +73,24 @@ def test_perftest(roce_pair, link, name, connect):
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_receive_queue(roce_pair, link, name):
     perftest(roce_pair, link, SHARED[name])
+
+
+@pytest.mark.parametrize("how", ["exit", "stay", "die"])
+def test_end_behind_messages_that_are_held(start, loopback, port, how):
+    """A message waits for its receive without end, and no FIN gets past it: both windows are closed.
+    The event comes all the same, as it would with adapters."""
+    env = {**ROCE, "UWARP_SNDBUF": "16384", "UWARP_RCVBUF": "16384"}
+    server = start([PEER, "serve", loopback.server.address, port], loopback.server, env=env)
+    places.wait_listening(server, port)
+    client = start([PEER, f"overrun-{how}", loopback.server.address, port], loopback.client, env=env)
+    left = client.wait()
+    assert left == (-signal.SIGKILL if how == "die" else 0), client
+    served = server.succeed()
+    assert served.rstrip().endswith("done"), served
+    if how == "stay":
+        heard, exits = (float(re.search(pattern + r" at ([\d.]+)", output)[1]) for pattern, output in
+                        [(r"DISCONNECTED status=0", served), ("exits", client.output)])
+        assert heard < exits, f"{served}\n==== client\n{client}"
 
 
 def test_without_acknowledgements(pair, link):

@@ -5,17 +5,22 @@
 // verbs_peer lent-rkey ADDRESS PORT ADDRESS2 PORT2
 //                                       shows the second server a key that the first one gave
 // OPERATION: send send-se send-inv write write-imm read fetch-add cmp-swap bad-rkey hold
+//            overrun-exit overrun-stay overrun-die
 //
 // `hold` posts nothing after the connection stands and waits for its end, so that a test can kill
-// either side. The last line of a side that is content is "done".
+// either side. `overrun-` sends more than the server has receives for, so that the rest gets stuck;
+// then it disconnects and exits or stays, or is killed. The last line of a side that is content is
+// "done".
 
 #include "verbs_peer.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <functional>
 #include <map>
 
@@ -26,6 +31,7 @@ using namespace peer;
 constexpr uint8_t kServerSeed = 3;
 constexpr uint8_t kClientSeed = 90;
 constexpr int kDepth = 16;
+constexpr int kMostSends = 64;
 
 /// One rdma_cm connection with everything that hangs on it.
 struct Connection {
@@ -304,6 +310,23 @@ int run_operation(const std::string& name, const char* address, const char* port
   return 0;
 }
 
+int run_overrun(const std::string& how, const char* address, const char* port) {
+  Connection c;
+  connect_to(c, address, port);
+  Operation send = kOperations.at("send");
+  send.bytes = kReceiveBytes;
+  ibv_wc wc{};
+  for (int i = 0; i < kMostSends; ++i) post(c, "send", send);
+  while (next_wc(c, wc, 500)) require(wc.status == IBV_WC_SUCCESS, "a Send that fits");
+  if (how == "die") (void)raise(SIGKILL);
+  rdma_disconnect(c.id);
+  watch_to_the_end(c, kReceives, [](const ibv_wc&) {});
+  release(c);
+  if (how == "stay") sleep(3);
+  std::printf("exits at %.1f\ndone\n", now_ms());
+  return 0;
+}
+
 /// Writes to one server with the key and the address that another one gave; that one is asked
 /// afterwards what it has.
 int run_lent_key(const char* address, const char* port, const char* address2, const char* port2) {
@@ -331,13 +354,16 @@ int run_lent_key(const char* address, const char* port, const char* address2, co
 
 int main(int argc, char** argv) {
   if (argc == 4 && std::string(argv[1]) == "serve") return serve(argv[2], argv[3]);
+  const std::string overrun = "overrun-";
+  if (argc == 4 && std::string(argv[1]).starts_with(overrun))
+    return run_overrun(argv[1] + overrun.size(), argv[2], argv[3]);
   if (argc == 4 && (std::string(argv[1]) == "hold" || kOperations.count(argv[1]))) {
     return run_operation(argv[1], argv[2], argv[3]);
   }
   if (argc == 6 && std::string(argv[1]) == "lent-rkey")
     return run_lent_key(argv[2], argv[3], argv[4], argv[5]);
   std::fprintf(stderr,
-               "usage: verbs_peer serve|hold|OPERATION ADDRESS PORT\n"
+               "usage: verbs_peer serve|hold|overrun-HOW|OPERATION ADDRESS PORT\n"
                "       verbs_peer lent-rkey ADDRESS PORT ADDRESS2 PORT2\n");
   return 2;
 }

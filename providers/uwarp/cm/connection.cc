@@ -132,7 +132,8 @@ int Connection::open_stream_locked(const MpaNegotiated& negotiated, bool initiat
   if (config.chase_first_fpdu) deadlines_[Deadline::kChase] = now_ns() + chase_wait_ns_;
   update_deadline_locked();
   set_peer_timeout_locked();
-  if (rendezvous_) socket_.set_reset_on_close(true);
+  // Killed: a peer that holds messages back would never see a FIN behind them.
+  if (rendezvous_ || settings().acknowledged()) socket_.set_reset_on_close(true);
   if (!endpoint_->open_stream(*this, config, socket_, loop_ ? loop_ : socket_)) return ECONNABORTED;
   phase_ = Phase::kOpen;
   {

@@ -142,6 +142,8 @@ class Connection final : public Source {
   /// How long we read away what a peer still sends after our FIN, so that no RST destroys a
   /// Terminate on its way; and how long disconnect() waits for a peer that takes nothing.
   static constexpr uint64_t kCloseWaitNs = 5'000'000'000;
+  /// For how long our FIN may wait for a peer to make room, where completions are acknowledged.
+  static constexpr uint64_t kNoRoomWaitNs = 250'000'000;
   /// siw as responder sees what came before it was ready only when more comes (docs/siw.md): when
   /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
   static constexpr uint64_t kFirstChaseNs = 5'000'000;
@@ -196,9 +198,12 @@ class Connection final : public Source {
   void hung_up_locked(uint32_t events);
   void check_transmit_locked();
   // The end.
-  enum class Farewell : uint8_t { kDone, kGentle, kReset };  // kDone: both have sent their FIN
+  // kDone: both have sent their FIN, and no reset is due when the fd is closed.
+  enum class Farewell : uint8_t { kDone, kGentle, kReset };
   void leave_endpoint_locked();
   void drain_locked();
+  void wait_for_peer_locked();
+  void drain_overdue_locked();
   void read_away_locked();
   void close_locked(Farewell farewell);
   void unregister_locked();
@@ -246,6 +251,7 @@ class Connection final : public Source {
   uint32_t peer_timeout_ms_ = 0;
   uint32_t peer_looks_ = 0;  // at which it owed something, in a row
   uint64_t chase_wait_ns_ = kFirstChaseNs;
+  uint64_t drained_at_ns_ = 0;  // kDraining: at the latest
   uint32_t redials_ = 0;
   // Until the connection is established: they hold whole frames.
   std::unique_ptr<MpaInitiator> initiator_;

@@ -2,6 +2,7 @@
 // Every way in which a connection ends, and the turns in between: deadlines and owner calls.
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -99,20 +100,38 @@ void Connection::leave_endpoint_locked() {
 void Connection::drain_locked() {
   deadlines_[Deadline::kHold] = 0;
   phase_ = Phase::kDraining;
-  socket_.set_reset_on_close(false);
+  if (!settings().acknowledged()) socket_.set_reset_on_close(false);
   socket_.shutdown_write();
   if (captured_ != nullptr) captured_->end(false);
-  deadlines_[Deadline::kClose] = now_ns() + kCloseWaitNs;
-  update_deadline_locked();
+  drained_at_ns_ = now_ns() + kCloseWaitNs;
+  wait_for_peer_locked();
   engine_.keep(shared());
   read_away_locked();
+}
+
+// A peer that holds messages back for which it has no receive may do so without end (rnr_retry 7)
+// and sees no FIN behind them. Between InfiniBand adapters it would hear of the end all the same.
+void Connection::wait_for_peer_locked() {
+  deadlines_[Deadline::kClose] = settings().acknowledged()
+                                     ? std::min(now_ns() + kNoRoomWaitNs, drained_at_ns_)
+                                     : drained_at_ns_;
+  update_deadline_locked();
+}
+
+void Connection::drain_overdue_locked() {
+  // Nothing that was acknowledged is lost with a reset.
+  if (now_ns() >= drained_at_ns_ || socket_.peer_has_no_room())
+    close_locked(Farewell::kReset);
+  else
+    wait_for_peer_locked();
 }
 
 void Connection::read_away_locked() {
   const ssize_t count = socket_.discard(kReadAwayBytes);
   if (count == -EAGAIN) return;
   if (count > 0) return request_turn();
-  close_locked(count == 0 ? Farewell::kDone : Farewell::kGentle);
+  const bool done = count == 0 && !settings().acknowledged();
+  close_locked(done ? Farewell::kDone : Farewell::kGentle);
 }
 
 void Connection::unregister_locked() {
@@ -180,7 +199,7 @@ void Connection::deadline_passed() {
     leave_endpoint_locked();
     close_locked(Farewell::kReset);
   } else if (phase_ == Phase::kDraining && deadlines_[Deadline::kClose] == 0) {
-    close_locked(Farewell::kReset);
+    drain_overdue_locked();
   }
   update_deadline_locked();
   finish(lock);

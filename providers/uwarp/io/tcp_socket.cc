@@ -54,6 +54,20 @@ msghdr message_of(std::span<const iovec> parts) {
 
 constexpr int kSocketFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
 
+/// All zero if there is none.
+tcp_info info_of(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  (void)status_of(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+  return info;
+}
+
+bool no_room_beyond(int fd) {
+  int unsent = 0;
+  return status_of(SYS_ioctl, fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0 &&
+         info_of(fd).tcpi_unacked == 0;
+}
+
 }  // namespace
 
 socklen_t address_length(const sockaddr_storage& address) {
@@ -194,7 +208,7 @@ void TcpSocket::end_in_order(int fd) {
   linger value{};
   socklen_t length = sizeof value;
   if (status_of(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &value, &length) != 0) return;
-  if (value.l_onoff == 0) return;
+  if (value.l_onoff == 0 || (settings().acknowledged() && no_room_beyond(fd))) return;
   value = {};
   (void)status_of(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
   (void)status_of(SYS_shutdown, fd, SHUT_WR);
@@ -239,9 +253,7 @@ bool TcpSocket::owes_acknowledgement() const {
 }
 
 bool TcpSocket::silent_for(uint32_t timeout_ms) const {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  const tcp_info info = info_of(fd_);
   if (info.tcpi_last_ack_recv < timeout_ms) return false;
   // What a peer without room drops is sent again, and a closed window probed, at growing intervals
   // (RFC 6298 5.5, RFC 9293 3.8.6.1), so that the last answer may be old: was there none to the
@@ -250,6 +262,8 @@ bool TcpSocket::silent_for(uint32_t timeout_ms) const {
                           info.tcpi_last_data_sent >= kAnswerMs;
   return info.tcpi_unacked > 0 ? unanswered : info.tcpi_probes > 1;
 }
+
+bool TcpSocket::peer_has_no_room() const { return no_room_beyond(fd_); }
 
 namespace {
 

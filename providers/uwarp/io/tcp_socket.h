@@ -77,7 +77,8 @@ class TcpSocket {
   void reset();
 
   /// For the exit handler, on any fd: where set_reset_on_close() is on, does what close_gently()
-  /// does but for the close itself, which the kernel is about to do.
+  /// does but for the close itself, which the kernel is about to do. With acknowledged completions
+  /// (Settings) a peer without room gets the reset.
   static void end_in_order(int fd);
 
   void set_reuse_address(bool on);
@@ -95,6 +96,9 @@ class TcpSocket {
   /// For so long nothing has been acknowledged, not even by a peer that answers only that it has no
   /// room yet (which TCP_USER_TIMEOUT takes for a loss).
   bool silent_for(uint32_t timeout_ms) const;
+  /// Octets wait to be sent and none is on its way: the peer has closed its window (RFC 9293
+  /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
+  bool peer_has_no_room() const;
   /// For a peer inside this host takes the congestion control of UWARP_CONGESTION (reno): pacing,
   /// as bbr does it, costs most of the bandwidth there. Remote peers get the system's.
   void choose_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "io/engine_fds.h"
+#include "unit/eventually.h"
 
 namespace uwarp {
 namespace {
@@ -106,6 +107,21 @@ TEST(TcpSocket, ResetAndGentleClose) {
     char octet;
     EXPECT_EQ(pair.server.receive(&octet, 1), 0);
   }
+}
+
+TEST(TcpSocket, KnowsThatAPeerHasClosedItsWindow) {
+  Pair pair = connected();
+  EXPECT_FALSE(pair.client.peer_has_no_room());
+  const std::string text(64 * 1024, 'x');
+  while (!pair.client.peer_has_no_room())
+    ASSERT_TRUE(pair.client.send(text.data(), text.size()) != -EAGAIN ||
+                eventually([&] { return pair.client.peer_has_no_room(); }));
+  const auto read_away = [&] {
+    while (pair.server.discard(1 << 20) > 0) {
+    }
+    return !pair.client.peer_has_no_room();
+  };
+  EXPECT_TRUE(eventually(read_away));
 }
 
 TEST(TcpSocket, FaultIsReportedNotRaised) {

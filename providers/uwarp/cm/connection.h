@@ -102,6 +102,8 @@ class Connection final : public Source {
   CapturedConnection* captured() const { return captured_.get(); }
   /// The pump wants another turn soon. Under locks of the queue pair.
   void request_turn();
+  /// See Progress::quieten(). Under the receive side of the queue pair.
+  bool request_quiet();
   /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs, or
   /// Progress::kLateNs where somebody polled until then.
   void transmit_before_long();
@@ -120,6 +122,8 @@ class Connection final : public Source {
   // Source.
   bool ready(uint32_t events) override;
   bool look() override;
+  void end_quiet() override;
+  bool looked_at() override;
   void deadline_passed() override;
   void out_of_memory() override;
 

@@ -226,6 +226,20 @@ bool Connection::look() {
   return endpoint != nullptr && endpoint->stream().look();
 }
 
+// Not before end_quiet() finds the stream.
+bool Connection::request_quiet() {
+  return open_endpoint() != nullptr && engine_.progress().quieten(*this);
+}
+
+void Connection::end_quiet() {
+  if (const auto endpoint = open_endpoint()) endpoint->stream().end_quiet();
+}
+
+bool Connection::looked_at() {
+  const auto endpoint = open_endpoint();
+  return endpoint != nullptr && endpoint->stream().looked_at();
+}
+
 bool Connection::ready(uint32_t events) {
   if (const auto endpoint = open_endpoint()) {
     endpoint->stream().on_edge(events);

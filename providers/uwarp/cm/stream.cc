@@ -59,6 +59,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
+  finds_ = 0;
   waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
 }
@@ -69,6 +70,7 @@ void Stream::detach() {
     if (group != nullptr) group->remove(*this);
   const std::lock_guard receive(qp_.receive_gate());
   while (!qp_.transmit_try_begin()) sched_yield();
+  if (in_ != nullptr && quiet()) set_quiet(false);
   in_ = nullptr;
   out_ = nullptr;
   capture_ = nullptr;
@@ -193,6 +195,7 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
       (void)gate.end();
       throw;
     }
+    if (!from_epoll) note_look(progressed);
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
         if (group != nullptr) group->note_busy(*this);
@@ -216,6 +219,34 @@ bool Stream::look() {
   const bool progressed = receive(kTurnBytes, notice);
   deliver(notice);
   return progressed;
+}
+
+// Under the receive side.
+void Stream::note_look(bool found) {
+  if (quiet()) {
+    if (!looked_at_.load(std::memory_order_relaxed))
+      looked_at_.store(true, std::memory_order_relaxed);
+    return;
+  }
+  if (!found || ++finds_ < kFindsBeforeQuiet) return;
+  finds_ = 0;
+  // Connected to itself, it is no TCP connection.
+  if (in_ == out_ && !ended() && connection_->request_quiet()) set_quiet(true);
+}
+
+void Stream::set_quiet(bool on) {
+  in_->set_quiet(on);
+  looked_at_.store(true, std::memory_order_relaxed);
+  quiet_.store(on, std::memory_order_relaxed);
+}
+
+void Stream::end_quiet() {
+  const std::lock_guard lock(qp_.receive_gate());
+  if (in_ != nullptr && quiet()) set_quiet(false);
+}
+
+bool Stream::looked_at() {
+  return quiet() && looked_at_.exchange(false, std::memory_order_relaxed);
 }
 
 void Stream::on_edge(uint32_t events) {

@@ -36,6 +36,8 @@ class Stream {
   /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
   /// the largest send buffer of a default Linux, so that the socket ends the turn first.
   static constexpr size_t kPostBytes = size_t{16} << 20;
+  /// Looks of pollers that found something before epoll need not be told of data any more.
+  static constexpr uint32_t kFindsBeforeQuiet = 64;
 
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
@@ -66,6 +68,10 @@ class Stream {
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
   bool look();
+  /// See Source. A stream that pollers find busy becomes quiet by itself.
+  bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
+  void end_quiet();
+  bool looked_at();
   /// A held stream may go on. Does nothing otherwise.
   void resume();
   /// The grace time of a held stream is over. Does nothing otherwise.
@@ -95,6 +101,8 @@ class Stream {
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
+  void note_look(bool found);
+  void set_quiet(bool on);
 
   QueuePair& qp_;
   TcpSocket* in_ = nullptr;
@@ -109,6 +117,9 @@ class Stream {
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<bool> peer_watched_{false};
+  uint32_t finds_ = 0;              // of pollers, while not quiet
+  std::atomic<bool> quiet_{false};  // epoll is not told of data
+  std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
   std::atomic<bool> ended_{false};  // the end of the receive direction has been reported

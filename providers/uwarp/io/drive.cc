@@ -55,10 +55,12 @@ class Progress::Drive {
     began_ = awaited.fds().size() <= kAwaitedFds && begin();
     if (!began_) return;
     progress.waits_drive_.store(true, std::memory_order_relaxed);
+    progress.quiet_.begin_sleep();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
   }
   ~Drive() {
     if (!began_) return;
+    progress_.quiet_.end_sleep();
     Driver mine = role_;
     if (progress_.driver_.compare_exchange_strong(mine, Driver::kNone)) {
       progress_.driver_sleeps_.store(false);

@@ -212,6 +212,7 @@ bool Progress::pass() {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
   serve_revisits();
+  quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
@@ -222,7 +223,9 @@ bool Progress::pass() {
 void Progress::nap() {
   pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
   const timespec longest = timespec_of(kNapNs);
+  quiet_.begin_sleep();
   (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+  quiet_.end_sleep();
   (void)pass();
 }
 
@@ -338,11 +341,16 @@ int Progress::spin(epoll_event* events) {
   return 0;
 }
 
+void Progress::arm(bool on) {
+  armed_.store(on);
+  on ? quiet_.begin_sleep() : quiet_.end_sleep();
+}
+
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   bool armed = true;
-  armed_.store(true);
+  arm(true);
   while (!stopping_.load()) {
     if (armed) {
       int count = wait_armed(events);
@@ -356,12 +364,12 @@ void Progress::helper_loop() {
       wait_disarmed(last);
     }
     serve_deadlines();
-    const bool arm = !somebody_progresses(last);
-    if (arm != armed) armed_.store(arm);
-    if (arm) waits_drive_.store(false, std::memory_order_relaxed);
-    armed = arm;
+    const bool needed = !somebody_progresses(last);
+    if (needed != armed) arm(needed);
+    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
+    armed = needed;
   }
-  armed_.store(false);
+  if (armed) arm(false);
 }
 
 void* Progress::helper_main(void* self) {

@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "io/deadline_heap.h"
+#include "io/quiet_sources.h"
 #include "io/source.h"
 #include "io/spin_budget.h"
 
@@ -83,6 +84,9 @@ class Progress {
   void set_deadline(Source& source, uint64_t deadline_ns);
   /// Has source.ready(0) called soon, by whichever thread progresses.
   void revisit(Source& source);
+  /// A poller looks at `source` all the time, which therefore wants epoll not to be told of its
+  /// data for now. See QuietSources::add(); the helper thread, the driver and naps are sleepers.
+  bool quieten(Source& source) { return quiet_.add(source); }
 
   /// Notes a poll on an empty completion queue; returns a running count. Costs no locked
   /// instruction: concurrent counts may be lost, which does no harm.
@@ -160,6 +164,7 @@ class Progress {
 
   static void* helper_main(void* self);
   void helper_loop();
+  void arm(bool on);
   int wait_armed(epoll_event* events);
   void wait_disarmed(const Look& last);
   int spin(epoll_event* events);
@@ -195,6 +200,7 @@ class Progress {
   std::atomic<uint32_t> revisit_count_{0};
 
   DeadlineHeap deadlines_;
+  QuietSources quiet_;  // the armed helper and whoever drives are among its sleepers
 
   alignas(64) std::atomic<uint32_t> polls_{0};
   alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried

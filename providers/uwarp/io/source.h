@@ -24,6 +24,13 @@ class Source : public std::enable_shared_from_this<Source> {
   /// of all the same.
   virtual bool look() { return false; }
 
+  /// Epoll is to be told of its data again, of which what is there already makes an edge: see
+  /// Progress::quieten().
+  virtual void end_quiet() {}
+
+  /// Somebody has looked at it since this was asked last. Called under a lock: must not block.
+  virtual bool looked_at() { return false; }
+
   /// The deadline set by Progress::set_deadline() has passed.
   virtual void deadline_passed() {}
 

@@ -25,6 +25,9 @@ namespace {
 /// to notice an RST any later.
 constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 
+/// More than what is ever left unread for long by somebody who looks all the time.
+constexpr int kQuietBytes = 256 << 10;
+
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
 constexpr uint32_t kAnswerMs = 1'000;
 constexpr uint32_t kClockMs = 20;
@@ -181,6 +184,10 @@ ssize_t TcpSocket::send(std::span<const iovec> bytes) {
 
 ssize_t TcpSocket::send(const void* bytes, size_t size_bytes) {
   return call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+}
+
+void TcpSocket::set_quiet(bool on) {
+  (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? kQuietBytes : 1);
 }
 
 void TcpSocket::shutdown_write() { (void)status_of(SYS_shutdown, fd_, SHUT_WR); }

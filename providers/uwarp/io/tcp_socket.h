@@ -64,6 +64,10 @@ class TcpSocket {
   ssize_t send(std::span<const iovec> bytes);
   ssize_t send(const void* bytes, size_t size_bytes);
 
+  /// True: epoll and poll() are told only of the end, of errors, and of data when that is a lot;
+  /// false: of all data, also of what is there already.
+  void set_quiet(bool on);
+
   void shutdown_write();
   /// True: whatever closes the fd resets the connection (a killed process too); false: an orderly
   /// FIN.

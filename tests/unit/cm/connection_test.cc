@@ -287,6 +287,61 @@ TEST_F(ConnectedPair, AccessViolationTerminatesBothSides) {
   EXPECT_EQ(passive.state(), QpState::kErr);
 }
 
+class PolledPair : public ConnectedPair {
+ protected:
+  void SetUp() override {
+    ConnectedPair::SetUp();
+    establish();
+    become_quiet();
+  }
+  // Without a pause, in which the helper would think that nobody polls any more.
+  void become_quiet() {
+    for (int i = 0; i < 200'000 && !is_quiet(); ++i) exchange();
+    ASSERT_TRUE(is_quiet());
+  }
+  bool is_quiet() const { return passive.endpoint->stream().quiet(); }
+  void send() {
+    ASSERT_EQ(passive.post_recv(1, 0, 64), 0);
+    ASSERT_EQ(active.post_send(2, 0, 64), 0);
+  }
+  void exchange() {
+    send();
+    EXPECT_EQ(active.wait_polling().status, WcStatus::kSuccess);
+    EXPECT_EQ(passive.wait_polling().status, WcStatus::kSuccess);
+  }
+};
+
+// Whoever polls a busy stream all the time has epoll not told of its data; the others must not
+// notice.
+TEST_F(PolledPair, TheHelperHearsOfDataWhenPollingStops) {
+  send();
+  EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
+  EXPECT_TRUE(eventually([&] { return !is_quiet(); }));
+  EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
+  become_quiet();
+}
+
+TEST_F(PolledPair, WhoPollsAnotherQueueServesItToo) {
+  Node other;
+  const auto poll_other = [&] {
+    for (int i = 0; i < 100; ++i) engine().poll(other.cq);
+  };
+  ASSERT_TRUE(eventually([&] { return poll_other(), !is_quiet(); }));
+  send();
+  WorkCompletion done;
+  EXPECT_TRUE(eventually([&] { return poll_other(), passive.cq.poll(&done, 1) == 1; }));
+}
+
+TEST_F(PolledPair, ItsEndIsNoticed) {
+  EXPECT_EQ(client->disconnect(), 0);
+  EXPECT_TRUE(eventually([&] { return server_owner->ended == 1 && client_owner->ended == 1; }));
+}
+
+TEST_F(PolledPair, TheQueuePairMayGo) {
+  passive.endpoint->destroy();
+  EXPECT_TRUE(eventually([&] { return client_owner->ended == 1; }));
+}
+
 TEST_F(ConnectedPair, AListOfReceivesResumesOnce) {
   establish();
   constexpr uint64_t kMessages = 32;

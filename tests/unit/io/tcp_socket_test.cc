@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +70,45 @@ TEST(TcpSocket, TransfersBytesThroughVectors) {
   EXPECT_EQ(std::string(in_a, 5) + std::string(in_b, 3), "abcdefgh");
   EXPECT_EQ(pair.server.receive(in), -EAGAIN);
   EXPECT_EQ(pair.server.peek(), -EAGAIN);
+}
+
+// Of an epoll set, edge-triggered, that tells of nothing else.
+class Edges {
+ public:
+  explicit Edges(const TcpSocket& socket) {
+    epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data = {}};
+    EXPECT_EQ(epoll_ctl(fd_, EPOLL_CTL_ADD, socket.fd(), &event), 0);
+  }
+  ~Edges() { close(fd_); }
+  uint32_t within(int timeout_ms) {
+    epoll_event event{};
+    return epoll_wait(fd_, &event, 1, timeout_ms) == 1 ? event.events : 0;
+  }
+
+ private:
+  const int fd_ = epoll_create1(EPOLL_CLOEXEC);
+};
+
+TEST(TcpSocket, AQuietOneTellsOfItsEndOnly) {
+  Pair pair = connected();
+  Edges edges(pair.server);
+  pair.server.set_quiet(true);
+  ASSERT_EQ(pair.client.send("abc", 3), 3);
+  EXPECT_EQ(edges.within(50), 0u);
+  char octets[3];
+  EXPECT_EQ(pair.server.receive(octets, sizeof octets), 3);
+
+  // What is there already is told of afterwards, and what comes then.
+  ASSERT_EQ(pair.client.send("def", 3), 3);
+  EXPECT_EQ(edges.within(50), 0u);
+  pair.server.set_quiet(false);
+  EXPECT_NE(edges.within(10'000) & EPOLLIN, 0u);
+  ASSERT_EQ(pair.client.send("ghi", 3), 3);
+  EXPECT_NE(edges.within(10'000) & EPOLLIN, 0u);
+
+  pair.server.set_quiet(true);
+  pair.client.shutdown_write();
+  EXPECT_NE(edges.within(10'000) & EPOLLRDHUP, 0u);
 }
 
 TEST(TcpSocket, DiscardAndEndOfStream) {

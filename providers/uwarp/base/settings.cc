@@ -170,8 +170,9 @@ constexpr Setting kTable[] = {
                    "the same number by TCP and by RDMA.",
                    store_number<&Settings::port_offset>),
     text_setting("UWARP_CONGESTION", "reno",
-                 "TCP congestion control towards peers on the same host. Empty or system: leave "
-                 "the system's.",
+                 "TCP congestion control towards peers on the same host, and where the system's is "
+                 "bbr also towards those less than 100 us away. Empty or system: leave the "
+                 "system's.",
                  store_congestion),
     number_setting("UWARP_SPIN_US", "50", 0, 1'000'000, false,
                    "How long a thread that waits for traffic polls for more before it sleeps, "

@@ -120,7 +120,6 @@ int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   if (!made) return made.error();
   socket_ = std::move(*made);
   socket_.set_tos(options_.tos);
-  socket_.choose_congestion_control(options_.local, remote_);
   MpaInitiator::Config config;
   config.revision = rung_ == Rung::kRevision1 ? 1 : 2;
   config.peer_to_peer = rung_ == Rung::kPeerToPeer;
@@ -152,6 +151,7 @@ void Connection::continue_connect_locked() {
   // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
   if (address_length(socket_.remote_address()) == 0) return;
   local_ = socket_.local_address();
+  socket_.settle_congestion_control(local_, remote_);
   begin_capture_locked();
   phase_ = Phase::kAwaitingReply;
   send_request_locked();
@@ -329,7 +329,7 @@ std::shared_ptr<Connection> Connection::incoming(Engine& engine, TcpSocket socke
       std::make_unique<MpaResponder>(MpaResponder::Config{.crc = asks_for_crc()});
   connection->socket_ = std::move(socket);
   connection->begin_capture_locked();
-  connection->socket_.choose_congestion_control(connection->local_, connection->remote_);
+  connection->socket_.settle_congestion_control(connection->local_, connection->remote_);
   connection->phase_ = Phase::kReadingRequest;
   connection->deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
   auto ticket = engine.progress().add(*connection, connection->socket_.fd());

@@ -101,6 +101,7 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
 
 void TcpSocket::tune() {
   set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+  begin_unpaced();
   const Settings& chosen = settings();
   if (chosen.sndbuf_bytes != 0)
     set_option(SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::min(chosen.sndbuf_bytes, 1u << 30)));
@@ -295,12 +296,38 @@ bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
 
 }  // namespace
 
-void TcpSocket::choose_congestion_control(const sockaddr_storage& own,
-                                          const sockaddr_storage& peer) {
-  const std::string& name = settings().congestion;
-  // A peer with this end's own address is on this machine; the others cost a look.
-  if (name.empty() || (!same_host(own, peer) && !is_local_address(peer))) return;
+std::string TcpSocket::congestion_control() const {
+  char name[16] = {};  // TCP_CA_NAME_MAX, which is the kernel's own
+  socklen_t size = sizeof name;
+  (void)status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  return {name, strnlen(name, sizeof name)};
+}
+
+void TcpSocket::set_congestion_control(const std::string& name) {
   (void)status_of(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size());
+}
+
+const std::string& TcpSocket::system_congestion_control() const {
+  static const std::string name = congestion_control();
+  return name;
+}
+
+void TcpSocket::begin_unpaced() {
+  const std::string& chosen = settings().congestion;
+  if (chosen.empty()) return;
+  (void)system_congestion_control();  // before the first socket has another one
+  set_congestion_control(chosen);
+}
+
+void TcpSocket::settle_congestion_control(const sockaddr_storage& own,
+                                          const sockaddr_storage& peer) {
+  const std::string& chosen = settings().congestion;
+  // A peer with this end's own address is on this machine; the others cost a look.
+  if (chosen.empty() || same_host(own, peer) || is_local_address(peer)) return;
+  const std::string& system = system_congestion_control();
+  if (system.starts_with("bbr") && info_of(fd_).tcpi_rtt < kPacedRoundTripUs) return;
+  // Another one than was set is the route's own.
+  if (congestion_control() == chosen) set_congestion_control(system);
 }
 
 uint32_t TcpSocket::segment_bytes() const {

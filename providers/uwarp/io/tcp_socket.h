@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/result.h"
@@ -103,16 +104,27 @@ class TcpSocket {
   /// Octets wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
   bool peer_has_no_room() const;
-  /// For a peer inside this host takes the congestion control of UWARP_CONGESTION (reno): pacing,
-  /// as bbr does it, costs most of the bandwidth there. Remote peers get the system's.
-  void choose_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);
+  /// To be called once the connection stands. It has begun with the congestion control of
+  /// UWARP_CONGESTION (reno), because a socket that has ever had one that paces goes on pacing. A
+  /// peer inside this host keeps that, and, if the system's paces (bbr), one so near that the
+  /// timers of pacing are longer than the path: in another network namespace, say. All others get
+  /// the system's, or what their route asks for.
+  void settle_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);
   /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
   uint32_t segment_bytes() const;
 
  private:
   explicit TcpSocket(int fd) : fd_(fd) {}
+  /// Shorter round trips than this are no place for pacing, whose timers take some 50 us.
+  static constexpr uint32_t kPacedRoundTripUs = 100;
+
   int set_option(int level, int name, int value);
   void tune();
+  void begin_unpaced();
+  std::string congestion_control() const;
+  void set_congestion_control(const std::string& name);
+  /// Of a socket on which none has been set, at the first call.
+  const std::string& system_congestion_control() const;
 
   int fd_ = -1;
   int keepalive_s_ = 0;  // between two probes; 0: off

@@ -342,6 +342,27 @@ TEST_F(PolledPair, TheQueuePairMayGo) {
   EXPECT_TRUE(eventually([&] { return client_owner->ended == 1; }));
 }
 
+// Nobody polls: one thread sends and another receives on the same socket, at each end, and each
+// goes on once it has heard of the other's last message.
+TEST_F(ConnectedPair, MuchIsSentWhileMuchComes) {
+  constexpr uint32_t kBytes = 64 * 1024, kPostsAtATime = 16;
+  constexpr uint64_t kRounds = 100;
+  establish();
+  const auto exchange = [&](Node& own, Node& peer) {
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      ASSERT_EQ(own.post_recv(round, kBytes, 8), 0);
+      for (uint32_t i = 0; i < kPostsAtATime; ++i)
+        ASSERT_EQ(own.post_rdma(SendOpcode::kWrite, round, 0, kBytes, peer, 2 * kBytes), 0);
+      ASSERT_EQ(own.post_send(round, 0, 8), 0);
+      for (uint32_t i = 0; i < kPostsAtATime + 2; ++i)
+        ASSERT_EQ(own.wait_passive().status, WcStatus::kSuccess);
+    }
+  };
+  std::thread other([&] { exchange(passive, active); });
+  exchange(active, passive);
+  other.join();
+}
+
 TEST_F(ConnectedPair, AListOfReceivesResumesOnce) {
   establish();
   constexpr uint64_t kMessages = 32;

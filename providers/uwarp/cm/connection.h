@@ -206,8 +206,7 @@ class Connection final : public Source {
   enum class Farewell : uint8_t { kDone, kGentle, kReset };
   void leave_endpoint_locked();
   void drain_locked();
-  void wait_for_peer_locked();
-  void drain_overdue_locked();
+  void look_for_room_locked();
   void read_away_locked();
   void close_locked(Farewell farewell);
   void unregister_locked();
@@ -255,7 +254,6 @@ class Connection final : public Source {
   uint32_t peer_timeout_ms_ = 0;
   uint32_t peer_looks_ = 0;  // at which it owed something, in a row
   uint64_t chase_wait_ns_ = kFirstChaseNs;
-  uint64_t drained_at_ns_ = 0;  // kDraining: at the latest
   uint32_t redials_ = 0;
   // Until the connection is established: they hold whole frames.
   std::unique_ptr<MpaInitiator> initiator_;

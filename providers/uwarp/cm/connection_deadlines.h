@@ -18,6 +18,7 @@ enum class Deadline : uint8_t {
   kPeer,     // it is looked whether the peer acknowledges what was sent
   kChase,    // an empty Write goes to a peer that has not been heard of
   kFault,    // a FaultScript holds a direction
+  kRoom,     // it is looked whether our FIN waits behind what the peer does not take
   kPost,     // posts that wait for others go out
 };
 

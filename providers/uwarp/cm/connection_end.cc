@@ -2,7 +2,6 @@
 // Every way in which a connection ends, and the turns in between: deadlines and owner calls.
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -103,27 +102,20 @@ void Connection::drain_locked() {
   if (!settings().acknowledged()) socket_.set_reset_on_close(false);
   socket_.shutdown_write();
   if (captured_ != nullptr) captured_->end(false);
-  drained_at_ns_ = now_ns() + kCloseWaitNs;
-  wait_for_peer_locked();
+  const uint64_t now = now_ns();
+  deadlines_[Deadline::kClose] = now + kCloseWaitNs;
+  if (settings().acknowledged()) deadlines_[Deadline::kRoom] = now + kNoRoomWaitNs;
+  update_deadline_locked();
   engine_.keep(shared());
   read_away_locked();
 }
 
 // A peer that holds messages back for which it has no receive may do so without end (rnr_retry 7)
 // and sees no FIN behind them. Between InfiniBand adapters it would hear of the end all the same.
-void Connection::wait_for_peer_locked() {
-  deadlines_[Deadline::kClose] = settings().acknowledged()
-                                     ? std::min(now_ns() + kNoRoomWaitNs, drained_at_ns_)
-                                     : drained_at_ns_;
-  update_deadline_locked();
-}
-
-void Connection::drain_overdue_locked() {
+void Connection::look_for_room_locked() {
   // Nothing that was acknowledged is lost with a reset.
-  if (now_ns() >= drained_at_ns_ || socket_.peer_has_no_room())
-    close_locked(Farewell::kReset);
-  else
-    wait_for_peer_locked();
+  if (socket_.peer_has_no_room()) return close_locked(Farewell::kReset);
+  deadlines_[Deadline::kRoom] = now_ns() + kNoRoomWaitNs;
 }
 
 void Connection::read_away_locked() {
@@ -185,6 +177,7 @@ void Connection::deadline_passed() {
     pump_due_ = true;  // requests that waited fail
   }
   if (passed(Deadline::kPeer) && phase_ == Phase::kOpen) look_after_peer_locked();
+  if (passed(Deadline::kRoom) && phase_ == Phase::kDraining) look_for_room_locked();
   if (passed(Deadline::kStartup)) {
     log_event("connection: start-up timed out");
     if (phase_ == Phase::kOpen)
@@ -199,7 +192,7 @@ void Connection::deadline_passed() {
     leave_endpoint_locked();
     close_locked(Farewell::kReset);
   } else if (phase_ == Phase::kDraining && deadlines_[Deadline::kClose] == 0) {
-    drain_overdue_locked();
+    close_locked(Farewell::kReset);
   }
   update_deadline_locked();
   finish(lock);

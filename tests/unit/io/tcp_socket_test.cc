@@ -36,10 +36,10 @@ bool wait_for(const TcpSocket& socket, short events) {
   return poll(&entry, 1, 10'000) == 1;
 }
 
-std::string congestion_control_of(const TcpSocket& socket) {
+std::string congestion_control_of(int fd) {
   char name[16] = {};
   socklen_t length = sizeof name;
-  EXPECT_EQ(getsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
   return name;
 }
 
@@ -193,26 +193,23 @@ TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {
 TEST(TcpSocket, LocalPeersGetAnUnpacedCongestionControl) {
   Pair pair = connected();
   for (TcpSocket* end : {&pair.client, &pair.server}) {
-    EXPECT_EQ(congestion_control_of(*end), "reno") << "nothing paced has ever been there";
+    EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "nothing paced has ever been there";
     end->settle_congestion_control({}, loopback());
-    EXPECT_EQ(congestion_control_of(*end), "reno");
+    EXPECT_EQ(congestion_control_of(end->fd()), "reno");
   }
 }
 
 TEST(TcpSocket, FarPeersGetTheSystemsCongestionControl) {
   const int plain = socket(AF_INET, SOCK_STREAM, 0);
-  char name[16] = {};
-  socklen_t length = sizeof name;
-  ASSERT_EQ(getsockopt(plain, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+  const std::string systems = congestion_control_of(plain);
   close(plain);
-  const std::string systems = name;
   Pair pair = connected();
   sockaddr_storage other = loopback();
   inet_pton(AF_INET, "192.0.2.1", &reinterpret_cast<sockaddr_in&>(other).sin_addr);
   pair.client.settle_congestion_control({}, other);
   // It is near all the same, which makes a difference where the system's paces.
   const bool paces = systems.starts_with("bbr");
-  EXPECT_EQ(congestion_control_of(pair.client), paces ? "reno" : systems);
+  EXPECT_EQ(congestion_control_of(pair.client.fd()), paces ? "reno" : systems);
 }
 
 TEST(TcpSocket, KnowsLocalAddresses) {

@@ -213,15 +213,19 @@ TEST_F(Threads, CancelledWhileWaitingForEvents) {
 
 Pair* pair_at_exit = nullptr;
 
-/// Traffic and an orderly end of everything, in an exit handler.
-void use_at_exit() {
-  Pair& pair = *pair_at_exit;
-  ibv_context* const context = pair.a.pd->context;
+/// One message from `pair.a` to `pair.b`; whether it went well.
+bool exchanged(Pair& pair) {
   const bool posted = pair.b.post_receive(1) == 0 && pair.a.post_send(2) == 0;
   const auto received = next_completion(pair.b.cq.get());
   const auto sent = next_completion(pair.a.cq.get());
-  const bool fine = posted && received && received->status == IBV_WC_SUCCESS && sent &&
-                    sent->status == IBV_WC_SUCCESS;
+  return posted && received && received->status == IBV_WC_SUCCESS && sent &&
+         sent->status == IBV_WC_SUCCESS;
+}
+
+/// Traffic and an orderly end of everything, in an exit handler.
+void use_at_exit() {
+  ibv_context* const context = pair_at_exit->a.pd->context;
+  const bool fine = exchanged(*pair_at_exit);
   delete pair_at_exit;
   if (!fine || ibv_close_device(context) != 0) _exit(1);
 }
@@ -239,6 +243,7 @@ TEST_P(AtExit, HandlersOfTheApplicationMayUseVerbs) {
         if (before) std::atexit(use_at_exit);
         ibv_context* const context = open_device().release();
         pair_at_exit = new Pair(context);
+        if (!exchanged(*pair_at_exit)) _exit(1);
         if (!before) std::atexit(use_at_exit);
         std::exit(0);
       },

@@ -23,6 +23,12 @@ std::atomic<Engine*> current_engine{nullptr};
 /// Held over fork, so that the child finds it in a known state.
 std::mutex creation_mutex;
 
+/// After the last exit handler: those of the application may still send and receive. By fd and
+/// without locks: exit() may have interrupted anything.
+[[gnu::destructor]] void end_sockets() {
+  if (current_engine.load() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
+}
+
 bool has_one_processor() {
   cpu_set_t usable;
   return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) == 1;
@@ -80,8 +86,6 @@ void Engine::at_exit() {
   if (engine == nullptr) return;
   engine->progress_.stop_helper();
   if (engine->trace_ != nullptr) engine->trace_->finish();
-  // By fd and without locks: exit() may have interrupted anything.
-  visit_engine_fds(TcpSocket::end_in_order);
 }
 
 NetWatch& Engine::net_watch() {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/thread_own.h"
 #include "cm/capture.h"
 #include "cm/connection.h"
 #include "cm/poll_group.h"
@@ -19,12 +20,11 @@ constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 /// Outcomes that end a receive turn.
 constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
 
-/// The staging buffer of this thread; null after a queue pair has kept it.
-thread_local StagingPointer thread_staging;
-
+/// The staging buffer of this thread; a queue pair may keep it, then the next is another.
 StagingPointer& ensure_staging() {
-  if (thread_staging == nullptr) thread_staging = std::make_unique_for_overwrite<StagingBuffer>();
-  return thread_staging;
+  auto& staging = thread_own<StagingPointer>();
+  if (staging == nullptr) staging = std::make_unique_for_overwrite<StagingBuffer>();
+  return staging;
 }
 
 size_t size_of(std::span<const iovec> parts) {

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/thread_own.h"
 #include "io/clock.h"
 #include "io/engine_fds.h"
 
@@ -31,7 +32,9 @@ constexpr Progress::Ticket kWakeTicket = 0;
 
 thread_local const Progress* helper_of = nullptr;
 /// What this thread was told of last.
-thread_local std::weak_ptr<Source> last_served;
+struct LastServed {
+  std::weak_ptr<Source> source;
+};
 
 constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
   return static_cast<uint64_t>(generation) << 32 | index;
@@ -170,11 +173,11 @@ void Progress::serve(const epoll_event* events, int count) {
       last = &sources[i];
     }
   }
-  if (last != nullptr) last_served = *last;
+  if (last != nullptr) thread_own<LastServed>().source = *last;
 }
 
 bool Progress::look_at_last() {
-  const std::shared_ptr<Source> source = last_served.lock();
+  const std::shared_ptr<Source> source = thread_own<LastServed>().source.lock();
   return source != nullptr && tell(*source, [](Source& told) { return told.look(); });
 }
 

@@ -81,9 +81,9 @@ class TcpSocket {
   /// Closes with RST.
   void reset();
 
-  /// For the exit handler, on any fd: where set_reset_on_close() is on, does what close_gently()
-  /// does but for the close itself, which the kernel is about to do. With acknowledged completions
-  /// (Settings) a peer without room gets the reset.
+  /// For the end of the process, on any fd: where set_reset_on_close() is on, does what
+  /// close_gently() does but for the close itself, which the kernel is about to do. With
+  /// acknowledged completions (Settings) a peer without room gets the reset.
   static void end_in_order(int fd);
 
   void set_reuse_address(bool on);

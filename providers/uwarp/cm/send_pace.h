@@ -19,10 +19,12 @@ class SendPace {
   static constexpr uint32_t kLongestRun = 64;  // what is remembered of it; a pause halves it
   /// What waits at most: messages, and octets of payload.
   static constexpr uint32_t kMessages = 128;
-  static constexpr uint64_t kBytes = 16 << 10;
+  static constexpr uint64_t kBytes = 512 << 10;
+  /// What is larger goes at once, with what waits: it is worth a system call of its own.
+  static constexpr uint64_t kLargeBytes = 64 << 10;
 
-  /// `messages` with `bytes` of payload in all have been posted. True if they may wait; otherwise
-  /// the caller transmits and calls sent().
+  /// `messages` have been posted, with which `bytes` of payload in all go out. True if they may
+  /// wait; otherwise the caller transmits and calls sent().
   bool may_wait(uint64_t now_ns, uint32_t messages, uint64_t bytes) {
     const uint64_t gap_ns = now_ns - last_ns_.load(std::memory_order_relaxed);
     last_ns_.store(now_ns, std::memory_order_relaxed);
@@ -33,7 +35,7 @@ class SendPace {
       return false;
     }
     if (run < kLongestRun) run_.store(run + 1, std::memory_order_relaxed);
-    if (run < kDenseRun) return false;
+    if (run < kDenseRun || bytes > kLargeBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + messages;
     const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + bytes;
     if (waiting >= kMessages || waiting_bytes >= kBytes) return false;

@@ -78,6 +78,14 @@ struct SendRequest {
   uint64_t bind_length_bytes = 0;
   uint32_t bind_lkey = 0;
   uint32_t bind_access = 0;
+
+  /// Octets of payload that go out with it: none where the answer brings them.
+  uint64_t outgoing_bytes() const {
+    uint64_t bytes = 0;
+    if (!awaits_answer(opcode))
+      for (const Sge& sge : sges) bytes += sge.length_bytes;
+    return bytes;
+  }
 };
 
 /// Values of ibv_wc_status.

@@ -76,7 +76,7 @@ class QueuePairPoster {
   int post(const SendRequest& request) {
     if (const int error = endpoint_.post_send(request)) return error;
     ++messages_;
-    for (const Sge& sge : request.sges) bytes_ += sge.length_bytes;
+    bytes_ += request.outgoing_bytes();
     return 0;
   }
 

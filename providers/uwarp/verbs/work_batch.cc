@@ -36,7 +36,7 @@ int WorkBatch::complete(Endpoint& endpoint) {
   }
   if (int error = endpoint.post_sends(requests_)) return error;
   uint64_t bytes = 0;
-  for (const Sge& sge : sges_) bytes += sge.length_bytes;
+  for (const SendRequest& request : requests_) bytes += request.outgoing_bytes();
   endpoint.pump(static_cast<uint32_t>(requests_.size()), bytes);
   return 0;
 }

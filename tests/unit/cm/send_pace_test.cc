@@ -41,7 +41,15 @@ TEST(SendPace, DenseRunIsBatched) {
 TEST(SendPace, LargeMessagesDoNotWait) {
   SendPace pace;
   uint64_t now = kFar;
-  EXPECT_EQ(post(pace, now, 100, kClose, SendPace::kBytes), 100);
+  EXPECT_EQ(post(pace, now, 100, kClose, SendPace::kLargeBytes + 1), 100);
+}
+
+TEST(SendPace, SoMuchGoesAtATime) {
+  SendPace pace;
+  uint64_t now = kFar;
+  post(pace, now, SendPace::kDenseRun, kClose);
+  constexpr int kAtATime = SendPace::kBytes / SendPace::kLargeBytes;
+  EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, SendPace::kLargeBytes), 10);
 }
 
 TEST(SendPace, FirstPostAfterAPauseGoesAtOnce) {

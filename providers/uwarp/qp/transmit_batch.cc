@@ -14,6 +14,7 @@ namespace uwarp {
 void TransmitBatch::configure(bool crc) {
   crc_ = crc;
   crc_error_ = 0;
+  cramped_ = false;
   first_ = count_ = fpdu_count_ = 0;
   if (!make_room(kFirstRoom)) throw std::bad_alloc();
   restart();
@@ -35,7 +36,11 @@ bool TransmitBatch::make_room(const Room& room) {
 
 void TransmitBatch::restart() {
   // Without memory for it, batches stay small.
-  if (fpdu_count_ > 1 && small_room()) (void)make_room(full_room());
+  if (std::exchange(cramped_, false)) {
+    (void)make_room(full_room());
+  } else if (fpdu_count_ > 1 && small_room()) {
+    (void)make_room(kRoom);
+  }
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
   copies_.clear();
 }
@@ -58,8 +63,12 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   // A gathered payload takes an iovec per range, and two for what is around it.
   const size_t iovecs = copied ? 1 : kMaxSge + 2;
   if (room_.arena_bytes - arena_used_ < needed || room_.iovecs - count_ < iovecs) {
-    if (arena_used_ != 0 || needed > full_room().arena_bytes || !make_room(full_room()))
+    if (arena_used_ != 0) {
+      cramped_ = room_.arena_bytes < full_room().arena_bytes;
       return nullptr;
+    }
+    const Room& enough = needed <= kRoom.arena_bytes ? kRoom : full_room();
+    if (needed > enough.arena_bytes || !make_room(enough)) return nullptr;
   }
   frame_ = arena_ + arena_used_;
   frame_header_ = kFpduLengthSize + header_bytes;

@@ -28,8 +28,9 @@ class TransmitBatch {
   /// Some 256 messages of 8 octets.
   static constexpr Room kRoom{8192, 64, 256};
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
-  /// its buffer meanwhile (requirement 5040-5.5-8): two FPDUs of the largest size.
-  static constexpr Room kCrcRoom{2 * kFpduSizeMax, 64, 256};
+  /// its buffer meanwhile (requirement 5040-5.5-8): eight FPDUs of the largest size. Of a stream
+  /// whose messages need it.
+  static constexpr Room kCrcRoom{8 * kFpduSizeMax, 64, 256};
   /// Of a stream that has never had more than a message at a time to send: a small one and a
   /// gathered one fit.
   static constexpr Room kFirstRoom{512, kMaxSge + 8, 16};
@@ -97,6 +98,7 @@ class TransmitBatch {
   std::byte* arena_ = nullptr;
   size_t arena_used_ = 0;
   bool crc_ = false;
+  bool cramped_ = false;    // the arena was full before there was nothing more to send
   uint32_t crc_error_ = 0;  // added to the next CRC
   size_t count_ = 0;        // iovecs in use
   size_t first_ = 0;        // first with unsent octets

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/transmit_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace uwarp {
+namespace {
+
+constexpr size_t kHeaderBytes = 14;
+
+/// Adds FPDUs until there is no more room; returns how many.
+size_t fill(TransmitBatch& batch, BufferList& payload) {
+  batch.restart();
+  while (batch.has_room()) {
+    std::byte* header =
+        batch.begin_fpdu(kHeaderBytes, static_cast<uint32_t>(payload.length_bytes()));
+    if (header == nullptr) break;
+    std::memset(header, 0, kHeaderBytes);
+    EXPECT_TRUE(batch.end_fpdu(&payload, 0));
+  }
+  return batch.fpdus();
+}
+
+/// What goes out, in one piece.
+std::vector<std::byte> octets(const TransmitBatch& batch) {
+  std::vector<std::byte> all;
+  for (const iovec& piece : batch.pending()) {
+    const auto* from = static_cast<const std::byte*>(piece.iov_base);
+    all.insert(all.end(), from, from + piece.iov_len);
+  }
+  return all;
+}
+
+class TransmitBatchRoom : public ::testing::TestWithParam<bool> {};
+
+TEST_P(TransmitBatchRoom, GrowsOnceThereIsMuchToSend) {
+  std::vector<std::byte> memory(4096, std::byte{7});
+  BufferList payload;
+  payload.append(memory.data(), static_cast<uint32_t>(memory.size()));
+  TransmitBatch batch;
+  batch.configure(GetParam());
+  const size_t first = fill(batch, payload);
+  EXPECT_GE(first, 1u);
+  for (int i = 0; i < 2; ++i) {
+    batch.consume(batch.bytes());
+    fill(batch, payload);
+  }
+  EXPECT_GE(batch.fpdus(), 2 * first);
+  EXPECT_GE(batch.fpdus(), 14u);
+
+  const std::vector<std::byte> wire = octets(batch);
+  ASSERT_EQ(wire.size(), batch.bytes());
+  const size_t size = fpdu_size(kHeaderBytes + memory.size());
+  ASSERT_EQ(wire.size(), batch.fpdus() * size);
+  for (size_t at = 0; at < wire.size(); at += size) {
+    EXPECT_EQ(wire[at + kFpduLengthSize + kHeaderBytes], std::byte{7});
+    if (GetParam()) {
+      EXPECT_TRUE(verify_fpdu_crc({&wire[at], size}));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Crc, TransmitBatchRoom, ::testing::Bool());
+
+}  // namespace
+}  // namespace uwarp

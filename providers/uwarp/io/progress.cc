@@ -20,6 +20,7 @@
 #include "base/thread_own.h"
 #include "io/clock.h"
 #include "io/engine_fds.h"
+#include "io/helper_place.h"
 
 namespace uwarp {
 namespace {
@@ -349,14 +350,23 @@ void Progress::arm(bool on) {
   on ? quiet_.begin_sleep() : quiet_.end_sleep();
 }
 
+int Progress::fd_of(Ticket ticket) {
+  const std::lock_guard guard(slots_lock_);
+  const auto index = static_cast<uint32_t>(ticket);
+  const bool known = index < slots_.size() && slots_[index].generation == ticket >> 32;
+  return known ? slots_[index].fd : -1;
+}
+
 void Progress::helper_loop() {
   epoll_event events[kEventsPerTurn];
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
+  HelperPlace place;
   bool armed = true;
   arm(true);
   while (!stopping_.load()) {
     if (armed) {
       int count = wait_armed(events);
+      if (count > 0) place.woken_by(fd_of(events[0].data.u64));
       while (count > 0) {
         serve(events, count);
         serve_deadlines();

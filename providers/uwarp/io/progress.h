@@ -163,6 +163,8 @@ class Progress {
   };
 
   static void* helper_main(void* self);
+  /// What was added with this ticket; -1 if it is not there any more.
+  int fd_of(Ticket ticket);
   void helper_loop();
   void arm(bool on);
   int wait_armed(epoll_event* events);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When the helper thread moves to the core that wakes it, and that it may run elsewhere afterwards.
+#include "io/helper_place.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <thread>
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kSoon = HelperPlace::kSoonNs;
+constexpr uint64_t kStart = HelperPlace::kPauseNs;
+
+/// `count` wake-ups of a thread on core 0 by `waker`; how often it was to move.
+int wake(HelperPlace& place, uint64_t& now_ns, int count, uint64_t gap_ns, int waker) {
+  int moves = 0;
+  for (int i = 0; i < count; ++i) moves += place.woken(now_ns += gap_ns, 0, waker);
+  return moves;
+}
+
+TEST(HelperPlace, MovesAfterSomeWakeUpsByAnotherCore) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  EXPECT_EQ(wake(place, now, HelperPlace::kMisses - 1, kSoon, 1), 0);
+  EXPECT_EQ(wake(place, now, 1, kSoon, 1), 1);
+}
+
+TEST(HelperPlace, StaysWhereItIsWokenFromTheSameCore) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  EXPECT_EQ(wake(place, now, 1000, kSoon, 0), 0);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(wake(place, now, HelperPlace::kMisses - 1, kSoon, 1), 0);
+    EXPECT_EQ(wake(place, now, 1, kSoon, 0), 0);
+  }
+}
+
+TEST(HelperPlace, StaysWithoutKnowingTheWaker) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  EXPECT_EQ(wake(place, now, 1000, kSoon, -1), 0);
+}
+
+TEST(HelperPlace, WhatComesNowAndThenDoesNotMoveIt) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  EXPECT_EQ(wake(place, now, 1000, kSoon + 1, 1), 0);
+}
+
+TEST(HelperPlace, MovesRarely) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  const int wake_ups = static_cast<int>(HelperPlace::kPauseNs / kSoon);
+  EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
+  EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
+}
+
+TEST(HelperPlace, LeavesTheThreadsPriorityAlone) {
+  std::thread([] {
+    ASSERT_EQ(setpriority(PRIO_PROCESS, 0, 7), 0);
+    cpu_set_t before, after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    HelperPlace place;
+    for (int i = 0; i < 100; ++i) place.woken_by(-1);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+    ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  }).join();
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -161,8 +161,11 @@ void check_congestion_control(Report& report, const uwarp::Settings& settings) {
                                                   static_cast<socklen_t>(wanted.size())) == 0;
   close(fd);
   if (taken) {
+    // As TcpSocket settles it: what paces suits no short way.
+    const bool near_ones_too = system.starts_with("bbr") && !wanted.empty();
     report.ok("tcp", "congestion control " + system + " between machines, " +
-                         (wanted.empty() ? system : wanted) + " within this one");
+                         (wanted.empty() ? system : wanted) + " within this one" +
+                         (near_ones_too ? " and to near ones" : ""));
   } else {
     report.warning("tcp",
                    "congestion control " + wanted + " (UWARP_CONGESTION) is not available, so " +

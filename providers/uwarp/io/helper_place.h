@@ -16,7 +16,7 @@ class HelperPlace {
   static constexpr uint32_t kMisses = 8;
   static constexpr uint64_t kSoonNs = 250'000;
   /// ... move the thread, but not more often than this.
-  static constexpr uint64_t kPauseNs = 200'000'000;
+  static constexpr uint64_t kPauseNs = 20'000'000;
 
   /// Asks the scheduler for short turns that come soon (Linux 6.12; else nothing changes).
   HelperPlace();

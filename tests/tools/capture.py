@@ -13,6 +13,10 @@ needs_capture = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("dumpcap") or not shutil.which("tshark"),
     reason="capturing needs root and tshark")
 
+# iWARP is known by its looks only. Those have to come first, as the port of a test may be one that
+# another protocol is registered for (22222: rtpproxy).
+TSHARK = ("tshark", "-n", "-o", "tcp.try_heuristic_first:TRUE")
+
 
 class Capture:
     """dumpcap on the server's interface, for one port."""

@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 import places
-from capture import Capture, needs_capture
+from capture import TSHARK, Capture, needs_capture
 
 NFS_RDMA = places.BUILD / "bin" / "nfs-rdma"
 SEVERAL_WRITES = places.BUILD / "tests" / "several_writes"
@@ -382,8 +382,8 @@ def test_bench(serve, version):
 def tshark(path, *arguments):
     """In two passes: in one, tshark 4.0 has not put a reply and its RDMA Writes together when it
     dissects the reply, and calls that malformed."""
-    return subprocess.run(["tshark", "-2", "-r", str(path), "-n", *arguments], capture_output=True,
-                          text=True, check=True, timeout=places.GUARD_SECONDS).stdout
+    return subprocess.run([*TSHARK, "-2", "-r", str(path), *arguments], capture_output=True, text=True,
+                          check=True, timeout=places.GUARD_SECONDS).stdout
 
 
 OPERATIONS = {3: {"lookup": "3", "read": "6", "write": "7", "create": "8", "rename": "14",

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import places
-from capture import Capture, needs_capture
+from capture import TSHARK, Capture, needs_capture
 
 PEER = places.BUILD / "tests" / "verbs_peer"
 START_WORD = 40
@@ -77,7 +77,7 @@ def test_key_of_another_process(start, link, port, other_port):
 
 def dissect(path, port, *fields):
     """One dictionary of lists per packet that belongs to the connection."""
-    command = ["tshark", "-r", str(path), "-n", "-T", "json",
+    command = [*TSHARK, "-r", str(path), "-T", "json",
                "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
                "-Y", f"tcp.port=={port}"]
     for field in ("frame.number", "frame.protocols", *fields):
@@ -111,7 +111,7 @@ def test_capture(start, link, port, tmp_path, operation):
 
 def check_crcs(path, port):
     """The CRC verdicts stand in the packet tree only."""
-    tree = subprocess.run(["tshark", "-r", str(path), "-n", "-V",
+    tree = subprocess.run([*TSHARK, "-r", str(path), "-V",
                            "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
                            "-Y", f"iwarp_mpa.fpdu && tcp.port=={port}"],
                           capture_output=True, text=True, check=True, timeout=120).stdout

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/limits.h"
+#include "io/tcp_socket.h"
 #include "machine.h"
 #include "net/net_records.h"
 
@@ -161,8 +162,7 @@ void check_congestion_control(Report& report, const uwarp::Settings& settings) {
                                                   static_cast<socklen_t>(wanted.size())) == 0;
   close(fd);
   if (taken) {
-    // As TcpSocket settles it: what paces suits no short way.
-    const bool near_ones_too = system.starts_with("bbr") && !wanted.empty();
+    const bool near_ones_too = uwarp::is_pacing(system) && !wanted.empty();
     report.ok("tcp", "congestion control " + system + " between machines, " +
                          (wanted.empty() ? system : wanted) + " within this one" +
                          (near_ones_too ? " and to near ones" : ""));

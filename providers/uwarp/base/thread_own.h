@@ -20,7 +20,6 @@ T& thread_own() {
     ~Emptying() { place.value = T(); }
   };
   static thread_local const Emptying emptying;
-  (void)&emptying;  // from its first use on
   return place.value;
 }
 

@@ -72,8 +72,9 @@ bool HelperPlace::woken(uint64_t now_ns, int own, int waker) {
   return true;
 }
 
+bool HelperPlace::looks() { return misses_ != 0 || ++wake_ups_ % kWakeUpsPerLook == 0; }
+
 void HelperPlace::woken_by(int socket) {
-  if (misses_ == 0 && ++wake_ups_ % kWakeUpsPerLook != 0) return;
   const int waker = waker_of(socket);
   if (woken(now_ns(), sched_getcpu(), waker)) move_to(waker);
 }

@@ -24,8 +24,10 @@ class HelperPlace {
   /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
-  /// The thread was woken by what came on `socket`: moves it if that is due. It may run wherever it
-  /// might before.
+  /// The thread was woken. False: not worth a look at by whom.
+  bool looks();
+  /// It was woken by what came on `socket`: moves it if that is due. It may run wherever it might
+  /// before.
   void woken_by(int socket);
 
  private:

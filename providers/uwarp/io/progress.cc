@@ -102,7 +102,7 @@ void Progress::remove(Ticket ticket) {
   std::weak_ptr<Source> released;  // let go of after the lock
   const std::lock_guard guard(slots_lock_);
   Slot& slot = slots_[index];
-  if (slot.generation != ticket >> 32 || slot.fd < 0) return;
+  if (!slot.is(ticket) || slot.fd < 0) return;
   syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, slot.fd, nullptr);
   released.swap(slot.source);
   slot.fd = -1;
@@ -161,7 +161,7 @@ void Progress::serve(const epoll_event* events, int count) {
       const Ticket ticket = events[i].data.u64;
       if (ticket == kWakeTicket) continue;
       const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
-      if (slot.generation == ticket >> 32) sources[i] = slot.source.lock();
+      if (slot.is(ticket)) sources[i] = slot.source.lock();
     }
   }
   const std::shared_ptr<Source>* last = nullptr;
@@ -351,10 +351,10 @@ void Progress::arm(bool on) {
 }
 
 int Progress::fd_of(Ticket ticket) {
+  if (ticket == kWakeTicket) return -1;
   const std::lock_guard guard(slots_lock_);
-  const auto index = static_cast<uint32_t>(ticket);
-  const bool known = index < slots_.size() && slots_[index].generation == ticket >> 32;
-  return known ? slots_[index].fd : -1;
+  const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
+  return slot.is(ticket) ? slot.fd : -1;
 }
 
 void Progress::helper_loop() {
@@ -366,7 +366,7 @@ void Progress::helper_loop() {
   while (!stopping_.load()) {
     if (armed) {
       int count = wait_armed(events);
-      if (count > 0) place.woken_by(fd_of(events[0].data.u64));
+      if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
       while (count > 0) {
         serve(events, count);
         serve_deadlines();

@@ -143,6 +143,9 @@ class Progress {
 
  private:
   struct Slot {
+    /// Not of a source that was removed since, and whose slot this was.
+    bool is(Ticket ticket) const { return generation == ticket >> 32; }
+
     std::weak_ptr<Source> source;
     uint32_t generation = 1;
     int fd = -1;  // -1: free

@@ -325,7 +325,7 @@ void TcpSocket::settle_congestion_control(const sockaddr_storage& own,
   // A peer with this end's own address is on this machine; the others cost a look.
   if (chosen.empty() || same_host(own, peer) || is_local_address(peer)) return;
   const std::string& system = system_congestion_control();
-  if (system.starts_with("bbr") && info_of(fd_).tcpi_rtt < kPacedRoundTripUs) return;
+  if (is_pacing(system) && info_of(fd_).tcpi_rtt < kPacedRoundTripUs) return;
   // Another one than was set is the route's own.
   if (congestion_control() == chosen) set_congestion_control(system);
 }
@@ -335,6 +335,10 @@ uint32_t TcpSocket::segment_bytes() const {
   socklen_t length = sizeof value;
   if (status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_MAXSEG, &value, &length) != 0) return 0;
   return static_cast<uint32_t>(std::max(value, 0));
+}
+
+bool is_pacing(const std::string& congestion_control) {
+  return congestion_control.starts_with("bbr");
 }
 
 bool is_local_address(const sockaddr_storage& address) {

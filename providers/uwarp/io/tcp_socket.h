@@ -130,6 +130,9 @@ class TcpSocket {
   int keepalive_s_ = 0;  // between two probes; 0: off
 };
 
+/// True if this congestion control spreads what is sent over time, which suits no short way.
+bool is_pacing(const std::string& congestion_control);
+
 /// True if `address` is an address of this host, in this network namespace.
 bool is_local_address(const sockaddr_storage& address);
 

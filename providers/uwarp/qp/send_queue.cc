@@ -37,12 +37,6 @@ int check_opcode(SendOpcode opcode, bool extensions) {
   }
 }
 
-uint64_t total_length(std::span<const Sge> sges) {
-  uint64_t total = 0;
-  for (const Sge& sge : sges) total += sge.length_bytes;
-  return total;
-}
-
 }  // namespace
 
 WcOpcode completion_opcode(SendOpcode opcode) {
@@ -83,7 +77,7 @@ int SendQueue::check(const SendRequest& request) const {
   if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
   // Inline data leaves no SGEs behind, so only its octets count against the queue's shape.
   if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
-  const uint64_t total = total_length(request.sges);
+  const uint64_t total = request.payload_bytes();
   if (total > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;
   return 0;
 }

@@ -79,13 +79,13 @@ struct SendRequest {
   uint32_t bind_lkey = 0;
   uint32_t bind_access = 0;
 
-  /// Octets of payload that go out with it: none where the answer brings them.
-  uint64_t outgoing_bytes() const {
+  uint64_t payload_bytes() const {
     uint64_t bytes = 0;
-    if (!awaits_answer(opcode))
-      for (const Sge& sge : sges) bytes += sge.length_bytes;
+    for (const Sge& sge : sges) bytes += sge.length_bytes;
     return bytes;
   }
+  /// Of these, what goes out with it: none where the answer brings them.
+  uint64_t outgoing_bytes() const { return awaits_answer(opcode) ? 0 : payload_bytes(); }
 };
 
 /// Values of ibv_wc_status.

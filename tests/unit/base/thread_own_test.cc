@@ -32,7 +32,6 @@ TEST(ThreadOwn, IsEmptyButAliveAtTheEndOfTheThread) {
   Seen seen;
   std::thread([&] {
     static thread_local Older older{&seen};
-    seen.before = older.seen->before;
     thread_own<Value>().number = 5;
     seen.before = thread_own<Value>().number;
   }).join();

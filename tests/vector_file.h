@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <ostream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -25,6 +26,11 @@ struct VectorFile {
     return out << file.name;
   }
 };
+
+/// Octets as the text they are.
+inline std::string text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 inline std::filesystem::path vector_folder() {
   return std::filesystem::path(__FILE__).parent_path() / "vectors";

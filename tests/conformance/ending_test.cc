@@ -16,12 +16,10 @@ namespace uwarp::conformance {
 namespace {
 
 using namespace std::chrono_literals;
+using sim::send_message;
 using sim::tagged;
 using sim::untagged;
 
-Bytes send_message(uint32_t msn, size_t payload, uint32_t mo = 0, bool last = true) {
-  return untagged(O::kSend, 0, msn, mo, payload, last);
-}
 Bytes bad_write() { return tagged(O::kWrite, STag{3}, 0, 8); }
 bool is_terminate(const Bytes& ulpdu) { return sim::opcode_of(ulpdu) == O::kTerminate; }
 

@@ -16,14 +16,6 @@ uint64_t load(const std::byte* at) {
   std::memcpy(&value, at, sizeof value);
   return value;
 }
-Bytes joined(const std::vector<Bytes>& ulpdus) {
-  Bytes all;
-  for (const Bytes& one : ulpdus) {
-    const Bytes fpdu = frame(one, false);
-    all.insert(all.end(), fpdu.begin(), fpdu.end());
-  }
-  return all;
-}
 Bytes add(RawPeer& peer, uint32_t msn, uint64_t value, uint64_t offset = 0) {
   return atomic_request({.request_id = msn,
                          .remote_stag = peer.stag(),

@@ -10,6 +10,7 @@
 namespace uwarp::conformance {
 namespace {
 
+using sim::send_message;
 using sim::tagged;
 using sim::untagged;
 using Ulpdus = std::vector<Bytes>;
@@ -42,9 +43,6 @@ constexpr WcStatus kFlushed = WcStatus::kWrFlushErr, kDone = WcStatus::kSuccess;
 Bytes octet(Bytes ulpdu, size_t at, uint8_t value) {
   ulpdu[at] = std::byte{value};
   return ulpdu;
-}
-Bytes send_message(uint32_t msn, size_t payload, uint32_t mo = 0, bool last = true) {
-  return untagged(O::kSend, 0, msn, mo, payload, last);
 }
 Bytes write_to(P& p, int64_t offset, size_t payload = 16, bool last = true) {
   return tagged(O::kWrite, p.stag(), p.base() + static_cast<uint64_t>(offset), payload, last);

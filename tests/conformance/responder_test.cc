@@ -13,17 +13,6 @@ namespace {
 using T = TerminateCode;
 using O = RdmapOpcode;
 
-Bytes joined(const std::vector<Bytes>& ulpdus, bool crc = false) {
-  Bytes all;
-  for (const Bytes& one : ulpdus) {
-    const Bytes fpdu = frame(one, crc);
-    all.insert(all.end(), fpdu.begin(), fpdu.end());
-  }
-  return all;
-}
-Bytes send_message(uint32_t msn, size_t payload, uint32_t mo = 0, bool last = true) {
-  return untagged(O::kSend, 0, msn, mo, payload, last);
-}
 /// With a payload that names the message.
 Bytes numbered(uint32_t msn, size_t size = 4) {
   Bytes ulpdu = send_message(msn, size);

@@ -7,10 +7,10 @@
 #include <new>
 #include <string>
 
+#include "octets.h"
+
 namespace uwarp::nfs {
 namespace {
-
-ConstBytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string text_of(ConstBytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

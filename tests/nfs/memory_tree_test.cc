@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "octets.h"
 #include "status_of.h"
 
 namespace uwarp::nfs {
@@ -12,8 +13,6 @@ constexpr NodeId kRoot = MemoryTree::kRoot;
 const Caller kSuperuser{0, 0, {}};
 const Caller kUser{1000, 1000, {}};
 const Caller kOther{2000, 2000, {}};
-
-ConstBytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 NewAttributes mode(uint32_t bits) {
   NewAttributes wanted;

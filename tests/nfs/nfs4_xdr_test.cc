@@ -18,7 +18,7 @@ XdrWriter words(std::initializer_list<uint32_t> values) {
   return out;
 }
 
-std::vector<std::byte> bytes_of(const XdrWriter& out) {
+std::vector<std::byte> encoding(const XdrWriter& out) {
   return {out.bytes().begin(), out.bytes().end()};
 }
 
@@ -54,7 +54,7 @@ TEST(Nfs4Xdr, Fattr) {
 }
 
 TEST(Nfs4Xdr, FattrCutAnywhere) {
-  auto bytes = bytes_of(vector_fattr());
+  auto bytes = encoding(vector_fattr());
   for (size_t size = 0; size < bytes.size(); ++size) {
     XdrReader in(ConstBytes(bytes).first(size));
     EXPECT_THROW(decode_fattr(in, kAsked), XdrError) << size;
@@ -64,8 +64,8 @@ TEST(Nfs4Xdr, FattrCutAnywhere) {
 // The values are an opaque of their own: its length has to be that of the attributes.
 TEST(Nfs4Xdr, FattrOfAnotherLength) {
   for (uint32_t length = 0; length < 64; length += 4) {
-    auto bytes = bytes_of(vector_fattr());
-    auto length_word = bytes_of(words({length}));
+    auto bytes = encoding(vector_fattr());
+    auto length_word = encoding(words({length}));
     if (length == 36) {
       continue;
     }
@@ -108,11 +108,11 @@ TEST(Nfs4Xdr, BitmapsAreAsShortAsTheyCanBe) {
   auto encoded = [](AttributeSet set) {
     XdrWriter out;
     set.encode(out);
-    return bytes_of(out);
+    return encoding(out);
   };
-  EXPECT_EQ(encoded(AttributeSet()), bytes_of(words({0})));
-  EXPECT_EQ(encoded(AttributeSet(Attribute::kSize)), bytes_of(words({1, 16})));
-  EXPECT_EQ(encoded(AttributeSet(Attribute::kMode)), bytes_of(words({2, 0, 2})));
+  EXPECT_EQ(encoded(AttributeSet()), encoding(words({0})));
+  EXPECT_EQ(encoded(AttributeSet(Attribute::kSize)), encoding(words({1, 16})));
+  EXPECT_EQ(encoded(AttributeSet(Attribute::kMode)), encoding(words({2, 0, 2})));
 }
 
 TEST(Nfs4Xdr, OddValues) {
@@ -191,7 +191,7 @@ TEST(Nfs4Xdr, NewAttributes) {
   EXPECT_EQ(got.gid, 4u);
   EXPECT_EQ(got.accessed.how, NewAttributes::NewTime::How::kServerTime);
   EXPECT_EQ(got.modified.time, (NfsTime{5, 6}));
-  auto bytes = bytes_of(out);
+  auto bytes = encoding(out);
   for (size_t size = 0; size < bytes.size(); ++size) {
     XdrReader cut(ConstBytes(bytes).first(size));
     EXPECT_THROW(decode_new_fattr(cut, given), XdrError) << size;
@@ -257,7 +257,7 @@ TEST(Nfs4Xdr, EveryStatusHasALine) {
 TEST(Nfs4Xdr, Noise) {
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {
-    auto bytes = bytes_of(vector_fattr());
+    auto bytes = encoding(vector_fattr());
     for (unsigned flips = 1 + random() % 4; flips > 0; --flips) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     }

@@ -16,6 +16,7 @@
 #include "nfs/nfs3_service.h"
 #include "nfs/nfs4_client.h"
 #include "nfs/nfs4_service.h"
+#include "octets.h"
 
 namespace uwarp::nfs {
 
@@ -110,7 +111,5 @@ struct TestClient {
   NfsClient& nfs;
   FileHandle root;
 };
-
-inline ConstBytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace uwarp::nfs

@@ -37,14 +37,6 @@ AtomicResponseHeader response_of(const Bytes& ulpdu) {
   EXPECT_EQ(ulpdu.size(), UntaggedHeader::kWireSize + AtomicResponseHeader::kWireSize);
   return AtomicResponseHeader::decode(ulpdu.data() + UntaggedHeader::kWireSize);
 }
-Bytes joined(std::initializer_list<Bytes> ulpdus, bool crc = false) {
-  Bytes all;
-  for (const Bytes& one : ulpdus) {
-    const Bytes fpdu = frame(one, crc);
-    all.insert(all.end(), fpdu.begin(), fpdu.end());
-  }
-  return all;
-}
 
 // ---- Responder
 

@@ -27,6 +27,16 @@ inline Bytes frame(const Bytes& ulpdu, bool crc) {
   return fpdu;
 }
 
+/// Several, one after the other.
+inline Bytes joined(const std::vector<Bytes>& ulpdus, bool crc = false) {
+  Bytes all;
+  for (const Bytes& one : ulpdus) {
+    const Bytes fpdu = frame(one, crc);
+    all.insert(all.end(), fpdu.begin(), fpdu.end());
+  }
+  return all;
+}
+
 inline Bytes tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, size_t payload,
                     bool last = true) {
   Bytes ulpdu(TaggedHeader::kWireSize + payload, std::byte{0x3C});
@@ -46,6 +56,11 @@ inline Bytes untagged(RdmapOpcode opcode, uint32_t qn, uint32_t msn, uint32_t mo
                  mo}
       .encode(ulpdu.data());
   return ulpdu;
+}
+
+/// A segment of a Send.
+inline Bytes send_message(uint32_t msn, size_t payload, uint32_t mo = 0, bool last = true) {
+  return untagged(RdmapOpcode::kSend, 0, msn, mo, payload, last);
 }
 
 inline Bytes read_request(const ReadRequestHeader& header, uint32_t msn) {

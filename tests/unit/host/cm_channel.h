@@ -34,7 +34,7 @@ uint64_t address_of(T& response) {
   return reinterpret_cast<uint64_t>(&response);
 }
 
-inline sockaddr_in6 loopback_address(uint16_t port) {
+inline sockaddr_in6 loopback_in6(uint16_t port) {
   sockaddr_storage storage;
   IpAddress::from_string("127.0.0.1")->to_sockaddr(storage, port);
   sockaddr_in6 out{};
@@ -80,7 +80,7 @@ class Channel {
   }
   int bind(uint32_t id, uint16_t port) {
     rdma_ucm_bind_ip payload{};
-    payload.addr = loopback_address(port);
+    payload.addr = loopback_in6(port);
     payload.id = id;
     return command(RDMA_USER_CM_CMD_BIND_IP, payload);
   }
@@ -89,7 +89,7 @@ class Channel {
   }
   int resolve(uint32_t id, uint16_t port = 7174) {
     rdma_ucm_resolve_ip payload{};
-    payload.dst_addr = loopback_address(port);
+    payload.dst_addr = loopback_in6(port);
     payload.id = id;
     return command(RDMA_USER_CM_CMD_RESOLVE_IP, payload);
   }

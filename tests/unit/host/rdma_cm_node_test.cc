@@ -135,7 +135,7 @@ TEST_F(RdmaCmNodeTest, NewerBindAndResolveCommands) {
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), 0);
   rdma_ucm_resolve_addr resolve{};
   resolve.id = id;
-  const sockaddr_in6 to = loopback_address(7174);
+  const sockaddr_in6 to = loopback_in6(7174);
   memcpy(&resolve.dst_addr, &to, sizeof(sockaddr_in));
   resolve.dst_size = sizeof(sockaddr_in);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), 0);

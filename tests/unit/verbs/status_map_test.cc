@@ -43,16 +43,16 @@ ibv_qp_attr valid_attributes() {
   return attr;
 }
 
-constexpr int kAll = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PORT | IBV_QP_PATH_MTU |
-                     IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC |
-                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_TIMEOUT |
-                     IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_ACCESS_FLAGS | IBV_QP_AV |
-                     IBV_QP_PKEY_INDEX;
+constexpr int kAllBits = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PORT | IBV_QP_PATH_MTU |
+                         IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_TIMEOUT |
+                         IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_ACCESS_FLAGS | IBV_QP_AV |
+                         IBV_QP_PKEY_INDEX;
 
 TEST(StatusMap, AttributesSurviveBothConversions) {
   const ibv_qp_attr attr = valid_attributes();
   QpAttributes attributes;
-  ASSERT_EQ(attributes_from_verbs(attr, kAll, attributes), 0);
+  ASSERT_EQ(attributes_from_verbs(attr, kAllBits, attributes), 0);
   ibv_qp_attr back = {};
   attributes_to_verbs(attributes, back);
   EXPECT_EQ(back.qp_state, attr.qp_state);
@@ -112,7 +112,7 @@ TEST(StatusMap, ValuesOutOfRangeAreRefused) {
     row.spoil(attr);
     QpAttributes attributes;
     EXPECT_EQ(attributes_from_verbs(attr, row.bit, attributes), EINVAL) << row.what;
-    EXPECT_EQ(attributes_from_verbs(attr, kAll & ~row.bit, attributes), 0) << row.what;
+    EXPECT_EQ(attributes_from_verbs(attr, kAllBits & ~row.bit, attributes), 0) << row.what;
   }
 }
 

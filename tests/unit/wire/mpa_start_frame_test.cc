@@ -12,16 +12,13 @@
 namespace uwarp {
 namespace {
 
+using test::text;
 using Status = StartFrameDecode::Status;
 
 std::vector<std::byte> encode(const MpaStartFrame& frame) {
   std::vector<std::byte> bytes(MpaStartFrame::kSizeMax);
   bytes.resize(frame.encode(bytes));
   return bytes;
-}
-
-std::string text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 struct Golden {

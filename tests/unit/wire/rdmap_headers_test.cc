@@ -14,6 +14,7 @@
 namespace uwarp {
 namespace {
 
+using test::text;
 using Op = RdmapOpcode;
 
 constexpr STag kTarget{0x1A2B3C4D};
@@ -26,10 +27,6 @@ std::vector<std::byte> ulpdu_of(const std::string& name) {
   const size_t length = load_be16(fpdu.data());
   EXPECT_EQ(fpdu.size(), fpdu_size(length)) << name;
   return {fpdu.begin() + 2, fpdu.begin() + 2 + static_cast<ptrdiff_t>(length)};
-}
-
-std::string text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 struct TaggedGolden {

@@ -84,8 +84,7 @@ void Stream::detach() {
   (void)qp_.transmit_end();
 }
 
-void Stream::deliver(StreamNotice& notice) {
-  if (notice.connection == nullptr) return;
+void Stream::tell_connection(StreamNotice& notice) {
   const std::shared_ptr<Connection> connection = std::move(notice.connection);
   connection->on_notice(notice);
 }
@@ -305,7 +304,8 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
       if (dropped != -EAGAIN) take_end(dropped, notice);
       return Turn::kStopped;
     }
-    const std::span<const iovec> window = qp_.receive_window(ensure_staging());
+    StagingPointer& staging = ensure_staging();
+    const std::span<const iovec> window = qp_.receive_window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);
     if (count <= 0) {
@@ -325,7 +325,7 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
     const auto bytes = static_cast<size_t>(count);
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
-    if (take_outcome(qp_.received(ensure_staging(), bytes), answer, notice)) {
+    if (take_outcome(qp_.received(staging, bytes), answer, notice)) {
       if (!qp_.receive_ahead()) return Turn::kStopped;
       continue;
     }

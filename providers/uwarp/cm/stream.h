@@ -88,7 +88,10 @@ class Stream {
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
   /// Hands a notice to its connection. No locks.
-  static void deliver(StreamNotice& notice);
+  static void deliver(StreamNotice& notice) {
+    if (notice.connection != nullptr) [[unlikely]]
+      tell_connection(notice);
+  }
 
  private:
   enum class Turn : uint8_t { kDrained, kMore, kStopped };
@@ -101,6 +104,7 @@ class Stream {
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
+  static void tell_connection(StreamNotice& notice);
   void note_look(bool found);
   void set_quiet(bool on);
 

@@ -56,7 +56,9 @@ void pin_library() {
 }  // namespace
 
 Progress::Progress(const Polling& polling)
-    : polling_(polling), helper_spin_(uint64_t{settings().spin_us} * 1000) {
+    : polling_(polling),
+      helper_spin_(uint64_t{settings().spin_us} * 1000),
+      tick_ns_(polling.take_over_ns) {
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   wake_fd_ =
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
@@ -308,18 +310,24 @@ void Progress::wait_disarmed(const Look& last) {
   const bool rest = driver_sleeps_.load() && !polled && !revisits_waiting();
   if (!rest) resting_.store(false);
   const uint64_t now = now_ns();
-  const uint64_t tick = rest ? DeadlineHeap::kNever : now + polling_.take_over_ns;
+  const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
   // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
   // matters that one is late if they have just stopped.
-  const bool late = !rest && polling_.take_over_ns <= kLateNs;
-  sleeping_until_ns_.store(late ? 0 : tick);
-  const uint64_t until = late ? tick : std::min(tick, deadlines_.earliest_ns());
+  const uint64_t late_ns = rest || polling_.take_over_ns > kLateNs ? 0 : kLateNs;
+  sleeping_until_ns_.store(tick - late_ns);
+  const uint64_t due = std::max(deadlines_.earliest_ns(), now);
+  const uint64_t until = due < tick - late_ns ? due + late_ns : tick;
+  bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
     timespec left = timespec_of(until - now);
     const bool forever = until == DeadlineHeap::kNever;
-    if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) drain_wake_up();
+    if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) {
+      drain_wake_up();
+      whole = false;
+    }
   }
+  tick_ns_ = whole ? std::min(2 * tick_ns_, polling_.longest_ns) : polling_.take_over_ns;
   resting_.store(false);
   sleeping_until_ns_.store(0);
   if (driver_sleeps_.load()) serve_revisits();
@@ -379,6 +387,7 @@ void Progress::helper_loop() {
     serve_deadlines();
     const bool needed = !somebody_progresses(last);
     if (needed != armed) arm(needed);
+    if (needed) tick_ns_ = polling_.take_over_ns;
     if (needed) waits_drive_.store(false, std::memory_order_relaxed);
     armed = needed;
   }

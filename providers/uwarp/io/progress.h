@@ -53,15 +53,20 @@ class Progress {
     uint32_t least_polls;
     uint64_t slowest_poll_ns;
     uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
+    uint64_t longest_ns;    // the same after long polling: each look of the helper disturbs it
   };
   /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
   /// whoever polls more seldom than this is served better by the helper.
-  static constexpr Polling kBesideOthers{
-      .least_polls = 4, .slowest_poll_ns = 50'000, .take_over_ns = 1'000'000};
+  static constexpr Polling kBesideOthers{.least_polls = 4,
+                                         .slowest_poll_ns = 50'000,
+                                         .take_over_ns = 1'000'000,
+                                         .longest_ns = 4'000'000};
   /// On the only processor the helper takes its turns from the pollers, who wait for the processor
   /// for whole time slices.
-  static constexpr Polling kOnOneProcessor{
-      .least_polls = 1, .slowest_poll_ns = 20'000'000, .take_over_ns = 20'000'000};
+  static constexpr Polling kOnOneProcessor{.least_polls = 1,
+                                           .slowest_poll_ns = 20'000'000,
+                                           .take_over_ns = 20'000'000,
+                                           .longest_ns = 20'000'000};
 
   static constexpr uint64_t kNapNs = 100'000;
   /// By so much a deadline may be late once those who polled and looked after it have stopped.
@@ -214,6 +219,7 @@ class Progress {
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
+  uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
 
   // The thread inside drive().
   std::atomic<Driver> driver_{Driver::kNone};

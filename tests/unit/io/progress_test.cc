@@ -286,6 +286,34 @@ TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
   EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
 }
 
+// After long polling the helper looks seldom: what has a deadline does not wait for that.
+TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
+  constexpr uint64_t kSeldomNs = 60 * kNsPerSecond;
+  Progress progress({.least_polls = 1,
+                     .slowest_poll_ns = kNsPerSecond,
+                     .take_over_ns = kNsPerMs / 4,
+                     .longest_ns = kSeldomNs});
+  ASSERT_EQ(progress.start_helper(), 0);
+  auto source = std::make_shared<EventSource>();
+  ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
+  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+  // Each look that finds it polling doubles the time to the next one: a quarter of a second by now,
+  // if this thread was never away for long.
+  ASSERT_TRUE(eventually([&] {
+    source->signal();
+    for (const uint64_t begin = now_ns(); now_ns() - begin < kNsPerSecond / 2;)
+      progress.note_poll();
+    return !progress.helper_armed();
+  }));
+  const uint64_t due = now_ns() + kNsPerMs;
+  progress.set_deadline(*source, due);
+  EXPECT_TRUE(eventually([&] { return source->deadlines == 1; }));
+  EXPECT_GE(now_ns(), due);
+  // And then it looks often again, and finds that nobody polls.
+  source->signal();
+  EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
+}
+
 TEST(Progress, AnnouncedSleepArmsTheHelperAtOnce) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);

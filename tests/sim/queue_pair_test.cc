@@ -364,6 +364,35 @@ TEST(QueuePair, LargeMessagesGoStraightToTheirPlace) {
   EXPECT_LT(staged, kMessages * 128 + 4096);
 }
 
+// Where a batch is full in the middle of a message, the few octets that are left of it go along.
+TEST(QueuePair, TheShortEndOfAMessageNeedsNoSendCall) {
+  constexpr size_t kMessage = 65536, kMessages = 32;
+  Pair pair(7);
+  pair.connect();
+  GuardedMemory here{kMessage}, there{kMessage};
+  const Sge from = Pair::sge(here, pair.reg(pair.a, here, kAllAccess), 0, kMessage);
+  const Sge to = Pair::sge(there, pair.reg(pair.b, there, kAllAccess), 0, kMessage);
+  for (size_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(pair.b.qp->post_recv(i, {&to, 1}), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kSend, i, {&from, 1}), 0);
+  }
+  pair.a_to_b.capacity = 2 * kMessages * kMessage;
+  ASSERT_TRUE(pair.a.qp->transmit_try_begin());
+  size_t calls = 0;
+  for (auto window = pair.a.qp->transmit_window(); !window.empty();
+       window = pair.a.qp->transmit_window()) {
+    size_t size = 0;
+    for (const iovec& piece : window) size += piece.iov_len;
+    EXPECT_GE(size, kMessage);
+    pair.a.qp->transmitted(pair.a_to_b.write(window, size));
+    ++calls;
+  }
+  (void)pair.a.qp->transmit_end();
+  EXPECT_LE(calls, kMessages * kMessage / TransmitBatch::kBytes + 1);  // the first has less room
+  pair.run();
+  EXPECT_EQ(pair.b.receives().size(), kMessages);
+}
+
 INSTANTIATE_TEST_SUITE_P(CrcAndCuts, Connected,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(size_t{0}, size_t{1}, size_t{37},

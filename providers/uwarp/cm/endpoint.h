@@ -95,7 +95,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
     if (pace_.may_wait(now_ns(), messages, bytes)) return stream_.transmit_soon();
-    stream_.transmit();
+    stream_.transmit_posted();
     pace_.sent(now_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.

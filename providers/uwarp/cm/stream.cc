@@ -59,6 +59,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
+  full_.store(false, std::memory_order_relaxed);
   finds_ = 0;
   waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
@@ -102,6 +103,19 @@ void Stream::transmit(size_t budget_bytes) {
   deliver(notice);
 }
 
+void Stream::transmit_posted() {
+  if (!full()) [[likely]]
+    transmit();
+}
+
+// As with the flags below: read by a read-modify-write after the post.
+bool Stream::full() {
+  if (!full_.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  bool expected = true;
+  return full_.compare_exchange_strong(expected, true) && !qp_.flush_due();
+}
+
 // The flags are read by a read-modify-write after the post, and cleared by one before the look at
 // what has been posted: whoever clears one sees the post, or the post finds it cleared.
 void Stream::transmit_soon() {
@@ -122,7 +136,7 @@ void Stream::transmit_soon() {
 
 void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
   waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
-  transmit_turns(kPostBytes, notice);
+  if (!full()) transmit_turns(kPostBytes, notice);
 }
 
 // Delivers nothing: the caller may hold the lock of a poll group.
@@ -139,6 +153,7 @@ void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
 }
 
 void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
+  if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
     const std::span<const iovec> window = qp_.transmit_window();
     if (window.empty()) break;
@@ -159,6 +174,7 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
       budget_bytes -= static_cast<size_t>(sent);
     } else if (sent == -EAGAIN) {
       qp_.slot().transmit.waits.add(1);
+      full_.store(true, std::memory_order_release);
       break;  // the next edge says that there is room again
     } else if (sent == -ENOBUFS || sent == -ENOMEM) {
       connection_->request_turn();  // no edge will say that the kernel has memory again
@@ -252,7 +268,9 @@ void Stream::on_edge(uint32_t events) {
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamNotice notice;
-  (void)receive(kTurnBytes, notice, true);
+  // Told only of room to write, it finds nothing, and would wait while another thread is in a send
+  // call, over which the kernel locks the socket.
+  if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
     const std::lock_guard lock(qp_.receive_gate());

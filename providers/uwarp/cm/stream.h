@@ -54,6 +54,9 @@ class Stream {
   /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
   /// goes on for this one too).
   void transmit(size_t budget_bytes = kPostBytes);
+  /// The same after a post, unless the socket is full: then the edge that is to come sends this
+  /// too.
+  void transmit_posted();
   /// What has been posted may wait for more: it goes out when the queue pair's completion queues
   /// are polled or armed, and by itself before long.
   void transmit_soon();
@@ -104,6 +107,7 @@ class Stream {
   void transmit_turns(size_t budget_bytes, StreamNotice& notice);
   void transmit_locked(size_t budget_bytes, StreamNotice& notice);
   void name_connection(StreamNotice& notice);
+  bool full();
   static void tell_connection(StreamNotice& notice);
   void note_look(bool found);
   void set_quiet(bool on);
@@ -118,6 +122,7 @@ class Stream {
   // by the holder of the transmit side, cleared by the one who is about to send.
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
   std::atomic<uint8_t> waiting_{0};
+  std::atomic<bool> full_{false};  // the last send call found no room
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<bool> peer_watched_{false};

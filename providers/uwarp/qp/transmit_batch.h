@@ -56,8 +56,10 @@ class TransmitBatch {
   /// Starts anew; only when empty().
   void restart();
   /// Room for at least one FPDU without payload?
-  bool has_room() const {
-    return room_.iovecs - count_ >= 2 && fpdu_count_ < room_.fpdus && bytes_ < kBytes &&
+  bool has_room() const { return bytes_ < kBytes && has_place(); }
+  /// The same for what is not worth a call of its own.
+  bool has_place() const {
+    return room_.iovecs - count_ >= 2 && fpdu_count_ < room_.fpdus &&
            room_.arena_bytes - arena_used_ >= kSmallestRoom;
   }
 

@@ -126,7 +126,7 @@ void Transmitter::fill_traced() {
 
 void Transmitter::fill() {
   batch_due_ = owed_;
-  while (!closed_ && batch_.has_room()) {
+  while (!closed_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
     if (message_ == Message::kNone) {
       const Next next = begin_next();
       if (next == Next::kNothing) return;
@@ -134,6 +134,11 @@ void Transmitter::fill() {
     }
     if (!append_segment()) return;
   }
+}
+
+// A message of 64 KiB has a second segment of some twenty octets.
+bool Transmitter::ends_soon() const {
+  return message_ != Message::kNone && message_bytes_ - offset_ <= TransmitBatch::kCopyBytes;
 }
 
 // What goes next, in order of precedence. Requests and answers alternate, so that neither side of

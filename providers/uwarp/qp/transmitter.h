@@ -81,6 +81,7 @@ class Transmitter {
   bool begin_local();
   bool emit_terminate();
   bool request_ready();
+  bool ends_soon() const;
   bool begin_request();
   void emit_read(const SendWqe& wqe, uint64_t position);
   void emit_atomic(const SendWqe& wqe, uint64_t position);

@@ -363,6 +363,37 @@ TEST_F(ConnectedPair, MuchIsSentWhileMuchComes) {
   other.join();
 }
 
+TEST_F(ConnectedPair, PostsLeaveAFullSocketAlone) {
+  constexpr uint32_t kBytes = 192 * 1024;
+  constexpr uint64_t kLast = 60;
+  establish();
+  // Without a receive the peer reads no more.
+  ASSERT_EQ(active.post_send(0, 0, 8), 0);
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+  Counter& waits = active.endpoint->qp().slot().transmit.waits;
+  uint64_t id = 0;
+  const auto write = [&] {
+    ASSERT_EQ(active.post_rdma(SendOpcode::kWrite, ++id, 0, kBytes, passive, 0), 0);
+  };
+  while (waits.get() == 0 && id < kLast - 10) write();
+  if (waits.get() == 0) GTEST_SKIP() << "the socket takes more than can be posted";
+  // What the kernel still moves on makes room again.
+  uint64_t before = 0;
+  ASSERT_TRUE(eventually([&] {
+    before = waits.get();
+    std::this_thread::sleep_for(20ms);
+    return waits.get() == before;
+  }));
+  while (id < kLast) write();
+  EXPECT_EQ(waits.get(), before);
+  ASSERT_EQ(passive.post_recv(1, 0, 8), 0);
+  for (uint64_t i = 0; i <= kLast; ++i) {
+    const WorkCompletion done = active.wait_passive();
+    EXPECT_EQ(done.wr_id, i);
+    EXPECT_EQ(done.status, WcStatus::kSuccess);
+  }
+}
+
 TEST_F(ConnectedPair, AListOfReceivesResumesOnce) {
   establish();
   constexpr uint64_t kMessages = 32;

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "unit/eventually.h"
+
 namespace uwarp {
 namespace {
 
@@ -82,6 +84,8 @@ TEST(QuietSources, NothingIsQuietBehindASleeper) {
   std::thread idler([&] {
     while (!stop) quiet.end_idle();
   });
+  // The loop below may be over before a thread has started.
+  const bool started = eventually([&] { return added > 0; });
   for (int i = 0; i < 2000; ++i) {
     quiet.begin_sleep();
     while (source->ended != added) std::this_thread::yield();
@@ -91,7 +95,7 @@ TEST(QuietSources, NothingIsQuietBehindASleeper) {
   stop = true;
   adder.join();
   idler.join();
-  EXPECT_GT(added, 0);
+  EXPECT_TRUE(started);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 import re
 import signal
-import time
 
 import pytest
 
@@ -48,7 +47,8 @@ def test_rping_persistent_server(start, link, port):
 
     rping of rdma-core 44 keeps one requested id at a time and mixes them up when requests come
     closer together than it clones its state (repaired upstream in "rping: wait for acknowledgement
-    before processing subsequent CONNECT_REQUESTs"), so they are started one after the other.
+    before processing subsequent CONNECT_REQUESTs"), so each is started once the one before exchanges
+    messages.
     """
     count = 3000
     common = ["-v", "-V", "-S", 512, "-a", link.server.address, "-p", port]
@@ -56,8 +56,9 @@ def test_rping_persistent_server(start, link, port):
     places.wait_listening(server, port)
     clients = []
     for _ in range(10):
-        clients.append(start(["rping", "-c", "-C", count, *common], link.client))
-        time.sleep(0.15)
+        client = start(["rping", "-c", "-C", count, *common], link.client)
+        places.wait_until(lambda: "ping data" in client.output or not client.running(), client.__str__)
+        clients.append(client)
     for client in clients:
         check_pings(client.succeed(), "ping data", count)
     assert server.running(), server

@@ -21,21 +21,21 @@ END
 
 dir=build
 cross=
+sanitized=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1")
 cmake_args=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
 while [ $# -gt 0 ]; do
   case "$1" in
     --asan)
       dir=build-asan
-      cmake_args=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
-                  "-DUWARP_SANITIZE=address,undefined") ;;
+      cmake_args=("${sanitized[@]}" "-DUWARP_SANITIZE=address,undefined") ;;
     --tsan)
       dir=build-tsan
-      cmake_args=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" -DUWARP_SANITIZE=thread) ;;
+      cmake_args=("${sanitized[@]}" -DUWARP_SANITIZE=thread) ;;
     --fuzz)
       dir=build-fuzz
       clang=$(compgen -c clang++ | grep -E '^clang\+\+(-[0-9]+)?$' | sort -V | tail -n 1)
       [ -n "$clang" ] || { echo "build.sh: --fuzz needs clang" >&2; exit 1; }
-      cmake_args=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
+      cmake_args=("${sanitized[@]}"
                   "-DCMAKE_CXX_COMPILER=$clang" "-DCMAKE_C_COMPILER=${clang/++/}"
                   -DUWARP_FUZZ=ON "-DUWARP_SANITIZE=address,undefined" -DUWARP_WERROR=OFF) ;;
     --debug)

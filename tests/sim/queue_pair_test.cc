@@ -325,21 +325,31 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
 }
 
-// Each message of 64 KiB has a second segment of some twenty octets, after which another large one
-// comes all the same.
-TEST(QueuePair, LargeMessagesGoStraightToTheirPlace) {
-  constexpr size_t kMessage = 65536, kMessages = 4;
-  Pair pair(7);
-  pair.connect();
-  GuardedMemory here{kMessage}, there{kMessage};
-  const Sge from = Pair::sge(here, pair.reg(pair.a, here, kAllAccess), 0, kMessage);
-  const Sge to = Pair::sge(there, pair.reg(pair.b, there, kAllAccess), 0, kMessage);
-  const auto send = [&](size_t messages) {
+/// Sends of 64 KiB: each has a second segment of some twenty octets.
+class LargeSends : public ::testing::Test {
+ protected:
+  static constexpr size_t kMessage = 65536;
+
+  void SetUp() override {
+    pair.connect();
+    from = Pair::sge(here, pair.reg(pair.a, here, kAllAccess), 0, kMessage);
+    to = Pair::sge(there, pair.reg(pair.b, there, kAllAccess), 0, kMessage);
+  }
+  void send(size_t messages) {
     for (size_t i = 0; i < messages; ++i) {
       ASSERT_EQ(pair.b.qp->post_recv(i, {&to, 1}), 0);
       ASSERT_EQ(pair.a.post(SendOpcode::kSend, i, {&from, 1}), 0);
     }
-  };
+  }
+
+  Pair pair{7};
+  GuardedMemory here{kMessage}, there{kMessage};
+  Sge from, to;
+};
+
+// After the second segment another large one comes all the same.
+TEST_F(LargeSends, GoStraightToTheirPlace) {
+  constexpr size_t kMessages = 4;
   send(1);
   pair.run();
   send(kMessages);
@@ -365,17 +375,9 @@ TEST(QueuePair, LargeMessagesGoStraightToTheirPlace) {
 }
 
 // Where a batch is full in the middle of a message, the few octets that are left of it go along.
-TEST(QueuePair, TheShortEndOfAMessageNeedsNoSendCall) {
-  constexpr size_t kMessage = 65536, kMessages = 32;
-  Pair pair(7);
-  pair.connect();
-  GuardedMemory here{kMessage}, there{kMessage};
-  const Sge from = Pair::sge(here, pair.reg(pair.a, here, kAllAccess), 0, kMessage);
-  const Sge to = Pair::sge(there, pair.reg(pair.b, there, kAllAccess), 0, kMessage);
-  for (size_t i = 0; i < kMessages; ++i) {
-    ASSERT_EQ(pair.b.qp->post_recv(i, {&to, 1}), 0);
-    ASSERT_EQ(pair.a.post(SendOpcode::kSend, i, {&from, 1}), 0);
-  }
+TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
+  constexpr size_t kMessages = 32;
+  send(kMessages);
   pair.a_to_b.capacity = 2 * kMessages * kMessage;
   ASSERT_TRUE(pair.a.qp->transmit_try_begin());
   size_t calls = 0;

@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import subprocess
 import time
 
 import pytest
@@ -13,9 +14,12 @@ needs_capture = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("dumpcap") or not shutil.which("tshark"),
     reason="capturing needs root and tshark")
 
-# iWARP is known by its looks only. Those have to come first, as the port of a test may be one that
-# another protocol is registered for (22222: rtpproxy).
-TSHARK = ("tshark", "-n", "-o", "tcp.try_heuristic_first:TRUE")
+
+def tshark(path, *arguments, seconds=places.GUARD_SECONDS):
+    """What it says of a file. iWARP is known by its looks only. Those have to come first, as the port
+    of a test may be one that another protocol is registered for (22222: rtpproxy)."""
+    command = ["tshark", "-n", "-o", "tcp.try_heuristic_first:TRUE", "-r", str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout
 
 
 class Capture:

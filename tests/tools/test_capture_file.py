@@ -4,12 +4,11 @@
 import collections
 import re
 import shutil
-import subprocess
 
 import pytest
 
 import places
-from capture import TSHARK
+from capture import tshark
 from test_operations import OPERATIONS, UNKNOWN_TO_TSHARK, check_crcs, dissect, run_operation, values
 
 pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
@@ -41,10 +40,8 @@ def captures(folder):
 def port_of(path):
     """The port of the rendezvous connection, which the file alone knows: both sides may have
     dialled, and then one of the two has no FPDUs."""
-    done = subprocess.run([*TSHARK, "-r", str(path), "-T", "fields", "-e", "tcp.dstport",
-                           "-Y", "iwarp_mpa.fpdu"], capture_output=True, text=True, check=True,
-                          timeout=120)
-    return int(done.stdout.split()[0])
+    ports = tshark(path, "-T", "fields", "-e", "tcp.dstport", "-Y", "iwarp_mpa.fpdu", seconds=120)
+    return int(ports.split()[0])
 
 
 @pytest.mark.parametrize("address", ["{address}", "{address6}"], ids=["ipv4", "ipv6"])
@@ -101,8 +98,6 @@ def test_file_is_private_and_whole(pair, loopback, port, tmp_path):
     assert len(names) == 2 and names[0] == "capture" and re.fullmatch(r"capture\.\d+", names[1])
     for path in tmp_path.iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
-        tcp = subprocess.run([*TSHARK, "-r", str(path), "-T", "fields", "-e", "tcp.flags.str",
-                              "-Y", f"tcp.port=={port}"], capture_output=True, text=True, check=True,
-                             timeout=places.GUARD_SECONDS).stdout.split()
+        tcp = tshark(path, "-T", "fields", "-e", "tcp.flags.str", "-Y", f"tcp.port=={port}").split()
         assert [flags.strip("·") for flags in tcp[:3]] == ["S", "A··S", "A"]
         assert sum("F" in flags or "R" in flags for flags in tcp) >= 1

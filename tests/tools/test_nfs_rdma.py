@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 import places
-from capture import TSHARK, Capture, needs_capture
+from capture import Capture, needs_capture, tshark
 
 NFS_RDMA = places.BUILD / "bin" / "nfs-rdma"
 SEVERAL_WRITES = places.BUILD / "tests" / "several_writes"
@@ -379,11 +379,10 @@ def test_bench(serve, version):
     assert high["random"]["replies_with_write_chunk"] == 0 < high["random"]["requests"]
 
 
-def tshark(path, *arguments):
+def dissect(path, *arguments):
     """In two passes: in one, tshark 4.0 has not put a reply and its RDMA Writes together when it
     dissects the reply, and calls that malformed."""
-    return subprocess.run([*TSHARK, "-2", "-r", str(path), *arguments], capture_output=True, text=True,
-                          check=True, timeout=places.GUARD_SECONDS).stdout
+    return tshark(path, "-2", *arguments)
 
 
 OPERATIONS = {3: {"lookup": "3", "read": "6", "write": "7", "create": "8", "rename": "14",
@@ -406,11 +405,11 @@ def test_capture(start, serve, loopback, content, tmp_path, version, threshold):
     run(*nfs, "put", tmp_path / "got", f"{server.url}/again")
     run(*nfs, "ls", server.url)
     capture.end()
-    assert not tshark(capture.path, "-Y", "_ws.malformed")
+    assert not dissect(capture.path, "-Y", "_ws.malformed")
     field = {3: "nfs.procedure_v3", 4: "nfs.opcode"}[version]
-    seen = set(re.split(r"[\s,]+", tshark(capture.path, "-Y", "nfs && rpc.msgtyp == 0", "-T",
+    seen = set(re.split(r"[\s,]+", dissect(capture.path, "-Y", "nfs && rpc.msgtyp == 0", "-T",
                                           "fields", "-e", field)))
     assert set(OPERATIONS[version].values()) <= seen, seen
-    written = tshark(capture.path, "-Y", "rpcordma.writes_count > 0", "-T", "fields", "-e",
+    written = dissect(capture.path, "-Y", "rpcordma.writes_count > 0", "-T", "fields", "-e",
                      "rpcordma.writes_count")
     assert bool(written) == (threshold == 1024), written

@@ -4,13 +4,14 @@ read it from a capture: nothing malformed, every CRC good, the opcodes of the op
 
 import json
 import re
-import subprocess
 
 import pytest
 
 import places
-from capture import TSHARK, Capture, needs_capture
+from capture import Capture, needs_capture, tshark
 
+# Protocols above RDMA, which no test here speaks.
+NO_ULPS = ("--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct")
 PEER = places.BUILD / "tests" / "verbs_peer"
 START_WORD = 40
 OPERAND = 100_000
@@ -77,13 +78,11 @@ def test_key_of_another_process(start, link, port, other_port):
 
 def dissect(path, port, *fields):
     """One dictionary of lists per packet that belongs to the connection."""
-    command = [*TSHARK, "-r", str(path), "-T", "json",
-               "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
-               "-Y", f"tcp.port=={port}"]
+    arguments = ["-T", "json", *NO_ULPS, "-Y", f"tcp.port=={port}"]
     for field in ("frame.number", "frame.protocols", *fields):
-        command += ["-e", field]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return [packet["_source"]["layers"] for packet in json.loads(done.stdout or "[]")]
+        arguments += ["-e", field]
+    text = tshark(path, *arguments, seconds=120)
+    return [packet["_source"]["layers"] for packet in json.loads(text or "[]")]
 
 
 def values(packets, field):
@@ -111,9 +110,6 @@ def test_capture(start, link, port, tmp_path, operation):
 
 def check_crcs(path, port):
     """The CRC verdicts stand in the packet tree only."""
-    tree = subprocess.run([*TSHARK, "-r", str(path), "-V",
-                           "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
-                           "-Y", f"iwarp_mpa.fpdu && tcp.port=={port}"],
-                          capture_output=True, text=True, check=True, timeout=120).stdout
+    tree = tshark(path, "-V", *NO_ULPS, "-Y", f"iwarp_mpa.fpdu && tcp.port=={port}", seconds=120)
     verdicts = re.findall(r"CRC check: [^\n]*", tree)
     assert verdicts and all("(Good CRC32)" in verdict for verdict in verdicts), verdicts

@@ -41,6 +41,11 @@ bool read_address(const void* bytes, size_t length, sockaddr_storage& out) {
   return size != 0 && length >= size;
 }
 
+void copy_gid(uint8_t (&gid)[16], const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET || address.ss_family == AF_INET6)
+    std::memcpy(gid, ip_of(address).bytes().data(), sizeof gid);
+}
+
 void set_port(sockaddr_storage& address, uint16_t port) {
   // At the same place in both families.
   const uint16_t network_order = htons(port);

@@ -16,6 +16,9 @@ namespace uwarp {
 /// AF_IB of the kernel; libc has no name for it.
 inline constexpr sa_family_t kAfIb = 27;
 
+/// The only partition that there is, as a member of everything.
+inline constexpr uint16_t kDefaultPkey = 0xffff;
+
 /// As in the kernel's <rdma/ib.h>, which is not for user space.
 struct SockaddrIb {
   uint16_t family;
@@ -34,6 +37,9 @@ size_t size_of_address(const sockaddr_storage& address);
 bool read_address(const void* bytes, size_t length, sockaddr_storage& out);
 
 void set_port(sockaddr_storage& address, uint16_t port);
+
+/// The GID of an IP address; `gid` stays as it is if it is none.
+void copy_gid(uint8_t (&gid)[16], const sockaddr_storage& address);
 
 /// rdma_cm port -> TCP port and back; port 0 stays 0.
 sockaddr_storage to_tcp(sockaddr_storage address);

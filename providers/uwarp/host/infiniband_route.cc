@@ -13,7 +13,6 @@
 namespace uwarp {
 namespace {
 
-constexpr uint16_t kDefaultPkey = 0xffff;
 constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kExactly = 2;  // selector of MTU, rate and life time
 constexpr uint8_t kRate100Gbps = 16;
@@ -58,10 +57,6 @@ uint8_t source_index(const CmId::Addresses& addresses) {
   const auto& gids = addresses.device->gids;
   const auto at = std::find(gids.begin(), gids.end(), ip_of(addresses.local));
   return at == gids.end() ? 0 : static_cast<uint8_t>(at - gids.begin());
-}
-
-void copy_gid(uint8_t (&to)[16], const sockaddr_storage& address) {
-  std::memcpy(to, ip_of(address).bytes().data(), sizeof to);
 }
 
 }  // namespace

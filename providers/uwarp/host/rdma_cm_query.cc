@@ -16,7 +16,6 @@ namespace {
 
 /// No index: librdmacm then finds the device by its GUID.
 constexpr uint32_t kNoDeviceIndex = 0xffffffff;
-constexpr uint16_t kDefaultPkey = 0xffff;
 
 template <typename Response>
 void fill_device(Response& response, const CmId::Addresses& addresses) {
@@ -34,25 +33,13 @@ sockaddr_in6 short_address(const sockaddr_storage& address) {
   return out;
 }
 
-bool is_ip(const sockaddr_storage& address) {
-  return address.ss_family == AF_INET || address.ss_family == AF_INET6;
-}
-
 SockaddrIb ib_address(const sockaddr_storage& address) {
   SockaddrIb out{};
   out.family = kAfIb;
   out.pkey = htons(kDefaultPkey);
-  if (is_ip(address)) {
-    const IpAddress ip = ip_of(address);
-    std::memcpy(out.address, ip.bytes().data(), sizeof out.address);
-  } else if (address.ss_family == kAfIb) {
-    std::memcpy(&out, &address, sizeof out);
-  }
+  copy_gid(out.address, address);
+  if (address.ss_family == kAfIb) std::memcpy(&out, &address, sizeof out);
   return out;
-}
-
-void copy_gid(uint8_t (&to)[16], const sockaddr_storage& address) {
-  if (is_ip(address)) std::memcpy(to, ip_of(address).bytes().data(), sizeof to);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 #include "ddp/segment.h"
 #include "mr/fault_safe_copy.h"
+#include "qp/failed_request.h"
 #include "qp/message_kind.h"
-#include "qp/terminate_status.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
 
@@ -69,11 +69,10 @@ void Transmitter::restart() {
   built_position_ = sent_position_ = 0;
   send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
-  read_depth_ = std::max(stream_.config.ord, stream_.config.read_depth);
-  acknowledging_ = config_.acknowledged && read_depth_ > 0;
-  owed_ = batch_due_ = false;
-  covered_ = queue_.started();
-  stream_.acknowledged.store(covered_, std::memory_order_relaxed);
+  acknowledging_.restart(config_.acknowledged,
+                         std::max(stream_.config.ord, stream_.config.read_depth),
+                         config_.max_send_wr, queue_.started());
+  stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
   idle_.store(false, std::memory_order_release);
@@ -125,7 +124,7 @@ void Transmitter::fill_traced() {
 }
 
 void Transmitter::fill() {
-  batch_due_ = owed_;
+  acknowledging_.begin_batch();
   while (!closed_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
     if (message_ == Message::kNone) {
       const Next next = begin_next();
@@ -163,7 +162,7 @@ Transmitter::Next Transmitter::begin_next() {
     request = obeyed == Obeyed::kGo && request;
   }
   if (stream_.failed()) return Next::kEmitted;
-  if (acknowledging_ && acknowledgement_due(request)) {
+  if (acknowledgement_due(request)) {
     emit_acknowledgement();
     return Next::kEmitted;
   }
@@ -200,7 +199,7 @@ Transmitter::Obeyed Transmitter::obey_script(bool response, bool request) {
     if (stream_.failed()) return Obeyed::kEmitted;
   }
   const Obeyed go = request ? Obeyed::kGo : Obeyed::kNoRequest;
-  if (acknowledging_ && acknowledgement_due(request)) return go;
+  if (acknowledgement_due(request)) return go;
   if (!response || (request && !response_turn_ && !stream_.inbound.front()->wants_nothing())) {
     if (corrupt) batch_.spoil_next_crc();
     return go;
@@ -234,22 +233,18 @@ bool Transmitter::obey_verdict(uint64_t position, const FaultVerdict& verdict) {
   return false;
 }
 
-// Once per batch that goes out full, and when nothing more can follow. A request that wants no
-// completion is in no hurry, unless something waits for it or the queue fills up.
 bool Transmitter::acknowledgement_due(bool request) const {
-  const uint64_t open = queue_.started() - covered_;
-  if (open == 0 || stream_.outbound.size() >= read_depth_) return false;
-  if (request) return batch_due_;
-  return owed_ || queue_.waiting() || stream_.paused.load(std::memory_order_relaxed) ||
-         2 * open >= config_.max_send_wr;
+  if (!acknowledging_.on()) [[likely]]
+    return false;
+  const bool pressed = queue_.waiting() || stream_.paused.load(std::memory_order_relaxed);
+  return acknowledging_.due(queue_.started(), stream_.outbound.size(), request, pressed);
 }
 
 // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and checks
 // no key of one without octets.
 void Transmitter::emit_acknowledgement() {
-  covered_ = queue_.started();
-  owed_ = batch_due_ = false;
-  emit_empty_read(covered_);
+  acknowledging_.cover(queue_.started());
+  emit_empty_read(queue_.started());
 }
 
 void Transmitter::emit_empty_read(uint64_t acknowledges) {
@@ -346,13 +341,11 @@ bool Transmitter::begin_request() {
     return false;
   }
   queue_.start_one();
-  if (acknowledging_) [[unlikely]] {
-    if (awaits_answer(wqe.opcode) || is_local(wqe.opcode)) {
-      covered_ = position + 1;  // all before a local one has completed
-      owed_ = batch_due_ = false;
-    } else if (queue_.signaled(wqe)) {
-      owed_ = true;
-    }
+  if (acknowledging_.on()) [[unlikely]] {
+    if (awaits_answer(wqe.opcode) || is_local(wqe.opcode))
+      acknowledging_.cover(position + 1);  // all before a local one has completed
+    else if (queue_.signaled(wqe))
+      acknowledging_.owe();
   }
   if (is_local(wqe.opcode)) [[unlikely]] {
     change_window(wqe, position);
@@ -381,7 +374,7 @@ void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
                                         .token = token.value,
                                         .length_bytes = wqe.length_bytes,
                                         .msn = request_msn_,
-                                        .acknowledges = acknowledging_ ? position + 1 : 0});
+                                        .acknowledges = acknowledging_.on() ? position + 1 : 0});
   append_request(RdmapOpcode::kReadRequest, ReadRequestHeader{.sink_stag = token,
                                                               .size = wqe.length_bytes,
                                                               .source_stag = STag{wqe.rkey},
@@ -408,7 +401,7 @@ void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
                                         .length_bytes = wqe.length_bytes,
                                         .msn = request_msn_,
                                         .atomic = true,
-                                        .acknowledges = acknowledging_ ? position + 1 : 0});
+                                        .acknowledges = acknowledging_.on() ? position + 1 : 0});
   append_request(RdmapOpcode::kAtomicRequest, header);
 }
 
@@ -668,7 +661,7 @@ void Transmitter::retire() {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position > sent_position_) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
-    if (acknowledging_ && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
+    if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
         queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
@@ -747,57 +740,10 @@ void Transmitter::fault() {
   immediate_due_ = false;
 }
 
-// Which send request a failure names. Its header is peer input when the peer sent it.
-uint64_t Transmitter::failed_request() const {
-  const StreamFailure& failure = stream_.failure();
-  if (failure.oldest_request) return queue_.retired();
-  if (acknowledging_ && failure.by_peer && !failure.terminate.has_ddp_header)
-    return likely_request();
-  if (!failure.by_peer || !failure.terminate.has_ddp_header) return failure.request;
-  const std::byte* header = failure.terminate.ddp_header.data();
-  const RdmapControl control{static_cast<uint8_t>(header[1])};
-  const bool tagged = failure.terminate.ddp_header_size == TaggedHeader::kWireSize;
-  if (tagged && control.opcode() != RdmapOpcode::kWrite) return StreamFailure::kNoRequest;
-  const UntaggedHeader untagged = tagged ? UntaggedHeader{} : UntaggedHeader::decode(header);
-  if (!tagged && untagged.qn == QueueNumber::kReadRequest) {
-    const OutboundRequest* open = stream_.outbound.find(
-        [&](const OutboundRequest& candidate) { return candidate.msn == untagged.msn; });
-    return open != nullptr ? open->request : StreamFailure::kNoRequest;
-  }
-  if (tagged) return failed_write(TaggedHeader::decode(header));
-  if (untagged.qn != QueueNumber::kSend) return StreamFailure::kNoRequest;
-  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
-    const SendWqe& wqe = queue_.at(i);
-    if (awaits_answer(wqe.opcode) || wqe.opcode == SendOpcode::kWrite) continue;
-    if (wqe.msn == untagged.msn.value) return i;
-  }
-  return StreamFailure::kNoRequest;
-}
-
-// A Terminate that names nothing: the class of its error says what kind of request it is about.
-uint64_t Transmitter::likely_request() const {
-  const TerminateCode code = stream_.failure().terminate.code;
-  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i)
-    if (may_have_caused(code, queue_.at(i).opcode)) return i;
-  return queue_.retired();
-}
-
-// Several open Writes may use one key; the offset tells them apart, as far as it can.
-uint64_t Transmitter::failed_write(const TaggedHeader& header) const {
-  uint64_t same_key = StreamFailure::kNoRequest;
-  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
-    const SendWqe& wqe = queue_.at(i);
-    if (!is_write(wqe.opcode) || wqe.rkey != header.stag.value) continue;
-    const uint64_t offset = header.to - wqe.remote_address;
-    if (offset == 0 || offset < wqe.length_bytes) return i;
-    if (same_key == StreamFailure::kNoRequest) same_key = i;
-  }
-  return same_key;
-}
-
 // What comes before a request that fails by itself has been placed, or is on its way there.
 void Transmitter::acknowledge_before(uint64_t failed) {
-  if (!acknowledging_ || failed == StreamFailure::kNoRequest || stream_.failure().oldest_request)
+  if (!acknowledging_.on() || failed == StreamFailure::kNoRequest ||
+      stream_.failure().oldest_request)
     return;
   if (failed > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(failed, std::memory_order_release);
@@ -816,7 +762,8 @@ void Transmitter::flush() {
   message_ = Message::kNone;
   immediate_due_ = false;
   flushed_ = true;
-  const uint64_t own = failed_request();
+  const uint64_t own =
+      failed_request(stream_.failure(), stream_.outbound, queue_, acknowledging_.on());
   acknowledge_before(own);
   flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
   note_progress();

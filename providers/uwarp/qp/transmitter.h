@@ -11,6 +11,7 @@
 #include <span>
 
 #include "ddp/buffer_list.h"
+#include "qp/acknowledging.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit_batch.h"
@@ -55,7 +56,7 @@ class Transmitter {
   /// Completes what has gone and has its answer. `peer_done`: the peer has read all of it and will
   /// answer no more, so that what has gone counts as acknowledged.
   void settle(bool peer_done) {
-    if (peer_done) acknowledging_ = false;
+    if (peer_done) acknowledging_.stop();
     retire();
   }
   /// Forgets everything without completions.
@@ -112,9 +113,6 @@ class Transmitter {
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void fail_request(uint64_t position, WcStatus status);
   void fail_response(TerminateCode code);
-  uint64_t failed_request() const;
-  uint64_t likely_request() const;
-  uint64_t failed_write(const TaggedHeader& header) const;
   void acknowledge_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
   void flush_requests(uint64_t own);
@@ -146,12 +144,7 @@ class Transmitter {
   Msn atomic_response_msn_;
   uint32_t request_id_ = 0;  // of the next atomic
   uint64_t token_state_;
-  // Acknowledged completions. A Read or atomic serves as well as one that is made for it.
-  bool acknowledging_ = false;
-  bool owed_ = false;       // a request behind covered_ is to be told of
-  bool batch_due_ = false;  // ... and was in an earlier batch
-  uint64_t covered_ = 0;    // a Read has followed the requests before this position
-  uint16_t read_depth_ = 0;
+  Acknowledging acknowledging_;
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

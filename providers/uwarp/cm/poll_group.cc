@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace uwarp {
 
@@ -17,23 +18,28 @@ PollGroup& PollGroup::of(CompletionQueue& cq) {
 }
 
 void PollGroup::publish_extra_locked() {
-  total_.store(streams_.size(), std::memory_order_relaxed);
+  total_.store(count_, std::memory_order_relaxed);
   direct_count_.store(direct_.size(), std::memory_order_relaxed);
-  extra_.store(streams_.size() - direct_.size(), std::memory_order_relaxed);
+  extra_.store(count_ - direct_.size(), std::memory_order_relaxed);
 }
 
 void PollGroup::add(Stream& stream) {
   const std::lock_guard guard(lock_);
-  streams_.push_back(&stream);
+  {
+    const std::lock_guard waiting(waiting_lock_);
+    // Posting allocates nothing.
+    if (waiting_.capacity() <= count_) waiting_.reserve(2 * count_ + kDirectStreams);
+  }
+  stream.member_of(*this) = true;
+  ++count_;
   if (direct_.size() < kDirectStreams) direct_.push_back({&stream, 0});
   publish_extra_locked();
-  const std::lock_guard waiting(waiting_lock_);
-  waiting_.reserve(streams_.capacity());  // posting allocates nothing
 }
 
 void PollGroup::remove(Stream& stream) {
   const std::lock_guard guard(lock_);
-  std::erase(streams_, &stream);
+  if (!std::exchange(stream.member_of(*this), false)) return;
+  --count_;
   std::erase_if(direct_, [&](const Direct& entry) { return entry.stream == &stream; });
   publish_extra_locked();
 }
@@ -43,7 +49,7 @@ void PollGroup::note_busy(Stream& stream) {
   const std::lock_guard guard(lock_, std::adopt_lock);
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
-  if (std::find(streams_.begin(), streams_.end(), &stream) == streams_.end()) return;
+  if (!stream.member_of(*this)) return;  // not yet, or not any more
   asks_left_.store(kAsks, std::memory_order_relaxed);
   if (direct_.size() < kDirectStreams) {
     direct_.push_back({&stream, 0});
@@ -106,7 +112,7 @@ bool PollGroup::poll() {
       if (entry.stream->receive(Stream::kTurnBytes, notice)) {
         progressed = true;
         entry.idle_turns = 0;
-      } else if (++entry.idle_turns > kIdleTurns && streams_.size() > kDirectStreams) {
+      } else if (++entry.idle_turns > kIdleTurns && count_ > kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
         --i;

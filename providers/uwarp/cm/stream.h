@@ -62,6 +62,8 @@ class Stream {
   void transmit_soon();
   /// For the groups: sends what waits. `notice` as for receive().
   void transmit_waiting(const PollGroup& group, StreamNotice& notice);
+  /// For a group that it has joined: whether the group counts it in. Under the group's lock.
+  bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue() { waiting_.fetch_and(~kTimed); }
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
@@ -118,6 +120,7 @@ class Stream {
   CapturedConnection* capture_ = nullptr;  // or null
   Connection* connection_ = nullptr;
   PollGroup* groups_[2] = {};
+  bool member_of_[2] = {};  // each under the lock of its group
   // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
   // by the holder of the transmit side, cleared by the one who is about to send.
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };

@@ -80,14 +80,12 @@ Result<std::shared_ptr<RendezvousPort>> RendezvousPort::reserve(Engine& engine,
 
 std::optional<Qpn> RendezvousPort::take_number() {
   const std::lock_guard guard(mutex_);
-  for (uint32_t i = 0; i < kQpsPerPort; ++i) {
-    const uint32_t index = (next_index_ + i) % kQpsPerPort;
-    if (used_.test(index)) continue;
-    used_.set(index);
-    next_index_ = index + 1;
-    return Qpn{static_cast<uint32_t>(port_) << 8 | index};
-  }
-  return std::nullopt;
+  if (used_.all()) return std::nullopt;
+  uint32_t index = next_index_ % kQpsPerPort;
+  while (used_.test(index)) index = (index + 1) % kQpsPerPort;
+  used_.set(index);
+  next_index_ = index + 1;
+  return Qpn{static_cast<uint32_t>(port_) << 8 | index};
 }
 
 bool RendezvousPort::give_back(Qpn number) {

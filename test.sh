@@ -132,7 +132,7 @@ gtests() {
     gtest "$1" direct_verbs_tests "$1/bin/uwarp-run"
 }
 
-# The same for arm64 under QEMU, without what executes other programs or needs an ioctl() to say ENOTTY.
+# The same for arm64 under QEMU; tests of what that cannot do say so and are skipped.
 emulated_gtests() {
   local dir=$1
   local emulator=(qemu-aarch64-static -L "$dir/sysroot")

@@ -2,6 +2,7 @@
 //
 // Programs under libuwarp-preload.so: this test binary itself (inside.cc), shells and compilers.
 #include <gtest/gtest.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,12 @@ Outcome run(const std::string& environment, const std::string& command) {
   return outcome;
 }
 
+/// Programs that this one starts are for another machine, which cannot preload our library.
+bool emulated() {
+  utsname own{};
+  return uname(&own) == 0 && run("", "uname -m").output != std::string(own.machine) + "\n";
+}
+
 class PreloadTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -49,6 +56,7 @@ class PreloadTest : public ::testing::Test {
     GTEST_SKIP() << "a program under TSan cannot take an instrumented preload";
 #endif
     if (getenv("UWARP_TEST_INSIDE") != nullptr) GTEST_SKIP() << "this is the inner run";
+    if (emulated()) GTEST_SKIP() << "an emulated program cannot execute its like";
     if (!fs::exists(preload_path())) GTEST_SKIP() << preload_path() << " is not built";
   }
   static Outcome under_preload(const std::string& command, const std::string& more = "") {

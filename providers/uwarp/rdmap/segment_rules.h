@@ -20,8 +20,20 @@ struct RdmapFeatures {
   bool send_immediate = false;
 };
 
+/// By every rule.
+std::optional<TerminateCode> check_any_segment(const std::byte* header, RdmapFeatures features);
+
 /// The error of a segment whose DDP header (14 or 18 octets by its T bit) starts at `header`.
-std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeatures features);
+inline std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeatures features) {
+  // Writes come in great numbers, and no feature decides on them: all rules at once for them take a
+  // tenth off the work on a small one.
+  constexpr uint8_t kLast = DdpControl::LastBit::kMask;
+  const uint8_t ddp = static_cast<uint8_t>(header[0]) | kLast;
+  if (ddp == DdpControl::make(true, true).value &&
+      static_cast<uint8_t>(header[1]) == make_rdmap_control(RdmapOpcode::kWrite)) [[likely]]
+    return std::nullopt;
+  return check_any_segment(header, features);
+}
 
 /// The error of the RDMAP header of a control message (Read Request, Terminate, atomics, Immediate)
 /// that is `size` octets long, headers of DDP not counted.

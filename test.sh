@@ -139,7 +139,7 @@ emulated_gtests() {
   LIMIT=3600 lone_gtests "$dir" "${emulator[@]}"
   # uwarp-run cannot execute it there.
   emulator+=(-E "LD_PRELOAD=$PWD/$dir/lib/libuwarp-preload.so" "$dir/sysroot/usr/bin/ibv_devinfo")
-  check arm64_devinfo sh -c '"$@" | tee /dev/stderr | grep -q PORT_ACTIVE' sh \
+  check arm64_devinfo sh -c '"$@" | tee -a /dev/stderr | grep -q PORT_ACTIVE' sh \
     timeout 300 "${emulator[@]}" -d uwarp_lo
 }
 

@@ -94,7 +94,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
-    if (pace_.may_wait(now_ns(), messages, bytes)) return stream_.transmit_soon();
+    if (pace_.may_wait(now_ns, messages, bytes)) return stream_.transmit_soon();
     stream_.transmit_posted();
     pace_.sent(now_ns());
   }

@@ -150,7 +150,7 @@ void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) 
   }
 }
 
-int CompletionQueue::poll(WorkCompletion* out, int count) {
+int CompletionQueue::take(WorkCompletion* out, int count) {
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint32_t head = head_.load(std::memory_order_relaxed);
   const uint32_t stored = tail_.load(std::memory_order_acquire) - head;

@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kClose = SendPace::kDenseGapNs;
 constexpr uint64_t kFar = 100 * SendPace::kDenseGapNs;
+/// Posts right after each other that go out at once at most, before the others wait.
+constexpr int kAtOnce = SendPace::kPostsPerLook - 1 + SendPace::kDenseRun;
 
 /// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
 /// posts went out at once.
@@ -16,7 +18,7 @@ int post(SendPace& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t 
   int sends = 0;
   for (int i = 0; i < count; ++i) {
     now_ns += gap_ns;
-    if (pace.may_wait(now_ns, 1, bytes)) continue;
+    if (pace.may_wait([&] { return now_ns; }, 1, bytes)) continue;
     ++sends;
     pace.sent(now_ns);
   }
@@ -35,7 +37,7 @@ TEST(SendPace, DenseRunIsBatched) {
   constexpr int kPosts = 10 * SendPace::kMessages;
   const int sends = post(pace, now, kPosts, kClose);
   EXPECT_GE(sends, kPosts / static_cast<int>(SendPace::kMessages));
-  EXPECT_LE(sends, 10 + static_cast<int>(SendPace::kDenseRun) + 1);
+  EXPECT_LE(sends, 10 + kAtOnce + 1);
 }
 
 TEST(SendPace, LargeMessagesDoNotWait) {
@@ -47,7 +49,7 @@ TEST(SendPace, LargeMessagesDoNotWait) {
 TEST(SendPace, SoMuchGoesAtATime) {
   SendPace pace;
   uint64_t now = kFar;
-  post(pace, now, SendPace::kDenseRun, kClose);
+  post(pace, now, kAtOnce, kClose);
   constexpr int kAtATime = SendPace::kBytes / SendPace::kLargeBytes;
   EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, SendPace::kLargeBytes), 10);
 }
@@ -66,6 +68,19 @@ TEST(SendPace, BulkIsForgottenAfterSomePauses) {
   post(pace, now, 1000, kClose);
   post(pace, now, 8, kFar);
   EXPECT_EQ(post(pace, now, SendPace::kDenseRun, kClose), static_cast<int>(SendPace::kDenseRun));
+}
+
+TEST(SendPace, TheClockIsLeftAloneBetweenPauses) {
+  SendPace pace;
+  uint64_t now = 0;
+  int looks = 0;
+  const auto clock = [&] { return ++looks, now; };
+  for (int i = 0; i < 100; ++i) {
+    now += kFar;
+    EXPECT_FALSE(pace.may_wait(clock, 1, 8));
+    pace.sent(now);
+  }
+  EXPECT_EQ(looks, 100 / static_cast<int>(SendPace::kPostsPerLook));
 }
 
 }  // namespace

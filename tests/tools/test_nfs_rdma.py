@@ -408,8 +408,8 @@ def test_capture(start, serve, loopback, content, tmp_path, version, threshold):
     assert not dissect(capture.path, "-Y", "_ws.malformed")
     field = {3: "nfs.procedure_v3", 4: "nfs.opcode"}[version]
     seen = set(re.split(r"[\s,]+", dissect(capture.path, "-Y", "nfs && rpc.msgtyp == 0", "-T",
-                                          "fields", "-e", field)))
+                                           "fields", "-e", field)))
     assert set(OPERATIONS[version].values()) <= seen, seen
     written = dissect(capture.path, "-Y", "rpcordma.writes_count > 0", "-T", "fields", "-e",
-                     "rpcordma.writes_count")
+                      "rpcordma.writes_count")
     assert bool(written) == (threshold == 1024), written

@@ -18,9 +18,8 @@ PollGroup& PollGroup::of(CompletionQueue& cq) {
 }
 
 void PollGroup::publish_extra_locked() {
-  total_.store(count_, std::memory_order_relaxed);
   direct_count_.store(direct_.size(), std::memory_order_relaxed);
-  extra_.store(count_ - direct_.size(), std::memory_order_relaxed);
+  extra_.store(total_ - direct_.size(), std::memory_order_relaxed);
 }
 
 void PollGroup::add(Stream& stream) {
@@ -28,10 +27,10 @@ void PollGroup::add(Stream& stream) {
   {
     const std::lock_guard waiting(waiting_lock_);
     // Posting allocates nothing.
-    if (waiting_.capacity() <= count_) waiting_.reserve(2 * count_ + kDirectStreams);
+    if (waiting_.capacity() <= total_) waiting_.reserve(2 * total_ + kDirectStreams);
   }
   stream.member_of(*this) = true;
-  ++count_;
+  ++total_;
   if (direct_.size() < kDirectStreams) direct_.push_back({&stream, 0});
   publish_extra_locked();
 }
@@ -39,7 +38,7 @@ void PollGroup::add(Stream& stream) {
 void PollGroup::remove(Stream& stream) {
   const std::lock_guard guard(lock_);
   if (!std::exchange(stream.member_of(*this), false)) return;
-  --count_;
+  --total_;
   std::erase_if(direct_, [&](const Direct& entry) { return entry.stream == &stream; });
   publish_extra_locked();
 }
@@ -112,7 +111,7 @@ bool PollGroup::poll() {
       if (entry.stream->receive(Stream::kTurnBytes, notice)) {
         progressed = true;
         entry.idle_turns = 0;
-      } else if (++entry.idle_turns > kIdleTurns && count_ > kDirectStreams) {
+      } else if (++entry.idle_turns > kIdleTurns && total_ > kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
         --i;

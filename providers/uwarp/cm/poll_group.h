@@ -66,11 +66,10 @@ class PollGroup final : public CompletionQueueDriver {
   // Held by a poller during its turns: a second one goes away instead of waiting.
   SpinLock lock_;
   std::vector<Direct> direct_;
-  size_t count_ = 0;  // of streams
   std::atomic<size_t> extra_{0};
   std::atomic<size_t> direct_count_{0};
   std::atomic<uint32_t> asks_left_{0};
-  std::atomic<size_t> total_{0};
+  std::atomic<size_t> total_{0};  // streams; changed under the lock
 
   SpinLock waiting_lock_;  // leaf
   std::vector<Stream*> waiting_;

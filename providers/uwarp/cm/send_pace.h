@@ -63,7 +63,7 @@ class SendPace {
     return posts % kPostsPerLook == 0;
   }
 
-  std::atomic<uint32_t> posts_{0};    // since the last run
+  std::atomic<uint32_t> posts_{0};    // outside of runs
   std::atomic<uint64_t> last_ns_{0};  // end of the last post
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
   std::atomic<uint32_t> messages_{0};

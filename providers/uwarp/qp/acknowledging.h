@@ -13,14 +13,13 @@ class Acknowledging {
   /// Begins a stream at send queue position `position`. `read_depth`: Reads that may be open at a
   /// time; without any there are no acknowledgements. `queue_depth`: of the send queue.
   void restart(bool wanted, uint16_t read_depth, uint32_t queue_depth, uint64_t position) {
-    on_ = wanted && read_depth > 0;
-    read_depth_ = read_depth;
+    read_depth_ = wanted ? read_depth : 0;
     queue_depth_ = queue_depth;
     cover(position);
   }
-  bool on() const { return on_; }
+  bool on() const { return read_depth_ != 0; }
   /// Nothing more is to be waited for.
-  void stop() { on_ = false; }
+  void stop() { read_depth_ = 0; }
 
   void begin_batch() { batch_due_ = owed_; }
   /// What is before `position` is acknowledged by what has just been built, or needs no more.
@@ -37,16 +36,15 @@ class Acknowledging {
   /// (`pressed`) or the queue fills up.
   bool due(uint64_t started, uint32_t reads, bool request, bool pressed) const {
     const uint64_t open = started - covered_;
-    if (!on_ || open == 0 || reads >= read_depth_) return false;
+    if (open == 0 || reads >= read_depth_) return false;
     if (request) return batch_due_;
     return owed_ || pressed || 2 * open >= queue_depth_;
   }
 
  private:
-  bool on_ = false;
-  bool owed_ = false;       // a request behind covered_ is to be told of
-  bool batch_due_ = false;  // ... and was in an earlier batch
-  uint16_t read_depth_ = 0;
+  bool owed_ = false;        // a request behind covered_ is to be told of
+  bool batch_due_ = false;   // ... and was in an earlier batch
+  uint16_t read_depth_ = 0;  // 0: nothing is acknowledged
   uint32_t queue_depth_ = 0;
   uint64_t covered_ = 0;  // a Read has followed the requests before this position
 };

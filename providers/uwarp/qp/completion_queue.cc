@@ -162,6 +162,7 @@ int CompletionQueue::take(WorkCompletion* out, int count) {
 }
 
 int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
+  if (idle()) return 0;
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint32_t head = head_.load(std::memory_order_relaxed);
   const bool any = tail_.load(std::memory_order_acquire) != head;

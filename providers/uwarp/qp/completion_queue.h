@@ -70,11 +70,7 @@ class CompletionQueue {
 
   /// Takes up to `count` completions, oldest first. Returns how many, or -1 in overrun once all
   /// that was stored has been taken.
-  int poll(WorkCompletion* out, int count) {
-    // Who polls finds nothing most of the time, and needs no lock to see it.
-    if (empty() && !overrun_.load(std::memory_order_acquire)) return 0;
-    return take(out, count);
-  }
+  int poll(WorkCompletion* out, int count) { return idle() ? 0 : take(out, count); }
   /// The same for one, with its time.
   int poll_timed(WorkCompletion& out, CompletionTime& time);
 
@@ -115,6 +111,8 @@ class CompletionQueue {
  private:
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
+  /// Nothing to tell a consumer, who finds it so most of the time and needs no lock to see it.
+  bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
   void raise_locked();
   int take(WorkCompletion* out, int count);
   int taken(uint32_t taken, bool wanted);

@@ -59,7 +59,8 @@ HelperPlace::HelperPlace() {
 }
 
 bool HelperPlace::woken(uint64_t now_ns, int own, int waker) {
-  const bool soon = now_ns - last_ns_ <= kSoonNs;
+  const uint64_t turn_ns = now_ns - last_ns_;
+  const bool soon = turn_ns <= kSoonNs && now_ns - asleep_ns_ >= turn_ns / 4 * 3;
   last_ns_ = now_ns;
   if (waker < 0 || own < 0 || waker == own) {
     misses_ = 0;

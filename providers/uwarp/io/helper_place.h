@@ -2,7 +2,8 @@
 // Where the helper thread runs, and how soon. The wake-up of a thread on another core costs an
 // inter-processor interrupt, in a virtual machine more than all the rest of a small message; on the
 // core of the waker it costs a switch. A scheduler that finds both cores taken (two applications
-// that spin on memory) leaves the thread where it is, which is as often wrong as right.
+// that spin on memory) leaves the thread where it is, which is as often wrong as right. But a
+// thread that has much to do each time needs a core of its own, and not that of whoever sends.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace uwarp {
 /// Belongs to the helper thread, which makes it.
 class HelperPlace {
  public:
-  /// So many wake-ups in a row by another core, each so soon after the one before ...
+  /// So many wake-ups in a row by another core, each so soon after the one before, and after a time
+  /// of which the thread slept three quarters at least ...
   static constexpr uint32_t kMisses = 8;
   static constexpr uint64_t kSoonNs = 250'000;
   /// ... move the thread, but not more often than this.
@@ -21,6 +23,8 @@ class HelperPlace {
   /// Asks the scheduler for short turns that come soon (Linux 6.12; else nothing changes).
   HelperPlace();
 
+  /// The thread is about to sleep.
+  void sleeps(uint64_t now_ns) { asleep_ns_ = now_ns; }
   /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
@@ -34,6 +38,7 @@ class HelperPlace {
   uint32_t wake_ups_ = 0;
   uint32_t misses_ = 0;
   uint64_t last_ns_ = 0;
+  uint64_t asleep_ns_ = 0;
   uint64_t not_before_ns_ = 0;
 };
 

@@ -373,6 +373,7 @@ void Progress::helper_loop() {
   arm(true);
   while (!stopping_.load()) {
     if (armed) {
+      place.sleeps(now_ns());
       int count = wait_armed(events);
       if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
       while (count > 0) {

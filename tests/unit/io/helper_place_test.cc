@@ -50,6 +50,21 @@ TEST(HelperPlace, WhatComesNowAndThenDoesNotMoveIt) {
   EXPECT_EQ(wake(place, now, 1000, kSoon + 1, 1), 0);
 }
 
+TEST(HelperPlace, StaysWhereItHasMuchToDo) {
+  HelperPlace place;
+  uint64_t now = kStart;
+  const auto awake_before_each = [&](uint64_t awake_ns) {
+    int moves = 0;
+    for (int i = 0; i < 1000; ++i) {
+      place.sleeps(now + awake_ns);
+      moves += wake(place, now, 1, kSoon, 1);
+    }
+    return moves;
+  };
+  EXPECT_EQ(awake_before_each(kSoon / 3), 0);
+  EXPECT_GT(awake_before_each(kSoon / 5), 0);
+}
+
 TEST(HelperPlace, MovesRarely) {
   HelperPlace place;
   uint64_t now = kStart;

@@ -39,9 +39,12 @@ int show_next(VerbsCq& cq) {
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
   VerbsCq& cq = cq_of(base);
+  const bool alive = cq.engine.alive();
+  if (alive) [[likely]]
+    Engine::transmit_waiting(cq.queue);
   if (!cq.single_threaded) cq.poll_mutex.lock();
   int result = show_next(cq);
-  if (result == ENOENT && cq.engine.alive()) {
+  if (result == ENOENT && alive) {
     // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
     if (!cq.single_threaded) cq.poll_mutex.unlock();
     cq.engine.poll(cq.queue);

@@ -160,16 +160,13 @@ void Connection::update_deadline_locked() {
 }
 
 void Connection::deadline_passed() {
-  std::shared_ptr<Endpoint> expired, released;
+  std::shared_ptr<Endpoint> overdue, expired, released;
   Lock lock(mutex_);
   const uint64_t now = now_ns();
   const auto passed = [&](Deadline kind) { return deadlines_.take_passed(kind, now); };
   if (passed(Deadline::kRedial)) redial_locked();
   if (passed(Deadline::kChase) && phase_ == Phase::kOpen) chase_locked();
-  if (passed(Deadline::kPost) && phase_ == Phase::kOpen) {
-    endpoint_->stream().transmit_overdue();
-    pump_due_ = true;
-  }
+  if (passed(Deadline::kPost) && phase_ == Phase::kOpen) overdue = endpoint_;
   if (passed(Deadline::kHold) && phase_ == Phase::kOpen) expired = endpoint_;
   if (passed(Deadline::kFault) && phase_ == Phase::kOpen) released = endpoint_;
   if (passed(Deadline::kSilence) && phase_ == Phase::kOpen) {
@@ -196,6 +193,7 @@ void Connection::deadline_passed() {
   }
   update_deadline_locked();
   finish(lock);
+  if (overdue != nullptr) overdue->stream().transmit_overdue();
   if (released != nullptr) released->script_deadline_passed();
   if (expired != nullptr) expired->stream().expire();
 }

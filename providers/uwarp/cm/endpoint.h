@@ -96,6 +96,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
       return pump_at_once();
     if (pace_.may_wait(now_ns, messages, bytes)) return stream_.transmit_soon();
     stream_.transmit_posted();
+    if (bytes >= kLookBytes) look_after_sending(bytes);
     pace_.sent(now_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
@@ -153,6 +154,12 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
     RendezvousCall call;
   };
 
+  /// Who sends that much at a time is not at a poll for a while, also if he does nothing else ...
+  static constexpr uint64_t kLookBytes = 64 << 10;
+  /// ... which takes as long as a poll every so many octets.
+  static constexpr uint64_t kBytesPerPoll = 32 << 10;
+
+  void look_after_sending(uint64_t bytes);
   Endpoint(Engine& engine, const NetDevice& device, Engine::Place place, const QpConfig& config);
   void receive_posted() override;
   QpState state_locked() const;

@@ -62,10 +62,17 @@ class Engine {
 
   /// Drives the sockets in the caller, without blocking: called by ibv_poll_cq when `cq` is empty.
   void poll(CompletionQueue& cq) {
+    const bool found = look(cq, 1);
+    // On the only processor nothing can come as long as the caller keeps it.
+    if (one_processor_) found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
+  }
+  /// The same after something that has taken as long as `polls` of them, where the caller has more
+  /// to do. True if a queue pair of `cq` had received something.
+  bool look(CompletionQueue& cq, uint32_t polls) {
     try {
-      drive_once(cq);
+      return drive_once(cq, polls);
     } catch (const std::bad_alloc&) {
-      // Nothing is lost: what has come is still there for the next poll.
+      return false;  // nothing is lost: what has come is still there for the next poll
     }
   }
   /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
@@ -109,17 +116,16 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
-  void drive_once(CompletionQueue& cq) {
-    const uint32_t polls = progress_.note_poll();
+  bool drive_once(CompletionQueue& cq, uint32_t polls) {
+    const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
     const bool found = group != nullptr && group->poll();
     // Whatever is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
     const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
     const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
-    if (silent || polls % polls_per_pass == 0) (void)progress_.pass();
-    // On the only processor nothing can come as long as the caller keeps it.
-    if (one_processor_) found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
+    if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+    return found;
   }
 
   std::vector<std::shared_ptr<Endpoint>> endpoints_of(const ProtectionDomain* one,

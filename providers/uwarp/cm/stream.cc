@@ -139,6 +139,13 @@ void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
   if (!full()) transmit_turns(kPostBytes, notice);
 }
 
+// Nothing is received: that would wait for the thread that is sending, over whose call the kernel
+// locks the socket.
+void Stream::transmit_overdue() {
+  waiting_.fetch_and(~kTimed);
+  if (!full()) transmit(kTurnBytes);
+}
+
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
   while (qp_.transmit_try_begin()) {

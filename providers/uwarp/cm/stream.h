@@ -65,7 +65,7 @@ class Stream {
   /// For a group that it has joined: whether the group counts it in. Under the group's lock.
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
-  void transmit_overdue() { waiting_.fetch_and(~kTimed); }
+  void transmit_overdue();
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
   /// to its connection after the caller's own locks are released.
   bool receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll = false);

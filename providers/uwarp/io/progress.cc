@@ -255,21 +255,26 @@ void Progress::note_sleep() {
 }
 
 bool Progress::somebody_polls(Look& last) {
-  const Look look{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
-  const uint32_t since_sleep = look.polls - polls_at_sleep_.load();
-  const uint32_t polls = std::min(look.polls - last.polls, since_sleep);
-  const uint64_t elapsed_ns = look.time_ns - last.time_ns;
+  const uint32_t count = polls_.load(std::memory_order_relaxed);
+  const uint64_t now = now_ns();
+  const uint32_t since_sleep = count - polls_at_sleep_.load();
+  const uint32_t polls = std::min(count - last.polls, since_sleep);
+  const uint64_t elapsed_ns = now - last.time_ns;
   // Too early to tell: the helper may be woken for each message between two polls.
-  if (polls < polling_.least_polls && elapsed_ns < polling_.take_over_ns) return false;
-  last = look;
-  return polls >= polling_.least_polls && elapsed_ns <= polls * polling_.slowest_poll_ns;
+  if (polls < polling_.least_polls && elapsed_ns < polling_.take_over_ns)
+    return last.polled && since_sleep >= polling_.least_polls;
+  last.polls = count;
+  last.time_ns = now;
+  last.polled = polls >= polling_.least_polls && elapsed_ns <= polls * polling_.slowest_poll_ns;
+  return last.polled;
 }
 
 bool Progress::somebody_progresses(Look& last) {
   const bool drives = drives_.load() != last.drives && waiters_.load() == 0;
   last.drives = drives_.load();
   const bool polls = somebody_polls(last);
-  return polls || drives || driven();
+  last.others = polls || drives || driven();
+  return last.others;
 }
 
 int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
@@ -334,8 +339,9 @@ void Progress::wait_disarmed(const Look& last) {
 }
 
 // After traffic more is likely to come, and waking this thread would cost the sender more than this
-// core is worth, if nobody else wants it.
-int Progress::spin(epoll_event* events) {
+// core is worth, if nobody else wants it. Where somebody else progresses again it is in the way: it
+// takes turns of another's core, and waits for the sockets that a sender keeps locked.
+int Progress::spin(epoll_event* events, Look& last) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
   for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_waiting();
@@ -348,6 +354,7 @@ int Progress::spin(epoll_event* events) {
     if (looks % kLooksPerTurn != 0) continue;
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
     if (count != 0) return static_cast<int>(count);
+    if (somebody_progresses(last)) break;
     if (!found && !helper_spin_.go_on()) break;
   }
   return 0;
@@ -365,28 +372,28 @@ int Progress::fd_of(Ticket ticket) {
   return slot.is(ticket) ? slot.fd : -1;
 }
 
-void Progress::helper_loop() {
+void Progress::serve_armed(HelperPlace& place, Look& last) {
   epoll_event events[kEventsPerTurn];
+  place.sleeps(now_ns());
+  int count = wait_armed(events);
+  if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
+  while (count > 0) {
+    serve(events, count);
+    serve_deadlines();
+    count = somebody_progresses(last) ? 0 : spin(events, last);
+  }
+  serve_revisits();
+}
+
+void Progress::helper_loop() {
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   HelperPlace place;
   bool armed = true;
   arm(true);
   while (!stopping_.load()) {
-    if (armed) {
-      place.sleeps(now_ns());
-      int count = wait_armed(events);
-      if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
-      while (count > 0) {
-        serve(events, count);
-        serve_deadlines();
-        count = spin(events);
-      }
-      serve_revisits();
-    } else {
-      wait_disarmed(last);
-    }
+    armed ? serve_armed(place, last) : wait_disarmed(last);
     serve_deadlines();
-    const bool needed = !somebody_progresses(last);
+    const bool needed = !(armed && last.others) && !somebody_progresses(last);
     if (needed != armed) arm(needed);
     if (needed) tick_ns_ = polling_.take_over_ns;
     if (needed) waits_drive_.store(false, std::memory_order_relaxed);

@@ -25,6 +25,8 @@
 
 namespace uwarp {
 
+class HelperPlace;
+
 /// What a thread waits for that blocks in a call of the application, such as ibv_get_cq_event().
 class Awaited {
  public:
@@ -93,10 +95,10 @@ class Progress {
   /// data for now. See QuietSources::add(); the helper thread, the driver and naps are sleepers.
   bool quieten(Source& source) { return quiet_.add(source); }
 
-  /// Notes a poll on an empty completion queue; returns a running count. Costs no locked
-  /// instruction: concurrent counts may be lost, which does no harm.
-  uint32_t note_poll() {
-    const uint32_t count = polls_.load(std::memory_order_relaxed) + 1;
+  /// Notes a poll on an empty completion queue, or what takes as long as so many of them; returns a
+  /// running count. Costs no locked instruction: concurrent counts may be lost, which does no harm.
+  uint32_t note_polls(uint32_t polls) {
+    const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
     polls_.store(count, std::memory_order_relaxed);
     return count;
   }
@@ -168,6 +170,8 @@ class Progress {
     uint32_t polls = 0;
     uint32_t drives = 0;
     uint64_t time_ns = 0;
+    bool polled = false;  // somebody polled between the two looks before
+    bool others = false;  // ... or progressed in another way
   };
 
   static void* helper_main(void* self);
@@ -177,11 +181,12 @@ class Progress {
   void arm(bool on);
   int wait_armed(epoll_event* events);
   void wait_disarmed(const Look& last);
-  int spin(epoll_event* events);
+  int spin(epoll_event* events, Look& last);
   bool look_at_last();
   int epoll_until(epoll_event* events, uint64_t until_ns);
   bool somebody_polls(Look& last);
   bool somebody_progresses(Look& last);
+  void serve_armed(HelperPlace& place, Look& last);
   bool pollers_at_work() const {
     const uint32_t polls = polls_.load(std::memory_order_relaxed) - polls_at_sleep_.load();
     return !armed_.load() && !waits_drive_.load() && polls >= polling_.least_polls;

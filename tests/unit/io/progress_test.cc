@@ -199,7 +199,7 @@ TEST(Progress, RemovalUnderFire) {
   std::atomic<bool> stop{false};
   std::thread poller([&] {
     while (!stop) {
-      progress.note_poll();
+      progress.note_polls(1);
       progress.pass();
     }
   });
@@ -267,14 +267,14 @@ TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
   const uint64_t end = now_ns() + 20 * kNsPerSecond;
   while (progress.helper_armed() && now_ns() < end) {
     source->signal();
-    for (int i = 0; i < 1000 && progress.helper_armed(); ++i) progress.note_poll();
+    for (int i = 0; i < 1000 && progress.helper_armed(); ++i) progress.note_polls(1);
   }
   ASSERT_FALSE(progress.helper_armed());
   // While polling goes on, messages come to the poller.
   int to_poller = 0;
   for (int i = 0; i < 50; ++i) {
     source->signal();
-    for (int j = 0; j < 200; ++j) progress.note_poll();
+    for (int j = 0; j < 200; ++j) progress.note_polls(1);
     progress.pass();
     if (pthread_equal(source->server, pthread_self())) ++to_poller;
   }
@@ -302,7 +302,7 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
   ASSERT_TRUE(eventually([&] {
     source->signal();
     for (const uint64_t begin = now_ns(); now_ns() - begin < kNsPerSecond / 2;)
-      progress.note_poll();
+      progress.note_polls(1);
     return !progress.helper_armed();
   }));
   const uint64_t due = now_ns() + kNsPerMs;
@@ -320,7 +320,7 @@ TEST(Progress, AnnouncedSleepArmsTheHelperAtOnce) {
   auto source = std::make_shared<EventSource>();
   ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
   for (int round = 0; round < 20; ++round) {
-    for (int i = 0; i < 1000; ++i) progress.note_poll();
+    for (int i = 0; i < 1000; ++i) progress.note_polls(1);
     source->signal();
     progress.pass();
     progress.note_sleep();

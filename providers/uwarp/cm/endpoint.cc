@@ -88,13 +88,13 @@ void PromisedStreams::resume() {
   count_ = 0;
 }
 
-// Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.
 // A list of large messages is posted for milliseconds without a poll. Without the look the helper
 // thread would think that nobody progresses, and take turns of the core on which the peer receives.
 void Endpoint::look_after_sending(uint64_t bytes) {
-  (void)engine_.look(*qp_.config().send_cq, static_cast<uint32_t>(bytes / kBytesPerPoll));
+  (void)engine_.look(*qp_.config().send_cq, 1 + static_cast<uint32_t>(bytes / kBytesPerPoll));
 }
 
+// Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.
 void Endpoint::receive_posted() {
   std::shared_ptr<Endpoint> self = weak_from_this().lock();
   if (self == nullptr || PromisedStreams::note(self)) return;

@@ -96,7 +96,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
       return pump_at_once();
     if (pace_.may_wait(now_ns, messages, bytes)) return stream_.transmit_soon();
     stream_.transmit_posted();
-    if (bytes >= kLookBytes) look_after_sending(bytes);
+    const uint64_t sent = pace_.waiting_bytes() + bytes;
+    if (bytes >= kLookBytes) look_after_sending(sent);
     pace_.sent(now_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
@@ -154,10 +155,11 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
     RendezvousCall call;
   };
 
-  /// Who sends that much at a time is not at a poll for a while, also if he does nothing else ...
+  /// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
   static constexpr uint64_t kLookBytes = 64 << 10;
-  /// ... which takes as long as a poll every so many octets.
-  static constexpr uint64_t kBytesPerPoll = 32 << 10;
+  /// ... which counts as a poll for so many octets: they take half as long as the helper thread
+  /// allows between two polls.
+  static constexpr uint64_t kBytesPerPoll = 128 << 10;
 
   void look_after_sending(uint64_t bytes);
   Endpoint(Engine& engine, const NetDevice& device, Engine::Place place, const QpConfig& config);

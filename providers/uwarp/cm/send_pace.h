@@ -49,6 +49,8 @@ class SendPace {
     return true;
   }
 
+  /// Octets of payload that go out with the next post that may not wait.
+  uint64_t waiting_bytes() const { return bytes_.load(std::memory_order_relaxed); }
   /// All that had been posted has been handed over.
   void sent(uint64_t now_ns) {
     last_ns_.store(now_ns, std::memory_order_relaxed);

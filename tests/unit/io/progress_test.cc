@@ -314,6 +314,33 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
   EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
 }
 
+// Woken between two polls it cannot tell whether somebody still polls, and keeps what it found
+// before.
+TEST(Progress, AnEarlyWakeUpDoesNotArmTheHelper) {
+  constexpr uint64_t kLongNs = 60 * kNsPerSecond;
+  Progress progress({.least_polls = 4,
+                     .slowest_poll_ns = kLongNs,
+                     .take_over_ns = kLongNs,
+                     .longest_ns = kLongNs});
+  ASSERT_EQ(progress.start_helper(), 0);
+  auto source = std::make_shared<EventSource>();
+  ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
+  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+  ASSERT_TRUE(eventually([&] {
+    source->signal();
+    progress.note_polls(4);
+    return !progress.helper_armed();
+  }));
+  for (int i = 0; i < 20; ++i) {
+    progress.wake_helper();
+    std::this_thread::sleep_for(1ms);
+    EXPECT_FALSE(progress.helper_armed());
+  }
+  // But whoever says that he is going to sleep means it.
+  progress.note_sleep();
+  EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
+}
+
 TEST(Progress, AnnouncedSleepArmsTheHelperAtOnce) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);

@@ -96,8 +96,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
       return pump_at_once();
     if (pace_.may_wait(now_ns, messages, bytes)) return stream_.transmit_soon();
     stream_.transmit_posted();
-    const uint64_t sent = pace_.waiting_bytes() + bytes;
-    if (bytes >= kLookBytes) look_after_sending(sent);
+    if (bytes >= kLookBytes) look_after_sending(bytes);
     pace_.sent(now_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.

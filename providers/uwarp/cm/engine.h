@@ -69,8 +69,16 @@ class Engine {
   /// The same after something that has taken as long as `polls` of them, where the caller has more
   /// to do. True if a queue pair of `cq` had received something.
   bool look(CompletionQueue& cq, uint32_t polls) {
+    const uint32_t count = progress_.note_polls(polls);
     try {
-      return drive_once(cq, polls);
+      PollGroup* group = PollGroup::find(cq);
+      const bool found = group != nullptr && group->poll();
+      // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+      const bool only_direct = group != nullptr && !group->needs_epoll();
+      const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+      const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+      if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+      return found;
     } catch (const std::bad_alloc&) {
       return false;  // nothing is lost: what has come is still there for the next poll
     }
@@ -116,18 +124,6 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
-  bool drive_once(CompletionQueue& cq, uint32_t polls) {
-    const uint32_t count = progress_.note_polls(polls);
-    PollGroup* group = PollGroup::find(cq);
-    const bool found = group != nullptr && group->poll();
-    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
-    const bool only_direct = group != nullptr && !group->needs_epoll();
-    const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
-    const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
-    if (silent || count % polls_per_pass < polls) (void)progress_.pass();
-    return found;
-  }
-
   std::vector<std::shared_ptr<Endpoint>> endpoints_of(const ProtectionDomain* one,
                                                       const ProtectionDomain* other);
 

@@ -388,18 +388,18 @@ void Progress::serve_armed(HelperPlace& place, Look& last) {
 void Progress::helper_loop() {
   Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
   HelperPlace place;
-  bool armed = true;
   arm(true);
   while (!stopping_.load()) {
+    const bool armed = !last.others;
     armed ? serve_armed(place, last) : wait_disarmed(last);
     serve_deadlines();
+    // Not again if it is known already: the end of a drive is seen by one look only.
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
     if (needed != armed) arm(needed);
     if (needed) tick_ns_ = polling_.take_over_ns;
     if (needed) waits_drive_.store(false, std::memory_order_relaxed);
-    armed = needed;
   }
-  if (armed) arm(false);
+  if (!last.others) arm(false);
 }
 
 void* Progress::helper_main(void* self) {

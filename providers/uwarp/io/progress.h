@@ -170,8 +170,8 @@ class Progress {
     uint32_t polls = 0;
     uint32_t drives = 0;
     uint64_t time_ns = 0;
-    bool polled = false;  // somebody polled between the two looks before
-    bool others = false;  // ... or progressed in another way
+    bool polled = false;  // what the look found: somebody polls in a loop
+    bool others = false;  // ... or somebody progresses, in this or another way
   };
 
   static void* helper_main(void* self);

@@ -257,12 +257,17 @@ TEST(Progress, DeadlinesWithHelperAndWithPollersOnly) {
   }
 }
 
+/// `source` is served by a helper thread that sits in epoll.
+void have_helper_wait_for(Progress& progress, EventSource& source) {
+  ASSERT_EQ(progress.start_helper(), 0);
+  ASSERT_TRUE(progress.add(source, source.fd(), EPOLLIN | EPOLLET).ok());
+  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+}
+
 TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
   Progress progress;
-  ASSERT_EQ(progress.start_helper(), 0);
   auto source = std::make_shared<EventSource>();
-  ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
-  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+  ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
   // A message wakes the helper, which then sees that somebody polls.
   const uint64_t end = now_ns() + 20 * kNsPerSecond;
   while (progress.helper_armed() && now_ns() < end) {
@@ -293,10 +298,8 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
                      .slowest_poll_ns = kNsPerSecond,
                      .take_over_ns = kNsPerMs / 4,
                      .longest_ns = kSeldomNs});
-  ASSERT_EQ(progress.start_helper(), 0);
   auto source = std::make_shared<EventSource>();
-  ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
-  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+  ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
   // Each look that finds it polling doubles the time to the next one: a quarter of a second by now,
   // if this thread was never away for long.
   ASSERT_TRUE(eventually([&] {
@@ -322,10 +325,8 @@ TEST(Progress, AnEarlyWakeUpDoesNotArmTheHelper) {
                      .slowest_poll_ns = kLongNs,
                      .take_over_ns = kLongNs,
                      .longest_ns = kLongNs});
-  ASSERT_EQ(progress.start_helper(), 0);
   auto source = std::make_shared<EventSource>();
-  ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
-  ASSERT_TRUE(eventually([&] { return progress.helper_armed(); }));
+  ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
   ASSERT_TRUE(eventually([&] {
     source->signal();
     progress.note_polls(4);

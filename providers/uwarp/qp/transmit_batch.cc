@@ -10,6 +10,16 @@
 #include "base/crc32c.h"
 
 namespace uwarp {
+namespace {
+
+constexpr size_t kCacheLineBytes = 64;
+
+/// Octets from here to the next one.
+size_t to_cache_line(const std::byte* at) {
+  return -reinterpret_cast<uintptr_t>(at) % kCacheLineBytes;
+}
+
+}  // namespace
 
 void TransmitBatch::configure(bool crc) {
   crc_ = crc;
@@ -58,10 +68,11 @@ void TransmitBatch::add_iovec(std::byte* at, size_t size) {
 }
 
 std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
-  const bool copied = crc_ || payload <= kCopyBytes;
-  const size_t needed = kFpduLengthSize + header_bytes + (copied ? payload : 0) + kFpduTrailerMax;
+  const bool aligned = crc_ && payload > kCrcBlockBytes;
+  const size_t needed = kFpduLengthSize + header_bytes + (copied(payload) ? payload : 0) +
+                        kFpduTrailerMax + (aligned ? kCacheLineBytes - 1 : 0);
   // A gathered payload takes an iovec per range, and two for what is around it.
-  const size_t iovecs = copied ? 1 : kMaxSge + 2;
+  const size_t iovecs = copied(payload) ? 1 : kMaxSge + 2;
   if (room_.arena_bytes - arena_used_ < needed || room_.iovecs - count_ < iovecs) {
     if (arena_used_ != 0) {
       cramped_ = room_.arena_bytes < full_room().arena_bytes;
@@ -71,6 +82,7 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
     if (needed > enough.arena_bytes || !make_room(enough)) return nullptr;
   }
   frame_ = arena_ + arena_used_;
+  if (aligned) frame_ += to_cache_line(frame_ + kFpduLengthSize + header_bytes);
   frame_header_ = kFpduLengthSize + header_bytes;
   frame_payload_ = payload;
   store_be16(frame_, static_cast<uint16_t>(header_bytes + payload));
@@ -84,7 +96,7 @@ std::unique_ptr<std::byte[]> TransmitBatch::copy_payload(BufferList& list, uint6
 }
 
 // Large payloads go from where they are, unless that may not be there when the kernel looks.
-bool TransmitBatch::add_large(BufferList& list, uint64_t offset) {
+bool TransmitBatch::add_gathered(BufferList& list, uint64_t offset) {
   std::unique_ptr<std::byte[]> copy;
   if (!list.plain()) [[unlikely]] {
     copy = copy_payload(list, offset);
@@ -94,36 +106,51 @@ bool TransmitBatch::add_large(BufferList& list, uint64_t offset) {
   if (copy != nullptr) {
     iovecs_[count_++] = {copy.get(), frame_payload_};
     copies_.push_back(std::move(copy));
-    bytes_ += frame_payload_;
-    return true;
+  } else {
+    uint64_t length = frame_payload_;
+    count_ += list.describe(offset, length, iovecs_ + count_, room_.iovecs - count_);
   }
-  uint64_t length = frame_payload_;
-  count_ += list.describe(offset, length, iovecs_ + count_, room_.iovecs - count_);
-  bytes_ += length;
+  bytes_ += frame_payload_;
+  std::byte* at = frame_ + frame_header_;
+  const size_t trailer = write_fpdu_trailer(at, ulpdu_bytes(), 0);
+  add_iovec(at, trailer);
+  arena_used_ = at + trailer - arena_;
+  return true;
+}
+
+// The CRC of a large payload is taken block by block, of what has just been copied.
+bool TransmitBatch::add_copied(BufferList* list, uint64_t offset) {
+  uint32_t crc = crc32c_begin();
+  const std::byte* covered = frame_;
+  std::byte* at = frame_ + frame_header_;
+  const auto cover = [&] {
+    crc = crc32c_update(crc, covered, at - covered);
+    covered = at;
+  };
+  const bool large = frame_payload_ > kCrcBlockBytes;
+  for (size_t left = frame_payload_; left > 0;) {
+    if (large) cover();
+    const size_t here = std::min(left, kCrcBlockBytes);
+    if (!list->copy_out(offset, at, here)) return false;
+    at += here;
+    offset += here;
+    left -= here;
+  }
+  at += write_fpdu_trailer(at, ulpdu_bytes(), 0) - kFpduCrcSize;
+  if (crc_) {
+    cover();  // with the pad, zero by now
+    store_le32(at, crc32c_end(crc) + std::exchange(crc_error_, 0));
+  }
+  at += kFpduCrcSize;
+  add_iovec(frame_, at - frame_);
+  arena_used_ = at - arena_;
   return true;
 }
 
 bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
-  const size_t ulpdu = frame_header_ - kFpduLengthSize + frame_payload_;
-  std::byte* at = frame_ + frame_header_;
-  if (crc_ || frame_payload_ <= kCopyBytes) {
-    if (frame_payload_ > 0 && !list->copy_out(offset, at, frame_payload_)) return false;
-    at += frame_payload_;
-    const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
-    if (crc_) {
-      // The pad, zero by now, is covered too.
-      std::byte* crc = at + fpdu_pad(ulpdu);
-      store_le32(crc, crc32c(frame_, crc - frame_) + std::exchange(crc_error_, 0));
-    }
-    at += trailer;
-    add_iovec(frame_, at - frame_);
-  } else {
-    if (!add_large(*list, offset)) return false;
-    const size_t trailer = write_fpdu_trailer(at, ulpdu, 0);
-    add_iovec(at, trailer);
-    at += trailer;
-  }
-  arena_used_ = at - arena_;
+  const bool added =
+      copied(frame_payload_) ? add_copied(list, offset) : add_gathered(*list, offset);
+  if (!added) return false;
   fpdu_ends_[fpdu_count_++] = static_cast<uint32_t>(bytes_);
   return true;
 }

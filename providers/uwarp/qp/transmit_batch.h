@@ -30,7 +30,7 @@ class TransmitBatch {
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): eight FPDUs of the largest size. Of a stream
   /// whose messages need it.
-  static constexpr Room kCrcRoom{8 * kFpduSizeMax, 64, 256};
+  static constexpr Room kCrcRoom{8 * (kFpduSizeMax + 64), 64, 256};
   /// Of a stream that has never had more than a message at a time to send: a small one and a
   /// gathered one fit.
   static constexpr Room kFirstRoom{512, kMaxSge + 8, 16};
@@ -82,6 +82,10 @@ class TransmitBatch {
   void detach(const std::byte* base, uint64_t length);
 
  private:
+  // The CRC covers so much at a time as has just been copied, since it comes from the nearest cache
+  // then. Larger payloads begin with a cache line: copy and CRC take up to half as long again
+  // where lines are torn.
+  static constexpr size_t kCrcBlockBytes = 4096;
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
@@ -91,7 +95,10 @@ class TransmitBatch {
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
   std::unique_ptr<std::byte[]> copy_payload(BufferList& list, uint64_t offset) const;
-  bool add_large(BufferList& list, uint64_t offset);
+  bool copied(uint32_t payload) const { return crc_ || payload <= kCopyBytes; }
+  size_t ulpdu_bytes() const { return frame_header_ - kFpduLengthSize + frame_payload_; }
+  bool add_copied(BufferList* list, uint64_t offset);
+  bool add_gathered(BufferList& list, uint64_t offset);
 
   std::unique_ptr<std::byte[]> memory_;  // iovecs, ends of FPDUs, arena
   Room room_{};

@@ -61,5 +61,15 @@ TEST(Crc32c, PiecesEqualTheWhole) {
   }
 }
 
+TEST(Crc32c, LongRunsFromAnyPlace) {
+  std::mt19937 random(3);
+  std::vector<std::byte> bytes(70'000);
+  for (auto& byte : bytes) byte = std::byte(random());
+  for (size_t skip = 0; skip <= 64; ++skip) {
+    const size_t size = bytes.size() - 2 * skip;
+    ASSERT_EQ(crc32c(&bytes[skip], size), slow_crc32c(&bytes[skip], size)) << skip;
+  }
+}
+
 }  // namespace
 }  // namespace uwarp

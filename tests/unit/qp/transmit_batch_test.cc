@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
 #include <vector>
 
 namespace uwarp {
@@ -64,6 +65,34 @@ TEST_P(TransmitBatchRoom, GrowsOnceThereIsMuchToSend) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Crc, TransmitBatchRoom, ::testing::Bool());
+
+// Where copy and CRC go block by block, wherever the blocks fall.
+TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
+  std::mt19937 random(2);
+  std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);
+  for (auto& byte : memory) byte = std::byte(random());
+  for (const size_t size :
+       {size_t{4095}, size_t{4096}, size_t{4097}, size_t{8192}, size_t{20001}, memory.size()}) {
+    for (const size_t cut : {size_t{0}, size_t{1}, size_t{4090}}) {
+      BufferList payload;
+      if (cut > 0) payload.append(memory.data(), static_cast<uint32_t>(cut));
+      payload.append(memory.data() + cut, static_cast<uint32_t>(size - cut));
+      TransmitBatch batch;
+      batch.configure(true);
+      while (batch.fpdus() < 2) {
+        if (fill(batch, payload) < 2) batch.consume(batch.bytes());
+      }
+      const std::vector<std::byte> wire = octets(batch);
+      const size_t fpdu = fpdu_size(kHeaderBytes + size);
+      ASSERT_EQ(wire.size(), batch.fpdus() * fpdu);
+      for (size_t at = 0; at < wire.size(); at += fpdu) {
+        EXPECT_TRUE(verify_fpdu_crc({&wire[at], fpdu})) << size << " cut at " << cut;
+        const std::byte* placed = &wire[at + kFpduLengthSize + kHeaderBytes];
+        EXPECT_EQ(std::memcmp(placed, memory.data(), size), 0) << size << " cut at " << cut;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace uwarp

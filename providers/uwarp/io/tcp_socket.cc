@@ -28,6 +28,10 @@ constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 /// More than what is ever left unread for long by somebody who looks all the time.
 constexpr int kQuietBytes = 256 << 10;
 
+/// What the kernel takes beyond what the peer's window admits. By default it takes megabytes, and
+/// what has waited behind so much has left the cache when the peer reads it.
+constexpr int kUnsentBytes = 256 << 10;
+
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
 constexpr uint32_t kAnswerMs = 1'000;
 constexpr uint32_t kClockMs = 20;
@@ -101,6 +105,7 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
 
 void TcpSocket::tune() {
   set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
   begin_unpaced();
   const Settings& chosen = settings();
   if (chosen.sndbuf_bytes != 0)

@@ -175,6 +175,21 @@ TEST(TcpSocket, KnowsThatAPeerHasClosedItsWindow) {
   EXPECT_TRUE(eventually(read_away));
 }
 
+// Connecting and accepted ones alike.
+TEST(TcpSocket, TakesLittleBeyondThePeersWindow) {
+  const std::string text(64 * 1024, 'x');
+  Pair pair = connected();
+  for (TcpSocket* socket : {&pair.client, &pair.server}) {
+    int unsent = 0;
+    if (ioctl(socket->fd(), SIOCOUTQNSD, &unsent) != 0) GTEST_SKIP() << "no SIOCOUTQNSD here";
+    while (socket->send(text.data(), text.size()) != -EAGAIN) {
+    }
+    ASSERT_EQ(ioctl(socket->fd(), SIOCOUTQNSD, &unsent), 0);
+    EXPECT_GT(unsent, 0);
+    EXPECT_LT(unsent, 512 * 1024);
+  }
+}
+
 TEST(TcpSocket, FaultIsReportedNotRaised) {
   Pair pair = connected();
   const iovec bad[] = {{nullptr, 16}};

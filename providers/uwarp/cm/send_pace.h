@@ -21,7 +21,7 @@ class SendPace {
   static constexpr uint32_t kPostsPerLook = 4;
   /// What waits at most: messages, and octets of payload.
   static constexpr uint32_t kMessages = 128;
-  static constexpr uint64_t kBytes = 512 << 10;
+  static constexpr uint64_t kBytes = 1 << 20;
   /// What is larger goes at once, with what waits: it is worth a system call of its own.
   static constexpr uint64_t kLargeBytes = 64 << 10;
 

@@ -32,7 +32,7 @@ struct StreamNotice {
 class Stream {
  public:
   /// Bytes per turn for somebody who has other sources to serve.
-  static constexpr size_t kTurnBytes = size_t{512} << 10;
+  static constexpr size_t kTurnBytes = size_t{1} << 20;
   /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
   /// the largest send buffer of a default Linux, so that the socket ends the turn first.
   static constexpr size_t kPostBytes = size_t{16} << 20;

@@ -36,8 +36,8 @@ class TransmitBatch {
   static constexpr Room kFirstRoom{512, kMaxSge + 8, 16};
   /// Payloads up to this size are copied beside their header: cheaper than an iovec of their own.
   static constexpr size_t kCopyBytes = 512;
-  /// Stop adding when this much is queued: the kernel takes no more at once anyway.
-  static constexpr size_t kBytes = 512 * 1024;
+  /// Stop adding when this much is queued: larger calls make nothing faster.
+  static constexpr size_t kBytes = 1024 * 1024;
 
   /// Sets up the arena for a stream. Drops whatever was queued.
   void configure(bool crc);

@@ -6,30 +6,24 @@
 #include <isa-l/crc.h>
 
 #include <algorithm>
-#include <cstdint>
+
+#include "base/cache_line.h"
 
 namespace uwarp {
 
-namespace {
-
-constexpr size_t kPiece = size_t{1} << 30;
-/// From this size on a run is worth beginning with a cache line: ISA-L takes 64 KiB a sixth faster.
-constexpr size_t kLongBytes = 16 << 10;
-
-/// What is to be covered before the rest begins well.
-size_t head_of(const unsigned char* at, size_t size) {
-  constexpr size_t kCacheLineBytes = 64;
-  return size < kLongBytes ? 0 : -reinterpret_cast<uintptr_t>(at) % kCacheLineBytes;
-}
-
-}  // namespace
-
 uint32_t crc32c_update(uint32_t reg, const void* bytes, size_t size) {
+  constexpr size_t kPiece = size_t{1} << 30;
+  // From this size on a run is worth beginning with a cache line: 64 KiB take a sixth less.
+  constexpr size_t kLongBytes = 16 << 10;
   // ISA-L's prototype lacks const; it only reads.
   auto* at = static_cast<unsigned char*>(const_cast<void*>(bytes));
-  const size_t head = head_of(at, size);
-  for (size_t piece = head != 0 ? head : std::min(size, kPiece); piece != 0;
-       piece = std::min(size, kPiece)) {
+  if (const size_t head = size < kLongBytes ? 0 : to_cache_line(at); head != 0) {
+    reg = crc32_iscsi(at, static_cast<int>(head), reg);
+    at += head;
+    size -= head;
+  }
+  while (size != 0) {
+    const size_t piece = std::min(size, kPiece);
     reg = crc32_iscsi(at, static_cast<int>(piece), reg);
     at += piece;
     size -= piece;

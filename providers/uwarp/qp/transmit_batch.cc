@@ -10,16 +10,6 @@
 #include "base/crc32c.h"
 
 namespace uwarp {
-namespace {
-
-constexpr size_t kCacheLineBytes = 64;
-
-/// Octets from here to the next one.
-size_t to_cache_line(const std::byte* at) {
-  return -reinterpret_cast<uintptr_t>(at) % kCacheLineBytes;
-}
-
-}  // namespace
 
 void TransmitBatch::configure(bool crc) {
   crc_ = crc;
@@ -127,15 +117,16 @@ bool TransmitBatch::add_copied(BufferList* list, uint64_t offset) {
     crc = crc32c_update(crc, covered, at - covered);
     covered = at;
   };
-  const bool large = frame_payload_ > kCrcBlockBytes;
-  for (size_t left = frame_payload_; left > 0;) {
-    if (large) cover();
-    const size_t here = std::min(left, kCrcBlockBytes);
-    if (!list->copy_out(offset, at, here)) return false;
-    at += here;
-    offset += here;
-    left -= here;
+  size_t left = frame_payload_;
+  if (left > kCrcBlockBytes) cover();  // so that each block begins with a cache line
+  for (; left > kCrcBlockBytes; left -= kCrcBlockBytes) {
+    if (!list->copy_out(offset, at, kCrcBlockBytes)) return false;
+    at += kCrcBlockBytes;
+    offset += kCrcBlockBytes;
+    cover();
   }
+  if (left > 0 && !list->copy_out(offset, at, left)) return false;
+  at += left;
   at += write_fpdu_trailer(at, ulpdu_bytes(), 0) - kFpduCrcSize;
   if (crc_) {
     cover();  // with the pad, zero by now

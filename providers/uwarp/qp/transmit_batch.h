@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "ddp/buffer_list.h"
 #include "mpa/fpdu.h"
 
@@ -30,7 +31,7 @@ class TransmitBatch {
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): eight FPDUs of the largest size. Of a stream
   /// whose messages need it.
-  static constexpr Room kCrcRoom{8 * (kFpduSizeMax + 64), 64, 256};
+  static constexpr Room kCrcRoom{8 * (kFpduSizeMax + kCacheLineBytes), 64, 256};
   /// Of a stream that has never had more than a message at a time to send: a small one and a
   /// gathered one fit.
   static constexpr Room kFirstRoom{512, kMaxSge + 8, 16};

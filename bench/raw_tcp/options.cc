@@ -3,17 +3,14 @@
 // The command line of raw_tcp.
 #include "raw_tcp/options.h"
 
-#include <getopt.h>
-
-#include <cstdio>
+#include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <map>
 
 namespace uwarp::bench {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: raw_tcp MODE [options] [ADDRESS]    without ADDRESS: the server\n"
+constexpr const char* kModes =
+    "Modes:\n"
     "  ping-pong         half round trip; --wait says how both ends learn of bytes\n"
     "  memory-ping-pong  the same, received by an epoll thread while the application's thread\n"
     "                    spins on memory\n"
@@ -24,85 +21,45 @@ constexpr char kUsage[] =
     "  sockets           --count connections; batches on one of them, or with --all on each,\n"
     "                    answered by one message per batch\n"
     "  connects          connections per second with an exchange of frames as large as MPA's,\n"
-    "                    --count in all, --window at a time\n"
-    "options: --port P --size BYTES --read BYTES --batch N --count N --window N --all --seconds S\n"
-    "         --wait spin|block|poll|epoll --congestion NAME\n";
+    "                    --count in all, --window at a time";
 
-[[noreturn]] void usage() {
-  std::fputs(kUsage, stderr);
-  std::exit(2);
-}
-
-Wait parse_wait(const std::string& name) {
-  static const std::map<std::string, Wait> kNames = {{"spin", Wait::kSpin},
-                                                     {"block", Wait::kBlock},
-                                                     {"poll", Wait::kPoll},
-                                                     {"epoll", Wait::kEpoll}};
-  const auto found = kNames.find(name);
-  if (found == kNames.end()) usage();
-  return found->second;
-}
-
-size_t parse_size(const char* text) {
-  const long long value = std::atoll(text);
-  if (value <= 0) usage();
-  return static_cast<size_t>(value);
+void describe(CLI::App& app, Options& options) {
+  app.footer(kModes);
+  app.add_option("mode", options.mode)->required();
+  app.add_option("address", options.address, "of the server; without it this is the server");
+  app.add_option("--port", options.port)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--size", options.size, "bytes per message or per send")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--read", options.read, "bytes that a stream's receiver asks for at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "small messages per send, or requests outstanding")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--count", options.count, "sockets, or connections to make")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--window", options.window, "connections under way at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--all", options.all, "all sockets are active, not one");
+  app.add_option("--seconds", options.seconds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
+  app.add_option("--congestion", options.congestion, "control; the system's by default");
 }
 
 }  // namespace
 
 Options parse_options(int argc, char** argv) {
-  static const option kOptions[] = {{"port", required_argument, nullptr, 'p'},
-                                    {"size", required_argument, nullptr, 's'},
-                                    {"read", required_argument, nullptr, 'r'},
-                                    {"batch", required_argument, nullptr, 'b'},
-                                    {"count", required_argument, nullptr, 'n'},
-                                    {"window", required_argument, nullptr, 'w'},
-                                    {"all", no_argument, nullptr, 'a'},
-                                    {"seconds", required_argument, nullptr, 'D'},
-                                    {"wait", required_argument, nullptr, 'W'},
-                                    {"congestion", required_argument, nullptr, 'c'},
-                                    {nullptr, 0, nullptr, 0}};
   Options options;
-  for (int c; (c = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
-    switch (c) {
-      case 'p':
-        options.port = static_cast<uint16_t>(parse_size(optarg));
-        break;
-      case 's':
-        options.size = parse_size(optarg);
-        break;
-      case 'r':
-        options.read = parse_size(optarg);
-        break;
-      case 'b':
-        options.batch = parse_size(optarg);
-        break;
-      case 'n':
-        options.count = static_cast<int>(parse_size(optarg));
-        break;
-      case 'w':
-        options.window = static_cast<int>(parse_size(optarg));
-        break;
-      case 'a':
-        options.all = true;
-        break;
-      case 'D':
-        options.seconds = std::atof(optarg);
-        break;
-      case 'W':
-        options.wait = parse_wait(optarg);
-        break;
-      case 'c':
-        options.congestion = optarg;
-        break;
-      default:
-        usage();
-    }
+  CLI::App app("What plain TCP does, the limit for uwarp.", "raw_tcp");
+  describe(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
   }
-  if (optind >= argc || argc - optind > 2) usage();
-  options.mode = argv[optind];
-  if (argc - optind == 2) options.address = argv[optind + 1];
   return options;
 }
 

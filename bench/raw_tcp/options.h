@@ -8,10 +8,9 @@
 #include <cstdint>
 #include <string>
 
-namespace uwarp::bench {
+#include "wait.h"
 
-/// How a thread learns that bytes have come.
-enum class Wait : uint8_t { kSpin, kBlock, kPoll, kEpoll };
+namespace uwarp::bench {
 
 struct Options {
   std::string mode;

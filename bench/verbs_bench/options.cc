@@ -3,108 +3,72 @@
 // The command line of verbs_bench.
 #include "verbs_bench/options.h"
 
-#include <getopt.h>
-
-#include <cstdio>
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
-#include <map>
 
 namespace uwarp::bench {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: verbs_bench MODE [options] [ADDRESS]    without ADDRESS: the server\n"
+constexpr const char* kModes =
+    "Modes:\n"
     "  rate      requests per second on one queue pair: lists of --list requests, the last one\n"
     "            signalled, --depth outstanding\n"
     "  wake-up   half round trip of Sends; both ends wait for completions by --wait\n"
     "  qps       --count queue pairs on one completion queue; batches of --depth Writes that end\n"
     "            with a Read, on one of them, or with --all on each; also memory per queue pair\n"
-    "  connects  connections per second, --count in all, --window at a time\n"
-    "options: --port P --op write|send|read|atomic --size BYTES --depth N --list N --count N\n"
-    "         --window N --all --peer-polls --seconds S --wait spin|block|poll|epoll\n";
+    "  connects  connections per second, --count in all, --window at a time";
 
-[[noreturn]] void usage() {
-  std::fputs(kUsage, stderr);
-  std::exit(2);
+const std::map<std::string, ibv_wr_opcode> kOpcodeNames = {{"write", IBV_WR_RDMA_WRITE},
+                                                           {"send", IBV_WR_SEND},
+                                                           {"read", IBV_WR_RDMA_READ},
+                                                           {"atomic", IBV_WR_ATOMIC_FETCH_AND_ADD}};
+
+void describe(CLI::App& app, Options& options) {
+  app.footer(kModes);
+  app.add_option("mode", options.mode)->required();
+  app.add_option("address", options.address, "of the server; without it this is the server");
+  app.add_option("--port", options.port)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--op", options.opcode)->transform(CLI::CheckedTransformer(kOpcodeNames));
+  app.add_option("--size", options.size, "bytes per message")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--depth", options.depth, "requests outstanding")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--list", options.list, "requests per ibv_post_send; a quarter of --depth")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--count", options.count, "queue pairs, or connections to make")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--window", options.window, "connections under way at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--all", options.all, "all queue pairs are active, not one");
+  app.add_flag("--peer-polls", options.peer_polls,
+               "a target of one-sided operations polls instead of sleeping");
+  app.add_option("--seconds", options.seconds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
 }
 
-template <typename Value>
-Value named(const std::map<std::string, Value>& names, const char* name) {
-  const auto found = names.find(name);
-  if (found == names.end()) usage();
-  return found->second;
-}
-
-uint32_t parse_count(const char* text) {
-  const long long value = std::atoll(text);
-  if (value <= 0) usage();
-  return static_cast<uint32_t>(value);
+void check_list(Options& options) {
+  if (options.list == 0) options.list = std::max(options.depth / 4, 1u);
+  if (options.list > options.depth)
+    throw CLI::ValidationError("--list", "is more than may be outstanding");
 }
 
 }  // namespace
 
 Options parse_options(int argc, char** argv) {
-  static const std::map<std::string, ibv_wr_opcode> kOpcodes = {
-      {"write", IBV_WR_RDMA_WRITE},
-      {"send", IBV_WR_SEND},
-      {"read", IBV_WR_RDMA_READ},
-      {"atomic", IBV_WR_ATOMIC_FETCH_AND_ADD}};
-  static const std::map<std::string, Wait> kWaits = {{"spin", Wait::kSpin},
-                                                     {"block", Wait::kBlock},
-                                                     {"poll", Wait::kPoll},
-                                                     {"epoll", Wait::kEpoll}};
-  static const option kOptions[] = {
-      {"port", required_argument, nullptr, 'p'},   {"op", required_argument, nullptr, 'o'},
-      {"size", required_argument, nullptr, 's'},   {"depth", required_argument, nullptr, 'd'},
-      {"list", required_argument, nullptr, 'l'},   {"count", required_argument, nullptr, 'n'},
-      {"window", required_argument, nullptr, 'w'}, {"all", no_argument, nullptr, 'a'},
-      {"peer-polls", no_argument, nullptr, 'P'},   {"seconds", required_argument, nullptr, 'D'},
-      {"wait", required_argument, nullptr, 'W'},   {nullptr, 0, nullptr, 0}};
   Options options;
-  for (int c; (c = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
-    switch (c) {
-      case 'p':
-        options.port = static_cast<uint16_t>(parse_count(optarg));
-        break;
-      case 'o':
-        options.opcode = named(kOpcodes, optarg);
-        break;
-      case 's':
-        options.size = parse_count(optarg);
-        break;
-      case 'd':
-        options.depth = parse_count(optarg);
-        break;
-      case 'l':
-        options.list = parse_count(optarg);
-        break;
-      case 'n':
-        options.count = parse_count(optarg);
-        break;
-      case 'w':
-        options.window = parse_count(optarg);
-        break;
-      case 'a':
-        options.all = true;
-        break;
-      case 'P':
-        options.peer_polls = true;
-        break;
-      case 'D':
-        options.seconds = std::atof(optarg);
-        break;
-      case 'W':
-        options.wait = named(kWaits, optarg);
-        break;
-      default:
-        usage();
-    }
+  CLI::App app("Plain verbs, where perftest has no such case.", "verbs_bench");
+  describe(app, options);
+  try {
+    app.parse(argc, argv);
+    check_list(options);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
   }
-  if (optind >= argc || argc - optind > 2) usage();
-  options.mode = argv[optind];
-  if (argc - optind == 2) options.address = argv[optind + 1];
-  if (options.list == 0) options.list = options.depth < 4 ? 1 : options.depth / 4;
-  if (options.list > options.depth) usage();
   return options;
 }
 

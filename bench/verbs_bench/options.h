@@ -10,10 +10,9 @@
 #include <cstdint>
 #include <string>
 
-namespace uwarp::bench {
+#include "wait.h"
 
-/// How a thread learns of completions; kSpin polls the completion queue.
-enum class Wait : uint8_t { kSpin, kBlock, kPoll, kEpoll };
+namespace uwarp::bench {
 
 struct Options {
   std::string mode;
@@ -28,7 +27,7 @@ struct Options {
   bool all = false;         // all queue pairs are active, not one
   bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping
   double seconds = 0.5;
-  Wait wait = Wait::kBlock;
+  Wait wait = Wait::kBlock;  // kSpin polls the completion queue
 
   bool client() const { return !address.empty(); }
 };

@@ -15,11 +15,13 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/thread_own.h"
 #include "cm/capture.h"
 #include "cm/poll_group.h"
 #include "cm/rung_memory.h"
 #include "cm/stat_page.h"
 #include "cm/trace_file.h"
+#include "io/core_demand.h"
 #include "io/progress.h"
 #include "mr/region_table.h"
 #include "net/net_device.h"
@@ -64,7 +66,10 @@ class Engine {
   void poll(CompletionQueue& cq) {
     const bool found = look(cq, 1);
     // On the only processor nothing can come as long as the caller keeps it.
-    if (one_processor_) found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
+    if (one_processor_)
+      found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
+    else if (!found)
+      give_way_in_bulk(cq);
   }
   /// The same after something that has taken as long as `polls` of them, where the caller has more
   /// to do. True if a queue pair of `cq` had received something.
@@ -141,6 +146,13 @@ class Engine {
   /// has run less go on, for as long as a whole time slice.
   static constexpr uint32_t kYields = 4;
   void give_way();
+  // Small messages are better served by a poller that keeps its core, even where others want it:
+  // asleep it would have to get the core back for each of them.
+  void give_way_in_bulk(CompletionQueue& cq) {
+    const PollGroup* group = PollGroup::find(cq);
+    if (group != nullptr && group->awaits_bulk() && thread_own<CoreDemand>().wanted())
+      progress_.nap();
+  }
 
   const bool one_processor_;  // all that the process may use
   std::atomic<uint32_t> idle_polls_{0};

@@ -103,12 +103,16 @@ void PollGroup::transmit_waiting() {
 bool PollGroup::poll() {
   if (total_.load(std::memory_order_relaxed) == 0 || !lock_.try_lock()) return false;
   bool progressed = false;
+  bool bulk = false;
   StreamNotice notice;
   {
     const std::lock_guard guard(lock_, std::adopt_lock);
     for (size_t i = 0; i < direct_.size(); ++i) {
       Direct& entry = direct_[i];
-      if (entry.stream->receive(Stream::kTurnBytes, notice)) {
+      Stream& stream = *entry.stream;
+      const bool found = stream.receive(Stream::kTurnBytes, notice);
+      bulk |= stream.awaits_bulk();
+      if (found) {
         progressed = true;
         entry.idle_turns = 0;
       } else if (++entry.idle_turns > kIdleTurns && total_ > kDirectStreams) {
@@ -121,6 +125,7 @@ bool PollGroup::poll() {
       if (notice.connection != nullptr) break;
     }
   }
+  awaits_bulk_.store(bulk, std::memory_order_relaxed);
   Stream::deliver(notice);
   return progressed;
 }

@@ -41,6 +41,8 @@ class PollGroup final : public CompletionQueueDriver {
 
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
+  /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
+  bool awaits_bulk() const { return awaits_bulk_.load(std::memory_order_relaxed); }
   /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
   /// One of them was busy lately, or all are silent: epoll must be asked whenever poll() finds
@@ -70,6 +72,7 @@ class PollGroup final : public CompletionQueueDriver {
   std::atomic<size_t> direct_count_{0};
   std::atomic<uint32_t> asks_left_{0};
   std::atomic<size_t> total_{0};  // streams; changed under the lock
+  std::atomic<bool> awaits_bulk_{false};
 
   SpinLock waiting_lock_;  // leaf
   std::vector<Stream*> waiting_;

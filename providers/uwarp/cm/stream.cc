@@ -60,6 +60,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
   full_.store(false, std::memory_order_relaxed);
+  receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
   waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
   attached_.store(true, std::memory_order_release);
@@ -181,6 +182,7 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
       budget_bytes -= static_cast<size_t>(sent);
     } else if (sent == -EAGAIN) {
       qp_.slot().transmit.waits.add(1);
+      sends_large_.store(qp_.transmits_large(), std::memory_order_relaxed);
       full_.store(true, std::memory_order_release);
       break;  // the next edge says that there is room again
     } else if (sent == -ENOBUFS || sent == -ENOMEM) {
@@ -217,6 +219,7 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
       (void)gate.end();
       throw;
     }
+    if (progressed) receives_large_.store(qp_.receives_large(), std::memory_order_relaxed);
     if (!from_epoll) note_look(progressed);
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)

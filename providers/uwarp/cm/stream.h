@@ -89,6 +89,13 @@ class Stream {
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
 
+  /// Large messages flow, and it is the peer's turn: to bring more of them, or to make room. As
+  /// seen by the last turns.
+  bool awaits_bulk() const {
+    return receives_large_.load(std::memory_order_relaxed) ||
+           (full_.load(std::memory_order_relaxed) && sends_large_.load(std::memory_order_relaxed));
+  }
+
   /// The end of the receive direction has been reported.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
@@ -125,7 +132,9 @@ class Stream {
   // by the holder of the transmit side, cleared by the one who is about to send.
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
   std::atomic<uint8_t> waiting_{0};
-  std::atomic<bool> full_{false};  // the last send call found no room
+  std::atomic<bool> full_{false};            // the last send call found no room
+  std::atomic<bool> sends_large_{false};     // ... for mostly large messages
+  std::atomic<bool> receives_large_{false};  // such a message came last
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<bool> peer_watched_{false};

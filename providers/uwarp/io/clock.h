@@ -18,6 +18,13 @@ inline uint64_t now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
+/// Nanoseconds for which the calling thread has run.
+inline uint64_t thread_run_ns() {
+  timespec run{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &run);
+  return static_cast<uint64_t>(run.tv_sec) * kNsPerSecond + static_cast<uint64_t>(run.tv_nsec);
+}
+
 /// Nanoseconds since 1970. May jump.
 inline uint64_t wall_clock_ns() {
   timespec now{};

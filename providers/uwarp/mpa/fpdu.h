@@ -40,6 +40,10 @@ constexpr size_t fpdu_size(size_t ulpdu_length) {
 
 inline constexpr size_t kFpduSizeMax = fpdu_size(kUlpduMax);
 
+/// A ULPDU of this size and more belongs to a large message: others like it are likely to follow,
+/// and its octets are worth system calls of their own.
+inline constexpr size_t kLargeUlpdu = 16384;
+
 static_assert(fpdu_pad(14) == 0 && fpdu_pad(23) == 3 && fpdu_pad(20) == 2 && fpdu_pad(25) == 1);
 static_assert(fpdu_size(14) == 20 && fpdu_size(23) == 32 && kFpduSizeMax == 65544);
 

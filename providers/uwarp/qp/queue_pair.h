@@ -122,6 +122,8 @@ class QueuePair {
   }
   /// The first `bytes` of the window are with the kernel: completes the requests they finish.
   void transmitted(size_t bytes) { transmitter_.sent(bytes); }
+  /// The window holds mostly parts of large messages.
+  bool transmits_large() const { return transmitter_.sends_large(); }
   /// The kernel could not read application memory (EFAULT): fails the request at hand.
   void transmit_fault() { transmitter_.fault(); }
   /// Releases the side. True: somebody asked in between, begin again.
@@ -157,6 +159,8 @@ class QueuePair {
   uint32_t receive_expired() { return receiver_.expire(); }
   /// The kernel could not write into the last window (EFAULT). Outcome bits.
   uint32_t receive_fault() { return receiver_.fault(); }
+  /// A large message is under way, or likely to follow the last.
+  bool receives_large() const { return receiver_.expects_large(); }
   bool receive_held() const { return receiver_.held(); }
   /// Held, but bytes are still wanted: something behind the message that waits may be taken.
   bool receive_ahead() const { return receiver_.looks_ahead(); }

@@ -163,7 +163,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   if (direct_possible()) {
     count = direct_iovecs(iovecs_, kMaxSge);
     room = kBehindDirect;
-  } else if (expect_large_ != 0 && !stream_.config.crc && !held()) {
+  } else if (expects_large() && !stream_.config.crc && !held()) {
     room = std::min(room, payload_left_ + kBeforeDirect);
   }
   iovecs_[count++] = {bytes_ + end_, room};
@@ -314,7 +314,7 @@ Receiver::Step Receiver::take_header() {
   }
   begin_ += kFpduLengthSize + header;
   trailer_left_ = static_cast<uint32_t>(fpdu_trailer_size(ulpdu_length_));
-  if (ulpdu_length_ >= kLargeBytes)
+  if (ulpdu_length_ >= kLargeUlpdu)
     expect_large_ = kExpectLarge;
   else if (expect_large_ != 0)
     --expect_large_;

@@ -59,6 +59,8 @@ class Receiver {
     return held() && config_.acknowledged && !closed() && !stream_.outbound.empty() &&
            available() < kStagingBytes;
   }
+  /// A large message is under way, or another one is likely to follow the last.
+  bool expects_large() const { return expect_large_ != 0; }
   /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
   bool mid_message() const;
   /// No more bytes will come; the taken receive buffer and the queue are flushed.
@@ -77,10 +79,9 @@ class Receiver {
   // Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
   // its second segment of some twenty octets, between the two.
   static constexpr size_t kBehindDirect = 128;
-  // After a segment of this size another one is expected, or will come after the short end of this
+  // After a large segment another one is expected, or will come after the short end of this
   // message, of which only so much goes by way of the staging buffer: a copy less of the rest is
   // worth a second call.
-  static constexpr uint32_t kLargeBytes = 16384;
   static constexpr uint8_t kExpectLarge = 2;  // segments
   static constexpr size_t kBeforeDirect = 2048;
   // The last octets of a Write are stored after all others: applications poll them.

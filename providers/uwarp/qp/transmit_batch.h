@@ -54,6 +54,9 @@ class TransmitBatch {
   /// Where each FPDU ends.
   std::span<const uint32_t> fpdu_ends() const { return {fpdu_ends_, fpdu_count_}; }
 
+  /// Mostly parts of large messages.
+  bool large() const { return bytes_ >= fpdu_count_ * kLargeUlpdu && fpdu_count_ != 0; }
+
   /// Starts anew; only when empty().
   void restart();
   /// Room for at least one FPDU without payload?

@@ -35,6 +35,8 @@ class Transmitter {
   /// still have to wait for ORD or a fence. Lock-free.
   bool wanted() const;
 
+  /// What the last window() holds is mostly of large messages.
+  bool sends_large() const { return batch_.large(); }
   /// Everything accepted so far has been handed over (answers to Reads may still be out).
   bool idle() const { return idle_.load(std::memory_order_acquire); }
   /// Nothing could be sent when it was tried last, be it that requests wait for answers.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When a poller believes that others want its core.
+#include "io/core_demand.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <thread>
+
+#include "io/clock.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kLook = 2 * CoreDemand::kLossNs;  // between two looks
+
+/// A thread as the scheduler sees it.
+struct Thread {
+  CoreDemand demand;
+  CoreDemand::Reading reading{.now_ns = 1, .run_ns = 0, .switches = 7};
+
+  /// The next look, after `run_ns` on the core, `away_ns` off it, and so many switches.
+  bool look(uint64_t run_ns, uint64_t away_ns, uint64_t switches) {
+    reading.now_ns += run_ns + away_ns;
+    reading.run_ns += run_ns;
+    reading.switches += switches;
+    return demand.look(reading);
+  }
+};
+
+TEST(CoreDemand, NobodyWantsTheCoreOfAThreadThatKeepsIt) {
+  Thread thread;
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 0, 0));
+}
+
+TEST(CoreDemand, TheFirstLookKnowsNothing) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 10 * CoreDemand::kLossNs, 3));
+}
+
+TEST(CoreDemand, ATimeSliceOfAnotherIsNoticed) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
+}
+
+TEST(CoreDemand, AShortInterruptionIsNot) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, CoreDemand::kLossNs - 1, 1));
+}
+
+// The processor of a virtual machine, and a thread that slept.
+TEST(CoreDemand, TimeWithoutASwitchIsNobodys) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * CoreDemand::kLossNs, 0));
+}
+
+// Who gives way loses the core for moments only.
+TEST(CoreDemand, LastsAsLongAsThereAreSwitches) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs / 2, 1, 1));
+  EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs - 1, 0, 0));
+  EXPECT_FALSE(thread.look(1, 0, 0));
+  EXPECT_FALSE(thread.look(kLook, 1, 1));
+}
+
+// Two threads that spin on one core.
+TEST(CoreDemand, SpinnersOnOneCoreNoticeEachOther) {
+  cpu_set_t usable;
+  ASSERT_EQ(sched_getaffinity(0, sizeof usable, &usable), 0);
+  int core = 0;
+  while (!CPU_ISSET(core, &usable)) ++core;
+  std::atomic<bool> noticed{false};
+  const auto spin = [&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    CoreDemand demand;
+    const uint64_t end_ns = now_ns() + 30 * kNsPerSecond;
+    while (!noticed && now_ns() < end_ns)
+      if (demand.wanted()) noticed = true;
+  };
+  std::thread other(spin);
+  std::thread(spin).join();
+  other.join();
+  EXPECT_TRUE(noticed);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kModes =
     "Modes:\n"
-    "  ping-pong         half round trip; --wait says how both ends learn of bytes\n"
+    "  ping-pong         half round trip; --wait says how both ends learn of bytes, --request how\n"
+    "                    many are sent, of --size in the answer\n"
     "  memory-ping-pong  the same, received by an epoll thread while the application's thread\n"
     "                    spins on memory\n"
     "  stream            one stream of sends of --size bytes, received --read at a time\n"
@@ -31,6 +32,8 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--size", options.size, "bytes per message or per send")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--request", options.request, "bytes of a ping-pong's way there; as the way back")
+      ->check(CLI::PositiveNumber);
   app.add_option("--read", options.read, "bytes that a stream's receiver asks for at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -57,6 +60,7 @@ Options parse_options(int argc, char** argv) {
   describe(app, options);
   try {
     app.parse(argc, argv);
+    if (options.request == 0) options.request = options.size;
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }

@@ -17,6 +17,7 @@ struct Options {
   std::string address;  // empty: the server
   uint16_t port = 18600;
   size_t size = 8;          // bytes per message or per send
+  size_t request = 0;       // bytes that a ping-pong answers by size bytes. 0: as many
   size_t read = 256 << 10;  // bytes that a stream's receiver asks for at once
   size_t batch = 1;         // small messages per send, or requests outstanding
   int count = 1;            // sockets, or connections to make

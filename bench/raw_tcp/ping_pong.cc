@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// One message to and fro. Both ends learn of bytes in the same way: by trying again and again, by a
-// blocking recv(), or by poll() or epoll in front of it.
+// One message to and fro, the same or a short one that asks for a long one. Both ends learn of
+// bytes in the same way: by trying again and again, by a blocking recv(), or by poll() or epoll in
+// front of it.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -49,16 +50,17 @@ class WaitingSocket {
 void ping_pong(const Options& options) {
   const int fd = open_one(options);
   WaitingSocket socket(fd, options.wait);
-  std::vector<char> message(options.size, 'x');
+  std::vector<char> request(options.request, 'x');
+  std::vector<char> answer(options.size, 'x');
   if (!options.client()) {
-    while (socket.receive(message)) send_all(fd, message.data(), message.size());
+    while (socket.receive(request)) send_all(fd, answer.data(), answer.size());
     return;
   }
   RoundTrips trips(options.seconds);
   while (trips.go_on()) {
     trips.begin();
-    send_all(fd, message.data(), message.size());
-    if (!socket.receive(message)) die("the other end is gone");
+    send_all(fd, request.data(), request.size());
+    if (!socket.receive(answer)) die("the other end is gone");
     trips.end();
   }
   trips.print_halves();

@@ -58,11 +58,15 @@ class Contenders:
 
     # ---- uwarp
 
-    def _uwarp_env(self, crc):
-        return {"UWARP_CRC": "1"} if crc or self._crc else {}
+    def _uwarp_env(self, crc=False, spin_us=None):
+        env = {"UWARP_CRC": "1"} if crc or self._crc else {}
+        if spin_us is not None:
+            env["UWARP_SPIN_US"] = str(spin_us)
+        return env
 
-    def perftest(self, tool, size, extent, column, *options, factor=1.0, crc=False):
-        """`column` of the last line of the client's table; `extent` says how long it measures."""
+    def perftest(self, tool, size, extent, column, *options, factor=1.0, **settings):
+        """`column` of the last line of the client's table; `extent` says how long it measures.
+        `settings` of uwarp: see _uwarp_env()."""
         on_uwarp = self._driver == "uwarp"
         command = [tool, "-d", "{device}" if on_uwarp else "{siw_device}", "-F", "-p", "{port}",
                    "-s", size, *extent, *options]
@@ -70,7 +74,7 @@ class Contenders:
         def measure(link):
             for _ in range(CLOCK_TRIES):
                 output = pairs.run_pair(link, command, command + ["{address}"], uwarp=on_uwarp,
-                                        env=self._uwarp_env(crc))
+                                        env=self._uwarp_env(**settings))
                 lines = re.findall(r"^\s*(\d+\s+\d+(?:\s+[\d.]+|\s+inf)+)\s*$", output, re.M)
                 if not lines:
                     raise pairs.Failed(f"{tool} printed no result:\n{output}")
@@ -80,10 +84,10 @@ class Contenders:
             raise pairs.Failed(f"{tool} cannot read the clock:\n{output}")
         return measure
 
-    def perftest_latency(self, tool, size, *options, count=10000, halved=False):
+    def perftest_latency(self, tool, size, *options, count=10000, halved=False, spin_us=None):
         """Median half round trip; ib_read_lat prints whole ones."""
         return self.perftest(tool, size, ("-n", self._count(count)), 4, *options,
-                             factor=0.5 if halved else 1.0)
+                             factor=0.5 if halved else 1.0, spin_us=spin_us)
 
     def perftest_mean_latency(self, tool, size):
         """Half a round trip, the mean."""
@@ -103,7 +107,7 @@ class Contenders:
 
         def measure(link):
             output = pairs.run_pair(link, command, command + ["{address}"], uwarp=True,
-                                    env=self._uwarp_env(False))
+                                    env=self._uwarp_env())
             return named_figure(output, figure)
         return measure
 

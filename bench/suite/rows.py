@@ -95,20 +95,28 @@ class Catalogue:
 
     # ---- latency
 
-    def _raw_ping_pong(self, group, size, plot=None):
-        return [group.add(f"raw {name}", "raw",
-                          self._make.raw("ping-pong", "typical_us", "--size", size,
+    def _raw_ping_pong(self, group, size, *options, what="", plot=None):
+        return [group.add(f"raw {name}{what}", "raw",
+                          self._make.raw("ping-pong", "typical_us", "--size", size, *options,
                                          congestion=option), plot)
                 for name, option in self.congestions()]
 
     def _latency(self, size):
         group = Group(f"half round trip {human(size)}", "us", "loopback")
-        raw = self._raw_ping_pong(group, size, ("latency", "raw TCP", size))
-        for tool, halved in (("ib_send_lat", False), ("ib_read_lat", True)):
-            group.add(tool, "uwarp", self._make.perftest_latency(tool, size, halved=halved),
-                      ("latency", tool, size))
-            group.rows.append(Row(f"{tool} {human(size)}", tool, raw, 1.15,
-                                  quick=size in (8, 64 * KIB)))
+        raw = self._raw_ping_pong(group, size, plot=("latency", "raw TCP", size))
+        group.add("ib_send_lat", "uwarp", self._make.perftest_latency("ib_send_lat", size),
+                  ("latency", "ib_send_lat", size))
+        group.rows.append(Row(f"ib_send_lat {human(size)}", "ib_send_lat", raw, 1.15,
+                              quick=size in (8, 64 * KIB)))
+        # Of a Read only the way back is long.
+        there_short = raw if size == 8 else self._raw_ping_pong(
+            group, size, "--request", 8, what=", asked for by 8 B",
+            plot=("latency", "raw TCP, asked for by 8 B", size))
+        group.add("ib_read_lat", "uwarp",
+                  self._make.perftest_latency("ib_read_lat", size, halved=True),
+                  ("latency", "ib_read_lat", size))
+        group.rows.append(Row(f"ib_read_lat {human(size)}", "ib_read_lat", there_short, 1.15,
+                              beside=None if size == 8 else [], quick=size in (8, 64 * KIB)))
         if self._ucx:
             group.add("UCX", "ucx", self._make.ucx("tag_lat", size, "typical"),
                       ("latency", "UCX tcp", size))
@@ -225,16 +233,15 @@ class Catalogue:
     # ---- events
 
     def _wake_ups(self):
-        group = Group("half round trip 8 B, asleep", "us", "loopback")
-        raw = {wait: [group.add(f"raw {name}, {wait}", "raw",
-                                self._make.raw("ping-pong", "typical_us", "--wait", wait,
-                                               congestion=option))
-                      for name, option in self.congestions()]
-               for wait in ("block", "poll", "epoll")}
-        group.add("ib_send_lat -e", "uwarp",
-                  self._make.perftest_latency("ib_send_lat", 8, "-e", count=5000))
-        group.rows.append(Row("ib_send_lat -e 8 B", "ib_send_lat -e", raw["block"], 1.15,
-                              quick=True))
+        group = Group("half round trip 8 B, by events", "us", "loopback")
+        raw = self._raw_ping_pong(group, 8, "--wait", "block", what=", block")
+        for label, spin_us, limit in (("ib_send_lat -e", None, 1.15),
+                                      ("ib_send_lat -e, asleep at once", 0, None)):
+            group.add(label, "uwarp",
+                      self._make.perftest_latency("ib_send_lat", 8, "-e", count=5000,
+                                                  spin_us=spin_us))
+            group.rows.append(Row(f"{label.replace('-e', '-e 8 B')}", label, raw, limit,
+                                  quick=limit is not None))
         if self._ucx:
             group.add("UCX", "ucx", self._make.ucx("tag_lat", 8, "typical", "-E", "sleep",
                                                    count=5000))
@@ -242,7 +249,7 @@ class Catalogue:
             label = {"block": "ibv_get_cq_event", "poll": "poll() on the channel",
                      "epoll": "epoll on the channel"}[wait]
             group.add(label, "uwarp", self._make.verbs("wake-up", "typical_us", "--wait", wait))
-            group.rows.append(Row(f"{label} 8 B", label, raw["block"], limit))
+            group.rows.append(Row(f"{label} 8 B", label, raw, limit))
         return group
 
     # ---- many queue pairs

@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "unit/no_open_files.h"
+
 namespace uwarp {
 namespace {
 
@@ -165,6 +167,19 @@ TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
   ASSERT_NE(again, nullptr);
   EXPECT_TRUE(fs::exists(fs::path(again) / "class/infiniband/uwarp_eth0/node_guid"));
   EXPECT_TRUE(same(time_of(fs::path(again) / "class/infiniband/uwarp_eth0"), before));
+}
+
+TEST_F(SysfsTreeTest, StaysWhenNoFileCanBeOpened) {
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  const char* root = tree.root(wanted(), devices);
+  ASSERT_NE(root, nullptr);
+  {
+    const NoOpenFiles limit;
+    EXPECT_EQ(tree.root(wanted(), devices), root);
+  }
+  EXPECT_EQ(tree.root(wanted(), table({device("eth0", 192), device("eth1", 193)})), root);
+  EXPECT_TRUE(fs::exists(fs::path(root) / "class/infiniband/uwarp_eth1"));
 }
 
 TEST_F(SysfsTreeTest, TakenOrUnwritablePlaces) {

@@ -86,13 +86,27 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
     if (state_ == CmIdState::kConnecting) state_ = CmIdState::kRouteResolved;
     return connection.error();
   }
-  if (state_ != CmIdState::kDestroyed) {
-    connection_ = std::move(*connection);
-    return 0;
+  if (state_ == CmIdState::kDestroyed) {
+    guard.unlock();
+    (*connection)->abort();
+    return EINVAL;
   }
+  connection_ = *connection;
+  // ESTABLISHED may have come, and its reader may have had enough of the connection already.
+  const bool ended = was_established_ && state_ >= CmIdState::kDisconnecting;
   guard.unlock();
-  (*connection)->abort();
-  return EINVAL;
+  if (ended) end_unheard(**connection);
+  return 0;
+}
+
+/// A disconnect() or reject() that has succeeded when there was no connection to tell it to.
+void CmId::end_unheard(CmConnection& connection) {
+  try {
+    connection.disconnect();
+  } catch (const std::bad_alloc&) {
+    connection.abort();
+    connection_ended();
+  }
 }
 
 /// Where faults are asked for: what a peer's host or the network would answer. Gives the lock up
@@ -148,6 +162,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
     state_ = CmIdState::kClosed;
     const auto answered = std::move(connection_);
     guard.unlock();
+    // As in disconnect().
     return answered == nullptr ? 0 : answered->disconnect();
   }
   if (state_ != CmIdState::kRequest) return EINVAL;
@@ -164,7 +179,7 @@ int CmId::disconnect() {
   const CmIdState before = std::exchange(state_, CmIdState::kDisconnecting);
   const auto connection = connection_;
   guard.unlock();
-  // Null while connect() has not returned yet in another thread; that one then holds it.
+  // Null while connect() has not returned yet in another thread, which then ends it.
   if (connection == nullptr) return 0;
   try {
     return connection->disconnect();

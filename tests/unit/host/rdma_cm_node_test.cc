@@ -263,6 +263,20 @@ TEST_F(RdmaCmNodeTest, TheOutcomeMayComeInsideConnect) {
   EXPECT_EQ(channel_.destroy(id), 4);
 }
 
+// The thread that reads events may be faster than the one that connects.
+TEST_F(RdmaCmNodeTest, ADisconnectInsideConnectIsNotLost) {
+  const uint32_t id = resolved_id();
+  transport_.inside_connect = [&](FakeConnection& connection) {
+    connection.owner.lock()->connection_established({}, {});
+    EXPECT_EQ(channel_.next_event(), kEstablished);
+    EXPECT_EQ(channel_.disconnect(id), 0);
+  };
+  ASSERT_EQ(channel_.connect(id), 0);
+  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
+  owner()->connection_ended();
+  EXPECT_EQ(channel_.next_event(), kDisconnected);
+}
+
 TEST_F(RdmaCmNodeTest, PassiveSide) {
   const uint32_t listener = listening_id();
   const auto connection = request();

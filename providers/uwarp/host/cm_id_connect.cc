@@ -60,13 +60,16 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (is_datagram(port_space_)) return EOPNOTSUPP;
+  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
+  const auto local = source_fixed_ ? to_tcp(local_) : sockaddr_storage{};
+  const auto remote = to_tcp(remote_);
+  if (!local || !remote) return EADDRNOTAVAIL;
   state_ = CmIdState::kConnecting;
   room_ = std::move(room);
   if (connect_fails(guard)) return 0;
   request.bound = std::move(bound_);
-  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
-  if (source_fixed_) request.local = to_tcp(local_);
-  request.remote = to_tcp(remote_);
+  request.local = *local;
+  request.remote = *remote;
   request.tos = options_.tos;
   request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
@@ -217,7 +220,7 @@ void CmId::connection_established(const sockaddr_storage& local, const ConnectPa
   const bool answered = is_roce() && state_ == CmIdState::kConnecting;
   state_ = answered ? CmIdState::kAnswered : CmIdState::kEstablished;
   was_established_ = true;
-  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local);
+  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local).value_or(local);
   const auto type = answered ? CmEventType::kConnectResponse : CmEventType::kEstablished;
   auto event = event_locked(type, 0);
   fill(event.param.conn, peer);
@@ -260,7 +263,8 @@ void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
 
 void CmId::become_request(std::shared_ptr<CmConnection> request) {
   CmEventRoom room(kConnectionEvents);
-  const sockaddr_storage local = from_tcp(request->local_address());
+  const sockaddr_storage tcp = request->local_address();
+  const sockaddr_storage local = from_tcp(tcp).value_or(tcp);
   const sockaddr_storage remote = request->remote_address();
   auto device = net_devices()->by_address(ip_of(local));
   if (device == nullptr) device = refresh_net_devices()->by_address(ip_of(local));

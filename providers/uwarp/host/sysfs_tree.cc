@@ -190,11 +190,13 @@ const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& dev
 
 bool SysfsTree::build_locked(const std::string& wanted, const NetDeviceTable& devices) {
   root_ = nullptr;
-  const auto [folder, name] = split(wanted);
-  // After a fork the wanted name is the parent's.
-  const pid_t named = pid_of_tree(name);
-  const bool ours = named == 0 || named == syscall(SYS_getpid);
-  if (build_at_locked(folder, ours ? name : random_name(), devices)) return true;
+  if (!wanted.empty()) {
+    const auto [folder, name] = split(wanted);
+    // After a fork the wanted name is the parent's.
+    const pid_t named = pid_of_tree(name);
+    const bool ours = named == 0 || named == syscall(SYS_getpid);
+    if (build_at_locked(folder, ours ? name : random_name(), devices)) return true;
+  }
   for (const std::string& other : fallback_folders()) {
     if (build_at_locked(other, random_name(), devices)) return true;
   }

@@ -13,12 +13,16 @@
 #include "host/cm_address.h"
 #include "host/cm_id.h"
 #include "host/cm_id_table.h"
+#include "net/sparing_look.h"
 
 namespace uwarp {
 namespace {
 
 // Of one connection: how the attempt went, DISCONNECTED, and after it TIMEWAIT_EXIT.
 constexpr size_t kConnectionEvents = 3;
+
+/// Peers send as many requests as they like to an address that is no device's.
+constinit SparingLook look_for_requests;
 
 /// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
 uint8_t clamp_depth(uint16_t depth) {
@@ -267,7 +271,7 @@ void CmId::become_request(std::shared_ptr<CmConnection> request) {
   const sockaddr_storage local = from_tcp(tcp).value_or(tcp);
   const sockaddr_storage remote = request->remote_address();
   auto device = net_devices()->by_address(ip_of(local));
-  if (device == nullptr) device = refresh_net_devices()->by_address(ip_of(local));
+  if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));
   const std::lock_guard guard(lock_);
   local_ = local;
   remote_ = remote;

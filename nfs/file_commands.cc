@@ -220,11 +220,8 @@ void mkdir_command(Session& session, bool parents) {
   wanted.mode = 0755;
   std::string path = session.url().path;
   std::vector<std::string> missing = {path};
-  while (parents && !tree.find_if_exists(missing.back())) {
-    missing.push_back(std::filesystem::path(missing.back()).parent_path());
-  }
   if (parents) {
-    missing.pop_back();  // this one exists
+    missing = tree.missing(path);
   }
   for (auto each = missing.rbegin(); each != missing.rend(); ++each) {
     auto place = tree.place_of(*each);

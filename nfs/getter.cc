@@ -86,7 +86,7 @@ void Getter::get_node(const Found& from, const LocalPlace& to, const std::string
         get_symlink(from, to);
         return;
       default:
-        fprintf(stderr, "nfs-rdma: %s: special file left out\n", shown.c_str());
+        fprintf(stderr, "nfs-rdma: %s: special file left out\n", printable(shown).c_str());
         return;
     }
   } catch (const NfsError& error) {

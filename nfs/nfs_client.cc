@@ -10,6 +10,8 @@ namespace uwarp::nfs {
 namespace {
 
 constexpr size_t kListEntriesMax = 4 << 20;
+/// "." and "..", which a listing has once, or not at all.
+constexpr size_t kSelfAndParentMax = 64;
 
 bool is_self_or_parent(const std::string& name) { return name == "." || name == ".."; }
 
@@ -26,17 +28,21 @@ void check_listed_name(const std::string& name) {
 std::vector<DirectoryEntry> NfsClient::list(const FileHandle& directory) {
   std::vector<DirectoryEntry> all;
   ListPage page;
+  size_t left_out = 0;
   while (!page.end) {
     uint64_t begin = page.cookie;
     page.entries.clear();
     next_page(directory, page);
     for (DirectoryEntry& entry : page.entries) {
-      if (!is_self_or_parent(entry.name)) {
-        check_listed_name(entry.name);
-        all.push_back(std::move(entry));
+      if (is_self_or_parent(entry.name)) {
+        ++left_out;
+        continue;
       }
+      check_listed_name(entry.name);
+      all.push_back(std::move(entry));
     }
-    if ((page.cookie == begin && !page.end) || all.size() > kListEntriesMax) {
+    if ((page.cookie == begin && !page.end) || all.size() > kListEntriesMax ||
+        left_out > kSelfAndParentMax) {
       throw RpcError("the server's listing does not come to an end");
     }
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "nfs/remote_tree.h"
 
+#include <filesystem>
+
 #include "nfs/url.h"
 
 namespace uwarp::nfs {
@@ -35,6 +37,19 @@ std::optional<Found> RemoteTree::find_if_exists(const std::string& path) {
     }
     return std::nullopt;
   }
+}
+
+std::vector<std::string> RemoteTree::missing(const std::string& path) {
+  std::vector<std::string> missing;
+  std::string each = path;
+  while (!find_if_exists(each)) {
+    if (names_below_root(each).empty()) {
+      throw NfsError(NfsStatus::kNoent, each);
+    }
+    missing.push_back(each);
+    each = std::filesystem::path(each).parent_path();
+  }
+  return missing;
 }
 
 Place RemoteTree::place_of(const std::string& path) {

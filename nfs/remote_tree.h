@@ -21,6 +21,9 @@ class RemoteTree {
   /// Throws NfsError with the path in it.
   Found find(const std::string& path);
   std::optional<Found> find_if_exists(const std::string& path);
+  /// The path, its parent and so on, up to the first that exists and without it. Throws NfsError if
+  /// not even the root does.
+  std::vector<std::string> missing(const std::string& path);
   /// Of a path that need not exist yet, where its parent does. Not of the root itself.
   Place place_of(const std::string& path);
 

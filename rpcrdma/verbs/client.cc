@@ -32,6 +32,7 @@ Client::Client(const std::string& host, const std::string& service,
       last_xid_(std::random_device()()) {}
 
 int Client::open() {
+  if (wake_.fd() < 0 || stop_.fd() < 0) return -EMFILE;
   Connector::Outcome outcome = connect_once();
   if (outcome.error != 0) return outcome.error;
   install(std::move(outcome));

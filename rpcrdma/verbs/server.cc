@@ -29,6 +29,7 @@ Server::~Server() {
 
 int Server::listen(const char* host, const char* service) {
   if (channel_.get() == nullptr) return -ENODEV;
+  if (wake_.fd() < 0) return -EMFILE;
   if (rdma_create_id(channel_.get(), &listener_, nullptr, RDMA_PS_TCP) != 0) return -errno;
   if (const int error = bind(host, service)) return error;
   if (rdma_listen(listener_, kBacklog) != 0) return -errno;
@@ -98,6 +99,9 @@ int Server::accept(const CmEvent& event) {
   rpcrdma_settings settings = announcement.settle(core::Role::kServer, event.private_data);
   settings.credits = options_.credits;
 
+  auto wake = std::make_unique<WakeUp>();
+  if (wake->fd() < 0) return -EMFILE;  // it could not be stopped
+
   // The receives are there before the client hears of their size (RFC 8797 4.2).
   std::unique_ptr<Connection> connection;
   const Connection::Config config{announcement.own().receive_size, options_.credits};
@@ -119,8 +123,8 @@ int Server::accept(const CmEvent& event) {
     return error;
   }
   sessions_[event.id] = std::make_shared<Session>(
-      next_number_++, session_config_, statistics_, std::move(connection), settings,
-      parameters.initiator_depth != 0, [this] { wake_.ring(); });
+      next_number_++, session_config_, statistics_, std::move(connection), std::move(wake),
+      settings, parameters.initiator_depth != 0, [this] { wake_.ring(); });
   open_ = static_cast<unsigned>(sessions_.size());
   return 0;
 }

@@ -30,8 +30,8 @@ sockaddr_storage address_of(rdma_cm_id* id) {
 }  // namespace
 
 Session::Session(uint64_t number, const Config& config, std::shared_ptr<Statistics> statistics,
-                 std::unique_ptr<Connection> connection, const rpcrdma_settings& settings,
-                 bool reads, std::function<void()> on_end)
+                 std::unique_ptr<Connection> connection, std::unique_ptr<WakeUp> wake,
+                 const rpcrdma_settings& settings, bool reads, std::function<void()> on_end)
     : number_(number),
       config_(config),
       statistics_(std::move(statistics)),
@@ -40,17 +40,21 @@ Session::Session(uint64_t number, const Config& config, std::shared_ptr<Statisti
       reads_(reads),
       on_end_(std::move(on_end)),
       peer_(address_of(connection->id())),
+      wake_(std::move(wake)),
       connection_(std::move(connection)) {}
 
 void Session::start() {
   if (thread_.joinable() || stopping_) return;
-  statistics_->add(&rpcrdma_statistics::connections);
-  thread_ = std::thread(&Session::run, this);
+  try {
+    thread_ = std::thread(&Session::run, this);
+  } catch (const std::exception&) {
+    stop();  // threads or memory have run out, for this client only
+  }
 }
 
 void Session::stop() {
   stopping_ = true;
-  wake_.ring();
+  wake_->ring();
   if (!thread_.joinable()) ended_ = true;
 }
 
@@ -64,10 +68,11 @@ void Session::join() {
 }
 
 void Session::run() {
-  std::array fds{readable(wake_.fd()), readable(connection_->fd())};
+  statistics_->add(&rpcrdma_statistics::connections);
+  std::array fds{readable(wake_->fd()), readable(connection_->fd())};
   for (bool more = true; more;) {
     ::poll(fds.data(), fds.size(), -1);
-    wake_.clear();
+    wake_->clear();
     // A client that never stops must not keep its session from stopping.
     for (bool some = true; some && more;) {
       Connection::Turn turn;

@@ -50,10 +50,10 @@ class Session : public std::enable_shared_from_this<Session> {
   };
   /// `reads`: the client lets itself be read from.
   Session(uint64_t number, const Config& config, std::shared_ptr<Statistics> statistics,
-          std::unique_ptr<Connection> connection, const rpcrdma_settings& settings, bool reads,
-          std::function<void()> on_end);
+          std::unique_ptr<Connection> connection, std::unique_ptr<WakeUp> wake,
+          const rpcrdma_settings& settings, bool reads, std::function<void()> on_end);
 
-  /// The connection is established: the thread begins.
+  /// The connection is established: the thread begins. Without one the session has ended.
   void start();
   /// Ends the connection soon, from any thread.
   void stop();
@@ -98,7 +98,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const bool reads_;
   const std::function<void()> on_end_;
   sockaddr_storage peer_{};
-  WakeUp wake_;
+  const std::unique_ptr<WakeUp> wake_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> ended_ = false;
   std::thread thread_;

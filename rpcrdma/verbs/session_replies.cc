@@ -59,7 +59,7 @@ int Session::reply(Request request, std::span<const rpcrdma_piece> pieces, void 
   }
   post_reply(*message, *plan, call.chunks, keep);
   if (!connection_->broken()) return 0;
-  wake_.ring();
+  wake_->ring();
   return -ENOTCONN;
 }
 
@@ -140,7 +140,7 @@ void Session::post_error_locked(uint32_t xid, uint32_t credits, HeaderError erro
   const auto buffer = domain_->take(settings_.server_to_client);
   if (buffer == nullptr) {
     connection_->set_broken();
-    wake_.ring();
+    wake_->ring();
     return;
   }
   const Header header = Header::make_error(xid, grant(credits), error);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // rdma_cm while memory, threads and files run out: an error of the call or an event, nothing left
 // behind, and the next connection works.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -16,6 +14,7 @@
 #include <functional>
 
 #include "faults/connection_ends.h"
+#include "faults/denied_calls.h"
 #include "faults/failing_allocations.h"
 #include "verbs/verbs_fixture.h"
 
@@ -27,7 +26,6 @@ using namespace std::chrono_literals;
 [[maybe_unused]] const int deadlines_are_short = setenv("UWARP_CONNECT_TIMEOUT_MS", "4000", 1);
 
 constexpr int kAllocationsMax = 3000;
-std::atomic<bool> no_threads{false};
 std::atomic<bool> wall_clock_jumps{false};
 
 void connect_once(ConnectionEnds& ends) {
@@ -64,14 +62,6 @@ void in_a_process(const std::function<void()>& body) {
 }  // namespace
 
 /// Instead of libc's, for this program and all libraries in it.
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
-                              void* (*start)(void*), void* argument) {
-  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  if (no_threads.load()) return EAGAIN;
-  return real(thread, attributes, start, argument);
-}
-
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
   static std::atomic<uint32_t> calls{0};

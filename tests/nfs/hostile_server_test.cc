@@ -11,6 +11,7 @@
 #include "nfs/file_descriptor.h"
 #include "nfs/getter.h"
 #include "nfs/nfs3_client.h"
+#include "nfs/remote_tree.h"
 
 namespace uwarp::nfs {
 namespace {
@@ -26,6 +27,8 @@ class HostileService : public RpcService {
  public:
   std::map<uint64_t, std::vector<Listed>> listings;
   bool endless = false;
+  bool cookies_move = false;  // each page goes on where the last one ended
+  bool has_root = true;
   uint32_t read_count = 4;
   std::string target;
 
@@ -37,6 +40,11 @@ class HostileService : public RpcService {
             ServiceReply& reply) override {
     XdrWriter& out = reply.message;
     FileHandle handle = decode_handle(in);
+    if (!has_root) {
+      out.u32(static_cast<uint32_t>(NfsStatus::kNoent));
+      out.boolean(false);  // no attributes
+      return;
+    }
     out.u32(static_cast<uint32_t>(NfsStatus::kOk));
     out.boolean(false);  // no attributes
     switch (static_cast<NfsProcedure>(procedure)) {
@@ -77,7 +85,7 @@ class HostileService : public RpcService {
       out.boolean(true);
       out.u64(entry.number);
       out.string(entry.name);
-      out.u64(entry.number);
+      out.u64(cookies_move ? ++cookie_ : entry.number);
       out.boolean(true);
       encode(out, attributes(entry.type));
       out.boolean(true);
@@ -86,6 +94,8 @@ class HostileService : public RpcService {
     out.boolean(false);
     out.boolean(!endless);
   }
+
+  uint64_t cookie_ = 0;
 };
 
 class HostileServer : public testing::Test {
@@ -166,6 +176,25 @@ TEST_F(HostileServer, AListingWithoutEnd) {
   EXPECT_THROW(get(), RpcError);  // empty, but more is to come
   service->listings[1] = {{"file", FileType::kRegular, 2}};
   EXPECT_THROW(get(), RpcError);  // the same over and over
+  service->cookies_move = true;
+  service->listings[1] = {{".", FileType::kDirectory, 3}};
+  EXPECT_THROW(get(), RpcError);  // nothing that would ever be too much
+}
+
+TEST_F(HostileServer, ARootThatIsNotThere) {
+  service->has_root = false;
+  for (const std::string root : {"/", "/exported"}) {
+    RemoteTree tree(client, root, HostileService::handle(1));
+    EXPECT_THROW(tree.missing((root == "/" ? "" : root) + "/a/b"), NfsError) << root;
+  }
+}
+
+TEST_F(HostileServer, NamesOnTheTerminalAreHarmless) {
+  service->listings[1] = {{"\033[2Jx", FileType::kFifo, 2}};
+  testing::internal::CaptureStderr();
+  get();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "nfs-rdma: remote/?[2Jx: special file left out\n");
 }
 
 TEST_F(HostileServer, MoreDataThanWasAskedFor) {

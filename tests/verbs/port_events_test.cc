@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What happens to a netdev reaches the application: in a network namespace of its own, into which
 // the test starts itself once more.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -91,6 +93,27 @@ TEST_F(PortEventsInside, AddressComesAndGoes) {
   EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
   EXPECT_EQ(last_gid_byte(1), 9) << "the table has it when the event comes";
   ASSERT_EQ(shell("ip addr del 10.77.0.9/24 dev veth0"), 0);
+  EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
+}
+
+// Nothing can be read from the kernel then, which is no news of the netdev.
+TEST_F(PortEventsInside, AnAddressComesAtTheLimitOfOpenFiles) {
+  End end(context());
+  // Started before the limit, which it would inherit.
+  FILE* other = popen("read go; ip addr add 10.77.0.10/24 dev veth0", "w");
+  ASSERT_NE(other, nullptr);
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none = {0, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  fputs("go\n", other);
+  EXPECT_EQ(pclose(other), 0);
+  EXPECT_FALSE(next_async_event(context(), milliseconds(300)));
+  EXPECT_EQ(port_state(), IBV_PORT_ACTIVE);
+  EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_INIT);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
+  ASSERT_EQ(shell("ip addr del 10.77.0.10/24 dev veth0"), 0);
   EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
 }
 

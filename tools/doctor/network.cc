@@ -26,6 +26,9 @@ using Devices = std::vector<std::shared_ptr<const NetDevice>>;
 /// Fewer ports than this are soon used up by connections that wait for their end.
 constexpr uint32_t kFewPorts = 1024;
 
+/// None when the kernel does not tell.
+uwarp::NetRecords read_records() { return uwarp::read_net_records().value_or(uwarp::NetRecords()); }
+
 std::string join(const std::vector<uwarp::IpAddress>& addresses) {
   std::string text;
   for (const auto& address : addresses) text += (text.empty() ? "" : ", ") + address.to_string();
@@ -79,7 +82,7 @@ int try_port(const std::vector<uwarp::IpAddress>& addresses, uint16_t port) {
 void check_port_range(Report& report, uwarp::PortRange range) {
   uwarp::UverbsNumbers numbers;
   std::vector<uwarp::IpAddress> addresses;
-  for (const auto& device : uwarp::build_net_devices(uwarp::read_net_records(), {}, numbers))
+  for (const auto& device : uwarp::build_net_devices(read_records(), {}, numbers))
     addresses.insert(addresses.end(), device->gids.begin(), device->gids.end());
   const uint32_t all = static_cast<uint32_t>(range.high - range.low) + 1;
   uint32_t free = 0, forbidden = 0;
@@ -123,7 +126,7 @@ std::string current_congestion_control(int fd) {
 }  // namespace
 
 void check_devices(Report& report, const uwarp::Settings& settings) {
-  const uwarp::NetRecords records = uwarp::read_net_records();
+  const uwarp::NetRecords records = read_records();
   uwarp::UverbsNumbers numbers;
   const Devices devices = uwarp::build_net_devices(records, settings.netdevs, numbers);
   for (const auto& device : devices) report_device(report, *device);

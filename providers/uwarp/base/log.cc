@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,11 @@ std::string absolute_path(const std::string& name) {
   if (syscall(SYS_getcwd, cwd, sizeof cwd) <= 0) return name;
   return std::string(cwd) + "/" + name;
 }
+
+// Whoever held the lock in the parent is not there. The sink is checked before each use anyway.
+void after_fork_in_child() { sink_lock.unlock(); }
+
+[[gnu::constructor]] void watch_forks() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
 
 // Returns false if the file cannot be opened.
 bool open_file_locked() {

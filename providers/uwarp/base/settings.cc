@@ -167,7 +167,8 @@ constexpr Setting kTable[] = {
      store_allow},
     number_setting("UWARP_PORT_OFFSET", "0", -65534, 65534, false,
                    "Added to every rdma_cm port to get the TCP port, for programs that listen on "
-                   "the same number by TCP and by RDMA.",
+                   "the same number by TCP and by RDMA. A port that this moves out of 1 to 65535 "
+                   "can be neither bound nor reached.",
                    store_number<&Settings::port_offset>),
     text_setting("UWARP_CONGESTION", "reno",
                  "TCP congestion control towards peers on the same host, and where the system's is "

@@ -4,11 +4,18 @@
 #include <sys/epoll.h>
 
 #include "base/log.h"
+#include "io/clock.h"
 
 namespace uwarp {
+namespace {
+
+/// Until the kernel is asked again that could not be asked.
+constexpr uint64_t kAskAgainNs = 200 * kNsPerMs;
+
+}  // namespace
 
 std::shared_ptr<NetWatch> NetWatch::start(Progress& progress) {
-  std::shared_ptr<NetWatch> watch(new NetWatch);
+  std::shared_ptr<NetWatch> watch(new NetWatch(progress));
   const int fd = net_changes_fd();
   if (fd < 0 || !progress.add(*watch, fd, EPOLLIN | EPOLLET))
     log_event("changes of the network will not be noticed");
@@ -31,10 +38,22 @@ std::vector<std::shared_ptr<NetListener>> NetWatch::listeners() {
 
 bool NetWatch::ready(uint32_t) {
   const std::lock_guard guard(telling_);
-  if (!drain_net_changes()) return false;
-  const auto devices = refresh_net_devices();
-  for (const auto& listener : listeners()) listener->net_changed(*devices);
+  if (drain_net_changes()) tell_locked();
   return false;
 }
+
+void NetWatch::deadline_passed() {
+  const std::lock_guard guard(telling_);
+  tell_locked();
+}
+
+void NetWatch::tell_locked() {
+  const auto devices = try_refresh_net_devices();
+  if (devices == nullptr) return ask_again();
+  for (const auto& listener : listeners()) listener->net_changed(*devices);
+}
+
+/// What was notified is not notified again.
+void NetWatch::ask_again() { progress_.set_deadline(*this, now_ns() + kAskAgainNs); }
 
 }  // namespace uwarp

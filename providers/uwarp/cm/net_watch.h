@@ -27,11 +27,16 @@ class NetWatch final : public Source {
 
   void add(std::weak_ptr<NetListener> listener);
   bool ready(uint32_t events) override;
+  void deadline_passed() override;
+  void out_of_memory() override { ask_again(); }
 
  private:
-  NetWatch() = default;
+  explicit NetWatch(Progress& progress) : progress_(progress) {}
+  void tell_locked();
+  void ask_again();
   std::vector<std::shared_ptr<NetListener>> listeners();
 
+  Progress& progress_;
   std::mutex telling_;  // before all other locks
   std::mutex mutex_;    // leaf
   std::vector<std::weak_ptr<NetListener>> listeners_;

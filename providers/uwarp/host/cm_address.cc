@@ -10,16 +10,6 @@
 #include "base/settings.h"
 
 namespace uwarp {
-namespace {
-
-sockaddr_storage moved(sockaddr_storage address, int offset) {
-  const uint16_t port = port_of(address);
-  if (port != 0 && offset != 0) set_port(address, static_cast<uint16_t>(port + offset));
-  return address;
-}
-
-}  // namespace
-
 size_t size_of_address(const sockaddr_storage& address) {
   switch (address.ss_family) {
     case AF_INET:
@@ -53,10 +43,20 @@ void set_port(sockaddr_storage& address, uint16_t port) {
               sizeof network_order);
 }
 
-sockaddr_storage to_tcp(sockaddr_storage address) { return moved(address, settings().port_offset); }
+std::optional<sockaddr_storage> with_port_moved(sockaddr_storage address, int offset) {
+  if (offset == 0 || port_of(address) == 0) return address;
+  const int port = port_of(address) + offset;
+  if (port < 1 || port > 65535) return std::nullopt;
+  set_port(address, static_cast<uint16_t>(port));
+  return address;
+}
 
-sockaddr_storage from_tcp(sockaddr_storage address) {
-  return moved(address, -settings().port_offset);
+std::optional<sockaddr_storage> to_tcp(const sockaddr_storage& address) {
+  return with_port_moved(address, settings().port_offset);
+}
+
+std::optional<sockaddr_storage> from_tcp(const sockaddr_storage& address) {
+  return with_port_moved(address, -settings().port_offset);
 }
 
 }  // namespace uwarp

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "net/ip_address.h"
 
@@ -41,8 +42,11 @@ void set_port(sockaddr_storage& address, uint16_t port);
 /// The GID of an IP address; `gid` stays as it is if it is none.
 void copy_gid(uint8_t (&gid)[16], const sockaddr_storage& address);
 
-/// rdma_cm port -> TCP port and back; port 0 stays 0.
-sockaddr_storage to_tcp(sockaddr_storage address);
-sockaddr_storage from_tcp(sockaddr_storage address);
+/// Nullopt when the port would leave 1 to 65535; port 0 stays 0.
+std::optional<sockaddr_storage> with_port_moved(sockaddr_storage address, int offset);
+
+/// rdma_cm port -> TCP port and back; nullopt when there is none.
+std::optional<sockaddr_storage> to_tcp(const sockaddr_storage& address);
+std::optional<sockaddr_storage> from_tcp(const sockaddr_storage& address);
 
 }  // namespace uwarp

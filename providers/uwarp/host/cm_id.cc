@@ -120,13 +120,20 @@ int CmId::bind_ib_locked(const sockaddr_storage& address) {
 /// The port is taken now, also when the kernel is to choose it: applications read it before they
 /// listen.
 int CmId::reserve_port_locked(const sockaddr_storage& address) {
-  auto bound = transport_.bind(to_tcp(address), options_);
+  const auto tcp = to_tcp(address);
+  auto bound = tcp ? transport_.bind(*tcp, options_) : Error{EADDRNOTAVAIL};
   if (!bound) {
     log_bind_error(address, bound.error());
     return bound.error();
   }
+  // The kernel may have chosen one that rdma_cm has no number for.
+  const auto local = from_tcp((*bound)->local_address());
+  if (!local) {
+    log_bind_error(address, EADDRNOTAVAIL);
+    return EADDRNOTAVAIL;
+  }
   bound_ = std::move(*bound);
-  local_ = from_tcp(bound_->local_address());
+  local_ = *local;
   return 0;
 }
 

@@ -109,6 +109,7 @@ class CmId : public CmConnectionOwner,
   int reserve_port_locked(const sockaddr_storage& address);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
   void note_depths_locked(const rdma_ucm_conn_param& parameters);
+  void end_unheard(CmConnection& connection);
   bool connect_fails(std::unique_lock<std::mutex>& guard);
   /// ACCEPT of the active side.
   int ready_locked();

@@ -13,12 +13,16 @@
 #include "host/cm_address.h"
 #include "host/cm_id.h"
 #include "host/cm_id_table.h"
+#include "net/sparing_look.h"
 
 namespace uwarp {
 namespace {
 
 // Of one connection: how the attempt went, DISCONNECTED, and after it TIMEWAIT_EXIT.
 constexpr size_t kConnectionEvents = 3;
+
+/// Peers send as many requests as they like to an address that is no device's.
+constinit SparingLook look_for_requests;
 
 /// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
 uint8_t clamp_depth(uint16_t depth) {
@@ -60,13 +64,16 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (is_datagram(port_space_)) return EOPNOTSUPP;
+  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
+  const auto local = source_fixed_ ? to_tcp(local_) : sockaddr_storage{};
+  const auto remote = to_tcp(remote_);
+  if (!local || !remote) return EADDRNOTAVAIL;
   state_ = CmIdState::kConnecting;
   room_ = std::move(room);
   if (connect_fails(guard)) return 0;
   request.bound = std::move(bound_);
-  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
-  if (source_fixed_) request.local = to_tcp(local_);
-  request.remote = to_tcp(remote_);
+  request.local = *local;
+  request.remote = *remote;
   request.tos = options_.tos;
   request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
@@ -86,13 +93,27 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
     if (state_ == CmIdState::kConnecting) state_ = CmIdState::kRouteResolved;
     return connection.error();
   }
-  if (state_ != CmIdState::kDestroyed) {
-    connection_ = std::move(*connection);
-    return 0;
+  if (state_ == CmIdState::kDestroyed) {
+    guard.unlock();
+    (*connection)->abort();
+    return EINVAL;
   }
+  connection_ = *connection;
+  // ESTABLISHED may have come, and its reader may have had enough of the connection already.
+  const bool ended = was_established_ && state_ >= CmIdState::kDisconnecting;
   guard.unlock();
-  (*connection)->abort();
-  return EINVAL;
+  if (ended) end_unheard(**connection);
+  return 0;
+}
+
+/// A disconnect() or reject() that has succeeded when there was no connection to tell it to.
+void CmId::end_unheard(CmConnection& connection) {
+  try {
+    connection.disconnect();
+  } catch (const std::bad_alloc&) {
+    connection.abort();
+    connection_ended();
+  }
 }
 
 /// Where faults are asked for: what a peer's host or the network would answer. Gives the lock up
@@ -148,6 +169,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
     state_ = CmIdState::kClosed;
     const auto answered = std::move(connection_);
     guard.unlock();
+    // As in disconnect().
     return answered == nullptr ? 0 : answered->disconnect();
   }
   if (state_ != CmIdState::kRequest) return EINVAL;
@@ -164,7 +186,7 @@ int CmId::disconnect() {
   const CmIdState before = std::exchange(state_, CmIdState::kDisconnecting);
   const auto connection = connection_;
   guard.unlock();
-  // Null while connect() has not returned yet in another thread; that one then holds it.
+  // Null while connect() has not returned yet in another thread, which then ends it.
   if (connection == nullptr) return 0;
   try {
     return connection->disconnect();
@@ -202,7 +224,7 @@ void CmId::connection_established(const sockaddr_storage& local, const ConnectPa
   const bool answered = is_roce() && state_ == CmIdState::kConnecting;
   state_ = answered ? CmIdState::kAnswered : CmIdState::kEstablished;
   was_established_ = true;
-  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local);
+  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local).value_or(local);
   const auto type = answered ? CmEventType::kConnectResponse : CmEventType::kEstablished;
   auto event = event_locked(type, 0);
   fill(event.param.conn, peer);
@@ -245,10 +267,11 @@ void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
 
 void CmId::become_request(std::shared_ptr<CmConnection> request) {
   CmEventRoom room(kConnectionEvents);
-  const sockaddr_storage local = from_tcp(request->local_address());
+  const sockaddr_storage tcp = request->local_address();
+  const sockaddr_storage local = from_tcp(tcp).value_or(tcp);
   const sockaddr_storage remote = request->remote_address();
   auto device = net_devices()->by_address(ip_of(local));
-  if (device == nullptr) device = refresh_net_devices()->by_address(ip_of(local));
+  if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));
   const std::lock_guard guard(lock_);
   local_ = local;
   remote_ = remote;

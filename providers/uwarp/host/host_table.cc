@@ -23,17 +23,15 @@
 #include "host/sysfs_tree.h"
 #include "host/uverbs_node.h"
 #include "io/clock.h"
+#include "net/sparing_look.h"
 
 namespace uwarp {
 namespace {
 
-/// One listing of devices asks twice; netdevs are looked at once for both.
-constexpr uint64_t kFreshNs = 20 * kNsPerMs;
-
-/// The process's tree and when netdevs were last looked at. Leaked in a forked child.
+/// The process's tree. Leaked in a forked child.
 struct TreeState {
   SysfsTree tree{settings().host_sysfs};
-  std::atomic<uint64_t> refreshed_ns{0};
+  SparingLook look;  ///< one listing of devices asks twice
 };
 
 std::atomic<TreeState*> current_tree{nullptr};
@@ -70,11 +68,7 @@ const char* sysfs_root(const char* wanted) {
   return guarded(
       [&] {
         TreeState& state = tree_state();
-        const uint64_t now = now_ns();
-        const bool fresh = now - state.refreshed_ns.load() < kFreshNs;
-        const auto devices = fresh ? net_devices() : refresh_net_devices();
-        if (!fresh) state.refreshed_ns.store(now);
-        return state.tree.root(wanted, *devices);
+        return state.tree.root(wanted, *state.look.devices());
       },
       static_cast<const char*>(nullptr));
 }

@@ -101,6 +101,9 @@ bool put_files(const Folder& folder, const std::string& below,
   return true;
 }
 
+/// Of the process or the system: says nothing about the file that was to be opened.
+bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
+
 bool is_roce() { return settings().persona == Persona::kRoce; }
 
 bool update_device(const Folder& tree, const NetDevice& before, const NetDevice& now) {
@@ -165,6 +168,10 @@ const char* SysfsTree::existing_root() const {
 const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& devices) {
   const std::lock_guard guard(lock_);
   const Folder tree = root_ == nullptr ? Folder() : Folder(root_);
+  if (root_ != nullptr && !tree.is_open() && is_shortage(errno)) {
+    log_event("sysfs tree %s: no update: %s", root_, std::strerror(errno));
+    return root_;
+  }
   // Something may have cleaned up below us.
   if (tree.is_open() && tree.has("class/infiniband_verbs")) {
     if (!update_locked(tree, devices)) {
@@ -183,11 +190,13 @@ const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& dev
 
 bool SysfsTree::build_locked(const std::string& wanted, const NetDeviceTable& devices) {
   root_ = nullptr;
-  const auto [folder, name] = split(wanted);
-  // After a fork the wanted name is the parent's.
-  const pid_t named = pid_of_tree(name);
-  const bool ours = named == 0 || named == syscall(SYS_getpid);
-  if (build_at_locked(folder, ours ? name : random_name(), devices)) return true;
+  if (!wanted.empty()) {
+    const auto [folder, name] = split(wanted);
+    // After a fork the wanted name is the parent's.
+    const pid_t named = pid_of_tree(name);
+    const bool ours = named == 0 || named == syscall(SYS_getpid);
+    if (build_at_locked(folder, ours ? name : random_name(), devices)) return true;
+  }
   for (const std::string& other : fallback_folders()) {
     if (build_at_locked(other, random_name(), devices)) return true;
   }

@@ -43,8 +43,8 @@ class SysfsTree {
   SysfsTree& operator=(const SysfsTree&) = delete;
 
   /// The root of an existing tree that shows `devices`. `wanted` is tried first; when it is taken,
-  /// or not writable, other places follow. Null and errno when no place can be written. The pointer
-  /// stays valid for ever. Thread-safe.
+  /// not writable or empty, other places follow. Null and errno when no place can be written. The
+  /// pointer stays valid for ever. Thread-safe.
   const char* root(const std::string& wanted, const NetDeviceTable& devices);
   /// The root as it is; null when there is none yet.
   const char* existing_root() const;

@@ -70,11 +70,21 @@ Published& published() {
   return *instance;
 }
 
-void refresh_locked(Published& state) {
-  auto devices = build_net_devices(read_net_records(), settings().netdevs, state.numbers);
-  if (state.table && same_tables(state.table->devices(), devices)) return;
+/// False when the kernel cannot be asked: what was known stays, and nothing is made of nothing.
+bool refresh_locked(Published& state) {
+  const auto records = read_net_records();
+  if (!records) return false;
+  auto devices = build_net_devices(*records, settings().netdevs, state.numbers);
+  if (state.table && same_tables(state.table->devices(), devices)) return true;
   if (devices.empty()) log_event("no usable network device");
   state.table = std::make_shared<const NetDeviceTable>(std::move(devices));
+  return true;
+}
+
+/// Not published: the next look may find more.
+std::shared_ptr<const NetDeviceTable> known_locked(const Published& state) {
+  if (state.table) return state.table;
+  return std::make_shared<const NetDeviceTable>(std::vector<DevicePtr>());
 }
 
 int open_changes_fd() {
@@ -129,14 +139,20 @@ std::shared_ptr<const NetDeviceTable> net_devices() {
   Published& state = published();
   const std::lock_guard guard(state.lock);
   if (!state.table) refresh_locked(state);
-  return state.table;
+  return known_locked(state);
 }
 
 std::shared_ptr<const NetDeviceTable> refresh_net_devices() {
   Published& state = published();
   const std::lock_guard guard(state.lock);
   refresh_locked(state);
-  return state.table;
+  return known_locked(state);
+}
+
+std::shared_ptr<const NetDeviceTable> try_refresh_net_devices() {
+  Published& state = published();
+  const std::lock_guard guard(state.lock);
+  return refresh_locked(state) ? state.table : nullptr;
 }
 
 int net_changes_fd() {

@@ -74,12 +74,16 @@ class NetDeviceTable {
   std::vector<std::shared_ptr<const NetDevice>> devices_;
 };
 
-/// The current snapshot, read from the kernel at the first call. Never null. Thread-safe.
+/// The current snapshot, read from the kernel at the first call. Never null; empty as long as the
+/// kernel could not be asked. Thread-safe.
 std::shared_ptr<const NetDeviceTable> net_devices();
 
 /// Reads the kernel's tables again and publishes a new snapshot if anything changed; returns the
-/// current one. uverbs numbers of devices that stay are kept. Thread-safe.
+/// current one, which is the old one when the kernel cannot be asked. uverbs numbers of devices
+/// that stay are kept. Thread-safe.
 std::shared_ptr<const NetDeviceTable> refresh_net_devices();
+/// The same, but null when the kernel cannot be asked (no more open files, no memory).
+std::shared_ptr<const NetDeviceTable> try_refresh_net_devices();
 
 /// The source address and device by which `destination` is reached, as the kernel would choose;
 /// `source` (not the wildcard) fixes the source address. Destinations that are local addresses
@@ -90,7 +94,7 @@ std::optional<Route> find_route(const IpAddress& destination,
                                 const std::optional<IpAddress>& source = std::nullopt);
 
 /// A netlink fd that becomes readable when links or addresses change; poll it, then call
-/// drain_net_changes() and refresh_net_devices(). -1 when netlink is not available. Owned here.
+/// drain_net_changes() and try_refresh_net_devices(). -1 when netlink is not available. Owned here.
 int net_changes_fd();
 /// Reads all queued notifications; true if there were any.
 bool drain_net_changes();

@@ -7,6 +7,7 @@
 #include <linux/if_addr.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <netlink/errno.h>
 #include <netlink/route/addr.h>
 #include <netlink/route/link.h>
 #include <netlink/socket.h>
@@ -155,18 +156,27 @@ int uverbs_number(const std::string& verbs_name, UverbsNumbers& numbers) {
   return numbers.try_emplace(verbs_name, next).first->second;
 }
 
+std::nullopt_t unreadable(int error) {
+  log_event("links and addresses cannot be read: %s", nl_geterror(error));
+  return std::nullopt;
+}
+
 }  // namespace
 
-NetRecords read_net_records() {
-  NetRecords records;
+std::optional<NetRecords> read_net_records() {
   // libnl's socket() may go through a preloaded wrapper; those leave AF_NETLINK alone.
   const NlSocket socket(nl_socket_alloc());
-  if (!socket || nl_connect(socket.get(), NETLINK_ROUTE) < 0) return records;
+  if (!socket) return unreadable(-NLE_NOMEM);
+  if (const int error = nl_connect(socket.get(), NETLINK_ROUTE); error < 0)
+    return unreadable(error);
   nl_cache* raw = nullptr;
-  if (rtnl_link_alloc_cache(socket.get(), AF_UNSPEC, &raw) < 0) return records;
+  if (const int error = rtnl_link_alloc_cache(socket.get(), AF_UNSPEC, &raw); error < 0)
+    return unreadable(error);
   const NlCache links(raw);
-  if (rtnl_addr_alloc_cache(socket.get(), &raw) < 0) return records;
+  if (const int error = rtnl_addr_alloc_cache(socket.get(), &raw); error < 0)
+    return unreadable(error);
   const NlCache addresses(raw);
+  NetRecords records;
   for (nl_object* o = nl_cache_get_first(links.get()); o != nullptr; o = nl_cache_get_next(o)) {
     records.links.push_back(link_record(reinterpret_cast<rtnl_link*>(o)));
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,9 @@ struct NetRecords {
   std::vector<AddressRecord> addresses;
 };
 
-/// Reads links and addresses of the calling thread's network namespace; empty on failure, errno
-/// tells why.
-NetRecords read_net_records();
+/// Reads links and addresses of the calling thread's network namespace. Nullopt when the kernel
+/// cannot be asked, at the limit of open files for one: that says nothing about what there is.
+std::optional<NetRecords> read_net_records();
 
 /// Whether a netdev may become a device: `selection` holds names or shell patterns; empty means
 /// all.

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@ namespace {
 constinit Real<ssize_t(int, void*, size_t)> real_read("read");
 constinit Real<ssize_t(int, const void*, size_t)> real_write("write");
 constinit Real<int(int)> real_close("close");
+constinit Real<int(FILE*)> real_fclose("fclose");
 constinit Real<int(unsigned, unsigned, int)> real_close_range("close_range");
 constinit Real<int(int)> real_dup("dup");
 constinit Real<int(int, int)> real_dup2("dup2");
@@ -64,6 +66,21 @@ void note_copy(int fd, int copy) {
   forget(fd, kind);
   errno = saved;
   return real_close(fd);
+}
+
+/// The fd of a FILE that is about to be closed, by a call of libc's own.
+[[gnu::noinline]] void give_up_marked(int fd, uwarp_fd_kind kind) {
+  if (kind == UWARP_FD_PRIVATE || !table_is_ours()) return;
+  const int saved = errno;
+  forget(fd, kind);
+  errno = saved;
+}
+
+int fd_of(FILE* file) {
+  const int saved = errno;
+  const int fd = fileno(file);  // -1 for one in memory
+  errno = saved;
+  return fd;
 }
 
 /// sysfs shows the value of the moment to who reads from the beginning.
@@ -168,6 +185,14 @@ int close(int fd) {
 }
 
 int __close(int fd) { return close(fd); }
+
+int fclose(FILE* file) {
+  const int fd = fd_of(file);
+  const uwarp_fd_kind kind = kind_of(fd);
+  if (kind != UWARP_FD_FOREIGN) [[unlikely]]
+    give_up_marked(fd, kind);
+  return real_fclose(file);
+}
 
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   if ((flags & kCloseRangeCloexec) == 0 && has_marked(first) && first <= last && table_is_ours()) {

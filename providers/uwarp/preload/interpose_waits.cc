@@ -5,8 +5,11 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <time.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 
 #include "preload/engine_link.h"
 #include "preload/fd_kinds.h"
@@ -46,21 +49,56 @@ class Sleep {
   const uwarp_host_table* const engine_;
 };
 
-int64_t ns_of(const timespec& time) { return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec; }
-int64_t ns_of_ms(int timeout_ms) { return timeout_ms < 0 ? -1 : timeout_ms * int64_t{1'000'000}; }
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
 
-/// `call(false)` is the application's call without waiting, `call(true)` as it was made.
+int64_t ns_of(const timespec& time) { return time.tv_sec * kNsPerSecond + time.tv_nsec; }
+/// Other times are the kernel's to judge: some are wrong, and some are longer than we can count.
+bool is_countable(const timespec* time) {
+  return time == nullptr || (time->tv_sec >= 0 && time->tv_sec < INT64_MAX / kNsPerSecond &&
+                             time->tv_nsec >= 0 && time->tv_nsec < kNsPerSecond);
+}
+timespec timespec_of(int64_t ns) {
+  return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
+          .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
+}
+int64_t ns_of_ms(int timeout_ms) { return timeout_ms < 0 ? -1 : timeout_ms * kNsPerMs; }
+/// Rounded up: a wait must not be over too soon.
+int ms_of(int64_t ns) { return ns < 0 ? -1 : static_cast<int>((ns + kNsPerMs - 1) / kNsPerMs); }
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return ns_of(now);
+}
+
+/// How long a wait may still take that began so long ago; as poll()'s, negative is for ever.
+class TimeLeft {
+ public:
+  explicit TimeLeft(int64_t timeout_ns)
+      : timeout_ns_(timeout_ns), began_ns_(timeout_ns < 0 ? 0 : now_ns()) {}
+  int64_t ns() const {
+    return timeout_ns_ < 0 ? -1 : std::max(timeout_ns_ - (now_ns() - began_ns_), int64_t{0});
+  }
+
+ private:
+  const int64_t timeout_ns_;
+  const int64_t began_ns_;
+};
+
+/// `call(ns)` is the application's call with another timeout.
 template <typename Call>
 int wait_serving(const pollfd* fds, nfds_t count, int64_t timeout_ns, Call call) {
   const uwarp_host_table* engine = host_if_loaded();
-  if (engine == nullptr || inside_engine() || !memory_is_ours()) return call(true);
+  if (engine == nullptr || inside_engine() || !memory_is_ours()) return call(timeout_ns);
+  const TimeLeft left(timeout_ns);
   struct Attempt {
     Call& call;
     int result;
   } attempt{call, 0};
   const auto ready = [](void* argument) {
     auto& attempt = *static_cast<Attempt*>(argument);
-    attempt.result = attempt.call(false);
+    attempt.result = attempt.call(0);
     return attempt.result;
   };
   int error = 0;
@@ -74,8 +112,9 @@ int wait_serving(const pollfd* fds, nfds_t count, int64_t timeout_ns, Call call)
     return -1;
   }
   if (error == 0 && (attempt.result != 0 || ready(&attempt) != 0)) return attempt.result;
+  // Others serve.
   const Sleep sleep(engine);
-  return call(true);
+  return call(left.ns());
 }
 
 }  // namespace
@@ -86,7 +125,7 @@ int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (timeout_ms == 0 || !has_channel(fds, count)) [[likely]]
     return real_poll(fds, count, timeout_ms);
   return wait_serving(fds, count, ns_of_ms(timeout_ms),
-                      [&](bool wait) { return real_poll(fds, count, wait ? timeout_ms : 0); });
+                      [&](int64_t ns) { return real_poll(fds, count, ms_of(ns)); });
 }
 
 int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t room) {
@@ -96,11 +135,11 @@ int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t room) {
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* signals) {
   // With a mask of signals only the kernel can wait.
-  if (signals != nullptr || !has_channel(fds, count)) [[likely]]
+  if (signals != nullptr || !has_channel(fds, count) || !is_countable(timeout)) [[likely]]
     return real_ppoll(fds, count, timeout, signals);
-  return wait_serving(fds, count, timeout != nullptr ? ns_of(*timeout) : -1, [&](bool wait) {
-    const timespec none{};
-    return real_ppoll(fds, count, wait ? timeout : &none, signals);
+  return wait_serving(fds, count, timeout != nullptr ? ns_of(*timeout) : -1, [&](int64_t ns) {
+    const timespec time = timespec_of(ns);
+    return real_ppoll(fds, count, ns < 0 ? nullptr : &time, signals);
   });
 }
 
@@ -121,9 +160,8 @@ int epoll_wait(int set, epoll_event* events, int room, int timeout_ms) {
   if (timeout_ms == 0 || kind_of(set) != UWARP_FD_EPOLL) [[likely]]
     return real_epoll_wait(set, events, room, timeout_ms);
   const pollfd self{.fd = set, .events = POLLIN, .revents = 0};
-  return wait_serving(&self, 1, ns_of_ms(timeout_ms), [&](bool wait) {
-    return real_epoll_wait(set, events, room, wait ? timeout_ms : 0);
-  });
+  return wait_serving(&self, 1, ns_of_ms(timeout_ms),
+                      [&](int64_t ns) { return real_epoll_wait(set, events, room, ms_of(ns)); });
 }
 
 int epoll_pwait(int set, epoll_event* events, int room, int timeout_ms, const sigset_t* signals) {

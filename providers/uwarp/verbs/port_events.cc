@@ -3,6 +3,8 @@
 
 #include <net/if.h>
 
+#include <cerrno>
+
 #include "base/log.h"
 #include "host/sysfs_tree.h"
 #include "verbs/device_context.h"
@@ -13,9 +15,12 @@ namespace {
 /// Where libibverbs takes a port number from.
 const void* port_element() { return reinterpret_cast<const void*>(uintptr_t{1}); }
 
+/// When in doubt it does: at the limit of open files nobody can tell, and what is said to be gone
+/// never comes back.
 bool netdev_exists(const NetDevice& device) {
   char name[IF_NAMESIZE];
-  return if_indextoname(static_cast<unsigned>(device.ifindex), name) != nullptr;
+  return if_indextoname(static_cast<unsigned>(device.ifindex), name) != nullptr ||
+         (errno != ENXIO && errno != ENODEV);
 }
 
 }  // namespace

@@ -10,10 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace uwarp {
 namespace {
@@ -113,6 +116,35 @@ TEST(Log, StandardError) {
     }));
     EXPECT_NE(out.text().find(": seen\n"), std::string::npos) << name;
   }
+}
+
+// Another thread may be at it at the moment of the fork.
+TEST(Log, AForkedChildCanWrite) {
+  TemporaryFile file;
+  EXPECT_TRUE(in_fresh_process(file.path, [] {
+    std::atomic<bool> done{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        while (!done) log_event("parent");
+      });
+    }
+    bool all_wrote = true;
+    for (int i = 0; i < 100 && all_wrote; ++i) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(5);
+        log_event("child");
+        _exit(0);
+      }
+      int status = -1;
+      waitpid(child, &status, 0);
+      all_wrote = status == 0;
+    }
+    done = true;
+    for (std::thread& thread : threads) thread.join();
+    return all_wrote;
+  }));
 }
 
 }  // namespace

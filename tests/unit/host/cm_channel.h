@@ -206,9 +206,9 @@ class RdmaCmNodeTest : public ::testing::Test {
   std::shared_ptr<CmConnectionOwner> owner() { return transport_.connection->owner.lock(); }
 
   /// A peer's request arrives at the listener.
-  std::shared_ptr<FakeConnection> request(bool* taken = nullptr) {
+  std::shared_ptr<FakeConnection> request(bool* taken = nullptr, const char* to = "127.0.0.1") {
     auto connection = std::make_shared<FakeConnection>();
-    IpAddress::from_string("127.0.0.1")->to_sockaddr(connection->local, 7174);
+    IpAddress::from_string(to)->to_sockaddr(connection->local, 7174);
     IpAddress::from_string("127.0.0.1")->to_sockaddr(connection->remote, 55555);
     connection->request.responder_resources = 300;
     connection->request.initiator_depth = 3;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "host/rdma_cm_query.h"
+#include "io/clock.h"
 #include "net/net_device.h"
 #include "unit/host/cm_channel.h"
 
@@ -263,6 +264,20 @@ TEST_F(RdmaCmNodeTest, TheOutcomeMayComeInsideConnect) {
   EXPECT_EQ(channel_.destroy(id), 4);
 }
 
+// The thread that reads events may be faster than the one that connects.
+TEST_F(RdmaCmNodeTest, ADisconnectInsideConnectIsNotLost) {
+  const uint32_t id = resolved_id();
+  transport_.inside_connect = [&](FakeConnection& connection) {
+    connection.owner.lock()->connection_established({}, {});
+    EXPECT_EQ(channel_.next_event(), kEstablished);
+    EXPECT_EQ(channel_.disconnect(id), 0);
+  };
+  ASSERT_EQ(channel_.connect(id), 0);
+  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
+  owner()->connection_ended();
+  EXPECT_EQ(channel_.next_event(), kDisconnected);
+}
+
 TEST_F(RdmaCmNodeTest, PassiveSide) {
   const uint32_t listener = listening_id();
   const auto connection = request();
@@ -341,6 +356,21 @@ TEST_F(RdmaCmNodeTest, BacklogLimitsUnreadRequests) {
   EXPECT_EQ(channel_.next_event(), kConnectRequest);
   request(&taken);
   EXPECT_TRUE(taken);
+}
+
+// Not a look at all netdevs for each, which would be a peer's to ask for.
+TEST_F(RdmaCmNodeTest, RequestsToAnAddressOfNoDeviceCostLittle) {
+  constexpr int kRounds = 500;
+  listening_id();
+  const uint64_t began = now_ns();
+  for (int i = 0; i < kRounds; ++i) (void)refresh_net_devices();
+  const uint64_t looked = now_ns();
+  for (int i = 0; i < kRounds; ++i) {
+    bool taken = true;
+    request(&taken, "203.0.113.9");
+    ASSERT_FALSE(taken);
+  }
+  EXPECT_LT(now_ns() - looked, (looked - began) / 2);
 }
 
 TEST_F(RdmaCmNodeTest, DestroyingAListenerRejectsWhatNobodyHasSeen) {

@@ -138,6 +138,16 @@ TEST_F(RocePersona, AnAnswerMayBeRejected) {
   EXPECT_EQ(channel_.next_event(), kNone);
 }
 
+TEST_F(RocePersona, AnAnswerMayBeRejectedInsideConnect) {
+  const uint32_t id = resolved_id();
+  transport_.inside_connect = [&](FakeConnection& connection) {
+    connection.owner.lock()->connection_established({}, {});
+    EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, rdma_ucm_reject{id, 0, 0, {}, {}}), 0);
+  };
+  ASSERT_EQ(channel_.connect(id), 0);
+  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
+}
+
 TEST_F(RocePersona, ThePassiveSideIsEstablishedAtOnce) {
   listening_id();
   const auto connection = request();

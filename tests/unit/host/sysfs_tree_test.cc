@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "unit/no_open_files.h"
+
 namespace uwarp {
 namespace {
 
@@ -165,6 +167,59 @@ TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
   ASSERT_NE(again, nullptr);
   EXPECT_TRUE(fs::exists(fs::path(again) / "class/infiniband/uwarp_eth0/node_guid"));
   EXPECT_TRUE(same(time_of(fs::path(again) / "class/infiniband/uwarp_eth0"), before));
+}
+
+TEST_F(SysfsTreeTest, WithoutAWishTheCurrentFolderIsLeftAlone) {
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  fs::remove_all(tree.root(wanted(), devices));
+  const fs::path before = fs::current_path();
+  fs::current_path(host_);
+  const timespec changed = time_of(host_);
+  usleep(20'000);
+  const char* again = tree.root({}, devices);
+  EXPECT_TRUE(same(time_of(host_), changed));
+  fs::current_path(before);
+  ASSERT_NE(again, nullptr);
+  EXPECT_TRUE(fs::path(again).is_absolute()) << again;
+}
+
+// Of a daemon that starts as root.
+TEST_F(SysfsTreeTest, AProcessThatGivesUpItsRightsGoesOnReading) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root";
+  constexpr uid_t kNobody = 65534;
+  fs::permissions(folder_, fs::perms{0711});
+  const mode_t mask = umask(022);
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  const std::string root = tree.root(wanted(), devices);
+  umask(mask);
+  struct stat status;
+  ASSERT_EQ(stat(root.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0755u);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool gave_up = setgid(kNobody) == 0 && setuid(kNobody) == 0;
+    const bool reads =
+        content(fs::path(root) / "class/infiniband_verbs/uverbs192/ibdev") == "uwarp_eth0\n";
+    _exit(gave_up && reads && tree.root(wanted(), devices) == root ? 0 : 1);
+  }
+  int exited = -1;
+  waitpid(child, &exited, 0);
+  EXPECT_EQ(exited, 0);
+}
+
+TEST_F(SysfsTreeTest, StaysWhenNoFileCanBeOpened) {
+  SysfsTree tree(host_);
+  const auto devices = table({device("eth0", 192)});
+  const char* root = tree.root(wanted(), devices);
+  ASSERT_NE(root, nullptr);
+  {
+    const NoOpenFiles limit;
+    EXPECT_EQ(tree.root(wanted(), devices), root);
+  }
+  EXPECT_EQ(tree.root(wanted(), table({device("eth0", 192), device("eth1", 193)})), root);
+  EXPECT_TRUE(fs::exists(fs::path(root) / "class/infiniband/uwarp_eth1"));
 }
 
 TEST_F(SysfsTreeTest, TakenOrUnwritablePlaces) {

@@ -2,10 +2,13 @@
 //
 // What the running kernel says: every machine has a loopback device.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "net/net_device.h"
+#include "unit/no_open_files.h"
 
 namespace uwarp {
 namespace {
@@ -26,6 +29,31 @@ TEST(NetDevices, LoopbackIsThere) {
 TEST(NetDevices, RefreshWithoutChangeKeepsTheTable) {
   const auto before = net_devices();
   EXPECT_EQ(refresh_net_devices(), before);
+}
+
+TEST(NetDevices, WithoutAnswerTheTableStays) {
+  const auto before = net_devices();
+  ASSERT_FALSE(before->empty());
+  const NoOpenFiles limit;
+  EXPECT_EQ(try_refresh_net_devices(), nullptr);
+  EXPECT_EQ(refresh_net_devices(), before);
+  EXPECT_EQ(net_devices(), before);
+}
+
+TEST(NetDevices, AChildWithoutAnswerAsksAgain) {
+  (void)net_devices();
+  const pid_t child = fork();  // which knows no table
+  if (child == 0) {
+    bool none = false;
+    {
+      const NoOpenFiles limit;
+      none = net_devices()->empty();
+    }
+    _exit(none && !net_devices()->empty() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(NetDevices, ChangesFdIsQuietWithoutChanges) {

@@ -204,6 +204,46 @@ TEST_F(Inside, AFreedNumberIsForeignAgain) {
   close(file);
 }
 
+constexpr char kCounter[] = "/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data";
+
+/// A file of the application's that gets the number `fd`, and that a read does no harm.
+void expect_ordinary_file_at(int fd) {
+  char path[] = "/tmp/uwtest-XXXXXX";
+  const int file = mkstemp(path);
+  unlink(path);
+  ASSERT_EQ(file, fd);
+  EXPECT_EQ(write(file, "of the application", 18), 18);
+  EXPECT_EQ(lseek(file, 0, SEEK_SET), 0);
+  char text[32] = {};
+  EXPECT_EQ(read(file, text, sizeof text), 18);
+  EXPECT_STREQ(text, "of the application");
+  struct stat status;
+  EXPECT_EQ(fstat(file, &status), 0);
+  EXPECT_EQ(status.st_size, 18);
+  close(file);
+}
+
+// By a call of libc's own, as fclose() does it.
+TEST_F(Inside, ANumberFreedByStdioIsForeignAgain) {
+  for (const char* path : {kCounter, "/dev/infiniband/rdma_cm"}) {
+    FILE* file = fopen(path, "r+");
+    ASSERT_NE(file, nullptr) << path;
+    const int fd = fileno(file);
+    ASSERT_EQ(fclose(file), 0);
+    expect_ordinary_file_at(fd);
+  }
+  const int fd = open(uverbs_path().c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(fclose(fdopen(fd, "r+")), 0);
+  expect_ordinary_file_at(fd);
+}
+
+TEST_F(Inside, ACounterClosedUnnoticedIsNoCounterAnyMore) {
+  const int fd = open(kCounter, O_RDONLY);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(syscall(SYS_close, fd), 0);
+  expect_ordinary_file_at(fd);
+}
+
 TEST_F(Inside, CopiesAreTheSameChannel) {
   const int fd = open_channel();
   const int copies[] = {dup(fd), fcntl(fd, F_DUPFD, 100), fcntl(fd, F_DUPFD_CLOEXEC, 200),

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// A look at netdevs that costs little however often it is asked for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "io/clock.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+/// Thread-safe.
+class SparingLook {
+ public:
+  static constexpr uint64_t kFreshNs = 20 * kNsPerMs;
+
+  /// The table as it was when this looked last, kFreshNs ago at most, or as it has become since.
+  std::shared_ptr<const NetDeviceTable> devices() {
+    const uint64_t now = now_ns();
+    if (now - looked_ns_.load() < kFreshNs) return net_devices();
+    auto devices = refresh_net_devices();
+    looked_ns_.store(now);
+    return devices;
+  }
+
+ private:
+  std::atomic<uint64_t> looked_ns_{0};
+};
+
+}  // namespace uwarp

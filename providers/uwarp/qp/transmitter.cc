@@ -451,6 +451,8 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
     if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
+      // Answers to Reads before it may still lie in the application's memory.
+      batch_.detach(cell.address, sizeof(uint64_t));
       response.original_value = execute_atomic(cell.address, header);
     } else {
       error = TerminateCode::kRdmapInvalidSTag;

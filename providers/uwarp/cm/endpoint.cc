@@ -311,8 +311,8 @@ void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
 void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   const bool resumed = verbs_state_ == QpState::kSqd;
   verbs_state_ = QpState::kRts;
-  // A stream that was answered in RTR has moved the core already.
-  if (qp_.state() == QpState::kRtr || qp_.state() == QpState::kSqd) qp_.to_rts();
+  // Also where a stream that was answered in RTR has moved the core already.
+  qp_.to_rts();
   if (stream_.attached()) qp_.set_ord(std::min<uint16_t>(peer_depth_, attributes_.max_rd_atomic));
   const auto rendezvous = rendezvous_;
   const RendezvousTerms terms = terms_locked();

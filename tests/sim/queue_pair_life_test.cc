@@ -77,6 +77,21 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
   (void)end.qp->transmit_end();
 }
 
+// A Read that has come and was not looked at yet is something still to be answered.
+TEST(FinishInput, CountsWhatIsOwedToThePeer) {
+  RawPeer peer;
+  peer.settle();
+  EXPECT_FALSE(peer.dut.qp->finish_input());
+  peer.reads = false;
+  peer.send(read_request(
+      {.sink_stag = STag{9}, .size = 8, .source_stag = peer.stag(), .source_to = peer.base()}, 1));
+  EXPECT_TRUE(peer.dut.qp->finish_input());
+  peer.reads = true;
+  peer.settle();
+  EXPECT_EQ(peer.ulpdus().size(), 1u);
+  EXPECT_FALSE(peer.dut.qp->finish_input());
+}
+
 // Told once, by what the peer's application has sent; the empty Write that starts a stream is none.
 TEST(CommEstablished, FirstMessageBeforeRts) {
   for (const bool early : {true, false}) {

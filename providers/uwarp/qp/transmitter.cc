@@ -171,6 +171,10 @@ Transmitter::Next Transmitter::begin_next() {
     return begin_response() ? Next::kOpened : Next::kEmitted;
   }
   if (!request) {
+    if (must_ask_peer()) {
+      emit_empty_read(0);
+      return Next::kEmitted;
+    }
     // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
     if (!stream_.chase_due.load(std::memory_order_relaxed) || built_position_ == 0)
       return Next::kNothing;
@@ -313,9 +317,7 @@ bool Transmitter::request_ready() {
   if (stream_.silent.load(std::memory_order_acquire)) return false;
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
-  if (wqe.opcode == SendOpcode::kSendWithImm &&
-      !stream_.peer_is_uwarp.load(std::memory_order_acquire))
-    return false;  // the peer shows with its first message what it is
+  if (wqe.opcode == SendOpcode::kSendWithImm && !immediate_ready()) return false;
   // A change of keys takes effect after all that was posted before (verbs-level rule).
   if (is_local(wqe.opcode)) [[unlikely]]
     return queue_.retired() == queue_.started();
@@ -326,6 +328,28 @@ bool Transmitter::request_ready() {
     return false;
   }
   return stream_.outbound.size() < ord;
+}
+
+// The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
+bool Transmitter::immediate_ready() {
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
+  const bool marked = stream_.config.rtr == StreamConfig::Rtr::kWrite;
+  const bool shown = stream_.first_fpdu.load(std::memory_order_acquire) ||
+                     (!marked && !stream_.config.wait_for_first_fpdu);
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
+  if (shown) fail_request(queue_.started(), WcStatus::kLocQpOpErr);
+  return false;
+}
+
+// A Send with Immediate waits for a message of the peer, and the peer for one of the application:
+// a Read is answered all the same.
+bool Transmitter::must_ask_peer() const {
+  if (!acknowledging_.on() || !queue_.waiting() || stream_.failed()) [[likely]]
+    return false;
+  return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
+         !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
+         !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
+         !stream_.paused.load(std::memory_order_acquire);
 }
 
 bool Transmitter::begin_request() {

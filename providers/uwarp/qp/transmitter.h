@@ -82,6 +82,8 @@ class Transmitter {
   bool begin_local();
   bool emit_terminate();
   bool request_ready();
+  bool immediate_ready();
+  bool must_ask_peer() const;
   bool ends_soon() const;
   bool begin_request();
   void emit_read(const SendWqe& wqe, uint64_t position);

@@ -66,7 +66,7 @@ void Transmitter::restart() {
   message_ = Message::kNone;
   response_turn_ = immediate_due_ = revoked_ = opened_ = closed_ = flushed_ = false;
   if (config_.script != nullptr) config_.script->restart();
-  built_position_ = sent_position_ = 0;
+  built_position_ = sent_position_ = gathered_answer_end_ = 0;
   send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
   acknowledging_.restart(config_.acknowledged,
@@ -587,6 +587,7 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
     return true;
   }
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
+  if (payload > TransmitBatch::kCopyBytes) gathered_answer_end_ = built_position_;
   offset_ += payload;
   if (last) {
     // Freed before the octets go out: the peer may ask again as soon as it has the last one.
@@ -682,10 +683,10 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come.
-void Transmitter::retire() {
+void Transmitter::retire(uint64_t sent_position) {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position > sent_position_) break;
+    if (wqe.end_position > sent_position) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
         queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
@@ -754,26 +755,41 @@ void Transmitter::fail_response(TerminateCode code) {
   message_ = Message::kNone;
 }
 
+// The oldest request with octets that go from where they lie and have not gone; kNoRequest if there
+// is none.
+uint64_t Transmitter::first_gathered() const {
+  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
+    const SendWqe& wqe = queue_.at(i);
+    if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
+        wqe.end_position > sent_position_)
+      return i;
+  }
+  return StreamFailure::kNoRequest;
+}
+
+// A request's gather list or an answer's source is not readable memory any more. The kernel does
+// not say which: where it may have been an answer, no request is blamed, and an event tells.
 void Transmitter::fault() {
-  // An answer's source or a request's gather list is not readable memory any more.
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
-  failure.oldest_request = true;
   failure.status = WcStatus::kLocProtErr;
-  stream_.fail(failure, std::nullopt);
+  if (gathered_answer_end_ <= sent_position_) failure.request = first_gathered();
+  const bool blamed = failure.request != StreamFailure::kNoRequest;
+  stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
   batch_.configure(stream_.config.crc);
+  built_position_ = sent_position_;
   closed_ = true;
   message_ = Message::kNone;
   immediate_due_ = false;
 }
 
-// What comes before a request that fails by itself has been placed, or is on its way there.
-void Transmitter::acknowledge_before(uint64_t failed) {
-  if (!acknowledging_.on() || failed == StreamFailure::kNoRequest ||
-      stream_.failure().oldest_request)
-    return;
-  if (failed > stream_.acknowledged.load(std::memory_order_acquire))
+// What comes before a request that fails by itself has been placed, is on its way there, or still
+// goes out ahead of our own Terminate.
+void Transmitter::complete_before(uint64_t failed) {
+  const StreamFailure& failure = stream_.failure();
+  if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
+  if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(failed, std::memory_order_release);
-  retire();
+  retire(failure.send_terminate ? built_position_ : sent_position_);
 }
 
 void Transmitter::flush() {
@@ -790,7 +806,7 @@ void Transmitter::flush() {
   flushed_ = true;
   const uint64_t own =
       failed_request(stream_.failure(), stream_.outbound, queue_, acknowledging_.on());
-  acknowledge_before(own);
+  complete_before(own);
   flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
   note_progress();
 }

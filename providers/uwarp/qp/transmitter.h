@@ -111,11 +111,14 @@ class Transmitter {
   template <typename Header>
   void append_request(RdmapOpcode opcode, const Header& header);
   void append_empty_write(STag stag, TaggedOffset offset);
-  void retire();
+  void retire() { retire(sent_position_); }
+  /// As if all octets before this position had gone.
+  void retire(uint64_t sent_position);
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void fail_request(uint64_t position, WcStatus status);
   void fail_response(TerminateCode code);
-  void acknowledge_before(uint64_t failed);
+  uint64_t first_gathered() const;
+  void complete_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
   void flush_requests(uint64_t own);
   void note_progress();
@@ -141,6 +144,7 @@ class Transmitter {
   BufferList payload_;
   uint64_t built_position_ = 0;  // stream octets built and sent
   uint64_t sent_position_ = 0;
+  uint64_t gathered_answer_end_ = 0;  // behind the last answer that goes from where it lies
   Msn send_msn_;
   Msn request_msn_;  // queue 1: Reads and atomics
   Msn atomic_response_msn_;

@@ -342,6 +342,8 @@ void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to)
     cm_owned_ = false;
   }
   cut_off(lock);
+  lock.lock();
+  if (destroyed_) return;  // meanwhile, and what it was made of may be gone
   if (to == QpState::kReset)
     qp_.to_reset();
   else
@@ -363,7 +365,8 @@ void Endpoint::rendezvous_failed() {
   if (destroyed_) return;
   verbs_state_ = QpState::kErr;
   cut_off(lock);
-  qp_.to_error(WcStatus::kRetryExcErr);
+  lock.lock();
+  if (!destroyed_) qp_.to_error(WcStatus::kRetryExcErr);  // not destroyed meanwhile either
 }
 
 void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {

@@ -173,11 +173,6 @@ QpAttributes Endpoint::attributes() const {
   return all;
 }
 
-void Endpoint::mark_cm_owned() {
-  const std::lock_guard guard(mutex_);
-  cm_owned_ = true;
-}
-
 void Endpoint::set_ack_timeout(uint8_t code) {
   const std::lock_guard guard(mutex_);
   attributes_.timeout = code;
@@ -208,10 +203,11 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     }
     return 0;
   }
-  if ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) && rendezvous_ == nullptr)
-    cm_owned_ = true;
-  if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
+  const bool by_cm = cm_owned_ || ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) &&
+                                   rendezvous_ == nullptr);
+  if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
+    cm_owned_ = true;
     if (!is_cm_mask(to, mask)) return modify_for_cm(attributes, mask, to, lock);
     if (from == QpState::kReset) return to_init(lock);
     if (from == QpState::kSqd && to == QpState::kRts) {
@@ -240,6 +236,10 @@ int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpSta
                             std::unique_lock<std::mutex>& lock) {
   if (!attributes_in_range(attributes, mask)) return EINVAL;
   if (int error = check_address_locked(attributes, mask)) return error;
+  // To be connected by the peer's number, and not by rdma_cm, it would have come to INIT with all
+  // that the manual asks for. Nothing would ever connect it now.
+  const bool names_peer = (mask & kAttrDestQpn) != 0 && !names_cm_peer(attributes, mask);
+  if (names_peer && connection_ == nullptr) return EINVAL;
   merge_attributes(attributes_, attributes, mask);
   if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
   const QpState core = qp_.state();

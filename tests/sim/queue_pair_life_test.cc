@@ -174,5 +174,21 @@ TEST(Reset, DropsItsOwnCompletions) {
   EXPECT_EQ(next[0].wr_id, 7u);
 }
 
+// The rights of one life are not those of the next.
+TEST(Reset, GivesPeersTheirRightsBack) {
+  for (const bool reset : {false, true}) {
+    RawPeer peer;
+    peer.dut.qp->set_remote_access(0);
+    peer.dut.qp->detach_stream();
+    if (reset) peer.dut.qp->to_reset();
+    peer.dut.qp->to_init();
+    ASSERT_TRUE(peer.dut.qp->start_stream({}));
+    peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8));
+    EXPECT_EQ(peer.dut.events.empty(), reset);
+    EXPECT_EQ(peer.memory.data()[0], std::byte(reset ? 0x3C : 0));
+    peer.ulpdus();
+  }
+}
+
 }  // namespace
 }  // namespace uwarp::sim

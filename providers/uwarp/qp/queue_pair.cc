@@ -119,6 +119,7 @@ void QueuePair::drop_work(CompletionQueue::Drop completions) {
   stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
   stream_.paused.store(false, std::memory_order_release);
   stream_.drain_event.store(false, std::memory_order_relaxed);
+  set_remote_access(~0u);
   receiver_.reset();
   transmitter_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

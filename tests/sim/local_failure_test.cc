@@ -85,6 +85,17 @@ TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
   EXPECT_EQ(opcode_of(sent[2]), RdmapOpcode::kTerminate);
 }
 
+TEST_P(LocalFailure, WhatTheEndOfTheStreamCutsDoesNotSucceed) {
+  Sge bad = sge(8);
+  bad.lkey ^= 1;
+  ASSERT_EQ(send(1, sge(kLarge)), 0);
+  ASSERT_EQ(send(2, bad), 0);
+  transmit(100);
+  EXPECT_TRUE(peer.dut.qp->end_stream(StreamEnd::kReset));
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}, {2, WcStatus::kLocProtErr}}));
+  peer.reads = false;
+}
+
 // 5040-7.1-a
 TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
   ASSERT_EQ(read(1), 0);

@@ -211,7 +211,8 @@ bool QueuePair::end_stream(StreamEnd end) {
     // The peer may answer, finish and leave while the thread that sent the last octets has not yet
     // noted that they are gone: what has been done counts as done first.
     std::lock_guard transmit(transmit_gate_);
-    transmitter_.settle(end == StreamEnd::kFin && !mid_message);
+    transmitter_.settle(end == StreamEnd::kFin && !mid_message,
+                        end == StreamEnd::kReset || end == StreamEnd::kTimeout);
     count_end(end);
     sends_open = !sends_.drained();
   }

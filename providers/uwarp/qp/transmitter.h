@@ -54,9 +54,11 @@ class Transmitter {
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
   /// Completes what has gone and has its answer. `peer_done`: the peer has read all of it and will
-  /// answer no more, so that what has gone counts as acknowledged.
-  void settle(bool peer_done) {
+  /// answer no more, so that what has gone counts as acknowledged. `cut`: what has not gone never
+  /// will.
+  void settle(bool peer_done, bool cut) {
     if (peer_done) acknowledging_.stop();
+    if (cut) built_position_ = sent_position_;
     retire();
   }
   /// Forgets everything without completions.

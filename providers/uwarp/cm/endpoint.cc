@@ -366,7 +366,8 @@ void Endpoint::rendezvous_failed() {
   verbs_state_ = QpState::kErr;
   cut_off(lock);
   lock.lock();
-  if (!destroyed_) qp_.to_error(WcStatus::kRetryExcErr);  // not destroyed meanwhile either
+  if (destroyed_) return;  // as above
+  qp_.to_error(WcStatus::kRetryExcErr);
 }
 
 void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {

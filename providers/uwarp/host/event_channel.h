@@ -103,11 +103,11 @@ class CompletionEvents {
   uint32_t stop();
 
  private:
+  void send_locked();
+
   const std::shared_ptr<EventChannel> channel_;
   const CompletionEventRecord record_;
   const uint32_t generation_;
-  void send_locked();
-
   std::mutex lock_;  ///< before the channel's
   uint32_t sent_ = 0;
   bool unread_ = false;

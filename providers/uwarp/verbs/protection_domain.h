@@ -38,6 +38,7 @@ struct VerbsPd : ibv_pd {
   ProtectionDomain& domain;
   /// All calls on what is made here come from one thread at a time; null if not promised.
   VerbsTd* const thread = nullptr;
+
   bool is_parent() const { return &root != this; }
   bool one_thread() const { return thread != nullptr; }
   /// Objects that stand in the way of deallocating a parent domain (a plain one has

@@ -571,6 +571,21 @@ TEST(AnsweredReads, AsManyAsNegotiated) {
   }
 }
 
+TEST(AnsweredReads, NoneWhereNoneWasNegotiated) {
+  sim::Pair pair(1);
+  StreamConfig initiator, responder;
+  initiator.ord = 1;
+  initiator.rtr = StreamConfig::Rtr::kWrite;
+  responder.wait_for_first_fpdu = true;
+  ASSERT_TRUE(pair.a.qp->start_stream(initiator));
+  ASSERT_TRUE(pair.b.qp->start_stream(responder));
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 1, {}), 0);
+  pair.run();
+  EXPECT_EQ(pair.a.sends().at(0).status, WcStatus::kRemOpErr);
+  EXPECT_EQ(pair.a.qp->failure().terminate.code, T::kDdpUntaggedNoBuffer);
+  EXPECT_EQ(pair.b.qp->state(), QpState::kErr);
+}
+
 TEST(AnsweredReads, OneMoreThanNegotiated) {
   for (const bool crc : {false, true}) {
     StreamConfig config;

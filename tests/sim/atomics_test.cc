@@ -100,6 +100,32 @@ TEST(AtomicResponder, MixesWithReads) {
   EXPECT_EQ(UntaggedHeader::decode(sent[3].data()).msn, Msn{2});  // answers only (A3)
 }
 
+// The same where the Read's octets would go out from where they lie, behind the atomic's execution.
+TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
+  constexpr uint32_t kSize = 4 * TransmitBatch::kCopyBytes;
+  RawPeer peer;
+  store(peer.memory.data(), 10);
+  const auto read = [&](uint32_t msn) {
+    return read_request({.sink_stag = STag{9},
+                         .sink_to = 0,
+                         .size = kSize,
+                         .source_stag = peer.stag(),
+                         .source_to = peer.base()},
+                        msn);
+  };
+  for (uint32_t round = 0; round < 2; ++round) {  // the first batch of a stream is a small one
+    peer.feed(joined({read(4 * round + 1), atomic_request(fetch_add(peer, 1), 4 * round + 2),
+                      read(4 * round + 3), atomic_request(fetch_add(peer, 1), 4 * round + 4)}));
+    const auto sent = peer.ulpdus();
+    ASSERT_EQ(sent.size(), 4u);
+    for (uint32_t i = 0; i < 4; i += 2) {
+      const uint64_t value = 10 + 2 * round + i / 2;
+      EXPECT_EQ(load(sent[i].data() + TaggedHeader::kWireSize), value);
+      EXPECT_EQ(response_of(sent[i + 1]).original_value, value);
+    }
+  }
+}
+
 // 7306-5.4-3, -7-14: what was written before is what the atomic sees.
 // Proves: 7306-5.4-3
 TEST(AtomicResponder, SeesEarlierWrites) {

@@ -231,6 +231,80 @@ TEST(SendWithImmediate, NeedsAUwarpPeer) {
   EXPECT_EQ(foreign.terminate().value().code, T::kRdmapUnexpectedOpcode);
 }
 
+// Where it may be posted before the peer is known: what has been shown by then counts.
+struct EarlySendWithImmediate : ::testing::Test {
+  static QpConfig shape() {
+    QpConfig shape = End::default_shape();
+    shape.acknowledged = true;
+    return shape;
+  }
+  static StreamConfig marked() {
+    StreamConfig config;
+    config.rtr = StreamConfig::Rtr::kWrite;
+    config.rtr_stag = config.magic_stag = STag{0x75776172};
+    config.rtr_offset = config.magic_offset = 0x7021'0000'0000'0001;
+    return config;
+  }
+  static void expect_failure(RawPeer& peer) {
+    const auto done = peer.dut.sends();
+    ASSERT_EQ(done.size(), 2u);
+    EXPECT_EQ(done[0].status, WcStatus::kLocQpOpErr);
+    EXPECT_EQ(done[1].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(post_send_imm(peer.dut, {}, 1, 0), 0) << "flushed";
+  }
+};
+
+TEST_F(EarlySendWithImmediate, FailsWhenThePeerShowsItselfForeign) {
+  RawPeer peer(marked(), shape());
+  peer.reads = false;
+  ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.post_receive(1, 100);
+  peer.send(untagged(O::kSend, 0, 1, 0, 8));
+  EXPECT_TRUE(peer.dut.sends().empty());
+  peer.reads = true;
+  peer.settle();
+  expect_failure(peer);
+  peer.ulpdus();
+}
+
+TEST_F(EarlySendWithImmediate, AsksASilentPeer) {
+  RawPeer peer(marked(), shape());
+  ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(opcode_of(sent[0]), O::kWrite);
+  ASSERT_EQ(opcode_of(sent[1]), O::kReadRequest);
+  const auto read = ReadRequestHeader::decode(sent[1].data() + UntaggedHeader::kWireSize);
+  EXPECT_EQ(read.size, 0u);
+  EXPECT_TRUE(peer.dut.sends().empty());
+  peer.send(tagged(O::kReadResponse, read.sink_stag, 0, 0));
+  expect_failure(peer);
+  peer.ulpdus();
+}
+
+TEST_F(EarlySendWithImmediate, GoesOutToAUwarp) {
+  RawPeer peer(marked(), shape());
+  ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
+  peer.settle();
+  EXPECT_EQ(peer.ulpdus().size(), 2u);
+  peer.send(tagged(O::kWrite, marked().magic_stag, marked().magic_offset, 0));
+  EXPECT_EQ(opcode_of(peer.ulpdus().at(0)), O::kSendImmediate);
+}
+
+TEST_F(EarlySendWithImmediate, FailsAtOnceWhereNothingWillTell) {
+  StreamConfig config = marked();
+  config.rtr = StreamConfig::Rtr::kNone;
+  RawPeer peer(config, shape());
+  ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  expect_failure(peer);
+  peer.ulpdus();
+}
+
 // docs/wire.md: a mark of another version is that of a foreign peer, and harmless.
 TEST(SendWithImmediate, OldAgainstNew) {
   for (const uint64_t version : {1, 2, 0}) {

@@ -28,6 +28,70 @@ TEST(Sqd, DrainsAndReturns) {
   EXPECT_EQ(peer.dut.events.size(), 1u);
 }
 
+// Whoever has left SQD does not want to hear any more that it is drained.
+TEST(Sqd, TheEventIsForgottenWithTheState) {
+  const auto leave = [](RawPeer& peer, int way) {
+    if (way == 0) return peer.dut.qp->to_rts();
+    if (way == 1) return peer.dut.qp->to_error();
+    peer.dut.qp->detach_stream();
+    peer.dut.qp->to_reset();
+    peer.dut.qp->to_init();
+    StreamConfig config;
+    config.ord = 1;
+    ASSERT_TRUE(peer.dut.qp->start_stream(config));
+  };
+  for (int way = 0; way < 3; ++way) {
+    RawPeer peer;
+    const Sge result{peer.base(), 8, peer.memory_region->lkey.load()};
+    ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
+    peer.settle();
+    peer.dut.qp->to_sqd(true);
+    peer.settle();
+    leave(peer, way);
+    peer.settle();
+    if (way == 0) peer.send(atomic_response({0, 1}, 1));
+    if (way == 2) {
+      ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+    }
+    peer.settle();
+    EXPECT_EQ(peer.dut.sends().size(), 1u) << way;
+    EXPECT_TRUE(peer.dut.events.empty()) << way;
+    peer.ulpdus();
+  }
+}
+
+// The connection may come to a queue pair that has been told to start nothing new.
+TEST(Sqd, HoldsOnAStreamThatOpens) {
+  RegionTable regions;
+  End end(regions);
+  end.qp->to_rtr();
+  end.qp->to_rts();
+  end.qp->to_sqd(false);
+  ASSERT_TRUE(end.qp->start_stream({}));
+  EXPECT_EQ(end.qp->state(), QpState::kSqd);
+  ASSERT_EQ(end.post(SendOpcode::kSend, 1, {}), 0);
+  ASSERT_TRUE(end.qp->transmit_try_begin());
+  EXPECT_TRUE(end.qp->transmit_window().empty());
+  end.qp->to_rts();
+  EXPECT_FALSE(end.qp->transmit_window().empty());
+  (void)end.qp->transmit_end();
+}
+
+// A Read that has come and was not looked at yet is something still to be answered.
+TEST(FinishInput, CountsWhatIsOwedToThePeer) {
+  RawPeer peer;
+  peer.settle();
+  EXPECT_FALSE(peer.dut.qp->finish_input());
+  peer.reads = false;
+  peer.send(read_request(
+      {.sink_stag = STag{9}, .size = 8, .source_stag = peer.stag(), .source_to = peer.base()}, 1));
+  EXPECT_TRUE(peer.dut.qp->finish_input());
+  peer.reads = true;
+  peer.settle();
+  EXPECT_EQ(peer.ulpdus().size(), 1u);
+  EXPECT_FALSE(peer.dut.qp->finish_input());
+}
+
 // Told once, by what the peer's application has sent; the empty Write that starts a stream is none.
 TEST(CommEstablished, FirstMessageBeforeRts) {
   for (const bool early : {true, false}) {
@@ -108,6 +172,22 @@ TEST(Reset, DropsItsOwnCompletions) {
   const auto next = End::drain(shared);
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0].wr_id, 7u);
+}
+
+// The rights of one life are not those of the next.
+TEST(Reset, GivesPeersTheirRightsBack) {
+  for (const bool reset : {false, true}) {
+    RawPeer peer;
+    peer.dut.qp->set_remote_access(0);
+    peer.dut.qp->detach_stream();
+    if (reset) peer.dut.qp->to_reset();
+    peer.dut.qp->to_init();
+    ASSERT_TRUE(peer.dut.qp->start_stream({}));
+    peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8));
+    EXPECT_EQ(peer.dut.events.empty(), reset);
+    EXPECT_EQ(peer.memory.data()[0], std::byte(reset ? 0x3C : 0));
+    peer.ulpdus();
+  }
 }
 
 }  // namespace

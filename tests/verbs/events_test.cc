@@ -2,6 +2,7 @@
 // Completion channels and asynchronous events: one event per arming, what raises which, and that
 // destroying an object waits for the acknowledgement.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -127,6 +128,49 @@ TEST_F(Events, DestroyWaitsForTheAcknowledgement) {
   ibv_ack_cq_events(cq, 1);
   destroyer.join();
   EXPECT_TRUE(destroyed);
+}
+
+// ibv_get_cq_event() and ibv_get_async_event() look at the object after they have read of it.
+TEST_F(Events, DestroyWaitsForWhoHasJustRead) {
+  Channel channel(ibv_create_comp_channel(context()));
+  Pair pair(context(), 1 << 16, channel.get());
+  ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);
+  ASSERT_EQ(pair.b.post_receive(1), 0);
+  ASSERT_EQ(pair.a.post_send(1), 0);
+  ibv_cq* cq = nullptr;
+  ASSERT_EQ(read(channel->fd, &cq, sizeof cq), static_cast<ssize_t>(sizeof cq));
+  ASSERT_EQ(cq, pair.b.cq.get());
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(pair.b.qp.get(), &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  struct {
+    ibv_qp* element;
+    uint32_t type, reserved;
+  } record = {};
+  do {
+    ASSERT_TRUE(readable(context()->async_fd));
+    ASSERT_EQ(read(context()->async_fd, &record, sizeof record),
+              static_cast<ssize_t>(sizeof record));
+  } while (record.type == IBV_EVENT_COMM_EST);
+  ASSERT_EQ(record.element, pair.b.qp.get());
+  std::atomic<int> destroyed{0};
+  std::thread destroyer([&] {
+    pair.b.qp.reset();
+    ++destroyed;
+    pair.b.cq.reset();
+    ++destroyed;
+  });
+  std::this_thread::sleep_for(kNothingComes);
+  EXPECT_EQ(destroyed, 0);
+  ibv_async_event event = {};
+  event.element.qp = record.element;
+  event.event_type = static_cast<ibv_event_type>(record.type);
+  if (destroyed == 0) ibv_ack_async_event(&event);
+  std::this_thread::sleep_for(kNothingComes);
+  EXPECT_EQ(destroyed, 1);
+  if (destroyed == 1) ibv_ack_cq_events(cq, 1);
+  destroyer.join();
 }
 
 TEST_F(Events, AccessErrorAtTheTarget) {

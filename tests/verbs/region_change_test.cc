@@ -90,6 +90,28 @@ TEST_F(Change, ReceivePostedBeforeNamesTheOldPlace) {
   b().mr.reset();
 }
 
+// From then on the memory may go: nobody may touch it as if it could not.
+TEST_F(Change, WorkUnderWayDoesNotBecomeOnDemand) {
+  constexpr uint32_t kBytes = 32 << 20;  // more than the sockets take
+  ibv_device_attr_ex device = {};
+  ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &device), 0);
+  if (device.odp_caps.general_caps == 0) GTEST_SKIP() << "no memory on demand here";
+  Pair large(context(), kBytes);
+  ASSERT_EQ(large.a.post_send(1, 0, kBytes), 0);
+  EXPECT_FALSE(next_completion(large.a.cq.get(), std::chrono::milliseconds(100)));
+  ASSERT_EQ(ibv_rereg_mr(large.a.mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
+                         kAllAccess | IBV_ACCESS_ON_DEMAND),
+            0);
+  ASSERT_EQ(large.b.post_receive(2, 0, kBytes), 0);
+  std::optional<ibv_wc> sent;
+  ASSERT_TRUE(wait_until([&] {
+    (void)next_completion(large.b.cq.get(), std::chrono::milliseconds(1));
+    sent = next_completion(large.a.cq.get(), std::chrono::milliseconds(1));
+    return sent.has_value();
+  }));
+  EXPECT_EQ(sent->status, IBV_WC_LOC_PROT_ERR);
+}
+
 TEST_F(Change, RefusalLeavesTheRegionAsItWas) {
   void* hole = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   munmap(hole, 4096);

@@ -173,11 +173,6 @@ QpAttributes Endpoint::attributes() const {
   return all;
 }
 
-void Endpoint::mark_cm_owned() {
-  const std::lock_guard guard(mutex_);
-  cm_owned_ = true;
-}
-
 void Endpoint::set_ack_timeout(uint8_t code) {
   const std::lock_guard guard(mutex_);
   attributes_.timeout = code;
@@ -208,10 +203,11 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     }
     return 0;
   }
-  if ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) && rendezvous_ == nullptr)
-    cm_owned_ = true;
-  if (cm_owned_ && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
+  const bool by_cm = cm_owned_ || ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) &&
+                                   rendezvous_ == nullptr);
+  if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
+    cm_owned_ = true;
     if (!is_cm_mask(to, mask)) return modify_for_cm(attributes, mask, to, lock);
     if (from == QpState::kReset) return to_init(lock);
     if (from == QpState::kSqd && to == QpState::kRts) {
@@ -240,6 +236,10 @@ int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpSta
                             std::unique_lock<std::mutex>& lock) {
   if (!attributes_in_range(attributes, mask)) return EINVAL;
   if (int error = check_address_locked(attributes, mask)) return error;
+  // To be connected by the peer's number, and not by rdma_cm, it would have come to INIT with all
+  // that the manual asks for. Nothing would ever connect it now.
+  const bool names_peer = (mask & kAttrDestQpn) != 0 && !names_cm_peer(attributes, mask);
+  if (names_peer && connection_ == nullptr) return EINVAL;
   merge_attributes(attributes_, attributes, mask);
   if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
   const QpState core = qp_.state();
@@ -311,8 +311,8 @@ void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
 void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   const bool resumed = verbs_state_ == QpState::kSqd;
   verbs_state_ = QpState::kRts;
-  // A stream that was answered in RTR has moved the core already.
-  if (qp_.state() == QpState::kRtr || qp_.state() == QpState::kSqd) qp_.to_rts();
+  // Also where a stream that was answered in RTR has moved the core already.
+  qp_.to_rts();
   if (stream_.attached()) qp_.set_ord(std::min<uint16_t>(peer_depth_, attributes_.max_rd_atomic));
   const auto rendezvous = rendezvous_;
   const RendezvousTerms terms = terms_locked();
@@ -342,6 +342,8 @@ void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to)
     cm_owned_ = false;
   }
   cut_off(lock);
+  lock.lock();
+  if (destroyed_) return;  // meanwhile, and what it was made of may be gone
   if (to == QpState::kReset)
     qp_.to_reset();
   else
@@ -363,6 +365,8 @@ void Endpoint::rendezvous_failed() {
   if (destroyed_) return;
   verbs_state_ = QpState::kErr;
   cut_off(lock);
+  lock.lock();
+  if (destroyed_) return;  // as above
   qp_.to_error(WcStatus::kRetryExcErr);
 }
 

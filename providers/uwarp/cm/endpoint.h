@@ -79,9 +79,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
   QpAttributes attributes() const;
-  /// An rdma_cm id uses this queue pair: it takes no part in the rendezvous, and RTR and RTS are
-  /// the connection's business. connect() and accept() do this by themselves.
-  void mark_cm_owned();
   /// The timeout that an rdma_cm id was given for its queue pair (code of 5 bits).
   void set_ack_timeout(uint8_t code);
 
@@ -191,6 +188,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   mutable std::mutex mutex_;
   QpAttributes attributes_;
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
+  /// For rdma_cm: it takes no part in the rendezvous, and RTR and RTS are the connection's
+  /// business.
   bool cm_owned_ = false;
   bool destroyed_ = false;
   uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows

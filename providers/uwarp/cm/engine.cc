@@ -132,7 +132,8 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   const std::byte* old_base = region.base;
   const uint64_t old_length = region.length_bytes;
   const bool moved = old_domain != shape.domain || old_base != shape.address ||
-                     old_length != shape.length_bytes || region.first != shape.first;
+                     old_length != shape.length_bytes || region.first != shape.first ||
+                     region.memory != shape.memory;
   const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
   const auto held = endpoints_of(old_domain, shape.domain);
   for (const auto& endpoint : held) endpoint->qp().hold();

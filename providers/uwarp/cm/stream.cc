@@ -297,13 +297,14 @@ void Stream::on_edge(uint32_t events) {
 void Stream::resume() {
   StreamNotice notice;
   bool answer = false;
-  bool stopped;
+  bool more;
   {
     const std::lock_guard lock(qp_.receive_gate());
     if (in_ == nullptr || !qp_.receive_held()) return;
-    stopped = take_outcome(qp_.resume_receive(ensure_staging()), answer, notice);
+    more =
+        !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
   }
-  if (!stopped || qp_.receive_ahead()) (void)receive(kTurnBytes, notice, true);
+  if (more) (void)receive(kTurnBytes, notice, true);
   if (answer) transmit_turns(kTurnBytes, notice);
   deliver(notice);
 }

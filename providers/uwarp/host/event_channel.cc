@@ -78,8 +78,10 @@ class EventChannel::Reader : public Awaited {
     length_ = 0;
     return taken;
   }
-  void withdraw_locked(const std::function<bool(Record)>& stale) {
-    if (length_ != 0 && stale(Record(record_.data(), length_))) length_ = 0;
+  size_t withdraw_locked(const std::function<bool(Record)>& stale) {
+    if (length_ == 0 || !stale(Record(record_.data(), length_))) return 0;
+    length_ = 0;
+    return 1;
   }
 
  private:
@@ -154,7 +156,7 @@ void EventChannel::records_read() {
 size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
   if (!alive()) return 0;
   const std::lock_guard guard(lock_);
-  if (reader_ != nullptr) reader_->withdraw_locked(stale);
+  const size_t withdrawn = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
   std::deque<std::vector<std::byte>> records;
   std::array<std::byte, kMaxRecordBytes> buffer;
   for (;;) {
@@ -168,7 +170,7 @@ size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
   const size_t removed = std::erase_if(records, [&](const auto& record) { return stale(record); });
   waiting_ = std::move(records);
   flush_waiting_locked();
-  return removed;
+  return withdrawn + removed;
 }
 
 ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
@@ -204,7 +206,12 @@ void CompletionEvents::raise() {
     again_ = true;
     return;
   }
+  send_locked();
+}
+
+void CompletionEvents::send_locked() {
   unread_ = true;
+  ++sent_;
   channel_->send(record_);
 }
 
@@ -214,23 +221,23 @@ void CompletionEvents::record_read() {
   unread_ = false;
   if (again_ && !stopped_) {
     again_ = false;
-    unread_ = true;
-    channel_->send(record_);
+    send_locked();
   }
   channel_->records_read();
 }
 
-void CompletionEvents::stop() {
-  if (generation_ != fork_generation()) return;
+uint32_t CompletionEvents::stop() {
+  if (generation_ != fork_generation()) return 0;
   const std::lock_guard guard(lock_);
   stopped_ = true;
   again_ = false;
-  if (!unread_) return;
-  channel_->remove_if([&](EventChannel::Record record) {
+  if (!unread_) return sent_;
+  sent_ -= channel_->remove_if([&](EventChannel::Record record) {
     return record.size() == sizeof record_ &&
            std::memcmp(record.data(), &record_, sizeof record_) == 0;
   });
   unread_ = false;
+  return sent_;
 }
 
 int create_completion_channel() {

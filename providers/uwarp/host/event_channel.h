@@ -98,14 +98,18 @@ class CompletionEvents {
   void raise();
   /// libibverbs has read a record of this queue (the cq_event op): sends the remembered one.
   void record_read();
-  /// Takes back an unread record; afterwards raise() does nothing.
-  void stop();
+  /// Takes back an unread record; afterwards raise() does nothing. Returns how many records the
+  /// reader has been given in all.
+  uint32_t stop();
 
  private:
+  void send_locked();
+
   const std::shared_ptr<EventChannel> channel_;
   const CompletionEventRecord record_;
   const uint32_t generation_;
   std::mutex lock_;  ///< before the channel's
+  uint32_t sent_ = 0;
   bool unread_ = false;
   bool again_ = false;
   bool stopped_ = false;

@@ -93,6 +93,7 @@ void QueuePair::move_to(QpState next) {
 }
 
 void QueuePair::to_rts() {
+  stream_.drain_event.store(false, std::memory_order_relaxed);
   stream_.paused.store(false, std::memory_order_release);
   stream_.establish_event.store(false, std::memory_order_relaxed);
   move_to(QpState::kRts);
@@ -101,7 +102,7 @@ void QueuePair::to_rts() {
 void QueuePair::to_sqd(bool notify) {
   stream_.paused.store(true, std::memory_order_release);
   move_to(QpState::kSqd);
-  if (!notify) return;
+  if (!notify || state() != QpState::kSqd) return;
   stream_.drain_event.store(true, std::memory_order_release);
   // Otherwise the holder raises the event when the last request retires.
   if (!transmit_gate_.try_begin()) return;
@@ -117,6 +118,8 @@ void QueuePair::drop_work(CompletionQueue::Drop completions) {
   stream_.running.store(false, std::memory_order_release);
   stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
   stream_.paused.store(false, std::memory_order_release);
+  stream_.drain_event.store(false, std::memory_order_relaxed);
+  set_remote_access(~0u);
   receiver_.reset();
   transmitter_.reset();
   if (config_.srq == nullptr) own_receives_.reset();
@@ -145,6 +148,7 @@ void QueuePair::flush() {
   std::lock_guard transmit(transmit_gate_);
   const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   show_state();
+  stream_.drain_event.store(false, std::memory_order_relaxed);
   const StreamFailure& failure = stream_.failure();
   if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
     slot_.stream.failures.add(1);
@@ -166,7 +170,7 @@ bool QueuePair::start_stream(const StreamConfig& config) {
   receiver_.restart();
   transmitter_.restart();
   slot_.stream.connections.add(1);
-  set_state(QpState::kRts);
+  if (state() != QpState::kSqd) set_state(QpState::kRts);
   return true;
 }
 
@@ -183,7 +187,7 @@ bool QueuePair::finish_input() {
   if (receiver_.mid_message() || stream_.failed()) return false;
   std::lock_guard transmit(transmit_gate_);
   transmitter_.forget_dry();
-  return !transmit_idle();
+  return !transmit_idle() || !stream_.inbound.empty();  // what came since the last look included
 }
 
 bool QueuePair::fall_silent() {
@@ -207,7 +211,8 @@ bool QueuePair::end_stream(StreamEnd end) {
     // The peer may answer, finish and leave while the thread that sent the last octets has not yet
     // noted that they are gone: what has been done counts as done first.
     std::lock_guard transmit(transmit_gate_);
-    transmitter_.settle(end == StreamEnd::kFin && !mid_message);
+    transmitter_.settle(end == StreamEnd::kFin && !mid_message,
+                        end == StreamEnd::kReset || end == StreamEnd::kTimeout);
     count_end(end);
     sends_open = !sends_.drained();
   }

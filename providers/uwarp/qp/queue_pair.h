@@ -78,7 +78,7 @@ class QueuePair {
   void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
 
   // ---- Stream life. Called by the connection, no lock held.
-  /// Enters FPDU mode and RTS. False (and nothing done) in RESET or ERR.
+  /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR.
   bool start_stream(const StreamConfig& config);
   /// The byte stream has ended, but nobody has said so: requests wait until end_stream(), as they
   /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the

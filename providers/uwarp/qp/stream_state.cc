@@ -14,7 +14,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   config = new_config;
   const uint16_t depth = std::max(new_config.ord, new_config.read_depth);
   outbound.reset(std::max<uint32_t>(kMaxRdAtom, depth) + 1);
-  inbound.reset(std::max<uint32_t>(1, new_config.ird));
+  inbound.reset(new_config.ird);
   ord.store(new_config.ord, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);

@@ -66,7 +66,7 @@ void Transmitter::restart() {
   message_ = Message::kNone;
   response_turn_ = immediate_due_ = revoked_ = opened_ = closed_ = flushed_ = false;
   if (config_.script != nullptr) config_.script->restart();
-  built_position_ = sent_position_ = 0;
+  built_position_ = sent_position_ = gathered_answer_end_ = 0;
   send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
   acknowledging_.restart(config_.acknowledged,
@@ -171,6 +171,10 @@ Transmitter::Next Transmitter::begin_next() {
     return begin_response() ? Next::kOpened : Next::kEmitted;
   }
   if (!request) {
+    if (must_ask_peer()) {
+      emit_empty_read(0);
+      return Next::kEmitted;
+    }
     // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
     if (!stream_.chase_due.load(std::memory_order_relaxed) || built_position_ == 0)
       return Next::kNothing;
@@ -313,9 +317,7 @@ bool Transmitter::request_ready() {
   if (stream_.silent.load(std::memory_order_acquire)) return false;
   const SendWqe& wqe = queue_.at(queue_.started());
   if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
-  if (wqe.opcode == SendOpcode::kSendWithImm &&
-      !stream_.peer_is_uwarp.load(std::memory_order_acquire))
-    return false;  // the peer shows with its first message what it is
+  if (wqe.opcode == SendOpcode::kSendWithImm && !immediate_ready()) return false;
   // A change of keys takes effect after all that was posted before (verbs-level rule).
   if (is_local(wqe.opcode)) [[unlikely]]
     return queue_.retired() == queue_.started();
@@ -326,6 +328,28 @@ bool Transmitter::request_ready() {
     return false;
   }
   return stream_.outbound.size() < ord;
+}
+
+// The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
+bool Transmitter::immediate_ready() {
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
+  const bool marked = stream_.config.rtr == StreamConfig::Rtr::kWrite;
+  const bool shown = stream_.first_fpdu.load(std::memory_order_acquire) ||
+                     (!marked && !stream_.config.wait_for_first_fpdu);
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
+  if (shown) fail_request(queue_.started(), WcStatus::kLocQpOpErr);
+  return false;
+}
+
+// A Send with Immediate waits for a message of the peer, and the peer for one of the application:
+// a Read is answered all the same.
+bool Transmitter::must_ask_peer() const {
+  if (!acknowledging_.on() || !queue_.waiting() || stream_.failed()) [[likely]]
+    return false;
+  return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
+         !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
+         !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
+         !stream_.paused.load(std::memory_order_acquire);
 }
 
 bool Transmitter::begin_request() {
@@ -451,6 +475,8 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
     if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
+      // Answers to Reads before it may still lie in the application's memory.
+      batch_.detach(cell.address, sizeof(uint64_t));
       response.original_value = execute_atomic(cell.address, header);
     } else {
       error = TerminateCode::kRdmapInvalidSTag;
@@ -561,6 +587,7 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
     return true;
   }
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
+  if (payload > TransmitBatch::kCopyBytes) gathered_answer_end_ = built_position_;
   offset_ += payload;
   if (last) {
     // Freed before the octets go out: the peer may ask again as soon as it has the last one.
@@ -656,10 +683,10 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come.
-void Transmitter::retire() {
+void Transmitter::retire(uint64_t sent_position) {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position > sent_position_) break;
+    if (wqe.end_position > sent_position) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
         queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
@@ -728,26 +755,41 @@ void Transmitter::fail_response(TerminateCode code) {
   message_ = Message::kNone;
 }
 
+// The oldest request with octets that go from where they lie and have not gone; kNoRequest if there
+// is none.
+uint64_t Transmitter::first_gathered() const {
+  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
+    const SendWqe& wqe = queue_.at(i);
+    if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
+        wqe.end_position > sent_position_)
+      return i;
+  }
+  return StreamFailure::kNoRequest;
+}
+
+// A request's gather list or an answer's source is not readable memory any more. The kernel does
+// not say which: where it may have been an answer, no request is blamed, and an event tells.
 void Transmitter::fault() {
-  // An answer's source or a request's gather list is not readable memory any more.
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
-  failure.oldest_request = true;
   failure.status = WcStatus::kLocProtErr;
-  stream_.fail(failure, std::nullopt);
+  if (gathered_answer_end_ <= sent_position_) failure.request = first_gathered();
+  const bool blamed = failure.request != StreamFailure::kNoRequest;
+  stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
   batch_.configure(stream_.config.crc);
+  built_position_ = sent_position_;
   closed_ = true;
   message_ = Message::kNone;
   immediate_due_ = false;
 }
 
-// What comes before a request that fails by itself has been placed, or is on its way there.
-void Transmitter::acknowledge_before(uint64_t failed) {
-  if (!acknowledging_.on() || failed == StreamFailure::kNoRequest ||
-      stream_.failure().oldest_request)
-    return;
-  if (failed > stream_.acknowledged.load(std::memory_order_acquire))
+// What comes before a request that fails by itself has been placed, is on its way there, or still
+// goes out ahead of our own Terminate.
+void Transmitter::complete_before(uint64_t failed) {
+  const StreamFailure& failure = stream_.failure();
+  if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
+  if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(failed, std::memory_order_release);
-  retire();
+  retire(failure.send_terminate ? built_position_ : sent_position_);
 }
 
 void Transmitter::flush() {
@@ -764,7 +806,7 @@ void Transmitter::flush() {
   flushed_ = true;
   const uint64_t own =
       failed_request(stream_.failure(), stream_.outbound, queue_, acknowledging_.on());
-  acknowledge_before(own);
+  complete_before(own);
   flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
   note_progress();
 }

@@ -56,9 +56,11 @@ class Transmitter {
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
   /// Completes what has gone and has its answer. `peer_done`: the peer has read all of it and will
-  /// answer no more, so that what has gone counts as acknowledged.
-  void settle(bool peer_done) {
+  /// answer no more, so that what has gone counts as acknowledged. `cut`: what has not gone never
+  /// will.
+  void settle(bool peer_done, bool cut) {
     if (peer_done) acknowledging_.stop();
+    if (cut) built_position_ = sent_position_;
     retire();
   }
   /// Forgets everything without completions.
@@ -84,6 +86,8 @@ class Transmitter {
   bool begin_local();
   bool emit_terminate();
   bool request_ready();
+  bool immediate_ready();
+  bool must_ask_peer() const;
   bool ends_soon() const;
   bool begin_request();
   void emit_read(const SendWqe& wqe, uint64_t position);
@@ -111,11 +115,14 @@ class Transmitter {
   template <typename Header>
   void append_request(RdmapOpcode opcode, const Header& header);
   void append_empty_write(STag stag, TaggedOffset offset);
-  void retire();
+  void retire() { retire(sent_position_); }
+  /// As if all octets before this position had gone.
+  void retire(uint64_t sent_position);
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void fail_request(uint64_t position, WcStatus status);
   void fail_response(TerminateCode code);
-  void acknowledge_before(uint64_t failed);
+  uint64_t first_gathered() const;
+  void complete_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
   void flush_requests(uint64_t own);
   void note_progress();
@@ -141,6 +148,7 @@ class Transmitter {
   BufferList payload_;
   uint64_t built_position_ = 0;  // stream octets built and sent
   uint64_t sent_position_ = 0;
+  uint64_t gathered_answer_end_ = 0;  // behind the last answer that goes from where it lies
   Msn send_msn_;
   Msn request_msn_;  // queue 1: Reads and atomics
   Msn atomic_response_msn_;

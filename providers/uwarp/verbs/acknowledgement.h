@@ -24,17 +24,17 @@ class VerbsMutexLock {
   pthread_mutex_t& mutex_;
 };
 
-/// Number of events of an object that libibverbs has read for the application.
+/// Number of events of an object that the application has been given: those sent, less those taken
+/// back unread. Between a thread's read() of one and all that libibverbs does next, nothing else
+/// tells that the object is still needed.
 using DeliveredCount = std::atomic<uint32_t>;
 
 /// Waits until `acknowledged` (guarded by `mutex`, signalled on `condition`) has reached
-/// `delivered`. `Object` has the public members mutex and cond.
+/// `delivered`, which does not change any more. `Object` has the public members mutex and cond.
 template <typename Object>
-void wait_acknowledged(Object& object, const uint32_t& acknowledged,
-                       const DeliveredCount& delivered) {
+void wait_acknowledged(Object& object, const uint32_t& acknowledged, uint32_t delivered) {
   VerbsMutexLock lock(object.mutex);
-  while (acknowledged != delivered.load(std::memory_order_acquire))
-    pthread_cond_wait(&object.cond, &lock.mutex());
+  while (acknowledged != delivered) pthread_cond_wait(&object.cond, &lock.mutex());
 }
 
 }  // namespace uwarp

@@ -111,10 +111,10 @@ int destroy_cq(ibv_cq* base) {
   if (!cq.device.alive()) return 0;
   if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
   cq.moderation->stop();
-  if (cq.events) cq.events->stop();
-  cq.device.take_back_events(&cq.base);
-  wait_acknowledged(cq.base, cq.base.comp_events_completed, cq.completion_events);
-  wait_acknowledged(cq.base, cq.base.async_events_completed, cq.async_events);
+  const uint32_t delivered = cq.events ? cq.events->stop() : 0;
+  const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
+  wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
+  wait_acknowledged(cq.base, cq.base.async_events_completed, async_delivered);
   --cq.device.cq_count;
   delete &cq;
   return 0;
@@ -148,7 +148,6 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
 
 void cq_event(ibv_cq* base) {
   VerbsCq& cq = VerbsCq::of(base);
-  cq.completion_events.fetch_add(1, std::memory_order_acq_rel);
   if (cq.events) cq.events->record_read();
 }
 

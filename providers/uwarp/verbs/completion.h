@@ -67,7 +67,7 @@ struct VerbsCq : object_abi::Cq {
       cq_.events->raise();
     }
     void completion_overrun(CompletionQueue&) override {
-      cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base);
+      cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base, cq_.async_events);
     }
     void completion_held_back(CompletionQueue&) override { cq_.moderation->begin(); }
 
@@ -79,7 +79,6 @@ struct VerbsCq : object_abi::Cq {
   Engine& engine;
   Notifier notifier;
   std::optional<CompletionEvents> events;
-  DeliveredCount completion_events{0};
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   const std::shared_ptr<ModerationTimer> moderation;

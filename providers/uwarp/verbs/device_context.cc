@@ -67,13 +67,14 @@ DeviceContext::~DeviceContext() {
   }
 }
 
-void DeviceContext::take_back_events(const void* element) {
-  async_->remove_if([&](EventChannel::Record record) {
+uint32_t DeviceContext::take_back_events(const void* element, const DeliveredCount& delivered) {
+  const size_t unread = async_->remove_if([&](EventChannel::Record record) {
     AsyncEventRecord event;
     if (record.size() != sizeof event) return false;
     std::memcpy(&event, record.data(), sizeof event);
     return event.element == reinterpret_cast<uintptr_t>(element);
   });
+  return delivered.load(std::memory_order_relaxed) - static_cast<uint32_t>(unread);
 }
 
 std::vector<std::shared_ptr<Endpoint>> DeviceContext::endpoints() {

@@ -15,6 +15,7 @@
 #include "cm/engine.h"
 #include "host/event_channel.h"
 #include "net/net_device.h"
+#include "verbs/acknowledgement.h"
 #include "verbs/device_faults.h"
 #include "verbs/port_events.h"
 #include "verbs/verbs_table.h"
@@ -56,10 +57,16 @@ class DeviceContext {
   void raise(ibv_event_type type, const void* element) {
     async_->send(AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
   }
+  /// The same for one that has to be acknowledged before `element` can be destroyed.
+  void raise(ibv_event_type type, const void* element, DeliveredCount& delivered) {
+    delivered.fetch_add(1, std::memory_order_relaxed);
+    raise(type, element);
+  }
   /// libibverbs has read an event: makes room for others.
   void event_read() { async_->records_read(); }
-  /// Takes back the unread events of an object that is being destroyed.
-  void take_back_events(const void* element);
+  /// Takes back the unread events of an object that is being destroyed and raises no more. Returns
+  /// how many it has given to the application.
+  uint32_t take_back_events(const void* element, const DeliveredCount& delivered);
 
   /// Null unless faults are asked for.
   DeviceFaults* faults() const { return faults_.get(); }

@@ -48,18 +48,10 @@ int dealloc_pd(ibv_pd* base) {
   --pd.device.pd_count;
   // Without queue pairs nobody can reach a region any more, so one that was forgotten is no reason
   // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
-  const bool empty = pd.domain.regions.load(std::memory_order_acquire) == 0;
-  if (!empty)
+  if (pd.domain.regions.load(std::memory_order_acquire) != 0)
     log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
-  pd.abandoned.store(true, std::memory_order_release);
-  if (empty) delete &pd;
+  pd.let_go();
   return 0;
-}
-
-void region_left(VerbsPd& plain) {
-  if (plain.abandoned.load(std::memory_order_acquire) &&
-      plain.domain.regions.load(std::memory_order_acquire) == 0)
-    delete &plain;
 }
 
 // Allocators are taken and never called: the memory of our queues is ours, and no device reads it.

@@ -38,8 +38,6 @@ struct VerbsPd : ibv_pd {
   ProtectionDomain& domain;
   /// All calls on what is made here come from one thread at a time; null if not promised.
   VerbsTd* const thread = nullptr;
-  /// Deallocated with regions left: freed with the last of them.
-  std::atomic<bool> abandoned{false};
 
   bool is_parent() const { return &root != this; }
   bool one_thread() const { return thread != nullptr; }
@@ -60,14 +58,19 @@ struct VerbsPd : ibv_pd {
     domain.users.fetch_sub(1, std::memory_order_release);
   }
 
+  /// A plain domain may be deallocated with regions left: it is freed by whoever keeps it last, the
+  /// application or a region.
+  void keep() { keepers_.fetch_add(1, std::memory_order_relaxed); }
+  void let_go() {
+    if (keepers_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
   static VerbsPd& of(ibv_pd* pd) { return *static_cast<VerbsPd*>(pd); }
 
  private:
   std::atomic<uint32_t> objects_{0};
+  std::atomic<uint32_t> keepers_{1};
 };
-
-/// A region of `plain` has been deregistered, or has left for another domain.
-void region_left(VerbsPd& plain);
 
 // Operations (verbs_table.h).
 ibv_pd* alloc_pd(ibv_context* context);

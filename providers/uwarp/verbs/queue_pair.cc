@@ -219,8 +219,8 @@ int destroy_qp(ibv_qp* base) {
     if (!qp.device.alive()) return 0;
     qp.endpoint->destroy();
     qp.device.remove(&qp);
-    qp.device.take_back_events(&qp.base);
-    wait_acknowledged(qp.base, qp.base.events_completed, qp.async_events);
+    const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
+    wait_acknowledged(qp.base, qp.base.events_completed, delivered);
     delete &qp;
     return 0;
   });

@@ -39,7 +39,7 @@ struct VerbsQp : object_abi::Qp {
    public:
     explicit Listener(VerbsQp& qp) : qp_(qp) {}
     void qp_event(QpEvent event) override {
-      qp_.device.raise(static_cast<ibv_event_type>(event), &qp_.base);
+      qp_.device.raise(static_cast<ibv_event_type>(event), &qp_.base, qp_.async_events);
     }
 
    private:

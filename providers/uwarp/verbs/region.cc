@@ -97,6 +97,7 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   describe(mr);
   pd.device.add(&mr);
   pd.object_made();
+  pd.root.keep();
   return 0;
 }
 
@@ -151,8 +152,10 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
     if (!moves) return 0;
     mr.domain = &domain;
     domain.object_made();
+    domain.root.keep();
+    VerbsPd& left = old_domain.root;
     old_domain.object_gone();
-    region_left(old_domain.root);
+    left.let_go();
     return 0;
   });
   if (error != 0) errno = error;
@@ -169,8 +172,9 @@ int dereg_mr(ibv_mr* base) {
     device.remove(&mr);
     if (mr.device_memory != nullptr) mr.device_memory->region_gone();
     delete &mr;
-    pd.object_gone();
-    region_left(pd.root);
+    VerbsPd& root = pd.root;
+    pd.object_gone();  // a parent domain may be deallocated from here on
+    root.let_go();
     return 0;
   });
 }

@@ -62,8 +62,8 @@ int destroy_srq(ibv_srq* base) {
     DeviceContext& device = srq.domain.device;
     if (!device.alive()) return 0;
     if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
-    device.take_back_events(&srq.base);
-    wait_acknowledged(srq.base, srq.base.events_completed, srq.async_events);
+    const uint32_t delivered = device.take_back_events(&srq.base, srq.async_events);
+    wait_acknowledged(srq.base, srq.base.events_completed, delivered);
     srq.domain.user_gone();
     --device.srq_count;
     delete &srq;

@@ -26,7 +26,7 @@ struct VerbsSrq : object_abi::Srq {
    public:
     explicit LimitListener(VerbsSrq& srq) : srq_(srq) {}
     void limit_reached() override {
-      srq_.domain.device.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq_.base);
+      srq_.domain.device.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq_.base, srq_.async_events);
     }
 
    private:

@@ -29,26 +29,7 @@ void log_line(const char* line) { log_event("%s", line); }
 
 }  // namespace
 
-void async_event(ibv_context* context, ibv_async_event* event) {
-  switch (event->event_type) {
-    case IBV_EVENT_CQ_ERR:
-      VerbsCq::of(event->element.cq).async_events.fetch_add(1, std::memory_order_acq_rel);
-      break;
-    case IBV_EVENT_QP_FATAL:
-    case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
-    case IBV_EVENT_COMM_EST:
-    case IBV_EVENT_SQ_DRAINED:
-    case IBV_EVENT_QP_LAST_WQE_REACHED:
-      VerbsQp::of(event->element.qp).async_events.fetch_add(1, std::memory_order_acq_rel);
-      break;
-    case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED:
-      VerbsSrq::of(event->element.srq).async_events.fetch_add(1, std::memory_order_acq_rel);
-      break;
-    default:
-      break;  // of the port or the device: nothing waits for these
-  }
+void async_event(ibv_context* context, ibv_async_event*) {
   DeviceContext::of(context).event_read();
 }
 

@@ -72,7 +72,10 @@ class Node : public QpEventListener {
 
   void qp_event(QpEvent event) override {
     // Comes to a queue pair in RTR or does not, as the peer is quick.
-    if (event == QpEvent::kCommEstablished) return;
+    if (event == QpEvent::kCommEstablished) {
+      ++communication_established;
+      return;
+    }
     const std::lock_guard guard(mutex_);
     events_.push_back(event);
   }
@@ -178,6 +181,7 @@ class Node : public QpEventListener {
   std::vector<std::byte> memory;
   MemoryRegion* region;
   std::shared_ptr<Endpoint> endpoint;
+  std::atomic<int> communication_established{0};
 
  private:
   std::mutex mutex_;

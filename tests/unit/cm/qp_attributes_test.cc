@@ -111,6 +111,32 @@ TEST(EndpointModify, SqdAndBackToRts) {
   EXPECT_EQ(node.state(), QpState::kRts);
 }
 
+// INIT without PKEY_INDEX is librdmacm's, and nobody but rdma_cm connects the queue pair then.
+TEST(EndpointModify, RdmaCmKnowsNoPeersNumber) {
+  constexpr uint32_t kCmMask = kAttrState | kAttrAccess | kAttrPort;
+  QpAttributes attributes;
+  attributes.state = QpState::kInit;
+  Node node;
+  ASSERT_EQ(node.endpoint->modify(attributes, kCmMask), 0);
+  EXPECT_EQ(node.rtr(Qpn{0x123456}), EINVAL);
+  EXPECT_EQ(node.state(), QpState::kInit);
+  EXPECT_EQ(node.rtr(Qpn{kCmPeerQpn}), 0) << "as its InfiniBand branch says";
+  EXPECT_EQ(node.rts(), 0);
+  ASSERT_EQ(node.move(QpState::kReset), 0);
+  ASSERT_EQ(node.init(), 0);
+  EXPECT_EQ(node.rtr(Qpn{0x123456}), 0);
+}
+
+TEST(EndpointModify, WhatIsRefusedIsNotTakenForRdmaCms) {
+  QpAttributes attributes;
+  attributes.state = QpState::kRtr;
+  Node node;
+  EXPECT_EQ(node.endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), EINVAL);
+  ASSERT_EQ(node.init(), 0);
+  ASSERT_EQ(node.rtr(Qpn{0x123456}), 0);
+  EXPECT_EQ(node.init(), EINVAL) << "of one that rdma_cm connects it is taken";
+}
+
 TEST(EndpointModify, AddressesAreChecked) {
   Node node;
   ASSERT_EQ(node.init(), 0);

@@ -73,6 +73,36 @@ TEST(Rendezvous, OneSideStaysInRtr) {
   }
 }
 
+TEST(Rendezvous, OneSideWaitsInSqd) {
+  Node a, b;
+  ASSERT_EQ(a.init(), 0);
+  ASSERT_EQ(b.init(), 0);
+  ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
+  ASSERT_EQ(a.rts(), 0);
+  ASSERT_EQ(a.move(QpState::kSqd), 0);
+  ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
+  ASSERT_EQ(b.rts(), 0);
+  ASSERT_TRUE(eventually([&] { return a.endpoint->connected() && b.endpoint->connected(); }));
+  EXPECT_EQ(a.state(), QpState::kSqd);
+  expect_traffic(b, a);
+  ASSERT_EQ(a.move(QpState::kRts), 0);
+  expect_traffic(a, b);
+}
+
+// The event is for those who wait in RTR for the peer's first message.
+TEST(Rendezvous, NoCommunicationEstablishedInRts) {
+  Node a, b;
+  ASSERT_EQ(a.init(), 0);
+  ASSERT_EQ(b.init(), 0);
+  ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
+  ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
+  ASSERT_EQ(a.rts(), 0);
+  ASSERT_TRUE(eventually([&] { return a.endpoint->connected() && b.endpoint->connected(); }));
+  ASSERT_EQ(b.rts(), 0);
+  expect_traffic(a, b);
+  EXPECT_EQ(b.communication_established, 0);
+}
+
 TEST(Rendezvous, CallsAreHeldBelowRtrAndRequestsWait) {
   for (const bool listens_first : {true, false}) {
     Node a, b;

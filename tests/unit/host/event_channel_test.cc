@@ -120,12 +120,26 @@ TEST_F(EventChannelTest, StopTakesBackWhatIsUnread) {
   first.raise();
   second.raise();
   first.raise();
-  first.stop();
+  EXPECT_EQ(first.stop(), 0u);
   EXPECT_EQ(next(), 2u);
   EXPECT_FALSE(readable());
   first.raise();
   first.record_read();
   EXPECT_FALSE(readable());
+}
+
+TEST_F(EventChannelTest, StopCountsWhatHasBeenRead) {
+  CompletionEvents events(channel_, {1});
+  for (int i = 0; i < 3; ++i) {
+    events.raise();
+    EXPECT_EQ(next(), 1u);
+    if (i < 2) events.record_read();
+  }
+  events.raise();  // remembered until the reader says that it has read
+  EXPECT_EQ(events.stop(), 3u);
+  events.record_read();
+  EXPECT_FALSE(readable());
+  EXPECT_EQ(events.stop(), 3u);
 }
 
 TEST_F(EventChannelTest, AForkedChildCannotDisturbTheParent) {

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Failures that the send side finds itself: what comes before the request that fails, and memory
+// that the kernel cannot read any more. RFC 5040 5.5, 7.1.
+#include <gtest/gtest.h>
+
+#include "sim/raw_peer.h"
+
+namespace uwarp::sim {
+namespace {
+
+constexpr uint32_t kLarge = 4 * TransmitBatch::kCopyBytes;
+
+struct LocalFailure : ::testing::TestWithParam<bool> {
+  LocalFailure() : peer({}, shape()) {}
+  static QpConfig shape() {
+    QpConfig shape = End::default_shape();
+    shape.acknowledged = GetParam();
+    return shape;
+  }
+  Sge sge(uint32_t length) { return {peer.base(), length, peer.memory_region->lkey.load()}; }
+  int send(uint64_t id, const Sge& from) {
+    return peer.dut.post(SendOpcode::kSend, id, {&from, 1});
+  }
+  int read(uint64_t id) {
+    const Sge to = sge(8);
+    return peer.dut.post(SendOpcode::kRead, id, {&to, 1}, 64, 7);
+  }
+  /// One send call of which the kernel takes `limit` octets.
+  void transmit(size_t limit) {
+    ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+    size_t done = 0;
+    for (const iovec& piece : peer.dut.qp->transmit_window()) {
+      const size_t here = std::min(piece.iov_len, limit - done);
+      const auto* from = static_cast<const std::byte*>(piece.iov_base);
+      peer.out.insert(peer.out.end(), from, from + here);
+      peer.scan.feed({from, here});
+      done += here;
+    }
+    peer.dut.qp->transmitted(done);
+    (void)peer.dut.qp->transmit_end();
+  }
+  /// One that finds memory that is not there.
+  void fault() {
+    ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+    EXPECT_FALSE(peer.dut.qp->transmit_window().empty());
+    peer.dut.qp->transmit_fault();
+    (void)peer.dut.qp->transmit_end();
+    ASSERT_TRUE(peer.dut.qp->flush_due());
+    peer.dut.qp->flush();
+  }
+  using Brief = std::vector<std::pair<uint64_t, WcStatus>>;
+  Brief sends() {
+    Brief out;
+    for (const WorkCompletion& one : peer.dut.sends()) out.emplace_back(one.wr_id, one.status);
+    return out;
+  }
+
+  RawPeer peer;
+};
+
+// The flush may come while the kernel has taken only some of the octets that were built.
+TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
+  Sge bad = sge(8);
+  bad.lkey ^= 1;
+  std::memset(peer.memory.data(), 0x11, kLarge);
+  for (const uint64_t id : {1, 2}) ASSERT_EQ(send(id, sge(kLarge)), 0);
+  ASSERT_EQ(send(3, bad), 0);
+  ASSERT_EQ(send(4, sge(8)), 0);
+  transmit(100);
+  ASSERT_TRUE(peer.dut.qp->flush_due());
+  peer.dut.qp->flush();
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kSuccess},
+                            {2, WcStatus::kSuccess},
+                            {3, WcStatus::kLocProtErr},
+                            {4, WcStatus::kWrFlushErr}}));
+  std::memset(peer.memory.data(), 0x22, kLarge);  // the application's again
+  peer.settle();
+  auto sent = peer.ulpdus();
+  std::erase_if(sent, [](const Bytes& one) { return opcode_of(one) == RdmapOpcode::kReadRequest; });
+  ASSERT_EQ(sent.size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(sent[i].size(), UntaggedHeader::kWireSize + kLarge);
+    EXPECT_EQ(sent[i].back(), std::byte{0x11});
+  }
+  EXPECT_EQ(opcode_of(sent[2]), RdmapOpcode::kTerminate);
+}
+
+TEST_P(LocalFailure, WhatTheEndOfTheStreamCutsDoesNotSucceed) {
+  Sge bad = sge(8);
+  bad.lkey ^= 1;
+  ASSERT_EQ(send(1, sge(kLarge)), 0);
+  ASSERT_EQ(send(2, bad), 0);
+  transmit(100);
+  EXPECT_TRUE(peer.dut.qp->end_stream(StreamEnd::kReset));
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}, {2, WcStatus::kLocProtErr}}));
+  peer.reads = false;
+}
+
+// 5040-7.1-a
+TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
+  ASSERT_EQ(read(1), 0);
+  transmit(kLarge);
+  peer.reads = false;
+  peer.send(read_request(
+      {.sink_stag = STag{9}, .size = kLarge, .source_stag = peer.stag(), .source_to = peer.base()},
+      1));
+  fault();
+  EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "had no part in it";
+  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  peer.ulpdus();
+}
+
+TEST_P(LocalFailure, RequestThatCannotBeReadIsToldByItsCompletion) {
+  ASSERT_EQ(read(1), 0);
+  transmit(kLarge);
+  ASSERT_EQ(send(2, sge(kLarge)), 0);
+  ASSERT_EQ(send(3, sge(kLarge)), 0);
+  fault();
+  EXPECT_TRUE(peer.dut.events.empty());
+  EXPECT_EQ(
+      sends(),
+      (Brief{{1, WcStatus::kWrFlushErr}, {2, WcStatus::kLocProtErr}, {3, WcStatus::kWrFlushErr}}));
+  peer.ulpdus();
+}
+
+INSTANTIATE_TEST_SUITE_P(Acknowledged, LocalFailure, ::testing::Bool());
+
+}  // namespace
+}  // namespace uwarp::sim

@@ -136,6 +136,10 @@ constexpr Setting kTable[] = {
                    "1: ask the peer for a CRC on every frame. It is used in any case if the peer "
                    "asks.",
                    store_number<&Settings::crc>),
+    choice_setting("UWARP_IMMEDIATE", "first", "first|last",
+                   "Which half of the 8 octets of Immediate Data holds the 32 bits of verbs. "
+                   "Adapters differ, and both ends must agree.",
+                   store_number<&Settings::immediate>),
     number_setting("UWARP_FPDU", "0", kUlpduMin, kUlpduMax, true,
                    "Largest frame sent, in octets of its ULPDU_Length. 0: chosen by the peer.",
                    store_number<&Settings::fpdu_bytes>),

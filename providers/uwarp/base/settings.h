@@ -18,6 +18,9 @@ namespace uwarp {
 enum class Persona : uint8_t { kIwarp, kRoce };
 enum class CmOwner : uint8_t { kUwarp, kKernel };
 
+/// Where verbs' 32 bits stand among the 8 octets of Immediate Data (RFC 7306 6 does not say).
+enum class ImmediateHalf : uint8_t { kFirst, kLast };
+
 /// TCP ports from `low` to `high`, both included. Empty (no restriction) if both are 0.
 struct PortRange {
   uint16_t low = 0;
@@ -38,6 +41,7 @@ struct Settings {
   /// The roce persona promises acknowledged completions.
   bool acknowledged() const { return persona == Persona::kRoce && roce_ack; }
   bool crc = false;
+  ImmediateHalf immediate = ImmediateHalf::kFirst;
   bool af_ib = false;
   uint32_t fpdu_bytes = 0;  // ULPDU octets; 0: automatic
   uint32_t mpa_revision = 2;

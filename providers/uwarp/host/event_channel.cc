@@ -210,9 +210,9 @@ void CompletionEvents::raise() {
 }
 
 void CompletionEvents::send_locked() {
+  channel_->send(record_);
   unread_ = true;
   ++sent_;
-  channel_->send(record_);
 }
 
 void CompletionEvents::record_read() {

@@ -59,8 +59,13 @@ class DeviceContext {
   }
   /// The same for one that has to be acknowledged before `element` can be destroyed.
   void raise(ibv_event_type type, const void* element, DeliveredCount& delivered) {
-    delivered.fetch_add(1, std::memory_order_relaxed);
-    raise(type, element);
+    delivered.fetch_add(1, std::memory_order_relaxed);  // first: it may be acknowledged at once
+    try {
+      raise(type, element);
+    } catch (const std::bad_alloc&) {
+      delivered.fetch_sub(1, std::memory_order_relaxed);
+      throw;
+    }
   }
   /// libibverbs has read an event: makes room for others.
   void event_read() { async_->records_read(); }

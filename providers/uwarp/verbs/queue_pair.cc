@@ -79,6 +79,7 @@ QpConfig config_of(VerbsQp& qp) {
   config.max_recv_sge = qp.init.cap.max_recv_sge;
   config.max_inline_bytes = qp.init.cap.max_inline_data;
   config.acknowledged = settings().acknowledged();
+  config.immediate_in_last_half = settings().immediate == ImmediateHalf::kLast;
   config.signal_all = qp.init.sq_sig_all != 0;
   if (DeviceFaults* faults = qp.device.faults()) config.script = faults->make_script();
   return config;

@@ -59,6 +59,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.rcvbuf_bytes, 0u);
   EXPECT_EQ(settings.host_sysfs, "/sys");
   EXPECT_EQ(settings.fault, "");
+  EXPECT_EQ(settings.immediate, ImmediateHalf::kFirst);
 }
 
 TEST(Settings, DefaultsWithoutAnyVariable) {
@@ -76,6 +77,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_HOST_SYSFS", "/tmp/sys"},
                                {"UWARP_FAULT", "reset after=3"},
                                {"UWARP_CRC", "1"},
+                               {"UWARP_IMMEDIATE", "last"},
                                {"UWARP_FPDU", "1400"},
                                {"UWARP_MPA_REVISION", "1"},
                                {"UWARP_MPA_TIMEOUT_MS", "200"},
@@ -99,6 +101,7 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_FALSE(settings.acknowledged());
   EXPECT_EQ(settings.cm, CmOwner::kKernel);
   EXPECT_TRUE(settings.crc);
+  EXPECT_EQ(settings.immediate, ImmediateHalf::kLast);
   EXPECT_EQ(settings.fpdu_bytes, 1400u);
   EXPECT_EQ(settings.mpa_revision, 1u);
   EXPECT_EQ(settings.mpa_timeout_ms, 200u);

@@ -17,6 +17,7 @@
 #include <system_error>
 #include <thread>
 
+#include "host/tree_folders.h"
 #include "machine.h"
 #include "mr/fault_safe_copy.h"
 
@@ -134,15 +135,7 @@ void check_folders(Report& report) {
   if (access("/proc/self/maps", R_OK) != 0)
     report.warning("proc", "/proc/self/maps cannot be read, so memory is registered unchecked",
                    "Mount /proc");
-  std::vector<std::string> folders;
-  for (const char* name : {"XDG_RUNTIME_DIR", "TMPDIR", "HOME"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && value[0] == '/') folders.emplace_back(value);
-  }
-  const size_t first = std::getenv("XDG_RUNTIME_DIR") != nullptr && !folders.empty() ? 1 : 0;
-  folders.insert(folders.begin() + static_cast<std::ptrdiff_t>(first),
-                 {"/tmp", "/dev/shm", "/run", "/var/tmp"});
-  for (const std::string& folder : folders) {
+  for (const std::string& folder : uwarp::tree_folders()) {
     if (!is_writable_folder(folder)) continue;
     report.ok("folder", folder + " takes the sysfs tree of each process");
     return;

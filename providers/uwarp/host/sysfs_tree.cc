@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "host/raw_fds.h"
+#include "host/tree_folders.h"
 #include "io/engine_fds.h"
 
 namespace uwarp {
@@ -71,19 +72,6 @@ std::pair<std::string, std::string> split(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {".", path};
   return {path.substr(0, slash), path.substr(slash + 1)};
-}
-
-/// Where else a tree may go: memory first.
-std::vector<std::string> fallback_folders() {
-  std::vector<std::string> folders;
-  for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR", "HOME"}) {
-    const char* value = secure_getenv(variable);
-    if (value != nullptr && value[0] == '/' && value[1] != '\0') folders.emplace_back(value);
-  }
-  const size_t first = folders.empty() ? 0 : 1;
-  folders.insert(folders.begin() + static_cast<std::ptrdiff_t>(first),
-                 {"/dev/shm", "/tmp", "/run", "/var/tmp"});
-  return folders;
 }
 
 bool same_identity(const NetDevice& a, const NetDevice& b) {
@@ -197,7 +185,7 @@ bool SysfsTree::build_locked(const std::string& wanted, const NetDeviceTable& de
     const bool ours = named == 0 || named == syscall(SYS_getpid);
     if (build_at_locked(folder, ours ? name : random_name(), devices)) return true;
   }
-  for (const std::string& other : fallback_folders()) {
+  for (const std::string& other : tree_folders()) {
     if (build_at_locked(other, random_name(), devices)) return true;
   }
   return false;

@@ -145,10 +145,16 @@ std::vector<IpAddress> gids_of(const LinkRecord& link, const NetRecords& records
   return gids;
 }
 
-/// Ethernet, then anything else, then loopback.
+bool is_running(const LinkRecord& link) {
+  return (link.flags & IFF_UP) && (link.flags & IFF_RUNNING);
+}
+
+/// What a program gets that names no device: one that it can use, such as no bridge without
+/// members. Ethernet, then anything else, then loopback; those that are down come last.
 int link_rank(const LinkRecord& link) {
-  if (link.flags & IFF_LOOPBACK) return 2;
-  return link.hardware_type == ARPHRD_ETHER ? 0 : 1;
+  const int down = is_running(link) ? 0 : 3;
+  if (link.flags & IFF_LOOPBACK) return down + 2;
+  return down + (link.hardware_type == ARPHRD_ETHER ? 0 : 1);
 }
 
 int uverbs_number(const std::string& verbs_name, UverbsNumbers& numbers) {
@@ -212,7 +218,7 @@ std::vector<std::shared_ptr<const NetDevice>> build_net_devices(
     device->ifindex = link.ifindex;
     device->mac = link.mac;
     device->mtu_bytes = link.mtu_bytes;
-    device->running = (link.flags & IFF_UP) && (link.flags & IFF_RUNNING);
+    device->running = is_running(link);
     device->loopback = link.flags & IFF_LOOPBACK;
     device->guid_be = guid_of(link, records, gids);
     device->gids = std::move(gids);

@@ -57,6 +57,13 @@ TEST(NetRecords, EthernetFirstLoopbackLastOthersBetween) {
   EXPECT_EQ(names(build(records)), (Names{"uwarp_eth1", "uwarp_eth0", "uwarp_tun0", "uwarp_lo"}));
 }
 
+TEST(NetRecords, LinksThatAreDownComeLast) {
+  const NetRecords records{
+      {loopback(), link(2, "docker0", 1, IFF_UP), link(3, "tun0", 0, kUp, ARPHRD_NONE)},
+      {address(1, "127.0.0.1"), address(2, "10.1.0.1"), address(3, "10.9.0.1")}};
+  EXPECT_EQ(names(build(records)), (Names{"uwarp_tun0", "uwarp_lo", "uwarp_docker0"}));
+}
+
 TEST(NetRecords, OnlyLinksWithAUsableAddressCount) {
   const NetRecords records{
       {loopback(), link(2, "eth0", 1), link(3, "eth1", 2), link(4, "eth2", 3)},
@@ -140,12 +147,12 @@ TEST(NetRecords, NumbersStayWithTheirName) {
 }
 
 TEST(NetRecords, LinkStateAndMtu) {
-  const NetRecords records{{link(2, "eth0", 1, IFF_UP), link(3, "eth1", 2, kUp)},
+  const NetRecords records{{link(2, "eth0", 1, kUp), link(3, "eth1", 2, IFF_UP)},
                            {address(2, "10.0.0.1"), address(3, "10.1.0.1")}};
   const auto devices = build(records);
-  EXPECT_FALSE(devices[0]->running);
-  EXPECT_TRUE(devices[1]->running);
-  EXPECT_EQ(devices[1]->mtu_bytes, 1500u);
+  EXPECT_TRUE(devices[0]->running);
+  EXPECT_FALSE(devices[1]->running);
+  EXPECT_EQ(devices[0]->mtu_bytes, 1500u);
 }
 
 TEST(NetDeviceTable, LookUps) {

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "host/tree_folders.h"
+
+#include <cstdlib>
+
+namespace uwarp {
+
+std::vector<std::string> tree_folders() {
+  std::vector<std::string> folders;
+  const auto add_named_by = [&](const char* variable) {
+    const char* value = secure_getenv(variable);
+    if (value != nullptr && value[0] == '/' && value[1] != '\0') folders.emplace_back(value);
+  };
+  add_named_by("XDG_RUNTIME_DIR");
+  folders.insert(folders.end(), {"/tmp", "/dev/shm"});
+  add_named_by("TMPDIR");
+  add_named_by("HOME");
+  folders.insert(folders.end(), {"/run", "/var/tmp"});
+  return folders;
+}
+
+}  // namespace uwarp

@@ -20,6 +20,7 @@ END
 }
 
 dir=build
+wanted_dir=
 cross=
 sanitized=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1")
 cmake_args=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
@@ -33,7 +34,7 @@ while [ $# -gt 0 ]; do
       cmake_args=("${sanitized[@]}" -DUWARP_SANITIZE=thread) ;;
     --fuzz)
       dir=build-fuzz
-      clang=$(compgen -c clang++ | grep -E '^clang\+\+(-[0-9]+)?$' | sort -V | tail -n 1)
+      clang=$(compgen -c clang++ | grep -E '^clang\+\+(-[0-9]+)?$' | sort -V | tail -n 1 || true)
       [ -n "$clang" ] || { echo "build.sh: --fuzz needs clang" >&2; exit 1; }
       cmake_args=("${sanitized[@]}"
                   "-DCMAKE_CXX_COMPILER=$clang" "-DCMAKE_C_COMPILER=${clang/++/}"
@@ -52,13 +53,14 @@ while [ $# -gt 0 ]; do
       cross=1 ;;
     --dir)
       [ $# -gt 1 ] || { usage >&2; exit 2; }
-      dir=$2; shift ;;
+      wanted_dir=$2; shift ;;
     --) shift; break ;;
     -h|--help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
+dir=${wanted_dir:-$dir}
 
 if [ -n "$cross" ]; then
   tests/arm64/sysroot "$dir/sysroot"

@@ -13,7 +13,7 @@ build_log=$(mktemp)
 server_out=$(mktemp)
 server=
 cleanup() {
-  [ -z "$server" ] || kill -9 "$server" 2>/dev/null || true
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
   rm -f "$build_log" "$server_out"
 }
 trap cleanup EXIT
@@ -29,7 +29,7 @@ pair() {
   timeout 60 "$run" "$@" >"$server_out" 2>&1 &
   server=$!
   for _ in $(seq 100); do
-    grep -qi ":$(printf %04x "$port") [0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6 && break
+    grep -qi ":$(printf %04x "$port") [0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null && break
     kill -0 "$server" 2>/dev/null || break
     sleep 0.1
   done

@@ -18,18 +18,27 @@ COVERED = re.compile(
     r"^(COPYING|\.clang-format|\.gitignore|\.codespellrc)$|\.(md|svg|png|json|csv|in|abi)$|"
     r"^tests/fuzz/corpus/|"
     r"^debian/(?!rules|tests/[a-z-]+(\.sh)?$)|^debian/tests/control$")
+# Where there is no git to ask.
+MADE = re.compile(r"^(build|\.|obj-|debian/\.|debian/[\w.-]+/usr)|"
+                  r"(^|/)(__pycache__|\.pytest_cache)/")
 
 
 def files():
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others",
-                             "--exclude-standard"], capture_output=True, check=False)
-    if listed.returncode == 0:
-        return [name for name in listed.stdout.decode().split("\0")
-                if name and (ROOT / name).is_file()]
-    # A release's tarball: no build folders in it.
-    return [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")
-            if path.is_file() and not re.match(r"build|\.|obj-|debian/\.|debian/[\w.-]+/usr",
-                                               str(path.relative_to(ROOT)))]
+    try:
+        listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others",
+                                 "--exclude-standard"], capture_output=True, check=False)
+    except FileNotFoundError:
+        return files_of_tarball()
+    if listed.returncode != 0:
+        return files_of_tarball()
+    return [name for name in listed.stdout.decode().split("\0")
+            if name and (ROOT / name).is_file()]
+
+
+def files_of_tarball():
+    """What a release has, and not what was built of it or left by Python."""
+    names = (str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file())
+    return [name for name in names if not MADE.search(name)]
 
 
 def main():

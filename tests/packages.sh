@@ -21,7 +21,8 @@ COVERAGE_PACKAGES=(gcovr)
 SIW_PACKAGES=(qemu-system-x86 gcc make flex bison bc cpio kmod xz-utils iproute2)
 PACKAGING_PACKAGES=(debhelper dpkg-dev fakeroot lintian debootstrap rpm rpmlint
                     iproute2 util-linux)
-BENCH_PACKAGES=(ucx-utils libfabric-bin iperf3 libbenchmark-dev valgrind python3-matplotlib)
+BENCH_PACKAGES=(ucx-utils libfabric-bin iperf3 libbenchmark-dev valgrind python3-matplotlib
+                iproute2 util-linux)
 
 package_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

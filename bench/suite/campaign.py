@@ -101,7 +101,7 @@ class Campaign:
             figures.append(None)
             self.not_offered.add(key)
             self._say(f"{place}  {reason}")
-        except (pairs.Failed, AssertionError, OSError, ValueError, KeyError,
+        except (pairs.Failed, AssertionError, OSError, ValueError, LookupError,
                 subprocess.SubprocessError) as failure:
             figures.append(None)
             self.failures.setdefault(key, str(failure))

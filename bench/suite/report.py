@@ -11,6 +11,14 @@ HEADERS = ("row", "uwarp", "min..max", "reference", "ratio", "min..max", "target
            "UCX tcp", "libfabric tcp", "cross-checks")
 LEFT_ALIGNED = (0, 3, 6, 7, 10)
 
+FAILED = "failed"
+NO_REFERENCE = "no reference"
+
+
+def failed(result):
+    """Whether nothing can be said of a row, or of its target."""
+    return result["verdict"] in (FAILED, NO_REFERENCE)
+
 
 def results(campaign):
     """One dictionary per row, in order."""
@@ -27,12 +35,16 @@ def _result(campaign, group, row):
     result["reference"] = best(references, key=medians.get) if references else None
     samples = _samples(campaign, group, row.subject)
     if samples:
-        result.update(median=medians[row.subject], min=min(samples), max=max(samples))
+        result.update(median=medians[row.subject], min=min(samples), max=max(samples),
+                      samples=len(samples))
+    result["attempts"] = len(campaign.samples.get((group.name, row.subject), []))
     if samples and result["reference"]:
         result.update(_ratio(campaign, group, row, result["reference"], medians))
     result["beside"] = {label: {"kind": _kind(group, label), "median": medians[label]}
                         for label in beside(group, row) if label in medians}
     result["verdict"] = _verdict(result, group.less_is_better)
+    if row.limit is not None and result["ratio_target"] is None and not failed(result):
+        result["verdict"] = NO_REFERENCE  # what the target follows from was not measured
     if (group.name, row.subject) in campaign.not_offered:
         result["verdict"] = "not offered"
     return result
@@ -66,12 +78,12 @@ def _ratio(campaign, group, row, reference, medians):
     if not by_round:
         return {}
     return {"ratio": statistics.median(by_round), "reference_median": medians[reference],
-            "ratio_min": min(by_round), "ratio_max": max(by_round)}
+            "ratio_min": min(by_round), "ratio_max": max(by_round), "ratios": len(by_round)}
 
 
 def _verdict(result, less_is_better):
     if "median" not in result:
-        return "failed"
+        return FAILED
 
     def good(value, limit):
         return value <= limit if less_is_better else value >= limit
@@ -79,7 +91,7 @@ def _verdict(result, less_is_better):
     checks = []
     if result["ratio_target"] is not None:
         if "ratio" not in result:
-            return "no reference"
+            return NO_REFERENCE
         checks.append(good(result["ratio"], result["ratio_target"]))
     if result["absolute_target"] is not None:
         checks.append(good(result["median"], result["absolute_target"]))
@@ -99,17 +111,22 @@ def _target(result, unit):
     return ", ".join(parts)
 
 
+def _of_rounds(count, result):
+    """How many rounds a figure is of, if some of them failed."""
+    return f" ({count} of {result['attempts']})" if count < result["attempts"] else ""
+
+
 def _cells(result):
     unit = result["unit"]
     if "median" in result:
-        ours = [with_unit(result["median"], unit),
+        ours = [with_unit(result["median"], unit) + _of_rounds(result["samples"], result),
                 f"{plain(result['min'], unit)}..{plain(result['max'], unit)}"]
     else:
         ours = ["-", ""]
     reference = ratio = spread = ""
     if "ratio" in result:
         reference = f"{with_unit(result['reference_median'], unit)} {result['reference']}"
-        ratio = f"{result['ratio']:.2f}"
+        ratio = f"{result['ratio']:.2f}" + _of_rounds(result["ratios"], result)
         spread = f"{result['ratio_min']:.2f}..{result['ratio_max']:.2f}"
     others = {"ucx": [], "libfabric": [], "check": []}
     for label, each in result["beside"].items():
@@ -168,22 +185,31 @@ def _markdown_table(headers, lines, left=LEFT_ALIGNED):
 def summary(rows):
     met = sum(row["verdict"].startswith("met") for row in rows)
     missed = sum(row["verdict"].startswith("missed") for row in rows)
-    failed = sum(row["verdict"] == "failed" for row in rows)
-    return f"{met} targets met, {missed} missed, {failed} rows failed"
+    return f"{met} targets met, {missed} missed, {sum(map(failed, rows))} rows failed"
+
+
+def _failures(failures):
+    """What failed at least once, and the first line that it said."""
+    if not failures:
+        return []
+    lines = [f"- {group}: {label}: `{(text.strip().splitlines() or ['?'])[0].replace('`', '')}`"
+             for (group, label), text in failures.items()]
+    return ["Failed in at least one round:", "", *lines, ""]
 
 
 def conditions_line(conditions):
     return (f"{conditions['cpus']} processors ({conditions['cpu_model']}), kernel "
             f"{conditions['kernel']}, congestion control {conditions['congestion']}, "
             f"CRC {'on' if conditions['crc'] else 'as negotiated by default'}, "
-            f"medians of {conditions['rounds']} rounds")
+            f"medians of {conditions['rounds']} rounds"
+            + (f", commit {conditions['commit']}" if conditions.get("commit") else ""))
 
 
-def markdown(rows, conditions, plots, micro):
+def markdown(rows, conditions, plots, micro, failures):
     parts = ["# Results of bench/run", "",
              "Written by `bench/run`; what the rows mean: [performance.md](../performance.md).", "",
              conditions_line(conditions) + f". {summary(rows)}.", "",
-             _markdown_table(*_filled_columns(rows)), ""]
+             _markdown_table(*_filled_columns(rows)), "", *_failures(failures)]
     for name in plots:
         parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})", ""]
     if micro:
@@ -214,9 +240,9 @@ def siw_markdown(machines):
     parts = ["# uwarp beside siw", "",
              "Written by `bench/run --siw`; what the rows mean and why one-sided latency has no "
              "target: [performance.md](../performance.md).", ""]
-    for name, facts, _, rows in machines:
+    for name, facts, campaign, rows in machines:
         parts += [f"## {name}", "", f"{conditions_line(facts)}. {summary(rows)}.", "",
-                  _markdown_table(*_filled_columns(rows)), ""]
+                  _markdown_table(*_filled_columns(rows)), "", *_failures(campaign.failures)]
     return "\n".join(parts)
 
 

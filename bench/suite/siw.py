@@ -6,10 +6,12 @@ Bandwidth is measured in the User Mode Linux form, whose kernel code runs native
 latency between two pollers needs two, and so the emulated form.
 """
 
+import dataclasses
 import sys
 
 from . import pairs
 from .campaign import Campaign
+from .conditions import numeric
 from .contenders import Contenders
 from .rows import KIB, MIB, Group, Row, human
 
@@ -53,24 +55,27 @@ class SiwCampaign(Campaign):
                        "veth 1500": pairs.places.Link("veth 1500", far, near)}
 
 
-class Catalogue:
-    """The groups of one form of the machine."""
+@dataclasses.dataclass
+class FormGroup(Group):
+    """One that is measured in this form of the machine."""
+    form: str = ""
 
-    def __init__(self, form, seconds):
+
+class Catalogue:
+    """The groups of all forms of the machine."""
+
+    def __init__(self, seconds, crc=False):
         build = pairs.places.pathlib.Path(vm.GUEST_BUILD)
-        self._form = form
-        self._uwarp = Contenders(build, seconds, 1.0)
+        self._uwarp = Contenders(build, seconds, 1.0, crc)
         self._siw = Contenders(build, seconds, 1.0, driver="siw")
 
     def groups(self):
         for link in ("loopback", "veth 1500"):
-            if self._form == "uml":
-                yield from (self._stream(size, link) for size in SIZES)
-            else:
-                yield self._latency(link)
+            yield from (self._stream(size, link) for size in SIZES)
+            yield self._latency(link)
 
     def _stream(self, size, link):
-        group = Group(f"stream {human(size)}, {link}", "MB/s", link)
+        group = FormGroup(f"stream {human(size)}, {link}", "MB/s", link, form="uml")
         raw = group.add("raw TCP", "check", self._uwarp.raw("stream", "mb_per_second", "--size",
                                                             size, "--read", MIB))
         for tool in ("ib_write_bw", "ib_read_bw", "ib_send_bw"):
@@ -82,7 +87,7 @@ class Catalogue:
         return group
 
     def _latency(self, link):
-        group = Group(f"half round trip 8 B, {link}", "us", link)
+        group = FormGroup(f"half round trip 8 B, {link}", "us", link, form="qemu")
         raw = group.add("raw TCP", "check", self._uwarp.raw("ping-pong", "typical_us", "--size", 8))
         for tool, limit in (("ib_send_lat", 1.0), ("ib_read_lat", None), ("ib_write_lat", None)):
             ours, theirs = (
@@ -94,11 +99,8 @@ class Catalogue:
         return group
 
 
-def measure(form, seconds, rounds, limit_seconds, say, wanted=lambda groups: groups):
-    """The campaign of one form, done; empty if none of its rows is wanted."""
-    groups = list(wanted(Catalogue(form, seconds).groups()))
-    if not groups:
-        return Campaign([], say)
+def measure(form, groups, rounds, limit_seconds, say):
+    """The campaign of the groups of one form, done."""
     vm.build_image(uml=form == "uml")
     say(f"starting the machine: {FORMS[form]}")
     machine = vm.Vm(form, niceness=0)
@@ -106,7 +108,7 @@ def measure(form, seconds, rounds, limit_seconds, say, wanted=lambda groups: gro
         done = SiwCampaign(groups, say, machine)
         done.run(rounds, limit_seconds)
         congestion = "cat /proc/sys/net/ipv4/tcp_congestion_control"
-        done.conditions = {"kernel": machine.guest.run("uname -r").strip(),
+        done.conditions = {"kernel": numeric(machine.guest.run("uname -r").strip()),
                            "congestion": machine.guest.run(congestion).strip(),
                            "cpus": int(machine.guest.run("nproc"))}
         return done

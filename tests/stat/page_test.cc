@@ -3,10 +3,14 @@
 // were cut, changed or made up.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -333,6 +337,33 @@ TEST_F(Page, DescriptionsAreSeenWhole) {
   writer.join();
 }
 
+// What queue pairs did is with them or with their device, whenever they go.
+TEST_F(Page, TotalsNeverGoBackWhileQueuePairsGo) {
+  std::vector<SlotLease<RegionSlot>> others;  // a look takes its time
+  for (int i = 0; i < 500; ++i) others.emplace_back(page_);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    while (!stop.load()) {
+      SlotLease<QueuePairSlot> lease(page_);
+      describe_qp(*lease, 0);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  const MappedPage page = mapped();
+  uint64_t before = 0;
+  int went_back = 0;
+  for (int i = 0; i < 5000; ++i) {
+    Process process;
+    EXPECT_EQ(read_page(page.bytes(), process), "");
+    const uint64_t total = process.devices.at(0).traffic.sent.octets;
+    if (total < before) ++went_back;
+    before = total;
+  }
+  stop.store(true);
+  writer.join();
+  EXPECT_EQ(went_back, 0);
+}
+
 TEST_F(Page, IsFoundAmongOpenFiles) {
   Processes processes(false, getpid());
   const Snapshot snapshot = processes.look();
@@ -340,6 +371,30 @@ TEST_F(Page, IsFoundAmongOpenFiles) {
   EXPECT_EQ(snapshot.processes[0].pid, getpid());
   EXPECT_EQ(snapshot.processes[0].instance, page_.header().instance);
   EXPECT_EQ(processes.look().processes.size(), 1u);
+}
+
+// Root sees the process of another user when its number is given, without --all-users.
+TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool other = setresuid(65534, 65534, 65534) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0;
+    (void)!write(ready[1], other ? "y" : "n", 1);
+    pause();
+    _exit(0);
+  }
+  char answer = 'n';
+  EXPECT_EQ(::read(ready[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  const Snapshot snapshot = Processes(false, child).look();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+  ASSERT_EQ(snapshot.processes.size(), 1u);
+  EXPECT_EQ(snapshot.processes[0].uid, 65534u);
 }
 
 TEST(Processes, ForgetsWhatIsGone) {
@@ -382,9 +437,14 @@ TEST(Tables, Figures) {
   EXPECT_EQ(octets_text(0), "0");
   EXPECT_EQ(octets_text(1023), "1023");
   EXPECT_EQ(octets_text(1536), "1.5K");
+  EXPECT_EQ(octets_text(1024), "1.0K");
   EXPECT_EQ(octets_text(5e9), "4.7G");
+  EXPECT_EQ(octets_text(0x1p59), "512P");
+  EXPECT_EQ(octets_text(0x1p60), "1.0E");
+  EXPECT_EQ(octets_text(static_cast<double>(~uint64_t{0})), "16E");
   EXPECT_EQ(count_text(12'345), "12k");
   EXPECT_EQ(count_text(2'500'000), "2.5M");
+  EXPECT_EQ(count_text(static_cast<double>(~uint64_t{0})), "18E");
   EXPECT_EQ(printable("a\x1b[2Jb\xff"), "a?[2Jb?");
 }
 

@@ -227,9 +227,13 @@ class Namespaces:
     MTU = 1500
 
     def __init__(self):
-        self.near = Namespace()
-        self.far = Namespace(beside=self.near)
-        self._wire()
+        with contextlib.ExitStack() as undone:
+            self.near = Namespace()
+            undone.callback(self.near.close)
+            self.far = Namespace(beside=self.near)
+            undone.callback(self.far.close)
+            self._wire()
+            undone.pop_all()
 
     def _wire(self):
         self.near.ip("link", "add", "veth0", "mtu", str(self.MTU), "type", "veth", "peer", "name",

@@ -5,10 +5,17 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
 import xml.etree.ElementTree
 
 import places
 import pytest
+
+sys.path.insert(0, str(places.ROOT / "bench"))
+from suite import conditions  # noqa: E402
+from suite import report as reporting  # noqa: E402
+from suite.campaign import Campaign  # noqa: E402
+from suite.rows import Group, Row  # noqa: E402
 
 # Measured for a time, not for a number of messages: short on a busy machine too.
 ROWS = ("ib_send_bw 16 KiB", "256 QPs, all active")
@@ -21,7 +28,7 @@ def folder(tmp_path_factory):
     output = tmp_path_factory.mktemp("benchmarks")
     done = subprocess.run(
         [places.ROOT / "bench" / "run", "--quick", "--rows", ";".join(ROWS), "--rounds", "1",
-         "--build", places.BUILD, "--output", output],
+         "--no-install", "--build", places.BUILD, "--output", output],
         capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for row in ROWS:
@@ -77,3 +84,71 @@ def test_instructions_are_within_tolerance_of_themselves(tmp_path):
     worse = subprocess.run(tool + ["--check"], check=False, capture_output=True, text=True,
                            timeout=RUN_SECONDS)
     assert worse.returncode == 1 and "REGRESSION" in worse.stdout
+
+
+def bench_run(*arguments):
+    return subprocess.run([places.ROOT / "bench" / "run", "--no-install", "--build", places.BUILD,
+                           *arguments], capture_output=True, text=True, timeout=RUN_SECONDS,
+                          check=False)
+
+
+def test_rows_beside_siw_are_listed_without_its_machine():
+    done = bench_run("--siw", "--list")
+    assert done.returncode == 0, done.stderr
+    assert {"ib_write_bw 1 MiB, loopback", "ib_send_lat 8 B, veth 1500"} \
+        <= set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("more", [(), ("--siw",)])
+def test_no_row_is_an_error(tmp_path, more):
+    done = bench_run(*more, "--rows", "nothing of the kind", "--output", tmp_path / "results")
+    assert done.returncode == 1
+    assert "no row matches" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def campaign_of(ours, theirs, failures):
+    """One of as many rounds as there are figures: None is one that failed."""
+    group = Group("stream", "MB/s", "loopback")
+    subject = group.add("ours", "uwarp", None)
+    reference = group.add("theirs", "raw", None)
+    group.rows.append(Row("a stream", subject, [reference], 1.0))
+    campaign = Campaign([group], print)
+    campaign.samples = {("stream", "ours"): ours, ("stream", "theirs"): theirs}
+    campaign.failures = failures
+    return campaign
+
+
+def test_report_says_what_failed_and_of_how_many_rounds_a_figure_is():
+    campaign = campaign_of([None, 3000, None], [2000, 2000, 2000],
+                           {("stream", "ours"): "no peer\nand more"})
+    rows = reporting.results(campaign)
+    assert rows[0]["verdict"] == "met"
+    facts = conditions.here() | {"crc": False, "rounds": 3, "quick": False}
+    page = reporting.markdown(rows, facts, [], None, campaign.failures)
+    assert "3.00 GB/s (1 of 3)" in page
+    assert "1.50 (1 of 3)" in page
+    assert "- stream: ours: `no peer`" in page
+    whole = reporting.table(reporting.results(campaign_of([3000] * 3, [2000] * 3, {})))
+    assert " of 3" not in whole
+
+
+def test_a_row_without_its_reference_has_failed():
+    rows = reporting.results(campaign_of([3000], [None], {}))
+    assert rows[0]["verdict"] == "no reference"
+    assert reporting.failed(rows[0])
+    assert reporting.summary(rows) == "0 targets met, 0 missed, 1 rows failed"
+
+
+def test_kernels_are_named_by_their_version_alone():
+    assert conditions.numeric("6.1.0-18-amd64") == "6.1.0"
+    assert conditions.numeric("6.12.9+bpo") == "6.12.9"
+    assert conditions.numeric("next") == "unknown"
+
+
+def test_one_start_is_enough():
+    done = subprocess.run([places.ROOT / "bench" / "startup", "--build", places.BUILD, "--starts",
+                           "1", "--json"], capture_output=True, text=True, timeout=RUN_SECONDS,
+                          check=True)
+    row = json.loads(done.stdout)["results"]["true"]["alone"]
+    assert row["low_us"] == row["median_us"] == row["high_us"]

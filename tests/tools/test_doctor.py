@@ -429,6 +429,13 @@ def test_settings_in_effect_wrong_and_unknown():
                      ("warning", "UWARP_PERSONNA")}
 
 
+def test_faults_that_nobody_understands():
+    status, findings, _ = examine(env={"UWARP_FAULT": "nonsense"})
+    assert status == NOT_READY
+    assert [(finding["level"], finding["text"].split(":")[0]) for finding in findings["setting"]] \
+        == [("problem", "UWARP_FAULT=nonsense")]
+
+
 def test_only_loopback(veth):
     status, findings, _ = examine(env={"UWARP_NETDEVS": "lo"}, place=veth.client)
     assert status == READY

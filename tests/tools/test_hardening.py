@@ -12,8 +12,9 @@ import pytest
 
 import places
 
-LIBRARIES = ["lib/libuwarp.so.0", "lib/libuwarp-preload.so", "lib/libuwarp-rdmav34.so"]
-PROGRAMS = ["bin/uwarp-run", "bin/uwarp-doctor", "bin/uwarp-stat"]
+LIBRARIES = ["lib/libuwarp.so.0", "lib/libuwarp-preload.so", "lib/libuwarp-rdmav34.so",
+             "lib/librpcrdma.so.0"]
+PROGRAMS = ["bin/uwarp-run", "bin/uwarp-doctor", "bin/uwarp-stat", "bin/nfs-rdma"]
 ALL = LIBRARIES + PROGRAMS
 
 
@@ -73,7 +74,7 @@ def test_stacks_are_guarded(name):
     assert "__stack_chk_fail" in imports(name)
 
 
-@pytest.mark.parametrize("name", ["lib/libuwarp.so.0", "bin/uwarp-doctor"])
+@pytest.mark.parametrize("name", ["lib/libuwarp.so.0", "bin/uwarp-doctor", "bin/nfs-rdma"])
 def test_calls_of_libc_are_checked(name):
     if build_type() in ("Debug", ""):
         pytest.skip("checked calls need optimisation")

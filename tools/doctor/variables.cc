@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "fault/fault_plan.h"
 #include "machine.h"
 
 namespace doctor {
@@ -30,6 +31,13 @@ void warn_of_unknown(Report& report) {
   }
 }
 
+/// Any text is a value of this one; what it asks for is looked at by those who do it.
+std::string error_of_faults(const uwarp::Settings& settings) {
+  std::string error;
+  (void)uwarp::FaultPlan::parse(settings.fault, error);
+  return error;
+}
+
 }  // namespace
 
 uwarp::Settings check_settings(Report& report) {
@@ -43,6 +51,12 @@ uwarp::Settings check_settings(Report& report) {
         report.problem("setting", line.substr(start), "Correct it, or unset it");
         any = true;
       });
+  if (const std::string error = error_of_faults(settings); !error.empty()) {
+    refused_name += " UWARP_FAULT ";
+    report.problem("setting", "UWARP_FAULT=" + settings.fault + ": " + error,
+                   "Correct it, or unset it");
+    any = true;
+  }
   for (const uwarp::Setting& row : uwarp::settings_table()) {
     const char* text = std::getenv(row.name);
     if (text == nullptr || std::strcmp(text, row.default_text) == 0) continue;

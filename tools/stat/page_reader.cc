@@ -55,6 +55,8 @@ namespace {
 /// How often a slot is looked at that changes meanwhile. A process that died or was stopped while
 /// it described one leaves it so.
 constexpr int kTries = 100;
+/// ... and how often at all queue pairs while some of them go.
+constexpr int kLooks = 5;
 constexpr uint32_t kMostSlots = 1u << 20;
 constexpr uint32_t kLargestSlot = 1u << 16;
 
@@ -123,10 +125,33 @@ class PageReader {
 
  private:
   bool read_tables(const PageHeader& header) {
-    return read_table<uwarp::DeviceSlot>(header, PageTable::kDevices) &&
+    return read_traffic(header) &&
            read_table<uwarp::CompletionSlot>(header, PageTable::kCompletionQueues) &&
-           read_table<uwarp::RegionSlot>(header, PageTable::kRegions) &&
-           read_table<uwarp::QueuePairSlot>(header, PageTable::kQueuePairs);
+           read_table<uwarp::RegionSlot>(header, PageTable::kRegions);
+  }
+
+  /// Devices and queue pairs. One that goes leaves its counts to its device, and is in neither if
+  /// that was looked at before: then once more.
+  bool read_traffic(const PageHeader& header) {
+    const uint64_t unsettled = process_.unsettled;
+    for (int i = 0; i < kLooks; ++i) {
+      process_.devices.clear();
+      process_.queue_pairs.clear();
+      process_.unsettled = unsettled;
+      if (!read_table<uwarp::DeviceSlot>(header, PageTable::kDevices)) return false;
+      const std::vector<Traffic> gone = traffic_of_devices(process_);
+      if (!read_table<uwarp::QueuePairSlot>(header, PageTable::kQueuePairs)) return false;
+      Process now;
+      PageReader(page_, now).read_table<uwarp::DeviceSlot>(header, PageTable::kDevices);
+      if (traffic_of_devices(now) == gone) break;
+    }
+    return true;
+  }
+
+  static std::vector<Traffic> traffic_of_devices(const Process& process) {
+    std::vector<Traffic> each;
+    for (const Device& device : process.devices) each.push_back(device.traffic);
+    return each;
   }
 
   template <typename Slot>

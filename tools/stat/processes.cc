@@ -140,7 +140,8 @@ void Processes::look_into(int pid) {
   const std::string folder = proc_ + '/' + std::to_string(pid);
   struct stat owner {};
   if (stat(folder.c_str(), &owner) != 0) return;
-  if (!everybody_ && owner.st_uid != geteuid()) return;
+  // One that was asked for by its number is whose it may be.
+  if (!everybody_ && only_ == 0 && owner.st_uid != geteuid()) return;
   const std::string files = folder + "/fd";
   for_each_entry(files, [&](const char* name) {
     const std::string link = files + '/' + name;

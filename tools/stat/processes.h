@@ -41,8 +41,8 @@ class MappedPage {
 
 class Processes {
  public:
-  /// `everybody`: also other users', as far as they may be looked at. `only`: this pid alone; 0:
-  /// all.
+  /// `everybody`: also other users', as far as they may be looked at. `only`: this pid alone,
+  /// whosever it is; 0: all.
   Processes(bool everybody, int only, std::string proc = "/proc")
       : everybody_(everybody), only_(only), proc_(std::move(proc)) {}
 

@@ -16,6 +16,7 @@ struct Direction {
   uint64_t fpdus = 0;
   std::array<uint64_t, uwarp::kMessageKinds> messages{};
   uint64_t all_messages() const;
+  bool operator==(const Direction&) const = default;
 };
 
 struct Endings {
@@ -24,6 +25,7 @@ struct Endings {
   uint64_t resets = 0;
   uint64_t timeouts = 0;
   uint64_t failures = 0;
+  bool operator==(const Endings&) const = default;
 };
 
 /// Of a queue pair, or of all that a device has had.
@@ -38,6 +40,7 @@ struct Traffic {
   uint64_t flushed_receives = 0;
   Endings stream;
   void add(const Traffic& other);
+  bool operator==(const Traffic&) const = default;
 };
 
 struct Device {

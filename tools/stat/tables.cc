@@ -15,11 +15,8 @@ std::string scaled(double value, double unit, const char* prefixes) {
     std::snprintf(text, sizeof text, "%.0f", value);
     return text;
   }
-  while (value >= unit && prefixes[1] != '\0') {
-    value /= unit;
-    if (value < unit) break;
-    ++prefixes;
-  }
+  value /= unit;
+  for (; value >= unit && prefixes[1] != '\0'; ++prefixes) value /= unit;
   std::snprintf(text, sizeof text, value < 9.95 ? "%.1f%c" : "%.0f%c", value, *prefixes);
   return text;
 }

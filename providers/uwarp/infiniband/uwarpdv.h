@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
 /*
  * Direct verbs of uwarp: what the standard verbs have no call for. Link with -luwarp. Each call
- * tells by EOPNOTSUPP that an object is of another provider.
+ * that returns an errno tells by EOPNOTSUPP that a queue pair is of another provider.
  */
 #pragma once
 
@@ -82,7 +82,8 @@ int uwarpdv_post_atomic(struct ibv_qp* qp, struct uwarpdv_atomic_wr* wr,
 
 /*
  * The same between ibv_wr_start() and ibv_wr_complete(), followed by ibv_wr_set_sge(). The queue
- * pair must have been made for the plain operation (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP or
+ * pair must be of a device of uwarp (these two do not look: uwarpdv_is_supported() tells), and have
+ * been made for the plain operation (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP or
  * IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).
  */
 void uwarpdv_wr_masked_cmp_swp(struct ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr,

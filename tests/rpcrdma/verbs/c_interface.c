@@ -7,7 +7,7 @@ int c_interface_works(void);
 int c_interface_works(void) {
   struct rpcrdma_client_options client;
   struct rpcrdma_server_options server;
-  struct rpcrdma_client *none = 0;
+  struct rpcrdma_client* none = 0;
   rpcrdma_client_options_init(&client);
   rpcrdma_server_options_init(&server);
   return client.inline_send == RPCRDMA_INLINE_DEFAULT &&

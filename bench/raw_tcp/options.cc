@@ -3,8 +3,7 @@
 // The command line of raw_tcp.
 #include "raw_tcp/options.h"
 
-#include <CLI/CLI.hpp>
-#include <cstdlib>
+#include "command_line.h"
 
 namespace uwarp::bench {
 namespace {
@@ -28,26 +27,16 @@ void describe(CLI::App& app, Options& options) {
   app.footer(kModes);
   app.add_option("mode", options.mode)->required();
   app.add_option("address", options.address, "of the server; without it this is the server");
-  app.add_option("--port", options.port)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--size", options.size, "bytes per message or per send")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_positive(app, "--port", options.port);
+  add_positive(app, "--size", options.size, "bytes per message or per send");
   app.add_option("--request", options.request, "bytes of a ping-pong's way there; as the way back")
       ->check(CLI::PositiveNumber);
-  app.add_option("--read", options.read, "bytes that a stream's receiver asks for at once")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "small messages per send, or requests outstanding")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--count", options.count, "sockets, or connections to make")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--window", options.window, "connections under way at a time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_positive(app, "--read", options.read, "bytes that a stream's receiver asks for at once");
+  add_positive(app, "--batch", options.batch, "small messages per send, or requests outstanding");
+  add_positive(app, "--count", options.count, "sockets, or connections to make");
+  add_positive(app, "--window", options.window, "connections under way at a time");
   app.add_flag("--all", options.all, "all sockets are active, not one");
-  app.add_option("--seconds", options.seconds)->check(CLI::PositiveNumber)->capture_default_str();
+  add_positive(app, "--seconds", options.seconds);
   app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
   app.add_option("--congestion", options.congestion, "control; the system's by default");
 }
@@ -58,12 +47,8 @@ Options parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("What plain TCP does, the limit for uwarp.", "raw_tcp");
   describe(app, options);
-  try {
-    app.parse(argc, argv);
-    if (options.request == 0) options.request = options.size;
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
-  }
+  parse_or_exit(app, argc, argv);
+  if (options.request == 0) options.request = options.size;
   return options;
 }
 

@@ -240,7 +240,7 @@ class Catalogue:
             group.add(label, "uwarp",
                       self._make.perftest_latency("ib_send_lat", 8, "-e", count=5000,
                                                   spin_us=spin_us))
-            group.rows.append(Row(f"{label.replace('-e', '-e 8 B')}", label, raw, limit,
+            group.rows.append(Row(label.replace("-e", "-e 8 B"), label, raw, limit,
                                   quick=limit is not None))
         if self._ucx:
             group.add("UCX", "ucx", self._make.ucx("tag_lat", 8, "typical", "-E", "sleep",

@@ -3,9 +3,9 @@
 // The command line of verbs_bench.
 #include "verbs_bench/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
+
+#include "command_line.h"
 
 namespace uwarp::bench {
 namespace {
@@ -24,37 +24,30 @@ const std::map<std::string, ibv_wr_opcode> kOpcodeNames = {{"write", IBV_WR_RDMA
                                                            {"read", IBV_WR_RDMA_READ},
                                                            {"atomic", IBV_WR_ATOMIC_FETCH_AND_ADD}};
 
-void describe(CLI::App& app, Options& options) {
-  app.footer(kModes);
-  app.add_option("mode", options.mode)->required();
-  app.add_option("address", options.address, "of the server; without it this is the server");
-  app.add_option("--port", options.port)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--op", options.opcode)->transform(CLI::CheckedTransformer(kOpcodeNames));
-  app.add_option("--size", options.size, "bytes per message")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--depth", options.depth, "requests outstanding")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--list", options.list, "requests per ibv_post_send; a quarter of --depth")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--count", options.count, "queue pairs, or connections to make")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--window", options.window, "connections under way at a time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--all", options.all, "all queue pairs are active, not one");
-  app.add_flag("--peer-polls", options.peer_polls,
-               "a target of one-sided operations polls instead of sleeping");
-  app.add_option("--seconds", options.seconds)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
-}
-
 void check_list(Options& options) {
   if (options.list == 0) options.list = std::max(options.depth / 4, 1u);
   if (options.list > options.depth)
     throw CLI::ValidationError("--list", "is more than may be outstanding");
+}
+
+void describe(CLI::App& app, Options& options) {
+  app.footer(kModes);
+  app.add_option("mode", options.mode)->required();
+  app.add_option("address", options.address, "of the server; without it this is the server");
+  add_positive(app, "--port", options.port);
+  app.add_option("--op", options.opcode)->transform(CLI::CheckedTransformer(kOpcodeNames));
+  add_positive(app, "--size", options.size, "bytes per message");
+  add_positive(app, "--depth", options.depth, "requests outstanding");
+  app.add_option("--list", options.list, "requests per ibv_post_send; a quarter of --depth")
+      ->check(CLI::PositiveNumber);
+  add_positive(app, "--count", options.count, "queue pairs, or connections to make");
+  add_positive(app, "--window", options.window, "connections under way at a time");
+  app.add_flag("--all", options.all, "all queue pairs are active, not one");
+  app.add_flag("--peer-polls", options.peer_polls,
+               "a target of one-sided operations polls instead of sleeping");
+  add_positive(app, "--seconds", options.seconds);
+  app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
+  app.final_callback([&options] { check_list(options); });
 }
 
 }  // namespace
@@ -63,12 +56,7 @@ Options parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Plain verbs, where perftest has no such case.", "verbs_bench");
   describe(app, options);
-  try {
-    app.parse(argc, argv);
-    check_list(options);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
-  }
+  parse_or_exit(app, argc, argv);
   return options;
 }
 

@@ -218,11 +218,8 @@ void mkdir_command(Session& session, bool parents) {
   RemoteTree& tree = session.tree();
   NewAttributes wanted;
   wanted.mode = 0755;
-  std::string path = session.url().path;
-  std::vector<std::string> missing = {path};
-  if (parents) {
-    missing = tree.missing(path);
-  }
+  const std::string path = session.url().path;
+  const auto missing = parents ? tree.missing(path) : std::vector{path};
   for (auto each = missing.rbegin(); each != missing.rend(); ++each) {
     auto place = tree.place_of(*each);
     try {

@@ -321,7 +321,8 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   pump_at_once();
 }
 
-// Ends whatever connects this queue pair, or would. Gives the lock up.
+// Ends whatever connects this queue pair, or would. Gives the lock up meanwhile: the queue pair may
+// be destroyed then, and what it was made of be gone.
 void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   const auto rendezvous = std::exchange(rendezvous_, nullptr);
   const auto held = std::exchange(held_, {});
@@ -333,6 +334,7 @@ void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   const auto connection = connection_;
   lock.unlock();
   if (connection != nullptr) connection->endpoint_gone();
+  lock.lock();
 }
 
 void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to) {
@@ -342,8 +344,7 @@ void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to)
     cm_owned_ = false;
   }
   cut_off(lock);
-  lock.lock();
-  if (destroyed_) return;  // meanwhile, and what it was made of may be gone
+  if (destroyed_) return;
   if (to == QpState::kReset)
     qp_.to_reset();
   else
@@ -355,6 +356,7 @@ void Endpoint::destroy() {
   std::unique_lock lock(mutex_);
   if (std::exchange(destroyed_, true)) return;
   cut_off(lock);
+  lock.unlock();
   // Gives up its place at a shared receive queue, which may be destroyed before this object is.
   qp_.retire();
   engine_.leave(place_);
@@ -365,8 +367,7 @@ void Endpoint::rendezvous_failed() {
   if (destroyed_) return;
   verbs_state_ = QpState::kErr;
   cut_off(lock);
-  lock.lock();
-  if (destroyed_) return;  // as above
+  if (destroyed_) return;
   qp_.to_error(WcStatus::kRetryExcErr);
 }
 

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "io/core_demand.h"
 
-#include <sys/resource.h>
-#include <time.h>
-
 #include <utility>
 
 #include "io/clock.h"
+#include "io/thread_switches.h"
 
 namespace uwarp {
 
 CoreDemand::Reading CoreDemand::read() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_THREAD, &usage);
-  return {now_ns(), thread_run_ns(), static_cast<uint64_t>(usage.ru_nivcsw)};
+  return {now_ns(), thread_run_ns(), thread_switches().value_or(0)};
 }
 
 bool CoreDemand::look(const Reading& reading) {

@@ -2,12 +2,12 @@
 #include "io/spin_budget.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "io/clock.h"
+#include "io/thread_switches.h"
 
 namespace uwarp {
 
@@ -34,9 +34,8 @@ void SpinBudget::found() {
 }
 
 bool SpinBudget::others_ran() {
-  rusage usage{};
-  if (getrusage(RUSAGE_THREAD, &usage) != 0) return true;
-  return std::exchange(switches_, usage.ru_nivcsw) != usage.ru_nivcsw;
+  const auto switches = thread_switches();
+  return !switches || std::exchange(switches_, *switches) != *switches;
 }
 
 }  // namespace uwarp

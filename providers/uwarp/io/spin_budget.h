@@ -34,7 +34,7 @@ class SpinBudget {
   uint64_t end_ns_ = 0;
   uint64_t not_before_ns_ = 0;
   uint64_t pause_ns_ = 0;
-  long switches_ = 0;  // involuntary ones of this thread; a yield counts as such
+  uint64_t switches_ = 0;  // thread_switches() when others_ran() was asked last
 };
 
 }  // namespace uwarp

@@ -222,7 +222,9 @@ bool Progress::pass() {
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
-  serve_deadlines();
+  const uint64_t earliest = deadlines_.earliest_ns();
+  if (earliest != DeadlineHeap::kNever && clock_.reached(earliest, rough_ns(), now_ns))
+    serve_deadlines();
   return true;
 }
 

@@ -21,6 +21,7 @@
 #include "io/deadline_heap.h"
 #include "io/quiet_sources.h"
 #include "io/source.h"
+#include "io/sparing_clock.h"
 #include "io/spin_budget.h"
 
 namespace uwarp {
@@ -219,6 +220,7 @@ class Progress {
 
   alignas(64) std::atomic<uint32_t> polls_{0};
   alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried
+  SparingClock clock_;         // of pass()
   std::atomic<bool> armed_{false};
   std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()

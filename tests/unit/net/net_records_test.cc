@@ -27,7 +27,7 @@ LinkRecord link(int ifindex, const std::string& name, uint8_t last_mac_byte, uns
   return record;
 }
 
-LinkRecord loopback() { return link(1, "lo", 0, kUp | IFF_LOOPBACK, ARPHRD_LOOPBACK); }
+LinkRecord loopback_link() { return link(1, "lo", 0, kUp | IFF_LOOPBACK, ARPHRD_LOOPBACK); }
 
 AddressRecord address(int ifindex, const std::string& text, unsigned flags = 0) {
   auto ip = *IpAddress::from_string(text);
@@ -50,28 +50,28 @@ std::vector<std::string> names(const std::vector<std::shared_ptr<const NetDevice
 using Names = std::vector<std::string>;
 
 TEST(NetRecords, EthernetFirstLoopbackLastOthersBetween) {
-  const NetRecords records{
-      {loopback(), link(2, "tun0", 0, kUp, ARPHRD_NONE), link(3, "eth1", 2), link(4, "eth0", 1)},
-      {address(1, "127.0.0.1"), address(2, "10.9.0.1"), address(3, "10.1.0.1"),
-       address(4, "10.0.0.1")}};
+  const NetRecords records{{loopback_link(), link(2, "tun0", 0, kUp, ARPHRD_NONE),
+                            link(3, "eth1", 2), link(4, "eth0", 1)},
+                           {address(1, "127.0.0.1"), address(2, "10.9.0.1"), address(3, "10.1.0.1"),
+                            address(4, "10.0.0.1")}};
   EXPECT_EQ(names(build(records)), (Names{"uwarp_eth1", "uwarp_eth0", "uwarp_tun0", "uwarp_lo"}));
 }
 
 TEST(NetRecords, LinksThatAreDownComeLast) {
   const NetRecords records{
-      {loopback(), link(2, "docker0", 1, IFF_UP), link(3, "tun0", 0, kUp, ARPHRD_NONE)},
+      {loopback_link(), link(2, "docker0", 1, IFF_UP), link(3, "tun0", 0, kUp, ARPHRD_NONE)},
       {address(1, "127.0.0.1"), address(2, "10.1.0.1"), address(3, "10.9.0.1")}};
   EXPECT_EQ(names(build(records)), (Names{"uwarp_tun0", "uwarp_lo", "uwarp_docker0"}));
 }
 
 TEST(NetRecords, OnlyLinksWithAUsableAddressCount) {
   const NetRecords records{
-      {loopback(), link(2, "eth0", 1), link(3, "eth1", 2), link(4, "eth2", 3)},
+      {loopback_link(), link(2, "eth0", 1), link(3, "eth1", 2), link(4, "eth2", 3)},
       // eth1: duplicate detection failed; eth2: still under way.
       {address(1, "127.0.0.1"), address(3, "2001:db8::1", IFA_F_DADFAILED | IFA_F_TENTATIVE),
        address(4, "fe80::1", IFA_F_TENTATIVE)}};
   EXPECT_EQ(names(build(records)), Names{"uwarp_lo"});
-  EXPECT_TRUE(build(NetRecords{{loopback()}, {}}).empty());
+  EXPECT_TRUE(build(NetRecords{{loopback_link()}, {}}).empty());
 }
 
 TEST(NetRecords, OptimisticAddressesAreUsable) {
@@ -107,10 +107,10 @@ TEST(NetRecords, MoreAddressesThanTheTableHolds) {
 
 TEST(NetRecords, GuidsAreStableAndUnique) {
   // A VLAN has its link's MAC; tun0 and lo have none.
-  const NetRecords records{
-      {loopback(), link(2, "eth0", 1), link(3, "eth0.7", 1), link(4, "tun0", 0, kUp, ARPHRD_NONE)},
-      {address(1, "127.0.0.1"), address(2, "10.0.0.1"), address(3, "10.7.0.1"),
-       address(4, "10.9.0.1")}};
+  const NetRecords records{{loopback_link(), link(2, "eth0", 1), link(3, "eth0.7", 1),
+                            link(4, "tun0", 0, kUp, ARPHRD_NONE)},
+                           {address(1, "127.0.0.1"), address(2, "10.0.0.1"), address(3, "10.7.0.1"),
+                            address(4, "10.9.0.1")}};
   const auto devices = build(records);
   std::set<uint64_t> guids;
   for (const auto& device : devices) {
@@ -156,7 +156,7 @@ TEST(NetRecords, LinkStateAndMtu) {
 }
 
 TEST(NetDeviceTable, LookUps) {
-  const NetRecords records{{loopback(), link(2, "eth0", 1), link(3, "eth1", 2)},
+  const NetRecords records{{loopback_link(), link(2, "eth0", 1), link(3, "eth1", 2)},
                            {address(1, "127.0.0.1"), address(2, "10.0.0.1"), address(2, "fe80::1"),
                             address(3, "10.1.0.1"), address(3, "fe80::1")}};
   const NetDeviceTable table(build(records));

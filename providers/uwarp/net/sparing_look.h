@@ -20,11 +20,15 @@ class SparingLook {
   /// The table as it was when this looked last, kFreshNs ago at most, or as it has become since.
   std::shared_ptr<const NetDeviceTable> devices() {
     const uint64_t now = now_ns();
-    if (now - looked_ns_.load() < kFreshNs) return net_devices();
+    if (fresh(now)) return net_devices();
     auto devices = refresh_net_devices();
-    looked_ns_.store(now);
+    looked(now);
     return devices;
   }
+
+  /// Whether what looked() told of is not too long ago.
+  bool fresh(uint64_t now) const { return now - looked_ns_.load() < kFreshNs; }
+  void looked(uint64_t now) { looked_ns_.store(now); }
 
  private:
   std::atomic<uint64_t> looked_ns_{0};

@@ -10,7 +10,7 @@
 namespace uwarp_preload {
 
 // A page of zeros is only mapped once something on it is marked.
-constinit std::atomic<uint8_t> fd_kinds[kFdTableSize] = {};
+constinit uint8_t fd_kinds[kFdTableSize] = {};
 
 namespace {
 constinit std::atomic<int> highest{-1};
@@ -30,7 +30,7 @@ std::atomic<bool>* map_cleared_in_copies() {
 
 void set_kind(int fd, uwarp_fd_kind kind) {
   if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kFdTableSize)) return;
-  fd_kinds[fd].store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
+  fd_kind(fd).store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
   if (kind == UWARP_FD_FOREIGN) return;
   int seen = highest.load(std::memory_order_relaxed);
   while (seen < fd && !highest.compare_exchange_weak(seen, fd, std::memory_order_relaxed)) {

@@ -13,11 +13,13 @@ namespace uwarp_preload {
 /// As many as the kernel's default fs.nr_open. Zero pages until used.
 inline constexpr int kFdTableSize = 1 << 20;
 
-extern std::atomic<uint8_t> fd_kinds[kFdTableSize];
+/// Only by way of fd_kind().
+extern uint8_t fd_kinds[kFdTableSize];
+inline std::atomic_ref<uint8_t> fd_kind(int fd) { return std::atomic_ref(fd_kinds[fd]); }
 
 inline uwarp_fd_kind kind_of(int fd) {
   if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kFdTableSize)) return UWARP_FD_FOREIGN;
-  return static_cast<uwarp_fd_kind>(fd_kinds[fd].load(std::memory_order_relaxed));
+  return static_cast<uwarp_fd_kind>(fd_kind(fd).load(std::memory_order_relaxed));
 }
 
 void set_kind(int fd, uwarp_fd_kind kind);

@@ -23,17 +23,18 @@ inline uint64_t now_ns() {
 }
 
 /// The processor's counter in units of about a nanosecond, for short spans whose length matters by
-/// order only: x86 does not say how fast it counts (1.5 to 4 GHz, taken for 3), and two cores may
+/// order only: x86 does not say how fast it counts (1.5 to 4 GHz, taken for 2), and two cores may
 /// differ. Never a system call, as now_ns() is where the kernel does not trust the counter: in many
 /// virtual machines, for some microseconds.
 inline uint64_t rough_ns() {
 #if defined(__x86_64__)
-  return __rdtsc() / 3;
+  return __rdtsc() / 2;
 #elif defined(__aarch64__)
   uint64_t count;
   uint64_t per_second;
   asm volatile("mrs %0, cntvct_el0" : "=r"(count));
   asm volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
+  if (per_second == 0 || per_second > kNsPerSecond) return count;
   return count * (kNsPerSecond / per_second);
 #else
   return now_ns();

@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kClose = SendPace::kDenseGapNs;
 constexpr uint64_t kFar = 100 * SendPace::kDenseGapNs;
 /// Posts right after each other that go out at once at most, before the others wait.
-constexpr int kAtOnce = 1 + SendPace::kDenseRun;
+constexpr int kAtOnce = SendPace::kPostsPerLook - 1 + SendPace::kDenseRun;
 
 /// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
 /// posts went out at once.
@@ -18,7 +18,7 @@ int post(SendPace& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t 
   int sends = 0;
   for (int i = 0; i < count; ++i) {
     now_ns += gap_ns;
-    if (pace.may_wait(now_ns, 1, bytes)) continue;
+    if (pace.may_wait([&] { return now_ns; }, 1, bytes)) continue;
     ++sends;
     pace.sent(now_ns);
   }
@@ -68,6 +68,19 @@ TEST(SendPace, BulkIsForgottenAfterSomePauses) {
   post(pace, now, 1000, kClose);
   post(pace, now, 8, kFar);
   EXPECT_EQ(post(pace, now, SendPace::kDenseRun, kClose), static_cast<int>(SendPace::kDenseRun));
+}
+
+TEST(SendPace, TheClockIsLeftAloneBetweenPauses) {
+  SendPace pace;
+  uint64_t now = 0;
+  int looks = 0;
+  const auto clock = [&] { return ++looks, now; };
+  for (int i = 0; i < 100; ++i) {
+    now += kFar;
+    EXPECT_FALSE(pace.may_wait(clock, 1, 8));
+    pace.sent(now);
+  }
+  EXPECT_EQ(looks, 100 / static_cast<int>(SendPace::kPostsPerLook));
 }
 
 }  // namespace

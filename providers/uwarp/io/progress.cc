@@ -204,8 +204,10 @@ bool Progress::serve_revisits() {
 }
 
 void Progress::serve_deadlines() {
-  if (deadlines_.earliest_ns() == DeadlineHeap::kNever) return;
-  const uint64_t now = now_ns();
+  if (deadlines_.earliest_ns() != DeadlineHeap::kNever) serve_due(now_ns());
+}
+
+void Progress::serve_due(uint64_t now) {
   while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) {
     tell(*source, [](Source& told) {
       told.deadline_passed();
@@ -223,8 +225,8 @@ bool Progress::pass() {
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
   if (count > 0) serve(events, static_cast<int>(count));
   const uint64_t earliest = deadlines_.earliest_ns();
-  if (earliest != DeadlineHeap::kNever && clock_.reached(earliest, rough_ns(), now_ns))
-    serve_deadlines();
+  if (earliest == DeadlineHeap::kNever) return true;
+  if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);
   return true;
 }
 

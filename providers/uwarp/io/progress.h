@@ -201,6 +201,7 @@ class Progress {
   bool serve_revisits();
   bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
   void serve_deadlines();
+  void serve_due(uint64_t now);
   void drain_wake_up();
 
   const Polling polling_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace uwarp {
 
@@ -13,16 +14,17 @@ class SparingClock {
   /// The counter may be slower than it is taken for (rough_ns), by less than this factor.
   static constexpr uint64_t kSlowness = 4;
 
-  /// `rough_ns` is the counter, `clock()` the time in ns. A counter that has gone back, on another
-  /// core, asks for the clock as well.
+  /// The time if it is `when_ns` or later. `rough_ns` is the counter, `clock()` the time in ns. A
+  /// counter that has gone back, on another core, asks for the clock as well.
   template <typename Clock>
-  bool reached(uint64_t when_ns, uint64_t rough_ns, Clock clock) {
+  std::optional<uint64_t> reached(uint64_t when_ns, uint64_t rough_ns, Clock clock) {
     const bool looked = clock_ns_ != 0;
     if (looked && when_ns > clock_ns_ && rough_ns - rough_ns_ < (when_ns - clock_ns_) / kSlowness)
-      return false;
+      return std::nullopt;
     rough_ns_ = rough_ns;
     clock_ns_ = clock();
-    return clock_ns_ >= when_ns;
+    if (clock_ns_ < when_ns) return std::nullopt;
+    return clock_ns_;
   }
 
  private:

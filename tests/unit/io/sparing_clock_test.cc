@@ -36,8 +36,8 @@ TEST(SparingClock, LooksSeldom) {
 TEST(SparingClock, WhatHasPassedIsReachedAtOnce) {
   SparingClock sparing;
   const auto clock = [] { return kBegan; };
-  EXPECT_TRUE(sparing.reached(kBegan, 5, clock));
-  EXPECT_TRUE(sparing.reached(1, 5, clock));
+  EXPECT_EQ(sparing.reached(kBegan, 5, clock), kBegan);
+  EXPECT_EQ(sparing.reached(1, 5, clock), kBegan);
   EXPECT_FALSE(sparing.reached(kBegan + kAhead, 5, clock));
 }
 

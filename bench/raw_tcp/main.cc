@@ -12,8 +12,9 @@ int main(int argc, char** argv) {
   static const std::map<std::string, void (*)(const Options&)> kModes = {
       {"ping-pong", ping_pong}, {"memory-ping-pong", memory_ping_pong},
       {"stream", stream},       {"duplex", duplex},
-      {"messages", messages},   {"pipeline", pipeline},
-      {"sockets", sockets},     {"connects", connects}};
+      {"both-ways", both_ways}, {"messages", messages},
+      {"pipeline", pipeline},   {"sockets", sockets},
+      {"connects", connects}};
   const Options options = parse_options(argc, argv);
   const auto mode = kModes.find(options.mode);
   if (mode == kModes.end()) {

@@ -11,6 +11,7 @@ void ping_pong(const Options& options);
 void memory_ping_pong(const Options& options);
 void stream(const Options& options);
 void duplex(const Options& options);
+void both_ways(const Options& options);
 void messages(const Options& options);
 void pipeline(const Options& options);
 void sockets(const Options& options);

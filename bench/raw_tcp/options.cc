@@ -16,6 +16,7 @@ constexpr const char* kModes =
     "                    spins on memory\n"
     "  stream            one stream of sends of --size bytes, received --read at a time\n"
     "  duplex            two such streams, one in each direction\n"
+    "  both-ways         the same on one connection\n"
     "  messages          messages of --size bytes per second, --batch of them per send\n"
     "  pipeline          requests and answers of --size bytes, --batch of them outstanding\n"
     "  sockets           --count connections; batches on one of them, or with --all on each,\n"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Bulk: one stream, two streams in opposite directions, and small messages many per send.
+// Bulk: one stream, two streams in opposite directions, on a connection each or on one, and small
+// messages many per send.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,8 +18,8 @@ namespace {
 
 constexpr int kSendsPerLook = 16;  // between two looks at the clock
 
-/// Bytes per second from the first send until the receiver has all of it.
-double send_stream(int fd, size_t size, double seconds) {
+/// Sends for so long, then ends the stream. Returns the bytes.
+double send_for(int fd, size_t size, double seconds) {
   const std::vector<char> bytes(size, 'x');
   const auto start = Clock::now();
   double total = 0;
@@ -27,14 +28,21 @@ double send_stream(int fd, size_t size, double seconds) {
     total += kSendsPerLook * static_cast<double>(size);
   }
   shutdown(fd, SHUT_WR);
+  return total;
+}
+
+/// Bytes per second from the first send until the receiver has all of it.
+double send_stream(int fd, size_t size, double seconds) {
+  const auto start = Clock::now();
+  const double total = send_for(fd, size, seconds);
   char end;
   while (recv(fd, &end, 1, 0) > 0) {
   }
   return total / seconds_since(start);
 }
 
-/// Bytes per second until the end of the stream, of which the sender is then told.
-double receive_stream(int fd, size_t read) {
+/// Bytes per second until the end of the stream.
+double receive_to_end(int fd, size_t read) {
   std::vector<char> bytes(read);
   Clock::time_point start;
   double total = 0;
@@ -42,7 +50,12 @@ double receive_stream(int fd, size_t read) {
     if (total == 0) start = Clock::now();
     total += static_cast<double>(got);
   }
-  const double rate = total / seconds_since(start);
+  return total / seconds_since(start);
+}
+
+/// The same, and the sender is told that it has come.
+double receive_stream(int fd, size_t read) {
+  const double rate = receive_to_end(fd, read);
   shutdown(fd, SHUT_WR);
   return rate;
 }
@@ -82,6 +95,16 @@ void duplex(const Options& options) {
   double received = 0;
   std::thread receiver([&] { received = receive_stream(in, options.read); });
   const double sent = send_stream(out, options.size, options.seconds);
+  receiver.join();
+  if (options.client()) print_figure("mb_per_second", (sent + received) / 1e6);
+}
+
+void both_ways(const Options& options) {
+  const int fd = open_one(options);
+  double received = 0;
+  std::thread receiver([&] { received = receive_to_end(fd, options.read); });
+  const auto start = Clock::now();
+  const double sent = send_for(fd, options.size, options.seconds) / seconds_since(start);
   receiver.join();
   if (options.client()) print_figure("mb_per_second", (sent + received) / 1e6);
 }

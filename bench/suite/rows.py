@@ -138,8 +138,8 @@ class Catalogue:
 
     # ---- bandwidth
 
-    def _raw_streams(self, group, size, mode="stream", plot=None, reads=READ_SIZES):
-        return [group.add(f"raw {name}, reads of {human(read)}", "raw",
+    def _raw_streams(self, group, size, mode="stream", plot=None, reads=READ_SIZES, what=""):
+        return [group.add(f"raw {name}{what}, reads of {human(read)}", "raw",
                           self._make.raw(mode, "mb_per_second", "--size", size, "--read", read,
                                          congestion=option), plot)
                 for name, option in self.congestions() for read in reads]
@@ -173,6 +173,11 @@ class Catalogue:
         group.add("ib_write_bw -b", "uwarp",
                   self._make.perftest_bandwidth("ib_write_bw", size, "-b"))
         group.rows.append(Row(f"ib_write_bw -b {human(size)}", "ib_write_bw -b", raw, 0.9))
+        # A queue pair has one connection, whose socket the kernel locks over each call.
+        one = self._raw_streams(group, size, "both-ways", reads=(256 * KIB, MIB),
+                                what=" on one connection")
+        group.rows.append(Row(f"ib_write_bw -b {human(size)}, against one connection",
+                              "ib_write_bw -b", one))
         return group
 
     # ---- small messages

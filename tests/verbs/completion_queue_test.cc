@@ -217,6 +217,54 @@ TEST_F(CompletionQueues, SeveralThreadsPoll) {
   for (int i = 0; i < kMessages; ++i) ASSERT_EQ(seen[i], 1) << i;
 }
 
+// Pollers read some streams directly and hear of others from epoll: which, changes as queue pairs
+// come and go, are busy and fall silent. All of them are heard.
+TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
+  constexpr size_t kMost = 40;
+  End own(context());
+  const auto cq = Cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
+  std::vector<std::unique_ptr<End>> peers;
+  std::vector<Qp> qps;
+  const auto all_send = [&] {
+    std::vector<int> heard(qps.size());
+    for (size_t i = 0; i < qps.size(); ++i) {
+      ASSERT_EQ(post_receive(qps[i].get(), own, i), 0);
+      ASSERT_EQ(peers[i]->post_send(i), 0);
+    }
+    for (size_t i = 0; i < qps.size(); ++i) {
+      const auto found = next_completion(cq.get());
+      ASSERT_TRUE(found.has_value()) << i << " of " << qps.size();
+      ASSERT_EQ(found->status, IBV_WC_SUCCESS);
+      ++heard.at(found->wr_id);
+    }
+    for (size_t i = 0; i < qps.size(); ++i) {
+      EXPECT_EQ(heard[i], 1) << i << " of " << qps.size();
+      EXPECT_COMPLETION(peers[i]->cq.get(), i, IBV_WC_SUCCESS);
+    }
+  };
+  const auto all_fall_silent = [&] {
+    for (int i = 0; i < 2000; ++i) {
+      ibv_wc none;
+      ASSERT_EQ(ibv_poll_cq(cq.get(), 1, &none), 0);
+    }
+  };
+  while (qps.size() < kMost) {
+    peers.push_back(std::make_unique<End>(context(), 4096));
+    qps.push_back(connected(own, cq.get(), *peers.back()));
+    all_send();
+    if (qps.size() % 8 == 0) {
+      all_fall_silent();
+      all_send();
+    }
+  }
+  while (qps.size() > 2) {
+    qps.pop_back();
+    if (qps.size() % 6 == 0) all_send();
+  }
+  all_fall_silent();
+  all_send();
+}
+
 TEST_F(CompletionQueues, ResizedWhileBusy) {
   constexpr int kMessages = 3000;
   Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));

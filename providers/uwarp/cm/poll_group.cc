@@ -29,9 +29,11 @@ void PollGroup::add(Stream& stream) {
     // Posting allocates nothing.
     if (waiting_.capacity() <= total_) waiting_.reserve(2 * total_ + kDirectStreams);
   }
+  direct_.reserve(kDirectOfSome);  // nor does polling
   stream.member_of(*this) = true;
   ++total_;
-  if (direct_.size() < kDirectStreams) direct_.push_back({&stream, 0});
+  if (direct_.size() < direct_room()) direct_.push_back({&stream, 0});
+  while (direct_.size() > direct_room()) direct_.pop_back();
   publish_extra_locked();
 }
 
@@ -50,7 +52,7 @@ void PollGroup::note_busy(Stream& stream) {
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
   asks_left_.store(kAsks, std::memory_order_relaxed);
-  if (direct_.size() < kDirectStreams) {
+  if (direct_.size() < direct_room()) {
     direct_.push_back({&stream, 0});
   } else {
     // The one that has been silent longest makes room, unless all are busy.

@@ -16,9 +16,13 @@ namespace uwarp {
 /// Hangs on its completion queue, so that the way from there is one load; freed with it.
 class PollGroup final : public CompletionQueueDriver {
  public:
-  /// Streams that are read without asking epoll. A read of an empty socket costs about as much as
-  /// an epoll_wait that finds nothing, so beyond a few epoll is cheaper.
+  /// Streams that are read without asking epoll: always so many, as a read of an empty socket costs
+  /// about as much as an epoll_wait that finds nothing ...
   static constexpr size_t kDirectStreams = 4;
+  /// ... and as many busy ones, where most reads find something: while the group has no more
+  /// streams than kSome, so that these are a good part of all.
+  static constexpr size_t kDirectOfSome = 16;
+  static constexpr size_t kSome = 32;
 
   /// The group of `cq`, made at first use.
   static PollGroup& of(CompletionQueue& cq);
@@ -62,6 +66,7 @@ class PollGroup final : public CompletionQueueDriver {
     Stream* stream;
     uint32_t idle_turns;
   };
+  size_t direct_room() const { return total_ <= kSome ? kDirectOfSome : kDirectStreams; }
   void publish_extra_locked();
   Stream* take_waiting();
 

@@ -169,12 +169,13 @@ class Catalogue:
 
     def _duplex(self, size):
         group = Group(f"both directions {human(size)}", "MB/s", "loopback")
-        raw = self._raw_streams(group, size, "duplex", reads=(256 * KIB, MIB))
+        reads = (256 * KIB, MIB)
+        raw = self._raw_streams(group, size, "duplex", reads=reads)
         group.add("ib_write_bw -b", "uwarp",
                   self._make.perftest_bandwidth("ib_write_bw", size, "-b"))
         group.rows.append(Row(f"ib_write_bw -b {human(size)}", "ib_write_bw -b", raw, 0.9))
         # A queue pair has one connection, whose socket the kernel locks over each call.
-        one = self._raw_streams(group, size, "both-ways", reads=(256 * KIB, MIB),
+        one = self._raw_streams(group, size, "both-ways", reads=reads,
                                 what=" on one connection")
         group.rows.append(Row(f"ib_write_bw -b {human(size)}, against one connection",
                               "ib_write_bw -b", one))

@@ -222,7 +222,7 @@ TEST_F(CompletionQueues, SeveralThreadsPoll) {
 TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
   constexpr size_t kMost = 40;
   End own(context());
-  const auto cq = Cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
+  const Cq cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
   std::vector<std::unique_ptr<End>> peers;
   std::vector<Qp> qps;
   const auto all_send = [&] {

@@ -91,7 +91,7 @@ void PromisedStreams::resume() {
 // A list of large messages is posted for milliseconds without a poll. Without the look the helper
 // thread would think that nobody progresses, and take turns of the core on which the peer receives.
 void Endpoint::look_after_sending(uint64_t bytes) {
-  const uint64_t sent = pace_.waiting_bytes() + bytes;
+  const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
   (void)engine_.look(*qp_.config().send_cq, 1 + static_cast<uint32_t>(sent / kBytesPerPoll));
 }
 

@@ -16,7 +16,6 @@
 #include "cm/engine.h"
 #include "cm/qp_attributes.h"
 #include "cm/rendezvous_message.h"
-#include "cm/send_pace.h"
 #include "cm/stream.h"
 #include "io/clock.h"
 #include "net/net_device.h"
@@ -91,10 +90,11 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
-    if (pace_.may_wait(now_ns, messages, bytes)) return stream_.transmit_soon();
+    if (stream_.pace().may_wait(now_ns, messages, bytes, qp_.awaits_answers()))
+      return stream_.transmit_soon();
     stream_.transmit_posted();
     if (bytes >= kLookBytes) look_after_sending(bytes);
-    pace_.sent(now_ns());
+    stream_.pace().sent(now_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
@@ -182,7 +182,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   SlotLease<QueuePairSlot> slot_;
   QueuePair qp_;
   Stream stream_;
-  SendPace pace_;
 
   // After a Connection's mutex; before poll groups and the queue pair's sides.
   mutable std::mutex mutex_;

@@ -12,6 +12,7 @@
 #include "cm/capture.h"
 #include "cm/connection.h"
 #include "cm/poll_group.h"
+#include "io/clock.h"
 
 namespace uwarp {
 namespace {
@@ -137,13 +138,16 @@ void Stream::transmit_soon() {
 
 void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
   waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
-  if (!full()) transmit_turns(kPostBytes, notice);
+  if (full()) return;
+  pace_.waited(now_ns);
+  transmit_turns(kPostBytes, notice);
+  pace_.sent(now_ns());
 }
 
 // Nothing is received: that would wait for the thread that is sending, over whose call the kernel
 // locks the socket.
 void Stream::transmit_overdue() {
-  waiting_.fetch_and(~kTimed);
+  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(now_ns);
   if (!full()) transmit(kTurnBytes);
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "cm/send_pace.h"
 #include "io/tcp_socket.h"
 #include "qp/queue_pair.h"
 
@@ -57,6 +58,8 @@ class Stream {
   /// The same after a post, unless the socket is full: then the edge that is to come sends this
   /// too.
   void transmit_posted();
+  /// When posts wait for more.
+  SendPace& pace() { return pace_; }
   /// What has been posted may wait for more: it goes out when the queue pair's completion queues
   /// are polled or armed, and by itself before long.
   void transmit_soon();
@@ -130,6 +133,7 @@ class Stream {
   bool member_of_[2] = {};  // each under the lock of its group
   // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
   // by the holder of the transmit side, cleared by the one who is about to send.
+  SendPace pace_;
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
   std::atomic<uint8_t> waiting_{0};
   std::atomic<bool> full_{false};            // the last send call found no room

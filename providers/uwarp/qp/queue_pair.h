@@ -52,6 +52,8 @@ class QueuePair {
   /// True when a posted or owed message could perhaps be sent now: the caller pumps once (not in a
   /// loop: ORD or a fence may still stand in the way).
   bool wants_transmit() const { return transmitter_.wanted(); }
+  /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
+  bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
   /// receive_gate() and calls resume_receive(). With a shared queue it is QpConfig::receive_waiter
   /// that tells.

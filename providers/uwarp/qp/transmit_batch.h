@@ -26,8 +26,9 @@ class TransmitBatch {
     size_t iovecs;
     size_t fpdus;
   };
-  /// Some 256 messages of 8 octets.
-  static constexpr Room kRoom{8192, 64, 256};
+  /// Some 256 messages of 8 octets, or kBytes in FPDUs of the largest size, of which each takes two
+  /// iovecs; the last one needs room for as many pieces as a payload may have.
+  static constexpr Room kRoom{8192, 2 * 16 + kMaxSge + 8, 256};
   /// With CRC on the payload is copied too, so that the CRC holds whatever the application does to
   /// its buffer meanwhile (requirement 5040-5.5-8): eight FPDUs of the largest size. Of a stream
   /// whose messages need it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// When a post waits for more: only in the middle of a dense run, and never for long.
+// When a post waits for more: only in the middle of a dense run, or for a poll that is near, and
+// never for long.
 #include "cm/send_pace.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ int post(SendPace& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t 
   int sends = 0;
   for (int i = 0; i < count; ++i) {
     now_ns += gap_ns;
-    if (pace.may_wait([&] { return now_ns; }, 1, bytes)) continue;
+    if (pace.may_wait([&] { return now_ns; }, 1, bytes, false)) continue;
     ++sends;
     pace.sent(now_ns);
   }
@@ -77,10 +78,72 @@ TEST(SendPace, TheClockIsLeftAloneBetweenPauses) {
   const auto clock = [&] { return ++looks, now; };
   for (int i = 0; i < 100; ++i) {
     now += kFar;
-    EXPECT_FALSE(pace.may_wait(clock, 1, 8));
+    EXPECT_FALSE(pace.may_wait(clock, 1, 8, false));
     pace.sent(now);
   }
   EXPECT_EQ(looks, 100 / static_cast<int>(SendPace::kPostsPerLook));
+}
+
+/// Posts `count` times while answers are due; each is followed by a poll `poll_ns` later. Returns
+/// how many of the posts went out at once.
+int post_and_poll(SendPace& pace, uint64_t& now_ns, int count, uint64_t poll_ns) {
+  int sends = 0;
+  const auto clock = [&] { return now_ns; };
+  for (int i = 0; i < count; ++i) {
+    now_ns += kFar;
+    const bool waits = pace.may_wait(clock, 1, 8, true);
+    now_ns += poll_ns;
+    sends += waits ? 0 : 1;
+    if (waits) pace.waited(clock);
+    pace.sent(now_ns);
+  }
+  return sends;
+}
+
+TEST(SendPace, WhoAwaitsAnswersAndPollsAtOnceWaitsForThePoll) {
+  SendPace pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post_and_poll(pace, now, 1000, SendPace::kPromptNs),
+            static_cast<int>(SendPace::kFewestAtOnce));
+}
+
+TEST(SendPace, WhoPollsLateHardlyEverWaits) {
+  SendPace pace;
+  uint64_t now = kFar;
+  constexpr int kPosts = 10 * SendPace::kMostAtOnce;
+  const int waits = kPosts - post_and_poll(pace, now, kPosts, SendPace::kPromptNs + 1);
+  EXPECT_GE(waits, 1);
+  EXPECT_LE(waits, 20);
+}
+
+TEST(SendPace, APromptPollIsBelievedAgain) {
+  SendPace pace;
+  uint64_t now = kFar;
+  post_and_poll(pace, now, 1000, SendPace::kPromptNs + 1);
+  post_and_poll(pace, now, SendPace::kMostAtOnce, 0);
+  EXPECT_EQ(post_and_poll(pace, now, 1000, 0), 0);
+}
+
+TEST(SendPace, ExpectingAPollNoMoreThanSoMuchWaits) {
+  SendPace pace;
+  uint64_t now = kFar;
+  const auto clock = [&] { return now; };
+  post_and_poll(pace, now, 1000, 0);
+  EXPECT_FALSE(pace.may_wait(clock, 1, SendPace::kLargeBytes + 1, true));
+  pace.sent(now);
+  EXPECT_FALSE(pace.may_wait(clock, SendPace::kMessages, 8, true));
+}
+
+TEST(SendPace, APollEndsWhatWasCounted) {
+  SendPace pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  pace.sent(now);
+  for (int polls = 0; polls < 10; ++polls) {
+    EXPECT_EQ(post(pace, now, SendPace::kMessages / 2, kClose), 0);
+    pace.waited([&] { return now; });
+    pace.sent(now);
+  }
 }
 
 }  // namespace

@@ -131,9 +131,9 @@ class Stream {
   Connection* connection_ = nullptr;
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};  // each under the lock of its group
+  SendPace pace_;
   // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
   // by the holder of the transmit side, cleared by the one who is about to send.
-  SendPace pace_;
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
   std::atomic<uint8_t> waiting_{0};
   std::atomic<bool> full_{false};            // the last send call found no room

@@ -265,6 +265,41 @@ TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
   all_send();
 }
 
+// A poller that has found something leaves the rest of the streams to the next poll: whoever talks
+// among silent ones is heard all the same, in whatever order.
+TEST_F(CompletionQueues, WhoTalksAmongSilentOnesIsHeard) {
+  constexpr size_t kQueuePairs = 9;
+  End own(context());
+  const Cq cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
+  std::vector<std::unique_ptr<End>> peers;
+  std::vector<Qp> qps;
+  while (qps.size() < kQueuePairs) {
+    peers.push_back(std::make_unique<End>(context(), 4096));
+    qps.push_back(connected(own, cq.get(), *peers.back()));
+  }
+  for (size_t step = 1; step < kQueuePairs; ++step) {
+    for (size_t talking = 1; talking <= kQueuePairs; ++talking) {
+      std::vector<int> heard(kQueuePairs);
+      for (size_t i = 0; i < talking; ++i) {
+        const size_t who = i * step % kQueuePairs;
+        ASSERT_EQ(post_receive(qps[who].get(), own, who), 0);
+        ASSERT_EQ(peers[who]->post_send(who), 0);
+        ++heard[who];
+      }
+      for (size_t i = 0; i < talking; ++i) {
+        const auto found = next_completion(cq.get());
+        ASSERT_TRUE(found.has_value()) << i << " of " << talking << ", step " << step;
+        ASSERT_EQ(found->status, IBV_WC_SUCCESS);
+        --heard.at(found->wr_id);
+      }
+      EXPECT_EQ(heard, std::vector<int>(kQueuePairs));
+      for (size_t i = 0; i < talking; ++i)
+        EXPECT_COMPLETION(peers[i * step % kQueuePairs]->cq.get(), i * step % kQueuePairs,
+                          IBV_WC_SUCCESS);
+    }
+  }
+}
+
 TEST_F(CompletionQueues, ResizedWhileBusy) {
   constexpr int kMessages = 3000;
   Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));

@@ -102,6 +102,9 @@ void PollGroup::transmit_waiting() {
   }
 }
 
+// In turn, from where the last look ended. Answers come in the order of the questions, and who
+// polls asks anew in the order of the answers: behind one that has come, the first that has not
+// come yet is followed by others of that kind.
 bool PollGroup::poll() {
   if (total_.load(std::memory_order_relaxed) == 0 || !lock_.try_lock()) return false;
   bool progressed = false;
@@ -109,19 +112,24 @@ bool PollGroup::poll() {
   StreamNotice notice;
   {
     const std::lock_guard guard(lock_, std::adopt_lock);
-    for (size_t i = 0; i < direct_.size(); ++i) {
-      Direct& entry = direct_[i];
+    for (size_t left = direct_.size(); left > 0; --left) {
+      if (next_ >= direct_.size()) next_ = 0;
+      Direct& entry = direct_[next_];
       Stream& stream = *entry.stream;
       const bool found = stream.receive(Stream::kTurnBytes, notice);
       bulk |= stream.awaits_bulk();
       if (found) {
         progressed = true;
         entry.idle_turns = 0;
+        ++next_;
       } else if (++entry.idle_turns > kIdleTurns && total_ > kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
-        --i;
         publish_extra_locked();
+      } else if (progressed) {
+        break;  // the next poll begins here
+      } else {
+        ++next_;
       }
       // One notice at a time: its connection must be told without this lock.
       if (notice.connection != nullptr) break;

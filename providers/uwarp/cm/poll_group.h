@@ -73,6 +73,7 @@ class PollGroup final : public CompletionQueueDriver {
   // Held by a poller during its turns: a second one goes away instead of waiting.
   SpinLock lock_;
   std::vector<Direct> direct_;
+  size_t next_ = 0;  // of them, where the next poll() begins
   std::atomic<size_t> extra_{0};
   std::atomic<size_t> direct_count_{0};
   std::atomic<uint32_t> asks_left_{0};

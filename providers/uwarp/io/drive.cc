@@ -120,9 +120,10 @@ bool Progress::look_for(Awaited& awaited) {
   thread_local SpinBudget budget(uint64_t{settings().spin_us} * 1000);
   if (!budget.start()) return false;
   for (uint32_t looks = 1;; ++looks) {
-    const bool found = look_at_last();
+    bool found = look_at_last();
     const bool turn = looks % kLooksPerTurn == 0;
-    if (turn) (void)pass();
+    bool served = false;
+    if (turn && pass(served)) found |= served;
     const bool arrived = (found || turn) && awaited.arrived();
     if (found || arrived) budget.found();
     if (arrived) return true;

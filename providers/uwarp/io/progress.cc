@@ -155,7 +155,8 @@ bool tell_ready(Source& source, uint32_t events) {
 
 }  // namespace
 
-void Progress::serve(const epoll_event* events, int count) {
+// False if it was the wake-up alone.
+bool Progress::serve(const epoll_event* events, int count) {
   std::shared_ptr<Source> sources[kEventsPerTurn];
   {
     const std::lock_guard guard(slots_lock_);
@@ -176,7 +177,9 @@ void Progress::serve(const epoll_event* events, int count) {
       last = &sources[i];
     }
   }
-  if (last != nullptr) thread_own<LastServed>().source = *last;
+  if (last == nullptr) return false;
+  thread_own<LastServed>().source = *last;
+  return true;
 }
 
 bool Progress::look_at_last() {
@@ -216,14 +219,14 @@ void Progress::serve_due(uint64_t now) {
   }
 }
 
-bool Progress::pass() {
+bool Progress::pass(bool& served) {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
   serve_revisits();
   quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-  if (count > 0) serve(events, static_cast<int>(count));
+  served = count > 0 && serve(events, static_cast<int>(count));
   const uint64_t earliest = deadlines_.earliest_ns();
   if (earliest == DeadlineHeap::kNever) return true;
   if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);

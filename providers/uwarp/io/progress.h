@@ -130,7 +130,10 @@ class Progress {
 
   /// One turn in the caller, without blocking: what is ready now, what asked to be revisited, what
   /// is due. False at once if another thread is at it, or this one further up its stack.
-  bool pass();
+  bool pass() {
+    bool served = false;
+    return pass(served);
+  }
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
   /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
@@ -196,8 +199,9 @@ class Progress {
   enum class Driver : uint8_t { kNone, kPatient, kEager };
   class Drive;
   bool look_for(Awaited& awaited);
+  bool pass(bool& served);
   bool driven() const { return driver_.load() != Driver::kNone; }
-  void serve(const epoll_event* events, int count);
+  bool serve(const epoll_event* events, int count);
   bool serve_revisits();
   bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
   void serve_deadlines();

@@ -27,14 +27,17 @@ ProtectionDomain& owner_of(const MemoryRegion& region) {
 }
 
 // The checks behind that of the key, in the order of RegionFault.
-RemotePlace checked_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
-                          uint32_t needed, const RemoteAccessor& who, RegionFault& fault) {
-  if (region.domain != who.domain) return fault = RegionFault::kWrongDomain, RemotePlace{};
+RegionFault check_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
+                        uint32_t needed, const RemoteAccessor& who, RemotePlace& place) {
+  if (region.domain != who.domain) return RegionFault::kWrongDomain;
+  RegionFault fault;
   std::byte* address = region.range(offset, length, fault);
-  if (fault != RegionFault::kNone) return {};
-  if ((region.access & who.granted & needed) != needed)
-    return fault = RegionFault::kRights, RemotePlace{};
-  return {&region, address, 0, region.memory};
+  if (fault != RegionFault::kNone) return fault;
+  if ((region.access & who.granted & needed) != needed) return RegionFault::kRights;
+  place.region = &region;
+  place.address = address;
+  place.memory = region.memory;
+  return RegionFault::kNone;
 }
 
 }  // namespace
@@ -272,21 +275,22 @@ LocalPlace RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t lengt
   return {region, address};
 }
 
-RemotePlace RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
-                                const RemoteAccessor& who, RegionFault& fault) const {
+RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
+                                const RemoteAccessor& who, RemotePlace& place) const {
+  place.region = nullptr;
+  place.binding = 0;
   const MemoryRegion* region = find_remote(stag);
-  if (region == nullptr) return fault = RegionFault::kInvalidSTag, RemotePlace{};
+  if (region == nullptr) return RegionFault::kInvalidSTag;
   if (region->kind.load(std::memory_order_relaxed) == RegionKind::kRegion) [[likely]]
-    return checked_place(*region, offset, length, needed, who, fault);
+    return check_place(*region, offset, length, needed, who, place);
   std::lock_guard binding(region->binding_lock);
   // It may have been unbound since the key was found.
-  if (region->rkey.load(std::memory_order_relaxed) != stag.value)
-    return fault = RegionFault::kInvalidSTag, RemotePlace{};
+  if (region->rkey.load(std::memory_order_relaxed) != stag.value) return RegionFault::kInvalidSTag;
   if (region->kind == RegionKind::kWindowType2 && region->stream != who.stream)
-    return fault = RegionFault::kWrongDomain, RemotePlace{};
-  RemotePlace place = checked_place(*region, offset, length, needed, who, fault);
-  if (place) place.binding = region->binding;
-  return place;
+    return RegionFault::kWrongDomain;
+  const RegionFault fault = check_place(*region, offset, length, needed, who, place);
+  if (fault == RegionFault::kNone) place.binding = region->binding;
+  return fault;
 }
 
 }  // namespace uwarp

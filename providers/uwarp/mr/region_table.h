@@ -241,10 +241,10 @@ class RegionTable {
   LocalPlace local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
                    const ProtectionDomain& domain, RegionFault& fault) const;
 
-  /// The memory behind a key from the wire if the whole access is allowed; nothing and `fault`
-  /// otherwise. Checks in the order of RegionFault.
-  RemotePlace remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
-                     const RemoteAccessor& who, RegionFault& fault) const;
+  /// Why an access by a key from the wire is refused, checked in the order of RegionFault; kNone,
+  /// and `place` is the memory, if all of it is allowed. A place that is refused is empty.
+  RegionFault remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
+                     const RemoteAccessor& who, RemotePlace& place) const;
 
   uint32_t live_count() const { return live_.load(std::memory_order_relaxed); }
 

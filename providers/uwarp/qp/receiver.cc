@@ -289,9 +289,11 @@ Receiver::Step Receiver::take_header() {
   if (available() < kFpduLengthSize + header) return Step::kNeedMore;
   at += kFpduLengthSize;
   std::memcpy(header_, at, header);
-  if (const auto error = check_segment(at, features())) {
-    fail(*error, segment_event(*error), !is_version_error(*error));
-    return Step::kNeedMore;
+  if (!is_sound_write(at)) {
+    if (const auto error = check_segment(at, features())) {
+      fail(*error, segment_event(*error), !is_version_error(*error));
+      return Step::kNeedMore;
+    }
   }
   last_ = control.last();
   opcode_ = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
@@ -401,10 +403,10 @@ void Receiver::open_write(const TaggedHeader& header) {
     }
     return;
   }
-  RegionFault fault;
-  place_ = config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
-                                   stream_.peer(config_.domain), fault);
-  if (!place_) fail(write_fault_code(fault), QpEvent::kAccessError, true);
+  const RegionFault fault =
+      config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
+                              stream_.peer(config_.domain), place_);
+  if (fault != RegionFault::kNone) fail(write_fault_code(fault), QpEvent::kAccessError, true);
 }
 
 void Receiver::open_read_response(const TaggedHeader& header) {
@@ -925,10 +927,9 @@ void Receiver::quiesce(const MemoryRegion& region) {
 void Receiver::look_up_again(const MemoryRegion& region) {
   if (await_ == Await::kHeader || opcode_ != RdmapOpcode::kWrite) return;
   if (place_.region != &region) return;
-  RegionFault fault;
-  place_ = config_.regions->remote(write_stag_, TaggedHeader::decode(header_).to,
-                                   ulpdu_length_ - TaggedHeader::kWireSize, kAccessRemoteWrite,
-                                   stream_.peer(config_.domain), fault);
+  (void)config_.regions->remote(write_stag_, TaggedHeader::decode(header_).to,
+                                ulpdu_length_ - TaggedHeader::kWireSize, kAccessRemoteWrite,
+                                stream_.peer(config_.domain), place_);
 }
 
 }  // namespace uwarp

@@ -23,10 +23,9 @@ std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request
                                                 const RemoteAccessor& peer, RemotePlace& source) {
   const uint64_t left = request.size - offset;
   if (left == 0) return std::nullopt;
-  RegionFault fault;
-  source = regions.remote(request.source_stag, request.source_to + offset, left, kAccessRemoteRead,
-                          peer, fault);
-  return source ? std::nullopt : std::optional(request_fault_code(fault));
+  const RegionFault fault = regions.remote(request.source_stag, request.source_to + offset, left,
+                                           kAccessRemoteRead, peer, source);
+  return fault == RegionFault::kNone ? std::nullopt : std::optional(request_fault_code(fault));
 }
 
 std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
@@ -34,10 +33,9 @@ std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& req
                                                   const RemoteAccessor& peer, RemotePlace& cell) {
   if (request.opcode != AtomicOpcode::kFetchAdd && request.opcode != AtomicOpcode::kCmpSwap)
     return TerminateCode::kRdmapUnexpectedOpcode;
-  RegionFault fault;
-  cell = regions.remote(request.remote_stag, request.remote_to, sizeof(uint64_t),
-                        kAccessRemoteAtomic, peer, fault);
-  if (!cell) return request_fault_code(fault);
+  const RegionFault fault = regions.remote(request.remote_stag, request.remote_to, sizeof(uint64_t),
+                                           kAccessRemoteAtomic, peer, cell);
+  if (fault != RegionFault::kNone) return request_fault_code(fault);
   // The address counts, not the offset: a zero-based region may start anywhere (rule A27).
   if (reinterpret_cast<uintptr_t>(cell.address) % sizeof(uint64_t) != 0)
     return TerminateCode::kRdmapStreamCatastrophic;

@@ -27,7 +27,7 @@ bool queue_exists(QueueNumber queue, RdmapFeatures features) {
 
 }  // namespace
 
-std::optional<TerminateCode> check_any_segment(const std::byte* header, RdmapFeatures features) {
+std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeatures features) {
   const DdpControl ddp{static_cast<uint8_t>(header[0])};
   const RdmapControl rdmap{static_cast<uint8_t>(header[1])};
   if (ddp.version() != DdpControl::kVersion)

@@ -17,8 +17,9 @@ struct Table : ::testing::Test {
   }
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length,
                      uint32_t needed = kAccessRemoteWrite) {
-    RegionFault fault = RegionFault::kNone;
-    (void)table.remote(stag, offset, length, needed, {&domain, 1, ~0u}, fault);
+    RemotePlace place;
+    const RegionFault fault = table.remote(stag, offset, length, needed, {&domain, 1, ~0u}, place);
+    EXPECT_EQ(bool{place}, fault == RegionFault::kNone);
     return fault;
   }
   RegionTable table;
@@ -64,9 +65,9 @@ TEST_F(Table, BoundsAreExactAndOverflowSafe) {
 
 TEST_F(Table, ChecksComeInOrder) {
   const STag stag{add(kAccessRemoteRead)->rkey.load()};
-  RegionFault fault;
-  EXPECT_FALSE(table.remote(stag, 0, 1, kAccessRemoteWrite, {&other, 1, ~0u}, fault));
-  EXPECT_EQ(fault, RegionFault::kWrongDomain);
+  RemotePlace place;
+  EXPECT_EQ(table.remote(stag, 0, 1, kAccessRemoteWrite, {&other, 1, ~0u}, place),
+            RegionFault::kWrongDomain);
   EXPECT_EQ(remote(stag, 0, 1), RegionFault::kBounds);
   EXPECT_EQ(remote(stag, 0x1000, 1), RegionFault::kRights);
   EXPECT_EQ(remote(stag, 0x1000, 1, kAccessRemoteRead), RegionFault::kNone);

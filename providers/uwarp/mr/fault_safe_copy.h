@@ -11,9 +11,9 @@ namespace uwarp {
 bool fault_safe_copy_works();
 
 /// Copies out of memory that may not be there. False if it is not; part may have been copied.
-bool fault_safe_read(std::byte* to, const std::byte* from, size_t size);
+[[gnu::noinline]] bool fault_safe_read(std::byte* to, const std::byte* from, size_t size);
 /// Copies into memory that may not be there. False if it is not; part may have been written.
-bool fault_safe_write(std::byte* to, const std::byte* from, size_t size);
+[[gnu::noinline]] bool fault_safe_write(std::byte* to, const std::byte* from, size_t size);
 /// Whether the aligned word of 32 bits at `word` can be written. Brings its page in, changes
 /// nothing. Between this and an access another thread may unmap it.
 bool fault_safe_probe(std::byte* word);

@@ -34,14 +34,8 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier
 bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   std::lock_guard lock(producer_lock_);
   const uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_.load(std::memory_order_acquire) > mask_) {
-    slot_.overruns.add(1);
-    if (options_.ignore_overrun) return true;
-    overrun_.store(true, std::memory_order_release);
-    if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
-    overrun_reported_ = true;
-    return false;
-  }
+  if (tail - head_.load(std::memory_order_acquire) > mask_) [[unlikely]]
+    return overrun_locked();
   ring_[tail & mask_] = completion;
   if (times_ != nullptr) [[unlikely]]
     times_[tail & mask_] = options_.clock();
@@ -50,18 +44,30 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
   if (completion.status != WcStatus::kSuccess) [[unlikely]]
     slot_.failed.add(1);
   // arm() takes the same lock: whoever arms after this sees the completion when it polls.
-  if (armed_ == Armed::kNo) [[likely]]
-    return true;
-  if (solicited || completion.status != WcStatus::kSuccess) {
-    raise_locked();
-  } else if (armed_ == Armed::kAny) {
-    if (++held_back_ >= moderation_) {
-      raise_locked();
-    } else if (held_back_ == 1 && notifier_ != nullptr) {
-      notifier_->completion_held_back(*this);
-    }
-  }
+  if (armed_ != Armed::kNo) [[unlikely]]
+    notify_locked(solicited || completion.status != WcStatus::kSuccess);
   return true;
+}
+
+// False where that matters to whoever pushes.
+bool CompletionQueue::overrun_locked() {
+  slot_.overruns.add(1);
+  if (options_.ignore_overrun) return true;
+  overrun_.store(true, std::memory_order_release);
+  if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
+  overrun_reported_ = true;
+  return false;
+}
+
+// Of a queue that is armed.
+void CompletionQueue::notify_locked(bool at_once) {
+  if (at_once) return raise_locked();
+  if (armed_ != Armed::kAny) return;
+  if (++held_back_ >= moderation_) {
+    raise_locked();
+  } else if (held_back_ == 1 && notifier_ != nullptr) {
+    notifier_->completion_held_back(*this);
+  }
 }
 
 void CompletionQueue::raise_locked() {

@@ -113,6 +113,8 @@ class CompletionQueue {
 
   /// Nothing to tell a consumer, who finds it so most of the time and needs no lock to see it.
   bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
+  [[gnu::noinline, gnu::cold]] bool overrun_locked();
+  [[gnu::noinline]] void notify_locked(bool at_once);
   void raise_locked();
   int take(WorkCompletion* out, int count);
   int taken(uint32_t taken, bool wanted);

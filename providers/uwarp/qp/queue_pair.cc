@@ -50,12 +50,16 @@ void QueuePair::flush_late_posts() {
   if (state() == QpState::kErr) transmitter_.flush_late();  // and not RESET by now
 }
 
-int QueuePair::post_send(const SendRequest& request) {
+[[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
   if (int error = check_send(request)) return error;
+  if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
+  return sends_.push_locked(request);
+}
+
+int QueuePair::post_send(const SendRequest& request) {
   {
-    std::lock_guard lock(sends_.post_lock());
-    if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
-    if (int error = sends_.push_locked(request)) return error;
+    std::lock_guard lock(post_lock());
+    if (int error = post_send_locked(request)) return error;
   }
   flush_late_posts();
   return 0;
@@ -65,7 +69,7 @@ int QueuePair::post_sends(std::span<const SendRequest> requests) {
   for (const SendRequest& request : requests)
     if (int error = check_send(request)) return error;
   {
-    std::lock_guard lock(sends_.post_lock());
+    std::lock_guard lock(post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
     if (int error = sends_.push_all_locked(requests)) return error;
   }

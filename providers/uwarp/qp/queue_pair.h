@@ -45,6 +45,11 @@ class QueuePair {
   // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP, or switched off; Send with Immediate to a
   // peer that is no uwarp). In ERR a request is taken and flushed.
   int post_send(const SendRequest& request);
+  /// The same for whoever holds post_lock(), perhaps over a list; flush_late_posts() follows once
+  /// it is free again.
+  int post_send_locked(const SendRequest& request);
+  SpinLock& post_lock() { return sends_.post_lock(); }
+  void flush_late_posts();
   /// The same for several: either all are posted, with nothing between them, or none.
   int post_sends(std::span<const SendRequest> requests);
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
@@ -191,7 +196,6 @@ class QueuePair {
  private:
   void drop_work(CompletionQueue::Drop completions);
   int check_send(const SendRequest& request) const;
-  void flush_late_posts();
   void move_to(QpState next);
   void set_state(QpState state) {
     state_.store(state, std::memory_order_release);

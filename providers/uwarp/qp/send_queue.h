@@ -115,7 +115,7 @@ class SendQueue {
   }
   [[gnu::noinline, gnu::cold]] void trace_posted(uint64_t position) const;
   void make_masks();
-  void keep_masks(uint64_t position, const SendRequest& request);
+  [[gnu::noinline]] void keep_masks(uint64_t position, const SendRequest& request);
   Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
 
   const Shape shape_;

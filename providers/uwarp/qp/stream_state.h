@@ -51,14 +51,15 @@ class StreamState {
   void restart(const StreamConfig& new_config);
 
   /// Records the failure that ends the stream and raises `event`, if this is the first one.
-  void fail(const StreamFailure& failure, std::optional<QpEvent> event);
+  [[gnu::noinline, gnu::cold]] void fail(const StreamFailure& failure,
+                                         std::optional<QpEvent> event);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// Stable once failed() is true.
   const StreamFailure& failure() const { return failure_; }
   /// Forgets a failure (RESET).
   void clear_failure();
 
-  void raise(QpEvent event) {
+  [[gnu::noinline, gnu::cold]] void raise(QpEvent event) {
     if (listener_ != nullptr) listener_->qp_event(event);
   }
 

@@ -96,14 +96,15 @@ class TransmitBatch {
 
   const Room& full_room() const { return crc_ ? kCrcRoom : kRoom; }
   bool small_room() const { return room_.fpdus == kFirstRoom.fpdus; }
-  bool make_room(const Room& room);
+  [[gnu::noinline]] bool make_room(const Room& room);
   void add_iovec(std::byte* at, size_t size);
   void keep_copy(iovec& piece);
-  std::unique_ptr<std::byte[]> copy_payload(BufferList& list, uint64_t offset) const;
+  [[gnu::noinline]] std::unique_ptr<std::byte[]> copy_payload(BufferList& list,
+                                                              uint64_t offset) const;
   bool copied(uint32_t payload) const { return crc_ || payload <= kCopyBytes; }
   size_t ulpdu_bytes() const { return frame_header_ - kFpduLengthSize + frame_payload_; }
   bool add_copied(BufferList* list, uint64_t offset);
-  bool add_gathered(BufferList& list, uint64_t offset);
+  [[gnu::noinline]] bool add_gathered(BufferList& list, uint64_t offset);
 
   std::unique_ptr<std::byte[]> memory_;  // iovecs, ends of FPDUs, arena
   Room room_{};

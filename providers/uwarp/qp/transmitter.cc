@@ -123,7 +123,9 @@ void Transmitter::fill_traced() {
   if (!batch_.empty()) trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
 }
 
-void Transmitter::fill() {
+// All that an ordinary small message needs becomes one function; what is rare, or large by itself,
+// is noinline. The calls were a tenth of the time that such a message takes.
+[[gnu::flatten]] void Transmitter::fill() {
   acknowledging_.begin_batch();
   while (!closed_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
     if (message_ == Message::kNone) {
@@ -683,7 +685,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come.
-void Transmitter::retire(uint64_t sent_position) {
+[[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position > sent_position) break;

@@ -74,36 +74,36 @@ class Transmitter {
   /// What became of an FPDU: kFault when its payload is not there (regions on demand).
   enum class Built : uint8_t { kNoRoom, kDone, kFault };
 
-  void fill();
+  void fill();  // what is noinline below stays out of it, see there
   [[gnu::noinline, gnu::cold]] void fill_traced();
   Next begin_next();
   // Faults that are asked for (QpConfig::script).
   enum class Obeyed : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
   [[gnu::noinline, gnu::cold]] Obeyed obey_script(bool response, bool request);
-  bool obey_verdict(uint64_t position, const FaultVerdict& verdict);
-  bool emit_opening();
+  [[gnu::noinline]] bool obey_verdict(uint64_t position, const FaultVerdict& verdict);
+  [[gnu::noinline]] bool emit_opening();
   bool must_be_silent() const;
-  bool begin_local();
-  bool emit_terminate();
+  [[gnu::noinline]] bool begin_local();
+  [[gnu::noinline]] bool emit_terminate();
   bool request_ready();
-  bool immediate_ready();
-  bool must_ask_peer() const;
+  [[gnu::noinline]] bool immediate_ready();
+  [[gnu::noinline]] bool must_ask_peer() const;
   bool ends_soon() const;
   bool begin_request();
-  void emit_read(const SendWqe& wqe, uint64_t position);
-  void emit_atomic(const SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   bool acknowledgement_due(bool request) const;
-  void emit_acknowledgement();
+  [[gnu::noinline]] void emit_acknowledgement();
   /// A Read without octets that no request of the application stands for; its answer acknowledges
   /// the requests before this position (0: none).
-  void emit_empty_read(uint64_t acknowledges);
-  bool begin_response();
+  [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges);
+  [[gnu::noinline]] bool begin_response();
   void emit_atomic_response(const InboundRequest& request);
   bool append_segment();
-  bool append_immediate(SendWqe& wqe);
-  void change_window(SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
+  [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
   bool append_request_segment(uint32_t payload, bool last);
-  bool append_response_segment(uint32_t payload, bool last);
+  [[gnu::noinline]] bool append_response_segment(uint32_t payload, bool last);
   bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
   void close_message();
   bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
@@ -114,13 +114,13 @@ class Transmitter {
   void append_control(RdmapOpcode opcode, Msn& msn, const Header& header);
   template <typename Header>
   void append_request(RdmapOpcode opcode, const Header& header);
-  void append_empty_write(STag stag, TaggedOffset offset);
+  [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset);
   void retire() { retire(sent_position_); }
   /// As if all octets before this position had gone.
   void retire(uint64_t sent_position);
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
-  void fail_request(uint64_t position, WcStatus status);
-  void fail_response(TerminateCode code);
+  [[gnu::noinline]] void fail_request(uint64_t position, WcStatus status);
+  [[gnu::noinline]] void fail_response(TerminateCode code);
   uint64_t first_gathered() const;
   void complete_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.

@@ -65,16 +65,20 @@ struct VerbsQp : object_abi::Qp {
   }
 };
 
-/// Posts several requests and lets the endpoint transmit once, at the end, also when a later
-/// request is refused.
+/// Posts several requests with one taking of the lock, and lets the endpoint transmit once, at the
+/// end, also when a later request is refused.
 class QueuePairPoster {
  public:
-  explicit QueuePairPoster(Endpoint& endpoint) : endpoint_(endpoint) {}
+  explicit QueuePairPoster(Endpoint& endpoint)
+      : endpoint_(endpoint), lock_(endpoint.qp().post_lock()) {}
   ~QueuePairPoster() noexcept(false) {
-    if (messages_ != 0) endpoint_.pump(messages_, bytes_);
+    lock_.unlock();
+    if (messages_ == 0) return;
+    endpoint_.qp().flush_late_posts();
+    endpoint_.pump(messages_, bytes_);
   }
   int post(const SendRequest& request) {
-    if (const int error = endpoint_.post_send(request)) return error;
+    if (const int error = endpoint_.qp().post_send_locked(request)) return error;
     ++messages_;
     bytes_ += request.outgoing_bytes();
     return 0;
@@ -82,6 +86,7 @@ class QueuePairPoster {
 
  private:
   Endpoint& endpoint_;
+  std::unique_lock<SpinLock> lock_;
   uint32_t messages_ = 0;
   uint64_t bytes_ = 0;
 };

@@ -133,7 +133,7 @@ class Node : public QpEventListener {
     const Sge one = sge(offset, length);
     request.flags |= kSendSignaled;
     if (length != 0) request.sges = {&one, 1};
-    const int error = endpoint->post_send(request);
+    const int error = endpoint->qp().post_send(request);
     if (error == 0) endpoint->pump(1, length);
     return error;
   }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <numeric>
 #include <thread>
 
 #include "verbs/verbs_fixture.h"
@@ -217,30 +218,49 @@ TEST_F(CompletionQueues, SeveralThreadsPoll) {
   for (int i = 0; i < kMessages; ++i) ASSERT_EQ(seen[i], 1) << i;
 }
 
-// Pollers read some streams directly and hear of others from epoll: which, changes as queue pairs
-// come and go, are busy and fall silent. All of them are heard.
-TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
-  constexpr size_t kMost = 40;
-  End own(context());
-  const Cq cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
-  std::vector<std::unique_ptr<End>> peers;
-  std::vector<Qp> qps;
-  const auto all_send = [&] {
-    std::vector<int> heard(qps.size());
-    for (size_t i = 0; i < qps.size(); ++i) {
-      ASSERT_EQ(post_receive(qps[i].get(), own, i), 0);
-      ASSERT_EQ(peers[i]->post_send(i), 0);
+// Many queue pairs on one completion queue, each with a peer of its own.
+class SharedCompletionQueue : public CompletionQueues {
+ protected:
+  void SetUp() override {
+    CompletionQueues::SetUp();
+    own = std::make_unique<End>(context());
+    cq.reset(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
+  }
+  void add() {
+    peers.push_back(std::make_unique<End>(context(), 4096));
+    qps.push_back(connected(*own, cq.get(), *peers.back()));
+  }
+  /// These peers send, one after the other, and each is heard as often as it has sent.
+  void talk(const std::vector<size_t>& talkers) {
+    std::vector<int> sent(qps.size()), heard(qps.size());
+    for (const size_t who : talkers) {
+      ASSERT_EQ(post_receive(qps[who].get(), *own, who), 0);
+      ASSERT_EQ(peers[who]->post_send(who), 0);
+      ++sent[who];
     }
-    for (size_t i = 0; i < qps.size(); ++i) {
+    for (size_t i = 0; i < talkers.size(); ++i) {
       const auto found = next_completion(cq.get());
-      ASSERT_TRUE(found.has_value()) << i << " of " << qps.size();
+      ASSERT_TRUE(found.has_value()) << i << " of " << talkers.size();
       ASSERT_EQ(found->status, IBV_WC_SUCCESS);
       ++heard.at(found->wr_id);
     }
-    for (size_t i = 0; i < qps.size(); ++i) {
-      EXPECT_EQ(heard[i], 1) << i << " of " << qps.size();
-      EXPECT_COMPLETION(peers[i]->cq.get(), i, IBV_WC_SUCCESS);
-    }
+    EXPECT_EQ(heard, sent);
+    for (const size_t who : talkers) EXPECT_COMPLETION(peers[who]->cq.get(), who, IBV_WC_SUCCESS);
+  }
+  std::unique_ptr<End> own;
+  Cq cq;
+  std::vector<std::unique_ptr<End>> peers;
+  std::vector<Qp> qps;
+};
+
+// Pollers read some streams directly and hear of others from epoll: which, changes as queue pairs
+// come and go, are busy and fall silent. All of them are heard.
+TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllAreHeard) {
+  constexpr size_t kMost = 40;
+  const auto all_send = [&] {
+    std::vector<size_t> all(qps.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    talk(all);
   };
   const auto all_fall_silent = [&] {
     for (int i = 0; i < 2000; ++i) {
@@ -249,8 +269,7 @@ TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
     }
   };
   while (qps.size() < kMost) {
-    peers.push_back(std::make_unique<End>(context(), 4096));
-    qps.push_back(connected(own, cq.get(), *peers.back()));
+    add();
     all_send();
     if (qps.size() % 8 == 0) {
       all_fall_silent();
@@ -267,35 +286,14 @@ TEST_F(CompletionQueues, QueuePairsComeAndGoAndAllAreHeard) {
 
 // A poller that has found something leaves the rest of the streams to the next poll: whoever talks
 // among silent ones is heard all the same, in whatever order.
-TEST_F(CompletionQueues, WhoTalksAmongSilentOnesIsHeard) {
+TEST_F(SharedCompletionQueue, WhoTalksAmongSilentOnesIsHeard) {
   constexpr size_t kQueuePairs = 9;
-  End own(context());
-  const Cq cq(ibv_create_cq(context(), 256, nullptr, nullptr, 0));
-  std::vector<std::unique_ptr<End>> peers;
-  std::vector<Qp> qps;
-  while (qps.size() < kQueuePairs) {
-    peers.push_back(std::make_unique<End>(context(), 4096));
-    qps.push_back(connected(own, cq.get(), *peers.back()));
-  }
+  while (qps.size() < kQueuePairs) add();
   for (size_t step = 1; step < kQueuePairs; ++step) {
-    for (size_t talking = 1; talking <= kQueuePairs; ++talking) {
-      std::vector<int> heard(kQueuePairs);
-      for (size_t i = 0; i < talking; ++i) {
-        const size_t who = i * step % kQueuePairs;
-        ASSERT_EQ(post_receive(qps[who].get(), own, who), 0);
-        ASSERT_EQ(peers[who]->post_send(who), 0);
-        ++heard[who];
-      }
-      for (size_t i = 0; i < talking; ++i) {
-        const auto found = next_completion(cq.get());
-        ASSERT_TRUE(found.has_value()) << i << " of " << talking << ", step " << step;
-        ASSERT_EQ(found->status, IBV_WC_SUCCESS);
-        --heard.at(found->wr_id);
-      }
-      EXPECT_EQ(heard, std::vector<int>(kQueuePairs));
-      for (size_t i = 0; i < talking; ++i)
-        EXPECT_COMPLETION(peers[i * step % kQueuePairs]->cq.get(), i * step % kQueuePairs,
-                          IBV_WC_SUCCESS);
+    std::vector<size_t> talkers;
+    for (size_t i = 0; i < kQueuePairs; ++i) {
+      talkers.push_back(i * step % kQueuePairs);
+      talk(talkers);
     }
   }
 }

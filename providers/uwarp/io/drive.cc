@@ -122,8 +122,7 @@ bool Progress::look_for(Awaited& awaited) {
   for (uint32_t looks = 1;; ++looks) {
     bool found = look_at_last();
     const bool turn = looks % kLooksPerTurn == 0;
-    bool served = false;
-    if (turn && pass(served)) found |= served;
+    if (turn) (void)pass(found);
     const bool arrived = (found || turn) && awaited.arrived();
     if (found || arrived) budget.found();
     if (arrived) return true;

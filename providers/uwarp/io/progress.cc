@@ -226,7 +226,7 @@ bool Progress::pass(bool& served) {
   quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
   const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-  served = count > 0 && serve(events, static_cast<int>(count));
+  if (count > 0 && serve(events, static_cast<int>(count))) served = true;
   const uint64_t earliest = deadlines_.earliest_ns();
   if (earliest == DeadlineHeap::kNever) return true;
   if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);

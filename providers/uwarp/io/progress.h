@@ -199,6 +199,7 @@ class Progress {
   enum class Driver : uint8_t { kNone, kPatient, kEager };
   class Drive;
   bool look_for(Awaited& awaited);
+  /// The same; `served` becomes true if epoll told of more than the wake-up.
   bool pass(bool& served);
   bool driven() const { return driver_.load() != Driver::kNone; }
   bool serve(const epoll_event* events, int count);

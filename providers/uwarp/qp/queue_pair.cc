@@ -50,6 +50,7 @@ void QueuePair::flush_late_posts() {
   if (state() == QpState::kErr) transmitter_.flush_late();  // and not RESET by now
 }
 
+// In one piece, like Transmitter::fill().
 [[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
   if (int error = check_send(request)) return error;
   if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;

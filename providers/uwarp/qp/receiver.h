@@ -98,20 +98,20 @@ class Receiver {
 
   // Parsing, in the order in which bytes come.
   uint32_t consume(StagingPointer& staging);
-  [[gnu::noinline]] void look_ahead();
+  void look_ahead();
   bool is_acknowledgement(const std::byte* fpdu) const;
   Step take_header();
   Step take_payload();
   Step take_trailer();
-  [[gnu::noinline]] bool crc_ok() const;
-  [[gnu::noinline]] Step take_control(RdmapOpcode opcode);
+  bool crc_ok() const;
+  Step take_control(RdmapOpcode opcode);
   void open_write(const TaggedHeader& header);
   void open_read_response(const TaggedHeader& header);
   Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
   bool take_receive();
   [[gnu::noinline, gnu::cold]] bool obey_script(const UntaggedHeader& header, RdmapOpcode opcode);
-  [[gnu::noinline]] void hold();
-  [[gnu::noinline]] void fail_range(TerminateCode code);
+  void hold();
+  void fail_range(TerminateCode code);
   RdmapFeatures features() const {
     return {config_.extensions, config_.extensions,
             stream_.peer_is_uwarp.load(std::memory_order_relaxed)};
@@ -148,17 +148,17 @@ class Receiver {
   [[gnu::noinline, gnu::cold]] void trace_receive(
       TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
   void finish_send();
-  [[gnu::noinline]] void describe_immediate(WorkCompletion& completion) const;
+  void describe_immediate(WorkCompletion& completion) const;
   void finish_answer();
   void note_first_fpdu();
 
   // Failures.
-  [[gnu::noinline]] void fail(TerminateCode code, QpEvent event, bool with_header);
-  [[gnu::noinline]] void fail_receive(TerminateCode code, QpEvent event, WcStatus status);
-  [[gnu::noinline]] void fail_answer(TerminateCode code, WcStatus status);
-  [[gnu::noinline]] void fail_result();
-  [[gnu::noinline]] void fail_placement();
-  [[gnu::noinline]] void fail_local_receive(WcStatus status = WcStatus::kLocProtErr);
+  void fail(TerminateCode code, QpEvent event, bool with_header);
+  void fail_receive(TerminateCode code, QpEvent event, WcStatus status);
+  void fail_answer(TerminateCode code, WcStatus status);
+  void fail_result();
+  void fail_placement();
+  void fail_local_receive(WcStatus status = WcStatus::kLocProtErr);
   void close() { closed_.store(true, std::memory_order_release); }
   StreamFailure describe(TerminateCode code, bool with_header) const;
   WorkCompletion receive_completion(WcStatus status, uint32_t vendor_err) const;

@@ -684,7 +684,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 }
 
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
-// that only acknowledge) have come.
+// that only acknowledge) have come. In one piece, like fill().
 [[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());

@@ -293,7 +293,8 @@ TEST_F(SharedCompletionQueue, WhoTalksAmongSilentOnesIsHeard) {
     std::vector<size_t> talkers;
     for (size_t i = 0; i < kQueuePairs; ++i) {
       talkers.push_back(i * step % kQueuePairs);
-      talk(talkers);
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      ASSERT_NO_FATAL_FAILURE(talk(talkers));
     }
   }
 }

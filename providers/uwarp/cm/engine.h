@@ -69,7 +69,7 @@ class Engine {
     if (one_processor_)
       found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
     else if (!found)
-      give_way_in_bulk(cq);
+      give_way_if_wanted(cq);
   }
   /// The same after something that has taken as long as `polls` of them, where the caller has more
   /// to do. True if a queue pair of `cq` had received something.
@@ -146,11 +146,15 @@ class Engine {
   /// has run less go on, for as long as a whole time slice.
   static constexpr uint32_t kYields = 4;
   void give_way();
-  // Small messages are better served by a poller that keeps its core, even where others want it:
-  // asleep it would have to get the core back for each of them.
-  void give_way_in_bulk(CompletionQueue& cq) {
-    const PollGroup* group = PollGroup::find(cq);
-    if (group != nullptr && group->awaits_bulk() && thread_own<CoreDemand>().wanted())
+  // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
+  // served by a poller that keeps its core: asleep it would have to get the core back for each.
+  void give_way_if_wanted(CompletionQueue& cq) {
+    if (!thread_own<CoreDemand>().wanted()) return;
+    PollGroup* group = PollGroup::find(cq);
+    if (group == nullptr) return;
+    if (group->shares_core())
+      sched_yield();
+    else if (group->awaits_bulk())
       progress_.nap();
   }
 

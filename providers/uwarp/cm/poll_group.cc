@@ -140,4 +140,10 @@ bool PollGroup::poll() {
   return progressed;
 }
 
+bool PollGroup::shares_core() {
+  if (!lock_.try_lock()) return false;
+  const std::lock_guard guard(lock_, std::adopt_lock);
+  return !direct_.empty() && direct_[next_ % direct_.size()].stream->shares_core();
+}
+
 }  // namespace uwarp

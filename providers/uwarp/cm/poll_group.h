@@ -47,6 +47,9 @@ class PollGroup final : public CompletionQueueDriver {
   bool poll();
   /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
   bool awaits_bulk() const { return awaits_bulk_.load(std::memory_order_relaxed); }
+  /// The peer of the stream that the next poll() begins with cannot go on as long as the caller
+  /// keeps its core; see Stream.
+  bool shares_core();
   /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
   /// One of them was busy lately, or all are silent: epoll must be asked whenever poll() finds

@@ -96,6 +96,12 @@ void Stream::name_connection(StreamNotice& notice) {
   if (notice.connection == nullptr) notice.connection = connection_->shared();
 }
 
+// The sockets stay: detach() leaves the groups first. Reads and atomics are mostly answered by the
+// peer's helper thread, which takes its turns by itself.
+bool Stream::shares_core() const {
+  return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
+}
+
 // --- Transmit
 // -------------------------------------------------------------------------------------
 

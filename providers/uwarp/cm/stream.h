@@ -99,6 +99,10 @@ class Stream {
            (full_.load(std::memory_order_relaxed) && sends_large_.load(std::memory_order_relaxed));
   }
 
+  /// The peer was on the caller's core when it sent last, and it is the peer's application that
+  /// has to go on. For a group that the stream has joined, under the group's lock.
+  bool shares_core() const;
+
   /// The end of the receive direction has been reported.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 

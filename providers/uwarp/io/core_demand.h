@@ -10,8 +10,10 @@ namespace uwarp {
 /// Belongs to one thread.
 class CoreDemand {
  public:
-  /// One poll of so many looks: that takes two system calls.
-  static constexpr uint32_t kPollsPerLook = 128;
+  /// One poll of so many looks, which takes two system calls ...
+  static constexpr uint32_t kPollsPerLook = 1024;
+  /// ... and of so many while the core is wanted, as each poll may be a sleep then.
+  static constexpr uint32_t kPollsPerLookIfWanted = 128;
   /// Others want the core when the scheduler has taken it away for so much of the time between two
   /// looks: what the kernel does for itself takes less. Time without a switch was lost to the host
   /// of a virtual machine, which giving way would not please.
@@ -28,7 +30,7 @@ class CoreDemand {
 
   /// To be asked at each poll that finds nothing.
   bool wanted() {
-    if (++polls_ % kPollsPerLook == 0) [[unlikely]]
+    if (++polls_ % (wanted_ ? kPollsPerLookIfWanted : kPollsPerLook) == 0) [[unlikely]]
       look(read());
     return wanted_;
   }

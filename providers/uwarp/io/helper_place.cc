@@ -2,11 +2,11 @@
 #include "io/helper_place.h"
 
 #include <sched.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "io/clock.h"
+#include "io/tcp_socket.h"
 
 namespace uwarp {
 namespace {
@@ -27,14 +27,6 @@ struct SchedulingAttributes {
   uint64_t deadline_ns;
   uint64_t period_ns;
 };
-
-// The core on which the kernel handled what came last: over loopback, that of the sender.
-int waker_of(int socket) {
-  int core = -1;
-  socklen_t length = sizeof core;
-  if (syscall(SYS_getsockopt, socket, SOL_SOCKET, SO_INCOMING_CPU, &core, &length) != 0) return -1;
-  return core;
-}
 
 // A thread stays where it was last, and has to be allowed nowhere else to be moved.
 void move_to(int core) {
@@ -76,7 +68,7 @@ bool HelperPlace::woken(uint64_t now_ns, int own, int waker) {
 bool HelperPlace::looks() { return misses_ != 0 || ++wake_ups_ % kWakeUpsPerLook == 0; }
 
 void HelperPlace::woken_by(int socket) {
-  const int waker = waker_of(socket);
+  const int waker = TcpSocket::incoming_cpu(socket);
   if (woken(now_ns(), sched_getcpu(), waker)) move_to(waker);
 }
 

@@ -192,6 +192,13 @@ ssize_t TcpSocket::send(const void* bytes, size_t size_bytes) {
   return call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
 }
 
+int TcpSocket::incoming_cpu(int fd) {
+  int cpu = -1;
+  socklen_t size = sizeof cpu;
+  (void)status_of(SYS_getsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size);
+  return cpu;
+}
+
 void TcpSocket::set_quiet(bool on) {
   (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? kQuietBytes : 1);
 }

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -64,6 +65,25 @@ Pair connected() {
   auto server = listener->accept(peer);
   EXPECT_TRUE(server.ok());
   return {std::move(*client), std::move(*server)};
+}
+
+TEST(TcpSocket, KnowsFromWhichProcessorThePeerSent) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  Pair pair = connected();
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    ASSERT_EQ(pair.client.send("x", 1), 1);
+    ASSERT_TRUE(wait_for(pair.server, POLLIN));
+    EXPECT_EQ(pair.server.incoming_cpu(), core);
+    char octet;
+    EXPECT_EQ(pair.server.receive(&octet, 1), 1);
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
 }
 
 TEST(TcpSocket, TransfersBytesThroughVectors) {

@@ -149,9 +149,8 @@ class Engine {
   // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
   // served by a poller that keeps its core: asleep it would have to get the core back for each.
   void give_way_if_wanted(CompletionQueue& cq) {
-    if (!thread_own<CoreDemand>().wanted()) return;
     PollGroup* group = PollGroup::find(cq);
-    if (group == nullptr) return;
+    if (group == nullptr || !thread_own<CoreDemand>().wanted()) return;
     if (group->shares_core())
       sched_yield();
     else if (group->awaits_bulk())

@@ -3,12 +3,12 @@
 #include "io/core_demand.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <thread>
 
 #include "io/clock.h"
+#include "unit/one_core.h"
 
 namespace uwarp {
 namespace {
@@ -71,16 +71,11 @@ TEST(CoreDemand, LastsAsLongAsThereAreSwitches) {
 
 // Two threads that spin on one core.
 TEST(CoreDemand, SpinnersOnOneCoreNoticeEachOther) {
-  cpu_set_t usable;
-  ASSERT_EQ(sched_getaffinity(0, sizeof usable, &usable), 0);
-  int core = 0;
-  while (!CPU_ISSET(core, &usable)) ++core;
+  const auto cores = usable_cores();
+  ASSERT_FALSE(cores.empty());
   std::atomic<bool> noticed{false};
   const auto spin = [&] {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    const OneCore place(cores[0]);
     CoreDemand demand;
     const uint64_t end_ns = now_ns() + 30 * kNsPerSecond;
     while (!noticed && now_ns() < end_ns)

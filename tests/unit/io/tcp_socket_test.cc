@@ -9,7 +9,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 
 #include "io/engine_fds.h"
 #include "unit/eventually.h"
+#include "unit/one_core.h"
 
 namespace uwarp {
 namespace {
@@ -68,22 +68,17 @@ Pair connected() {
 }
 
 TEST(TcpSocket, KnowsFromWhichProcessorThePeerSent) {
-  cpu_set_t allowed;
-  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
   Pair pair = connected();
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const auto cores = usable_cores();
+  ASSERT_FALSE(cores.empty());
+  for (const int core : cores) {
+    const OneCore place(core);
     ASSERT_EQ(pair.client.send("x", 1), 1);
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
     EXPECT_EQ(pair.server.incoming_cpu(), core);
     char octet;
     EXPECT_EQ(pair.server.receive(&octet, 1), 1);
   }
-  EXPECT_EQ(sched_setaffinity(0, sizeof allowed, &allowed), 0);
 }
 
 TEST(TcpSocket, TransfersBytesThroughVectors) {

@@ -105,7 +105,7 @@ class Connection final : public Source {
   /// See Progress::quieten(). Under the receive side of the queue pair.
   bool request_quiet();
   /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs, or
-  /// Progress::kLateNs where somebody polled until then.
+  /// Polling::late_ns where somebody polled until then.
   void transmit_before_long();
 
   // ---- For Listener.

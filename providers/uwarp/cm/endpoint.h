@@ -88,11 +88,11 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
-    if (stream_.pace().may_wait(now_ns, messages, bytes, qp_.awaits_answers()))
+    if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
       return stream_.transmit_soon();
     stream_.transmit_posted();
     if (bytes >= kLookBytes) look_after_sending(bytes);
-    stream_.pace().sent(now_ns());
+    stream_.pace().sent(span_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }

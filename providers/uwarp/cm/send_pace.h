@@ -14,8 +14,11 @@ namespace uwarp {
 /// One per queue pair. Any thread; threads that post at once may blur the figures, not the outcome.
 class SendPace {
  public:
-  /// Longest time between the end of one post and the next that counts as "right after".
+  /// Longest time between the end of one post and the next that counts as "right after" ...
   static constexpr uint64_t kDenseGapNs = 500;
+  /// ... where a system call takes some tenths of a microsecond. Where it takes more, both what is
+  /// saved and what the application does between two posts take longer: so many of them.
+  static constexpr uint64_t kDenseCalls = 2;
   /// So many posts right after each other go out at once before others wait.
   static constexpr uint32_t kDenseRun = 4;
   static constexpr uint32_t kLongestRun = 64;  // what is remembered of it; a pause halves it
@@ -33,6 +36,9 @@ class SendPace {
   /// happens twice as many.
   static constexpr uint32_t kFewestAtOnce = 16;
   static constexpr uint32_t kMostAtOnce = 4096;
+
+  /// A system call takes `call_ns`.
+  explicit SendPace(uint64_t call_ns = 0) : dense_gap_ns_(kDenseGapNs + kDenseCalls * call_ns) {}
 
   /// `messages` have been posted, with which `bytes` of payload in all go out; `clock()` is the
   /// time in ns; `answers_due`: the peer owes answers, for which the application must poll. True if
@@ -93,7 +99,7 @@ class SendPace {
   }
   /// True within a run that is long enough.
   bool note_gap(uint64_t gap_ns, uint32_t run) {
-    if (gap_ns > kDenseGapNs) {
+    if (gap_ns > dense_gap_ns_) {
       // Who sent in bulk a moment ago will do so again, but this one may be all for now.
       run_.store(run / 2, std::memory_order_relaxed);
       return false;
@@ -102,6 +108,7 @@ class SendPace {
     return run >= kDenseRun;
   }
 
+  const uint64_t dense_gap_ns_;
   std::atomic<uint32_t> posts_{0};    // outside of runs
   std::atomic<uint64_t> last_ns_{0};  // end of the last post
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before

@@ -12,7 +12,6 @@
 #include "cm/capture.h"
 #include "cm/connection.h"
 #include "cm/poll_group.h"
-#include "io/clock.h"
 
 namespace uwarp {
 namespace {
@@ -145,15 +144,15 @@ void Stream::transmit_soon() {
 void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
   waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
   if (full()) return;
-  pace_.waited(now_ns);
+  pace_.waited(span_ns);
   transmit_turns(kPostBytes, notice);
-  pace_.sent(now_ns());
+  pace_.sent(span_ns());
 }
 
 // Nothing is received: that would wait for the thread that is sending, over whose call the kernel
 // locks the socket.
 void Stream::transmit_overdue() {
-  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(now_ns);
+  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(span_ns);
   if (!full()) transmit(kTurnBytes);
 }
 

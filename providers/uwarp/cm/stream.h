@@ -12,6 +12,8 @@
 #include <memory>
 
 #include "cm/send_pace.h"
+#include "io/call_cost.h"
+#include "io/clock.h"
 #include "io/tcp_socket.h"
 #include "qp/queue_pair.h"
 
@@ -135,7 +137,7 @@ class Stream {
   Connection* connection_ = nullptr;
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};  // each under the lock of its group
-  SendPace pace_;
+  SendPace pace_{calls_are_dear ? call_cost_ns : 0};
   // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
   // by the holder of the transmit side, cleared by the one who is about to send.
   enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };

@@ -325,10 +325,11 @@ void Progress::wait_disarmed(const Look& last) {
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
   // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
   // matters that one is late if they have just stopped.
-  const uint64_t late_ns = rest || polling_.take_over_ns > kLateNs ? 0 : kLateNs;
-  sleeping_until_ns_.store(tick - late_ns);
+  const uint64_t late_ns = rest ? 0 : polling_.late_ns;
+  sleeping_until_ns_.store(tick - late_ns);  // before looking, too
   const uint64_t due = std::max(deadlines_.earliest_ns(), now);
   const uint64_t until = due < tick - late_ns ? due + late_ns : tick;
+  sleeping_until_ns_.store(until - late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};

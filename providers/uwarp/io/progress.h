@@ -57,23 +57,25 @@ class Progress {
     uint64_t slowest_poll_ns;
     uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
     uint64_t longest_ns;    // the same after long polling: each look of the helper disturbs it
+    /// By so much a deadline may be late once those who polled and looked after it have stopped.
+    uint64_t late_ns;
   };
   /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
   /// whoever polls more seldom than this is served better by the helper.
   static constexpr Polling kBesideOthers{.least_polls = 4,
                                          .slowest_poll_ns = 50'000,
                                          .take_over_ns = 1'000'000,
-                                         .longest_ns = 4'000'000};
+                                         .longest_ns = 4'000'000,
+                                         .late_ns = 1'000'000};
   /// On the only processor the helper takes its turns from the pollers, who wait for the processor
   /// for whole time slices.
   static constexpr Polling kOnOneProcessor{.least_polls = 1,
                                            .slowest_poll_ns = 20'000'000,
                                            .take_over_ns = 20'000'000,
-                                           .longest_ns = 20'000'000};
+                                           .longest_ns = 20'000'000,
+                                           .late_ns = 2'000'000};
 
   static constexpr uint64_t kNapNs = 100'000;
-  /// By so much a deadline may be late once those who polled and looked after it have stopped.
-  static constexpr uint64_t kLateNs = 1'000'000;
 
   explicit Progress(const Polling& polling = kBesideOthers);
   ~Progress();

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/settings.h"
+#include "io/call_cost.h"
 #include "io/engine_fds.h"
 
 namespace uwarp {
@@ -29,7 +30,8 @@ constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 constexpr int kQuietBytes = 256 << 10;
 
 /// What the kernel takes beyond what the peer's window admits. By default it takes megabytes, and
-/// what has waited behind so much has left the cache when the peer reads it.
+/// what has waited behind so much has left the cache when the peer reads it. Where system calls are
+/// dear, fewer of them are worth more.
 constexpr int kUnsentBytes = 256 << 10;
 
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
@@ -105,7 +107,7 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
 
 void TcpSocket::tune() {
   set_option(IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+  if (!calls_are_dear) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
   begin_unpaced();
   const Settings& chosen = settings();
   if (chosen.sndbuf_bytes != 0)

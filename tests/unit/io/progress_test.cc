@@ -297,7 +297,8 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
   Progress progress({.least_polls = 1,
                      .slowest_poll_ns = kNsPerSecond,
                      .take_over_ns = kNsPerMs / 4,
-                     .longest_ns = kSeldomNs});
+                     .longest_ns = kSeldomNs,
+                     .late_ns = kNsPerMs});
   auto source = std::make_shared<EventSource>();
   ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
   // Each look that finds it polling doubles the time to the next one: a quarter of a second by now,
@@ -324,7 +325,8 @@ TEST(Progress, AnEarlyWakeUpDoesNotArmTheHelper) {
   Progress progress({.least_polls = 4,
                      .slowest_poll_ns = kLongNs,
                      .take_over_ns = kLongNs,
-                     .longest_ns = kLongNs});
+                     .longest_ns = kLongNs,
+                     .late_ns = 0});
   auto source = std::make_shared<EventSource>();
   ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
   ASSERT_TRUE(eventually([&] {

@@ -176,6 +176,8 @@ class Stream {
         script_.fill(std::span(terminate).subspan(UntaggedHeader::kWireSize));
         return terminate;
       }
+      case 13:
+        return announcing_segment();
       case 12:  // the RTR Write, with our magic or without
         return tagged(RdmapOpcode::kWrite, STag{script_.next() & 1 ? 0x01010101u : 1u}, 0, 0);
       default: {  // one of the others with an octet that is not its own
@@ -184,6 +186,16 @@ class Stream {
         return changed;
       }
     }
+  }
+  /// Of a large Write, that says how many of the same size follow.
+  Bytes announcing_segment() {
+    const uint8_t how = script_.next();
+    constexpr size_t kPayload = kLargeUlpdu;
+    const STag stag = (how & 0x30) == 0 ? key() : leaving_key_;
+    const uint64_t to = address_behind(stag) + (how & 3) * kPayload;
+    Bytes segment = tagged(RdmapOpcode::kWrite, stag, to, kPayload, (how & 0xC0) == 0);
+    segment[0] |= std::byte{DdpControl::ReservedField::put(how >> 2 & 3)};
+    return segment;
   }
   bool last() { return (script_.next() & 3) != 3; }
   RdmapOpcode opcode() { return static_cast<RdmapOpcode>(script_.next() & 0x0F); }
@@ -465,7 +477,7 @@ class Stream {
   size_t chunk_;
   SharedReceiveQueue shared_{8, 2};
   GuardedMemory bindable_memory_{4096};
-  GuardedMemory leaving_memory_{4096};
+  GuardedMemory leaving_memory_{70000};
   GuardedMemory local_memory_{10000};
   RawPeer peer_;
   MemoryRegion* bindable_;

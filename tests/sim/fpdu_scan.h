@@ -3,6 +3,7 @@
 // 5044 and 7306 ask of senders. Knows nothing of the code that it checks but the header layouts.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -29,8 +30,13 @@ struct ScannedMessage {
 
 class FpduScan {
  public:
-  explicit FpduScan(bool crc = false, size_t mulpdu = 65535, uint32_t first_msn = 1)
-      : crc_(crc), mulpdu_(mulpdu), next_msn_{first_msn, first_msn, 1, first_msn} {}
+  /// `to_uwarp`: segments may say how many of their size follow (docs/wire.md).
+  explicit FpduScan(bool crc = false, size_t mulpdu = 65535, uint32_t first_msn = 1,
+                    bool to_uwarp = false)
+      : crc_(crc),
+        mulpdu_(mulpdu),
+        to_uwarp_(to_uwarp),
+        next_msn_{first_msn, first_msn, 1, first_msn} {}
 
   void feed(std::span<const std::byte> bytes) {
     pending_.insert(pending_.end(), bytes.begin(), bytes.end());
@@ -47,6 +53,8 @@ class FpduScan {
   const std::vector<std::string>& findings() const { return findings_; }
   const std::vector<ScannedMessage>& messages() const { return messages_; }
   size_t fpdus() const { return fpdus_; }
+  /// Segments that others before them had announced.
+  size_t announced() const { return announced_; }
   bool terminated() const { return terminated_; }
   /// Neither an FPDU nor a message is half sent.
   bool at_boundary() const { return pending_.empty() && !open_; }
@@ -84,7 +92,7 @@ class FpduScan {
     const bool tagged = (ddp & 0x80) != 0, last = (ddp & 0x40) != 0;
     const uint8_t opcode = rdmap & 0x0F;
     if (!tagged && ulpdu.size() < kUntagged) return expect(false, "no room for a DDP header");
-    expect((ddp & 0x3C) == 0, "DDP reserved bits");
+    check_following(ulpdu.size(), (ddp & 0x3C) >> 2, last, opcode);
     expect((ddp & 0x03) == 1, "DDP version");
     expect(rdmap >> 6 == 1, "RDMAP version");
     expect((rdmap & 0x30) == 0 || opcode == 0xF, "RDMAP reserved bits");
@@ -105,6 +113,19 @@ class FpduScan {
     check_message(message);
     messages_.push_back(std::move(message));
     message_ = {};
+  }
+
+  // Whoever is announced comes next, unless the stream ends before.
+  void check_following(size_t size, unsigned following, bool last, uint8_t opcode) {
+    expect(following == 0 || (to_uwarp_ && !last && size >= 16384), "DDP reserved bits");
+    if (opcode == 0x7) return;
+    if (due_ != 0) {
+      expect(open_ && size == due_size_, "not the segment that was announced");
+      ++announced_;
+      --due_;
+    }
+    due_ = std::max(due_, following);
+    due_size_ = size;
   }
 
   bool same_octets(std::span<const std::byte> ulpdu, size_t from, size_t to) const {
@@ -225,6 +246,10 @@ class FpduScan {
 
   const bool crc_;
   const size_t mulpdu_;
+  const bool to_uwarp_;
+  unsigned due_ = 0;  // segments that have been announced and not come
+  size_t due_size_ = 0;
+  size_t announced_ = 0;
   uint32_t next_msn_[4];
   std::vector<std::byte> pending_;
   std::vector<std::string> findings_;

@@ -145,6 +145,7 @@ TEST_P(RandomTraffic, MatchesOracle) {
       static_cast<uint16_t>(pick(pair.random, 0, 1) ? 65535 : pick(pair.random, 128, 3000));
   config.ord = static_cast<uint16_t>(pick(pair.random, 1, 8));
   config.ird = config.ord;
+  config.peer_is_uwarp = pick(pair.random, 0, 1);
   pair.connect(config);
   Traffic forth(pair, pair.a, pair.b), back(pair, pair.b, pair.a);
   for (int turn = 0; turn < 400; ++turn) {

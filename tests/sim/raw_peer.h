@@ -104,7 +104,7 @@ class RawPeer {
   explicit RawPeer(StreamConfig config = {}, const QpConfig& shape = End::default_shape())
       : dut(regions, shape),
         crc(config.crc),
-        scan(config.crc, config.mulpdu, config.first_msn.value) {
+        scan(config.crc, config.mulpdu, config.first_msn.value, config.peer_is_uwarp) {
     if (config.ord == 0) config.ord = 4;
     if (config.ird == 0) config.ird = 4;
     memory_region =

@@ -175,7 +175,7 @@ class Pair {
   /// Whatever a test is about: each FPDU of both ends was well made.
   ~Pair() {
     for (const Pipe* pipe : {&a_to_b, &b_to_a}) {
-      FpduScan scan(crc, mulpdu, first_msn);
+      FpduScan scan(crc, mulpdu, first_msn, uwarps && !crc);
       scan.feed(pipe->log);
       for (const std::string& finding : scan.findings()) ADD_FAILURE() << finding;
     }
@@ -193,6 +193,7 @@ class Pair {
     crc = config.crc;
     mulpdu = config.mulpdu;
     first_msn = config.first_msn.value;
+    uwarps = config.peer_is_uwarp || config.magic_stag.value != 0;
     ASSERT_TRUE(a.qp->start_stream(initiator));
     ASSERT_TRUE(b.qp->start_stream(responder));
   }
@@ -255,6 +256,7 @@ class Pair {
   bool crc = false;
   size_t mulpdu = 65535;
   uint32_t first_msn = 1;
+  bool uwarps = false;  // each end knows the other for one
   RegionTable regions;
   End a, b;
   Pipe a_to_b, b_to_a;

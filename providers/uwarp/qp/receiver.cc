@@ -113,6 +113,7 @@ void Receiver::reset() {
   payload_left_ = trailer_left_ = 0;
   write_bytes_ = 0;
   direct_bytes_ = 0;
+  run_.reset();
 }
 
 bool Receiver::mid_message() const {
@@ -158,15 +159,20 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   begin_staging(staging);
   make_room();
   direct_bytes_ = 0;
+  run_.open(0, 0, 0);
   size_t count = 0;
   size_t room = kStagingBytes - end_;
   if (direct_possible()) {
     count = direct_iovecs(iovecs_, kMaxSge);
     room = kBehindDirect;
+    if (run_.wanted() != 0) {
+      count = run_iovecs(count);
+      room = kBehindRun;
+    }
   } else if (expects_large() && !stream_.config.crc && !held()) {
     room = std::min(room, payload_left_ + kBeforeDirect);
   }
-  iovecs_[count++] = {bytes_ + end_, room};
+  iovecs_[count++] = {bytes_ + end_ + run_.staged_bytes(), room};
   return {iovecs_, count};
 }
 
@@ -177,7 +183,7 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
     const size_t direct = std::min(bytes, direct_bytes_);
     direct_bytes_ = 0;
     payload_done(static_cast<uint32_t>(direct));
-    end_ += bytes - direct;
+    end_ += run_.take(bytes - direct);
   }
   if (!held()) [[likely]]
     return consume(staging);
@@ -268,7 +274,26 @@ bool Receiver::crc_ok() const {
   return verify_fpdu_crc({bytes_ + begin_, fpdu_size(ulpdu_length_)});
 }
 
+// Instead of a segment that was announced something else has come, as a rule the Terminate of a
+// peer that could not go on: it lies in the segment's place.
+bool Receiver::bring_back() {
+  const size_t size = run_.ahead();
+  if (!run_.ahead_is_one() || size > kStagingBytes - end_) return false;
+  if (opcode_ == RdmapOpcode::kWrite) {
+    std::memcpy(bytes_ + end_, write_target(), size);
+  } else if (!list().copy_out(payload_offset_, bytes_ + end_, size)) {
+    return false;
+  }
+  end_ += size;
+  run_.give_up();
+  return true;
+}
+
 Receiver::Step Receiver::take_header() {
+  if (run_.ahead() != 0 && !run_.continues(bytes_ + begin_) && !bring_back()) [[unlikely]] {
+    fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
+    return Step::kNeedMore;
+  }
   if (available() < kFpduLengthSize + 1) return Step::kNeedMore;
   const std::byte* at = bytes_ + begin_;
   ulpdu_length_ = load_be16(at);
@@ -320,8 +345,18 @@ Receiver::Step Receiver::take_header() {
     expect_large_ = kExpectLarge;
   else if (expect_large_ != 0)
     --expect_large_;
+  note_following(control);
   await_ = Await::kPayload;
   return Step::kAgain;
+}
+
+// Others do not know what we read in reserved bits.
+void Receiver::note_following(DdpControl control) {
+  if (control.following() == 0 || last_ || !stream_.announces_runs(ulpdu_length_))
+    run_.end();
+  else
+    run_.begin(header_, ulpdu_length_, control.following());
+  if (run_.ahead() != 0) payload_done(static_cast<uint32_t>(run_.claim()));
 }
 
 void Receiver::note_first_fpdu() {
@@ -677,10 +712,56 @@ size_t Receiver::direct_iovecs(iovec* out, size_t max) {
   if (opcode_ == RdmapOpcode::kWrite) {
     out[0] = {write_target(), static_cast<size_t>(wanted)};
   } else {
-    BufferList& list = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
-    count = list.describe(payload_offset_, wanted, out, max);
+    count = list().describe(payload_offset_, wanted, out, max);
   }
   direct_bytes_ = wanted;
+  return count;
+}
+
+// The peer may write to the places of [offset, offset + size) of the message, which begin behind
+// the segment under way; `place` is theirs if the message is a Write.
+bool Receiver::run_has_place(uint64_t offset, uint64_t size, RemotePlace& place) const {
+  switch (opcode_) {
+    case RdmapOpcode::kWrite: {
+      const TaggedHeader header = TaggedHeader::decode(header_);
+      return config_.regions->remote(header.stag, header.to + offset, size, kAccessRemoteWrite,
+                                     stream_.peer(config_.domain), place) == RegionFault::kNone &&
+             place.memory == MemoryKind::kPlain && !place.through_window();
+    }
+    case RdmapOpcode::kReadResponse:
+      return offset + size <= read_sink_.length_bytes();
+    default:
+      return offset + size <= sink_.length_bytes();
+  }
+}
+
+// Behind the rest of the segment under way those that have been announced: each goes to its place
+// but for its last octets, which are staged with the header of the next one. They are looked at
+// when all of it has come (take_header), and name no other places than these.
+size_t Receiver::run_iovecs(size_t count) {
+  if (direct_bytes_ != payload_left_ - kTailBytes) return count;
+  const size_t header = ddp_header_size(DdpControl{static_cast<uint8_t>(header_[0])});
+  const uint64_t payload = ulpdu_length_ - header;
+  const uint64_t offset = payload_offset_ + payload_left_;
+  RemotePlace place;
+  if (!run_has_place(offset, run_.wanted() * payload, place)) return count;
+  const uint64_t direct = payload - kTailBytes;
+  const size_t staged = kTailBytes + trailer_left_ + kFpduLengthSize + header;
+  uint32_t segments = 0;
+  for (; segments < run_.wanted() && count + 3 <= kMaxIovecs; ++segments) {
+    iovec* const out = iovecs_ + count;
+    const uint64_t skipped = segments * payload;
+    size_t used = 1;
+    uint64_t size = direct;
+    if (opcode_ == RdmapOpcode::kWrite)
+      out[1] = {place.address + skipped, direct};
+    else
+      used = list().describe(offset + skipped, size, out + 1, kMaxIovecs - count - 2);
+    if (size != direct) break;
+    out[0] = {bytes_ + end_ + segments * staged, staged};
+    count += 1 + used;
+  }
+  run_.open(segments, direct, staged);
   return count;
 }
 
@@ -719,8 +800,7 @@ bool Receiver::place(const std::byte* from, uint32_t size) {
     return true;
   }
   if (!placement_valid()) return false;
-  BufferList& sink = opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_;
-  return sink.copy_in(payload_offset_, from, size);
+  return list().copy_in(payload_offset_, from, size);
 }
 
 void Receiver::fail_placement() {

@@ -17,6 +17,7 @@
 #include "mpa/fpdu.h"
 #include "qp/message_kind.h"
 #include "qp/receive_queue.h"
+#include "qp/segment_run.h"
 #include "qp/send_queue.h"
 #include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
@@ -79,6 +80,8 @@ class Receiver {
   // Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
   // its second segment of some twenty octets, between the two.
   static constexpr size_t kBehindDirect = 128;
+  // The same behind a run of segments, where a megabyte's last segment is of some 300 octets.
+  static constexpr size_t kBehindRun = 512;
   // After a large segment another one is expected, or will come after the short end of this
   // message, of which only so much goes by way of the staging buffer: a copy less of the rest is
   // worth a second call.
@@ -101,6 +104,8 @@ class Receiver {
   void look_ahead();
   bool is_acknowledgement(const std::byte* fpdu) const;
   Step take_header();
+  bool bring_back();
+  void note_following(DdpControl control);
   Step take_payload();
   Step take_trailer();
   bool crc_ok() const;
@@ -125,8 +130,11 @@ class Receiver {
   void take_terminate(std::span<const std::byte> rdmap);
 
   // Placing.
+  BufferList& list() { return opcode_ == RdmapOpcode::kReadResponse ? read_sink_ : sink_; }
   bool direct_possible() const;
   size_t direct_iovecs(iovec* out, size_t max);
+  size_t run_iovecs(size_t count);
+  bool run_has_place(uint64_t offset, uint64_t size, RemotePlace& place) const;
   bool place(const std::byte* from, uint32_t size);
   bool placement_valid() const;
   bool placement_plain() const;
@@ -190,6 +198,7 @@ class Receiver {
   uint32_t trailer_left_ = 0;
   uint32_t outcome_ = 0;
   size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
+  SegmentRun run_;                   // segments behind the one under way
   std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
   // Tagged placement.
   RemotePlace place_;        // of the Write segment under way
@@ -215,7 +224,9 @@ class Receiver {
 
   std::atomic<bool> closed_{true};
   std::atomic<bool> held_{false};
-  iovec iovecs_[kMaxSge + 1];
+  // The segment under way and its end; for each of a run its staged octets and its place.
+  static constexpr size_t kMaxIovecs = kMaxSge + 2 + 2 * DdpControl::kMostFollowing;
+  iovec iovecs_[kMaxIovecs];
 };
 
 }  // namespace uwarp

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/spinlock.h"
+#include "mpa/fpdu.h"
 #include "qp/qp_config.h"
 #include "qp/work_request.h"
 #include "rdmap/read_queues.h"
@@ -64,6 +65,13 @@ class StreamState {
   }
 
   StreamConfig config;
+  /// A large segment says how many of the same size come behind it, and they are read together:
+  /// what only a uwarp knows (docs/wire.md), and of use only where payloads go straight to their
+  /// place.
+  bool announces_runs(size_t ulpdu_bytes) const {
+    return ulpdu_bytes >= kLargeUlpdu && !config.crc &&
+           peer_is_uwarp.load(std::memory_order_relaxed);
+  }
   /// Whose access it is when the peer uses a key of ours.
   RemoteAccessor peer(const ProtectionDomain* domain) const {
     return {domain, identity, remote_access.load(std::memory_order_relaxed)};

@@ -524,11 +524,18 @@ bool Transmitter::append_segment() {
   const size_t header = untagged ? UntaggedHeader::kWireSize : TaggedHeader::kWireSize;
   const uint64_t left = message_bytes_ - offset_;
   const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header);
-  const bool last = payload == left;
-  return request ? append_request_segment(payload, last) : append_response_segment(payload, last);
+  const Segment segment{payload, payload == left, following(payload, left)};
+  return request ? append_request_segment(segment) : append_response_segment(segment);
 }
 
-bool Transmitter::append_request_segment(uint32_t payload, bool last) {
+// Another uwarp reads them in one go (docs/wire.md).
+uint8_t Transmitter::following(uint32_t payload, uint64_t left) const {
+  if (payload == left || !stream_.announces_runs(payload)) return 0;
+  return static_cast<uint8_t>(
+      std::min<uint64_t>((left - payload) / payload, DdpControl::kMostFollowing));
+}
+
+bool Transmitter::append_request_segment(const Segment& segment) {
   const uint64_t position = queue_.started() - 1;
   SendWqe& wqe = queue_.at(position);
   if (revoked_) {
@@ -539,10 +546,10 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
   const RdmapOpcode opcode = wire_opcode(wqe);
   Built built;
   if (is_write(wqe.opcode)) {
-    built = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, payload, last);
+    built = append_tagged(opcode, STag{wqe.rkey}, wqe.remote_address + offset_, segment);
   } else {
     UntaggedHeader header;
-    header.control = DdpControl::make(false, last);
+    header.control = DdpControl::make(false, segment.last, segment.following);
     if (wqe.opcode == SendOpcode::kSendWithInvalidate)
       header.invalidate_stag = STag{wqe.imm_or_invalidate};
     if (wqe.opcode == SendOpcode::kSendWithImm)  // network order as it is
@@ -551,7 +558,7 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
     header.mo = static_cast<uint32_t>(offset_);
     if (opcode == RdmapOpcode::kSendImmediate)
       header.rsvd_ulp = RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
-    built = append_untagged(opcode, header, payload);
+    built = append_untagged(opcode, header, segment.payload);
   }
   if (built == Built::kNoRoom) return false;
   if (built == Built::kFault) [[unlikely]] {
@@ -559,10 +566,10 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
     message_ = Message::kNone;
     return true;
   }
-  offset_ += payload;
-  if (last && wqe.opcode == SendOpcode::kWriteWithImm) {
+  offset_ += segment.payload;
+  if (segment.last && wqe.opcode == SendOpcode::kWriteWithImm) {
     immediate_due_ = true;
-  } else if (last) {
+  } else if (segment.last) {
     wqe.end_position = built_position_;
     close_message();
   }
@@ -571,7 +578,8 @@ bool Transmitter::append_request_segment(uint32_t payload, bool last) {
 
 // The source is checked again for each segment: it may be deregistered while the answer is on its
 // way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
-bool Transmitter::append_response_segment(uint32_t payload, bool last) {
+bool Transmitter::append_response_segment(const Segment& segment) {
+  const uint32_t payload = segment.payload;
   const ReadRequestHeader& request = *stream_.inbound.front()->read();
   RemotePlace source;
   if (const auto error = check_read_request(request, offset_, *config_.regions,
@@ -582,7 +590,7 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
   payload_.clear();
   payload_.append(source.address, payload, source.region, source.memory);
   if (!begin_tagged(RdmapOpcode::kReadResponse, request.sink_stag, request.sink_to + offset_,
-                    payload, last))
+                    segment))
     return false;
   if (!end_response_segment(source, request.source_stag, payload)) {
     fail_response(TerminateCode::kRdmapInvalidSTag);
@@ -591,7 +599,7 @@ bool Transmitter::append_response_segment(uint32_t payload, bool last) {
   built_position_ += fpdu_size(TaggedHeader::kWireSize + payload);
   if (payload > TransmitBatch::kCopyBytes) gathered_answer_end_ = built_position_;
   offset_ += payload;
-  if (last) {
+  if (segment.last) {
     // Freed before the octets go out: the peer may ask again as soon as it has the last one.
     stream_.inbound.pop();
     close_message();
@@ -615,11 +623,11 @@ void Transmitter::close_message() {
   revoked_ = false;
 }
 
-bool Transmitter::begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload,
-                               bool last) {
-  std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, payload);
+bool Transmitter::begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to,
+                               const Segment& segment) {
+  std::byte* at = batch_.begin_fpdu(TaggedHeader::kWireSize, segment.payload);
   if (at == nullptr) return false;
-  TaggedHeader{.control = DdpControl::make(true, last),
+  TaggedHeader{.control = DdpControl::make(true, segment.last, segment.following),
                .rsvd_ulp = make_rdmap_control(opcode),
                .stag = stag,
                .to = to}
@@ -628,9 +636,9 @@ bool Transmitter::begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, u
 }
 
 Transmitter::Built Transmitter::append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to,
-                                              uint32_t payload, bool last) {
-  if (!begin_tagged(opcode, stag, to, payload, last)) return Built::kNoRoom;
-  return end_payload(TaggedHeader::kWireSize, payload);
+                                              const Segment& segment) {
+  if (!begin_tagged(opcode, stag, to, segment)) return Built::kNoRoom;
+  return end_payload(TaggedHeader::kWireSize, segment.payload);
 }
 
 Transmitter::Built Transmitter::append_untagged(RdmapOpcode opcode, const UntaggedHeader& header,

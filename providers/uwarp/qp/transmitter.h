@@ -74,6 +74,12 @@ class Transmitter {
   /// What became of an FPDU: kFault when its payload is not there (regions on demand).
   enum class Built : uint8_t { kNoRoom, kDone, kFault };
 
+  struct Segment {
+    uint32_t payload;   // octets
+    bool last;          // of its message
+    uint8_t following;  // others of that size that come right behind it, as announced to the peer
+  };
+
   void fill();  // what is noinline below stays out of it, see there
   [[gnu::noinline, gnu::cold]] void fill_traced();
   Next begin_next();
@@ -102,12 +108,13 @@ class Transmitter {
   bool append_segment();
   [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
-  bool append_request_segment(uint32_t payload, bool last);
-  [[gnu::noinline]] bool append_response_segment(uint32_t payload, bool last);
+  bool append_request_segment(const Segment& segment);
+  [[gnu::noinline]] bool append_response_segment(const Segment& segment);
   bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
   void close_message();
-  bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
-  Built append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, uint32_t payload, bool last);
+  uint8_t following(uint32_t payload, uint64_t left) const;
+  bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, const Segment& segment);
+  Built append_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, const Segment& segment);
   Built append_untagged(RdmapOpcode opcode, const UntaggedHeader& header, uint32_t payload);
   Built end_payload(size_t header_bytes, uint32_t payload);
   template <typename Header>

@@ -26,8 +26,9 @@ std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeature
 /// A Write in which check_segment() finds no fault, whatever is switched on. They come in great
 /// numbers: all rules at once for them take a tenth off the work on a small one.
 inline bool is_sound_write(const std::byte* header) {
-  constexpr uint8_t kLast = DdpControl::LastBit::kMask;
-  const uint8_t ddp = static_cast<uint8_t>(header[0]) | kLast;
+  constexpr uint8_t kAny = DdpControl::LastBit::kMask;
+  constexpr uint8_t kIgnored = DdpControl::ReservedField::kMask;
+  const auto ddp = static_cast<uint8_t>((static_cast<uint8_t>(header[0]) | kAny) & ~kIgnored);
   return ddp == DdpControl::make(true, true).value &&
          static_cast<uint8_t>(header[1]) == make_rdmap_control(RdmapOpcode::kWrite);
 }

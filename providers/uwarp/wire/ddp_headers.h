@@ -32,9 +32,15 @@ struct DdpControl {
   constexpr bool last() const { return LastBit::test(value); }
   constexpr uint8_t version() const { return VersionField::get(value); }
 
-  /// The octet as we send it: reserved bits zero, version 1.
-  static constexpr DdpControl make(bool tagged, bool last) {
+  /// Of a segment towards another uwarp (docs/wire.md): so many segments of the same message and
+  /// size come right behind it, at least. Means nothing from anybody else.
+  static constexpr uint8_t kMostFollowing = ReservedField::kMax;
+  constexpr uint8_t following() const { return ReservedField::get(value); }
+
+  /// The octet as we send it: version 1, and reserved bits zero unless the peer is a uwarp.
+  static constexpr DdpControl make(bool tagged, bool last, uint8_t following = 0) {
     return DdpControl{static_cast<uint8_t>(TaggedBit::flag(tagged) | LastBit::flag(last) |
+                                           ReservedField::put(following) |
                                            VersionField::put(kVersion))};
   }
   friend constexpr bool operator==(DdpControl, DdpControl) = default;

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Large messages between uwarps: segments say how many of their size follow, and what has been
+// announced is received in one go. docs/wire.md.
+#include <gtest/gtest.h>
+
+#include "sim/raw_peer.h"
+
+namespace uwarp::sim {
+namespace {
+
+constexpr size_t kRunMemory = 1'500'000;
+
+StreamConfig between_uwarps() {
+  StreamConfig config;
+  config.peer_is_uwarp = true;
+  return config;
+}
+
+void scatter(GuardedMemory& memory, uint32_t seed) {
+  for (size_t i = 0; i < memory.size(); ++i)
+    memory.data()[i] = static_cast<std::byte>((seed + i * 2654435761u) >> 13);
+}
+
+/// A pair with memory at both ends.
+struct Uwarps : Pair {
+  explicit Uwarps(StreamConfig config = between_uwarps(), uint64_t seed = 1) : Pair(seed) {
+    connect(config);
+    scatter(source, 1);
+    scatter(target, 2);
+    oracle.assign(target.data(), target.data() + target.size());
+    local = reg(a, source, kAllAccess);
+    remote = reg(b, target, kAllAccess);
+  }
+  ~Uwarps() {
+    EXPECT_TRUE(source.intact());
+    EXPECT_TRUE(target.intact());
+    EXPECT_EQ(std::memcmp(target.data(), oracle.data(), oracle.size()), 0);
+  }
+
+  /// `octets` of the source, from 100 on, in pieces of at most `piece`.
+  std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t octets,
+                          size_t piece) {
+    std::vector<Sge> all;
+    for (size_t at = 0; at < octets; at += piece)
+      all.push_back(sge(memory, region, 100 + at, std::min(piece, octets - at)));
+    return all;
+  }
+  void write(size_t octets) {
+    ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, octets, octets),
+                     target.address() + 100, remote->rkey.load()),
+              0);
+    expect(octets);
+  }
+  void send(size_t octets, size_t piece) {
+    ASSERT_EQ(b.qp->post_recv(1, pieces(target, remote, octets + 5, piece)), 0);
+    ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, octets, octets)), 0);
+    expect(octets);
+  }
+  /// By the other end, so that the octets go the same way.
+  void read(size_t octets, size_t piece) {
+    ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, octets, piece),
+                     source.address() + 100, local->rkey.load()),
+              0);
+    expect(octets);
+  }
+  void expect(size_t octets) { std::memcpy(oracle.data() + 100, source.data() + 100, octets); }
+  void check_success() {
+    run();
+    for (const auto& one : a.sends()) EXPECT_EQ(one.status, WcStatus::kSuccess);
+    for (const auto& one : b.sends()) EXPECT_EQ(one.status, WcStatus::kSuccess);
+    for (const auto& one : b.receives()) EXPECT_EQ(one.status, WcStatus::kSuccess);
+    EXPECT_TRUE(a.events.empty());
+    EXPECT_TRUE(b.events.empty());
+  }
+  /// Of what `a` has sent.
+  size_t announced() const {
+    FpduScan scan(false, 65535, 1, true);
+    scan.feed(a_to_b.log);
+    return scan.announced();
+  }
+
+  GuardedMemory source{kRunMemory}, target{kRunMemory};
+  std::vector<std::byte> oracle;
+  MemoryRegion* local;
+  MemoryRegion* remote;
+};
+
+struct Case {
+  size_t octets;
+  size_t piece;  // of a Send's or Read's target
+  size_t cut;    // octets that one call moves at most; 0: all
+};
+
+class Runs : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Runs, OfAWriteArrive) {
+  Uwarps pair;
+  pair.chunk_max = GetParam().cut;
+  for (int i = 0; i < 3; ++i) {
+    pair.write(GetParam().octets);
+    pair.check_success();
+  }
+}
+
+TEST_P(Runs, OfASendArrive) {
+  Uwarps pair;
+  pair.chunk_max = GetParam().cut;
+  for (int i = 0; i < 3; ++i) {
+    pair.send(GetParam().octets, GetParam().piece);
+    pair.check_success();
+  }
+}
+
+TEST_P(Runs, OfAnAnswerArrive) {
+  Uwarps pair;
+  pair.chunk_max = GetParam().cut;
+  for (int i = 0; i < 3; ++i) {
+    pair.read(GetParam().octets, GetParam().piece);
+    pair.check_success();
+  }
+}
+
+constexpr size_t kWhole = 65535 - TaggedHeader::kWireSize;  // payload of the largest Write segment
+INSTANTIATE_TEST_SUITE_P(
+    SizesAndCuts, Runs,
+    ::testing::Values(Case{1 << 20, 1 << 20, 0}, Case{1 << 20, 300'000, 0},
+                      Case{1 << 20, 300'000, 70'000}, Case{1 << 20, 262'147, 200'000},
+                      Case{1'400'000, 400'000, 3'000'000}, Case{2 * kWhole, 2 * kWhole, 0},
+                      Case{2 * kWhole + 1, 40'000, 0}, Case{17 * kWhole, 17 * kWhole, 0},
+                      Case{200'000, 60'000, 999}, Case{150'000, 150'000, 20},
+                      Case{390'000, 100'001, 66'000}));
+
+// Of a megabyte the first call has the header; the next ones one more segment, then two, four and
+// eight. What comes later profits from that.
+TEST(Run, IsReceivedByFewCalls) {
+  Uwarps pair;
+  pair.a_to_b.capacity = 2 << 20;
+  const auto calls_for_a_megabyte = [&] {
+    pair.write(1 << 20);
+    while (pair.step(pair.a, pair.a_to_b, pair.b_to_a)) {
+    }
+    size_t calls = 0;
+    for (; !pair.a_to_b.bytes.empty(); ++calls) pair.step(pair.b, pair.b_to_a, pair.a_to_b);
+    return calls;
+  };
+  EXPECT_LE(calls_for_a_megabyte(), 6u);
+  EXPECT_EQ(pair.announced(), 15u);
+  EXPECT_LE(calls_for_a_megabyte(), 3u);
+  pair.check_success();
+}
+
+TEST(Run, IsNotAnnouncedWithCrc) {
+  StreamConfig config = between_uwarps();
+  config.crc = true;
+  Uwarps pair(config);
+  pair.write(1 << 20);
+  pair.check_success();
+}
+
+TEST(Run, IsNotAnnouncedToOthers) {
+  Uwarps pair(StreamConfig{});
+  pair.write(1 << 20);
+  pair.check_success();
+  EXPECT_EQ(pair.announced(), 0u);
+}
+
+// ---- A peer that does something else than it has announced.
+
+constexpr size_t kPayload = 20'000;
+
+/// A device with a region for three segments and a peer that announces.
+struct Announcer : RawPeer {
+  explicit Announcer(StreamConfig config = between_uwarps()) : RawPeer(config) {
+    scatter(target, 3);
+    before.assign(target.data(), target.data() + target.size());
+    region = *regions.add(dut.domain, target.data(), target.size(), target.address(), kAllAccess);
+  }
+  ~Announcer() { EXPECT_TRUE(target.intact()); }
+
+  static Bytes announcing(Bytes segment, uint8_t following) {
+    segment[0] |= std::byte{DdpControl::ReservedField::put(following)};
+    return segment;
+  }
+  Bytes write(size_t index, uint8_t following, bool last = false) {
+    return announcing(tagged(RdmapOpcode::kWrite, STag{region->rkey.load()},
+                             target.address() + index * kPayload, kPayload, last),
+                      following);
+  }
+  /// Octets of [from, to) are as they were.
+  bool untouched(size_t from, size_t to) const {
+    return std::memcmp(const_cast<GuardedMemory&>(target).data() + from, before.data() + from,
+                       to - from) == 0;
+  }
+  bool written(size_t from, size_t to) {
+    return std::all_of(target.data() + from, target.data() + to,
+                       [](std::byte octet) { return octet == std::byte{0x3C}; });
+  }
+
+  GuardedMemory target{3 * kPayload};
+  std::vector<std::byte> before;
+  MemoryRegion* region;
+};
+
+Bytes terminate_of_peer() {
+  Bytes ulpdu = untagged(RdmapOpcode::kTerminate, 2, 1, 0, 4);
+  TerminateHeader header;
+  header.code = TerminateCode::kRdmapInvalidSTag;
+  header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+  return ulpdu;
+}
+
+class Cut : public ::testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Octets, Cut, ::testing::Values(0, 1, 7, 19, 20'001, 20'020, 33'333));
+
+TEST_P(Cut, WhatWasAnnouncedIsPlaced) {
+  Announcer peer;
+  peer.feed(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)}), GetParam());
+  EXPECT_TRUE(peer.written(0, 3 * kPayload));
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
+// It could not go on, as when its memory was deregistered.
+TEST_P(Cut, ATerminateInsteadIsUnderstood) {
+  Announcer peer;
+  peer.feed(joined({peer.write(0, 2), peer.write(1, 1), terminate_of_peer()}), GetParam());
+  EXPECT_TRUE(peer.written(0, 2 * kPayload));
+  EXPECT_NE(peer.dut.outcome & kRxTerminated, 0u);
+  EXPECT_EQ(peer.dut.qp->failure().terminate.code, TerminateCode::kRdmapInvalidSTag);
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
+TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
+  Announcer peer;
+  peer.post_receive(7, 100);
+  peer.feed(joined({peer.write(0, 2, false), send_message(1, 50)}), GetParam());
+  const auto got = peer.dut.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].byte_len, 50u);
+  EXPECT_TRUE(peer.written(0, kPayload));
+}
+
+// Several have been put where they do not belong, all of it memory that the peer may write to: the
+// stream ends.
+TEST(Announced, ManyOtherSegmentsEndTheStream) {
+  Announcer peer;
+  peer.feed(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true), peer.write(0, 2)}));
+  ASSERT_TRUE(peer.ulpdus().empty());
+  // The window takes two by now.
+  peer.feed(joined({peer.write(1, 1), peer.write(2, 0, true), peer.write(0, 2), peer.write(2, 1),
+                    peer.write(0, 0, true)}));
+  const auto terminate = peer.terminate();
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, TerminateCode::kDdpLocalCatastrophic);
+}
+
+TEST(Announced, NothingGoesBeyondTheRegion) {
+  for (const size_t first : {1, 2}) {
+    Announcer peer;
+    std::vector<Bytes> segments;
+    for (size_t index = first; index < 4; ++index)
+      segments.push_back(peer.write(index, static_cast<uint8_t>(15 - index)));
+    peer.feed(joined(segments));
+    EXPECT_TRUE(peer.untouched(0, first * kPayload));
+    EXPECT_TRUE(peer.written(first * kPayload, 3 * kPayload));
+    const auto terminate = peer.terminate();
+    ASSERT_TRUE(terminate);
+    EXPECT_EQ(terminate->code, TerminateCode::kDdpTaggedBounds);
+  }
+}
+
+TEST(Announced, NothingGoesBeyondTheReceive) {
+  Announcer peer;
+  GuardedMemory buffer(2 * kPayload + 10);
+  MemoryRegion* const region = *peer.regions.add(peer.dut.domain, buffer.data(), buffer.size(),
+                                                 buffer.address(), kAccessLocalWrite);
+  const Sge sge{buffer.address(), 2 * kPayload + 10, region->lkey.load()};
+  ASSERT_EQ(peer.dut.qp->post_recv(1, {&sge, 1}), 0);
+  std::vector<Bytes> segments;
+  for (uint32_t i = 0; i < 3; ++i)
+    segments.push_back(Announcer::announcing(send_message(1, kPayload, i * kPayload, false), 15));
+  peer.feed(joined(segments));
+  EXPECT_TRUE(buffer.intact());
+  const auto got = peer.dut.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, WcStatus::kLocLenErr);
+}
+
+// Not known for a uwarp, it may have anything in reserved bits.
+TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
+  Announcer peer{StreamConfig{}};
+  peer.feed(joined({peer.write(0, 9), peer.write(2, 15, true), peer.write(1, 15, true)}),
+            GetParam());
+  EXPECT_TRUE(peer.written(0, 3 * kPayload));
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
+// Nothing lies in the region's memory that came after it was deregistered.
+TEST(Announced, ARegionThatLeavesIsLeftAlone) {
+  Announcer peer;
+  const Bytes first = joined({peer.write(0, 2)});
+  peer.feed(first);
+  const Bytes rest = joined({peer.write(1, 1), peer.write(2, 0, true)});
+  peer.feed(Bytes(rest.begin(), rest.begin() + 10'000));
+  ASSERT_EQ(peer.regions.invalidate(*peer.region), 0);
+  peer.dut.qp->quiesce(*peer.region);
+  peer.regions.release(*peer.region);
+  std::fill_n(peer.target.data(), peer.target.size(), std::byte{0x77});
+  peer.feed(Bytes(rest.begin() + 10'000, rest.end()));
+  EXPECT_TRUE(std::all_of(peer.target.data(), peer.target.data() + peer.target.size(),
+                          [](std::byte octet) { return octet == std::byte{0x77}; }));
+  const auto terminate = peer.terminate();
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, TerminateCode::kDdpTaggedInvalidSTag);
+}
+
+}  // namespace
+}  // namespace uwarp::sim

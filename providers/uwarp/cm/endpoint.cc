@@ -92,7 +92,8 @@ void PromisedStreams::resume() {
 // thread would think that nobody progresses, and take turns of the core on which the peer receives.
 void Endpoint::look_after_sending(uint64_t bytes) {
   const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
-  (void)engine_.look(*qp_.config().send_cq, 1 + static_cast<uint32_t>(sent / kBytesPerPoll));
+  engine_.poll_after_sending(*qp_.config().send_cq,
+                             1 + static_cast<uint32_t>(sent / kBytesPerPoll));
 }
 
 // Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.

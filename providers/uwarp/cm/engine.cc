@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Life of the engine over fork and exit, and what spans all endpoints.
 #include "cm/engine.h"
+#include "io/call_cost.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -43,12 +44,18 @@ Engine::Engine()
       trace_(TraceFile::create(settings().trace)),
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers) {}
 
-void Engine::give_way() {
-  const uint32_t polls = idle_polls_.load(std::memory_order_relaxed) + 1;
+// On the only processor nothing can come as long as the caller keeps it. Where system calls are dear
+// one of them looks and sleeps.
+void Engine::poll_and_give_way(CompletionQueue& cq) {
+  if (calls_are_dear) {
+    (void)progress_.note_polls(1);
+    return progress_.nap();
+  }
+  const uint32_t polls = look(cq, 1) ? 0 : idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(polls, std::memory_order_relaxed);
   if (polls % kYields != 0)
     sched_yield();
-  else
+  else if (polls != 0)
     progress_.nap();
 }
 

@@ -64,12 +64,17 @@ class Engine {
 
   /// Drives the sockets in the caller, without blocking: called by ibv_poll_cq when `cq` is empty.
   void poll(CompletionQueue& cq) {
-    const bool found = look(cq, 1);
-    // On the only processor nothing can come as long as the caller keeps it.
-    if (one_processor_)
-      found ? idle_polls_.store(0, std::memory_order_relaxed) : give_way();
-    else if (!found)
+    if (one_processor_) [[unlikely]]
+      poll_and_give_way(cq);
+    else if (!look(cq, 1))
       give_way_if_wanted(cq);
+  }
+  /// The same after sending so much that it took as long as `polls` of them.
+  void poll_after_sending(CompletionQueue& cq, uint32_t polls) {
+    if (one_processor_) [[unlikely]]
+      (void)progress_.note_polls(polls);
+    else
+      (void)look(cq, polls);
   }
   /// The same after something that has taken as long as `polls` of them, where the caller has more
   /// to do. True if a queue pair of `cq` had received something.
@@ -145,7 +150,7 @@ class Engine {
   /// Polls on an empty queue in a row after which a yield is not enough: the scheduler lets whoever
   /// has run less go on, for as long as a whole time slice.
   static constexpr uint32_t kYields = 4;
-  void give_way();
+  void poll_and_give_way(CompletionQueue& cq);
   // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
   // served by a poller that keeps its core: asleep it would have to get the core back for each.
   void give_way_if_wanted(CompletionQueue& cq) {

@@ -219,27 +219,46 @@ void Progress::serve_due(uint64_t now) {
   }
 }
 
-bool Progress::pass(bool& served) {
+int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
+#ifdef SYS_epoll_pwait2
+  if (wait_ns != 0) {
+    const timespec wait = timespec_of(wait_ns);
+    const long count =
+        syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, &wait, nullptr, 0);
+    if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+  }
+#endif
+  if (wait_ns != 0) sleep_on_epoll(wait_ns);
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0));
+}
+
+void Progress::sleep_on_epoll(uint64_t wait_ns) {
+  pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
+  const timespec longest = timespec_of(wait_ns);
+  (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+}
+
+bool Progress::pass(bool& served, uint64_t wait_ns) {
   if (!turn_.try_lock()) return false;
   const std::unique_lock turn(turn_, std::adopt_lock);
-  serve_revisits();
+  if (serve_revisits()) wait_ns = 0;
   quiet_.end_idle();
   epoll_event events[kEventsPerTurn];
-  const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
-  if (count > 0 && serve(events, static_cast<int>(count))) served = true;
+  const int count = ask_epoll(events, wait_ns);
+  if (count > 0 && serve(events, count)) served = true;
   const uint64_t earliest = deadlines_.earliest_ns();
   if (earliest == DeadlineHeap::kNever) return true;
   if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);
   return true;
 }
 
+// Whoever has the turn serves what comes.
 void Progress::nap() {
-  pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
-  const timespec longest = timespec_of(kNapNs);
+  bool served = false;
   quiet_.begin_sleep();
-  (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+  if (!pass(served, kNapNs)) sleep_on_epoll(kNapNs);
   quiet_.end_sleep();
-  (void)pass();
 }
 
 // --- Helper thread

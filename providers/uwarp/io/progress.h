@@ -201,8 +201,11 @@ class Progress {
   enum class Driver : uint8_t { kNone, kPatient, kEager };
   class Drive;
   bool look_for(Awaited& awaited);
-  /// The same; `served` becomes true if epoll told of more than the wake-up.
-  bool pass(bool& served);
+  /// The same; `served` becomes true if epoll told of more than the wake-up. Sleeps until it tells
+  /// of something, for `wait_ns` at most.
+  bool pass(bool& served, uint64_t wait_ns = 0);
+  int ask_epoll(epoll_event* events, uint64_t wait_ns);
+  void sleep_on_epoll(uint64_t wait_ns);
   bool driven() const { return driver_.load() != Driver::kNone; }
   bool serve(const epoll_event* events, int count);
   bool serve_revisits();

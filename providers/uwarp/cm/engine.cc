@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Life of the engine over fork and exit, and what spans all endpoints.
 #include "cm/engine.h"
-#include "io/call_cost.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +13,7 @@
 #include "cm/endpoint.h"
 #include "cm/net_watch.h"
 #include "cm/rendezvous_port.h"
+#include "io/call_cost.h"
 #include "io/engine_fds.h"
 #include "io/tcp_socket.h"
 
@@ -44,8 +44,8 @@ Engine::Engine()
       trace_(TraceFile::create(settings().trace)),
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers) {}
 
-// On the only processor nothing can come as long as the caller keeps it. Where system calls are dear
-// one of them looks and sleeps.
+// On the only processor nothing can come as long as the caller keeps it. Where system calls are
+// dear one of them looks and sleeps.
 void Engine::poll_and_give_way(CompletionQueue& cq) {
   if (calls_are_dear) {
     (void)progress_.note_polls(1);

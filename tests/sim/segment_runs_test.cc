@@ -130,8 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{200'000, 60'000, 999}, Case{150'000, 150'000, 20},
                       Case{390'000, 100'001, 66'000}));
 
-// Of a megabyte the first call has the header; the next ones one more segment, then two, four and
-// eight. What comes later profits from that.
+// Of a megabyte the first call has the header, the second one segment; the next ones have two,
+// three, five and what is left. What comes later profits from that.
 TEST(Run, IsReceivedByFewCalls) {
   Uwarps pair;
   pair.a_to_b.capacity = 2 << 20;
@@ -143,9 +143,9 @@ TEST(Run, IsReceivedByFewCalls) {
     for (; !pair.a_to_b.bytes.empty(); ++calls) pair.step(pair.b, pair.b_to_a, pair.a_to_b);
     return calls;
   };
-  EXPECT_LE(calls_for_a_megabyte(), 6u);
+  EXPECT_LE(calls_for_a_megabyte(), 7u);
   EXPECT_EQ(pair.announced(), 15u);
-  EXPECT_LE(calls_for_a_megabyte(), 3u);
+  EXPECT_LE(calls_for_a_megabyte(), 4u);
   pair.check_success();
 }
 
@@ -243,11 +243,13 @@ TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
 // stream ends.
 TEST(Announced, ManyOtherSegmentsEndTheStream) {
   Announcer peer;
-  peer.feed(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true), peer.write(0, 2)}));
+  const std::vector<Bytes> good = {peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)};
+  // The first one is read as if it were small, and the windows of the others grow.
+  for (int i = 0; i < 2; ++i) peer.feed(joined(good));
+  std::vector<Bytes> all(good);
+  all.insert(all.end(), {peer.write(0, 2), peer.write(2, 1), peer.write(1, 0, true)});
   ASSERT_TRUE(peer.ulpdus().empty());
-  // The window takes two by now.
-  peer.feed(joined({peer.write(1, 1), peer.write(2, 0, true), peer.write(0, 2), peer.write(2, 1),
-                    peer.write(0, 0, true)}));
+  peer.feed(joined(all));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpLocalCatastrophic);

@@ -173,6 +173,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
     room = std::min(room, payload_left_ + kBeforeDirect);
   }
   iovecs_[count++] = {bytes_ + end_ + run_.staged_bytes(), room};
+  window_bytes_ = direct_bytes_ + run_.bytes() + room;
   return {iovecs_, count};
 }
 
@@ -181,9 +182,10 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
   counters_.octets.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
-    direct_bytes_ = 0;
+    const size_t behind = bytes - direct;
     payload_done(static_cast<uint32_t>(direct));
-    end_ += run_.take(bytes - direct);
+    end_ += direct_bytes_ == 0 ? behind : run_.take(behind, bytes == window_bytes_);
+    direct_bytes_ = 0;
   }
   if (!held()) [[likely]]
     return consume(staging);

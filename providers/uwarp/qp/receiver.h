@@ -198,6 +198,7 @@ class Receiver {
   uint32_t trailer_left_ = 0;
   uint32_t outcome_ = 0;
   size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
+  size_t window_bytes_ = 0;          // ... and all of it
   SegmentRun run_;                   // segments behind the one under way
   std::byte header_[kDdpHeaderMax];  // of the segment under way, for a Terminate
   // Tagged placement.

@@ -27,8 +27,7 @@ void SegmentRun::begin(const std::byte* header, uint16_t ulpdu_length, uint8_t f
   }
 }
 
-size_t SegmentRun::take(size_t bytes) {
-  if (segments_ == 0) return bytes;
+size_t SegmentRun::take(size_t bytes, bool filled) {
   size_t staged = 0;
   uint32_t whole = 0;
   for (; whole < segments_; ++whole) {
@@ -39,8 +38,8 @@ size_t SegmentRun::take(size_t bytes) {
     bytes -= between + direct;
     if (direct < direct_) break;
   }
-  width_ = whole == segments_ ? std::min<uint32_t>(2 * segments_, DdpControl::kMostFollowing)
-                              : std::max(whole, 1u);
+  width_ = filled ? std::clamp<uint32_t>(2 * width_, 1, DdpControl::kMostFollowing)
+                  : std::max(whole, width_ / 2);
   segments_ = 0;
   return staged + bytes;
 }

@@ -27,7 +27,8 @@ class SegmentRun {
   void reset() { *this = SegmentRun{}; }
 
   uint32_t following() const { return following_; }
-  /// How many of them the next window is worth: twice as many as last time if that was filled.
+  /// How many of them the next window is worth: twice as many after one that was filled, fewer
+  /// after one that was not. A receiver that is faster than its peer has nothing of them.
   uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
   /// The window has places for so many of them, 0 at first: `direct` and `staged` octets of each.
   void open(uint32_t segments, size_t direct, size_t staged) {
@@ -35,11 +36,12 @@ class SegmentRun {
     direct_ = direct;
     staged_ = staged;
   }
-  /// Staged octets between the segments' direct ones.
+  /// Of the window that is open: octets in all, and those that are staged.
+  size_t bytes() const { return segments_ * (direct_ + staged_); }
   size_t staged_bytes() const { return segments_ * staged_; }
   /// So many octets have come into the window behind those of the segment under way that are
-  /// direct. Returns how many of them are staged.
-  size_t take(size_t bytes);
+  /// direct; `filled`: it had no room for more. Returns how many of them are staged.
+  size_t take(size_t bytes, bool filled);
 
   /// Octets that lie in place already of segments whose headers have not been looked at.
   size_t ahead() const { return ahead_; }
@@ -55,7 +57,7 @@ class SegmentRun {
 
  private:
   uint32_t following_ = 0;
-  uint32_t width_ = 1;     // segments that the next window may take
+  uint32_t width_ = 0;     // segments that the next window may take
   uint32_t segments_ = 0;  // ... that the last one took
   size_t direct_ = 0;
   size_t staged_ = 0;

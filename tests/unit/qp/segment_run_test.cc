@@ -23,37 +23,42 @@ SegmentRun run_behind(TaggedOffset to) {
   return run;
 }
 
+/// Opens a window for `segments`, into which so many octets come.
+size_t receive(SegmentRun& run, uint32_t segments, size_t octets, bool filled = false) {
+  run.open(segments, kDirect, kStaged);
+  return run.take(octets, filled);
+}
+
 TEST(SegmentRun, WindowsGrowWhileTheyAreFilled) {
   SegmentRun run = run_behind(0);
+  EXPECT_EQ(run.wanted(), 0u);
+  EXPECT_EQ(receive(run, 0, 100, true), 100u);
   EXPECT_EQ(run.wanted(), 1u);
-  run.open(1, kDirect, kStaged);
-  EXPECT_EQ(run.take(kStaged + kDirect), kStaged);
+  EXPECT_EQ(receive(run, 1, kStaged + kDirect + 12, true), kStaged + 12);
   EXPECT_EQ(run.wanted(), 2u);
   EXPECT_EQ(run.claim(), kDirect);
-  run.open(2, kDirect, kStaged);
-  EXPECT_EQ(run.take(2 * (kStaged + kDirect) + 12), 2 * kStaged + 12);
+  EXPECT_EQ(receive(run, 2, 2 * (kStaged + kDirect) + 12, true), 2 * kStaged + 12);
   EXPECT_EQ(run.wanted(), 3u);  // all there are
 }
 
 TEST(SegmentRun, WindowsShrinkToWhatCame) {
   SegmentRun run = run_behind(0);
-  run.open(3, kDirect, kStaged);
-  EXPECT_EQ(run.take(3 * (kStaged + kDirect)), 3 * kStaged);
+  EXPECT_EQ(receive(run, 3, 3 * (kStaged + kDirect)), 3 * kStaged);
+  EXPECT_EQ(run.wanted(), 3u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run.claim(), kDirect);
   EXPECT_EQ(run.ahead(), 0u);
-  run.open(3, kDirect, kStaged);
-  EXPECT_EQ(run.take(2 * (kStaged + kDirect) + 1), 2 * kStaged + 1);
+  EXPECT_EQ(receive(run, 3, 2 * (kStaged + kDirect) + 1), 2 * kStaged + 1);
   EXPECT_EQ(run.wanted(), 2u);
   run.give_up();
-  run.open(2, kDirect, kStaged);
-  EXPECT_EQ(run.take(0), 0u);
+  EXPECT_EQ(receive(run, 2, 0), 0u);
   EXPECT_EQ(run.wanted(), 1u);
+  EXPECT_EQ(receive(run, 0, 0), 0u);
+  EXPECT_EQ(run.wanted(), 0u);
 }
 
 TEST(SegmentRun, APartOfTheLastOneIsAhead) {
   SegmentRun run = run_behind(0);
-  run.open(2, kDirect, kStaged);
-  EXPECT_EQ(run.take(kStaged + kDirect + kStaged + 5), 2 * kStaged);
+  EXPECT_EQ(receive(run, 2, kStaged + kDirect + kStaged + 5), 2 * kStaged);
   EXPECT_FALSE(run.ahead_is_one());
   EXPECT_EQ(run.claim(), kDirect);
   EXPECT_TRUE(run.ahead_is_one());

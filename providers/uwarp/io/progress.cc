@@ -37,6 +37,9 @@ struct LastServed {
   std::weak_ptr<Source> source;
 };
 
+/// A call that this kernel does not have, or that a sandbox does not know.
+[[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
+
 constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
   return static_cast<uint64_t>(generation) << 32 | index;
 }
@@ -225,7 +228,7 @@ int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
     const timespec wait = timespec_of(wait_ns);
     const long count =
         syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, &wait, nullptr, 0);
-    if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+    if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
   }
 #endif
   if (wait_ns != 0) sleep_on_epoll(wait_ns);
@@ -311,7 +314,7 @@ int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
   const bool forever = until_ns == DeadlineHeap::kNever;
   const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn,
                              forever ? nullptr : &left, nullptr, 0);
-  if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+  if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
 #endif
   int timeout_ms = -1;
   if (until_ns != DeadlineHeap::kNever) {

@@ -18,30 +18,26 @@ class CoreDemand {
   /// looks: what the kernel does for itself takes less. Time without a switch was lost to the host
   /// of a virtual machine, which giving way would not please.
   static constexpr uint64_t kLossNs = 1'000'000;
-  /// For so long it is remembered, and renewed by a switch in that time if the thread has waited
-  /// for a core for so much of it: who gives way waits for moments only, and what the kernel or a
-  /// helper thread does now and then takes less.
+  /// For so long it is remembered, and each switch in that time renews it.
   static constexpr uint64_t kMemoryNs = 20'000'000;
-  static constexpr uint64_t kWaitNs = 100'000;
 
   /// Of the calling thread.
   struct Reading {
     uint64_t now_ns;
-    uint64_t run_ns;       // on a core, so far
-    uint64_t switches;     // to others, while it could have gone on
-    uint64_t waited_ns{};  // for a core; only while it is wanted, as reading it takes longer
+    uint64_t run_ns;    // on a core, so far
+    uint64_t switches;  // to others, while it could have gone on
   };
 
   /// To be asked at each poll that finds nothing.
   bool wanted() {
     if (++polls_ % (wanted_ ? kPollsPerLookIfWanted : kPollsPerLook) == 0) [[unlikely]]
-      look(read(wanted_));
+      look(read());
     return wanted_;
   }
   bool look(const Reading& reading);
 
  private:
-  static Reading read(bool wait_too);
+  static Reading read();
 
   uint32_t polls_ = 0;
   bool wanted_ = false;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "io/clock.h"
-#include "io/thread_schedule.h"
+#include "io/thread_switches.h"
 
 namespace uwarp {
 

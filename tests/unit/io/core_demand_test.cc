@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "io/clock.h"
-#include "io/thread_schedule.h"
 #include "unit/one_core.h"
 
 namespace uwarp {
@@ -60,48 +59,14 @@ TEST(CoreDemand, TimeWithoutASwitchIsNobodys) {
 }
 
 // Who gives way loses the core for moments only.
-TEST(CoreDemand, LastsAsLongAsItIsWaitedFor) {
+TEST(CoreDemand, LastsAsLongAsThereAreSwitches) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
-  for (int i = 0; i < 100; ++i) {
-    thread.reading.waited_ns += CoreDemand::kWaitNs;
-    EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs / 2, 1, 1));
-  }
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs / 2, 1, 1));
   EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs - 1, 0, 0));
   EXPECT_FALSE(thread.look(1, 0, 0));
   EXPECT_FALSE(thread.look(kLook, 1, 1));
-}
-
-// Others that run for a moment now and then do not keep a thread that sleeps from polling again.
-TEST(CoreDemand, MomentsDoNotRenewIt) {
-  Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
-  thread.reading.waited_ns += CoreDemand::kWaitNs - 1;
-  EXPECT_TRUE(thread.look(1, CoreDemand::kMemoryNs - 2, 1));
-  thread.reading.waited_ns += CoreDemand::kWaitNs - 1;
-  EXPECT_FALSE(thread.look(1, CoreDemand::kMemoryNs, 1));
-}
-
-TEST(ThreadSchedule, TellsOfTheWaitForACore) {
-  const auto cores = usable_cores();
-  ASSERT_FALSE(cores.empty());
-  if (!thread_wait_ns()) GTEST_SKIP() << "this kernel has no schedstat";
-  std::atomic<bool> end{false};
-  std::thread other([&] {
-    const OneCore place(cores[0]);
-    while (!end) {
-    }
-  });
-  const OneCore place(cores[0]);
-  const uint64_t before = *thread_wait_ns();
-  const uint64_t end_ns = now_ns() + 30 * kNsPerSecond;
-  while (*thread_wait_ns() - before < kNsPerMs && now_ns() < end_ns) {
-  }
-  EXPECT_GE(*thread_wait_ns() - before, kNsPerMs);
-  end = true;
-  other.join();
 }
 
 // Two threads that spin on one core.

@@ -722,19 +722,12 @@ size_t Receiver::direct_iovecs(iovec* out, size_t max) {
 
 // The peer may write to the places of [offset, offset + size) of the message, which begin behind
 // the segment under way; `place` is theirs if the message is a Write.
-bool Receiver::run_has_place(uint64_t offset, uint64_t size, RemotePlace& place) const {
-  switch (opcode_) {
-    case RdmapOpcode::kWrite: {
-      const TaggedHeader header = TaggedHeader::decode(header_);
-      return config_.regions->remote(header.stag, header.to + offset, size, kAccessRemoteWrite,
-                                     stream_.peer(config_.domain), place) == RegionFault::kNone &&
-             place.memory == MemoryKind::kPlain && !place.through_window();
-    }
-    case RdmapOpcode::kReadResponse:
-      return offset + size <= read_sink_.length_bytes();
-    default:
-      return offset + size <= sink_.length_bytes();
-  }
+bool Receiver::run_has_place(uint64_t offset, uint64_t size, RemotePlace& place) {
+  if (opcode_ != RdmapOpcode::kWrite) return offset + size <= list().length_bytes();
+  const TaggedHeader header = TaggedHeader::decode(header_);
+  return config_.regions->remote(header.stag, header.to + offset, size, kAccessRemoteWrite,
+                                 stream_.peer(config_.domain), place) == RegionFault::kNone &&
+         place.memory == MemoryKind::kPlain && !place.through_window();
 }
 
 // Behind the rest of the segment under way those that have been announced: each goes to its place

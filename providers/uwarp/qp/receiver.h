@@ -134,7 +134,7 @@ class Receiver {
   bool direct_possible() const;
   size_t direct_iovecs(iovec* out, size_t max);
   size_t run_iovecs(size_t count);
-  bool run_has_place(uint64_t offset, uint64_t size, RemotePlace& place) const;
+  bool run_has_place(uint64_t offset, uint64_t size, RemotePlace& place);
   bool place(const std::byte* from, uint32_t size);
   bool placement_valid() const;
   bool placement_plain() const;

@@ -13,9 +13,7 @@ void SegmentRun::begin(const std::byte* header, uint16_t ulpdu_length, uint8_t f
   following_ = following;
   ulpdu_length_ = ulpdu_length;
   const DdpControl control{static_cast<uint8_t>(header[0])};
-  const size_t size = ddp_header_size(control);
-  const size_t payload = ulpdu_length - size;
-  std::memcpy(next_, header, size);
+  const size_t payload = ulpdu_length - ddp_header_size(control);
   if (control.tagged()) {
     auto next = TaggedHeader::decode(header);
     next.to += payload;

@@ -26,7 +26,6 @@ class SegmentRun {
   void end() { following_ = 0; }
   void reset() { *this = SegmentRun{}; }
 
-  uint32_t following() const { return following_; }
   /// How many of them the next window is worth: twice as many after one that was filled, fewer
   /// after one that was not. A receiver that is faster than its peer has nothing of them.
   uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
@@ -63,7 +62,7 @@ class SegmentRun {
   size_t staged_ = 0;
   size_t ahead_ = 0;
   uint16_t ulpdu_length_ = 0;
-  std::byte next_[kDdpHeaderMax];  // header of the next one, but for its control octet
+  std::byte next_[kDdpHeaderMax]{};  // header of the next one, but for its control octet
 };
 
 }  // namespace uwarp

@@ -173,7 +173,11 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
     const std::span<const iovec> window = qp_.transmit_window();
-    if (window.empty()) break;
+    if (window.empty()) {
+      if (qp_.transmit_starved()) [[unlikely]]
+        connection_->request_turn();
+      break;
+    }
     const ssize_t sent = out_->send(window);
     if (sent > 0) {
       if (capture_ != nullptr) [[unlikely]]

@@ -127,6 +127,10 @@ class QueuePair {
     if (!stream_.running.load(std::memory_order_acquire)) return {};
     return transmitter_.window();
   }
+  /// It was empty for want of memory: try again.
+  bool transmit_starved() const {
+    return stream_.running.load(std::memory_order_relaxed) && transmitter_.starved();
+  }
   /// The first `bytes` of the window are with the kernel: completes the requests they finish.
   void transmitted(size_t bytes) { transmitter_.sent(bytes); }
   /// The window holds mostly parts of large messages.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/bytes.h"
@@ -14,47 +13,31 @@ namespace uwarp {
 void TransmitBatch::configure(bool crc) {
   crc_ = crc;
   crc_error_ = 0;
-  cramped_ = false;
-  first_ = count_ = fpdu_count_ = 0;
-  if (!make_room(kFirstRoom)) throw std::bad_alloc();
-  restart();
+  clear();
+  room_.reset();
 }
 
-// Only while nothing is queued: iovecs point into the arena.
-bool TransmitBatch::make_room(const Room& room) {
-  const size_t iovec_bytes = room.iovecs * sizeof(iovec);
-  const size_t end_bytes = room.fpdus * sizeof(uint32_t);
-  auto* fresh = new (std::nothrow) std::byte[iovec_bytes + end_bytes + room.arena_bytes];
-  if (fresh == nullptr) return false;
-  memory_.reset(fresh);
-  iovecs_ = reinterpret_cast<iovec*>(fresh);
-  fpdu_ends_ = reinterpret_cast<uint32_t*>(fresh + iovec_bytes);
-  arena_ = fresh + iovec_bytes + end_bytes;
-  room_ = room;
-  return true;
-}
-
-void TransmitBatch::restart() {
-  // Without memory for it, batches stay small.
-  if (std::exchange(cramped_, false)) {
-    (void)make_room(full_room());
-  } else if (fpdu_count_ > 1 && small_room()) {
-    (void)make_room(kRoom);
-  }
+void TransmitBatch::clear() {
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
   copies_.clear();
+}
+
+bool TransmitBatch::restart() {
+  clear();
+  if (room_ == nullptr) room_ = TransmitRoom::borrow(crc_);
+  return room_ != nullptr;
 }
 
 void TransmitBatch::add_iovec(std::byte* at, size_t size) {
   bytes_ += size;
   if (count_ > first_) {
-    iovec& last = iovecs_[count_ - 1];
+    iovec& last = room_->iovecs[count_ - 1];
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == at) {
       last.iov_len += size;
       return;
     }
   }
-  iovecs_[count_++] = {at, size};
+  room_->iovecs[count_++] = {at, size};
 }
 
 std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
@@ -63,15 +46,9 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
                         kFpduTrailerMax + (aligned ? kCacheLineBytes - 1 : 0);
   // A gathered payload takes an iovec per range, and two for what is around it.
   const size_t iovecs = copied(payload) ? 1 : kMaxSge + 2;
-  if (room_.arena_bytes - arena_used_ < needed || room_.iovecs - count_ < iovecs) {
-    if (arena_used_ != 0) {
-      cramped_ = room_.arena_bytes < full_room().arena_bytes;
-      return nullptr;
-    }
-    const Room& enough = needed <= kRoom.arena_bytes ? kRoom : full_room();
-    if (needed > enough.arena_bytes || !make_room(enough)) return nullptr;
-  }
-  frame_ = arena_ + arena_used_;
+  if (room_->arena_bytes - arena_used_ < needed || TransmitRoom::kIovecs - count_ < iovecs)
+    return nullptr;
+  frame_ = room_->arena() + arena_used_;
   if (aligned) frame_ += to_cache_line(frame_ + kFpduLengthSize + header_bytes);
   frame_header_ = kFpduLengthSize + header_bytes;
   frame_payload_ = payload;
@@ -94,17 +71,17 @@ bool TransmitBatch::add_gathered(BufferList& list, uint64_t offset) {
   }
   add_iovec(frame_, frame_header_);
   if (copy != nullptr) {
-    iovecs_[count_++] = {copy.get(), frame_payload_};
+    room_->iovecs[count_++] = {copy.get(), frame_payload_};
     copies_.push_back(std::move(copy));
   } else {
     uint64_t length = frame_payload_;
-    count_ += list.describe(offset, length, iovecs_ + count_, room_.iovecs - count_);
+    count_ += list.describe(offset, length, room_->iovecs + count_, TransmitRoom::kIovecs - count_);
   }
   bytes_ += frame_payload_;
   std::byte* at = frame_ + frame_header_;
   const size_t trailer = write_fpdu_trailer(at, ulpdu_bytes(), 0);
   add_iovec(at, trailer);
-  arena_used_ = at + trailer - arena_;
+  arena_used_ = at + trailer - room_->arena();
   return true;
 }
 
@@ -134,7 +111,7 @@ bool TransmitBatch::add_copied(BufferList* list, uint64_t offset) {
   }
   at += kFpduCrcSize;
   add_iovec(frame_, at - frame_);
-  arena_used_ = at - arena_;
+  arena_used_ = at - room_->arena();
   return true;
 }
 
@@ -142,21 +119,21 @@ bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
   const bool added =
       copied(frame_payload_) ? add_copied(list, offset) : add_gathered(*list, offset);
   if (!added) return false;
-  fpdu_ends_[fpdu_count_++] = static_cast<uint32_t>(bytes_);
+  room_->fpdu_ends[fpdu_count_++] = static_cast<uint32_t>(bytes_);
   return true;
 }
 
 void TransmitBatch::consume(size_t bytes) {
   sent_ += bytes;
   while (bytes > 0) {
-    iovec& piece = iovecs_[first_];
+    iovec& piece = room_->iovecs[first_];
     const size_t here = std::min(bytes, piece.iov_len);
     piece.iov_base = static_cast<std::byte*>(piece.iov_base) + here;
     piece.iov_len -= here;
     bytes -= here;
     if (piece.iov_len == 0) ++first_;
   }
-  while (first_ < count_ && iovecs_[first_].iov_len == 0) ++first_;
+  while (first_ < count_ && room_->iovecs[first_].iov_len == 0) ++first_;
 }
 
 void TransmitBatch::keep_copy(iovec& piece) {
@@ -168,7 +145,7 @@ void TransmitBatch::keep_copy(iovec& piece) {
 
 void TransmitBatch::cut() {
   if (empty()) return;
-  const uint32_t* ends = fpdu_ends_;
+  const uint32_t* ends = room_->fpdu_ends;
   const uint32_t* end = std::upper_bound(ends, ends + fpdu_count_, sent_);
   const uint32_t begin = end == ends ? 0 : end[-1];
   // Nothing of the next FPDU has gone: it goes with the others.
@@ -176,8 +153,9 @@ void TransmitBatch::cut() {
   size_t kept = 0;
   size_t index = first_;
   for (; index < count_ && kept < keep; ++index) {
-    iovecs_[index].iov_len = std::min(iovecs_[index].iov_len, keep - kept);
-    kept += iovecs_[index].iov_len;
+    size_t& here = room_->iovecs[index].iov_len;
+    here = std::min(here, keep - kept);
+    kept += here;
   }
   count_ = index;
   bytes_ = sent_ + keep;
@@ -188,11 +166,11 @@ void TransmitBatch::cut() {
 void TransmitBatch::detach(const std::byte* base, uint64_t length) {
   const auto low = reinterpret_cast<uintptr_t>(base);
   for (size_t i = first_; i < count_; ++i) {
-    const auto at = reinterpret_cast<uintptr_t>(iovecs_[i].iov_base);
-    const auto arena = reinterpret_cast<uintptr_t>(arena_);
-    if (at >= arena && at < arena + room_.arena_bytes) continue;
-    const bool hit = at < low ? low - at < iovecs_[i].iov_len : at - low < length;
-    if (hit) keep_copy(iovecs_[i]);
+    iovec& piece = room_->iovecs[i];
+    if (room_->has_arena(static_cast<std::byte*>(piece.iov_base))) continue;
+    const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
+    const bool hit = at < low ? low - at < piece.iov_len : at - low < length;
+    if (hit) keep_copy(piece);
   }
 }
 

@@ -81,13 +81,16 @@ void Transmitter::restart() {
 std::span<const iovec> Transmitter::window() {
   retire();
   if (batch_.empty()) {
-    batch_.restart();
+    starved_ = !batch_.restart();
+    if (starved_) [[unlikely]]
+      return {};
     trace_ == nullptr ? fill() : fill_traced();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
                                            (config_.script && config_.script->send_held()));
     dry_.store(batch_.empty() && !held, std::memory_order_release);
     note_progress();
+    batch_.end();
   }
   return batch_.pending();
 }
@@ -99,6 +102,7 @@ void Transmitter::sent(size_t bytes) {
     trace_->sent(queue_, batch_.sent_bytes(), sent_position_);
   retire();
   if (!batch_.empty()) return;
+  batch_.end();
   counters_.octets.add(batch_.bytes());
   counters_.fpdus.add(batch_.fpdus());
   counters_.posted.set(queue_.posted());
@@ -810,6 +814,7 @@ void Transmitter::flush() {
     batch_.detach(nullptr, ~uint64_t{0});
   } else {
     batch_.cut();
+    batch_.end();
   }
   message_ = Message::kNone;
   immediate_due_ = false;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/send_queue.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/limits.h"
 
@@ -65,7 +67,7 @@ SendQueue::SendQueue(const Shape& shape) : shape_(shape) {
   const uint64_t slots = std::bit_ceil(static_cast<uint64_t>(std::max(shape.depth, 1u)));
   mask_ = slots - 1;
   ring_ = std::make_unique<SendWqe[]>(slots);
-  if (shape.max_sge > 0) sges_ = std::make_unique<Sge[]>(slots * shape.max_sge);
+  if (shape.max_sge > 1) more_sges_ = std::make_unique<Sge[]>(slots * (shape.max_sge - 1));
   if (shape.max_inline_bytes > 0)
     inline_ = std::make_unique<std::byte[]>(slots * shape.max_inline_bytes);
 }
@@ -85,17 +87,12 @@ int SendQueue::check(const SendRequest& request) const {
 int SendQueue::push_locked(const SendRequest& request) {
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (position - retired() >= shape_.depth) return ENOMEM;
-  if (request.opcode >= SendOpcode::kFirstInternal) [[unlikely]]
-    keep_masks(position, request);
+  if (is_atomic(request.opcode) && !keep_operands(position, request)) return ENOMEM;
   SendWqe& wqe = at(position);
   wqe.wr_id = request.wr_id;
   wqe.remote_address = request.remote_address;
-  wqe.compare_add = request.compare_add;
-  wqe.swap = request.swap;
   wqe.rkey = request.rkey;
   wqe.imm_or_invalidate = request.imm_or_invalidate;
-  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]]
-    wqe.keep_binding(request);
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
   wqe.end_position = SendWqe::kNotBuilt;
@@ -109,13 +106,11 @@ int SendQueue::push_locked(const SendRequest& request) {
     }
     wqe.sge_count = 0;
   } else {
-    Sge* to = sges(position);
-    for (const Sge& sge : request.sges) {
-      *to++ = sge;
-      total += sge.length_bytes;
-    }
-    wqe.sge_count = static_cast<uint16_t>(request.sges.size());
+    keep_sges(position, request.sges);
+    total = request.payload_bytes();
   }
+  if (request.opcode == SendOpcode::kBindWindow) [[unlikely]]
+    wqe.keep_binding(request);
   wqe.length_bytes = static_cast<uint32_t>(total);
   if (trace_ != nullptr) [[unlikely]]
     trace_posted(position);
@@ -140,18 +135,40 @@ int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
   if (open + requests.size() > shape_.depth) return ENOMEM;
   // What may fail comes before the first is published.
   for (const SendRequest& request : requests)
-    if (request.opcode >= SendOpcode::kFirstInternal) make_masks();
+    if (is_atomic(request.opcode) && !make_operands()) return ENOMEM;
   for (const SendRequest& request : requests) (void)push_locked(request);
   return 0;
 }
 
-void SendQueue::make_masks() {
-  if (!masks_) masks_ = std::make_unique<AtomicMasks[]>(mask_ + 1);
+bool SendQueue::make_operands() {
+  if (operands_ == nullptr) operands_.reset(new (std::nothrow) AtomicOperands[mask_ + 1]);
+  return operands_ != nullptr;
 }
 
-void SendQueue::keep_masks(uint64_t position, const SendRequest& request) {
-  make_masks();
-  masks_[position & mask_] = {request.compare_mask, request.add_or_swap_mask};
+bool SendQueue::keep_operands(uint64_t position, const SendRequest& request) {
+  if (!make_operands()) return false;
+  operands_[position & mask_] = {request.compare_add, request.swap, request.compare_mask,
+                                 request.add_or_swap_mask};
+  return true;
+}
+
+void SendQueue::keep_sges(uint64_t position, std::span<const Sge> sges) {
+  SendWqe& wqe = at(position);
+  wqe.sge_count = static_cast<uint16_t>(sges.size());
+  if (sges.empty()) return;
+  wqe.first_sge = sges.front();
+  if (sges.size() > 1) std::ranges::copy(sges.subspan(1), more_sges(position));
+}
+
+bool SendQueue::gather_one(const Sge& sge, const RegionTable& regions,
+                           const ProtectionDomain& domain, uint32_t needed, BufferList& list) {
+  if (sge.length_bytes == 0) return true;
+  RegionFault fault;
+  const LocalPlace place =
+      regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
+  if (!place) return false;
+  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
+  return true;
 }
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,
@@ -162,16 +179,11 @@ bool SendQueue::gather(uint64_t position, const RegionTable& regions,
     list.append(inline_area(position), static_cast<uint32_t>(wqe.length_bytes));
     return true;
   }
-  const Sge* sge = sges(position);
-  for (uint16_t i = 0; i < wqe.sge_count; ++i, ++sge) {
-    if (sge->length_bytes == 0) continue;
-    RegionFault fault;
-    const LocalPlace place =
-        regions.local(sge->lkey, sge->address, sge->length_bytes, needed, domain, fault);
-    if (!place) return false;
-    list.append(place.address, sge->length_bytes, place.region, place.region->memory);
-  }
-  return true;
+  if (wqe.sge_count == 0) return true;
+  if (!gather_one(wqe.first_sge, regions, domain, needed, list)) return false;
+  const std::span more(more_sges(position), wqe.sge_count - size_t{1});
+  return std::ranges::all_of(
+      more, [&](const Sge& sge) { return gather_one(sge, regions, domain, needed, list); });
 }
 
 void SendQueue::reset() {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/cache_line.h"
 #include "base/limits.h"
 #include "base/spinlock.h"
 #include "ddp/buffer_list.h"
@@ -23,14 +24,13 @@ namespace uwarp {
 
 /// A posted request. Written by the poster before it is published, then owned by the transmit side;
 /// `answered` alone is set by the receive side.
-struct SendWqe {
+struct alignas(kCacheLineBytes) SendWqe {
   static constexpr uint64_t kNotBuilt = ~uint64_t{0};
 
   uint64_t wr_id = 0;
   uint64_t remote_address = 0;
-  uint64_t compare_add = 0;
-  uint64_t swap = 0;
   uint64_t end_position = kNotBuilt;  // stream position behind its last octet, once built
+  Sge first_sge{};                    // the others are beside the ring
   uint32_t length_bytes = 0;
   uint32_t rkey = 0;
   uint32_t imm_or_invalidate = 0;
@@ -42,22 +42,21 @@ struct SendWqe {
 
   // A binding uses the fields that it has no other use for.
   void keep_binding(const SendRequest& request) {
-    swap = request.bind_length_bytes;
-    compare_add = request.bind_access;
-    imm_or_invalidate = request.bind_lkey;
+    first_sge = {request.bind_length_bytes, request.bind_access, request.bind_lkey};
   }
   WindowBinding binding() const {
-    return {STag{rkey}, imm_or_invalidate, remote_address, swap,
-            static_cast<uint32_t>(compare_add)};
+    return {STag{rkey}, first_sge.lkey, remote_address, first_sge.address, first_sge.length_bytes};
   }
 };
-static_assert(sizeof(SendWqe) == 64);  // a cache line
+static_assert(sizeof(SendWqe) == kCacheLineBytes);  // many queue pairs are bound by such lines
 static_assert(kMaxMessageBytes <= UINT32_MAX);
 
-/// Masks of a masked atomic; kept beside the ring, because hardly anybody posts one.
-struct AtomicMasks {
-  uint64_t compare = ~uint64_t{0};
-  uint64_t add_or_swap = ~uint64_t{0};
+/// Of an atomic; kept beside the ring, because few queue pairs see one.
+struct AtomicOperands {
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint64_t compare_mask = 0;  // these two of a masked one only
+  uint64_t add_or_swap_mask = 0;
 };
 
 class SendQueue {
@@ -92,8 +91,8 @@ class SendQueue {
   bool drained() const { return retired() == posted(); }
 
   SendWqe& at(uint64_t position) { return ring_[position & mask_]; }
-  /// Only of a masked atomic.
-  const AtomicMasks& masks(uint64_t position) const { return masks_[position & mask_]; }
+  /// Only of an atomic.
+  const AtomicOperands& operands(uint64_t position) const { return operands_[position & mask_]; }
 
   // Transmit side.
   void start_one() { started_.store(started() + 1, std::memory_order_relaxed); }
@@ -114,18 +113,23 @@ class SendQueue {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
   [[gnu::noinline, gnu::cold]] void trace_posted(uint64_t position) const;
-  void make_masks();
-  [[gnu::noinline]] void keep_masks(uint64_t position, const SendRequest& request);
-  Sge* sges(uint64_t position) { return sges_.get() + (position & mask_) * shape_.max_sge; }
+  bool make_operands();
+  [[gnu::noinline]] bool keep_operands(uint64_t position, const SendRequest& request);
+  void keep_sges(uint64_t position, std::span<const Sge> sges);
+  bool gather_one(const Sge& sge, const RegionTable& regions, const ProtectionDomain& domain,
+                  uint32_t needed, BufferList& list);
+  Sge* more_sges(uint64_t position) {
+    return more_sges_.get() + (position & mask_) * (shape_.max_sge - 1);
+  }
 
   const Shape shape_;
   TraceSink* trace_ = nullptr;
   uint32_t trace_name_ = 0;
   uint64_t mask_;
   std::unique_ptr<SendWqe[]> ring_;
-  std::unique_ptr<Sge[]> sges_;
+  std::unique_ptr<Sge[]> more_sges_;  // behind the first
   std::unique_ptr<std::byte[]> inline_;
-  std::unique_ptr<AtomicMasks[]> masks_;  // made at the first masked atomic
+  std::unique_ptr<AtomicOperands[]> operands_;  // made at the first atomic
   alignas(64) SpinLock post_lock_;
   std::atomic<uint64_t> posted_{0};
   alignas(64) std::atomic<uint64_t> started_{0};

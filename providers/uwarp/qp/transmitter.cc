@@ -414,17 +414,17 @@ void Transmitter::emit_read(const SendWqe& wqe, uint64_t position) {
 void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position) {
   AtomicRequestHeader header{
       .request_id = request_id_++, .remote_stag = STag{wqe.rkey}, .remote_to = wqe.remote_address};
+  const AtomicOperands& operands = queue_.operands(position);
   const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
   if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
-    header.add_or_swap = wqe.compare_add;
-    if (masked) header.add_or_swap_mask = queue_.masks(position).add_or_swap;
+    header.add_or_swap = operands.compare_add;
+    if (masked) header.add_or_swap_mask = operands.add_or_swap_mask;
   } else {
-    const AtomicMasks masks = masked ? queue_.masks(position) : AtomicMasks{};
     header.opcode = AtomicOpcode::kCmpSwap;
-    header.add_or_swap = wqe.swap;
-    header.add_or_swap_mask = masks.add_or_swap;
-    header.compare = wqe.compare_add;
-    header.compare_mask = masks.compare;
+    header.add_or_swap = operands.swap;
+    header.add_or_swap_mask = masked ? operands.add_or_swap_mask : ~uint64_t{0};
+    header.compare = operands.compare_add;
+    header.compare_mask = masked ? operands.compare_mask : ~uint64_t{0};
   }
   stream_.outbound.push(OutboundRequest{.request = position,
                                         .token = header.request_id,

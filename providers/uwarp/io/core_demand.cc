@@ -14,9 +14,12 @@ CoreDemand::Reading CoreDemand::read() {
 
 bool CoreDemand::look(const Reading& reading) {
   const Reading before = std::exchange(last_, reading);
-  const uint64_t lost_ns = (reading.now_ns - before.now_ns) - (reading.run_ns - before.run_ns);
-  const bool switched = reading.switches != before.switches && before.now_ns != 0;
-  if (switched && (wanted_ || lost_ns >= kLossNs)) until_ns_ = reading.now_ns + kMemoryNs;
+  if (before.now_ns == 0) return false;
+  const uint64_t elapsed_ns = reading.now_ns - before.now_ns;
+  const uint64_t lost_ns = elapsed_ns - (reading.run_ns - before.run_ns);
+  const uint64_t switches = reading.switches - before.switches;
+  const bool taken = wanted_ ? switches * kSwitchNs >= elapsed_ns : lost_ns >= kLossNs;
+  if (taken && switches != 0) until_ns_ = reading.now_ns + kMemoryNs;
   return wanted_ = reading.now_ns < until_ns_;
 }
 

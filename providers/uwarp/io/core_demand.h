@@ -18,8 +18,11 @@ class CoreDemand {
   /// looks: what the kernel does for itself takes less. Time without a switch was lost to the host
   /// of a virtual machine, which giving way would not please.
   static constexpr uint64_t kLossNs = 1'000'000;
-  /// For so long it is remembered, and each switch in that time renews it.
+  /// For so long it is remembered. Whoever gives way sleeps most of the time, so that what it loses
+  /// says nothing any more: it is renewed by one switch for so much time ...
   static constexpr uint64_t kMemoryNs = 20'000'000;
+  /// ... which the looks of the helper thread (every 4 ms) and the kernel's own work do not make.
+  static constexpr uint64_t kSwitchNs = 2'000'000;
 
   /// Of the calling thread.
   struct Reading {

@@ -59,14 +59,25 @@ TEST(CoreDemand, TimeWithoutASwitchIsNobodys) {
 }
 
 // Who gives way loses the core for moments only.
-TEST(CoreDemand, LastsAsLongAsThereAreSwitches) {
+TEST(CoreDemand, LastsAsLongAsThereAreManySwitches) {
+  constexpr uint64_t kTime = CoreDemand::kMemoryNs / 2;
+  constexpr uint64_t kMany = kTime / CoreDemand::kSwitchNs;
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs / 2, 1, 1));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(kTime, 0, kMany));
   EXPECT_TRUE(thread.look(CoreDemand::kMemoryNs - 1, 0, 0));
   EXPECT_FALSE(thread.look(1, 0, 0));
   EXPECT_FALSE(thread.look(kLook, 1, 1));
+}
+
+// Time that it sleeps is not lost, and the helper thread looks now and then.
+TEST(CoreDemand, EndsWhenWhoGivesWayIsLeftAlone) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CoreDemand::kLossNs, 1));
+  EXPECT_TRUE(thread.look(kLook, CoreDemand::kMemoryNs / 2, 1));
+  EXPECT_FALSE(thread.look(kLook, CoreDemand::kMemoryNs / 2, 1));
 }
 
 // Two threads that spin on one core.

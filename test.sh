@@ -15,9 +15,9 @@ usage: ./test.sh [--fast] [--asan] [--tsan] [--siw] [--applications] [--containe
 The suites are the GoogleTest binaries but fault_tests: unit, simulation and conformance tests,
 verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
-                  runs out (fault_tests), fuzz replay, a short soak, pyverbs-tests; stock tools on
-                  loopback and between network namespaces; unit, simulation and conformance tests
-                  also under ASan and UBSan
+                  runs out (fault_tests), verbs tests on one processor, fuzz replay, a short soak,
+                  pyverbs-tests; stock tools on loopback and between network namespaces; unit,
+                  simulation and conformance tests also under ASan and UBSan
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
   --tsan          the suites under TSan
@@ -95,11 +95,10 @@ check() {
 # gtest DIR BINARY [COMMAND in front]: the report's numbers count; a crash, a sanitizer's finding or
 # a missing binary counts as one failure.
 gtest() {
-  local dir=$1 binary=$2 report status=0 filter='*'
+  local dir=$1 binary=$2 report status=0 filter="*$name*${WITHOUT:+-$WITHOUT}"
   shift 2
   report=$results/$(basename "$dir")-$binary${UWARP_PERSONA:+-$UWARP_PERSONA}.xml
   [ -x "$dir/bin/$binary" ] || { record "$dir/bin/$binary was not built" failed; return; }
-  [ -z "$name" ] || filter="*$name*"
   step "$binary in $dir${UWARP_PERSONA:+, persona $UWARP_PERSONA}"
   timeout "${LIMIT:-600}" "$@" "$dir/bin/$binary" --gtest_brief=1 --gtest_filter="$filter" \
       --gtest_output="xml:$report" || status=$?
@@ -137,7 +136,15 @@ gtests() {
     gtest "$1" direct_verbs_tests "$1/bin/uwarp-run"
 }
 
-# The same for arm64 under QEMU; tests of what that cannot do say so and are skipped.
+# Both ends on one processor, where pollers give way. Without tests that mostly wait.
+one_processor() {
+  local first
+  first=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
+  WITHOUT='PeerLoss.*:Connection.*:Waits.*:Limits.*' \
+    gtest "$1" verbs_tests taskset -c "$first" "$1/bin/uwarp-run"
+}
+
+# gtests() for arm64 under QEMU; tests of what that cannot do say so and are skipped.
 emulated_gtests() {
   local dir=$1
   local emulator=(qemu-aarch64-static -L "$dir/sysroot")
@@ -325,6 +332,7 @@ case "$mode" in
       check abi tests/abi/check build
       check verbs_page "$python" tests/verbs_page.py
       gtests build
+      one_processor build
       faults build
       fuzz_replay build
       soak "$soak_seconds"

@@ -81,8 +81,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   /// The timeout that an rdma_cm id was given for its queue pair (code of 5 bits).
   void set_ack_timeout(uint8_t code);
 
-  /// Hot path: post, all of them or none; transmission follows by pump().
-  int post_sends(std::span<const SendRequest> requests) { return qp_.post_sends(requests); }
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
   /// transmits, transmit in the caller, unless more is to be expected at once.
   void pump(uint32_t messages, uint64_t bytes) {

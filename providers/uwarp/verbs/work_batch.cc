@@ -34,7 +34,7 @@ int WorkBatch::complete(Endpoint& endpoint) {
     for (size_t sge = payload.first_sge; sge != payload.first_sge + payload.sge_count; ++sge)
       sges_[sge].address += reinterpret_cast<uintptr_t>(inline_.data());
   }
-  if (int error = endpoint.post_sends(requests_)) return error;
+  if (int error = endpoint.qp().post_sends(requests_)) return error;
   uint64_t bytes = 0;
   for (const SendRequest& request : requests_) bytes += request.outgoing_bytes();
   endpoint.pump(static_cast<uint32_t>(requests_.size()), bytes);

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "faults/failing_allocations.h"
 #include "verbs/verbs_fixture.h"
@@ -217,6 +218,25 @@ TEST_F(Allocations, NoneForWork) {
   fail_allocation(1);
   for (int i = 0; i < 200; ++i) round();
   EXPECT_FALSE(stop_failing_allocations());
+}
+
+// A thread that has never sent has nothing to build frames in.
+TEST_F(Allocations, OfAThreadThatPostsForTheFirstTime) {
+  Pair pair(context());
+  const auto post = [&] { EXPECT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0); };
+  const auto expect_message = [&] {
+    EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
+  };
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_EQ(pair.b.post_receive(1), 0);
+  post();
+  expect_message();  // there is a connection now
+  std::thread([&] {
+    fail_allocation(1);
+    post();
+    EXPECT_TRUE(stop_failing_allocations());
+  }).join();
+  expect_message();
 }
 
 }  // namespace

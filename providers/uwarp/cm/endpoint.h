@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -82,15 +83,19 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void set_ack_timeout(uint8_t code);
 
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
-  /// transmits, transmit in the caller, unless more is to be expected at once.
+  /// transmits, transmit in the caller, unless more is to be expected at once. Without memory for
+  /// that it is left to whoever progresses: what has been posted stays so.
   void pump(uint32_t messages, uint64_t bytes) {
-    if (!stream_.attached()) [[unlikely]]
-      return pump_at_once();
-    if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
-      return stream_.transmit_soon();
-    stream_.transmit_posted();
-    if (bytes >= kLookBytes) look_after_sending(bytes);
-    stream_.pace().sent(span_ns());
+    try {
+      if (!stream_.attached()) [[unlikely]]
+        return pump_at_once();
+      if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
+        return stream_.transmit_soon();
+      stream_.transmit_posted();
+      if (bytes >= kLookBytes) look_after_sending(bytes);
+      stream_.pace().sent(span_ns());
+    } catch (const std::bad_alloc&) {
+    }
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }

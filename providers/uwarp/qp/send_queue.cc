@@ -39,6 +39,17 @@ int check_opcode(SendOpcode opcode, bool extensions) {
   }
 }
 
+bool gather_one(const Sge& sge, const RegionTable& regions, const ProtectionDomain& domain,
+                uint32_t needed, BufferList& list) {
+  if (sge.length_bytes == 0) return true;
+  RegionFault fault;
+  const LocalPlace place =
+      regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
+  if (!place) return false;
+  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
+  return true;
+}
+
 }  // namespace
 
 WcOpcode completion_opcode(SendOpcode opcode) {
@@ -158,17 +169,6 @@ void SendQueue::keep_sges(uint64_t position, std::span<const Sge> sges) {
   if (sges.empty()) return;
   wqe.first_sge = sges.front();
   if (sges.size() > 1) std::ranges::copy(sges.subspan(1), more_sges(position));
-}
-
-bool SendQueue::gather_one(const Sge& sge, const RegionTable& regions,
-                           const ProtectionDomain& domain, uint32_t needed, BufferList& list) {
-  if (sge.length_bytes == 0) return true;
-  RegionFault fault;
-  const LocalPlace place =
-      regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
-  if (!place) return false;
-  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
-  return true;
 }
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,

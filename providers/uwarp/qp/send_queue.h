@@ -116,8 +116,6 @@ class SendQueue {
   bool make_operands();
   [[gnu::noinline]] bool keep_operands(uint64_t position, const SendRequest& request);
   void keep_sges(uint64_t position, std::span<const Sge> sges);
-  bool gather_one(const Sge& sge, const RegionTable& regions, const ProtectionDomain& domain,
-                  uint32_t needed, BufferList& list);
   Sge* more_sges(uint64_t position) {
     return more_sges_.get() + (position & mask_) * (shape_.max_sge - 1);
   }

@@ -239,4 +239,17 @@ TEST_F(Allocations, OfAThreadThatPostsForTheFirstTime) {
   expect_message();
 }
 
+// A request that has been begun cannot be taken back: the connection ends, and with it the request.
+TEST_F(Allocations, OfTheFirstReadThatIsPosted) {
+  Pair pair(context());
+  ASSERT_EQ(pair.b.post_receive(1), 0);
+  ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+  EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+  EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
+  fail_allocation(1);
+  EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 3, pair.b.address()), 0);
+  EXPECT_TRUE(stop_failing_allocations());
+  EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_WR_FLUSH_ERR);
+}
+
 }  // namespace

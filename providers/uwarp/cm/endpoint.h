@@ -83,8 +83,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void set_ack_timeout(uint8_t code);
 
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
-  /// transmits, transmit in the caller, unless more is to be expected at once. Without memory for
-  /// that it is left to whoever progresses: what has been posted stays so.
+  /// transmits, transmit in the caller, unless more is to be expected at once. Where memory runs
+  /// out in the middle of that the connection ends: what has been posted stays so, and completes.
   void pump(uint32_t messages, uint64_t bytes) {
     try {
       if (!stream_.attached()) [[unlikely]]
@@ -95,6 +95,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
       if (bytes >= kLookBytes) look_after_sending(bytes);
       stream_.pace().sent(span_ns());
     } catch (const std::bad_alloc&) {
+      out_of_memory();
     }
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
@@ -174,6 +175,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
+  void out_of_memory();
   void describe_connection(const StreamConfig& config, const Connection& connection);
 
   Engine& engine_;

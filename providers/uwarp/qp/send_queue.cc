@@ -108,21 +108,13 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.flags = request.flags;
   wqe.end_position = SendWqe::kNotBuilt;
   wqe.answered.store(false, std::memory_order_relaxed);
-  uint64_t total = 0;
-  if (request.flags & kSendInline) {
-    std::byte* to = inline_area(position);
-    for (const Sge& sge : request.sges) {
-      std::memcpy(to + total, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
-      total += sge.length_bytes;
-    }
-    wqe.sge_count = 0;
-  } else {
+  wqe.length_bytes = static_cast<uint32_t>(request.payload_bytes());
+  if (request.flags & kSendInline)
+    keep_inline(position, request.sges);
+  else
     keep_sges(position, request.sges);
-    total = request.payload_bytes();
-  }
   if (request.opcode == SendOpcode::kBindWindow) [[unlikely]]
     wqe.keep_binding(request);
-  wqe.length_bytes = static_cast<uint32_t>(total);
   if (trace_ != nullptr) [[unlikely]]
     trace_posted(position);
   posted_.store(position + 1, std::memory_order_release);
@@ -161,6 +153,15 @@ bool SendQueue::keep_operands(uint64_t position, const SendRequest& request) {
   operands_[position & mask_] = {request.compare_add, request.swap, request.compare_mask,
                                  request.add_or_swap_mask};
   return true;
+}
+
+void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
+  at(position).sge_count = 0;
+  std::byte* to = inline_area(position);
+  for (const Sge& sge : sges) {
+    std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
+    to += sge.length_bytes;
+  }
 }
 
 void SendQueue::keep_sges(uint64_t position, std::span<const Sge> sges) {

@@ -134,6 +134,7 @@ void TransmitBatch::consume(size_t bytes) {
     if (piece.iov_len == 0) ++first_;
   }
   while (first_ < count_ && room_->iovecs[first_].iov_len == 0) ++first_;
+  end();
 }
 
 void TransmitBatch::keep_copy(iovec& piece) {
@@ -146,10 +147,10 @@ void TransmitBatch::keep_copy(iovec& piece) {
 void TransmitBatch::cut() {
   if (empty()) return;
   const uint32_t* ends = room_->fpdu_ends;
-  const uint32_t* end = std::upper_bound(ends, ends + fpdu_count_, sent_);
-  const uint32_t begin = end == ends ? 0 : end[-1];
+  const uint32_t* next = std::upper_bound(ends, ends + fpdu_count_, sent_);
+  const uint32_t begin = next == ends ? 0 : next[-1];
   // Nothing of the next FPDU has gone: it goes with the others.
-  const size_t keep = begin == sent_ ? 0 : *end - sent_;
+  const size_t keep = begin == sent_ ? 0 : *next - sent_;
   size_t kept = 0;
   size_t index = first_;
   for (; index < count_ && kept < keep; ++index) {
@@ -161,6 +162,7 @@ void TransmitBatch::cut() {
   bytes_ = sent_ + keep;
   fpdu_count_ = std::upper_bound(ends, ends + fpdu_count_, sent_) - ends + (keep > 0 ? 1 : 0);
   detach(nullptr, ~uint64_t{0});
+  end();
 }
 
 void TransmitBatch::detach(const std::byte* base, uint64_t length) {

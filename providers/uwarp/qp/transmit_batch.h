@@ -70,7 +70,7 @@ class TransmitBatch {
   /// The CRC of the next FPDU will be wrong, if it has one.
   void spoil_next_crc() { crc_error_ = 1; }
 
-  /// `bytes` of pending() have gone. The caller ends the batch.
+  /// `bytes` of pending() have gone; with the last of them end().
   void consume(size_t bytes);
   /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
   /// memory of its own: application buffers are not touched from here on.

@@ -102,7 +102,6 @@ void Transmitter::sent(size_t bytes) {
     trace_->sent(queue_, batch_.sent_bytes(), sent_position_);
   retire();
   if (!batch_.empty()) return;
-  batch_.end();
   counters_.octets.add(batch_.bytes());
   counters_.fpdus.add(batch_.fpdus());
   counters_.posted.set(queue_.posted());
@@ -814,7 +813,6 @@ void Transmitter::flush() {
     batch_.detach(nullptr, ~uint64_t{0});
   } else {
     batch_.cut();
-    batch_.end();
   }
   message_ = Message::kNone;
   immediate_due_ = false;

@@ -23,7 +23,7 @@ QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
       own_slot_(config.slot == nullptr ? std::make_unique<QueuePairSlot>() : nullptr),
       slot_(config.slot == nullptr ? *own_slot_ : *config.slot),
-      sends_(send_shape(config)),
+      sends_(send_shape(config), *config.send_cq),
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),

@@ -70,8 +70,7 @@ void Transmitter::restart() {
   send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
   acknowledging_.restart(config_.acknowledged,
-                         std::max(stream_.config.ord, stream_.config.read_depth),
-                         config_.max_send_wr, queue_.started());
+                         std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
@@ -382,7 +381,7 @@ bool Transmitter::begin_request() {
   }
   if (awaits_answer(wqe.opcode)) {
     wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
-    wqe.end_position = built_position_;
+    wqe.end_position.store(built_position_, std::memory_order_relaxed);
     return false;
   }
   if (wqe.opcode != SendOpcode::kWrite) {
@@ -449,7 +448,7 @@ void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
     fail_request(position, WcStatus::kMwBindErr);
     return;
   }
-  wqe.end_position = sent_position_;
+  wqe.end_position.store(sent_position_, std::memory_order_relaxed);
   retire();
 }
 
@@ -513,7 +512,7 @@ bool Transmitter::append_immediate(SendWqe& wqe) {
   batch_.end_fpdu(nullptr, 0);
   counters_.count(MessageKind::kImmediate);
   built_position_ += fpdu_size(kSize);
-  wqe.end_position = built_position_;
+  wqe.end_position.store(built_position_, std::memory_order_relaxed);
   immediate_due_ = false;
   close_message();
   return true;
@@ -573,7 +572,7 @@ bool Transmitter::append_request_segment(const Segment& segment) {
   if (segment.last && wqe.opcode == SendOpcode::kWriteWithImm) {
     immediate_due_ = true;
   } else if (segment.last) {
-    wqe.end_position = built_position_;
+    wqe.end_position.store(built_position_, std::memory_order_relaxed);
     close_message();
   }
   return true;
@@ -699,7 +698,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 [[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position > sent_position) break;
+    if (wqe.end_position.load(std::memory_order_relaxed) > sent_position) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
         queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
@@ -729,10 +728,10 @@ void Transmitter::complete(uint64_t position, WcStatus status, uint32_t vendor_e
     completion.src_qp = static_cast<uint32_t>(position);
     trace_->completed(position, completion, wanted);
   }
-  // The slot first: whoever polls the completion may post again at once.
-  queue_.retire_one();
+  // Retired first: a thread that polls the completion may post again at once.
+  std::atomic<uint64_t>* const index = queue_.retire_one(wanted);
   counters_.retired.set(position + 1);
-  if (wanted && !config_.send_cq->push(completion, false))
+  if (wanted && !config_.send_cq->push(completion, false, index))
     stream_.fail(StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic),
                  QpEvent::kFatal);
 }
@@ -774,7 +773,7 @@ uint64_t Transmitter::first_gathered() const {
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
     if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
-        wqe.end_position > sent_position_)
+        wqe.end_position.load(std::memory_order_relaxed) > sent_position_)
       return i;
   }
   return StreamFailure::kNoRequest;

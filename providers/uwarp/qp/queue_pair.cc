@@ -37,7 +37,7 @@ int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
   if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr) {
     // Under InfiniBand's rules it is posted as soon as there is a connection, or before.
-    if (peer_has_spoken() || !config_.acknowledged) return EOPNOTSUPP;
+    if (config_.acknowledged ? peer_has_spoken() : !stream_.peer_will_show()) return EOPNOTSUPP;
   }
   return 0;
 }

@@ -77,6 +77,18 @@ class StreamState {
     return {domain, identity, remote_access.load(std::memory_order_relaxed)};
   }
 
+  /// The peer's first FPDU has not come and will say whether the peer is a uwarp: as initiator we
+  /// have shown ourselves, as responder we wait for the peer to do so.
+  bool peer_will_show() const {
+    return running.load(std::memory_order_acquire) && !first_fpdu.load(std::memory_order_acquire) &&
+           (config.rtr == StreamConfig::Rtr::kWrite || config.wait_for_first_fpdu);
+  }
+  /// Receive completions say which Sends of ours they follow: between uwarps whose Sends wait for
+  /// acknowledgements.
+  bool marks_deliveries(const QpConfig& qp) const {
+    return qp.acknowledged && peer_is_uwarp.load(std::memory_order_relaxed);
+  }
+
   OutboundRequests outbound;
   InboundRequests inbound;
   const uint64_t identity = next_identity();  // RemoteAccessor::stream

@@ -337,9 +337,7 @@ bool Transmitter::request_ready() {
 // The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
 bool Transmitter::immediate_ready() {
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
-  const bool marked = stream_.config.rtr == StreamConfig::Rtr::kWrite;
-  const bool shown = stream_.first_fpdu.load(std::memory_order_acquire) ||
-                     (!marked && !stream_.config.wait_for_first_fpdu);
+  const bool shown = !stream_.peer_will_show();
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
   if (shown) fail_request(queue_.started(), WcStatus::kLocQpOpErr);
   return false;
@@ -348,7 +346,7 @@ bool Transmitter::immediate_ready() {
 // A Send with Immediate waits for a message of the peer, and the peer for one of the application:
 // a Read is answered all the same.
 bool Transmitter::must_ask_peer() const {
-  if (!acknowledging_.on() || !queue_.waiting() || stream_.failed()) [[likely]]
+  if (!queue_.waiting() || stream_.failed()) [[likely]]
     return false;
   return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
@@ -392,6 +390,7 @@ bool Transmitter::begin_request() {
   message_ = Message::kRequest;
   message_bytes_ = wqe.length_bytes;
   offset_ = 0;
+         (stream_.config.ord != 0 || acknowledging_.on()) &&
   return true;
 }
 

@@ -95,6 +95,10 @@ class StreamState {
   std::atomic<uint16_t> ord{0};
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
+  /// The last message on queue 0 whose receive completion has been stored here, and the last of
+  /// ours that the peer has said this of (DeliveredMark).
+  std::atomic<uint32_t> delivered{0};
+  std::atomic<uint32_t> peer_delivered{0};
   std::atomic<bool> running{false};          // a stream is attached
   std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did

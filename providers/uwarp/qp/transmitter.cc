@@ -12,6 +12,7 @@
 #include "qp/message_kind.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
+#include "wire/delivered_mark.h"
 
 namespace uwarp {
 namespace {
@@ -37,6 +38,12 @@ bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(
 bool is_remote(WcStatus status) {
   return status == WcStatus::kRemInvReqErr || status == WcStatus::kRemAccessErr ||
          status == WcStatus::kRemOpErr;
+}
+
+/// The peer completes a receive for it.
+bool takes_receive(SendOpcode opcode) {
+  return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
+         opcode == SendOpcode::kSendWithImm || opcode == SendOpcode::kWriteWithImm;
 }
 
 FaultMessage fault_message(SendOpcode opcode) {
@@ -72,6 +79,8 @@ void Transmitter::restart() {
   acknowledging_.restart(config_.acknowledged,
                          std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
+  delivered_position_ = queue_.started();
+  told_delivered_ = peer_delivered_ = stream_.config.first_msn.previous();
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
   idle_.store(false, std::memory_order_release);
@@ -186,6 +195,10 @@ Transmitter::Next Transmitter::begin_next() {
     append_empty_write(STag{1}, 0);
     return Next::kEmitted;
   }
+  if (delivery_due()) [[unlikely]] {
+    emit_delivered_mark();
+    return Next::kEmitted;
+  }
   response_turn_ = true;
   return begin_request() ? Next::kOpened : Next::kEmitted;
 }
@@ -253,6 +266,32 @@ bool Transmitter::acknowledgement_due(bool request) const {
 void Transmitter::emit_acknowledgement() {
   acknowledging_.cover(queue_.started());
   emit_empty_read(queue_.started());
+}
+
+// The next request may be the answer to what has been delivered, and the peer's application may
+// rely on it that its own Sends complete before their answer comes.
+bool Transmitter::delivery_due() const {
+  return stream_.marks_deliveries(config_) && takes_receive(queue_.at(queue_.started()).opcode) &&
+         stream_.delivered.load(std::memory_order_acquire) != told_delivered_.value;
+}
+
+void Transmitter::emit_delivered_mark() {
+  told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
+  append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_}.offset());
+}
+
+// A number that the peer makes up finds no request, or one of its own that it loses.
+void Transmitter::note_peer_delivered() {
+  const Msn delivered{stream_.peer_delivered.load(std::memory_order_acquire)};
+  if (!delivered.after(peer_delivered_) || !send_msn_.after(delivered)) return;
+  peer_delivered_ = delivered;
+  for (uint64_t at = std::max(delivered_position_, queue_.retired()); at != queue_.started();
+       ++at) {
+    const SendWqe& wqe = queue_.at(at);
+    if (!takes_receive(wqe.opcode) || wqe.msn != delivered.value) continue;
+    delivered_position_ = at + 1;
+    return;
+  }
 }
 
 void Transmitter::emit_empty_read(uint64_t acknowledges) {
@@ -351,6 +390,7 @@ bool Transmitter::must_ask_peer() const {
   return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
          !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
+         (stream_.config.ord != 0 || acknowledging_.on()) &&
          !stream_.paused.load(std::memory_order_acquire);
 }
 
@@ -390,7 +430,6 @@ bool Transmitter::begin_request() {
   message_ = Message::kRequest;
   message_bytes_ = wqe.length_bytes;
   offset_ = 0;
-         (stream_.config.ord != 0 || acknowledging_.on()) &&
   return true;
 }
 
@@ -489,7 +528,7 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
     fail_response(*error);
     return;
   }
-  stream_.inbound.pop();
+  note_answered(request);
   append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
 }
 
@@ -601,8 +640,7 @@ bool Transmitter::append_response_segment(const Segment& segment) {
   if (payload > TransmitBatch::kCopyBytes) gathered_answer_end_ = built_position_;
   offset_ += payload;
   if (segment.last) {
-    // Freed before the octets go out: the peer may ask again as soon as it has the last one.
-    stream_.inbound.pop();
+    note_answered(*stream_.inbound.front());
     close_message();
   }
   return true;
@@ -617,6 +655,12 @@ bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uin
   if (!batch_.end_fpdu(&payload_, 0)) return false;
   batch_.detach(source.address, payload);
   return true;
+}
+
+// Freed before the bytes go out: the peer may ask again as soon as it has the last one.
+void Transmitter::note_answered(const InboundRequest& request) {
+  if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
+  stream_.inbound.pop();
 }
 
 void Transmitter::close_message() {
@@ -695,15 +739,21 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come. In one piece, like fill().
 [[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
+  const uint32_t wish = wish_.load(std::memory_order_acquire);
+  if (acknowledging_.on()) [[unlikely]]
+    note_peer_delivered();
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position.load(std::memory_order_relaxed) > sent_position) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
-        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
+        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
+        queue_.retired() >= delivered_position_)
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
+  if (wish != granted_.load(std::memory_order_relaxed)) [[unlikely]]
+    granted_.store(wish, std::memory_order_release);
   look_for_drain();
 }
 
@@ -733,6 +783,7 @@ void Transmitter::complete(uint64_t position, WcStatus status, uint32_t vendor_e
   if (wanted && !config_.send_cq->push(completion, false, index))
     stream_.fail(StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic),
                  QpEvent::kFatal);
+  queue_.note_completed();
 }
 
 void Transmitter::fail_request(uint64_t position, WcStatus status) {

@@ -20,15 +20,16 @@ RECEIVES = 8
 HELPERS = places.BUILD / "tests"
 
 # Tools whose survivor looks at a completion queue, an event or its TCP connection. ib_write_lat
-# only spins on memory: raw_watcher below stands for it. ib_send_bw -e is left out: on iWARP it waits
-# for credits in memory, and when its peer dies at a moment at which all its Sends have completed
-# (they complete when handed to TCP) no completion is left to wake it.
+# only spins on memory: raw_watcher below stands for it. ib_send_bw runs both ways (-b): on iWARP its
+# client otherwise waits for credits in memory, and when the server dies at a moment at which all
+# Sends have completed (they complete when handed to TCP) no completion is left to end it. With -b
+# the posted receives are. -e is left out for the same reason.
 LONG_RUNS = {
     "ibv_rc_pingpong": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", "10000000"],
     "ibv_rc_pingpong events": ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}",
                                "-n", "10000000", "-e"],
-    "ib_send_bw": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
-    "ib_send_bw cm": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],
+    "ib_send_bw": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-b"],
+    "ib_send_bw cm": ["ib_send_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-b", "-R"],
     "ib_send_lat": ["ib_send_lat", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30"],
     "ib_write_bw cm": ["ib_write_bw", "-d", "{device}", "-p", "{port}", "-F", "-D", "30", "-R"],

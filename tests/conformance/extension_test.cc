@@ -152,14 +152,14 @@ TEST(TakenImmediate, IgnoresTheStagToInvalidate) {
     ASSERT_EQ(got.size(), 1u);
     EXPECT_EQ(got[0].status, WcStatus::kSuccess);
     EXPECT_EQ(got[0].wc_flags, kWcWithImm);
-    EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+    EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
   }
 }
 
 // Proves: 7306-4.1-c
 TEST(TakenResponse, IgnoresTheStagToInvalidate) {
   RawPeer peer;
-  const Sge result{peer.base() + 64, 8, peer.memory_region->lkey.load()};
+  const Sge result{peer.base() + 64, 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
   peer.settle();
   const auto sent = peer.ulpdus();
@@ -174,7 +174,7 @@ TEST(TakenResponse, IgnoresTheStagToInvalidate) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::kSuccess);
   EXPECT_EQ(load(peer.memory.data() + 64), 77u);
-  EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+  EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
 }
 
 // Proves: 7306-6.4-b 7306-7-6

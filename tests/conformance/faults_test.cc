@@ -238,8 +238,8 @@ const Fault kTable[] = {
      T::kDdpTaggedInvalidSTag, kAccess},
     {"Write, STag 0", [](P& p) { return Ulpdus{tagged(O::kWrite, STag{0}, p.base(), 16)}; },
      T::kDdpTaggedInvalidSTag, kAccess},
-    {"Write with a local key",
-     [](P& p) { return Ulpdus{tagged(O::kWrite, STag{p.target->lkey.load()}, p.base(), 16)}; },
+    {"Write to a region for local use",
+     [](P& p) { return Ulpdus{tagged(O::kWrite, p.key_of(kAccessLocalWrite), p.base(), 16)}; },
      T::kDdpTaggedInvalidSTag, kAccess},
     // Proves: 5040-3.2-h 4296-2.1.2-e 5041-8.3-2
     {"Write after deregistration",
@@ -363,7 +363,7 @@ const Fault kTable[] = {
      [](P& p) {
        const MemoryRegion* first = p.add_region(sim::kAllAccess, nullptr, 0, 1000);
        p.add_region(sim::kAllAccess, nullptr, 1000, 1000);
-       const STag key{first->rkey.load()};
+       const STag key{first->key.load()};
        return Ulpdus{bad_read(p, [&](auto& h) { h.source_stag = key, h.source_to += 968; })};
      },
      T::kRdmapBounds, kAccess, Shows::kReadRequest},
@@ -421,10 +421,10 @@ const Fault kTable[] = {
     {"invalidating STag 0",
      [](P&) { return Ulpdus{untagged(O::kSendSolicitedInvalidate, 0, 1, 0, 0, true, STag{0})}; },
      T::kRdmapCannotInvalidate, kAccess, Shows::kDdpHeader, {WcStatus::kRemInvReqErr, kFlushed}},
-    {"invalidating by a local key",
+    {"invalidating a region for local use",
      [](P& p) {
        return Ulpdus{
-           untagged(O::kSendInvalidate, 0, 1, 0, 0, true, STag{p.target->lkey.load()})};
+           untagged(O::kSendInvalidate, 0, 1, 0, 0, true, p.key_of(kAccessLocalWrite))};
      },
      T::kRdmapCannotInvalidate, kAccess, Shows::kDdpHeader, {WcStatus::kRemInvReqErr, kFlushed}},
     // Proves: 5040-5.3-o 5040-8.1.1-1

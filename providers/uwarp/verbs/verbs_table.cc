@@ -21,6 +21,7 @@ int open_context(ibv_context* context) {
 }
 
 void close_context(ibv_context* context) {
+  const KeptErrno kept;
   DeviceContext& device = DeviceContext::of(context);
   if (device.alive()) delete &device;
 }

@@ -20,6 +20,7 @@
 #include "cm/engine.h"
 #include "host/counter_files.h"
 #include "host/event_channel.h"
+#include "host/late_armings.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
 #include "host/sysfs_tree.h"
@@ -172,6 +173,7 @@ int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t c
   try {
     Engine* engine = Engine::current();
     if (engine == nullptr) return EBUSY;
+    raise_late_armings({fds, count});
     CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
     const int error = engine->progress().drive(awaited);
     if (awaited.error() != 0) kept.failed(awaited.error());
@@ -212,6 +214,7 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
 void forked() {
   current_tree.store(nullptr);
   forget_event_channels();
+  forget_all_late_armings();
   forget_rdma_cm_nodes();
   forget_counter_files();
 }

@@ -37,7 +37,8 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
                       engine.trace())),
       single_threaded(options.single_threaded) {
   if (channel != nullptr)
-    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
+    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)},
+                   [this] { queue.raise_stored(); });
 }
 
 void ModerationTimer::begin() {
@@ -143,7 +144,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
     if (!cq.engine.alive()) [[unlikely]]
       return ENODEV;
     Engine::transmit_waiting(cq.queue);
-    cq.queue.arm(solicited_only != 0);
+    if (cq.queue.arm(solicited_only != 0) && cq.events) cq.events->armed_late();
     if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
       cq.queue.raise_armed();
     cq.engine.expect_sleep();

@@ -35,9 +35,15 @@ def key_of_other_domain(dut):
     return dut.region(dut.buffer, LOCAL_WRITE, pd=dut.other_domain()).lkey
 
 
+def bound(dut):
+    rkey = dut.bind(10, dut.window(), 0, 64)
+    dut.expect(10)
+    return rkey
+
+
 LOCAL_FAULTS = {
     "unknown key": lambda dut: (dut.buffer.address, dut.local.lkey ^ 0x5A5A00),
-    "remote key": lambda dut: (dut.target.address, dut.mr.rkey),
+    "key of a window": lambda dut: (dut.target.address, bound(dut)),
     "other domain": lambda dut: (dut.buffer.address, key_of_other_domain(dut)),
     "deregistered": lambda dut: (dut.buffer.address, dut.gone(dut.buffer, LOCAL_WRITE)[0]),
     "before": lambda dut: (dut.buffer.address - 1, dut.local.lkey),

@@ -290,8 +290,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
 // Not known for a uwarp, it may have anything in reserved bits.
 TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
   Announcer peer{StreamConfig{}};
-  peer.feed(joined({peer.write(0, 9), peer.write(2, 15, true), peer.write(1, 15, true)}),
-            GetParam());
+  peer.feed(joined({peer.write(0, 9), peer.write(1, 15), peer.write(2, 15, true)}), GetParam());
   EXPECT_TRUE(peer.written(0, 3 * kPayload));
   EXPECT_TRUE(peer.ulpdus().empty());
 }

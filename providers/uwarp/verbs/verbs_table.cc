@@ -2,6 +2,7 @@
 #include "verbs/verbs_table.h"
 
 #include "base/log.h"
+#include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/completion.h"
 #include "verbs/device_context.h"

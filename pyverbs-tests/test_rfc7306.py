@@ -510,7 +510,7 @@ def test_answer_nobody_asked_for(either):
     dut.expect_fail(peer, (0, 2, 6), bad)
 
 
-# Proves: 7306-5.4-3 7306-5.4-5 7306-7-14
+# Proves: 7306-5.4-5 7306-7-14
 def test_write_then_atomic(link):
     dut, peer = link
     stag, to = cell(dut, 0)

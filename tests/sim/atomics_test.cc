@@ -126,8 +126,7 @@ TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
   }
 }
 
-// 7306-5.4-3, -7-14: what was written before is what the atomic sees.
-// Proves: 7306-5.4-3
+// 7306-7-14: what was written before is what the atomic sees.
 TEST(AtomicResponder, SeesEarlierWrites) {
   RawPeer peer;
   Bytes write = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8);

@@ -35,7 +35,6 @@ class Memory : public VerbsTest {
   uint8_t* pages_ = nullptr;
 };
 
-// Proves: 5041-8.2-c
 TEST_F(Memory, FieldsOfARegion) {
   Mr mr(ibv_reg_mr(pd_.get(), pages_, 100, kAllAccess));
   ASSERT_NE(mr, nullptr);
@@ -57,7 +56,6 @@ TEST_F(Memory, KeysAreNotReusedSoon) {
   }
 }
 
-// Proves: 5041-8.3-4
 TEST_F(Memory, AccessFlags) {
   struct Row {
     const char* what;
@@ -82,7 +80,7 @@ TEST_F(Memory, AccessFlags) {
   for (const Row& row : rows) EXPECT_EQ(result(pages_, kPage, row.access), row.error) << row.what;
 }
 
-// Proves: 5040-8.1.2-4
+// Proves: 5040-8.1.2-4 5041-8.3-4
 TEST_F(Memory, UnmappedMemoryIsRefused) {
   munmap(pages_ + kPage, kPage);
   EXPECT_EQ(result(nullptr, kPage, 0), EFAULT);
@@ -102,6 +100,7 @@ TEST_F(Memory, ReadOnlyMemoryIsNotForWriting) {
   EXPECT_EQ(result(pages_, 2 * kPage, IBV_ACCESS_LOCAL_WRITE), EFAULT);
 }
 
+// Proves: 5041-8.3-4
 TEST_F(Memory, InaccessibleMemoryIsRefused) {
   mprotect(pages_, kPage, PROT_NONE);
   EXPECT_EQ(result(pages_, kPage, 0), EFAULT);

@@ -22,7 +22,7 @@ class NullStreamSender {
     const auto region = regions_.add(domain_, memory_.data(), memory_.size(), address(),
                                      kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead);
     if (!region.ok()) fail("registration");
-    lkey_ = (*region)->lkey.load();
+    lkey_ = (*region)->key.load();
     qp_.to_init();
     StreamConfig stream;
     stream.crc = crc;

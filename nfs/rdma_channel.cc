@@ -85,7 +85,7 @@ void RdmaChannel::start(RpcCall& call) {
   state.pieces = {rpcrdma::piece(call.message), rpcrdma::ddp_piece(call.item, memory)};
   state.result = rpcrdma::result(call.result, memory);
   // Room for a small result inside the reply, where it comes when the reply fits a Send.
-  size_t inside = call.result.size() <= RPCRDMA_INLINE_MAX ? xdr_padded(call.result.size()) : 0;
+  size_t inside = call.result.size() <= RPCRDMA_INLINE_MAX ? round_up(call.result.size()) : 0;
   state.reply.resize(call.reply_max + inside);
   state.call = {};
   state.call.pieces = state.pieces.data();

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "nfs/xdr.h"
 
-#include <endian.h>
-
-#include <cstring>
-
 namespace uwarp::nfs {
+namespace {
 
-void XdrWriter::u32(uint32_t value) {
-  uint32_t big_endian = htobe32(value);
-  auto raw = std::as_bytes(std::span(&big_endian, 1));
-  bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+void require(bool there) {
+  if (!there) throw XdrError("XDR: the message is too short");
 }
 
-void XdrWriter::u64(uint64_t value) {
-  u32(static_cast<uint32_t>(value >> 32));
-  u32(static_cast<uint32_t>(value));
+}  // namespace
+
+rpcrdma::core::XdrWriter XdrWriter::append(size_t size) {
+  bytes_.resize(bytes_.size() + size);
+  return rpcrdma::core::XdrWriter(std::span(bytes_).last(size));
 }
+
+void XdrWriter::u32(uint32_t value) { append(sizeof value).u32(value); }
+
+void XdrWriter::u64(uint64_t value) { append(sizeof value).u64(value); }
 
 void XdrWriter::fixed_opaque(ConstBytes data) {
   bytes_.insert(bytes_.end(), data.begin(), data.end());
-  bytes_.resize(bytes_.size() + xdr_padded(data.size()) - data.size());
+  bytes_.resize(bytes_.size() + round_up(data.size()) - data.size());
 }
 
 void XdrWriter::opaque(ConstBytes data) {
@@ -30,28 +31,20 @@ void XdrWriter::opaque(ConstBytes data) {
 
 void XdrWriter::string(std::string_view text) { opaque(std::as_bytes(std::span(text))); }
 
-ConstBytes XdrReader::take(size_t size) {
-  if (size > remaining()) {
-    throw XdrError("XDR: the message is too short");
-  }
-  auto taken = bytes_.subspan(position_, size);
-  position_ += size;
-  return taken;
-}
-
 uint32_t XdrReader::u32() {
-  uint32_t big_endian;
-  std::memcpy(&big_endian, take(4).data(), 4);
-  return be32toh(big_endian);
+  uint32_t value = 0;
+  require(words_.u32(value));
+  return value;
 }
 
 uint64_t XdrReader::u64() {
-  uint64_t high = u32();
-  return high << 32 | u32();
+  uint64_t value = 0;
+  require(words_.u64(value));
+  return value;
 }
 
 bool XdrReader::boolean() {
-  uint32_t value = u32();
+  const uint32_t value = u32();
   if (value > 1) {
     throw XdrError("XDR: a boolean is neither 0 nor 1");
   }
@@ -59,10 +52,9 @@ bool XdrReader::boolean() {
 }
 
 ConstBytes XdrReader::fixed_opaque(size_t size) {
-  if (size > remaining()) {  // first of all, so that rounding up cannot overflow
-    throw XdrError("XDR: the message is too short");
-  }
-  return take(xdr_padded(size)).first(size);
+  ConstBytes value;
+  require(words_.fixed_opaque(size, value));
+  return value;
 }
 
 ConstBytes XdrReader::opaque(size_t limit) {

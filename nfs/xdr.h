@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// XDR (RFC 4506): a writer and a bounds-checked reader.
+// XDR (RFC 4506) of RPC messages: a writer that grows, and a reader that throws where the message
+// ends too early, on the words of librpcrdma's core/xdr.h.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include "core/xdr.h"
+
 namespace uwarp::nfs {
 
 using ConstBytes = std::span<const std::byte>;
 using Bytes = std::span<std::byte>;
+using rpcrdma::core::round_up;  // to the words that XDR items fill
 
 /// The bytes end too early, or a value is out of its range.
 class XdrError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-
-/// Bytes after the padding that makes `size` a multiple of four.
-constexpr size_t xdr_padded(size_t size) { return (size + 3) & ~size_t{3}; }
 
 class XdrWriter {
  public:
@@ -44,13 +45,15 @@ class XdrWriter {
   void truncate(size_t size) { bytes_.resize(size); }
 
  private:
+  /// A writer for the next `size` bytes.
+  rpcrdma::core::XdrWriter append(size_t size);
+
   std::vector<std::byte> bytes_;
 };
 
 class XdrReader {
  public:
-  XdrReader() = default;
-  explicit XdrReader(ConstBytes bytes) : bytes_(bytes) {}
+  explicit XdrReader(ConstBytes bytes = {}) : words_(bytes) {}
 
   uint32_t u32();
   uint64_t u64();
@@ -59,13 +62,10 @@ class XdrReader {
   ConstBytes opaque(size_t limit);
   std::string string(size_t limit);
 
-  size_t remaining() const { return bytes_.size() - position_; }
+  size_t remaining() const { return words_.remaining(); }
 
  private:
-  ConstBytes take(size_t size);
-
-  ConstBytes bytes_;
-  size_t position_ = 0;
+  rpcrdma::core::XdrReader words_;
 };
 
 }  // namespace uwarp::nfs

@@ -35,9 +35,15 @@ def key_of_other_domain(dut):
     return dut.region(dut.buffer, LOCAL_WRITE, pd=dut.other_domain()).lkey
 
 
+def bound(dut):
+    rkey = dut.bind(10, dut.window(), 0, 64)
+    dut.expect(10)
+    return rkey
+
+
 LOCAL_FAULTS = {
     "unknown key": lambda dut: (dut.buffer.address, dut.local.lkey ^ 0x5A5A00),
-    "remote key": lambda dut: (dut.target.address, dut.mr.rkey),
+    "key of a window": lambda dut: (dut.target.address, bound(dut)),
     "other domain": lambda dut: (dut.buffer.address, key_of_other_domain(dut)),
     "deregistered": lambda dut: (dut.buffer.address, dut.gone(dut.buffer, LOCAL_WRITE)[0]),
     "before": lambda dut: (dut.buffer.address - 1, dut.local.lkey),
@@ -264,7 +270,7 @@ LOCAL_KEYS = {
     "invalidating what is unknown": (lambda dut: dut.invalidate(1, dut.mr.rkey ^ 0x5A5A00), []),
     "invalidating 0": (lambda dut: dut.invalidate(1, 0), []),
     "invalidating a region": (lambda dut: dut.invalidate(1, dut.mr.rkey), []),
-    "invalidating a local key": (lambda dut: dut.invalidate(1, dut.mr.lkey), []),
+    "invalidating a region for local use": (lambda dut: dut.invalidate(1, dut.local.lkey), []),
     "invalidating a window of type 1": (invalidated_as_type_1, [10]),
     "invalidating an unbound window": (lambda dut: dut.invalidate(1, dut.window().rkey), []),
     "invalidating twice": (invalidated_twice, [10, 11]),
@@ -466,8 +472,9 @@ KEYS = {
     "unknown": (lambda dut: dut.mr.rkey ^ 0x5A5A00, "stag"),
     "of the next registration": (lambda dut: dut.mr.rkey ^ 1, "stag"),
     "0": (lambda dut: 0, "stag"),
-    "local key": (lambda dut: dut.mr.lkey, "stag"),
-    "of a region without remote rights": (lambda dut: dut.local.rkey, "bounds"),
+    "of a region without remote rights": (
+        lambda dut: dut.region(dut.target, LOCAL_WRITE).lkey, "rights"),
+    "of other memory without remote rights": (lambda dut: dut.local.rkey, "bounds"),
     "deregistered": (lambda dut: dut.gone(dut.target)[1], "stag"),
     "never bound": (lambda dut: dut.window().rkey, "stag"),
     "invalidated": (invalidated, "stag"),

@@ -510,7 +510,7 @@ def test_answer_nobody_asked_for(either):
     dut.expect_fail(peer, (0, 2, 6), bad)
 
 
-# Proves: 7306-5.4-3 7306-5.4-5 7306-7-14
+# Proves: 7306-5.4-5 7306-7-14
 def test_write_then_atomic(link):
     dut, peer = link
     stag, to = cell(dut, 0)
@@ -831,7 +831,8 @@ def without_atomics(dut):
 
 BAD_TARGETS = {
     "unknown STag": (lambda dut: (dut.mr.rkey ^ 0x5A5A00, 0), (0, 1, 0)),
-    "local key": (lambda dut: (dut.mr.lkey, 0), (0, 1, 0)),
+    "no remote right": (
+        lambda dut: (dut.region(dut.target, e.IBV_ACCESS_LOCAL_WRITE).lkey, 0), (0, 1, 2)),
     "deregistered": (lambda dut: (dut.gone(dut.target)[1], 0), (0, 1, 0)),
     "other domain": (lambda dut: (other_domain(dut), 0), (0, 1, 3)),
     "before": (lambda dut: (dut.mr.rkey, -8), (0, 1, 1)),

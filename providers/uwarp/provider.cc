@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/kept_errno.h"
 #include "kernel-abi/provider_abi.h"
 #include "verbs/verbs_table.h"
 
@@ -160,9 +161,18 @@ void* give_up(void* block, int error, const char* reason) {
   return nullptr;
 }
 
+/// A block that the library has initialised, or null and errno. It makes a system call that fails,
+/// to learn which kernel this is.
+void* init_context(ibv_device* device, int cmd_fd) {
+  uwarp::KeptErrno kept;
+  void* block = library.init_and_alloc_context(device, cmd_fd, kBlockBytes, nullptr, 0);
+  if (block == nullptr) kept.failed(errno);
+  return block;
+}
+
 void* alloc_context(ibv_device* device, int cmd_fd, void*) {
   const uwarp_verbs_table& verbs = *uwarp_verbs();
-  void* block = library.init_and_alloc_context(device, cmd_fd, kBlockBytes, nullptr, 0);
+  void* block = init_context(device, cmd_fd);
   if (block == nullptr) return nullptr;
   Layout layout = {};
   if (verbs.version != UWARP_VERBS_TABLE_VERSION)

@@ -9,16 +9,18 @@
 #include <cstdint>
 #include <span>
 
+#include "core/rounding.h"
+
 namespace rpcrdma::core {
 
 /// Takes words off a peer's octets. What fails consumes nothing.
 class XdrReader {
  public:
-  explicit XdrReader(std::span<const std::byte> bytes) : size_(bytes.size()) {
+  explicit XdrReader(std::span<const std::byte> bytes) : bytes_(bytes) {
     // Decoding only reads, whatever the type of libtirpc's parameter says.
     auto* start = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
-    xdrmem_create(&stream_, start, static_cast<u_int>(size_ < INT_MAX ? size_ : INT_MAX),
-                  XDR_DECODE);
+    xdrmem_create(&stream_, start,
+                  static_cast<u_int>(bytes.size() < INT_MAX ? bytes.size() : INT_MAX), XDR_DECODE);
   }
 
   [[nodiscard]] bool u32(uint32_t& value) { return xdr_u_int32_t(&stream_, &value); }
@@ -32,12 +34,20 @@ class XdrReader {
     value = word == 1;
     return true;
   }
-  size_t consumed() { return xdr_getpos(&stream_); }
-  size_t remaining() { return size_ - consumed(); }
+  /// Bytes as they are, with the padding behind them that makes their number a multiple of four.
+  [[nodiscard]] bool fixed_opaque(size_t size, std::span<const std::byte>& value) {
+    if (size > remaining() || round_up(size) > remaining()) return false;
+    const size_t at = consumed();
+    if (!xdr_setpos(&stream_, static_cast<u_int>(at + round_up(size)))) return false;
+    value = bytes_.subspan(at, size);
+    return true;
+  }
+  size_t consumed() const { return xdr_getpos(&stream_); }
+  size_t remaining() const { return bytes_.size() - consumed(); }
 
  private:
-  XDR stream_;
-  size_t size_;
+  mutable XDR stream_;  // to ask for a position, libtirpc wants it changeable
+  std::span<const std::byte> bytes_;
 };
 
 /// Puts words into memory. Once something did not fit, good() is false for ever.

@@ -327,7 +327,7 @@ TEST(Streams, OneThatReadsNothingStallsItselfOnly) {
   SocketPeer stalled({.receive_bytes = 4096}), other;
   for (uint32_t msn = 1; msn <= 4; ++msn) {
     ReadRequestHeader header = read_of(stalled, 200000);
-    header.source_stag = STag{stalled.dut.region->rkey.load()};
+    header.source_stag = STag{stalled.dut.region->key.load()};
     header.source_to = reinterpret_cast<uint64_t>(stalled.dut.memory.data());
     stalled.send(sim::read_request(header, msn));
   }
@@ -379,7 +379,7 @@ TEST(Streams, APeerInvalidatesNothingThatOthersUse) {
   ASSERT_EQ(third.dut.post_recv(1, 0, 100), 0);
   third.send(untagged(O::kSendInvalidate, 0, 1, 0, 4, true, shared));
   EXPECT_TRUE(is_terminate(third.all().at(0)));
-  EXPECT_TRUE(third.dut.engine.regions().find_remote(shared));
+  EXPECT_TRUE(third.dut.engine.regions().find(shared));
 }
 
 // Once deregistration returns, no octet changes any more.
@@ -436,7 +436,7 @@ TEST(Streams, AtomicsAreAtomicToEachOther) {
         std::vector<Bytes> requests;
         for (uint32_t i = 1; i <= 128; ++i)
           requests.push_back(sim::atomic_request({.request_id = i,
-                                                  .remote_stag = STag{region->rkey.load()},
+                                                  .remote_stag = STag{region->key.load()},
                                                   .remote_to = 0,
                                                   .add_or_swap = 1},
                                                  done + i));
@@ -471,7 +471,7 @@ TEST(Streams, MoreReadsThanNegotiated) {
     std::vector<Bytes> requests;
     for (uint32_t msn = 1; msn <= 200; ++msn) {
       ReadRequestHeader header = read_of(peer, 250000);
-      header.source_stag = STag{peer.dut.region->rkey.load()};
+      header.source_stag = STag{peer.dut.region->key.load()};
       header.source_to = reinterpret_cast<uint64_t>(peer.dut.memory.data());
       requests.push_back(sim::read_request(header, msn));
     }

@@ -100,8 +100,39 @@ TEST(AnsweredAtomics, AsManyAsNegotiated) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
+// A request is delivered when all of it has come, and all messages before it are delivered.
+// Proves: 7306-5.4-3
+TEST(AnsweredAtomics, AreNotStartedBeforeTheyAreDelivered) {
+  for (const bool crc : {false, true}) {
+    StreamConfig config;
+    config.crc = crc;
+    const size_t size = [&] {
+      RawPeer peer(config);
+      return frame(add(peer, 1, 1), crc).size();
+    }();
+    for (size_t cut = 1; cut < size; ++cut) {
+      RawPeer peer(config);
+      const Bytes request = frame(add(peer, 1, 1), crc);
+      peer.feed(Bytes(request.begin(), request.begin() + static_cast<ptrdiff_t>(cut)));
+      ASSERT_TRUE(peer.ulpdus().empty()) << cut;
+      ASSERT_EQ(load(peer.memory.data()), 0u) << cut;
+      peer.feed(Bytes(request.begin() + static_cast<ptrdiff_t>(cut), request.end()));
+      ASSERT_EQ(peer.ulpdus().size(), 1u) << cut;
+      ASSERT_EQ(load(peer.memory.data()), 1u) << cut;
+    }
+  }
+  // Behind a Send that has no receive yet.
+  RawPeer held;
+  held.feed(joined({untagged(O::kSend, 0, 1, 0, 8), add(held, 1, 1)}));
+  EXPECT_EQ(load(held.memory.data()), 0u);
+  held.post_receive(1, 100);
+  held.settle();
+  if (held.out.empty()) held.feed({});
+  EXPECT_EQ(load(held.memory.data()), 1u);
+}
+
 // Whatever precedes a request has taken effect, wherever TCP cuts the octets.
-// Proves: 7306-5.4-3 7306-5.4-5 7306-7-14
+// Proves: 7306-5.4-5 7306-7-14
 TEST(AnsweredAtomics, SeeEarlierWrites) {
   RawPeer peer;
   for (uint32_t round = 1; round <= 5000; ++round) {
@@ -152,14 +183,14 @@ TEST(TakenImmediate, IgnoresTheStagToInvalidate) {
     ASSERT_EQ(got.size(), 1u);
     EXPECT_EQ(got[0].status, WcStatus::kSuccess);
     EXPECT_EQ(got[0].wc_flags, kWcWithImm);
-    EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+    EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
   }
 }
 
 // Proves: 7306-4.1-c
 TEST(TakenResponse, IgnoresTheStagToInvalidate) {
   RawPeer peer;
-  const Sge result{peer.base() + 64, 8, peer.memory_region->lkey.load()};
+  const Sge result{peer.base() + 64, 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
   peer.settle();
   const auto sent = peer.ulpdus();
@@ -174,7 +205,7 @@ TEST(TakenResponse, IgnoresTheStagToInvalidate) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::kSuccess);
   EXPECT_EQ(load(peer.memory.data() + 64), 77u);
-  EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+  EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
 }
 
 // Proves: 7306-6.4-b 7306-7-6

@@ -47,6 +47,9 @@ Bytes octet(Bytes ulpdu, size_t at, uint8_t value) {
 Bytes write_to(P& p, int64_t offset, size_t payload = 16, bool last = true) {
   return tagged(O::kWrite, p.stag(), p.base() + static_cast<uint64_t>(offset), payload, last);
 }
+Ulpdus overlapping(O opcode) {
+  return {untagged(opcode, 0, 1, 0, 10, false), untagged(opcode, 0, 1, 0, 10, false)};
+}
 Bytes bad_read(P& p, const std::function<void(ReadRequestHeader&)>& spoil) {
   ReadRequestHeader header = read_of(p);
   spoil(header);
@@ -218,11 +221,36 @@ const Fault kTable[] = {
      [](P&) { return Ulpdus{send_message(1, 60, 0, false), send_message(1, 41, 60)}; },
      T::kDdpUntaggedTooLong, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
      kFlushed, {kReceiveAt, 60}},
-    // Our rule for a message with a hole; 5041 7.1 allows any MO inside the buffer.
+    // Our rule, since TCP keeps segments in order; 5041 7.1 allows any MO inside the buffer.
     // Proves: 5041-5.2-k
     {"hole in a Send", [](P&) { return Ulpdus{send_message(1, 8, 10)}; }, T::kDdpUntaggedInvalidMo,
-     kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true, kFlushed,
-     {kReceiveAt + 10, 8}},
+     kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}},
+    {"hole behind the first segment",
+     [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 11)}; },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    // With an empty last segment at 20 there would be as many bytes as the message is long.
+    {"segment of a Send repeated",
+     [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 0, false)}; },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    {"segments of a Send overlap",
+     [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 9)}; },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    {"empty segment behind a hole",
+     [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 0, 11)}; },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    {"overlap in a Send with Solicited Event", [](P&) { return overlapping(O::kSendSolicited); },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    {"overlap in a Send with Invalidate", [](P&) { return overlapping(O::kSendInvalidate); },
+     T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
+     kFlushed, {kReceiveAt, 10}},
+    {"overlap in a Send with both",
+     [](P&) { return overlapping(O::kSendSolicitedInvalidate); }, T::kDdpUntaggedInvalidMo, kFatal,
+     Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true, kFlushed, {kReceiveAt, 10}},
     // Proves: 5041-4.3-c
     {"opcode changes in a Send",
      [](P&) {
@@ -238,8 +266,8 @@ const Fault kTable[] = {
      T::kDdpTaggedInvalidSTag, kAccess},
     {"Write, STag 0", [](P& p) { return Ulpdus{tagged(O::kWrite, STag{0}, p.base(), 16)}; },
      T::kDdpTaggedInvalidSTag, kAccess},
-    {"Write with a local key",
-     [](P& p) { return Ulpdus{tagged(O::kWrite, STag{p.target->lkey.load()}, p.base(), 16)}; },
+    {"Write to a region for local use",
+     [](P& p) { return Ulpdus{tagged(O::kWrite, p.key_of(kAccessLocalWrite), p.base(), 16)}; },
      T::kDdpTaggedInvalidSTag, kAccess},
     // Proves: 5040-3.2-h 4296-2.1.2-e 5041-8.3-2
     {"Write after deregistration",
@@ -260,6 +288,14 @@ const Fault kTable[] = {
        return Ulpdus{second};
      },
      T::kDdpTaggedInvalidSTag, kAccess, Shows::kDdpHeader, {kFlushed, kFlushed}, true, kFlushed,
+     at_target(0, 8)},
+    {"hole in a Write",
+     [](P& p) { return Ulpdus{write_to(p, 0, 8, false), write_to(p, 9, 8)}; },
+     T::kDdpTaggedBounds, kAccess, Shows::kDdpHeader, {kFlushed, kFlushed}, true, kFlushed,
+     at_target(0, 8)},
+    {"segment of a Write repeated",
+     [](P& p) { return Ulpdus{write_to(p, 0, 8, false), write_to(p, 0, 8)}; },
+     T::kDdpTaggedBounds, kAccess, Shows::kDdpHeader, {kFlushed, kFlushed}, true, kFlushed,
      at_target(0, 8)},
     // Proves: 5041-7.1-t2 4296-2.2.1-b
     {"Write to a read-only region",
@@ -363,7 +399,7 @@ const Fault kTable[] = {
      [](P& p) {
        const MemoryRegion* first = p.add_region(sim::kAllAccess, nullptr, 0, 1000);
        p.add_region(sim::kAllAccess, nullptr, 1000, 1000);
-       const STag key{first->rkey.load()};
+       const STag key{first->key.load()};
        return Ulpdus{bad_read(p, [&](auto& h) { h.source_stag = key, h.source_to += 968; })};
      },
      T::kRdmapBounds, kAccess, Shows::kReadRequest},
@@ -406,6 +442,22 @@ const Fault kTable[] = {
     {"Response too short", [](P& p) { return Ulpdus{response(p, 0, 0, kReadSize - 1)}; },
      T::kDdpTaggedBounds, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, true,
      WcStatus::kBadRespErr},
+    {"hole in a Response",
+     [](P& p) {
+       const STag sink = token(p);
+       return Ulpdus{tagged(O::kReadResponse, sink, 0, 8, false),
+                     tagged(O::kReadResponse, sink, 9, kReadSize - 9)};
+     },
+     T::kDdpTaggedBounds, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, true,
+     WcStatus::kBadRespErr, {kReadAt, 8}},
+    {"segment of a Response repeated",
+     [](P& p) {
+       const STag sink = token(p);
+       return Ulpdus{tagged(O::kReadResponse, sink, 0, 8, false),
+                     tagged(O::kReadResponse, sink, 0, kReadSize - 8)};
+     },
+     T::kDdpTaggedBounds, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, true,
+     WcStatus::kBadRespErr, {kReadAt, 8}},
     // Proves: 5042-e
     {"Write to the sink of a Read",
      [](P& p) { return Ulpdus{tagged(O::kWrite, token(p), 0, 8)}; }, T::kDdpTaggedInvalidSTag,
@@ -421,10 +473,10 @@ const Fault kTable[] = {
     {"invalidating STag 0",
      [](P&) { return Ulpdus{untagged(O::kSendSolicitedInvalidate, 0, 1, 0, 0, true, STag{0})}; },
      T::kRdmapCannotInvalidate, kAccess, Shows::kDdpHeader, {WcStatus::kRemInvReqErr, kFlushed}},
-    {"invalidating by a local key",
+    {"invalidating a region for local use",
      [](P& p) {
        return Ulpdus{
-           untagged(O::kSendInvalidate, 0, 1, 0, 0, true, STag{p.target->lkey.load()})};
+           untagged(O::kSendInvalidate, 0, 1, 0, 0, true, p.key_of(kAccessLocalWrite))};
      },
      T::kRdmapCannotInvalidate, kAccess, Shows::kDdpHeader, {WcStatus::kRemInvReqErr, kFlushed}},
     // Proves: 5040-5.3-o 5040-8.1.1-1
@@ -547,6 +599,11 @@ const Fault kTable[] = {
                      untagged(O::kImmediate, 0, 3, 0, 8)};
      },
      T::kDdpUntaggedNoBuffer, kFatal, Shows::kDdpHeader, {kDone, kDone}},
+    {"overlap in Immediate Data",
+     [](P&) {
+       return Ulpdus{untagged(O::kImmediate, 0, 1, 0, 4, false), untagged(O::kImmediate, 0, 1, 0, 4)};
+     },
+     T::kRdmapOperationUnspecified, kRequest},
 
     // ---- Several faults.
     // Proves: 5040-7.1-e

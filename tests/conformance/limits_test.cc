@@ -30,9 +30,9 @@ TEST(Wrap, MsnGoesOnAtZero) {
     ASSERT_EQ(pair.b.qp->post_recv(id, {&to, 1}), 0);
     ASSERT_EQ(pair.a.post(SendOpcode::kSend, id, {&from, 1}), 0);
     ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, id, Pair::sge(here, mine, 200, 8),
-                                 there.address() + 504 - there.address() % 8, theirs->rkey, 1),
+                                 there.address() + 504 - there.address() % 8, theirs->key, 1),
               0);
-    ASSERT_EQ(pair.a.post(SendOpcode::kRead, id, {&from, 1}, there.address(), theirs->rkey), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kRead, id, {&from, 1}, there.address(), theirs->key), 0);
   }
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 12u);
@@ -53,10 +53,10 @@ TEST(Longest, MessageIsTaken) {
   End from(regions), to(regions);
   const uint32_t source =
       (*regions.add({&from.domain, nullptr, ~uint64_t{0}, 0, kAccessLocalWrite, MemoryKind::kNull}))
-          ->lkey;
+          ->key;
   const uint32_t sink =
       (*regions.add({&to.domain, nullptr, ~uint64_t{0}, 0, kAccessLocalWrite, MemoryKind::kNull}))
-          ->lkey;
+          ->key;
   StreamConfig config;
   ASSERT_TRUE(from.qp->start_stream(config));
   ASSERT_TRUE(to.qp->start_stream(config));
@@ -94,7 +94,7 @@ TEST(Keys, CannotBePredicted) {
   std::vector<MemoryRegion*> live;
   for (int i = 0; i < kCount; ++i) {
     live.push_back(*regions.add(domain, memory, sizeof memory, 0, kAllAccess));
-    keys.push_back(live.back()->rkey.load());
+    keys.push_back(live.back()->key.load());
   }
   EXPECT_EQ(std::set<uint32_t>(keys.begin(), keys.end()).size(), size_t{kCount});
   std::set<uint32_t> steps;
@@ -116,14 +116,14 @@ TEST(Keys, CannotBePredicted) {
   EXPECT_EQ(low.size(), 256u);
   // Another table in the same process has other keys.
   RegionTable others;
-  EXPECT_NE((*others.add(domain, memory, sizeof memory, 0, kAllAccess))->rkey.load(), keys[0]);
+  EXPECT_NE((*others.add(domain, memory, sizeof memory, 0, kAllAccess))->key.load(), keys[0]);
   const std::set<uint32_t> old(keys.begin(), keys.end());
   for (MemoryRegion* region : live) {
     ASSERT_EQ(regions.invalidate(*region), 0);
     regions.release(*region);
   }
   for (int i = 0; i < kCount; ++i)
-    EXPECT_EQ(old.count((*regions.add(domain, memory, sizeof memory, 0, kAllAccess))->rkey), 0u);
+    EXPECT_EQ(old.count((*regions.add(domain, memory, sizeof memory, 0, kAllAccess))->key), 0u);
 }
 
 // Proves: 5040-8.1.2-2

@@ -23,7 +23,7 @@ struct Requester : ::testing::Test {
       peer.memory.data()[i] = static_cast<std::byte>(i * 3 + i / 250);
   }
   Sge sge(size_t offset, uint32_t length) {
-    return {peer.base() + offset, length, peer.memory_region->lkey.load()};
+    return {peer.base() + offset, length, peer.memory_region->key.load()};
   }
   int post(SendOpcode opcode, uint64_t id, const Sge& one, uint64_t remote = 0x1000,
            uint32_t rkey = 0x55, uint8_t flags = kSendSignaled) {
@@ -190,7 +190,7 @@ TEST_F(Segmented, FollowsMulpdu) {
 
 // Proves: 5041-5.2-b
 TEST_F(Requester, TooLongMessagesAreRefusedAtPost) {
-  const uint32_t lkey = peer.memory_region->lkey.load();
+  const uint32_t lkey = peer.memory_region->key.load();
   for (const uint64_t size : {kMaxMessageBytes + 1, (uint64_t{1} << 32) - 1, uint64_t{1} << 32}) {
     const Sge two[] = {{peer.base(), 1u << 31, lkey},
                        {peer.base(), static_cast<uint32_t>(size - (1u << 31)), lkey}};
@@ -210,7 +210,7 @@ TEST(Reads, CompleteWithTheirResponses) {
   config.ord = 16;
   RawPeer peer(config);
   for (uint64_t id = 0; id < 16; ++id) {
-    const Sge sink{peer.base() + 101 * id, 100, peer.memory_region->lkey.load()};
+    const Sge sink{peer.base() + 101 * id, 100, peer.memory_region->key.load()};
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, id, {&sink, 1}, 0x1000 + id, 5), 0);
   }
   peer.settle();
@@ -246,7 +246,7 @@ TEST(Reads, NeverMoreThanOrd) {
     StreamConfig config;
     config.ord = ord;
     RawPeer peer(config);
-    const Sge sink{peer.base(), 8, peer.memory_region->lkey.load()};
+    const Sge sink{peer.base(), 8, peer.memory_region->key.load()};
     const uint64_t all = 4u * ord;
     for (uint64_t id = 0; id < all; ++id)
       ASSERT_EQ(peer.dut.post(SendOpcode::kRead, id, {&sink, 1}, id, 5), 0);
@@ -324,8 +324,8 @@ TEST(Fence, AReadWaitedForTellsThatAllBeforeItIsThere) {
   for (int round = 0; round < 200; ++round) {
     here.fill(pair.random);
     const Sge from = Pair::sge(here, mine, 0, 3000), sink = Pair::sge(here, mine, 4000, 1);
-    ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), theirs->rkey), 0);
-    ASSERT_EQ(pair.a.post(SendOpcode::kRead, 2, {&sink, 1}, there.address() + 4500, theirs->rkey),
+    ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), theirs->key), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kRead, 2, {&sink, 1}, there.address() + 4500, theirs->key),
               0);
     std::vector<WorkCompletion> done;
     for (int turn = 0; done.size() < 2 && turn < 10000; ++turn) {
@@ -347,7 +347,7 @@ TEST(Rtr, IsTheFirstFpdu) {
     StreamConfig config;
     config.rtr = kind;
     RawPeer peer(config);
-    const Sge sink{peer.base(), 8, peer.memory_region->lkey.load()};
+    const Sge sink{peer.base(), 8, peer.memory_region->key.load()};
     peer.post_receive(7, 100);
     ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 2, {&sink, 1}, 1, 2), 0);
@@ -455,7 +455,7 @@ TEST(LocalErrors, AreToldWithoutHeaders) {
     RawPeer peer;
     const MemoryRegion* region =
         *peer.regions.add(peer.dut.domain, peer.memory.data(), 100, peer.base(), row.access);
-    const Sge one{peer.base(), row.length, region->lkey.load() ^ row.lkey_xor};
+    const Sge one{peer.base(), row.length, region->key.load() ^ row.lkey_xor};
     peer.post_receive(7, 100);
     ASSERT_EQ(peer.dut.post(row.opcode, 1, {&one, 1}, 0x1000, 5), 0);
     ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
@@ -548,7 +548,7 @@ TEST(ChangedSource, LeavesTheFramingValid) {
   config.crc = true;
   RawPeer peer(config);
   peer.reads = false;
-  const Sge one{peer.base(), 20000, peer.memory_region->lkey.load()};
+  const Sge one{peer.base(), 20000, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 1, {&one, 1}, 0, 5), 0);
   for (uint32_t msn = 1; msn <= 2; ++msn)
     peer.send(read_request({.sink_stag = STag{7},

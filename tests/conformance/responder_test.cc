@@ -84,7 +84,7 @@ TEST(TakenSends, AThousandInOneBurst) {
                                              buffers.address(), kAccessLocalWrite);
     Bytes burst;
     for (uint32_t i = 0; i < 1000; ++i) {
-      const Sge sge{buffers.address() + 4 * i, 4, region->lkey.load()};
+      const Sge sge{buffers.address() + 4 * i, 4, region->key.load()};
       ASSERT_EQ(peer.dut.qp->post_recv(i, {&sge, 1}), 0);
       const Bytes fpdu = frame(numbered(i + 1), crc);
       burst.insert(burst.end(), fpdu.begin(), fpdu.end());
@@ -179,7 +179,7 @@ TEST(TakenSends, ReservedBitsAreIgnored) {
   ulpdu[1] |= std::byte{0x30};
   peer.send(ulpdu);
   EXPECT_EQ(peer.ulpdus().size(), 1u);
-  EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+  EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
@@ -217,7 +217,7 @@ struct Armed : CompletionNotifier {
       SendRequest bind;
       bind.opcode = SendOpcode::kBindWindow;
       bind.rkey = taken.stag.value;
-      bind.bind_lkey = region->lkey.load();
+      bind.bind_lkey = region->key.load();
       bind.remote_address = memory.address();
       bind.bind_length_bytes = 100;
       bind.bind_access = kAccessRemoteWrite;
@@ -225,8 +225,8 @@ struct Armed : CompletionNotifier {
       EXPECT_TRUE(qp.transmit_try_begin());
       EXPECT_TRUE(qp.transmit_window().empty());
       (void)qp.transmit_end();
-      EXPECT_NE(regions.find_remote(taken.stag), nullptr);
-      const Sge sge{memory.address(), 100, region->lkey.load()};
+      EXPECT_NE(regions.find(taken.stag), nullptr);
+      const Sge sge{memory.address(), 100, region->key.load()};
       EXPECT_EQ(qp.post_recv(1, {&sge, 1}), 0);
       cq.arm(solicited_only);
       StagingPointer staging = std::make_unique<StagingBuffer>();
@@ -235,7 +235,7 @@ struct Armed : CompletionNotifier {
       qp.received(staging, fpdu.size());
       taken.completions = End::drain(cq);
       taken.events = events;
-      taken.stag_lives = regions.find_remote(taken.stag) != nullptr;
+      taken.stag_lives = regions.find(taken.stag) != nullptr;
       for (size_t i = 0; i < 12; ++i) EXPECT_EQ(memory.data()[i], std::byte{0x3C});
     }
     regions.release_window(*window);
@@ -330,7 +330,7 @@ TEST(TakenWrites, AreThereWhenALaterSendCompletes) {
   constexpr size_t kSize = 65536 - 15;
   RawPeer peer;
   GuardedMemory target(kSize);
-  const STag key{(*peer.regions.add(peer.dut.domain, target.data(), kSize, 0, kAllAccess))->rkey};
+  const STag key{(*peer.regions.add(peer.dut.domain, target.data(), kSize, 0, kAllAccess))->key};
   Bytes write = tagged(O::kWrite, key, 0, kSize);
   for (uint32_t round = 1; round <= 10000; ++round) {
     std::memset(write.data() + 14, static_cast<int>(round), kSize);
@@ -424,7 +424,7 @@ TEST(AnsweredReads, AnySizeAndPlace) {
   GuardedMemory large((1 << 20) + 100);
   count_up(large);
   const STag key{
-      (*peer.regions.add(peer.dut.domain, large.data(), large.size(), 0, kAccessRemoteRead))->rkey};
+      (*peer.regions.add(peer.dut.domain, large.data(), large.size(), 0, kAccessRemoteRead))->key};
   uint32_t msn = 1;
   const std::pair<uint32_t, uint64_t> reads[] = {{0, 0},
                                                  {1, 0},
@@ -480,7 +480,7 @@ TEST(AnsweredReads, InTheOrderOfTheRequests) {
   GuardedMemory large(1 << 20);
   count_up(large);
   const STag key{
-      (*peer.regions.add(peer.dut.domain, large.data(), large.size(), 0, kAccessRemoteRead))->rkey};
+      (*peer.regions.add(peer.dut.domain, large.data(), large.size(), 0, kAccessRemoteRead))->key};
   const uint32_t sizes[] = {1 << 20, 1, 65536, 0, 100000, 2, 1, 300000};
   std::vector<Bytes> requests;
   for (uint32_t i = 0; i < 8; ++i)
@@ -520,7 +520,7 @@ TEST(AnsweredReads, SeeEarlierWrites) {
 // Proves: 5040-B-3
 TEST(AnsweredReads, SeeEarlierSends) {
   RawPeer peer;
-  const Sge sge{peer.base(), 100, peer.memory_region->lkey.load()};
+  const Sge sge{peer.base(), 100, peer.memory_region->key.load()};
   for (uint32_t round = 1; round <= 100; ++round) {
     ASSERT_EQ(peer.dut.qp->post_recv(round, {&sge, 1}), 0);
     Bytes message = numbered(round, 100);
@@ -629,7 +629,7 @@ TEST(AnsweredReads, FailedHalfWay) {
   const ReadRequestHeader asked{.sink_stag = STag{7},
                                 .sink_to = 1000,
                                 .size = 1 << 20,
-                                .source_stag = STag{region->rkey.load()},
+                                .source_stag = STag{region->key.load()},
                                 .source_to = 0};
   peer.reads = false;
   peer.send(read_request(asked, 1));
@@ -685,7 +685,7 @@ TEST(Rights, AreThoseOfTheRegion) {
       RawPeer peer;
       const MemoryRegion* region =
           *peer.regions.add(peer.dut.domain, peer.memory.data(), 64, peer.base(), access);
-      const STag key{region->rkey.load()};
+      const STag key{region->key.load()};
       ReadRequestHeader read = read_of(peer, 8);
       read.source_stag = key;
       const Bytes ulpdus[] = {
@@ -715,7 +715,7 @@ TEST(Rights, OfOneRegionDoNotHelpAnother) {
   peer.send(tagged(O::kWrite, peer.stag(), peer.base(), 8));
   EXPECT_EQ(peer.memory.data()[7], std::byte{0x3C});
   std::memset(peer.memory.data(), 0, 64);
-  peer.send(tagged(O::kWrite, STag{read_only->rkey.load()}, peer.base(), 8));
+  peer.send(tagged(O::kWrite, STag{read_only->key.load()}, peer.base(), 8));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate.has_value());
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
@@ -731,7 +731,7 @@ TEST(Rights, EndAtTheBoundsToTheOctet) {
       const MemoryRegion* region = *peer.regions.add(peer.dut.domain, peer.memory.data() + 100, 50,
                                                      peer.base() + 100, kAllAccess);
       const uint64_t to = peer.base() + static_cast<uint64_t>((at_end ? 146 : 100) + offset);
-      peer.send(tagged(O::kWrite, STag{region->rkey.load()}, to, 4));
+      peer.send(tagged(O::kWrite, STag{region->key.load()}, to, 4));
       const bool inside = at_end ? offset <= 0 : offset >= 0;
       EXPECT_EQ(peer.dut.events.empty(), inside) << offset;
       EXPECT_TRUE(is_zero(peer.memory, 0, 100));
@@ -808,7 +808,7 @@ TEST(Framing, LargestUlpdu) {
   RawPeer peer;
   GuardedMemory target(2 * 65521);
   const STag key{
-      (*peer.regions.add(peer.dut.domain, target.data(), target.size(), 0, kAllAccess))->rkey};
+      (*peer.regions.add(peer.dut.domain, target.data(), target.size(), 0, kAllAccess))->key};
   peer.send(tagged(O::kWrite, key, 0, 65521, false));
   peer.send(tagged(O::kWrite, key, 65521, 65521));
   for (size_t i = 0; i < target.size(); ++i) ASSERT_EQ(target.data()[i], std::byte{0x3C});
@@ -902,7 +902,7 @@ TEST(TakenTerminate, NeedsNoReceiveAndIgnoresReservedBits) {
 // Proves: 5040-6.2.1-b 5040-3.2-i
 TEST(TakenTerminate, CompletesOpenReadsInError) {
   RawPeer peer;
-  const Sge sink{peer.base(), 64, peer.memory_region->lkey.load()};
+  const Sge sink{peer.base(), 64, peer.memory_region->key.load()};
   for (uint64_t id = 0; id < 6; ++id)
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, id, {&sink, 1}, 1, 2), 0);
   peer.settle();

@@ -70,8 +70,8 @@ TEST_P(MixedRun, IsWellMade) {
     ASSERT_EQ(pair.a.qp->post_recv(id, {&to_here, 1}), 0);
     ASSERT_EQ(pair.b.qp->post_recv(id, {&to_there, 1}), 0);
   }
-  post_all(pair.a, here, mine, there, theirs->rkey.load());
-  post_all(pair.b, there, theirs, here, mine->rkey.load());
+  post_all(pair.a, here, mine, there, theirs->key.load());
+  post_all(pair.b, there, theirs, here, mine->key.load());
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 21u * 6);
   EXPECT_EQ(pair.b.sends().size(), 21u * 6);

@@ -71,7 +71,7 @@ class SocketPeer {
 
   // ---- The device's memory.
   uint64_t base() { return reinterpret_cast<uint64_t>(dut.memory.data() + kTarget); }
-  STag stag() const { return STag{target->rkey.load()}; }
+  STag stag() const { return STag{target->key.load()}; }
   /// Part of the target registered once more.
   MemoryRegion* add_region(uint32_t access, ProtectionDomain* domain = nullptr, size_t offset = 0,
                            size_t size = kTargetSize) {
@@ -82,7 +82,7 @@ class SocketPeer {
     return others_.back();
   }
   STag key_of(uint32_t access, ProtectionDomain* domain = nullptr) {
-    return STag{add_region(access, domain)->rkey.load()};
+    return STag{add_region(access, domain)->key.load()};
   }
   /// A window onto the whole target, bound to the stream of this number (0: type 1, none).
   STag window_key(uint64_t stream) {
@@ -94,7 +94,7 @@ class SocketPeer {
                            .value());
     const STag key{regions.window_key(*windows_.back())};
     EXPECT_TRUE(regions.bind(
-        {key, region->lkey.load(), base(), kTargetSize, kAccessRemoteWrite | kAccessRemoteRead},
+        {key, region->key.load(), base(), kTargetSize, kAccessRemoteWrite | kAccessRemoteRead},
         {&dut.domain, stream, 0}));
     return key;
   }
@@ -107,7 +107,7 @@ class SocketPeer {
     request.wr_id = kBindId;
     request.opcode = SendOpcode::kBindWindow;
     request.rkey = regions.window_key(*windows_.back());
-    request.bind_lkey = region->lkey.load();
+    request.bind_lkey = region->key.load();
     request.remote_address = base();
     request.bind_length_bytes = kTargetSize;
     request.bind_access = kAccessRemoteWrite | kAccessRemoteRead;

@@ -43,7 +43,7 @@ class Stream {
                                  bindable_memory_.address(), kAllAccess | kAccessMwBind, kind});
     leaving_ = *table().add(domain(), leaving_memory_.data(), leaving_memory_.size(),
                             leaving_memory_.address(), kAllAccess);
-    leaving_key_ = STag{leaving_->rkey.load()};
+    leaving_key_ = STag{leaving_->key.load()};
     local_ = *table().add(domain(), local_memory_.data(), local_memory_.size(),
                           local_memory_.address(), kAccessLocalWrite);
     for (auto& window : windows_) window = *table().add_window(domain(), RegionKind::kWindowType2);
@@ -102,7 +102,7 @@ class Stream {
       case 1:
         return window_key(script_.below(kWindows));
       case 2:
-        return STag{bindable_->rkey.load()};
+        return STag{bindable_->key.load()};
       case 3:
         return leaving_key_;
       default:
@@ -380,8 +380,8 @@ class Stream {
   void post_receive() {
     const uint32_t size = script_.next() * 16;
     const uint64_t first = local_memory_.address();
-    const Sge sges[] = {{first, size / 2, local_->lkey.load()},
-                        {first + 2100, size / 2, local_->lkey.load()}};
+    const Sge sges[] = {{first, size / 2, local_->key.load()},
+                        {first + 2100, size / 2, local_->key.load()}};
     const std::span<const Sge> some(sges, size % 3 == 0 ? 1 : 2);
     const int error = option(7) ? shared_.post(received_, some) : qp().post_recv(received_, some);
     if (error == 0) ++received_;
@@ -389,7 +389,7 @@ class Stream {
   void post(SendOpcode opcode) {
     const uint8_t how = script_.next();
     const uint32_t size = is_atomic(opcode) ? 8 : how * 16;
-    const uint32_t lkey = local_->lkey.load() ^ (how == 0xFF ? 1 : 0);
+    const uint32_t lkey = local_->key.load() ^ (how == 0xFF ? 1 : 0);
     const Sge sge{local_memory_.address() + 4300, size, lkey};
     SendRequest request;
     request.wr_id = sent_;
@@ -413,7 +413,7 @@ class Stream {
     request.flags = kSendSignaled;
     ++generations_[which];
     request.rkey = window_key(which).value;
-    request.bind_lkey = bindable_->lkey.load();
+    request.bind_lkey = bindable_->key.load();
     request.remote_address = bindable_memory_.address() + script_.next();
     request.bind_length_bytes = script_.next() * 8;
     request.bind_access = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;

@@ -41,7 +41,7 @@ class LoopbackChannel : public RpcChannel {
  private:
   static void append_padded(std::vector<std::byte>& to, ConstBytes item) {
     to.insert(to.end(), item.begin(), item.end());
-    to.resize(xdr_padded(to.size()));
+    to.resize(round_up(to.size()));
   }
 
   std::vector<std::byte> exchange(RpcCall& call) {
@@ -52,7 +52,7 @@ class LoopbackChannel : public RpcChannel {
     if (by_chunk) {
       room.chunk = call.result.size();
     } else {
-      room.message += xdr_padded(call.result.size());
+      room.message += round_up(call.result.size());
     }
     auto handled = dispatcher_.handle("loopback", message, room);
     call.result_received = 0;

@@ -47,7 +47,7 @@ struct Acknowledged : ::testing::Test {
   void write(uint64_t id, uint8_t flags = kSendSignaled) {
     Sge from = Pair::sge(here, here_region, 0, 64);
     ASSERT_EQ(pair.a.post(SendOpcode::kWrite, id, {&from, 1}, there.address() + 64 * id,
-                          there_region->rkey.load(), flags),
+                          there_region->key.load(), flags),
               0);
   }
   void send(uint64_t id, uint8_t flags = kSendSignaled) {
@@ -57,8 +57,7 @@ struct Acknowledged : ::testing::Test {
   void read(uint64_t id) {
     Sge to = Pair::sge(here, here_region, 0, 64);
     ASSERT_EQ(
-        pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(), there_region->rkey.load()),
-        0);
+        pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(), there_region->key.load()), 0);
   }
   /// Lets `a` alone move: what it has goes into the pipe.
   void transmit() {
@@ -134,7 +133,7 @@ TEST_F(Acknowledged, AtomicsNeedNoOther) {
   Sge result = Pair::sge(here, here_region, 0, 8);
   for (uint64_t id = 0; id < 12; ++id)
     ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, id, result, there.address(),
-                                 there_region->rkey.load(), 1),
+                                 there_region->key.load(), 1),
               0);
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 12u);
@@ -177,7 +176,7 @@ TEST_F(Acknowledged, TheWriteThatWasRefusedFails) {
   write(1);
   Sge from = Pair::sge(here, here_region, 0, 64);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&from, 1}, there.address() + there.size(),
-                        there_region->rkey.load()),
+                        there_region->key.load()),
             0);
   write(3);
   pair.run();
@@ -338,14 +337,14 @@ TEST_F(Acknowledged, FencesAndReadsMixUnderCuts) {
       case 1: {
         Sge to = Pair::sge(here, here_region, 0, 64);
         ASSERT_EQ(pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(),
-                              there_region->rkey.load(), kSendSignaled | kSendFence),
+                              there_region->key.load(), kSendSignaled | kSendFence),
                   0);
         break;
       }
       default: {
         Sge from = Pair::sge(here, here_region, 0, 64);
         ASSERT_EQ(pair.a.post(SendOpcode::kWrite, id, {&from, 1}, there.address(),
-                              there_region->rkey.load(), kSendSignaled),
+                              there_region->key.load(), kSendSignaled),
                   0);
       }
     }
@@ -366,7 +365,7 @@ uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
   StreamConfig config;
   config.ord = config.read_depth = 8;
   RawPeer peer(config, acknowledged_shape());
-  const Sge cell{peer.base(), 8, peer.memory_region->lkey.load()};
+  const Sge cell{peer.base(), 8, peer.memory_region->key.load()};
   for (size_t i = 0; i < opcodes.size(); ++i)
     EXPECT_EQ(peer.dut.post(opcodes[i], i, {&cell, 1}, 64, 7), 0);
   peer.settle();

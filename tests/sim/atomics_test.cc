@@ -126,8 +126,7 @@ TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
   }
 }
 
-// 7306-5.4-3, -7-14: what was written before is what the atomic sees.
-// Proves: 7306-5.4-3
+// 7306-7-14: what was written before is what the atomic sees.
 TEST(AtomicResponder, SeesEarlierWrites) {
   RawPeer peer;
   Bytes write = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8);
@@ -160,7 +159,7 @@ TEST(AtomicResponder, IgnoresReservedAndUnusedFields) {
     EXPECT_EQ(response_of(sent[0]).request_id, id);
     EXPECT_EQ(response_of(sent[0]).original_value, 3u);
   }
-  EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+  EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
   EXPECT_EQ(load(peer.memory.data()), 3u);
 }
 
@@ -172,7 +171,7 @@ TEST(AtomicResponder, AlignmentIsThatOfTheAddress) {
     MemoryRegion* odd = *peer.regions.add(peer.dut.domain, peer.memory.data() + 4, 100, 0,
                                           kAllAccess | kAccessZeroBased);
     AtomicRequestHeader header = fetch_add(peer, 1);
-    header.remote_stag = STag{odd->rkey.load()};
+    header.remote_stag = STag{odd->key.load()};
     header.remote_to = good ? 4 : 0;
     peer.send(atomic_request(header, 1));
     const auto sent = peer.ulpdus();
@@ -193,8 +192,8 @@ const BadAtomic kBadAtomics[] = {
     // 7306-8.2-f
     {"unknown STag", [](RawPeer&, auto& h) { h.remote_stag.value ^= 1; }, T::kRdmapInvalidSTag,
      QpEvent::kAccessError},
-    {"local key", [](RawPeer& p, auto& h) { h.remote_stag = STag{p.memory_region->lkey.load()}; },
-     T::kRdmapInvalidSTag, QpEvent::kAccessError},
+    {"region for local use", [](RawPeer& p, auto& h) { h.remote_stag = p.key_for_local_use(); },
+     T::kRdmapAccess, QpEvent::kAccessError},
     {"below the base", [](RawPeer&, auto& h) { h.remote_to -= 8; }, T::kRdmapBounds,
      QpEvent::kAccessError},
     {"past the end", [](RawPeer& p, auto& h) { h.remote_to += p.memory.size() - 7; },
@@ -205,7 +204,7 @@ const BadAtomic kBadAtomics[] = {
      [](RawPeer& p, auto& h) {
        h.remote_stag = STag{(*p.regions.add(p.dut.domain, p.memory.data(), 100, p.base(),
                                             kAllAccess & ~kAccessRemoteAtomic))
-                                ->rkey.load()};
+                                ->key.load()};
      },
      T::kRdmapAccess, QpEvent::kAccessError},
     {"no right of the queue pair",
@@ -215,7 +214,7 @@ const BadAtomic kBadAtomics[] = {
      [](RawPeer& p, auto& h) {
        static ProtectionDomain other;
        h.remote_stag =
-           STag{(*p.regions.add(other, p.memory.data(), 100, p.base(), kAllAccess))->rkey.load()};
+           STag{(*p.regions.add(other, p.memory.data(), 100, p.base(), kAllAccess))->key.load()};
      },
      T::kRdmapSTagNotOfStream, QpEvent::kAccessError},
     // 7306-5.1.1-a to -d, -8.2-d, -e
@@ -335,7 +334,7 @@ TEST(AtomicResponder, SharesTheDepthWithReads) {
 // ---- Requester
 
 struct Requester : ::testing::Test {
-  Requester() : result{peer.base() + 1001, 8, peer.memory_region->lkey.load()} {}
+  Requester() : result{peer.base() + 1001, 8, peer.memory_region->key.load()} {}
   int add(uint64_t id, uint64_t value) {
     return peer.dut.post_atomic(SendOpcode::kFetchAdd, id, result, 0x00007f0012345008, 0x1a2b3c4d,
                                 value);
@@ -434,7 +433,7 @@ TEST_F(Requester, RefusesBadResponses) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     RawPeer fresh;
-    const Sge to{fresh.base(), 8, fresh.memory_region->lkey.load()};
+    const Sge to{fresh.base(), 8, fresh.memory_region->key.load()};
     ASSERT_EQ(fresh.dut.post_atomic(SendOpcode::kFetchAdd, 1, to, 8, 2, 1), 0);
     fresh.settle();
     EXPECT_EQ(fresh.ulpdus().size(), 1u);
@@ -476,7 +475,7 @@ TEST_F(Requester, LocalErrors) {
         Case{"unknown key", 8, 1, WcStatus::kLocProtErr}}) {
     SCOPED_TRACE(c.name);
     RawPeer fresh;
-    const Sge to{fresh.base(), c.length, fresh.memory_region->lkey.load() ^ c.lkey_xor};
+    const Sge to{fresh.base(), c.length, fresh.memory_region->key.load() ^ c.lkey_xor};
     ASSERT_EQ(fresh.dut.post_atomic(SendOpcode::kFetchAdd, 1, to, 8, 2, 1), 0);
     fresh.settle();
     const auto terminate = fresh.terminate();
@@ -514,7 +513,7 @@ TEST_F(Requester, TerminateNamesTheAtomic) {
   };
   for (const auto& [code, status] : cases) {
     RawPeer fresh;
-    const Sge to{fresh.base(), 8, fresh.memory_region->lkey.load()};
+    const Sge to{fresh.base(), 8, fresh.memory_region->key.load()};
     for (uint64_t id = 0; id < 3; ++id)
       ASSERT_EQ(fresh.dut.post_atomic(SendOpcode::kFetchAdd, id, to, 8, 2, 1), 0);
     fresh.settle();
@@ -561,7 +560,7 @@ struct AtomicPair : ::testing::TestWithParam<std::tuple<bool, size_t>> {
                    uint64_t other_mask) {
     EXPECT_EQ(
         pair.a.post_atomic(opcode, 1, Pair::sge(here, here_region, 16, 8), there.address(),
-                           there_region->rkey.load(), compare_add, swap, compare_mask, other_mask),
+                           there_region->key.load(), compare_add, swap, compare_mask, other_mask),
         0);
     pair.run();
     const auto done = pair.a.sends();
@@ -599,16 +598,16 @@ TEST_P(AtomicPair, ManyInBothDirections) {
   for (uint64_t id = 0; id < 40; ++id) {
     ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, id,
                                  Pair::sge(here, here_region, 1000 + id * 8, 8), there.address(),
-                                 there_region->rkey.load(), 1),
+                                 there_region->key.load(), 1),
               0);
     ASSERT_EQ(pair.b.post_atomic(SendOpcode::kFetchAdd, id,
                                  Pair::sge(there, there_region, 1000 + id * 8, 8), here.address(),
-                                 here_region->rkey.load(), 2),
+                                 here_region->key.load(), 2),
               0);
     if (id % 8 == 0) {
       const Sge sink = Pair::sge(here, here_region, 2000 + id, 8);
       ASSERT_EQ(pair.a.post(SendOpcode::kRead, 100, {&sink, 1}, there.address(),
-                            there_region->rkey.load()),
+                            there_region->key.load()),
                 0);
     }
   }
@@ -628,11 +627,11 @@ TEST_P(AtomicPair, FenceWaitsForTheResult) {
   store(there.data(), 5);
   const Sge result = Pair::sge(here, here_region, 0, 8);
   ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, there.address(),
-                               there_region->rkey.load(), 1),
+                               there_region->key.load(), 1),
             0);
   // The fenced Write sends the result of the atomic.
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&result, 1}, there.address() + 64,
-                        there_region->rkey.load(), kSendSignaled | kSendFence),
+                        there_region->key.load(), kSendSignaled | kSendFence),
             0);
   pair.run();
   EXPECT_EQ(load(there.data() + 64), 5u);

@@ -64,13 +64,13 @@ struct Faulty {
   void write(uint64_t id, uint32_t length = 64) {
     const Sge sge = Pair::sge(here, here_region, 0, length);
     EXPECT_EQ(
-        pair.a.post(SendOpcode::kWrite, id, {&sge, 1}, there.address(), there_region->rkey.load()),
+        pair.a.post(SendOpcode::kWrite, id, {&sge, 1}, there.address(), there_region->key.load()),
         0);
   }
   void read(uint64_t id) {
     const Sge sge = Pair::sge(here, here_region, 0, 64);
     EXPECT_EQ(
-        pair.a.post(SendOpcode::kRead, id, {&sge, 1}, there.address(), there_region->rkey.load()),
+        pair.a.post(SendOpcode::kRead, id, {&sge, 1}, there.address(), there_region->key.load()),
         0);
   }
   void receive(End& end, GuardedMemory& memory, MemoryRegion* region, uint64_t id) {

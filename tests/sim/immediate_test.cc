@@ -383,14 +383,13 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
   const size_t sizes[] = {0, 1, 511, 70000, 200000};
   for (const size_t size : sizes) {
     const Sge from = Pair::sge(here, here_region, 0, size);
-    ASSERT_EQ(post_write_imm(pair.a, {&from, 1}, there.address(), there_region->rkey.load(),
+    ASSERT_EQ(post_write_imm(pair.a, {&from, 1}, there.address(), there_region->key.load(),
                              static_cast<uint32_t>(id), kSendSignaled, id),
               0);
     // Nothing of this queue pair between the two, even with answers owed.
     const Sge back = Pair::sge(there, there_region, 0, 8);
     ASSERT_EQ(
-        pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->rkey.load()),
-        0);
+        pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->key.load()), 0);
     pair.run();
     EXPECT_TRUE(pair.b.qp->receive_held());
     ASSERT_EQ(pair.b.qp->post_recv(id, {}), 0);

@@ -17,7 +17,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
     shape.acknowledged = GetParam();
     return shape;
   }
-  Sge sge(uint32_t length) { return {peer.base(), length, peer.memory_region->lkey.load()}; }
+  Sge sge(uint32_t length) { return {peer.base(), length, peer.memory_region->key.load()}; }
   int send(uint64_t id, const Sge& from) {
     return peer.dut.post(SendOpcode::kSend, id, {&from, 1});
   }

@@ -33,7 +33,7 @@ struct OnDemand : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   uint64_t address(size_t offset) const { return reinterpret_cast<uint64_t>(theirs) + offset; }
   Sge here(size_t length) { return Pair::sge(mine, my_region, 0, length); }
   Sge there(size_t length) {
-    return {address(0), static_cast<uint32_t>(length), their_region->lkey.load()};
+    return {address(0), static_cast<uint32_t>(length), their_region->key.load()};
   }
   /// Removes the second half.
   void take_away() { munmap(theirs + kSize / 2, kSize / 2); }
@@ -52,7 +52,7 @@ TEST_P(OnDemand, EverythingWorksWhileTheMemoryIsThere) {
   for (size_t size : {size_t{1}, size_t{8}, size_t{511}, size_t{20000}, kSize}) {
     Sge from = here(size), to = there(size);
     std::memset(theirs, 0, kSize);
-    ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, address(0), their_region->rkey), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, address(0), their_region->key), 0);
     pair.run();
     EXPECT_EQ(send_status(pair.a), WcStatus::kSuccess);
     EXPECT_EQ(std::memcmp(theirs, mine.data(), size), 0);
@@ -72,12 +72,12 @@ TEST_P(OnDemand, EverythingWorksWhileTheMemoryIsThere) {
     EXPECT_EQ(pair.a.receives().size(), 1u);
     EXPECT_EQ(std::memcmp(theirs, mine.data(), size), 0);
     std::memset(mine.data(), 0, kSize);
-    ASSERT_EQ(pair.a.post(SendOpcode::kRead, 6, {&from, 1}, address(0), their_region->rkey), 0);
+    ASSERT_EQ(pair.a.post(SendOpcode::kRead, 6, {&from, 1}, address(0), their_region->key), 0);
     pair.run();
     EXPECT_EQ(send_status(pair.a), WcStatus::kSuccess);
     EXPECT_EQ(std::memcmp(theirs, mine.data(), size), 0);
     mine.fill(pair.random);
-    ASSERT_EQ(pair.b.post(SendOpcode::kRead, 7, {&to, 1}, mine.address(), my_region->rkey), 0);
+    ASSERT_EQ(pair.b.post(SendOpcode::kRead, 7, {&to, 1}, mine.address(), my_region->key), 0);
     pair.run();
     EXPECT_EQ(send_status(pair.b), WcStatus::kSuccess);
     EXPECT_EQ(std::memcmp(theirs, mine.data(), size), 0);
@@ -86,7 +86,7 @@ TEST_P(OnDemand, EverythingWorksWhileTheMemoryIsThere) {
 
 TEST_P(OnDemand, AtomicsBringThePageIn) {
   Sge result = here(8);
-  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, address(8), their_region->rkey, 5),
+  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, address(8), their_region->key, 5),
             0);
   pair.run();
   EXPECT_EQ(send_status(pair.a), WcStatus::kSuccess);
@@ -98,7 +98,7 @@ TEST_P(OnDemand, AtomicsBringThePageIn) {
 TEST_P(OnDemand, WriteToMissingMemory) {
   take_away();
   Sge from = here(kSize);
-  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, address(0), their_region->rkey), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, address(0), their_region->key), 0);
   pair.run();
   EXPECT_EQ(pair.b.events, std::vector{QpEvent::kAccessError});
   EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
@@ -118,7 +118,7 @@ TEST_P(OnDemand, ReceiveIntoMissingMemory) {
 TEST_P(OnDemand, ReadIntoMissingMemory) {
   take_away();
   Sge to = there(kSize);
-  ASSERT_EQ(pair.b.post(SendOpcode::kRead, 1, {&to, 1}, mine.address(), my_region->rkey), 0);
+  ASSERT_EQ(pair.b.post(SendOpcode::kRead, 1, {&to, 1}, mine.address(), my_region->key), 0);
   pair.run();
   EXPECT_EQ(send_status(pair.b), WcStatus::kLocProtErr);
 }
@@ -135,7 +135,7 @@ TEST_P(OnDemand, SendFromMissingMemory) {
 TEST_P(OnDemand, ReadFromMissingMemory) {
   take_away();
   Sge to = here(kSize);
-  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 1, {&to, 1}, address(0), their_region->rkey), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 1, {&to, 1}, address(0), their_region->key), 0);
   pair.run();
   EXPECT_EQ(send_status(pair.a), WcStatus::kRemAccessErr);
 }
@@ -144,7 +144,7 @@ TEST_P(OnDemand, AtomicOnMissingMemory) {
   take_away();
   Sge result = here(8);
   ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, address(kSize - 8),
-                               their_region->rkey, 5),
+                               their_region->key, 5),
             0);
   pair.run();
   EXPECT_EQ(send_status(pair.a), WcStatus::kRemAccessErr);
@@ -152,9 +152,9 @@ TEST_P(OnDemand, AtomicOnMissingMemory) {
 
 TEST_P(OnDemand, AtomicResultIntoMissingMemory) {
   take_away();
-  Sge result = {address(kSize - 8), 8, their_region->lkey.load()};
-  ASSERT_EQ(
-      pair.b.post_atomic(SendOpcode::kFetchAdd, 1, result, mine.address(), my_region->rkey, 5), 0);
+  Sge result = {address(kSize - 8), 8, their_region->key.load()};
+  ASSERT_EQ(pair.b.post_atomic(SendOpcode::kFetchAdd, 1, result, mine.address(), my_region->key, 5),
+            0);
   pair.run();
   EXPECT_EQ(send_status(pair.b), WcStatus::kLocProtErr);
 }
@@ -164,8 +164,8 @@ TEST_P(OnDemand, WindowOntoIt) {
   MemoryRegion* region = *pair.regions.add(
       {&pair.b.domain, theirs, kSize, 0, kAllAccess | kAccessMwBind, MemoryKind::kOnDemand});
   const STag key{pair.regions.window_key(*window)};
-  ASSERT_TRUE(pair.regions.bind({key, region->lkey.load(), 0, kSize, kAllAccess},
-                                {&pair.b.domain, 1, ~0u}));
+  ASSERT_TRUE(
+      pair.regions.bind({key, region->key.load(), 0, kSize, kAllAccess}, {&pair.b.domain, 1, ~0u}));
   Sge from = here(20000);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, 0, key.value), 0);
   pair.run();
@@ -181,12 +181,12 @@ TEST_P(OnDemand, WindowOntoIt) {
 TEST_P(OnDemand, NothingTakesAndGivesAnyAmount) {
   MemoryRegion* nothing = *pair.regions.add(
       {&pair.b.domain, nullptr, ~uint64_t{0}, 0, kAccessLocalWrite, MemoryKind::kNull});
-  Sge from = here(kSize), to = {77, kSize, nothing->lkey.load()};
+  Sge from = here(kSize), to = {77, kSize, nothing->key.load()};
   ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
   pair.run();
   EXPECT_EQ(pair.b.receives().size(), 1u);
-  ASSERT_EQ(pair.b.post(SendOpcode::kWrite, 3, {&to, 1}, mine.address(), my_region->rkey), 0);
+  ASSERT_EQ(pair.b.post(SendOpcode::kWrite, 3, {&to, 1}, mine.address(), my_region->key), 0);
   pair.run();
   EXPECT_EQ(send_status(pair.b), WcStatus::kSuccess);
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(mine.data()[i], std::byte{0}) << i;
@@ -197,7 +197,7 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
   GuardedMemory first(kSize), second(kSize);
   MemoryRegion* region = *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
   Sge from = here(kSize);
-  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, 0, region->rkey), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, 0, region->key), 0);
   pair.a_to_b.capacity = 30000;
   while (pair.a_to_b.bytes.size() < pair.a_to_b.capacity)
     pair.step(pair.a, pair.a_to_b, pair.b_to_a);
@@ -217,7 +217,7 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
 TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   GuardedMemory first(kSize), second(kSize);
   MemoryRegion* region = *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
-  Sge from = here(kSize), to = {0, kSize, region->lkey.load()};
+  Sge from = here(kSize), to = {0, kSize, region->key.load()};
   ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
   pair.a_to_b.capacity = 30000;

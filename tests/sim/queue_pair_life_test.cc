@@ -10,7 +10,7 @@ namespace {
 // SQD: what has started drains, an open atomic included; what waits goes on in RTS.
 TEST(Sqd, DrainsAndReturns) {
   RawPeer peer;
-  const Sge result{peer.base(), 8, peer.memory_region->lkey.load()};
+  const Sge result{peer.base(), 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
   peer.settle();
   peer.dut.qp->to_sqd(true);
@@ -42,7 +42,7 @@ TEST(Sqd, TheEventIsForgottenWithTheState) {
   };
   for (int way = 0; way < 3; ++way) {
     RawPeer peer;
-    const Sge result{peer.base(), 8, peer.memory_region->lkey.load()};
+    const Sge result{peer.base(), 8, peer.memory_region->key.load()};
     ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
     peer.settle();
     peer.dut.qp->to_sqd(true);

@@ -29,7 +29,7 @@ struct Connected : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   Sge theirs(size_t offset, size_t length) {
     return Pair::sge(there, there_region, offset, length);
   }
-  uint32_t rkey() { return there_region->rkey.load(); }
+  uint32_t rkey() { return there_region->key.load(); }
   bool equal(size_t from, size_t to, size_t length) {
     return std::memcmp(here.data() + from, there.data() + to, length) == 0;
   }
@@ -186,7 +186,7 @@ TEST_P(Connected, BadRemoteAccess) {
     MemoryRegion* target = fresh.reg(fresh.b, there, c.access);
     const std::vector<std::byte> before(there.data(), there.data() + kSize);
     Sge piece = Pair::sge(here, source, 0, c.length);
-    const uint32_t key = target->rkey.load() ^ (c.bad_key ? 0x55u : 0u);
+    const uint32_t key = target->key.load() ^ (c.bad_key ? 0x55u : 0u);
     const uint64_t remote = there.address() + static_cast<uint64_t>(c.remote_offset);
     for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(fresh.b.qp->post_recv(100 + id, {}), 0);
     // A good Read in front, so that a Write is still open when the Terminate comes.
@@ -238,7 +238,7 @@ TEST_P(Connected, SendWithInvalidateOfARegionIsRefused) {
   ASSERT_EQ(got.size(), 1u);
   EXPECT_EQ(got[0].status, WcStatus::kRemInvReqErr);
   EXPECT_EQ(got[0].vendor_err, 0x000109u);
-  EXPECT_NE(pair.regions.find_remote(STag{rkey()}), nullptr);
+  EXPECT_NE(pair.regions.find(STag{rkey()}), nullptr);
 }
 
 TEST_P(Connected, LocalProtectionError) {

@@ -51,19 +51,19 @@ struct Traffic {
     if (kind == 0) {
       const size_t room = length + pick(pair.random, 0, 10);
       if (cursor + room > kMemory) return;
-      Sge sink{target.address() + cursor, static_cast<uint32_t>(room), remote->lkey.load()};
+      Sge sink{target.address() + cursor, static_cast<uint32_t>(room), remote->key.load()};
       pending.push_back({posted, length, sink});
       error = from.post(SendOpcode::kSend, posted, pieces, 0, 0, flags);
       if (error != 0) return (void)pending.pop_back();
       std::memcpy(oracle_target.data() + cursor, oracle_source.data() + cursor, length);
     } else if (kind == 1) {
       error = from.post(SendOpcode::kWrite, posted, pieces, target.address() + cursor,
-                        remote->rkey.load(), flags);
+                        remote->key.load(), flags);
       if (error != 0) return;
       std::memcpy(oracle_target.data() + cursor, oracle_source.data() + cursor, length);
     } else {
       error = from.post(SendOpcode::kRead, posted, pieces, target.address() + cursor,
-                        remote->rkey.load(), flags);
+                        remote->key.load(), flags);
       if (error != 0) return;
       std::memcpy(oracle_source.data() + cursor, oracle_target.data() + cursor, length);
     }
@@ -193,7 +193,7 @@ TEST_P(BrokenStream, EverythingIsFlushedOnce) {
   Traffic forth(pair, pair.a, pair.b);
   std::vector<uint64_t> receives;
   for (uint64_t id = 0; id < 40; ++id) {
-    Sge sink{forth.target.address(), 100000, forth.remote->lkey.load()};
+    Sge sink{forth.target.address(), 100000, forth.remote->key.load()};
     ASSERT_EQ(pair.b.qp->post_recv(id, {&sink, 1}), 0);
   }
   for (int i = 0; i < 30; ++i) forth.post_one();

@@ -123,10 +123,16 @@ class RawPeer {
     if (receive_region == nullptr)
       receive_region = *regions.add(dut.domain, receive_memory.data(), receive_memory.size(),
                                     receive_memory.address(), kAccessLocalWrite);
-    const Sge sge{receive_memory.address(), size, receive_region->lkey.load()};
+    const Sge sge{receive_memory.address(), size, receive_region->key.load()};
     EXPECT_EQ(dut.qp->post_recv(wr_id, {&sge, size == 0 ? 0u : 1u}), 0);
   }
-  STag stag() const { return STag{memory_region->rkey.load()}; }
+  /// The key of a region that shows the memory to the application alone.
+  STag key_for_local_use() {
+    return STag{(*regions.add(dut.domain, memory.data(), memory.size(), memory.address(),
+                              kAccessLocalWrite))
+                    ->key.load()};
+  }
+  STag stag() const { return STag{memory_region->key.load()}; }
   uint64_t base() { return memory.address(); }
 
   void feed(const Bytes& bytes, size_t chunk = 0) {

@@ -47,7 +47,7 @@ struct Uwarps : Pair {
   }
   void write(size_t octets) {
     ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, octets, octets),
-                     target.address() + 100, remote->rkey.load()),
+                     target.address() + 100, remote->key.load()),
               0);
     expect(octets);
   }
@@ -59,7 +59,7 @@ struct Uwarps : Pair {
   /// By the other end, so that the octets go the same way.
   void read(size_t octets, size_t piece) {
     ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, octets, piece),
-                     source.address() + 100, local->rkey.load()),
+                     source.address() + 100, local->key.load()),
               0);
     expect(octets);
   }
@@ -182,7 +182,7 @@ struct Announcer : RawPeer {
     return segment;
   }
   Bytes write(size_t index, uint8_t following, bool last = false) {
-    return announcing(tagged(RdmapOpcode::kWrite, STag{region->rkey.load()},
+    return announcing(tagged(RdmapOpcode::kWrite, STag{region->key.load()},
                              target.address() + index * kPayload, kPayload, last),
                       following);
   }
@@ -275,7 +275,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
   GuardedMemory buffer(2 * kPayload + 10);
   MemoryRegion* const region = *peer.regions.add(peer.dut.domain, buffer.data(), buffer.size(),
                                                  buffer.address(), kAccessLocalWrite);
-  const Sge sge{buffer.address(), 2 * kPayload + 10, region->lkey.load()};
+  const Sge sge{buffer.address(), 2 * kPayload + 10, region->key.load()};
   ASSERT_EQ(peer.dut.qp->post_recv(1, {&sge, 1}), 0);
   std::vector<Bytes> segments;
   for (uint32_t i = 0; i < 3; ++i)
@@ -290,8 +290,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
 // Not known for a uwarp, it may have anything in reserved bits.
 TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
   Announcer peer{StreamConfig{}};
-  peer.feed(joined({peer.write(0, 9), peer.write(2, 15, true), peer.write(1, 15, true)}),
-            GetParam());
+  peer.feed(joined({peer.write(0, 9), peer.write(1, 15), peer.write(2, 15, true)}), GetParam());
   EXPECT_TRUE(peer.written(0, 3 * kPayload));
   EXPECT_TRUE(peer.ulpdus().empty());
 }

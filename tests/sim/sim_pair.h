@@ -248,7 +248,7 @@ class Pair {
     return *region;
   }
   static Sge sge(GuardedMemory& memory, MemoryRegion* region, size_t offset, size_t length) {
-    return {memory.address() + offset, static_cast<uint32_t>(length), region->lkey.load()};
+    return {memory.address() + offset, static_cast<uint32_t>(length), region->key.load()};
   }
 
   Random random;

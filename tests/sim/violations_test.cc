@@ -100,10 +100,8 @@ const Violation kViolations[] = {
     {"Write, unknown STag",
      [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, STag{p.stag().value ^ 1}, p.base(), 16); },
      T::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true},
-    {"Write with a local key",
-     [](RawPeer& p) {
-       return tagged(RdmapOpcode::kWrite, STag{p.memory_region->lkey.load()}, p.base(), 16);
-     },
+    {"Write to a region for local use",
+     [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.key_for_local_use(), p.base(), 16); },
      T::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true},
     {"Write below the base",
      [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() - 1, 16); },
@@ -152,7 +150,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
   GuardedMemory buffer(100);
   MemoryRegion* region = *peer.regions.add(peer.dut.domain, buffer.data(), buffer.size(),
                                            buffer.address(), kAccessLocalWrite);
-  const Sge sge{buffer.address(), 100, region->lkey.load()};
+  const Sge sge{buffer.address(), 100, region->key.load()};
   for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(peer.dut.qp->post_recv(id, {&sge, 1}), 0);
   const Bytes ulpdu = v.ulpdu(peer);
   Bytes bytes = frame(ulpdu, peer.crc);
@@ -223,7 +221,7 @@ TEST(Reserved, BitsAreIgnored) {
   GuardedMemory buffer(100);
   MemoryRegion* region = *peer.regions.add(peer.dut.domain, buffer.data(), buffer.size(),
                                            buffer.address(), kAccessLocalWrite);
-  const Sge sge{buffer.address(), 100, region->lkey.load()};
+  const Sge sge{buffer.address(), 100, region->key.load()};
   ASSERT_EQ(peer.dut.qp->post_recv(0, {&sge, 1}), 0);
   // DDP reserved bits, RDMAP reserved bits, and an Invalidate STag where none belongs.
   Bytes ulpdu = untagged(RdmapOpcode::kSend, 0, 1, 0, 8, true, peer.stag());
@@ -231,7 +229,7 @@ TEST(Reserved, BitsAreIgnored) {
   ulpdu[1] |= std::byte{0x30};
   peer.send(ulpdu);
   ASSERT_EQ(peer.dut.receives().size(), 1u);
-  EXPECT_NE(peer.regions.find_remote(peer.stag()), nullptr);
+  EXPECT_NE(peer.regions.find(peer.stag()), nullptr);
 }
 
 TEST(Depth, MoreReadsThanIrd) {
@@ -292,14 +290,14 @@ TEST(ReadResponse, MustMatchTheRequest) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     RawPeer peer;
-    const Sge sink{peer.base() + 100, 64, peer.memory_region->lkey.load()};
+    const Sge sink{peer.base() + 100, 64, peer.memory_region->key.load()};
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 1, {&sink, 1}, 1, 2), 0);
     peer.settle();
     const auto sent = peer.ulpdus();
     ASSERT_EQ(sent.size(), 1u);
     const auto request = ReadRequestHeader::decode(sent[0].data() + UntaggedHeader::kWireSize);
     EXPECT_NE(request.sink_stag.value, 0u);
-    EXPECT_EQ(peer.regions.find_remote(request.sink_stag), nullptr);
+    EXPECT_EQ(peer.regions.find(request.sink_stag), nullptr);
     peer.send(tagged(RdmapOpcode::kReadResponse, STag{request.sink_stag.value ^ c.stag_xor}, c.to,
                      c.length, c.last));
     const auto terminate = peer.terminate();
@@ -314,7 +312,7 @@ TEST(ReadResponse, MustMatchTheRequest) {
 
 TEST(ReadSink, IsNoDoorForWrites) {
   RawPeer peer;
-  const Sge sink{peer.base() + 100, 64, peer.memory_region->lkey.load()};
+  const Sge sink{peer.base() + 100, 64, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 1, {&sink, 1}, 1, 2), 0);
   peer.settle();
   const auto sent = peer.ulpdus();
@@ -328,7 +326,7 @@ TEST(ReadSink, IsNoDoorForWrites) {
 // Proves: 5040-3.2-b 5040-3.2-i
 TEST(Terminate, FromThePeerNamesTheRequest) {
   RawPeer peer;
-  const Sge sink{peer.base(), 64, peer.memory_region->lkey.load()};
+  const Sge sink{peer.base(), 64, peer.memory_region->key.load()};
   for (uint64_t id = 0; id < 3; ++id)
     ASSERT_EQ(peer.dut.post(SendOpcode::kRead, id, {&sink, 1}, 1, 2), 0);
   peer.settle();
@@ -366,7 +364,7 @@ TEST(OneWrite, GoesToOneBuffer) {
   MemoryRegion* other = *peer.regions.add(peer.dut.domain, peer.memory.data(), 1000,
                                           peer.memory.address(), kAllAccess);
   peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 16, false));
-  peer.send(tagged(RdmapOpcode::kWrite, STag{other->rkey.load()}, peer.base() + 16, 16, true));
+  peer.send(tagged(RdmapOpcode::kWrite, STag{other->key.load()}, peer.base() + 16, 16, true));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate.has_value());
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);

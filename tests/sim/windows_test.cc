@@ -25,7 +25,7 @@ struct WindowSetup {
     request.opcode = SendOpcode::kBindWindow;
     request.flags = kSendSignaled;
     request.rkey = rkey;
-    request.bind_lkey = region->lkey.load();
+    request.bind_lkey = region->key.load();
     request.remote_address = memory.address() + 100;
     request.bind_length_bytes = 200;
     request.bind_access = access;
@@ -77,7 +77,7 @@ TEST_F(Windows, LifeOfAType2Window) {
   EXPECT_EQ(got[0].status, WcStatus::kSuccess);
   EXPECT_EQ(got[0].wc_flags, kWcWithInvalidate);
   EXPECT_EQ(got[0].imm_or_invalidated, key(1));
-  EXPECT_EQ(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   ASSERT_EQ(bind(key(2)), WcStatus::kSuccess);
   write(key(2), memory.address() + 100, 1);
   EXPECT_TRUE(peer.dut.events.empty());
@@ -88,7 +88,7 @@ TEST_F(Windows, LifeOfAType2Window) {
 TEST_F(Windows, LocalInvalidate) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   ASSERT_EQ(invalidate(key(1)), WcStatus::kSuccess);
-  EXPECT_EQ(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   EXPECT_EQ(table().invalidate(*region), 0);
   EXPECT_TRUE(peer.ulpdus().empty());  // nothing of it is on the wire
 }
@@ -129,25 +129,25 @@ TEST_F(Windows, BindingsThatAreRefused) {
   };
   const Case cases[] = {
       {"no such window", [](WindowSetup&, auto& r) { r.rkey ^= 0x100; }},
-      {"the key of a region", [](WindowSetup& w, auto& r) { r.rkey = w.region->rkey.load(); }},
+      {"the key of a region", [](WindowSetup& w, auto& r) { r.rkey = w.region->key.load(); }},
       {"unknown region", [](WindowSetup&, auto& r) { r.bind_lkey ^= 1; }},
       {"region without bind right",
        [](WindowSetup& w, auto& r) {
          r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000, w.memory.address(),
                                        kAllAccess))
-                           ->lkey.load();
+                           ->key.load();
        }},
       {"read-only region, window for Writes",
        [](WindowSetup& w, auto& r) {
          r.bind_lkey = (*w.table().add(w.peer.dut.domain, w.memory.data(), 1000, w.memory.address(),
                                        kAccessMwBind))
-                           ->lkey.load();
+                           ->key.load();
        }},
       {"region of another domain",
        [](WindowSetup& w, auto& r) {
          static ProtectionDomain other;
          r.bind_lkey = (*w.table().add(other, w.memory.data(), 1000, w.memory.address(), kBindable))
-                           ->lkey.load();
+                           ->key.load();
        }},
       {"out of range", [](WindowSetup&, auto& r) { r.bind_length_bytes = 901; }},
       {"wrap", [](WindowSetup&, auto& r) { r.bind_length_bytes = ~uint64_t{0}; }},
@@ -175,12 +175,12 @@ TEST_F(Windows, InvalidationsThatAreRefused) {
     const RemoteAccessor other{&w.peer.dut.domain, ~uint64_t{0}, 0};
     if (bound_elsewhere) {
       ASSERT_TRUE(w.table().bind(
-          {STag{w.key(1)}, w.region->lkey.load(), w.memory.address(), 10, kAccessRemoteWrite},
+          {STag{w.key(1)}, w.region->key.load(), w.memory.address(), 10, kAccessRemoteWrite},
           other));
     }
-    const uint32_t key = bound_elsewhere ? w.key(1) : w.region->rkey.load();
+    const uint32_t key = bound_elsewhere ? w.key(1) : w.region->key.load();
     EXPECT_EQ(w.invalidate(key), WcStatus::kMwBindErr);
-    EXPECT_NE(w.table().find_remote(STag{key}), nullptr);
+    EXPECT_NE(w.table().find(STag{key}), nullptr);
   }
 }
 
@@ -189,7 +189,7 @@ TEST_F(Windows, InvalidationsThatAreRefused) {
 TEST_F(Windows, BelongToOneQueuePair) {
   const RemoteAccessor other{&peer.dut.domain, ~uint64_t{0}, 0};
   ASSERT_TRUE(table().bind(
-      {STag{key(1)}, region->lkey.load(), memory.address(), 10, kAccessRemoteWrite}, other));
+      {STag{key(1)}, region->key.load(), memory.address(), 10, kAccessRemoteWrite}, other));
   peer.post_receive(1, 10);
   write(key(1), memory.address(), 1);
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedSTagNotOfStream);
@@ -198,12 +198,12 @@ TEST_F(Windows, BelongToOneQueuePair) {
 TEST_F(Windows, OfAnotherQueuePairAreNotInvalidatedFromAfar) {
   const RemoteAccessor other{&peer.dut.domain, ~uint64_t{0}, 0};
   ASSERT_TRUE(table().bind(
-      {STag{key(1)}, region->lkey.load(), memory.address(), 10, kAccessRemoteWrite}, other));
+      {STag{key(1)}, region->key.load(), memory.address(), 10, kAccessRemoteWrite}, other));
   peer.post_receive(1, 10);
   peer.send(untagged(RdmapOpcode::kSendInvalidate, 0, 1, 0, 4, true, STag{key(1)}));
   EXPECT_EQ(peer.terminate().value().code, T::kRdmapCannotInvalidate);
   EXPECT_EQ(peer.dut.receives().at(0).status, WcStatus::kRemInvReqErr);
-  EXPECT_NE(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_NE(table().find(STag{key(1)}), nullptr);
 }
 
 // Type 1: any queue pair of the domain; binding again replaces, length 0 unbinds.
@@ -213,30 +213,30 @@ TEST_F(Windows, Type1) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   write(key(1), memory.address() + 100, 1);
   ASSERT_EQ(bind(key(2)), WcStatus::kSuccess);
-  EXPECT_EQ(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   write(key(2), memory.address() + 100, 1);
   SendRequest request = bind_request(key(3));
   request.bind_length_bytes = 0;
   EXPECT_EQ(post(peer.dut, request), WcStatus::kSuccess);
-  EXPECT_EQ(table().find_remote(STag{key(3)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(3)}), nullptr);
   EXPECT_EQ(table().invalidate(*region), 0);
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
 // Binding waits for all earlier requests, an open Read included; later ones wait for it.
 TEST_F(Windows, BindIsFenced) {
-  const Sge sink{peer.base(), 8, peer.memory_region->lkey.load()};
+  const Sge sink{peer.base(), 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 1, {&sink, 1}, 1, 2), 0);
   ASSERT_EQ(peer.dut.qp->post_send(bind_request(key(1))), 0);
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 3, {}), 0);
   peer.settle();
   const auto sent = peer.ulpdus();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   const auto request = ReadRequestHeader::decode(sent[0].data() + UntaggedHeader::kWireSize);
   peer.send(tagged(RdmapOpcode::kReadResponse, request.sink_stag, 0, 8));
   EXPECT_EQ(peer.dut.sends().size(), 3u);
-  EXPECT_NE(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_NE(table().find(STag{key(1)}), nullptr);
   EXPECT_EQ(peer.ulpdus().size(), 1u);
 }
 
@@ -277,7 +277,7 @@ TEST_F(Windows, InvalidateInTheMiddleOfAWrite) {
 TEST_F(Windows, GoWithTheirQueuePair) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   peer.dut.qp.reset();
-  EXPECT_EQ(table().find_remote(STag{key(1)}), nullptr);
+  EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   EXPECT_EQ(table().invalidate(*region), 0);
   table().release_window(*window);
 }

@@ -193,9 +193,6 @@ TEST_F(Device, WhatDoesNotExistHereSaysSo) {
   ibv_wq_init_attr wq = {};
   EXPECT_EQ(ibv_create_wq(context(), &wq), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
-  ibv_ah_attr ah = {};
-  EXPECT_EQ(ibv_create_ah(pd.get(), &ah), nullptr);
-  EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
 }  // namespace

@@ -58,6 +58,14 @@ struct Ground {
   Mr region(int access = kAllAccess | IBV_ACCESS_MW_BIND) {
     return Mr(ibv_reg_mr(pd(), memory(), 4096, access));
   }
+  /// Of the device itself.
+  ibv_ah_attr address() {
+    ibv_ah_attr attr = {};
+    attr.is_global = 1;
+    attr.port_num = 1;
+    attr.grh.dgid = pair.a.address().gid;
+    return attr;
+  }
   Dm device_memory(size_t length) {
     ibv_alloc_dm_attr attr = {};
     attr.length = length;
@@ -442,10 +450,17 @@ const Row kQueueRows[] = {
        ibv_counters_init_attr attr = {};
        return outcome_of_none(ibv_create_counters(g.context, &attr));
      }},
-    {"ibv_create_ah", EOPNOTSUPP, "datagrams",
+    {"ibv_create_ah", EOPNOTSUPP, "iWARP",
      [](Ground& g) {
-       ibv_ah_attr attr = {};
-       return outcome_of_none(ibv_create_ah(g.pd(), &attr));
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;  // no iWARP
+       ibv_ah_attr attr = g.address();
+       return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
+     }},
+    {"ibv_create_ah", EINVAL, "without a GRH",
+     [](Ground& g) {
+       ibv_ah_attr attr = g.address();
+       attr.is_global = 0;
+       return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
     {"ibv_attach_mcast", EOPNOTSUPP, "datagrams",
      [](Ground& g) {

@@ -2,6 +2,7 @@
 // Completion channels and asynchronous events: one event per arming, what raises which, and that
 // destroying an object waits for the acknowledgement.
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -48,6 +49,102 @@ TEST_F(Events, OneEventPerArming) {
   EXPECT_FALSE(readable(channel->fd, kNothingComes)) << "one-shot";
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
   EXPECT_COMPLETION(pair.b.cq.get(), 2, IBV_WC_SUCCESS);
+}
+
+/// A queue that is armed while a completion is in it.
+class LateArming : public Events {
+ protected:
+  void SetUp() override {
+    Events::SetUp();
+    channel_.reset(ibv_create_comp_channel(context()));
+    pair_ = std::make_unique<Pair>(context(), 1 << 16, channel_.get());
+    complete();
+  }
+  ibv_cq* cq() { return pair_->b.cq.get(); }
+  /// One more completion in the queue of b, which nobody polls.
+  void complete() {
+    ASSERT_EQ(pair_->b.post_receive(1, 512), 0);
+    ASSERT_EQ(pair_->a.post_send(2), 0);
+    EXPECT_COMPLETION(pair_->a.cq.get(), 2, IBV_WC_SUCCESS);
+    // Behind it on the same stream, and polled at the other end: it has arrived.
+    ASSERT_EQ(pair_->a.post_rdma(IBV_WR_RDMA_READ, 3, pair_->b.address(), 0, 8), 0);
+    EXPECT_COMPLETION(pair_->a.cq.get(), 3, IBV_WC_SUCCESS);
+  }
+  int poll_all() {
+    ibv_wc wc[8];
+    int all = 0;
+    for (int found = 1; found > 0; all += found) found = ibv_poll_cq(cq(), 8, wc);
+    return all;
+  }
+  Channel channel_;
+  std::unique_ptr<Pair> pair_;
+};
+
+TEST_F(LateArming, ThreadThatWaitsInPollIsTold) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  take_event(channel_.get(), cq());
+  EXPECT_EQ(poll_all(), 1);
+}
+
+TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, channel_->fd, &event), 0);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+    ASSERT_EQ(epoll_wait(set, &event, 1, std::chrono::milliseconds(kPatience).count()), 1);
+    take_event(channel_.get(), cq());
+  }
+  EXPECT_EQ(poll_all(), 1);
+  close(set);
+}
+
+TEST_F(LateArming, ThreadThatReadsIsTold) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  // Without poll() in front, and by another thread than the one that has armed.
+  std::thread([&] {
+    ibv_cq* found = nullptr;
+    void* cq_context = nullptr;
+    ASSERT_EQ(ibv_get_cq_event(channel_.get(), &found, &cq_context), 0);
+    EXPECT_EQ(found, cq());
+    ibv_ack_cq_events(found, 1);
+  }).join();
+  EXPECT_EQ(poll_all(), 1);
+}
+
+// The usual loop: woken, arm, poll until nothing is left, wait again.
+TEST_F(LateArming, WhoeverPollsAfterArmingIsNotWokenTwice) {
+  EXPECT_EQ(poll_all(), 1);
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  for (int round = 0; round < 20; ++round) {
+    complete();
+    take_event(channel_.get(), cq());
+    ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+    EXPECT_EQ(poll_all(), 1);
+    EXPECT_FALSE(readable(channel_->fd, milliseconds(1))) << round;
+  }
+}
+
+TEST_F(LateArming, OneEventForOneArming) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  take_event(channel_.get(), cq());
+  EXPECT_FALSE(readable(channel_->fd, kNothingComes)) << "not armed again";
+}
+
+TEST_F(LateArming, UnreadEventIsEnough) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  complete();  // raises one
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  take_event(channel_.get(), cq());
+  EXPECT_EQ(poll_all(), 2);
+  EXPECT_FALSE(readable(channel_->fd, kNothingComes));
+}
+
+TEST_F(LateArming, QueueMayGoAway) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  pair_.reset();
+  EXPECT_FALSE(readable(channel_->fd, kNothingComes));
 }
 
 TEST_F(Events, SolicitedOnly) {

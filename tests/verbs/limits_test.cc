@@ -97,6 +97,18 @@ TEST_F(Limits, SharedReceiveQueues) {
   EXPECT_EQ(all.size(), static_cast<size_t>(device().max_srq));
 }
 
+TEST_F(Limits, AddressHandles) {
+  using Ah = std::unique_ptr<ibv_ah, Destroyer<ibv_destroy_ah>>;
+  if (!roce()) GTEST_SKIP() << "iWARP has none";
+  ibv_ah_attr attr = {};
+  attr.is_global = attr.port_num = 1;
+  ASSERT_EQ(ibv_query_gid(context(), 1, 0, &attr.grh.dgid), 0);
+  const auto all =
+      as_many_as_possible<Ah>(device().max_ah, [&] { return Ah(ibv_create_ah(pd_.get(), &attr)); });
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(all.size(), static_cast<size_t>(device().max_ah));
+}
+
 // Proves: 5040-8.1.2-2
 TEST_F(Limits, Regions) {
   static char byte;

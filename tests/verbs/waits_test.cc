@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -38,20 +39,28 @@ class Waits : public VerbsTest {
     while (ibv_poll_cq(pair_->a.cq.get(), 1, &completion) == 0) ASSERT_LT(Clock::now(), end);
     EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
   }
-  /// A wait in which nothing comes, while another thread begins to exchange and to poll.
+  /// A wait in which nothing comes, while another thread begins to exchange and to poll. It does
+  /// not end early, and it is over before a sleep that lasts until a wait would be over that had
+  /// begun anew at that moment.
   void expect_full_wait(const std::function<int()>& wait) {
-    Clock::duration took{};
+    std::atomic<int> ended{0};
+    int wait_ended = 0, sleep_ended = 0;
     std::thread waiting([&] {
       const auto began = Clock::now();
       EXPECT_EQ(wait(), 0);
-      took = Clock::now() - began;
+      EXPECT_GE(Clock::now() - began, kTimeout);
+      wait_ended = ++ended;
+    });
+    std::thread sleeping([&] {
+      std::this_thread::sleep_for(kTimeout + kPollingBegins);
+      sleep_ended = ++ended;
     });
     std::this_thread::sleep_for(kPollingBegins);
     const auto end = Clock::now() + kPollingLasts;
     while (Clock::now() < end && !HasFailure()) read_polling();
     waiting.join();
-    EXPECT_GE(took, kTimeout);
-    EXPECT_LT(took, kTimeout + kPollingBegins * 3 / 4);
+    sleeping.join();
+    EXPECT_LT(wait_ended, sleep_ended);
   }
 
   Channel channel_;

@@ -16,6 +16,7 @@ inline constexpr uint32_t kQpsPerPort = 256;
 inline constexpr uint32_t kMaxQp = 65536;
 inline constexpr uint32_t kMaxCq = 65536;
 inline constexpr uint32_t kMaxPd = 65536;
+inline constexpr uint32_t kMaxAh = 65536;
 inline constexpr uint32_t kMaxSrq = 16384;
 inline constexpr uint32_t kMaxMr = 262144;
 inline constexpr uint32_t kMaxMw = 262144;
@@ -72,6 +73,7 @@ inline constexpr uint32_t kUlpduMin = 128;
 
 // --- Devices ------------------------------------------------------------------------------------
 
+inline constexpr uint8_t kPort = 1;               // the one that each device has
 inline constexpr uint32_t kGidTableEntries = 16;  // libibverbs asks for a fixed table per port
 inline constexpr uint32_t kCompVectors = 1;
 

@@ -17,16 +17,6 @@
 namespace uwarp {
 namespace {
 
-/// Calls that wait for a queue pair to reach RTR: its one peer makes one, and perhaps another after
-/// a time-out; whoever else dials is not expected.
-constexpr size_t kMaxHeldCalls = 4;
-
-void refuse(Connection& request, RendezvousVerdict verdict) {
-  RendezvousAnswer answer;
-  answer.verdict = verdict;
-  (void)request.reject(answer.encode());
-}
-
 /// Local ACK timeout of InfiniBand: 4.096 us * 2^code; 0 is infinite.
 uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} << code; }
 

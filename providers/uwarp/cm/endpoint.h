@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "cm/connection.h"
 #include "cm/engine.h"
+#include "cm/held_call.h"
 #include "cm/qp_attributes.h"
 #include "cm/rendezvous_message.h"
 #include "cm/stream.h"
@@ -146,11 +147,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
 
    private:
     const std::weak_ptr<Endpoint> endpoint_;
-  };
-
-  struct HeldCall {
-    std::shared_ptr<Connection> request;
-    RendezvousCall call;
   };
 
   /// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...

@@ -28,15 +28,6 @@ constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
 /// nobody listens below INIT, and applications may tell their numbers before they go there.
 constexpr uint64_t kLeastTimeoutNs = 5 * kNsPerSecond;
 
-constexpr size_t kMaxHeldCalls = 4;
-
-void refuse(Connection& request, RendezvousVerdict verdict) {
-  log_event("rendezvous: refused a call: %s", describe(verdict));
-  RendezvousAnswer answer;
-  answer.verdict = verdict;
-  (void)request.reject(answer.encode());
-}
-
 }  // namespace
 
 Rendezvous::Rendezvous(Engine& engine, std::weak_ptr<Endpoint> endpoint,

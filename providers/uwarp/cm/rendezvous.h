@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "cm/connection.h"
 #include "cm/connection_events.h"
+#include "cm/held_call.h"
 #include "cm/rendezvous_message.h"
 #include "io/source.h"
 #include "net/ip_address.h"
@@ -62,11 +63,6 @@ class Rendezvous final : public Source, public ConnectionOwner {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  struct HeldCall {
-    std::shared_ptr<Connection> request;
-    RendezvousCall call;
-  };
-
   RendezvousVerdict judge_locked(const Connection& request, const RendezvousCall& call) const;
   bool is_own_call_kept() const;
   void take_call(Lock& lock, const HeldCall& held);

@@ -9,6 +9,7 @@
 #include "base/settings.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
+#include "cm/held_call.h"
 #include "cm/rendezvous_message.h"
 
 namespace uwarp {
@@ -120,9 +121,7 @@ bool RendezvousPort::connection_requested(std::shared_ptr<Connection> request) {
     endpoint->answer(std::move(request), *call);
     return true;
   }
-  RendezvousAnswer refusal;
-  refusal.verdict = call ? RendezvousVerdict::kNoSuchQp : RendezvousVerdict::kUnknownVersion;
-  (void)request->reject(refusal.encode());
+  refuse(*request, call ? RendezvousVerdict::kNoSuchQp : RendezvousVerdict::kUnknownVersion);
   return true;
 }
 

@@ -21,7 +21,9 @@ static_assert(segment_payload(2048, 1500, UntaggedHeader::kWireSize) == 1482);
 static_assert(segment_payload(2048, 1500, TaggedHeader::kWireSize) == 1486);
 
 /// Receive side of one untagged queue: which message is expected, and whether a segment fits it.
-/// On TCP a skipped message can never come, so only the expected MSN is legal (rule A10).
+/// On TCP a skipped message or byte can never come, so only the expected MSN is legal (rule A10),
+/// and only the MO behind what has been placed: any other one leaves a hole, which the message
+/// would show as if the peer had filled it, or places bytes twice (RFC 5041 5.2, 5.3).
 class UntaggedSequence {
  public:
   explicit UntaggedSequence(Msn first = Msn{1}) : expected_(first) {}
@@ -35,11 +37,10 @@ class UntaggedSequence {
     if (header.msn != expected_) return TerminateCode::kDdpUntaggedMsnRange;
     return std::nullopt;
   }
-  /// Error of a segment that does not fit a buffer of `capacity` octets.
-  static std::optional<TerminateCode> check_range(uint32_t mo, uint64_t payload,
-                                                  uint64_t capacity) {
-    if (mo > capacity) return TerminateCode::kDdpUntaggedInvalidMo;
-    if (payload > capacity - mo) return TerminateCode::kDdpUntaggedTooLong;
+  /// Error of a segment that is not the next one, or does not fit a buffer of `capacity` bytes.
+  std::optional<TerminateCode> check_range(uint32_t mo, uint64_t payload, uint64_t capacity) const {
+    if (mo != placed_bytes_) return TerminateCode::kDdpUntaggedInvalidMo;
+    if (payload > capacity - placed_bytes_) return TerminateCode::kDdpUntaggedTooLong;
     return std::nullopt;
   }
   /// A message of one segment that is consumed at once.
@@ -49,13 +50,10 @@ class UntaggedSequence {
     placed_bytes_ = 0;
   }
   void placed(uint64_t bytes) { placed_bytes_ += bytes; }
-  /// The last segment has been placed. Any MO inside the buffer is legal, so a hole shows only
-  /// here: the octets placed must add up to the end of the last segment (rule A9).
-  std::optional<TerminateCode> finish(uint64_t end) {
+  /// The last segment has been placed.
+  void finish() {
     open_ = false;
     expected_ = expected_.next();
-    if (placed_bytes_ != end) return TerminateCode::kDdpUntaggedInvalidMo;
-    return std::nullopt;
   }
 
  private:

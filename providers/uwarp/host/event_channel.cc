@@ -132,15 +132,11 @@ bool EventChannel::try_send_locked(Record record) {
 
 void EventChannel::send_bytes(Record record) {
   if (!alive()) return;
-  const int saved = errno;
-  {
-    const std::lock_guard guard(lock_);
-    const bool taken = reader_ != nullptr && reader_->offer_locked(record);
-    if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
-      waiting_.emplace_back(record.begin(), record.end());
-    }
+  const std::lock_guard guard(lock_);
+  const bool taken = reader_ != nullptr && reader_->offer_locked(record);
+  if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
+    waiting_.emplace_back(record.begin(), record.end());
   }
-  errno = saved;
 }
 
 void EventChannel::flush_waiting_locked() {
@@ -183,6 +179,7 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
       errno = EAGAIN;
       return -1;
     }
+    raise_late_armings(reader.fds());
     const int error = Engine::instance().progress().drive(reader);
     if (const size_t taken = reader.take(out)) return static_cast<ssize_t>(taken);
     if (error == EBUSY) break;
@@ -195,8 +192,11 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
 }
 
 CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
-                                   CompletionEventRecord record)
-    : channel_(std::move(channel)), record_(record), generation_(fork_generation()) {}
+                                   CompletionEventRecord record, std::function<void()> raise_stored)
+    : channel_(std::move(channel)),
+      record_(record),
+      raise_stored_(std::move(raise_stored)),
+      generation_(fork_generation()) {}
 
 void CompletionEvents::raise() {
   if (generation_ != fork_generation()) return;
@@ -207,6 +207,16 @@ void CompletionEvents::raise() {
     return;
   }
   send_locked();
+}
+
+bool CompletionEvents::raise_stored() {
+  if (generation_ != fork_generation()) return true;
+  {
+    const std::lock_guard guard(lock_);
+    if (unread_) return false;
+  }
+  raise_stored_();
+  return true;
 }
 
 void CompletionEvents::send_locked() {
@@ -228,6 +238,7 @@ void CompletionEvents::record_read() {
 
 uint32_t CompletionEvents::stop() {
   if (generation_ != fork_generation()) return 0;
+  forget_late_arming(*this);
   const std::lock_guard guard(lock_);
   stopped_ = true;
   again_ = false;

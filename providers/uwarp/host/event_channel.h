@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "host/late_armings.h"
 
 namespace uwarp {
 
@@ -92,10 +93,16 @@ class EventChannel {
 /// completions can fill the channel. Thread-safe.
 class CompletionEvents {
  public:
-  CompletionEvents(std::shared_ptr<EventChannel> channel, CompletionEventRecord record);
+  /// `raise_stored` raises the event of an armed queue if it still has completions from before.
+  CompletionEvents(std::shared_ptr<EventChannel> channel, CompletionEventRecord record,
+                   std::function<void()> raise_stored = {});
 
   /// The armed queue has something to say: sends a record, or remembers to when one is unread.
   void raise();
+  /// The calling thread has armed the queue, which has completions: see late_armings.h.
+  void armed_late() { note_late_arming(*this, *channel_); }
+  /// Raises the event for these completions. False, and nothing done, if one is unread anyway.
+  bool raise_stored();
   /// libibverbs has read a record of this queue (the cq_event op): sends the remembered one.
   void record_read();
   /// Takes back an unread record; afterwards raise() does nothing. Returns how many records the
@@ -107,6 +114,7 @@ class CompletionEvents {
 
   const std::shared_ptr<EventChannel> channel_;
   const CompletionEventRecord record_;
+  const std::function<void()> raise_stored_;
   const uint32_t generation_;
   std::mutex lock_;  ///< before the channel's
   uint32_t sent_ = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// The table of functions that the preload calls. Each turns an exception into an errno: none may
-// cross. The typed catch clauses let a thread's cancellation pass through the blocking write.
+// The table of functions that the preload calls. Each turns an exception into an errno, since none
+// may cross, and leaves errno as it was unless it fails. The typed catch clauses let a thread's
+// cancellation pass through the blocking write.
 #include "host/host_table.h"
 
 #include <fcntl.h>
@@ -14,10 +15,12 @@
 #include <memory>
 #include <mutex>
 
+#include "base/kept_errno.h"
 #include "base/settings.h"
 #include "cm/engine.h"
 #include "host/counter_files.h"
 #include "host/event_channel.h"
+#include "host/late_armings.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
 #include "host/sysfs_tree.h"
@@ -51,17 +54,32 @@ TreeState& tree_state() {
   return *made.release();
 }
 
-/// Runs `call`; an exception becomes `failed` and errno.
+/// Runs a `call` that says by `failed` and errno that it could not do its work. So does an
+/// exception.
 template <typename Call, typename Value>
 Value guarded(Call call, Value failed) {
+  KeptErrno kept;
+  Value result = failed;
+  try {
+    result = call();
+    if (result == failed) kept.failed(errno);
+  } catch (const std::bad_alloc&) {
+    kept.failed(ENOMEM);
+  } catch (const std::exception&) {
+    kept.failed(EIO);
+  }
+  return result;
+}
+
+/// Runs a `call` that sets no errno: it has a result in any case, or none at all.
+template <typename Call>
+auto guarded(Call call) {
+  const KeptErrno kept;
   try {
     return call();
-  } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
   } catch (const std::exception&) {
-    errno = EIO;
+    return decltype(call())();
   }
-  return failed;
 }
 
 const char* sysfs_root(const char* wanted) {
@@ -84,25 +102,20 @@ int open_counter(const char* path, int flags) {
 }
 
 void refresh_counter(int fd) {
-  guarded(
-      [&] {
-        refresh_counter_file(fd);
-        return 0;
-      },
-      0);
+  guarded([&] { refresh_counter_file(fd); });
 }
 
 int has_devices() {
-  return guarded([] { return net_devices()->empty() ? 0 : 1; }, 0);
+  return guarded([] { return net_devices()->empty() ? 0 : 1; });
 }
 
 int has_uverbs(int number) {
-  return guarded([&] { return is_uverbs_node(number) ? 1 : 0; }, 0);
+  return guarded([&] { return is_uverbs_node(number) ? 1 : 0; });
 }
 
 int has_rdma_cm() {
-  return guarded([] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; },
-                 0);
+  return guarded(
+      [] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; });
 }
 
 int open_uverbs(int number, int flags) {
@@ -138,28 +151,40 @@ class CallerAwaits final : public Awaited {
     if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
     restarts = false;
   }
-  bool arrived() override { return ready_(argument_) != 0; }
+  bool arrived() override {
+    const int result = ready_(argument_);
+    if (result < 0) error_ = errno;
+    return result != 0;
+  }
   std::span<const pollfd> fds() const override { return fds_; }
+  /// Why ready() has failed, or 0.
+  int error() const { return error_; }
 
  private:
   const Ready ready_;
   void* const argument_;
   const std::span<const pollfd> fds_;
+  int error_ = 0;
 };
 
 int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
                 int64_t timeout_ns) {
-  return guarded(
-      [&] {
-        Engine* engine = Engine::current();
-        if (engine == nullptr) return EBUSY;
-        CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
-        return engine->progress().drive(awaited);
-      },
-      EBUSY);
+  KeptErrno kept;
+  try {
+    Engine* engine = Engine::current();
+    if (engine == nullptr) return EBUSY;
+    raise_late_armings({fds, count});
+    CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
+    const int error = engine->progress().drive(awaited);
+    if (awaited.error() != 0) kept.failed(awaited.error());
+    return error;
+  } catch (const std::exception&) {
+    return EBUSY;
+  }
 }
 
 void sleeping(int change) {
+  const KeptErrno kept;
   Engine* engine = Engine::current();
   if (engine == nullptr) return;
   if (change > 0) {
@@ -170,31 +195,26 @@ void sleeping(int change) {
 }
 
 void closing(int fd, uwarp_fd_kind kind) {
-  guarded(
-      [&] {
-        if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
-        if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
-        if (kind == UWARP_FD_COUNTER) counter_file_closed(fd);
-        return 0;
-      },
-      0);
+  guarded([&] {
+    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
+    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
+    if (kind == UWARP_FD_COUNTER) counter_file_closed(fd);
+  });
 }
 
 void duplicated(int fd, int copy, uwarp_fd_kind kind) {
-  guarded(
-      [&] {
-        if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
-        if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
-        if (kind == UWARP_FD_COUNTER) counter_file_duplicated(fd, copy);
-        return 0;
-      },
-      0);
+  guarded([&] {
+    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
+    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
+    if (kind == UWARP_FD_COUNTER) counter_file_duplicated(fd, copy);
+  });
 }
 
 /// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
 void forked() {
   current_tree.store(nullptr);
   forget_event_channels();
+  forget_all_late_armings();
   forget_rdma_cm_nodes();
   forget_counter_files();
 }
@@ -223,14 +243,11 @@ constexpr uwarp_host_table kTable = {
 }  // namespace
 
 void update_sysfs_tree(const NetDeviceTable& devices) {
-  guarded(
-      [&] {
-        TreeState* state = current_tree.load(std::memory_order_acquire);
-        if (state != nullptr && state->tree.existing_root() != nullptr)
-          (void)state->tree.root({}, devices);
-        return 0;
-      },
-      0);
+  guarded([&] {
+    TreeState* state = current_tree.load(std::memory_order_acquire);
+    if (state != nullptr && state->tree.existing_root() != nullptr)
+      (void)state->tree.root({}, devices);
+  });
 }
 
 }  // namespace uwarp

@@ -3,6 +3,7 @@
  * The whole contact between libuwarp-preload.so and libuwarp.so: a table of C functions each way.
  * The preload asks for the engine's table when the process first touches something of RDMA.
  * Plain C, no allocation crosses, errors are -1 (or null) and errno, as in the calls they serve.
+ * errno is left as it was otherwise.
  */
 #pragma once
 
@@ -66,9 +67,10 @@ struct uwarp_host_table {
   ssize_t (*write)(int fd, enum uwarp_fd_kind kind, const void* bytes, size_t length);
   /* read() on an event channel's fd. May block and is then a cancellation point. */
   ssize_t (*read)(int fd, void* bytes, size_t length);
-  /* The application waits until ready(argument) is not 0, which happens when one of `fds` is
-   * readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT or EINTR; EBUSY when
-   * somebody else serves them. `timeout_ns` negative: none. A cancellation point. */
+  /* The application waits until ready(argument) is not 0 (if it is negative, with errno), which
+   * happens when one of `fds` is readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT
+   * or EINTR; EBUSY when somebody else serves them. `timeout_ns` negative: none. A cancellation
+   * point. */
   int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
                      size_t count, int64_t timeout_ns);
   /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */

@@ -6,23 +6,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 
 namespace uwarp {
 namespace {
 
 iovec piece_of(const std::byte* at, size_t size) { return {const_cast<std::byte*>(at), size}; }
-
-/// The caller's errno is the application's business.
-class KeptErrno {
- public:
-  KeptErrno() : value_(errno) {}
-  ~KeptErrno() { errno = value_; }
-
- private:
-  const int value_;
-};
 
 bool try_both() {
   std::byte from{1}, to{0};
@@ -37,19 +26,16 @@ bool fault_safe_copy_works() {
 }
 
 bool fault_safe_read(std::byte* to, const std::byte* from, size_t size) {
-  const KeptErrno kept;
   const iovec ours = piece_of(to, size), theirs = piece_of(from, size);
   return process_vm_readv(getpid(), &ours, 1, &theirs, 1, 0) == static_cast<ssize_t>(size);
 }
 
 bool fault_safe_write(std::byte* to, const std::byte* from, size_t size) {
-  const KeptErrno kept;
   const iovec ours = piece_of(from, size), theirs = piece_of(to, size);
   return process_vm_writev(getpid(), &ours, 1, &theirs, 1, 0) == static_cast<ssize_t>(size);
 }
 
 bool fault_safe_probe(std::byte* word) {
-  const KeptErrno kept;
   uint32_t nobody_waits = 0;
   // Adds 0 to the word. The comparison (less than the least that can be asked for) keeps it from
   // waking anybody who happens to wait on that word.

@@ -63,8 +63,7 @@ uint32_t SlotCipher::decrypt(uint32_t sealed) const {
 }
 
 RegionTable::RegionTable()
-    : local_cipher_(draw<uint64_t>()),
-      remote_cipher_(draw<uint64_t>()),
+    : cipher_(draw<uint64_t>()),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
       free_regions_(kMaxMr),
       free_windows_(kMaxMw) {
@@ -81,7 +80,7 @@ MemoryRegion* RegionTable::fresh_slot() {
     }
     slot(number).slot = number;
     // With upper bits of zero an application could choose the key 0, which means "no key".
-    if (remote_cipher_.encrypt(number) != 0) return &slot(number);
+    if (cipher_.encrypt(number) != 0) return &slot(number);
   }
 }
 
@@ -121,13 +120,8 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   fill_in(*region, shape);
   // The low octet changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
-  uint32_t lkey = local_cipher_.encrypt(region->slot) << 8 | region->generation;
-  uint32_t rkey = remote_cipher_.encrypt(region->slot) << 8 | region->generation;
-  if (lkey == 0) lkey = ++region->generation;  // 0 means "no key"
-  if (rkey == 0) rkey = ++region->generation;
-  if (rkey == lkey) rkey ^= 0x80;
-  region->lkey.store(lkey, std::memory_order_release);
-  if (shape.memory != MemoryKind::kNull) region->rkey.store(rkey, std::memory_order_release);
+  const uint32_t key = cipher_.encrypt(region->slot) << 8 | region->generation;
+  region->key.store(key, std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
   return region;
 }
@@ -144,8 +138,7 @@ int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
 int RegionTable::invalidate(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
   if (region.windows != 0) return EBUSY;
-  region.lkey.store(0, std::memory_order_seq_cst);
-  region.rkey.store(0, std::memory_order_seq_cst);
+  region.key.store(0, std::memory_order_seq_cst);
   return 0;
 }
 
@@ -176,8 +169,15 @@ Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKi
   return window;
 }
 
+const MemoryRegion* RegionTable::find_region(uint32_t key) const {
+  const MemoryRegion* found = find(key);
+  return found != nullptr && found->kind.load(std::memory_order_relaxed) == RegionKind::kRegion
+             ? found
+             : nullptr;
+}
+
 MemoryRegion* RegionTable::find_window(STag key) {
-  const uint32_t number = remote_cipher_.decrypt(key.value >> 8);
+  const uint32_t number = cipher_.decrypt(key.value >> 8);
   if (number >= used_slots_) return nullptr;
   MemoryRegion& found = slot(number);
   return found.kind != RegionKind::kRegion && found.domain != nullptr ? &found : nullptr;
@@ -201,7 +201,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   if (type2 && (window->bound != nullptr || binding.length_bytes == 0)) return false;
   MemoryRegion* region = nullptr;
   if (binding.length_bytes != 0) {
-    region = const_cast<MemoryRegion*>(find_local(binding.region_lkey));
+    region = const_cast<MemoryRegion*>(find_region(binding.region_key));
     if (region == nullptr || !may_bind(*region, binding, who)) return false;
   }
   std::lock_guard bound(window->binding_lock);
@@ -217,13 +217,13 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   window->bound = region;
   window->stream = type2 ? who.stream : 0;
   ++region->windows;
-  window->rkey.store(binding.key.value, std::memory_order_release);
+  window->key.store(binding.key.value, std::memory_order_release);
   return true;
 }
 
 // Under the table's mutex and the binding lock.
 void RegionTable::unbind_locked(MemoryRegion& window) {
-  window.rkey.store(0, std::memory_order_release);
+  window.key.store(0, std::memory_order_release);
   if (++window.binding == 0) window.binding = 1;
   if (window.bound != nullptr) --window.bound->windows;
   window.bound = nullptr;
@@ -235,7 +235,7 @@ bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
   MemoryRegion* window = find_window(key);
   if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
   std::lock_guard binding(window->binding_lock);
-  if (window->rkey.load(std::memory_order_relaxed) != key.value || window->domain != who.domain ||
+  if (window->key.load(std::memory_order_relaxed) != key.value || window->domain != who.domain ||
       window->stream != who.stream)
     return false;
   unbind_locked(*window);
@@ -264,9 +264,9 @@ void RegionTable::unbind_stream(uint64_t stream) {
 
 // ---- Look-ups
 
-LocalPlace RegionTable::local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
+LocalPlace RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {
-  const MemoryRegion* region = find_local(lkey);
+  const MemoryRegion* region = find_region(key);
   if (region == nullptr) return fault = RegionFault::kInvalidSTag, LocalPlace{};
   if (region->domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
   std::byte* address = region->range(offset, length, fault);
@@ -279,13 +279,13 @@ RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length,
                                 const RemoteAccessor& who, RemotePlace& place) const {
   place.region = nullptr;
   place.binding = 0;
-  const MemoryRegion* region = find_remote(stag);
+  const MemoryRegion* region = find(stag);
   if (region == nullptr) return RegionFault::kInvalidSTag;
   if (region->kind.load(std::memory_order_relaxed) == RegionKind::kRegion) [[likely]]
     return check_place(*region, offset, length, needed, who, place);
   std::lock_guard binding(region->binding_lock);
   // It may have been unbound since the key was found.
-  if (region->rkey.load(std::memory_order_relaxed) != stag.value) return RegionFault::kInvalidSTag;
+  if (region->key.load(std::memory_order_relaxed) != stag.value) return RegionFault::kInvalidSTag;
   if (region->kind == RegionKind::kWindowType2 && region->stream != who.stream)
     return RegionFault::kWrongDomain;
   const RegionFault fault = check_place(*region, offset, length, needed, who, place);

@@ -58,10 +58,10 @@ enum class RegionKind : uint8_t { kRegion, kWindowType1, kWindowType2 };
 /// the allocator while the table lives, so a reader may hold a pointer and must only re-check the
 /// key (or the binding of a window) before each use.
 struct MemoryRegion {
-  /// Live keys; 0 while the slot is free or being torn down, or the window unbound. Written last on
-  /// registration (release), first on invalidation. A window has no local key.
-  std::atomic<uint32_t> lkey{0};
-  std::atomic<uint32_t> rkey{0};
+  /// The live key; 0 while the slot is free or being torn down, or the window unbound. Written last
+  /// on registration (release), first on invalidation. A region has one key for local and remote
+  /// use, as iWARP's STag is one (RFC 5040 8.1.1); its rights decide what a peer may do with it.
+  std::atomic<uint32_t> key{0};
   uint32_t access = 0;
   uint32_t slot = 0;
   uint8_t generation = 0;
@@ -135,7 +135,7 @@ class PlaceGuard {
  public:
   PlaceGuard(const RemotePlace& place, STag stag) {
     if (!place.through_window()) [[likely]] {
-      valid_ = place.region->rkey.load(std::memory_order_acquire) == stag.value;
+      valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;
       return;
     }
     window_ = place.region;
@@ -158,7 +158,7 @@ class PlaceGuard {
 struct WindowBinding {
   /// The key to be valid afterwards. Its upper 24 bits name the window.
   STag key;
-  uint32_t region_lkey = 0;
+  uint32_t region_key = 0;
   /// The part of the region to show, in the region's own numbering. Type 1: length 0 unbinds.
   TaggedOffset address = 0;
   uint64_t length_bytes = 0;
@@ -188,20 +188,19 @@ class RegionTable {
   RegionTable();
 
   /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays
-  /// the caller's. A region without memory (kNull) has no remote key. Errors: ENOMEM when max_mr is
-  /// reached.
+  /// the caller's. Errors: ENOMEM when max_mr is reached.
   Result<MemoryRegion*> add(const RegionShape& shape);
   Result<MemoryRegion*> add(ProtectionDomain& domain, void* address, uint64_t length,
                             TaggedOffset first, uint32_t access) {
     return add(RegionShape{&domain, address, length, first, access});
   }
 
-  /// Makes something else of a region; its keys stay. The caller sees to it that no stream of the
+  /// Makes something else of a region; its key stays. The caller sees to it that no stream of the
   /// old or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
   /// bound to it.
   int change(MemoryRegion& region, const RegionShape& shape);
 
-  /// Makes both keys of a region invalid at once. Accesses that looked it up before may still be
+  /// Makes the key of a region invalid at once. Accesses that looked it up before may still be
   /// under way: the caller quiesces the queue pairs of the domain, then calls release(). EBUSY (and
   /// nothing done) while windows are bound to it.
   int invalidate(MemoryRegion& region);
@@ -213,7 +212,7 @@ class RegionTable {
   Result<MemoryRegion*> add_window(ProtectionDomain& domain, RegionKind kind);
   /// A key of the window: the low octet is the one it had last, or a random one at first.
   uint32_t window_key(const MemoryRegion& window) const {
-    return remote_cipher_.encrypt(window.slot) << 8 | window.generation;
+    return cipher_.encrypt(window.slot) << 8 | window.generation;
   }
   /// Executes BIND_MW for `who`. False when it is not allowed: no such window or region, foreign
   /// domain, out of range, region without kAccessMwBind (or without kAccessLocalWrite when the
@@ -227,18 +226,20 @@ class RegionTable {
   /// Unbinds all type 2 windows of a queue pair that goes away.
   void unbind_stream(uint64_t stream);
 
-  /// The region of a local key, null if there is none. Lock-free.
-  const MemoryRegion* find_local(uint32_t lkey) const {
-    return find(lkey, &MemoryRegion::lkey, local_cipher_, recent_local_);
+  /// The region or bound window of a key, null if there is none. Lock-free.
+  const MemoryRegion* find(uint32_t key) const {
+    const MemoryRegion* region = recent_[key].load(std::memory_order_acquire);
+    if (region != nullptr && region->key.load(std::memory_order_acquire) == key && key != 0)
+      return region;
+    region = check(cipher_.decrypt(key >> 8), key);
+    if (region != nullptr) recent_[key].store(region, std::memory_order_release);
+    return region;
   }
-  /// The region of a key from the wire, null if there is none. Lock-free.
-  const MemoryRegion* find_remote(STag stag) const {
-    return find(stag.value, &MemoryRegion::rkey, remote_cipher_, recent_remote_);
-  }
+  const MemoryRegion* find(STag stag) const { return find(stag.value); }
 
-  /// The memory [offset, offset + length) under a local key for `needed` rights (0 or
-  /// kAccessLocalWrite); nothing and `fault` otherwise.
-  LocalPlace local(uint32_t lkey, TaggedOffset offset, uint64_t length, uint32_t needed,
+  /// The memory [offset, offset + length) of a region for local use with `needed` rights (0 or
+  /// kAccessLocalWrite); nothing and `fault` otherwise. A window's key is none for local use.
+  LocalPlace local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                    const ProtectionDomain& domain, RegionFault& fault) const;
 
   /// Why an access by a key from the wire is refused, checked in the order of RegionFault; kNone,
@@ -268,22 +269,12 @@ class RegionTable {
     std::atomic<const MemoryRegion*> slots_[kSlots] = {};
   };
 
-  const MemoryRegion* find(uint32_t key, std::atomic<uint32_t> MemoryRegion::*live,
-                           const SlotCipher& cipher, RecentKeys& recent) const {
-    const MemoryRegion* region = recent[key].load(std::memory_order_acquire);
-    if (region != nullptr && (region->*live).load(std::memory_order_acquire) == key && key != 0)
-      return region;
-    region = check(cipher.decrypt(key >> 8), live, key);
-    if (region != nullptr) recent[key].store(region, std::memory_order_release);
-    return region;
-  }
-  const MemoryRegion* check(uint32_t slot, std::atomic<uint32_t> MemoryRegion::*key,
-                            uint32_t expected) const {
-    if (slot >= kChunkSlots * kChunkCount || expected == 0) return nullptr;
+  const MemoryRegion* check(uint32_t slot, uint32_t key) const {
+    if (slot >= kChunkSlots * kChunkCount || key == 0) return nullptr;
     const Chunk* chunk = chunks_[slot / kChunkSlots].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
     const MemoryRegion& region = chunk->slots[slot % kChunkSlots];
-    return (region.*key).load(std::memory_order_acquire) == expected ? &region : nullptr;
+    return region.key.load(std::memory_order_acquire) == key ? &region : nullptr;
   }
   /// Slots of one kind that have been used and are free again, oldest first.
   struct FreeSlots {
@@ -304,15 +295,14 @@ class RegionTable {
   MemoryRegion* take_slot(FreeSlots& free);
   MemoryRegion* fresh_slot();
   static void give_back(FreeSlots& free, uint32_t slot);
+  const MemoryRegion* find_region(uint32_t key) const;
   MemoryRegion* find_window(STag key);
   bool may_bind(const MemoryRegion& region, const WindowBinding& binding,
                 const RemoteAccessor& who) const;
   static void unbind_locked(MemoryRegion& window);
 
-  SlotCipher local_cipher_;
-  SlotCipher remote_cipher_;
-  mutable RecentKeys recent_local_;
-  mutable RecentKeys recent_remote_;
+  SlotCipher cipher_;
+  mutable RecentKeys recent_;
   std::unique_ptr<std::atomic<Chunk*>[]> chunks_;
   std::vector<std::unique_ptr<Chunk>> owned_;
   std::mutex mutex_;

@@ -49,11 +49,9 @@ void note_copy(int fd, int copy) {
   if (kind == UWARP_FD_FOREIGN || kind == UWARP_FD_PRIVATE || copy < 0 || copy == fd) return;
   const uwarp_host_table* engine = host_if_loaded();
   if (engine == nullptr || !table_is_ours()) return;
-  const int saved = errno;
   const UncancelledEngineCall guard;
   engine->duplicated(fd, copy, kind);
   set_kind(copy, kind);
-  errno = saved;
 }
 
 [[gnu::noinline]] int close_marked(int fd, uwarp_fd_kind kind) {
@@ -62,18 +60,14 @@ void note_copy(int fd, int copy) {
     errno = EBADF;  // The application never opened it.
     return -1;
   }
-  const int saved = errno;
   forget(fd, kind);
-  errno = saved;
   return real_close(fd);
 }
 
 /// The fd of a FILE that is about to be closed, by a call of libc's own.
 [[gnu::noinline]] void give_up_marked(int fd, uwarp_fd_kind kind) {
   if (kind == UWARP_FD_PRIVATE || !table_is_ours()) return;
-  const int saved = errno;
   forget(fd, kind);
-  errno = saved;
 }
 
 int fd_of(FILE* file) {
@@ -85,10 +79,8 @@ int fd_of(FILE* file) {
 
 /// sysfs shows the value of the moment to who reads from the beginning.
 [[gnu::noinline]] void refresh_counter(int fd) {
-  const int saved = errno;
   const UncancelledEngineCall guard;
   host_if_loaded()->refresh_counter(fd);
-  errno = saved;
 }
 
 /// Before dup2() closes `target` on its way. False: it must not.

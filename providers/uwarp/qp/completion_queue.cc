@@ -46,9 +46,11 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
   slot_.pushed.add(1);
   if (completion.status != WcStatus::kSuccess) [[unlikely]]
     slot_.failed.add(1);
+  const bool at_once = solicited || completion.status != WcStatus::kSuccess;
+  if (at_once) solicited_end_ = tail + 1;
   // arm() takes the same lock: whoever arms after this sees the completion when it polls.
   if (armed_ != Armed::kNo) [[unlikely]]
-    notify_locked(solicited || completion.status != WcStatus::kSuccess);
+    notify_locked(at_once);
   return true;
 }
 
@@ -136,7 +138,9 @@ void CompletionQueue::drop(uint32_t qp_num, Drop which) {
     if (times_ != nullptr) times_[kept & mask_] = times_[i & mask_];
   }
   head_.store(kept, std::memory_order_release);
-  slot_.polled.add(kept - head);  // the application will not
+  for (uint64_t* end : {&solicited_end_, &stored_end_})
+    if (*end > head) *end = tail_.load(std::memory_order_relaxed);  // as far as they may have moved
+  slot_.polled.add(kept - head);                                    // the application will not
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
@@ -186,13 +190,20 @@ int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   return taken(any ? 1 : 0, true);
 }
 
-void CompletionQueue::arm(bool solicited_only) {
+bool CompletionQueue::arm(bool solicited_only) {
   std::lock_guard lock(producer_lock_);
   if (!solicited_only) {
     armed_ = Armed::kAny;
   } else if (armed_ == Armed::kNo) {
     armed_ = Armed::kSolicited;
   }
+  stored_end_ = armed_ == Armed::kAny ? tail_.load(std::memory_order_relaxed) : solicited_end_;
+  return head_.load(std::memory_order_acquire) < stored_end_;
+}
+
+void CompletionQueue::raise_stored() {
+  std::lock_guard lock(producer_lock_);
+  if (armed_ != Armed::kNo && head_.load(std::memory_order_acquire) < stored_end_) raise_locked();
 }
 
 }  // namespace uwarp

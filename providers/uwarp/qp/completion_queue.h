@@ -85,8 +85,13 @@ class CompletionQueue {
   uint64_t polled() const { return head_.load(std::memory_order_acquire); }
 
   /// Asks for one event at the next completion (or the next solicited or failed one). A request
-  /// for any completion is not weakened by a later solicited-only one.
-  void arm(bool solicited_only);
+  /// for any completion is not weakened by a later solicited-only one. True if there is such a
+  /// completion already: it raises nothing until raise_stored() is called.
+  bool arm(bool solicited_only);
+
+  /// Raises the event that was asked for if a completion of that kind is still there that came
+  /// before the queue was armed.
+  void raise_stored();
 
   /// Raises the event that was asked for, although nothing has come: to whoever waits there may
   /// be events without completions.
@@ -140,7 +145,9 @@ class CompletionQueue {
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
-  uint32_t held_back_ = 0;  // under producer_lock_: completions since armed, event not raised
+  uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
+  uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
+  uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
   std::atomic<uint64_t> tail_{0};
   std::atomic<bool> overrun_{false};
 

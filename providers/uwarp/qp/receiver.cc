@@ -434,8 +434,12 @@ void Receiver::open_write(const TaggedHeader& header) {
   const bool first = !write_open_;
   write_open_ = !last_;
   write_stag_ = header.stag;
-  write_bytes_ = (first ? 0 : write_bytes_) + payload_left_;
   payload_offset_ = 0;
+  if (first) {
+    write_bytes_ = 0;
+    write_next_.reset();
+  }
+  write_bytes_ += payload_left_;
   if (payload_left_ == 0) {
     const StreamConfig& config = stream_.config;
     if (first && last_ && config.magic_stag.value != 0 && header.stag == config.magic_stag &&
@@ -451,6 +455,12 @@ void Receiver::open_write(const TaggedHeader& header) {
       take_delivered_mark(header);
     return;
   }
+  // What is skipped or written twice would count for the length that Immediate Data reports.
+  if (write_next_ && header.to != *write_next_) {
+    fail(TerminateCode::kDdpTaggedBounds, QpEvent::kAccessError, true);
+    return;
+  }
+  write_next_ = header.to + payload_left_;
   const RegionFault fault =
       config_.regions->remote(header.stag, header.to, payload_left_, kAccessRemoteWrite,
                               stream_.peer(config_.domain), place_);
@@ -507,7 +517,7 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
     return Step::kNeedMore;
   }
   if (const auto error =
-          UntaggedSequence::check_range(header.mo, payload_left_, sink_.length_bytes())) {
+          send_sequence_.check_range(header.mo, payload_left_, sink_.length_bytes())) {
     fail_range(*error);
     return Step::kNeedMore;
   }
@@ -693,7 +703,7 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
 bool Receiver::placement_valid() const {
   switch (opcode_) {
     case RdmapOpcode::kWrite:
-      return place_ && place_.region->rkey.load(std::memory_order_acquire) == write_stag_.value;
+      return place_ && place_.region->key.load(std::memory_order_acquire) == write_stag_.value;
     case RdmapOpcode::kReadResponse:
       return !read_revoked_;
     default:
@@ -845,10 +855,7 @@ void Receiver::finish_segment() {
 }
 
 void Receiver::finish_send() {
-  if (const auto error = send_sequence_.finish(payload_offset_)) {
-    fail_range(*error);
-    return;
-  }
+  send_sequence_.finish();
   WorkCompletion completion = receive_completion(WcStatus::kSuccess, 0);
   bool solicited = traits(opcode_).solicited;
   if (traits(opcode_).invalidates) {

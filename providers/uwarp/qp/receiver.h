@@ -211,7 +211,8 @@ class Receiver {
   RemotePlace place_;        // of the Write segment under way
   bool write_open_ = false;  // a Write has begun and not ended
   STag write_stag_;
-  uint64_t write_bytes_ = 0;  // of the last Write since the last message of queue 0
+  uint64_t write_bytes_ = 0;                // of the last Write since the last message of queue 0
+  std::optional<TaggedOffset> write_next_;  // of the Write's next byte, once one has been placed
   // Untagged placement (Send) and Read sinks.
   UntaggedSequence send_sequence_;
   UntaggedSequence request_sequence_;  // queue 1, only its MSN

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The C boundary: no exception leaves a verb. Turns those that creating objects can raise into the
-// errno that the verb reports. Forced unwinding (thread cancellation) passes through.
+// The C boundary: no exception leaves a verb, and a verb that succeeds leaves errno as it was.
+// Turns exceptions that creating objects can raise into the errno that the verb reports. Forced
+// unwinding (thread cancellation) passes through.
 #pragma once
 
 #include <cerrno>
@@ -8,6 +9,8 @@
 #include <exception>
 #include <new>
 #include <system_error>
+
+#include "base/kept_errno.h"
 
 namespace uwarp {
 
@@ -21,22 +24,30 @@ inline int errno_of(const std::exception& exception) {
 /// Runs a verb that returns a pointer: null and errno instead of an exception.
 template <typename Body>
 auto* pointer_verb(Body&& body) {
+  KeptErrno kept;
+  decltype(body()) made = nullptr;
   try {
-    return body();
+    made = body();
+    if (made == nullptr) kept.failed(errno);
   } catch (const std::exception& exception) {
-    errno = errno_of(exception);
-    return decltype(body()){nullptr};
+    kept.failed(errno_of(exception));
   }
+  return made;
 }
 
-/// Runs a verb that returns 0 or an errno.
+/// Runs a verb that returns 0 or an errno. A failure sets errno too: programs call perror().
 template <typename Body>
 int errno_verb(Body&& body) {
+  KeptErrno kept;
+  int error;
   try {
-    return body();
+    error = body();
   } catch (const std::exception& exception) {
-    return errno_of(exception);
+    error = errno_of(exception);
   }
+  if (error != 0) [[unlikely]]
+    kept.failed(error);
+  return error;
 }
 
 /// The number that an application has put into an enum of the public ABI, which may be none of the

@@ -37,7 +37,8 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
                       engine.trace())),
       single_threaded(options.single_threaded) {
   if (channel != nullptr)
-    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)});
+    events.emplace(std::move(channel), CompletionEventRecord{reinterpret_cast<uintptr_t>(&base)},
+                   [this] { queue.raise_stored(); });
 }
 
 void ModerationTimer::begin() {
@@ -107,22 +108,25 @@ int modify_cq(ibv_cq* base, ibv_modify_cq_attr* attr) {
 }
 
 int destroy_cq(ibv_cq* base) {
-  VerbsCq& cq = VerbsCq::of(base);
-  if (!cq.device.alive()) return 0;
-  if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
-  cq.moderation->stop();
-  const uint32_t delivered = cq.events ? cq.events->stop() : 0;
-  const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
-  wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
-  wait_acknowledged(cq.base, cq.base.async_events_completed, async_delivered);
-  --cq.device.cq_count;
-  delete &cq;
-  return 0;
+  return errno_verb([&] {
+    VerbsCq& cq = VerbsCq::of(base);
+    if (!cq.device.alive()) return 0;
+    if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
+    cq.moderation->stop();
+    const uint32_t delivered = cq.events ? cq.events->stop() : 0;
+    const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
+    wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
+    wait_acknowledged(cq.base, cq.base.async_events_completed, async_delivered);
+    --cq.device.cq_count;
+    delete &cq;
+    return 0;
+  });
 }
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
   if (count <= 0) [[unlikely]]
     return count == 0 ? 0 : -EINVAL;
+  const KeptErrno kept;
   VerbsCq& cq = VerbsCq::of(base);
   auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
   if (!cq.engine.alive()) [[unlikely]]
@@ -135,18 +139,21 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
 }
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
-  VerbsCq& cq = VerbsCq::of(base);
-  if (!cq.engine.alive()) [[unlikely]]
-    return ENODEV;
-  Engine::transmit_waiting(cq.queue);
-  cq.queue.arm(solicited_only != 0);
-  if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
-    cq.queue.raise_armed();
-  cq.engine.expect_sleep();
-  return 0;
+  return errno_verb([&] {
+    VerbsCq& cq = VerbsCq::of(base);
+    if (!cq.engine.alive()) [[unlikely]]
+      return ENODEV;
+    Engine::transmit_waiting(cq.queue);
+    if (cq.queue.arm(solicited_only != 0) && cq.events) cq.events->armed_late();
+    if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
+      cq.queue.raise_armed();
+    cq.engine.expect_sleep();
+    return 0;
+  });
 }
 
 void cq_event(ibv_cq* base) {
+  const KeptErrno kept;
   VerbsCq& cq = VerbsCq::of(base);
   if (cq.events) cq.events->record_read();
 }

@@ -38,6 +38,7 @@ int show_next(VerbsCq& cq) {
 
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
+  const KeptErrno kept;
   VerbsCq& cq = cq_of(base);
   const bool alive = cq.engine.alive();
   if (alive) [[likely]]

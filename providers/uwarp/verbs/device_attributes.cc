@@ -21,7 +21,6 @@ constexpr uint32_t kHardwareVersion = 1;
 // Registration is a table entry at byte granularity; any page size will do.
 constexpr uint64_t kPageSizes = 0xfffff000;
 
-constexpr uint8_t kPort = 1;
 // TCP has no lanes: a legal pair of codes, since tools call everything else invalid.
 constexpr uint8_t kWidth4x = 2;
 constexpr uint8_t kSpeedEdr = 32;
@@ -59,6 +58,7 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_cqe = kMaxCqe;
   attr.max_mr = kMaxMr;
   attr.max_pd = kMaxPd;
+  attr.max_ah = settings().persona == Persona::kRoce ? kMaxAh : 0;
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;

@@ -87,6 +87,7 @@ class DeviceContext {
   /// Counts against the limits that query_device reports: false when one more is too many.
   static bool take_place(std::atomic<uint32_t>& count, uint32_t limit);
   std::atomic<uint32_t> pd_count{0};
+  std::atomic<uint32_t> ah_count{0};
   std::atomic<uint32_t> cq_count{0};
   std::atomic<uint32_t> srq_count{0};
   std::atomic<uint32_t> qp_count{0};

@@ -143,13 +143,11 @@ int check_memory_by_msync(uintptr_t begin, uintptr_t end) {
 
 int check_memory(const void* address, size_t length, bool writable) {
   if (length == 0) return 0;
-  const int saved_errno = errno;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
   const uintptr_t end = begin + length;
   int error = check_memory_by_query(begin, end, writable);
   if (error == ENOSYS) error = check_memory_by_maps(begin, end, writable);
   if (error == ENOSYS) error = check_memory_by_msync(begin, end);
-  errno = saved_errno;
   return error;
 }
 

@@ -41,17 +41,20 @@ ibv_pd* alloc_pd(ibv_context* context) {
 }
 
 int dealloc_pd(ibv_pd* base) {
-  VerbsPd& pd = VerbsPd::of(base);
-  if (!pd.device.alive()) return 0;
-  if (pd.is_parent()) return dealloc_parent_domain(pd);
-  if (pd.in_use()) return EBUSY;
-  --pd.device.pd_count;
-  // Without queue pairs nobody can reach a region any more, so one that was forgotten is no reason
-  // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
-  if (pd.domain.regions.load(std::memory_order_acquire) != 0)
-    log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
-  pd.let_go();
-  return 0;
+  return errno_verb([&] {
+    VerbsPd& pd = VerbsPd::of(base);
+    if (!pd.device.alive()) return 0;
+    if (pd.is_parent()) return dealloc_parent_domain(pd);
+    if (pd.in_use()) return EBUSY;
+    --pd.device.pd_count;
+    // Without queue pairs nobody can reach a region any more, so one that was forgotten is no
+    // reason to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a
+    // failure.
+    if (pd.domain.regions.load(std::memory_order_acquire) != 0)
+      log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
+    pd.let_go();
+    return 0;
+  });
 }
 
 // Allocators are taken and never called: the memory of our queues is ours, and no device reads it.
@@ -87,10 +90,12 @@ ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init) {
 }
 
 int dealloc_td(ibv_td* base) {
-  VerbsTd& td = VerbsTd::of(base);
-  if (td.device.alive() && td.users.load(std::memory_order_acquire) != 0) return EBUSY;
-  delete &td;
-  return 0;
+  return errno_verb([&] {
+    VerbsTd& td = VerbsTd::of(base);
+    if (td.device.alive() && td.users.load(std::memory_order_acquire) != 0) return EBUSY;
+    delete &td;
+    return 0;
+  });
 }
 
 }  // namespace uwarp

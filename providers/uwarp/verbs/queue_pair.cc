@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
@@ -21,21 +22,38 @@ constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                   IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
                                   IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
-/// 0; EINVAL (no such type, or a capacity beyond the device's), EOPNOTSUPP (a type that is not RC).
-int check_init(const ibv_qp_init_attr& init) {
-  switch (raw_value(init.qp_type)) {
-    case IBV_QPT_RC:
-      break;
-    case IBV_QPT_UC:
-    case IBV_QPT_UD:
-    case IBV_QPT_RAW_PACKET:
-    case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV:
-    case IBV_QPT_DRIVER:
-      return EOPNOTSUPP;
-    default:
-      return EINVAL;
-  }
+/// A type that queue pairs of other adapters have, and what its user can do here.
+struct RefusedType {
+  ibv_qp_type type;
+  const char* name;
+  const char* advice;
+};
+constexpr RefusedType kRefusedTypes[] = {
+    {IBV_QPT_UC, "UC", "RC does all that UC does"},
+    {IBV_QPT_UD, "UD",
+     "Set the application to reliable connections, as with UCX_TLS=rc_verbs or libfabric's "
+     "FI_EP_MSG"},
+    {IBV_QPT_RAW_PACKET, "raw packet", "AF_PACKET sockets send and receive whole frames"},
+    {IBV_QPT_XRC_SEND, "XRC", "Switch XRC off in the application; shared receive queues work"},
+    {IBV_QPT_XRC_RECV, "XRC", "Switch XRC off in the application; shared receive queues work"},
+    {IBV_QPT_DRIVER, "driver's own", "Set the application to plain verbs"},
+};
+
+/// 0; EINVAL (no such type), EOPNOTSUPP (a type that is not RC).
+int check_type(const ibv_context& context, const ibv_qp_type& type) {
+  if (raw_value(type) == IBV_QPT_RC) return 0;
+  const auto* const refused =
+      std::find_if(std::begin(kRefusedTypes), std::end(kRefusedTypes),
+                   [&](const RefusedType& row) { return raw_value(row.type) == raw_value(type); });
+  if (refused == std::end(kRefusedTypes)) return EINVAL;
+  log_event("%s: no queue pair of type %s, in the %s persona there is RC alone. %s",
+            context.device->name, refused->name,
+            settings().persona == Persona::kRoce ? "roce" : "iwarp", refused->advice);
+  return EOPNOTSUPP;
+}
+
+/// 0, or EINVAL: a capacity beyond the device's.
+int check_capacities(const ibv_qp_init_attr& init) {
   const ibv_qp_cap& cap = init.cap;
   if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
     return EINVAL;
@@ -87,7 +105,7 @@ QpConfig config_of(VerbsQp& qp) {
 
 /// Makes the queue pair and writes the granted capacities back into `init`.
 ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
-  if (int error = check_init(init)) return fail(error);
+  if (int error = check_capacities(init)) return fail(error);
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
   DeviceContext& device = parts.pd->device;
@@ -152,11 +170,15 @@ VerbsQp::~VerbsQp() {
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
-  return pointer_verb([&]() -> ibv_qp* { return make_qp(pd, *init); });
+  return pointer_verb([&]() -> ibv_qp* {
+    if (int error = check_type(*pd->context, init->qp_type)) return fail(error);
+    return make_qp(pd, *init);
+  });
 }
 
-ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* extended) {
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
   return pointer_verb([&]() -> ibv_qp* {
+    if (int error = check_type(*context, extended->qp_type)) return fail(error);
     if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
     if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
     if ((extended->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail(EINVAL);

@@ -90,8 +90,8 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   mr.base.pd = &pd;
   mr.base.addr = shape.address;
   mr.base.length = shape.length_bytes;
-  mr.base.lkey = mr.region->lkey.load(std::memory_order_relaxed);
-  mr.base.rkey = mr.region->rkey.load(std::memory_order_relaxed);
+  mr.base.lkey = mr.region->key.load(std::memory_order_relaxed);
+  mr.base.rkey = mr.base.lkey;
   mr.base.handle = mr.region->slot;
   mr.type = type;
   describe(mr);
@@ -134,7 +134,7 @@ ibv_mr* alloc_null_mr(ibv_pd* base) {
 // libibverbs has checked the flags against each other, and reports what fails here as
 // IBV_REREG_MR_ERR_CMD; the region is then what it was. It sets pd, addr and length afterwards.
 int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t length, int access) {
-  const int error = errno_verb([&] {
+  return errno_verb([&] {
     VerbsMr& mr = VerbsMr::of(base);
     VerbsPd& old_domain = *mr.domain;
     if (!old_domain.device.alive()) return ENODEV;
@@ -158,8 +158,6 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
     left.let_go();
     return 0;
   });
-  if (error != 0) errno = error;
-  return error;
 }
 
 int dereg_mr(ibv_mr* base) {

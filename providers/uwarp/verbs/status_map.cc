@@ -11,7 +11,6 @@ namespace uwarp {
 namespace {
 
 constexpr uint32_t kNumber24Bits = 0xffffff;
-constexpr int kPort = 1;
 
 /// Bits of ibv_qp_attr_mask that an RC queue pair takes; alternate paths and rates do not exist.
 constexpr int kKnownMask = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY |

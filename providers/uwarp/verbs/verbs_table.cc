@@ -2,6 +2,7 @@
 #include "verbs/verbs_table.h"
 
 #include "base/log.h"
+#include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/completion.h"
 #include "verbs/device_context.h"
@@ -21,6 +22,7 @@ int open_context(ibv_context* context) {
 }
 
 void close_context(ibv_context* context) {
+  const KeptErrno kept;
   DeviceContext& device = DeviceContext::of(context);
   if (device.alive()) delete &device;
 }

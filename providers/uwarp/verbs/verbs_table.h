@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define UWARP_VERBS_TABLE_VERSION 2u
+#define UWARP_VERBS_TABLE_VERSION 3u
 
 /* What the plugin leaves behind the ibv_context that libibverbs allocates: ours to fill in. */
 struct uwarp_context_tail {
@@ -41,6 +41,7 @@ struct uwarp_context_tail {
   X(async_event, void, (struct ibv_context*, struct ibv_async_event*))                           \
   X(bind_mw, int, (struct ibv_qp*, struct ibv_mw*, struct ibv_mw_bind*))                         \
   X(cq_event, void, (struct ibv_cq*))                                                            \
+  X(create_ah, struct ibv_ah*, (struct ibv_pd*, struct ibv_ah_attr*))                            \
   X(create_cq, struct ibv_cq*, (struct ibv_context*, int, struct ibv_comp_channel*, int))        \
   X(create_qp, struct ibv_qp*, (struct ibv_pd*, struct ibv_qp_init_attr*))                       \
   X(create_qp_ex, struct ibv_qp*, (struct ibv_context*, struct ibv_qp_init_attr_ex*))            \
@@ -49,6 +50,7 @@ struct uwarp_context_tail {
   X(dealloc_pd, int, (struct ibv_pd*))                                                           \
   X(dealloc_td, int, (struct ibv_td*))                                                           \
   X(dereg_mr, int, (struct ibv_mr*))                                                             \
+  X(destroy_ah, int, (struct ibv_ah*))                                                           \
   X(destroy_cq, int, (struct ibv_cq*))                                                           \
   X(destroy_qp, int, (struct ibv_qp*))                                                           \
   X(destroy_srq, int, (struct ibv_srq*))                                                         \

@@ -180,7 +180,7 @@ TEST(Engine, RegionsMayGoAwayUnderTraffic) {
           .value();
   SendRequest request;
   request.opcode = SendOpcode::kWrite;
-  request.rkey = region->rkey.load();
+  request.rkey = region->key.load();
   std::thread remover([&] {
     std::this_thread::sleep_for(3ms);
     b.engine.remove_region(*region);

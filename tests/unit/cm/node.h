@@ -121,7 +121,7 @@ class Node : public QpEventListener {
 
   // ---- Work.
   Sge sge(size_t offset, uint32_t length) {
-    return {reinterpret_cast<uintptr_t>(memory.data() + offset), length, region->lkey.load()};
+    return {reinterpret_cast<uintptr_t>(memory.data() + offset), length, region->key.load()};
   }
   int post_recv(uint64_t id, size_t offset, uint32_t length) {
     const Sge one = sge(offset, length);
@@ -148,7 +148,7 @@ class Node : public QpEventListener {
     request.wr_id = id;
     request.opcode = opcode;
     request.remote_address = reinterpret_cast<uintptr_t>(peer.memory.data() + peer_offset);
-    request.rkey = peer.region->rkey.load();
+    request.rkey = peer.region->key.load();
     return post(request, offset, length);
   }
   /// Polls once; drives the sockets if nothing is there.

@@ -39,19 +39,42 @@ TEST(SlotCipher, IsAPermutation) {
   EXPECT_EQ(seen.size(), 100000u);
 }
 
-TEST_F(Table, KeysDifferAndNameTheRegion) {
+TEST_F(Table, KeyNamesTheRegionForLocalAndForRemoteUse) {
   MemoryRegion* region = add();
-  EXPECT_NE(region->lkey.load(), region->rkey.load());
-  EXPECT_EQ(table.find_local(region->lkey.load()), region);
-  EXPECT_EQ(table.find_remote(STag{region->rkey.load()}), region);
-  // A local key is no key on the wire, and the reverse.
-  EXPECT_EQ(table.find_remote(STag{region->lkey.load()}), nullptr);
-  EXPECT_EQ(table.find_local(region->rkey.load()), nullptr);
-  EXPECT_EQ(table.find_remote(STag{0}), nullptr);
+  EXPECT_EQ(table.find(STag{region->key.load()}), region);
+  RegionFault fault;
+  EXPECT_EQ(table.local(region->key.load(), 0x1000, 1, 0, domain, fault).region, region);
+  EXPECT_EQ(remote(STag{region->key.load()}, 0x1000, 1), RegionFault::kNone);
+  EXPECT_EQ(table.find(STag{0}), nullptr);
+}
+
+// The peer may know the key of a region that it must not touch.
+TEST_F(Table, KeyWithoutRemoteRightsIsRefused) {
+  for (uint32_t access : {uint32_t{0}, uint32_t{kAccessLocalWrite}}) {
+    const STag stag{add(access)->key.load()};
+    for (uint32_t needed : {kAccessRemoteWrite, kAccessRemoteRead, kAccessRemoteAtomic})
+      EXPECT_EQ(remote(stag, 0x1000, 8, needed), RegionFault::kRights);
+  }
+}
+
+TEST_F(Table, KeyOfAWindowIsNoneForLocalUse) {
+  const uint32_t region = add(kAll | kAccessMwBind)->key.load();
+  MemoryRegion* window = *table.add_window(domain, RegionKind::kWindowType1);
+  MemoryRegion* other = *table.add_window(domain, RegionKind::kWindowType1);
+  const STag key{table.window_key(*window)};
+  ASSERT_TRUE(table.bind({key, region, 0x1000, 16, kAccessRemoteWrite}, {&domain, 1, ~0u}));
+  ASSERT_EQ(remote(key, 0x1000, 1), RegionFault::kNone);
+  RegionFault fault;
+  EXPECT_FALSE(table.local(key.value, 0x1000, 1, 0, domain, fault));
+  EXPECT_EQ(fault, RegionFault::kInvalidSTag);
+  // Nor may another window be bound to it.
+  EXPECT_FALSE(
+      table.bind({STag{table.window_key(*other)}, key.value, 0x1000, 16, kAccessRemoteWrite},
+                 {&domain, 1, ~0u}));
 }
 
 TEST_F(Table, BoundsAreExactAndOverflowSafe) {
-  const STag stag{add()->rkey.load()};
+  const STag stag{add()->key.load()};
   EXPECT_EQ(remote(stag, 0x1000, 256), RegionFault::kNone);
   EXPECT_EQ(remote(stag, 0x10ff, 1), RegionFault::kNone);
   EXPECT_EQ(remote(stag, 0x1100, 0), RegionFault::kNone);
@@ -64,7 +87,7 @@ TEST_F(Table, BoundsAreExactAndOverflowSafe) {
 }
 
 TEST_F(Table, ChecksComeInOrder) {
-  const STag stag{add(kAccessRemoteRead)->rkey.load()};
+  const STag stag{add(kAccessRemoteRead)->key.load()};
   RemotePlace place;
   EXPECT_EQ(table.remote(stag, 0, 1, kAccessRemoteWrite, {&other, 1, ~0u}, place),
             RegionFault::kWrongDomain);
@@ -74,24 +97,24 @@ TEST_F(Table, ChecksComeInOrder) {
 }
 
 TEST_F(Table, LocalAccessNeedsTheRightToWriteOnlyForSinks) {
-  const uint32_t lkey = add(0)->lkey.load();
+  const uint32_t key = add(0)->key.load();
   RegionFault fault;
-  EXPECT_EQ(table.local(lkey, 0x1010, 16, 0, domain, fault).address, memory + 16);
-  EXPECT_FALSE(table.local(lkey, 0x1010, 16, kAccessLocalWrite, domain, fault));
+  EXPECT_EQ(table.local(key, 0x1010, 16, 0, domain, fault).address, memory + 16);
+  EXPECT_FALSE(table.local(key, 0x1010, 16, kAccessLocalWrite, domain, fault));
   EXPECT_EQ(fault, RegionFault::kRights);
 }
 
 TEST_F(Table, InvalidKeysStayInvalidLong) {
   MemoryRegion* region = add();
-  const STag stag{region->rkey.load()};
+  const STag stag{region->key.load()};
   table.invalidate(*region);
   EXPECT_EQ(remote(stag, 0x1000, 1), RegionFault::kInvalidSTag);
   table.release(*region);
   std::set<uint32_t> keys;
   for (int i = 0; i < 5000; ++i) {
     MemoryRegion* next = add();
-    EXPECT_NE(next->rkey.load(), stag.value);
-    keys.insert(next->rkey.load());
+    EXPECT_NE(next->key.load(), stag.value);
+    keys.insert(next->key.load());
     table.invalidate(*next);
     table.release(*next);
   }
@@ -100,39 +123,38 @@ TEST_F(Table, InvalidKeysStayInvalidLong) {
   EXPECT_EQ(domain.regions.load(), 0u);
 }
 
-TEST_F(Table, ChangedRegionKeepsItsKeys) {
+TEST_F(Table, ChangedRegionKeepsItsKey) {
   MemoryRegion* region = add();
-  const uint32_t lkey = region->lkey.load(), rkey = region->rkey.load();
+  const uint32_t key = region->key.load();
   ASSERT_EQ(table.change(*region, {&other, memory + 16, 32, 0, kAccessLocalWrite}), 0);
-  EXPECT_EQ(region->lkey.load(), lkey);
-  EXPECT_EQ(region->rkey.load(), rkey);
+  EXPECT_EQ(region->key.load(), key);
   EXPECT_EQ(domain.regions.load(), 0u);
   EXPECT_EQ(other.regions.load(), 1u);
   RegionFault fault;
-  EXPECT_FALSE(table.local(lkey, 0, 1, 0, domain, fault));
-  EXPECT_EQ(table.local(lkey, 8, 8, kAccessLocalWrite, other, fault).address, memory + 24);
-  EXPECT_FALSE(table.local(lkey, 1, 32, 0, other, fault));
+  EXPECT_FALSE(table.local(key, 0, 1, 0, domain, fault));
+  EXPECT_EQ(table.local(key, 8, 8, kAccessLocalWrite, other, fault).address, memory + 24);
+  EXPECT_FALSE(table.local(key, 1, 32, 0, other, fault));
 }
 
 TEST_F(Table, NoChangeWhileAWindowIsBound) {
   MemoryRegion* region = add(kAll | kAccessMwBind);
   MemoryRegion* window = *table.add_window(domain, RegionKind::kWindowType1);
   ASSERT_TRUE(table.bind(
-      {STag{table.window_key(*window)}, region->lkey.load(), 0x1000, 16, kAccessRemoteRead},
+      {STag{table.window_key(*window)}, region->key.load(), 0x1000, 16, kAccessRemoteRead},
       {&domain, 1, ~0u}));
   EXPECT_EQ(table.change(*region, {&domain, memory, 32, 0, kAll}), EBUSY);
-  EXPECT_EQ(remote(STag{region->rkey.load()}, 0x1000, 64), RegionFault::kNone);
+  EXPECT_EQ(remote(STag{region->key.load()}, 0x1000, 64), RegionFault::kNone);
   table.release_window(*window);
   EXPECT_EQ(table.change(*region, {&domain, memory, 32, 0, kAll}), 0);
 }
 
-TEST_F(Table, RegionWithoutMemoryHasNoRemoteKey) {
+TEST_F(Table, RegionWithoutMemoryIsForLocalUse) {
   MemoryRegion* region =
       *table.add({&domain, nullptr, ~uint64_t{0}, 0, kAccessLocalWrite, MemoryKind::kNull});
-  EXPECT_EQ(region->rkey.load(), 0u);
+  EXPECT_EQ(remote(STag{region->key.load()}, 0, 8), RegionFault::kRights);
   RegionFault fault;
-  EXPECT_TRUE(table.local(region->lkey.load(), ~uint64_t{0} - 10, 10, 0, domain, fault));
-  EXPECT_TRUE(table.local(region->lkey.load(), 0, 1 << 30, kAccessLocalWrite, domain, fault));
+  EXPECT_TRUE(table.local(region->key.load(), ~uint64_t{0} - 10, 10, 0, domain, fault));
+  EXPECT_TRUE(table.local(region->key.load(), 0, 1 << 30, kAccessLocalWrite, domain, fault));
 }
 
 }  // namespace

@@ -35,6 +35,60 @@ TEST(CompletionQueue, OneEventPerArming) {
   EXPECT_EQ(counter.events, 1);
 }
 
+TEST(CompletionQueue, RaisesForWhatIsStoredOnlyWhenAsked) {
+  Counter counter;
+  CompletionQueue cq(8, &counter);
+  WorkCompletion out[8];
+  EXPECT_FALSE(cq.arm(false));
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 0);
+  cq.push(completion(0), false);
+  cq.push(completion(1), false);
+  EXPECT_EQ(counter.events, 1);
+  EXPECT_TRUE(cq.arm(false));
+  EXPECT_EQ(cq.poll(out, 1), 1);
+  EXPECT_EQ(counter.events, 1);
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 2);
+  cq.raise_stored();  // not armed any more
+  EXPECT_EQ(counter.events, 2);
+  // Whoever polls all of it after arming hears nothing.
+  EXPECT_TRUE(cq.arm(false));
+  EXPECT_EQ(cq.poll(out, 8), 1);
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 2);
+}
+
+TEST(CompletionQueue, RaisesForStoredOnesThatAreSolicited) {
+  Counter counter;
+  CompletionQueue cq(8, &counter);
+  WorkCompletion out[8];
+  cq.push(completion(0), true);
+  cq.push(completion(1), false);
+  EXPECT_TRUE(cq.arm(true));
+  EXPECT_EQ(cq.poll(out, 1), 1);  // the solicited one
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 0);
+  cq.push(completion(2, WcStatus::kWrFlushErr), false);
+  EXPECT_EQ(counter.events, 1);
+  EXPECT_TRUE(cq.arm(true));
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 2);
+}
+
+TEST(CompletionQueue, ModerationGoesOnAfterWhatWasStored) {
+  Counter counter;
+  CompletionQueue cq(8, &counter);
+  WorkCompletion out[8];
+  cq.moderate(3);
+  cq.push(completion(0), false);
+  EXPECT_TRUE(cq.arm(false));
+  EXPECT_EQ(cq.poll(out, 8), 1);
+  cq.push(completion(1), false);  // held back
+  cq.raise_stored();
+  EXPECT_EQ(counter.events, 0);
+}
+
 TEST(CompletionQueue, SolicitedOnlyWaitsForSolicitedOrFailed) {
   Counter counter;
   CompletionQueue cq(8, &counter);

@@ -103,12 +103,6 @@ TEST(MemoryCheck, UsualMemoryIsRight) {
   EXPECT_EQ(check_memory(nullptr, 1, false), EFAULT);
 }
 
-TEST(MemoryCheck, KeepsErrno) {
-  errno = 77;
-  EXPECT_EQ(check_memory(nullptr, 4096, false), EFAULT);
-  EXPECT_EQ(errno, 77);
-}
-
 /// Many mappings: lines of the maps file are cut by the reading buffer at all sorts of places.
 TEST(MemoryCheck, MapsFileOfManyLines) {
   constexpr int kMappings = 600;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// Completion queues that an application has armed while completions were in them. Arming raises
+// nothing by itself, because the application polls next, as a rule. If it waits instead, it has to
+// be told, or it sleeps with completions at hand.
+#pragma once
+
+#include <poll.h>
+
+#include <span>
+
+namespace uwarp {
+
+class CompletionEvents;
+class EventChannel;
+
+/// The calling thread has armed the queue of `events`, which has completions.
+void note_late_arming(CompletionEvents& events, const EventChannel& channel);
+/// The queue goes away. On return no other thread is in its raise_stored().
+void forget_late_arming(const CompletionEvents& events);
+/// The calling thread is about to wait for `fds`: raises the event of each queue that this thread
+/// has armed, or whose channel is among `fds`, if completions from before are still there. The
+/// thread holds no lock.
+void raise_late_armings(std::span<const pollfd> fds);
+/// In a forked child: all queues are the parent's.
+void forget_all_late_armings();
+
+}  // namespace uwarp

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "verbs/address_handle.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "base/limits.h"
+#include "base/settings.h"
+#include "verbs/boundary.h"
+
+namespace uwarp {
+namespace {
+
+/// 0, or an errno. On RoCE everything is global: the GRH says where to, by GIDs.
+int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
+  if (device == nullptr) return ENODEV;
+  if (attr.port_num != kPort || attr.is_global == 0) return EINVAL;
+  if (attr.grh.sgid_index >= device->gids.size()) return EINVAL;
+  const uint8_t* const to = attr.grh.dgid.raw;
+  const bool nowhere =
+      std::all_of(to, to + sizeof attr.grh.dgid.raw, [](uint8_t b) { return b == 0; });
+  return nowhere ? EINVAL : 0;
+}
+
+}  // namespace
+
+ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
+  return pointer_verb([&]() -> ibv_ah* {
+    VerbsPd& pd = VerbsPd::of(base);
+    DeviceContext& device = pd.device;
+    if (!device.alive()) return fail(ENODEV);
+    // Addresses may have come since the device was opened.
+    const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
+    if (int error = check_attributes(current.get(), *attr)) return fail(error);
+    if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
+    auto ah = std::make_unique<VerbsAh>(pd);
+    if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
+    pd.user_made();
+    ah->context = pd.context;
+    ah->pd = &pd;
+    return ah.release();
+  });
+}
+
+int destroy_ah(ibv_ah* base) {
+  return errno_verb([&] {
+    const std::unique_ptr<VerbsAh> ah(&VerbsAh::of(base));
+    VerbsPd& pd = ah->domain;
+    if (!pd.device.alive()) return 0;
+    --pd.device.ah_count;
+    pd.user_gone();
+    return 0;
+  });
+}
+
+}  // namespace uwarp

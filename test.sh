@@ -330,6 +330,7 @@ case "$mode" in
       check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
       check abi tests/abi/check build
+      check named_programs "$python" tests/named_programs.py build
       check verbs_page "$python" tests/verbs_page.py
       gtests build
       one_processor build

@@ -30,7 +30,7 @@ verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of li
                   PATTERN in their path
   --coverage      the suites without layouts of libibverbs, and which part of the lines they run;
                   the report is build-coverage/coverage.txt
-  --applications  fio, libfabric, UCX, Open MPI, QEMU, hpcc and Go in full
+  --applications  fio, libfabric, UCX, Open MPI, QEMU, hpcc, Ceph and Go in full
   --containers    README's first steps and the recipes of docs/containers.md, in bare root file
                   systems of Debian 12; needs root and the network
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total

@@ -395,6 +395,59 @@ def test_iser(start, pod, tmp_path):
         assert re.search(r"tests +1 +1 +1 +0 ", output), output
 
 
+# ---- Ceph
+
+CEPH_CLUSTER = "6f0e53cc-6b1c-4f0e-9d0d-1f3f0f8c2a11"
+CEPH_ADDRESS = "v1:{address}:6789"
+CEPH_SETTINGS = """\
+[global]
+fsid = {cluster}
+mon host = {monitor}
+ms bind msgr2 = false
+ms type = async+rdma
+ms async rdma device name = {device}
+ms async rdma cm = true
+ms async rdma type = iwarp
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = {folder}
+log file = {folder}/$name.log
+mon data = {folder}/mon
+keyring = {folder}/keyring
+admin socket = {folder}/$name.$pid.asok
+"""
+
+
+@needs("ceph-mon")
+@needs("ceph")
+@applications
+def test_ceph(start, veth, tmp_path):
+    """A monitor, and a client that asks for its status, over the messenger async+rdma."""
+    monitor = CEPH_ADDRESS.format(address=veth.server.address)
+
+    def settings(place):
+        path = tmp_path / f"{place.name}.conf"
+        path.write_text(CEPH_SETTINGS.format(cluster=CEPH_CLUSTER, monitor=monitor,
+                                             device=place.device, folder=tmp_path))
+        return ["-c", path]
+
+    def prepare(*command):
+        start(command, uwarp=False).succeed()
+
+    keyring, monitors = tmp_path / "keyring", tmp_path / "monitors"
+    prepare("ceph-authtool", "-C", keyring, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
+    prepare("monmaptool", "--create", "--addv", "a", monitor, "--fsid", CEPH_CLUSTER,
+            monitors)
+    prepare("ceph-mon", *settings(veth.server), "--mkfs", "-i", "a", "--monmap", monitors,
+            "--keyring", keyring)
+    server = start(["ceph-mon", *settings(veth.server), "-i", "a", "-f"], veth.server)
+    places.wait_listening(server, 6789)
+    output = start(["ceph", *settings(veth.client), "--connect-timeout", 60, "-s"],
+                   veth.client).succeed(2 * places.GUARD_SECONDS)
+    assert "mon: 1 daemons, quorum a" in output, f"{output}\n{server}"
+
+
 # ---- Go
 
 GO_PROGRAM = """\

@@ -17,7 +17,7 @@ cleanup() {
   rm -f "$build_log" "$server_out"
 }
 trap cleanup EXIT
-./build.sh -- runnable >"$build_log" 2>&1 || { tail -n 40 "$build_log"; exit 1; }
+./build.sh -- programs >"$build_log" 2>&1 || { tail -n 40 "$build_log"; exit 1; }
 
 run=$PWD/build/bin/uwarp-run
 

@@ -30,7 +30,7 @@ verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of li
                   PATTERN in their path
   --coverage      the suites without layouts of libibverbs, and which part of the lines they run;
                   the report is build-coverage/coverage.txt
-  --applications  fio, libfabric, UCX and Open MPI in full
+  --applications  fio, libfabric, UCX, Open MPI, QEMU, hpcc, Ceph and Go in full
   --containers    README's first steps and the recipes of docs/containers.md, in bare root file
                   systems of Debian 12; needs root and the network
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
@@ -330,6 +330,7 @@ case "$mode" in
       check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
       check abi tests/abi/check build
+      check named_programs "$python" tests/named_programs.py build
       check verbs_page "$python" tests/verbs_page.py
       gtests build
       one_processor build

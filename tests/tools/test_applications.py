@@ -4,9 +4,11 @@ is left to ./test.sh --applications; the rest is a sample of it that takes some 
 
 import glob
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -187,16 +189,20 @@ def test_ucx_client_and_server(start, loopback, port, tmp_path, kind, size):
 
 # ---- Open MPI
 
+def mpirun(ranks):
+    return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
+            ranks, "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
+            "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm"]
+
+
 def mpi(start, place, ranks, *options):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks,
-               "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
-               "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm",
-               "/usr/bin/python3", places.ROOT / "tests" / "tools" / "mpi_ping_pong.py", *options]
+    command = [*mpirun(ranks), "/usr/bin/python3",
+               places.ROOT / "tests" / "tools" / "mpi_ping_pong.py", *options]
     return start(command, place, env={"FI_UNIVERSE_SIZE": ranks})
 
 
 def has_mpi():
-    return shutil.which("mpirun") and glob.glob("/usr/lib/python3/dist-packages/mpi4py")
+    return shutil.which("mpirun.openmpi") and glob.glob("/usr/lib/python3/dist-packages/mpi4py")
 
 
 needs_mpi = pytest.mark.skipif(not has_mpi(), reason="python3-mpi4py is not installed")
@@ -213,6 +219,271 @@ def test_open_mpi(start, veth):
 def test_open_mpi_in_full(start, veth):
     output = mpi(start, veth.server, 4, "--one-sided").succeed(10 * places.GUARD_SECONDS)
     assert "one-sided: ok" in output and "4 ranks: ok" in output, output
+
+
+HPCC_INPUT = """\
+HPLinpack benchmark input file
+a small problem
+HPL.out      output file name
+8            device out
+1            # of problem sizes
+64           Ns
+1            # of NBs
+32           NBs
+0            process mapping
+1            # of process grids
+1            Ps
+2            Qs
+16.0         threshold
+1            # of panel fact
+1            PFACTs
+1            # of recursive stopping criterium
+4            NBMINs
+1            # of panels in recursion
+2            NDIVs
+1            # of recursive panel fact.
+1            RFACTs
+1            # of broadcast
+1            BCASTs
+1            # of lookahead depth
+1            DEPTHs
+2            SWAP
+64           swapping threshold
+0            L1 form
+0            U form
+1            Equilibration
+8            memory alignment
+"""
+
+
+@needs("hpcc")
+@applications
+def test_hpcc(start, veth, tmp_path):
+    (tmp_path / "hpccinf.txt").write_text(HPCC_INPUT)
+    start(["sh", "-c", f"cd {tmp_path} && exec \"$@\"", "sh", *mpirun(2), "hpcc"], veth.server,
+          env={"FI_UNIVERSE_SIZE": 2}).succeed(4 * places.GUARD_SECONDS)
+    report = (tmp_path / "hpccoutf.txt").read_text()
+    assert "\nSuccess=1\n" in report and "PASSED" in report and "FAILED" not in report, report
+
+
+# ---- QEMU
+
+QEMU = ["qemu-system-x86_64", "-accel", "tcg", "-m", "64", "-display", "none", "-nodefaults", "-S"]
+
+
+class Monitor:
+    """The socket by which a virtual machine is told what to do (QMP)."""
+
+    def __init__(self, path):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(places.GUARD_SECONDS)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("r")
+        self._lines.readline()
+        self("qmp_capabilities")
+
+    def __call__(self, command, **arguments):
+        message = {"execute": command, "arguments": arguments}
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        while True:
+            answer = json.loads(self._lines.readline())
+            if "event" not in answer:
+                return answer["return"]
+
+    def close(self):
+        self("quit")
+        self._lines.close()
+        self._socket.close()
+
+
+@needs("qemu-system-x86_64")
+@applications
+@pytest.mark.parametrize("persona", [{}, ROCE], ids=["iwarp", "roce"])
+def test_qemu_migration(start, link, port, tmp_path, persona):
+    """A virtual machine moves from one QEMU to another."""
+
+    def machine(name, place, *options):
+        path = tmp_path / name
+        process = start([*QEMU, *options, "-qmp", f"unix:{path},server=on,wait=off"], place,
+                        env=persona)
+        places.wait_until(lambda: path.exists() or not process.running(), lambda: str(process))
+        return process, Monitor(path)
+
+    target, target_monitor = machine("target", link.server, "-incoming",
+                                     f"rdma:{link.server.address}:{port}")
+    source, source_monitor = machine("source", link.client)
+    source_monitor("migrate", uri=f"rdma:{link.server.address}:{port}")
+    states = [""]
+
+    def over():
+        states.append(source_monitor("query-migrate").get("status"))
+        return states[-1] in ("completed", "failed")
+
+    places.wait_until(over, lambda: f"{source}\n{target}")
+    assert states[-1] == "completed", f"{source}\n{target}"
+    source_monitor.close()
+    target_monitor.close()
+    source.succeed()
+    target.succeed()
+
+
+# ---- DAPL
+
+# What the two providers of libdapl2 want to know: the one by rdma_cm the network device, the one
+# that connects by a TCP socket of its own the RDMA device and its port.
+DAPL = {"ofa": "{netdev} 0", "oscm": "uwarp_{netdev} 1"}
+# Two threads with two endpoints each: Writes, Reads and Sends that alternate.
+DAPL_TRANSACTION = """-i 100 -t 2 -w 2 client RW 4096 4 server SR 256 server RR 4096 4
+                      client SR 256 server SR 256""".split()
+
+
+@needs("dapltest")
+@pytest.mark.parametrize("provider", DAPL)
+def test_dapl(start, veth, tmp_path, provider):
+    def dapltest(place, kind, *options):
+        netdev = place.device.removeprefix("uwarp_")
+        registry = tmp_path / f"{place.name}.conf"
+        registry.write_text(f"uwarp u2.0 nonthreadsafe default libdapl{provider}.so.2 dapl.2.0 "
+                            f'"{DAPL[provider].format(netdev=netdev)}" ""\n')
+        return start(["dapltest", "-T", kind, "-D", "uwarp", *options], place,
+                     env={"DAT_OVERRIDE": registry})
+
+    def client(kind, *options):
+        output = dapltest(veth.client, kind, "-s", veth.server.address, *options).succeed()
+        assert "End of Work" in output and not re.search("fail|error", output, re.I), output
+
+    server = dapltest(veth.server, "S")
+    places.wait_until(lambda: "Service Point Ready" in server.output or not server.running(),
+                      lambda: str(server))
+    client("T", *DAPL_TRANSACTION)
+    client("P", "-i", 500, "RW", 4096, 2)
+    client("Q")
+    server.succeed()
+
+
+# ---- iSER: tgt and libiscsi
+
+TARGET, INITIATOR = "iqn.2026-01.example:disk", "iqn.2026-01.example:client"
+
+
+@needs("tgtd")
+@needs("iscsi-inq")
+@pytest.mark.skipif(os.geteuid() != 0, reason="tgtd is for root")
+def test_iser(start, pod, tmp_path):
+    """tgt's iSER target listens on port 3260 whatever it is told, so it has a namespace of its own.
+    Its TCP target would take that port; hence another one."""
+    place = places.Place("pod", pod.enter(), "127.0.0.1", "::1", "uwarp_lo")
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(8 << 20))
+    control = ["-C", os.getpid()]
+    server = start(["tgtd", "-f", *control, "--iscsi", "portal=127.0.0.1:3999",
+                    "--iser", "pool_sz_mb=128"], place)
+    places.wait_listening(server, 3260)
+
+    def administer(*options):
+        start(["tgtadm", *control, "--lld", "iser", *options], uwarp=False).succeed()
+
+    administer("--op", "new", "--mode", "target", "--tid", 1, "-T", TARGET)
+    administer("--op", "new", "--mode", "logicalunit", "--tid", 1, "--lun", 1, "-b", disk)
+    administer("--op", "bind", "--mode", "target", "--tid", 1, "-I", "ALL")
+    administer("--op", "bind", "--mode", "target", "--tid", 1, "-Q", INITIATOR)
+    url = f"iser://127.0.0.1:3260/{TARGET}/1"
+    output = start(["iscsi-inq", "-i", INITIATOR, url], place).succeed()
+    assert "Product:VIRTUAL-DISK" in output, output
+    for test in ("SCSI.Read16.Simple", "SCSI.Write16.Simple"):
+        output = start(["iscsi-test-cu", "-d", "-i", INITIATOR, "-t", test, url], place).succeed()
+        assert re.search(r"tests +1 +1 +1 +0 ", output), output
+
+
+# ---- Ceph
+
+CEPH_CLUSTER = "6f0e53cc-6b1c-4f0e-9d0d-1f3f0f8c2a11"
+CEPH_ADDRESS = "v1:{address}:6789"
+CEPH_SETTINGS = """\
+[global]
+fsid = {cluster}
+mon host = {monitor}
+ms bind msgr2 = false
+ms type = async+rdma
+ms async rdma device name = {device}
+ms async rdma cm = true
+ms async rdma type = iwarp
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = {folder}
+log file = {folder}/$name.log
+mon data = {folder}/mon
+keyring = {folder}/keyring
+admin socket = {folder}/$name.$pid.asok
+"""
+
+
+@needs("ceph-mon")
+@needs("ceph")
+@applications
+def test_ceph(start, veth, tmp_path):
+    """A monitor, and a client that asks for its status, over the messenger async+rdma."""
+    monitor = CEPH_ADDRESS.format(address=veth.server.address)
+
+    def settings(place):
+        path = tmp_path / f"{place.name}.conf"
+        path.write_text(CEPH_SETTINGS.format(cluster=CEPH_CLUSTER, monitor=monitor,
+                                             device=place.device, folder=tmp_path))
+        return ["-c", path]
+
+    def prepare(*command):
+        start(command, uwarp=False).succeed()
+
+    keyring, monitors = tmp_path / "keyring", tmp_path / "monitors"
+    prepare("ceph-authtool", "-C", keyring, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
+    prepare("monmaptool", "--create", "--addv", "a", monitor, "--fsid", CEPH_CLUSTER,
+            monitors)
+    prepare("ceph-mon", *settings(veth.server), "--mkfs", "-i", "a", "--monmap", monitors,
+            "--keyring", keyring)
+    server = start(["ceph-mon", *settings(veth.server), "-i", "a", "-f"], veth.server)
+    places.wait_listening(server, 6789)
+    output = start(["ceph", *settings(veth.client), "--connect-timeout", 60, "-s"],
+                   veth.client).succeed(2 * places.GUARD_SECONDS)
+    assert "mon: 1 daemons, quorum a" in output, f"{output}\n{server}"
+
+
+# ---- Go
+
+GO_PROGRAM = """\
+package main
+
+// #cgo LDFLAGS: -libverbs
+// #include <infiniband/verbs.h>
+import "C"
+import (
+	"fmt"
+	"unsafe"
+)
+
+func main() {
+	var count C.int
+	list := C.ibv_get_device_list(&count)
+	for _, device := range unsafe.Slice(list, count) {
+		context := C.ibv_open_device(device)
+		domain := C.ibv_alloc_pd(context)
+		fmt.Println(C.GoString(C.ibv_get_device_name(device)), domain != nil)
+		C.ibv_dealloc_pd(domain)
+		C.ibv_close_device(context)
+	}
+	C.ibv_free_device_list(list)
+}
+"""
+
+
+@needs("go")
+@applications
+def test_go_with_cgo(start, loopback, tmp_path):
+    source = tmp_path / "devices.go"
+    source.write_text(GO_PROGRAM)
+    subprocess.run(["go", "build", "-o", tmp_path / "devices", source], check=True, cwd=tmp_path,
+                   env=os.environ | {"GOCACHE": str(tmp_path / "cache"), "GO111MODULE": "off"})
+    assert "uwarp_lo true" in start([tmp_path / "devices"], loopback.server).succeed()
 
 
 # ---- pyverbs

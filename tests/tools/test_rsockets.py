@@ -5,6 +5,7 @@ import glob
 import hashlib
 import os
 import re
+import shutil
 
 import pytest
 
@@ -115,6 +116,17 @@ def test_plain_sockets_under_librspreload(pair, link):
     outputs = pair(link, ["rstream", "-b", "{address}", *common],
                    ["rstream", "-s", "{address}", *common], env={"LD_PRELOAD": LIBRSPRELOAD})
     check_stream(outputs, ["custom"])
+
+
+@needs_librspreload
+@pytest.mark.skipif(not shutil.which("iperf"), reason="iperf is not installed")
+def test_iperf2_under_librspreload(start, link, port):
+    env = {"LD_PRELOAD": LIBRSPRELOAD}
+    server = start(["iperf", "-s", "-p", port], link.server, env=env)
+    places.wait_listening(server, port)
+    output = start(["iperf", "-c", link.server.address, "-p", port, "-n", "64M", "-P", "2"],
+                   link.client, env=env).succeed()
+    assert re.search(r"^\[SUM\] .* 128 MBytes ", output, re.M), output
 
 
 @needs_librspreload

@@ -65,8 +65,9 @@ void CmEventQueue::add_locked(CmEventRoom& entry, bool first) {
   if (is_request(entry.front().event)) ++entry.front().source->waiting_requests;
   entries_.splice(first ? entries_.begin() : entries_.end(), entry, entry.begin());
   const uint64_t one = 1;
-  raw_write(event_fd_, &one, sizeof one);
+  // The token first: a reader that the descriptor wakes must find it.
   sem_post(&tokens_);
+  raw_write(event_fd_, &one, sizeof one);
 }
 
 void CmEventQueue::clear_readiness_if_empty_locked() {

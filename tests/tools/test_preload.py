@@ -147,6 +147,34 @@ def end_daemon(pid):
         pass
 
 
+def exported(library):
+    """Names of the functions that a library defines for others."""
+    lines = plain(["nm", "-D", "--defined-only", str(library)])[1].splitlines()
+    return {re.sub("@.*", "", line.split()[-1]) for line in lines if line.split()[-2] in "TWi"}
+
+
+def libc():
+    return next(line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines()
+                if re.search(r"/libc\.so\.6$", line))
+
+
+# What libc has of these names and what does not wait for a descriptor of the application's, or by way
+# of others: at an offset (a channel has none), of another process, requests that a thread of libc's
+# own answers, helpers of RPC and of libc itself.
+NOT_WAITS = re.compile("preadv(64)?|process_vm_readv|aio_read(64)?|_IO_.*|.*nss_.*|.*svc_.*|"
+                       "(eventfd|fts(64)?)_read|epoll_create1?|.*_nocancel|__recv|"
+                       "getaddrinfo.*")
+
+
+def test_every_way_of_waiting_is_interposed():
+    """A libc with one more call is to be looked at."""
+    waits = {name for name in exported(libc())
+             if re.search("poll|select|readv|recv|_read$|^_*read(_chk)?$", name)
+             and not NOT_WAITS.fullmatch(name)}
+    assert {"poll", "select", "__ppoll_chk", "recvmsg", "__read_chk"} <= waits
+    assert waits <= exported(places.BUILD / "lib/libuwarp-preload.so")
+
+
 def test_no_trees_are_left(start, port, tmp_path):
     """Nothing stays behind in the temporary folders after a process has ended in order."""
     places_to_look = [pathlib.Path("/tmp"), pathlib.Path("/dev/shm")]

@@ -133,8 +133,10 @@ ssize_t read_channel(int fd, void* bytes, size_t length) {
 class CallerAwaits final : public Awaited {
  public:
   using Ready = int (*)(void*);
-  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns)
+  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns,
+               const sigset_t* mask)
       : ready_(ready), argument_(argument), fds_(fds) {
+    signals = mask;
     if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
     restarts = false;
   }
@@ -148,12 +150,12 @@ class CallerAwaits final : public Awaited {
 };
 
 int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
-                int64_t timeout_ns) {
+                int64_t timeout_ns, const sigset_t* signals) {
   return guarded(
       [&] {
         Engine* engine = Engine::current();
         if (engine == nullptr) return EBUSY;
-        CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
+        CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns, signals);
         return engine->progress().drive(awaited);
       },
       EBUSY);

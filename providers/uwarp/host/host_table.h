@@ -7,6 +7,7 @@
 #pragma once
 
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -14,7 +15,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 3u
+#define UWARP_HOST_TABLE_VERSION 4u
 
 /* What a file descriptor stands for. Kept per fd by the preload. */
 enum uwarp_fd_kind {
@@ -68,9 +69,10 @@ struct uwarp_host_table {
   ssize_t (*read)(int fd, void* bytes, size_t length);
   /* The application waits until ready(argument) is not 0, which happens when one of `fds` is
    * readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT or EINTR; EBUSY when
-   * somebody else serves them. `timeout_ns` negative: none. A cancellation point. */
+   * another thread serves them. `timeout_ns` negative: none. `signals`, where not null, is the mask
+   * while the thread sleeps, as in ppoll(). A cancellation point. */
   int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
-                     size_t count, int64_t timeout_ns);
+                     size_t count, int64_t timeout_ns, const sigset_t* signals);
   /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */
   void (*sleeping)(int change);
   /* The application is about to close this fd, which is unmarked already. */

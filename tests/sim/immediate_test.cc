@@ -231,11 +231,11 @@ TEST(SendWithImmediate, NeedsAUwarpPeer) {
   EXPECT_EQ(foreign.terminate().value().code, T::kRdmapUnexpectedOpcode);
 }
 
-// Where it may be posted before the peer is known: what has been shown by then counts.
-struct EarlySendWithImmediate : ::testing::Test {
-  static QpConfig shape() {
+// Posted before the peer is known, in both personas: what has been shown by then counts.
+struct EarlySendWithImmediate : ::testing::TestWithParam<bool> {
+  static QpConfig shape(bool acknowledged = GetParam()) {
     QpConfig shape = End::default_shape();
-    shape.acknowledged = true;
+    shape.acknowledged = acknowledged;
     return shape;
   }
   static StreamConfig marked() {
@@ -254,7 +254,7 @@ struct EarlySendWithImmediate : ::testing::Test {
   }
 };
 
-TEST_F(EarlySendWithImmediate, FailsWhenThePeerShowsItselfForeign) {
+TEST_P(EarlySendWithImmediate, FailsWhenThePeerShowsItselfForeign) {
   RawPeer peer(marked(), shape());
   peer.reads = false;
   ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
@@ -268,7 +268,7 @@ TEST_F(EarlySendWithImmediate, FailsWhenThePeerShowsItselfForeign) {
   peer.ulpdus();
 }
 
-TEST_F(EarlySendWithImmediate, AsksASilentPeer) {
+TEST_P(EarlySendWithImmediate, AsksASilentPeer) {
   RawPeer peer(marked(), shape());
   ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
@@ -285,7 +285,7 @@ TEST_F(EarlySendWithImmediate, AsksASilentPeer) {
   peer.ulpdus();
 }
 
-TEST_F(EarlySendWithImmediate, GoesOutToAUwarp) {
+TEST_P(EarlySendWithImmediate, GoesOutToAUwarp) {
   RawPeer peer(marked(), shape());
   ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
   peer.settle();
@@ -294,16 +294,23 @@ TEST_F(EarlySendWithImmediate, GoesOutToAUwarp) {
   EXPECT_EQ(opcode_of(peer.ulpdus().at(0)), O::kSendImmediate);
 }
 
-TEST_F(EarlySendWithImmediate, FailsAtOnceWhereNothingWillTell) {
+TEST_P(EarlySendWithImmediate, FailsAtOnceWhereNothingWillTell) {
   StreamConfig config = marked();
   config.rtr = StreamConfig::Rtr::kNone;
   RawPeer peer(config, shape());
-  ASSERT_EQ(post_send_imm(peer.dut, {}, 1, kSendSignaled), 0);
+  const int posted = post_send_imm(peer.dut, {}, 1, kSendSignaled);
+  if (!GetParam()) {
+    EXPECT_EQ(posted, EOPNOTSUPP);
+    return;
+  }
+  ASSERT_EQ(posted, 0);
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
   peer.settle();
   expect_failure(peer);
   peer.ulpdus();
 }
+
+INSTANTIATE_TEST_SUITE_P(Personas, EarlySendWithImmediate, ::testing::Bool());
 
 // docs/wire.md: a mark of another version is that of a foreign peer, and harmless.
 TEST(SendWithImmediate, OldAgainstNew) {

@@ -95,6 +95,59 @@ TEST_F(Post, BurstArrivesBeforeTheQueuePairIsDestroyed) {
   EXPECT_TRUE(wait_until([&] { return *last == 9; }));
 }
 
+/// Sends of `a` that are accepted until one is not, which must say ENOMEM.
+int post_until_full(Pair& pair, unsigned flags = IBV_SEND_SIGNALED) {
+  int posted = 0, result = 0;
+  while ((result = pair.a.post_rdma(IBV_WR_RDMA_WRITE, 1, pair.b.address(), 0, 8, flags)) == 0)
+    ++posted;
+  EXPECT_EQ(result, ENOMEM);
+  return posted;
+}
+
+// Programs count the slots of a send queue by the completions that they poll, so a completion queue
+// as deep as the send queue never overruns.
+TEST_F(Post, ASlotIsFreeWhenItsCompletionHasBeenPolled) {
+  Pair pair(context());
+  ASSERT_EQ(post_until_full(pair), 64);
+  for (int polled = 0; polled < 200; ++polled) {
+    EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_SUCCESS);
+    ASSERT_EQ(post_until_full(pair), 1) << polled;
+  }
+}
+
+TEST_F(Post, ASlotWithoutACompletionIsFreeWithTheNextThatHasOne) {
+  Pair pair(context());
+  ASSERT_EQ(post_until_full(pair, 0), 64) << "nothing can be polled that would free one";
+  pair.a.qp.reset();
+  Pair other(context());
+  const Address b = other.b.address();
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 31; ++i)
+      ASSERT_EQ(other.a.post_rdma(IBV_WR_RDMA_WRITE, 3, b, 0, 8, 0), 0) << round;
+    ASSERT_EQ(other.a.post_rdma(IBV_WR_RDMA_WRITE, 4, b, 0, 8), 0) << round;
+    EXPECT_COMPLETION(other.a.cq.get(), 4, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(post_until_full(other), 64);
+}
+
+TEST_F(Post, AResetQueuePairHasAllItsSlots) {
+  Pair pair(context());
+  ASSERT_EQ(post_until_full(pair), 64);
+  for (End* end : {&pair.a, &pair.b}) ASSERT_EQ(to_state(end->qp.get(), IBV_QPS_RESET), 0);
+  for (End* end : {&pair.a, &pair.b}) ASSERT_EQ(to_init(end->qp.get()), 0);
+  pair.a.connect(pair.b.address());
+  pair.b.connect(pair.a.address());
+  EXPECT_EQ(post_until_full(pair), 64);
+}
+
+TEST_F(Post, FlushedRequestsKeepTheirSlotsUntilTheyArePolled) {
+  Pair pair(context());
+  ASSERT_EQ(to_state(pair.a.qp.get(), IBV_QPS_ERR), 0);
+  ASSERT_EQ(post_until_full(pair, 0), 64);
+  EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(post_until_full(pair, 0), 1);
+}
+
 TEST_F(Post, InlineDataMayBeOverwrittenAtOnce) {
   Pair pair(context());
   ASSERT_EQ(pair.b.post_receive(1), 0);

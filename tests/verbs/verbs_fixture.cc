@@ -142,14 +142,14 @@ int End::post_send(uint64_t wr_id, size_t offset, uint32_t length, unsigned flag
 }
 
 int End::post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, const Address& peer, size_t offset,
-                   uint32_t length) {
+                   uint32_t length, unsigned flags) {
   ibv_sge list = sge(offset, length);
   ibv_send_wr wr = {};
   wr.wr_id = wr_id;
   wr.sg_list = &list;
   wr.num_sge = 1;
   wr.opcode = opcode;
-  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.send_flags = flags;
   wr.wr.rdma.remote_addr = peer.memory + offset;
   wr.wr.rdma.rkey = peer.rkey;
   ibv_send_wr* bad = nullptr;

@@ -74,7 +74,7 @@ class End {
   int post_send(uint64_t wr_id, size_t offset = 0, uint32_t length = 64,
                 unsigned flags = IBV_SEND_SIGNALED);
   int post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, const Address& peer, size_t offset = 0,
-                uint32_t length = 64);
+                uint32_t length = 64, unsigned flags = IBV_SEND_SIGNALED);
 
   std::vector<uint8_t> memory;
   Pd pd;

@@ -21,6 +21,9 @@ struct Msn {
   friend constexpr bool operator==(Msn, Msn) = default;
   /// The number of the message that follows on the same queue.
   constexpr Msn next() const { return Msn{value + 1u}; }
+  constexpr Msn previous() const { return Msn{value - 1u}; }
+  /// This message comes after `other`: numbers wrap, and never are 2^31 messages under way.
+  constexpr bool after(Msn other) const { return static_cast<int32_t>(value - other.value) > 0; }
 };
 
 /// Untagged DDP queues used by RDMAP. RFC 5040 4.1, RFC 7306 10.2.

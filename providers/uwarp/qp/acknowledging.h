@@ -11,10 +11,9 @@ namespace uwarp {
 class Acknowledging {
  public:
   /// Begins a stream at send queue position `position`. `read_depth`: Reads that may be open at a
-  /// time; without any there are no acknowledgements. `queue_depth`: of the send queue.
-  void restart(bool wanted, uint16_t read_depth, uint32_t queue_depth, uint64_t position) {
+  /// time; without any there are no acknowledgements.
+  void restart(bool wanted, uint16_t read_depth, uint64_t position) {
     read_depth_ = wanted ? read_depth : 0;
-    queue_depth_ = queue_depth;
     cover(position);
   }
   bool on() const { return read_depth_ != 0; }
@@ -33,20 +32,19 @@ class Acknowledging {
   /// Whether a Read goes now that covers what is before `started`; `reads` are open. Once per batch
   /// that goes out full (`request`: another request would be next), and when nothing more can
   /// follow. A request that wants no completion is in no hurry, unless something waits for it
-  /// (`pressed`) or the queue fills up.
+  /// (`pressed`).
   bool due(uint64_t started, uint32_t reads, bool request, bool pressed) const {
     const uint64_t open = started - covered_;
     if (open == 0 || reads >= read_depth_) return false;
     if (request) return batch_due_;
-    return owed_ || pressed || 2 * open >= queue_depth_;
+    return owed_ || pressed;
   }
 
  private:
   bool owed_ = false;        // a request behind covered_ is to be told of
   bool batch_due_ = false;   // ... and was in an earlier batch
   uint16_t read_depth_ = 0;  // 0: nothing is acknowledged
-  uint32_t queue_depth_ = 0;
-  uint64_t covered_ = 0;  // a Read has followed the requests before this position
+  uint64_t covered_ = 0;     // a Read has followed the requests before this position
 };
 
 }  // namespace uwarp

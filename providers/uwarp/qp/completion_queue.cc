@@ -31,10 +31,13 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier
   slot_.capacity.store(capacity_.load(), std::memory_order_relaxed);
 }
 
-bool CompletionQueue::push(const WorkCompletion& completion, bool solicited) {
+bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
+                           std::atomic<uint64_t>* index) {
   std::lock_guard lock(producer_lock_);
-  const uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_.load(std::memory_order_acquire) > mask_) [[unlikely]]
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  const bool full = tail - head_.load(std::memory_order_acquire) > mask_;
+  if (index != nullptr) index->store(full ? 0 : tail, std::memory_order_relaxed);
+  if (full) [[unlikely]]
     return overrun_locked();
   ring_[tail & mask_] = completion;
   if (times_ != nullptr) [[unlikely]]
@@ -99,10 +102,10 @@ int CompletionQueue::resize(uint32_t capacity) {
   auto times = times_ != nullptr ? std::make_unique<CompletionTime[]>(size) : nullptr;
   std::lock_guard consumer(consumer_lock_);
   std::lock_guard producer(producer_lock_);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
-  const uint32_t tail = tail_.load(std::memory_order_relaxed);
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head > capacity) return EINVAL;
-  for (uint32_t i = head; i != tail; ++i) {
+  for (uint64_t i = head; i != tail; ++i) {
     ring[i & (size - 1)] = ring_[i & mask_];
     if (times != nullptr) times[i & (size - 1)] = times_[i & mask_];
   }
@@ -114,25 +117,26 @@ int CompletionQueue::resize(uint32_t capacity) {
   return 0;
 }
 
-// Both sides stand still, so that the rest can move up in place: polling costs nothing for it.
+// Both sides stand still, so that the rest can move in place: polling costs nothing for it. It
+// moves to higher indices, because who remembers an index waits until polled() has passed it.
 void CompletionQueue::drop(uint32_t qp_num, Drop which) {
   std::lock_guard consumer(consumer_lock_);
   std::lock_guard producer(producer_lock_);
-  const uint32_t tail = tail_.load(std::memory_order_relaxed);
-  uint32_t kept = head_.load(std::memory_order_relaxed);
-  const auto goes = [&](uint32_t i) {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  uint64_t kept = tail_.load(std::memory_order_relaxed);
+  const auto goes = [&](uint64_t i) {
     const WorkCompletion& one = ring_[i & mask_];
     return one.qp_num == qp_num && (which == Drop::kAll || one.status != WcStatus::kSuccess);
   };
-  while (kept != tail && !goes(kept)) ++kept;
-  for (uint32_t i = kept; i != tail; ++i) {
+  for (uint64_t i = kept; i-- != head;) {
     if (goes(i)) continue;
+    --kept;
+    if (kept == i) continue;
     ring_[kept & mask_] = ring_[i & mask_];
     if (times_ != nullptr) times_[kept & mask_] = times_[i & mask_];
-    ++kept;
   }
-  tail_.store(kept, std::memory_order_release);
-  slot_.polled.add(tail - kept);  // nobody will
+  head_.store(kept, std::memory_order_release);
+  slot_.polled.add(kept - head);  // the application will not
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
@@ -158,9 +162,10 @@ void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) 
 
 int CompletionQueue::take(WorkCompletion* out, int count) {
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
-  const uint32_t stored = tail_.load(std::memory_order_acquire) - head;
-  const uint32_t some = std::min<uint32_t>(stored, static_cast<uint32_t>(std::max(count, 0)));
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t stored = tail_.load(std::memory_order_acquire) - head;
+  const auto some =
+      static_cast<uint32_t>(std::min<uint64_t>(stored, static_cast<uint32_t>(std::max(count, 0))));
   for (uint32_t i = 0; i < some; ++i) out[i] = ring_[(head + i) & mask_];
   if (options_.trace != nullptr) [[unlikely]]
     trace_polled(out, some);
@@ -170,7 +175,7 @@ int CompletionQueue::take(WorkCompletion* out, int count) {
 int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   if (idle()) return 0;
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t head = head_.load(std::memory_order_relaxed);
   const bool any = tail_.load(std::memory_order_acquire) != head;
   if (any) {
     out = ring_[head & mask_];

@@ -65,8 +65,10 @@ class CompletionQueue {
 
   /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
   /// always count). False when the ring was full: the completion is dropped, the queue is in
-  /// overrun, and the caller moves its queue pair to ERROR.
-  bool push(const WorkCompletion& completion, bool solicited);
+  /// overrun, and the caller moves its queue pair to ERROR. `index` (may be null) is given the
+  /// completion's index, for polled(), before any thread can poll it; 0 if it was dropped.
+  bool push(const WorkCompletion& completion, bool solicited,
+            std::atomic<uint64_t>* index = nullptr);
 
   /// Takes up to `count` completions, oldest first. Returns how many, or -1 in overrun once all
   /// that was stored has been taken.
@@ -77,6 +79,10 @@ class CompletionQueue {
   bool empty() const {
     return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire);
   }
+
+  /// How many completions have been polled or dropped since the queue was made: the completion with
+  /// index `i` has been polled if i < polled(). Never wraps.
+  uint64_t polled() const { return head_.load(std::memory_order_acquire); }
 
   /// Asks for one event at the next completion (or the next solicited or failed one). A request
   /// for any completion is not weakened by a later solicited-only one.
@@ -135,11 +141,11 @@ class CompletionQueue {
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
   uint32_t held_back_ = 0;  // under producer_lock_: completions since armed, event not raised
-  std::atomic<uint32_t> tail_{0};
+  std::atomic<uint64_t> tail_{0};
   std::atomic<bool> overrun_{false};
 
   alignas(64) SpinLock consumer_lock_;
-  std::atomic<uint32_t> head_{0};
+  std::atomic<uint64_t> head_{0};
 };
 
 }  // namespace uwarp

@@ -23,12 +23,13 @@ QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
       own_slot_(config.slot == nullptr ? std::make_unique<QueuePairSlot>() : nullptr),
       slot_(config.slot == nullptr ? *own_slot_ : *config.slot),
-      sends_(send_shape(config)),
+      sends_(send_shape(config), *config.send_cq),
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
       transmitter_(config_, sends_, stream_, slot_.transmit),
-      receiver_(config_, sends_, *receives_, stream_, slot_.receive) {
+      receiver_(config_, sends_, *receives_, stream_, {transmit_gate_, transmitter_},
+                slot_.receive) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
 }
@@ -37,7 +38,7 @@ int QueuePair::check_send(const SendRequest& request) const {
   if (int error = sends_.check(request)) return error;
   if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr) {
     // Under InfiniBand's rules it is posted as soon as there is a connection, or before.
-    if (peer_has_spoken() || !config_.acknowledged) return EOPNOTSUPP;
+    if (config_.acknowledged ? peer_has_spoken() : !stream_.peer_will_show()) return EOPNOTSUPP;
   }
   return 0;
 }

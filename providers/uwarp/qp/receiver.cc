@@ -8,6 +8,7 @@
 #include "mr/fault_safe_copy.h"
 #include "qp/terminate_status.h"
 #include "rdmap/responder_rules.h"
+#include "wire/delivered_mark.h"
 
 namespace uwarp {
 namespace {
@@ -81,8 +82,13 @@ void place_last(std::byte* to, const std::byte* from, size_t size) {
 }  // namespace
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
-                   StreamState& stream, ReceiveCounters& counters)
-    : config_(config), sends_(sends), receives_(receives), stream_(stream), counters_(counters) {
+                   StreamState& stream, CompletionOrder order, ReceiveCounters& counters)
+    : config_(config),
+      sends_(sends),
+      receives_(receives),
+      stream_(stream),
+      order_(order),
+      counters_(counters) {
   ticket_.waiter = config.receive_waiter;
 }
 
@@ -114,6 +120,7 @@ void Receiver::reset() {
   write_bytes_ = 0;
   direct_bytes_ = 0;
   run_.reset();
+  acknowledged_ = false;
 }
 
 bool Receiver::mid_message() const {
@@ -179,6 +186,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
   outcome_ = kRxNothing;
+  in_order_ = false;
   counters_.octets.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
@@ -196,6 +204,7 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 
 uint32_t Receiver::resume(StagingPointer& staging) {
   outcome_ = kRxNothing;
+  in_order_ = false;
   held_.store(false, std::memory_order_release);
   begin_staging(staging);
   return consume(staging);
@@ -438,6 +447,8 @@ void Receiver::open_write(const TaggedHeader& header) {
         outcome_ |= kRxTransmitWanted;
       }
     }
+    if (stream_.marks_deliveries(config_)) [[unlikely]]
+      take_delivered_mark(header);
     return;
   }
   const RegionFault fault =
@@ -612,6 +623,7 @@ void Receiver::queue_request(InboundRequest& request) {
   std::memcpy(request.ddp_header, header_, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
   if (request.error) close();
+  request.delivered = send_sequence_.expected().previous();
   stream_.inbound.push(request);
   outcome_ |= kRxTransmitWanted;
 }
@@ -860,7 +872,27 @@ void Receiver::finish_send() {
     describe_immediate(completion);
   }
   write_bytes_ = 0;
+  complete_sent_first();
+  if (config_.acknowledged) [[unlikely]]
+    stream_.delivered.store(send_sequence_.expected().previous().value, std::memory_order_release);
   push_receive(completion, solicited);
+}
+
+// Once for the bytes that one receive call brought: what is sent later none of them can answer.
+void Receiver::complete_sent_first() {
+  if (in_order_ && !acknowledged_) return;
+  if (sends_.in_flight() && order_.complete_sent(acknowledged_)) outcome_ |= kRxTransmitWanted;
+  in_order_ = true;
+  acknowledged_ = false;
+}
+
+// What the peer says that it has delivered is complete.
+void Receiver::take_delivered_mark(const TaggedHeader& header) {
+  const auto mark = DeliveredMark::decode(header);
+  if (!mark) return;
+  stream_.peer_delivered.store(mark->msn.value, std::memory_order_release);
+  acknowledged_ = true;
+  outcome_ |= kRxTransmitWanted;
 }
 
 // Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs to
@@ -888,6 +920,7 @@ void Receiver::finish_answer() {
   if (acknowledges != 0) stream_.acknowledged.store(acknowledges, std::memory_order_release);
   if (request != OutboundRequest::kNoRequest)
     sends_.at(request).answered.store(true, std::memory_order_release);
+  acknowledged_ = true;
   outcome_ |= kRxTransmitWanted;
 }
 

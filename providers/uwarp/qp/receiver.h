@@ -15,6 +15,7 @@
 #include "ddp/buffer_list.h"
 #include "ddp/segment.h"
 #include "mpa/fpdu.h"
+#include "qp/completion_order.h"
 #include "qp/message_kind.h"
 #include "qp/receive_queue.h"
 #include "qp/segment_run.h"
@@ -39,7 +40,7 @@ enum ReceiveOutcome : uint32_t {
 class Receiver {
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
-           ReceiveCounters& counters);
+           CompletionOrder order, ReceiveCounters& counters);
   ~Receiver();
 
   /// Begins a stream (StreamState::restart was called).
@@ -156,8 +157,10 @@ class Receiver {
   [[gnu::noinline, gnu::cold]] void trace_receive(
       TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
   void finish_send();
+  void complete_sent_first();
   void describe_immediate(WorkCompletion& completion) const;
   void finish_answer();
+  void take_delivered_mark(const TaggedHeader& header);
   void note_first_fpdu();
 
   // Failures.
@@ -177,6 +180,7 @@ class Receiver {
   SendQueue& sends_;
   ReceiveQueue& receives_;
   StreamState& stream_;
+  CompletionOrder order_;
   ReceiveCounters& counters_;
 
   // Staging of the call under way, or kept between calls.
@@ -197,6 +201,8 @@ class Receiver {
   uint64_t payload_offset_ = 0;  // message offset of the next octet
   uint32_t trailer_left_ = 0;
   uint32_t outcome_ = 0;
+  bool in_order_ = false;  // all that the peer may have answered by the bytes at hand is complete
+  bool acknowledged_ = false;        // ... but for what has been acknowledged among them
   size_t direct_bytes_ = 0;          // octets of the last window that go straight to their place
   size_t window_bytes_ = 0;          // ... and all of it
   SegmentRun run_;                   // segments behind the one under way

@@ -74,7 +74,8 @@ WcOpcode completion_opcode(SendOpcode opcode) {
   }
 }
 
-SendQueue::SendQueue(const Shape& shape) : shape_(shape) {
+SendQueue::SendQueue(const Shape& shape, const CompletionQueue& completions)
+    : shape_(shape), completions_(completions) {
   const uint64_t slots = std::bit_ceil(static_cast<uint64_t>(std::max(shape.depth, 1u)));
   mask_ = slots - 1;
   ring_ = std::make_unique<SendWqe[]>(slots);
@@ -96,8 +97,8 @@ int SendQueue::check(const SendRequest& request) const {
 }
 
 int SendQueue::push_locked(const SendRequest& request) {
+  if (!room_for(1)) return ENOMEM;
   const uint64_t position = posted_.load(std::memory_order_relaxed);
-  if (position - retired() >= shape_.depth) return ENOMEM;
   if (is_atomic(request.opcode) && !keep_operands(position, request)) return ENOMEM;
   SendWqe& wqe = at(position);
   wqe.wr_id = request.wr_id;
@@ -106,7 +107,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.imm_or_invalidate = request.imm_or_invalidate;
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
-  wqe.end_position = SendWqe::kNotBuilt;
+  wqe.end_position.store(SendWqe::kNotBuilt, std::memory_order_relaxed);
   wqe.answered.store(false, std::memory_order_relaxed);
   wqe.length_bytes = static_cast<uint32_t>(request.payload_bytes());
   if (request.flags & kSendInline)
@@ -134,13 +135,24 @@ void SendQueue::trace_posted(uint64_t position) const {
 }
 
 int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
-  const uint64_t open = posted_.load(std::memory_order_relaxed) - retired();
-  if (open + requests.size() > shape_.depth) return ENOMEM;
+  if (!room_for(requests.size())) return ENOMEM;
   // What may fail comes before the first is published.
   for (const SendRequest& request : requests)
     if (is_atomic(request.opcode) && !make_operands()) return ENOMEM;
   for (const SendRequest& request : requests) (void)push_locked(request);
   return 0;
+}
+
+// Only when the queue seems full: polling and posting pay nothing for it.
+void SendQueue::free_polled() {
+  const uint64_t polled = completions_.polled();
+  const uint64_t end = retired();
+  for (; uncovered_ != end; ++uncovered_) {
+    const uint64_t index = at(uncovered_).end_position.load(std::memory_order_relaxed);
+    if (index == SendWqe::kNoCompletion) continue;
+    if (index >= polled) return;
+    freed_ = uncovered_ + 1;
+  }
 }
 
 bool SendQueue::make_operands() {
@@ -192,6 +204,8 @@ void SendQueue::reset() {
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   started_.store(position, std::memory_order_relaxed);
   retired_.store(position, std::memory_order_release);
+  note_completed();
+  freed_ = uncovered_ = position;
 }
 
 }  // namespace uwarp

@@ -2,8 +2,10 @@
 // The send queue: a ring of requests from posting to completion. Posting threads share the post
 // lock; everything behind the posted position belongs to the transmit side. RFC 5040 5.5.
 //
-//   retired <= started <= posted; requests in [retired, started) are on their way, those in
-//   [started, posted) wait. Positions count requests and never wrap (64 bits).
+//   freed <= retired <= started <= posted; requests in [retired, started) are on their way, those
+//   in [started, posted) wait. A retired request keeps its slot until its completion has been
+//   polled, or that of a later request if it has none: programs count free slots by what they poll.
+//   Positions count requests and never wrap (64 bits).
 #pragma once
 
 #include <atomic>
@@ -22,15 +24,19 @@
 
 namespace uwarp {
 
-/// A posted request. Written by the poster before it is published, then owned by the transmit side;
-/// `answered` alone is set by the receive side.
+/// A posted request. Written by the poster before it is published, then owned by the transmit side
+/// until it retires; `answered` alone is set by the receive side.
 struct alignas(kCacheLineBytes) SendWqe {
   static constexpr uint64_t kNotBuilt = ~uint64_t{0};
 
   uint64_t wr_id = 0;
   uint64_t remote_address = 0;
-  uint64_t end_position = kNotBuilt;  // stream position behind its last octet, once built
-  Sge first_sge{};                    // the others are beside the ring
+  /// Until it retires, the stream position behind its last byte, once that is built. From then on
+  /// the index of its completion (CompletionQueue::polled()), or one of these two.
+  std::atomic<uint64_t> end_position{kNotBuilt};
+  static constexpr uint64_t kNoCompletion = kNotBuilt;
+  static constexpr uint64_t kNotStored = kNotBuilt - 1;
+  Sge first_sge{};  // the others are beside the ring
   uint32_t length_bytes = 0;
   uint32_t rkey = 0;
   uint32_t imm_or_invalidate = 0;
@@ -68,12 +74,13 @@ class SendQueue {
     bool signal_all = false;
     bool extensions = true;  // of RFC 7306
   };
-  explicit SendQueue(const Shape& shape);
+  /// `completions`, where its completions go, outlives the queue.
+  SendQueue(const Shape& shape, const CompletionQueue& completions);
 
   /// Checks a request against the shape alone; touches nothing. 0, EINVAL or EOPNOTSUPP.
   int check(const SendRequest& request) const;
-  /// Appends a checked request, copying SGEs or inline octets. ENOMEM when full. Caller holds
-  /// post_lock().
+  /// Appends a checked request, copying SGEs or inline octets. ENOMEM when no slot is free. Caller
+  /// holds post_lock().
   int push_locked(const SendRequest& request);
   /// The same for several: all of them or none.
   int push_all_locked(std::span<const SendRequest> requests);
@@ -100,8 +107,19 @@ class SendQueue {
   /// foreign domain, out of range, or without the right `needed`.
   bool gather(uint64_t position, const RegionTable& regions, const ProtectionDomain& domain,
               uint32_t needed, BufferList& list);
-  /// Takes the oldest request off the queue. Its slot is free for posting at once.
-  void retire_one() { retired_.store(retired() + 1, std::memory_order_release); }
+  /// Takes the oldest request off the queue. Its slot stays taken until the completion whose index
+  /// is stored in the place returned has been polled; null if it has no completion (not
+  /// `reported`).
+  std::atomic<uint64_t>* retire_one(bool reported) {
+    std::atomic<uint64_t>& index = at(retired()).end_position;
+    index.store(reported ? SendWqe::kNotStored : SendWqe::kNoCompletion, std::memory_order_relaxed);
+    retired_.store(retired() + 1, std::memory_order_release);
+    return reported ? &index : nullptr;
+  }
+  /// ... and what completion it has, if any, has been stored.
+  void note_completed() { completed_.store(retired(), std::memory_order_release); }
+  /// Some requests have been begun whose completions have not been stored.
+  bool in_flight() const { return completed_.load(std::memory_order_acquire) != started(); }
   bool signaled(const SendWqe& wqe) const {
     return shape_.signal_all || (wqe.flags & kSendSignaled) != 0;
   }
@@ -109,6 +127,13 @@ class SendQueue {
   void reset();
 
  private:
+  bool room_for(uint64_t requests) {
+    const uint64_t posted = posted_.load(std::memory_order_relaxed);
+    if (posted + requests - freed_ > shape_.depth) [[unlikely]]
+      free_polled();
+    return posted + requests - freed_ <= shape_.depth;
+  }
+  [[gnu::noinline]] void free_polled();
   std::byte* inline_area(uint64_t position) {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
@@ -122,6 +147,7 @@ class SendQueue {
   }
 
   const Shape shape_;
+  const CompletionQueue& completions_;
   TraceSink* trace_ = nullptr;
   uint32_t trace_name_ = 0;
   uint64_t mask_;
@@ -131,8 +157,11 @@ class SendQueue {
   std::unique_ptr<AtomicOperands[]> operands_;  // made at the first atomic
   alignas(64) SpinLock post_lock_;
   std::atomic<uint64_t> posted_{0};
+  uint64_t freed_ = 0;      // under post_lock_
+  uint64_t uncovered_ = 0;  // ... those from freed_ to here have retired without a completion
   alignas(64) std::atomic<uint64_t> started_{0};
   std::atomic<uint64_t> retired_{0};
+  std::atomic<uint64_t> completed_{0};  // retired_, a little later
 };
 
 /// Completion opcode of a send opcode.

@@ -16,6 +16,8 @@ void StreamState::restart(const StreamConfig& new_config) {
   outbound.reset(std::max<uint32_t>(kMaxRdAtom, depth) + 1);
   inbound.reset(new_config.ird);
   ord.store(new_config.ord, std::memory_order_relaxed);
+  delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
+  peer_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);
   answer_due.store(false, std::memory_order_relaxed);

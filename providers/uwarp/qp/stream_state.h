@@ -77,12 +77,28 @@ class StreamState {
     return {domain, identity, remote_access.load(std::memory_order_relaxed)};
   }
 
+  /// The peer's first FPDU has not come and will say whether the peer is a uwarp: as initiator we
+  /// have shown ourselves, as responder we wait for the peer to do so.
+  bool peer_will_show() const {
+    return running.load(std::memory_order_acquire) && !first_fpdu.load(std::memory_order_acquire) &&
+           (config.rtr == StreamConfig::Rtr::kWrite || config.wait_for_first_fpdu);
+  }
+  /// Receive completions say which Sends of ours they follow: between uwarps whose Sends wait for
+  /// acknowledgements.
+  bool marks_deliveries(const QpConfig& qp) const {
+    return qp.acknowledged && peer_is_uwarp.load(std::memory_order_relaxed);
+  }
+
   OutboundRequests outbound;
   InboundRequests inbound;
   const uint64_t identity = next_identity();  // RemoteAccessor::stream
   std::atomic<uint16_t> ord{0};
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
+  /// The last message on queue 0 whose receive completion has been stored here, and the last of
+  /// ours that the peer has said this of (DeliveredMark).
+  std::atomic<uint32_t> delivered{0};
+  std::atomic<uint32_t> peer_delivered{0};
   std::atomic<bool> running{false};          // a stream is attached
   std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did

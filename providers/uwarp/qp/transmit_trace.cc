@@ -46,7 +46,8 @@ void TransmitTrace::sent(SendQueue& queue, size_t batch_octets, uint64_t stream_
   }
   // What has completed by itself is told of no more.
   with_kernel_ = std::max(with_kernel_, queue.retired());
-  while (with_kernel_ < queue.started() && queue.at(with_kernel_).end_position <= stream_position)
+  while (with_kernel_ < queue.started() &&
+         queue.at(with_kernel_).end_position.load(std::memory_order_relaxed) <= stream_position)
     tell(TraceStep::Kind::kSendWithKernel, with_kernel_++);
 }
 

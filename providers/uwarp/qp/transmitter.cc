@@ -12,6 +12,7 @@
 #include "qp/message_kind.h"
 #include "rdmap/atomic_operation.h"
 #include "rdmap/responder_rules.h"
+#include "wire/delivered_mark.h"
 
 namespace uwarp {
 namespace {
@@ -37,6 +38,12 @@ bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(
 bool is_remote(WcStatus status) {
   return status == WcStatus::kRemInvReqErr || status == WcStatus::kRemAccessErr ||
          status == WcStatus::kRemOpErr;
+}
+
+/// The peer completes a receive for it.
+bool takes_receive(SendOpcode opcode) {
+  return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
+         opcode == SendOpcode::kSendWithImm || opcode == SendOpcode::kWriteWithImm;
 }
 
 FaultMessage fault_message(SendOpcode opcode) {
@@ -70,9 +77,10 @@ void Transmitter::restart() {
   send_msn_ = request_msn_ = atomic_response_msn_ = stream_.config.first_msn;
   request_id_ = 0;
   acknowledging_.restart(config_.acknowledged,
-                         std::max(stream_.config.ord, stream_.config.read_depth),
-                         config_.max_send_wr, queue_.started());
+                         std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
+  delivered_position_ = queue_.started();
+  told_delivered_ = peer_delivered_ = stream_.config.first_msn.previous();
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
   idle_.store(false, std::memory_order_release);
@@ -187,6 +195,10 @@ Transmitter::Next Transmitter::begin_next() {
     append_empty_write(STag{1}, 0);
     return Next::kEmitted;
   }
+  if (delivery_due()) [[unlikely]] {
+    emit_delivered_mark();
+    return Next::kEmitted;
+  }
   response_turn_ = true;
   return begin_request() ? Next::kOpened : Next::kEmitted;
 }
@@ -254,6 +266,32 @@ bool Transmitter::acknowledgement_due(bool request) const {
 void Transmitter::emit_acknowledgement() {
   acknowledging_.cover(queue_.started());
   emit_empty_read(queue_.started());
+}
+
+// The next request may be the answer to what has been delivered, and the peer's application may
+// rely on it that its own Sends complete before their answer comes.
+bool Transmitter::delivery_due() const {
+  return stream_.marks_deliveries(config_) && takes_receive(queue_.at(queue_.started()).opcode) &&
+         stream_.delivered.load(std::memory_order_acquire) != told_delivered_.value;
+}
+
+void Transmitter::emit_delivered_mark() {
+  told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
+  append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_}.offset());
+}
+
+// A number that the peer makes up finds no request, or one of its own that it loses.
+void Transmitter::note_peer_delivered() {
+  const Msn delivered{stream_.peer_delivered.load(std::memory_order_acquire)};
+  if (!delivered.after(peer_delivered_) || !send_msn_.after(delivered)) return;
+  peer_delivered_ = delivered;
+  for (uint64_t at = std::max(delivered_position_, queue_.retired()); at != queue_.started();
+       ++at) {
+    const SendWqe& wqe = queue_.at(at);
+    if (!takes_receive(wqe.opcode) || wqe.msn != delivered.value) continue;
+    delivered_position_ = at + 1;
+    return;
+  }
 }
 
 void Transmitter::emit_empty_read(uint64_t acknowledges) {
@@ -338,9 +376,7 @@ bool Transmitter::request_ready() {
 // The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
 bool Transmitter::immediate_ready() {
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
-  const bool marked = stream_.config.rtr == StreamConfig::Rtr::kWrite;
-  const bool shown = stream_.first_fpdu.load(std::memory_order_acquire) ||
-                     (!marked && !stream_.config.wait_for_first_fpdu);
+  const bool shown = !stream_.peer_will_show();
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
   if (shown) fail_request(queue_.started(), WcStatus::kLocQpOpErr);
   return false;
@@ -349,11 +385,12 @@ bool Transmitter::immediate_ready() {
 // A Send with Immediate waits for a message of the peer, and the peer for one of the application:
 // a Read is answered all the same.
 bool Transmitter::must_ask_peer() const {
-  if (!acknowledging_.on() || !queue_.waiting() || stream_.failed()) [[likely]]
+  if (!queue_.waiting() || stream_.failed()) [[likely]]
     return false;
   return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
          !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
+         (stream_.config.ord != 0 || acknowledging_.on()) &&
          !stream_.paused.load(std::memory_order_acquire);
 }
 
@@ -382,7 +419,7 @@ bool Transmitter::begin_request() {
   }
   if (awaits_answer(wqe.opcode)) {
     wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
-    wqe.end_position = built_position_;
+    wqe.end_position.store(built_position_, std::memory_order_relaxed);
     return false;
   }
   if (wqe.opcode != SendOpcode::kWrite) {
@@ -449,7 +486,7 @@ void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
     fail_request(position, WcStatus::kMwBindErr);
     return;
   }
-  wqe.end_position = sent_position_;
+  wqe.end_position.store(sent_position_, std::memory_order_relaxed);
   retire();
 }
 
@@ -491,7 +528,7 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
     fail_response(*error);
     return;
   }
-  stream_.inbound.pop();
+  note_answered(request);
   append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
 }
 
@@ -513,7 +550,7 @@ bool Transmitter::append_immediate(SendWqe& wqe) {
   batch_.end_fpdu(nullptr, 0);
   counters_.count(MessageKind::kImmediate);
   built_position_ += fpdu_size(kSize);
-  wqe.end_position = built_position_;
+  wqe.end_position.store(built_position_, std::memory_order_relaxed);
   immediate_due_ = false;
   close_message();
   return true;
@@ -573,7 +610,7 @@ bool Transmitter::append_request_segment(const Segment& segment) {
   if (segment.last && wqe.opcode == SendOpcode::kWriteWithImm) {
     immediate_due_ = true;
   } else if (segment.last) {
-    wqe.end_position = built_position_;
+    wqe.end_position.store(built_position_, std::memory_order_relaxed);
     close_message();
   }
   return true;
@@ -603,8 +640,7 @@ bool Transmitter::append_response_segment(const Segment& segment) {
   if (payload > TransmitBatch::kCopyBytes) gathered_answer_end_ = built_position_;
   offset_ += payload;
   if (segment.last) {
-    // Freed before the octets go out: the peer may ask again as soon as it has the last one.
-    stream_.inbound.pop();
+    note_answered(*stream_.inbound.front());
     close_message();
   }
   return true;
@@ -619,6 +655,12 @@ bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uin
   if (!batch_.end_fpdu(&payload_, 0)) return false;
   batch_.detach(source.address, payload);
   return true;
+}
+
+// Freed before the bytes go out: the peer may ask again as soon as it has the last one.
+void Transmitter::note_answered(const InboundRequest& request) {
+  if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
+  stream_.inbound.pop();
 }
 
 void Transmitter::close_message() {
@@ -697,15 +739,21 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come. In one piece, like fill().
 [[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
+  const uint32_t wish = wish_.load(std::memory_order_acquire);
+  if (acknowledging_.on()) [[unlikely]]
+    note_peer_delivered();
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position > sent_position) break;
+    if (wqe.end_position.load(std::memory_order_relaxed) > sent_position) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
-        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire))
+        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
+        queue_.retired() >= delivered_position_)
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
+  if (wish != granted_.load(std::memory_order_relaxed)) [[unlikely]]
+    granted_.store(wish, std::memory_order_release);
   look_for_drain();
 }
 
@@ -729,12 +777,13 @@ void Transmitter::complete(uint64_t position, WcStatus status, uint32_t vendor_e
     completion.src_qp = static_cast<uint32_t>(position);
     trace_->completed(position, completion, wanted);
   }
-  // The slot first: whoever polls the completion may post again at once.
-  queue_.retire_one();
+  // Retired first: a thread that polls the completion may post again at once.
+  std::atomic<uint64_t>* const index = queue_.retire_one(wanted);
   counters_.retired.set(position + 1);
-  if (wanted && !config_.send_cq->push(completion, false))
+  if (wanted && !config_.send_cq->push(completion, false, index))
     stream_.fail(StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic),
                  QpEvent::kFatal);
+  queue_.note_completed();
 }
 
 void Transmitter::fail_request(uint64_t position, WcStatus status) {
@@ -774,7 +823,7 @@ uint64_t Transmitter::first_gathered() const {
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
     if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
-        wqe.end_position > sent_position_)
+        wqe.end_position.load(std::memory_order_relaxed) > sent_position_)
       return i;
   }
   return StreamFailure::kNoRequest;

@@ -65,6 +65,12 @@ class Transmitter {
     if (cut) built_position_ = sent_position_;
     retire();
   }
+  /// Any thread: asks whoever has the transmit side to complete what has gone. That is done once
+  /// has_retired() is true of the wish, or by the caller when the side is free.
+  uint32_t ask_to_retire() { return wish_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  bool has_retired(uint32_t wish) const {
+    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
+  }
   /// Forgets everything without completions.
   void reset();
   /// No byte of [base, base + length), which this region was, is looked at after this.
@@ -101,6 +107,9 @@ class Transmitter {
   [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   bool acknowledgement_due(bool request) const;
+  bool delivery_due() const;
+  [[gnu::noinline]] void emit_delivered_mark();
+  [[gnu::noinline]] void note_peer_delivered();
   [[gnu::noinline]] void emit_acknowledgement();
   /// A Read without octets that no request of the application stands for; its answer acknowledges
   /// the requests before this position (0: none).
@@ -113,6 +122,7 @@ class Transmitter {
   bool append_request_segment(const Segment& segment);
   [[gnu::noinline]] bool append_response_segment(const Segment& segment);
   bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
+  void note_answered(const InboundRequest& request);
   void close_message();
   uint8_t following(uint32_t payload, uint64_t left) const;
   bool begin_tagged(RdmapOpcode opcode, STag stag, TaggedOffset to, const Segment& segment);
@@ -165,6 +175,11 @@ class Transmitter {
   uint32_t request_id_ = 0;  // of the next atomic
   uint64_t token_state_;
   Acknowledging acknowledging_;
+  Msn told_delivered_;                // what the peer knows to have been delivered here
+  Msn peer_delivered_;                // of ours, as far as it has been looked at
+  uint64_t delivered_position_;       // send requests before this one have been delivered
+  std::atomic<uint32_t> wish_{0};     // see ask_to_retire()
+  std::atomic<uint32_t> granted_{0};  // the last wish that has been met
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

@@ -33,6 +33,8 @@ class TurnGate {
     State seen = kFree;
     return state_.compare_exchange_strong(seen, kBusy, std::memory_order_acq_rel);
   }
+  /// Some thread has the side. It may change at once.
+  bool taken() const { return state_.load(std::memory_order_acquire) != kFree; }
   /// Gives it back. True: somebody left a mark since try_begin().
   bool end() { return state_.exchange(kFree, std::memory_order_acq_rel) == kBusyAgain; }
 

@@ -92,6 +92,8 @@ struct InboundRequest {
   /// Found on arrival. The answers owed before it still go out, then the Terminate.
   std::optional<TerminateCode> error;
   std::byte ddp_header[UntaggedHeader::kWireSize];
+  /// The last message that the peer sent before it and that has been delivered: the answer says so.
+  Msn delivered;
 
   const ReadRequestHeader* read() const { return std::get_if<ReadRequestHeader>(&header); }
   /// A Read without octets: as a rule the peer's way to ask whether all before has been placed. Its

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/log.h"
 #include "host/event_channel.h"
 #include "kernel-abi/object_abi.h"
 #include "qp/completion_queue.h"
@@ -66,7 +67,12 @@ struct VerbsCq : object_abi::Cq {
       cq_.engine.progress().note_wake_up();
       cq_.events->raise();
     }
-    void completion_overrun(CompletionQueue&) override {
+    void completion_overrun(CompletionQueue& queue) override {
+      log_event(
+          "completion queue %u of %s overran: %u completions wait to be polled and it holds no "
+          "more. "
+          "Its queue pairs end. Poll it sooner or create it with more entries",
+          cq_.base.handle, cq_.device.device().verbs_name.c_str(), queue.capacity());
       cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base, cq_.async_events);
     }
     void completion_held_back(CompletionQueue&) override { cq_.moderation->begin(); }

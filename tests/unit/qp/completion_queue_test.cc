@@ -263,5 +263,38 @@ TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
   EXPECT_TRUE(cq.empty());
 }
 
+// Whoever remembers an index waits until polled() has passed it, so no completion may move down.
+TEST(CompletionQueue, DroppingDelaysNobodyWhoWaitsForAnIndex) {
+  CompletionQueue cq(8, nullptr);
+  std::atomic<uint64_t> index[6];
+  for (uint64_t i = 0; i < 6; ++i) {
+    WorkCompletion one = completion(i);
+    one.qp_num = i % 2 == 0 ? 5 : 7;
+    cq.push(one, false, &index[i]);
+    EXPECT_EQ(index[i].load(), i);
+  }
+  cq.drop(5, CompletionQueue::Drop::kAll);
+  WorkCompletion out[8];
+  ASSERT_EQ(cq.poll(out, 8), 3);
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(out[i].wr_id, 2 * i + 1);
+  for (const auto& each : index) EXPECT_GT(cq.polled(), each.load());
+}
+
+TEST(CompletionQueue, IndexesSurviveAResize) {
+  CompletionQueue cq(2, nullptr);
+  std::atomic<uint64_t> index{0};
+  WorkCompletion out;
+  for (uint64_t i = 0; i < 5; ++i) {
+    cq.push(completion(i), false);
+    ASSERT_EQ(cq.poll(&out, 1), 1);
+  }
+  cq.push(completion(5), false, &index);
+  EXPECT_EQ(cq.resize(64), 0);
+  EXPECT_EQ(cq.polled(), index.load());
+  ASSERT_EQ(cq.poll(&out, 1), 1);
+  EXPECT_EQ(out.wr_id, 5u);
+  EXPECT_GT(cq.polled(), index.load());
+}
+
 }  // namespace
 }  // namespace uwarp

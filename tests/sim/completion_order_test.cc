@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The completion of a Send comes before the receive completion of the answer to it: among threads,
+// and where completions wait for the peer's acknowledgement. What uwarps tell each other for it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "sim/raw_peer.h"
+#include "wire/delivered_mark.h"
+
+namespace uwarp::sim {
+namespace {
+
+QpConfig shape_of(bool acknowledged) {
+  QpConfig shape = End::default_shape();
+  shape.acknowledged = acknowledged;
+  return shape;
+}
+
+/// A ping-pong in which `b` answers each message as soon as its receive completion is there, with
+/// bytes of both directions cut anywhere.
+class Answers : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(Answers, FollowTheCompletionsOfWhatTheyAnswer) {
+  Pair pair(GetParam(), shape_of(true));
+  pair.chunk_max = 40;
+  StreamConfig config;
+  config.peer_is_uwarp = true;
+  pair.connect(config);
+  size_t completed = 0, answered = 0;
+  for (uint64_t id = 0; id < 32; ++id)
+    for (End* end : {&pair.a, &pair.b}) ASSERT_EQ(end->qp->post_recv(id, {}), 0);
+  uint64_t posted = 0;
+  for (int step = 0; step < 5000; ++step) {
+    if (posted - answered < 4 && pick(pair.random, 0, 9) == 0) {
+      ASSERT_EQ(pair.a.post(SendOpcode::kSend, ++posted, {}), 0);
+    }
+    pair.step(pair.b, pair.b_to_a, pair.a_to_b);
+    pair.b.sends();
+    for (const WorkCompletion& each : pair.b.receives()) {
+      ASSERT_EQ(pair.b.qp->post_recv(each.wr_id, {}), 0);
+      ASSERT_EQ(pair.b.post(SendOpcode::kSend, each.wr_id, {}), 0);
+    }
+    pair.step(pair.a, pair.a_to_b, pair.b_to_a);
+    for (const WorkCompletion& each : pair.a.receives()) {
+      ASSERT_EQ(pair.a.qp->post_recv(each.wr_id, {}), 0);
+      ++answered;
+    }
+    completed += pair.a.sends().size();
+    ASSERT_GE(completed, answered) << "an answer came before the completion of its Send";
+  }
+  EXPECT_GT(answered, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Answers, ::testing::Range<uint64_t>(0, 20));
+
+/// A connection whose peer is known for a uwarp.
+StreamConfig between_uwarps() {
+  StreamConfig config;
+  config.ord = config.ird = 4;
+  config.peer_is_uwarp = true;
+  return config;
+}
+
+TEST(DeliveredMark, IsAnEmptyWriteThatNoReceiverChecks) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  peer.post_receive(1, 100);
+  peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+  ASSERT_EQ(peer.dut.receives().size(), 1u);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_GE(sent.size(), 2u);
+  EXPECT_EQ(sent[0], from_hex("c140 75776172 6421000000000001"));
+  EXPECT_EQ(opcode_of(sent[1]), RdmapOpcode::kSend);
+}
+
+TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  peer.post_receive(1, 100);
+  peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  peer.ulpdus();
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 3, {}), 0);
+  peer.settle();
+  for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
+}
+
+TEST(DeliveredMark, GoesToNoForeignPeerAndFromNoIwarpPersona) {
+  for (const bool uwarp : {false, true}) {
+    StreamConfig config = between_uwarps();
+    config.peer_is_uwarp = uwarp;
+    RawPeer peer(config, shape_of(!uwarp));
+    peer.post_receive(1, 100);
+    peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+    ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+    peer.settle();
+    for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
+  }
+}
+
+void send_mark(RawPeer& peer, uint32_t msn) {
+  const DeliveredMark mark{Msn{msn}};
+  peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
+}
+
+TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(peer.dut.post(SendOpcode::kSend, id, {}), 0);
+  peer.settle();
+  peer.ulpdus();
+  EXPECT_TRUE(peer.dut.sends().empty());
+  for (const uint32_t never_sent : {0u, 4u, 0x80000000u, 0xffffffffu}) send_mark(peer, never_sent);
+  peer.settle();
+  EXPECT_TRUE(peer.dut.sends().empty());
+  send_mark(peer, 2);
+  peer.settle();
+  EXPECT_EQ(peer.dut.sends().size(), 2u);
+  send_mark(peer, 1);  // older than what it has said
+  send_mark(peer, 3);
+  peer.settle();
+  EXPECT_EQ(peer.dut.sends().size(), 1u);
+  peer.ulpdus();
+}
+
+// One thread is in its send call, or has come out of it and noted nothing yet, while the other
+// receives the answer.
+TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
+  constexpr uint32_t kRounds = 20000;
+  RegionTable regions;
+  End end(regions);
+  StreamConfig config;
+  config.ord = config.ird = 1;
+  ASSERT_TRUE(end.qp->start_stream(config));
+  std::atomic<uint32_t> with_peer{0}, answered{0};
+  std::thread sender([&] {
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      while (end.post(SendOpcode::kSend, round, {}) != 0) std::this_thread::yield();
+      while (!end.qp->transmit_try_begin()) std::this_thread::yield();
+      size_t size = 0;
+      for (const iovec& piece : end.qp->transmit_window()) size += piece.iov_len;
+      with_peer.store(round, std::memory_order_release);  // the peer may answer from now on
+      for (uint32_t i = 0; i < round % 64; ++i) cpu_relax();
+      if (size != 0) end.qp->transmitted(size);
+      (void)end.qp->transmit_end();
+      while (answered.load(std::memory_order_acquire) != round) std::this_thread::yield();
+    }
+  });
+  uint32_t inversions = 0;
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    ASSERT_EQ(end.qp->post_recv(round, {}), 0);
+    while (with_peer.load(std::memory_order_acquire) != round) std::this_thread::yield();
+    {
+      const std::lock_guard lock(end.qp->receive_gate());
+      const auto window = end.qp->receive_window(end.staging);
+      const Bytes bytes = frame(send_message(round, 0), false);
+      std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
+      (void)end.qp->received(end.staging, bytes.size());
+    }
+    EXPECT_EQ(end.receives().size(), 1u);
+    if (end.sends().size() != 1) ++inversions;
+    answered.store(round, std::memory_order_release);
+  }
+  sender.join();
+  EXPECT_EQ(inversions, 0u);
+}
+
+}  // namespace
+}  // namespace uwarp::sim

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When the answer to a Send can be polled, so can the completion of the Send: programs reuse its
+// buffer or count its slot as soon as they have the answer.
+#include <atomic>
+#include <thread>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+struct Shape {
+  const char* name;
+  bool two_queues;         // one for Sends and one for receives
+  bool answers_in_thread;  // else the thread that asks also answers
+};
+
+class CompletionOrder : public VerbsTest, public ::testing::WithParamInterface<Shape> {};
+
+/// One end whose Sends complete on a queue of their own, if that is asked for.
+struct Talker {
+  Talker(ibv_context* context, bool two_queues)
+      : second(two_queues ? ibv_create_cq(context, 128, nullptr, nullptr, 0) : nullptr),
+        end(context),
+        sends(two_queues ? second.get() : end.cq.get()) {
+    if (!two_queues) return;
+    ibv_qp_init_attr init = init_attributes(end.cq.get());
+    init.send_cq = sends;
+    end.qp.reset(ibv_create_qp(end.pd.get(), &init));
+    EXPECT_EQ(to_init(end.qp.get()), 0);
+  }
+  Cq second;  // goes after the queue pair that uses it
+  End end;
+  ibv_cq* const sends;
+
+  void answer() {
+    ASSERT_EQ(end.post_receive(0), 0);
+    ASSERT_EQ(end.post_send(1), 0);
+  }
+};
+
+/// Answers what `talker` has received, if anything.
+void serve(Talker& talker, int& answered) {
+  ibv_wc wc;
+  if (talker.sends != talker.end.cq.get()) {
+    while (ibv_poll_cq(talker.sends, 1, &wc) == 1) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  }
+  while (ibv_poll_cq(talker.end.cq.get(), 1, &wc) == 1) {
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    if (wc.opcode != IBV_WC_RECV) continue;
+    talker.answer();
+    ++answered;
+  }
+}
+
+TEST_P(CompletionOrder, ASendCompletesBeforeItsAnswer) {
+  constexpr int kRounds = 5000;
+  Talker a(context(), GetParam().two_queues), b(context(), GetParam().two_queues);
+  a.end.connect(b.end.address());
+  b.end.connect(a.end.address());
+  ASSERT_EQ(b.end.post_receive(0), 0);
+  std::atomic<bool> over{false};
+  std::thread other;
+  int answered = 0;
+  if (GetParam().answers_in_thread)
+    other = std::thread([&] {
+      while (!over.load()) {
+        serve(b, answered);
+        std::this_thread::yield();
+      }
+    });
+  int inversions = 0;
+  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
+    a.answer();
+    bool sent = false, received = false;
+    const bool came = wait_until([&] {
+      if (!other.joinable()) serve(b, answered);
+      ibv_wc wc;
+      while (!received && ibv_poll_cq(a.end.cq.get(), 1, &wc) == 1) {
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+        (wc.opcode == IBV_WC_RECV ? received : sent) = true;
+      }
+      return received;
+    });
+    EXPECT_TRUE(came) << "no answer in round " << round;
+    ibv_wc wc;
+    if (a.sends != a.end.cq.get()) sent = ibv_poll_cq(a.sends, 1, &wc) == 1;
+    if (sent) continue;
+    ++inversions;
+    EXPECT_TRUE(next_completion(a.sends).has_value());
+  }
+  over.store(true);
+  if (other.joinable()) other.join();
+  EXPECT_EQ(inversions, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CompletionOrder,
+                         ::testing::Values(Shape{"OneQueueOneThread", false, false},
+                                           Shape{"OneQueueTwoThreads", false, true},
+                                           Shape{"TwoQueuesOneThread", true, false},
+                                           Shape{"TwoQueuesTwoThreads", true, true}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace

@@ -138,6 +138,31 @@ def test_survives(start, port, tmp_path, case):
     assert report_lines(report).count("works") == wanted, report_lines(report)
 
 
+@pytest.mark.parametrize("case, said", [
+    ("listen-daemon", "uwarp: 1 rdma_cm listener will end with this process"),
+    ("listen-fork", "uwarp: 1 rdma_cm listener stayed in the parent of this process")])
+def test_listening_before_becoming_a_daemon_is_told(start, port, tmp_path, case, said):
+    """Its listeners are lost, and the user hears what to do."""
+    report = tmp_path / "report"
+    log = tmp_path / "log"
+    process = start([HELPERS / "survivor", case, port, report], env={"UWARP_LOG": str(log)})
+    process.wait()
+    places.wait_until(lambda: "works" in report_lines(report),
+                      lambda: f"the report {report_lines(report)} of {process}")
+    assert said in process.output and "after daemon() or fork()" in process.output
+    # In the log since the session began, when stderr still was what the user sees.
+    assert said.removeprefix("uwarp: ") in log.read_text()
+
+
+def test_sessions_without_listeners_are_silent(start, port, tmp_path):
+    report = tmp_path / "report"
+    process = start([HELPERS / "survivor", "daemon", port, report])
+    process.wait()
+    places.wait_until(lambda: "works" in report_lines(report),
+                      lambda: f"the report {report_lines(report)} of {process}")
+    assert "listener" not in process.output
+
+
 def end_daemon(pid):
     """Kills the daemon that survivor reported, if it is still that program."""
     try:

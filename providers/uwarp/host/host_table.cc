@@ -18,6 +18,7 @@
 #include "cm/engine.h"
 #include "host/counter_files.h"
 #include "host/event_channel.h"
+#include "host/open_listeners.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
 #include "host/sysfs_tree.h"
@@ -193,12 +194,16 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
       0);
 }
 
+void becoming_daemon() { say_daemon_loses_listeners(); }
+void leading_session() { say_session_without_listeners(); }
+
 /// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
 void forked() {
   current_tree.store(nullptr);
   forget_event_channels();
   forget_rdma_cm_nodes();
   forget_counter_files();
+  leave_listeners_to_parent();
 }
 
 constexpr uwarp_host_table kTable = {
@@ -219,6 +224,8 @@ constexpr uwarp_host_table kTable = {
     sleeping,
     closing,
     duplicated,
+    becoming_daemon,
+    leading_session,
     forked,
 };
 

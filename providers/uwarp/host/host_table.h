@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 4u
+#define UWARP_HOST_TABLE_VERSION 5u
 
 /* What a file descriptor stands for. Kept per fd by the preload. */
 enum uwarp_fd_kind {
@@ -79,6 +79,10 @@ struct uwarp_host_table {
   void (*closing)(int fd, enum uwarp_fd_kind kind);
   /* `copy` now refers to the same open file as `fd`. */
   void (*duplicated)(int fd, int copy, enum uwarp_fd_kind kind);
+  /* The application is about to call daemon(); the leader of a new session is made of this process.
+   * Says so when listeners are lost by it. */
+  void (*becoming_daemon)(void);
+  void (*leading_session)(void);
   /* In a child right after fork(): nothing of the parent's may be used any more. */
   void (*forked)(void);
 };

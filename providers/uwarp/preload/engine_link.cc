@@ -143,10 +143,32 @@ using namespace uwarp_preload;
 
 namespace {
 constinit Real<pid_t()> real_bare_fork("_Fork");
+constinit Real<int(int, int)> real_daemon("daemon");
+constinit Real<pid_t()> real_setsid("setsid");
+
+template <auto Say>
+void let_engine_say() {
+  const uwarp_host_table* engine = host_if_loaded();
+  if (engine == nullptr || !memory_is_ours() || !table_is_ours()) return;
+  const int saved = errno;
+  const UncancelledEngineCall guard;
+  (engine->*Say)();
+  errno = saved;
 }
+}  // namespace
 
 extern "C" pid_t _Fork() noexcept {
   const pid_t child = real_bare_fork();
   if (child == 0) child_after_bare_fork();
   return child;
+}
+
+extern "C" int daemon(int stay_in_folder, int keep_stdio) noexcept {
+  let_engine_say<&uwarp_host_table::becoming_daemon>();
+  return real_daemon(stay_in_folder, keep_stdio);
+}
+
+extern "C" pid_t setsid() noexcept {
+  let_engine_say<&uwarp_host_table::leading_session>();
+  return real_setsid();
 }

@@ -7,6 +7,8 @@
 //   daemon-late      the same after a device was listed and opened by the parent
 //   close-all        close of every fd after a device was opened; then opened afresh
 //   fork-child       the parent keeps its device, the child opens its own; both must work
+//   listen-daemon    rdma_listen, then daemon(): what uwarp says is the test
+//   listen-fork      rdma_listen, then fork and exit of the parent, setsid, and a look for events
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -147,6 +149,26 @@ void become_daemon() {
   report("pid " + std::to_string(getpid()));
 }
 
+void listen_then_daemonise(const std::string& what, const std::string& port) {
+  rdma_cm_id* listener = listen_on(port);
+  if (what == "listen-daemon") {
+    need(daemon(1, 1) == 0, "daemon");
+    report("works");
+    std::_Exit(0);
+  }
+  const pid_t child = fork();
+  need(child >= 0, "fork");
+  if (child > 0) std::_Exit(0);
+  need(setsid() > 0, "setsid");
+  report("session");
+  // An event loop reads until there is nothing.
+  need(fcntl(listener->channel->fd, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+  rdma_cm_event* event = nullptr;
+  need(rdma_get_cm_event(listener->channel, &event) != 0 && errno == EAGAIN, "an empty channel");
+  report("works");
+  std::_Exit(0);
+}
+
 void run_in_child(const std::string& port) {
   open_first_device();
   const pid_t child = fork();
@@ -173,6 +195,7 @@ int main(int argc, char** argv) {
     run_in_child(port);
     return 0;
   }
+  if (what == "listen-daemon" || what == "listen-fork") listen_then_daemonise(what, port);
   if (what == "daemon-late" || what == "close-all") open_first_device();
   if (what == "close-all") close_everything();
   if (what == "daemon" || what == "daemon-late") become_daemon();

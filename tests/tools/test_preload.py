@@ -138,6 +138,31 @@ def test_survives(start, port, tmp_path, case):
     assert report_lines(report).count("works") == wanted, report_lines(report)
 
 
+@pytest.mark.parametrize("case, said", [
+    ("listen-daemon", "uwarp: 1 rdma_cm listener will end with this process"),
+    ("listen-fork", "uwarp: 1 rdma_cm listener stayed in the parent of this process")])
+def test_listening_before_becoming_a_daemon_is_told(start, port, tmp_path, case, said):
+    """Its listeners are lost, and the user hears what to do."""
+    report = tmp_path / "report"
+    log = tmp_path / "log"
+    process = start([HELPERS / "survivor", case, port, report], env={"UWARP_LOG": str(log)})
+    process.wait()
+    places.wait_until(lambda: "works" in report_lines(report),
+                      lambda: f"the report {report_lines(report)} of {process}")
+    assert said in process.output and "after daemon() or fork()" in process.output
+    # In the log since the session began, when stderr still was what the user sees.
+    assert said.removeprefix("uwarp: ") in log.read_text()
+
+
+def test_sessions_without_listeners_are_silent(start, port, tmp_path):
+    report = tmp_path / "report"
+    process = start([HELPERS / "survivor", "daemon", port, report])
+    process.wait()
+    places.wait_until(lambda: "works" in report_lines(report),
+                      lambda: f"the report {report_lines(report)} of {process}")
+    assert "listener" not in process.output
+
+
 def end_daemon(pid):
     """Kills the daemon that survivor reported, if it is still that program."""
     try:
@@ -145,6 +170,34 @@ def end_daemon(pid):
             os.kill(pid, 9)
     except OSError:
         pass
+
+
+def exported(library):
+    """Names of the functions that a library defines for others."""
+    lines = plain(["nm", "-D", "--defined-only", str(library)])[1].splitlines()
+    return {re.sub("@.*", "", line.split()[-1]) for line in lines if line.split()[-2] in "TWi"}
+
+
+def libc():
+    return next(line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines()
+                if re.search(r"/libc\.so\.6$", line))
+
+
+# What libc has of these names and what does not wait for a descriptor of the application's, or by way
+# of others: at an offset (a channel has none), of another process, requests that a thread of libc's
+# own answers, helpers of RPC and of libc itself.
+NOT_WAITS = re.compile("preadv(64)?|process_vm_readv|aio_read(64)?|_IO_.*|.*nss_.*|.*svc_.*|"
+                       "(eventfd|fts(64)?)_read|epoll_create1?|.*_nocancel|__recv|"
+                       "getaddrinfo.*")
+
+
+def test_every_way_of_waiting_is_interposed():
+    """A libc with one more call is to be looked at."""
+    waits = {name for name in exported(libc())
+             if re.search("poll|select|readv|recv|_read$|^_*read(_chk)?$", name)
+             and not NOT_WAITS.fullmatch(name)}
+    assert {"poll", "select", "__ppoll_chk", "recvmsg", "__read_chk"} <= waits
+    assert waits <= exported(places.BUILD / "lib/libuwarp-preload.so")
 
 
 def test_no_trees_are_left(start, port, tmp_path):

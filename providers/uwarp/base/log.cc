@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,6 +17,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/named_file.h"
 #include "base/settings.h"
 #include "base/spinlock.h"
 
@@ -61,20 +61,20 @@ void after_fork_in_child() { sink_lock.unlock(); }
 
 [[gnu::constructor]] void watch_forks() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
 
-// Returns false if the file cannot be opened.
-bool open_file_locked() {
-  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, sink.path->c_str(),
-                                          O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (fd < 0) return false;
+// 0, or what open_named_file() says.
+int open_file_locked() {
+  const int fd = open_named_file(sink.path->c_str(), O_APPEND, 0644);
+  if (fd < 0) return fd;
   struct stat st;
   if (!stat_fd(fd, st)) {
+    const int error = errno;
     syscall(SYS_close, fd);
-    return false;
+    return -error;
   }
   sink.fd = fd;
   sink.device = st.st_dev;
   sink.inode = st.st_ino;
-  return true;
+  return 0;
 }
 
 // The descriptor to write to, or -1.
@@ -83,7 +83,7 @@ int usable_fd_locked() {
   struct stat st;
   if (sink.fd >= 0 && stat_fd(sink.fd, st) && st.st_dev == sink.device && st.st_ino == sink.inode)
     return sink.fd;
-  return open_file_locked() ? sink.fd : -1;
+  return open_file_locked() == 0 ? sink.fd : -1;
 }
 
 size_t print_prefix(char* line, size_t room) {
@@ -107,10 +107,11 @@ bool log_detail::open_log_as(const std::string& name) {
       sink.fd = 2;
     } else if (on) {
       sink.path = new std::string(absolute_path(name));
-      on = open_file_locked();
+      const int error = open_file_locked();
+      on = error == 0;
       if (!on)
         dprintf(2, "uwarp: UWARP_LOG=%s cannot be opened (%s); using the default (off)\n",
-                name.c_str(), strerror(errno));
+                name.c_str(), named_file_error(error));
     }
     state.store(on ? State::kOn : State::kOff, std::memory_order_release);
   }

@@ -109,10 +109,12 @@ constexpr Setting number_setting(const char* name, const char* value, int64_t lo
 }
 
 constexpr Setting kTable[] = {
-    text_setting("UWARP_LOG", "0",
-                 "Log of events, one line each: 0 is off, 1 or stderr writes to standard error, "
-                 "anything else is the path of a file that is appended to.",
-                 store_log),
+    text_setting(
+        "UWARP_LOG", "0",
+        "Log of events, one line each: 0 is off, 1 or stderr writes to standard error, "
+        "anything else is the path of a regular file that is appended to; a symbolic link is "
+        "refused.",
+        store_log),
     {"UWARP_NETDEVS", "", SettingKind::kList, "", 0, 0, false,
      "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
      "are usable.",

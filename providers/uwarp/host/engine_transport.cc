@@ -3,12 +3,14 @@
 // CmTransport on top of the engine's listeners and connections.
 #include <cerrno>
 #include <mutex>
+#include <optional>
 
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
 #include "cm/listener.h"
 #include "host/cm_transport.h"
+#include "host/open_listeners.h"
 
 namespace uwarp {
 namespace {
@@ -90,8 +92,14 @@ class EngineListener : public CmListener, public ListenerOwner {
  public:
   explicit EngineListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
 
-  void attach(std::shared_ptr<Listener> listener) { listener_ = std::move(listener); }
-  void close() override { listener_->close(); }
+  void attach(std::shared_ptr<Listener> listener) {
+    listener_ = std::move(listener);
+    open_.emplace();
+  }
+  void close() override {
+    listener_->close();
+    open_.reset();
+  }
 
   bool connection_requested(std::shared_ptr<Connection> request) override {
     auto owner = owner_.lock();
@@ -104,6 +112,7 @@ class EngineListener : public CmListener, public ListenerOwner {
  private:
   std::shared_ptr<Listener> listener_;
   const std::weak_ptr<CmListenerOwner> owner_;
+  std::optional<OpenListener> open_;
 };
 
 class EngineTransport : public CmTransport {

@@ -21,6 +21,7 @@
 #include "host/counter_files.h"
 #include "host/event_channel.h"
 #include "host/late_armings.h"
+#include "host/open_listeners.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
 #include "host/sysfs_tree.h"
@@ -146,8 +147,10 @@ ssize_t read_channel(int fd, void* bytes, size_t length) {
 class CallerAwaits final : public Awaited {
  public:
   using Ready = int (*)(void*);
-  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns)
+  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns,
+               const sigset_t* mask)
       : ready_(ready), argument_(argument), fds_(fds) {
+    signals = mask;
     if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
     restarts = false;
   }
@@ -168,13 +171,13 @@ class CallerAwaits final : public Awaited {
 };
 
 int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
-                int64_t timeout_ns) {
+                int64_t timeout_ns, const sigset_t* signals) {
   KeptErrno kept;
   try {
     Engine* engine = Engine::current();
     if (engine == nullptr) return EBUSY;
     raise_late_armings({fds, count});
-    CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns);
+    CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns, signals);
     const int error = engine->progress().drive(awaited);
     if (awaited.error() != 0) kept.failed(awaited.error());
     return error;
@@ -210,6 +213,9 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
   });
 }
 
+void becoming_daemon() { say_daemon_loses_listeners(); }
+void leading_session() { say_session_without_listeners(); }
+
 /// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
 void forked() {
   current_tree.store(nullptr);
@@ -217,6 +223,7 @@ void forked() {
   forget_all_late_armings();
   forget_rdma_cm_nodes();
   forget_counter_files();
+  leave_listeners_to_parent();
 }
 
 constexpr uwarp_host_table kTable = {
@@ -237,6 +244,8 @@ constexpr uwarp_host_table kTable = {
     sleeping,
     closing,
     duplicated,
+    becoming_daemon,
+    leading_session,
     forked,
 };
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 3u
+#define UWARP_HOST_TABLE_VERSION 5u
 
 /* What a file descriptor stands for. Kept per fd by the preload. */
 enum uwarp_fd_kind {
@@ -69,16 +70,20 @@ struct uwarp_host_table {
   ssize_t (*read)(int fd, void* bytes, size_t length);
   /* The application waits until ready(argument) is not 0 (if it is negative, with errno), which
    * happens when one of `fds` is readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT
-   * or EINTR; EBUSY when somebody else serves them. `timeout_ns` negative: none. A cancellation
-   * point. */
+   * or EINTR; EBUSY when another thread serves them. `timeout_ns` negative: none. `signals`, where not null, is the mask
+   * while the thread sleeps, as in ppoll(). A cancellation point. */
   int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
-                     size_t count, int64_t timeout_ns);
+                     size_t count, int64_t timeout_ns, const sigset_t* signals);
   /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */
   void (*sleeping)(int change);
   /* The application is about to close this fd, which is unmarked already. */
   void (*closing)(int fd, enum uwarp_fd_kind kind);
   /* `copy` now refers to the same open file as `fd`. */
   void (*duplicated)(int fd, int copy, enum uwarp_fd_kind kind);
+  /* The application is about to call daemon(); the leader of a new session is made of this process.
+   * Says so when listeners are lost by it. */
+  void (*becoming_daemon)(void);
+  void (*leading_session)(void);
   /* In a child right after fork(): nothing of the parent's may be used any more. */
   void (*forked)(void);
 };

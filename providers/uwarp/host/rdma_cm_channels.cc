@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "host/cm_id.h"
+#include "host/open_listeners.h"
 #include "host/raw_fds.h"
 #include "host/rdma_cm_node.h"
 #include "io/engine_fds.h"
@@ -67,6 +68,7 @@ std::shared_ptr<RdmaCmNode> revive(int fd) {
   if (status < 0 || fd_flags < 0) return nullptr;
   const int fresh = raw_eventfd(0, (status & O_NONBLOCK) ? EFD_NONBLOCK : 0);
   if (fresh < 0) return nullptr;
+  say_channel_without_listeners();
   const bool placed = raw_dup3(fresh, fd, (fd_flags & FD_CLOEXEC) ? O_CLOEXEC : 0) >= 0;
   raw_close(fresh);
   return placed && add_channel(fd) ? node_of(fd) : nullptr;

@@ -110,13 +110,12 @@ bool update_device(const Folder& tree, const NetDevice& before, const NetDevice&
 bool is_dead_tree(const Folder& folder, const std::string& name) {
   const pid_t pid = pid_of_tree(name);
   if (pid == 0 || kill(pid, 0) == 0 || errno != ESRCH) return false;
-  struct stat tree;
-  if (syscall(SYS_newfstatat, folder.fd(), name.c_str(), &tree, AT_SYMLINK_NOFOLLOW) != 0 ||
-      !S_ISDIR(tree.st_mode) || tree.st_uid != geteuid()) {
-    return false;
-  }
+  const Folder tree = folder.open(name);
+  if (!tree.is_open()) return false;
+  const auto identity = tree.identity_if_private();
+  if (!identity || identity->owner != geteuid()) return false;
   const int owner = static_cast<int>(
-      syscall(SYS_openat, folder.fd(), (name + '/' + kOwner).c_str(), O_RDWR | O_CLOEXEC));
+      syscall(SYS_openat, tree.fd(), kOwner, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (owner < 0) return errno == ENOENT;
   const bool unlocked = flock(owner, LOCK_EX | LOCK_NB) == 0;
   raw_close(owner);
@@ -140,33 +139,44 @@ SysfsTree::SysfsTree(std::string host_sysfs) : host_sysfs_(std::move(host_sysfs)
 SysfsTree::~SysfsTree() {
   // A child that libc's fork() did not make has the parent's object.
   if (root_ == nullptr || builder_ != syscall(SYS_getpid)) return;
-  const auto [parent, name] = split(root_);
-  // Away in one step first: nobody must find half a tree.
-  const Folder folder(parent);
-  const std::string dying = random_name();
-  folder.remove(folder.rename(name, dying) ? dying : name);
+  if (open_own_locked().is_open()) {
+    const auto [parent, name] = split(root_);
+    // Away in one step first: no process must find half a tree.
+    const Folder folder(parent);
+    const std::string dying = random_name();
+    folder.remove(folder.rename(name, dying) ? dying : name);
+  }
   close_engine_fd(owner_fd_);
+  close_engine_fd(root_fd_);
+}
+
+Folder SysfsTree::open_own_locked() const {
+  Folder found = Folder::open_itself(root_);
+  if (!found.is_open() || found.identity_if_private() == identity_) return found;
+  errno = ENOENT;
+  return {};
 }
 
 const char* SysfsTree::existing_root() const {
   const std::lock_guard guard(lock_);
-  return root_;
+  return root_ != nullptr && identity_if_private(root_) == identity_ ? root_ : nullptr;
 }
 
 const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& devices) {
   const std::lock_guard guard(lock_);
-  const Folder tree = root_ == nullptr ? Folder() : Folder(root_);
+  const Folder tree = root_ == nullptr ? Folder() : open_own_locked();
   if (root_ != nullptr && !tree.is_open() && is_shortage(errno)) {
     log_event("sysfs tree %s: no update: %s", root_, std::strerror(errno));
     return root_;
   }
-  // Something may have cleaned up below us.
+  // A cleaner may have been there, and another user after it.
   if (tree.is_open() && tree.has("class/infiniband_verbs")) {
     if (!update_locked(tree, devices)) {
       log_event("sysfs tree %s: update failed: %s", root_, std::strerror(errno));
     }
     return root_;
   }
+  if (root_ != nullptr) log_event("sysfs tree %s is gone: it is built again", root_);
   if (!build_locked(wanted, devices)) {
     const int error = errno;
     log_event("no place for a sysfs tree: %s", std::strerror(error));
@@ -201,9 +211,13 @@ bool SysfsTree::build_at_locked(const std::string& path, const std::string& name
   if (!parent.is_open()) return false;
   const std::string building = random_name();
   if (!parent.make_folder(building)) return false;
-  const Folder tree(path + '/' + building);
-  if (tree.is_open() && lock_owner_file_locked(tree) && fill_locked(tree, devices) &&
-      parent.rename(building, name)) {
+  Folder tree = parent.open(building);
+  const auto identity = tree.identity_if_private();
+  if (identity && identity->owner == geteuid() && lock_owner_file_locked(tree) &&
+      fill_locked(tree, devices) && parent.rename(building, name)) {
+    close_engine_fd(root_fd_);
+    root_fd_ = adopt_engine_fd(tree.take_fd());
+    identity_ = *identity;
     root_ = keep_for_ever(path + '/' + name);
     builder_ = syscall(SYS_getpid);
     log_event("sysfs tree at %s", root_);

@@ -46,13 +46,15 @@ class SysfsTree {
   /// not writable or empty, other places follow. Null and errno when no place can be written. The
   /// pointer stays valid for ever. Thread-safe.
   const char* root(const std::string& wanted, const NetDeviceTable& devices);
-  /// The root as it is; null when there is none yet.
+  /// The root as it is; null when there is none yet, or when something else has taken its place.
   const char* existing_root() const;
 
  private:
   bool build_locked(const std::string& wanted, const NetDeviceTable& devices);
   bool build_at_locked(const std::string& path, const std::string& name,
                        const NetDeviceTable& devices);
+  /// The folder at root_, if that still is the one that was built; else closed, and errno.
+  Folder open_own_locked() const;
   // `tree` is the root, open.
   bool fill_locked(const Folder& tree, const NetDeviceTable& devices);
   bool update_locked(const Folder& tree, const NetDeviceTable& devices);
@@ -66,6 +68,10 @@ class SysfsTree {
   const char* root_ = nullptr;
   long builder_ = 0;   ///< pid that made the tree at root_
   int owner_fd_ = -1;  ///< holds a lock on <root>/owner while this process lives
+  /// The root stays open, so that no other folder can get its number; and which one it is, as
+  /// another user may put something of the same name there once a cleaner has removed it.
+  int root_fd_ = -1;
+  FileIdentity identity_;
   std::map<std::string, std::shared_ptr<const NetDevice>> shown_;  ///< by verbs name
   std::map<std::string, timespec> created_;  ///< time stamps survive a rebuild of the tree
 };

@@ -32,9 +32,35 @@ bool write_all(int fd, std::string_view content) {
   return true;
 }
 
+std::optional<FileIdentity> identity_at(int folder, const char* path, int flags) {
+  struct stat status;
+  if (syscall(SYS_newfstatat, folder, path, &status, flags) != 0) return std::nullopt;
+  if (!S_ISDIR(status.st_mode) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    errno = EACCES;
+    return std::nullopt;
+  }
+  return FileIdentity{status.st_dev, status.st_ino, status.st_uid};
+}
+
 }  // namespace
 
+std::optional<FileIdentity> identity_if_private(const char* path) {
+  return identity_at(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+}
+
 Folder::Folder(const std::string& path) : fd_(open_at(AT_FDCWD, path, kFolderFlags)) {}
+
+Folder Folder::open_itself(const std::string& path) {
+  return Folder(Opened{open_at(AT_FDCWD, path, kFolderFlags | O_NOFOLLOW)});
+}
+
+Folder Folder::open(const std::string& path) const {
+  return Folder(Opened{open_at(fd_, path, kFolderFlags | O_NOFOLLOW)});
+}
+
+std::optional<FileIdentity> Folder::identity_if_private() const {
+  return identity_at(fd_, "", AT_EMPTY_PATH);
+}
 
 Folder::~Folder() {
   if (fd_ >= 0) raw_close(fd_);
@@ -63,7 +89,13 @@ bool Folder::make_folders(const std::string& path) const {
 
 bool Folder::put_file(const std::string& path, std::string_view content) const {
   const std::string fresh = path + ".new";
-  const int fd = open_at(fd_, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  int fd = open_at(fd_, fresh, kFlags);
+  if (fd < 0 && errno == EEXIST) {
+    // An earlier attempt did not get to its end.
+    syscall(SYS_unlinkat, fd_, fresh.c_str(), 0);
+    fd = open_at(fd_, fresh, kFlags);
+  }
   if (fd < 0) return false;
   const bool written = write_all(fd, content);
   raw_close(fd);
@@ -80,12 +112,12 @@ bool Folder::rename(const std::string& from, const std::string& to) const {
 
 bool Folder::set_time(const std::string& path, const timespec& time) const {
   const timespec both[2] = {time, time};
-  return syscall(SYS_utimensat, fd_, path.c_str(), both, 0) == 0;
+  return syscall(SYS_utimensat, fd_, path.c_str(), both, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 std::vector<std::string> Folder::names(const std::string& path) const {
   std::vector<std::string> result;
-  const int fd = open_at(fd_, path, kFolderFlags);
+  const int fd = open_at(fd_, path, kFolderFlags | O_NOFOLLOW);
   if (fd < 0) return result;
   constexpr auto kClose = [](DIR* open) { closedir(open); };
   const std::unique_ptr<DIR, decltype(kClose)> listing(fdopendir(fd));
@@ -104,7 +136,10 @@ void Folder::remove(const std::string& path) const {
   if (syscall(SYS_unlinkat, fd_, path.c_str(), 0) == 0 || (errno != EISDIR && errno != EPERM)) {
     return;
   }
-  for (const std::string& name : names(path)) remove(path + '/' + name);
+  // By descriptor: between two steps another user may exchange a folder of theirs for a link.
+  if (const Folder below = open(path); below.is_open()) {
+    for (const std::string& name : below.names(".")) below.remove(name);
+  }
   syscall(SYS_unlinkat, fd_, path.c_str(), AT_REMOVEDIR);
 }
 

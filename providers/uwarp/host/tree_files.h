@@ -4,26 +4,51 @@
 // preload redirects paths below the tree to this code, which must not come back to itself.
 #pragma once
 
+#include <sys/types.h>
+
 #include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace uwarp {
 
-/// An open folder. Move-only. Functions return false and errno on failure; paths are relative.
+/// Which file it is, whatever name it has, and whose.
+struct FileIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  uid_t owner = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+
+/// Of a folder that only its owner can write to. Anything else, a symbolic link to one too, gives
+/// nothing and errno: EACCES, or why it cannot be looked at.
+std::optional<FileIdentity> identity_if_private(const char* path);
+
+/// An open folder. Move-only. Functions return false and errno on failure; paths are relative. The
+/// last part of a path is never followed if it is a symbolic link.
 class Folder {
  public:
   Folder() = default;
-  /// Opens an existing one; check is_open().
+  /// Opens an existing one, also by way of a symbolic link; check is_open().
   explicit Folder(const std::string& path);
+  /// The same, unless the path ends in a symbolic link.
+  static Folder open_itself(const std::string& path);
+  /// One below this.
+  Folder open(const std::string& path) const;
   ~Folder();
   Folder(Folder&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   Folder& operator=(Folder&& other) noexcept;
 
   bool is_open() const { return fd_ >= 0; }
   int fd() const { return fd_; }
+  std::optional<FileIdentity> identity_if_private() const;
+  /// The caller closes it from now on.
+  int take_fd() { return std::exchange(fd_, -1); }
 
+  /// A symbolic link counts if it leads somewhere.
   bool has(const std::string& path) const;
   bool make_folder(const std::string& path) const;
   /// All missing folders of the path too.
@@ -39,6 +64,11 @@ class Folder {
   void remove(const std::string& path) const;
 
  private:
+  struct Opened {
+    int fd;
+  };
+  explicit Folder(Opened opened) : fd_(opened.fd) {}
+
   int fd_ = -1;
 };
 

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "host/private_folder.h"
+
 namespace uwarp {
 
 std::vector<std::string> tree_folders() {
@@ -12,6 +14,8 @@ std::vector<std::string> tree_folders() {
     if (value != nullptr && value[0] == '/' && value[1] != '\0') folders.emplace_back(value);
   };
   add_named_by("XDG_RUNTIME_DIR");
+  // Other users must not be able to take the tree's place there, and it is not as sticky as /tmp.
+  if (!folders.empty() && !is_private_folder(folders.front().c_str())) folders.clear();
   folders.insert(folders.end(), {"/tmp", "/dev/shm"});
   add_named_by("TMPDIR");
   add_named_by("HOME");

@@ -35,13 +35,13 @@ bool calls_restart() {
 }
 
 /// poll() until `deadline_ns`, which is far beyond what a timespec holds for "never".
-int poll_until(pollfd* fds, size_t count, uint64_t deadline_ns) {
-  if (deadline_ns == DeadlineHeap::kNever) return poll(fds, count, -1);
+int poll_until(pollfd* fds, size_t count, uint64_t deadline_ns, const sigset_t* signals) {
+  if (deadline_ns == DeadlineHeap::kNever) return ppoll(fds, count, nullptr, signals);
   const uint64_t now = now_ns();
   const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
   const timespec timeout{.tv_sec = static_cast<time_t>(left / kNsPerSecond),
                          .tv_nsec = static_cast<long>(left % kNsPerSecond)};
-  return ppoll(fds, count, &timeout, nullptr);
+  return ppoll(fds, count, &timeout, signals);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ class Progress::Drive {
     int error = EAGAIN;
     if (!progress_.revisits_waiting()) {
       pthread_setcancelstate(cancel_state_, nullptr);
-      const int ready = poll_until(fds, count, awaited.deadline_ns);
+      const int ready = poll_until(fds, count, awaited.deadline_ns, awaited.signals);
       if (ready < 0) error = errno;
       if (ready == 0) error = ETIMEDOUT;
       const auto theirs = std::span(fds, count).last(awaited.fds().size());

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "io/output_file.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 
+#include "base/named_file.h"
 #include "io/engine_fds.h"
 
 namespace uwarp {
@@ -31,17 +29,10 @@ std::string with_pid(std::string name) {
 /// Opens it and locks it. Negative errno: EWOULDBLOCK when another process fills it.
 int take_file(const std::string& path) {
   // Private: it contains what was sent.
-  const int fd = static_cast<int>(
-      syscall(SYS_openat, AT_FDCWD, path.c_str(),
-              O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
-  if (fd < 0) return -errno;
-  struct stat status;
+  const int fd = open_named_file(path.c_str(), 0, 0600);
+  if (fd < 0) return fd;
   int error = 0;
-  if (syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0)
-    error = errno;
-  else if (!S_ISREG(status.st_mode))
-    error = EINVAL;
-  else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     error = EWOULDBLOCK;
   else if (syscall(SYS_ftruncate, fd, 0) != 0)
     error = errno;
@@ -60,7 +51,7 @@ std::unique_ptr<OutputFile> OutputFile::create(const std::string& name, std::str
     fd = take_file(path);
   }
   if (fd < 0) {
-    complaint = path + ": " + (fd == -EINVAL ? "no regular file" : std::strerror(-fd));
+    complaint = path + ": " + named_file_error(fd);
     return nullptr;
   }
   return std::unique_ptr<OutputFile>(new OutputFile(adopt_engine_fd(fd), std::move(path)));

@@ -8,6 +8,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 
 #include <atomic>
@@ -42,6 +43,8 @@ class Awaited {
   bool patient = false;
   /// After a signal the call goes on if read() does.
   bool restarts = true;
+  /// Where not null, the mask of signals while the thread sleeps.
+  const sigset_t* signals = nullptr;
 };
 
 class Progress {

@@ -16,6 +16,7 @@
 
 #include "preload/fd_kinds.h"
 #include "preload/listing.h"
+#include "preload/real.h"
 
 namespace uwarp_preload {
 namespace {
@@ -56,6 +57,16 @@ void child_after_fork() {
   forget_listings();
   const InsideEngine guard;
   if (const auto* host = table.load(std::memory_order_acquire)) host->forked();
+}
+
+/// After _Fork(), which runs no fork handlers. The parent's sockets must not stay open because of
+/// the child; the engine's locks are not touched. As async-signal-safe as _Fork() itself.
+void child_after_bare_fork() {
+  for (int fd = 0; fd <= highest_marked(); ++fd) {
+    if (kind_of(fd) != UWARP_FD_PRIVATE) continue;
+    syscall(SYS_close, fd);
+    set_kind(fd, UWARP_FD_FOREIGN);
+  }
 }
 
 void load_engine() {
@@ -108,7 +119,7 @@ UncancelledEngineCall::~UncancelledEngineCall() { pthread_setcancelstate(cancel_
 const uwarp_host_table* host() {
   if (inside_engine()) return nullptr;
   const uwarp_host_table* loaded = table.load(std::memory_order_acquire);
-  if (loaded != nullptr) return loaded;
+  if (loaded != nullptr) return memory_is_ours() ? loaded : nullptr;
   const int saved = errno;
   pthread_once(&engine_once, load_engine);
   errno = saved;
@@ -127,3 +138,37 @@ void load_plugin() {
 }
 
 }  // namespace uwarp_preload
+
+using namespace uwarp_preload;
+
+namespace {
+constinit Real<pid_t()> real_bare_fork("_Fork");
+constinit Real<int(int, int)> real_daemon("daemon");
+constinit Real<pid_t()> real_setsid("setsid");
+
+template <auto Say>
+void let_engine_say() {
+  const uwarp_host_table* engine = host_if_loaded();
+  if (engine == nullptr || !memory_is_ours() || !table_is_ours()) return;
+  const int saved = errno;
+  const UncancelledEngineCall guard;
+  (engine->*Say)();
+  errno = saved;
+}
+}  // namespace
+
+extern "C" pid_t _Fork() noexcept {
+  const pid_t child = real_bare_fork();
+  if (child == 0) child_after_bare_fork();
+  return child;
+}
+
+extern "C" int daemon(int stay_in_folder, int keep_stdio) noexcept {
+  let_engine_say<&uwarp_host_table::becoming_daemon>();
+  return real_daemon(stay_in_folder, keep_stdio);
+}
+
+extern "C" pid_t setsid() noexcept {
+  let_engine_say<&uwarp_host_table::leading_session>();
+  return real_setsid();
+}

@@ -8,8 +8,10 @@
 namespace uwarp_preload {
 
 /// The engine's functions, loading it if need be. Null when it cannot be loaded (said once on
-/// stderr), and while this thread is inside the engine: what the engine itself opens is not ours
-/// to look at. Keeps errno.
+/// stderr), while this thread is inside the engine (what the engine itself opens is not ours to
+/// look at), and in a child of which libc's fork() knows nothing: there the engine's locks may be
+/// held by threads that do not exist, so such a child has no RDMA until it executes a program.
+/// Keeps errno.
 const uwarp_host_table* host();
 
 /// The same, but never loads: for calls that matter only if there is an engine.

@@ -30,8 +30,8 @@ int highest_marked();
 /// False in a vfork() child, which shares our memory but has fds of its own: it must not touch the
 /// table. One system call; only for marked fds.
 bool table_is_ours();
-/// False in a child that has a copy of our memory and of which libc knows nothing (clone() without
-/// it): the engine's threads are not there. True in a vfork() child. No system call.
+/// False in a child that has a copy of our memory and that ran no fork handlers (_Fork(), clone()
+/// by hand): the engine's threads are not there. True in a vfork() child. No system call.
 bool memory_is_ours();
 /// The calling process owns the table from now on: at engine start and in a forked child.
 void own_table();

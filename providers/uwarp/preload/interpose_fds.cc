@@ -22,7 +22,6 @@ using namespace uwarp_preload;
 
 namespace {
 
-constinit Real<ssize_t(int, void*, size_t)> real_read("read");
 constinit Real<ssize_t(int, const void*, size_t)> real_write("write");
 constinit Real<int(int)> real_close("close");
 constinit Real<int(FILE*)> real_fclose("fclose");
@@ -77,12 +76,6 @@ int fd_of(FILE* file) {
   return fd;
 }
 
-/// sysfs shows the value of the moment to who reads from the beginning.
-[[gnu::noinline]] void refresh_counter(int fd) {
-  const UncancelledEngineCall guard;
-  host_if_loaded()->refresh_counter(fd);
-}
-
 /// Before dup2() closes `target` on its way. False: it must not.
 bool make_way(int source, int target) {
   const uwarp_fd_kind kind = kind_of(target);
@@ -135,23 +128,6 @@ int duplicate_by_fcntl(Real<int(int, int, ...)>& function, int fd, int command, 
 
 // The definitions below repeat libc's prototypes, exception specification included.
 extern "C" {
-
-// On a completion channel: who waits for an event drives the sockets.
-ssize_t read(int fd, void* bytes, size_t length) {
-  const uwarp_fd_kind kind = kind_of(fd);
-  if (kind != UWARP_FD_EVENT_CHANNEL && kind != UWARP_FD_COUNTER) [[likely]]
-    return real_read(fd, bytes, length);
-  const uwarp_host_table* engine = host_if_loaded();
-  if (inside_engine() || !memory_is_ours()) return real_read(fd, bytes, length);
-  if (kind == UWARP_FD_COUNTER) {
-    refresh_counter(fd);
-    return real_read(fd, bytes, length);
-  }
-  const InsideEngine guard;
-  return engine->read(fd, bytes, length);
-}
-
-ssize_t __read(int fd, void* bytes, size_t length) { return read(fd, bytes, length); }
 
 ssize_t write(int fd, const void* bytes, size_t length) {
   const uwarp_fd_kind kind = kind_of(fd);

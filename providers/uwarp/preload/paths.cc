@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host/private_folder.h"
 #include "preload/engine_link.h"
 #include "preload/own_root.h"
 
@@ -107,7 +108,7 @@ const char* tree_folder() {
   constexpr size_t kFolderMax = kRootMax - 40;  // for "/uwarp-<pid>-<hex>"
   const char* runtime = secure_getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && runtime[0] == '/' && strlen(runtime) < kFolderMax &&
-      syscall(SYS_faccessat, -1, runtime, W_OK | X_OK) == 0) {
+      uwarp::is_private_folder(runtime) && syscall(SYS_faccessat, -1, runtime, W_OK | X_OK) == 0) {
     return runtime;
   }
   return syscall(SYS_faccessat, -1, "/tmp", W_OK | X_OK) == 0 ? "/tmp" : "/dev/shm";

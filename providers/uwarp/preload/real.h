@@ -8,6 +8,8 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cerrno>
+#include <type_traits>
 
 namespace uwarp_preload {
 
@@ -26,12 +28,27 @@ class Real {
     return reinterpret_cast<Function*>(address);
   }
 
+  /// Where no later library has it: fails with ENOSYS, as a call that the kernel does not have.
   template <typename... Arguments>
   auto operator()(Arguments... arguments) {
-    return get()(arguments...);
+    Function* function = get();
+    using Result = decltype(function(arguments...));
+    if (function == nullptr) [[unlikely]] {
+      errno = ENOSYS;
+      return failed<Result>();
+    }
+    return function(arguments...);
   }
 
  private:
+  template <typename Result>
+  static Result failed() {
+    if constexpr (std::is_integral_v<Result>)
+      return Result{-1};
+    else
+      return Result();  // null, or nothing
+  }
+
   const char* name_;
   std::atomic<void*> address_{nullptr};
 };

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,40 @@ TEST(Log, UnusablePathIsOffWithOneComplaint) {
     return !log_enabled();
   }));
   EXPECT_THAT(complaint.text(), MatchesRegex("uwarp: UWARP_LOG=[^\n]+\n"));
+}
+
+// Others may write to the folder: a link or a FIFO of theirs under the log's name is refused, and
+// the FIFO does not make the process wait.
+TEST(Log, LinksAndPipesUnderItsNameAreRefused) {
+  TemporaryFile victim;
+  char folder[] = "/tmp/uwarp_log_test_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string link = std::string(folder) + "/link";
+  const std::string pipe = std::string(folder) + "/pipe";
+  ASSERT_EQ(symlink(victim.path, link.c_str()), 0);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0666), 0);
+  // With a reader, the open alone would succeed.
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  const auto refused = [](const std::string& name, const std::string& why) {
+    TemporaryFile complaint;
+    EXPECT_TRUE(in_fresh_process("", [&] {
+      alarm(60);
+      dup2(open(complaint.path, O_WRONLY), 2);
+      log_detail::state = log_detail::State::kUnknown;
+      log_detail::open_log_as(name);
+      log_event("nobody sees this");
+      return !log_enabled();
+    })) << name;
+    EXPECT_NE(complaint.text().find(why), std::string::npos) << complaint.text();
+  };
+  refused(link, "a symbolic link");
+  refused(pipe, "no regular file");
+  close(reader);
+  refused(pipe, "no regular file");
+  EXPECT_EQ(victim.text(), "");
+  unlink(link.c_str());
+  unlink(pipe.c_str());
+  rmdir(folder);
 }
 
 TEST(Log, StandardError) {

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "host/tree_folders.h"
 #include "unit/no_open_files.h"
 
 namespace uwarp {
@@ -167,6 +168,116 @@ TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
   ASSERT_NE(again, nullptr);
   EXPECT_TRUE(fs::exists(fs::path(again) / "class/infiniband/uwarp_eth0/node_guid"));
   EXPECT_TRUE(same(time_of(fs::path(again) / "class/infiniband/uwarp_eth0"), before));
+}
+
+// Another user has waited for a cleaner to remove the tree, and has put one of the same name there,
+// with links to files that only this process can write to.
+class SquattedTree : public SysfsTreeTest {
+ protected:
+  void SetUp() override {
+    SysfsTreeTest::SetUp();
+    victim_ = folder_ / "victim";
+    std::ofstream(victim_) << "precious";
+    root_ = tree_.root(wanted(), table({eth0_}));
+    fs::remove_all(root_);
+  }
+  void squat(const fs::path& root) const {
+    const fs::path own = root / "class/infiniband/uwarp_eth0";
+    fs::create_directories(root / "class/infiniband_verbs");
+    fs::create_directories(own / "ports/1/gids");
+    for (const char* name : {"ports/1/state", "ports/1/state.new", "ports/1/gids/2.new"})
+      fs::create_symlink(victim_, own / name);
+  }
+  static void give_away(const fs::path& path) {
+    if (geteuid() != 0) return;  // then the number of the folder alone tells
+    for (const auto& entry : fs::recursive_directory_iterator(path))
+      ASSERT_EQ(lchown(entry.path().c_str(), kOther, kOther), 0);
+    ASSERT_EQ(lchown(path.c_str(), kOther, kOther), 0);
+  }
+  /// After a change of the device that would be written to those files.
+  void expect_built_elsewhere() {
+    auto changed = std::make_shared<NetDevice>(*eth0_);
+    changed->gids.push_back(*IpAddress::from_string("10.0.0.9"));
+    changed->running = false;
+    EXPECT_EQ(tree_.existing_root(), nullptr);
+    const char* again = tree_.root(wanted(), table({changed}));
+    ASSERT_NE(again, nullptr);
+    EXPECT_NE(again, root_);
+    const fs::path own = fs::path(again) / "class/infiniband/uwarp_eth0";
+    EXPECT_EQ(content(own / "ports/1/state"), "1: DOWN\n");
+    EXPECT_EQ(content(victim_), "precious");
+    EXPECT_EQ(tree_.existing_root(), again);
+  }
+
+  static constexpr uid_t kOther = 65534;
+  SysfsTree tree_{folder_};
+  const std::shared_ptr<NetDevice> eth0_ = device("eth0", 192);
+  fs::path victim_;
+  std::string root_;
+};
+
+TEST_F(SquattedTree, LinksInAFolderOfAnotherUserAreNotFollowed) {
+  squat(root_);
+  give_away(root_);
+  expect_built_elsewhere();
+  // What the other user has put there is left alone, also at the end.
+  EXPECT_TRUE(fs::is_symlink(fs::path(root_) / "class/infiniband/uwarp_eth0/ports/1/state"));
+}
+
+TEST_F(SquattedTree, ALinkInTheTreesPlaceIsNotFollowed) {
+  const fs::path theirs = folder_ / "theirs";
+  squat(theirs);
+  fs::create_directory_symlink(theirs, root_);
+  give_away(folder_ / "theirs");
+  expect_built_elsewhere();
+  EXPECT_TRUE(fs::is_symlink(root_));
+}
+
+TEST_F(SquattedTree, RemovalStaysOutsideOfWhatIsNotOurs) {
+  {
+    SysfsTree tree(host_);
+    const std::string root = tree.root(wanted(), table({eth0_}));
+    fs::remove_all(root);
+    squat(root);
+    give_away(root);
+  }
+  EXPECT_TRUE(fs::exists(fs::path(wanted()) / "class/infiniband_verbs"));
+}
+
+TEST_F(SquattedTree, ALeftoverOfPutFileIsNoWayToAnotherFile) {
+  const Folder folder(folder_);
+  fs::create_symlink(victim_, folder_ / "state.new");
+  EXPECT_TRUE(folder.put_file("state", "4: ACTIVE\n"));
+  EXPECT_EQ(content(victim_), "precious");
+  EXPECT_EQ(content(folder_ / "state"), "4: ACTIVE\n");
+}
+
+TEST_F(SquattedTree, FoldersBehindLinksAreNotEmptied) {
+  fs::create_directories(folder_ / "theirs/below");
+  fs::create_directories(folder_ / "tree");
+  fs::create_directory_symlink(folder_ / "theirs", folder_ / "tree/link");
+  const Folder folder(folder_);
+  EXPECT_FALSE(folder.open("tree/link").is_open());
+  EXPECT_TRUE(folder.names("tree/link").empty());
+  folder.remove("tree");
+  EXPECT_FALSE(fs::exists(folder_ / "tree"));
+  EXPECT_TRUE(fs::exists(folder_ / "theirs/below"));
+}
+
+// The mode of such a folder is 0700; one that others can write to is no better than /tmp.
+TEST_F(SysfsTreeTest, OnlyAPrivateRuntimeFolderIsUsed) {
+  const char* before = getenv("XDG_RUNTIME_DIR");
+  const std::string saved = before != nullptr ? before : "";
+  setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
+  EXPECT_EQ(tree_folders().front(), folder_);
+  fs::permissions(folder_, fs::perms{0777});
+  EXPECT_EQ(tree_folders().front(), "/tmp");
+  fs::permissions(folder_, fs::perms{0700});
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(folder_.c_str(), 65534, 65534), 0);
+    EXPECT_EQ(tree_folders().front(), "/tmp");
+  }
+  before != nullptr ? setenv("XDG_RUNTIME_DIR", saved.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR");
 }
 
 TEST_F(SysfsTreeTest, WithoutAWishTheCurrentFolderIsLeftAlone) {

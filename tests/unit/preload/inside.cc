@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -25,6 +26,8 @@
 #include <fstream>
 #include <set>
 #include <string>
+
+#include "preload/real.h"
 
 namespace {
 
@@ -295,6 +298,81 @@ TEST_F(Inside, AChildThatLibcKnowsNothingOfHasNoEngine) {
   EXPECT_EQ(exit_status_of(static_cast<pid_t>(child)), 0);
   EXPECT_GT(create_id(fd), 0);
   close(fd);
+}
+
+/// An fd of the engine's: the one that holds the lock of the tree's owner file. -1 if it is closed.
+int engine_fd(const struct stat& owner) {
+  for (int fd = 0; fd < 4096; ++fd) {
+    struct stat status;
+    if (syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0 &&
+        status.st_dev == owner.st_dev && status.st_ino == owner.st_ino) {
+      return fd;
+    }
+  }
+  return -1;
+}
+
+std::atomic<bool> enough{false};
+void* use_the_tree(void*) {
+  while (!enough) access("/sys/class/infiniband/uwarp_lo/node_guid", F_OK);
+  return nullptr;
+}
+
+// Neither runs fork handlers, so the engine's locks are as other threads have left them. Such a
+// child finds no RDMA, does not wait, and executes programs that do find it.
+TEST_F(Inside, AChildWithoutForkHandlersHasNoRdma) {
+  ASSERT_EQ(access("/sys/class/infiniband/uwarp_lo", F_OK), 0);
+  struct stat owner;
+  ASSERT_EQ(stat((root() + "/owner").c_str(), &owner), 0);
+  ASSERT_GE(engine_fd(owner), 0);
+  const int channel = open_channel();
+  const std::string uverbs = uverbs_path();
+  pthread_t other;
+  ASSERT_EQ(pthread_create(&other, nullptr, use_the_tree, nullptr), 0);
+  pid_t (*const forks[])() = {
+      [] { return _Fork(); },
+      [] {
+        return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+      },
+  };
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = forks[i % 2]();
+    if (child == 0) {
+      syscall(SYS_alarm, 30);
+      struct stat status;
+      char byte;
+      const bool refused = open("/dev/infiniband/rdma_cm", O_RDWR) == -1 &&
+                           stat(uverbs.c_str(), &status) == -1 &&
+                           access("/sys/class/infiniband/uwarp_lo", F_OK) == -1 &&
+                           write(channel, "12345678", 8) == -1 && read(-1, &byte, 1) == -1;
+      const bool closed = i % 2 == 1 || engine_fd(owner) == -1;
+      if (i >= 2) _exit(refused && closed && close(channel) == 0 ? 0 : 1);
+      execl("/bin/sh", "sh", "-c", "test -e /sys/class/infiniband/uwarp_lo", nullptr);
+      _exit(2);
+    }
+    EXPECT_EQ(exit_status_of(child), 0) << i;
+  }
+  enough = true;
+  pthread_join(other, nullptr);
+  EXPECT_GT(create_id(channel), 0);
+  close(channel);
+}
+
+// A call that no later library has, as an older libc would be asked for a newer one.
+TEST(Real, AFunctionThatIsNotThereFails) {
+  using namespace uwarp_preload;
+  static constinit Real<int(int)> number("uwarp_no_such_function");
+  static constinit Real<ssize_t(int)> size("uwarp_no_such_function");
+  static constinit Real<char*(int)> pointer("uwarp_no_such_function");
+  for (int i = 0; i < 2; ++i) {
+    errno = 0;
+    EXPECT_EQ(number(1), -1);
+    EXPECT_EQ(errno, ENOSYS);
+    errno = 0;
+    EXPECT_EQ(pointer(1), nullptr);
+    EXPECT_EQ(errno, ENOSYS);
+    EXPECT_EQ(size(1), -1);
+  }
 }
 
 TEST_F(Inside, AForkedChildMayGoOnWithAnEmptyChannel) {

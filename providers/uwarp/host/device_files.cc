@@ -114,6 +114,7 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
       {"uwarp", device.name + '\n'},
       // As adapters have it: which netdev belongs to the device.
       {"device/net/" + device.name + "/ifindex", std::to_string(device.ifindex) + '\n'},
+      {"device/numa_node", "-1\n"},  // near to no processor
       {"ports/1/link_layer", "Ethernet\n"},
       {"ports/1/state", device.running ? "4: ACTIVE\n" : "1: DOWN\n"},
       {"ports/1/phys_state", device.running ? "5: LinkUp\n" : "3: Disabled\n"},
@@ -129,8 +130,8 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
     const std::string index = std::to_string(i);
     const IpAddress gid = i < device.gids.size() ? device.gids[i] : IpAddress();
     files["ports/1/gids/" + index] = gid_text(gid);
-    // No file in gid_attrs/ndevs: a name unknown to the reader's namespace fails its whole query.
     files["ports/1/gid_attrs/types/" + index] = "RoCE v2\n";
+    if (i < device.gids.size()) files["ports/1/gid_attrs/ndevs/" + index] = device.name + '\n';
   }
   for (const CounterRow& row : kCounters) files[std::string(row.folder) + row.name] = "0\n";
   return files;

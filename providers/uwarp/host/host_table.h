@@ -70,8 +70,8 @@ struct uwarp_host_table {
   ssize_t (*read)(int fd, void* bytes, size_t length);
   /* The application waits until ready(argument) is not 0 (if it is negative, with errno), which
    * happens when one of `fds` is readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT
-   * or EINTR; EBUSY when another thread serves them. `timeout_ns` negative: none. `signals`, where not null, is the mask
-   * while the thread sleeps, as in ppoll(). A cancellation point. */
+   * or EINTR; EBUSY when another thread serves them. `timeout_ns` negative: none. `signals`, where
+   * not null, is the mask while the thread sleeps, as in ppoll(). A cancellation point. */
   int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
                      size_t count, int64_t timeout_ns, const sigset_t* signals);
   /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */

@@ -29,6 +29,10 @@ namespace {
 
 constexpr char kDevices[] = "class/infiniband/";
 constexpr char kVerbs[] = "class/infiniband_verbs/";
+constexpr char kNodes[] = "dev/infiniband/";
+constexpr char kHostNodes[] = "/dev/infiniband/";
+// Whoever opens a node by its name gets it from the engine; what is here is for listings.
+constexpr char kNodeStandIn[] = "/dev/full";
 constexpr char kBuilding[] = ".building";
 constexpr char kGone[] = ".gone";
 constexpr char kOwner[] = "owner";
@@ -94,13 +98,20 @@ bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error
 
 bool is_roce() { return settings().persona == Persona::kRoce; }
 
+// Only files below ports/ differ here; replacing those leaves the device folder's time alone.
 bool update_device(const Folder& tree, const NetDevice& before, const NetDevice& now) {
+  const std::string below = kDevices + now.verbs_name + '/';
   const auto old_files = device_files(before, is_roce());
-  for (const auto& [path, content] : device_files(now, is_roce())) {
+  const auto files = device_files(now, is_roce());
+  for (const auto& [path, content] : old_files) {
+    if (!files.contains(path)) tree.remove(below + path);
+  }
+  for (const auto& [path, content] : files) {
     const auto old = old_files.find(path);
-    // Only files below ports/ differ here; replacing those leaves the device folder's time alone.
     if (old != old_files.end() && old->second == content) continue;
-    if (!tree.put_file(kDevices + now.verbs_name + '/' + path, content)) return false;
+    if (!tree.make_folders(below + path.substr(0, path.rfind('/'))) ||
+        !tree.put_file(below + path, content))
+      return false;
   }
   return true;
 }
@@ -120,6 +131,22 @@ bool is_dead_tree(const Folder& folder, const std::string& name) {
   const bool unlocked = flock(owner, LOCK_EX | LOCK_NB) == 0;
   raw_close(owner);
   return unlocked;
+}
+
+/// What the host has in a folder, beside our own.
+void link_names_of_host(const Folder& tree, const std::string& of_host, const std::string& folder) {
+  const Folder host(of_host);
+  const std::vector<std::string> real =
+      host.is_open() ? host.names(".") : std::vector<std::string>();
+  const std::vector<std::string> present = tree.names(folder);
+  for (const std::string& name : real) {
+    if (std::find(present.begin(), present.end(), name) == present.end())
+      tree.link(of_host + name, folder + name);
+  }
+  // Links whose device has gone.
+  for (const std::string& name : present) {
+    if (!tree.has(folder + name)) tree.remove(folder + name);
+  }
 }
 
 }  // namespace
@@ -245,11 +272,13 @@ bool SysfsTree::lock_owner_file_locked(const Folder& tree) {
 bool SysfsTree::fill_locked(const Folder& tree, const NetDeviceTable& devices) {
   shown_.clear();
   return tree.make_folders("class/infiniband") && tree.make_folders("class/infiniband_verbs") &&
-         tree.make_folders("class/misc/rdma_cm") && tree.make_folder(kBuilding) &&
-         tree.make_folder(kGone) &&
+         tree.make_folders("class/misc/rdma_cm") && tree.make_folders("dev/infiniband") &&
+         tree.make_folder(kBuilding) && tree.make_folder(kGone) &&
          // The newest ABI of the kernel's uverbs, and the only one of its rdma_cm.
          tree.put_file("class/infiniband_verbs/abi_version", "6\n") &&
-         tree.put_file("class/misc/rdma_cm/abi_version", "4\n") && update_locked(tree, devices);
+         tree.put_file("class/misc/rdma_cm/abi_version", "4\n") &&
+         (settings().cm != CmOwner::kUwarp || tree.link(kNodeStandIn, "dev/infiniband/rdma_cm")) &&
+         update_locked(tree, devices);
 }
 
 bool SysfsTree::update_locked(const Folder& tree, const NetDeviceTable& devices) {
@@ -285,6 +314,7 @@ bool SysfsTree::add_device_locked(const Folder& tree,
   const std::string building_verbs = std::string(kBuilding) + '/' + device->uverbs_name;
   tree.remove(building);
   tree.remove(building_verbs);
+  tree.remove(kNodes + device->uverbs_name);
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   // Kept when the tree is built again, so that the device stays the same one for libibverbs.
@@ -293,33 +323,23 @@ bool SysfsTree::add_device_locked(const Folder& tree,
          put_files(tree, building_verbs, uverbs_files(*device)) &&
          tree.rename(building, kDevices + device->verbs_name) &&
          tree.set_time(kDevices + device->verbs_name, created) &&
-         tree.rename(building_verbs, kVerbs + device->uverbs_name);
+         tree.rename(building_verbs, kVerbs + device->uverbs_name) &&
+         tree.link(kNodeStandIn, kNodes + device->uverbs_name);
 }
 
 void SysfsTree::remove_device_locked(const Folder& tree, const NetDevice& device) {
   const std::string gone = std::string(kGone) + '/' + random_name();
   // What listings start from goes first.
+  tree.remove(kNodes + device.uverbs_name);
   if (tree.rename(kVerbs + device.uverbs_name, gone)) tree.remove(gone);
   if (tree.rename(kDevices + device.verbs_name, gone)) tree.remove(gone);
   created_.erase(device.verbs_name);
 }
 
 void SysfsTree::link_host_devices_locked(const Folder& tree) const {
-  const Folder host(host_sysfs_);
-  for (const char* folder : {kDevices, kVerbs}) {
-    const std::vector<std::string> real =
-        host.is_open() ? host.names(folder) : std::vector<std::string>();
-    const std::vector<std::string> present = tree.names(folder);
-    for (const std::string& name : real) {
-      if (std::find(present.begin(), present.end(), name) == present.end()) {
-        tree.link(host_sysfs_ + '/' + folder + name, folder + name);
-      }
-    }
-    // Links whose device has gone.
-    for (const std::string& name : present) {
-      if (!tree.has(folder + name)) tree.remove(folder + name);
-    }
-  }
+  link_names_of_host(tree, host_sysfs_ + '/' + kDevices, kDevices);
+  link_names_of_host(tree, host_sysfs_ + '/' + kVerbs, kVerbs);
+  link_names_of_host(tree, kHostNodes, kNodes);
 }
 
 }  // namespace uwarp

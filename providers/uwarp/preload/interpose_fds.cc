@@ -15,6 +15,7 @@
 
 #include "preload/engine_link.h"
 #include "preload/fd_kinds.h"
+#include "preload/given_up.h"
 #include "preload/own_root.h"
 #include "preload/real.h"
 
@@ -126,6 +127,13 @@ int duplicate_by_fcntl(Real<int(int, int, ...)>& function, int fd, int command, 
 
 }  // namespace
 
+void uwarp_preload::give_up(FILE* file) {
+  const int fd = fd_of(file);
+  const uwarp_fd_kind kind = kind_of(fd);
+  if (kind != UWARP_FD_FOREIGN) [[unlikely]]
+    give_up_marked(fd, kind);
+}
+
 // The definitions below repeat libc's prototypes, exception specification included.
 extern "C" {
 
@@ -155,10 +163,7 @@ int close(int fd) {
 int __close(int fd) { return close(fd); }
 
 int fclose(FILE* file) {
-  const int fd = fd_of(file);
-  const uwarp_fd_kind kind = kind_of(fd);
-  if (kind != UWARP_FD_FOREIGN) [[unlikely]]
-    give_up_marked(fd, kind);
+  give_up(file);
   return real_fclose(file);
 }
 

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Calls that follow or list names: links, real paths, folders.
+// Calls that follow or list names: links, real paths, folders; and those that ask for what a file
+// system knows of a name.
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <type_traits>
 
 #include "preload/listing.h"
 #include "preload/paths.h"
@@ -22,16 +29,26 @@ constinit Real<ssize_t(const char*, char*, size_t)> real_readlink("readlink");
 constinit Real<ssize_t(int, const char*, char*, size_t)> real_readlinkat("readlinkat");
 constinit Real<char*(const char*, char*)> real_realpath("realpath");
 constinit Real<DIR*(const char*)> real_opendir("opendir");
+constinit Real<DIR*(int)> real_fdopendir("fdopendir");
 constinit Real<int(const char*)> real_chdir("chdir");
 constinit Real<ssize_t(const char*, const char*, void*, size_t)> real_getxattr("getxattr");
 constinit Real<ssize_t(const char*, const char*, void*, size_t)> real_lgetxattr("lgetxattr");
+constinit Real<ssize_t(const char*, char*, size_t)> real_listxattr("listxattr");
+constinit Real<ssize_t(const char*, char*, size_t)> real_llistxattr("llistxattr");
+constinit Real<int(const char*, struct statfs*)> real_statfs("statfs");
+constinit Real<int(const char*, struct statvfs*)> real_statvfs("statvfs");
+constinit Real<long(const char*, int)> real_pathconf("pathconf");
+constinit Real<int(int, const char*, uint32_t)> real_inotify_add_watch("inotify_add_watch");
 using ScandirFilter = int(const dirent*);
 using ScandirOrder = int(const dirent**, const dirent**);
 constinit Real<int(const char*, dirent***, ScandirFilter*, ScandirOrder*)> real_scandir("scandir");
+constinit Real<int(int, const char*, dirent***, ScandirFilter*, ScandirOrder*)> real_scandirat(
+    "scandirat");
 
-[[gnu::noinline]] bool readlink_ours(const char* path, char* buffer, size_t size, ssize_t& result) {
+[[gnu::noinline]] bool readlink_ours(int folder, const char* path, char* buffer, size_t size,
+                                     ssize_t& result) {
   Resolved target;
-  resolve(path, target);
+  resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (is_node(target.kind)) {
     errno = EINVAL;  // a node is no link
@@ -44,34 +61,45 @@ constinit Real<int(const char*, dirent***, ScandirFilter*, ScandirOrder*)> real_
 
 [[gnu::noinline]] bool realpath_ours(const char* path, char* buffer, char*& result) {
   Resolved target;
-  resolve(path, target);
+  resolve(AT_FDCWD, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (!is_node(target.kind)) {
     result = real_realpath(target.path, buffer);
   } else {
-    result = buffer == nullptr ? strdup(path) : strcpy(buffer, path);
+    const char* name = strrchr(path, '/');
+    char whole[64];
+    snprintf(whole, sizeof whole, "/dev/infiniband/%s", name == nullptr ? path : name + 1);
+    result = buffer == nullptr ? strdup(whole) : strcpy(buffer, whole);
   }
   return true;
 }
 
-/// The path to pass on for calls that make no sense on a node: /dev/full, which stands in for it,
-/// gives the errors that a device gives.
-const char* redirected(const char* path, Resolved& target) {
-  resolve(path, target);
-  if (is_node(target.kind)) return "/dev/full";
+/// The path to pass on for calls that make no sense on a node: what stands in for it gives the
+/// errors that a device gives.
+const char* redirected(const char* path, Resolved& target, int folder = AT_FDCWD) {
+  resolve(folder, path, target);
+  if (is_node(target.kind)) return kStandIn;
   return target.kind == PathKind::kFile ? target.path : path;
 }
 
-[[gnu::noinline]] int chdir_ours(const char* path) {
+template <typename Result, typename... Rest>
+[[gnu::noinline]] Result pass_ours(Real<Result(const char*, Rest...)>& function, const char* path,
+                                   Rest... rest) {
   Resolved target;
-  return real_chdir(redirected(path, target));
+  return function(redirected(path, target), rest...);
 }
 
-using RealGetxattr = Real<ssize_t(const char*, const char*, void*, size_t)>;
-[[gnu::noinline]] ssize_t getxattr_ours(RealGetxattr& function, const char* path, const char* name,
-                                        void* value, size_t size) {
+/// A call whose first argument is the path.
+template <typename Result, typename... Rest>
+Result pass(Real<Result(const char*, Rest...)>& function, const char* path,
+            std::type_identity_t<Rest>... rest) {
+  return may_be_ours(path) ? pass_ours<Result, Rest...>(function, path, rest...)
+                           : function(path, rest...);
+}
+
+[[gnu::noinline]] int inotify_add_watch_ours(int fd, const char* path, uint32_t mask) {
   Resolved target;
-  return function(redirected(path, target), name, value, size);
+  return real_inotify_add_watch(fd, redirected(path, target), mask);
 }
 
 [[gnu::noinline]] DIR* opendir_ours(const char* path) {
@@ -83,10 +111,12 @@ using RealGetxattr = Real<ssize_t(const char*, const char*, void*, size_t)>;
   return folder;
 }
 
-[[gnu::noinline]] int scandir_ours(const char* path, dirent*** names, ScandirFilter* filter,
-                                   ScandirOrder* order) {
+[[gnu::noinline]] int scandir_ours(int folder, const char* path, dirent*** names,
+                                   ScandirFilter* filter, ScandirOrder* order) {
   Resolved target;
-  return real_scandir(redirected(path, target), names, filter, order);
+  const char* passed = redirected(path, target, folder);
+  return folder == AT_FDCWD ? real_scandir(passed, names, filter, order)
+                            : real_scandirat(folder, passed, names, filter, order);
 }
 
 }  // namespace
@@ -96,14 +126,19 @@ extern "C" {
 
 ssize_t readlink(const char* path, char* buffer, size_t size) noexcept {
   ssize_t result;
-  if (may_be_ours(path) && readlink_ours(path, buffer, size, result)) return result;
+  if (may_be_ours(path) && readlink_ours(AT_FDCWD, path, buffer, size, result)) return result;
   return real_readlink(path, buffer, size);
 }
 
 ssize_t readlinkat(int folder, const char* path, char* buffer, size_t size) noexcept {
   ssize_t result;
-  if (may_be_ours(path) && readlink_ours(path, buffer, size, result)) return result;
+  if (may_be_ours(path) && readlink_ours(folder, path, buffer, size, result)) return result;
   return real_readlinkat(folder, path, buffer, size);
+}
+
+ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size, size_t room) {
+  if (size > room) abort();
+  return readlinkat(folder, path, buffer, size);
 }
 
 ssize_t __readlink_chk(const char* path, char* buffer, size_t size, size_t room) {
@@ -124,27 +159,60 @@ char* __realpath_chk(const char* path, char* buffer, size_t room) {
 
 char* canonicalize_file_name(const char* path) noexcept { return realpath(path, nullptr); }
 
-int chdir(const char* path) noexcept {
-  return may_be_ours(path) ? chdir_ours(path) : real_chdir(path);
-}
+int chdir(const char* path) noexcept { return pass(real_chdir, path); }
 
 // `ls -l` asks for these.
 ssize_t getxattr(const char* path, const char* name, void* value, size_t size) noexcept {
-  return may_be_ours(path) ? getxattr_ours(real_getxattr, path, name, value, size)
-                           : real_getxattr(path, name, value, size);
+  return pass(real_getxattr, path, name, value, size);
 }
 
 ssize_t lgetxattr(const char* path, const char* name, void* value, size_t size) noexcept {
-  return may_be_ours(path) ? getxattr_ours(real_lgetxattr, path, name, value, size)
-                           : real_lgetxattr(path, name, value, size);
+  return pass(real_lgetxattr, path, name, value, size);
+}
+
+ssize_t listxattr(const char* path, char* names, size_t size) noexcept {
+  return pass(real_listxattr, path, names, size);
+}
+
+ssize_t llistxattr(const char* path, char* names, size_t size) noexcept {
+  return pass(real_llistxattr, path, names, size);
+}
+
+// The functions for 64 bits are the same ones where we run.
+static_assert(sizeof(struct statfs) == sizeof(struct statfs64) &&
+              sizeof(struct statvfs) == sizeof(struct statvfs64));
+
+int statfs(const char* path, struct statfs* out) noexcept { return pass(real_statfs, path, out); }
+int statfs64(const char* path, struct statfs64* out) noexcept {
+  return statfs(path, reinterpret_cast<struct statfs*>(out));
+}
+
+int statvfs(const char* path, struct statvfs* out) noexcept {
+  return pass(real_statvfs, path, out);
+}
+int statvfs64(const char* path, struct statvfs64* out) noexcept {
+  return statvfs(path, reinterpret_cast<struct statvfs*>(out));
+}
+
+long pathconf(const char* path, int name) noexcept { return pass(real_pathconf, path, name); }
+
+int inotify_add_watch(int fd, const char* path, uint32_t mask) noexcept {
+  return may_be_ours(path) ? inotify_add_watch_ours(fd, path, mask)
+                           : real_inotify_add_watch(fd, path, mask);
 }
 
 DIR* opendir(const char* path) {
   return may_be_ours(path) ? opendir_ours(path) : real_opendir(path);
 }
 
+DIR* fdopendir(int fd) {
+  DIR* folder = real_fdopendir(fd);
+  if (folder != nullptr && is_open_listing(fd)) sort_listing(folder);
+  return folder;
+}
+
 int scandir(const char* path, dirent*** names, ScandirFilter* filter, ScandirOrder* order) {
-  return may_be_ours(path) ? scandir_ours(path, names, filter, order)
+  return may_be_ours(path) ? scandir_ours(AT_FDCWD, path, names, filter, order)
                            : real_scandir(path, names, filter, order);
 }
 
@@ -153,6 +221,19 @@ int scandir64(const char* path, dirent64*** names, int (*filter)(const dirent64*
   static_assert(sizeof(dirent) == sizeof(dirent64));
   return scandir(path, reinterpret_cast<dirent***>(names), reinterpret_cast<ScandirFilter*>(filter),
                  reinterpret_cast<ScandirOrder*>(order));
+}
+
+int scandirat(int folder, const char* path, dirent*** names, ScandirFilter* filter,
+              ScandirOrder* order) {
+  return may_be_ours(path) ? scandir_ours(folder, path, names, filter, order)
+                           : real_scandirat(folder, path, names, filter, order);
+}
+
+int scandirat64(int folder, const char* path, dirent64*** names, int (*filter)(const dirent64*),
+                int (*order)(const dirent64**, const dirent64**)) {
+  return scandirat(folder, path, reinterpret_cast<dirent***>(names),
+                   reinterpret_cast<ScandirFilter*>(filter),
+                   reinterpret_cast<ScandirOrder*>(order));
 }
 
 }  // extern "C"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// open() and fopen() in all their forms. A path that is not ours goes on untouched; one below our
-// tree goes on redirected; a device node is opened by the engine.
+// open(), fopen() and freopen() in all their forms. A path that is not ours goes on untouched; one
+// below our tree goes on redirected; a device node is opened by the engine.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "preload/engine_link.h"
+#include "preload/given_up.h"
 #include "preload/paths.h"
 #include "preload/real.h"
 
@@ -24,6 +25,8 @@ constinit Real<int(int, const char*, int, ...)> real_openat("openat");
 constinit Real<int(int, const char*, int, ...)> real_openat64("openat64");
 constinit Real<FILE*(const char*, const char*)> real_fopen("fopen");
 constinit Real<FILE*(const char*, const char*)> real_fopen64("fopen64");
+constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen("freopen");
+constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen64("freopen64");
 
 bool needs_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
@@ -47,9 +50,9 @@ int open_counter(const Resolved& target, int flags) {
 }
 
 /// open() of a path that may be ours. False: it is not.
-[[gnu::noinline]] bool open_ours(const char* path, int flags, mode_t mode, int& fd) {
+[[gnu::noinline]] bool open_ours(int folder, const char* path, int flags, mode_t mode, int& fd) {
   Resolved target;
-  resolve(path, target);
+  resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (is_node(target.kind)) {
     fd = open_node(target, flags);
@@ -74,7 +77,7 @@ int flags_of(const char* mode) {
 
 [[gnu::noinline]] bool fopen_ours(const char* path, const char* mode, FILE*& file) {
   Resolved target;
-  resolve(path, target);
+  resolve(AT_FDCWD, path, target);
   if (target.kind == PathKind::kForeign) return false;
   const int saved = errno;
   const int fd = is_node(target.kind) ? open_node(target, flags_of(mode))
@@ -91,6 +94,40 @@ int flags_of(const char* mode) {
   return true;
 }
 
+/// The stream is opened on the stand-in of nodes, whose place the fd of ours takes.
+FILE* freopen_fd(int fd, const char* mode, FILE* stream) {
+  FILE* file = real_freopen(kStandIn, mode, stream);
+  if (file != nullptr && dup3(fd, fileno(file), flags_of(mode) & O_CLOEXEC) < 0) {
+    const int error = errno;
+    fclose(file);
+    file = nullptr;
+    errno = error;
+  }
+  close(fd);
+  return file;
+}
+
+[[gnu::noinline]] bool freopen_ours(const char* path, const char* mode, FILE* stream, FILE*& file) {
+  Resolved target;
+  resolve(AT_FDCWD, path, target);
+  if (target.kind == PathKind::kForeign) return false;
+  const int saved = errno;
+  const int fd = is_node(target.kind) ? open_node(target, flags_of(mode))
+                                      : open_counter(target, flags_of(mode));
+  if (fd >= 0) {
+    file = freopen_fd(fd, mode, stream);
+  } else if (target.kind == PathKind::kFile) {
+    errno = saved;
+    file = real_freopen(target.path, mode, stream);
+  } else {
+    const int error = errno;
+    fclose(stream);  // as freopen() does when it fails
+    errno = error;
+    file = nullptr;
+  }
+  return true;
+}
+
 }  // namespace
 
 // The definitions below repeat libc's prototypes, exception specification included.
@@ -102,7 +139,7 @@ int open(const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   int fd;
-  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  if (may_be_ours(path) && open_ours(AT_FDCWD, path, flags, mode, fd)) return fd;
   return real_open(path, flags, mode);
 }
 
@@ -112,7 +149,7 @@ int open64(const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   int fd;
-  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  if (may_be_ours(path) && open_ours(AT_FDCWD, path, flags, mode, fd)) return fd;
   return real_open64(path, flags, mode);
 }
 
@@ -147,7 +184,7 @@ int openat(int folder, const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   int fd;
-  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  if (may_be_ours(path) && open_ours(folder, path, flags, mode, fd)) return fd;
   return real_openat(folder, path, flags, mode);
 }
 
@@ -157,7 +194,7 @@ int openat64(int folder, const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   int fd;
-  if (may_be_ours(path) && open_ours(path, flags, mode, fd)) return fd;
+  if (may_be_ours(path) && open_ours(folder, path, flags, mode, fd)) return fd;
   return real_openat64(folder, path, flags, mode);
 }
 
@@ -176,6 +213,20 @@ FILE* fopen64(const char* path, const char* mode) {
   FILE* file;
   if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
   return real_fopen64(path, mode);
+}
+
+FILE* freopen(const char* path, const char* mode, FILE* stream) {
+  give_up(stream);
+  FILE* file;
+  if (may_be_ours(path) && freopen_ours(path, mode, stream, file)) return file;
+  return real_freopen(path, mode, stream);
+}
+
+FILE* freopen64(const char* path, const char* mode, FILE* stream) {
+  give_up(stream);
+  FILE* file;
+  if (may_be_ours(path) && freopen_ours(path, mode, stream, file)) return file;
+  return real_freopen64(path, mode, stream);
 }
 
 }  // extern "C"

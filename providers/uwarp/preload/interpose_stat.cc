@@ -29,7 +29,6 @@ constinit Real<int(int, const char*, int, int)> real_faccessat("faccessat");
 // struct stat and struct stat64 are one layout where we run, and so are their calls.
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 
-constexpr char kStandIn[] = "/dev/full";
 // The kernel gives rdma_cm a dynamic minor of the misc class; nothing compares it.
 constexpr unsigned kMiscMajor = 10;
 constexpr unsigned kRdmaCmMinor = 58;
@@ -65,6 +64,18 @@ void look_like_rdma_cm(struct stat* out) {
   out->st_rdev = makedev(kMiscMajor, kRdmaCmMinor);
 }
 
+void look_like_rdma_cm(struct statx* out) {
+  out->stx_mode = S_IFCHR | 0666;
+  out->stx_rdev_major = kMiscMajor;
+  out->stx_rdev_minor = kRdmaCmMinor;
+}
+
+/// After a call that succeeded, for which an empty path (newer kernels: none) means the fd.
+bool is_channel_itself(int fd, const char* path) {
+  asm("" : "+r"(path));  // libc's declarations promise that it is never null
+  return (path == nullptr || path[0] == '\0') && kind_of(fd) == UWARP_FD_RDMA_CM;
+}
+
 int stat_node(PathKind kind, struct stat* out) {
   // Enumeration in libibverbs asks for the node before it matches drivers.
   if (kind == PathKind::kUverbs) load_plugin();
@@ -73,9 +84,10 @@ int stat_node(PathKind kind, struct stat* out) {
   return result;
 }
 
-[[gnu::noinline]] bool stat_ours(const char* path, struct stat* out, bool follow, int& result) {
+[[gnu::noinline]] bool stat_ours(int folder, const char* path, struct stat* out, bool follow,
+                                 int& result) {
   Resolved target;
-  resolve(path, target);
+  resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (is_node(target.kind)) {
     result = stat_node(target.kind, out);
@@ -85,9 +97,9 @@ int stat_node(PathKind kind, struct stat* out) {
   return true;
 }
 
-[[gnu::noinline]] bool access_ours(const char* path, int mode, int flags, int& result) {
+[[gnu::noinline]] bool access_ours(int folder, const char* path, int mode, int flags, int& result) {
   Resolved target;
-  resolve(path, target);
+  resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (target.kind == PathKind::kUverbs) load_plugin();
   const char* file = is_node(target.kind) ? kStandIn : target.path;
@@ -95,18 +107,15 @@ int stat_node(PathKind kind, struct stat* out) {
   return true;
 }
 
-[[gnu::noinline]] bool statx_ours(const char* path, int flags, unsigned mask, struct statx* out,
-                                  int& result) {
+[[gnu::noinline]] bool statx_ours(int folder, const char* path, int flags, unsigned mask,
+                                  struct statx* out, int& result) {
   Resolved target;
-  resolve(path, target);
+  resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
   if (target.kind == PathKind::kUverbs) load_plugin();
   const char* file = is_node(target.kind) ? kStandIn : target.path;
   result = real_statx(AT_FDCWD, file, flags, mask, out);
-  if (result == 0 && target.kind == PathKind::kRdmaCm) {
-    out->stx_rdev_major = kMiscMajor;
-    out->stx_rdev_minor = kRdmaCmMinor;
-  }
+  if (result == 0 && target.kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
   return true;
 }
 
@@ -117,13 +126,13 @@ extern "C" {
 
 int stat(const char* path, struct stat* out) noexcept {
   int result;
-  if (may_be_ours(path) && stat_ours(path, out, true, result)) return result;
+  if (may_be_ours(path) && stat_ours(AT_FDCWD, path, out, true, result)) return result;
   return pass_stat(path, out);
 }
 
 int lstat(const char* path, struct stat* out) noexcept {
   int result;
-  if (may_be_ours(path) && stat_ours(path, out, false, result)) return result;
+  if (may_be_ours(path) && stat_ours(AT_FDCWD, path, out, false, result)) return result;
   return pass_lstat(path, out);
 }
 
@@ -136,12 +145,9 @@ int fstat(int fd, struct stat* out) noexcept {
 int fstatat(int folder, const char* path, struct stat* out, int flags) noexcept {
   int result;
   const bool follow = (flags & AT_SYMLINK_NOFOLLOW) == 0;
-  if (may_be_ours(path) && stat_ours(path, out, follow, result)) return result;
+  if (may_be_ours(path) && stat_ours(folder, path, out, follow, result)) return result;
   result = pass_fstatat(folder, path, out, flags);
-  if (result == 0 && (flags & AT_EMPTY_PATH) && path[0] == '\0' &&
-      kind_of(folder) == UWARP_FD_RDMA_CM) {
-    look_like_rdma_cm(out);
-  }
+  if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
   return result;
 }
 
@@ -174,19 +180,21 @@ int __fxstatat64(int, int folder, const char* path, struct stat64* out, int flag
 
 int statx(int folder, const char* path, int flags, unsigned mask, struct statx* out) noexcept {
   int result;
-  if (may_be_ours(path) && statx_ours(path, flags, mask, out, result)) return result;
-  return real_statx(folder, path, flags, mask, out);
+  if (may_be_ours(path) && statx_ours(folder, path, flags, mask, out, result)) return result;
+  result = real_statx(folder, path, flags, mask, out);
+  if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
+  return result;
 }
 
 int access(const char* path, int mode) noexcept {
   int result;
-  if (may_be_ours(path) && access_ours(path, mode, 0, result)) return result;
+  if (may_be_ours(path) && access_ours(AT_FDCWD, path, mode, 0, result)) return result;
   return real_access(path, mode);
 }
 
 int euidaccess(const char* path, int mode) noexcept {
   int result;
-  if (may_be_ours(path) && access_ours(path, mode, AT_EACCESS, result)) return result;
+  if (may_be_ours(path) && access_ours(AT_FDCWD, path, mode, AT_EACCESS, result)) return result;
   return real_euidaccess(path, mode);
 }
 
@@ -194,7 +202,7 @@ int eaccess(const char* path, int mode) noexcept { return euidaccess(path, mode)
 
 int faccessat(int folder, const char* path, int mode, int flags) noexcept {
   int result;
-  if (may_be_ours(path) && access_ours(path, mode, flags, result)) return result;
+  if (may_be_ours(path) && access_ours(folder, path, mode, flags, result)) return result;
   return real_faccessat(folder, path, mode, flags);
 }
 

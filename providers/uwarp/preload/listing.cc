@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Sorted listings and the interposed readdir(), closedir(), rewinddir(). While no sorted listing is
+// Sorted listings and the interposed readdir(), telldir() and the like. While no sorted listing is
 // open, a foreign one costs one load.
 #include "preload/listing.h"
 
@@ -18,8 +18,11 @@ namespace {
 
 constinit Real<dirent*(DIR*)> real_readdir("readdir");
 constinit Real<dirent64*(DIR*)> real_readdir64("readdir64");
+constinit Real<int(DIR*, dirent*, dirent**)> real_readdir_r("readdir_r");
 constinit Real<int(DIR*)> real_closedir("closedir");
 constinit Real<void(DIR*)> real_rewinddir("rewinddir");
+constinit Real<long(DIR*)> real_telldir("telldir");
+constinit Real<void(DIR*, long)> real_seekdir("seekdir");
 
 struct Listing {
   DIR* folder;
@@ -74,20 +77,40 @@ bool read_all(Listing& listing) {
     }
     // Entries are as long as their name needs, not as long as their type.
     memset(&listing.entries[listing.count], 0, sizeof(dirent));
-    memcpy(&listing.entries[listing.count++], entry, entry->d_reclen);
+    dirent& copy = listing.entries[listing.count++];
+    memcpy(&copy, entry, entry->d_reclen);
+    // Links stand for nodes and for devices of the host: stat() says what they are.
+    if (copy.d_type == DT_LNK) copy.d_type = DT_UNKNOWN;
   }
   return true;
 }
 
-/// The next entry of a sorted listing; false for any other folder.
-bool next_entry(DIR* folder, dirent*& entry) {
+/// Calls `function` with the sorted listing, under the lock; false for any other folder.
+template <typename Function>
+bool with_listing(DIR* folder, const Function& function) {
   if (open_listings.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
   const Guard guard;
   Listing* listing = *find_locked(folder);
   if (listing == nullptr) return false;
-  entry = listing->position < listing->count ? &listing->entries[listing->position++] : nullptr;
+  function(*listing);
   return true;
+}
+
+/// The next entry of a sorted listing; false for any other folder.
+bool next_entry(DIR* folder, dirent*& entry) {
+  return with_listing(folder, [&](Listing& listing) {
+    entry = listing.position < listing.count ? &listing.entries[listing.position++] : nullptr;
+  });
+}
+
+/// What readdir_r() does.
+int copy_next_entry(DIR* folder, dirent* entry, dirent** result) {
+  dirent* next;
+  if (!next_entry(folder, next)) return real_readdir_r(folder, entry, result);
+  if (next != nullptr) memcpy(entry, next, next->d_reclen);
+  *result = next == nullptr ? nullptr : entry;
+  return 0;
 }
 
 }  // namespace
@@ -134,12 +157,33 @@ dirent64* readdir64(DIR* folder) {
   return next_entry(folder, entry) ? reinterpret_cast<dirent64*>(entry) : real_readdir64(folder);
 }
 
+int readdir_r(DIR* folder, dirent* entry, dirent** result) {
+  return copy_next_entry(folder, entry, result);
+}
+
+int readdir64_r(DIR* folder, dirent64* entry, dirent64** result) {
+  return copy_next_entry(folder, reinterpret_cast<dirent*>(entry),
+                         reinterpret_cast<dirent**>(result));
+}
+
 void rewinddir(DIR* folder) noexcept {
-  if (open_listings.load(std::memory_order_relaxed) != 0) {
-    const Guard guard;
-    if (Listing* listing = *find_locked(folder)) listing->position = 0;
-  }
+  with_listing(folder, [](Listing& listing) { listing.position = 0; });
   real_rewinddir(folder);
+}
+
+long telldir(DIR* folder) noexcept {
+  long position;
+  return with_listing(
+             folder,
+             [&](const Listing& listing) { position = static_cast<long>(listing.position); })
+             ? position
+             : real_telldir(folder);
+}
+
+void seekdir(DIR* folder, long position) noexcept {
+  if (!with_listing(folder,
+                    [&](Listing& listing) { listing.position = static_cast<size_t>(position); }))
+    real_seekdir(folder, position);
 }
 
 int closedir(DIR* folder) {

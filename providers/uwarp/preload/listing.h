@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// The folder that libibverbs lists to find devices, in a fixed order: it shows devices in the order
+// The folders in which devices are found, in a fixed order: libibverbs shows devices in the order
 // of readdir(), which else depends on the file system.
 #pragma once
 

@@ -3,6 +3,7 @@
 // Path rules. Runs inside open() and stat() of any program: no allocation, no libc state.
 #include "preload/paths.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,9 +21,11 @@
 namespace uwarp_preload {
 namespace {
 
-constexpr char kDeviceFolder[] = "/dev/infiniband/";
+constexpr char kDeviceFolder[] = "/dev/infiniband";
 constexpr char kSysClass[] = "/sys/class/infiniband";
+constexpr char kSysRdmaCm[] = "/sys/class/misc/rdma_cm";
 constexpr size_t kSysLength = 4;  // "/sys"
+constexpr const char* kListings[] = {"class/infiniband_verbs", kDeviceFolder + 1};
 // Below it are the devices of the host; net_device.h has the same number.
 constexpr int kFirstUverbsNumber = 192;
 
@@ -43,7 +46,15 @@ bool is_below(const char* path, const char* prefix, size_t length) {
          (path[length] == '/' || path[length] == '\0');
 }
 
+/// What comes after "/dev/infiniband" and slashes; null when the path is not there.
+const char* name_of_node(const char* path) {
+  if (!is_below(path, kDeviceFolder, sizeof kDeviceFolder - 1)) return nullptr;
+  const char* name = path + sizeof kDeviceFolder - 1;
+  return name + strspn(name, "/");
+}
+
 bool is_sys_class(const char* path) {
+  if (is_below(path, kSysRdmaCm, sizeof kSysRdmaCm - 1)) return true;
   if (!starts_with(path, kSysClass)) return false;
   const char* rest = path + sizeof kSysClass - 1;
   if (starts_with(rest, "_verbs")) rest += sizeof "_verbs" - 1;
@@ -96,6 +107,56 @@ void resolve_file(const char* below_root, Resolved& result) {
   result.kind = PathKind::kFile;
 }
 
+bool has_devices() {
+  const uwarp_host_table* engine = host();
+  if (engine == nullptr) return false;
+  const UncancelledEngineCall guard;
+  return engine->has_devices() != 0;
+}
+
+/// `below_root` is "/dev/infiniband" or lies below it. Without a device the folder is the host's.
+void resolve_device(const char* below_root, const char* name, Resolved& result) {
+  if (name[0] != '\0') {
+    resolve_node(name, result);
+    return;
+  }
+  if (has_devices()) resolve_file(below_root, result);
+}
+
+void resolve_absolute(const char* path, Resolved& result) {
+  const bool own = is_below(path, own_root, own_root_length);
+  const char* below_root = own ? path + own_root_length : path;
+  if (const char* name = name_of_node(below_root)) {
+    resolve_device(below_root, name, result);
+    // A node of the host's, to which the tree has a link.
+    if (own && result.kind == PathKind::kForeign) resolve_file(below_root, result);
+  } else if (own) {
+    resolve_file(below_root, result);
+  } else if (is_sys_class(path)) {
+    resolve_file(path + kSysLength, result);
+  }
+}
+
+/// The name of an open folder, which is not terminated, or of the current one; 0: it has none.
+size_t name_of_folder(int folder, char (&name)[PATH_MAX]) {
+  char link[32] = "/proc/self/cwd";
+  if (folder != AT_FDCWD) snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+  const long got = syscall(SYS_readlinkat, AT_FDCWD, link, name, sizeof name);
+  return got > 0 && name[0] == '/' ? static_cast<size_t>(got) : 0;
+}
+
+/// False when it has no name or is too long.
+bool name_from_root(int folder, const char* path, char (&whole)[PATH_MAX]) {
+  size_t length = name_of_folder(folder, whole);
+  if (length == 0) return false;
+  if (length == 1) length = 0;  // the root itself
+  while (path[0] == '.' && path[1] == '/') path += 1 + strspn(path + 1, "/");
+  if (length + 1 + strlen(path) >= sizeof whole) return false;
+  whole[length++] = '/';
+  strcpy(whole + length, path);
+  return true;
+}
+
 /// Trees are called uwarp-<pid>-<16 hex digits>.
 bool is_uwarp_tree(const char* path) {
   const char* slash = strrchr(path, '/');
@@ -119,24 +180,48 @@ const char* tree_folder() {
 bool may_be_ours(const char* path) {
   // Libc's declarations promise the compiler that paths are never null; callers need not keep it.
   asm("" : "+r"(path));
-  if (path == nullptr || path[0] != '/') return false;
+  if (path == nullptr) return false;
+  if (path[0] != '/') {
+    return path[0] != '\0' &&
+           (host_if_loaded() != nullptr || strstr(path, "infiniband") != nullptr);
+  }
   return starts_with(path, kDeviceFolder) || starts_with(path, kSysClass) ||
-         is_below(path, own_root, own_root_length);
+         starts_with(path, kSysRdmaCm) || is_below(path, own_root, own_root_length);
 }
 
 bool is_listing(const char* below_root) {
-  return strcmp(below_root, "class/infiniband_verbs") == 0;
+  for (const char* folder : kListings) {
+    const size_t length = strlen(folder);
+    if (strncmp(below_root, folder, length) != 0) continue;
+    const char* rest = below_root + length;
+    if (rest[strspn(rest, "/")] == '\0') return true;
+  }
+  return false;
 }
 
-void resolve(const char* path, Resolved& result) {
+bool is_open_listing(int fd) {
+  if (host_if_loaded() == nullptr) return false;
+  const int saved = errno;
+  char name[PATH_MAX];
+  const size_t length = name_of_folder(fd, name);
+  errno = saved;
+  for (const char* folder : kListings) {
+    const size_t end = strlen(folder) + 1;  // with the slash in front
+    if (length <= end || memcmp(name + length - end + 1, folder, end - 1) != 0) continue;
+    name[length - end] = '\0';
+    return is_uwarp_tree(name);
+  }
+  return false;
+}
+
+void resolve(int folder, const char* path, Resolved& result) {
   const int saved = errno;
   result.kind = PathKind::kForeign;
-  if (starts_with(path, kDeviceFolder)) {
-    resolve_node(path + sizeof kDeviceFolder - 1, result);
-  } else if (is_below(path, own_root, own_root_length)) {
-    resolve_file(path + own_root_length, result);
-  } else if (is_sys_class(path)) {
-    resolve_file(path + kSysLength, result);
+  char whole[PATH_MAX];
+  if (path[0] == '/') {
+    resolve_absolute(path, result);
+  } else if (name_from_root(folder, path, whole) && may_be_ours(whole)) {
+    resolve_absolute(whole, result);
   }
   errno = saved;
 }

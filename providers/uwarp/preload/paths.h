@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Which paths are ours: device nodes below /dev/infiniband, the tree below SYSFS_PATH, and
-// /sys/class/infiniband* for programs that read it directly.
+// Which paths are ours: /dev/infiniband and the device nodes in it, the tree below SYSFS_PATH, and
+// its folders below /sys/class for programs that read them directly (docs/files.md).
 #pragma once
 
 #include <climits>
@@ -20,6 +20,9 @@ constexpr bool is_node(PathKind kind) {
   return kind == PathKind::kUverbs || kind == PathKind::kRdmaCm;
 }
 
+/// Answers for a device node where libc needs a file.
+inline constexpr char kStandIn[] = "/dev/full";
+
 struct Resolved {
   PathKind kind = PathKind::kForeign;
   int uverbs_number = 0;
@@ -29,13 +32,17 @@ struct Resolved {
   const char* below_root() const { return path + root_length + (path[root_length] == '/'); }
 };
 
-/// Cheap and async-signal-safe: false means that the path is certainly not ours.
+/// Cheap and async-signal-safe: false means that the path is certainly not ours. A relative path
+/// may be ours once there is an engine, or if it names "infiniband".
 bool may_be_ours(const char* path);
 
-/// The folder whose opening starts a listing of devices; `below_root` as in Resolved.
+/// A folder whose opening starts a listing of devices; `below_root` as in Resolved.
 bool is_listing(const char* below_root);
+/// The same of an open folder in any process's tree. Keeps errno.
+bool is_open_listing(int fd);
 
-/// The full answer; loads the engine when the path is of RDMA. Keeps errno.
-void resolve(const char* path, Resolved& result);
+/// The full answer; loads the engine when the path is of RDMA. A relative path begins at the open
+/// `folder`, or at the current one for AT_FDCWD. Keeps errno.
+void resolve(int folder, const char* path, Resolved& result);
 
 }  // namespace uwarp_preload

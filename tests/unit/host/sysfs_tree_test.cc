@@ -141,8 +141,26 @@ TEST_F(SysfsTreeTest, NewAddressesLeaveTheIdentityAlone) {
   changed->running = false;
   tree.root(wanted(), table({changed}));
   EXPECT_EQ(content(own / "ports/1/gids/2"), "0000:0000:0000:0000:0000:ffff:0a00:0009\n");
+  EXPECT_EQ(content(own / "ports/1/gid_attrs/ndevs/2"), "eth0\n");
   EXPECT_EQ(content(own / "ports/1/state"), "1: DOWN\n");
+  changed = std::make_shared<NetDevice>(*eth0);
+  changed->gids.clear();
+  tree.root(wanted(), table({changed}));
+  EXPECT_TRUE(fs::is_empty(own / "ports/1/gid_attrs/ndevs")) << "no device has an empty GID";
+  tree.root(wanted(), table({eth0}));
+  EXPECT_EQ(content(own / "ports/1/gid_attrs/ndevs/0"), "eth0\n");
   EXPECT_TRUE(same(time_of(own), before));
+}
+
+TEST_F(SysfsTreeTest, NodesAreListedWhileTheirDeviceIsThere) {
+  SysfsTree tree(host_);
+  const fs::path nodes =
+      fs::path(tree.root(wanted(), table({device("eth0", 192)}))) / "dev/infiniband";
+  EXPECT_TRUE(fs::is_character_file(nodes / "rdma_cm"));
+  EXPECT_TRUE(fs::is_character_file(nodes / "uverbs192"));
+  tree.root(wanted(), table({device("eth1", 193)}));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(nodes / "uverbs192")));
+  EXPECT_TRUE(fs::is_character_file(nodes / "uverbs193"));
 }
 
 TEST_F(SysfsTreeTest, AnotherGuidIsAnotherDevice) {

@@ -5,17 +5,25 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fts.h>
+#include <ftw.h>
+#include <glob.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_user_cm.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,6 +34,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "preload/real.h"
 
@@ -149,6 +158,7 @@ TEST_F(Inside, SysClassIsRedirected) {
   EXPECT_EQ(count, 16 + 2);
   for (int i = 0; i < count; ++i) free(entries[i]);
   free(entries);
+  EXPECT_EQ(access("/sys/class/misc/rdma_cm/abi_version", R_OK), 0);
   // Neighbours are the kernel's.
   EXPECT_EQ(access("/sys/class/infiniband_foo", F_OK), -1);
   EXPECT_EQ(access("/sys/class/net", F_OK), 0);
@@ -158,6 +168,255 @@ TEST_F(Inside, ShellToolsListNodesAndFolders) {
   // They also change folders and ask for extended attributes.
   EXPECT_EQ(system("ls -l /sys/class/infiniband /dev/infiniband/rdma_cm > /dev/null"), 0);
   EXPECT_EQ(system("cd /sys/class/infiniband && test -e uwarp_lo/node_guid"), 0);
+}
+
+// Nodes are named, are of the kind that stat() says, and are opened by the names that are found.
+TEST_F(Inside, TheFolderOfNodesIsListed) {
+  const std::string uverbs = "uverbs" + std::to_string(first_uverbs());
+  for (const char* path : {"/dev/infiniband", "/dev/infiniband/"}) {
+    std::set<std::string> names;
+    DIR* listing = opendir(path);
+    ASSERT_NE(listing, nullptr) << path;
+    while (const dirent* entry = readdir(listing)) {
+      names.insert(entry->d_name);
+      EXPECT_NE(entry->d_type, DT_LNK) << entry->d_name;
+    }
+    closedir(listing);
+    EXPECT_TRUE(names.contains("rdma_cm"));
+    EXPECT_TRUE(names.contains(uverbs));
+  }
+  struct stat status;
+  EXPECT_EQ(stat("/dev/infiniband", &status), 0);
+  EXPECT_TRUE(S_ISDIR(status.st_mode));
+  const int folder = open("/dev/infiniband", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(folder, 0);
+  ASSERT_EQ(fstatat(folder, "rdma_cm", &status, AT_SYMLINK_NOFOLLOW), 0);
+  EXPECT_TRUE(S_ISCHR(status.st_mode));
+  const int channel = openat(folder, "rdma_cm", O_RDWR | O_CLOEXEC);
+  EXPECT_GT(create_id(channel), 0);
+  close(channel);
+  close(folder);
+  EXPECT_EQ(system("ls -l /dev/infiniband/ | grep -q '^c.* rdma_cm$'"), 0);
+  EXPECT_EQ(system("find /dev/infiniband -type c | grep -q '/rdma_cm$'"), 0);
+  EXPECT_EQ(system("cd /dev/infiniband && test -c rdma_cm"), 0);
+  EXPECT_EQ(system("UWARP_NETDEVS=none ls /dev/infiniband/rdma_cm 2>/dev/null"), 2 << 8);
+}
+
+dirent* readdir64_as_readdir(DIR* folder) { return reinterpret_cast<dirent*>(readdir64(folder)); }
+
+/// All names that `next` finds, in their order.
+template <typename Next>
+std::vector<std::string> names_by(DIR* folder, const Next& next) {
+  std::vector<std::string> names;
+  while (const dirent* entry = next(folder)) names.emplace_back(entry->d_name);
+  return names;
+}
+
+// However it is read: the sorted one that readdir() gives.
+TEST_F(Inside, AListingIsOneInAllWays) {
+  DIR* listing = opendir("/dev/infiniband");
+  ASSERT_NE(listing, nullptr);
+  const auto names = names_by(listing, readdir);
+  EXPECT_GE(names.size(), 2u + 2u);
+  seekdir(listing, 0);
+  dirent room;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  const auto again = names_by(listing, [&](DIR* folder) {
+    dirent* entry = nullptr;
+    EXPECT_EQ(readdir_r(folder, &room, &entry), 0);
+    return entry;
+  });
+#pragma GCC diagnostic pop
+  EXPECT_EQ(again, names);
+  rewinddir(listing);
+  for (size_t i = 0; i + 1 < names.size(); ++i) EXPECT_EQ(readdir(listing)->d_name, names[i]);
+  const long last = telldir(listing);
+  EXPECT_EQ(readdir(listing)->d_name, names.back());
+  EXPECT_EQ(readdir(listing), nullptr);
+  seekdir(listing, last);
+  EXPECT_EQ(readdir(listing)->d_name, names.back());
+  closedir(listing);
+
+  listing = fdopendir(open("/dev/infiniband", O_DIRECTORY | O_RDONLY | O_CLOEXEC));
+  ASSERT_NE(listing, nullptr);
+  EXPECT_EQ(names_by(listing, readdir64_as_readdir), names);
+  closedir(listing);
+  // By system calls of its own, in any order.
+  const int folder = open("/dev/infiniband", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+  alignas(dirent) char bytes[4096];
+  std::set<std::string> raw;
+  const ssize_t size = getdents64(folder, bytes, sizeof bytes);
+  for (ssize_t at = 0; at < size;) {
+    const auto* entry = reinterpret_cast<const dirent*>(bytes + at);
+    raw.insert(entry->d_name);
+    at += entry->d_reclen;
+  }
+  EXPECT_EQ(raw, std::set<std::string>(names.begin(), names.end()));
+  close(folder);
+}
+
+TEST_F(Inside, WhatAFileSystemKnowsOfANameIsToldOfTheTree) {
+  for (const std::string& path : {std::string("/sys/class/infiniband/uwarp_lo"), uverbs_path()}) {
+    struct statfs system;
+    EXPECT_EQ(statfs(path.c_str(), &system), 0) << path;
+    struct statvfs same;
+    EXPECT_EQ(statvfs(path.c_str(), &same), 0) << path;
+    EXPECT_GT(pathconf(path.c_str(), _PC_NAME_MAX), 0) << path;
+    char names[256];
+    EXPECT_TRUE(listxattr(path.c_str(), names, sizeof names) >= 0 || errno == ENOTSUP) << path;
+    EXPECT_TRUE(llistxattr(path.c_str(), names, sizeof names) >= 0 || errno == ENOTSUP) << path;
+    EXPECT_EQ(getxattr(path.c_str(), "user.none", names, sizeof names), -1);
+    EXPECT_NE(errno, ENOENT) << path;
+    EXPECT_EQ(euidaccess(path.c_str(), R_OK), 0) << path;
+    EXPECT_EQ(eaccess(path.c_str(), R_OK), 0) << path;
+  }
+  const int watch = inotify_init1(IN_CLOEXEC);
+  EXPECT_GE(inotify_add_watch(watch, "/dev/infiniband", IN_CREATE), 0);
+  close(watch);
+}
+
+TEST_F(Inside, AChannelIsTheSameNodeByNameAndByDescriptor) {
+  const int fd = open_channel();
+  struct statx by_name, by_fd;
+  ASSERT_EQ(statx(AT_FDCWD, "/dev/infiniband/rdma_cm", 0, STATX_BASIC_STATS, &by_name), 0);
+  ASSERT_EQ(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &by_fd), 0);
+  struct stat plain;
+  ASSERT_EQ(fstatat(fd, "", &plain, AT_EMPTY_PATH), 0);
+  for (const unsigned mode : {unsigned{by_name.stx_mode}, unsigned{by_fd.stx_mode}, plain.st_mode})
+    EXPECT_TRUE(S_ISCHR(mode));
+  EXPECT_EQ(by_fd.stx_rdev_minor, by_name.stx_rdev_minor);
+  EXPECT_EQ(minor(plain.st_rdev), by_name.stx_rdev_minor);
+  close(fd);
+}
+
+std::string first_line(FILE* file) {
+  char text[64] = {};
+  return file != nullptr && fgets(text, sizeof text, file) != nullptr ? text : "";
+}
+
+TEST_F(Inside, RelativePathsLeadToTheTree) {
+  const int sys = open("/sys/class", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(sys, 0);
+  for (const char* name : {"infiniband/uwarp_lo/node_type", "./infiniband/uwarp_lo/node_type"}) {
+    struct stat status;
+    EXPECT_EQ(faccessat(sys, name, R_OK, 0), 0) << name;
+    EXPECT_EQ(fstatat(sys, name, &status, 0), 0) << name;
+    FILE* file = fdopen(openat(sys, name, O_RDONLY | O_CLOEXEC), "r");
+    EXPECT_EQ(first_line(file), "4: RNIC\n") << name;
+    if (file != nullptr) fclose(file);
+  }
+  EXPECT_EQ(openat(sys, "infiniband/nobody", O_RDONLY), -1);
+  EXPECT_GE(faccessat(sys, "net", F_OK, 0), 0);
+  EXPECT_EQ(faccessat(-1, "infiniband/uwarp_lo", F_OK, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+  close(sys);
+  EXPECT_EQ(system("cd /sys/class && cat infiniband/uwarp_lo/node_type >/dev/null"), 0);
+  // A counter is one by any name.
+  const int port = open("/sys/class/infiniband/uwarp_lo/ports/1", O_DIRECTORY | O_RDONLY);
+  const int counter = openat(port, "counters/port_xmit_data", O_RDONLY | O_CLOEXEC);
+  struct stat by_name, by_fd;
+  EXPECT_EQ(fstat(counter, &by_fd), 0);
+  EXPECT_EQ(stat("/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data", &by_name), 0);
+  EXPECT_NE(by_fd.st_ino, by_name.st_ino) << "the file of the tree, which says 0";
+  close(counter);
+  close(port);
+}
+
+TEST_F(Inside, AFileIsReopenedOnTheTree) {
+  FILE* file = fopen("/dev/null", "r");
+  ASSERT_NE(file, nullptr);
+  file = freopen("/sys/class/infiniband/uwarp_lo/node_type", "r", file);
+  EXPECT_EQ(first_line(file), "4: RNIC\n");
+  file = freopen("/sys/class/infiniband/uwarp_lo/ports/1/counters/link_downed", "r", file);
+  EXPECT_EQ(first_line(file), "0\n");
+  file = freopen("/dev/infiniband/rdma_cm", "r+", file);
+  ASSERT_NE(file, nullptr);
+  EXPECT_GT(create_id(fileno(file)), 0);
+  const int fd = fileno(file);
+  file = freopen("/dev/null", "r", file);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(fileno(file), fd);
+  EXPECT_LT(create_id(fd), 0) << "the channel is still there";
+  fclose(file);
+}
+
+TEST_F(Inside, PatternsMatchTheTree) {
+  for (const auto& [pattern, name] :
+       {std::pair{"/sys/class/infiniband/*/ports/*/state",
+                  std::string("/sys/class/infiniband/uwarp_lo/ports/1/state")},
+        std::pair{"/dev/infiniband/uverbs*", uverbs_path()}}) {
+    glob_t found{};
+    ASSERT_EQ(glob(pattern, 0, nullptr, &found), 0) << pattern;
+    const std::set<std::string> names(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    EXPECT_TRUE(names.contains(name)) << name;
+    globfree(&found);
+  }
+  glob_t found{};
+  EXPECT_EQ(glob("/sys/class/infiniband/no*", 0, nullptr, &found), GLOB_NOMATCH);
+  globfree(&found);
+}
+
+std::set<std::string> visited;
+
+TEST_F(Inside, WalksGoThroughTheTree) {
+  const std::string gids = "/sys/class/infiniband/uwarp_lo/ports/1/gids";
+  visited.clear();
+  EXPECT_EQ(ftw(
+                "/sys/class/infiniband/uwarp_lo",
+                [](const char* path, const struct stat*, int) {
+                  visited.insert(path);
+                  return 0;
+                },
+                8),
+            0);
+  EXPECT_TRUE(visited.contains(gids + "/0"));
+  EXPECT_TRUE(visited.contains("/sys/class/infiniband/uwarp_lo"));
+  visited.clear();
+  const auto visit = [](const char* path, const struct stat* status, int type, FTW* place) {
+    EXPECT_EQ(type == FTW_F, !S_ISDIR(status->st_mode)) << path;
+    visited.insert(path + place->base);
+    return place->level == 1 && strcmp(path + place->base, "rdma_cm") == 0 ? 7 : 0;
+  };
+  EXPECT_EQ(nftw(gids.c_str(), visit, 8, FTW_PHYS), 0);
+  EXPECT_TRUE(visited.contains("gids") && visited.contains("15"));
+  visited.clear();
+  EXPECT_EQ(nftw((gids + "//").c_str(), visit, 8, 0), 0);
+  EXPECT_TRUE(visited.contains("gids") && visited.contains("15"));
+  EXPECT_EQ(nftw("/dev/infiniband", visit, 8, FTW_PHYS), 7);
+  std::string path = "/sys/class/infiniband";
+  char* paths[] = {path.data(), nullptr};
+  FTS* walk = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, nullptr);
+  ASSERT_NE(walk, nullptr);
+  visited.clear();
+  while (FTSENT* entry = fts_read(walk)) {
+    visited.insert(entry->fts_name);
+    EXPECT_EQ(access(entry->fts_path, F_OK), 0) << entry->fts_path;
+  }
+  fts_close(walk);
+  EXPECT_TRUE(visited.contains("uwarp_lo") && visited.contains("node_guid"));
+}
+
+// Fortified programs call these, which headers do not declare.
+extern "C" ssize_t __readlinkat_chk(int, const char*, char*, size_t, size_t);
+extern "C" ssize_t __readlink_chk(const char*, char*, size_t, size_t);
+
+TEST_F(Inside, ANodeIsNoLinkAndHasARealName) {
+  const std::string node = uverbs_path();
+  char name[PATH_MAX];
+  EXPECT_EQ(__readlinkat_chk(AT_FDCWD, node.c_str(), name, sizeof name, sizeof name), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(__readlink_chk(node.c_str(), name, sizeof name, sizeof name), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_NE(realpath(node.c_str(), name), nullptr);
+  EXPECT_EQ(name, node);
+  dirent** entries = nullptr;
+  const int sys = open("/sys/class", O_DIRECTORY | O_RDONLY);
+  const int count = scandirat(sys, "infiniband/uwarp_lo/ports", &entries, nullptr, nullptr);
+  EXPECT_EQ(count, 1 + 2);
+  for (int i = 0; i < count; ++i) free(entries[i]);
+  free(entries);
+  close(sys);
 }
 
 TEST_F(Inside, CountersAreMadeWhenOpened) {
@@ -493,7 +752,7 @@ TEST_F(Inside, ASignalInterruptsOrRestartsGetEventAsItsHandlerSays) {
 }
 
 TEST_F(Inside, WrongPathsAreLibcsBusiness) {
-  EXPECT_EQ(open("/dev/infiniband/", O_RDONLY) >= 0, false);
+  EXPECT_EQ(open("/dev/infiniband/nothing", O_RDONLY), -1);
   EXPECT_EQ(access("", F_OK), -1);
   EXPECT_EQ(errno, ENOENT);
   // By a plain pointer, because the declaration of access() forbids null.

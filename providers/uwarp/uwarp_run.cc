@@ -41,6 +41,19 @@ bool preload_into_environment(const std::string& library) {
   return setenv("LD_PRELOAD", value.c_str(), 1) == 0;
 }
 
+/// A program built with AddressSanitizer refuses to start when another library is loaded before the
+/// sanitizer's. Set for each command, because a script or a launcher may start such a program. A
+/// choice of the user's stays.
+bool allow_address_sanitizer() {
+  constexpr char kName[] = "verify_asan_link_order";
+  const char* present = std::getenv("ASAN_OPTIONS");
+  std::string value = present != nullptr ? present : "";
+  if (value.find(kName) != std::string::npos) return true;
+  if (!value.empty()) value += ':';
+  value += std::string(kName) + "=0";
+  return setenv("ASAN_OPTIONS", value.c_str(), 1) == 0;
+}
+
 void raise_open_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -80,7 +93,7 @@ int run(char** command) {
                  uwarp::install_folder());
     return kExitUsage;
   }
-  if (!preload_into_environment(library)) return kExitUsage;
+  if (!preload_into_environment(library) || !allow_address_sanitizer()) return kExitUsage;
   raise_open_files();
   execvp(command[0], command);
   const int error = errno;

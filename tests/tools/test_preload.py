@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 
 import pytest
@@ -170,6 +171,65 @@ def end_daemon(pid):
             os.kill(pid, 9)
     except OSError:
         pass
+
+
+CHECKED = r"""
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char** argv) {
+  int count = 0;
+  struct ibv_device** devices = ibv_get_device_list(&count);
+  struct ibv_context* context = count > 0 ? ibv_open_device(devices[count - 1]) : NULL;
+  struct ibv_pd* domain = context ? ibv_alloc_pd(context) : NULL;
+  char* buffer = malloc(64);
+  struct ibv_mr* region = domain ? ibv_reg_mr(domain, buffer, 64, IBV_ACCESS_LOCAL_WRITE) : NULL;
+  if (!region) return 3;
+  ((volatile char*)buffer)[argc > 1 ? 64 : 0] = 1;
+  ibv_dereg_mr(region);
+  ibv_dealloc_pd(domain);
+  ibv_close_device(context);
+  ibv_free_device_list(devices);
+  free(buffer);
+  puts("works");
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "gcc -static-libasan", "clang", "clang -shared-libasan"])
+def test_programs_with_address_sanitizer(compiler, tmp_path):
+    """They run, by a script too, and what they do wrong is found."""
+    if shutil.which(compiler.split()[0]) is None:
+        pytest.skip("there is no such compiler")
+    source = tmp_path / "checked.c"
+    source.write_text(CHECKED)
+    binary = str(tmp_path / "checked")
+    build = [*compiler.split(), "-fsanitize=address", "-o", binary, str(source), "-libverbs"]
+    if "-shared-libasan" in build:
+        library = plain(["clang", "-print-file-name=libclang_rt.asan-x86_64.so"])[1].strip()
+        build.append(f"-Wl,-rpath,{os.path.dirname(library)}")
+    if plain(build)[0] != 0:
+        pytest.skip("the compiler has no AddressSanitizer")
+    assert under_uwarp([binary]) == (0, "works\n", "")
+    assert under_uwarp(["sh", "-c", binary]) == (0, "works\n", "")
+    status, _, complaint = under_uwarp([binary, "overflow"])
+    assert status == 1 and "heap-buffer-overflow" in complaint
+
+
+@pytest.mark.parametrize("before, after", [
+    (None, "verify_asan_link_order=0"),
+    ("", "verify_asan_link_order=0"),
+    ("exitcode=42", "exitcode=42:verify_asan_link_order=0"),
+    ("verify_asan_link_order=1", "verify_asan_link_order=1")])
+def test_options_of_address_sanitizer_are_kept(before, after):
+    env = dict(os.environ)
+    env.pop("ASAN_OPTIONS", None)
+    if before is not None:
+        env["ASAN_OPTIONS"] = before
+    shown = subprocess.run([str(places.UWARP_RUN), "sh", "-c", "echo $ASAN_OPTIONS"], env=env,
+                           capture_output=True, text=True, check=True, timeout=60).stdout
+    assert shown == after + "\n"
 
 
 def exported(library):

@@ -17,6 +17,17 @@
 
 #include "verbs/verbs_fixture.h"
 
+// What programs built with _FORTIFY_SOURCE call, which not all headers declare.
+extern "C" {
+int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t room);
+int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* signals,
+                size_t room);
+ssize_t __read_chk(int fd, void* bytes, size_t length, size_t room);
+ssize_t __recv_chk(int fd, void* bytes, size_t length, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void* bytes, size_t length, size_t room, int flags, sockaddr* from,
+                       socklen_t* from_room);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,6 +155,18 @@ constexpr Way kWays[] = {
        return ppoll(&wait, 1, nullptr, signals);
      },
      true},
+    {"__poll_chk",
+     [](int fd, const sigset_t*) {
+       pollfd wait{fd, POLLIN, 0};
+       return __poll_chk(&wait, 1, -1, sizeof wait);
+     },
+     false},
+    {"__ppoll_chk",
+     [](int fd, const sigset_t* signals) {
+       pollfd wait{fd, POLLIN, 0};
+       return __ppoll_chk(&wait, 1, nullptr, signals, sizeof wait);
+     },
+     true},
     {"select",
      [](int fd, const sigset_t*) {
        return wait_by_sets(
@@ -239,6 +262,7 @@ TEST_F(WaysToWait, EachReturnsForAnEvent) {
 }
 
 TEST_F(WaysToWait, EachHasItsEventReadByAnyRead) {
+  static constexpr size_t kEvent = sizeof(uint64_t);
   struct {
     const char* name;
     ssize_t (*read)(int fd, const iovec* pieces, int count);
@@ -246,6 +270,20 @@ TEST_F(WaysToWait, EachHasItsEventReadByAnyRead) {
       {"readv", [](int fd, const iovec* pieces, int count) { return readv(fd, pieces, count); }},
       {"preadv2",
        [](int fd, const iovec* pieces, int count) { return preadv2(fd, pieces, count, -1, 0); }},
+      {"preadv64v2",
+       [](int fd, const iovec* pieces, int count) { return preadv64v2(fd, pieces, count, -1, 0); }},
+      {"__read_chk", [](int fd, const iovec* pieces,
+                        int) { return __read_chk(fd, pieces->iov_base, kEvent, kEvent); }},
+      {"recv",
+       [](int fd, const iovec* pieces, int) { return recv(fd, pieces->iov_base, kEvent, 0); }},
+      {"__recv_chk", [](int fd, const iovec* pieces,
+                        int) { return __recv_chk(fd, pieces->iov_base, kEvent, kEvent, 0); }},
+      {"recvfrom", [](int fd, const iovec* pieces,
+                      int) { return recvfrom(fd, pieces->iov_base, kEvent, 0, nullptr, nullptr); }},
+      {"__recvfrom_chk",
+       [](int fd, const iovec* pieces, int) {
+         return __recvfrom_chk(fd, pieces->iov_base, kEvent, kEvent, 0, nullptr, nullptr);
+       }},
       {"recvmsg",
        [](int fd, const iovec* pieces, int count) {
          msghdr message{};
@@ -267,12 +305,11 @@ TEST_F(WaysToWait, EachHasItsEventReadByAnyRead) {
     // libibverbs does not hear of such a read, so a queue gives one event only.
     pair_ = std::make_unique<Pair>(context(), 1 << 20, channel_.get());
     with_event_on_its_way([&] {
-      // The event's one word, in two parts.
-      uint32_t low = 0, high = 0;
-      const iovec pieces[] = {{&low, sizeof low}, {&high, sizeof high}};
-      ASSERT_EQ(way.read(channel_->fd, pieces, 2), 8);
-      uint64_t handle = high;
-      handle = handle << 32 | low;
+      // The event's one word, in two parts; calls that take one buffer fill both.
+      uint64_t handle = 0;
+      char* const bytes = reinterpret_cast<char*>(&handle);
+      const iovec pieces[] = {{bytes, kEvent / 2}, {bytes + kEvent / 2, kEvent / 2}};
+      ASSERT_EQ(way.read(channel_->fd, pieces, 2), static_cast<ssize_t>(kEvent));
       EXPECT_NE(handle, 0u);
       ibv_ack_cq_events(pair_->b.cq.get(), 1);
     });

@@ -42,6 +42,7 @@ void PollGroup::remove(Stream& stream) {
   if (!std::exchange(stream.member_of(*this), false)) return;
   --total_;
   std::erase_if(direct_, [&](const Direct& entry) { return entry.stream == &stream; });
+  forget_waiting(stream);
   publish_extra_locked();
 }
 
@@ -86,7 +87,7 @@ Stream* PollGroup::take_waiting() {
   return stream;
 }
 
-// Under the group's lock, which remove() takes: the streams on the list stay attached meanwhile.
+// Under the group's lock, which remove() takes: a stream that was on the list lives meanwhile.
 void PollGroup::transmit_waiting() {
   while (has_waiting() && lock_.try_lock()) {
     StreamNotice notice;

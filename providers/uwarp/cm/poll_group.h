@@ -31,14 +31,14 @@ class PollGroup final : public CompletionQueueDriver {
   }
 
   void add(Stream& stream);
-  /// On return no poller is in a turn of `stream`. Not from inside a turn.
+  /// Takes `stream` off both lists; on return no poller uses it. It must not be listed as waiting
+  /// any more by other threads. Not from inside a turn.
   void remove(Stream& stream);
   /// `stream` has had traffic that epoll reported.
   void note_busy(Stream& stream);
 
   /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
   void add_waiting(Stream& stream);
-  void forget_waiting(Stream& stream);
   bool has_waiting() const { return waiting_count_.load(std::memory_order_relaxed) != 0; }
   /// Sends what waits.
   void transmit_waiting();
@@ -72,8 +72,10 @@ class PollGroup final : public CompletionQueueDriver {
   size_t direct_room() const { return total_ <= kSome ? kDirectOfSome : kDirectStreams; }
   void publish_extra_locked();
   Stream* take_waiting();
+  void forget_waiting(Stream& stream);
 
-  // Held by a poller during its turns: a second one goes away instead of waiting.
+  // Held by a poller as long as it uses a stream of one of the lists: a second one goes away instead
+  // of waiting.
   SpinLock lock_;
   std::vector<Direct> direct_;
   size_t next_ = 0;  // of them, where the next poll() begins

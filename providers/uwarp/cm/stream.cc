@@ -67,23 +67,16 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
 }
 
 void Stream::detach() {
-  // Groups first: a poller holds its group's lock when it takes the receive side.
+  {
+    const std::lock_guard receive(qp_.receive_gate());
+    while (!qp_.transmit_try_begin()) sched_yield();
+    if (quiet()) set_quiet(false);
+    attached_.store(false, std::memory_order_release);
+    (void)qp_.transmit_end();
+  }
+  // No turn begins any more, and none lists the stream. A poller may still have it from a list.
   for (PollGroup* group : groups_)
     if (group != nullptr) group->remove(*this);
-  const std::lock_guard receive(qp_.receive_gate());
-  while (!qp_.transmit_try_begin()) sched_yield();
-  if (in_ != nullptr && quiet()) set_quiet(false);
-  in_ = nullptr;
-  out_ = nullptr;
-  capture_ = nullptr;
-  connection_ = nullptr;
-  PollGroup* const left[2] = {groups_[0], groups_[1]};
-  groups_[0] = groups_[1] = nullptr;
-  attached_.store(false, std::memory_order_release);
-  // Nobody lists the stream from here on, but somebody may just have.
-  for (PollGroup* group : left)
-    if (group != nullptr) group->forget_waiting(*this);
-  (void)qp_.transmit_end();
 }
 
 void Stream::tell_connection(StreamNotice& notice) {
@@ -95,8 +88,8 @@ void Stream::name_connection(StreamNotice& notice) {
   if (notice.connection == nullptr) notice.connection = connection_->shared();
 }
 
-// The sockets stay: detach() leaves the groups first. Reads and atomics are mostly answered by the
-// peer's helper thread, which takes its turns by itself.
+// Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics are
+// mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
   return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
 }
@@ -130,7 +123,7 @@ void Stream::transmit_soon() {
     return;
   if (!qp_.transmit_try_begin()) return;  // who is at it sends this too
   std::shared_ptr<Connection> timed;
-  if (out_ != nullptr) {
+  if (attached()) {
     const uint8_t before = waiting_.fetch_or(kAll);
     if ((before & kListed) == 0) groups_[0]->add_waiting(*this);
     if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
@@ -160,7 +153,7 @@ void Stream::transmit_overdue() {
 void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
   while (qp_.transmit_try_begin()) {
     try {
-      if (out_ != nullptr) transmit_locked(budget_bytes, notice);
+      if (attached()) transmit_locked(budget_bytes, notice);
     } catch (...) {  // out of memory, or the thread is cancelled
       (void)qp_.transmit_end();
       throw;
@@ -280,7 +273,7 @@ void Stream::set_quiet(bool on) {
 
 void Stream::end_quiet() {
   const std::lock_guard lock(qp_.receive_gate());
-  if (in_ != nullptr && quiet()) set_quiet(false);
+  if (attached() && quiet()) set_quiet(false);
 }
 
 bool Stream::looked_at() {
@@ -297,7 +290,7 @@ void Stream::on_edge(uint32_t events) {
   if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
     const std::lock_guard lock(qp_.receive_gate());
-    if (connection_ != nullptr) name_connection(notice);
+    if (attached()) name_connection(notice);
   }
   deliver(notice);
   // A revisit (no events) comes from a turn of either direction that ran out of its budget.
@@ -313,7 +306,7 @@ void Stream::resume() {
   bool more;
   {
     const std::lock_guard lock(qp_.receive_gate());
-    if (in_ == nullptr || !qp_.receive_held()) return;
+    if (!attached() || !qp_.receive_held()) return;
     more =
         !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
   }
@@ -327,7 +320,7 @@ void Stream::expire() {
   bool answer = false;
   {
     const std::lock_guard lock(qp_.receive_gate());
-    if (in_ == nullptr || !qp_.receive_held()) return;
+    if (!attached() || !qp_.receive_held()) return;
     take_outcome(qp_.receive_expired(), answer, notice);
   }
   deliver(notice);
@@ -335,7 +328,7 @@ void Stream::expire() {
 
 Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
                                     StreamNotice& notice) {
-  if (in_ == nullptr || ended()) return Turn::kStopped;
+  if (!attached() || ended()) return Turn::kStopped;
   for (;;) {
     const bool held = qp_.receive_held();
     if (held && !qp_.receive_ahead()) [[unlikely]]

@@ -3,7 +3,8 @@
 // everything. Part of an Endpoint, so that posting and polling reach it without a reference count;
 // what a turn finds that is rare goes to the Connection after all locks are released.
 //
-// Guarded by the queue pair's two sides: the pointers below change only while a thread holds both.
+// Guarded by the queue pair's two sides: a thread that holds one uses the pointers below while
+// attached() is true, which changes only while a thread holds both.
 #pragma once
 
 #include <atomic>
@@ -49,8 +50,8 @@ class Stream {
   /// returns.
   void attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
               PollGroup* second);
-  /// Stops; on return no thread is in a turn, and none will begin one. Call without locks of the
-  /// queue pair and outside a turn.
+  /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
+  /// list of its groups. Call without locks of the queue pair and outside a turn.
   void detach();
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -34,6 +35,9 @@ constexpr size_t kRootMax = 160;
 // Written by the constructor only.
 char own_root[kRootMax];
 size_t own_root_length = 0;
+/// The tree's root where it is not there: after a fork, or when that place could not be had. Null
+/// before the first use of such a tree.
+constinit std::atomic<const char*> other_root{nullptr};
 
 template <size_t N>
 bool starts_with(const char* path, const char (&prefix)[N]) {
@@ -44,6 +48,14 @@ bool starts_with(const char* path, const char (&prefix)[N]) {
 bool is_below(const char* path, const char* prefix, size_t length) {
   return length != 0 && strncmp(path, prefix, length) == 0 &&
          (path[length] == '/' || path[length] == '\0');
+}
+
+/// How much of the path is the root of our tree; 0: it is not in there.
+size_t length_of_root(const char* path) {
+  if (is_below(path, own_root, own_root_length)) return own_root_length;
+  const char* other = other_root.load(std::memory_order_acquire);
+  const size_t length = other == nullptr ? 0 : strlen(other);
+  return is_below(path, other, length) ? length : 0;
 }
 
 /// What comes after "/dev/infiniband" and slashes; null when the path is not there.
@@ -98,11 +110,12 @@ void resolve_file(const char* below_root, Resolved& result) {
                          ? engine->sysfs_root(own_root)
                          : engine->sysfs_root_cached(own_root);
   if (root == nullptr) return;
+  if (strcmp(root, own_root) != 0) other_root.store(root, std::memory_order_release);
   const size_t root_length = strlen(root);
   const size_t below_length = strlen(below_root);
   if (root_length + below_length >= sizeof result.path) return;
+  memmove(result.path + root_length, below_root, below_length + 1);  // may be in there itself
   memcpy(result.path, root, root_length);
-  memcpy(result.path + root_length, below_root, below_length + 1);
   result.root_length = root_length;
   result.kind = PathKind::kFile;
 }
@@ -124,8 +137,9 @@ void resolve_device(const char* below_root, const char* name, Resolved& result) 
 }
 
 void resolve_absolute(const char* path, Resolved& result) {
-  const bool own = is_below(path, own_root, own_root_length);
-  const char* below_root = own ? path + own_root_length : path;
+  const size_t root_length = length_of_root(path);
+  const bool own = root_length != 0;
+  const char* below_root = path + root_length;
   if (const char* name = name_of_node(below_root)) {
     resolve_device(below_root, name, result);
     // A node of the host's, to which the tree has a link.
@@ -186,7 +200,7 @@ bool may_be_ours(const char* path) {
            (host_if_loaded() != nullptr || strstr(path, "infiniband") != nullptr);
   }
   return starts_with(path, kDeviceFolder) || starts_with(path, kSysClass) ||
-         starts_with(path, kSysRdmaCm) || is_below(path, own_root, own_root_length);
+         starts_with(path, kSysRdmaCm) || length_of_root(path) != 0;
 }
 
 bool is_listing(const char* below_root) {
@@ -217,12 +231,9 @@ bool is_open_listing(int fd) {
 void resolve(int folder, const char* path, Resolved& result) {
   const int saved = errno;
   result.kind = PathKind::kForeign;
-  char whole[PATH_MAX];
-  if (path[0] == '/') {
-    resolve_absolute(path, result);
-  } else if (name_from_root(folder, path, whole) && may_be_ours(whole)) {
-    resolve_absolute(whole, result);
-  }
+  // A relative path becomes an absolute one where its result will be: stacks may be small.
+  if (path[0] != '/') path = name_from_root(folder, path, result.path) ? result.path : "";
+  if (path[0] == '/' && may_be_ours(path)) resolve_absolute(path, result);
   errno = saved;
 }
 

@@ -649,6 +649,9 @@ TEST_F(Inside, AForkedChildMayGoOnWithAnEmptyChannel) {
     const int fresh = open_channel();
     if (create_id(fresh) <= 0) failures |= 16;
     close(fresh);
+    const int folder = open("/dev/infiniband", O_DIRECTORY | O_RDONLY);
+    const int relative = openat(folder, "rdma_cm", O_RDWR);
+    if (create_id(relative) <= 0) failures |= 32;
     _exit(failures);
   }
   EXPECT_EQ(exit_status_of(child), 0);

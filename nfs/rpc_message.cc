@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "nfs/nfs_types.h"
+
 namespace uwarp::nfs {
 
 namespace {
@@ -13,12 +15,10 @@ constexpr uint32_t kCall = 0;
 constexpr uint32_t kReply = 1;
 constexpr uint32_t kRpcVersion = 2;
 constexpr uint32_t kAuthNone = 0;
-constexpr uint32_t kAuthSys = 1;
 constexpr uint32_t kAuthTooWeak = 5;
 constexpr size_t kAuthBytesMax = 400;
 constexpr size_t kMachineNameMax = 255;
 constexpr size_t kGidsMax = 16;
-constexpr uint32_t kNobody = 65534;
 
 void encode_no_verifier(XdrWriter& out) {
   out.u32(kAuthNone);

@@ -14,7 +14,6 @@ namespace uwarp::nfs {
 namespace {
 
 constexpr timeval kTimeLimit = {20, 0};
-constexpr unsigned kExportsMax = 4096;
 constexpr unsigned kExportGroupsMax = 65536;  // of all exports
 constexpr unsigned kFlavorsMax = 64;
 

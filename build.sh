@@ -7,13 +7,14 @@ cd "$(dirname "$0")"
 
 usage() {
   cat <<'END'
-usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --coverage | --arm64] [--dir DIR]
+usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --apart | --coverage | --arm64] [--dir DIR]
                   [-- TARGET...]
   (none)      optimised build in build/
   --asan      with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
   --tsan      with ThreadSanitizer, in build-tsan/
   --fuzz      libFuzzer targets with clang, in build-fuzz/
   --debug     without optimisation, assertions on, in build-debug/
+  --apart     each file compiled alone, in build-apart/: quicker to build again after a change of one
   --coverage  counts for gcov how often each line runs, in build-coverage/
   --arm64     for arm64 with Debian's cross compiler, in build-arm64/; libraries from the network
 END
@@ -42,6 +43,9 @@ while [ $# -gt 0 ]; do
     --debug)
       dir=build-debug
       cmake_args=(-DCMAKE_BUILD_TYPE=Debug) ;;
+    --apart)
+      dir=build-apart
+      cmake_args+=(-DCMAKE_UNITY_BUILD=OFF) ;;
     --coverage)
       dir=build-coverage
       # Lines keep their places without optimisation only; counters are shared by threads.

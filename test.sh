@@ -314,7 +314,7 @@ case "$mode" in
     ;;
   tidy)
     # Whatever is built, compile_commands.json has all.
-    build -- uwarp_run && name= check clang_tidy tests/tidy build "$name"
+    build --apart -- uwarp_run && name= check clang_tidy tests/tidy build-apart "$name"
     ;;
   coverage)
     # Counts of earlier runs do not count.

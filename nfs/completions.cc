@@ -7,13 +7,6 @@
 
 namespace uwarp::nfs {
 
-namespace {
-
-/// How soon a signal is noticed.
-constexpr auto kSignalDelay = std::chrono::milliseconds(100);
-
-}  // namespace
-
 Completions::~Completions() {
   for (RpcCall* call : outstanding_) {
     channel_.cancel(*call);

@@ -3,12 +3,6 @@
 
 namespace uwarp::nfs {
 
-namespace {
-
-constexpr size_t kTagBytesMax = 1024;
-
-}  // namespace
-
 XdrWriter& CompoundRequest::add(Nfs4Operation operation) {
   ++count_;
   operations_.u32(static_cast<uint32_t>(operation));

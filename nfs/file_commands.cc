@@ -22,8 +22,6 @@ namespace uwarp::nfs {
 
 namespace {
 
-constexpr unsigned kDepthMax = 256;
-
 std::string shown(const std::string& name) {
   return isatty(STDOUT_FILENO) == 1 ? printable(name) : name;
 }

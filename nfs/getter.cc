@@ -19,8 +19,6 @@ namespace uwarp::nfs {
 namespace {
 
 constexpr mode_t kPermissions = 0777;
-/// A server could make its tree endless.
-constexpr unsigned kDepthMax = 256;
 
 void check_local(int result, const std::string& subject) {
   if (result < 0) {

@@ -19,10 +19,6 @@ namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-NfsTime nfs_time(const timespec& time) {
-  return {static_cast<uint32_t>(time.tv_sec), static_cast<uint32_t>(time.tv_nsec)};
-}
-
 Attributes attributes_of(const struct stat& status, FileType type) {
   Attributes attributes;
   attributes.type = type;

@@ -3,9 +3,13 @@
 // signal ends the process at once.
 #pragma once
 
+#include <chrono>
 #include <stdexcept>
 
 namespace uwarp::nfs {
+
+/// How soon a signal is noticed by what waits.
+constexpr auto kSignalDelay = std::chrono::milliseconds(100);
 
 class Interrupted : public std::runtime_error {
  public:

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "nfs/mount3.h"
 
+#include "nfs/rpc_message.h"
+
 namespace uwarp::nfs {
-
-namespace {
-
-constexpr size_t kExportsMax = 4096;
-constexpr uint32_t kAuthSysFlavor = 1;
-
-}  // namespace
 
 FileHandle decode_mount_result(XdrReader& in) {
   auto status = static_cast<NfsStatus>(in.u32());
@@ -22,7 +17,7 @@ void encode_mount_result(XdrWriter& out, const FileHandle& root) {
   out.u32(static_cast<uint32_t>(NfsStatus::kOk));
   encode_handle(out, root);
   out.u32(1);
-  out.u32(kAuthSysFlavor);
+  out.u32(kAuthSys);
 }
 
 std::vector<ExportEntry> decode_exports(XdrReader& in) {

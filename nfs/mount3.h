@@ -13,6 +13,8 @@ namespace uwarp::nfs {
 
 constexpr uint32_t kMountProgram = 100005;
 constexpr uint32_t kMountVersion = 3;
+/// Longer lists of exports are taken for an attack.
+constexpr size_t kExportsMax = 4096;
 
 enum class MountProcedure : uint32_t {
   kNull = 0,

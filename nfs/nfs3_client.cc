@@ -5,12 +5,11 @@ namespace uwarp::nfs {
 
 namespace {
 
-constexpr size_t kAttributesBytes = 4 + 84;
-constexpr size_t kWeakCacheBytes = 4 + 24 + kAttributesBytes;
-constexpr size_t kHandleBytes = 8 + kFileHandleBytesMax;
+constexpr size_t kOptionalAttributesBytes = 4 + 84;
+constexpr size_t kWeakCacheBytes = 4 + 24 + kOptionalAttributesBytes;
+constexpr size_t kNfs3HandleReplyBytes = 8 + kFileHandleBytesMax;
 /// All results but listings, links and file data are shorter.
-constexpr size_t kSmallResultBytes = 4 + kHandleBytes + 2 * kAttributesBytes + 2 * kWeakCacheBytes;
-constexpr size_t kListBytes = 32768;
+constexpr size_t kNfs3SmallResultBytes = 4 + kNfs3HandleReplyBytes + 2 * kOptionalAttributesBytes + 2 * kWeakCacheBytes;
 
 void check_status(XdrReader& in) {
   auto status = static_cast<NfsStatus>(in.u32());
@@ -48,7 +47,7 @@ void Nfs3Client::null() {
 Attributes Nfs3Client::getattr(const FileHandle& handle) {
   Attributes attributes;
   call(
-      NfsProcedure::kGetattr, kSmallResultBytes,
+      NfsProcedure::kGetattr, kNfs3SmallResultBytes,
       [&](XdrWriter& out) { encode_handle(out, handle); },
       [&](XdrReader& in) { attributes = decode_attributes(in); });
   return attributes;
@@ -56,7 +55,7 @@ Attributes Nfs3Client::getattr(const FileHandle& handle) {
 
 void Nfs3Client::setattr(const FileHandle& handle, const NewAttributes& wanted) {
   call(
-      NfsProcedure::kSetattr, kSmallResultBytes,
+      NfsProcedure::kSetattr, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_handle(out, handle);
         encode(out, wanted);
@@ -69,7 +68,7 @@ Found Nfs3Client::lookup(const FileHandle& directory, const std::string& name) {
   FileHandle handle;
   std::optional<Attributes> attributes;
   call(
-      NfsProcedure::kLookup, kSmallResultBytes,
+      NfsProcedure::kLookup, kNfs3SmallResultBytes,
       [&](XdrWriter& out) { encode_place(out, directory, name); },
       [&](XdrReader& in) {
         handle = decode_handle(in);
@@ -81,7 +80,7 @@ Found Nfs3Client::lookup(const FileHandle& directory, const std::string& name) {
 std::string Nfs3Client::read_link(const FileHandle& handle) {
   std::string target;
   call(
-      NfsProcedure::kReadlink, kAttributesBytes + kPathBytesMax * 4,
+      NfsProcedure::kReadlink, kOptionalAttributesBytes + kPathBytesMax * 4,
       [&](XdrWriter& out) { encode_handle(out, handle); },
       [&](XdrReader& in) {
         decode_optional_attributes(in);
@@ -101,7 +100,7 @@ OpenFile Nfs3Client::create(const FileHandle& directory, const std::string& name
                             const NewAttributes& wanted) {
   FileHandle handle;
   call(
-      NfsProcedure::kCreate, kSmallResultBytes,
+      NfsProcedure::kCreate, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_place(out, directory, name);
         out.u32(static_cast<uint32_t>(how));
@@ -115,7 +114,7 @@ FileHandle Nfs3Client::make_directory(const FileHandle& directory, const std::st
                                       const NewAttributes& wanted) {
   FileHandle handle;
   call(
-      NfsProcedure::kMkdir, kSmallResultBytes,
+      NfsProcedure::kMkdir, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_place(out, directory, name);
         encode(out, wanted);
@@ -127,7 +126,7 @@ FileHandle Nfs3Client::make_directory(const FileHandle& directory, const std::st
 void Nfs3Client::make_symlink(const FileHandle& directory, const std::string& name,
                               const std::string& target) {
   call(
-      NfsProcedure::kSymlink, kSmallResultBytes,
+      NfsProcedure::kSymlink, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_place(out, directory, name);
         NewAttributes wanted;
@@ -140,20 +139,20 @@ void Nfs3Client::make_symlink(const FileHandle& directory, const std::string& na
 
 void Nfs3Client::remove(const FileHandle& directory, const std::string& name) {
   call(
-      NfsProcedure::kRemove, kSmallResultBytes,
+      NfsProcedure::kRemove, kNfs3SmallResultBytes,
       [&](XdrWriter& out) { encode_place(out, directory, name); }, [](XdrReader&) {});
 }
 
 void Nfs3Client::remove_directory(const FileHandle& directory, const std::string& name) {
   call(
-      NfsProcedure::kRmdir, kSmallResultBytes,
+      NfsProcedure::kRmdir, kNfs3SmallResultBytes,
       [&](XdrWriter& out) { encode_place(out, directory, name); }, [](XdrReader&) {});
 }
 
 void Nfs3Client::rename(const FileHandle& from, const std::string& from_name, const FileHandle& to,
                         const std::string& to_name) {
   call(
-      NfsProcedure::kRename, kSmallResultBytes,
+      NfsProcedure::kRename, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_place(out, from, from_name);
         encode_place(out, to, to_name);
@@ -206,7 +205,7 @@ void Nfs3Client::next_page(const FileHandle& directory, ListPage& page) {
 FilesystemInfo Nfs3Client::filesystem_info(const FileHandle& handle) {
   FilesystemInfo info;
   call(
-      NfsProcedure::kFsinfo, kSmallResultBytes, [&](XdrWriter& out) { encode_handle(out, handle); },
+      NfsProcedure::kFsinfo, kNfs3SmallResultBytes, [&](XdrWriter& out) { encode_handle(out, handle); },
       [&](XdrReader& in) {
         decode_optional_attributes(in);
         info.read_bytes_max = in.u32();
@@ -224,7 +223,7 @@ FilesystemInfo Nfs3Client::filesystem_info(const FileHandle& handle) {
 uint64_t Nfs3Client::commit(const OpenFile& file) {
   uint64_t verifier = 0;
   call(
-      NfsProcedure::kCommit, kSmallResultBytes,
+      NfsProcedure::kCommit, kNfs3SmallResultBytes,
       [&](XdrWriter& out) {
         encode_handle(out, file.handle);
         out.u64(0);
@@ -247,7 +246,7 @@ void Nfs3Client::prepare_read(RpcCall& call, const OpenFile& file, uint64_t offs
   call.item = {};
   call.result = into;
   call.buffer = buffer;
-  call.reply_max = kReplyHeaderBytes + 4 + kAttributesBytes + 12;
+  call.reply_max = kReplyHeaderBytes + 4 + kOptionalAttributesBytes + 12;
 }
 
 NfsClient::ReadResult Nfs3Client::finish_read(const RpcCall& call) {

@@ -11,8 +11,6 @@ constexpr uint32_t kPropertyLink = 0x01;
 constexpr uint32_t kPropertySymlink = 0x02;
 constexpr uint32_t kPropertyHomogeneous = 0x08;
 constexpr uint32_t kPropertyCanSetTime = 0x10;
-constexpr uint32_t kPreferredListBytes = 32768;
-constexpr uint32_t kListBytesMax = 65536;
 constexpr size_t kAttributesBytes = 84;
 /// Attributes, verifier, and the two words at the end of a listing.
 constexpr size_t kListFrameBytes = 4 + kAttributesBytes + 8 + 4 + 4;
@@ -296,7 +294,7 @@ void Nfs3Service::fsinfo(Request& request) {
     request.out.u32(kTransferBytesMax);
     request.out.u32(4096);
   }
-  request.out.u32(kPreferredListBytes);
+  request.out.u32(kListBytes);
   request.out.u64(tree_->bytes_max());
   request.out.u32(0);  // times are exact to a nanosecond
   request.out.u32(1);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr uint32_t kBitmapWordsMax = 16;
 constexpr size_t kFattrBytesMax = 16384;
-constexpr uint32_t kNobody = 65534;
 constexpr uint32_t kSetToServerTime = 0;
 constexpr uint32_t kSetToClientTime = 1;
 constexpr uint32_t kHandlesStay = 0;  // FH4_PERSISTENT
@@ -177,7 +176,7 @@ void encode_new_time(XdrWriter& out, const NewAttributes::NewTime& time) {
   }
 }
 
-NewAttributes::NewTime decode_new_time(XdrReader& in) {
+NewAttributes::NewTime decode_new_time4(XdrReader& in) {
   using How = NewAttributes::NewTime::How;
   switch (in.u32()) {
     case kSetToServerTime:
@@ -314,10 +313,10 @@ NewAttributes decode_new_fattr(XdrReader& in, AttributeSet& given) {
     made.gid = decode_new_owner(values);
   }
   if (given.has(Attribute::kTimeAccessSet)) {
-    made.accessed = decode_new_time(values);
+    made.accessed = decode_new_time4(values);
   }
   if (given.has(Attribute::kTimeModifySet)) {
-    made.modified = decode_new_time(values);
+    made.modified = decode_new_time4(values);
   }
   if (values.remaining() != 0) {
     throw XdrError("XDR: more attribute values than attributes");

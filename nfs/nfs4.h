@@ -11,6 +11,7 @@
 
 namespace uwarp::nfs {
 
+constexpr size_t kTagBytesMax = 1024;  // of a COMPOUND's tag, taken and never sent
 constexpr uint32_t kNfs4Version = 4;
 constexpr uint32_t kNfs4MinorVersion = 0;
 constexpr size_t kNfs4HandleBytesMax = 128;

@@ -13,14 +13,13 @@ namespace {
 using Operation = Nfs4Operation;
 using std::chrono::seconds;
 
-constexpr size_t kListBytes = 32768;
 constexpr size_t kOwnerBytes = 4 + 132;
-constexpr size_t kAttributesBytes = 12 + 4 + 92 + 2 * kOwnerBytes;
-constexpr size_t kHandleBytes = 4 + kNfs4HandleBytesMax;
+constexpr size_t kNfs4AttributesBytes = 12 + 4 + 92 + 2 * kOwnerBytes;
+constexpr size_t kNfs4HandleReplyBytes = 4 + kNfs4HandleBytesMax;
 /// All results but listings, links and file data are shorter. With the longest RPC header they fit
 /// a Send even where the inline threshold is 1024.
-constexpr size_t kSmallResultBytes =
-    4 * CompoundRequest::kResultBytes + kHandleBytes + kAttributesBytes;
+constexpr size_t kNfs4SmallResultBytes =
+    4 * CompoundRequest::kResultBytes + kNfs4HandleReplyBytes + kNfs4AttributesBytes;
 constexpr size_t kLinkBytesMax = kPathBytesMax * 4;
 /// PUTFH and WRITE, or PUTFH and READ without its data.
 constexpr size_t kTransferResultBytes =
@@ -163,7 +162,7 @@ void Nfs4Client::null() {
 std::optional<FileHandle> Nfs4Client::root() {
   FileHandle root;
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [](CompoundRequest& request) {
         request.add(Operation::kPutrootfh);
         request.add(Operation::kGetfh);
@@ -178,7 +177,7 @@ std::optional<FileHandle> Nfs4Client::root() {
 Attributes Nfs4Client::getattr(const FileHandle& handle) {
   Attributes attributes;
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(handle);
         add_getattr(request, kFileAttributes);
@@ -192,7 +191,7 @@ Attributes Nfs4Client::getattr(const FileHandle& handle) {
 
 void Nfs4Client::setattr(const FileHandle& handle, const NewAttributes& wanted) {
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(handle);
         XdrWriter& out = request.add(Operation::kSetattr);
@@ -209,7 +208,7 @@ Found Nfs4Client::lookup(const FileHandle& directory, const std::string& name) {
   Found found;
   found.place = {directory, name};
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(directory);
         request.add(Operation::kLookup).string(name);
@@ -228,7 +227,7 @@ Found Nfs4Client::lookup(const FileHandle& directory, const std::string& name) {
 std::string Nfs4Client::read_link(const FileHandle& handle) {
   std::string target;
   leased_compound(
-      kSmallResultBytes + kLinkBytesMax,
+      kNfs4SmallResultBytes + kLinkBytesMax,
       [&](CompoundRequest& request) {
         request.put_handle(handle);
         request.add(Operation::kReadlink);
@@ -244,7 +243,7 @@ FileHandle Nfs4Client::make_directory(const FileHandle& directory, const std::st
                                       const NewAttributes& wanted) {
   FileHandle made;
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(directory);
         XdrWriter& out = request.add(Operation::kCreate);
@@ -266,7 +265,7 @@ FileHandle Nfs4Client::make_directory(const FileHandle& directory, const std::st
 void Nfs4Client::make_symlink(const FileHandle& directory, const std::string& name,
                               const std::string& target) {
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(directory);
         XdrWriter& out = request.add(Operation::kCreate);
@@ -283,7 +282,7 @@ void Nfs4Client::make_symlink(const FileHandle& directory, const std::string& na
 
 void Nfs4Client::remove(const FileHandle& directory, const std::string& name) {
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(directory);
         request.add(Operation::kRemove).string(name);
@@ -301,7 +300,7 @@ void Nfs4Client::remove_directory(const FileHandle& directory, const std::string
 void Nfs4Client::rename(const FileHandle& from, const std::string& from_name, const FileHandle& to,
                         const std::string& to_name) {
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(from);
         request.add(Operation::kSavefh);
@@ -320,7 +319,7 @@ void Nfs4Client::rename(const FileHandle& from, const std::string& from_name, co
 
 void Nfs4Client::next_page(const FileHandle& directory, ListPage& page) {
   leased_compound(
-      kListBytes + kSmallResultBytes,
+      kListBytes + kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(directory);
         XdrWriter& out = request.add(Operation::kReaddir);
@@ -355,7 +354,7 @@ FilesystemInfo Nfs4Client::filesystem_info(const FileHandle& handle) {
                                  Attribute::kMaxwrite);
   FilesystemInfo info;
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(handle);
         add_getattr(request, kWanted);
@@ -374,7 +373,7 @@ void Nfs4Client::become_known() {
   uint64_t client_id = 0;
   Verifier confirmation{};
   compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         XdrWriter& out = request.add(Operation::kSetclientid);
         encode(out, verifier_);
@@ -391,7 +390,7 @@ void Nfs4Client::become_known() {
       });
   auto begin = time_.now();
   compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         XdrWriter& out = request.add(Operation::kSetclientidConfirm);
         out.u64(client_id);
@@ -417,7 +416,7 @@ void Nfs4Client::renew_if_due() {
   }
   try {
     compound(
-        kSmallResultBytes,
+        kNfs4SmallResultBytes,
         [&](CompoundRequest& request) { request.add(Operation::kRenew).u64(*client_id_); },
         [](CompoundReply& reply) { reply.results_of(Operation::kRenew); });
   } catch (const NfsError& error) {
@@ -462,7 +461,7 @@ OpenFile Nfs4Client::open_once(const Place& place, uint32_t access, const Encode
   bool unconfirmed = false;
   auto begin = time_.now();
   compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(place.directory);
         XdrWriter& out = request.add(Operation::kOpen);
@@ -498,7 +497,7 @@ OpenFile Nfs4Client::open_once(const Place& place, uint32_t access, const Encode
 
 void Nfs4Client::confirm(OpenFile& file) {
   compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(file.handle);
         XdrWriter& out = request.add(Operation::kOpenConfirm);
@@ -541,7 +540,7 @@ void Nfs4Client::close(const OpenFile& file) {
     return;  // to ask once more would take as long again; the lease will end
   }
   compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(file.handle);
         XdrWriter& out = request.add(Operation::kClose);
@@ -616,7 +615,7 @@ NfsClient::WriteResult Nfs4Client::finish_write(const RpcCall& call) {
 uint64_t Nfs4Client::commit(const OpenFile& file) {
   uint64_t verifier = 0;
   leased_compound(
-      kSmallResultBytes,
+      kNfs4SmallResultBytes,
       [&](CompoundRequest& request) {
         request.put_handle(file.handle);
         XdrWriter& out = request.add(Operation::kCommit);

@@ -7,15 +7,12 @@ namespace uwarp::nfs {
 
 namespace {
 
-constexpr size_t kTagBytesMax = 1024;
 constexpr uint32_t kOperationsMax = 64;
-constexpr uint32_t kListBytesMax = 65536;
 constexpr uint64_t kLastReservedCookie = 2;
-constexpr uint32_t kAuthSys = 1;
 /// Status, empty tag and count in front of the results.
 constexpr size_t kHeaderBytes = 12;
 /// Operation, status, end of file, length.
-constexpr size_t kReadFrameBytes = 16;
+constexpr size_t kNfs4ReadFrameBytes = 16;
 /// At least: cookie, name, bitmap, values, and whether there is one.
 constexpr size_t kEntryBytesMin = 28;
 
@@ -536,7 +533,7 @@ void Nfs4Service::read(Compound& compound) {
     throw NfsError(NfsStatus::kResource);  // nothing can follow file data in a reply of ours
   }
   size_t left = compound.room_left();
-  size_t in_message = left - std::min(left, kReadFrameBytes);
+  size_t in_message = left - std::min(left, kNfs4ReadFrameBytes);
   count = std::min(count, compound.room.chunk.value_or(in_message / 4 * 4));
   MemoryTree::Piece piece = tree_->read(compound.caller, id, offset, count);
   compound.out.boolean(piece.end_of_file);

@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,13 @@ namespace uwarp::nfs {
 constexpr uint32_t kNfsProgram = 100003;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kPathBytesMax = 1024;
+/// Folders inside one another that are followed: a server could make its tree endless.
+constexpr unsigned kDepthMax = 256;
+/// Of one listing: what our client asks for, and what our server gives at most.
+constexpr uint32_t kListBytes = 32768;
+constexpr uint32_t kListBytesMax = 65536;
+/// The user and group of callers that are not known.
+constexpr uint32_t kNobody = 65534;
 
 using FileHandle = std::vector<std::byte>;
 
@@ -33,6 +41,10 @@ struct NfsTime {
   uint32_t nanoseconds = 0;
   auto operator<=>(const NfsTime&) const = default;
 };
+
+inline NfsTime nfs_time(const timespec& time) {
+  return {static_cast<uint32_t>(time.tv_sec), static_cast<uint32_t>(time.tv_nsec)};
+}
 
 /// fattr3, and what a client needs of fattr4.
 struct Attributes {

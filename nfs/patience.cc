@@ -17,8 +17,6 @@ using std::chrono::seconds;
 constexpr auto kLimit = seconds(150);
 constexpr auto kFirstPause = milliseconds(100);
 constexpr auto kLongestPause = seconds(5);
-/// How soon a signal is noticed.
-constexpr auto kSignalDelay = milliseconds(100);
 
 void sleep_interruptibly(Patience::Clock::duration duration) {
   auto end = Patience::Clock::now() + duration;

@@ -16,10 +16,6 @@ namespace uwarp::nfs {
 
 namespace {
 
-NfsTime nfs_time(const timespec& time) {
-  return {static_cast<uint32_t>(time.tv_sec), static_cast<uint32_t>(time.tv_nsec)};
-}
-
 NewAttributes times_of(const struct stat& status) {
   using How = NewAttributes::NewTime::How;
   NewAttributes wanted;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "nfs/nfs_types.h"
+
 namespace uwarp::nfs {
 
 namespace {
@@ -13,12 +15,10 @@ constexpr uint32_t kCall = 0;
 constexpr uint32_t kReply = 1;
 constexpr uint32_t kRpcVersion = 2;
 constexpr uint32_t kAuthNone = 0;
-constexpr uint32_t kAuthSys = 1;
 constexpr uint32_t kAuthTooWeak = 5;
 constexpr size_t kAuthBytesMax = 400;
 constexpr size_t kMachineNameMax = 255;
-constexpr size_t kGroupsMax = 16;
-constexpr uint32_t kNobody = 65534;
+constexpr size_t kGidsMax = 16;
 
 void encode_no_verifier(XdrWriter& out) {
   out.u32(kAuthNone);
@@ -38,7 +38,7 @@ void encode_caller(XdrWriter& out, const Caller& caller) {
   body.string(machine);
   body.u32(caller.uid);
   body.u32(caller.gid);
-  size_t count = std::min(caller.groups.size(), kGroupsMax);
+  size_t count = std::min(caller.groups.size(), kGidsMax);
   body.u32(static_cast<uint32_t>(count));
   for (size_t i = 0; i < count; ++i) {
     body.u32(caller.groups[i]);
@@ -55,7 +55,7 @@ Caller decode_caller(ConstBytes body) {
   caller.uid = in.u32();
   caller.gid = in.u32();
   uint32_t count = in.u32();
-  if (count > kGroupsMax) {
+  if (count > kGidsMax) {
     throw XdrError("XDR: too many groups");
   }
   for (uint32_t i = 0; i < count; ++i) {

@@ -11,6 +11,8 @@
 
 namespace uwarp::nfs {
 
+constexpr uint32_t kAuthSys = 1;  // a flavor of authentication
+
 /// AUTH_SYS, as the caller claims it.
 struct Caller {
   uint32_t uid = 0;

@@ -14,8 +14,7 @@ namespace uwarp::nfs {
 namespace {
 
 constexpr timeval kTimeLimit = {20, 0};
-constexpr unsigned kExportsMax = 4096;
-constexpr unsigned kGroupsMax = 65536;  // of all exports
+constexpr unsigned kExportGroupsMax = 65536;  // of all exports
 constexpr unsigned kFlavorsMax = 64;
 
 struct MountResult {
@@ -78,7 +77,7 @@ bool_t decode_exports_tirpc(XDR* xdr, std::vector<ExportEntry>* exports) {
     bool_t more_groups = FALSE;
     while (decode_flag(xdr, more_groups) && more_groups) {
       std::string group;
-      if (groups++ == kGroupsMax || !decode_text(xdr, group, kNameBytesMax)) {
+      if (groups++ == kExportGroupsMax || !decode_text(xdr, group, kNameBytesMax)) {
         return FALSE;
       }
       entry.groups.push_back(std::move(group));

@@ -18,7 +18,7 @@ namespace {
 
 /// What a message of no length names as its place, which nobody checks.
 constexpr uwarp::STag kAnyStag{1};
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kFarewellPatience{1};
 /// The Linux siw module as responder may sleep through what comes before it is ready, and suffers
 /// if the end is all that it then sees (docs/siw.md): it is woken a few times before.
 constexpr int kWakeUps = 3;
@@ -94,7 +94,7 @@ void leave_in_order(int fd, const uwarp::MpaNegotiated& negotiated, Clock::time_
     }
   }
   shutdown(fd, SHUT_WR);
-  const auto last = std::min(end, Clock::now() + kPatience);
+  const auto last = std::min(end, Clock::now() + kFarewellPatience);
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(last - Clock::now());
     pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};

@@ -96,7 +96,7 @@ std::optional<Copy<Slot>> settled_copy(const std::byte* at) {
   return std::nullopt;
 }
 
-struct Table {
+struct MappedTable {
   const std::byte* first = nullptr;
   size_t step = 0;
   size_t used = 0;
@@ -155,7 +155,7 @@ class PageReader {
   }
 
   template <typename Slot>
-  std::optional<Table> find_table(const PageHeader& header, PageTable which) const {
+  std::optional<MappedTable> find_table(const PageHeader& header, PageTable which) const {
     const TablePlace& place = header.tables[static_cast<size_t>(which)];
     const uint64_t step = place.slot_octets;
     const uint64_t slots = place.slots;
@@ -163,7 +163,7 @@ class PageReader {
         slots > kMostSlots || place.offset > page_.size() ||
         slots * step > page_.size() - place.offset)
       return std::nullopt;
-    return Table{page_.data() + place.offset, step, std::min<size_t>(place.used.load(), slots)};
+    return MappedTable{page_.data() + place.offset, step, std::min<size_t>(place.used.load(), slots)};
   }
 
   template <typename Slot>

@@ -9,7 +9,8 @@ constexpr size_t kOptionalAttributesBytes = 4 + 84;
 constexpr size_t kWeakCacheBytes = 4 + 24 + kOptionalAttributesBytes;
 constexpr size_t kNfs3HandleReplyBytes = 8 + kFileHandleBytesMax;
 /// All results but listings, links and file data are shorter.
-constexpr size_t kNfs3SmallResultBytes = 4 + kNfs3HandleReplyBytes + 2 * kOptionalAttributesBytes + 2 * kWeakCacheBytes;
+constexpr size_t kNfs3SmallResultBytes =
+    4 + kNfs3HandleReplyBytes + 2 * kOptionalAttributesBytes + 2 * kWeakCacheBytes;
 
 void check_status(XdrReader& in) {
   auto status = static_cast<NfsStatus>(in.u32());
@@ -205,7 +206,8 @@ void Nfs3Client::next_page(const FileHandle& directory, ListPage& page) {
 FilesystemInfo Nfs3Client::filesystem_info(const FileHandle& handle) {
   FilesystemInfo info;
   call(
-      NfsProcedure::kFsinfo, kNfs3SmallResultBytes, [&](XdrWriter& out) { encode_handle(out, handle); },
+      NfsProcedure::kFsinfo, kNfs3SmallResultBytes,
+      [&](XdrWriter& out) { encode_handle(out, handle); },
       [&](XdrReader& in) {
         decode_optional_attributes(in);
         info.read_bytes_max = in.u32();

@@ -163,7 +163,8 @@ class PageReader {
         slots > kMostSlots || place.offset > page_.size() ||
         slots * step > page_.size() - place.offset)
       return std::nullopt;
-    return MappedTable{page_.data() + place.offset, step, std::min<size_t>(place.used.load(), slots)};
+    return MappedTable{page_.data() + place.offset, step,
+                       std::min<size_t>(place.used.load(), slots)};
   }
 
   template <typename Slot>

@@ -74,8 +74,8 @@ class PollGroup final : public CompletionQueueDriver {
   Stream* take_waiting();
   void forget_waiting(Stream& stream);
 
-  // Held by a poller as long as it uses a stream of one of the lists: a second one goes away instead
-  // of waiting.
+  // Held by a poller as long as it uses a stream of one of the lists: a second one goes away
+  // instead of waiting.
   SpinLock lock_;
   std::vector<Direct> direct_;
   size_t next_ = 0;  // of them, where the next poll() begins

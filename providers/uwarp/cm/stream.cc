@@ -88,8 +88,8 @@ void Stream::name_connection(StreamNotice& notice) {
   if (notice.connection == nullptr) notice.connection = connection_->shared();
 }
 
-// Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics are
-// mostly answered by the peer's helper thread, which takes its turns by itself.
+// Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
+// are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
   return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
 }

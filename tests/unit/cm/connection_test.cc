@@ -9,7 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <deque>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -55,7 +57,7 @@ class ConnectedPair : public ::testing::Test {
     cm_init(passive);
     auto bound = bind_port(loopback_address(), {});
     ASSERT_TRUE(bound.ok());
-    auto started = Listener::start(engine(), *bound, 0, requests);
+    auto started = Listener::start(engine(), *bound, requests);
     ASSERT_TRUE(started.ok());
     listener = std::move(*started);
   }
@@ -443,8 +445,11 @@ class Plain {
   explicit Plain(int fd) : fd_(fd) { give_up_after({.tv_sec = 15, .tv_usec = 0}); }
   Plain(Plain&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ~Plain() { close(); }
-  static Plain dial(const sockaddr_storage& where) {
+  static Plain dial(const sockaddr_storage& where, const sockaddr_storage* from = nullptr) {
     Plain made(socket(AF_INET, SOCK_STREAM, 0));
+    if (from != nullptr) {
+      EXPECT_EQ(bind(made.fd_, reinterpret_cast<const sockaddr*>(from), sizeof(sockaddr_in)), 0);
+    }
     EXPECT_EQ(connect(made.fd_, reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
     return made;
   }
@@ -528,6 +533,11 @@ std::string rtr_fpdu() {
 class HandMadeInitiator : public ConnectedPair {
  protected:
   Plain dial_plain() { return Plain::dial(listener->local_address()); }
+  Plain dial_from(const std::string& address) {
+    sockaddr_storage from{};
+    (void)IpAddress::from_string(address).value().to_sockaddr(from, 0);
+    return Plain::dial(listener->local_address(), &from);
+  }
 };
 
 // Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d
@@ -673,19 +683,54 @@ TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
 
 // docs/security.md: one address cannot keep the others out.
 TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
+  const Plain early = dial_from("127.0.0.3");
   std::vector<Plain> crowd;
-  for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_plain());
-  sockaddr_storage other{};
-  (void)IpAddress::from_string("127.0.0.2").value().to_sockaddr(other, 0);
-  const sockaddr_storage where = listener->local_address();
-  const Plain late(socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_EQ(bind(late.fd(), reinterpret_cast<const sockaddr*>(&other), sizeof(sockaddr_in)), 0);
-  ASSERT_EQ(connect(late.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
+  const size_t surplus = 40;
+  for (size_t i = 0; i < Listener::kMaxHalfOpen - 1 + surplus; ++i)
+    crowd.push_back(dial_from("127.0.0.2"));
+  const Plain late = dial_from("127.0.0.4");
   late.write(frame(false, 0, 1, "late"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
   EXPECT_EQ(server->request_parameters().private_data, octets_of("late"));
-  EXPECT_TRUE(eventually([&] { return !crowd.front().silent(); })) << "the oldest had to go";
+  for (size_t i = 0; i <= surplus; ++i) EXPECT_TRUE(crowd[i].at_end()) << i;
+  EXPECT_TRUE(early.silent()) << "another address keeps its place";
+  for (size_t i = surplus + 1; i < crowd.size(); ++i) EXPECT_TRUE(crowd[i].silent()) << i;
+}
+
+TEST_F(HandMadeInitiator, NewcomersConnectDuringAFlood) {
+  constexpr size_t kCrowd = 2 * Listener::kMaxHalfOpen;
+  std::atomic<size_t> dialled{0};
+  const std::jthread flood([&](const std::stop_token& stop) {
+    std::deque<Plain> silent;
+    while (!stop.stop_requested()) {
+      silent.push_back(dial_from("127.0.0.2"));
+      if (silent.size() > kCrowd) silent.pop_front();
+      ++dialled;
+      std::this_thread::sleep_for(500us);  // the slowest machine can accept as many
+    }
+  });
+  ASSERT_TRUE(eventually([&] { return dialled > kCrowd; }));
+  for (int i = 0; i < 50; ++i) {
+    const Plain newcomer = dial_from("127.0.0." + std::to_string(3 + i));
+    newcomer.write(frame(false, 0, 1, std::to_string(i)));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    EXPECT_EQ(request->request_parameters().private_data, octets_of(std::to_string(i)));
+  }
+}
+
+// The Request of an honest peer may wait in its socket while others of its address come.
+TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
+  for (int round = 0; round < 5; ++round) {
+    const Plain honest = dial_from("127.0.0.2");
+    honest.write(frame(false, 0, 1, "honest"));
+    std::vector<Plain> crowd;
+    for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_from("127.0.0.2"));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr) << round;
+    EXPECT_EQ(request->request_parameters().private_data, octets_of("honest"));
+  }
 }
 
 class HandMadeResponder : public ::testing::Test {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <deque>
@@ -18,6 +20,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "cm/draining_places.h"
 #include "cm/peer_magic.h"
 #include "unit/cm/node.h"
 
@@ -731,6 +734,52 @@ TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
     ASSERT_NE(request, nullptr) << round;
     EXPECT_EQ(request->request_parameters().private_data, octets_of("honest"));
   }
+}
+
+/// As few files as a process may open, for as long as it lives.
+class OpenFilesLimit {
+ public:
+  explicit OpenFilesLimit(rlim_t files) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit now{.rlim_cur = files, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  ~OpenFilesLimit() { (void)setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// docs/security.md: peers that violate the protocol and keep their end open.
+TEST_F(HandMadeInitiator, ConnectionsThatDrainAreBounded) {
+  constexpr size_t kFiles = 256;
+  const size_t places = draining_places(kFiles);
+  const OpenFilesLimit limit(kFiles);
+  std::vector<Plain> peers;
+  std::string bad = send_fpdu("bad", 1);
+  bad[2] = 0x40;  // DDP version 0
+  for (size_t i = 0; i < places + 20; ++i) {
+    Node node(4, 4);
+    cm_init(node);
+    const auto owner = std::make_shared<RecordingOwner>();
+    peers.push_back(dial_plain());
+    const Plain& peer = peers.back();
+    peer.write(frame(false, 0x10, 2, kPeerToPeerWord));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
+    ASSERT_EQ(peer.read_frame().size(), 24u);
+    peer.write(rtr_fpdu() + bad);
+    while (!peer.read(1).empty()) {  // the Terminate, and the FIN behind it
+    }
+  }
+  // Both directions are over only where the connection has been reset. The last one may be about to
+  // take its place.
+  const auto open = std::count_if(peers.begin(), peers.end(), [](const Plain& peer) {
+    pollfd entry{.fd = peer.fd(), .events = 0, .revents = 0};
+    return poll(&entry, 1, 0) == 0;
+  });
+  EXPECT_LE(static_cast<size_t>(open), places + 1);
 }
 
 class HandMadeResponder : public ::testing::Test {

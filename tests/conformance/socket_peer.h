@@ -54,7 +54,7 @@ class SocketPeer {
                  .value();
     auto bound = bind_port(loopback_address(), {});
     EXPECT_TRUE(bound.ok());
-    listener_ = Listener::start(dut.engine, *bound, 0, requests_).value();
+    listener_ = Listener::start(dut.engine, *bound, requests_).value();
     dial(options);
   }
   ~SocketPeer() {

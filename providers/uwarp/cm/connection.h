@@ -119,6 +119,9 @@ class Connection final : public Source {
   /// Ends it with a reset, unless its whole Request has come.
   void drop_half_open();
 
+  /// Ends it with a reset if it drains.
+  void stop_draining();
+
   // Source.
   bool ready(uint32_t events) override;
   bool look() override;
@@ -263,6 +266,7 @@ class Connection final : public Source {
   std::weak_ptr<ConnectionOwner> owner_;
   std::deque<OwnerCall> calls_;
   bool calling_ = false;
+  std::shared_ptr<Connection> displaced_;  // has lost its place to this one, which drains
   bool pump_due_ = false;
   std::atomic<bool> calls_due_{false};  // calls_ is not empty; for a look without mutex_
 

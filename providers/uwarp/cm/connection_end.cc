@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "cm/collapsed_log.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
@@ -106,8 +107,19 @@ void Connection::drain_locked() {
   deadlines_[Deadline::kClose] = now + kCloseWaitNs;
   if (settings().acknowledged()) deadlines_[Deadline::kRoom] = now + kNoRoomWaitNs;
   update_deadline_locked();
-  engine_.keep(shared());
   read_away_locked();
+  if (phase_ == Phase::kDraining) displaced_ = engine_.keep(shared());
+}
+
+void Connection::stop_draining() {
+  const Lock lock(mutex_);
+  if (phase_ != Phase::kDraining) return;
+  static CollapsedLog log;
+  log.event(
+      "connection: the peer %s has not closed its end, and too many others have not either: reset "
+      "(a quarter of the files that may be open, ulimit -n)",
+      ip_of(remote_).to_string().c_str());
+  close_locked(Farewell::kReset);
 }
 
 // A peer that holds messages back for which it has no receive may do so without end (rnr_retry 7)
@@ -264,7 +276,9 @@ void Connection::tell_end_locked() {
 
 void Connection::finish_later(Lock& lock) {
   const bool later = pump_due_ || !calls_.empty();
+  const auto displaced = std::exchange(displaced_, nullptr);
   lock.unlock();
+  if (displaced != nullptr) displaced->stop_draining();
   if (!later) return;
   if (engine_.progress().helper_running()) return request_turn();
   lock.lock();
@@ -303,6 +317,7 @@ void Connection::finish(Lock& lock) {
     listener_.reset();
   }
   const bool complete = phase_ == Phase::kRequested;
+  const auto displaced = std::exchange(displaced_, nullptr);
   std::shared_ptr<Endpoint> pumped;
   if (std::exchange(pump_due_, false) && phase_ == Phase::kOpen) pumped = endpoint_;
   while (!calling_ && !calls_.empty()) {
@@ -322,6 +337,7 @@ void Connection::finish(Lock& lock) {
     calling_ = false;
   }
   lock.unlock();
+  if (displaced != nullptr) displaced->stop_draining();
   if (listener != nullptr) listener->half_open_done(shared(), complete);
   if (pumped != nullptr) pumped->stream().on_edge(0);
 }

@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "cm/collapsed_log.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
@@ -347,14 +348,18 @@ void Connection::read_request_locked() {
     if (count == -EAGAIN) return;
     if (count <= 0) {
       (void)responder_->on_end_of_stream();
-      log_event("connection: incoming one ended before its request was complete");
+      static CollapsedLog log;
+      log.event("connection: %s ended it before its request was complete",
+                name_of(remote_).c_str());
       return close_locked(Farewell::kReset);
     }
     const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
     const MpaResponder::Verdict verdict = responder_->on_bytes(bytes);
     if (verdict.state == MpaResponder::State::kRequest) return request_complete_locked();
     if (verdict.state == MpaResponder::State::kRefused) {
-      log_event("connection: refused a request: %s", describe(verdict.failure));
+      static CollapsedLog log;
+      log.event("connection: refused a request of %s: %s", name_of(remote_).c_str(),
+                describe(verdict.failure));
       const auto refusal = responder_->refusal();
       if (!refusal.empty()) (void)send_frame_locked(refusal);
       return close_locked(Farewell::kGentle);
@@ -374,11 +379,17 @@ void Connection::request_complete_locked() {
   watch_requested_locked();
 }
 
+// What waits in the socket may complete the Request of a peer that came just before a crowd.
 void Connection::drop_half_open() {
-  const Lock lock(mutex_);
-  if (phase_ != Phase::kReadingRequest) return;
-  log_event("connection: incoming one has said too little for too long");
-  close_locked(Farewell::kReset);
+  Lock lock(mutex_);
+  if (phase_ == Phase::kReadingRequest) read_request_locked();
+  if (phase_ == Phase::kReadingRequest) {
+    static CollapsedLog log;
+    log.event("listener: too many connections without a request: one of %s is reset",
+              name_of(remote_).c_str());
+    close_locked(Farewell::kReset);
+  }
+  finish(lock);
 }
 
 // Between Request and Reply the peer must be silent: octets now are a protocol error, and its end
@@ -389,7 +400,9 @@ void Connection::watch_requested_locked() {
   if (count == -EAGAIN) return;
   peer_left_ = true;
   peer_left_error_ = count > 0 ? EPROTO : ECONNRESET;
-  log_event("connection: peer %s before the reply", count > 0 ? "went on sending" : "left");
+  static CollapsedLog log;
+  log.event("connection: %s %s before the reply", name_of(remote_).c_str(),
+            count > 0 ? "went on sending" : "left");
 }
 
 int Connection::send_reply_locked(std::span<const std::byte> reply) {

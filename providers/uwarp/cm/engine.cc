@@ -4,9 +4,11 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "base/settings.h"
 #include "cm/connection.h"
@@ -188,18 +190,18 @@ void Engine::leave(const Place& place) {
   ports_.erase(found);
 }
 
-void Engine::keep(std::shared_ptr<Connection> connection) {
+std::shared_ptr<Connection> Engine::keep(std::shared_ptr<Connection> connection) {
+  rlimit open_files{};
+  (void)getrlimit(RLIMIT_NOFILE, &open_files);
   const std::lock_guard guard(draining_mutex_);
-  draining_.insert(std::move(connection));
+  const size_t places = draining_places(open_files.rlim_cur);
+  return draining_.enter(std::move(connection), places).value_or(nullptr);
 }
 
 void Engine::let_go(Connection& connection) {
-  std::shared_ptr<Connection> last;  // let go of after the lock
+  std::optional<std::shared_ptr<Connection>> last;  // let go of after the lock
   const std::lock_guard guard(draining_mutex_);
-  const auto found = draining_.find(connection.shared());
-  if (found == draining_.end()) return;
-  last = *found;
-  draining_.erase(found);
+  last = draining_.leave(connection.shared());
 }
 
 }  // namespace uwarp

@@ -10,13 +10,13 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/thread_own.h"
 #include "cm/capture.h"
+#include "cm/draining_places.h"
 #include "cm/poll_group.h"
 #include "cm/rung_memory.h"
 #include "cm/stat_page.h"
@@ -129,8 +129,9 @@ class Engine {
   void enter(Qpn number, std::weak_ptr<Endpoint> endpoint);
   void leave(const Place& place);
 
-  // ---- For Connection: one that still drains after everybody has forgotten it.
-  void keep(std::shared_ptr<Connection> connection);
+  // ---- For Connection: one that drains, which nobody else may hold any more.
+  /// Holds it. Returns another one that is to be reset for it, if too many drain; null: none.
+  [[nodiscard]] std::shared_ptr<Connection> keep(std::shared_ptr<Connection> connection);
   void let_go(Connection& connection);
 
  private:
@@ -183,7 +184,7 @@ class Engine {
   std::shared_ptr<NetWatch> net_watch_;
 
   std::mutex draining_mutex_;
-  std::unordered_set<std::shared_ptr<Connection>> draining_;
+  DrainingPlaces<std::shared_ptr<Connection>> draining_;
 };
 
 }  // namespace uwarp

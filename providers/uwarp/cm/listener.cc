@@ -4,15 +4,15 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstring>
 #include <new>
-#include <tuple>
+#include <vector>
 
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "cm/collapsed_log.h"
 #include "cm/engine.h"
 #include "io/clock.h"
 
@@ -52,17 +52,17 @@ Listener::Listener(Engine& engine, const TcpSocket& bound, std::weak_ptr<Listene
 
 Listener::~Listener() { close(); }
 
-Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bound, int backlog,
+Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bound,
                                                   std::weak_ptr<ListenerOwner> owner) {
-  constexpr int kMost = kMaxBacklog;
   // Who waits for a connection may not look before there is one.
   if (int error = engine.ensure_helper_thread()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(engine, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
   bound.set_keepalive(Connection::usual_peer_timeout_ms());  // what is accepted takes it over
-  // The kernel's queue is only a waiting room: who is refused for a full backlog is decided above.
-  if (int error = bound.listen(backlog <= 0 ? kMost : std::clamp(backlog, 16, kMost)))
-    return Error{error};
+  // What the application's backlog refuses is refused by the owner, with an answer. The kernel's
+  // queue is as long as it can be: while it is full the kernel ignores SYNs, and a peer repeats its
+  // own after a second.
+  if (int error = bound.listen(kMaxBacklog)) return Error{error};
   auto ticket = engine.progress().add(*listener, bound.fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   listener->ticket_ = *ticket;
@@ -71,40 +71,34 @@ Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bou
 }
 
 void Listener::close() {
-  std::unordered_map<std::shared_ptr<Connection>, HalfOpen> dropped;
+  std::vector<std::shared_ptr<Connection>> dropped;
   {
     const std::lock_guard guard(mutex_);
     engine_.progress().remove(std::exchange(ticket_, 0));
     socket_.close();
     owner_.reset();
-    dropped.swap(half_open_);
+    dropped = half_open_.clear();
   }
-  for (const auto& [connection, half_open] : dropped) connection->abort();
+  for (const auto& connection : dropped) connection->abort();
 }
 
 bool Listener::accept_one() {
-  std::shared_ptr<Connection> crowding;  // ended after the lock
+  std::shared_ptr<Connection> displaced;  // ended after the lock
   {
     const std::lock_guard guard(mutex_);
     if (!socket_) return false;
-    starved_ = half_open_.size() >= kMaxHalfOpen;
-    if (starved_ && (crowding = crowding_locked()) == nullptr) {
-      engine_.progress().set_deadline(*this, now_ns() + kCrowdingNs);
-      return false;
-    }
     sockaddr_storage peer;
     auto accepted = socket_.accept(peer);
     if (!accepted) return accept_failed_locked(accepted.error());
     if (!settings().allow.allows(ip_of(peer).bytes())) {
-      log_event("listener: a peer that is not in UWARP_ALLOW");
+      static CollapsedLog log;
+      log.event("listener: %s is not in UWARP_ALLOW", ip_of(peer).to_string().c_str());
       accepted->reset();
       return true;
     }
-    if (crowding != nullptr) half_open_.erase(crowding);
-    starved_ = false;
-    accepted_locked(std::move(*accepted), peer);
+    displaced = accepted_locked(std::move(*accepted), peer);
   }
-  if (crowding != nullptr) crowding->drop_half_open();
+  if (displaced != nullptr) displaced->drop_half_open();
   return true;
 }
 
@@ -112,41 +106,24 @@ bool Listener::accept_failed_locked(int error) {
   // The connection died in the queue: the next one may be well.
   if (error == ECONNABORTED || error == EPROTO) return true;
   if (error != EAGAIN) {
-    log_event("listener: accept failed, errno %d", error);
+    static CollapsedLog log;
+    log.event("listener: accept failed: %s", std::strerror(error));
     try_again_later_locked();  // out of fds or memory
   }
   return false;
 }
 
 // The caller is whichever thread progresses: nobody there could do anything about an exception.
-void Listener::accepted_locked(TcpSocket socket, const sockaddr_storage& peer) {
+std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
+                                                      const sockaddr_storage& peer) {
   try {
-    if (auto connection = Connection::incoming(engine_, std::move(socket), peer, weak_listener()))
-      half_open_.emplace(std::move(connection), HalfOpen{ip_of(peer), now_ns()});
+    auto connection = Connection::incoming(engine_, std::move(socket), peer, weak_listener());
+    if (connection == nullptr) return nullptr;
+    return half_open_.enter(std::move(connection), ip_of(peer)).value_or(nullptr);
   } catch (const std::bad_alloc&) {
     log_event("listener: no memory for a connection");
+    return nullptr;
   }
-}
-
-std::shared_ptr<Connection> Listener::crowding_locked() const {
-  using Place = decltype(half_open_)::const_pointer;
-  std::array<Place, kMaxHalfOpen> places;
-  const auto end = std::transform(half_open_.begin(), half_open_.end(), places.begin(),
-                                  [](const auto& place) { return &place; });
-  std::sort(places.begin(), end, [](Place a, Place b) {
-    return std::tie(a->second.from, a->second.since_ns) <
-           std::tie(b->second.from, b->second.since_ns);
-  });
-  // Each run is one address, the longest silence first.
-  auto longest = places.begin(), run = places.begin();
-  std::ptrdiff_t most = 0;
-  for (auto it = places.begin(); it != end; ++it) {
-    if ((*it)->second.from != (*run)->second.from) run = it;
-    if (it - run + 1 <= most) continue;
-    most = it - run + 1;
-    longest = run;
-  }
-  return now_ns() - (*longest)->second.since_ns < kCrowdingNs ? nullptr : (*longest)->first;
 }
 
 void Listener::try_again_later_locked() {
@@ -163,15 +140,12 @@ void Listener::deadline_passed() { engine_.progress().revisit(*this); }
 
 void Listener::half_open_done(const std::shared_ptr<Connection>& connection, bool complete) {
   std::shared_ptr<ListenerOwner> owner;
-  bool starved;
   {
     const std::lock_guard guard(mutex_);
-    half_open_.erase(connection);
+    half_open_.leave(connection);
     owner = owner_.lock();
-    starved = starved_;
   }
   if (complete && (owner == nullptr || !taken(*owner, connection))) (void)connection->reject({});
-  if (starved) engine_.progress().revisit(*this);
 }
 
 }  // namespace uwarp

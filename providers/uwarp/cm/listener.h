@@ -8,11 +8,11 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "base/result.h"
 #include "cm/connection.h"
 #include "cm/connection_events.h"
+#include "cm/half_open_places.h"
 #include "io/progress.h"
 #include "io/tcp_socket.h"
 #include "net/ip_address.h"
@@ -44,16 +44,13 @@ Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& 
 
 class Listener final : public Source {
  public:
-  /// Connections of one listener whose Request is not complete. More wait in the kernel's backlog:
-  /// peers that say nothing hold this many for UWARP_MPA_TIMEOUT_MS at most.
+  /// Connections of one listener whose Request is not complete, each for UWARP_MPA_TIMEOUT_MS at
+  /// most. A quarter of the 1,024 descriptors that a process usually has. One more takes the place
+  /// of another, see HalfOpenPlaces.
   static constexpr size_t kMaxHalfOpen = 256;
-  /// So that one address cannot keep the others out: while all places are taken, who comes gets
-  /// the oldest one of the address that has most, if that has been silent for so long.
-  static constexpr uint64_t kCrowdingNs = 2'000'000'000;
 
-  /// Starts listening on a bound socket, which is taken if that succeeds. `backlog` <= 0 means the
-  /// maximum.
-  static Result<std::shared_ptr<Listener>> start(Engine& engine, TcpSocket& bound, int backlog,
+  /// Starts listening on a bound socket, which is taken if that succeeds.
+  static Result<std::shared_ptr<Listener>> start(Engine& engine, TcpSocket& bound,
                                                  std::weak_ptr<ListenerOwner> owner);
   ~Listener() override;
   /// Stops; half-open connections are dropped. Idempotent. No owner call starts after it returned.
@@ -67,22 +64,16 @@ class Listener final : public Source {
   void deadline_passed() override;
 
  private:
-  struct HalfOpen {
-    IpAddress from;
-    uint64_t since_ns;
-  };
-
   Listener(Engine& engine, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner);
   std::weak_ptr<Listener> weak_listener() {
     return std::static_pointer_cast<Listener>(shared_from_this());
   }
-  /// One accept(). False: nothing there, or no room for it now.
+  /// One accept(). False: nothing there, or the process is out of something.
   bool accept_one();
   /// Whether another one may be well.
   bool accept_failed_locked(int error);
-  void accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
-  /// The one that has to make room for others; null if there is none.
-  std::shared_ptr<Connection> crowding_locked() const;
+  /// The connection that had to give its place to this one, if any.
+  std::shared_ptr<Connection> accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
   void try_again_later_locked();
 
   Engine& engine_;
@@ -91,8 +82,7 @@ class Listener final : public Source {
   TcpSocket socket_;  // empty after close()
   Progress::Ticket ticket_ = 0;
   std::weak_ptr<ListenerOwner> owner_;
-  std::unordered_map<std::shared_ptr<Connection>, HalfOpen> half_open_;
-  bool starved_ = false;  // a connection may wait in the backlog for room in half_open_
+  HalfOpenPlaces<std::shared_ptr<Connection>> half_open_{kMaxHalfOpen};
 };
 
 }  // namespace uwarp

@@ -42,12 +42,10 @@ bool Rendezvous::is_own_call_kept() const {
          std::tuple(terms_.peer_address.bytes(), terms_.peer.value);
 }
 
-RendezvousVerdict Rendezvous::judge_locked(const Connection& request,
-                                           const RendezvousCall& call) const {
+RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
-  const bool expected = ip_of(request.remote_address()).bytes() == terms_.peer_address.bytes() &&
-                        call.source == terms_.peer && call.psn == terms_.rq_psn;
-  if (!expected) return RendezvousVerdict::kNotExpected;
+  if (call.source != terms_.peer || call.psn != terms_.rq_psn)
+    return RendezvousVerdict::kNotExpected;
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
   // The peer does the same comparison with the same numbers and keeps our call, once it has seen
   // it.
@@ -56,22 +54,42 @@ RendezvousVerdict Rendezvous::judge_locked(const Connection& request,
   return RendezvousVerdict::kAccepted;
 }
 
+// Our own call is being placed, and whether it may be given up is known in a moment; or the peer's
+// address has made too many wrong calls.
+bool Rendezvous::must_wait_locked() const { return starting_ || !wrong_calls_.allows(now_ns()); }
+
 void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
   Lock lock(mutex_);
-  if (starting_) {
-    // Our own call is being placed: whether it may be given up is known in a moment.
-    if (held_.size() < kMaxHeldCalls) {
-      held_.push_back({std::move(request), call});
-      return;
-    }
+  // From elsewhere no call can be right: it neither counts nor waits.
+  if (ip_of(request->remote_address()).bytes() != terms_.peer_address.bytes()) {
     lock.unlock();
-    return refuse(*request, RendezvousVerdict::kTooMany);
+    return refuse(*request, RendezvousVerdict::kNotExpected);
   }
-  take_call(lock, {std::move(request), call});
+  if (!must_wait_locked()) return take_call(lock, {std::move(request), call});
+  if (held_.size() < kMaxHeldCalls) {
+    held_.push_back({std::move(request), call});
+    return update_deadline_locked();
+  }
+  lock.unlock();
+  refuse(*request, RendezvousVerdict::kTooMany);
 }
 
+// Gives the lock up for each, and has it in the end.
+void Rendezvous::take_held_calls(Lock& lock) {
+  if (held_.empty()) return;
+  while (!held_.empty() && !must_wait_locked()) {
+    const HeldCall oldest = std::move(held_.front());
+    held_.erase(held_.begin());
+    take_call(lock, oldest);
+    lock.lock();
+  }
+  update_deadline_locked();
+}
+
+// Gives the lock up.
 void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
-  const RendezvousVerdict verdict = judge_locked(*held.request, held.call);
+  const RendezvousVerdict verdict = judge_locked(held.call);
+  if (verdict == RendezvousVerdict::kNotExpected) wrong_calls_.use(now_ns());
   const auto endpoint = endpoint_.lock();
   if (verdict != RendezvousVerdict::kAccepted || endpoint == nullptr) {
     lock.unlock();
@@ -158,12 +176,7 @@ void Rendezvous::start_dial(Lock& lock) {
   } else if (placed->get() != settled) {
     dial_ = std::move(*placed);
   }
-  auto held = std::exchange(held_, {});
-  lock.unlock();
-  for (const HeldCall& one : held) {
-    lock.lock();
-    take_call(lock, one);  // gives the lock back
-  }
+  take_held_calls(lock);
 }
 
 void Rendezvous::retry_locked() {
@@ -174,9 +187,15 @@ void Rendezvous::retry_locked() {
 }
 
 void Rendezvous::update_deadline_locked() {
-  uint64_t earliest = stopped_ || connected_ ? 0 : retry_ns_;
-  if (!stopped_ && !connected_ && give_up_ns_ != 0)
-    earliest = earliest == 0 ? give_up_ns_ : std::min(earliest, give_up_ns_);
+  uint64_t earliest = 0;
+  const auto consider = [&](uint64_t at_ns) {
+    if (at_ns != 0 && (earliest == 0 || at_ns < earliest)) earliest = at_ns;
+  };
+  if (!stopped_ && !connected_) {
+    consider(retry_ns_);
+    consider(give_up_ns_);
+  }
+  if (!held_.empty() && !starting_) consider(std::max<uint64_t>(wrong_calls_.next_ns(), 1));
   engine_.progress().set_deadline(*this, earliest);
 }
 
@@ -193,6 +212,7 @@ void Rendezvous::work_waiting_locked() {
 
 void Rendezvous::deadline_passed() {
   Lock lock(mutex_);
+  take_held_calls(lock);
   if (stopped_ || connected_) return;
   const uint64_t now = now_ns();
   if (give_up_ns_ != 0 && give_up_ns_ <= now) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/rate_limit.h"
 #include "cm/connection.h"
 #include "cm/connection_events.h"
 #include "cm/held_call.h"
@@ -40,6 +41,13 @@ struct RendezvousTerms {
 /// All calls from any thread. Locks: its mutex, then the connection's.
 class Rendezvous final : public Source, public ConnectionOwner {
  public:
+  /// The PSN is what a host at the peer's address has to guess. After so many calls with a wrong
+  /// number or PSN calls from there are looked at one per interval: all 2^24 values would take 48
+  /// days. Only a wrong call counts, so that an honest peer waits no longer than a reply is on its
+  /// way, unless another process at its address guesses.
+  static constexpr uint32_t kWrongCalls = 8;
+  static constexpr uint64_t kWrongCallNs = 250'000'000;
+
   Rendezvous(Engine& engine, std::weak_ptr<Endpoint> endpoint, const RendezvousTerms& terms);
 
   /// RTS: complete terms are known; dials unless a call has been answered already.
@@ -63,9 +71,11 @@ class Rendezvous final : public Source, public ConnectionOwner {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  RendezvousVerdict judge_locked(const Connection& request, const RendezvousCall& call) const;
+  bool must_wait_locked() const;
+  RendezvousVerdict judge_locked(const RendezvousCall& call) const;
   bool is_own_call_kept() const;
   void take_call(Lock& lock, const HeldCall& held);
+  void take_held_calls(Lock& lock);
   void start_dial(Lock& lock);
   Result<std::shared_ptr<Connection>> place_call(const RendezvousTerms& terms,
                                                  const std::shared_ptr<Endpoint>& endpoint);
@@ -89,10 +99,11 @@ class Rendezvous final : public Source, public ConnectionOwner {
   std::shared_ptr<Connection> dial_;  // our call
   std::shared_ptr<Connection> kept_;  // the connection: accepted, or our call answered
   bool connected_ = false;            // ... and established
-  std::vector<HeldCall> held_;        // came while starting_
-  uint64_t retry_ns_ = 0;             // when to dial again; 0: not
-  uint64_t give_up_ns_ = 0;           // when waiting requests fail; 0: none waits
-  uint64_t pause_ns_ = 0;             // length of the last pause between two calls
+  RateLimit wrong_calls_{kWrongCalls, kWrongCallNs};
+  std::vector<HeldCall> held_;  // came while starting_, or after too many wrong ones
+  uint64_t retry_ns_ = 0;       // when to dial again; 0: not
+  uint64_t give_up_ns_ = 0;     // when waiting requests fail; 0: none waits
+  uint64_t pause_ns_ = 0;       // length of the last pause between two calls
 };
 
 }  // namespace uwarp

@@ -40,6 +40,7 @@ enum class RendezvousVerdict : uint8_t {
   kCollision = 5,    // the target's own call is the one to be kept
   kTooMany = 6,      // more calls are held than there is room for
 };
+inline constexpr size_t kRendezvousVerdicts = 7;
 
 /// The answerer's word, in the Reply.
 struct RendezvousAnswer {

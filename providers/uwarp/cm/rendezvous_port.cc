@@ -105,7 +105,7 @@ int RendezvousPort::listen() {
   // What fails on the way is tried again by the next queue pair.
   listeners_.reserve(listeners_.size() + bound_.size());
   while (!bound_.empty()) {
-    auto listener = Listener::start(engine_, bound_.back(), 0, weak_from_this());
+    auto listener = Listener::start(engine_, bound_.back(), weak_from_this());
     if (!listener) return listener.error();
     bound_.pop_back();
     listeners_.push_back(std::move(*listener));

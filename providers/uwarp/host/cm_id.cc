@@ -154,10 +154,9 @@ int CmId::listen(int backlog) {
   backlog_ = static_cast<size_t>(backlog > 0 && backlog < kMostRequests ? backlog : kMostRequests);
   state_ = CmIdState::kListening;
   auto bound = std::move(bound_);
-  const int tcp_backlog = static_cast<int>(backlog_);
   guard.unlock();
 
-  auto listener = transport_.listen(std::move(bound), tcp_backlog, weak_from_this());
+  auto listener = transport_.listen(std::move(bound), weak_from_this());
 
   guard.lock();
   if (!listener) {

@@ -83,7 +83,7 @@ class CmTransport {
   virtual ~CmTransport() = default;
   virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                                   const CmPortOptions& options) = 0;
-  virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound, int backlog,
+  virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
                                                      std::weak_ptr<CmListenerOwner> owner) = 0;
   /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this
   /// returns.

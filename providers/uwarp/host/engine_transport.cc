@@ -128,12 +128,12 @@ class EngineTransport : public CmTransport {
     return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
   }
 
-  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound, int backlog,
+  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
                                              std::weak_ptr<CmListenerOwner> owner) override {
     auto adapter = std::make_shared<EngineListener>(std::move(owner));
     Engine& engine = Engine::instance();
     TcpSocket socket = socket_of(std::move(bound));
-    auto listener = Listener::start(engine, socket, backlog, adapter);
+    auto listener = Listener::start(engine, socket, adapter);
     if (!listener) return Error{listener.error()};
     adapter->attach(std::move(*listener));
     return std::shared_ptr<CmListener>(std::move(adapter));

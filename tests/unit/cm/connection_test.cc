@@ -6,16 +6,21 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <deque>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "base/bytes.h"
+#include "cm/draining_places.h"
 #include "cm/peer_magic.h"
 #include "unit/cm/node.h"
 
@@ -55,7 +60,7 @@ class ConnectedPair : public ::testing::Test {
     cm_init(passive);
     auto bound = bind_port(loopback_address(), {});
     ASSERT_TRUE(bound.ok());
-    auto started = Listener::start(engine(), *bound, 0, requests);
+    auto started = Listener::start(engine(), *bound, requests);
     ASSERT_TRUE(started.ok());
     listener = std::move(*started);
   }
@@ -443,8 +448,11 @@ class Plain {
   explicit Plain(int fd) : fd_(fd) { give_up_after({.tv_sec = 15, .tv_usec = 0}); }
   Plain(Plain&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ~Plain() { close(); }
-  static Plain dial(const sockaddr_storage& where) {
+  static Plain dial(const sockaddr_storage& where, const sockaddr_storage* from = nullptr) {
     Plain made(socket(AF_INET, SOCK_STREAM, 0));
+    if (from != nullptr) {
+      EXPECT_EQ(bind(made.fd_, reinterpret_cast<const sockaddr*>(from), sizeof(sockaddr_in)), 0);
+    }
     EXPECT_EQ(connect(made.fd_, reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
     return made;
   }
@@ -528,6 +536,11 @@ std::string rtr_fpdu() {
 class HandMadeInitiator : public ConnectedPair {
  protected:
   Plain dial_plain() { return Plain::dial(listener->local_address()); }
+  Plain dial_from(const std::string& address) {
+    sockaddr_storage from{};
+    (void)IpAddress::from_string(address).value().to_sockaddr(from, 0);
+    return Plain::dial(listener->local_address(), &from);
+  }
 };
 
 // Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d
@@ -673,19 +686,100 @@ TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
 
 // docs/security.md: one address cannot keep the others out.
 TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
+  const Plain early = dial_from("127.0.0.3");
   std::vector<Plain> crowd;
-  for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_plain());
-  sockaddr_storage other{};
-  (void)IpAddress::from_string("127.0.0.2").value().to_sockaddr(other, 0);
-  const sockaddr_storage where = listener->local_address();
-  const Plain late(socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_EQ(bind(late.fd(), reinterpret_cast<const sockaddr*>(&other), sizeof(sockaddr_in)), 0);
-  ASSERT_EQ(connect(late.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
+  const size_t surplus = 40;
+  for (size_t i = 0; i < Listener::kMaxHalfOpen - 1 + surplus; ++i)
+    crowd.push_back(dial_from("127.0.0.2"));
+  const Plain late = dial_from("127.0.0.4");
   late.write(frame(false, 0, 1, "late"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
   EXPECT_EQ(server->request_parameters().private_data, octets_of("late"));
-  EXPECT_TRUE(eventually([&] { return !crowd.front().silent(); })) << "the oldest had to go";
+  for (size_t i = 0; i <= surplus; ++i) EXPECT_TRUE(crowd[i].at_end()) << i;
+  EXPECT_TRUE(early.silent()) << "another address keeps its place";
+  for (size_t i = surplus + 1; i < crowd.size(); ++i) EXPECT_TRUE(crowd[i].silent()) << i;
+}
+
+TEST_F(HandMadeInitiator, NewcomersConnectDuringAFlood) {
+  constexpr size_t kCrowd = 2 * Listener::kMaxHalfOpen;
+  std::atomic<size_t> dialled{0};
+  const std::jthread flood([&](const std::stop_token& stop) {
+    std::deque<Plain> silent;
+    while (!stop.stop_requested()) {
+      silent.push_back(dial_from("127.0.0.2"));
+      if (silent.size() > kCrowd) silent.pop_front();
+      ++dialled;
+      std::this_thread::sleep_for(500us);  // the slowest machine can accept as many
+    }
+  });
+  ASSERT_TRUE(eventually([&] { return dialled > kCrowd; }));
+  for (int i = 0; i < 50; ++i) {
+    const Plain newcomer = dial_from("127.0.0." + std::to_string(3 + i));
+    newcomer.write(frame(false, 0, 1, std::to_string(i)));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    EXPECT_EQ(request->request_parameters().private_data, octets_of(std::to_string(i)));
+  }
+}
+
+// The Request of an honest peer may wait in its socket while others of its address come.
+TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
+  for (int round = 0; round < 5; ++round) {
+    const Plain honest = dial_from("127.0.0.2");
+    honest.write(frame(false, 0, 1, "honest"));
+    std::vector<Plain> crowd;
+    for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_from("127.0.0.2"));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr) << round;
+    EXPECT_EQ(request->request_parameters().private_data, octets_of("honest"));
+  }
+}
+
+/// As few files as a process may open, for as long as it lives.
+class OpenFilesLimit {
+ public:
+  explicit OpenFilesLimit(rlim_t files) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit now{.rlim_cur = files, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  ~OpenFilesLimit() { (void)setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// docs/security.md: peers that violate the protocol and keep their end open.
+TEST_F(HandMadeInitiator, ConnectionsThatDrainAreBounded) {
+  constexpr size_t kFiles = 256;
+  const size_t places = draining_places(kFiles);
+  const OpenFilesLimit limit(kFiles);
+  std::vector<Plain> peers;
+  std::string bad = send_fpdu("bad", 1);
+  bad[2] = 0x40;  // DDP version 0
+  for (size_t i = 0; i < places + 20; ++i) {
+    Node node(4, 4);
+    cm_init(node);
+    const auto owner = std::make_shared<RecordingOwner>();
+    peers.push_back(dial_plain());
+    const Plain& peer = peers.back();
+    peer.write(frame(false, 0x10, 2, kPeerToPeerWord));
+    const auto request = requests->take();
+    ASSERT_NE(request, nullptr);
+    ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
+    ASSERT_EQ(peer.read_frame().size(), 24u);
+    peer.write(rtr_fpdu() + bad);
+    while (!peer.read(1).empty()) {  // the Terminate, and the FIN behind it
+    }
+  }
+  // Both directions are over only where the connection has been reset. The last one may be about to
+  // take its place.
+  const auto open = std::count_if(peers.begin(), peers.end(), [](const Plain& peer) {
+    pollfd entry{.fd = peer.fd(), .events = 0, .revents = 0};
+    return poll(&entry, 1, 0) == 0;
+  });
+  EXPECT_LE(static_cast<size_t>(open), places + 1);
 }
 
 class HandMadeResponder : public ::testing::Test {

@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "cm/rendezvous_message.h"
@@ -321,6 +323,101 @@ TEST(Rendezvous, FewCallsAreHeld) {
       EXPECT_EQ(one->verdict(), RendezvousVerdict::kTooMany);
     }
   }
+}
+
+/// One process that dials with a PSN that it does not know, as fast as it is answered.
+class Guesser {
+ public:
+  Guesser(Qpn target, Qpn source)
+      : thread_([=, this](const std::stop_token& stop) {
+          for (uint32_t psn = 1; !stop.stop_requested(); ++psn) {
+            HandMadeCall call("127.0.0.1", {.source = source, .target = target, .psn = psn});
+            const auto verdict = call.verdict();
+            if (verdict == RendezvousVerdict::kNotExpected) ++judged;
+            ++made;
+          }
+        }) {}
+  std::atomic<int> made{0}, judged{0};
+
+ private:
+  std::jthread thread_;
+};
+
+// docs/security.md: at which rate a PSN can be guessed.
+TEST(Rendezvous, WrongCallsAreLookedAtSlowly) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const Qpn peer{own.value ^ 0x100};
+  ASSERT_EQ(target.init(), 0);
+  ASSERT_EQ(target.rtr(peer), 0);
+  const uint64_t start = now_ns();
+  std::vector<std::unique_ptr<HandMadeCall>> calls;
+  for (uint32_t psn = 1; psn <= 200; ++psn)
+    calls.push_back(std::make_unique<HandMadeCall>(
+        "127.0.0.1", RendezvousCall{.source = peer, .target = own, .psn = psn}));
+  int judged = 0, too_many = 0;
+  for (const auto& call : calls) {
+    const auto verdict = call->verdict();
+    judged += verdict == RendezvousVerdict::kNotExpected;
+    too_many += verdict == RendezvousVerdict::kTooMany;
+  }
+  EXPECT_EQ(judged + too_many, 200);
+  EXPECT_GE(judged, static_cast<int>(Rendezvous::kWrongCalls));
+  // However long all this has taken.
+  const uint64_t intervals = (now_ns() - start) / Rendezvous::kWrongCallNs;
+  EXPECT_LE(judged, static_cast<int>(Rendezvous::kWrongCalls + intervals + 1));
+  // The right one waits for its turn.
+  HandMadeCall expected("127.0.0.1", {.source = peer, .target = own, .psn = 0x123456});
+  EXPECT_EQ(expected.verdict(), RendezvousVerdict::kAccepted);
+}
+
+TEST(Rendezvous, AGuesserDisturbsNoOther) {
+  Node guessed, honest;
+  ASSERT_EQ(guessed.init(), 0);
+  ASSERT_EQ(guessed.rtr(honest.endpoint->number()), 0);
+  const Guesser guesser(guessed.endpoint->number(), honest.endpoint->number());
+  ASSERT_TRUE(eventually([&] { return guesser.made > static_cast<int>(Rendezvous::kWrongCalls); }));
+  for (int i = 0; i < 5; ++i) {
+    Node a, b;
+    ASSERT_NO_FATAL_FAILURE(connect(a, b));
+    expect_traffic(a, b);
+  }
+  // Nor the peer itself, which waits for its turn behind one guess.
+  ASSERT_EQ(honest.init(), 0);
+  ASSERT_EQ(honest.rtr(guessed.endpoint->number()), 0);
+  ASSERT_EQ(honest.rts(), 0);
+  expect_traffic(honest, guessed);
+}
+
+TEST(Rendezvous, StrangersDoNotUseUpTheCallsOfThePeer) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const RendezvousCall right{.source = Qpn{own.value ^ 0x100}, .target = own, .psn = 0x123456};
+  ASSERT_EQ(target.init(), 0);
+  ASSERT_EQ(target.rtr(right.source), 0);
+  for (uint32_t i = 0; i < 4 * Rendezvous::kWrongCalls; ++i) {
+    EXPECT_EQ(HandMadeCall("127.0.0.2", right).verdict(), RendezvousVerdict::kNotExpected);
+  }
+  RendezvousCall wrong = right;
+  wrong.psn ^= 1;
+  for (uint32_t i = 0; i < Rendezvous::kWrongCalls - 1; ++i) {
+    EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNotExpected);
+  }
+  EXPECT_EQ(HandMadeCall("127.0.0.1", right).verdict(), RendezvousVerdict::kAccepted);
+}
+
+TEST(Rendezvous, StopWithCallsThatWait) {
+  Node target;
+  const Qpn own = target.endpoint->number();
+  const RendezvousCall wrong{.source = Qpn{own.value ^ 0x100}, .target = own, .psn = 1};
+  ASSERT_EQ(target.init(), 0);
+  ASSERT_EQ(target.rtr(wrong.source), 0);
+  std::vector<std::unique_ptr<HandMadeCall>> calls;
+  for (uint32_t i = 0; i < Rendezvous::kWrongCalls + 3; ++i)
+    calls.push_back(std::make_unique<HandMadeCall>("127.0.0.1", wrong));
+  EXPECT_TRUE(calls.front()->verdict().has_value());
+  ASSERT_EQ(target.move(QpState::kErr), 0);
+  for (size_t i = 1; i < calls.size(); ++i) EXPECT_TRUE(calls[i]->verdict().has_value()) << i;
 }
 
 TEST(Rendezvous, AnEndInOrderIsSilent) {

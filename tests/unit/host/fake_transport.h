@@ -57,7 +57,6 @@ class FakeTransport : public CmTransport {
   struct FakeListener : CmListener {
     void close() override { closed = true; }
     bool closed = false;
-    int backlog = 0;
     std::weak_ptr<CmListenerOwner> owner;
   };
 
@@ -69,11 +68,10 @@ class FakeTransport : public CmTransport {
     if (port_of(bound) == 0) set_port(bound, next_port++);
     return std::unique_ptr<BoundPort>(new Port(bound));
   }
-  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort>, int backlog,
+  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort>,
                                              std::weak_ptr<CmListenerOwner> owner) override {
     if (listen_error != 0) return Error{listen_error};
     listener = std::make_shared<FakeListener>();
-    listener->backlog = backlog;
     listener->owner = std::move(owner);
     return std::shared_ptr<CmListener>(listener);
   }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The places of connections that drain: their queue pairs are gone, and they wait for the peer's
+// FIN. A peer need not send one, so where all places are taken the oldest gives its place up.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace uwarp {
+
+/// How many places there are where a process may open `open_files` files: a quarter of them, so
+/// that peers which keep their end open leave it three. An orderly peer needs its place for a round
+/// trip. A process that raised its limit for many connections can end as many at once. What bounds
+/// the number there is the kernel's memory: each socket may hold a full buffer.
+constexpr size_t draining_places(uint64_t open_files) {
+  constexpr uint64_t kMost = 4096;
+  return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMost));
+}
+
+/// A value without sockets or time: holders are kept in the order in which they came.
+template <class Holder>
+class DrainingPlaces {
+ public:
+  /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
+  std::optional<Holder> enter(Holder holder, size_t places) {
+    holders_.push_back(std::move(holder));
+    if (holders_.size() <= places) return std::nullopt;
+    return take_out(holders_.begin());
+  }
+  /// Returns `holder` if it had a place.
+  std::optional<Holder> leave(const Holder& holder) {
+    const auto found = std::ranges::find(holders_, holder);
+    return found == holders_.end() ? std::nullopt : std::optional(take_out(found));
+  }
+
+ private:
+  Holder take_out(typename std::vector<Holder>::iterator at) {
+    Holder gone = std::move(*at);
+    holders_.erase(at);
+    return gone;
+  }
+
+  std::vector<Holder> holders_;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The places that a listener has for connections whose MPA Request is not complete, and which
+// connection loses its place when they are all taken: none of an address that holds few of them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "net/ip_address.h"
+
+namespace uwarp {
+
+/// What counts as one network: an IPv6 host chooses the lower 64 bits of its addresses itself (RFC
+/// 4291 2.5.1), so a single one may connect from any of them. An IPv4 address is its own network.
+inline IpAddress network_of(const IpAddress& address) {
+  if (address.is_v4()) return address;
+  IpAddress::Bytes bytes = address.bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), uint8_t{0});
+  return IpAddress::from_gid(bytes.data(), address.scope_id());
+}
+
+/// A value without sockets or time: places are kept in the order in which they were taken.
+template <class Holder>
+class HalfOpenPlaces {
+ public:
+  explicit HalfOpenPlaces(size_t places) : places_(places) {}
+
+  /// Gives a place to `holder`, always. Where none was free, returns the holder that has lost its
+  /// place: in the network that holds most, of the address that holds most, the oldest. Never
+  /// `holder` itself, if there are two places at least.
+  std::optional<Holder> enter(Holder holder, const IpAddress& from) {
+    taken_.push_back({std::move(holder), from, network_of(from)});
+    count_last();
+    if (taken_.size() <= places_) return std::nullopt;
+    const auto held = [](const Place& place) {
+      return std::tie(place.of_network, place.of_address);
+    };
+    return take_out(std::ranges::max_element(taken_, {}, held));  // of equal ones the first
+  }
+  /// Its Request is complete, or it has ended.
+  void leave(const Holder& holder) {
+    const auto found = std::ranges::find(taken_, holder, &Place::holder);
+    if (found != taken_.end()) (void)take_out(found);
+  }
+  /// All holders; no place is taken then.
+  std::vector<Holder> clear() {
+    std::vector<Holder> holders;
+    for (Place& place : std::exchange(taken_, {})) holders.push_back(std::move(place.holder));
+    return holders;
+  }
+
+ private:
+  struct Place {
+    Holder holder;
+    IpAddress from;
+    IpAddress network;
+    size_t of_network = 1;  // places that its network holds
+    size_t of_address = 1;
+  };
+
+  // Counts are kept in the places themselves: a pass over some hundred costs less than a socket.
+  void count_last() {
+    Place& last = taken_.back();
+    for (Place& place : std::span(taken_).first(taken_.size() - 1)) {
+      if (place.network != last.network) continue;
+      last.of_network = ++place.of_network;
+      if (place.from == last.from) last.of_address = ++place.of_address;
+    }
+  }
+  Holder take_out(typename std::vector<Place>::iterator at) {
+    Place gone = std::move(*at);
+    taken_.erase(at);
+    for (Place& place : taken_) {
+      if (place.network != gone.network) continue;
+      --place.of_network;
+      if (place.from == gone.from) --place.of_address;
+    }
+    return std::move(gone.holder);
+  }
+
+  size_t places_;
+  std::vector<Place> taken_;
+};
+
+}  // namespace uwarp

@@ -164,9 +164,11 @@ QpAttributes Endpoint::attributes() const {
   return all;
 }
 
-void Endpoint::set_ack_timeout(uint8_t code) {
+void Endpoint::set_retries(const RetryAttributes& retries) {
   const std::lock_guard guard(mutex_);
-  attributes_.timeout = code;
+  attributes_.timeout = retries.timeout.value_or(attributes_.timeout);
+  attributes_.retry_count = retries.retry_count.value_or(attributes_.retry_count);
+  attributes_.rnr_retry = retries.rnr_retry.value_or(attributes_.rnr_retry);
 }
 
 int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
@@ -464,8 +466,10 @@ void Endpoint::close_stream() {
   slot_->connected_ns = 0;
 }
 
-// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. A
-// queue pair that only receives may stay in RTR, and then was never given a count of its own.
+// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. With
+// rdma_cm that is exact, because rnr_retry_count of rdma_connect() and rdma_accept() is meant for
+// the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
+// count of its own.
 uint64_t Endpoint::hold_deadline_ns() const {
   const std::lock_guard guard(mutex_);
   if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)

@@ -264,7 +264,7 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
       return 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
       if (!read_value(value, byte)) return EINVAL;
-      options_.ack_timeout = std::min(byte, kMaxAckTimeout);
+      retries_.timeout = std::min(byte, kMaxAckTimeout);
       return 0;
     default:
       return ENOSYS;
@@ -283,7 +283,7 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
   const std::lock_guard guard(lock_);
   if (device_ == nullptr) return EINVAL;
   if (is_roce()) {
-    return infiniband_attributes(addresses_locked(), qp_state, options_.ack_timeout, depths_, out);
+    return infiniband_attributes(addresses_locked(), qp_state, retries_, depths_, out);
   }
   out = {};
   out.port_num = 1;

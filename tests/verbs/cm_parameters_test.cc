@@ -77,4 +77,21 @@ TEST_F(CmParameters, TheCountsAreTheQueuePairs) {
   EXPECT_EQ(attributes_of(ends.server()).rnr_retry, 5);
 }
 
+TEST_F(CmParameters, TheDepthsAreThoseThatWereNegotiated) {
+  if (roce()) GTEST_SKIP() << "librdmacm itself gives them to the queue pair";
+  CmEnds ends;
+  ends.client_parameters.initiator_depth = 3;
+  ends.client_parameters.responder_resources = 5;
+  ends.server_parameters.initiator_depth = 4;
+  ends.server_parameters.responder_resources = 2;
+  ASSERT_NO_FATAL_FAILURE(connect(ends));
+  const ibv_qp_attr client = attributes_of(ends.client()), server = attributes_of(ends.server());
+  EXPECT_EQ(client.max_rd_atomic, 2);
+  EXPECT_EQ(server.max_rd_atomic, 4);
+  EXPECT_GE(client.max_dest_rd_atomic, server.max_rd_atomic);
+  EXPECT_LE(client.max_dest_rd_atomic, 5);
+  EXPECT_GE(server.max_dest_rd_atomic, client.max_rd_atomic);
+  EXPECT_EQ(server.max_dest_rd_atomic, 2);
+}
+
 }  // namespace

@@ -449,12 +449,19 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocke
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   if (!qp_.start_stream(config)) return false;
+  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
   describe_connection(config, connection);
   const QpConfig& parts = qp_.config();
   PollGroup* const second =
       parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
   stream_.attach(connection, in, out, PollGroup::of(*parts.recv_cq), second);
   return true;
+}
+
+// On its way through iWARP's rdma_cm nobody gives the queue pair any: they are what was negotiated.
+void Endpoint::note_depths_locked(const StreamConfig& config) {
+  attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
+  attributes_.max_dest_rd_atomic = static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
 }
 
 void Endpoint::close_stream() {

@@ -172,6 +172,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
   void out_of_memory();
+  void note_depths_locked(const StreamConfig& config);
   void describe_connection(const StreamConfig& config, const Connection& connection);
 
   Engine& engine_;

@@ -152,7 +152,8 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevi
 // The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
 // pair is where it has been moved to.
 QpState Endpoint::state_locked() const {
-  const QpState core = qp_.state();
+  // The event of a failure is told a moment before the core gets there.
+  const QpState core = qp_.flush_due() ? QpState::kErr : qp_.state();
   if (core == QpState::kErr || core == QpState::kSqe || core == QpState::kSqd) return core;
   return cm_owned_ ? core : verbs_state_;
 }
@@ -164,9 +165,11 @@ QpAttributes Endpoint::attributes() const {
   return all;
 }
 
-void Endpoint::set_ack_timeout(uint8_t code) {
+void Endpoint::set_retries(const RetryAttributes& retries) {
   const std::lock_guard guard(mutex_);
-  attributes_.timeout = code;
+  attributes_.timeout = retries.timeout.value_or(attributes_.timeout);
+  attributes_.retry_count = retries.retry_count.value_or(attributes_.retry_count);
+  attributes_.rnr_retry = retries.rnr_retry.value_or(attributes_.rnr_retry);
 }
 
 int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
@@ -447,12 +450,19 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, TcpSocke
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   if (!qp_.start_stream(config)) return false;
+  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
   describe_connection(config, connection);
   const QpConfig& parts = qp_.config();
   PollGroup* const second =
       parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
   stream_.attach(connection, in, out, PollGroup::of(*parts.recv_cq), second);
   return true;
+}
+
+// On its way through iWARP's rdma_cm nobody gives the queue pair any: they are what was negotiated.
+void Endpoint::note_depths_locked(const StreamConfig& config) {
+  attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
+  attributes_.max_dest_rd_atomic = static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
 }
 
 void Endpoint::close_stream() {
@@ -464,8 +474,10 @@ void Endpoint::close_stream() {
   slot_->connected_ns = 0;
 }
 
-// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. A
-// queue pair that only receives may stay in RTR, and then was never given a count of its own.
+// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. With
+// rdma_cm that is exact, because rnr_retry_count of rdma_connect() and rdma_accept() is meant for
+// the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
+// count of its own.
 uint64_t Endpoint::hold_deadline_ns() const {
   const std::lock_guard guard(mutex_);
   if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)

@@ -80,8 +80,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
   QpAttributes attributes() const;
-  /// The timeout that an rdma_cm id was given for its queue pair (code of 5 bits).
-  void set_ack_timeout(uint8_t code);
+  /// What an rdma_cm id was given for its queue pair.
+  void set_retries(const RetryAttributes& retries);
 
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
   /// transmits, transmit in the caller, unless more is to be expected at once. Where memory runs
@@ -172,6 +172,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
   void out_of_memory();
+  void note_depths_locked(const StreamConfig& config);
   void describe_connection(const StreamConfig& config, const Connection& connection);
 
   Engine& engine_;

@@ -40,10 +40,14 @@ bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options) {
   auto socket = TcpSocket::open(address.ss_family);
   if (!socket) return socket;
-  socket->set_reuse_address(true);
+  const bool kernel_chooses = port_of(address) == 0;
+  socket->set_reuse_address(!kernel_chooses);
   if (address.ss_family == AF_INET6) socket->set_v6_only(options.v6_only);
   socket->set_tos(options.tos);
-  if (int error = socket->bind(address)) return Error{error};
+  int error = socket->bind(address);
+  if (kernel_chooses) socket->set_reuse_address(true);
+  if (kernel_chooses && error == EADDRINUSE) error = socket->bind(address);
+  if (error != 0) return Error{error};
   return socket;
 }
 

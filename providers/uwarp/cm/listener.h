@@ -38,7 +38,8 @@ class ListenerOwner {
 };
 
 /// Binds without listening: reserves the port (port 0: the kernel picks one, see local_address()).
-/// SO_REUSEADDR is always set: applications listen again on the port of a live connection.
+/// SO_REUSEADDR is always set: applications listen again on the port of a live connection. A port
+/// that the kernel picks belongs to no other socket, unless there is none left that is free.
 /// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
 

@@ -61,6 +61,14 @@ struct QpAttributes {
   uint8_t traffic_class = 0;
 };
 
+/// What rdma_cm gives a queue pair when a connection is made, in the codes of ibv_modify_qp. What
+/// is not set stays as it is.
+struct RetryAttributes {
+  std::optional<uint8_t> timeout;
+  std::optional<uint8_t> retry_count;
+  std::optional<uint8_t> rnr_retry;
+};
+
 /// True if the manual allows `from` -> `to` with exactly these mask bits: all required ones, and
 /// beside them only optional ones. kAttrState itself is not looked at.
 bool transition_allowed(QpState from, QpState to, uint32_t mask);

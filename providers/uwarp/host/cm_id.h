@@ -108,7 +108,8 @@ class CmId : public CmConnectionOwner,
   int bind_ib_locked(const sockaddr_storage& address);
   int reserve_port_locked(const sockaddr_storage& address);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
-  void note_depths_locked(const rdma_ucm_conn_param& parameters);
+  /// CONNECT's or ACCEPT's parameters that belong to the queue pair.
+  void note_parameters_locked(const rdma_ucm_conn_param& parameters);
   void end_unheard(CmConnection& connection);
   bool connect_fails(std::unique_lock<std::mutex>& guard);
   /// ACCEPT of the active side.
@@ -142,7 +143,9 @@ class CmId : public CmConnectionOwner,
   bool source_fixed_ = false;
   std::shared_ptr<const NetDevice> device_;
   CmPortOptions options_;
-  CmDepths depths_;  ///< roce: for the queue pair's attributes
+  // For the queue pair's attributes.
+  CmDepths depths_;  ///< roce
+  RetryAttributes retries_;
   size_t backlog_ = 0;
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;

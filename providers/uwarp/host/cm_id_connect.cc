@@ -13,6 +13,7 @@
 #include "host/cm_address.h"
 #include "host/cm_id.h"
 #include "host/cm_id_table.h"
+#include "host/infiniband_route.h"
 #include "net/sparing_look.h"
 
 namespace uwarp {
@@ -64,8 +65,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (is_datagram(port_space_)) return EOPNOTSUPP;
-  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
-  const auto local = source_fixed_ ? to_tcp(local_) : sockaddr_storage{};
+  const auto local = to_tcp(local_);
   const auto remote = to_tcp(remote_);
   if (!local || !remote) return EADDRNOTAVAIL;
   state_ = CmIdState::kConnecting;
@@ -75,9 +75,9 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.local = *local;
   request.remote = *remote;
   request.tos = options_.tos;
-  request.ack_timeout = options_.ack_timeout;
   request.qp_number = parameters.qp_num;
-  note_depths_locked(parameters);
+  note_parameters_locked(parameters);
+  request.retries = retries_;
   guard.unlock();
 
   auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
@@ -131,16 +131,16 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
   if (is_roce() && !parameters.valid) return ready_locked();
   if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
-  note_depths_locked(parameters);
+  note_parameters_locked(parameters);
   // Before the call: ESTABLISHED may come inside it, and goes to this name.
   uid_ = uid;
   state_ = CmIdState::kAccepting;
   const auto connection = connection_;
-  const int ack_timeout = options_.ack_timeout;
+  const RetryAttributes retries = retries_;
   guard.unlock();
 
   const int error =
-      connection->accept(parameters.qp_num, std::move(answer), ack_timeout, weak_from_this());
+      connection->accept(parameters.qp_num, std::move(answer), retries, weak_from_this());
   if (error == 0) return 0;
 
   guard.lock();
@@ -151,8 +151,15 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   return error;
 }
 
-void CmId::note_depths_locked(const rdma_ucm_conn_param& parameters) {
+// Of the accepting side's queue pair the peer's retry_count would be the one, which is not on the
+// wire; its own is without effect, as with InfiniBand.
+void CmId::note_parameters_locked(const rdma_ucm_conn_param& parameters) {
   depths_ = {clamp_depth(parameters.responder_resources), clamp_depth(parameters.initiator_depth)};
+  if (!is_roce()) return;
+  retries_.rnr_retry = std::min(parameters.rnr_retry_count, kMostRetries);
+  if (state_ != CmIdState::kConnecting) return;
+  retries_.retry_count = std::min(parameters.retry_count, kMostRetries);
+  if (!retries_.timeout) retries_.timeout = kDefaultAckTimeout;
 }
 
 // The stream runs since the peer's answer came. If it has ended meanwhile, that is for DISCONNECTED

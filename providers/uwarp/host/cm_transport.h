@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "cm/connection_events.h"
+#include "cm/qp_attributes.h"
 
 namespace uwarp {
 
@@ -41,8 +42,8 @@ class CmConnection {
   virtual sockaddr_storage local_address() const = 0;
   virtual sockaddr_storage remote_address() const = 0;
   /// 0 or an errno. EINVAL: no such queue pair, or one in a wrong state. ECONNRESET: peer gone.
-  virtual int accept(uint32_t qp_number, ConnectParameters parameters, int ack_timeout,
-                     std::weak_ptr<CmConnectionOwner> owner) = 0;
+  virtual int accept(uint32_t qp_number, ConnectParameters parameters,
+                     const RetryAttributes& retries, std::weak_ptr<CmConnectionOwner> owner) = 0;
   virtual int reject(std::span<const std::byte> private_data) = 0;
   virtual int disconnect() = 0;
   virtual void abort() = 0;
@@ -64,8 +65,7 @@ class CmListener {
 struct CmPortOptions {
   bool reuse_address = false;
   bool v6_only = false;
-  int tos = -1;          ///< -1: the system's
-  int ack_timeout = -1;  ///< of the queue pair, 5 bits; -1: not set
+  int tos = -1;  ///< -1: the system's
 };
 
 class CmTransport {
@@ -75,8 +75,8 @@ class CmTransport {
     sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
     sockaddr_storage remote{};
     int tos = -1;
-    int ack_timeout = -1;
     uint32_t qp_number = 0;
+    RetryAttributes retries;  ///< for that queue pair
     ConnectParameters parameters;
   };
 

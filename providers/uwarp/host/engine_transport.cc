@@ -43,11 +43,11 @@ class EngineConnection : public CmConnection,
   sockaddr_storage local_address() const override { return connection_->local_address(); }
   sockaddr_storage remote_address() const override { return connection_->remote_address(); }
 
-  int accept(uint32_t qp_number, ConnectParameters parameters, int ack_timeout,
+  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& retries,
              std::weak_ptr<CmConnectionOwner> owner) override {
     auto endpoint = Engine::instance().find(Qpn{qp_number});
     if (endpoint == nullptr) return EINVAL;
-    if (ack_timeout >= 0) endpoint->set_ack_timeout(static_cast<uint8_t>(ack_timeout));
+    endpoint->set_retries(retries);
     {
       const std::lock_guard guard(lock_);
       owner_ = std::move(owner);
@@ -144,8 +144,7 @@ class EngineTransport : public CmTransport {
     Engine& engine = Engine::instance();
     auto endpoint = engine.find(Qpn{request.qp_number});
     if (endpoint == nullptr) return Error{EINVAL};
-    if (request.ack_timeout >= 0)
-      endpoint->set_ack_timeout(static_cast<uint8_t>(request.ack_timeout));
+    endpoint->set_retries(request.retries);
     Connection::ConnectOptions options;
     if (request.bound) options.bound = socket_of(std::move(request.bound));
     options.local = request.local;

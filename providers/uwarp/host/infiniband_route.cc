@@ -17,10 +17,7 @@ constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kExactly = 2;  // selector of MTU, rate and life time
 constexpr uint8_t kRate100Gbps = 16;
 // 4.096 us * 2^17 is half a second; a queue pair's timeout is twice the life time.
-constexpr uint8_t kPacketLifeTime = 17;
-constexpr uint8_t kDefaultAckTimeout = kPacketLifeTime + 1;
-constexpr uint8_t kRetries = 7;
-constexpr uint8_t kRetriesWithoutEnd = 7;  // of a missing receive
+constexpr uint8_t kPacketLifeTime = kDefaultAckTimeout - 1;
 
 /// IB_PATH_GMP, IB_PATH_PRIMARY and IB_PATH_BIDIRECTIONAL.
 constexpr uint32_t kPathFlags = 1u | 2u | 16u;
@@ -96,8 +93,9 @@ ib_path_rec_data packed_path(const CmId::Addresses& addresses) {
 
 // The masks are those that the kernel's InfiniBand connection manager hands out: the table of
 // ibv_modify_qp wants every one of these bits.
-int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state, int ack_timeout,
-                          const CmDepths& depths, ib_uverbs_qp_attr& out) {
+int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
+                          const RetryAttributes& retries, const CmDepths& depths,
+                          ib_uverbs_qp_attr& out) {
   out = {};
   out.qp_state = qp_state;
   out.port_num = 1;
@@ -123,9 +121,9 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state, i
     case QpState::kRts:
       out.qp_attr_mask = kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetryCount | kAttrRnrRetry |
                          kAttrMaxRdAtomic;
-      out.timeout = ack_timeout < 0 ? kDefaultAckTimeout : static_cast<uint8_t>(ack_timeout);
-      out.retry_cnt = kRetries;
-      out.rnr_retry = kRetriesWithoutEnd;
+      out.timeout = retries.timeout.value_or(kDefaultAckTimeout);
+      out.retry_cnt = retries.retry_count.value_or(kMostRetries);
+      out.rnr_retry = retries.rnr_retry.value_or(kMostRetries);
       out.max_rd_atomic = depths.initiator_depth;
       return 0;
     default:

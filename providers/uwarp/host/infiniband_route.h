@@ -11,13 +11,19 @@
 
 namespace uwarp {
 
+/// Code of a queue pair's timeout when the application has set none: about a second.
+inline constexpr uint8_t kDefaultAckTimeout = 18;
+/// Largest count of repetitions; of a missing receive: without end.
+inline constexpr uint8_t kMostRetries = 7;
+
 /// The one path between an id's addresses, as QUERY_ROUTE hands it out.
 ib_user_path_rec path_record(const CmId::Addresses& addresses);
 /// The same in the packed form of QUERY with RDMA_USER_CM_QUERY_PATH.
 ib_path_rec_data packed_path(const CmId::Addresses& addresses);
 
-/// Attributes for INIT, RTR and RTS. 0 or EINVAL. `ack_timeout` < 0: none was set.
-int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state, int ack_timeout,
-                          const CmDepths& depths, ib_uverbs_qp_attr& out);
+/// Attributes for INIT, RTR and RTS. 0 or EINVAL.
+int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
+                          const RetryAttributes& retries, const CmDepths& depths,
+                          ib_uverbs_qp_attr& out);
 
 }  // namespace uwarp

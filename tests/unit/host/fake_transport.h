@@ -20,10 +20,11 @@ class FakeConnection : public CmConnection {
   const ConnectParameters& request_parameters() const override { return request; }
   sockaddr_storage local_address() const override { return local; }
   sockaddr_storage remote_address() const override { return remote; }
-  int accept(uint32_t qp_number, ConnectParameters parameters, int,
+  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& new_retries,
              std::weak_ptr<CmConnectionOwner> new_owner) override {
     calls.push_back("accept " + std::to_string(qp_number));
     given = std::move(parameters);
+    retries = new_retries;
     owner = std::move(new_owner);
     return accept_result;
   }
@@ -40,6 +41,7 @@ class FakeConnection : public CmConnection {
 
   ConnectParameters request;
   ConnectParameters given;
+  RetryAttributes retries;
   sockaddr_storage local{};
   sockaddr_storage remote{};
   int accept_result = 0;

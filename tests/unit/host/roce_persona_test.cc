@@ -93,6 +93,36 @@ TEST_F(RocePersona, TheAttributesAreWhatTheTransitionsWant) {
   attributes(id, QpState::kSqd, EINVAL);
 }
 
+TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
+  const uint32_t id = resolved_id();
+  rdma_ucm_connect connect{};
+  connect.id = id;
+  connect.conn_param.valid = 1;
+  connect.conn_param.retry_count = 2;
+  connect.conn_param.rnr_retry_count = 9;  // the kernel takes the most that there is
+  ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_CONNECT, connect), 0);
+  // At once, since the stream may run before librdmacm has moved the queue pair.
+  EXPECT_EQ(transport_.last_connect.retries.retry_count, 2);
+  EXPECT_EQ(transport_.last_connect.retries.rnr_retry, 7);
+  EXPECT_EQ(transport_.last_connect.retries.timeout, 18);
+  EXPECT_EQ(attributes(id, QpState::kRts).retry_cnt, 2);
+  EXPECT_EQ(attributes(id, QpState::kRts).rnr_retry, 7);
+
+  listening_id();
+  const auto incoming = request();
+  rdma_ucm_event_resp event{};
+  ASSERT_EQ(channel_.event(event), 0);
+  // librdmacm moves the accepting side's queue pair before it says what it accepts.
+  EXPECT_EQ(attributes(event.id, QpState::kRts).rnr_retry, 7);
+  rdma_ucm_accept accept{};
+  accept.id = event.id;
+  accept.conn_param.valid = 1;
+  accept.conn_param.rnr_retry_count = 1;
+  ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
+  EXPECT_EQ(incoming->retries.rnr_retry, 1);
+  EXPECT_EQ(incoming->retries.retry_count, std::nullopt) << "the peer's, which is not known";
+}
+
 TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
   const uint32_t id = resolved_id();
   EXPECT_EQ(ready(id), EINVAL);

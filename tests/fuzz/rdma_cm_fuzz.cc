@@ -453,6 +453,9 @@ class Application {
         channel = open();
         return;
       }
+      case 13:
+        for (const auto& id : table_.all()) id->netdevs_changed(NetDeviceTable({}));
+        return;
       default:
         return;
     }

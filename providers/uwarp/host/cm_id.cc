@@ -169,7 +169,7 @@ int CmId::listen(int backlog) {
     listener_ = std::move(*listener);
     return 0;
   }
-  // Destroyed by another thread meanwhile.
+  // Destroyed by another thread meanwhile, or its device is gone.
   guard.unlock();
   (*listener)->close();
   return EINVAL;
@@ -305,24 +305,41 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
 
 uint32_t CmId::destroy() {
   std::unique_lock guard(lock_);
-  const CmIdState state = std::exchange(state_, CmIdState::kDestroyed);
-  const auto listener = std::move(listener_);
-  const auto connection = std::move(connection_);
-  const auto bound = std::move(bound_);
+  const Ending ending = end_locked(CmIdState::kDestroyed);
   guard.unlock();
 
   // First, so that nothing that follows makes an event.
   CmEventRoom dropped;
   const uint32_t reported = CmEventQueue::close(*events_, dropped);
-  if (listener != nullptr) listener->close();
+  if (ending.listener != nullptr) ending.listener->close();
   for (const auto& [source, event] : dropped) {
     const auto& request = event.request;
     if (request == nullptr) continue;
     table_.remove(request->number());
     request->destroy();
   }
-  if (connection != nullptr) end_connection(*connection, state);
+  if (ending.connection != nullptr) end_connection(*ending.connection, ending.state);
   return reported;
+}
+
+CmId::Ending CmId::end_locked(CmIdState state) {
+  return {std::exchange(state_, state), std::move(listener_), std::move(connection_),
+          std::move(bound_)};
+}
+
+void CmId::netdevs_changed(const NetDeviceTable& devices) {
+  std::unique_lock guard(lock_);
+  if (device_ == nullptr || state_ >= CmIdState::kRemoved || devices.has_netdev(device_->ifindex))
+    return;
+  CmEventRoom room(1);
+  const auto event = event_locked(CmEventType::kDeviceRemoval, 0);
+  const Ending ending = end_locked(CmIdState::kRemoved);
+  guard.unlock();
+
+  // The application has no name yet for a request that it has not accepted.
+  if (ending.state != CmIdState::kRequest) push(event, std::move(room));
+  if (ending.listener != nullptr) ending.listener->close();
+  if (ending.connection != nullptr && ending.state < CmIdState::kClosed) ending.connection->abort();
 }
 
 rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {

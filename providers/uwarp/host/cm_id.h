@@ -43,6 +43,7 @@ enum class CmIdState : uint8_t {
   kEstablished,
   kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
   kClosed,         ///< there was, or nearly was, a connection
+  kRemoved,        ///< its netdev is gone: the id can only be destroyed
   kDestroyed,
 };
 
@@ -93,6 +94,15 @@ class CmId : public CmConnectionOwner,
   /// table.
   uint32_t destroy();
 
+  // Network side.
+
+  /// `devices` is how it is now. If the id's netdev is gone: DEVICE_REMOVAL as its last event, and
+  /// the end of whatever it has going. An id without a device is not concerned, so neither is a
+  /// listener on a wildcard. `devices` is the published table: since a device is looked up under
+  /// the id's lock, no id keeps one that was gone before. Throws std::bad_alloc, and has done
+  /// nothing then.
+  void netdevs_changed(const NetDeviceTable& devices);
+
   // Engine side.
   void connection_established(const sockaddr_storage& local,
                               const ConnectParameters& peer) override;
@@ -121,7 +131,14 @@ class CmId : public CmConnectionOwner,
   void push(const rdma_ucm_event_resp& event, CmEventRoom room);
   /// Room for the next event of the connection.
   CmEventRoom room_locked();
-  /// Ends what destroy() has taken out of the id.
+  /// What an id has going, taken out of it to be ended without its lock.
+  struct Ending {
+    CmIdState state;  ///< until then
+    std::shared_ptr<CmListener> listener;
+    std::shared_ptr<CmConnection> connection;
+    std::unique_ptr<BoundPort> bound;
+  };
+  Ending end_locked(CmIdState state);
   static void end_connection(CmConnection& connection, CmIdState state);
 
   CmIdTable& table_;

@@ -80,11 +80,18 @@ void RdmaCmNode::close() {
   }
 }
 
-std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+std::shared_ptr<CmId> RdmaCmNode::find_own(uint32_t number, int& error) const {
   auto id = ids_.find(number);
   error = id == nullptr ? ENOENT : queue_->takes_from(*id->events()) ? 0 : EINVAL;
   if (error != 0) id = nullptr;
   return id;
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+  auto id = find_own(number, error);
+  if (id == nullptr || id->state() != CmIdState::kRemoved) return id;
+  error = ENXIO;
+  return nullptr;
 }
 
 int RdmaCmNode::create_id(Command& command) {
@@ -108,7 +115,7 @@ int RdmaCmNode::destroy_id(Command& command) {
   const auto request = command.payload<rdma_ucm_destroy_id>();
   int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp));
   if (error != 0) return error;
-  if (find(request.id, error) == nullptr) return error;
+  if (find_own(request.id, error) == nullptr) return error;
   const auto id = ids_.remove(request.id);
   if (id == nullptr) return ENOENT;
   const rdma_ucm_destroy_id_resp response{id->destroy()};

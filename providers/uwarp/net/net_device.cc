@@ -75,9 +75,13 @@ bool refresh_locked(Published& state) {
   const auto records = read_net_records();
   if (!records) return false;
   auto devices = build_net_devices(*records, settings().netdevs, state.numbers);
-  if (state.table && same_tables(state.table->devices(), devices)) return true;
+  std::vector<int> netdevs;
+  for (const LinkRecord& link : records->links) netdevs.push_back(link.ifindex);
+  if (state.table && same_tables(state.table->devices(), devices) &&
+      state.table->netdevs() == netdevs)
+    return true;
   if (devices.empty()) log_event("no usable network device");
-  state.table = std::make_shared<const NetDeviceTable>(std::move(devices));
+  state.table = std::make_shared<const NetDeviceTable>(std::move(devices), std::move(netdevs));
   return true;
 }
 
@@ -113,7 +117,8 @@ bool NetDevice::owns(const IpAddress& address) const {
   });
 }
 
-NetDeviceTable::NetDeviceTable(std::vector<DevicePtr> devices) : devices_(std::move(devices)) {}
+NetDeviceTable::NetDeviceTable(std::vector<DevicePtr> devices, std::vector<int> netdevs)
+    : devices_(std::move(devices)), netdevs_(std::move(netdevs)) {}
 
 DevicePtr NetDeviceTable::by_verbs_name(std::string_view verbs_name) const {
   return find(devices_, [&](const NetDevice& device) { return device.verbs_name == verbs_name; });
@@ -133,6 +138,11 @@ DevicePtr NetDeviceTable::by_ifindex(int ifindex) const {
 
 DevicePtr NetDeviceTable::by_address(const IpAddress& address) const {
   return find(devices_, [&](const NetDevice& device) { return device.owns(address); });
+}
+
+bool NetDeviceTable::has_netdev(int ifindex) const {
+  return by_ifindex(ifindex) != nullptr ||
+         std::find(netdevs_.begin(), netdevs_.end(), ifindex) != netdevs_.end();
 }
 
 std::shared_ptr<const NetDeviceTable> net_devices() {

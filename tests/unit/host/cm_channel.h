@@ -173,6 +173,7 @@ enum Event : int {
   kRejected = 8,
   kEstablished = 9,
   kDisconnected = 10,
+  kDeviceRemoval = 11,
   kTimewaitExit = 15,
 };
 

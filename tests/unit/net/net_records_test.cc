@@ -178,5 +178,13 @@ TEST(NetDeviceTable, LookUps) {
   EXPECT_EQ(table.by_guid(table.devices()[1]->guid_be)->name, "eth1");
 }
 
+TEST(NetDeviceTable, NetdevsThatAreNoDeviceExist) {
+  const NetRecords records{{link(2, "eth0", 1)}, {address(2, "10.0.0.1")}};
+  const NetDeviceTable table(build(records), {2, 3});
+  EXPECT_TRUE(table.has_netdev(2));
+  EXPECT_TRUE(table.has_netdev(3));
+  EXPECT_FALSE(table.has_netdev(4));
+}
+
 }  // namespace
 }  // namespace uwarp

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -175,7 +176,8 @@ int CmId::listen(int backlog) {
   return EINVAL;
 }
 
-int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination) {
+int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
+                          uint32_t timeout_ms) {
   CmEventRoom room(1);
   std::unique_lock guard(lock_);
   if (ProcessFaults::injected(FaultKind::kAddressError)) {
@@ -185,13 +187,59 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     return 0;
   }
   const int error = resolve_locked(source, destination);
+  if (error == 0) {
+    const Route route{ip_of(local_), device_};
+    state_ = CmIdState::kAddressAsked;
+    room_ = std::move(room);
+    guard.unlock();
+    if (!waits_for_neighbour(ip_of(destination), route, timeout_ms)) neighbour_known(0);
+    return 0;
+  }
   // A netdev that is no device is told by an event, other failures by the command itself.
-  if (error != 0 && error != ENODEV) return error;
-  const auto event =
-      event_locked(error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
+  if (error != ENODEV) return error;
+  const auto event = event_locked(CmEventType::kAddressError, -error);
   guard.unlock();
   push(event, std::move(room));
   return 0;
+}
+
+/// Without memory for it the id goes on, as where the kernel does not tell.
+bool CmId::waits_for_neighbour(const IpAddress& destination, const Route& route,
+                               uint32_t timeout_ms) {
+  try {
+    return transport_.wait_for_neighbour(destination, route, timeout_ms, weak_from_this());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void CmId::neighbour_known(int status) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kAddressAsked) return;
+  if (status == 0)
+    state_ = CmIdState::kAddressResolved;
+  else
+    unresolve_locked();
+  const auto event = event_locked(
+      status == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, status);
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+}
+
+/// As before resolve_address(), but for a source port that it has reserved. The next try may come
+/// with another source, or none.
+void CmId::unresolve_locked() {
+  remote_ = {};
+  if (bound_ == nullptr) {
+    state_ = CmIdState::kIdle;
+    local_ = {};
+    source_fixed_ = false;
+  } else {
+    state_ = CmIdState::kBound;
+    local_ = from_tcp(bound_->local_address()).value_or(local_);
+  }
+  if (!source_fixed_) device_ = nullptr;
 }
 
 int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination) {

@@ -153,7 +153,7 @@ int RdmaCmNode::resolve_ip(Command& command) {
   if (!read_address(&request.dst_addr, sizeof request.dst_addr, destination)) return EINVAL;
   int error;
   const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
 }
 
 int RdmaCmNode::resolve_addr(Command& command) {
@@ -166,7 +166,7 @@ int RdmaCmNode::resolve_addr(Command& command) {
   }
   int error;
   const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
 }
 
 int RdmaCmNode::resolve_route(Command& command) {

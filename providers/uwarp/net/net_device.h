@@ -31,6 +31,7 @@ struct NetDevice {
   uint32_t mtu_bytes = 0;
   bool running = false;  ///< administratively up and carrier present
   bool loopback = false;
+  bool has_neighbours = false;  ///< finds their hardware addresses, by ARP or NDP
   /// Node GUID as libibverbs hands it out (network order in memory). Nonzero, unique per table,
   /// the same in every process and after a restart.
   uint64_t guid_be = 0;

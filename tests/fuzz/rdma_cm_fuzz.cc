@@ -453,6 +453,16 @@ class Application {
         channel = open();
         return;
       }
+      case 11:
+        transport_.neighbour_is_asked_for = script_.next() & 1;
+        return;
+      case 12:
+        if (const auto listener = transport_.neighbour.lock())
+          listener->neighbour_known(script_.next() & 1 ? 0 : -ETIMEDOUT);
+        return;
+      case 13:
+        for (const auto& id : table_.all()) id->netdevs_changed(NetDeviceTable({}));
+        return;
       default:
         return;
     }

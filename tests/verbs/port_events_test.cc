@@ -1,49 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What happens to a netdev reaches the application: in a network namespace of its own, into which
-// the test starts itself once more.
+// What happens to a netdev reaches the application: in a network namespace of its own.
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <climits>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 
+#include "verbs/own_namespace.h"
 #include "verbs/verbs_fixture.h"
 
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kInside = "UWARP_TEST_INSIDE_NAMESPACE";
-
-int shell(const std::string& commands) {
-  const int status = std::system(commands.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-TEST(PortEvents, InANamespace) {
-  const std::string enter = geteuid() == 0 ? "unshare -n " : "unshare -Urn ";
-  if (shell(enter + "ip link add probe type veth peer name other 2>/dev/null") != 0)
-    GTEST_SKIP() << "no right to make network namespaces";
-  char self[PATH_MAX] = {};
-  ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-  const std::string inside =
-      "ip link set lo up && ip link add veth0 type veth peer name veth1 && "
-      "ip link set veth0 addrgenmode none && ip addr add 10.77.0.1/24 dev veth0 && "
-      "ip link set veth0 up && ip link set veth1 up && "
-      "exec env UWARP_TEST_DEVICE=uwarp_veth0 " +
-      std::string(kInside) + "=1 '" + self +
-      "' --gtest_filter='PortEventsInside.*' --gtest_brief=1";
-  EXPECT_EQ(shell(enter + "sh -c \"" + inside + "\""), 0);
-}
+TEST(PortEvents, InANamespace) { run_in_namespace("PortEventsInside.*"); }
 
 class PortEventsInside : public VerbsTest {
  protected:
   void SetUp() override {
-    if (std::getenv(kInside) == nullptr) GTEST_SKIP() << "only in the namespace";
+    if (!inside_namespace()) GTEST_SKIP() << "only in the namespace";
     VerbsTest::SetUp();
     // What the set-up itself causes is over when the port is active; the addresses were there
     // before, and IPv6 adds none.
@@ -125,9 +98,7 @@ TEST_F(PortEventsInside, NetdevDisappears) {
   EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
   EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
   // The same name is not the same device.
-  ASSERT_EQ(shell("ip link add veth0 type veth peer name veth1 && ip addr add 10.77.0.1/24 dev "
-                  "veth0 && ip link set veth0 up && ip link set veth1 up"),
-            0);
+  ASSERT_EQ(shell(kMakeVeth), 0);
   EXPECT_FALSE(next_async_event(context(), milliseconds(100)));
 }
 

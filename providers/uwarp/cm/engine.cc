@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
+#include "cm/neighbour_watch.h"
 #include "cm/net_watch.h"
 #include "cm/rendezvous_port.h"
 #include "io/call_cost.h"
@@ -44,7 +45,8 @@ Engine::Engine()
       stat_page_(settings().stat),
       capture_(Capture::create(settings().pcap)),
       trace_(TraceFile::create(settings().trace)),
-      progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers) {}
+      progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
+      neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {}
 
 // On the only processor nothing can come as long as the caller keeps it. Where system calls are
 // dear one of them looks and sleeps.

@@ -31,6 +31,7 @@ namespace uwarp {
 
 class Connection;
 class Endpoint;
+class NeighbourWatch;
 class NetWatch;
 class RendezvousPort;
 
@@ -118,6 +119,7 @@ class Engine {
   /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
   /// serves it while nobody polls.
   NetWatch& net_watch();
+  NeighbourWatch& neighbour_watch() { return *neighbour_watch_; }
 
   // ---- For Endpoint: numbers and rendezvous ports.
   struct Place {
@@ -182,6 +184,7 @@ class Engine {
 
   std::once_flag net_watch_once_;
   std::shared_ptr<NetWatch> net_watch_;
+  const std::shared_ptr<NeighbourWatch> neighbour_watch_;
 
   std::mutex draining_mutex_;
   DrainingPlaces<std::shared_ptr<Connection>> draining_;

@@ -31,6 +31,7 @@ enum class CmEventType : uint32_t {
   kRejected = 8,
   kEstablished = 9,
   kDisconnected = 10,
+  kDeviceRemoval = 11,
   kTimewaitExit = 15,
 };
 

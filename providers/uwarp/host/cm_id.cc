@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -178,13 +179,14 @@ int CmId::listen(int backlog) {
     listener_ = std::move(*listener);
     return 0;
   }
-  // Destroyed by another thread meanwhile.
+  // Destroyed by another thread meanwhile, or its device is gone.
   guard.unlock();
   (*listener)->close();
   return EINVAL;
 }
 
-int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination) {
+int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
+                          uint32_t timeout_ms) {
   CmEventRoom room(1);
   std::unique_lock guard(lock_);
   if (ProcessFaults::injected(FaultKind::kAddressError)) {
@@ -194,13 +196,59 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     return 0;
   }
   const int error = resolve_locked(source, destination);
+  if (error == 0) {
+    const Route route{ip_of(local_), device_};
+    state_ = CmIdState::kAddressAsked;
+    room_ = std::move(room);
+    guard.unlock();
+    if (!waits_for_neighbour(ip_of(destination), route, timeout_ms)) neighbour_known(0);
+    return 0;
+  }
   // A netdev that is no device is told by an event, other failures by the command itself.
-  if (error != 0 && error != ENODEV) return error;
-  const auto event =
-      event_locked(error == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, -error);
+  if (error != ENODEV) return error;
+  const auto event = event_locked(CmEventType::kAddressError, -error);
   guard.unlock();
   push(event, std::move(room));
   return 0;
+}
+
+/// Without memory for it the id goes on, as where the kernel does not tell.
+bool CmId::waits_for_neighbour(const IpAddress& destination, const Route& route,
+                               uint32_t timeout_ms) {
+  try {
+    return transport_.wait_for_neighbour(destination, route, timeout_ms, weak_from_this());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void CmId::neighbour_known(int status) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kAddressAsked) return;
+  if (status == 0)
+    state_ = CmIdState::kAddressResolved;
+  else
+    unresolve_locked();
+  const auto event = event_locked(
+      status == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, status);
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+}
+
+/// As before resolve_address(), but for a source port that it has reserved. The next try may come
+/// with another source, or none.
+void CmId::unresolve_locked() {
+  remote_ = {};
+  if (bound_ == nullptr) {
+    state_ = CmIdState::kIdle;
+    local_ = {};
+    source_fixed_ = false;
+  } else {
+    state_ = CmIdState::kBound;
+    local_ = from_tcp(bound_->local_address()).value_or(local_);
+  }
+  if (!source_fixed_) device_ = nullptr;
 }
 
 int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination) {
@@ -316,24 +364,41 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
 
 uint32_t CmId::destroy() {
   std::unique_lock guard(lock_);
-  const CmIdState state = std::exchange(state_, CmIdState::kDestroyed);
-  const auto listener = std::move(listener_);
-  const auto connection = std::move(connection_);
-  const auto bound = std::move(bound_);
+  const Ending ending = end_locked(CmIdState::kDestroyed);
   guard.unlock();
 
   // First, so that nothing that follows makes an event.
   CmEventRoom dropped;
   const uint32_t reported = CmEventQueue::close(*events_, dropped);
-  if (listener != nullptr) listener->close();
+  if (ending.listener != nullptr) ending.listener->close();
   for (const auto& [source, event] : dropped) {
     const auto& request = event.request;
     if (request == nullptr) continue;
     table_.remove(request->number());
     request->destroy();
   }
-  if (connection != nullptr) end_connection(*connection, state);
+  if (ending.connection != nullptr) end_connection(*ending.connection, ending.state);
   return reported;
+}
+
+CmId::Ending CmId::end_locked(CmIdState state) {
+  return {std::exchange(state_, state), std::move(listener_), std::move(connection_),
+          std::move(bound_)};
+}
+
+void CmId::netdevs_changed(const NetDeviceTable& devices) {
+  std::unique_lock guard(lock_);
+  if (device_ == nullptr || state_ >= CmIdState::kRemoved || devices.has_netdev(device_->ifindex))
+    return;
+  CmEventRoom room(1);
+  const auto event = event_locked(CmEventType::kDeviceRemoval, 0);
+  const Ending ending = end_locked(CmIdState::kRemoved);
+  guard.unlock();
+
+  // The application has no name yet for a request that it has not accepted.
+  if (ending.state != CmIdState::kRequest) push(event, std::move(room));
+  if (ending.listener != nullptr) ending.listener->close();
+  if (ending.connection != nullptr && ending.state < CmIdState::kClosed) ending.connection->abort();
 }
 
 rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {

@@ -34,6 +34,7 @@ enum class CmIdState : uint8_t {
   kIdle,
   kBound,
   kListening,
+  kAddressAsked,  ///< a neighbour has been asked for, ADDR_RESOLVED or ADDR_ERROR is outstanding
   kAddressResolved,
   kRouteResolved,
   kConnecting,  ///< CONNECT done, ESTABLISHED or a failure is outstanding
@@ -43,11 +44,13 @@ enum class CmIdState : uint8_t {
   kEstablished,
   kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
   kClosed,         ///< there was, or nearly was, a connection
+  kRemoved,        ///< its netdev is gone: the id can only be destroyed
   kDestroyed,
 };
 
 class CmId : public CmConnectionOwner,
              public CmListenerOwner,
+             public NeighbourListener,
              public std::enable_shared_from_this<CmId> {
  public:
   /// `port_space` is an rdma_ucm_port_space. `persona`: whose rules librdmacm follows.
@@ -64,9 +67,11 @@ class CmId : public CmConnectionOwner,
   int bind(const sockaddr_storage& address);
   /// An idle id listens on the IPv4 wildcard and any port. `backlog` <= 0: the maximum.
   int listen(int backlog);
-  /// `source` of family AF_UNSPEC: the kernel's choice. Success queues ADDR_RESOLVED, or ADDR_ERROR
+  /// `source` of family AF_UNSPEC: the kernel's choice. Success queues ADDR_RESOLVED as soon as the
+  /// neighbour on the way is known; or ADDR_ERROR when it does not answer within `timeout_ms`, or
   /// when the way leads through a netdev that is no device.
-  int resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination);
+  int resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
+                      uint32_t timeout_ms);
   int resolve_route();
   int connect(const rdma_ucm_conn_param& parameters);
   /// `uid` is the application's name for the id from now on. Without parameters it says that the
@@ -93,7 +98,17 @@ class CmId : public CmConnectionOwner,
   /// table.
   uint32_t destroy();
 
+  // Network side.
+
+  /// `devices` is how it is now. If the id's netdev is gone: DEVICE_REMOVAL as its last event, and
+  /// the end of whatever it has going. An id without a device is not concerned, so neither is a
+  /// listener on a wildcard. `devices` is the published table: since a device is looked up under
+  /// the id's lock, no id keeps one that was gone before. Throws std::bad_alloc, and has done
+  /// nothing then.
+  void netdevs_changed(const NetDeviceTable& devices);
+
   // Engine side.
+  void neighbour_known(int status) override;
   void connection_established(const sockaddr_storage& local,
                               const ConnectParameters& peer) override;
   void connection_rejected(int status, std::span<const std::byte> private_data) override;
@@ -108,6 +123,8 @@ class CmId : public CmConnectionOwner,
   int bind_ib_locked(const sockaddr_storage& address);
   int reserve_port_locked(const sockaddr_storage& address);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
+  bool waits_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms);
+  void unresolve_locked();
   /// CONNECT's or ACCEPT's parameters that belong to the queue pair.
   void note_parameters_locked(const rdma_ucm_conn_param& parameters);
   void end_unheard(CmConnection& connection);
@@ -120,9 +137,16 @@ class CmId : public CmConnectionOwner,
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
   rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
   void push(const rdma_ucm_event_resp& event, CmEventRoom room);
-  /// Room for the next event of the connection.
+  /// Room for the next event of the neighbour or the connection.
   CmEventRoom room_locked();
-  /// Ends what destroy() has taken out of the id.
+  /// What an id has going, taken out of it to be ended without its lock.
+  struct Ending {
+    CmIdState state;  ///< until then
+    std::shared_ptr<CmListener> listener;
+    std::shared_ptr<CmConnection> connection;
+    std::unique_ptr<BoundPort> bound;
+  };
+  Ending end_locked(CmIdState state);
   static void end_connection(CmConnection& connection, CmIdState state);
 
   CmIdTable& table_;
@@ -150,7 +174,7 @@ class CmId : public CmConnectionOwner,
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
-  CmEventRoom room_;  ///< for what the connection has to tell yet
+  CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
 };
 
 }  // namespace uwarp

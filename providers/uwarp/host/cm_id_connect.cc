@@ -93,7 +93,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
     if (state_ == CmIdState::kConnecting) state_ = CmIdState::kRouteResolved;
     return connection.error();
   }
-  if (state_ == CmIdState::kDestroyed) {
+  if (state_ >= CmIdState::kRemoved) {
     guard.unlock();
     (*connection)->abort();
     return EINVAL;
@@ -277,9 +277,9 @@ void CmId::become_request(std::shared_ptr<CmConnection> request) {
   const sockaddr_storage tcp = request->local_address();
   const sockaddr_storage local = from_tcp(tcp).value_or(tcp);
   const sockaddr_storage remote = request->remote_address();
+  const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
   auto device = net_devices()->by_address(ip_of(local));
   if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));
-  const std::lock_guard guard(lock_);
   local_ = local;
   remote_ = remote;
   device_ = std::move(device);

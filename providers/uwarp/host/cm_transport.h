@@ -11,7 +11,9 @@
 
 #include "base/result.h"
 #include "cm/connection_events.h"
+#include "cm/neighbour_listener.h"
 #include "cm/qp_attributes.h"
+#include "net/net_device.h"
 
 namespace uwarp {
 
@@ -81,6 +83,11 @@ class CmTransport {
   };
 
   virtual ~CmTransport() = default;
+  /// True if the listener will be told, after `timeout_ms` at the latest, whether the neighbour on
+  /// the way answers; it may be told before this returns. False if there is nothing to wait for.
+  virtual bool wait_for_neighbour(const IpAddress& destination, const Route& route,
+                                  uint32_t timeout_ms,
+                                  std::weak_ptr<NeighbourListener> listener) = 0;
   virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                                   const CmPortOptions& options) = 0;
   virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,

@@ -9,8 +9,10 @@
 #include "cm/endpoint.h"
 #include "cm/engine.h"
 #include "cm/listener.h"
+#include "cm/neighbour_watch.h"
 #include "host/cm_transport.h"
 #include "host/open_listeners.h"
+#include "io/clock.h"
 
 namespace uwarp {
 namespace {
@@ -117,6 +119,13 @@ class EngineListener : public CmListener, public ListenerOwner {
 
 class EngineTransport : public CmTransport {
  public:
+  bool wait_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms,
+                          std::weak_ptr<NeighbourListener> listener) override {
+    const uint64_t deadline_ns = now_ns() + timeout_ms * kNsPerMs;
+    return Engine::instance().neighbour_watch().wait(destination, route, deadline_ns,
+                                                     std::move(listener));
+  }
+
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const CmPortOptions& options) override {
     BindOptions wanted;

@@ -120,6 +120,12 @@ void rdma_cm_node_duplicated(int fd, int copy) {
   ++all.fd_counts[node.get()];
 }
 
+void rdma_cm_netdevs_changed(const NetDeviceTable& devices) {
+  Channels* all = current_channels.load(std::memory_order_acquire);
+  if (all == nullptr) return;
+  for (const auto& id : all->ids.all()) id->netdevs_changed(devices);
+}
+
 void forget_rdma_cm_nodes() { current_channels.store(nullptr, std::memory_order_release); }
 
 }  // namespace uwarp

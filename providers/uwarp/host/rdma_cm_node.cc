@@ -80,11 +80,18 @@ void RdmaCmNode::close() {
   }
 }
 
-std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+std::shared_ptr<CmId> RdmaCmNode::find_own(uint32_t number, int& error) const {
   auto id = ids_.find(number);
   error = id == nullptr ? ENOENT : queue_->takes_from(*id->events()) ? 0 : EINVAL;
   if (error != 0) id = nullptr;
   return id;
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+  auto id = find_own(number, error);
+  if (id == nullptr || id->state() != CmIdState::kRemoved) return id;
+  error = ENXIO;
+  return nullptr;
 }
 
 int RdmaCmNode::create_id(Command& command) {
@@ -108,7 +115,7 @@ int RdmaCmNode::destroy_id(Command& command) {
   const auto request = command.payload<rdma_ucm_destroy_id>();
   int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp));
   if (error != 0) return error;
-  if (find(request.id, error) == nullptr) return error;
+  if (find_own(request.id, error) == nullptr) return error;
   const auto id = ids_.remove(request.id);
   if (id == nullptr) return ENOENT;
   const rdma_ucm_destroy_id_resp response{id->destroy()};
@@ -146,7 +153,7 @@ int RdmaCmNode::resolve_ip(Command& command) {
   if (!read_address(&request.dst_addr, sizeof request.dst_addr, destination)) return EINVAL;
   int error;
   const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
 }
 
 int RdmaCmNode::resolve_addr(Command& command) {
@@ -159,7 +166,7 @@ int RdmaCmNode::resolve_addr(Command& command) {
   }
   int error;
   const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
 }
 
 int RdmaCmNode::resolve_route(Command& command) {

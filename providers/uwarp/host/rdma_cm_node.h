@@ -15,6 +15,7 @@
 #include "host/cm_event_queue.h"
 #include "host/cm_id_table.h"
 #include "host/cm_transport.h"
+#include "net/net_device.h"
 
 namespace uwarp {
 
@@ -32,7 +33,7 @@ class RdmaCmNode {
   /// Carries out one command. `length`, or -1 and errno. GET_EVENT blocks unless the channel is
   /// O_NONBLOCK, and is then a cancellation point. Errors of the format: EINVAL, ENOSPC (response
   /// area too small), ENOSYS (unknown command), EFAULT; of the id: ENOENT (unknown), EINVAL
-  /// (another channel's).
+  /// (another channel's), ENXIO (its netdev is gone, and the command is not DESTROY_ID).
   ssize_t write(const void* bytes, size_t length, NodeByFd node_by_fd);
 
   /// The last fd was closed: destroys all ids of the channel.
@@ -65,6 +66,8 @@ class RdmaCmNode {
   int migrate_id(Command& command);
 
   /// The id if it belongs to this channel; else null and `error` is ENOENT or EINVAL.
+  std::shared_ptr<CmId> find_own(uint32_t number, int& error) const;
+  /// The same for commands that need the id's device if it has one: else ENXIO.
   std::shared_ptr<CmId> find(uint32_t number, int& error) const;
 
   CmIdTable& ids_;
@@ -81,6 +84,8 @@ int open_rdma_cm_node(int flags);
 ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length);
 void rdma_cm_node_closed(int fd);
 void rdma_cm_node_duplicated(int fd, int copy);
+/// Tells all ids how the netdevs are now. Throws std::bad_alloc: to be called again then.
+void rdma_cm_netdevs_changed(const NetDeviceTable& devices);
 /// In a forked child: all channels are the parent's. An fd that the child inherited becomes a new,
 /// empty channel when it is first used, so that a program may open one and then daemonise.
 void forget_rdma_cm_nodes();

@@ -79,7 +79,8 @@ std::pair<std::string, std::string> split(const std::string& path) {
 }
 
 bool same_identity(const NetDevice& a, const NetDevice& b) {
-  return a.verbs_name == b.verbs_name && a.guid_be == b.guid_be && a.uverbs_name == b.uverbs_name;
+  return a.verbs_name == b.verbs_name && a.guid_be == b.guid_be && a.uverbs_name == b.uverbs_name &&
+         a.ifindex == b.ifindex;
 }
 
 bool put_files(const Folder& folder, const std::string& below,

@@ -3,7 +3,6 @@
 // The published device table and the change notifications of the kernel.
 #include "net/net_device.h"
 
-#include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 #include "base/settings.h"
 #include "io/engine_fds.h"
 #include "net/net_records.h"
+#include "net/netlink_socket.h"
 
 namespace uwarp {
 namespace {
@@ -32,8 +32,8 @@ DevicePtr find(const std::vector<DevicePtr>& devices, Predicate matches) {
 
 bool same_device(const NetDevice& a, const NetDevice& b) {
   return a.name == b.name && a.ifindex == b.ifindex && a.mac == b.mac &&
-         a.mtu_bytes == b.mtu_bytes && a.running == b.running && a.guid_be == b.guid_be &&
-         a.gids == b.gids;
+         a.mtu_bytes == b.mtu_bytes && a.running == b.running &&
+         a.has_neighbours == b.has_neighbours && a.guid_be == b.guid_be && a.gids == b.gids;
 }
 
 bool same_tables(const std::vector<DevicePtr>& a, const std::vector<DevicePtr>& b) {
@@ -75,9 +75,13 @@ bool refresh_locked(Published& state) {
   const auto records = read_net_records();
   if (!records) return false;
   auto devices = build_net_devices(*records, settings().netdevs, state.numbers);
-  if (state.table && same_tables(state.table->devices(), devices)) return true;
+  std::vector<int> netdevs;
+  for (const LinkRecord& link : records->links) netdevs.push_back(link.ifindex);
+  if (state.table && same_tables(state.table->devices(), devices) &&
+      state.table->netdevs() == netdevs)
+    return true;
   if (devices.empty()) log_event("no usable network device");
-  state.table = std::make_shared<const NetDeviceTable>(std::move(devices));
+  state.table = std::make_shared<const NetDeviceTable>(std::move(devices), std::move(netdevs));
   return true;
 }
 
@@ -88,18 +92,8 @@ std::shared_ptr<const NetDeviceTable> known_locked(const Published& state) {
 }
 
 int open_changes_fd() {
-  // Raw system calls: a preloaded socket() wrapper must not see the engine's own sockets.
-  const long fd =
-      syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-  if (fd < 0) return -1;
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (syscall(SYS_bind, fd, &address, sizeof address) == 0) {
-    return adopt_engine_fd(static_cast<int>(fd));
-  }
-  syscall(SYS_close, fd);
-  return -1;
+  const int fd = open_netlink_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR);
+  return fd < 0 ? fd : adopt_engine_fd(fd);
 }
 
 }  // namespace
@@ -113,7 +107,8 @@ bool NetDevice::owns(const IpAddress& address) const {
   });
 }
 
-NetDeviceTable::NetDeviceTable(std::vector<DevicePtr> devices) : devices_(std::move(devices)) {}
+NetDeviceTable::NetDeviceTable(std::vector<DevicePtr> devices, std::vector<int> netdevs)
+    : devices_(std::move(devices)), netdevs_(std::move(netdevs)) {}
 
 DevicePtr NetDeviceTable::by_verbs_name(std::string_view verbs_name) const {
   return find(devices_, [&](const NetDevice& device) { return device.verbs_name == verbs_name; });
@@ -133,6 +128,11 @@ DevicePtr NetDeviceTable::by_ifindex(int ifindex) const {
 
 DevicePtr NetDeviceTable::by_address(const IpAddress& address) const {
   return find(devices_, [&](const NetDevice& device) { return device.owns(address); });
+}
+
+bool NetDeviceTable::has_netdev(int ifindex) const {
+  return by_ifindex(ifindex) != nullptr ||
+         std::find(netdevs_.begin(), netdevs_.end(), ifindex) != netdevs_.end();
 }
 
 std::shared_ptr<const NetDeviceTable> net_devices() {

@@ -31,6 +31,7 @@ struct NetDevice {
   uint32_t mtu_bytes = 0;
   bool running = false;  ///< administratively up and carrier present
   bool loopback = false;
+  bool has_neighbours = false;  ///< finds their hardware addresses, by ARP or NDP
   /// Node GUID as libibverbs hands it out (network order in memory). Nonzero, unique per table,
   /// the same in every process and after a restart.
   uint64_t guid_be = 0;
@@ -57,7 +58,9 @@ struct Route {
 /// One immutable snapshot of all usable devices: Ethernet first, loopback last.
 class NetDeviceTable {
  public:
-  explicit NetDeviceTable(std::vector<std::shared_ptr<const NetDevice>> devices);
+  /// `netdevs`: the interface indexes of all netdevs, also of those that are no verbs device.
+  explicit NetDeviceTable(std::vector<std::shared_ptr<const NetDevice>> devices,
+                          std::vector<int> netdevs = {});
 
   const std::vector<std::shared_ptr<const NetDevice>>& devices() const { return devices_; }
   bool empty() const { return devices_.empty(); }
@@ -70,8 +73,14 @@ class NetDeviceTable {
   /// The device that owns a local address. Any 127/8 address belongs to the loopback device.
   std::shared_ptr<const NetDevice> by_address(const IpAddress& address) const;
 
+  /// A netdev that has lost its addresses exists, although it is no device then. One that was
+  /// deleted and made again has another index.
+  bool has_netdev(int ifindex) const;
+  const std::vector<int>& netdevs() const { return netdevs_; }
+
  private:
   std::vector<std::shared_ptr<const NetDevice>> devices_;
+  std::vector<int> netdevs_;
 };
 
 /// The current snapshot, read from the kernel at the first call. Never null; empty as long as the

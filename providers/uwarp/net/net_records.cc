@@ -220,6 +220,7 @@ std::vector<std::shared_ptr<const NetDevice>> build_net_devices(
     device->mtu_bytes = link.mtu_bytes;
     device->running = is_running(link);
     device->loopback = link.flags & IFF_LOOPBACK;
+    device->has_neighbours = !(link.flags & (IFF_LOOPBACK | IFF_NOARP));
     device->guid_be = guid_of(link, records, gids);
     device->gids = std::move(gids);
     device->uverbs_number = uverbs_number(device->verbs_name, numbers);

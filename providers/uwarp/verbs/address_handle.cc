@@ -29,7 +29,7 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   return pointer_verb([&]() -> ibv_ah* {
     VerbsPd& pd = VerbsPd::of(base);
     DeviceContext& device = pd.device;
-    if (!device.alive()) return fail(ENODEV);
+    if (const int error = device.refusal()) return fail(error);
     // Addresses may have come since the device was opened.
     const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
     if (int error = check_attributes(current.get(), *attr)) return fail(error);

@@ -52,7 +52,7 @@ int advise_mr(ibv_pd* base, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge
               uint32_t count) {
   return errno_verb([&] {
     const VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return ENODEV;
+    if (const int error = pd.device.refusal()) return error;
     const unsigned number = raw_value(advice);
     if (number > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) return ENOTSUP;
     if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || count == 0 || list == nullptr)

@@ -59,7 +59,7 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
                  CompletionQueueOptions options) {
   static std::atomic<uint32_t> last_handle{0};
   DeviceContext& device = DeviceContext::of(context);
-  if (!device.alive()) return fail(ENODEV);
+  if (const int error = device.refusal()) return fail(error);
   if (entries < 1 || entries > kMaxCqe) return fail(EINVAL);
   if (vector < 0 || vector >= context->num_comp_vectors) return fail(EINVAL);
   std::shared_ptr<EventChannel> events;
@@ -86,7 +86,7 @@ ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, 
 int resize_cq(ibv_cq* base, int entries) {
   return errno_verb([&] {
     VerbsCq& cq = VerbsCq::of(base);
-    if (!cq.device.alive()) return ENODEV;
+    if (const int error = cq.device.refusal()) return error;
     if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
     if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
     base->cqe = static_cast<int>(cq.queue.capacity());
@@ -97,7 +97,7 @@ int resize_cq(ibv_cq* base, int entries) {
 int modify_cq(ibv_cq* base, ibv_modify_cq_attr* attr) {
   return errno_verb([&] {
     VerbsCq& cq = VerbsCq::of(base);
-    if (!cq.device.alive()) return ENODEV;
+    if (const int error = cq.device.refusal()) return error;
     if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
     // A count without a period could keep the last completions of a burst for ever.
     const bool on = attr->moderate.cq_period != 0;

@@ -15,6 +15,16 @@
 
 namespace uwarp {
 
+namespace {
+
+void fail(Endpoint& endpoint) {
+  QpAttributes attributes;
+  attributes.state = QpState::kErr;
+  (void)endpoint.modify(attributes, kAttrState);
+}
+
+}  // namespace
+
 int completion_vector_count() {
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
@@ -85,14 +95,22 @@ std::vector<std::shared_ptr<Endpoint>> DeviceContext::endpoints() {
 }
 
 void DeviceContext::fail_queue_pairs() {
-  QpAttributes attributes;
-  attributes.state = QpState::kErr;
-  for (const auto& endpoint : endpoints()) (void)endpoint->modify(attributes, kAttrState);
+  for (const auto& endpoint : endpoints()) fail(*endpoint);
+}
+
+void DeviceContext::remove() {
+  removed_.store(true, std::memory_order_release);
+  fail_queue_pairs();
+  raise(IBV_EVENT_DEVICE_FATAL, nullptr);
 }
 
 void DeviceContext::add(VerbsQp* qp) {
-  const std::lock_guard guard(mutex_);
-  queue_pairs_.insert(qp);
+  {
+    const std::lock_guard guard(mutex_);
+    queue_pairs_.insert(qp);
+  }
+  // The device may have gone since the call began.
+  if (removed()) fail(*qp->endpoint);
 }
 
 void DeviceContext::remove(VerbsQp* qp) {

@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -51,6 +52,12 @@ class DeviceContext {
   /// False in a forked child: everything made on this context is the parent's. Destroying it there
   /// succeeds and does nothing; making more of it fails with ENODEV.
   bool alive() const { return engine_.alive(); }
+  /// The netdev is gone. What was made can be destroyed, and nothing else be done, as in the
+  /// kernel.
+  bool removed() const { return removed_.load(std::memory_order_acquire); }
+  /// Why nothing can be made or changed here: ENODEV in a forked child, EIO on a removed device; 0
+  /// when it can.
+  int refusal() const { return !alive() ? ENODEV : removed() ? EIO : 0; }
   ibv_context* base() const { return base_; }
 
   /// Queues an asynchronous event. Any thread; takes only the channel's lock.
@@ -76,8 +83,11 @@ class DeviceContext {
   /// Null unless faults are asked for.
   DeviceFaults* faults() const { return faults_.get(); }
   std::vector<std::shared_ptr<Endpoint>> endpoints();
-  /// The netdev is gone: all queue pairs go to ERR.
+  /// All queue pairs go to ERR.
   void fail_queue_pairs();
+  /// The netdev is gone: DEVICE_FATAL, and all queue pairs go to ERR. Throws std::bad_alloc, and is
+  /// to be called again then.
+  void remove();
 
   void add(VerbsQp* qp);
   void remove(VerbsQp* qp);
@@ -103,6 +113,7 @@ class DeviceContext {
   const std::shared_ptr<EventChannel> async_;
   const std::shared_ptr<PortEvents> port_events_;
   const std::shared_ptr<DeviceFaults> faults_;
+  std::atomic<bool> removed_{false};
   std::mutex mutex_;
   std::unordered_set<VerbsQp*> queue_pairs_;
   std::unordered_set<VerbsMr*> regions_;

@@ -97,7 +97,7 @@ ibv_mr* reg_dm_mr(ibv_pd* base, ibv_dm* base_dm, uint64_t offset, size_t length,
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
     VerbsDm& dm = VerbsDm::of(base_dm);
-    if (!pd.device.alive()) return fail(ENODEV);
+    if (const int error = pd.device.refusal()) return fail(error);
     if ((access & ~kKnownAccess) != 0 || (access & kAccessZeroBased) == 0) return fail(EINVAL);
     if (int error = check_region_access(access)) return fail(error);
     if (dm.context != pd.context || !dm.contains(offset, length)) return fail(EINVAL);

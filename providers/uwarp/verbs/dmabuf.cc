@@ -59,7 +59,7 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iov
                       int flags) {
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return fail(ENODEV);
+    if (const int error = pd.device.refusal()) return fail(error);
     const uint32_t access = static_cast<uint32_t>(flags);
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/port_events.h"
 
-#include <net/if.h>
-
-#include <cerrno>
-
 #include "base/log.h"
+#include "host/rdma_cm_node.h"
 #include "host/sysfs_tree.h"
 #include "verbs/device_context.h"
 
@@ -14,14 +11,6 @@ namespace {
 
 /// Where libibverbs takes a port number from.
 const void* port_element() { return reinterpret_cast<const void*>(uintptr_t{1}); }
-
-/// When in doubt it does: at the limit of open files nobody can tell, and what is said to be gone
-/// never comes back.
-bool netdev_exists(const NetDevice& device) {
-  char name[IF_NAMESIZE];
-  return if_indextoname(static_cast<unsigned>(device.ifindex), name) != nullptr ||
-         (errno != ENXIO && errno != ENODEV);
-}
 
 }  // namespace
 
@@ -46,22 +35,27 @@ void PortEvents::stop() {
 void PortEvents::net_changed(const NetDeviceTable& devices) {
   // Whoever is told of an address must find it.
   update_sysfs_tree(devices);
+  // Ids before queue pairs: an id tells of the removal, not of the end of its connection.
+  rdma_cm_netdevs_changed(devices);
   const std::lock_guard guard(mutex_);
   if (device_ == nullptr) return;
-  compare_locked(devices.by_verbs_name(last_->verbs_name));
+  if (devices.has_netdev(last_->ifindex))
+    compare_locked(devices.by_verbs_name(last_->verbs_name));
+  else
+    remove_locked();
+}
+
+void PortEvents::remove_locked() {
+  log_event("%s: its netdev is gone; close the device and what was made on it",
+            last_->verbs_name.c_str());
+  device_->engine().stat_page().note_link(last_->verbs_name, false);
+  device_->remove();
+  device_ = nullptr;
 }
 
 void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
   // A netdev of the same name is another one all the same.
   const bool same = now != nullptr && now->ifindex == last_->ifindex;
-  if (!same && !netdev_exists(*last_)) {
-    log_event("%s: its netdev is gone", last_->verbs_name.c_str());
-    DeviceContext& device = *device_;
-    device_ = nullptr;
-    device.fail_queue_pairs();
-    device.raise(IBV_EVENT_DEVICE_FATAL, nullptr);
-    return;
-  }
   // One that exists without an address is out of the table: its port is down.
   const bool running = same && now->running;
   if (same && now->gids != last_->gids) device_->raise(IBV_EVENT_GID_CHANGE, port_element());

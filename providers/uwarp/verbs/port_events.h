@@ -23,6 +23,7 @@ class PortEvents final : public NetListener {
   void net_changed(const NetDeviceTable& devices) override;
 
  private:
+  void remove_locked();
   void compare_locked(const std::shared_ptr<const NetDevice>& now);
 
   std::mutex mutex_;

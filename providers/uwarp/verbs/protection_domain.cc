@@ -31,7 +31,7 @@ int dealloc_parent_domain(VerbsPd& parent) {
 ibv_pd* alloc_pd(ibv_context* context) {
   return pointer_verb([&]() -> ibv_pd* {
     DeviceContext& device = DeviceContext::of(context);
-    if (!device.alive()) return fail(ENODEV);
+    if (const int error = device.refusal()) return fail(error);
     auto pd = std::make_unique<VerbsPd>(device);
     if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
     pd->context = context;
@@ -61,7 +61,7 @@ int dealloc_pd(ibv_pd* base) {
 ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
   return pointer_verb([&]() -> ibv_pd* {
     DeviceContext& device = DeviceContext::of(context);
-    if (!device.alive()) return fail(ENODEV);
+    if (const int error = device.refusal()) return fail(error);
     if ((init->comp_mask & ~kParentDomainMask) != 0) return fail(EOPNOTSUPP);
     if (init->pd == nullptr || init->pd->context != context) return fail(EINVAL);
     if (init->td != nullptr && init->td->context != context) return fail(EINVAL);
@@ -81,7 +81,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* i
 ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init) {
   return pointer_verb([&]() -> ibv_td* {
     DeviceContext& device = DeviceContext::of(context);
-    if (!device.alive()) return fail(ENODEV);
+    if (const int error = device.refusal()) return fail(error);
     if (init != nullptr && init->comp_mask != 0) return fail(EINVAL);
     auto td = std::make_unique<VerbsTd>(device);
     td->context = context;

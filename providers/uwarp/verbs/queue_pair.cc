@@ -109,7 +109,7 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   QpParts parts;
   if (int error = find_parts(pd, init, parts)) return fail(error);
   DeviceContext& device = parts.pd->device;
-  if (!device.alive()) return fail(ENODEV);
+  if (const int error = device.refusal()) return fail(error);
   if (!DeviceContext::take_place(device.qp_count, kMaxQp)) return fail(ENOMEM);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
   auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
@@ -204,7 +204,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
-    if (!qp.device.alive()) return ENODEV;
+    if (const int error = qp.device.refusal()) return error;
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
     if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;

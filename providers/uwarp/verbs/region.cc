@@ -104,7 +104,7 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
 ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int flags) {
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return fail(ENODEV);
+    if (const int error = pd.device.refusal()) return fail(error);
     const uint32_t access = static_cast<uint32_t>(flags);
     if (int error = check_region_access(access)) return fail(error);
     RegionShape shape;
@@ -120,7 +120,7 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int fl
 ibv_mr* alloc_null_mr(ibv_pd* base) {
   return pointer_verb([&]() -> ibv_mr* {
     VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return fail(ENODEV);
+    if (const int error = pd.device.refusal()) return fail(error);
     auto mr = std::make_unique<VerbsMr>(pd);
     RegionShape shape;
     shape.length_bytes = kMaxMrBytes;
@@ -137,7 +137,7 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
   return errno_verb([&] {
     VerbsMr& mr = VerbsMr::of(base);
     VerbsPd& old_domain = *mr.domain;
-    if (!old_domain.device.alive()) return ENODEV;
+    if (const int error = old_domain.device.refusal()) return error;
     if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
     const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
     if (moves && (new_pd == nullptr || new_pd->context != mr.base.context)) return EINVAL;

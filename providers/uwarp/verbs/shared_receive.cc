@@ -16,7 +16,7 @@ namespace {
 ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr) {
   static std::atomic<uint32_t> last_handle{0};
   VerbsPd& pd = VerbsPd::of(base);
-  if (!pd.device.alive()) return fail(ENODEV);
+  if (const int error = pd.device.refusal()) return fail(error);
   if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
   if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);

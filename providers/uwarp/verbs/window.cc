@@ -23,7 +23,7 @@ constexpr uint32_t kKeyOctet = 0xff;  // the part of a window's key that an appl
 ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
   return pointer_verb([&]() -> ibv_mw* {
     VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return fail(ENODEV);
+    if (const int error = pd.device.refusal()) return fail(error);
     const unsigned number = raw_value(type);
     if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
     RegionTable& table = pd.device.engine().regions();

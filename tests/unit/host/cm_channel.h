@@ -91,6 +91,7 @@ class Channel {
     rdma_ucm_resolve_ip payload{};
     payload.dst_addr = loopback_in6(port);
     payload.id = id;
+    payload.timeout_ms = 2000;
     return command(RDMA_USER_CM_CMD_RESOLVE_IP, payload);
   }
   int resolve_route(uint32_t id) {
@@ -165,6 +166,7 @@ class Channel {
 enum Event : int {
   kNone = -1,
   kAddressResolved = 0,
+  kAddressError = 1,
   kRouteResolved = 2,
   kConnectRequest = 4,
   kConnectResponse = 5,
@@ -173,6 +175,7 @@ enum Event : int {
   kRejected = 8,
   kEstablished = 9,
   kDisconnected = 10,
+  kDeviceRemoval = 11,
   kTimewaitExit = 15,
 };
 

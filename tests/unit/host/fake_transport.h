@@ -62,6 +62,13 @@ class FakeTransport : public CmTransport {
     std::weak_ptr<CmListenerOwner> owner;
   };
 
+  bool wait_for_neighbour(const IpAddress&, const Route&, uint32_t timeout_ms,
+                          std::weak_ptr<NeighbourListener> listener) override {
+    neighbour = std::move(listener);
+    neighbour_timeout_ms = timeout_ms;
+    if (inside_wait) inside_wait(*neighbour.lock());
+    return neighbour_is_asked_for;
+  }
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const CmPortOptions& options) override {
     if (bind_error != 0) return Error{bind_error};
@@ -87,6 +94,10 @@ class FakeTransport : public CmTransport {
     return std::shared_ptr<CmConnection>(connection);
   }
 
+  bool neighbour_is_asked_for = false;
+  uint32_t neighbour_timeout_ms = 0;
+  std::weak_ptr<NeighbourListener> neighbour;
+  std::function<void(NeighbourListener&)> inside_wait;
   int bind_error = 0;
   int listen_error = 0;
   int connect_error = 0;

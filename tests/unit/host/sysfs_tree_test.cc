@@ -176,6 +176,20 @@ TEST_F(SysfsTreeTest, AnotherGuidIsAnotherDevice) {
   EXPECT_FALSE(same(time_of(own), before));
 }
 
+// Deleted and made again between two looks, with the address of before.
+TEST_F(SysfsTreeTest, ANetdevOfTheSameNameIsAnotherDevice) {
+  SysfsTree tree(host_);
+  const auto eth0 = device("eth0", 192);
+  const fs::path root = tree.root(wanted(), table({eth0}));
+  const fs::path own = root / "class/infiniband/uwarp_eth0";
+  const timespec before = time_of(own);
+  auto changed = std::make_shared<NetDevice>(*eth0);
+  ++changed->ifindex;
+  usleep(20'000);
+  tree.root(wanted(), table({changed}));
+  EXPECT_FALSE(same(time_of(own), before));
+}
+
 TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
   SysfsTree tree(host_);
   const auto devices = table({device("eth0", 192)});

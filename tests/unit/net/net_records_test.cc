@@ -178,5 +178,23 @@ TEST(NetDeviceTable, LookUps) {
   EXPECT_EQ(table.by_guid(table.devices()[1]->guid_be)->name, "eth1");
 }
 
+TEST(NetDeviceTable, NetdevsThatAreNoDeviceExist) {
+  const NetRecords records{{link(2, "eth0", 1)}, {address(2, "10.0.0.1")}};
+  const NetDeviceTable table(build(records), {2, 3});
+  EXPECT_TRUE(table.has_netdev(2));
+  EXPECT_TRUE(table.has_netdev(3));
+  EXPECT_FALSE(table.has_netdev(4));
+}
+
+TEST(NetRecords, DevicesWithNeighbours) {
+  const NetRecords records{
+      {loopback_link(), link(2, "eth0", 1, kUp), link(3, "tun0", 2, kUp | IFF_NOARP)},
+      {address(1, "127.0.0.1"), address(2, "10.0.0.1"), address(3, "10.1.0.1")}};
+  const NetDeviceTable table(build(records));
+  EXPECT_FALSE(table.by_ifindex(1)->has_neighbours);
+  EXPECT_TRUE(table.by_ifindex(2)->has_neighbours);
+  EXPECT_FALSE(table.by_ifindex(3)->has_neighbours);
+}
+
 }  // namespace
 }  // namespace uwarp

@@ -37,16 +37,6 @@ bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
 
 }  // namespace
 
-Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options) {
-  auto socket = TcpSocket::open(address.ss_family);
-  if (!socket) return socket;
-  socket->set_reuse_address(true);
-  if (address.ss_family == AF_INET6) socket->set_v6_only(options.v6_only);
-  socket->set_tos(options.tos);
-  if (int error = socket->bind(address)) return Error{error};
-  return socket;
-}
-
 Listener::Listener(Engine& engine, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner)
     : engine_(engine), local_(bound.local_address()), owner_(std::move(owner)) {}
 
@@ -59,6 +49,7 @@ Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bou
   if (int error = engine.ensure_helper_thread()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(engine, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
+  use_port(bound);
   bound.set_keepalive(Connection::usual_peer_timeout_ms());  // what is accepted takes it over
   // The kernel's queue is only a waiting room: who is refused for a full backlog is decided above.
   if (int error = bound.listen(backlog <= 0 ? kMost : std::clamp(backlog, 16, kMost)))

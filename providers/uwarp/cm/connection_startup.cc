@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "cm/bound_port.h"
 #include "cm/collapsed_log.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
@@ -105,7 +106,10 @@ Result<std::shared_ptr<Connection>> Connection::connect(Engine& engine,
 }
 
 Result<TcpSocket> Connection::make_socket_locked(std::optional<TcpSocket> bound) const {
-  if (bound) return std::move(*bound);
+  if (bound) {
+    use_port(*bound);
+    return std::move(*bound);
+  }
   auto opened = TcpSocket::open(remote_.ss_family);
   if (!opened || address_length(options_.local) == 0) return opened;
   opened->set_reuse_address(true);

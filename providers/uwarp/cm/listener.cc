@@ -37,20 +37,6 @@ bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
 
 }  // namespace
 
-Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options) {
-  auto socket = TcpSocket::open(address.ss_family);
-  if (!socket) return socket;
-  const bool kernel_chooses = port_of(address) == 0;
-  socket->set_reuse_address(!kernel_chooses);
-  if (address.ss_family == AF_INET6) socket->set_v6_only(options.v6_only);
-  socket->set_tos(options.tos);
-  int error = socket->bind(address);
-  if (kernel_chooses) socket->set_reuse_address(true);
-  if (kernel_chooses && error == EADDRINUSE) error = socket->bind(address);
-  if (error != 0) return Error{error};
-  return socket;
-}
-
 Listener::Listener(Engine& engine, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner)
     : engine_(engine), local_(bound.local_address()), owner_(std::move(owner)) {}
 
@@ -62,6 +48,7 @@ Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bou
   if (int error = engine.ensure_helper_thread()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(engine, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
+  use_port(bound);
   bound.set_keepalive(Connection::usual_peer_timeout_ms());  // what is accepted takes it over
   // What the application's backlog refuses is refused by the owner, with an answer. The kernel's
   // queue is as long as it can be: while it is full the kernel ignores SYNs, and a peer repeats its

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/result.h"
+#include "cm/bound_port.h"
 #include "cm/connection.h"
 #include "cm/connection_events.h"
 #include "cm/half_open_places.h"
@@ -21,12 +22,6 @@ namespace uwarp {
 
 class Engine;
 
-struct BindOptions {
-  bool reuse_address = false;  // SO_REUSEADDR is set in any case, see bind_port()
-  bool v6_only = false;
-  int tos = -1;  // -1: system default
-};
-
 /// Receives complete MPA Requests of one listener. Called from whichever thread progresses.
 class ListenerOwner {
  public:
@@ -36,12 +31,6 @@ class ListenerOwner {
   /// responder_resources = peer's ORD). Return false to refuse for lack of room (backlog).
   virtual bool connection_requested(std::shared_ptr<Connection> request) = 0;
 };
-
-/// Binds without listening: reserves the port (port 0: the kernel picks one, see local_address()).
-/// SO_REUSEADDR is always set: applications listen again on the port of a live connection. A port
-/// that the kernel picks belongs to no other socket, unless there is none left that is free.
-/// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
-Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
 
 class Listener final : public Source {
  public:

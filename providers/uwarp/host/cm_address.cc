@@ -43,6 +43,13 @@ void set_port(sockaddr_storage& address, uint16_t port) {
               sizeof network_order);
 }
 
+sockaddr_storage unmapped(const sockaddr_storage& address) {
+  if (address.ss_family != AF_INET6 || !ip_of(address).is_v4()) return address;
+  sockaddr_storage out;
+  ip_of(address).to_sockaddr(out, port_of(address));
+  return out;
+}
+
 std::optional<sockaddr_storage> with_port_moved(sockaddr_storage address, int offset) {
   if (offset == 0 || port_of(address) == 0) return address;
   const int port = port_of(address) + offset;

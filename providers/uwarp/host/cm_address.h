@@ -39,6 +39,9 @@ bool read_address(const void* bytes, size_t length, sockaddr_storage& out);
 
 void set_port(sockaddr_storage& address, uint16_t port);
 
+/// An IPv4 address that a socket of AF_INET6 tells in mapped form, as AF_INET; others as they are.
+sockaddr_storage unmapped(const sockaddr_storage& address);
+
 /// The GID of an IP address; `gid` stays as it is if it is none.
 void copy_gid(uint8_t (&gid)[16], const sockaddr_storage& address);
 

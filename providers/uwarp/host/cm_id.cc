@@ -16,6 +16,7 @@
 #include "host/cm_address.h"
 #include "host/cm_id_table.h"
 #include "host/infiniband_route.h"
+#include "io/tcp_socket.h"
 
 namespace uwarp {
 namespace {
@@ -68,7 +69,9 @@ CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t u
       port_space_(port_space),
       persona_(persona),
       events_(std::make_shared<CmEventSource>()),
-      uid_(uid) {}
+      uid_(uid) {
+  options_.datagram = is_datagram(port_space);
+}
 
 CmId::~CmId() = default;
 
@@ -105,7 +108,7 @@ int CmId::bind_locked(const sockaddr_storage& address) {
   if (device == nullptr && !of_any_device) {
     // A netdev may have come up since the last look.
     device = refresh_net_devices()->by_address(ip);
-    if (device == nullptr) return EADDRNOTAVAIL;
+    if (device == nullptr) return is_local_address(address) ? ENODEV : EADDRNOTAVAIL;
   }
   if (const int error = reserve_port_locked(address)) return error;
   device_ = std::move(device);
@@ -148,9 +151,14 @@ int CmId::reserve_port_locked(const sockaddr_storage& address) {
   return 0;
 }
 
+int CmId::rebind_locked() {
+  bound_ = nullptr;
+  return reserve_port_locked(local_);
+}
+
 int CmId::listen(int backlog) {
   std::unique_lock guard(lock_);
-  if (port_space_ == RDMA_PS_UDP || port_space_ == RDMA_PS_IPOIB) return EOPNOTSUPP;
+  if (is_datagram(port_space_)) return EOPNOTSUPP;
   if (state_ == CmIdState::kIdle) {
     sockaddr_storage any{};
     any.ss_family = AF_INET;
@@ -158,9 +166,8 @@ int CmId::listen(int backlog) {
   }
   if (state_ != CmIdState::kBound) return EINVAL;
   if (local_.ss_family == kAfIb) return EADDRNOTAVAIL;
-  // Gone after an earlier listen that failed.
-  if (bound_ == nullptr) {
-    if (const int error = reserve_port_locked(local_)) return error;
+  if (bound_ == nullptr) {  // rebind_locked() has failed
+    if (const int error = rebind_locked()) return error;
   }
   backlog_ = static_cast<size_t>(backlog > 0 && backlog < kMostRequests ? backlog : kMostRequests);
   state_ = CmIdState::kListening;
@@ -171,8 +178,11 @@ int CmId::listen(int backlog) {
 
   guard.lock();
   if (!listener) {
-    if (state_ == CmIdState::kListening) state_ = CmIdState::kBound;
     log_bind_error(local_, listener.error());
+    if (state_ == CmIdState::kListening) {
+      state_ = CmIdState::kBound;
+      (void)rebind_locked();
+    }
     return listener.error();
   }
   if (state_ == CmIdState::kListening) {
@@ -195,8 +205,10 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     push(event, std::move(room));
     return 0;
   }
+  const CmIdState before = state_;
   const int error = resolve_locked(source, destination);
   if (error == 0) {
+    asked_from_ = before;
     const Route route{ip_of(local_), device_};
     state_ = CmIdState::kAddressAsked;
     room_ = std::move(room);
@@ -236,16 +248,15 @@ void CmId::neighbour_known(int status) {
   push(event, std::move(room));
 }
 
-/// As before resolve_address(), but for a source port that it has reserved. The next try may come
-/// with another source, or none.
+/// As before resolve_address(): the next try may come with another source, or none.
 void CmId::unresolve_locked() {
   remote_ = {};
-  if (bound_ == nullptr) {
-    state_ = CmIdState::kIdle;
+  state_ = asked_from_;
+  if (state_ == CmIdState::kIdle) {
+    bound_ = nullptr;
     local_ = {};
     source_fixed_ = false;
-  } else {
-    state_ = CmIdState::kBound;
+  } else if (bound_ != nullptr) {
     local_ = from_tcp(bound_->local_address()).value_or(local_);
   }
   if (!source_fixed_) device_ = nullptr;
@@ -255,6 +266,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   if (destination.ss_family != AF_INET && destination.ss_family != AF_INET6) return EAFNOSUPPORT;
   if (state_ == CmIdState::kIdle && source.ss_family != AF_UNSPEC) {
     if (source.ss_family != AF_INET && source.ss_family != AF_INET6) return EAFNOSUPPORT;
+    if (source.ss_family != destination.ss_family) return EINVAL;
     const IpAddress ip = ip_of(source);
     if (port_of(source) != 0) {
       if (const int error = bind_locked(source)) return error;
@@ -265,6 +277,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   }
   if (state_ != CmIdState::kIdle && state_ != CmIdState::kBound) return EINVAL;
   if (local_.ss_family == kAfIb) return EAFNOSUPPORT;
+  if (state_ == CmIdState::kBound && local_.ss_family != destination.ss_family) return EINVAL;
   std::optional<IpAddress> from;
   if (source_fixed_) from = ip_of(local_);
   const sockaddr_storage to = reachable(destination, from);
@@ -314,20 +327,31 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
       options_.tos = byte;
       return 0;
     case RDMA_OPTION_ID_REUSEADDR:
-      if (!read_value(value, number)) return EINVAL;
-      options_.reuse_address = number != 0;
-      return 0;
+      return read_value(value, number) ? set_reuseaddr_locked(number != 0) : EINVAL;
     case RDMA_OPTION_ID_AFONLY:
-      if (!read_value(value, number) || state_ != CmIdState::kIdle) return EINVAL;
-      options_.v6_only = number != 0;
-      return 0;
+      return read_value(value, number) ? set_afonly_locked(number != 0) : EINVAL;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
-      if (!read_value(value, byte)) return EINVAL;
+      if (!read_value(value, byte) || is_datagram(port_space_)) return EINVAL;
       retries_.timeout = std::min(byte, kMaxAckTimeout);
       return 0;
     default:
       return ENOSYS;
   }
+}
+
+int CmId::set_reuseaddr_locked(bool on) {
+  if (on ? state_ == CmIdState::kListening : state_ != CmIdState::kIdle) return EINVAL;
+  options_.reuse_address = on;
+  if (bound_ != nullptr) bound_->share();
+  return 0;
+}
+
+int CmId::set_afonly_locked(bool on) {
+  if (state_ != CmIdState::kIdle && state_ != CmIdState::kBound) return EINVAL;
+  if (options_.v6_only == on) return 0;
+  options_.v6_only = on;
+  // A socket cannot change it any more once it is bound.
+  return state_ == CmIdState::kBound && local_.ss_family == AF_INET6 ? rebind_locked() : 0;
 }
 
 int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {

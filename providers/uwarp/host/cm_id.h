@@ -29,6 +29,15 @@ struct CmDepths {
   uint8_t initiator_depth = 0;
 };
 
+/// Port spaces (rdma_ucm_port_space) that there are, and those of datagrams, which only bind here.
+constexpr bool is_port_space(uint16_t number) {
+  return number == RDMA_PS_TCP || number == RDMA_PS_UDP || number == RDMA_PS_IPOIB ||
+         number == RDMA_PS_IB;
+}
+constexpr bool is_datagram(uint16_t port_space) {
+  return port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
+}
+
 /// What has been done with an id. Names are of what is reached, not of what is asked for.
 enum class CmIdState : uint8_t {
   kIdle,
@@ -63,7 +72,8 @@ class CmId : public CmConnectionOwner,
 
   // Commands. 0 or an errno; EINVAL when the state does not allow it.
 
-  /// Errors: EADDRNOTAVAIL (not a local address of a device), EADDRINUSE, EACCES, EAFNOSUPPORT.
+  /// Errors: EADDRNOTAVAIL (not a local address), ENODEV (of no device), EADDRINUSE, EACCES,
+  /// EAFNOSUPPORT.
   int bind(const sockaddr_storage& address);
   /// An idle id listens on the IPv4 wildcard and any port. `backlog` <= 0: the maximum.
   int listen(int backlog);
@@ -78,7 +88,11 @@ class CmId : public CmConnectionOwner,
   /// application is ready for what a CONNECT_RESPONSE has told.
   int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
   int reject(std::span<const std::byte> private_data);
+  /// Without a connection to end: 0 for a request and after an attempt, EINVAL otherwise.
   int disconnect();
+  /// `event` is an ibv_event_type. There is nothing to do about it: InfiniBand's manager takes it
+  /// for a message of the peer's that it has lost. EISCONN: not lost.
+  int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
   /// Attributes with which the application moves its queue pair to `qp_state`.
   int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const;
@@ -122,6 +136,10 @@ class CmId : public CmConnectionOwner,
   int bind_locked(const sockaddr_storage& address);
   int bind_ib_locked(const sockaddr_storage& address);
   int reserve_port_locked(const sockaddr_storage& address);
+  /// The port once more, with a socket that is as the options want it now.
+  int rebind_locked();
+  int set_afonly_locked(bool on);
+  int set_reuseaddr_locked(bool on);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
   bool waits_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms);
   void unresolve_locked();
@@ -160,6 +178,7 @@ class CmId : public CmConnectionOwner,
   mutable std::mutex lock_;
   uint64_t uid_;
   CmIdState state_ = CmIdState::kIdle;
+  CmIdState asked_from_ = CmIdState::kIdle;  ///< while the neighbour is asked: the state before
   bool was_established_ = false;
   sockaddr_storage local_{};
   sockaddr_storage remote_{};

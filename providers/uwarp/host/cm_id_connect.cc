@@ -51,10 +51,6 @@ void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
   to.initiator_depth = clamp_depth(from.initiator_depth);
 }
 
-bool is_datagram(uint16_t port_space) {
-  return port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
-}
-
 }  // namespace
 
 int CmId::connect(const rdma_ucm_conn_param& parameters) {
@@ -188,7 +184,9 @@ int CmId::reject(std::span<const std::byte> private_data) {
 
 int CmId::disconnect() {
   std::unique_lock guard(lock_);
-  if (!was_established_) return EINVAL;
+  if (!was_established_) {
+    return state_ == CmIdState::kRequest || state_ == CmIdState::kClosed ? 0 : EINVAL;
+  }
   if (state_ != CmIdState::kEstablished && state_ != CmIdState::kAnswered) return 0;
   const CmIdState before = std::exchange(state_, CmIdState::kDisconnecting);
   const auto connection = connection_;
@@ -202,6 +200,16 @@ int CmId::disconnect() {
     if (state_ == CmIdState::kDisconnecting) state_ = before;
     return ENOMEM;
   }
+}
+
+int CmId::notify(uint32_t event) const {
+  constexpr uint32_t kCommunicationEstablished = 4;
+  const std::lock_guard guard(lock_);
+  if (state_ < CmIdState::kConnecting) return EINVAL;
+  if (!is_roce()) return 0;
+  if (event != kCommunicationEstablished) return EINVAL;
+  if (state_ == CmIdState::kEstablished) return EISCONN;
+  return state_ == CmIdState::kAccepting ? 0 : EINVAL;
 }
 
 void CmId::end_connection(CmConnection& connection, CmIdState state) {
@@ -231,7 +239,11 @@ void CmId::connection_established(const sockaddr_storage& local, const ConnectPa
   const bool answered = is_roce() && state_ == CmIdState::kConnecting;
   state_ = answered ? CmIdState::kAnswered : CmIdState::kEstablished;
   was_established_ = true;
-  if (local.ss_family != AF_UNSPEC) local_ = from_tcp(local).value_or(local);
+  if (local.ss_family != AF_UNSPEC) {
+    local_ = from_tcp(local).value_or(local);
+    // Both addresses are of one family.
+    if (remote_.ss_family == AF_INET) local_ = unmapped(local_);
+  }
   const auto type = answered ? CmEventType::kConnectResponse : CmEventType::kEstablished;
   auto event = event_locked(type, 0);
   fill(event.param.conn, peer);
@@ -275,8 +287,9 @@ void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
 void CmId::become_request(std::shared_ptr<CmConnection> request) {
   CmEventRoom room(kConnectionEvents);
   const sockaddr_storage tcp = request->local_address();
-  const sockaddr_storage local = from_tcp(tcp).value_or(tcp);
-  const sockaddr_storage remote = request->remote_address();
+  // A listener on [::] has IPv4 peers too, and they are seen as such.
+  const sockaddr_storage local = unmapped(from_tcp(tcp).value_or(tcp));
+  const sockaddr_storage remote = unmapped(request->remote_address());
   const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
   auto device = net_devices()->by_address(ip_of(local));
   if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -17,10 +18,12 @@
 
 namespace uwarp {
 
-/// A reserved TCP port; freed by the destructor.
+/// A port that is held, see cm/bound_port.h; freed by the destructor.
 class BoundPort {
  public:
   virtual ~BoundPort() = default;
+  /// From now on others that are shared may bind it too.
+  virtual void share() = 0;
   virtual sockaddr_storage local_address() const = 0;
 };
 
@@ -65,9 +68,10 @@ class CmListener {
 };
 
 struct CmPortOptions {
-  bool reuse_address = false;
-  bool v6_only = false;
-  int tos = -1;  ///< -1: the system's
+  bool reuse_address = false;   ///< RDMA_OPTION_ID_REUSEADDR: the port may be shared
+  std::optional<bool> v6_only;  ///< nullopt: the system's
+  bool datagram = false;        ///< of the UDP port space
+  int tos = -1;                 ///< -1: the system's
 };
 
 class CmTransport {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "cm/bound_port.h"
 #include "cm/connection.h"
 #include "cm/endpoint.h"
 #include "cm/engine.h"
@@ -20,6 +21,7 @@ namespace {
 class TcpBoundPort : public BoundPort {
  public:
   explicit TcpBoundPort(TcpSocket bound) : socket(std::move(bound)) {}
+  void share() override { share_port(socket); }
   sockaddr_storage local_address() const override { return socket.local_address(); }
 
   TcpSocket socket;
@@ -129,8 +131,9 @@ class EngineTransport : public CmTransport {
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const CmPortOptions& options) override {
     BindOptions wanted;
-    wanted.reuse_address = options.reuse_address;
+    wanted.shared = options.reuse_address;
     wanted.v6_only = options.v6_only;
+    wanted.datagram = options.datagram;
     wanted.tos = options.tos;
     auto bound = bind_port(address, wanted);
     if (!bound) return Error{bound.error()};

@@ -21,6 +21,11 @@ std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
   return {reinterpret_cast<const std::byte*>(reject.private_data), reject.private_data_len};
 }
 
+/// An address of exactly so many bytes.
+bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
+  return read_address(bytes, length, out) && length == size_of_address(out);
+}
+
 }  // namespace
 
 RdmaCmNode::RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd, Persona persona)
@@ -97,6 +102,7 @@ std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
 int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
   if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
+  if (!is_port_space(request.ps)) return EINVAL;
   const auto id = ids_.create([&](uint32_t number) {
     auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps, persona_);
     CmEventQueue::open(*made->events(), queue_);
@@ -134,8 +140,7 @@ int RdmaCmNode::bind_ip(Command& command) {
 int RdmaCmNode::bind(Command& command) {
   const auto request = command.payload<rdma_ucm_bind>();
   sockaddr_storage address;
-  if (request.reserved != 0 || !read_address(&request.addr, request.addr_size, address) ||
-      request.addr_size != size_of_address(address)) {
+  if (request.reserved != 0 || !is_address(&request.addr, request.addr_size, address)) {
     return EINVAL;
   }
   int error;
@@ -160,8 +165,8 @@ int RdmaCmNode::resolve_addr(Command& command) {
   const auto request = command.payload<rdma_ucm_resolve_addr>();
   sockaddr_storage source{}, destination;
   if (request.reserved != 0 ||
-      (request.src_size != 0 && !read_address(&request.src_addr, request.src_size, source)) ||
-      !read_address(&request.dst_addr, request.dst_size, destination)) {
+      (request.src_size != 0 && !is_address(&request.src_addr, request.src_size, source)) ||
+      !is_address(&request.dst_addr, request.dst_size, destination)) {
     return EINVAL;
   }
   int error;
@@ -279,10 +284,9 @@ int RdmaCmNode::set_option(Command& command) {
 
 int RdmaCmNode::notify(Command& command) {
   const auto request = command.payload<rdma_ucm_notify>();
-  // An InfiniBand hint that a message was seen; there is nothing to do about it here.
   int error;
-  find(request.id, error);
-  return error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->notify(request.event);
 }
 
 int RdmaCmNode::no_multicast(Command&) { return EINVAL; }

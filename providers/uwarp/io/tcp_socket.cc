@@ -98,6 +98,12 @@ Result<TcpSocket> TcpSocket::open(int family) {
   return socket;
 }
 
+Result<TcpSocket> TcpSocket::open_datagram(int family) {
+  const ssize_t fd = call(SYS_socket, family, SOCK_DGRAM | kSocketFlags, IPPROTO_UDP);
+  if (fd < 0) return Error{static_cast<int>(-fd)};
+  return TcpSocket(adopt_engine_fd(static_cast<int>(fd)));
+}
+
 Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
   int ends[2];
   const int error = status_of(SYS_socketpair, AF_UNIX, SOCK_STREAM | kSocketFlags, 0, ends);
@@ -245,6 +251,8 @@ void TcpSocket::reset() {
 }
 
 void TcpSocket::set_reuse_address(bool on) { set_option(SOL_SOCKET, SO_REUSEADDR, on ? 1 : 0); }
+
+void TcpSocket::set_reuse_port(bool on) { set_option(SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0); }
 
 void TcpSocket::set_v6_only(bool on) { set_option(IPPROTO_IPV6, IPV6_V6ONLY, on ? 1 : 0); }
 

@@ -36,6 +36,8 @@ class TcpSocket {
 
   /// A fresh socket of AF_INET or AF_INET6, tuned (no delay, buffer sizes of the settings).
   static Result<TcpSocket> open(int family);
+  /// A UDP socket, which is good for nothing but to hold its port.
+  static Result<TcpSocket> open_datagram(int family);
   /// Two ends of one local byte stream, for a queue pair connected to itself.
   static Result<std::pair<TcpSocket, TcpSocket>> open_pair();
 
@@ -92,6 +94,7 @@ class TcpSocket {
   static void end_in_order(int fd);
 
   void set_reuse_address(bool on);
+  void set_reuse_port(bool on);
   void set_v6_only(bool on);
   /// A bind() to port 0 leaves the choice of the port to connect(), which may then share ports
   /// between different peers.

@@ -53,8 +53,10 @@ class FakeTransport : public CmTransport {
  public:
   struct Port : BoundPort {
     explicit Port(const sockaddr_storage& bound) : address(bound) {}
+    void share() override { shared = true; }
     sockaddr_storage local_address() const override { return address; }
     sockaddr_storage address;
+    bool shared = false;
   };
   struct FakeListener : CmListener {
     void close() override { closed = true; }

@@ -33,8 +33,9 @@ TEST_F(RdmaCmNodeTest, FormatErrors) {
   }
   // No room for the answer, or nowhere to put it.
   const uint32_t before = channel_.create();
-  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, rdma_ucm_create_id{}, 3), ENOSPC);
-  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, rdma_ucm_create_id{}, 4), EFAULT);
+  const rdma_ucm_create_id create{0, 0, RDMA_PS_TCP, 0, {}};
+  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, create, 3), ENOSPC);
+  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, create, 4), EFAULT);
   EXPECT_EQ(channel_.create(), before + 2);
 }
 

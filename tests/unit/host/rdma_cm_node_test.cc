@@ -75,6 +75,38 @@ TEST_F(RdmaCmNodeTest, CommandsInWrongStates) {
   EXPECT_EQ(channel_.listen(other), EINVAL);
 }
 
+TEST_F(RdmaCmNodeTest, PortSpacesThatThereAreNot) {
+  rdma_ucm_create_id_resp response{};
+  for (const uint16_t port_space : {0, 1, 0x107, 0x13e, 0xffff}) {
+    const rdma_ucm_create_id create{1, address_of(response), port_space, 2, {}};
+    EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, create, sizeof response), EINVAL);
+  }
+}
+
+// The listener's socket is of AF_INET6 and tells IPv4 addresses in mapped form.
+TEST_F(RdmaCmNodeTest, AnIpv4PeerOfAnIpv6ListenerIsSeenAsSuch) {
+  listening_id();
+  auto connection = std::make_shared<FakeConnection>();
+  const sockaddr_in6 own = IpAddress::from_string("127.0.0.1")->to_sockaddr_in6(7174);
+  const sockaddr_in6 peer = IpAddress::from_string("127.0.0.1")->to_sockaddr_in6(55555);
+  memcpy(&connection->local, &own, sizeof own);
+  memcpy(&connection->remote, &peer, sizeof peer);
+  ASSERT_EQ(connection->local.ss_family, AF_INET6);
+  ASSERT_TRUE(transport_.listener->owner.lock()->connection_requested(connection));
+  rdma_ucm_event_resp event{};
+  ASSERT_EQ(channel_.event(event), 0);
+  const auto families = [&] {
+    const auto answer = channel_.query_route(event.id);
+    EXPECT_EQ(ntohs(answer.src_addr.sin6_port), 7174);
+    EXPECT_EQ(ntohs(answer.dst_addr.sin6_port), 55555);
+    return std::pair(answer.src_addr.sin6_family, answer.dst_addr.sin6_family);
+  };
+  EXPECT_EQ(families(), std::pair(sa_family_t{AF_INET}, sa_family_t{AF_INET}));
+  ASSERT_EQ(channel_.accept(event.id, 5), 0);
+  connection->owner.lock()->connection_established(connection->local, {});
+  EXPECT_EQ(families(), std::pair(sa_family_t{AF_INET}, sa_family_t{AF_INET}));
+}
+
 TEST_F(RdmaCmNodeTest, UnknownIdsAndIdsOfOtherChannels) {
   Channel other(ids_, transport_);
   const uint32_t id = channel_.create();
@@ -133,13 +165,17 @@ TEST_F(RdmaCmNodeTest, NewerBindAndResolveCommands) {
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), EINVAL);
   bind.addr_size = sizeof(sockaddr_in6);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), 0);
+  const uint32_t other = channel_.create();
   rdma_ucm_resolve_addr resolve{};
-  resolve.id = id;
+  resolve.id = other;
   const sockaddr_in6 to = loopback_in6(7174);
   memcpy(&resolve.dst_addr, &to, sizeof(sockaddr_in));
   resolve.dst_size = sizeof(sockaddr_in);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), 0);
   EXPECT_EQ(channel_.next_event(), kAddressResolved);
+  // Both addresses of an id are of one family.
+  resolve.id = id;
+  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), EINVAL);
 }
 
 TEST_F(RdmaCmNodeTest, TheSourcePortIsKnownWithTheAddress) {
@@ -311,7 +347,7 @@ TEST_F(RdmaCmNodeTest, FailuresOfTheActiveSide) {
   EXPECT_EQ(event.event, kRejected);
   EXPECT_EQ(event.param.conn.private_data_len, 2);
   EXPECT_EQ(event.param.conn.private_data[1], 2);
-  EXPECT_EQ(channel_.disconnect(id), EINVAL);
+  EXPECT_EQ(channel_.disconnect(id), 0);
   EXPECT_EQ(channel_.connect(id), EINVAL);
 }
 
@@ -513,13 +549,42 @@ TEST_F(RdmaCmNodeTest, Options) {
   EXPECT_EQ(set(0, 0, &on, 0xffffffff), EINVAL);
   ASSERT_EQ(channel_.bind(id, 0), 0);
   EXPECT_EQ(transport_.last_options.tos, 0x20);
-  EXPECT_TRUE(transport_.last_options.v6_only);
-  EXPECT_EQ(set(0, RDMA_OPTION_ID_AFONLY, &on, 4), EINVAL);
+  EXPECT_EQ(transport_.last_options.v6_only, true);
+  EXPECT_FALSE(transport_.last_options.datagram);
+}
+
+// A socket has it from its bind on, so the port is bound once more.
+TEST_F(RdmaCmNodeTest, AfOnlyAfterBindBindsThePortAgain) {
+  const auto set = [&](uint32_t id, int on) {
+    return channel_.command(RDMA_USER_CM_CMD_SET_OPTION,
+                            rdma_ucm_set_option{reinterpret_cast<uint64_t>(&on), id, RDMA_OPTION_ID,
+                                                RDMA_OPTION_ID_AFONLY, sizeof on});
+  };
+  const uint32_t id = channel_.create();
+  rdma_ucm_bind bind{};
+  bind.id = id;
+  bind.addr.ss_family = AF_INET6;
+  bind.addr_size = sizeof(sockaddr_in6);
+  ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), 0);
+  EXPECT_EQ(transport_.last_options.v6_only, std::nullopt);
+  ASSERT_EQ(set(id, 1), 0);
+  EXPECT_EQ(transport_.last_options.v6_only, true);
+  EXPECT_EQ(ntohs(channel_.query_route(id).src_addr.sin6_port), 40000);
+  // Somebody else has taken it in between; listening tries once more.
+  transport_.bind_error = EADDRINUSE;
+  EXPECT_EQ(set(id, 0), EADDRINUSE);
+  EXPECT_EQ(channel_.listen(id), EADDRINUSE);
+  transport_.bind_error = 0;
+  EXPECT_EQ(channel_.listen(id), 0);
+  EXPECT_EQ(transport_.last_options.v6_only, false);
+  EXPECT_EQ(set(id, 1), EINVAL);
 }
 
 TEST_F(RdmaCmNodeTest, DatagramPortSpacesCannotConnect) {
   const uint32_t id = channel_.create(1, RDMA_PS_UDP);
   EXPECT_EQ(channel_.listen(id), EOPNOTSUPP);
+  EXPECT_EQ(channel_.bind(id, 7174), 0);
+  EXPECT_TRUE(transport_.last_options.datagram);
 }
 
 }  // namespace

@@ -35,6 +35,16 @@ sockaddr_storage in_family_of(const sockaddr_storage& other, const IpAddress& ip
   return out;
 }
 
+/// The wildcard as destination is this host: the id's own address, or loopback.
+sockaddr_storage reachable(const sockaddr_storage& destination,
+                           const std::optional<IpAddress>& from) {
+  const IpAddress ip = ip_of(destination);
+  if (!ip.is_any()) return destination;
+  const IpAddress loopback = ip.is_v4() ? IpAddress::from_v4({htonl(INADDR_LOOPBACK)})
+                                        : IpAddress::from_v6(in6addr_loopback);
+  return in_family_of(destination, from.value_or(loopback), port_of(destination));
+}
+
 template <typename T>
 bool read_value(std::span<const std::byte> bytes, T& value) {
   if (bytes.size() != sizeof value) return false;
@@ -199,8 +209,6 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   if (state_ == CmIdState::kIdle && source.ss_family != AF_UNSPEC) {
     if (source.ss_family != AF_INET && source.ss_family != AF_INET6) return EAFNOSUPPORT;
     const IpAddress ip = ip_of(source);
-    // Only a port that was asked for is reserved here; else the kernel chooses one at connect,
-    // which lets it use a port for several destinations.
     if (port_of(source) != 0) {
       if (const int error = bind_locked(source)) return error;
     } else if (!ip.is_any()) {
@@ -212,7 +220,8 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   if (local_.ss_family == kAfIb) return EAFNOSUPPORT;
   std::optional<IpAddress> from;
   if (source_fixed_) from = ip_of(local_);
-  const auto route = find_route(ip_of(destination), from);
+  const sockaddr_storage to = reachable(destination, from);
+  const auto route = find_route(ip_of(to), from);
   if (!route) {
     const int error = errno;
     // The next try may come with another source, or none.
@@ -223,8 +232,11 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
     return error;
   }
   const uint16_t port = local_.ss_family == AF_UNSPEC ? 0 : port_of(local_);
-  local_ = in_family_of(destination, route->source, port);
-  remote_ = destination;
+  local_ = in_family_of(to, route->source, port);
+  // Known from now on, as the kernel's rdma_cm has it. Where no port is left, TCP may still find
+  // one at connect that it can share among several destinations.
+  if (port == 0) (void)reserve_port_locked(local_);
+  remote_ = to;
   device_ = route->device;
   state_ = CmIdState::kAddressResolved;
   return 0;

@@ -65,8 +65,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (is_datagram(port_space_)) return EOPNOTSUPP;
-  // Without a wish of the application the kernel chooses, and need not reserve a port for it.
-  const auto local = source_fixed_ ? to_tcp(local_) : sockaddr_storage{};
+  const auto local = to_tcp(local_);
   const auto remote = to_tcp(remote_);
   if (!local || !remote) return EADDRNOTAVAIL;
   state_ = CmIdState::kConnecting;

@@ -152,7 +152,8 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(Engine& engine, const NetDevi
 // The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
 // pair is where it has been moved to.
 QpState Endpoint::state_locked() const {
-  const QpState core = qp_.state();
+  // The event of a failure is told a moment before the core gets there.
+  const QpState core = qp_.flush_due() ? QpState::kErr : qp_.state();
   if (core == QpState::kErr || core == QpState::kSqe || core == QpState::kSqd) return core;
   return cm_owned_ ? core : verbs_state_;
 }

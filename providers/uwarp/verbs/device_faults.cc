@@ -97,20 +97,20 @@ void DeviceFaults::carry_out_locked(const Due& due) {
   const auto type = static_cast<ibv_event_type>(due.rule.event);
   const bool fatal = type == IBV_EVENT_DEVICE_FATAL;
   log_event("fault: %u events of type %u", due.rule.burst, due.rule.event);
+  if (fatal) device_->fail_queue_pairs();
   for (uint32_t i = 0; i < due.rule.burst; ++i)
     device_->raise(type, fatal ? nullptr : port_element());
-  if (fatal) device_->fail_queue_pairs();
 }
 
 // A link that is down carries nothing; TCP gets over it.
 void DeviceFaults::set_port_locked(bool down) {
   log_event("fault: port %s", down ? "down" : "up");
   port_down_.store(down, std::memory_order_release);
-  device_->raise(down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, port_element());
   for (const auto& endpoint : device_->endpoints()) {
     if (FaultScript* script = endpoint->qp().script()) script->set_port_down(down);
     if (!down) endpoint->stream().transmit();
   }
+  device_->raise(down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, port_element());
 }
 
 }  // namespace uwarp

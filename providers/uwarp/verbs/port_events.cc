@@ -58,8 +58,8 @@ void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
     log_event("%s: its netdev is gone", last_->verbs_name.c_str());
     DeviceContext& device = *device_;
     device_ = nullptr;
-    device.raise(IBV_EVENT_DEVICE_FATAL, nullptr);
     device.fail_queue_pairs();
+    device.raise(IBV_EVENT_DEVICE_FATAL, nullptr);
     return;
   }
   // One that exists without an address is out of the table: its port is down.

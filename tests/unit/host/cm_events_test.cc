@@ -6,6 +6,12 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "unit/host/cm_channel.h"
@@ -68,6 +74,37 @@ TEST_F(RdmaCmNodeTest, ReadinessFollowsTheQueue) {
   EXPECT_EQ(channel_.destroy(second), 0);
   EXPECT_FALSE(channel_.readable());
   EXPECT_EQ(channel_.next_event(), kNone);
+}
+
+/// A thread of this process that the kernel has put to sleep.
+bool sleeps(pid_t thread) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(stat), {}};
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.substr(name_end + 2, 1) == "S";
+}
+
+// A reader that the descriptor wakes finds the event; if it gave up, an edge would not come again.
+// The counter of the eventfd is full here, so that whoever makes the event stops where it says so.
+TEST_F(RdmaCmNodeTest, TheEventIsThereBeforeTheDescriptorSaysSo) {
+  const uint32_t id = channel_.create();
+  channel_.block();
+  const uint64_t full = UINT64_MAX - 1;
+  ASSERT_EQ(write(channel_.fd(), &full, sizeof full), static_cast<ssize_t>(sizeof full));
+  std::atomic<pid_t> maker_thread{0};
+  std::thread maker([&] {
+    maker_thread = gettid();
+    EXPECT_EQ(channel_.resolve(id), 0);
+  });
+  while (maker_thread == 0 || !sleeps(maker_thread)) std::this_thread::yield();
+  fcntl(channel_.fd(), F_SETFL, O_NONBLOCK);
+  auto reader = std::async(std::launch::async, [&] { return channel_.next_event(); });
+  reader.wait_for(std::chrono::milliseconds(200));  // until it has looked, or waits for the maker
+  uint64_t count = 0;
+  ASSERT_EQ(read(channel_.fd(), &count, sizeof count), static_cast<ssize_t>(sizeof count));
+  maker.join();
+  EXPECT_EQ(reader.get(), kAddressResolved);
+  EXPECT_FALSE(channel_.readable());
 }
 
 TEST_F(RdmaCmNodeTest, GetEventBlocksUntilThereIsOne) {

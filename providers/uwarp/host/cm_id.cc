@@ -293,8 +293,8 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   }
   const uint16_t port = local_.ss_family == AF_UNSPEC ? 0 : port_of(local_);
   local_ = in_family_of(to, route->source, port);
-  // Known from now on, as the kernel's rdma_cm has it. Where no port is left, TCP finds one at
-  // connect that it can share among several destinations.
+  // Known from now on, as the kernel's rdma_cm has it. Where no port is left, TCP may still find
+  // one at connect that it can share among several destinations.
   if (port == 0) (void)reserve_port_locked(local_);
   remote_ = to;
   device_ = route->device;

@@ -250,6 +250,78 @@ TEST_F(RdmaCmNodeTest, TheWildcardIsTheBoundAddressOrLoopback) {
   }
 }
 
+TEST_F(RdmaCmNodeTest, TheSourcePortIsKnownWithTheAddress) {
+  const uint32_t id = channel_.create();
+  ASSERT_EQ(channel_.resolve(id), 0);
+  const auto source_port = [&](uint32_t of) {
+    return ntohs(channel_.query_route(of).src_addr.sin6_port);
+  };
+  EXPECT_EQ(source_port(id), transport_.next_port - 1);
+  const uint32_t bound = channel_.create();
+  ASSERT_EQ(channel_.bind(bound, 0), 0);
+  const uint16_t port = source_port(bound);
+  EXPECT_EQ(port, transport_.next_port - 1);
+  ASSERT_EQ(channel_.resolve(bound), 0);
+  EXPECT_EQ(source_port(bound), port) << "it has one already";
+}
+
+TEST_F(RdmaCmNodeTest, WithoutAFreePortItIsKnownFromTheConnectionOn) {
+  const uint32_t id = channel_.create();
+  transport_.bind_error = EADDRINUSE;
+  ASSERT_EQ(channel_.resolve(id), 0);
+  EXPECT_EQ(channel_.next_event(), kAddressResolved);
+  ASSERT_EQ(channel_.resolve_route(id), 0);
+  EXPECT_EQ(channel_.next_event(), kRouteResolved);
+  EXPECT_EQ(channel_.query_route(id).src_addr.sin6_port, 0);
+  ASSERT_EQ(channel_.connect(id), 0);
+  EXPECT_EQ(transport_.last_connect.bound, nullptr);
+  EXPECT_EQ(port_of(transport_.last_connect.local), 0);
+  sockaddr_storage local;
+  IpAddress::from_string("127.0.0.1")->to_sockaddr(local, 33333);
+  owner()->connection_established(local, {});
+  EXPECT_EQ(ntohs(channel_.query_route(id).src_addr.sin6_port), 33333);
+}
+
+TEST_F(RdmaCmNodeTest, TheWildcardIsTheBoundAddressOrLoopback) {
+  const struct {
+    const char* bound;
+    const char* destination;
+    const char* expected;
+  } cases[] = {{nullptr, "0.0.0.0", "127.0.0.1"},
+               {"0.0.0.0", "0.0.0.0", "127.0.0.1"},
+               {"127.0.0.9", "0.0.0.0", "127.0.0.9"},
+               {nullptr, "::", "::1"},
+               {"::", "::", "::1"},
+               {"::1", "::", "::1"}};
+  for (const auto& expected : cases) {
+    const uint32_t id = channel_.create();
+    sockaddr_storage address{};
+    if (expected.bound != nullptr) {
+      rdma_ucm_bind bind{};
+      bind.id = id;
+      IpAddress::from_string(expected.bound)->to_sockaddr(address, 0);
+      bind.addr_size = static_cast<uint16_t>(size_of_address(address));
+      memcpy(&bind.addr, &address, bind.addr_size);
+      ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND, bind), 0);
+    }
+    rdma_ucm_resolve_addr resolve{};
+    resolve.id = id;
+    IpAddress::from_string(expected.destination)->to_sockaddr(address, 7174);
+    resolve.dst_size = static_cast<uint16_t>(size_of_address(address));
+    memcpy(&resolve.dst_addr, &address, resolve.dst_size);
+    ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), 0);
+    const auto answer = channel_.query_route(id);
+    sockaddr_storage remote{}, local{};
+    memcpy(&remote, &answer.dst_addr, sizeof answer.dst_addr);
+    memcpy(&local, &answer.src_addr, sizeof answer.src_addr);
+    EXPECT_EQ(ip_of(remote).to_string(), expected.expected);
+    EXPECT_EQ(ip_of(local).to_string(), expected.expected);
+    EXPECT_EQ(port_of(remote), 7174);
+    // Where RoCE's path and address vector lead.
+    EXPECT_EQ(IpAddress::from_gid(answer.ib_route[0].dgid), ip_of(remote));
+  }
+}
+
 TEST_F(RdmaCmNodeTest, QueryTellsTheDeviceOnlyWhenThereIsOne) {
   const uint32_t wildcard = channel_.create();
   EXPECT_EQ(channel_.listen(wildcard), 0);

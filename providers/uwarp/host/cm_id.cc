@@ -210,10 +210,11 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
   if (error == 0) {
     asked_from_ = before;
     const Route route{ip_of(local_), device_};
+    const IpAddress to = ip_of(remote_);
     state_ = CmIdState::kAddressAsked;
     room_ = std::move(room);
     guard.unlock();
-    if (!waits_for_neighbour(ip_of(destination), route, timeout_ms)) neighbour_known(0);
+    if (!waits_for_neighbour(to, route, timeout_ms)) neighbour_known(0);
     return 0;
   }
   // A netdev that is no device is told by an event, other failures by the command itself.

@@ -6,12 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "base/process_own.h"
 #include "cm/engine.h"
 #include "host/raw_fds.h"
 #include "host/sysfs_tree.h"
@@ -35,17 +35,7 @@ struct OpenCounters {
   std::unordered_map<int, OpenCounter> by_fd;
 };
 
-/// Left behind in a forked child: its lock may be held for ever.
-std::atomic<OpenCounters*> current{nullptr};
-
-OpenCounters& open_counters() {
-  OpenCounters* found = current.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto* made = new OpenCounters;
-  if (current.compare_exchange_strong(found, made)) return *made;
-  delete made;
-  return *found;
-}
+ProcessOwn<OpenCounters> open_counters;
 
 std::string text_of(const CounterFile& counter) {
   // Before the first queue pair there is nothing to count.
@@ -83,7 +73,7 @@ int open_counter_file(std::string_view path, int flags) {
   struct stat status;
   if (fd.get() < 0 || !stat_fd(fd.get(), status)) return -1;
   put_text(fd.get(), text_of(counter));
-  OpenCounters& open = open_counters();
+  OpenCounters& open = open_counters.get();
   {
     const std::lock_guard guard(open.mutex);
     open.by_fd[fd.get()] = {std::move(counter), status.st_dev, status.st_ino};
@@ -95,7 +85,7 @@ int open_counter_file(std::string_view path, int flags) {
 void refresh_counter_file(int fd) {
   if (syscall(SYS_lseek, fd, 0, SEEK_CUR) != 0) return;
   OpenCounter counter;
-  OpenCounters& open = open_counters();
+  OpenCounters& open = open_counters.get();
   {
     const std::lock_guard guard(open.mutex);
     const auto found = open.by_fd.find(fd);
@@ -110,18 +100,18 @@ void refresh_counter_file(int fd) {
 }
 
 void counter_file_closed(int fd) {
-  OpenCounters& open = open_counters();
+  OpenCounters& open = open_counters.get();
   const std::lock_guard guard(open.mutex);
   open.by_fd.erase(fd);
 }
 
 void counter_file_duplicated(int fd, int copy) {
-  OpenCounters& open = open_counters();
+  OpenCounters& open = open_counters.get();
   const std::lock_guard guard(open.mutex);
   const auto found = open.by_fd.find(fd);
   if (found != open.by_fd.end()) open.by_fd[copy] = OpenCounter(found->second);
 }
 
-void forget_counter_files() { current.store(nullptr); }
+void forget_counter_files() { open_counters.leave_to_parent(); }
 
 }  // namespace uwarp

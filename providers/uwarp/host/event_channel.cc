@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
 
+#include "base/process_own.h"
 #include "cm/engine.h"
 #include "host/raw_fds.h"
 #include "io/engine_fds.h"
@@ -29,16 +29,7 @@ struct ChannelTable {
   std::unordered_map<int, std::shared_ptr<EventChannel>> by_fd;
 };
 
-/// Leaked, because exit handlers may still close channels, and replaced in a forked child.
-std::atomic<ChannelTable*> current_table{nullptr};
-
-ChannelTable& table() {
-  ChannelTable* found = current_table.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto made = std::make_unique<ChannelTable>();
-  if (current_table.compare_exchange_strong(found, made.get())) return *made.release();
-  return *found;
-}
+ProcessOwn<ChannelTable> channel_table;
 
 }  // namespace
 
@@ -260,7 +251,7 @@ int create_completion_channel() {
   HeldFd reader(made->reader_fd, close_quietly);
   const int fd = reader.get();
   {
-    ChannelTable& all = table();
+    ChannelTable& all = channel_table.get();
     const std::lock_guard guard(all.lock);
     all.by_fd[fd] = std::move(made->channel);
   }
@@ -270,9 +261,9 @@ int create_completion_channel() {
 }
 
 std::shared_ptr<EventChannel> event_channel_of(int fd) {
-  const std::lock_guard guard(table().lock);
-  const auto it = table().by_fd.find(fd);
-  return it == table().by_fd.end() ? nullptr : it->second;
+  const std::lock_guard guard(channel_table.get().lock);
+  const auto it = channel_table.get().by_fd.find(fd);
+  return it == channel_table.get().by_fd.end() ? nullptr : it->second;
 }
 
 ssize_t read_event_channel(int fd, std::span<std::byte> out) {
@@ -282,21 +273,21 @@ ssize_t read_event_channel(int fd, std::span<std::byte> out) {
 
 void event_channel_closed(int fd) {
   std::shared_ptr<EventChannel> last;  // destroyed outside the lock
-  const std::lock_guard guard(table().lock);
-  const auto it = table().by_fd.find(fd);
-  if (it == table().by_fd.end()) return;
+  const std::lock_guard guard(channel_table.get().lock);
+  const auto it = channel_table.get().by_fd.find(fd);
+  if (it == channel_table.get().by_fd.end()) return;
   last = std::move(it->second);
-  table().by_fd.erase(it);
+  channel_table.get().by_fd.erase(it);
 }
 
 void event_channel_duplicated(int fd, int copy) {
-  const std::lock_guard guard(table().lock);
-  const auto it = table().by_fd.find(fd);
-  if (it == table().by_fd.end()) return;
+  const std::lock_guard guard(channel_table.get().lock);
+  const auto it = channel_table.get().by_fd.find(fd);
+  if (it == channel_table.get().by_fd.end()) return;
   auto channel = it->second;
-  table().by_fd[copy] = std::move(channel);
+  channel_table.get().by_fd[copy] = std::move(channel);
 }
 
-void forget_event_channels() { current_table.store(nullptr, std::memory_order_release); }
+void forget_event_channels() { channel_table.leave_to_parent(); }
 
 }  // namespace uwarp

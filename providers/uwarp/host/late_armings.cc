@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/process_own.h"
 #include "host/event_channel.h"
 
 namespace uwarp {
@@ -26,16 +26,7 @@ struct LateArmings {
   std::atomic<bool> empty = true;  // changed under the lock
 };
 
-/// Leaked, because queues may be destroyed by exit handlers, and replaced in a forked child.
-std::atomic<LateArmings*> current{nullptr};
-
-LateArmings& late_armings() {
-  LateArmings* found = current.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto made = std::make_unique<LateArmings>();
-  if (current.compare_exchange_strong(found, made.get())) return *made.release();
-  return *found;
-}
+ProcessOwn<LateArmings> late_armings;
 
 bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
   return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
@@ -46,7 +37,7 @@ bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
 }  // namespace
 
 void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
-  LateArmings& all = late_armings();
+  LateArmings& all = late_armings.get();
   const std::lock_guard guard(all.lock);
   const auto known = std::find_if(all.list.begin(), all.list.end(),
                                   [&](const LateArming& one) { return one.events == &events; });
@@ -58,13 +49,13 @@ void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
 }
 
 void forget_late_arming(const CompletionEvents& events) {
-  LateArmings& all = late_armings();
+  LateArmings& all = late_armings.get();
   const std::lock_guard guard(all.lock);
   std::erase_if(all.list, [&](const LateArming& one) { return one.events == &events; });
 }
 
 void raise_late_armings(std::span<const pollfd> fds) {
-  LateArmings* all = current.load(std::memory_order_acquire);
+  LateArmings* all = late_armings.find();
   if (all == nullptr || all->empty.load(std::memory_order_acquire)) return;
   const std::lock_guard guard(all->lock);
   std::erase_if(all->list, [&](const LateArming& one) {
@@ -74,6 +65,6 @@ void raise_late_armings(std::span<const pollfd> fds) {
   all->empty.store(all->list.empty(), std::memory_order_release);
 }
 
-void forget_all_late_armings() { current.store(nullptr, std::memory_order_release); }
+void forget_all_late_armings() { late_armings.leave_to_parent(); }
 
 }  // namespace uwarp

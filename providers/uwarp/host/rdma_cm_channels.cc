@@ -5,12 +5,12 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
+#include "base/process_own.h"
 #include "host/cm_id.h"
 #include "host/open_listeners.h"
 #include "host/raw_fds.h"
@@ -27,19 +27,10 @@ struct Channels {
   CmIdTable ids;
 };
 
-/// Leaked, because exit handlers may still close channels, and replaced in a forked child.
-std::atomic<Channels*> current_channels{nullptr};
-
-Channels& channels() {
-  Channels* found = current_channels.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto made = std::make_unique<Channels>();
-  if (current_channels.compare_exchange_strong(found, made.get())) return *made.release();
-  return *found;
-}
+ProcessOwn<Channels> channels;
 
 std::shared_ptr<RdmaCmNode> node_of(int fd) {
-  Channels& all = channels();
+  Channels& all = channels.get();
   const std::lock_guard guard(all.lock);
   const auto it = all.by_fd.find(fd);
   return it == all.by_fd.end() ? nullptr : it->second;
@@ -51,7 +42,7 @@ bool add_channel(int fd) {
   if (own.get() < 0) return false;
   // An old channel of this number was closed behind the preload's back.
   rdma_cm_node_closed(fd);
-  Channels& all = channels();
+  Channels& all = channels.get();
   auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own.get());
   own.take();
   const std::lock_guard guard(all.lock);
@@ -96,7 +87,7 @@ ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
 }
 
 void rdma_cm_node_closed(int fd) {
-  Channels& all = channels();
+  Channels& all = channels.get();
   std::shared_ptr<RdmaCmNode> node;
   {
     const std::lock_guard guard(all.lock);
@@ -111,7 +102,7 @@ void rdma_cm_node_closed(int fd) {
 }
 
 void rdma_cm_node_duplicated(int fd, int copy) {
-  Channels& all = channels();
+  Channels& all = channels.get();
   const std::lock_guard guard(all.lock);
   const auto it = all.by_fd.find(fd);
   if (it == all.by_fd.end()) return;
@@ -121,11 +112,11 @@ void rdma_cm_node_duplicated(int fd, int copy) {
 }
 
 void rdma_cm_netdevs_changed(const NetDeviceTable& devices) {
-  Channels* all = current_channels.load(std::memory_order_acquire);
+  Channels* all = channels.find();
   if (all == nullptr) return;
   for (const auto& id : all->ids.all()) id->netdevs_changed(devices);
 }
 
-void forget_rdma_cm_nodes() { current_channels.store(nullptr, std::memory_order_release); }
+void forget_rdma_cm_nodes() { channels.leave_to_parent(); }
 
 }  // namespace uwarp

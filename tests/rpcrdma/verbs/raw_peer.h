@@ -35,7 +35,8 @@ class RawPeer {
   ~RawPeer() {
     for (ibv_mw* mw : windows_) ibv_dealloc_mw(mw);
     if (id_ != nullptr) {
-      rdma_disconnect(id_);
+      // It waits for an event, which does not come for a connection that never was.
+      if (connected_) rdma_disconnect(id_);
       if (region_ != nullptr) rdma_dereg_mr(region_);
       rdma_destroy_ep(id_);
     }
@@ -54,9 +55,9 @@ class RawPeer {
     rdma_freeaddrinfo(found);
     if (made != 0 || !post_receives()) return false;
     rdma_conn_param parameters = with(private_data);
-    if (rdma_connect(id_, &parameters) != 0) return false;
-    keep_private_data();
-    return true;
+    connected_ = rdma_connect(id_, &parameters) == 0;
+    if (connected_) keep_private_data();
+    return connected_;
   }
 
   /// As a server.
@@ -76,7 +77,8 @@ class RawPeer {
     if (rdma_get_request(listener_, &id_) != 0) return false;
     keep_private_data();
     rdma_conn_param parameters = with(private_data);
-    return post_receives() && rdma_accept(id_, &parameters) == 0;
+    connected_ = post_receives() && rdma_accept(id_, &parameters) == 0;
+    return connected_;
   }
 
   /// What the other side announced.
@@ -181,6 +183,7 @@ class RawPeer {
   Bytes memory_;
   Bytes private_data_;
   rdma_cm_id* id_ = nullptr;
+  bool connected_ = false;
   rdma_cm_id* listener_ = nullptr;
   ibv_mr* region_ = nullptr;
   std::vector<ibv_mw*> windows_;

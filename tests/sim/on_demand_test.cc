@@ -202,10 +202,12 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
   while (pair.a_to_b.bytes.size() < pair.a_to_b.capacity)
     pair.step(pair.a, pair.a_to_b, pair.b_to_a);
   pair.step(pair.b, pair.b_to_a, pair.a_to_b);
-  pair.b.qp->hold();
-  ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}), 0);
-  pair.b.qp->region_changed(*region, first.data(), kSize, true);
-  pair.b.qp->release();
+  {
+    const QueuePair::Held held = pair.b.qp->hold();
+    ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
+              0);
+    pair.b.qp->region_changed(*region, first.data(), kSize, true);
+  }
   std::memset(first.data(), 0x77, kSize);
   pair.a_to_b.capacity = 1 << 20;
   pair.run();
@@ -224,10 +226,12 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   while (pair.a_to_b.bytes.size() < pair.a_to_b.capacity)
     pair.step(pair.a, pair.a_to_b, pair.b_to_a);
   while (pair.a_to_b.bytes.size() > 10000) pair.step(pair.b, pair.b_to_a, pair.a_to_b);
-  pair.b.qp->hold();
-  ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}), 0);
-  pair.b.qp->region_changed(*region, first.data(), kSize, true);
-  pair.b.qp->release();
+  {
+    const QueuePair::Held held = pair.b.qp->hold();
+    ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
+              0);
+    pair.b.qp->region_changed(*region, first.data(), kSize, true);
+  }
   std::memset(first.data(), 0x77, kSize);
   pair.a_to_b.capacity = 1 << 20;
   pair.run();

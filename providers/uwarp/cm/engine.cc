@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <vector>
 
 #include "base/settings.h"
 #include "cm/connection.h"
@@ -146,14 +147,14 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
                      old_length != shape.length_bytes || region.first != shape.first ||
                      region.memory != shape.memory;
   const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
-  const auto held = endpoints_of(old_domain, shape.domain);
-  for (const auto& endpoint : held) endpoint->qp().hold();
-  const int error = regions_.change(region, shape);
-  for (const auto& endpoint : held) {
-    if (error == 0) endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
-    endpoint->qp().release();
-  }
-  return error;
+  const auto endpoints = endpoints_of(old_domain, shape.domain);
+  std::vector<QueuePair::Held> held;
+  held.reserve(endpoints.size());
+  for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
+  if (const int error = regions_.change(region, shape)) return error;
+  for (const auto& endpoint : endpoints)
+    endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+  return 0;
 }
 
 Result<Engine::Place> Engine::reserve(const NetDevice& device) {

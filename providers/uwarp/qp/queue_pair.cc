@@ -105,16 +105,14 @@ void QueuePair::to_rts() {
   move_to(QpState::kRts);
 }
 
+// With the transmit side, so that the last request retires before all of this or after it.
 void QueuePair::to_sqd(bool notify) {
+  const std::lock_guard transmit(transmit_gate_);
   stream_.paused.store(true, std::memory_order_release);
   move_to(QpState::kSqd);
   if (!notify || state() != QpState::kSqd) return;
-  stream_.drain_event.store(true, std::memory_order_release);
-  // Otherwise the holder raises the event when the last request retires.
-  if (!transmit_gate_.try_begin()) return;
-  do {
-    transmitter_.look_for_drain();
-  } while (transmit_gate_.end() && transmit_gate_.try_begin());
+  stream_.drain_event.store(true, std::memory_order_relaxed);
+  transmitter_.look_for_drain();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
@@ -246,20 +244,9 @@ void QueuePair::detach_stream() {
 }
 
 void QueuePair::quiesce(const MemoryRegion& region) {
-  hold();
+  const Held held = hold();
   receiver_.quiesce(region);
   transmitter_.quiesce(region, region.base, region.length_bytes);
-  release();
-}
-
-void QueuePair::hold() {
-  receive_gate_.lock();
-  transmit_gate_.lock();
-}
-
-void QueuePair::release() {
-  transmit_gate_.unlock();
-  receive_gate_.unlock();
 }
 
 void QueuePair::region_changed(const MemoryRegion& region, const std::byte* old_base,

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -188,10 +189,13 @@ class QueuePair {
   /// Returns when no access to `region` is under way and no queued bytes refer to it. Its keys must
   /// be invalid already.
   void quiesce(const MemoryRegion& region);
-  /// Between these no byte moves in either direction and no key is looked up. Who holds several
-  /// queue pairs is the only one who does.
-  void hold();
-  void release();
+  /// While this lives no byte moves in either direction and no key is looked up. A thread that
+  /// holds several queue pairs is the only one that does.
+  struct [[nodiscard]] Held {
+    std::unique_lock<TurnGate> receive;
+    std::unique_lock<TurnGate> transmit;
+  };
+  Held hold() { return {std::unique_lock(receive_gate_), std::unique_lock(transmit_gate_)}; }
   /// A region that was [old_base, old_base + old_length) has become another under the same keys.
   /// `revoke`: work that has found it by its local key fails. Caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const std::byte* old_base, uint64_t old_length,

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "mr/fault_safe_copy.h"
+#include "mr/place_last.h"
 #include "qp/terminate_status.h"
 #include "rdmap/responder_rules.h"
 #include "wire/delivered_mark.h"
@@ -45,38 +45,6 @@ bool is_version_error(TerminateCode code) {
 // RFC 5040 4.8: what is wrong with the end itself, or below DDP, shows no header.
 bool names_message(TerminateCode code) {
   return layer(code) <= 1 && etype(code) != 0 && !is_version_error(code);
-}
-
-// Orders plain stores into application memory. Not std::atomic_thread_fence: ThreadSanitizer does
-// not know that one, and there is no atomic object on the application's side anyway.
-inline void store_barrier() {
-#if defined(__aarch64__)
-  asm volatile("dmb ishst" ::: "memory");
-#else
-  asm volatile("" ::: "memory");  // x86 keeps stores in order
-#endif
-}
-
-// As place_last(), by two copies of the kernel.
-bool place_on_demand(std::byte* to, const std::byte* from, size_t size) {
-  const size_t tail = size > 8 ? 8 : 0;
-  if (!fault_safe_write(to, from, size - tail)) return false;
-  return tail == 0 || fault_safe_write(to + size - tail, from + size - tail, tail);
-}
-
-// Applications poll the last octet of a Write: it becomes visible after all others.
-void place_last(std::byte* to, const std::byte* from, size_t size) {
-  const size_t tail = size >= 8 ? 8 : 1;
-  std::memcpy(to, from, size - tail);
-  store_barrier();
-  if (tail == 8) {
-    uint64_t word;
-    std::memcpy(&word, from + size - 8, 8);
-    std::memcpy(to + size - 8, &word, 8);
-  } else {
-    *reinterpret_cast<volatile unsigned char*>(to + size - 1) =
-        static_cast<unsigned char>(from[size - 1]);
-  }
 }
 
 }  // namespace
@@ -808,7 +776,7 @@ bool Receiver::place(const std::byte* from, uint32_t size) {
     const PlaceGuard guard(place_, write_stag_);
     if (!guard) return false;
     if (place_.memory != MemoryKind::kPlain) [[unlikely]]
-      return place_on_demand(write_target(), from, size);
+      return place_last_on_demand(write_target(), from, size);
     if (last_ && size == payload_left_) {
       place_last(write_target(), from, size);
     } else {

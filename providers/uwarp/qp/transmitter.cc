@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "ddp/segment.h"
 #include "mr/fault_safe_copy.h"
@@ -897,8 +898,14 @@ void Transmitter::reset() {
   finished_.store(false, std::memory_order_release);
 }
 
+// What lies in the region and is on its way goes out of a copy. Without memory for one the stream
+// ends: nothing may refer to the region any more.
 void Transmitter::quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length) {
-  batch_.detach(base, length);
+  try {
+    batch_.detach(base, length);
+  } catch (const std::bad_alloc&) {
+    fault();
+  }
   if (message_ == Message::kRequest && payload_.uses(region)) revoked_ = true;
 }
 

@@ -150,6 +150,21 @@ TEST_F(Connection, ThousandQueuePairs) {
   }
 }
 
+// A program may learn by another way that its peer is done, and end its queue pair before it polls.
+TEST_F(Connection, WhatHasArrivedCompletesBeforeTheError) {
+  for (int round = 0; round < 50; ++round) {
+    Pair pair(context());
+    exchange(pair.a, pair.b);
+    ASSERT_EQ(pair.b.post_receive(3), 0);
+    ASSERT_EQ(pair.a.post_send(4), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), 4, IBV_WC_SUCCESS);
+    ibv_qp_attr error{};
+    error.qp_state = IBV_QPS_ERR;
+    ASSERT_EQ(ibv_modify_qp(pair.b.qp.get(), &error, IBV_QP_STATE), 0);
+    EXPECT_COMPLETION(pair.b.cq.get(), 3, IBV_WC_SUCCESS);
+  }
+}
+
 TEST_F(Connection, PeerThatNeverComes) {
   End a(context());
   Address nobody;

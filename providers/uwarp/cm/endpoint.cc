@@ -181,6 +181,12 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (mask == kAttrPort || mask == kAttrMinRnrTimer) return 0;
   const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
   if (to == QpState::kErr || to == QpState::kReset) {
+    if (to == QpState::kErr && from != QpState::kErr) {
+      lock.unlock();
+      stream_.take_arrived();
+      lock.lock();
+      if (destroyed_) return EINVAL;
+    }
     to_error_or_reset(lock, to);
     return 0;
   }

@@ -252,6 +252,16 @@ bool Stream::look() {
   return progressed;
 }
 
+void Stream::take_arrived() {
+  StreamNotice notice;
+  bool progressed = false, answer = false;
+  {
+    const std::lock_guard lock(qp_.receive_gate());
+    (void)receive_locked(kTurnBytes, progressed, answer, notice);
+  }
+  deliver(notice);
+}
+
 // Under the receive side.
 void Stream::note_look(bool found) {
   if (quiet()) {

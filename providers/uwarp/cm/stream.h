@@ -79,6 +79,9 @@ class Stream {
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
   bool look();
+  /// Receives what has come, after the thread that receives already. Before the queue pair goes to
+  /// ERR: what had arrived by then completes, as an adapter would have placed it on arrival.
+  void take_arrived();
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
   void end_quiet();

@@ -18,20 +18,19 @@ LIBRSPRELOAD = next(iter(glob.glob("/usr/lib/*/rsocket/librspreload.so")), None)
 
 
 def stream_rows(output):
-    """(name, bytes, Gb/sec) of each line of the table of rstream and riostream."""
-    return [(m[1], m[2], float(m[3])) for m in re.finditer(
-        r"^(\S+)\s+(\S+)\s+\S+\s+\S+\s+\S+\s+[\d.]+s\s+([\d.]+|inf)\s+[\d.]+\s*$", output, re.M)]
+    """(name, bytes) of each line of the table of rstream and riostream."""
+    return [(m[1], m[2]) for m in re.finditer(
+        r"^(\S+)\s+(\S+)\s+\S+\s+\S+\s+\S+\s+[\d.]+s\s+(?:[\d.]+|inf)\s+[\d.]+\s*$", output, re.M)]
 
 
 def check_stream(outputs, names=None):
     for output in outputs:
         found = stream_rows(output)
         assert found, output
-        assert all(rate > 0 for _, _, rate in found), output
         assert "verif" not in output.lower(), output
         if names:
             assert [row[0] for row in found] == names, output
-    assert [r[:2] for r in stream_rows(outputs[0])] == [r[:2] for r in stream_rows(outputs[1])]
+    assert stream_rows(outputs[0]) == stream_rows(outputs[1])
 
 
 VERIFIED = ["-p", "{port}", "-S", "65536", "-I", "100", "-C", "10", "-T", "v"]

@@ -22,6 +22,8 @@ class ProcessOwn {
   }
   /// Null before the first use.
   T* find() const { return current_.load(std::memory_order_acquire); }
+  /// Null when there is none, or none any more; the caller destroys it.
+  std::unique_ptr<T> take() { return std::unique_ptr<T>(current_.exchange(nullptr)); }
   /// In a forked child: the next use makes another one.
   void leave_to_parent() { current_.store(nullptr, std::memory_order_release); }
 

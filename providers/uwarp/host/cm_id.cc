@@ -342,7 +342,7 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
 
 int CmId::set_reuseaddr_locked(bool on) {
   if (on ? state_ == CmIdState::kListening : state_ != CmIdState::kIdle) return EINVAL;
-  options_.reuse_address = on;
+  options_.shared = on;
   if (bound_ != nullptr) bound_->share();
   return 0;
 }

@@ -185,7 +185,7 @@ class CmId : public CmConnectionOwner,
   /// The application has named the source address, so it is part of a connect.
   bool source_fixed_ = false;
   std::shared_ptr<const NetDevice> device_;
-  CmPortOptions options_;
+  BindOptions options_;
   // For the queue pair's attributes.
   CmDepths depths_;  ///< roce
   RetryAttributes retries_;

@@ -7,10 +7,10 @@
 #include <sys/socket.h>
 
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "base/result.h"
+#include "cm/bound_port.h"
 #include "cm/connection_events.h"
 #include "cm/neighbour_listener.h"
 #include "cm/qp_attributes.h"
@@ -67,13 +67,6 @@ class CmListener {
   virtual void close() = 0;
 };
 
-struct CmPortOptions {
-  bool reuse_address = false;   ///< RDMA_OPTION_ID_REUSEADDR: the port may be shared
-  std::optional<bool> v6_only;  ///< nullopt: the system's
-  bool datagram = false;        ///< of the UDP port space
-  int tos = -1;                 ///< -1: the system's
-};
-
 class CmTransport {
  public:
   struct ConnectRequest {
@@ -93,7 +86,7 @@ class CmTransport {
                                   uint32_t timeout_ms,
                                   std::weak_ptr<NeighbourListener> listener) = 0;
   virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
-                                                  const CmPortOptions& options) = 0;
+                                                  const BindOptions& options) = 0;
   virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
                                                      std::weak_ptr<CmListenerOwner> owner) = 0;
   /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this

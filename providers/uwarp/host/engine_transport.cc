@@ -129,13 +129,8 @@ class EngineTransport : public CmTransport {
   }
 
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
-                                          const CmPortOptions& options) override {
-    BindOptions wanted;
-    wanted.shared = options.reuse_address;
-    wanted.v6_only = options.v6_only;
-    wanted.datagram = options.datagram;
-    wanted.tos = options.tos;
-    auto bound = bind_port(address, wanted);
+                                          const BindOptions& options) override {
+    auto bound = bind_port(address, options);
     if (!bound) return Error{bound.error()};
     return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
   }

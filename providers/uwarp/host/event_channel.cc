@@ -261,9 +261,10 @@ int create_completion_channel() {
 }
 
 std::shared_ptr<EventChannel> event_channel_of(int fd) {
-  const std::lock_guard guard(channel_table.get().lock);
-  const auto it = channel_table.get().by_fd.find(fd);
-  return it == channel_table.get().by_fd.end() ? nullptr : it->second;
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  return it == all.by_fd.end() ? nullptr : it->second;
 }
 
 ssize_t read_event_channel(int fd, std::span<std::byte> out) {
@@ -273,19 +274,21 @@ ssize_t read_event_channel(int fd, std::span<std::byte> out) {
 
 void event_channel_closed(int fd) {
   std::shared_ptr<EventChannel> last;  // destroyed outside the lock
-  const std::lock_guard guard(channel_table.get().lock);
-  const auto it = channel_table.get().by_fd.find(fd);
-  if (it == channel_table.get().by_fd.end()) return;
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
   last = std::move(it->second);
-  channel_table.get().by_fd.erase(it);
+  all.by_fd.erase(it);
 }
 
 void event_channel_duplicated(int fd, int copy) {
-  const std::lock_guard guard(channel_table.get().lock);
-  const auto it = channel_table.get().by_fd.find(fd);
-  if (it == channel_table.get().by_fd.end()) return;
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
   auto channel = it->second;
-  channel_table.get().by_fd[copy] = std::move(channel);
+  all.by_fd[copy] = std::move(channel);
 }
 
 void forget_event_channels() { channel_table.leave_to_parent(); }

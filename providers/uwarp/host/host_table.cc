@@ -9,13 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <memory>
 #include <mutex>
 
 #include "base/kept_errno.h"
+#include "base/process_own.h"
 #include "base/settings.h"
 #include "cm/engine.h"
 #include "host/counter_files.h"
@@ -32,27 +31,19 @@
 namespace uwarp {
 namespace {
 
-/// The process's tree. Leaked in a forked child.
 struct TreeState {
   SysfsTree tree{settings().host_sysfs};
   SparingLook look;  ///< one listing of devices asks twice
 };
 
-std::atomic<TreeState*> current_tree{nullptr};
-
-void remove_tree_at_exit() {
-  TreeState* state = current_tree.exchange(nullptr);
-  delete state;
-}
+ProcessOwn<TreeState> process_tree;
 
 TreeState& tree_state() {
-  TreeState* found = current_tree.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
-  auto made = std::make_unique<TreeState>();
-  if (!current_tree.compare_exchange_strong(found, made.get())) return *found;
+  if (TreeState* found = process_tree.find()) return *found;
+  TreeState& state = process_tree.get();
   static std::once_flag once;
-  std::call_once(once, [] { std::atexit(remove_tree_at_exit); });
-  return *made.release();
+  std::call_once(once, [] { std::atexit([] { process_tree.take(); }); });
+  return state;
 }
 
 /// Runs a `call` that says by `failed` and errno that it could not do its work. So does an
@@ -218,7 +209,7 @@ void leading_session() { say_session_without_listeners(); }
 
 /// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
 void forked() {
-  current_tree.store(nullptr);
+  process_tree.leave_to_parent();
   forget_event_channels();
   forget_all_late_armings();
   forget_rdma_cm_nodes();
@@ -253,7 +244,7 @@ constexpr uwarp_host_table kTable = {
 
 void update_sysfs_tree(const NetDeviceTable& devices) {
   guarded([&] {
-    TreeState* state = current_tree.load(std::memory_order_acquire);
+    TreeState* state = process_tree.find();
     if (state != nullptr && state->tree.existing_root() != nullptr)
       (void)state->tree.root({}, devices);
   });

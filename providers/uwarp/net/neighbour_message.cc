@@ -36,6 +36,15 @@ std::optional<Bytes> take_body(Bytes& bytes, size_t head, size_t length) {
   return body;
 }
 
+/// A record that says in its head how long it is, the head included: fills in the head and returns
+/// the rest.
+template <typename Head, typename Length>
+std::optional<Bytes> take_record(Bytes& bytes, Head& head, Length Head::*length) {
+  if (bytes.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  return take_body(bytes, sizeof head, head.*length);
+}
+
 struct Message {
   uint16_t type;
   Bytes body;
@@ -43,9 +52,7 @@ struct Message {
 
 std::optional<Message> take_message(Bytes& bytes) {
   nlmsghdr head;
-  if (bytes.size() < sizeof head) return std::nullopt;
-  std::memcpy(&head, bytes.data(), sizeof head);
-  const auto body = take_body(bytes, sizeof head, head.nlmsg_len);
+  const auto body = take_record(bytes, head, &nlmsghdr::nlmsg_len);
   if (!body) return std::nullopt;
   return Message{head.nlmsg_type, *body};
 }
@@ -57,9 +64,7 @@ struct Attribute {
 
 std::optional<Attribute> take_attribute(Bytes& bytes) {
   rtattr head;
-  if (bytes.size() < sizeof head) return std::nullopt;
-  std::memcpy(&head, bytes.data(), sizeof head);
-  const auto value = take_body(bytes, sizeof head, head.rta_len);
+  const auto value = take_record(bytes, head, &rtattr::rta_len);
   if (!value) return std::nullopt;
   return Attribute{static_cast<uint16_t>(head.rta_type & NLA_TYPE_MASK), *value};
 }

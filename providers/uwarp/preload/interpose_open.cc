@@ -49,18 +49,19 @@ int open_counter(const Resolved& target, int flags) {
   return engine->open_counter(target.below_root(), flags);
 }
 
+/// What the engine stands for; -1 with ENOENT when the file is to be opened as it is.
+int open_by_engine(const Resolved& target, int flags) {
+  return is_node(target.kind) ? open_node(target, flags) : open_counter(target, flags);
+}
+
 /// open() of a path that may be ours. False: it is not.
 [[gnu::noinline]] bool open_ours(int folder, const char* path, int flags, mode_t mode, int& fd) {
   Resolved target;
   resolve(folder, path, target);
   if (target.kind == PathKind::kForeign) return false;
-  if (is_node(target.kind)) {
-    fd = open_node(target, flags);
-    return true;
-  }
   const int saved = errno;
-  fd = open_counter(target, flags);
-  if (fd < 0) {
+  fd = open_by_engine(target, flags);
+  if (fd < 0 && !is_node(target.kind)) {
     errno = saved;
     fd = real_open(target.path, flags, mode);
   }
@@ -80,8 +81,7 @@ int flags_of(const char* mode) {
   resolve(AT_FDCWD, path, target);
   if (target.kind == PathKind::kForeign) return false;
   const int saved = errno;
-  const int fd = is_node(target.kind) ? open_node(target, flags_of(mode))
-                                      : open_counter(target, flags_of(mode));
+  const int fd = open_by_engine(target, flags_of(mode));
   if (fd >= 0) {
     file = fdopen(fd, mode);
     if (file == nullptr) close(fd);
@@ -112,8 +112,7 @@ FILE* freopen_fd(int fd, const char* mode, FILE* stream) {
   resolve(AT_FDCWD, path, target);
   if (target.kind == PathKind::kForeign) return false;
   const int saved = errno;
-  const int fd = is_node(target.kind) ? open_node(target, flags_of(mode))
-                                      : open_counter(target, flags_of(mode));
+  const int fd = open_by_engine(target, flags_of(mode));
   if (fd >= 0) {
     file = freopen_fd(fd, mode, stream);
   } else if (target.kind == PathKind::kFile) {

@@ -72,7 +72,7 @@ class FakeTransport : public CmTransport {
     return neighbour_is_asked_for;
   }
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
-                                          const CmPortOptions& options) override {
+                                          const BindOptions& options) override {
     if (bind_error != 0) return Error{bind_error};
     last_options = options;
     sockaddr_storage bound = address;
@@ -104,7 +104,7 @@ class FakeTransport : public CmTransport {
   int listen_error = 0;
   int connect_error = 0;
   uint16_t next_port = 40000;
-  CmPortOptions last_options;
+  BindOptions last_options;
   std::shared_ptr<FakeListener> listener;
   std::shared_ptr<FakeConnection> connection;
   ConnectRequest last_connect;

@@ -204,8 +204,8 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
   });
 }
 
-void becoming_daemon() { say_daemon_loses_listeners(); }
-void leading_session() { say_session_without_listeners(); }
+void becoming_daemon() { guarded(say_daemon_loses_listeners); }
+void leading_session() { guarded(say_session_without_listeners); }
 
 /// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
 void forked() {

@@ -150,10 +150,8 @@ template <auto Say>
 void let_engine_say() {
   const uwarp_host_table* engine = host_if_loaded();
   if (engine == nullptr || !memory_is_ours() || !table_is_ours()) return;
-  const int saved = errno;
   const UncancelledEngineCall guard;
   (engine->*Say)();
-  errno = saved;
 }
 }  // namespace
 

@@ -1,29 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #
-# uwarp_layer(NAME [USES layer...] [LIBS target...])
+# uwarp_layers(FILE)
 #
-# One object library per layer folder, made of every .cc file in it. USES lists the layers above
-# that it may include and call; tests/check_layers.py checks the includes against the same order.
-# A folder without sources gives no target, but may still hold headers.
+# One object library per room of FILE (providers/uwarp/layers.txt), made of every .cc file in its
+# folder, linked with the rooms that it uses there and with the targets in LIBS_<room>. A room
+# without sources gives no target, but may still hold headers. `preload` is linked by itself.
 
-function(uwarp_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;LIBS")
-  set_property(GLOBAL APPEND PROPERTY UWARP_LAYERS ${name})
-  set_property(GLOBAL APPEND PROPERTY UWARP_LAYER_LIBS ${ARG_LIBS})
+function(uwarp_layers list_file)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list_file}")
+  file(STRINGS "${list_file}" lines REGEX "^[a-z]")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCH "^([a-z/]+):(.*)$" parts "${line}")
+    set(room "${CMAKE_MATCH_1}")
+    string(STRIP "${CMAKE_MATCH_2}" uses)
+    string(REPLACE " " ";" uses "${uses}")
+    if(NOT room STREQUAL "preload")
+      uwarp_room(${room} "${uses}")
+    endif()
+  endforeach()
+endfunction()
 
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc")
+function(uwarp_room room uses)
+  set(libs ${LIBS_${room}})
+  set_property(GLOBAL APPEND PROPERTY UWARP_LAYER_LIBS ${libs})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.cc")
   if(NOT sources)
     return()
   endif()
-
+  string(REPLACE "/" "_" name "${room}")
   add_library(uwarp_${name} OBJECT ${sources})
   target_include_directories(uwarp_${name} PUBLIC "${PROJECT_SOURCE_DIR}/providers/uwarp")
   target_compile_options(uwarp_${name} PRIVATE ${UWARP_LTO_OPTIONS})
-  foreach(used IN LISTS ARG_USES)
+  foreach(used IN LISTS uses)
+    string(REPLACE "/" "_" used "${used}")
     if(TARGET uwarp_${used})
       target_link_libraries(uwarp_${name} PUBLIC uwarp_${used})
     endif()
   endforeach()
-  target_link_libraries(uwarp_${name} PUBLIC ${ARG_LIBS})
+  target_link_libraries(uwarp_${name} PUBLIC ${libs})
   set_property(GLOBAL APPEND PROPERTY UWARP_LAYER_OBJECTS "$<TARGET_OBJECTS:uwarp_${name}>")
 endfunction()

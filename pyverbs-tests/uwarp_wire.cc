@@ -10,10 +10,10 @@
 #include <type_traits>
 
 #include "base/crc32c.h"
-#include "mpa/fpdu.h"
-#include "wire/ddp_headers.h"
-#include "wire/mpa_start_frame.h"
-#include "wire/rdmap_headers.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/ddp_headers.h"
+#include "protocol/wire/mpa_start_frame.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace py = pybind11;
 

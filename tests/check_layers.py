@@ -2,21 +2,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """Checks who includes whom under providers/uwarp.
 
-A folder may include itself and the folders before it in LAYERS. The sans-IO folders may include no
-system header that gives them a socket, a clock or a thread, and may not read the environment. The
-preloaded part links nothing, so it may include plain declarations only. Exit status 1 and one line
-per finding when something is wrong.
+providers/uwarp/layers.txt says what each room may include, and that it uses rooms above it in the list
+only; what it says without need is a finding too. The sans-IO rooms may include no
+system header that gives them a socket, a clock or a thread, and may not read the environment. Exit
+status 1 and one line per finding when something is wrong.
 """
 
 import pathlib
 import re
 import sys
 
-LAYERS = ["base", "stat", "wire", "fault", "mr", "mpa", "ddp", "rdmap", "qp", "io", "net", "cm", "host", "verbs"]
-SANS_IO = {"stat", "wire", "fault", "mr", "mpa", "ddp", "rdmap", "qp"}
-# Only declarations shared with the other side of a dlopen.
-PRELOAD_MAY_USE = {"base", "host", "preload"}
-
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "providers" / "uwarp"
 IO_HEADERS = re.compile(
     r"^(sys/(socket|epoll|poll|eventfd|timerfd|select|ioctl|un|time)\.h|netinet/.*|arpa/.*|net/.*|"
     r"netdb\.h|poll\.h|time\.h|ctime|chrono|thread|pthread\.h|future|condition_variable|"
@@ -27,56 +23,74 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 PRAGMA_ONCE = "#pragma once"
 
 
-def allowed_layers(folder):
-    if folder == "preload":
-        return PRELOAD_MAY_USE
-    return set(LAYERS[: LAYERS.index(folder) + 1])
+class Layers:
+    """The list: rooms in their order, what each uses, and which are sans-IO."""
 
+    def __init__(self, path):
+        self.uses, self.sans_io, self.findings = {}, set(), []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not line or line.startswith("#"):
+                continue
+            room, words = line.split(":")
+            uses = words.split()
+            if "sans-io" in uses:
+                uses.remove("sans-io")
+                self.sans_io.add(room)
+            self.findings += [
+                f"{path.name}:{number}: {room} uses {used}, which is not above it" for used in uses if used not in self.uses
+            ]
+            self.uses[room] = set(uses)
+        self.unused = {room: set(uses) for room, uses in self.uses.items()}
 
-def check_include(folder, quote, target, root):
-    """A complaint about one include line, or None."""
-    first = target.split("/")[0]
-    if quote == '"':
-        if "/" not in target and not (root.parent.parent / "kernel-abi" / target).exists():
-            return f'"{target}": name the layer in the path'
-        if first in LAYERS + ["preload"] and first not in allowed_layers(folder):
-            return f'"{target}": {folder} must not use {first}'
+    def room_of(self, name):
+        """The room of a path below providers/uwarp, None for what lies in none."""
+        folder = pathlib.PurePath(name).parent
+        for parent in (folder, *folder.parents):
+            if str(parent) in self.uses:
+                return str(parent)
         return None
-    if folder in SANS_IO and IO_HEADERS.match(target):
-        return f"<{target}>: {folder} is sans-IO"
-    return None
 
+    def complaint_about(self, room, quote, target):
+        if quote == "<":
+            return f"<{target}>: {room} is sans-IO" if room in self.sans_io and IO_HEADERS.match(target) else None
+        used = self.room_of(target)
+        if used is None:
+            foreign = "/" in target or (ROOT.parent.parent / "kernel-abi" / target).exists()
+            return None if foreign else f'"{target}": name the room in the path'
+        self.unused[room].discard(used)
+        if used != room and used not in self.uses[room]:
+            return f'"{target}": {room} must not use {used}'
+        return None
 
-def check_file(path, root):
-    folder = path.relative_to(root).parts[0]
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".h" and PRAGMA_ONCE not in text:
-        yield 1, "no #pragma once"
-    if "SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB" not in text.split("\n", 1)[0]:
-        yield 1, "the first line is not the SPDX line"
-    for number, line in enumerate(text.splitlines(), 1):
-        include = INCLUDE.match(line)
-        if include:
-            complaint = check_include(folder, include[1], include[2], root)
-            if complaint:
-                yield number, complaint
-        elif folder in SANS_IO and IO_CALLS.search(line.split("//")[0]):
-            yield number, f"{folder} is sans-IO: {line.strip()}"
+    def findings_in(self, room, path):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".h" and PRAGMA_ONCE not in text:
+            yield 1, "no #pragma once"
+        if "SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB" not in text.split("\n", 1)[0]:
+            yield 1, "the first line is not the SPDX line"
+        for number, line in enumerate(text.splitlines(), 1):
+            include = INCLUDE.match(line)
+            if include:
+                complaint = self.complaint_about(room, include[1], include[2])
+                if complaint:
+                    yield number, complaint
+            elif room in self.sans_io and IO_CALLS.search(line.split("//")[0]):
+                yield number, f"{room} is sans-IO: {line.strip()}"
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent / "providers" / "uwarp"
-    files = [
-        path
-        for folder in LAYERS + ["preload"]
-        for path in sorted((root / folder).rglob("*"))
-        if path.suffix in (".h", ".cc")
-    ]
-    findings = [
-        f"{path.relative_to(root)}:{number}: {complaint}"
-        for path in files
-        for number, complaint in check_file(path, root)
-    ]
+    layers = Layers(ROOT / "layers.txt")
+    findings = layers.findings
+    files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".h", ".cc"))
+    for path in files:
+        name = path.relative_to(ROOT)
+        room = layers.room_of(name)
+        if room is not None:
+            findings += [f"{name}:{number}: {text}" for number, text in layers.findings_in(room, path)]
+        elif name.parent.name not in ("", "infiniband"):
+            findings.append(f"{name}: in no room of layers.txt")
+    for room, unused in layers.unused.items():
+        findings += [f"layers.txt: {room} does not use {used}" for used in sorted(unused)]
     print("\n".join(findings) or f"{len(files)} files, no finding")
     return 1 if findings or not files else 0
 

@@ -5,8 +5,8 @@
 
 #include <array>
 
-#include "wire/ddp_headers.h"
-#include "wire/rdmap_headers.h"
+#include "protocol/wire/ddp_headers.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace uwarp {
 namespace {

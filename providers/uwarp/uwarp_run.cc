@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/settings.h"
-#include "fault/fault_plan.h"
+#include "inject/fault_plan.h"
 #include "installed_files.h"
 
 namespace {

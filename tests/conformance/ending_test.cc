@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "conformance/socket_peer.h"
-#include "rdmap/atomic_operation.h"
+#include "protocol/rdmap/atomic_operation.h"
 
 namespace uwarp::conformance {
 namespace {

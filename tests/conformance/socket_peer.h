@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "sim/raw_peer.h"
-#include "unit/cm/node.h"
+#include "unit/connect/node.h"
 
 namespace uwarp::conformance {
 
@@ -54,7 +54,7 @@ class SocketPeer {
                  .value();
     auto bound = bind_port(loopback_address(), {});
     EXPECT_TRUE(bound.ok());
-    listener_ = Listener::start(dut.engine, *bound, requests_).value();
+    listener_ = Listener::start(dut.engine.context(), *bound, requests_).value();
     dial(options);
   }
   ~SocketPeer() {

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "mpa/fpdu.h"
-#include "wire/rdmap_headers.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace uwarp {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "mpa/handshake.h"
+#include "protocol/mpa/handshake.h"
 
 namespace uwarp {
 namespace {

@@ -23,10 +23,10 @@
 
 #include "fuzz/script.h"
 #include "fuzz/user_addresses.h"
-#include "host/cm_id.h"
-#include "host/cm_id_table.h"
-#include "host/rdma_cm_node.h"
-#include "unit/host/fake_transport.h"
+#include "kernel/cm_id.h"
+#include "kernel/cm_id_table.h"
+#include "kernel/rdma_cm_node.h"
+#include "unit/kernel/fake_transport.h"
 
 namespace uwarp {
 namespace {

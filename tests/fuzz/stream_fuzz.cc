@@ -73,7 +73,7 @@ class Stream {
     config.magic_stag = STag{0x01010101};
     config.silent_fin = option(12);
     config.peer_is_uwarp = option(11);
-    config.chase_first_fpdu = option(10);
+    config.nudge_first_fpdu = option(10);
     config.mulpdu = option(9) ? 200 : 65535;
     config.ird = option(8) ? 1 : 4;
     return config;
@@ -365,7 +365,7 @@ class Stream {
         }
         return;
       case 22:
-        qp().chase();
+        qp().nudge();
         return;
       case 23:
         qp().set_remote_access(script_.next());

@@ -18,10 +18,10 @@
 
 #include "fuzz/script.h"
 #include "fuzz/user_addresses.h"
-#include "host/event_channel.h"
-#include "host/sysfs_tree.h"
-#include "host/uverbs_node.h"
-#include "io/engine_fds.h"
+#include "kernel/event_channel.h"
+#include "kernel/sysfs_tree.h"
+#include "kernel/uverbs_node.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {

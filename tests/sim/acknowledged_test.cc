@@ -3,8 +3,8 @@
 // wire for them, and what failures make of requests that are still open.
 #include <gtest/gtest.h>
 
+#include "protocol/wire/rdmap_headers.h"
 #include "sim/raw_peer.h"
-#include "wire/rdmap_headers.h"
 
 namespace uwarp::sim {
 namespace {

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
+#include "protocol/wire/delivered_mark.h"
 #include "sim/raw_peer.h"
-#include "wire/delivered_mark.h"
 
 namespace uwarp::sim {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fault/fault_script.h"
+#include "inject/fault_script.h"
 #include "sim/sim_pair.h"
 
 namespace uwarp::sim {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "mpa/fpdu.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/rdmap_headers.h"
 #include "sim/sim_pair.h"
-#include "wire/rdmap_headers.h"
 
 namespace uwarp::sim {
 

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "cm/stat_page.h"
 #include "json.h"
+#include "observe/stat_page.h"
 #include "page_reader.h"
 #include "processes.h"
 #include "rates.h"

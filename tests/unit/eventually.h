@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "io/clock.h"
+#include "os/clock.h"
 
 namespace uwarp {
 

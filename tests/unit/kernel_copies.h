@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mr/fault_safe_copy.h"
+#include "memory/fault_safe_copy.h"
 
 #define UWARP_NEEDS_KERNEL_COPIES() \
   if (!fault_safe_copy_works()) GTEST_SKIP() << "no process_vm_readv() here"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/settings.h"
-#include "mpa/handshake.h"
+#include "protocol/mpa/handshake.h"
 
 namespace doctor {
 

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "base/crc32c.h"
-#include "mpa/fpdu.h"
-#include "wire/ddp_headers.h"
-#include "wire/rdmap_headers.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/ddp_headers.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace doctor {
 namespace {

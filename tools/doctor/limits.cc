@@ -17,9 +17,9 @@
 #include <system_error>
 #include <thread>
 
-#include "host/tree_folders.h"
+#include "kernel/tree_folders.h"
 #include "machine.h"
-#include "mr/fault_safe_copy.h"
+#include "memory/fault_safe_copy.h"
 
 namespace doctor {
 namespace {

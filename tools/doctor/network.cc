@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "base/limits.h"
-#include "io/tcp_socket.h"
+#include "carrier/tcp_socket.h"
 #include "machine.h"
 #include "net/net_records.h"
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "cm/rendezvous_message.h"
+#include "connect/rendezvous_message.h"
 #include "dialogue.h"
-#include "mpa/fpdu.h"
+#include "protocol/mpa/fpdu.h"
 
 namespace doctor {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "fault/fault_plan.h"
+#include "inject/fault_plan.h"
 #include "machine.h"
 
 namespace doctor {

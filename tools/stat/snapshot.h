@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "stat/page_layout.h"
+#include "counters/page_layout.h"
 
 namespace stat_view {
 

@@ -56,7 +56,7 @@ struct Settings {
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;
   uint32_t rcvbuf_bytes = 0;
-  std::string fault;  // UWARP_FAULT: fault/fault_plan.h reads it
+  std::string fault;  // UWARP_FAULT: inject/fault_plan.h reads it
   bool stat = true;   // UWARP_STAT
   std::string pcap;   // UWARP_PCAP: empty is off
   std::string trace;  // UWARP_TRACE: empty is off

@@ -6,9 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "io/engine_fds.h"
 #include "net/datagram_socket.h"
 #include "net/netlink_socket.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {

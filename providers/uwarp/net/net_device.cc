@@ -14,9 +14,9 @@
 
 #include "base/log.h"
 #include "base/settings.h"
-#include "io/engine_fds.h"
 #include "net/net_records.h"
 #include "net/netlink_socket.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {

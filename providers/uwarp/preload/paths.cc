@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "host/private_folder.h"
+#include "kernel/private_folder.h"
 #include "preload/engine_link.h"
 #include "preload/own_root.h"
 

@@ -9,9 +9,9 @@
 #include <mutex>
 
 #include "base/spinlock.h"
+#include "counters/page_layout.h"
+#include "counters/trace_sink.h"
 #include "qp/work_request.h"
-#include "stat/page_layout.h"
-#include "stat/trace_sink.h"
 
 namespace uwarp {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/failed_request.h"
 
+#include "protocol/wire/ddp_headers.h"
 #include "qp/terminate_status.h"
-#include "wire/ddp_headers.h"
 
 namespace uwarp {
 namespace {

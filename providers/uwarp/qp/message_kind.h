@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "stat/page_layout.h"
-#include "wire/rdmap_headers.h"
+#include "counters/page_layout.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace uwarp {
 

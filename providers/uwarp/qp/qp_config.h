@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "base/ids.h"
-#include "fault/fault_script.h"
-#include "mr/region_table.h"
+#include "counters/page_layout.h"
+#include "counters/trace_sink.h"
+#include "inject/fault_script.h"
+#include "memory/region_table.h"
 #include "qp/completion_queue.h"
 #include "qp/receive_queue.h"
-#include "stat/page_layout.h"
-#include "stat/trace_sink.h"
 
 namespace uwarp {
 
@@ -94,8 +94,8 @@ struct StreamConfig {
   /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.
   bool answer_magic = false;
   /// Follow our first FPDU by a zero-length Write if nothing else is queued: siw as responder may
-  /// miss a lone first FPDU. Or both: see QueuePair::chase().
-  bool chase_first_fpdu = false;
+  /// miss a lone first FPDU. Or both: see QueuePair::nudge().
+  bool nudge_first_fpdu = false;
   /// FIN at an FPDU boundary is not a disconnect (connections made without rdma_cm).
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.

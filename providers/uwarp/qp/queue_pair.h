@@ -110,9 +110,9 @@ class QueuePair {
   bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
   /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was
   /// overlooked. The caller pumps. False (and nothing done) when the peer has been heard of.
-  bool chase() {
+  bool nudge() {
     if (peer_has_spoken() || stream_.failed()) return false;
-    stream_.chase_due.store(true, std::memory_order_relaxed);
+    stream_.nudge_due.store(true, std::memory_order_relaxed);
     return true;
   }
   /// ORD may become known only after the start (rendezvous: taken at RTS).

@@ -14,8 +14,8 @@
 
 #include "base/limits.h"
 #include "base/spinlock.h"
+#include "counters/trace_sink.h"
 #include "qp/work_request.h"
-#include "stat/trace_sink.h"
 
 namespace uwarp {
 

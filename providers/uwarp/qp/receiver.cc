@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "mr/place_last.h"
+#include "memory/place_last.h"
+#include "protocol/rdmap/responder_rules.h"
+#include "protocol/wire/delivered_mark.h"
 #include "qp/terminate_status.h"
-#include "rdmap/responder_rules.h"
-#include "wire/delivered_mark.h"
 
 namespace uwarp {
 namespace {
@@ -471,7 +471,7 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
     return Step::kNeedMore;
   }
   if (!send_sequence_.open()) {
-    if (config_.script != nullptr && !obey_script(header, opcode)) [[unlikely]]
+    if (config_.script != nullptr && !apply_faults(header, opcode)) [[unlikely]]
       return Step::kNeedMore;
     if (!receives_.take(receive_, ticket_)) {
       hold();
@@ -501,7 +501,7 @@ void Receiver::hold() {
 }
 
 // Before a message takes its receive, where faults are asked for. False: it does not, or not now.
-bool Receiver::obey_script(const UntaggedHeader& header, RdmapOpcode opcode) {
+bool Receiver::apply_faults(const UntaggedHeader& header, RdmapOpcode opcode) {
   FaultScript& script = *config_.script;
   const FaultVerdict& verdict = script.judge_arrival(header.msn.value);
   if (script.receive_held()) return hold(), false;

@@ -12,9 +12,10 @@
 #include <cstdint>
 #include <span>
 
-#include "ddp/buffer_list.h"
-#include "ddp/segment.h"
-#include "mpa/fpdu.h"
+#include "protocol/ddp/buffer_list.h"
+#include "protocol/ddp/segment.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/rdmap/segment_rules.h"
 #include "qp/completion_order.h"
 #include "qp/message_kind.h"
 #include "qp/receive_queue.h"
@@ -22,7 +23,6 @@
 #include "qp/send_queue.h"
 #include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
-#include "rdmap/segment_rules.h"
 
 namespace uwarp {
 
@@ -115,7 +115,7 @@ class Receiver {
   void open_read_response(const TaggedHeader& header);
   Step open_send(const UntaggedHeader& header, RdmapOpcode opcode);
   bool take_receive();
-  [[gnu::noinline, gnu::cold]] bool obey_script(const UntaggedHeader& header, RdmapOpcode opcode);
+  [[gnu::noinline, gnu::cold]] bool apply_faults(const UntaggedHeader& header, RdmapOpcode opcode);
   void hold();
   void fail_range(TerminateCode code);
   RdmapFeatures features() const {

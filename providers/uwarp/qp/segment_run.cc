@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "mpa/fpdu.h"
+#include "protocol/mpa/fpdu.h"
 
 namespace uwarp {
 

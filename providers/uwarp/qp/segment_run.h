@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "wire/ddp_headers.h"
+#include "protocol/wire/ddp_headers.h"
 
 namespace uwarp {
 

@@ -16,11 +16,11 @@
 #include "base/cache_line.h"
 #include "base/limits.h"
 #include "base/spinlock.h"
-#include "ddp/buffer_list.h"
-#include "mr/region_table.h"
+#include "counters/trace_sink.h"
+#include "memory/region_table.h"
+#include "protocol/ddp/buffer_list.h"
 #include "qp/completion_queue.h"
 #include "qp/work_request.h"
-#include "stat/trace_sink.h"
 
 namespace uwarp {
 

@@ -9,11 +9,11 @@
 #include <optional>
 
 #include "base/spinlock.h"
-#include "mpa/fpdu.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/rdmap/read_queues.h"
+#include "protocol/wire/rdmap_headers.h"
 #include "qp/qp_config.h"
 #include "qp/work_request.h"
-#include "rdmap/read_queues.h"
-#include "wire/rdmap_headers.h"
 
 namespace uwarp {
 
@@ -103,7 +103,7 @@ class StreamState {
   std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did
   std::atomic<bool> answer_due{false};       // owe the magic's answer
-  std::atomic<bool> chase_due{false};        // a zero-length Write is due if nothing else is sent
+  std::atomic<bool> nudge_due{false};        // a zero-length Write is due if nothing else is sent
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
   std::atomic<bool> silent{false};           // peer gone without a word: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail

@@ -2,8 +2,8 @@
 // What a Terminate means to the work request that it names. RFC 5040 4.8, 7.
 #pragma once
 
+#include "protocol/wire/terminate_code.h"
 #include "qp/work_request.h"
-#include "wire/terminate_code.h"
 
 namespace uwarp {
 

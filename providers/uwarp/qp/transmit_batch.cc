@@ -24,7 +24,7 @@ void TransmitBatch::clear() {
 
 bool TransmitBatch::restart() {
   clear();
-  if (room_ == nullptr) room_ = TransmitRoom::borrow(crc_);
+  if (room_ == nullptr) room_ = BatchBuffer::borrow(crc_);
   return room_ != nullptr;
 }
 
@@ -46,7 +46,7 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
                         kFpduTrailerMax + (aligned ? kCacheLineBytes - 1 : 0);
   // A gathered payload takes an iovec per range, and two for what is around it.
   const size_t iovecs = copied(payload) ? 1 : kMaxSge + 2;
-  if (room_->arena_bytes - arena_used_ < needed || TransmitRoom::kIovecs - count_ < iovecs)
+  if (room_->arena_bytes - arena_used_ < needed || BatchBuffer::kIovecs - count_ < iovecs)
     return nullptr;
   frame_ = room_->arena() + arena_used_;
   if (aligned) frame_ += to_cache_line(frame_ + kFpduLengthSize + header_bytes);
@@ -75,7 +75,7 @@ bool TransmitBatch::add_gathered(BufferList& list, uint64_t offset) {
     copies_.push_back(std::move(copy));
   } else {
     uint64_t length = frame_payload_;
-    count_ += list.describe(offset, length, room_->iovecs + count_, TransmitRoom::kIovecs - count_);
+    count_ += list.describe(offset, length, room_->iovecs + count_, BatchBuffer::kIovecs - count_);
   }
   bytes_ += frame_payload_;
   std::byte* at = frame_ + frame_header_;

@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "ddp/buffer_list.h"
-#include "mpa/fpdu.h"
-#include "qp/transmit_room.h"
+#include "protocol/ddp/buffer_list.h"
+#include "protocol/mpa/fpdu.h"
+#include "qp/batch_buffer.h"
 
 namespace uwarp {
 
@@ -56,7 +56,7 @@ class TransmitBatch {
   bool has_room() const { return bytes_ < kBytes && has_place(); }
   /// The same for what is not worth a call of its own.
   bool has_place() const {
-    return TransmitRoom::kIovecs - count_ >= 2 && fpdu_count_ < TransmitRoom::kFpdus &&
+    return BatchBuffer::kIovecs - count_ >= 2 && fpdu_count_ < BatchBuffer::kFpdus &&
            room_->arena_bytes - arena_used_ >= kSmallestRoom;
   }
 
@@ -96,7 +96,7 @@ class TransmitBatch {
   bool add_copied(BufferList* list, uint64_t offset);
   [[gnu::noinline]] bool add_gathered(BufferList& list, uint64_t offset);
 
-  TransmitRoom::Borrowed room_;  // null unless a batch is being built or sent
+  BatchBuffer::Borrowed room_;  // null unless a batch is being built or sent
   size_t arena_used_ = 0;
   bool crc_ = false;
   uint32_t crc_error_ = 0;  // added to the next CRC

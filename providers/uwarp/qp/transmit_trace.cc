@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "mpa/fpdu.h"
-#include "wire/rdmap_headers.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/rdmap_headers.h"
 
 namespace uwarp {
 

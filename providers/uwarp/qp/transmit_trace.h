@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "counters/trace_sink.h"
 #include "qp/send_queue.h"
-#include "stat/trace_sink.h"
 
 namespace uwarp {
 

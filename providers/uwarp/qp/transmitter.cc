@@ -7,13 +7,13 @@
 #include <cstring>
 #include <new>
 
-#include "ddp/segment.h"
-#include "mr/fault_safe_copy.h"
+#include "memory/fault_safe_copy.h"
+#include "protocol/ddp/segment.h"
+#include "protocol/rdmap/atomic_operation.h"
+#include "protocol/rdmap/responder_rules.h"
+#include "protocol/wire/delivered_mark.h"
 #include "qp/failed_request.h"
 #include "qp/message_kind.h"
-#include "rdmap/atomic_operation.h"
-#include "rdmap/responder_rules.h"
-#include "wire/delivered_mark.h"
 
 namespace uwarp {
 namespace {
@@ -127,7 +127,7 @@ void Transmitter::note_progress() {
 bool Transmitter::wanted() const {
   return queue_.waiting() || !stream_.inbound.empty() || !idle() ||
          stream_.answer_due.load(std::memory_order_relaxed) ||
-         stream_.chase_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
+         stream_.nudge_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
 }
 
 void Transmitter::fill_traced() {
@@ -170,7 +170,7 @@ Transmitter::Next Transmitter::begin_next() {
   const bool response = !stream_.inbound.empty();
   bool request = request_ready();
   if (config_.script != nullptr) [[unlikely]] {
-    const Obeyed obeyed = obey_script(response, request);
+    const Obeyed obeyed = apply_faults(response, request);
     if (obeyed == Obeyed::kNothing) return Next::kNothing;
     if (obeyed == Obeyed::kEmitted) return Next::kEmitted;
     request = obeyed == Obeyed::kGo && request;
@@ -190,9 +190,9 @@ Transmitter::Next Transmitter::begin_next() {
       return Next::kEmitted;
     }
     // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
-    if (!stream_.chase_due.load(std::memory_order_relaxed) || built_position_ == 0)
+    if (!stream_.nudge_due.load(std::memory_order_relaxed) || built_position_ == 0)
       return Next::kNothing;
-    stream_.chase_due.store(false, std::memory_order_relaxed);
+    stream_.nudge_due.store(false, std::memory_order_relaxed);
     append_empty_write(STag{1}, 0);
     return Next::kEmitted;
   }
@@ -206,7 +206,7 @@ Transmitter::Next Transmitter::begin_next() {
 
 // Before a message is begun, where faults are asked for. What ends the stream waits until all that
 // was begun before has completed.
-Transmitter::Obeyed Transmitter::obey_script(bool response, bool request) {
+Transmitter::Obeyed Transmitter::apply_faults(bool response, bool request) {
   FaultScript& script = *config_.script;
   if (script.send_held() || stream_.failed()) return Obeyed::kNothing;
   bool corrupt = false;
@@ -217,7 +217,7 @@ Transmitter::Obeyed Transmitter::obey_script(bool response, bool request) {
         script.judge_request(position, fault_message(wqe.opcode), wqe.length_bytes);
     if (script.send_held()) return Obeyed::kNothing;
     corrupt = verdict.act == FaultVerdict::Act::kCorrupt;
-    request = obey_verdict(position, verdict);
+    request = apply_fault_verdict(position, verdict);
     if (stream_.failed()) return Obeyed::kEmitted;
   }
   const Obeyed go = request ? Obeyed::kGo : Obeyed::kNoRequest;
@@ -231,7 +231,7 @@ Transmitter::Obeyed Transmitter::obey_script(bool response, bool request) {
 }
 
 // False: the request is not begun now, or not at all.
-bool Transmitter::obey_verdict(uint64_t position, const FaultVerdict& verdict) {
+bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& verdict) {
   if (verdict.act == FaultVerdict::Act::kGo || verdict.act == FaultVerdict::Act::kCorrupt)
     return true;
   if (queue_.retired() != position || !batch_.empty()) return false;

@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "ddp/buffer_list.h"
+#include "protocol/ddp/buffer_list.h"
 #include "qp/acknowledging.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
@@ -93,8 +93,8 @@ class Transmitter {
   Next begin_next();
   // Faults that are asked for (QpConfig::script).
   enum class Obeyed : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
-  [[gnu::noinline, gnu::cold]] Obeyed obey_script(bool response, bool request);
-  [[gnu::noinline]] bool obey_verdict(uint64_t position, const FaultVerdict& verdict);
+  [[gnu::noinline, gnu::cold]] Obeyed apply_faults(bool response, bool request);
+  [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
   bool must_be_silent() const;
   [[gnu::noinline]] bool begin_local();

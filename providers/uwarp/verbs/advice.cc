@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "mr/fault_safe_copy.h"
+#include "memory/fault_safe_copy.h"
 #include "verbs/boundary.h"
 #include "verbs/region.h"
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "base/limits.h"
-#include "io/clock.h"
+#include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
 
@@ -131,10 +131,10 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
   auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
   if (!cq.engine.alive()) [[unlikely]]
     return cq.queue.poll(out, count);
-  Engine::transmit_waiting(cq.queue);
+  Poller::transmit_waiting(cq.queue);
   if (const int found = cq.queue.poll(out, count); found != 0) return found;
   // Whoever polls an empty queue drives the sockets.
-  cq.engine.poll(cq.queue);
+  cq.engine.poller().poll(cq.queue);
   return cq.queue.poll(out, count);
 }
 
@@ -143,11 +143,11 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
     VerbsCq& cq = VerbsCq::of(base);
     if (!cq.engine.alive()) [[unlikely]]
       return ENODEV;
-    Engine::transmit_waiting(cq.queue);
+    Poller::transmit_waiting(cq.queue);
     if (cq.queue.arm(solicited_only != 0) && cq.events) cq.events->armed_late();
     if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
       cq.queue.raise_armed();
-    cq.engine.expect_sleep();
+    cq.engine.progress().note_sleep();
     return 0;
   });
 }

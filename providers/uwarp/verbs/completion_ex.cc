@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "io/clock.h"
+#include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/completion.h"
 
@@ -42,13 +42,13 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   VerbsCq& cq = cq_of(base);
   const bool alive = cq.engine.alive();
   if (alive) [[likely]]
-    Engine::transmit_waiting(cq.queue);
+    Poller::transmit_waiting(cq.queue);
   if (!cq.single_threaded) cq.poll_mutex.lock();
   int result = show_next(cq);
   if (result == ENOENT && alive) {
     // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
     if (!cq.single_threaded) cq.poll_mutex.unlock();
-    cq.engine.poll(cq.queue);
+    cq.engine.poller().poll(cq.queue);
     if (!cq.single_threaded) cq.poll_mutex.lock();
     result = show_next(cq);
   }

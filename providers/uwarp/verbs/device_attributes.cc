@@ -6,8 +6,8 @@
 
 #include "base/limits.h"
 #include "base/settings.h"
-#include "io/clock.h"
-#include "mr/fault_safe_copy.h"
+#include "memory/fault_safe_copy.h"
+#include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/device_context.h"
 

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "host/raw_fds.h"
+#include "kernel/raw_fds.h"
 #include "verbs/queue_pair.h"
 #include "verbs/region.h"
 

@@ -13,8 +13,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cm/engine.h"
-#include "host/event_channel.h"
+#include "engine/engine.h"
+#include "kernel/event_channel.h"
 #include "net/net_device.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/device_faults.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "cm/endpoint.h"
-#include "io/clock.h"
+#include "connect/endpoint.h"
+#include "os/clock.h"
 #include "verbs/device_context.h"
 
 namespace uwarp {

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <vector>
 
-#include "cm/process_faults.h"
-#include "fault/fault_script.h"
-#include "io/source.h"
+#include "inject/fault_script.h"
+#include "inject/process_faults.h"
+#include "progress/source.h"
 
 namespace uwarp {
 

@@ -2,8 +2,8 @@
 #include "verbs/port_events.h"
 
 #include "base/log.h"
-#include "host/rdma_cm_node.h"
-#include "host/sysfs_tree.h"
+#include "kernel/rdma_cm_node.h"
+#include "kernel/sysfs_tree.h"
 #include "verbs/device_context.h"
 
 namespace uwarp {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <mutex>
 
-#include "cm/net_watch.h"
 #include "net/net_device.h"
+#include "net/net_watch.h"
 
 namespace uwarp {
 

@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "mr/region_table.h"
+#include "memory/region_table.h"
 #include "verbs/device_context.h"
 
 namespace uwarp {

@@ -112,7 +112,8 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (const int error = device.refusal()) return fail(error);
   if (!DeviceContext::take_place(device.qp_count, kMaxQp)) return fail(ENOMEM);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
-  auto endpoint = Endpoint::create(qp->device.engine(), qp->device.device(), config_of(*qp));
+  auto endpoint =
+      Endpoint::create(qp->device.engine().context(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
   qp->endpoint = std::move(*endpoint);
   StatPage& page = qp->device.engine().stat_page();

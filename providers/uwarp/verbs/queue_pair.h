@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "cm/endpoint.h"
+#include "connect/endpoint.h"
 #include "kernel-abi/object_abi.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/completion.h"

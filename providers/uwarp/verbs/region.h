@@ -7,9 +7,9 @@
 
 #include <cstddef>
 
-#include "cm/stat_page.h"
 #include "kernel-abi/object_abi.h"
-#include "mr/region_table.h"
+#include "memory/region_table.h"
+#include "observe/stat_page.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {

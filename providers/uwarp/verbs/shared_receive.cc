@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/limits.h"
-#include "cm/endpoint.h"
+#include "connect/endpoint.h"
 #include "verbs/boundary.h"
 #include "verbs/post.h"
 

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cm/endpoint.h"
-#include "mr/region_table.h"
+#include "connect/endpoint.h"
+#include "memory/region_table.h"
 #include "qp/queue_pair.h"
 #include "qp/work_request.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "mr/region_table.h"
+#include "memory/region_table.h"
 #include "qp/work_request.h"
 #include "verbs/protection_domain.h"
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "cm/endpoint.h"
+#include "connect/endpoint.h"
 #include "qp/work_request.h"
 
 namespace uwarp {

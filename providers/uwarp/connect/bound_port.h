@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// A port that an rdma_cm id has bound and does not use yet. The bound socket is its entry in the
+// host's table of ports, as the kernel's rdma_cm keeps one for all processes of a network
+// namespace.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+
+#include "base/result.h"
+#include "carrier/tcp_socket.h"
+
+namespace uwarp {
+
+struct BindOptions {
+  bool shared = false;          ///< others that are shared too may bind the same port
+  std::optional<bool> v6_only;  ///< nullopt: net.ipv6.bindv6only
+  bool datagram = false;        ///< a UDP port
+  int tos = -1;                 ///< -1: system default
+};
+
+/// Binds without listening (port 0: the kernel picks one, see local_address()). Until use_port() no
+/// other bind_port() of this host takes the same address and port, nor a wildcard and that port,
+/// unless both are shared. Connections that an earlier user of the port has left do not count.
+/// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
+Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
+
+/// Lets others share the port that is shared from now on.
+void share_port(TcpSocket& bound);
+
+/// To be called before the socket listens or connects: whoever binds the port after it must not be
+/// kept from it by its connections.
+void use_port(TcpSocket& bound);
+
+}  // namespace uwarp

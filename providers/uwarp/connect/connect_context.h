@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What connecting is given by the engine, and what all connections of the process share. Lives as
+// long as the process.
+#pragma once
+
+#include <atomic>
+
+#include "connect/draining_connections.h"
+#include "connect/endpoint_table.h"
+#include "connect/rendezvous_ports.h"
+#include "connect/startup_mode_cache.h"
+#include "observe/capture.h"
+#include "observe/stat_page.h"
+#include "observe/trace_file.h"
+#include "progress/progress.h"
+#include "stream/poller.h"
+
+namespace uwarp {
+
+struct ConnectContext {
+  Progress& progress;
+  Poller& poller;
+  StatPage& stat_page;
+  Capture* capture;  // null unless UWARP_PCAP asks for it
+  TraceFile* trace;  // null unless UWARP_TRACE asks for it
+  /// A forked child's view of its parent's: nothing else may be used.
+  const std::atomic<bool>& dead;
+  StartupModeCache startup_modes{};
+  DrainingConnections draining{};
+  EndpointTable endpoints{};
+  RendezvousPorts ports{};
+
+  bool alive() const { return !dead.load(std::memory_order_relaxed); }
+};
+
+}  // namespace uwarp

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The states of a queue pair as applications move it, and what hangs on them.
+#include "connect/endpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/settings.h"
+#include "connect/connect_context.h"
+#include "connect/rendezvous.h"
+#include "connect/rendezvous_port.h"
+#include "os/clock.h"
+#include "stream/poll_group.h"
+
+namespace uwarp {
+namespace {
+
+/// Local ACK timeout of InfiniBand: 4.096 us * 2^code; 0 is infinite.
+uint64_t ack_timeout_ns(uint8_t code) { return code == 0 ? 0 : uint64_t{4096} << code; }
+
+/// RNR NAK timer of InfiniBand in units of 10 us (InfiniBand specification, table 45).
+uint64_t rnr_timer_ns(uint8_t code) {
+  static constexpr uint32_t kUnits[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                          16,    24,   32,   48,    64,    96,    128,   192,
+                                          256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                          4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  return uint64_t{kUnits[code & 31]} * 10'000;
+}
+
+SlotAddress slot_address(const sockaddr_storage& address) {
+  SlotAddress shown;
+  if (address_length(address) == 0) return shown;
+  const IpAddress ip = ip_of(address);
+  std::copy_n(ip.bytes().data(), IpAddress::kBytes, shown.octets);
+  shown.port = port_of(address);
+  return shown;
+}
+
+void describe(QueuePairSlot& slot, const QpConfig& config, Qpn number, uint32_t device) {
+  const SlotChange change(slot.head);
+  slot.number = number.value;
+  slot.device = device;
+  slot.created_ns = wall_clock_ns();
+  slot.send_depth = config.max_send_wr;
+  slot.receive_depth = config.srq != nullptr ? 0 : config.max_recv_wr;
+  slot.send_queue = slot.receive_queue = kNoSlot;
+  slot.flags = config.srq != nullptr ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
+  slot.head.live.store(1, std::memory_order_release);
+}
+
+QpConfig complete(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* trace,
+                  ReceiveWaiter* waiter) {
+  config.trace = trace;
+  config.number = number;
+  config.slot = slot;
+  if (config.srq != nullptr) config.receive_waiter = waiter;
+  return config;
+}
+
+}  // namespace
+
+// --- Shared receive queues
+// ------------------------------------------------------------------------
+
+thread_local constinit PromisedStreams* PromisedStreams::current_ = nullptr;
+
+bool PromisedStreams::note(std::shared_ptr<Endpoint>& endpoint) {
+  if (current_ == nullptr || current_->count_ == kRoom) return false;
+  current_->endpoints_[current_->count_++] = std::move(endpoint);
+  return true;
+}
+
+void PromisedStreams::resume() {
+  leave();
+  for (size_t i = 0; i < count_; ++i) endpoints_[i]->resume();
+  count_ = 0;
+}
+
+// A list of large messages is posted for milliseconds without a poll. Without the look the helper
+// thread would think that nobody progresses, and take turns of the core on which the peer receives.
+void Endpoint::look_after_sending(uint64_t bytes) {
+  const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
+  context_.poller.poll_after_sending(*qp_.config().send_cq,
+                                     1 + static_cast<uint32_t>(sent / kBytesPerPoll));
+}
+
+// Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.
+void Endpoint::receive_posted() {
+  std::shared_ptr<Endpoint> self = weak_from_this().lock();
+  if (self == nullptr || PromisedStreams::note(self)) return;
+  context_.progress.revisit(*resumption_);
+}
+
+Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
+                   const QpConfig& config)
+    : context_(context),
+      addresses_(device.gids),
+      place_(std::move(place)),
+      slot_(context.stat_page),
+      qp_(complete(config, place_.number, slot_.get(), context.trace, this)),
+      stream_(qp_) {
+  describe(*slot_, config, place_.number, context.stat_page.device(device.verbs_name));
+}
+
+Endpoint::~Endpoint() {
+  destroy();
+  if (!context_.alive()) slot_.abandon();
+}
+
+void Endpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+  const std::lock_guard guard(mutex_);
+  const SlotChange change(slot_->head);
+  slot_->send_queue = send_queue;
+  slot_->receive_queue = receive_queue;
+}
+
+void Endpoint::describe_connection(const StreamConfig& config, const Connection& connection) {
+  const SlotChange change(slot_->head);
+  slot_->connected_ns = wall_clock_ns();
+  slot_->local = slot_address(connection.local_address_locked());
+  slot_->peer = slot_address(connection.remote_address());
+  slot_->mulpdu = config.mulpdu;
+  slot_->ord = config.ord;
+  slot_->ird = config.ird;
+  slot_->flags &= QueuePairSlot::kSharedReceive;
+  if (!config.silent_fin) slot_->flags |= QueuePairSlot::kRdmaCm;
+  if (config.crc) slot_->flags |= QueuePairSlot::kCrc;
+}
+
+Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, const NetDevice& device,
+                                                   const QpConfig& config) {
+  auto place = context.ports.reserve(context, device);
+  if (!place) return Error{place.error()};
+  std::unique_ptr<Endpoint> made;
+  try {
+    made.reset(new Endpoint(context, device, *place, config));
+  } catch (...) {
+    context.ports.give_back(*place);
+    throw;
+  }
+  std::shared_ptr<Endpoint> endpoint = std::move(made);  // from here on it gives its number back
+  if (config.srq != nullptr) endpoint->resumption_ = std::make_shared<Resumption>(endpoint);
+  context.endpoints.enter(endpoint->number(), endpoint);
+  return endpoint;
+}
+
+// --- States
+// ---------------------------------------------------------------------------------------
+
+// The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
+// pair is where it has been moved to.
+QpState Endpoint::state_locked() const {
+  // The event of a failure is told a moment before the core gets there.
+  const QpState core = qp_.flush_due() ? QpState::kErr : qp_.state();
+  if (core == QpState::kErr || core == QpState::kSqe || core == QpState::kSqd) return core;
+  return cm_owned_ ? core : verbs_state_;
+}
+
+QpAttributes Endpoint::attributes() const {
+  const std::lock_guard guard(mutex_);
+  QpAttributes all = attributes_;
+  all.state = all.current_state = state_locked();
+  return all;
+}
+
+void Endpoint::set_retries(const RetryAttributes& retries) {
+  const std::lock_guard guard(mutex_);
+  attributes_.timeout = retries.timeout.value_or(attributes_.timeout);
+  attributes_.retry_count = retries.retry_count.value_or(attributes_.retry_count);
+  attributes_.rnr_retry = retries.rnr_retry.value_or(attributes_.rnr_retry);
+}
+
+int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
+  if (!context_.alive()) return EINVAL;
+  std::unique_lock lock(mutex_);
+  if (destroyed_) return EINVAL;
+  const QpState from = state_locked();
+  // What rdma_cm users set on their own, long after the kernel would have let them.
+  if (mask == kAttrPort || mask == kAttrMinRnrTimer) return 0;
+  const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
+  if (to == QpState::kErr || to == QpState::kReset) {
+    if (to == QpState::kErr && from != QpState::kErr) {
+      lock.unlock();
+      stream_.take_arrived();
+      lock.lock();
+      if (destroyed_) return EINVAL;
+    }
+    to_error_or_reset(lock, to);
+    return 0;
+  }
+  if (to == QpState::kSqd && from != QpState::kSqd) {
+    // rdma_disconnect() begins like this, and gives up if it fails.
+    if (qp_.state() == QpState::kRts) {
+      verbs_state_ = QpState::kSqd;
+      merge_attributes(attributes_, attributes, mask & kAttrNotifyDrained);
+      qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
+      if (qp_.config().acknowledged) {
+        lock.unlock();
+        pump_at_once();  // what drains is to be acknowledged
+      }
+    }
+    return 0;
+  }
+  const bool by_cm = cm_owned_ || ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) &&
+                                   rendezvous_ == nullptr);
+  if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
+    if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
+    cm_owned_ = true;
+    if (!is_cm_mask(to, mask)) return modify_for_cm(attributes, mask, to, lock);
+    if (from == QpState::kReset) return to_init(lock);
+    if (from == QpState::kSqd && to == QpState::kRts) {
+      qp_.to_rts();
+      lock.unlock();
+      pump_at_once();  // what was posted meanwhile
+    }
+    return 0;
+  }
+  if (to == QpState::kRtr && from == QpState::kRtr) return 0;
+  if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
+  if (!transition_allowed(from, to, mask) || !attributes_in_range(attributes, mask)) return EINVAL;
+  if (int error = check_address_locked(attributes, mask)) return error;
+  merge_attributes(attributes_, attributes, mask);
+  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  if (from == to) return 0;
+  if (to == QpState::kInit) return to_init(lock);
+  if (to == QpState::kRtr) to_rtr(lock);
+  if (to == QpState::kRts) to_rts(lock);
+  return 0;
+}
+
+// librdmacm's InfiniBand branch: the attributes are real ones, but the connection may stand
+// already, or comes by accept() and connect().
+int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+                            std::unique_lock<std::mutex>& lock) {
+  if (!attributes_in_range(attributes, mask)) return EINVAL;
+  if (int error = check_address_locked(attributes, mask)) return error;
+  // To be connected by the peer's number, and not by rdma_cm, it would have come to INIT with all
+  // that the manual asks for. Nothing would ever connect it now.
+  const bool names_peer = (mask & kAttrDestQpn) != 0 && !names_cm_peer(attributes, mask);
+  if (names_peer && connection_ == nullptr) return EINVAL;
+  merge_attributes(attributes_, attributes, mask);
+  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  const QpState core = qp_.state();
+  if (core == QpState::kReset) return to_init(lock);
+  if (core == QpState::kInit && to == QpState::kRtr) qp_.to_rtr();
+  if ((core == QpState::kRtr || core == QpState::kSqd) && to == QpState::kRts) {
+    qp_.to_rts();
+    lock.unlock();
+    pump_at_once();
+  }
+  return 0;
+}
+
+int Endpoint::check_address_locked(const QpAttributes& attributes, uint32_t mask) const {
+  if ((mask & kAttrAddress) == 0) return 0;
+  if (!attributes.has_address || attributes.sgid_index >= addresses_.size()) return EINVAL;
+  return IpAddress::from_gid(attributes.dgid).is_any() ? EINVAL : 0;
+}
+
+int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
+  verbs_state_ = QpState::kInit;
+  qp_.to_init();
+  if (cm_owned_) return 0;
+  // Whoever connects by itself can be called from now on; calls are held until RTR.
+  lock.unlock();
+  const int error = become_callable();
+  if (error == 0) return 0;
+  lock.lock();
+  to_error_or_reset(lock, QpState::kReset);
+  return error;
+}
+
+int Endpoint::become_callable() {
+  try {
+    if (int error = context_.progress.start_helper()) return error;
+    return place_.port->listen();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+RendezvousTerms Endpoint::terms_locked() const {
+  RendezvousTerms terms;
+  terms.own_address = addresses_[attributes_.sgid_index];
+  terms.peer_address = IpAddress::from_gid(attributes_.dgid, terms.own_address.scope_id());
+  terms.own = number();
+  terms.peer = Qpn{attributes_.dest_qp_num};
+  terms.sq_psn = attributes_.sq_psn;
+  terms.rq_psn = attributes_.rq_psn;
+  terms.ord = attributes_.max_rd_atomic;
+  terms.ird = attributes_.max_dest_rd_atomic;
+  terms.timeout_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  if (attributes_.traffic_class != 0) terms.traffic_class = attributes_.traffic_class;
+  return terms;
+}
+
+void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
+  // First what may fail.
+  rendezvous_ = std::make_shared<Rendezvous>(context_, weak_from_this(), terms_locked());
+  verbs_state_ = QpState::kRtr;
+  qp_.to_rtr();
+  qp_.expect_uwarp();
+  const auto rendezvous = rendezvous_;
+  const auto held = std::exchange(held_, {});
+  lock.unlock();
+  for (const HeldCall& one : held) rendezvous->answer(one.request, one.call);
+}
+
+void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
+  const bool resumed = verbs_state_ == QpState::kSqd;
+  verbs_state_ = QpState::kRts;
+  // Also where a stream that was answered in RTR has moved the core already.
+  qp_.to_rts();
+  if (stream_.attached()) qp_.set_ord(std::min<uint16_t>(peer_depth_, attributes_.max_rd_atomic));
+  const auto rendezvous = rendezvous_;
+  const RendezvousTerms terms = terms_locked();
+  lock.unlock();
+  if (rendezvous != nullptr && !resumed) rendezvous->dial(terms);
+  pump_at_once();
+}
+
+// Ends whatever connects this queue pair, or would. Gives the lock up meanwhile: the queue pair may
+// be destroyed then, and what it was made of be gone.
+void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
+  const auto rendezvous = std::exchange(rendezvous_, nullptr);
+  const auto held = std::exchange(held_, {});
+  lock.unlock();
+  if (stream_.attached()) stream_.transmit();  // what waits for more
+  if (rendezvous != nullptr) rendezvous->stop();
+  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+  lock.lock();
+  const auto connection = connection_;
+  lock.unlock();
+  if (connection != nullptr) connection->endpoint_gone();
+  lock.lock();
+}
+
+void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to) {
+  verbs_state_ = to;
+  if (to == QpState::kReset) {
+    attributes_ = QpAttributes{};
+    cm_owned_ = false;
+  }
+  cut_off(lock);
+  if (destroyed_) return;
+  if (to == QpState::kReset)
+    qp_.to_reset();
+  else
+    qp_.to_error();
+}
+
+void Endpoint::destroy() {
+  if (!context_.alive()) return;
+  std::unique_lock lock(mutex_);
+  if (std::exchange(destroyed_, true)) return;
+  cut_off(lock);
+  lock.unlock();
+  // Gives up its place at a shared receive queue, which may be destroyed before this object is.
+  qp_.retire();
+  context_.endpoints.leave(number());
+  context_.ports.give_back(place_);
+}
+
+void Endpoint::rendezvous_failed() {
+  std::unique_lock lock(mutex_);
+  if (destroyed_) return;
+  verbs_state_ = QpState::kErr;
+  cut_off(lock);
+  if (destroyed_) return;
+  qp_.to_error(WcStatus::kRetryExcErr);
+}
+
+void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
+  std::unique_lock lock(mutex_);
+  const QpState state = state_locked();
+  if (destroyed_ || cm_owned_ || state == QpState::kErr) {
+    lock.unlock();
+    return refuse(*request, RendezvousVerdict::kNoSuchQp);
+  }
+  if (const auto rendezvous = rendezvous_) {
+    lock.unlock();
+    return rendezvous->answer(std::move(request), call);
+  }
+  std::shared_ptr<Connection> displaced;
+  if (held_.size() >= kMaxHeldCalls) {
+    displaced = std::move(held_.front().request);
+    held_.erase(held_.begin());
+  }
+  held_.push_back({std::move(request), call});
+  lock.unlock();
+  if (displaced != nullptr) refuse(*displaced, RendezvousVerdict::kTooMany);
+}
+
+void Endpoint::pump_at_once() {
+  std::shared_ptr<Rendezvous> rendezvous;
+  {
+    // A stream that is opened meanwhile is seen here, or sees what was posted.
+    const std::lock_guard guard(mutex_);
+    if (!stream_.attached()) rendezvous = rendezvous_;
+  }
+  if (stream_.attached())
+    stream_.transmit();
+  else if (rendezvous != nullptr && qp_.wants_transmit())
+    rendezvous->work_waiting();
+}
+
+// As where it runs out under Progress: a request may have been begun that nobody will go on with.
+// Without a stream none has, and only a deadline is missing.
+void Endpoint::out_of_memory() {
+  std::shared_ptr<Connection> connection;
+  {
+    const std::lock_guard guard(mutex_);
+    if (stream_.attached()) connection = connection_;
+  }
+  if (connection != nullptr) connection->out_of_memory();
+}
+
+void Endpoint::script_deadline_passed() {
+  const uint32_t released = qp_.script()->release(now_ns());
+  if ((released & FaultScript::kReceive) != 0) resume();
+  // Also when nothing is over yet: the turn that ends asks for the next deadline.
+  stream_.transmit();
+}
+
+// --- For Connection
+// -------------------------------------------------------------------------------
+
+int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvous) {
+  const std::lock_guard guard(mutex_);
+  if (destroyed_ || connection_ != nullptr) return EINVAL;
+  const QpState state = qp_.state();
+  if (state != QpState::kInit && state != QpState::kRtr && state != QpState::kRts) return EINVAL;
+  if (!rendezvous) {
+    if (rendezvous_ != nullptr) return EINVAL;
+    cm_owned_ = true;
+  }
+  connection_ = connection;
+  return 0;
+}
+
+void Endpoint::release(const Connection& connection) {
+  std::shared_ptr<Connection> released;  // let go of after the lock
+  const std::lock_guard guard(mutex_);
+  if (connection_.get() == &connection) released.swap(connection_);
+}
+
+bool Endpoint::open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends) {
+  const std::lock_guard guard(mutex_);
+  if (destroyed_ || connection_.get() != &connection) return false;
+  peer_depth_ = config.ord;
+  if (!cm_owned_ && verbs_state_ == QpState::kRts)
+    config.ord = std::min<uint16_t>(config.ord, attributes_.max_rd_atomic);
+  config.ord = std::min<uint16_t>(config.ord, kMaxRdAtom);
+  config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
+  config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
+  if (!qp_.start_stream(config)) return false;
+  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
+  describe_connection(config, connection);
+  const QpConfig& parts = qp_.config();
+  PollGroup* const second =
+      parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
+  stream_.attach(ends, PollGroup::of(*parts.recv_cq), second);
+  return true;
+}
+
+// On its way through iWARP's rdma_cm nobody gives the queue pair any: they are what was negotiated.
+void Endpoint::note_depths_locked(const StreamConfig& config) {
+  attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
+  attributes_.max_dest_rd_atomic = static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
+}
+
+void Endpoint::close_stream() {
+  const std::lock_guard guard(mutex_);
+  if (!stream_.attached()) return;
+  stream_.detach();
+  qp_.detach_stream();
+  const SlotChange change(slot_->head);
+  slot_->connected_ns = 0;
+}
+
+// Decided by the end that has no buffer: the sender's counts of retries are not on the wire. With
+// rdma_cm that is exact, because rnr_retry_count of rdma_connect() and rdma_accept() is meant for
+// the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
+// count of its own.
+uint64_t Endpoint::hold_deadline_ns() const {
+  const std::lock_guard guard(mutex_);
+  if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)
+    return now_ns() + settings().rnr_timeout_ms * kNsPerMs;
+  constexpr uint8_t kWithoutEnd = 7;
+  if (attributes_.rnr_retry == kWithoutEnd) return 0;
+  const uint64_t tries = std::max<uint8_t>(attributes_.rnr_retry, 1);
+  return now_ns() + rnr_timer_ns(attributes_.min_rnr_timer) * tries;
+}
+
+uint32_t Endpoint::peer_timeout_ms() const {
+  const std::lock_guard guard(mutex_);
+  const uint64_t total_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  return static_cast<uint32_t>(std::min<uint64_t>(total_ns / kNsPerMs, UINT32_MAX));
+}
+
+}  // namespace uwarp

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A queue pair as applications know it: the sans-IO core, its number, its attributes, and the
+// connection that carries it, made by rdma_cm or by the rendezvous. verbs/ talks to this class.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "connect/connection.h"
+#include "connect/held_call.h"
+#include "connect/qp_attributes.h"
+#include "connect/rendezvous_message.h"
+#include "connect/rendezvous_ports.h"
+#include "net/net_device.h"
+#include "observe/stat_page.h"
+#include "os/clock.h"
+#include "qp/queue_pair.h"
+#include "stream/stream.h"
+
+namespace uwarp {
+
+class Rendezvous;
+struct RendezvousTerms;
+
+class Endpoint;
+
+/// While one exists, buffers that this thread posts to shared receive queues make it note the
+/// streams that were promised them; resume() then lets these go on, in this thread.
+class PromisedStreams {
+ public:
+  PromisedStreams() : outer_(std::exchange(current_, this)) {}
+  ~PromisedStreams() { leave(); }
+  PromisedStreams(const PromisedStreams&) = delete;
+  PromisedStreams& operator=(const PromisedStreams&) = delete;
+  void resume();
+
+  /// False: there is none in this thread, or no room.
+  static bool note(std::shared_ptr<Endpoint>& endpoint);
+
+ private:
+  static constexpr size_t kRoom = 8;
+  static thread_local PromisedStreams* current_;
+
+  void leave() {
+    if (current_ == this) current_ = outer_;
+  }
+
+  PromisedStreams* const outer_;
+  size_t count_ = 0;
+  std::shared_ptr<Endpoint> endpoints_[kRoom];
+};
+
+class Endpoint final : public std::enable_shared_from_this<Endpoint>, private ReceiveWaiter {
+ public:
+  /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
+  /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
+  static Result<std::shared_ptr<Endpoint>> create(ConnectContext& context, const NetDevice& device,
+                                                  const QpConfig& config);
+  ~Endpoint() override;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  QueuePair& qp() { return qp_; }
+  const QueuePair& qp() const { return qp_; }
+  /// A stream runs.
+  bool connected() const { return stream_.attached(); }
+  Stream& stream() { return stream_; }
+  Qpn number() const { return qp_.config().number; }
+  /// For whoever made its completion queues: where these count, as others see it.
+  void name_queues(uint32_t send_queue, uint32_t receive_queue);
+
+  /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
+  /// ends what hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
+  int modify(const QpAttributes& attributes, uint32_t mask);
+  /// All that was set, plus the state at this moment.
+  QpAttributes attributes() const;
+  /// What an rdma_cm id was given for its queue pair.
+  void set_retries(const RetryAttributes& retries);
+
+  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
+  /// transmits, transmit in the caller, unless more is to be expected at once. Where memory runs
+  /// out in the middle of that the connection ends: what has been posted stays so, and completes.
+  void pump(uint32_t messages, uint64_t bytes) {
+    try {
+      if (!stream_.attached()) [[unlikely]]
+        return pump_at_once();
+      if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
+        return stream_.transmit_soon();
+      stream_.transmit_posted();
+      if (bytes >= kLookBytes) look_after_sending(bytes);
+      stream_.pace().sent(span_ns());
+    } catch (const std::bad_alloc&) {
+      out_of_memory();
+    }
+  }
+  /// Hot path: post; after one or several of them receives_posted() follows.
+  int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
+  /// A stream that was held for want of them goes on, in the caller.
+  void receives_posted() {
+    if (qp_.receive_resumable()) [[unlikely]]
+      resume();
+  }
+  /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
+  /// side's gate, because a stream enters the line a moment before it says that it is held.
+  void resume() { stream_.resume(); }
+  /// What a FaultScript has held long enough goes on.
+  void script_deadline_passed();
+
+  /// ibv_destroy_qp: ends the connection and the rendezvous. When it returns no thread touches the
+  /// queue pair, its completion queues or the memory of its domain on its behalf any more.
+  void destroy();
+
+  // ---- For Connection, under its mutex.
+  /// Takes the queue pair for a connection that is being made. Errors: EINVAL (state, taken).
+  int claim(const std::shared_ptr<Connection>& connection, bool rendezvous);
+  void release(const Connection& connection);
+  /// Enters FPDU mode. False: the queue pair is not in a state for it any more.
+  bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
+  /// Leaves it. On return no byte moves any more.
+  void close_stream();
+  /// When a message without a buffer has waited long enough; 0: never.
+  uint64_t hold_deadline_ns() const;
+  /// From timeout and retry count; 0: not set, or infinite.
+  uint32_t peer_timeout_ms() const;
+
+  // ---- For the rendezvous, no locks.
+  /// A peer's call came in on the rendezvous port.
+  void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
+  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR.
+  void rendezvous_failed();
+
+ private:
+  /// Has a stream go on that another thread than the poster's has to resume.
+  class Resumption final : public Source {
+   public:
+    explicit Resumption(std::weak_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+    bool ready(uint32_t) override {
+      if (const auto endpoint = endpoint_.lock()) endpoint->resume();
+      return false;
+    }
+
+   private:
+    const std::weak_ptr<Endpoint> endpoint_;
+  };
+
+  /// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
+  static constexpr uint64_t kLookBytes = 64 << 10;
+  /// ... which counts as a poll for so many octets: they take half as long as the helper thread
+  /// allows between two polls.
+  static constexpr uint64_t kBytesPerPoll = 128 << 10;
+
+  void look_after_sending(uint64_t bytes);
+  Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
+           const QpConfig& config);
+  void receive_posted() override;
+  QpState state_locked() const;
+  int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
+  RendezvousTerms terms_locked() const;
+  int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+                    std::unique_lock<std::mutex>& lock);
+  int to_init(std::unique_lock<std::mutex>& lock);
+  /// What has to be there before a peer can call. 0 or an errno.
+  int become_callable();
+  void to_rtr(std::unique_lock<std::mutex>& lock);
+  void to_rts(std::unique_lock<std::mutex>& lock);
+  void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
+  void cut_off(std::unique_lock<std::mutex>& lock);
+  void pump_at_once();
+  void out_of_memory();
+  void note_depths_locked(const StreamConfig& config);
+  void describe_connection(const StreamConfig& config, const Connection& connection);
+
+  ConnectContext& context_;
+  const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
+  const RendezvousPorts::Place place_;
+  std::shared_ptr<Resumption> resumption_;  // with a shared receive queue; set before it is shared
+  SlotLease<QueuePairSlot> slot_;
+  QueuePair qp_;
+  Stream stream_;
+
+  // After a Connection's mutex; before poll groups and the queue pair's sides.
+  mutable std::mutex mutex_;
+  QpAttributes attributes_;
+  QpState verbs_state_ = QpState::kReset;  // as the application moved it
+  /// For rdma_cm: it takes no part in the rendezvous, and RTR and RTS are the connection's
+  /// business.
+  bool cm_owned_ = false;
+  bool destroyed_ = false;
+  uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Rendezvous> rendezvous_;
+  std::vector<HeldCall> held_;  // calls below RTR
+};
+
+}  // namespace uwarp

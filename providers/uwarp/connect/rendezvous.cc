@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Who dials, who answers, and what happens when both do.
+#include "connect/rendezvous.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <tuple>
+#include <utility>
+
+#include "base/log.h"
+#include "connect/connect_context.h"
+#include "connect/endpoint.h"
+#include "connect/rendezvous_port.h"
+#include "os/clock.h"
+#include "protocol/wire/mpa_start_frame.h"
+
+namespace uwarp {
+namespace {
+
+/// First and longest pause between two calls: the peer usually lags by a message between the two
+/// applications, and when it is ready it dials itself.
+constexpr uint64_t kFirstPauseNs = kNsPerMs;
+constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
+
+/// A waiting request fails no sooner: TCP repeats a lost SYN after one second and again after two
+/// more, and the peer's application may be starved for as long. Being refused does not shorten it:
+/// nobody listens below INIT, and applications may tell their numbers before they go there.
+constexpr uint64_t kLeastTimeoutNs = 5 * kNsPerSecond;
+
+}  // namespace
+
+Rendezvous::Rendezvous(ConnectContext& context, std::weak_ptr<Endpoint> endpoint,
+                       const RendezvousTerms& terms)
+    : context_(context), endpoint_(std::move(endpoint)), terms_(terms) {}
+
+// --- Answering
+// ------------------------------------------------------------------------------------
+
+bool Rendezvous::is_own_call_kept() const {
+  return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
+         std::tuple(terms_.peer_address.bytes(), terms_.peer.value);
+}
+
+RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
+  if (stopped_) return RendezvousVerdict::kNoSuchQp;
+  if (call.source != terms_.peer || call.psn != terms_.rq_psn)
+    return RendezvousVerdict::kNotExpected;
+  if (kept_ != nullptr) return RendezvousVerdict::kBusy;
+  // The peer does the same comparison with the same numbers and keeps our call, once it has seen
+  // it.
+  if (dial_ != nullptr && is_own_call_kept() && !dial_->abandon_before_request())
+    return RendezvousVerdict::kCollision;
+  return RendezvousVerdict::kAccepted;
+}
+
+// Our own call is being placed, and whether it may be given up is known in a moment; or the peer's
+// address has made too many wrong calls.
+bool Rendezvous::must_wait_locked() const { return starting_ || !wrong_calls_.allows(now_ns()); }
+
+void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
+  Lock lock(mutex_);
+  // From elsewhere no call can be right: it neither counts nor waits.
+  if (ip_of(request->remote_address()).bytes() != terms_.peer_address.bytes()) {
+    lock.unlock();
+    return refuse(*request, RendezvousVerdict::kNotExpected);
+  }
+  if (!must_wait_locked()) return take_call(lock, {std::move(request), call});
+  if (held_.size() < kMaxHeldCalls) {
+    held_.push_back({std::move(request), call});
+    return update_deadline_locked();
+  }
+  lock.unlock();
+  refuse(*request, RendezvousVerdict::kTooMany);
+}
+
+// Gives the lock up for each, and has it in the end.
+void Rendezvous::take_held_calls(Lock& lock) {
+  if (held_.empty()) return;
+  while (!held_.empty() && !must_wait_locked()) {
+    const HeldCall oldest = std::move(held_.front());
+    held_.erase(held_.begin());
+    take_call(lock, oldest);
+    lock.lock();
+  }
+  update_deadline_locked();
+}
+
+// Gives the lock up.
+void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
+  const RendezvousVerdict verdict = judge_locked(held.call);
+  if (verdict == RendezvousVerdict::kNotExpected) wrong_calls_.use(now_ns());
+  const auto endpoint = endpoint_.lock();
+  if (verdict != RendezvousVerdict::kAccepted || endpoint == nullptr) {
+    lock.unlock();
+    return refuse(*held.request, endpoint != nullptr ? verdict : RendezvousVerdict::kNoSuchQp);
+  }
+  const std::shared_ptr<Connection> abandoned = std::move(dial_);
+  dial_ = nullptr;
+  kept_ = held.request;
+  retry_ns_ = 0;
+  update_deadline_locked();
+  ConnectParameters parameters;
+  parameters.responder_resources = terms_.ird;
+  parameters.initiator_depth = dialing_ ? terms_.ord : kDepthNotNegotiated;
+  parameters.private_data = RendezvousAnswer{}.encode();
+  lock.unlock();
+  if (abandoned != nullptr) abandoned->abort();
+  const int error = held.request->accept(endpoint, std::move(parameters), as_owner(), true);
+  if (error == 0) return;
+  log_event("rendezvous: cannot accept, errno %d", error);
+  lock.lock();
+  if (kept_ != held.request) return lock.unlock();
+  kept_ = nullptr;
+  retry_locked();
+  lock.unlock();
+}
+
+// --- Dialing
+// --------------------------------------------------------------------------------------
+
+void Rendezvous::dial(const RendezvousTerms& terms) {
+  Lock lock(mutex_);
+  terms_ = terms;
+  if (std::exchange(dialing_, true) || stopped_ || kept_ != nullptr) return;
+  start_dial(lock);
+}
+
+Result<std::shared_ptr<Connection>> Rendezvous::place_call(
+    const RendezvousTerms& terms, const std::shared_ptr<Endpoint>& endpoint) {
+  if (terms.peer == terms.own && terms.peer_address == terms.own_address)
+    return Connection::connect_to_itself(context_, endpoint, std::max(terms.ord, terms.ird),
+                                         as_owner());
+  Connection::ConnectOptions options;
+  (void)terms.own_address.to_sockaddr(options.local, 0);
+  (void)terms.peer_address.to_sockaddr(options.remote, port_of_number(terms.peer));
+  options.tos = terms.traffic_class;
+  options.rendezvous = true;
+  ConnectParameters parameters;
+  parameters.initiator_depth = terms.ord;
+  parameters.responder_resources = terms.ird;
+  RendezvousCall call;
+  call.source = terms.own;
+  call.target = terms.peer;
+  call.psn = terms.sq_psn;
+  parameters.private_data = call.encode();
+  return Connection::connect(context_, endpoint, std::move(options), std::move(parameters),
+                             as_owner());
+}
+
+void Rendezvous::start_dial(Lock& lock) {
+  const auto endpoint = endpoint_.lock();
+  if (endpoint == nullptr || starting_) return;
+  retry_ns_ = 0;
+  starting_ = true;
+  const RendezvousTerms terms = terms_;
+  lock.unlock();
+  auto placed = [&]() -> Result<std::shared_ptr<Connection>> {
+    try {
+      return place_call(terms, endpoint);
+    } catch (const std::bad_alloc&) {
+      return Error{ENOMEM};  // tried again like any other call that fails
+    }
+  }();
+  lock.lock();
+  starting_ = false;
+  Connection* const settled = std::exchange(settled_, nullptr);
+  if (!placed) {
+    log_event("rendezvous: cannot dial, errno %d", placed.error());
+    retry_locked();
+  } else if (stopped_) {
+    const auto late = std::move(*placed);
+    lock.unlock();
+    late->abort();
+    lock.lock();
+  } else if (placed->get() != settled) {
+    dial_ = std::move(*placed);
+  }
+  take_held_calls(lock);
+}
+
+void Rendezvous::retry_locked() {
+  if (!dialing_ || stopped_ || kept_ != nullptr) return;
+  pause_ns_ = std::clamp(pause_ns_ * 2, kFirstPauseNs, kLongestPauseNs);
+  retry_ns_ = now_ns() + pause_ns_;
+  update_deadline_locked();
+}
+
+void Rendezvous::update_deadline_locked() {
+  uint64_t earliest = 0;
+  const auto consider = [&](uint64_t at_ns) {
+    if (at_ns != 0 && (earliest == 0 || at_ns < earliest)) earliest = at_ns;
+  };
+  if (!stopped_ && !connected_) {
+    consider(retry_ns_);
+    consider(give_up_ns_);
+  }
+  if (!held_.empty() && !starting_) consider(std::max<uint64_t>(wrong_calls_.next_ns(), 1));
+  context_.progress.set_deadline(*this, earliest);
+}
+
+void Rendezvous::work_waiting() {
+  const Lock lock(mutex_);
+  work_waiting_locked();
+}
+
+void Rendezvous::work_waiting_locked() {
+  if (stopped_ || connected_ || give_up_ns_ != 0 || terms_.timeout_ns == 0) return;
+  give_up_ns_ = now_ns() + std::max(terms_.timeout_ns, kLeastTimeoutNs);
+  update_deadline_locked();
+}
+
+void Rendezvous::deadline_passed() {
+  Lock lock(mutex_);
+  take_held_calls(lock);
+  if (stopped_ || connected_) return;
+  const uint64_t now = now_ns();
+  if (give_up_ns_ != 0 && give_up_ns_ <= now) {
+    const auto endpoint = endpoint_.lock();
+    lock.unlock();
+    log_event(
+        "rendezvous: qp %#x has waited %llu ms for qp %#x at %s", terms_.own.value,
+        static_cast<unsigned long long>(std::max(terms_.timeout_ns, kLeastTimeoutNs) / kNsPerMs),
+        terms_.peer.value, terms_.peer_address.to_string().c_str());
+    if (endpoint != nullptr) endpoint->rendezvous_failed();
+    return;
+  }
+  if (retry_ns_ != 0 && retry_ns_ <= now && kept_ == nullptr && dial_ == nullptr)
+    return start_dial(lock);
+  update_deadline_locked();
+}
+
+bool Rendezvous::ready(uint32_t /*events*/) { return false; }
+
+void Rendezvous::stop() {
+  std::vector<HeldCall> held;
+  std::shared_ptr<Connection> dial;
+  {
+    const Lock lock(mutex_);
+    stopped_ = true;
+    dial.swap(dial_);
+    held.swap(held_);
+    update_deadline_locked();
+  }
+  if (dial != nullptr) dial->abort();
+  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+}
+
+// --- What became of a call
+// ------------------------------------------------------------------------
+
+void Rendezvous::connection_established(Connection& connection, const ConnectParameters&) {
+  const Lock lock(mutex_);
+  if (&connection == dial_.get()) {
+    kept_ = std::move(dial_);
+    dial_ = nullptr;
+  } else if (starting_ && kept_ == nullptr) {
+    kept_ = connection.shared();
+    settled_ = &connection;
+  } else if (&connection != kept_.get()) {
+    return;
+  }
+  connected_ = true;
+  retry_ns_ = give_up_ns_ = 0;
+  update_deadline_locked();
+}
+
+void Rendezvous::dial_over_locked(Connection& connection) {
+  if (&connection == dial_.get()) {
+    dial_ = nullptr;
+  } else if (&connection == kept_.get()) {
+    if (connected_) return;
+    kept_ = nullptr;
+  } else if (starting_) {
+    settled_ = &connection;
+  } else {
+    return;
+  }
+  // Requests may have been posted to a stream that has come to nothing.
+  const auto endpoint = endpoint_.lock();
+  if (endpoint != nullptr && endpoint->qp().wants_transmit()) work_waiting_locked();
+  retry_locked();
+}
+
+void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
+                                     std::span<const std::byte> private_data) {
+  const auto answer = RendezvousAnswer::decode(private_data);
+  if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
+  const Lock lock(mutex_);
+  dial_over_locked(connection);
+  if (answer && answer->verdict == RendezvousVerdict::kUnknownVersion) {
+    retry_ns_ = 0;  // it will not understand the next call either
+    update_deadline_locked();
+  }
+}
+
+void Rendezvous::connection_failed(Connection& connection, int status) {
+  log_event("rendezvous: call failed, status %d", status);
+  const Lock lock(mutex_);
+  dial_over_locked(connection);
+}
+
+void Rendezvous::connection_ended(Connection& connection) {
+  const Lock lock(mutex_);
+  if (&connection != kept_.get()) return;
+  // What was connected stays what it was: a queue pair connects once between two RESETs.
+  stopped_ = true;
+  update_deadline_locked();
+}
+
+}  // namespace uwarp

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "connect/rendezvous_message.h"
+
+#include "base/bytes.h"
+
+namespace uwarp {
+namespace {
+
+/// ASCII "uWRV": tells a rendezvous from anything else that dials the port.
+constexpr uint32_t kMark = 0x75575256;
+
+}  // namespace
+
+std::vector<std::byte> RendezvousCall::encode() const {
+  std::vector<std::byte> octets(kWireSize);
+  store_be32(&octets[0], kMark);
+  octets[4] = std::byte{kRendezvousVersion};
+  store_be32(&octets[8], source.value);
+  store_be32(&octets[12], target.value);
+  store_be32(&octets[16], psn);
+  store_be32(&octets[20], capabilities);
+  return octets;
+}
+
+std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> octets) {
+  // Later versions may be longer; they say by their number whether this one understands them.
+  if (octets.size() < kWireSize || load_be32(&octets[0]) != kMark ||
+      octets[4] != std::byte{kRendezvousVersion})
+    return std::nullopt;
+  RendezvousCall call;
+  call.source.value = load_be32(&octets[8]);
+  call.target.value = load_be32(&octets[12]);
+  call.psn = load_be32(&octets[16]);
+  call.capabilities = load_be32(&octets[20]);
+  return call;
+}
+
+std::vector<std::byte> RendezvousAnswer::encode() const {
+  std::vector<std::byte> octets(kWireSize);
+  store_be32(&octets[0], kMark);
+  octets[4] = std::byte{kRendezvousVersion};
+  octets[5] = static_cast<std::byte>(verdict);
+  store_be32(&octets[8], capabilities);
+  return octets;
+}
+
+std::optional<RendezvousAnswer> RendezvousAnswer::decode(std::span<const std::byte> octets) {
+  if (octets.size() < kWireSize || load_be32(&octets[0]) != kMark) return std::nullopt;
+  RendezvousAnswer answer;
+  answer.verdict = static_cast<RendezvousVerdict>(octets[5]);
+  answer.capabilities = load_be32(&octets[8]);
+  return answer;
+}
+
+const char* describe(RendezvousVerdict verdict) {
+  switch (verdict) {
+    case RendezvousVerdict::kAccepted:
+      return "accepted";
+    case RendezvousVerdict::kUnknownVersion:
+      return "unknown version of the rendezvous";
+    case RendezvousVerdict::kNoSuchQp:
+      return "no such queue pair";
+    case RendezvousVerdict::kNotExpected:
+      return "not the expected peer";
+    case RendezvousVerdict::kBusy:
+      return "connected already";
+    case RendezvousVerdict::kCollision:
+      return "the other call is kept";
+    case RendezvousVerdict::kTooMany:
+      return "too many calls wait";
+  }
+  return "unknown verdict";
+}
+
+}  // namespace uwarp

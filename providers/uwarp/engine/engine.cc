@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Life of the engine over fork and exit, and what spans all endpoints.
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "base/settings.h"
+#include "carrier/tcp_socket.h"
+#include "connect/endpoint.h"
+#include "net/neighbour_watch.h"
+#include "net/net_watch.h"
+#include "os/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+std::atomic<Engine*> current_engine{nullptr};
+/// Held over fork, so that the child finds it in a known state.
+std::mutex creation_mutex;
+
+/// After the last exit handler: those of the application may still send and receive. By fd and
+/// without locks: exit() may have interrupted anything.
+[[gnu::destructor]] void end_sockets() {
+  if (current_engine.load() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
+}
+
+bool has_one_processor() {
+  cpu_set_t usable;
+  return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) == 1;
+}
+
+}  // namespace
+
+Engine::Engine()
+    : stat_page_(settings().stat),
+      capture_(Capture::create(settings().pcap)),
+      trace_(TraceFile::create(settings().trace)),
+      one_processor_(has_one_processor()),
+      progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
+      poller_(progress_, one_processor_),
+      context_{progress_, poller_, stat_page_, capture_.get(), trace_.get(), dead_},
+      neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {}
+
+Engine::~Engine() = default;
+
+Engine& Engine::instance() {
+  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
+  const std::lock_guard guard(creation_mutex);
+  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
+  static bool hooked = false;
+  if (!std::exchange(hooked, true)) {
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    std::atexit(at_exit);
+  }
+  auto* engine = new Engine;
+  current_engine.store(engine, std::memory_order_release);
+  return *engine;
+}
+
+Engine* Engine::current() { return current_engine.load(std::memory_order_acquire); }
+
+void Engine::before_fork() { creation_mutex.lock(); }
+
+void Engine::after_fork_parent() { creation_mutex.unlock(); }
+
+void Engine::after_fork_child() {
+  // The parent's engine is left as it is: objects of the application may still point to it.
+  if (Engine* engine = current_engine.exchange(nullptr)) engine->dead_.store(true);
+  close_engine_fds_in_child();
+  creation_mutex.unlock();
+}
+
+void Engine::at_exit() {
+  Engine* engine = current_engine.load(std::memory_order_acquire);
+  if (engine == nullptr) return;
+  engine->progress_.stop_helper();
+  if (engine->trace_ != nullptr) engine->trace_->finish();
+}
+
+NetWatch& Engine::net_watch() {
+  std::call_once(net_watch_once_, [&] {
+    net_watch_ = NetWatch::start(progress_);
+    (void)progress_.start_helper();  // without one, whoever polls serves it
+  });
+  return *net_watch_;
+}
+
+int Engine::remove_region(MemoryRegion& region) {
+  if (!alive()) return 0;
+  if (int error = regions_.invalidate(region)) return error;
+  for (const auto& endpoint : context_.endpoints.in_domains(region.domain, region.domain))
+    endpoint->qp().quiesce(region);
+  regions_.release(region);
+  return 0;
+}
+
+int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
+  if (!alive()) return 0;
+  const std::lock_guard one_at_a_time(changes_mutex_);
+  const ProtectionDomain* old_domain = region.domain;
+  const std::byte* old_base = region.base;
+  const uint64_t old_length = region.length_bytes;
+  const bool moved = old_domain != shape.domain || old_base != shape.address ||
+                     old_length != shape.length_bytes || region.first != shape.first ||
+                     region.memory != shape.memory;
+  const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
+  const auto endpoints = context_.endpoints.in_domains(old_domain, shape.domain);
+  std::vector<QueuePair::Held> held;
+  held.reserve(endpoints.size());
+  for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
+  if (const int error = regions_.change(region, shape)) return error;
+  for (const auto& endpoint : endpoints)
+    endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+  return 0;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The engine of this process, put together: regions, progress, and what all connections share.
+// Made at first use, dead in a forked child until used afresh.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "connect/connect_context.h"
+#include "memory/region_table.h"
+#include "observe/capture.h"
+#include "observe/stat_page.h"
+#include "observe/trace_file.h"
+#include "progress/progress.h"
+#include "stream/poller.h"
+
+namespace uwarp {
+
+class NeighbourWatch;
+class NetWatch;
+
+class Engine {
+ public:
+  /// The instance of this process; after fork the child gets a new one. Never destroyed: exit
+  /// handlers of the application may still use it.
+  static Engine& instance();
+  /// The same, but null when there is none yet.
+  static Engine* current();
+
+  Engine();
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  RegionTable& regions() { return regions_; }
+  Progress& progress() { return progress_; }
+  Poller& poller() { return poller_; }
+  EndpointTable& endpoints() { return context_.endpoints; }
+  /// For whoever connects.
+  ConnectContext& context() { return context_; }
+  StatPage& stat_page() { return stat_page_; }
+  /// Null unless UWARP_TRACE asks for it.
+  TraceFile* trace() const { return trace_.get(); }
+  /// False for a parent's engine in a forked child: its locks may be held by threads that do not
+  /// exist here, and its fds are closed. Nothing of it may be used but this.
+  bool alive() const { return !dead_.load(std::memory_order_relaxed); }
+
+  /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys. EBUSY
+  /// while memory windows are bound to it.
+  int remove_region(MemoryRegion& region);
+  /// ibv_rereg_mr: makes something else of the region, under the same keys and at one instant for
+  /// all queue pairs. Work under way that used what is gone fails. EBUSY while windows are bound to
+  /// it.
+  int change_region(MemoryRegion& region, const RegionShape& shape);
+
+  /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
+  /// serves it while nobody polls.
+  NetWatch& net_watch();
+  NeighbourWatch& neighbour_watch() { return *neighbour_watch_; }
+
+ private:
+  static void before_fork();
+  static void after_fork_parent();
+  static void after_fork_child();
+  static void at_exit();
+
+  std::atomic<bool> dead_{false};
+  StatPage stat_page_;
+  const std::unique_ptr<Capture> capture_;
+  const std::unique_ptr<TraceFile> trace_;
+  RegionTable regions_;
+  const bool one_processor_;  // all that the process may use
+  Progress progress_;
+  Poller poller_;
+  ConnectContext context_;
+
+  std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
+  std::once_flag net_watch_once_;
+  std::shared_ptr<NetWatch> net_watch_;
+  const std::shared_ptr<NeighbourWatch> neighbour_watch_;
+};
+
+}  // namespace uwarp

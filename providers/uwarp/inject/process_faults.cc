@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "inject/process_faults.h"
+
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "base/settings.h"
+
+namespace uwarp {
+namespace {
+
+struct Setting {
+  bool valid = true;
+  std::unique_ptr<ProcessFaults> faults;
+};
+
+// Read once, and never destroyed: threads may still ask while the process exits.
+const Setting& setting() {
+  static const Setting* const parsed = [] {
+    auto* made = new Setting;
+    if (settings().fault.empty()) return made;
+    std::string error;
+    FaultPlan plan = FaultPlan::parse(settings().fault, error);
+    made->valid = error.empty();
+    if (!made->valid)
+      complain_on_stderr("uwarp: UWARP_FAULT: " + error + "; no device can be opened");
+    else if (!plan.rules.empty())
+      made->faults = std::make_unique<ProcessFaults>(std::move(plan));
+    return made;
+  }();
+  return *parsed;
+}
+
+}  // namespace
+
+ProcessFaults::ProcessFaults(FaultPlan plan) : plan_(std::move(plan)) {
+  for (size_t i = 0; i < plan_.rules.size(); ++i)
+    if (plan_.rules[i].kind >= FaultKind::kCqEvent) counters_.emplace_back(plan_, i, 0);
+}
+
+ProcessFaults* ProcessFaults::instance() { return setting().faults.get(); }
+
+bool ProcessFaults::setting_valid() { return setting().valid; }
+
+uint32_t ProcessFaults::next_queue_pair() {
+  const std::lock_guard guard(mutex_);
+  return ++queue_pairs_;
+}
+
+bool ProcessFaults::acts(FaultKind kind) {
+  bool acts = false;
+  const std::lock_guard guard(mutex_);
+  for (FaultCounter& counter : counters_) {
+    if (counter.rule().kind != kind || !counter.count()) continue;
+    acts = true;
+    log_event("fault: %s, number %llu", name_of(kind),
+              static_cast<unsigned long long>(counter.counted()));
+  }
+  return acts;
+}
+
+bool asks_for_crc() {
+  const ProcessFaults* faults = ProcessFaults::instance();
+  return settings().crc || (faults != nullptr && faults->plan().has(FaultKind::kCorrupt));
+}
+
+}  // namespace uwarp

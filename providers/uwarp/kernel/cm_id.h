@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
+// hangs on it. Commands come from application threads, connection events from whichever thread
+// progresses. Must not know the command format.
+#pragma once
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_cm.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "base/settings.h"
+#include "kernel/cm_event_queue.h"
+#include "kernel/cm_transport.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+class CmIdTable;
+
+/// Outstanding Reads and atomics, as the application sees them.
+struct CmDepths {
+  uint8_t responder_resources = 0;
+  uint8_t initiator_depth = 0;
+};
+
+/// Port spaces (rdma_ucm_port_space) that there are, and those of datagrams, which only bind here.
+constexpr bool is_port_space(uint16_t number) {
+  return number == RDMA_PS_TCP || number == RDMA_PS_UDP || number == RDMA_PS_IPOIB ||
+         number == RDMA_PS_IB;
+}
+constexpr bool is_datagram(uint16_t port_space) {
+  return port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
+}
+
+/// What has been done with an id. Names are of what is reached, not of what is asked for.
+enum class CmIdState : uint8_t {
+  kIdle,
+  kBound,
+  kListening,
+  kAddressAsked,  ///< a neighbour has been asked for, ADDR_RESOLVED or ADDR_ERROR is outstanding
+  kAddressResolved,
+  kRouteResolved,
+  kConnecting,  ///< CONNECT done, ESTABLISHED or a failure is outstanding
+  kRequest,     ///< came in by a listener, ACCEPT or REJECT is outstanding
+  kAccepting,   ///< ACCEPT done, ESTABLISHED is outstanding
+  kAnswered,    ///< roce: CONNECT_RESPONSE given, the application's ACCEPT is outstanding
+  kEstablished,
+  kDisconnecting,  ///< DISCONNECT done, DISCONNECTED is outstanding
+  kClosed,         ///< there was, or nearly was, a connection
+  kRemoved,        ///< its netdev is gone: the id can only be destroyed
+  kDestroyed,
+};
+
+class CmId : public CmConnectionOwner,
+             public CmListenerOwner,
+             public NeighbourListener,
+             public std::enable_shared_from_this<CmId> {
+ public:
+  /// `port_space` is an rdma_ucm_port_space. `persona`: whose rules librdmacm follows.
+  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, uint16_t port_space,
+       Persona persona = settings().persona);
+  ~CmId() override;
+
+  uint32_t number() const { return number_; }
+  const std::shared_ptr<CmEventSource>& events() const { return events_; }
+
+  // Commands. 0 or an errno; EINVAL when the state does not allow it.
+
+  /// Errors: EADDRNOTAVAIL (not a local address), ENODEV (of no device), EADDRINUSE, EACCES,
+  /// EAFNOSUPPORT.
+  int bind(const sockaddr_storage& address);
+  /// An idle id listens on the IPv4 wildcard and any port. `backlog` <= 0: the maximum.
+  int listen(int backlog);
+  /// `source` of family AF_UNSPEC: the kernel's choice. Success queues ADDR_RESOLVED as soon as the
+  /// neighbour on the way is known; or ADDR_ERROR when it does not answer within `timeout_ms`, or
+  /// when the way leads through a netdev that is no device.
+  int resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
+                      uint32_t timeout_ms);
+  int resolve_route();
+  int connect(const rdma_ucm_conn_param& parameters);
+  /// `uid` is the application's name for the id from now on. Without parameters it says that the
+  /// application is ready for what a CONNECT_RESPONSE has told.
+  int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
+  int reject(std::span<const std::byte> private_data);
+  /// Without a connection to end: 0 for a request and after an attempt, EINVAL otherwise.
+  int disconnect();
+  /// `event` is an ibv_event_type. There is nothing to do about it: InfiniBand's manager takes it
+  /// for a message of the peer's that it has lost. EISCONN: not lost.
+  int notify(uint32_t event) const;
+  int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
+  /// Attributes with which the application moves its queue pair to `qp_state`.
+  int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const;
+
+  struct Addresses {
+    sockaddr_storage local{};  ///< AF_UNSPEC when there is none yet
+    sockaddr_storage remote{};
+    std::shared_ptr<const NetDevice> device;  ///< null for a wildcard or loopback that is bound
+    bool has_path = false;                    ///< roce: the route is known, as a path record
+    uint8_t traffic_class = 0;
+  };
+  Addresses addresses() const;
+  CmIdState state() const;
+
+  /// Ends whatever the id has going: a listener with its unanswered requests, a connection. Returns
+  /// how many events were delivered; none follows. Idempotent. The caller takes the id out of the
+  /// table.
+  uint32_t destroy();
+
+  // Network side.
+
+  /// `devices` is how it is now. If the id's netdev is gone: DEVICE_REMOVAL as its last event, and
+  /// the end of whatever it has going. An id without a device is not concerned, so neither is a
+  /// listener on a wildcard. `devices` is the published table: since a device is looked up under
+  /// the id's lock, no id keeps one that was gone before. Throws std::bad_alloc, and has done
+  /// nothing then.
+  void netdevs_changed(const NetDeviceTable& devices);
+
+  // Engine side.
+  void neighbour_known(int status) override;
+  void connection_established(const sockaddr_storage& local,
+                              const ConnectParameters& peer) override;
+  void connection_rejected(int status, std::span<const std::byte> private_data) override;
+  void connection_failed(int status) override;
+  void connection_ended() override;
+  bool connection_requested(std::shared_ptr<CmConnection> request) override;
+
+ private:
+  bool is_roce() const { return persona_ == Persona::kRoce; }
+  Addresses addresses_locked() const;
+  int bind_locked(const sockaddr_storage& address);
+  int bind_ib_locked(const sockaddr_storage& address);
+  int reserve_port_locked(const sockaddr_storage& address);
+  /// The port once more, with a socket that is as the options want it now.
+  int rebind_locked();
+  int set_afonly_locked(bool on);
+  int set_reuseaddr_locked(bool on);
+  int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
+  bool waits_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms);
+  void unresolve_locked();
+  /// CONNECT's or ACCEPT's parameters that belong to the queue pair.
+  void note_parameters_locked(const rdma_ucm_conn_param& parameters);
+  void end_unheard(CmConnection& connection);
+  bool connect_fails(std::unique_lock<std::mutex>& guard);
+  /// ACCEPT of the active side.
+  int ready_locked();
+  /// Becomes the id of a request that came in. Throws std::bad_alloc, and has done nothing then.
+  void become_request(std::shared_ptr<CmConnection> request);
+  /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
+  void finish(CmEventType type, int status, std::span<const std::byte> private_data);
+  rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
+  void push(const rdma_ucm_event_resp& event, CmEventRoom room);
+  /// Room for the next event of the neighbour or the connection.
+  CmEventRoom room_locked();
+  /// What an id has going, taken out of it to be ended without its lock.
+  struct Ending {
+    CmIdState state;  ///< until then
+    std::shared_ptr<CmListener> listener;
+    std::shared_ptr<CmConnection> connection;
+    std::unique_ptr<BoundPort> bound;
+  };
+  Ending end_locked(CmIdState state);
+  static void end_connection(CmConnection& connection, CmIdState state);
+
+  CmIdTable& table_;
+  CmTransport& transport_;
+  const uint32_t number_;
+  const uint16_t port_space_;
+  const Persona persona_;
+  const std::shared_ptr<CmEventSource> events_;
+
+  /// Guards all below. Not held while the engine is called: its threads call us.
+  mutable std::mutex lock_;
+  uint64_t uid_;
+  CmIdState state_ = CmIdState::kIdle;
+  CmIdState asked_from_ = CmIdState::kIdle;  ///< while the neighbour is asked: the state before
+  bool was_established_ = false;
+  sockaddr_storage local_{};
+  sockaddr_storage remote_{};
+  /// The application has named the source address, so it is part of a connect.
+  bool source_fixed_ = false;
+  std::shared_ptr<const NetDevice> device_;
+  BindOptions options_;
+  // For the queue pair's attributes.
+  CmDepths depths_;  ///< roce
+  RetryAttributes retries_;
+  size_t backlog_ = 0;
+  std::unique_ptr<BoundPort> bound_;
+  std::shared_ptr<CmListener> listener_;
+  std::shared_ptr<CmConnection> connection_;
+  CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
+};
+
+}  // namespace uwarp

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// What an rdma_cm id needs of the engine, as interfaces: so ids are tested without sockets and
+// queue pairs. Calls and their errors are those of connect/connection.h and connect/listener.h.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "connect/bound_port.h"
+#include "connect/connection_events.h"
+#include "connect/qp_attributes.h"
+#include "net/neighbour_listener.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+/// A port that is held, see connect/bound_port.h; freed by the destructor.
+class BoundPort {
+ public:
+  virtual ~BoundPort() = default;
+  /// From now on others that are shared may bind it too.
+  virtual void share() = 0;
+  virtual sockaddr_storage local_address() const = 0;
+};
+
+/// Hears of a connection. Called from whichever thread progresses, one call at a time, without
+/// locks of the engine.
+class CmConnectionOwner {
+ public:
+  virtual ~CmConnectionOwner() = default;
+  virtual void connection_established(const sockaddr_storage& local,
+                                      const ConnectParameters& peer) = 0;
+  virtual void connection_rejected(int status, std::span<const std::byte> private_data) = 0;
+  virtual void connection_failed(int status) = 0;
+  virtual void connection_ended() = 0;
+};
+
+/// Letting go of one that is open ends nothing: it goes on by itself.
+class CmConnection {
+ public:
+  virtual ~CmConnection() = default;
+  virtual const ConnectParameters& request_parameters() const = 0;
+  virtual sockaddr_storage local_address() const = 0;
+  virtual sockaddr_storage remote_address() const = 0;
+  /// 0 or an errno. EINVAL: no such queue pair, or one in a wrong state. ECONNRESET: peer gone.
+  virtual int accept(uint32_t qp_number, ConnectParameters parameters,
+                     const RetryAttributes& retries, std::weak_ptr<CmConnectionOwner> owner) = 0;
+  virtual int reject(std::span<const std::byte> private_data) = 0;
+  virtual int disconnect() = 0;
+  virtual void abort() = 0;
+};
+
+class CmListenerOwner {
+ public:
+  virtual ~CmListenerOwner() = default;
+  /// False: refused for lack of room.
+  virtual bool connection_requested(std::shared_ptr<CmConnection> request) = 0;
+};
+
+class CmListener {
+ public:
+  virtual ~CmListener() = default;
+  virtual void close() = 0;
+};
+
+class CmTransport {
+ public:
+  struct ConnectRequest {
+    std::unique_ptr<BoundPort> bound;  ///< may be null
+    sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
+    sockaddr_storage remote{};
+    int tos = -1;
+    uint32_t qp_number = 0;
+    RetryAttributes retries;  ///< for that queue pair
+    ConnectParameters parameters;
+  };
+
+  virtual ~CmTransport() = default;
+  /// True if the listener will be told, after `timeout_ms` at the latest, whether the neighbour on
+  /// the way answers; it may be told before this returns. False if there is nothing to wait for.
+  virtual bool wait_for_neighbour(const IpAddress& destination, const Route& route,
+                                  uint32_t timeout_ms,
+                                  std::weak_ptr<NeighbourListener> listener) = 0;
+  virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
+                                                  const BindOptions& options) = 0;
+  virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
+                                                     std::weak_ptr<CmListenerOwner> owner) = 0;
+  /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this
+  /// returns.
+  virtual Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                        std::weak_ptr<CmConnectionOwner> owner) = 0;
+};
+
+/// The real one, on top of the process's Engine.
+CmTransport& engine_transport();
+
+}  // namespace uwarp

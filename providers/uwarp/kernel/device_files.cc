@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// What the sysfs files of one device say.
+#include <cstdio>
+
+#include "kernel/sysfs_tree.h"
+
+namespace uwarp {
+namespace {
+
+std::string guid_text(uint64_t guid) {
+  char text[32];
+  snprintf(text, sizeof text, "%04x:%04x:%04x:%04x\n", static_cast<unsigned>(guid >> 48 & 0xffff),
+           static_cast<unsigned>(guid >> 32 & 0xffff), static_cast<unsigned>(guid >> 16 & 0xffff),
+           static_cast<unsigned>(guid & 0xffff));
+  return text;
+}
+
+std::string gid_text(const IpAddress& gid) {
+  std::string text;
+  for (size_t i = 0; i < IpAddress::kBytes; i += 2) {
+    char group[8];
+    snprintf(group, sizeof group, "%s%02x%02x", i == 0 ? "" : ":", gid.bytes()[i],
+             gid.bytes()[i + 1]);
+    text += group;
+  }
+  return text + '\n';
+}
+
+using Totals = DeviceTotals;
+
+uint64_t sent(const Totals& t, MessageKind kind) {
+  return t.transmit.messages[static_cast<size_t>(kind)].get();
+}
+uint64_t received(const Totals& t, MessageKind kind) {
+  return t.receive.messages[static_cast<size_t>(kind)].get();
+}
+uint64_t nothing(const Totals&) { return 0; }
+uint64_t sent_fpdus(const Totals& t) { return t.transmit.fpdus.get(); }
+uint64_t received_fpdus(const Totals& t) { return t.receive.fpdus.get(); }
+
+struct CounterRow {
+  std::string_view folder;
+  const char* name;
+  uint64_t (*value)(const Totals& totals);
+};
+
+constexpr std::string_view kPort = "ports/1/counters/";
+constexpr std::string_view kHardware = "ports/1/hw_counters/";
+
+// docs/observability.md says what each one means here. Data are counted in words of four octets
+// (InfiniBand specification, PortCounters); names of RDMA operations are those of irdma.
+constexpr CounterRow kCounters[] = {
+    {kPort, "port_xmit_data", [](const Totals& t) { return t.transmit.octets.get() / 4; }},
+    {kPort, "port_rcv_data", [](const Totals& t) { return t.receive.octets.get() / 4; }},
+    {kPort, "port_xmit_packets", sent_fpdus},
+    {kPort, "port_rcv_packets", received_fpdus},
+    {kPort, "unicast_xmit_packets", sent_fpdus},
+    {kPort, "unicast_rcv_packets", received_fpdus},
+    {kPort, "multicast_xmit_packets", nothing},
+    {kPort, "multicast_rcv_packets", nothing},
+    {kPort, "port_xmit_discards", nothing},
+    {kPort, "port_rcv_errors", [](const Totals& t) { return t.receive.crc_errors.get(); }},
+    {kPort, "port_xmit_wait", [](const Totals& t) { return t.transmit.waits.get(); }},
+    {kPort, "symbol_error", nothing},
+    {kPort, "link_downed", [](const Totals& t) { return t.link_downs; }},
+    {kPort, "link_error_recovery", nothing},
+
+    {kHardware, "OutRdmaSends", [](const Totals& t) { return sent(t, MessageKind::kSend); }},
+    {kHardware, "OutRdmaWrites", [](const Totals& t) { return sent(t, MessageKind::kWrite); }},
+    {kHardware, "OutRdmaReads", [](const Totals& t) { return sent(t, MessageKind::kReadRequest); }},
+    {kHardware, "OutRdmaAtomics",
+     [](const Totals& t) { return sent(t, MessageKind::kAtomicRequest); }},
+    {kHardware, "OutRdmaImmediates",
+     [](const Totals& t) { return sent(t, MessageKind::kImmediate); }},
+    {kHardware, "InRdmaSends", [](const Totals& t) { return received(t, MessageKind::kSend); }},
+    {kHardware, "InRdmaWrites", [](const Totals& t) { return received(t, MessageKind::kWrite); }},
+    {kHardware, "InRdmaReads",
+     [](const Totals& t) { return received(t, MessageKind::kReadRequest); }},
+    {kHardware, "InRdmaAtomics",
+     [](const Totals& t) { return received(t, MessageKind::kAtomicRequest); }},
+    {kHardware, "InRdmaImmediates",
+     [](const Totals& t) { return received(t, MessageKind::kImmediate); }},
+    {kHardware, "connections", [](const Totals& t) { return t.stream.connections.get(); }},
+    {kHardware, "peer_closes", [](const Totals& t) { return t.stream.fins.get(); }},
+    {kHardware, "peer_resets", [](const Totals& t) { return t.stream.resets.get(); }},
+    {kHardware, "peer_timeouts", [](const Totals& t) { return t.stream.timeouts.get(); }},
+    {kHardware, "failed_qps", [](const Totals& t) { return t.stream.failures.get(); }},
+    {kHardware, "terminates_sent",
+     [](const Totals& t) { return sent(t, MessageKind::kTerminate); }},
+    {kHardware, "terminates_received",
+     [](const Totals& t) { return received(t, MessageKind::kTerminate); }},
+    {kHardware, "crc_errors", [](const Totals& t) { return t.receive.crc_errors.get(); }},
+    {kHardware, "held_receives", [](const Totals& t) { return t.receive.held.get(); }},
+    {kHardware, "rnr_timeouts", [](const Totals& t) { return t.receive.rnr_timeouts.get(); }},
+    {kHardware, "flushed_sends", [](const Totals& t) { return t.transmit.flushed.get(); }},
+    {kHardware, "flushed_receives", [](const Totals& t) { return t.receive.flushed.get(); }},
+};
+
+}  // namespace
+
+std::map<std::string, std::string> device_files(const NetDevice& device, bool roce) {
+  std::map<std::string, std::string> files = {
+      // RNIC or channel adapter; libibverbs reads the number.
+      {"node_type", roce ? "1: CA\n" : "4: RNIC\n"},
+      {"node_guid", guid_text(device.guid())},
+      {"sys_image_guid", guid_text(device.guid())},
+      {"node_desc", device.verbs_name + '\n'},
+      {"fw_ver", UWARP_VERSION "\n"},
+      {"hw_rev", "0\n"},
+      {"hca_type", "uwarp\n"},
+      {"board_id", "uwarp\n"},
+      // The plugin takes only devices with this file, so that no foreign one of our name is its.
+      {"uwarp", device.name + '\n'},
+      // As adapters have it: which netdev belongs to the device.
+      {"device/net/" + device.name + "/ifindex", std::to_string(device.ifindex) + '\n'},
+      {"device/numa_node", "-1\n"},  // near to no processor
+      {"ports/1/link_layer", "Ethernet\n"},
+      {"ports/1/state", device.running ? "4: ACTIVE\n" : "1: DOWN\n"},
+      {"ports/1/phys_state", device.running ? "5: LinkUp\n" : "3: Disabled\n"},
+      {"ports/1/rate", "40 Gb/sec (4X QDR)\n"},
+      {"ports/1/lid", "0x0\n"},
+      {"ports/1/sm_lid", "0x0\n"},
+      {"ports/1/sm_sl", "0\n"},
+      {"ports/1/lid_mask_count", "0\n"},
+      {"ports/1/cap_mask", "0x00010000\n"},  // CM supported
+      {"ports/1/pkeys/0", "0xffff\n"},
+  };
+  for (size_t i = 0; i < kGidTableLength; ++i) {
+    const std::string index = std::to_string(i);
+    const IpAddress gid = i < device.gids.size() ? device.gids[i] : IpAddress();
+    files["ports/1/gids/" + index] = gid_text(gid);
+    files["ports/1/gid_attrs/types/" + index] = "RoCE v2\n";
+    if (i < device.gids.size()) files["ports/1/gid_attrs/ndevs/" + index] = device.name + '\n';
+  }
+  for (const CounterRow& row : kCounters) files[std::string(row.folder) + row.name] = "0\n";
+  return files;
+}
+
+std::map<std::string, std::string> uverbs_files(const NetDevice& device) {
+  return {
+      {"ibdev", device.verbs_name + '\n'},
+      {"dev", "1:7\n"},  // of /dev/full, which stands in for the node
+      {"abi_version", "1\n"},
+  };
+}
+
+CounterFile counter_file(std::string_view path) {
+  constexpr std::string_view prefix = "class/infiniband/";
+  if (!path.starts_with(prefix)) return {};
+  path.remove_prefix(prefix.size());
+  const size_t slash = path.find('/');
+  if (slash == std::string_view::npos) return {};
+  const std::string_view below = path.substr(slash + 1);
+  for (const CounterRow& row : kCounters) {
+    if (below.starts_with(row.folder) && below.substr(row.folder.size()) == row.name)
+      return {std::string(path.substr(0, slash)), row.value};
+  }
+  return {};
+}
+
+}  // namespace uwarp

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// CmTransport on top of the engine's listeners and connections.
+#include <cerrno>
+#include <mutex>
+#include <optional>
+
+#include "connect/bound_port.h"
+#include "connect/connection.h"
+#include "connect/endpoint.h"
+#include "connect/listener.h"
+#include "engine/engine.h"
+#include "kernel/cm_transport.h"
+#include "kernel/open_listeners.h"
+#include "net/neighbour_watch.h"
+#include "os/clock.h"
+
+namespace uwarp {
+namespace {
+
+class TcpBoundPort : public BoundPort {
+ public:
+  explicit TcpBoundPort(TcpSocket bound) : socket(std::move(bound)) {}
+  void share() override { share_port(socket); }
+  sockaddr_storage local_address() const override { return socket.local_address(); }
+
+  TcpSocket socket;
+};
+
+TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
+  return std::move(static_cast<TcpBoundPort&>(*bound).socket);
+}
+
+/// Stands between a Connection and its rdma_cm id, in both directions.
+class EngineConnection : public CmConnection,
+                         public ConnectionOwner,
+                         public std::enable_shared_from_this<EngineConnection> {
+ public:
+  explicit EngineConnection(std::weak_ptr<CmConnectionOwner> owner) : owner_(std::move(owner)) {}
+
+  /// Before any other call of CmConnection.
+  void attach(std::shared_ptr<Connection> connection) { connection_ = std::move(connection); }
+
+  const ConnectParameters& request_parameters() const override {
+    return connection_->request_parameters();
+  }
+  sockaddr_storage local_address() const override { return connection_->local_address(); }
+  sockaddr_storage remote_address() const override { return connection_->remote_address(); }
+
+  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& retries,
+             std::weak_ptr<CmConnectionOwner> owner) override {
+    auto endpoint = Engine::instance().endpoints().find(Qpn{qp_number});
+    if (endpoint == nullptr) return EINVAL;
+    endpoint->set_retries(retries);
+    {
+      const std::lock_guard guard(lock_);
+      owner_ = std::move(owner);
+    }
+    return connection_->accept(std::move(endpoint), std::move(parameters), weak_from_this());
+  }
+
+  int reject(std::span<const std::byte> private_data) override {
+    return connection_->reject(private_data);
+  }
+  int disconnect() override { return connection_->disconnect(); }
+  void abort() override { connection_->abort(); }
+
+  void connection_established(Connection& connection, const ConnectParameters& peer) override {
+    if (auto owner = this->owner()) {
+      owner->connection_established(connection.local_address(), peer);
+    }
+  }
+  void connection_rejected(Connection&, int status,
+                           std::span<const std::byte> private_data) override {
+    if (auto owner = this->owner()) owner->connection_rejected(status, private_data);
+  }
+  void connection_failed(Connection&, int status) override {
+    if (auto owner = this->owner()) owner->connection_failed(status);
+  }
+  void connection_ended(Connection&) override {
+    if (auto owner = this->owner()) owner->connection_ended();
+  }
+
+ private:
+  std::shared_ptr<CmConnectionOwner> owner() {
+    const std::lock_guard guard(lock_);
+    return owner_.lock();
+  }
+
+  std::shared_ptr<Connection> connection_;
+  std::mutex lock_;  ///< a leaf; guards owner_, which accept() sets
+  std::weak_ptr<CmConnectionOwner> owner_;
+};
+
+class EngineListener : public CmListener, public ListenerOwner {
+ public:
+  explicit EngineListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
+
+  void attach(std::shared_ptr<Listener> listener) {
+    listener_ = std::move(listener);
+    open_.emplace();
+  }
+  void close() override {
+    listener_->close();
+    open_.reset();
+  }
+
+  bool connection_requested(std::shared_ptr<Connection> request) override {
+    auto owner = owner_.lock();
+    if (owner == nullptr) return false;
+    auto connection = std::make_shared<EngineConnection>(std::weak_ptr<CmConnectionOwner>());
+    connection->attach(std::move(request));
+    return owner->connection_requested(std::move(connection));
+  }
+
+ private:
+  std::shared_ptr<Listener> listener_;
+  const std::weak_ptr<CmListenerOwner> owner_;
+  std::optional<OpenListener> open_;
+};
+
+class EngineTransport : public CmTransport {
+ public:
+  bool wait_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms,
+                          std::weak_ptr<NeighbourListener> listener) override {
+    const uint64_t deadline_ns = now_ns() + timeout_ms * kNsPerMs;
+    return Engine::instance().neighbour_watch().wait(destination, route, deadline_ns,
+                                                     std::move(listener));
+  }
+
+  Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
+                                          const BindOptions& options) override {
+    auto bound = bind_port(address, options);
+    if (!bound) return Error{bound.error()};
+    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
+  }
+
+  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
+                                             std::weak_ptr<CmListenerOwner> owner) override {
+    auto adapter = std::make_shared<EngineListener>(std::move(owner));
+    Engine& engine = Engine::instance();
+    TcpSocket socket = socket_of(std::move(bound));
+    auto listener = Listener::start(engine.context(), socket, adapter);
+    if (!listener) return Error{listener.error()};
+    adapter->attach(std::move(*listener));
+    return std::shared_ptr<CmListener>(std::move(adapter));
+  }
+
+  Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                std::weak_ptr<CmConnectionOwner> owner) override {
+    Engine& engine = Engine::instance();
+    auto endpoint = engine.endpoints().find(Qpn{request.qp_number});
+    if (endpoint == nullptr) return Error{EINVAL};
+    endpoint->set_retries(request.retries);
+    Connection::ConnectOptions options;
+    if (request.bound) options.bound = socket_of(std::move(request.bound));
+    options.local = request.local;
+    options.remote = request.remote;
+    options.tos = request.tos;
+    auto adapter = std::make_shared<EngineConnection>(std::move(owner));
+    auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
+                                          std::move(request.parameters), adapter);
+    if (!connection) return Error{connection.error()};
+    adapter->attach(std::move(*connection));
+    return std::shared_ptr<CmConnection>(std::move(adapter));
+  }
+};
+
+}  // namespace
+
+CmTransport& engine_transport() {
+  static EngineTransport* instance = new EngineTransport;
+  return *instance;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
+#include "kernel/event_channel.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/process_own.h"
+#include "engine/engine.h"
+#include "kernel/raw_fds.h"
+#include "os/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+/// Largest record that libibverbs reads.
+constexpr size_t kMaxRecordBytes = sizeof(AsyncEventRecord);
+
+struct ChannelTable {
+  std::mutex lock;
+  std::unordered_map<int, std::shared_ptr<EventChannel>> by_fd;
+};
+
+ProcessOwn<ChannelTable> channel_table;
+
+}  // namespace
+
+/// A thread inside read(). A record that it causes itself is handed to it past the socket.
+class EventChannel::Reader : public Awaited {
+ public:
+  Reader(EventChannel& channel, int fd)
+      : channel_(channel), fd_{.fd = fd, .events = POLLIN, .revents = 0} {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ == nullptr) channel_.reader_ = this;
+  }
+  ~Reader() override {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ != this) return;
+    channel_.reader_ = nullptr;
+    // Left behind by a cancelled thread: for the next one.
+    if (length_ != 0) channel_.waiting_.emplace_front(record_.begin(), record_.begin() + length_);
+    channel_.flush_waiting_locked();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  bool arrived() override { return length_ != 0 || channel_.sent_.load() != sent_before_; }
+  std::span<const pollfd> fds() const override { return {&fd_, 1}; }
+
+  bool offer_locked(Record record) {
+    if (length_ != 0 || !pthread_equal(thread_, pthread_self())) return false;
+    std::copy(record.begin(), record.end(), record_.begin());
+    length_ = record.size();
+    return true;
+  }
+  /// Takes the record that was offered. 0: there is none.
+  size_t take(std::span<std::byte> out) {
+    const std::lock_guard guard(channel_.lock_);
+    const size_t taken = std::min(length_, out.size());
+    std::copy_n(record_.begin(), taken, out.begin());
+    length_ = 0;
+    return taken;
+  }
+  size_t withdraw_locked(const std::function<bool(Record)>& stale) {
+    if (length_ == 0 || !stale(Record(record_.data(), length_))) return 0;
+    length_ = 0;
+    return 1;
+  }
+
+ private:
+  EventChannel& channel_;
+  const pollfd fd_;
+  const pthread_t thread_ = pthread_self();
+  const uint32_t sent_before_ = channel_.sent_.load();
+  size_t length_ = 0;
+  std::array<std::byte, kMaxRecordBytes> record_;
+};
+
+Result<EventChannel::Pair> EventChannel::create() {
+  int ends[2];
+  if (raw_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, ends) != 0) return Error{errno};
+  HeldFd reader(ends[0], close_quietly);
+  HeldFd writer(adopt_engine_fd(ends[1]), close_engine_fd);
+  HeldFd drain(duplicate_for_engine(ends[0]), close_engine_fd);
+  if (drain.get() < 0) return Error{errno};
+  std::unique_ptr<EventChannel> channel(new EventChannel(writer.get(), drain.get()));
+  writer.take();
+  drain.take();
+  std::shared_ptr<EventChannel> shared = std::move(channel);
+  return Pair{std::move(shared), reader.take()};
+}
+
+EventChannel::EventChannel(int writer_fd, int drain_fd)
+    : generation_(fork_generation()), writer_fd_(writer_fd), drain_fd_(drain_fd) {}
+
+bool EventChannel::alive() const { return generation_ == fork_generation(); }
+
+EventChannel::~EventChannel() {
+  if (!alive()) return;
+  close_engine_fd(writer_fd_);
+  close_engine_fd(drain_fd_);
+}
+
+bool EventChannel::try_send_locked(Record record) {
+  for (;;) {
+    const ssize_t sent =
+        raw_send(writer_fd_, record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) sent_.fetch_add(1);
+    if (sent >= 0) return true;
+    if (errno == EINTR) continue;
+    // Anything but "full" cannot be cured by waiting: the record is dropped.
+    return errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM;
+  }
+}
+
+void EventChannel::send_bytes(Record record) {
+  if (!alive()) return;
+  const std::lock_guard guard(lock_);
+  const bool taken = reader_ != nullptr && reader_->offer_locked(record);
+  if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
+    waiting_.emplace_back(record.begin(), record.end());
+  }
+}
+
+void EventChannel::flush_waiting_locked() {
+  while (!waiting_.empty() && try_send_locked(waiting_.front())) waiting_.pop_front();
+}
+
+void EventChannel::records_read() {
+  if (!alive()) return;
+  const std::lock_guard guard(lock_);
+  flush_waiting_locked();
+}
+
+size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
+  if (!alive()) return 0;
+  const std::lock_guard guard(lock_);
+  const size_t withdrawn = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
+  std::deque<std::vector<std::byte>> records;
+  std::array<std::byte, kMaxRecordBytes> buffer;
+  for (;;) {
+    const ssize_t got = raw_receive(drain_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    records.emplace_back(buffer.begin(), buffer.begin() + got);
+  }
+  for (auto& record : waiting_) records.push_back(std::move(record));
+  waiting_.clear();
+  const size_t removed = std::erase_if(records, [&](const auto& record) { return stale(record); });
+  waiting_ = std::move(records);
+  flush_waiting_locked();
+  return withdrawn + removed;
+}
+
+ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
+  if (!alive()) return ::read(fd, out.data(), out.size());
+  for (;;) {
+    Reader reader(*this, fd);  // before looking: it counts what comes from now on
+    const ssize_t at_once = raw_receive(fd, out.data(), out.size(), MSG_DONTWAIT);
+    if (at_once >= 0 || errno != EAGAIN) return at_once;
+    if (!may_block(fd)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    raise_late_armings(reader.fds());
+    const int error = Engine::instance().progress().drive(reader);
+    if (const size_t taken = reader.take(out)) return static_cast<ssize_t>(taken);
+    if (error == EBUSY) break;
+    if (error == 0) continue;
+    errno = error;
+    return -1;
+  }
+  const Progress::Waiter waiter(Engine::instance().progress());
+  return ::read(fd, out.data(), out.size());
+}
+
+CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
+                                   CompletionEventRecord record, std::function<void()> raise_stored)
+    : channel_(std::move(channel)),
+      record_(record),
+      raise_stored_(std::move(raise_stored)),
+      generation_(fork_generation()) {}
+
+void CompletionEvents::raise() {
+  if (generation_ != fork_generation()) return;
+  const std::lock_guard guard(lock_);
+  if (stopped_) return;
+  if (unread_) {
+    again_ = true;
+    return;
+  }
+  send_locked();
+}
+
+bool CompletionEvents::raise_stored() {
+  if (generation_ != fork_generation()) return true;
+  {
+    const std::lock_guard guard(lock_);
+    if (unread_) return false;
+  }
+  raise_stored_();
+  return true;
+}
+
+void CompletionEvents::send_locked() {
+  channel_->send(record_);
+  unread_ = true;
+  ++sent_;
+}
+
+void CompletionEvents::record_read() {
+  if (generation_ != fork_generation()) return;
+  const std::lock_guard guard(lock_);
+  unread_ = false;
+  if (again_ && !stopped_) {
+    again_ = false;
+    send_locked();
+  }
+  channel_->records_read();
+}
+
+uint32_t CompletionEvents::stop() {
+  if (generation_ != fork_generation()) return 0;
+  forget_late_arming(*this);
+  const std::lock_guard guard(lock_);
+  stopped_ = true;
+  again_ = false;
+  if (!unread_) return sent_;
+  sent_ -= channel_->remove_if([&](EventChannel::Record record) {
+    return record.size() == sizeof record_ &&
+           std::memcmp(record.data(), &record_, sizeof record_) == 0;
+  });
+  unread_ = false;
+  return sent_;
+}
+
+int create_completion_channel() {
+  auto made = EventChannel::create();
+  if (!made) {
+    errno = made.error();
+    return -1;
+  }
+  HeldFd reader(made->reader_fd, close_quietly);
+  const int fd = reader.get();
+  {
+    ChannelTable& all = channel_table.get();
+    const std::lock_guard guard(all.lock);
+    all.by_fd[fd] = std::move(made->channel);
+  }
+  reader.take();
+  mark_for_application(fd, UWARP_FD_EVENT_CHANNEL);
+  return fd;
+}
+
+std::shared_ptr<EventChannel> event_channel_of(int fd) {
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  return it == all.by_fd.end() ? nullptr : it->second;
+}
+
+ssize_t read_event_channel(int fd, std::span<std::byte> out) {
+  const auto channel = event_channel_of(fd);
+  return channel != nullptr ? channel->read(fd, out) : ::read(fd, out.data(), out.size());
+}
+
+void event_channel_closed(int fd) {
+  std::shared_ptr<EventChannel> last;  // destroyed outside the lock
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  last = std::move(it->second);
+  all.by_fd.erase(it);
+}
+
+void event_channel_duplicated(int fd, int copy) {
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  auto channel = it->second;
+  all.by_fd[copy] = std::move(channel);
+}
+
+void forget_event_channels() { channel_table.leave_to_parent(); }
+
+}  // namespace uwarp

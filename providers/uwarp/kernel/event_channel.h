@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The fds on which applications wait for completion and asynchronous events: a SEQPACKET socket
+// pair of which the application reads one end (stock libibverbs does plain read()s) and the engine
+// writes the other. Knows records as bytes; what they mean belongs to verbs/.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "kernel/late_armings.h"
+
+namespace uwarp {
+
+/// What ibv_get_cq_event() reads: the pointer to the ibv_cq.
+struct CompletionEventRecord {
+  uint64_t cq = 0;
+};
+static_assert(sizeof(CompletionEventRecord) == 8);
+
+/// What ibv_get_async_event() reads.
+struct AsyncEventRecord {
+  uint64_t element = 0;  ///< pointer to the ibv_cq, ibv_qp or ibv_srq; or a port number
+  uint32_t event_type = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(AsyncEventRecord) == 16);
+
+/// The writing side. Thread-safe; its lock is a leaf. Never blocks. Record order is kept.
+class EventChannel {
+ public:
+  using Record = std::span<const std::byte>;
+
+  struct Pair {
+    std::shared_ptr<EventChannel> channel;
+    int reader_fd;  ///< the application's, close-on-exec; the caller owns it
+  };
+  /// Errors: EMFILE, ENFILE, ENOMEM.
+  static Result<Pair> create();
+  ~EventChannel();
+  EventChannel(const EventChannel&) = delete;
+  EventChannel& operator=(const EventChannel&) = delete;
+
+  /// Queues one record for the reader. What does not fit into the socket is kept and follows when
+  /// records_read() is called. Works in the middle of anything: takes only this channel's lock.
+  template <typename T>
+  void send(const T& record) {
+    send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
+  }
+
+  /// The reader has taken at least one record: sends what waited for room.
+  void records_read();
+
+  /// What read() on `fd`, the application's end, does: returns the length of the record taken, or
+  /// -1 and errno. A thread that must wait drives the sockets meanwhile. A cancellation point.
+  ssize_t read(int fd, std::span<std::byte> out);
+
+  /// Removes unread records for which `stale` is true: for an object that is being destroyed.
+  /// Returns how many. The reader may take some of the others meanwhile.
+  size_t remove_if(const std::function<bool(Record)>& stale);
+
+ private:
+  EventChannel(int writer_fd, int drain_fd);
+  /// False in a forked child: the fds are closed there.
+  bool alive() const;
+  void send_bytes(Record record);
+  bool try_send_locked(Record record);
+  class Reader;
+  void flush_waiting_locked();
+
+  const uint32_t generation_;
+  std::mutex lock_;
+  const int writer_fd_;
+  /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
+  /// application has closed its end, so that a send never fails for that.
+  const int drain_fd_;
+  std::deque<std::vector<std::byte>> waiting_;  ///< only while the socket is full
+  std::atomic<uint32_t> sent_{0};               ///< records that went into the socket
+  Reader* reader_ = nullptr;                    ///< a thread that drives inside read()
+};
+
+/// Events of one completion queue on its channel: at most one unread record, so that no number of
+/// completions can fill the channel. Thread-safe.
+class CompletionEvents {
+ public:
+  /// `raise_stored` raises the event of an armed queue if it still has completions from before.
+  CompletionEvents(std::shared_ptr<EventChannel> channel, CompletionEventRecord record,
+                   std::function<void()> raise_stored = {});
+
+  /// The armed queue has something to say: sends a record, or remembers to when one is unread.
+  void raise();
+  /// The calling thread has armed the queue, which has completions: see late_armings.h.
+  void armed_late() { note_late_arming(*this, *channel_); }
+  /// Raises the event for these completions. False, and nothing done, if one is unread anyway.
+  bool raise_stored();
+  /// libibverbs has read a record of this queue (the cq_event op): sends the remembered one.
+  void record_read();
+  /// Takes back an unread record; afterwards raise() does nothing. Returns how many records the
+  /// reader has been given in all.
+  uint32_t stop();
+
+ private:
+  void send_locked();
+
+  const std::shared_ptr<EventChannel> channel_;
+  const CompletionEventRecord record_;
+  const std::function<void()> raise_stored_;
+  const uint32_t generation_;
+  std::mutex lock_;  ///< before the channel's
+  uint32_t sent_ = 0;
+  bool unread_ = false;
+  bool again_ = false;
+  bool stopped_ = false;
+};
+
+/// Makes the channel of ibv_create_comp_channel(): the fd goes to the application, the channel is
+/// found by it until the application closes it. -1 and errno on failure.
+int create_completion_channel();
+/// The channel whose reading end is `fd` (ibv_comp_channel.fd); null when there is none.
+std::shared_ptr<EventChannel> event_channel_of(int fd);
+/// The application has closed `fd`, or now has the same file as `copy` too.
+void event_channel_closed(int fd);
+void event_channel_duplicated(int fd, int copy);
+/// read() on such an fd, as EventChannel::read().
+ssize_t read_event_channel(int fd, std::span<std::byte> out);
+/// In a forked child: all channels are the parent's.
+void forget_event_channels();
+
+}  // namespace uwarp

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "kernel/infiniband_route.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "connect/qp_attributes.h"
+#include "kernel/cm_address.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint8_t kHopLimit = 64;
+constexpr uint8_t kExactly = 2;  // selector of MTU, rate and life time
+constexpr uint8_t kRate100Gbps = 16;
+// 4.096 us * 2^17 is half a second; a queue pair's timeout is twice the life time.
+constexpr uint8_t kPacketLifeTime = kDefaultAckTimeout - 1;
+
+/// IB_PATH_GMP, IB_PATH_PRIMARY and IB_PATH_BIDIRECTIONAL.
+constexpr uint32_t kPathFlags = 1u | 2u | 16u;
+
+constexpr uint32_t kRemoteAccess = 1u << 1 | 1u << 2 | 1u << 3;  // write, read, atomic
+
+/// The packed path record of the InfiniBand specification (15.2.5.16).
+struct PackedPath {
+  uint64_t service_id;
+  uint8_t dgid[16];
+  uint8_t sgid[16];
+  uint16_t dlid;
+  uint16_t slid;
+  uint32_t flow_label_hop_limit;
+  uint8_t traffic_class;
+  uint8_t reversible_count;
+  uint16_t pkey;
+  uint16_t qos_class_sl;
+  uint8_t mtu;
+  uint8_t rate;
+  uint8_t packet_life_time;
+  uint8_t preference;
+  uint8_t reserved[6];
+};
+static_assert(sizeof(PackedPath) == sizeof ib_path_rec_data{}.path_rec);
+
+uint8_t mtu_code(const NetDevice& device) {
+  uint8_t code = 1;  // 256
+  for (uint32_t bytes = 512; code < 5 && bytes <= device.mtu_bytes; bytes *= 2) ++code;
+  return code;
+}
+
+uint8_t source_index(const CmId::Addresses& addresses) {
+  const auto& gids = addresses.device->gids;
+  const auto at = std::find(gids.begin(), gids.end(), ip_of(addresses.local));
+  return at == gids.end() ? 0 : static_cast<uint8_t>(at - gids.begin());
+}
+
+}  // namespace
+
+ib_user_path_rec path_record(const CmId::Addresses& addresses) {
+  ib_user_path_rec path{};
+  copy_gid(path.dgid, addresses.remote);
+  copy_gid(path.sgid, addresses.local);
+  path.reversible = 1;
+  path.mtu = mtu_code(*addresses.device);
+  path.pkey = htons(kDefaultPkey);
+  path.hop_limit = kHopLimit;
+  path.traffic_class = addresses.traffic_class;
+  path.numb_path = 1;
+  path.mtu_selector = path.rate_selector = path.packet_life_time_selector = kExactly;
+  path.rate = kRate100Gbps;
+  path.packet_life_time = kPacketLifeTime;
+  return path;
+}
+
+ib_path_rec_data packed_path(const CmId::Addresses& addresses) {
+  PackedPath path{};
+  copy_gid(path.dgid, addresses.remote);
+  copy_gid(path.sgid, addresses.local);
+  path.flow_label_hop_limit = htonl(kHopLimit);
+  path.traffic_class = addresses.traffic_class;
+  path.reversible_count = 1u << 7 | 1;
+  path.pkey = htons(kDefaultPkey);
+  path.mtu = static_cast<uint8_t>(kExactly << 6 | mtu_code(*addresses.device));
+  path.rate = kExactly << 6 | kRate100Gbps;
+  path.packet_life_time = kExactly << 6 | kPacketLifeTime;
+  ib_path_rec_data out{};
+  out.flags = kPathFlags;
+  std::memcpy(out.path_rec, &path, sizeof path);
+  return out;
+}
+
+// The masks are those that the kernel's InfiniBand connection manager hands out: the table of
+// ibv_modify_qp wants every one of these bits.
+int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
+                          const RetryAttributes& retries, const CmDepths& depths,
+                          ib_uverbs_qp_attr& out) {
+  out = {};
+  out.qp_state = qp_state;
+  out.port_num = 1;
+  switch (static_cast<QpState>(qp_state)) {
+    case QpState::kInit:
+      out.qp_attr_mask = kAttrState | kAttrPkeyIndex | kAttrPort | kAttrAccess;
+      out.qp_access_flags = kRemoteAccess;
+      return 0;
+    case QpState::kRtr:
+      if (addresses.remote.ss_family == AF_UNSPEC) return EINVAL;
+      out.qp_attr_mask = kAttrState | kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn |
+                         kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
+      copy_gid(out.ah_attr.grh.dgid, addresses.remote);
+      out.ah_attr.grh.sgid_index = source_index(addresses);
+      out.ah_attr.grh.hop_limit = kHopLimit;
+      out.ah_attr.grh.traffic_class = addresses.traffic_class;
+      out.ah_attr.is_global = 1;
+      out.ah_attr.port_num = 1;
+      out.path_mtu = mtu_code(*addresses.device);
+      out.dest_qp_num = kCmPeerQpn;
+      out.max_dest_rd_atomic = depths.responder_resources;
+      return 0;
+    case QpState::kRts:
+      out.qp_attr_mask = kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetryCount | kAttrRnrRetry |
+                         kAttrMaxRdAtomic;
+      out.timeout = retries.timeout.value_or(kDefaultAckTimeout);
+      out.retry_cnt = retries.retry_count.value_or(kMostRetries);
+      out.rnr_retry = retries.rnr_retry.value_or(kMostRetries);
+      out.max_rd_atomic = depths.initiator_depth;
+      return 0;
+    default:
+      return EINVAL;
+  }
+}
+
+}  // namespace uwarp

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "kernel/late_armings.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "base/process_own.h"
+#include "kernel/event_channel.h"
+
+namespace uwarp {
+namespace {
+
+struct LateArming {
+  CompletionEvents* events;
+  const EventChannel* channel;
+  pthread_t thread;
+};
+
+struct LateArmings {
+  std::mutex lock;
+  std::vector<LateArming> list;    // keeps its memory: arming allocates only at first
+  std::atomic<bool> empty = true;  // changed under the lock
+};
+
+ProcessOwn<LateArmings> late_armings;
+
+bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
+  return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
+    return event_channel_of(wait.fd).get() == channel;
+  });
+}
+
+}  // namespace
+
+void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
+  LateArmings& all = late_armings.get();
+  const std::lock_guard guard(all.lock);
+  const auto known = std::find_if(all.list.begin(), all.list.end(),
+                                  [&](const LateArming& one) { return one.events == &events; });
+  if (known != all.list.end())
+    known->thread = pthread_self();
+  else
+    all.list.push_back({&events, &channel, pthread_self()});
+  all.empty.store(false, std::memory_order_release);
+}
+
+void forget_late_arming(const CompletionEvents& events) {
+  LateArmings& all = late_armings.get();
+  const std::lock_guard guard(all.lock);
+  std::erase_if(all.list, [&](const LateArming& one) { return one.events == &events; });
+}
+
+void raise_late_armings(std::span<const pollfd> fds) {
+  LateArmings* all = late_armings.find();
+  if (all == nullptr || all->empty.load(std::memory_order_acquire)) return;
+  const std::lock_guard guard(all->lock);
+  std::erase_if(all->list, [&](const LateArming& one) {
+    if (!pthread_equal(one.thread, pthread_self()) && !waits_at(one.channel, fds)) return false;
+    return one.events->raise_stored();
+  });
+  all->empty.store(all->list.empty(), std::memory_order_release);
+}
+
+void forget_all_late_armings() { late_armings.leave_to_parent(); }
+
+}  // namespace uwarp

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The commands of a channel. No frame here may catch everything or be noexcept: a thread may be
+// cancelled inside GET_EVENT.
+#include "kernel/rdma_cm_node.h"
+
+#include <iterator>
+
+#include "kernel/cm_address.h"
+#include "kernel/cm_id.h"
+#include "kernel/rdma_cm_command.h"
+#include "kernel/rdma_cm_query.h"
+
+namespace uwarp {
+namespace {
+
+// The largest option value is an int.
+constexpr uint32_t kMaxOptionBytes = 16;
+
+std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
+  return {reinterpret_cast<const std::byte*>(reject.private_data), reject.private_data_len};
+}
+
+/// An address of exactly so many bytes.
+bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
+  return read_address(bytes, length, out) && length == size_of_address(out);
+}
+
+}  // namespace
+
+RdmaCmNode::RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd, Persona persona)
+    : ids_(ids),
+      transport_(transport),
+      persona_(persona),
+      queue_(std::make_shared<CmEventQueue>(event_fd)) {}
+
+RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
+  static constexpr Handler kHandlers[] = {
+      &RdmaCmNode::create_id,      // 0
+      &RdmaCmNode::destroy_id,     // 1
+      &RdmaCmNode::bind_ip,        // 2
+      &RdmaCmNode::resolve_ip,     // 3
+      &RdmaCmNode::resolve_route,  // 4
+      &RdmaCmNode::query_route,    // 5
+      &RdmaCmNode::connect,        // 6
+      &RdmaCmNode::listen,         // 7
+      &RdmaCmNode::accept,         // 8
+      &RdmaCmNode::reject,         // 9
+      &RdmaCmNode::disconnect,     // 10
+      &RdmaCmNode::init_qp_attr,   // 11
+      &RdmaCmNode::get_event,      // 12
+      nullptr,                     // 13 GET_OPTION: never existed
+      &RdmaCmNode::set_option,     // 14
+      &RdmaCmNode::notify,         // 15
+      &RdmaCmNode::no_multicast,   // 16
+      &RdmaCmNode::no_multicast,   // 17
+      &RdmaCmNode::migrate_id,     // 18
+      &RdmaCmNode::query,          // 19
+      &RdmaCmNode::bind,           // 20
+      &RdmaCmNode::resolve_addr,   // 21
+      &RdmaCmNode::no_multicast,   // 22
+  };
+  return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
+}
+
+ssize_t RdmaCmNode::write(const void* bytes, size_t length, NodeByFd node_by_fd) {
+  Command command;
+  int error = command.read(bytes, length, node_by_fd);
+  if (error == 0) {
+    const Handler handler = handler_of(command.code());
+    error = handler == nullptr ? ENOSYS : (this->*handler)(command);
+  }
+  if (error == 0) return static_cast<ssize_t>(length);
+  errno = error;
+  return -1;
+}
+
+void RdmaCmNode::close() {
+  // As a rule the application has destroyed them.
+  if (!queue_->has_sources()) return;
+  for (const auto& id : ids_.all()) {
+    if (!queue_->takes_from(*id->events())) continue;
+    ids_.remove(id->number());
+    id->destroy();
+  }
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find_own(uint32_t number, int& error) const {
+  auto id = ids_.find(number);
+  error = id == nullptr ? ENOENT : queue_->takes_from(*id->events()) ? 0 : EINVAL;
+  if (error != 0) id = nullptr;
+  return id;
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+  auto id = find_own(number, error);
+  if (id == nullptr || id->state() != CmIdState::kRemoved) return id;
+  error = ENXIO;
+  return nullptr;
+}
+
+int RdmaCmNode::create_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_create_id>();
+  if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
+  if (!is_port_space(request.ps)) return EINVAL;
+  const auto id = ids_.create([&](uint32_t number) {
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps, persona_);
+    CmEventQueue::open(*made->events(), queue_);
+    return made;
+  });
+  if (id == nullptr) return ENOMEM;
+  const rdma_ucm_create_id_resp response{id->number()};
+  const int error = command.respond(request.response, response);
+  if (error == 0) return 0;
+  ids_.remove(id->number());
+  id->destroy();
+  return error;
+}
+
+int RdmaCmNode::destroy_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_destroy_id>();
+  int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp));
+  if (error != 0) return error;
+  if (find_own(request.id, error) == nullptr) return error;
+  const auto id = ids_.remove(request.id);
+  if (id == nullptr) return ENOENT;
+  const rdma_ucm_destroy_id_resp response{id->destroy()};
+  return command.respond(request.response, response);
+}
+
+int RdmaCmNode::bind_ip(Command& command) {
+  const auto request = command.payload<rdma_ucm_bind_ip>();
+  sockaddr_storage address;
+  if (!read_address(&request.addr, sizeof request.addr, address)) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->bind(address);
+}
+
+int RdmaCmNode::bind(Command& command) {
+  const auto request = command.payload<rdma_ucm_bind>();
+  sockaddr_storage address;
+  if (request.reserved != 0 || !is_address(&request.addr, request.addr_size, address)) {
+    return EINVAL;
+  }
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->bind(address);
+}
+
+int RdmaCmNode::resolve_ip(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_ip>();
+  sockaddr_storage source{}, destination;
+  if (request.src_addr.sin6_family != AF_UNSPEC &&
+      !read_address(&request.src_addr, sizeof request.src_addr, source)) {
+    return EINVAL;
+  }
+  if (!read_address(&request.dst_addr, sizeof request.dst_addr, destination)) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+}
+
+int RdmaCmNode::resolve_addr(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_addr>();
+  sockaddr_storage source{}, destination;
+  if (request.reserved != 0 ||
+      (request.src_size != 0 && !is_address(&request.src_addr, request.src_size, source)) ||
+      !is_address(&request.dst_addr, request.dst_size, destination)) {
+    return EINVAL;
+  }
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+}
+
+int RdmaCmNode::resolve_route(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_route>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_route();
+}
+
+int RdmaCmNode::query_route(Command& command) {
+  const auto request = command.payload<rdma_ucm_query>();
+  // The tail came later than the rest; older applications have no room for it.
+  int error = command.check_room(offsetof(rdma_ucm_query_route_resp, ibdev_index));
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : command.respond(request.response, route_response(id->addresses()));
+}
+
+int RdmaCmNode::query(Command& command) {
+  const auto request = command.payload<rdma_ucm_query>();
+  constexpr size_t kLeast = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
+  int error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  switch (request.option) {
+    case RDMA_USER_CM_QUERY_ADDR:
+      error = command.check_room(kLeast);
+      return error != 0 ? error
+                        : command.respond(request.response, address_response(id->addresses()));
+    case RDMA_USER_CM_QUERY_GID:
+      error = command.check_room(kLeast);
+      return error != 0 ? error : command.respond(request.response, gid_response(id->addresses()));
+    case RDMA_USER_CM_QUERY_PATH:
+      error = command.check_room(sizeof(rdma_ucm_query_path_resp));
+      return error != 0 ? error : command.respond(request.response, path_response(id->addresses()));
+    default:
+      return ENOSYS;
+  }
+}
+
+int RdmaCmNode::connect(Command& command) {
+  const auto request = command.payload<rdma_ucm_connect>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->connect(request.conn_param);
+}
+
+int RdmaCmNode::listen(Command& command) {
+  const auto request = command.payload<rdma_ucm_listen>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->listen(static_cast<int>(request.backlog));
+}
+
+int RdmaCmNode::accept(Command& command) {
+  const auto request = command.payload<rdma_ucm_accept>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->accept(request.uid, request.conn_param);
+}
+
+int RdmaCmNode::reject(Command& command) {
+  const auto request = command.payload<rdma_ucm_reject>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->reject(private_data_of(request));
+}
+
+int RdmaCmNode::disconnect(Command& command) {
+  const auto request = command.payload<rdma_ucm_disconnect>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->disconnect();
+}
+
+int RdmaCmNode::init_qp_attr(Command& command) {
+  const auto request = command.payload<rdma_ucm_init_qp_attr>();
+  ib_uverbs_qp_attr response{};
+  int error = command.check_room(sizeof response);
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  if (id != nullptr) error = id->qp_attributes(request.qp_state, response);
+  return error != 0 ? error : command.respond(request.response, response);
+}
+
+int RdmaCmNode::get_event(Command& command) {
+  const auto request = command.payload<rdma_ucm_get_event>();
+  // The last two fields came later.
+  int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved));
+  if (error != 0) return error;
+  CmEventRoom taken;
+  error = queue_->take(taken);
+  if (error != 0) return error;
+  error = command.respond(request.response, taken.front().event.response);
+  if (error != 0) queue_->put_back(std::move(taken));
+  return error;
+}
+
+int RdmaCmNode::set_option(Command& command) {
+  const auto request = command.payload<rdma_ucm_set_option>();
+  if (request.optlen > kMaxOptionBytes) return EINVAL;
+  std::byte value[kMaxOptionBytes];
+  int error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  error = copy_from_user(value, reinterpret_cast<const void*>(request.optval), request.optlen);
+  if (error != 0) return error;
+  return id->set_option(request.level, request.optname, {value, request.optlen});
+}
+
+int RdmaCmNode::notify(Command& command) {
+  const auto request = command.payload<rdma_ucm_notify>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->notify(request.event);
+}
+
+int RdmaCmNode::no_multicast(Command&) { return EINVAL; }
+
+int RdmaCmNode::migrate_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_migrate_id>();
+  int error = command.check_room(sizeof(rdma_ucm_migrate_resp));
+  if (error != 0) return error;
+  // `fd` is the channel on which the id is now; this one is where it goes.
+  const auto from = command.node_by_fd(static_cast<int>(request.fd));
+  if (from == nullptr) return EINVAL;
+  const auto id = from->find(request.id, error);
+  if (id == nullptr) return error;
+  const rdma_ucm_migrate_resp response{CmEventQueue::move(*id->events(), queue_)};
+  return command.respond(request.response, response);
+}
+
+}  // namespace uwarp

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The rdma_cm device node: one open channel, its commands and its fds. Commands are write()s in the
+// format of <rdma/rdma_user_cm.h>; they come from the application and may say anything.
+#pragma once
+
+#include <rdma/rdma_user_cm.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/settings.h"
+#include "kernel/cm_event_queue.h"
+#include "kernel/cm_id_table.h"
+#include "kernel/cm_transport.h"
+#include "net/net_device.h"
+
+namespace uwarp {
+
+class RdmaCmNode {
+ public:
+  /// `event_fd` is the engine's own fd of the eventfd that the application polls.
+  RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd,
+             Persona persona = settings().persona);
+  RdmaCmNode(const RdmaCmNode&) = delete;
+  RdmaCmNode& operator=(const RdmaCmNode&) = delete;
+
+  /// What an fd is asked for when a command names another channel's fd.
+  using NodeByFd = std::shared_ptr<RdmaCmNode> (*)(int fd);
+
+  /// Carries out one command. `length`, or -1 and errno. GET_EVENT blocks unless the channel is
+  /// O_NONBLOCK, and is then a cancellation point. Errors of the format: EINVAL, ENOSPC (response
+  /// area too small), ENOSYS (unknown command), EFAULT; of the id: ENOENT (unknown), EINVAL
+  /// (another channel's), ENXIO (its netdev is gone, and the command is not DESTROY_ID).
+  ssize_t write(const void* bytes, size_t length, NodeByFd node_by_fd);
+
+  /// The last fd was closed: destroys all ids of the channel.
+  void close();
+
+ private:
+  class Command;
+  using Handler = int (RdmaCmNode::*)(Command&);
+  static Handler handler_of(uint32_t command);
+
+  int create_id(Command& command);
+  int destroy_id(Command& command);
+  int bind_ip(Command& command);
+  int bind(Command& command);
+  int resolve_ip(Command& command);
+  int resolve_addr(Command& command);
+  int resolve_route(Command& command);
+  int query_route(Command& command);
+  int query(Command& command);
+  int connect(Command& command);
+  int listen(Command& command);
+  int accept(Command& command);
+  int reject(Command& command);
+  int disconnect(Command& command);
+  int init_qp_attr(Command& command);
+  int get_event(Command& command);
+  int set_option(Command& command);
+  int notify(Command& command);
+  int no_multicast(Command& command);
+  int migrate_id(Command& command);
+
+  /// The id if it belongs to this channel; else null and `error` is ENOENT or EINVAL.
+  std::shared_ptr<CmId> find_own(uint32_t number, int& error) const;
+  /// The same for commands that need the id's device if it has one: else ENXIO.
+  std::shared_ptr<CmId> find(uint32_t number, int& error) const;
+
+  CmIdTable& ids_;
+  CmTransport& transport_;
+  const Persona persona_;
+  const std::shared_ptr<CmEventQueue> queue_;
+};
+
+// The process's channels by fd, as the preload sees them.
+
+/// Opens a channel; flags as for open(). -1 and errno.
+int open_rdma_cm_node(int flags);
+/// write() on a channel's fd.
+ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length);
+void rdma_cm_node_closed(int fd);
+void rdma_cm_node_duplicated(int fd, int copy);
+/// Tells all ids how the netdevs are now. Throws std::bad_alloc: to be called again then.
+void rdma_cm_netdevs_changed(const NetDeviceTable& devices);
+/// In a forked child: all channels are the parent's. An fd that the child inherited becomes a new,
+/// empty channel when it is first used, so that a program may open one and then daemonise.
+void forget_rdma_cm_nodes();
+
+}  // namespace uwarp

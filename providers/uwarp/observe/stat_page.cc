@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "observe/stat_page.h"
+
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "os/clock.h"
+#include "os/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+// <linux/memfd.h> of older systems has no MFD_NOEXEC_SEAL.
+constexpr unsigned kCloseOnExec = 1, kAllowSealing = 2, kNoExecSeal = 8;
+
+constexpr std::array<size_t, kPageTables> kSlotOctets = {
+    sizeof(DeviceSlot), sizeof(QueuePairSlot), sizeof(CompletionSlot), sizeof(RegionSlot)};
+
+constexpr uint32_t kLinkUp = 1, kLinkDown = 2;  // DeviceSlot::link
+
+constexpr uint64_t page_up(uint64_t octets) { return (octets + 4095) & ~uint64_t{4095}; }
+
+/// Memory with a descriptor, sealed against every change of its size. -1 and errno.
+int make_sealed_memory(size_t octets) {
+  const unsigned flags = kCloseOnExec | kAllowSealing;
+  long fd = syscall(SYS_memfd_create, kPageName, flags | kNoExecSeal);
+  if (fd < 0 && errno == EINVAL) fd = syscall(SYS_memfd_create, kPageName, flags);
+  if (fd < 0) return -1;
+  if (syscall(SYS_ftruncate, fd, octets) == 0 &&
+      syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    return static_cast<int>(fd);
+  const int error = errno;
+  syscall(SYS_close, fd);
+  errno = error;
+  return -1;
+}
+
+void copy_text(std::string_view text, char* out, size_t size) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(out, text.data(), length);
+  std::memset(out + length, 0, size - length);
+}
+
+template <typename Counters>
+void add_up(const Counters& from, Counters& to) {
+  constexpr size_t kCount = sizeof(Counters) / sizeof(Counter);
+  const auto* source = reinterpret_cast<const Counter*>(&from);
+  auto* target = reinterpret_cast<Counter*>(&to);
+  for (size_t i = 0; i < kCount; ++i) target[i].add(source[i].get());
+}
+
+/// The device is told before the slot is live.
+bool belongs_to(const QueuePairSlot& slot, uint32_t device) {
+  return slot.head.live.load(std::memory_order_acquire) != 0 && slot.device == device;
+}
+
+template <typename Source, typename Target>
+void add_all(const Source& from, Target& to) {
+  add_up(from.transmit, to.transmit);
+  add_up(from.receive, to.receive);
+  add_up(from.stream, to.stream);
+}
+
+}  // namespace
+
+StatPage::StatPage(bool shown) {
+  octets_ = PageHeader::kBytes;
+  for (size_t i = 0; i < kPageTables; ++i) octets_ += page_up(kSlots[i] * kSlotOctets[i]);
+  // A program with more rights than its user shows nothing.
+  if (shown && getauxval(AT_SECURE) == 0) {
+    fd_ = adopt_engine_fd(make_sealed_memory(octets_));
+    if (fd_ < 0) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
+  }
+  const int flags = fd_ >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* mapped = mmap(nullptr, octets_, PROT_READ | PROT_WRITE, flags, fd_, 0);
+  if (mapped == MAP_FAILED) {
+    close_engine_fd(fd_);
+    throw std::bad_alloc();
+  }
+  memory_ = static_cast<std::byte*>(mapped);
+  header_ = new (memory_) PageHeader;
+  lay_out();
+  describe_process();
+  header_->magic.store(PageHeader::kMagic, std::memory_order_release);
+}
+
+StatPage::~StatPage() {
+  munmap(memory_, octets_);
+  close_engine_fd(fd_);
+}
+
+void StatPage::lay_out() {
+  uint64_t offset = PageHeader::kBytes;
+  for (size_t i = 0; i < kPageTables; ++i) {
+    TablePlace& place = header_->tables[i];
+    place.offset = offset;
+    place.slot_octets = static_cast<uint32_t>(kSlotOctets[i]);
+    place.slots = kSlots[i];
+    offset += page_up(kSlots[i] * kSlotOctets[i]);
+  }
+}
+
+void StatPage::describe_process() {
+  header_->page_octets = octets_;
+  header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
+  header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
+  header_->started_ns = wall_clock_ns();
+  header_->instance = header_->started_ns;
+  (void)!syscall(SYS_getrandom, &header_->instance, sizeof header_->instance, GRND_NONBLOCK);
+  copy_text(UWARP_VERSION, header_->release, sizeof header_->release);
+  copy_text(program_invocation_short_name, header_->program, sizeof header_->program);
+}
+
+uint32_t StatPage::device(std::string_view verbs_name) {
+  const std::lock_guard guard(mutex_);
+  return device_locked(verbs_name);
+}
+
+uint32_t StatPage::device_locked(std::string_view verbs_name) {
+  TablePlace& place = table(PageTable::kDevices);
+  const uint32_t used = place.used.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < used; ++i)
+    if (verbs_name == slot<DeviceSlot>(i).name) return i;
+  if (used == place.slots) return used - 1;
+  auto* made = new (&slot<DeviceSlot>(used)) DeviceSlot;
+  {
+    const SlotChange change(made->head);
+    copy_text(verbs_name, made->name, sizeof made->name);
+    made->head.live.store(1, std::memory_order_relaxed);
+  }
+  place.used.store(used + 1, std::memory_order_release);
+  return used;
+}
+
+DeviceTotals StatPage::totals(std::string_view verbs_name) {
+  DeviceTotals sum;
+  const std::lock_guard guard(mutex_);
+  const uint32_t index = device_locked(verbs_name);
+  const auto& device = slot<DeviceSlot>(index);
+  sum.link_downs = device.link_downs.get();
+  add_all(device, sum);
+  const uint32_t used = table(PageTable::kQueuePairs).used.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < used; ++i) {
+    const auto& live = slot<QueuePairSlot>(i);
+    if (belongs_to(live, index)) add_all(live, sum);
+  }
+  for (const QueuePairSlot* live : homeless_)
+    if (belongs_to(*live, index)) add_all(*live, sum);
+  return sum;
+}
+
+void StatPage::note_link(std::string_view verbs_name, bool up) {
+  const std::lock_guard guard(mutex_);
+  DeviceSlot& device = slot<DeviceSlot>(device_locked(verbs_name));
+  const uint32_t before = device.link.load(std::memory_order_relaxed);
+  if (before == kLinkUp && !up) device.link_downs.add(1);
+  device.link.store(up ? kLinkUp : kLinkDown, std::memory_order_relaxed);
+}
+
+// kNoSlot when all are taken.
+uint32_t StatPage::take_index_locked(PageTable which) {
+  auto& free = free_[static_cast<size_t>(which)];
+  if (!free.empty()) {
+    const uint32_t index = free.back();
+    free.pop_back();
+    return index;
+  }
+  TablePlace& place = table(which);
+  const uint32_t used = place.used.load(std::memory_order_relaxed);
+  if (used == place.slots) return kNoSlot;
+  // Giving back must not need memory.
+  if (free.capacity() <= used) free.reserve(std::max<size_t>(64, 2 * free.capacity()));
+  return used;
+}
+
+template <typename Slot>
+Slot& StatPage::take() {
+  const std::lock_guard guard(mutex_);
+  TablePlace& place = table(table_of<Slot>());
+  const uint32_t index = take_index_locked(table_of<Slot>());
+  if (index == kNoSlot) {
+    auto made = std::make_unique<Slot>();
+    if constexpr (std::is_same_v<Slot, QueuePairSlot>) homeless_.insert(made.get());
+    place.homeless.store(place.homeless.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
+    return *made.release();
+  }
+  if (index == place.used.load(std::memory_order_relaxed)) {
+    new (&slot<Slot>(index)) Slot;
+    place.used.store(index + 1, std::memory_order_release);
+  }
+  return slot<Slot>(index);
+}
+
+// The counters have been read out. Whoever looks meanwhile finds no live slot.
+template <typename Slot>
+void StatPage::release_locked(Slot& gone) {
+  const uint32_t index = index_of(gone);
+  if (index == kNoSlot) {
+    TablePlace& place = table(table_of<Slot>());
+    place.homeless.store(place.homeless.load(std::memory_order_relaxed) - 1,
+                         std::memory_order_relaxed);
+    delete &gone;
+    return;
+  }
+  {
+    const SlotChange change(gone.head);
+    gone.head.live.store(0, std::memory_order_relaxed);
+    const uint32_t sequence = gone.head.sequence.load(std::memory_order_relaxed);
+    Slot fresh;
+    fresh.head.sequence.store(sequence, std::memory_order_relaxed);
+    std::memcpy(static_cast<void*>(&gone), static_cast<const void*>(&fresh), sizeof gone);
+  }
+  free_[static_cast<size_t>(table_of<Slot>())].push_back(index);
+}
+
+void StatPage::give_back(QueuePairSlot& gone) {
+  const std::lock_guard guard(mutex_);
+  add_all(gone, slot<DeviceSlot>(gone.device));
+  homeless_.erase(&gone);
+  release_locked(gone);
+}
+
+void StatPage::give_back(CompletionSlot& gone) {
+  const std::lock_guard guard(mutex_);
+  release_locked(gone);
+}
+
+void StatPage::give_back(RegionSlot& gone) {
+  const std::lock_guard guard(mutex_);
+  release_locked(gone);
+}
+
+template QueuePairSlot& StatPage::take<QueuePairSlot>();
+template CompletionSlot& StatPage::take<CompletionSlot>();
+template RegionSlot& StatPage::take<RegionSlot>();
+
+}  // namespace uwarp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The process's page of counters (counters/page_layout.h): memory without a name in any file
+// system, found by uwarp-stat among the open files of its process, sealed so that nobody can cut it
+// short. Hands out slots. Where it cannot or shall not be shown (UWARP_STAT=0) it is plain memory,
+// and the counting goes on for the files in sysfs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "counters/page_layout.h"
+
+namespace uwarp {
+
+/// Sums over all queue pairs that a device has or had.
+struct DeviceTotals {
+  TransmitCounters transmit;
+  ReceiveCounters receive;
+  StreamCounters stream;
+  uint64_t link_downs = 0;
+};
+
+class StatPage {
+ public:
+  /// Slots of each table; what is made beyond has none that can be seen.
+  static constexpr std::array<uint32_t, kPageTables> kSlots = {64, 16384, 8192, 8192};
+
+  /// `shown`: to uwarp-stat. Throws std::bad_alloc.
+  explicit StatPage(bool shown);
+  ~StatPage();
+  StatPage(const StatPage&) = delete;
+  StatPage& operator=(const StatPage&) = delete;
+
+  /// Index of the device's slot, made at first use; the last slot is shared by those beyond.
+  uint32_t device(std::string_view verbs_name);
+  DeviceTotals totals(std::string_view verbs_name);
+  /// The device's port is up or down; told as often as anybody notices.
+  void note_link(std::string_view verbs_name, bool up);
+
+  /// A free slot, its counters 0; one in memory of its own when there is no more. Throws
+  /// std::bad_alloc. Give it back.
+  template <typename Slot>
+  Slot& take();
+  void give_back(QueuePairSlot& slot);
+  void give_back(CompletionSlot& slot);
+  void give_back(RegionSlot& slot);
+
+  /// Index in its table; kNoSlot for one that cannot be seen.
+  template <typename Slot>
+  uint32_t index_of(const Slot& slot) const {
+    const TablePlace& place = table(table_of<Slot>());
+    const auto at = reinterpret_cast<uintptr_t>(&slot) - reinterpret_cast<uintptr_t>(memory_);
+    if (at < place.offset || at >= place.offset + uint64_t{place.slots} * sizeof(Slot))
+      return kNoSlot;
+    return static_cast<uint32_t>((at - place.offset) / sizeof(Slot));
+  }
+
+  const PageHeader& header() const { return *header_; }
+  /// Where uwarp-stat finds it; -1: nowhere.
+  int fd() const { return fd_; }
+
+ private:
+  template <typename Slot>
+  static constexpr PageTable table_of() {
+    if constexpr (std::is_same_v<Slot, DeviceSlot>) return PageTable::kDevices;
+    if constexpr (std::is_same_v<Slot, QueuePairSlot>) return PageTable::kQueuePairs;
+    if constexpr (std::is_same_v<Slot, CompletionSlot>) return PageTable::kCompletionQueues;
+    return PageTable::kRegions;
+  }
+  TablePlace& table(PageTable which) const { return header_->tables[static_cast<size_t>(which)]; }
+  template <typename Slot>
+  Slot& slot(uint32_t index) const {
+    return reinterpret_cast<Slot*>(memory_ + table(table_of<Slot>()).offset)[index];
+  }
+  void lay_out();
+  void describe_process();
+  uint32_t device_locked(std::string_view verbs_name);
+  uint32_t take_index_locked(PageTable which);
+  template <typename Slot>
+  void release_locked(Slot& slot);
+
+  std::byte* memory_ = nullptr;
+  size_t octets_ = 0;
+  int fd_ = -1;
+  PageHeader* header_ = nullptr;
+
+  std::mutex mutex_;
+  std::array<std::vector<uint32_t>, kPageTables> free_;
+  std::unordered_set<QueuePairSlot*> homeless_;  // beyond the table
+};
+
+/// A slot for as long as it lives. Move-only; empty by default.
+template <typename Slot>
+class SlotLease {
+ public:
+  SlotLease() = default;
+  explicit SlotLease(StatPage& page) : page_(&page), slot_(&page.take<Slot>()) {}
+  SlotLease(SlotLease&& other) noexcept
+      : page_(other.page_), slot_(std::exchange(other.slot_, nullptr)) {}
+  SlotLease& operator=(SlotLease&& other) noexcept {
+    std::swap(page_, other.page_);
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  ~SlotLease() {
+    if (slot_ != nullptr) page_->give_back(*slot_);
+  }
+  Slot* get() const { return slot_; }
+  Slot* operator->() const { return slot_; }
+  Slot& operator*() const { return *slot_; }
+  /// Leaves the slot behind: in a forked child it is the parent's.
+  void abandon() { slot_ = nullptr; }
+
+ private:
+  StatPage* page_ = nullptr;
+  Slot* slot_ = nullptr;
+};
+
+}  // namespace uwarp

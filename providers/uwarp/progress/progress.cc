@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The epoll set, the turns of pollers, and the loop of the helper thread.
+#include "progress/progress.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <new>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "base/thread_own.h"
+#include "os/clock.h"
+#include "os/engine_fds.h"
+#include "progress/helper_affinity.h"
+
+namespace uwarp {
+namespace {
+
+/// What exit() waits at most for the helper thread: it needs microseconds unless a lock is stuck.
+constexpr uint64_t kStopNs = 200 * kNsPerMs;
+
+/// The ticket of the wake-up; slots make tickets with a generation of 1 and more.
+constexpr Progress::Ticket kWakeTicket = 0;
+
+thread_local const Progress* helper_of = nullptr;
+/// What this thread was told of last.
+struct LastServed {
+  std::weak_ptr<Source> source;
+};
+
+/// A call that this kernel does not have, or that a sandbox does not know.
+[[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
+
+constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
+  return static_cast<uint64_t>(generation) << 32 | index;
+}
+
+timespec timespec_of(uint64_t ns) {
+  return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
+          .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
+}
+
+/// The helper thread runs code of this library for the rest of the process: unloading it is off.
+void pin_library() {
+  Dl_info place{};
+  if (dladdr(reinterpret_cast<void*>(&pin_library), &place) == 0) return;
+  (void)dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+}  // namespace
+
+Progress::Progress(const Polling& polling)
+    : polling_(polling),
+      helper_spin_(uint64_t{settings().spin_us} * 1000),
+      tick_ns_(polling.take_over_ns) {
+  epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
+  wake_fd_ =
+      adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
+    log_event("progress: no epoll set, errno %d", errno);
+}
+
+Progress::~Progress() {
+  stop_helper();
+  close_engine_fd(wake_fd_);
+  close_engine_fd(epoll_fd_);
+}
+
+// --- Registration
+// ---------------------------------------------------------------------------------
+
+Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) {
+  Ticket ticket;
+  {
+    const std::lock_guard guard(slots_lock_);
+    if (free_slots_.empty()) {
+      free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    const uint32_t index = free_slots_.back();
+    free_slots_.pop_back();
+    Slot& slot = slots_[index];
+    slot.source = source.weak_from_this();
+    slot.fd = fd;
+    ticket = make_ticket(slot.generation, index);
+  }
+  epoll_event event{.events = events, .data = {.u64 = ticket}};
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return ticket;
+  const int error = errno;
+  remove(ticket);
+  return Error{error};
+}
+
+void Progress::remove(Ticket ticket) {
+  if (ticket == kWakeTicket) return;
+  const auto index = static_cast<uint32_t>(ticket);
+  std::weak_ptr<Source> released;  // let go of after the lock
+  const std::lock_guard guard(slots_lock_);
+  Slot& slot = slots_[index];
+  if (!slot.is(ticket) || slot.fd < 0) return;
+  syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, slot.fd, nullptr);
+  released.swap(slot.source);
+  slot.fd = -1;
+  if (++slot.generation == 0) slot.generation = 1;
+  free_slots_.push_back(index);
+}
+
+void Progress::set_deadline(Source& source, uint64_t deadline_ns) {
+  if (!deadlines_.set(source, deadline_ns)) return;
+  if (deadline_ns < sleeping_until_ns_.load()) wake_helper();
+}
+
+void Progress::revisit(Source& source) {
+  if (source.revisit_queued_.exchange(true)) return;
+  {
+    const std::lock_guard guard(revisit_lock_);
+    revisits_.push_back(source.weak_from_this());
+    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
+  }
+  // A disarmed helper leaves it to the pollers, and looks itself when it takes over; a driver that
+  // sleeps cannot.
+  if (driver_sleeps_.load() || (armed_.load() && sleeping_until_ns_.load() != 0)) wake_helper();
+}
+
+// --- Serving
+// --------------------------------------------------------------------------------------
+
+namespace {
+
+/// std::bad_alloc would end the process in the helper thread, and surprise whoever polls.
+template <typename Call>
+bool tell(Source& source, Call call) {
+  try {
+    return call(source);
+  } catch (const std::bad_alloc&) {
+    log_event("progress: out of memory");
+  }
+  try {
+    source.out_of_memory();
+  } catch (const std::bad_alloc&) {
+  }
+  return false;
+}
+
+bool tell_ready(Source& source, uint32_t events) {
+  return tell(source, [events](Source& told) { return told.ready(events); });
+}
+
+}  // namespace
+
+// False if it was the wake-up alone.
+bool Progress::serve(const epoll_event* events, int count) {
+  std::shared_ptr<Source> sources[kEventsPerTurn];
+  {
+    const std::lock_guard guard(slots_lock_);
+    for (int i = 0; i < count; ++i) {
+      const Ticket ticket = events[i].data.u64;
+      if (ticket == kWakeTicket) continue;
+      const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
+      if (slot.is(ticket)) sources[i] = slot.source.lock();
+    }
+  }
+  const std::shared_ptr<Source>* last = nullptr;
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kWakeTicket) {
+      // A poller that took the wake-up away would leave the helper asleep.
+      if (helper_of == this) drain_wake_up();
+    } else if (sources[i] != nullptr) {
+      if (tell_ready(*sources[i], events[i].events)) revisit(*sources[i]);
+      last = &sources[i];
+    }
+  }
+  if (last == nullptr) return false;
+  thread_own<LastServed>().source = *last;
+  return true;
+}
+
+bool Progress::look_at_last() {
+  const std::shared_ptr<Source> source = thread_own<LastServed>().source.lock();
+  return source != nullptr && tell(*source, [](Source& told) { return told.look(); });
+}
+
+bool Progress::serve_revisits() {
+  if (!revisits_waiting()) return false;
+  std::shared_ptr<Source> sources[kRevisitsPerTurn];
+  size_t count = 0;
+  {
+    const std::lock_guard guard(revisit_lock_);
+    count = std::min(revisits_.size(), kRevisitsPerTurn);
+    for (size_t i = 0; i < count; ++i) sources[i] = revisits_[i].lock();
+    revisits_.erase(revisits_.begin(), revisits_.begin() + static_cast<ptrdiff_t>(count));
+    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (sources[i] == nullptr) continue;
+    sources[i]->revisit_queued_.store(false);
+    if (tell_ready(*sources[i], 0)) revisit(*sources[i]);
+  }
+  return count != 0;
+}
+
+void Progress::serve_deadlines() {
+  if (deadlines_.earliest_ns() != DeadlineHeap::kNever) serve_due(now_ns());
+}
+
+void Progress::serve_due(uint64_t now) {
+  while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) {
+    tell(*source, [](Source& told) {
+      told.deadline_passed();
+      return false;
+    });
+  }
+}
+
+int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
+#ifdef SYS_epoll_pwait2
+  if (wait_ns != 0) {
+    const timespec wait = timespec_of(wait_ns);
+    const long count =
+        syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, &wait, nullptr, 0);
+    if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
+  }
+#endif
+  if (wait_ns != 0) sleep_on_epoll(wait_ns);
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0));
+}
+
+void Progress::sleep_on_epoll(uint64_t wait_ns) {
+  pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
+  const timespec longest = timespec_of(wait_ns);
+  (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+}
+
+bool Progress::pass(bool& served, uint64_t wait_ns) {
+  if (!turn_.try_lock()) return false;
+  const std::unique_lock turn(turn_, std::adopt_lock);
+  if (serve_revisits()) wait_ns = 0;
+  quiet_.end_idle();
+  epoll_event events[kEventsPerTurn];
+  const int count = ask_epoll(events, wait_ns);
+  if (count > 0 && serve(events, count)) served = true;
+  const uint64_t earliest = deadlines_.earliest_ns();
+  if (earliest == DeadlineHeap::kNever) return true;
+  if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);
+  return true;
+}
+
+// Whoever has the turn serves what comes.
+void Progress::nap() {
+  bool served = false;
+  quiet_.begin_sleep();
+  if (!pass(served, kNapNs)) sleep_on_epoll(kNapNs);
+  quiet_.end_sleep();
+}
+
+// --- Helper thread
+// --------------------------------------------------------------------------------
+
+void Progress::wake_helper() {
+  if (helper_of == this) return;  // it looks at everything before it sleeps
+  const uint64_t one = 1;
+  (void)syscall(SYS_write, wake_fd_, &one, sizeof one);
+}
+
+void Progress::drain_wake_up() {
+  uint64_t count;
+  (void)syscall(SYS_read, wake_fd_, &count, sizeof count);
+}
+
+void Progress::note_sleep() {
+  polls_at_sleep_.store(polls_.load(std::memory_order_relaxed));
+  if (!armed_.load() && !waits_drive_.load(std::memory_order_relaxed)) wake_helper();
+}
+
+bool Progress::somebody_polls(Look& last) {
+  const uint32_t count = polls_.load(std::memory_order_relaxed);
+  const uint64_t now = now_ns();
+  const uint32_t since_sleep = count - polls_at_sleep_.load();
+  const uint32_t polls = std::min(count - last.polls, since_sleep);
+  const uint64_t elapsed_ns = now - last.time_ns;
+  // Too early to tell: the helper may be woken for each message between two polls.
+  if (polls < polling_.least_polls && elapsed_ns < polling_.take_over_ns)
+    return last.polled && since_sleep >= polling_.least_polls;
+  last.polls = count;
+  last.time_ns = now;
+  last.polled = polls >= polling_.least_polls && elapsed_ns <= polls * polling_.slowest_poll_ns;
+  return last.polled;
+}
+
+bool Progress::somebody_progresses(Look& last) {
+  const bool drives = drives_.load() != last.drives && waiters_.load() == 0;
+  last.drives = drives_.load();
+  const bool polls = somebody_polls(last);
+  last.others = polls || drives || driven();
+  return last.others;
+}
+
+int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
+#ifdef SYS_epoll_pwait2
+  timespec left{};
+  const uint64_t now = until_ns == DeadlineHeap::kNever ? 0 : now_ns();
+  if (now < until_ns) left = timespec_of(until_ns - now);
+  const bool forever = until_ns == DeadlineHeap::kNever;
+  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn,
+                             forever ? nullptr : &left, nullptr, 0);
+  if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
+#endif
+  int timeout_ms = -1;
+  if (until_ns != DeadlineHeap::kNever) {
+    const uint64_t at = now_ns();
+    const uint64_t wait_ms = until_ns > at ? (until_ns - at + kNsPerMs - 1) / kNsPerMs : 0;
+    timeout_ms = static_cast<int>(std::min<uint64_t>(wait_ms, 1 << 30));
+  }
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, timeout_ms, nullptr, 0));
+}
+
+int Progress::wait_armed(epoll_event* events) {
+  // Say first until when this thread sleeps, then look once more: whoever adds work does it in the
+  // opposite order, so that one of the two sees the other.
+  sleeping_until_ns_.store(deadlines_.earliest_ns());
+  const uint64_t earliest = deadlines_.earliest_ns();
+  const bool at_once = revisits_waiting() || stopping_.load();
+  const int count = epoll_until(events, at_once ? 0 : earliest);
+  sleeping_until_ns_.store(0);
+  return count;
+}
+
+void Progress::wait_disarmed(const Look& last) {
+  // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
+  resting_.store(true);  // said before looking, as in wait_armed()
+  const bool polled = polls_.load(std::memory_order_relaxed) != last.polls;
+  const bool rest = driver_sleeps_.load() && !polled && !revisits_waiting();
+  if (!rest) resting_.store(false);
+  const uint64_t now = now_ns();
+  const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
+  // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
+  // matters that one is late if they have just stopped.
+  const uint64_t late_ns = rest ? 0 : polling_.late_ns;
+  sleeping_until_ns_.store(tick - late_ns);  // before looking, too
+  const uint64_t due = std::max(deadlines_.earliest_ns(), now);
+  const uint64_t until = due < tick - late_ns ? due + late_ns : tick;
+  sleeping_until_ns_.store(until - late_ns);
+  bool whole = until == tick;
+  if (until > now && !stopping_.load()) {
+    pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
+    timespec left = timespec_of(until - now);
+    const bool forever = until == DeadlineHeap::kNever;
+    if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) {
+      drain_wake_up();
+      whole = false;
+    }
+  }
+  tick_ns_ = whole ? std::min(2 * tick_ns_, polling_.longest_ns) : polling_.take_over_ns;
+  resting_.store(false);
+  sleeping_until_ns_.store(0);
+  if (driver_sleeps_.load()) serve_revisits();
+}
+
+// After traffic more is likely to come, and waking this thread would cost the sender more than this
+// core is worth, if nobody else wants it. Where somebody else progresses again it is in the way: it
+// takes turns of another's core, and waits for the sockets that a sender keeps locked.
+int Progress::spin(epoll_event* events, Look& last) {
+  if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
+  uint32_t finds = 0;
+  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_waiting();
+       ++looks) {
+    const bool found = look_at_last();
+    if (found) {
+      ++finds;
+      helper_spin_.found();
+    }
+    if (looks % kLooksPerTurn != 0) continue;
+    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+    if (count != 0) return static_cast<int>(count);
+    if (somebody_progresses(last)) break;
+    if (!found && !helper_spin_.go_on()) break;
+  }
+  return 0;
+}
+
+void Progress::arm(bool on) {
+  armed_.store(on);
+  on ? quiet_.begin_sleep() : quiet_.end_sleep();
+}
+
+int Progress::fd_of(Ticket ticket) {
+  if (ticket == kWakeTicket) return -1;
+  const std::lock_guard guard(slots_lock_);
+  const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
+  return slot.is(ticket) ? slot.fd : -1;
+}
+
+void Progress::serve_armed(HelperAffinity& place, Look& last) {
+  epoll_event events[kEventsPerTurn];
+  place.sleeps(now_ns());
+  int count = wait_armed(events);
+  if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
+  while (count > 0) {
+    serve(events, count);
+    serve_deadlines();
+    count = somebody_progresses(last) ? 0 : spin(events, last);
+  }
+  serve_revisits();
+}
+
+void Progress::helper_loop() {
+  Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
+  HelperAffinity place;
+  arm(true);
+  while (!stopping_.load()) {
+    const bool armed = !last.others;
+    armed ? serve_armed(place, last) : wait_disarmed(last);
+    serve_deadlines();
+    // Not again if it is known already: the end of a drive is seen by one look only.
+    const bool needed = !(armed && last.others) && !somebody_progresses(last);
+    if (needed != armed) arm(needed);
+    if (needed) tick_ns_ = polling_.take_over_ns;
+    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
+  }
+  if (!last.others) arm(false);
+}
+
+void* Progress::helper_main(void* self) {
+  auto* progress = static_cast<Progress*>(self);
+  helper_of = progress;
+  progress->helper_loop();
+  return nullptr;
+}
+
+int Progress::start_helper() {
+  const std::lock_guard guard(helper_lock_);
+  if (helper_running_ || stopping_.load()) return 0;
+  pin_library();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
+  pthread_attr_setstacksize(&attributes, size_t{1} << 20);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&helper_, &attributes, helper_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) {
+    log_event("progress: no helper thread, errno %d", error);
+    return error;
+  }
+  pthread_setname_np(helper_, "uwarp");
+  helper_running_ = true;
+  return 0;
+}
+
+void Progress::stop_helper() {
+  const std::lock_guard guard(helper_lock_);
+  stopping_.store(true);
+  if (!helper_running_) return;
+  helper_running_ = false;
+  wake_helper();
+  const timespec until = timespec_of(wall_clock_ns() + kStopNs);
+  if (pthread_timedjoin_np(helper_, nullptr, &until) != 0) pthread_detach(helper_);
+}
+
+}  // namespace uwarp

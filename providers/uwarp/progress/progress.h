@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that
+// poll drive the sockets themselves and the helper is disarmed meanwhile; when they stop it takes
+// over within kTakeOverNs. Knows nothing of what its sources are.
+//
+// docs/ownership.md has the discipline for sources and the order of locks.
+#pragma once
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/spinlock.h"
+#include "progress/deadline_heap.h"
+#include "progress/epoll_muted_sources.h"
+#include "progress/source.h"
+#include "progress/sparing_clock.h"
+#include "progress/spin_budget.h"
+
+namespace uwarp {
+
+class HelperAffinity;
+
+/// What a thread waits for that blocks in a call of the application, such as ibv_get_cq_event().
+class Awaited {
+ public:
+  virtual ~Awaited() = default;
+  /// It is there. Called often.
+  virtual bool arrived() = 0;
+  /// Become readable when it comes from another thread.
+  virtual std::span<const pollfd> fds() const = 0;
+
+  uint64_t deadline_ns = ~uint64_t{0};
+  /// It may wait for a turn of the helper thread: others go first.
+  bool patient = false;
+  /// After a signal the call goes on if read() does.
+  bool restarts = true;
+  /// Where not null, the mask of signals while the thread sleeps.
+  const sigset_t* signals = nullptr;
+};
+
+class Progress {
+ public:
+  /// Names one registered fd; 0 is none. Not reused soon.
+  using Ticket = uint64_t;
+  static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+
+  /// Who counts as "somebody polls" to the helper thread: so many polls since it looked last, and
+  /// since anybody announced to sleep, with so much time between them at most, on average.
+  struct Polling {
+    uint32_t least_polls;
+    uint64_t slowest_poll_ns;
+    uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
+    uint64_t longest_ns;    // the same after long polling: each look of the helper disturbs it
+    /// By so much a deadline may be late once those who polled and looked after it have stopped.
+    uint64_t late_ns;
+  };
+  /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
+  /// whoever polls more seldom than this is served better by the helper.
+  static constexpr Polling kBesideOthers{.least_polls = 4,
+                                         .slowest_poll_ns = 50'000,
+                                         .take_over_ns = 1'000'000,
+                                         .longest_ns = 4'000'000,
+                                         .late_ns = 1'000'000};
+  /// On the only processor the helper takes its turns from the pollers, who wait for the processor
+  /// for whole time slices.
+  static constexpr Polling kOnOneProcessor{.least_polls = 1,
+                                           .slowest_poll_ns = 20'000'000,
+                                           .take_over_ns = 20'000'000,
+                                           .longest_ns = 20'000'000,
+                                           .late_ns = 2'000'000};
+
+  static constexpr uint64_t kNapNs = 100'000;
+
+  explicit Progress(const Polling& polling = kBesideOthers);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Watches `fd` for `source`, edge-triggered. If it is ready already, an edge comes at once.
+  /// Errors: ENOMEM, ENOSPC (fs.epoll.max_user_watches).
+  Result<Ticket> add(Source& source, int fd, uint32_t events = kEdges);
+  /// Stops watching; call before the fd is closed. A call of ready() may still be under way in
+  /// another thread, and in this one: remove() is allowed inside it. Ignores 0.
+  void remove(Ticket ticket);
+
+  /// Sets the one deadline of `source` (CLOCK_MONOTONIC ns); 0 clears it. A deadline_passed() that
+  /// has started meanwhile is not held back: the source checks its own state.
+  void set_deadline(Source& source, uint64_t deadline_ns);
+  /// Has source.ready(0) called soon, by whichever thread progresses.
+  void revisit(Source& source);
+  /// A poller looks at `source` all the time, which therefore wants epoll not to be told of its
+  /// data for now. See EpollMutedSources::add(); the helper thread, the driver and naps are
+  /// sleepers.
+  bool quieten(Source& source) { return quiet_.add(source); }
+
+  /// Notes a poll on an empty completion queue, or what takes as long as so many of them; returns a
+  /// running count. Costs no locked instruction: concurrent counts may be lost, which does no harm.
+  uint32_t note_polls(uint32_t polls) {
+    const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
+    polls_.store(count, std::memory_order_relaxed);
+    return count;
+  }
+  /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
+  /// no longer count, and a disarmed helper thread takes over at once.
+  void note_sleep();
+  /// Serves in the caller until `awaited` arrives, so that a message costs one wake-up and not the
+  /// helper's and then the caller's: looks for a while, then sleeps. The helper is disarmed
+  /// meanwhile. A cancellation point. 0 when it has arrived; ETIMEDOUT; EINTR after a signal; EBUSY
+  /// when others drive or wait: be a Waiter then, unless patient.
+  int drive(Awaited& awaited);
+  /// In between a thread sleeps until somebody else has served what it waits for.
+  void begin_wait() {
+    ++waiters_;
+    if (!armed_.load()) wake_helper();
+  }
+  void end_wait() { --waiters_; }
+  class Waiter {
+   public:
+    explicit Waiter(Progress& progress) : progress_(progress) { progress_.begin_wait(); }
+    ~Waiter() { progress_.end_wait(); }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+   private:
+    Progress& progress_;
+  };
+
+  /// One turn in the caller, without blocking: what is ready now, what asked to be revisited, what
+  /// is due. False at once if another thread is at it, or this one further up its stack.
+  bool pass() {
+    bool served = false;
+    return pass(served);
+  }
+  /// Sleeps until something may be there to serve, for kNapNs at most.
+  void nap();
+  /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
+  bool helper_armed() const { return armed_.load(std::memory_order_relaxed); }
+
+  /// Starts the helper thread if it does not run. All signals are blocked in it; it is never
+  /// pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
+  int start_helper();
+  bool helper_running() const { return helper_running_.load(std::memory_order_relaxed); }
+  /// Ends the helper thread and waits for it (a bounded time: exit() may run while a lock that it
+  /// needs is held by the interrupted code). It does not start again.
+  void stop_helper();
+  /// Makes the helper thread look around.
+  void wake_helper();
+  /// A sleeping application thread has been woken: the helper thread goes to sleep instead of
+  /// spinning, so that both take their turns on one core.
+  void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct Slot {
+    /// Not of a source that was removed since, and whose slot this was.
+    bool is(Ticket ticket) const { return generation == ticket >> 32; }
+
+    std::weak_ptr<Source> source;
+    uint32_t generation = 1;
+    int fd = -1;  // -1: free
+  };
+  static constexpr int kEventsPerTurn = 32;
+  /// While a thread spins it looks so often at what it served last before it asks epoll, and finds
+  /// something there so often before it looks after the rest.
+  static constexpr uint32_t kLooksPerTurn = 4;
+  static constexpr uint32_t kFindsPerSpin = 64;
+  /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
+  static constexpr size_t kRevisitsPerTurn = 32;
+
+  /// What one who watches the others saw when it looked last.
+  struct Look {
+    uint32_t polls = 0;
+    uint32_t drives = 0;
+    uint64_t time_ns = 0;
+    bool polled = false;  // what the look found: somebody polls in a loop
+    bool others = false;  // ... or somebody progresses, in this or another way
+  };
+
+  static void* helper_main(void* self);
+  /// What was added with this ticket; -1 if it is not there any more.
+  int fd_of(Ticket ticket);
+  void helper_loop();
+  void arm(bool on);
+  int wait_armed(epoll_event* events);
+  void wait_disarmed(const Look& last);
+  int spin(epoll_event* events, Look& last);
+  bool look_at_last();
+  int epoll_until(epoll_event* events, uint64_t until_ns);
+  bool somebody_polls(Look& last);
+  bool somebody_progresses(Look& last);
+  void serve_armed(HelperAffinity& place, Look& last);
+  bool pollers_at_work() const {
+    const uint32_t polls = polls_.load(std::memory_order_relaxed) - polls_at_sleep_.load();
+    return !armed_.load() && !waits_drive_.load() && polls >= polling_.least_polls;
+  }
+  // drive.cc
+  enum class Driver : uint8_t { kNone, kPatient, kEager };
+  class Drive;
+  bool look_for(Awaited& awaited);
+  /// The same; `served` becomes true if epoll told of more than the wake-up. Sleeps until it tells
+  /// of something, for `wait_ns` at most.
+  bool pass(bool& served, uint64_t wait_ns = 0);
+  int ask_epoll(epoll_event* events, uint64_t wait_ns);
+  void sleep_on_epoll(uint64_t wait_ns);
+  bool driven() const { return driver_.load() != Driver::kNone; }
+  bool serve(const epoll_event* events, int count);
+  bool serve_revisits();
+  bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
+  void serve_deadlines();
+  void serve_due(uint64_t now);
+  void drain_wake_up();
+
+  const Polling polling_;
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+
+  SpinLock slots_lock_;  // leaf; guards the next two
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+
+  SpinLock revisit_lock_;  // leaf
+  std::vector<std::weak_ptr<Source>> revisits_;
+  std::atomic<uint32_t> revisit_count_{0};
+
+  DeadlineHeap deadlines_;
+  EpollMutedSources quiet_;  // the armed helper and whoever drives are among its sleepers
+
+  alignas(64) std::atomic<uint32_t> polls_{0};
+  alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried
+  SparingClock clock_;         // of pass()
+  std::atomic<bool> armed_{false};
+  std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
+  std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
+  std::atomic<bool> woken_{false};
+  SpinBudget helper_spin_;
+  uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
+
+  // The thread inside drive().
+  std::atomic<Driver> driver_{Driver::kNone};
+  std::atomic<bool> driver_sleeps_{false};
+  std::atomic<uint32_t> drives_{0};       // that have ended
+  std::atomic<bool> waits_drive_{false};  // whoever arms a queue comes to drive, as before
+  std::atomic<uint32_t> waiters_{0};
+  std::atomic<bool> resting_{false};  // the helper sleeps without a tick while the driver does
+
+  SpinLock helper_lock_;  // start and stop
+  std::atomic<bool> helper_running_{false};
+  std::atomic<bool> stopping_{false};
+  pthread_t helper_{};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// MPA Request and Reply frames, with the IRD/ORD word of revision 2. Layout and the checks that
+// need no knowledge of the other frame; the negotiation itself is protocol/mpa/handshake.h.
+// RFC 5044 7.1.1, RFC 6581 6 and 9.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/field.h"
+#include "base/limits.h"
+
+namespace uwarp {
+
+/// IRD or ORD that is not negotiated in this frame. RFC 6581 9.1.
+inline constexpr uint16_t kDepthNotNegotiated = 0x3FFF;
+
+/// Private data of one frame: a copy of at most 512 octets.
+class PrivateData {
+ public:
+  PrivateData() = default;
+  explicit PrivateData(std::span<const std::byte> bytes) { assign(bytes); }
+
+  /// Returns false, and keeps what was there, if there are more than 512 octets.
+  bool assign(std::span<const std::byte> bytes) {
+    if (bytes.size() > kPrivateDataWireMax) return false;
+    if (!bytes.empty()) std::memcpy(octets_.data(), bytes.data(), bytes.size());
+    size_ = static_cast<uint16_t>(bytes.size());
+    return true;
+  }
+  std::span<const std::byte> bytes() const { return std::span(octets_).first(size_); }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::array<std::byte, kPrivateDataWireMax> octets_;
+  uint16_t size_ = 0;
+};
+
+struct MpaStartFrame {
+  static constexpr size_t kFixedSize = 20;
+  static constexpr size_t kEnhancedSize = 4;
+  static constexpr size_t kSizeMax = kFixedSize + kPrivateDataWireMax;
+
+  // Flags octet. The low four bits are reserved: sent as zero, never read.
+  using MarkersBit = Field<uint8_t{0x80}>;
+  using CrcBit = Field<uint8_t{0x40}>;
+  using RejectBit = Field<uint8_t{0x20}>;
+  using EnhancedBit = Field<uint8_t{0x10}>;
+  // First and second half of the enhanced word.
+  using PeerToPeerBit = Field<uint16_t{0x8000}>;
+  using RtrSendBit = Field<uint16_t{0x4000}>;
+  using IrdField = Field<uint16_t{0x3FFF}>;
+  using RtrWriteBit = Field<uint16_t{0x8000}>;
+  using RtrReadBit = Field<uint16_t{0x4000}>;
+  using OrdField = Field<uint16_t{0x3FFF}>;
+
+  bool is_reply = false;
+  bool markers = false;   // M: the sender wants markers in what it receives
+  bool crc = false;       // C: the sender wants CRCs
+  bool reject = false;    // R: Reply only
+  bool enhanced = false;  // S: the fields down to `ord` are on the wire; revision 2 only
+  uint8_t revision = 2;
+  bool peer_to_peer = false;  // A
+  bool rtr_send = false;      // B
+  bool rtr_write = false;     // C of the word
+  bool rtr_read = false;      // D
+  uint16_t ird = 0;           // 14 bits
+  uint16_t ord = 0;           // 14 bits
+  PrivateData private_data;   // the application's, without the enhanced word
+
+  size_t encoded_size() const {
+    return kFixedSize + (enhanced ? kEnhancedSize : 0) + private_data.size();
+  }
+  /// Writes the frame and returns its size; 0 if it does not fit into `room` or if private data
+  /// and enhanced word together exceed 512 octets.
+  size_t encode(std::span<std::byte> room) const;
+};
+
+enum class StartFrameError : uint8_t {
+  kNone,
+  kBadKey,
+  kBadRevision,
+  kPrivateDataTooLong,
+  kEnhancedTooShort,  // S=1 and fewer than 4 octets of private data
+};
+
+struct StartFrameDecode {
+  enum class Status : uint8_t { kNeedMore, kBad, kFrame };
+  Status status = Status::kNeedMore;
+  StartFrameError error = StartFrameError::kNone;  // kBad
+  size_t consumed = 0;                             // kFrame: octets of the frame
+  size_t wanted = 0;  // kNeedMore: octets that are certainly still missing
+};
+
+/// Decodes a Request (`reply` false) or a Reply from the start of `bytes`. A fault is reported as
+/// soon as the octet that shows it is there. `frame` is written only with kFrame.
+StartFrameDecode decode_start_frame(std::span<const std::byte> bytes, bool reply,
+                                    MpaStartFrame& frame);
+
+}  // namespace uwarp

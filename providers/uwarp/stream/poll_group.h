@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The running streams behind one completion queue: what ibv_poll_cq drives in place. Few streams
+// are read directly, without asking epoll; of many only those that were busy lately.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/spinlock.h"
+#include "qp/completion_queue.h"
+#include "stream/stream.h"
+
+namespace uwarp {
+
+/// Hangs on its completion queue, so that the way from there is one load; freed with it.
+class PollGroup final : public CompletionQueueDriver {
+ public:
+  /// Streams that are read without asking epoll: always so many, as a read of an empty socket costs
+  /// about as much as an epoll_wait that finds nothing ...
+  static constexpr size_t kDirectStreams = 4;
+  /// ... and as many busy ones, where most reads find something: while the group has no more
+  /// streams than kSome, so that these are a good part of all.
+  static constexpr size_t kDirectOfSome = 16;
+  static constexpr size_t kSome = 32;
+
+  /// The group of `cq`, made at first use.
+  static PollGroup& of(CompletionQueue& cq);
+  static PollGroup* find(CompletionQueue& cq) {
+    return static_cast<PollGroup*>(cq.driver.load(std::memory_order_acquire));
+  }
+
+  void add(Stream& stream);
+  /// Takes `stream` off both lists; on return no poller uses it. It must not be listed as waiting
+  /// any more by other threads. Not from inside a turn.
+  void remove(Stream& stream);
+  /// `stream` has had traffic that epoll reported.
+  void note_busy(Stream& stream);
+
+  /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
+  void add_waiting(Stream& stream);
+  bool has_waiting() const { return waiting_count_.load(std::memory_order_relaxed) != 0; }
+  /// Sends what waits.
+  void transmit_waiting();
+
+  /// Drives the streams in the caller. Returns true if anything came.
+  bool poll();
+  /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
+  bool awaits_bulk() const { return awaits_bulk_.load(std::memory_order_relaxed); }
+  /// The peer of the stream that the next poll() begins with cannot go on as long as the caller
+  /// keeps its core; see Stream.
+  bool shares_core();
+  /// There are streams that poll() does not look at: epoll must be asked now and then.
+  bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
+  /// One of them was busy lately, or all are silent: epoll must be asked whenever poll() finds
+  /// nothing.
+  bool prefers_epoll() {
+    const uint32_t left = asks_left_.load(std::memory_order_relaxed);
+    if (left != 0) asks_left_.store(left - 1, std::memory_order_relaxed);
+    return left != 0 || direct_count_.load(std::memory_order_relaxed) == 0;
+  }
+
+ private:
+  /// Empty reads in a row after which a stream gives its direct place up.
+  static constexpr uint32_t kIdleTurns = 64;
+  /// Looks at epoll that one busy stream beyond the direct ones is worth.
+  static constexpr uint32_t kAsks = 16;
+  struct Direct {
+    Stream* stream;
+    uint32_t idle_turns;
+  };
+  size_t direct_room() const { return total_ <= kSome ? kDirectOfSome : kDirectStreams; }
+  void publish_extra_locked();
+  Stream* take_waiting();
+  void forget_waiting(Stream& stream);
+
+  // Held by a poller as long as it uses a stream of one of the lists: a second one goes away
+  // instead of waiting.
+  SpinLock lock_;
+  std::vector<Direct> direct_;
+  size_t next_ = 0;  // of them, where the next poll() begins
+  std::atomic<size_t> extra_{0};
+  std::atomic<size_t> direct_count_{0};
+  std::atomic<uint32_t> asks_left_{0};
+  std::atomic<size_t> total_{0};  // streams; changed under the lock
+  std::atomic<bool> awaits_bulk_{false};
+
+  SpinLock waiting_lock_;  // leaf
+  std::vector<Stream*> waiting_;
+  std::atomic<size_t> waiting_count_{0};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What a poll of an empty completion queue does in the caller: looks at the sockets behind the
+// queue, now and then at everything else, and gives way where others need its core.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+
+#include "base/thread_own.h"
+#include "progress/cpu_contention.h"
+#include "progress/progress.h"
+#include "stream/poll_group.h"
+
+namespace uwarp {
+
+/// All calls from any thread; none blocks, but that the caller may give its core up.
+class Poller {
+ public:
+  /// `one_processor`: all that the process may use.
+  Poller(Progress& progress, bool one_processor)
+      : progress_(progress), one_processor_(one_processor) {}
+
+  /// Drives the sockets in the caller: called by ibv_poll_cq when `cq` is empty.
+  void poll(CompletionQueue& cq) {
+    if (one_processor_) [[unlikely]]
+      poll_and_give_way(cq);
+    else if (!look(cq, 1))
+      give_way_if_wanted(cq);
+  }
+  /// The same after sending so much that it took as long as `polls` of them.
+  void poll_after_sending(CompletionQueue& cq, uint32_t polls) {
+    if (one_processor_) [[unlikely]]
+      (void)progress_.note_polls(polls);
+    else
+      (void)look(cq, polls);
+  }
+  /// The same after something that has taken as long as `polls` of them, where the caller has more
+  /// to do. True if a queue pair of `cq` had received something.
+  bool look(CompletionQueue& cq, uint32_t polls) {
+    const uint32_t count = progress_.note_polls(polls);
+    try {
+      PollGroup* group = PollGroup::find(cq);
+      const bool found = group != nullptr && group->poll();
+      // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+      const bool only_direct = group != nullptr && !group->needs_epoll();
+      const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+      const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+      if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+      return found;
+    } catch (const std::bad_alloc&) {
+      return false;  // nothing is lost: what has come is still there for the next poll
+    }
+  }
+  /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
+  /// ibv_req_notify_cq.
+  static void transmit_waiting(CompletionQueue& cq) {
+    PollGroup* group = PollGroup::find(cq);
+    if (group != nullptr && group->has_waiting()) group->transmit_waiting();
+  }
+
+ private:
+  /// Direct reads between two looks at the epoll set.
+  static constexpr uint32_t kPollsPerPass = 32;
+  /// The same while there are streams that are not read directly.
+  static constexpr uint32_t kPollsPerMixedPass = 8;
+  /// Polls on an empty queue in a row after which a yield is not enough: the scheduler lets whoever
+  /// has run less go on, for as long as a whole time slice.
+  static constexpr uint32_t kYields = 4;
+
+  void poll_and_give_way(CompletionQueue& cq);
+  // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
+  // served by a poller that keeps its core: asleep it would have to get the core back for each.
+  void give_way_if_wanted(CompletionQueue& cq) {
+    PollGroup* group = PollGroup::find(cq);
+    if (group == nullptr || !thread_own<CpuContention>().wanted()) return;
+    if (group->shares_core())
+      sched_yield();
+    else if (group->awaits_bulk())
+      progress_.nap();
+  }
+
+  Progress& progress_;
+  const bool one_processor_;
+  std::atomic<uint32_t> idle_polls_{0};
+};
+
+}  // namespace uwarp

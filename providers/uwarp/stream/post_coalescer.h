@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Whether what has been posted goes out at once or waits for more. A system call costs as much as
+// posting twenty small messages, so whoever posts one right after the other pays it once for
+// several, and so does whoever has answers outstanding and polls for them; whoever posts now and
+// then is never made to wait. Time in, decision out.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace uwarp {
+
+/// One per queue pair. Any thread; threads that post at once may blur the figures, not the outcome.
+class PostCoalescer {
+ public:
+  /// Longest time between the end of one post and the next that counts as "right after" ...
+  static constexpr uint64_t kDenseGapNs = 500;
+  /// ... where a system call takes some tenths of a microsecond. Where it takes more, both what is
+  /// saved and what the application does between two posts take longer: so many of them.
+  static constexpr uint64_t kDenseCalls = 2;
+  /// So many posts right after each other go out at once before others wait.
+  static constexpr uint32_t kDenseRun = 4;
+  static constexpr uint32_t kLongestRun = 64;  // what is remembered of it; a pause halves it
+  /// While each post follows a pause, one of so many looks at the clock, which takes 25 ns.
+  static constexpr uint32_t kPostsPerLook = 4;
+  /// What waits at most: messages, and octets of payload.
+  static constexpr uint32_t kMessages = 128;
+  static constexpr uint64_t kBytes = 1 << 20;
+  /// What is larger goes at once, with what waits: it is worth a system call of its own.
+  static constexpr uint64_t kLargeBytes = 64 << 10;
+  /// A poll that comes so soon after a post has kept it waiting for nothing that matters: what is
+  /// outstanding takes longer.
+  static constexpr uint64_t kPromptNs = 4000;
+  /// So many posts go at once, at first and after one that waited for longer: each time that it
+  /// happens twice as many.
+  static constexpr uint32_t kFewestAtOnce = 16;
+  static constexpr uint32_t kMostAtOnce = 4096;
+
+  /// A system call takes `call_ns`.
+  explicit PostCoalescer(uint64_t call_ns = 0)
+      : dense_gap_ns_(kDenseGapNs + kDenseCalls * call_ns) {}
+
+  /// `messages` have been posted, with which `bytes` of payload in all go out; `clock()` is the
+  /// time in ns; `answers_due`: the peer owes answers, for which the application must poll. True if
+  /// they may wait; otherwise the caller transmits and calls sent().
+  template <typename Clock>
+  bool may_wait(Clock clock, uint32_t messages, uint64_t bytes, bool answers_due) {
+    const uint32_t run = run_.load(std::memory_order_relaxed);
+    const bool poll_near = answers_due && expects_poll();
+    if (run == 0 && !poll_near && !look_due()) return false;
+    const uint64_t now_ns = clock();
+    const uint64_t gap_ns = now_ns - last_ns_.load(std::memory_order_relaxed);
+    last_ns_.store(now_ns, std::memory_order_relaxed);
+    const bool dense = note_gap(gap_ns, run);
+    if (!(dense || poll_near) || bytes > kLargeBytes) return false;
+    const uint32_t waiting = messages_.load(std::memory_order_relaxed) + messages;
+    const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + bytes;
+    if (waiting >= kMessages || waiting_bytes >= kBytes) return false;
+    messages_.store(waiting, std::memory_order_relaxed);
+    bytes_.store(waiting_bytes, std::memory_order_relaxed);
+    if (!dense) for_poll_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+
+  /// Octets of payload that go out with the next post that may not wait.
+  uint64_t waiting_bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  /// What waited is about to go: somebody polls, or its time is over.
+  template <typename Clock>
+  void waited(Clock clock) {
+    if (!for_poll_.load(std::memory_order_relaxed)) return;
+    for_poll_.store(false, std::memory_order_relaxed);
+    if (clock() - last_ns_.load(std::memory_order_relaxed) <= kPromptNs) {
+      next_at_once_.store(kFewestAtOnce, std::memory_order_relaxed);
+      return;
+    }
+    const uint32_t count = next_at_once_.load(std::memory_order_relaxed);
+    at_once_.store(count, std::memory_order_relaxed);
+    next_at_once_.store(std::min(2 * count, kMostAtOnce), std::memory_order_relaxed);
+  }
+  /// All that had been posted has been handed over.
+  void sent(uint64_t now_ns) {
+    last_ns_.store(now_ns, std::memory_order_relaxed);
+    messages_.store(0, std::memory_order_relaxed);
+    bytes_.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  bool look_due() {
+    const uint32_t posts = posts_.load(std::memory_order_relaxed) + 1;
+    posts_.store(posts, std::memory_order_relaxed);
+    return posts % kPostsPerLook == 0;
+  }
+  bool expects_poll() {
+    const uint32_t left = at_once_.load(std::memory_order_relaxed);
+    if (left == 0) [[likely]]
+      return true;
+    at_once_.store(left - 1, std::memory_order_relaxed);
+    return false;
+  }
+  /// True within a run that is long enough.
+  bool note_gap(uint64_t gap_ns, uint32_t run) {
+    if (gap_ns > dense_gap_ns_) {
+      // Who sent in bulk a moment ago will do so again, but this one may be all for now.
+      run_.store(run / 2, std::memory_order_relaxed);
+      return false;
+    }
+    if (run < kLongestRun) run_.store(run + 1, std::memory_order_relaxed);
+    return run >= kDenseRun;
+  }
+
+  const uint64_t dense_gap_ns_;
+  std::atomic<uint32_t> posts_{0};    // outside of runs
+  std::atomic<uint64_t> last_ns_{0};  // end of the last post
+  std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
+  std::atomic<uint32_t> messages_{0};
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<bool> for_poll_{false};             // something waits only as a poll is expected
+  std::atomic<uint32_t> at_once_{kFewestAtOnce};  // posts that no poll is expected for
+  std::atomic<uint32_t> next_at_once_{2 * kFewestAtOnce};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Turns of the pump.
+#include "stream/stream.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "base/thread_own.h"
+#include "observe/capture.h"
+#include "stream/poll_group.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+/// Outcomes that end a receive turn.
+constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
+
+/// The staging buffer of this thread; a queue pair may keep it, then the next is another.
+StagingPointer& ensure_staging() {
+  auto& staging = thread_own<StagingPointer>();
+  if (staging == nullptr) staging = std::make_unique_for_overwrite<StagingBuffer>();
+  return staging;
+}
+
+size_t size_of(std::span<const iovec> parts) {
+  size_t size = 0;
+  for (const iovec& part : parts) size += part.iov_len;
+  return size;
+}
+
+}  // namespace
+
+void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
+  {
+    const std::lock_guard receive(qp_.receive_gate());
+    while (!qp_.transmit_try_begin()) sched_yield();
+    groups_[0] = &first;
+    groups_[1] = second;
+    take_ends(ends);
+    (void)qp_.transmit_end();
+  }
+  first.add(*this);
+  if (second != nullptr) second->add(*this);
+}
+
+void Stream::take_ends(const Ends& ends) {
+  in_ = &ends.in;
+  out_ = &ends.out;
+  capture_ = ends.capture;
+  owner_ = &ends.owner;
+  watched_.store(qp_.script() != nullptr, std::memory_order_relaxed);
+  hang_up_.store(0, std::memory_order_relaxed);
+  send_error_.store(0, std::memory_order_relaxed);
+  peer_watched_.store(false, std::memory_order_relaxed);
+  ended_.store(false, std::memory_order_relaxed);
+  full_.store(false, std::memory_order_relaxed);
+  receives_large_.store(false, std::memory_order_relaxed);
+  finds_ = 0;
+  waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
+  attached_.store(true, std::memory_order_release);
+}
+
+void Stream::detach() {
+  {
+    const std::lock_guard receive(qp_.receive_gate());
+    while (!qp_.transmit_try_begin()) sched_yield();
+    if (quiet()) set_quiet(false);
+    attached_.store(false, std::memory_order_release);
+    (void)qp_.transmit_end();
+  }
+  // No turn begins any more, and none lists the stream. A poller may still have it from a list.
+  for (PollGroup* group : groups_)
+    if (group != nullptr) group->remove(*this);
+}
+
+void Stream::tell_owner(StreamEvents& notice) {
+  const std::shared_ptr<StreamOwner> owner = std::move(notice.owner);
+  owner->on_events(notice);
+}
+
+void Stream::name_owner(StreamEvents& notice) {
+  if (notice.owner == nullptr) notice.owner = owner_->hold_owner();
+}
+
+// Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
+// are mostly answered by the peer's helper thread, which takes its turns by itself.
+bool Stream::shares_core() const {
+  return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
+}
+
+// --- Transmit
+// -------------------------------------------------------------------------------------
+
+void Stream::transmit(size_t budget_bytes) {
+  StreamEvents notice;
+  transmit_turns(budget_bytes, notice);
+  deliver(notice);
+}
+
+void Stream::transmit_posted() {
+  if (!full()) [[likely]]
+    transmit();
+}
+
+// As with the flags below: read by a read-modify-write after the post.
+bool Stream::full() {
+  if (!full_.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  bool expected = true;
+  return full_.compare_exchange_strong(expected, true) && !qp_.flush_due();
+}
+
+// The flags are read by a read-modify-write after the post, and cleared by one before the look at
+// what has been posted: whoever clears one sees the post, or the post finds it cleared.
+void Stream::transmit_soon() {
+  if (waiting_.fetch_or(0) == kAll) [[likely]]
+    return;
+  if (!qp_.transmit_try_begin()) return;  // who is at it sends this too
+  std::shared_ptr<StreamOwner> timed;
+  if (attached()) {
+    const uint8_t before = waiting_.fetch_or(kAll);
+    if ((before & kListed) == 0) groups_[0]->add_waiting(*this);
+    if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
+    if ((before & kTimed) == 0) timed = owner_->hold_owner();
+  }
+  const bool marked = qp_.transmit_end();
+  if (timed != nullptr) timed->transmit_before_long();
+  if (marked) transmit();
+}
+
+void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
+  waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
+  if (full()) return;
+  pace_.waited(span_ns);
+  transmit_turns(kPostBytes, notice);
+  pace_.sent(span_ns());
+}
+
+// Nothing is received: that would wait for the thread that is sending, over whose call the kernel
+// locks the socket.
+void Stream::transmit_overdue() {
+  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(span_ns);
+  if (!full()) transmit(kTurnBytes);
+}
+
+// Delivers nothing: the caller may hold the lock of a poll group.
+void Stream::transmit_turns(size_t budget_bytes, StreamEvents& notice) {
+  while (qp_.transmit_try_begin()) {
+    try {
+      if (attached()) transmit_locked(budget_bytes, notice);
+    } catch (...) {  // out of memory, or the thread is cancelled
+      (void)qp_.transmit_end();
+      throw;
+    }
+    if (!qp_.transmit_end()) return;
+  }
+}
+
+void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
+  if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
+  for (;;) {
+    const std::span<const iovec> window = qp_.transmit_window();
+    if (window.empty()) {
+      if (qp_.transmit_starved()) [[unlikely]]
+        owner_->request_turn();
+      break;
+    }
+    const ssize_t sent = out_->send(window);
+    if (sent > 0) {
+      if (capture_ != nullptr) [[unlikely]]
+        capture_->sent(window, static_cast<size_t>(sent));
+      qp_.transmitted(static_cast<size_t>(sent));
+      if (!peer_watched_.load(std::memory_order_relaxed)) [[unlikely]] {
+        peer_watched_.store(true);
+        notice.began_to_send = true;
+        name_owner(notice);
+      }
+      if (static_cast<size_t>(sent) >= budget_bytes) {
+        owner_->request_turn();
+        break;
+      }
+      budget_bytes -= static_cast<size_t>(sent);
+    } else if (sent == -EAGAIN) {
+      qp_.slot().transmit.waits.add(1);
+      sends_large_.store(qp_.transmits_large(), std::memory_order_relaxed);
+      full_.store(true, std::memory_order_release);
+      break;  // the next edge says that there is room again
+    } else if (sent == -ENOBUFS || sent == -ENOMEM) {
+      owner_->request_turn();  // no edge will say that the kernel has memory again
+      break;
+    } else if (sent == -EFAULT) {
+      qp_.transmit_fault();
+    } else {
+      // The receive direction may still hold what the peer sent before: it reports the end.
+      send_error_.store(static_cast<int>(-sent), std::memory_order_release);
+      hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
+      name_owner(notice);
+      break;
+    }
+  }
+  if (watched_.load(std::memory_order_acquire) || qp_.flush_due()) [[unlikely]]
+    name_owner(notice);
+}
+
+// --- Receive
+// --------------------------------------------------------------------------------------
+
+bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll) {
+  TurnGate& gate = qp_.receive_gate();
+  bool progressed = false;
+  bool answer = false;
+  // An edge is told only once, so it leaves its mark; a poller comes again.
+  if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
+  for (;;) {
+    Turn turn;
+    try {
+      turn = receive_locked(budget_bytes, progressed, answer, notice);
+    } catch (...) {  // out of memory, or the thread is cancelled
+      (void)gate.end();
+      throw;
+    }
+    if (progressed) receives_large_.store(qp_.receives_large(), std::memory_order_relaxed);
+    if (!from_epoll) note_look(progressed);
+    if (from_epoll && progressed) {
+      for (PollGroup* group : groups_)
+        if (group != nullptr) group->note_busy(*this);
+    }
+    std::shared_ptr<StreamOwner> unfinished;
+    if (turn == Turn::kMore) unfinished = owner_->hold_owner();
+    const bool marked = gate.end();
+    if (unfinished != nullptr) {
+      // With the gate free: who comes for the rest may come at once.
+      unfinished->request_turn();
+      break;
+    }
+    if (!marked || !gate.try_begin()) break;
+  }
+  if (answer) transmit_turns(kTurnBytes, notice);
+  return progressed;
+}
+
+bool Stream::look() {
+  StreamEvents notice;
+  const bool progressed = receive(kTurnBytes, notice);
+  deliver(notice);
+  return progressed;
+}
+
+void Stream::take_arrived() {
+  StreamEvents notice;
+  bool progressed = false, answer = false;
+  {
+    const std::lock_guard lock(qp_.receive_gate());
+    (void)receive_locked(kTurnBytes, progressed, answer, notice);
+  }
+  deliver(notice);
+}
+
+// Under the receive side.
+void Stream::note_look(bool found) {
+  if (quiet()) {
+    if (!looked_at_.load(std::memory_order_relaxed))
+      looked_at_.store(true, std::memory_order_relaxed);
+    return;
+  }
+  if (!found || ++finds_ < kFindsBeforeQuiet) return;
+  finds_ = 0;
+  // Connected to itself, it is no TCP connection.
+  if (in_ == out_ && !ended() && owner_->request_quiet()) set_quiet(true);
+}
+
+void Stream::set_quiet(bool on) {
+  in_->set_quiet(on);
+  looked_at_.store(true, std::memory_order_relaxed);
+  quiet_.store(on, std::memory_order_relaxed);
+}
+
+void Stream::end_quiet() {
+  const std::lock_guard lock(qp_.receive_gate());
+  if (attached() && quiet()) set_quiet(false);
+}
+
+bool Stream::looked_at() {
+  return quiet() && looked_at_.exchange(false, std::memory_order_relaxed);
+}
+
+void Stream::on_edge(uint32_t events) {
+  if ((events & kHangUpEvents) != 0)
+    hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
+  StreamEvents notice;
+  // Told only of room to write, it finds nothing, and would wait while another thread is in a send
+  // call, over which the kernel locks the socket.
+  if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
+  if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
+    // Nothing is read now, but the end must be noticed, or a reset behind it.
+    const std::lock_guard lock(qp_.receive_gate());
+    if (attached()) name_owner(notice);
+  }
+  deliver(notice);
+  // A revisit (no events) comes from a turn of either direction that ran out of its budget.
+  // Readiness to write is part of every edge, so it alone says little.
+  if (((events & EPOLLOUT) != 0 || events == 0) &&
+      (qp_.wants_transmit() || watched_.load(std::memory_order_acquire)))
+    transmit(kTurnBytes);
+}
+
+void Stream::resume() {
+  StreamEvents notice;
+  bool answer = false;
+  bool more;
+  {
+    const std::lock_guard lock(qp_.receive_gate());
+    if (!attached() || !qp_.receive_held()) return;
+    more =
+        !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
+  }
+  if (more) (void)receive(kTurnBytes, notice, true);
+  if (answer) transmit_turns(kTurnBytes, notice);
+  deliver(notice);
+}
+
+void Stream::expire() {
+  StreamEvents notice;
+  bool answer = false;
+  {
+    const std::lock_guard lock(qp_.receive_gate());
+    if (!attached() || !qp_.receive_held()) return;
+    take_outcome(qp_.receive_expired(), answer, notice);
+  }
+  deliver(notice);
+}
+
+Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
+                                    StreamEvents& notice) {
+  if (!attached() || ended()) return Turn::kStopped;
+  for (;;) {
+    const bool held = qp_.receive_held();
+    if (held && !qp_.receive_ahead()) [[unlikely]]
+      return Turn::kStopped;
+    if (qp_.receive_closed()) [[unlikely]] {
+      const ssize_t dropped = in_->discard(budget_bytes);
+      if (dropped > 0) return Turn::kMore;
+      if (dropped != -EAGAIN) take_end(dropped, notice);
+      return Turn::kStopped;
+    }
+    StagingPointer& staging = ensure_staging();
+    const std::span<const iovec> window = qp_.receive_window(staging);
+    const size_t room = size_of(window);
+    const ssize_t count = in_->receive(window);
+    if (count <= 0) {
+      if (count == -EAGAIN) return Turn::kDrained;
+      if (held) {
+        note_end_while_held(count, notice);
+        return Turn::kStopped;
+      }
+      if (count == -EFAULT) {
+        take_outcome(qp_.receive_fault(), answer, notice);
+      } else {
+        take_end(count, notice);
+      }
+      return Turn::kStopped;
+    }
+    progressed = true;
+    const auto bytes = static_cast<size_t>(count);
+    if (capture_ != nullptr) [[unlikely]]
+      capture_->received(window, bytes);
+    if (take_outcome(qp_.received(staging, bytes), answer, notice)) {
+      if (!qp_.receive_ahead()) return Turn::kStopped;
+      continue;
+    }
+    // Less than there was room for: the socket was empty then, and what comes later makes a new
+    // edge. But an end that was announced already makes none, so it is read.
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Turn::kDrained;
+    if (bytes >= budget_bytes) return Turn::kMore;
+    budget_bytes -= bytes;
+  }
+}
+
+// Returns true if the turn is over.
+bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) {
+  if (outcome == kRxNothing) [[likely]]
+    return false;
+  if ((outcome & kRxTransmitWanted) != 0) answer = true;
+  outcome &= ~uint32_t{kRxTransmitWanted};
+  if (outcome == 0) return false;
+  notice.outcome |= outcome;
+  name_owner(notice);
+  return (outcome & kStopping) != 0;
+}
+
+// What is held keeps its chance: a FIN is read again behind it. An error is told only once.
+void Stream::note_end_while_held(ssize_t result, StreamEvents& notice) {
+  if (result == 0) return;
+  send_error_.store(static_cast<int>(-result), std::memory_order_release);
+  hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
+  name_owner(notice);
+}
+
+void Stream::take_end(ssize_t result, StreamEvents& notice) {
+  // A reset that a send has reported already reads as an orderly end afterwards. The thread that
+  // sent may not have noted it yet.
+  if (result == 0) qp_.transmit_wait();
+  const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
+  if (capture_ != nullptr) capture_->peer_ended(error != 0);
+  ended_.store(true, std::memory_order_release);
+  notice.ended = true;
+  if (error == 0) {
+    notice.end = StreamEnd::kFin;
+  } else if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
+    notice.end = StreamEnd::kTimeout;
+  } else {
+    notice.end = StreamEnd::kReset;
+  }
+  name_owner(notice);
+}
+
+}  // namespace uwarp

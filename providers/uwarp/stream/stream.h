@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The pump between the socket of a connection and a queue pair while FPDUs flow: the hot path of
+// everything. Part of an Endpoint, so that posting and polling reach it without a reference count;
+// what a turn finds that is rare goes to the Connection after all locks are released.
+//
+// Guarded by the queue pair's two sides: a thread that holds one uses the pointers below while
+// attached() is true, which changes only while a thread holds both.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "carrier/tcp_socket.h"
+#include "os/call_cost.h"
+#include "os/clock.h"
+#include "qp/queue_pair.h"
+#include "stream/post_coalescer.h"
+#include "stream/stream_owner.h"
+
+namespace uwarp {
+
+class CapturedConnection;
+class PollGroup;
+
+class Stream {
+ public:
+  /// Bytes per turn for somebody who has other sources to serve.
+  static constexpr size_t kTurnBytes = size_t{1} << 20;
+  /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
+  /// the largest send buffer of a default Linux, so that the socket ends the turn first.
+  static constexpr size_t kPostBytes = size_t{16} << 20;
+  /// Looks of pollers that found something before epoll need not be told of data any more.
+  static constexpr uint32_t kFindsBeforeQuiet = 64;
+
+  explicit Stream(QueuePair& qp) : qp_(qp) {}
+
+  /// What it pumps between: `in` and `out` are the same socket but for a queue pair connected to
+  /// itself; `capture` is null unless what goes over it is captured. All stay valid until detach()
+  /// returns.
+  struct Ends {
+    StreamOwner& owner;
+    TcpSocket& in;
+    TcpSocket& out;
+    CapturedConnection* capture;
+  };
+  /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
+  void attach(const Ends& ends, PollGroup& first, PollGroup* second);
+  /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
+  /// list of its groups. Call without locks of the queue pair and outside a turn.
+  void detach();
+  bool attached() const { return attached_.load(std::memory_order_acquire); }
+
+  /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
+  /// goes on for this one too).
+  void transmit(size_t budget_bytes = kPostBytes);
+  /// The same after a post, unless the socket is full: then the edge that is to come sends this
+  /// too.
+  void transmit_posted();
+  /// When posts wait for more.
+  PostCoalescer& pace() { return pace_; }
+  /// What has been posted may wait for more: it goes out when the queue pair's completion queues
+  /// are polled or armed, and by itself before long.
+  void transmit_soon();
+  /// For the groups: sends what waits. `notice` as for receive().
+  void transmit_waiting(const PollGroup& group, StreamEvents& notice);
+  /// For a group that it has joined: whether the group counts it in. Under the group's lock.
+  bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
+  /// For the connection: the time is over for what still waits.
+  void transmit_overdue();
+  /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
+  /// to its connection after the caller's own locks are released.
+  bool receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll = false);
+  /// Readiness from epoll (EPOLL* bits), which is told only once.
+  void on_edge(uint32_t events);
+  /// Receives what has come without an edge; true if anything had.
+  bool look();
+  /// Receives what has come, after the thread that receives already. Before the queue pair goes to
+  /// ERR: what had arrived by then completes, as an adapter would have placed it on arrival.
+  void take_arrived();
+  /// See Source. A stream that pollers find busy becomes quiet by itself.
+  bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
+  void end_quiet();
+  bool looked_at();
+  /// A held stream may go on. Does nothing otherwise.
+  void resume();
+  /// The grace time of a held stream is over. Does nothing otherwise.
+  void expire();
+  /// From now on each transmit turn ends with events: somebody waits for the send side to be idle
+  /// or finished.
+  void watch_transmit() { watched_.store(true, std::memory_order_release); }
+  /// The next octets that are sent are told of: nobody watches whether the peer takes them.
+  void unwatch_peer() { peer_watched_.store(false); }
+  /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
+  uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
+
+  /// Large messages flow, and it is the peer's turn: to bring more of them, or to make room. As
+  /// seen by the last turns.
+  bool awaits_bulk() const {
+    return receives_large_.load(std::memory_order_relaxed) ||
+           (full_.load(std::memory_order_relaxed) && sends_large_.load(std::memory_order_relaxed));
+  }
+
+  /// The peer was on the caller's core when it sent last, and it is the peer's application that
+  /// has to go on. For a group that the stream has joined, under the group's lock.
+  bool shares_core() const;
+
+  /// The end of the receive direction has been reported.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  /// Hands events to its connection. No locks.
+  static void deliver(StreamEvents& notice) {
+    if (notice.owner != nullptr) [[unlikely]]
+      tell_owner(notice);
+  }
+
+ private:
+  enum class Turn : uint8_t { kDrained, kMore, kStopped };
+
+  void take_ends(const Ends& ends);
+  Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
+  bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
+  void take_end(ssize_t result, StreamEvents& notice);
+  void note_end_while_held(ssize_t result, StreamEvents& notice);
+  void transmit_turns(size_t budget_bytes, StreamEvents& notice);
+  void transmit_locked(size_t budget_bytes, StreamEvents& notice);
+  void name_owner(StreamEvents& notice);
+  bool full();
+  static void tell_owner(StreamEvents& notice);
+  void note_look(bool found);
+  void set_quiet(bool on);
+
+  QueuePair& qp_;
+  TcpSocket* in_ = nullptr;
+  TcpSocket* out_ = nullptr;
+  CapturedConnection* capture_ = nullptr;  // or null
+  StreamOwner* owner_ = nullptr;
+  PollGroup* groups_[2] = {};
+  bool member_of_[2] = {};  // each under the lock of its group
+  PostCoalescer pace_{calls_are_dear ? call_cost_ns : 0};
+  // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
+  // by the holder of the transmit side, cleared by the one who is about to send.
+  enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
+  std::atomic<uint8_t> waiting_{0};
+  std::atomic<bool> full_{false};            // the last send call found no room
+  std::atomic<bool> sends_large_{false};     // ... for mostly large messages
+  std::atomic<bool> receives_large_{false};  // such a message came last
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> watched_{false};
+  std::atomic<bool> peer_watched_{false};
+  uint32_t finds_ = 0;              // of pollers, while not quiet
+  std::atomic<bool> quiet_{false};  // epoll is not told of data
+  std::atomic<bool> looked_at_{false};
+  std::atomic<uint32_t> hang_up_{0};
+  std::atomic<int> send_error_{0};  // errno that ended the send direction
+  std::atomic<bool> ended_{false};  // the end of the receive direction has been reported
+};
+
+}  // namespace uwarp

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Whoever opened a stream, as the stream knows it: the connection, which settles what is rare.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "carrier/tcp_socket.h"
+#include "qp/queue_pair.h"
+
+namespace uwarp {
+
+struct StreamEvents;
+
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  /// Keeps the owner alive. Under locks of the queue pair.
+  virtual std::shared_ptr<StreamOwner> hold_owner() = 0;
+  /// Without locks of the queue pair, after the turn that found them.
+  virtual void on_events(const StreamEvents& events) = 0;
+  /// Another turn is wanted soon. Under locks of the queue pair.
+  virtual void request_turn() = 0;
+  /// See Progress::quieten(). Under the receive side of the queue pair.
+  virtual bool request_quiet() = 0;
+  /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs, or
+  /// Polling::late_ns where somebody polled until then. Without locks.
+  virtual void transmit_before_long() = 0;
+};
+
+/// What a turn has found for the owner to deal with, outside the stream's locks.
+struct StreamEvents {
+  std::shared_ptr<StreamOwner> owner;  // null: nothing
+  uint32_t outcome = 0;                // ReceiveOutcome bits that are no daily business
+  bool ended = false;                  // the receive direction is over, by `end`
+  StreamEnd end = StreamEnd::kFin;
+  bool began_to_send = false;  // the peer owes acknowledgements, and nobody watches it yet
+};
+
+}  // namespace uwarp

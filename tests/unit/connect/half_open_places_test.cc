@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "connect/half_open_places.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace uwarp {
+namespace {
+
+IpAddress at(const std::string& text) { return IpAddress::from_string(text).value(); }
+
+/// Holders are numbers here.
+using Places = HalfOpenPlaces<int>;
+
+TEST(HalfOpenPlaces, NobodyLosesAPlaceWhileThereAreSome) {
+  Places places(3);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(places.enter(i, at("192.0.2.1")), std::nullopt);
+  places.leave(1);
+  EXPECT_EQ(places.enter(3, at("192.0.2.2")), std::nullopt);
+  EXPECT_EQ(places.enter(4, at("192.0.2.3")), 0) << "192.0.2.1 holds 0 and 2";
+}
+
+TEST(HalfOpenPlaces, TheAddressThatHoldsMostLosesItsOldest) {
+  Places places(8);
+  (void)places.enter(0, at("192.0.2.9"));
+  (void)places.enter(1, at("192.0.2.1"));
+  for (int i = 2; i < 8; ++i) (void)places.enter(i, at("192.0.2.9"));
+  EXPECT_EQ(places.enter(100, at("192.0.2.2")), 0);
+  EXPECT_EQ(places.enter(101, at("192.0.2.9")), 2) << "the crowd pays for its own newcomers";
+  EXPECT_EQ(places.enter(102, at("192.0.2.9")), 3);
+  EXPECT_EQ(places.enter(103, at("192.0.2.3")), 4);
+}
+
+TEST(HalfOpenPlaces, AFloodTakesNothingFromOthers) {
+  constexpr int kPlaces = 256;
+  Places places(kPlaces);
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(places.enter(-1 - i, at("192.0.2." + std::to_string(i))), std::nullopt);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto loser = places.enter(i, at("198.51.100.7"));
+    const int flooding = i - (kPlaces - 10);
+    EXPECT_EQ(loser, flooding < 0 ? std::nullopt : std::optional(flooding));
+  }
+}
+
+TEST(HalfOpenPlaces, OfEqualHoldersTheOldestLoses) {
+  Places places(4);
+  for (int i = 0; i < 4; ++i) (void)places.enter(i, at("192.0.2." + std::to_string(i)));
+  EXPECT_EQ(places.enter(4, at("192.0.2.4")), 0);
+  EXPECT_EQ(places.enter(5, at("192.0.2.4")), 4) << "it holds two with the newcomer";
+  EXPECT_EQ(places.enter(6, at("192.0.2.6")), 1);
+}
+
+TEST(HalfOpenPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
+  Places places(4);
+  (void)places.enter(0, at("2001:db8:0:1::1"));
+  for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8:0:2::" + std::to_string(i)));
+  for (int i = 4; i < 100; ++i)
+    EXPECT_EQ(places.enter(i, at("2001:db8:0:2::" + std::to_string(i))), i - 3);
+}
+
+TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreTold) {
+  Places places(4);
+  (void)places.enter(0, at("2001:db8::1"));
+  for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8::bad"));
+  EXPECT_EQ(places.enter(4, at("2001:db8::2")), 1);
+  EXPECT_EQ(places.enter(5, at("2001:db8::bad")), 2);
+}
+
+TEST(HalfOpenPlaces, Ipv4AddressesAreNetworksOfTheirOwnMappedOrNot) {
+  EXPECT_EQ(network_of(at("192.0.2.1")), at("192.0.2.1"));
+  EXPECT_EQ(network_of(at("::ffff:192.0.2.1")), at("192.0.2.1"));
+  EXPECT_EQ(network_of(at("2001:db8:1:2:3:4:5:6")), at("2001:db8:1:2::"));
+  Places places(3);
+  (void)places.enter(0, at("::ffff:192.0.2.1"));
+  (void)places.enter(1, at("192.0.2.2"));
+  (void)places.enter(2, at("192.0.2.2"));
+  EXPECT_EQ(places.enter(3, at("192.0.2.3")), 1);
+}
+
+TEST(HalfOpenPlaces, ClearedPlacesAreFree) {
+  Places places(2);
+  (void)places.enter(0, at("192.0.2.1"));
+  (void)places.enter(1, at("192.0.2.1"));
+  EXPECT_EQ(places.clear(), (std::vector{0, 1}));
+  EXPECT_EQ(places.enter(2, at("192.0.2.1")), std::nullopt);
+  places.leave(0);  // it has none any more
+  EXPECT_EQ(places.enter(3, at("192.0.2.1")), std::nullopt);
+  EXPECT_EQ(places.enter(4, at("192.0.2.1")), 2);
+}
+
+}  // namespace
+}  // namespace uwarp

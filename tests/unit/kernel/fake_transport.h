@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// The engine's side of rdma_cm ids, made up: hands out ports, remembers calls, and lets a test play
+// the network.
+#pragma once
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel/cm_address.h"
+#include "kernel/cm_transport.h"
+
+namespace uwarp {
+
+class FakeConnection : public CmConnection {
+ public:
+  const ConnectParameters& request_parameters() const override { return request; }
+  sockaddr_storage local_address() const override { return local; }
+  sockaddr_storage remote_address() const override { return remote; }
+  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& new_retries,
+             std::weak_ptr<CmConnectionOwner> new_owner) override {
+    calls.push_back("accept " + std::to_string(qp_number));
+    given = std::move(parameters);
+    retries = new_retries;
+    owner = std::move(new_owner);
+    return accept_result;
+  }
+  int reject(std::span<const std::byte> private_data) override {
+    calls.push_back("reject");
+    given.private_data.assign(private_data.begin(), private_data.end());
+    return 0;
+  }
+  int disconnect() override {
+    calls.push_back("disconnect");
+    return 0;
+  }
+  void abort() override { calls.push_back("abort"); }
+
+  ConnectParameters request;
+  ConnectParameters given;
+  RetryAttributes retries;
+  sockaddr_storage local{};
+  sockaddr_storage remote{};
+  int accept_result = 0;
+  std::weak_ptr<CmConnectionOwner> owner;
+  std::vector<std::string> calls;
+};
+
+class FakeTransport : public CmTransport {
+ public:
+  struct Port : BoundPort {
+    explicit Port(const sockaddr_storage& bound) : address(bound) {}
+    void share() override { shared = true; }
+    sockaddr_storage local_address() const override { return address; }
+    sockaddr_storage address;
+    bool shared = false;
+  };
+  struct FakeListener : CmListener {
+    void close() override { closed = true; }
+    bool closed = false;
+    std::weak_ptr<CmListenerOwner> owner;
+  };
+
+  bool wait_for_neighbour(const IpAddress&, const Route&, uint32_t timeout_ms,
+                          std::weak_ptr<NeighbourListener> listener) override {
+    neighbour = std::move(listener);
+    neighbour_timeout_ms = timeout_ms;
+    if (inside_wait) inside_wait(*neighbour.lock());
+    return neighbour_is_asked_for;
+  }
+  Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
+                                          const BindOptions& options) override {
+    if (bind_error != 0) return Error{bind_error};
+    last_options = options;
+    sockaddr_storage bound = address;
+    if (port_of(bound) == 0) set_port(bound, next_port++);
+    return std::unique_ptr<BoundPort>(new Port(bound));
+  }
+  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort>,
+                                             std::weak_ptr<CmListenerOwner> owner) override {
+    if (listen_error != 0) return Error{listen_error};
+    listener = std::make_shared<FakeListener>();
+    listener->owner = std::move(owner);
+    return std::shared_ptr<CmListener>(listener);
+  }
+  Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
+                                                std::weak_ptr<CmConnectionOwner> owner) override {
+    if (connect_error != 0) return Error{connect_error};
+    connection = std::make_shared<FakeConnection>();
+    connection->owner = std::move(owner);
+    last_connect = std::move(request);
+    if (inside_connect) inside_connect(*connection);
+    return std::shared_ptr<CmConnection>(connection);
+  }
+
+  bool neighbour_is_asked_for = false;
+  uint32_t neighbour_timeout_ms = 0;
+  std::weak_ptr<NeighbourListener> neighbour;
+  std::function<void(NeighbourListener&)> inside_wait;
+  int bind_error = 0;
+  int listen_error = 0;
+  int connect_error = 0;
+  uint16_t next_port = 40000;
+  BindOptions last_options;
+  std::shared_ptr<FakeListener> listener;
+  std::shared_ptr<FakeConnection> connection;
+  ConnectRequest last_connect;
+  std::function<void(FakeConnection&)> inside_connect;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When a poller believes that others want its core.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "os/clock.h"
+#include "progress/cpu_contention.h"
+#include "unit/one_core.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kLook = 2 * CpuContention::kLossNs;  // between two looks
+
+/// A thread as the scheduler sees it.
+struct Thread {
+  CpuContention demand;
+  CpuContention::Reading reading{.now_ns = 1, .run_ns = 0, .switches = 7};
+
+  /// The next look, after `run_ns` on the core, `away_ns` off it, and so many switches.
+  bool look(uint64_t run_ns, uint64_t away_ns, uint64_t switches) {
+    reading.now_ns += run_ns + away_ns;
+    reading.run_ns += run_ns;
+    reading.switches += switches;
+    return demand.look(reading);
+  }
+};
+
+TEST(CpuContention, NobodyWantsTheCoreOfAThreadThatKeepsIt) {
+  Thread thread;
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 0, 0));
+}
+
+TEST(CpuContention, TheFirstLookKnowsNothing) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 10 * CpuContention::kLossNs, 3));
+}
+
+TEST(CpuContention, ATimeSliceOfAnotherIsNoticed) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
+}
+
+TEST(CpuContention, AShortInterruptionIsNot) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, CpuContention::kLossNs - 1, 1));
+}
+
+// The processor of a virtual machine, and a thread that slept.
+TEST(CpuContention, TimeWithoutASwitchIsNobodys) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * CpuContention::kLossNs, 0));
+}
+
+// Who gives way loses the core for moments only.
+TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
+  constexpr uint64_t kTime = CpuContention::kMemoryNs / 2;
+  constexpr uint64_t kMany = kTime / CpuContention::kSwitchNs;
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(kTime, 0, kMany));
+  EXPECT_TRUE(thread.look(CpuContention::kMemoryNs - 1, 0, 0));
+  EXPECT_FALSE(thread.look(1, 0, 0));
+  EXPECT_FALSE(thread.look(kLook, 1, 1));
+}
+
+// Time that it sleeps is not lost, and the helper thread looks now and then.
+TEST(CpuContention, EndsWhenWhoGivesWayIsLeftAlone) {
+  Thread thread;
+  EXPECT_FALSE(thread.look(kLook, 0, 0));
+  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
+  EXPECT_TRUE(thread.look(kLook, CpuContention::kMemoryNs / 2, 1));
+  EXPECT_FALSE(thread.look(kLook, CpuContention::kMemoryNs / 2, 1));
+}
+
+// Two threads that spin on one core.
+TEST(CpuContention, SpinnersOnOneCoreNoticeEachOther) {
+  const auto cores = usable_cores();
+  ASSERT_FALSE(cores.empty());
+  std::atomic<bool> noticed{false};
+  const auto spin = [&] {
+    const OneCore place(cores[0]);
+    CpuContention demand;
+    const uint64_t end_ns = now_ns() + 30 * kNsPerSecond;
+    while (!noticed && now_ns() < end_ns)
+      if (demand.wanted()) noticed = true;
+  };
+  std::thread other(spin);
+  std::thread(spin).join();
+  other.join();
+  EXPECT_TRUE(noticed);
+}
+
+}  // namespace
+}  // namespace uwarp

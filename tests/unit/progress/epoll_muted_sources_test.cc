@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Which sources stay quiet, and that each is ended once.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "progress/epoll_muted_sources.h"
+#include "unit/eventually.h"
+
+namespace uwarp {
+namespace {
+
+class Looked : public Source {
+ public:
+  bool ready(uint32_t) override { return false; }
+  void end_quiet() override { ++ended; }
+  bool looked_at() override { return looked; }
+  std::atomic<bool> looked{true};
+  std::atomic<int> ended{0};
+};
+
+TEST(EpollMutedSources, HoldsAFew) {
+  EpollMutedSources quiet;
+  std::vector<std::shared_ptr<Looked>> sources;
+  for (size_t i = 0; i < EpollMutedSources::kMost; ++i) {
+    sources.push_back(std::make_shared<Looked>());
+    EXPECT_TRUE(quiet.add(*sources.back()));
+  }
+  Looked& refused = *sources.emplace_back(std::make_shared<Looked>());
+  EXPECT_FALSE(quiet.add(refused));
+  quiet.begin_sleep();
+  for (const auto& source : sources) EXPECT_EQ(source->ended, source.get() == &refused ? 0 : 1);
+  quiet.end_sleep();
+  EXPECT_TRUE(quiet.add(refused));
+}
+
+TEST(EpollMutedSources, NoneWhileAnybodySleeps) {
+  EpollMutedSources quiet;
+  const auto source = std::make_shared<Looked>();
+  quiet.begin_sleep();
+  quiet.begin_sleep();
+  EXPECT_FALSE(quiet.add(*source));
+  quiet.end_sleep();
+  EXPECT_FALSE(quiet.add(*source));
+  quiet.end_sleep();
+  EXPECT_TRUE(quiet.add(*source));
+  EXPECT_EQ(source->ended, 0);
+}
+
+TEST(EpollMutedSources, EndsThoseThatNobodyLooksAt) {
+  EpollMutedSources quiet;
+  const auto busy = std::make_shared<Looked>();
+  const auto left = std::make_shared<Looked>();
+  auto gone = std::make_shared<Looked>();
+  EXPECT_TRUE(quiet.add(*left) && quiet.add(*gone) && quiet.add(*busy));
+  left->looked = false;
+  gone.reset();
+  quiet.end_idle();
+  EXPECT_EQ(left->ended, 1);
+  EXPECT_EQ(busy->ended, 0);
+  busy->looked = false;
+  quiet.end_idle();
+  EXPECT_EQ(busy->ended, 1);
+  quiet.end_idle();
+  EXPECT_EQ(left->ended + busy->ended, 2);
+}
+
+// What one thread makes quiet has ended once another sleeps, whoever else is at it.
+TEST(EpollMutedSources, NothingIsQuietBehindASleeper) {
+  EpollMutedSources quiet;
+  const auto source = std::make_shared<Looked>();
+  std::atomic<bool> stop{false};
+  std::atomic<int> added{0};
+  std::thread adder([&] {
+    while (!stop) {
+      if (added == source->ended && quiet.add(*source)) ++added;
+      std::this_thread::yield();
+    }
+  });
+  std::thread idler([&] {
+    while (!stop) quiet.end_idle();
+  });
+  // The loop below may be over before a thread has started.
+  const bool started = eventually([&] { return added > 0; });
+  for (int i = 0; i < 2000; ++i) {
+    quiet.begin_sleep();
+    while (source->ended != added) std::this_thread::yield();
+    quiet.end_sleep();
+    std::this_thread::yield();
+  }
+  stop = true;
+  adder.join();
+  idler.join();
+  EXPECT_TRUE(started);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// When a post waits for more: only in the middle of a dense run, or for a poll that is near, and
+// never for long.
+#include <gtest/gtest.h>
+
+#include "stream/post_coalescer.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kClose = PostCoalescer::kDenseGapNs;
+constexpr uint64_t kFar = 100 * PostCoalescer::kDenseGapNs;
+/// Posts right after each other that go out at once at most, before the others wait.
+constexpr int kAtOnce = PostCoalescer::kPostsPerLook - 1 + PostCoalescer::kDenseRun;
+
+/// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
+/// posts went out at once.
+int post(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t bytes = 8) {
+  int sends = 0;
+  for (int i = 0; i < count; ++i) {
+    now_ns += gap_ns;
+    if (pace.may_wait([&] { return now_ns; }, 1, bytes, false)) continue;
+    ++sends;
+    pace.sent(now_ns);
+  }
+  return sends;
+}
+
+TEST(PostCoalescer, WhoPostsNowAndThenNeverWaits) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post(pace, now, 1000, kClose + 1), 1000);
+}
+
+TEST(PostCoalescer, DenseRunIsBatched) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  constexpr int kPosts = 10 * PostCoalescer::kMessages;
+  const int sends = post(pace, now, kPosts, kClose);
+  EXPECT_GE(sends, kPosts / static_cast<int>(PostCoalescer::kMessages));
+  EXPECT_LE(sends, 10 + kAtOnce + 1);
+}
+
+TEST(PostCoalescer, LargeMessagesDoNotWait) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post(pace, now, 100, kClose, PostCoalescer::kLargeBytes + 1), 100);
+}
+
+TEST(PostCoalescer, SoMuchGoesAtATime) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  post(pace, now, kAtOnce, kClose);
+  constexpr int kAtATime = PostCoalescer::kBytes / PostCoalescer::kLargeBytes;
+  EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, PostCoalescer::kLargeBytes), 10);
+}
+
+TEST(PostCoalescer, FirstPostAfterAPauseGoesAtOnce) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  EXPECT_EQ(post(pace, now, 1, kFar), 1);
+  EXPECT_LE(post(pace, now, 20, kClose), 1) << "the run before the pause is remembered";
+}
+
+TEST(PostCoalescer, BulkIsForgottenAfterSomePauses) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  post(pace, now, 8, kFar);
+  EXPECT_EQ(post(pace, now, PostCoalescer::kDenseRun, kClose),
+            static_cast<int>(PostCoalescer::kDenseRun));
+}
+
+TEST(PostCoalescer, TheClockIsLeftAloneBetweenPauses) {
+  PostCoalescer pace;
+  uint64_t now = 0;
+  int looks = 0;
+  const auto clock = [&] { return ++looks, now; };
+  for (int i = 0; i < 100; ++i) {
+    now += kFar;
+    EXPECT_FALSE(pace.may_wait(clock, 1, 8, false));
+    pace.sent(now);
+  }
+  EXPECT_EQ(looks, 100 / static_cast<int>(PostCoalescer::kPostsPerLook));
+}
+
+/// Posts `count` times while answers are due; each is followed by a poll `poll_ns` later. Returns
+/// how many of the posts went out at once.
+int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t poll_ns) {
+  int sends = 0;
+  const auto clock = [&] { return now_ns; };
+  for (int i = 0; i < count; ++i) {
+    now_ns += kFar;
+    const bool waits = pace.may_wait(clock, 1, 8, true);
+    now_ns += poll_ns;
+    sends += waits ? 0 : 1;
+    if (waits) pace.waited(clock);
+    pace.sent(now_ns);
+  }
+  return sends;
+}
+
+TEST(PostCoalescer, WhoAwaitsAnswersAndPollsAtOnceWaitsForThePoll) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  EXPECT_EQ(post_and_poll(pace, now, 1000, PostCoalescer::kPromptNs),
+            static_cast<int>(PostCoalescer::kFewestAtOnce));
+}
+
+TEST(PostCoalescer, WhoPollsLateHardlyEverWaits) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  constexpr int kPosts = 10 * PostCoalescer::kMostAtOnce;
+  const int waits = kPosts - post_and_poll(pace, now, kPosts, PostCoalescer::kPromptNs + 1);
+  EXPECT_GE(waits, 1);
+  EXPECT_LE(waits, 20);
+}
+
+TEST(PostCoalescer, APromptPollIsBelievedAgain) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  post_and_poll(pace, now, 1000, PostCoalescer::kPromptNs + 1);
+  post_and_poll(pace, now, PostCoalescer::kMostAtOnce, 0);
+  EXPECT_EQ(post_and_poll(pace, now, 1000, 0), 0);
+}
+
+TEST(PostCoalescer, ExpectingAPollNoMoreThanSoMuchWaits) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  const auto clock = [&] { return now; };
+  post_and_poll(pace, now, 1000, 0);
+  EXPECT_FALSE(pace.may_wait(clock, 1, PostCoalescer::kLargeBytes + 1, true));
+  pace.sent(now);
+  EXPECT_FALSE(pace.may_wait(clock, PostCoalescer::kMessages, 8, true));
+}
+
+TEST(PostCoalescer, APollEndsWhatWasCounted) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  post(pace, now, 1000, kClose);
+  pace.sent(now);
+  for (int polls = 0; polls < 10; ++polls) {
+    EXPECT_EQ(post(pace, now, PostCoalescer::kMessages / 2, kClose), 0);
+    pace.waited([&] { return now; });
+    pace.sent(now);
+  }
+}
+
+}  // namespace
+}  // namespace uwarp

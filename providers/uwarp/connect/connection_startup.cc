@@ -118,8 +118,8 @@ Result<TcpSocket> Connection::make_socket_locked(std::optional<TcpSocket> bound)
   return opened;
 }
 
-// Opens the TCP connection of one start-up mode. Returns an errno for faults of our own; what the network
-// says goes to the owner.
+// Opens the TCP connection of one start-up mode. Returns an errno for faults of our own; what the
+// network says goes to the owner.
 int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
   auto made = make_socket_locked(std::move(bound));
   if (!made) return made.error();

@@ -794,7 +794,8 @@ class HandMadeResponder : public ::testing::Test {
     getsockname(listener_fd_, reinterpret_cast<sockaddr*>(&where_), &length);
   }
   void TearDown() override {
-    Engine::instance().context().startup_modes.forget(where_);  // another test may get the same port
+    Engine::instance().context().startup_modes.forget(
+        where_);  // another test may get the same port
     ::close(listener_fd_);
     if (client) client->abort();
   }

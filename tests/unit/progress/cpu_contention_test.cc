@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When a poller believes that others want its core.
+#include "progress/cpu_contention.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "os/clock.h"
-#include "progress/cpu_contention.h"
 #include "unit/one_core.h"
 
 namespace uwarp {

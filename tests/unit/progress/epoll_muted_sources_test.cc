@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Which sources stay quiet, and that each is ended once.
+#include "progress/epoll_muted_sources.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "progress/epoll_muted_sources.h"
 #include "unit/eventually.h"
 
 namespace uwarp {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When the helper thread moves to the core that wakes it, and that it may run elsewhere afterwards.
+#include "progress/helper_affinity.h"
+
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
 
 #include <thread>
-
-#include "progress/helper_affinity.h"
 
 namespace uwarp {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When a post waits for more: only in the middle of a dense run, or for a poll that is near, and
 // never for long.
-#include <gtest/gtest.h>
-
 #include "stream/post_coalescer.h"
+
+#include <gtest/gtest.h>
 
 namespace uwarp {
 namespace {

@@ -55,7 +55,8 @@ TEST(MpaStartFrame, DecodesEnhancedRequest) {
   EXPECT_EQ(frame.revision, 2);
   EXPECT_EQ(frame.ird, 16);
   EXPECT_EQ(frame.ord, 16);
-  EXPECT_EQ(test::text(frame.private_data.bytes()), std::string("\xf6\xab\x0e\x18\x01\x01\x03\x03", 8));
+  EXPECT_EQ(test::text(frame.private_data.bytes()),
+            std::string("\xf6\xab\x0e\x18\x01\x01\x03\x03", 8));
 }
 
 TEST(MpaStartFrame, DecodesEnhancedReply) {

@@ -232,6 +232,9 @@ class RegionTable {
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
                      const RemoteAccessor& who, RemotePlace& place) const;
 
+  /// Held over an atomic on memory on demand, which is not one instruction.
+  std::mutex on_demand_atomics;
+
   uint32_t live_count() const { return live_.load(std::memory_order_relaxed); }
 
  private:

@@ -8,7 +8,6 @@
 #include <new>
 
 #include "ddp/segment.h"
-#include "mr/fault_safe_copy.h"
 #include "qp/failed_request.h"
 #include "qp/message_kind.h"
 #include "rdmap/atomic_operation.h"
@@ -517,13 +516,9 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   auto error = check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell);
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
-    if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
-      // Answers to Reads before it may still lie in the application's memory.
-      batch_.detach(cell.address, sizeof(uint64_t));
-      response.original_value = execute_atomic(cell.address, header);
-    } else {
-      error = TerminateCode::kRdmapInvalidSTag;
-    }
+    const auto original = guard ? execute(cell, header) : std::nullopt;
+    response.original_value = original.value_or(0);
+    if (!original) error = TerminateCode::kRdmapInvalidSTag;
   }
   if (error) {
     fail_response(*error);
@@ -531,6 +526,15 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   }
   note_answered(request);
   append_control(RdmapOpcode::kAtomicResponse, atomic_response_msn_, response);
+}
+
+std::optional<uint64_t> Transmitter::execute(const RemotePlace& cell,
+                                             const AtomicRequestHeader& request) {
+  // Answers to Reads before it may still lie in the application's memory.
+  batch_.detach(cell.address, sizeof(uint64_t));
+  if (cell.memory == MemoryKind::kPlain) [[likely]]
+    return execute_atomic(cell.address, request);
+  return execute_atomic_on_demand(cell.address, request, config_.regions->on_demand_atomics);
 }
 
 // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.

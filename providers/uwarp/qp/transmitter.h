@@ -116,6 +116,7 @@ class Transmitter {
   [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges);
   [[gnu::noinline]] bool begin_response();
   void emit_atomic_response(const InboundRequest& request);
+  std::optional<uint64_t> execute(const RemotePlace& cell, const AtomicRequestHeader& request);
   bool append_segment();
   [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);

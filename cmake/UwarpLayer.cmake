@@ -2,7 +2,7 @@
 #
 # uwarp_layer(NAME [USES layer...] [LIBS target...])
 #
-# One object library per layer folder, made of every .cc file in it. USES lists the layers above
+# One object library per layer folder, made of every .cc file in it and in folders below it. USES lists the layers above
 # that it may include and call; tests/check_layers.py checks the includes against the same order.
 # A folder without sources gives no target, but may still hold headers.
 
@@ -11,7 +11,7 @@ function(uwarp_layer name)
   set_property(GLOBAL APPEND PROPERTY UWARP_LAYERS ${name})
   set_property(GLOBAL APPEND PROPERTY UWARP_LAYER_LIBS ${ARG_LIBS})
 
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc")
   if(NOT sources)
     return()
   endif()

@@ -18,12 +18,12 @@
 #include <span>
 
 #include "qp/qp_config.h"
+#include "qp/receive/receiver.h"
+#include "qp/receive/staging_buffer.h"
 #include "qp/receive_queue.h"
-#include "qp/receiver.h"
 #include "qp/send_queue.h"
-#include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
-#include "qp/transmitter.h"
+#include "qp/transmit/transmitter.h"
 #include "qp/turn_gate.h"
 #include "qp/work_request.h"
 

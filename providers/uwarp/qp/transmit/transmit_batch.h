@@ -14,7 +14,7 @@
 
 #include "ddp/buffer_list.h"
 #include "mpa/fpdu.h"
-#include "qp/transmit_room.h"
+#include "qp/transmit/transmit_room.h"
 
 namespace uwarp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmitter.h"
+#include "qp/transmit/transmitter.h"
 
 #include <sys/random.h>
 

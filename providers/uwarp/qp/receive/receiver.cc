@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/receiver.h"
+#include "qp/receive/receiver.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmit_room.h"
+#include "qp/transmit/transmit_room.h"
 
 #include <new>
 #include <utility>

@@ -11,11 +11,11 @@
 #include <span>
 
 #include "ddp/buffer_list.h"
-#include "qp/acknowledging.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
-#include "qp/transmit_batch.h"
-#include "qp/transmit_trace.h"
+#include "qp/transmit/acknowledging.h"
+#include "qp/transmit/transmit_batch.h"
+#include "qp/transmit/transmit_trace.h"
 
 namespace uwarp {
 

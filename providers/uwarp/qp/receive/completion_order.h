@@ -3,7 +3,7 @@
 // thread that sent may not have stored the former yet when another thread has received the latter.
 #pragma once
 
-#include "qp/transmitter.h"
+#include "qp/transmit/transmitter.h"
 #include "qp/turn_gate.h"
 
 namespace uwarp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/completion_order.h"
+#include "qp/receive/completion_order.h"
 
 #include <unistd.h>
 

@@ -29,10 +29,10 @@ bool CompletionOrder::complete_sent(bool acknowledged) {
   // Whoever leaves the transmit side has noted what it sent.
   if (!acknowledged && !gate_.taken()) [[likely]]
     return false;
-  const uint32_t wish = transmitter_.ask_to_retire();
-  for (int round = 0; !transmitter_.has_retired(wish); ++round) {
+  const uint32_t wish = completer_.ask_to_retire();
+  for (int round = 0; !completer_.has_retired(wish); ++round) {
     if (gate_.try_lock()) {
-      transmitter_.settle(false, false);
+      completer_.retire();
       return gate_.end();
     }
     wait_a_little(round);

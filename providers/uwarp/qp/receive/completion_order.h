@@ -3,15 +3,15 @@
 // thread that sent may not have stored the former yet when another thread has received the latter.
 #pragma once
 
-#include "qp/transmit/transmitter.h"
+#include "qp/transmit/send_completer.h"
 #include "qp/turn_gate.h"
 
 namespace uwarp {
 
 class CompletionOrder {
  public:
-  CompletionOrder(TurnGate& transmit_gate, Transmitter& transmitter)
-      : gate_(transmit_gate), transmitter_(transmitter) {}
+  CompletionOrder(TurnGate& transmit_gate, SendCompleter& completer)
+      : gate_(transmit_gate), completer_(completer) {}
 
   /// Receive side, after the bytes of an answer have been taken from the socket and before its
   /// completion is stored. On return the requests whose bytes the kernel had been given before are
@@ -22,7 +22,7 @@ class CompletionOrder {
 
  private:
   TurnGate& gate_;
-  Transmitter& transmitter_;
+  SendCompleter& completer_;
 };
 
 }  // namespace uwarp

@@ -28,8 +28,8 @@ QueuePair::QueuePair(const QpConfig& config)
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
       transmitter_(config_, sends_, stream_, slot_.transmit),
-      receiver_(config_, sends_, *receives_, stream_, {transmit_gate_, transmitter_.completer()},
-                slot_.receive) {
+      receiver_(config_, sends_, *receives_, stream_,
+                {transmit_gate_, sends_, transmitter_.completer()}, slot_.receive) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
 }

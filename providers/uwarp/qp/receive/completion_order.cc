@@ -25,9 +25,9 @@ void wait_a_little(int round) {
 
 }  // namespace
 
-bool CompletionOrder::complete_sent(bool acknowledged) {
+bool CompletionOrder::wait() {
   // Whoever leaves the transmit side has noted what it sent.
-  if (!acknowledged && !gate_.taken()) [[likely]]
+  if (!acknowledged_ && !gate_.taken()) [[likely]]
     return false;
   const uint32_t wish = completer_.ask_to_retire();
   for (int round = 0; !completer_.has_retired(wish); ++round) {

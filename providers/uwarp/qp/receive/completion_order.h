@@ -8,21 +8,41 @@
 
 namespace uwarp {
 
+/// Receive side.
 class CompletionOrder {
  public:
-  CompletionOrder(TurnGate& transmit_gate, SendCompleter& completer)
-      : gate_(transmit_gate), completer_(completer) {}
+  CompletionOrder(TurnGate& transmit_gate, const SendQueue& sends, SendCompleter& completer)
+      : gate_(transmit_gate), sends_(sends), completer_(completer) {}
 
-  /// Receive side, after the bytes of an answer have been taken from the socket and before its
-  /// completion is stored. On return the requests whose bytes the kernel had been given before are
-  /// complete. `acknowledged`: requests that waited for the peer may be complete, too. Waits for
-  /// the thread that has the transmit side, at most for its send call. True: that side is wanted by
-  /// another thread, and the caller sees to it after its turn.
-  [[nodiscard]] bool complete_sent(bool acknowledged);
+  /// Bytes have been taken from the socket: the messages among them may answer all that had been
+  /// sent before, and nothing that is sent later.
+  void begin() { complete_ = false; }
+  void restart() { complete_ = acknowledged_ = false; }
+  /// Requests that waited for the peer may be complete, too.
+  void note_acknowledged() {
+    acknowledged_ = true;
+    complete_ = false;
+  }
+  /// Before the completion of an answer is stored. On return the requests whose bytes the kernel
+  /// had been given before begin() are complete. Waits for the thread that has the transmit side,
+  /// at most for its send call. True: that side is wanted by another thread, and the caller sees to
+  /// it after its turn.
+  [[nodiscard]] bool complete_sent() {
+    if (complete_) return false;
+    const bool wanted = sends_.in_flight() && wait();
+    complete_ = true;
+    acknowledged_ = false;
+    return wanted;
+  }
 
  private:
+  bool wait();
+
   TurnGate& gate_;
+  const SendQueue& sends_;
   SendCompleter& completer_;
+  bool complete_ = false;
+  bool acknowledged_ = false;
 };
 
 }  // namespace uwarp

@@ -35,7 +35,7 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
 }
 
 void Requester::restart() {
-  open_ = revoked_ = immediate_due_ = false;
+  drop_message();
   send_msn_ = request_msn_ = stream_.config.first_msn;
   request_id_ = 0;
 }
@@ -115,7 +115,6 @@ void Requester::begin() {
   }
   counters_.count(is_write(wqe.opcode) ? MessageKind::kWrite : MessageKind::kSend);
   open_ = true;
-  revoked_ = false;
   message_bytes_ = wqe.length_bytes;
   offset_ = 0;
 }
@@ -195,7 +194,7 @@ bool Requester::append_segment() {
   const bool write = is_write(wqe.opcode);
   const FpduWriter::Segment segment =
       writer_.next_segment(left(), write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
-  if (!revoked_) [[likely]]
+  if (!payload_.revoked()) [[likely]]
     built = write ? append_write(wqe, segment) : append_send(wqe, segment);
   if (built == Built::kNoRoom) return false;
   if (built == Built::kFault) [[unlikely]] {

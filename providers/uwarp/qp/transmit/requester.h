@@ -44,9 +44,7 @@ class Requester {
   /// there is none.
   uint64_t first_gathered() const;
   /// Nothing of the region is sent any more.
-  void revoke(const MemoryRegion& region) {
-    if (open_ && payload_.uses(region)) revoked_ = true;
-  }
+  void revoke(const MemoryRegion& region) { payload_.revoke(region); }
   /// Some window may be bound to this queue pair.
   bool bound_windows() const { return bound_windows_; }
 
@@ -71,7 +69,6 @@ class Requester {
   TransmitCounters& counters_;
 
   bool open_ = false;
-  bool revoked_ = false;        // memory of the open message was deregistered
   bool immediate_due_ = false;  // the open message is a Write that is out but for its Immediate
   bool bound_windows_ = false;
   uint64_t offset_ = 0;  // bytes of the open message that are built

@@ -191,7 +191,8 @@ bool QueuePair::finish_input() {
   if (receiver_.mid_message() || stream_.failed()) return false;
   std::lock_guard transmit(transmit_gate_);
   transmitter_.forget_dry();
-  return !transmit_idle() || !stream_.inbound.empty();  // what came since the last look included
+  return !transmitter_.idle() ||
+         !stream_.inbound.empty();  // what came since the last look included
 }
 
 bool QueuePair::fall_silent() {

@@ -49,6 +49,8 @@ void Transmitter::restart() {
 }
 
 std::span<const iovec> Transmitter::window() {
+  starved_ = false;
+  if (!stream_.running.load(std::memory_order_acquire)) return {};
   completer_.retire();
   if (batch_.empty()) {
     starved_ = !batch_.restart();
@@ -65,16 +67,19 @@ std::span<const iovec> Transmitter::window() {
   return batch_.pending();
 }
 
-void Transmitter::sent(size_t bytes) {
+bool Transmitter::sent(size_t bytes) {
   writer_.sent(bytes);
   if (trace_ != nullptr) [[unlikely]]
     trace_->sent(queue_, batch_.sent_bytes(), writer_.sent_position());
   completer_.retire();
-  if (!batch_.empty()) return;
+  if (!batch_.empty()) return true;
   counters_.octets.add(batch_.bytes());
   counters_.fpdus.add(batch_.fpdus());
   counters_.posted.set(queue_.posted());
   note_progress();
+  const bool more = wanted();
+  if (!more) dry_.store(true, std::memory_order_release);
+  return more;
 }
 
 void Transmitter::note_progress() {
@@ -85,7 +90,7 @@ void Transmitter::note_progress() {
 }
 
 bool Transmitter::wanted() const {
-  return queue_.waiting() || !stream_.inbound.empty() || !idle() ||
+  return !idle() || !stream_.inbound.empty() ||
          stream_.answer_due.load(std::memory_order_relaxed) ||
          stream_.chase_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
 }

@@ -28,11 +28,14 @@ class Transmitter {
 
   /// Begins a stream (StreamState::restart was called).
   void restart();
-  /// The next bytes to send; empty when nothing may be sent now.
+  /// The next bytes to send: valid until sent(), or until the side is given back. Empty when
+  /// nothing may be sent now. Completes what needs no bytes on the way.
   std::span<const iovec> window();
-  /// The last window() is empty for want of memory.
+  /// The last window() is empty for want of memory: try again.
   bool starved() const { return starved_; }
-  void sent(size_t bytes);
+  /// The first `bytes` of the window are with the kernel: completes the requests they finish. True
+  /// if there may be more to send.
+  bool sent(size_t bytes);
   /// The kernel could not read the application's memory.
   void fault();
   /// Work that window() may turn into bytes now, as far as a look from outside can tell: it may
@@ -41,13 +44,15 @@ class Transmitter {
 
   /// What the last window() holds is mostly of large messages.
   bool sends_large() const { return batch_.large(); }
-  /// Everything accepted so far has been handed over (answers to Reads may still be out).
-  bool idle() const { return idle_.load(std::memory_order_acquire); }
+  /// All that was posted or owed has been handed over, so that a FIN loses nothing (answers to
+  /// Reads may still be out).
+  bool idle() const { return idle_.load(std::memory_order_acquire) && !queue_.waiting(); }
   /// Nothing could be sent when it was tried last, be it that requests wait for answers.
   bool dry() const { return dry_.load(std::memory_order_acquire); }
   /// Asks for another try.
   void forget_dry() { dry_.store(false, std::memory_order_release); }
-  /// Failed, and the Terminate (if one was due) has been handed over.
+  /// Failed, and the Terminate (if one was due) has been handed over: the stream may be shut down
+  /// for writing.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
   bool bound_windows() const { return requester_.bound_windows(); }

@@ -6,8 +6,24 @@
 
 #include "base/bytes.h"
 #include "qp/terminate_status.h"
+#include "rdmap/responder_rules.h"
 
 namespace uwarp {
+namespace {
+
+auto check_request(const ReadRequestHeader& header, const RegionTable& regions,
+                   const RemoteAccessor& peer) {
+  RemotePlace source;
+  return check_read_request(header, 0, regions, peer, source);
+}
+
+auto check_request(const AtomicRequestHeader& header, const RegionTable& regions,
+                   const RemoteAccessor& peer) {
+  RemotePlace cell;
+  return check_atomic_request(header, regions, peer, cell);
+}
+
+}  // namespace
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
                    StreamState& stream, CompletionOrder order, ReceiveCounters& counters)
@@ -16,14 +32,13 @@ Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& recei
       writes_(in_, order_),
       messages_(in_, receives, writes_, order_),
       answers_(in_, sends, order_),
-      requests_(in_),
       placer_(in_, writes_, messages_, answers_) {}
 
 void Receiver::restart() {
   reset();
   messages_.restart();
   answers_.restart();
-  requests_.restart();
+  request_sequence_ = UntaggedSequence(in_.stream.config.first_msn);
   in_.reopen();
 }
 
@@ -301,7 +316,7 @@ bool Receiver::check_control(size_t size) {
   const UntaggedHeader header = UntaggedHeader::decode(in_.segment.header);
   const bool answer = opcode == RdmapOpcode::kAtomicResponse;
   if (opcode != RdmapOpcode::kTerminate) {
-    const UntaggedSequence& sequence = answer ? answers_.atomic_sequence() : requests_.sequence();
+    const UntaggedSequence& sequence = answer ? answers_.atomic_sequence() : request_sequence_;
     auto error = sequence.check_msn(header);
     if (!error && header.mo != 0) error = TerminateCode::kDdpUntaggedInvalidMo;
     if (error) {
@@ -321,14 +336,31 @@ bool Receiver::check_control(size_t size) {
 void Receiver::deliver_control(std::span<const std::byte> rdmap) {
   switch (in_.segment.opcode) {
     case RdmapOpcode::kReadRequest:
-      return requests_.take(ReadRequestHeader::decode(rdmap.data()), messages_.delivered());
+      return take_request(ReadRequestHeader::decode(rdmap.data()));
     case RdmapOpcode::kAtomicRequest:
-      return requests_.take(AtomicRequestHeader::decode(rdmap.data()), messages_.delivered());
+      return take_request(AtomicRequestHeader::decode(rdmap.data()));
     case RdmapOpcode::kAtomicResponse:
       return answers_.take(AtomicResponseHeader::decode(rdmap.data()));
     default:
       return take_terminate(rdmap);
   }
+}
+
+// Both kinds share the depth that was negotiated.
+template <typename Header>
+void Receiver::take_request(const Header& header) {
+  if (in_.stream.inbound.full())
+    return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+  request_sequence_.skip();
+  InboundRequest request;
+  request.header = header;
+  request.error = check_request(header, *in_.config.regions, in_.stream.peer(in_.config.domain));
+  std::memcpy(request.ddp_header, in_.segment.header, sizeof request.ddp_header);
+  // Nothing behind a bad request is looked at any more.
+  if (request.error) in_.close();
+  request.delivered = messages_.delivered();
+  in_.stream.inbound.push(request);
+  in_.outcome |= kRxTransmitWanted;
 }
 
 void Receiver::take_terminate(std::span<const std::byte> rdmap) {

@@ -17,7 +17,6 @@
 #include "qp/receive/inbound_stream.h"
 #include "qp/receive/inbound_writes.h"
 #include "qp/receive/payload_placer.h"
-#include "qp/receive/request_intake.h"
 #include "qp/receive/segment_run.h"
 #include "qp/receive/staged_bytes.h"
 
@@ -97,6 +96,10 @@ class Receiver {
   bool take_control();
   bool check_control(size_t size);
   void deliver_control(std::span<const std::byte> rdmap);
+  /// A Read or atomic that the peer asks for: checked on arrival, then queued for the transmit
+  /// side, which executes them in order. RFC 5040 5.2, RFC 7306 5.2.
+  template <typename Header>
+  void take_request(const Header& header);
   void take_terminate(std::span<const std::byte> rdmap);
 
   InboundStream in_;
@@ -104,7 +107,7 @@ class Receiver {
   InboundWrites writes_;
   InboundMessages messages_;
   InboundAnswers answers_;
-  RequestIntake requests_;
+  UntaggedSequence request_sequence_;  // queue 1, only its number
   PayloadPlacer placer_;
   StagedBytes staged_;
 

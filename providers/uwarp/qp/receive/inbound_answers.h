@@ -26,20 +26,20 @@ class InboundAnswers {
   const UntaggedSequence& atomic_sequence() const { return atomic_sequence_; }
 
   /// A segment of a Read Response has come; false if it failed the stream.
-  void open(const TaggedHeader& header);
+  [[gnu::noinline]] void open(const TaggedHeader& header);
   /// The payload of the segment under way is in place.
   void finish_segment();
   void take(const AtomicResponseHeader& header);
   /// A whole FPDU that is the answer to a Read that only acknowledges.
   bool is_acknowledgement(const std::byte* fpdu) const;
   /// The oldest request has its answer.
-  void finish();
+  [[gnu::noinline]] void finish();
 
   /// The memory of the answer under way.
   BufferList& sink() { return sink_; }
   const BufferList& sink() const { return sink_; }
   /// The answer at hand is wrong, or does not fit what was asked.
-  void fail(TerminateCode code, WcStatus status);
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, WcStatus status);
 
  private:
   void fail_result();

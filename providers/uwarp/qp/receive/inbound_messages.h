@@ -41,7 +41,7 @@ class InboundMessages {
   BufferList& sink() { return sink_; }
   const BufferList& sink() const { return sink_; }
   /// The receive cannot be used; nothing is wrong with the message.
-  void fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  [[gnu::noinline, gnu::cold]] void fail_receive(WcStatus status = WcStatus::kLocProtErr);
   /// No more bytes will come: the receive that was taken is flushed, and those that wait.
   void flush();
 
@@ -49,12 +49,12 @@ class InboundMessages {
   bool take_receive(const UntaggedHeader& header);
   bool resolve_sink();
   [[gnu::noinline, gnu::cold]] bool obey_script(const UntaggedHeader& header);
-  bool hold();
+  [[gnu::noinline]] bool hold();
   void finish();
-  bool describe(WorkCompletion& completion, bool& solicited);
+  [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
   /// The message is wrong, or does not fit its receive.
-  void fail(TerminateCode code, QpEvent event, WcStatus status);
-  void fail_range(TerminateCode code);
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, WcStatus status);
+  [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
   [[gnu::noinline, gnu::cold]] void trace_receive(

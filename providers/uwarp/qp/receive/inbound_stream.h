@@ -69,10 +69,11 @@ struct InboundStream {
   }
 
   /// A failure with a Terminate of ours. `with_header`: it shows the segment under way.
-  StreamFailure failure(TerminateCode code, bool with_header) const;
+  [[gnu::noinline, gnu::cold]] StreamFailure failure(TerminateCode code, bool with_header) const;
   /// Ends the stream.
-  void fail(const StreamFailure& failure, std::optional<QpEvent> event);
-  void fail(TerminateCode code, QpEvent event, bool with_header) {
+  [[gnu::noinline, gnu::cold]] void fail(const StreamFailure& failure,
+                                         std::optional<QpEvent> event);
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, bool with_header) {
     fail(failure(code, with_header), event);
   }
 

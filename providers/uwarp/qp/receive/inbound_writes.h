@@ -46,7 +46,7 @@ class InboundWrites {
     return in_.config.regions->remote(stag, offset, size, kAccessRemoteWrite,
                                       in_.stream.peer(in_.config.domain), place);
   }
-  void take_empty(const TaggedHeader& header, bool alone);
+  [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
 
   InboundStream& in_;
   CompletionOrder& order_;

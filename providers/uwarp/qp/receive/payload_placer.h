@@ -35,8 +35,8 @@ class PayloadPlacer {
   /// place but for its tail, which is staged at `staged` with trailer and next header. Opens the
   /// run, and returns how many iovecs of `out` are in use. They are looked at when all of it has
   /// come, and name no other places than these.
-  size_t describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged, iovec* out,
-                      size_t count);
+  [[gnu::noinline]] size_t describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged,
+                                        iovec* out, size_t count);
   /// Copies the next bytes of the payload. False: that failed the stream.
   bool place(const std::byte* from, uint32_t size);
   /// Copies bytes out again that have been put where the next ones belong.
@@ -48,7 +48,7 @@ class PayloadPlacer {
   BufferList& list() { return is_answer() ? answers_.sink() : messages_.sink(); }
   const BufferList& list() const { return is_answer() ? answers_.sink() : messages_.sink(); }
   bool find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const;
-  void fail();
+  [[gnu::noinline, gnu::cold]] void fail();
 
   InboundStream& in_;
   InboundWrites& writes_;

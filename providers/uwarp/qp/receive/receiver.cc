@@ -130,7 +130,8 @@ uint32_t Receiver::fault() {
   return in_.outcome;
 }
 
-uint32_t Receiver::consume(StagingPointer& staging) {
+// In one piece, as Transmitter::fill().
+[[gnu::flatten]] uint32_t Receiver::consume(StagingPointer& staging) {
   if (!held()) [[likely]] {
     while (!closed() && take_header() && take_payload() && take_trailer()) finish_segment();
   }

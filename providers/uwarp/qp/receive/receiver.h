@@ -78,22 +78,22 @@ class Receiver {
 
   void begin_call();
   uint32_t consume(StagingPointer& staging);
-  void look_ahead();
+  [[gnu::noinline, gnu::cold]] void look_ahead();
 
   // One FPDU. Each step returns false if it needs more bytes, or may not go on.
   bool take_header();
   bool read_header();
-  bool check_frame();
+  [[gnu::noinline]] bool check_frame();
   bool open_message();
   bool take_payload();
   bool take_trailer();
   void finish_segment();
-  bool bring_back();
+  [[gnu::noinline, gnu::cold]] bool bring_back();
   void note_following();
   void note_first_fpdu();
 
   // A message that is all header.
-  bool take_control();
+  [[gnu::noinline]] bool take_control();
   bool check_control(size_t size);
   void deliver_control(std::span<const std::byte> rdmap);
   /// A Read or atomic that the peer asks for: checked on arrival, then queued for the transmit

@@ -53,15 +53,15 @@ class NullStreamSender {
   }
 
   void pump() {
-    if (!qp_.transmit_try_begin()) fail("transmit side");
+    if (!qp_.transmit_gate().try_begin()) fail("transmit side");
     for (;;) {
-      const auto window = qp_.transmit_window();
+      const auto window = qp_.transmitter().window();
       if (window.empty()) break;
       size_t bytes = 0;
       for (const iovec& piece : window) bytes += piece.iov_len;
-      qp_.transmitted(bytes);
+      if (!qp_.transmitter().sent(bytes)) break;
     }
-    qp_.transmit_end();
+    qp_.transmit_gate().end();
   }
 
  private:

@@ -3,8 +3,9 @@
 # uwarp_layers(FILE)
 #
 # One object library per room of FILE (providers/uwarp/layers.txt), made of every .cc file in its
-# folder, linked with the rooms that it uses there and with the targets in LIBS_<room>. A room
-# without sources gives no target, but may still hold headers. `preload` is linked by itself.
+# folder and in those below it that are no rooms of their own, linked with the rooms that it uses
+# there and with the targets in LIBS_<room>. A room without sources gives no target, but may still
+# hold headers. `preload` is linked by itself.
 
 function(uwarp_layers list_file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list_file}")
@@ -23,7 +24,7 @@ endfunction()
 function(uwarp_room room uses)
   set(libs ${LIBS_${room}})
   set_property(GLOBAL APPEND PROPERTY UWARP_LAYER_LIBS ${libs})
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.cc")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.cc")
   if(NOT sources)
     return()
   endif()

@@ -75,10 +75,9 @@ py::class_<Header> add_header(py::module_& module, const char* name) {
     return py::bytes(wire);
   });
   type.def_static("decode", [](const py::bytes& wire) {
-    ByteReader reader(octets(wire));
-    const auto header = Header::decode(reader);
-    if (!header) throw py::value_error("too short");
-    return *header;
+    const auto bytes = octets(wire);
+    if (bytes.size() < Header::kWireSize) throw py::value_error("too short");
+    return Header::decode(bytes.data());
   });
   return type;
 }

@@ -64,17 +64,18 @@ TEST(Longest, MessageIsTaken) {
   const Sge received{0, static_cast<uint32_t>(kMaxMessageBytes), sink};
   ASSERT_EQ(to.qp->post_recv(1, {&received, 1}), 0);
   ASSERT_EQ(from.post(SendOpcode::kSend, 2, {&sent, 1}), 0);
-  ASSERT_TRUE(from.qp->transmit_try_begin());
+  ASSERT_TRUE(from.qp->transmit_gate().try_begin());
   std::lock_guard lock(to.qp->receive_gate());
-  for (auto out = from.qp->transmit_window(); !out.empty(); out = from.qp->transmit_window()) {
-    const auto in = to.qp->receive_window(to.staging);
+  for (auto out = from.qp->transmitter().window(); !out.empty();
+       out = from.qp->transmitter().window()) {
+    const auto in = to.qp->receiver().window(to.staging);
     const size_t size = std::min(out[0].iov_len, in[0].iov_len);
     std::memcpy(in[0].iov_base, out[0].iov_base, size);
-    from.qp->transmitted(size);
-    EXPECT_EQ(to.qp->received(to.staging, size) & (kRxFailed | kRxHeld), 0u);
+    from.qp->transmitter().sent(size);
+    EXPECT_EQ(to.qp->receiver().received(to.staging, size) & (kRxFailed | kRxHeld), 0u);
     if (!to.staging) to.staging = std::make_unique<StagingBuffer>();
   }
-  (void)from.qp->transmit_end();
+  (void)from.qp->transmit_gate().end();
   EXPECT_EQ(from.sends().size(), 1u);
   const auto got = to.receives();
   ASSERT_EQ(got.size(), 1u);
@@ -169,8 +170,8 @@ TEST(Overrun, EndsOneStreamOnly) {
   StagingPointer staging = std::make_unique<StagingBuffer>();
   for (uint32_t msn = 1; msn <= 20; ++msn) {
     const Bytes fpdu = frame(untagged(O::kSend, 0, msn, 0, 0), false);
-    std::memcpy(qp.receive_window(staging)[0].iov_base, fpdu.data(), fpdu.size());
-    qp.received(staging, fpdu.size());
+    std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+    qp.receiver().received(staging, fpdu.size());
     if (!staging) staging = std::make_unique<StagingBuffer>();
     if (qp.flush_due()) qp.flush();
     other.send(untagged(O::kSend, 0, msn, 0, 8));

@@ -417,15 +417,15 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   ASSERT_EQ(post(SendOpcode::kWrite, 2, sge(0, 5000)), 0);
   peer.settle();
   EXPECT_TRUE(peer.dut.sends().empty());
-  ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
   size_t all = 0;
-  for (const iovec& piece : peer.dut.qp->transmit_window()) all += piece.iov_len;
+  for (const iovec& piece : peer.dut.qp->transmitter().window()) all += piece.iov_len;
   ASSERT_EQ(all, fpdu_size(18 + 8) + fpdu_size(14 + 5000));
   size_t given = 0;
   const auto give = [&](size_t upto) {
     for (; given < upto; ++given) {
-      (void)peer.dut.qp->transmit_window();
-      peer.dut.qp->transmitted(1);
+      (void)peer.dut.qp->transmitter().window();
+      peer.dut.qp->transmitter().sent(1);
     }
     return peer.dut.sends().size();
   };
@@ -433,7 +433,7 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   EXPECT_EQ(give(fpdu_size(18 + 8)), 1u);
   EXPECT_EQ(give(all - 1), 0u);
   EXPECT_EQ(give(all), 1u);
-  (void)peer.dut.qp->transmit_end();
+  (void)peer.dut.qp->transmit_gate().end();
 }
 
 // Errors found here: no headers, since nothing came in.
@@ -462,7 +462,7 @@ TEST(LocalErrors, AreToldWithoutHeaders) {
     peer.settle();
     EXPECT_EQ(peer.ulpdus(),
               std::vector<Bytes>{from_hex("4147 00000000 00000002 00000001 00000000 0000 0000")});
-    EXPECT_TRUE(peer.dut.qp->transmit_finished());
+    EXPECT_TRUE(peer.dut.qp->transmitter().finished());
     const auto done = peer.dut.sends();
     ASSERT_EQ(done.size(), 2u);
     EXPECT_EQ(done[0].status, row.status);
@@ -479,14 +479,14 @@ TEST_F(Requester, TerminateCutsIntoNothing) {
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kRead, 2, sge(0, 8)), 0);
   ASSERT_EQ(post(SendOpcode::kSend, 3, sge(0, 8), 0, 0, kSendSignaled | kSendFence), 0);
-  ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
-  const iovec first = peer.dut.qp->transmit_window()[0];
+  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  const iovec first = peer.dut.qp->transmitter().window()[0];
   ASSERT_GT(first.iov_len, 10u);
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
   peer.scan.feed(peer.out);
-  peer.dut.qp->transmitted(10);
-  (void)peer.dut.qp->transmit_end();
+  peer.dut.qp->transmitter().sent(10);
+  (void)peer.dut.qp->transmit_gate().end();
   // Reads that wait for an answer, then the fault.
   Bytes burst;
   for (uint32_t msn = 1; msn <= 3; ++msn) {
@@ -521,13 +521,13 @@ TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
   peer.reads = false;
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kSend, 2, sge(0, 8)), 0);
-  ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
-  const iovec first = peer.dut.qp->transmit_window()[0];
+  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  const iovec first = peer.dut.qp->transmitter().window()[0];
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
   peer.scan.feed(peer.out);
-  peer.dut.qp->transmitted(10);
-  (void)peer.dut.qp->transmit_end();
+  peer.dut.qp->transmitter().sent(10);
+  (void)peer.dut.qp->transmit_gate().end();
   Bytes terminate = untagged(O::kTerminate, 2, 1, 0, 4);
   store_be32(&terminate[18], 0x01020000);
   peer.send(terminate);
@@ -537,7 +537,7 @@ TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_TRUE(holds(sent[0], 14, 0, 20000));
   EXPECT_TRUE(peer.scan.at_boundary());
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   EXPECT_EQ(peer.dut.sends().size(), 2u);
 }
 
@@ -557,18 +557,18 @@ TEST(ChangedSource, LeavesTheFramingValid) {
                             .source_stag = peer.stag(),
                             .source_to = peer.base()},
                            msn));
-  ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
   Random random(1);
-  for (auto window = peer.dut.qp->transmit_window(); !window.empty();
-       window = peer.dut.qp->transmit_window()) {
+  for (auto window = peer.dut.qp->transmitter().window(); !window.empty();
+       window = peer.dut.qp->transmitter().window()) {
     peer.memory.fill(random);
     const auto* from = static_cast<const std::byte*>(window[0].iov_base);
     const size_t size = std::min<size_t>(window[0].iov_len, 1000);
     peer.out.insert(peer.out.end(), from, from + size);
     peer.scan.feed({from, size});
-    peer.dut.qp->transmitted(size);
+    peer.dut.qp->transmitter().sent(size);
   }
-  (void)peer.dut.qp->transmit_end();
+  (void)peer.dut.qp->transmit_gate().end();
   // ulpdus() checks each CRC.
   EXPECT_EQ(peer.ulpdus().size(), 3u);
 }

@@ -222,17 +222,17 @@ struct Armed : CompletionNotifier {
       bind.bind_length_bytes = 100;
       bind.bind_access = kAccessRemoteWrite;
       EXPECT_EQ(qp.post_send(bind), 0);
-      EXPECT_TRUE(qp.transmit_try_begin());
-      EXPECT_TRUE(qp.transmit_window().empty());
-      (void)qp.transmit_end();
+      EXPECT_TRUE(qp.transmit_gate().try_begin());
+      EXPECT_TRUE(qp.transmitter().window().empty());
+      (void)qp.transmit_gate().end();
       EXPECT_NE(regions.find(taken.stag), nullptr);
       const Sge sge{memory.address(), 100, region->key.load()};
       EXPECT_EQ(qp.post_recv(1, {&sge, 1}), 0);
       cq.arm(solicited_only);
       StagingPointer staging = std::make_unique<StagingBuffer>();
       const Bytes fpdu = frame(untagged(opcode, 0, 1, 0, 12, true, taken.stag), false);
-      std::memcpy(qp.receive_window(staging)[0].iov_base, fpdu.data(), fpdu.size());
-      qp.received(staging, fpdu.size());
+      std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+      qp.receiver().received(staging, fpdu.size());
       taken.completions = End::drain(cq);
       taken.events = events;
       taken.stag_lives = regions.find(taken.stag) != nullptr;
@@ -533,7 +533,7 @@ TEST(AnsweredReads, SeeEarlierSends) {
   }
   // Not answered before it is delivered, however long that takes.
   peer.feed(joined({send_message(101, 4), read_request(read_of(peer, 100), 101)}));
-  EXPECT_TRUE(peer.dut.qp->receive_held());
+  EXPECT_TRUE(peer.dut.qp->receiver().held());
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
@@ -607,7 +607,7 @@ TEST(AnsweredReads, OneMoreThanNegotiated) {
     EXPECT_EQ(terminate->code, T::kDdpUntaggedNoBuffer);
     EXPECT_EQ(std::memcmp(terminate->ddp_header.data(), requests[4].data(), 18), 0);
     EXPECT_EQ(terminate->ddp_segment_length, 46);
-    EXPECT_TRUE(peer.dut.qp->transmit_finished());
+    EXPECT_TRUE(peer.dut.qp->transmitter().finished());
     EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
     EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
     const auto got = peer.dut.receives();
@@ -634,16 +634,16 @@ TEST(AnsweredReads, FailedHalfWay) {
   peer.reads = false;
   peer.send(read_request(asked, 1));
   // The first batch goes out, then the source is gone.
-  ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
   size_t done = 0;
-  for (const iovec& piece : peer.dut.qp->transmit_window()) {
+  for (const iovec& piece : peer.dut.qp->transmitter().window()) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
     peer.out.insert(peer.out.end(), from, from + piece.iov_len);
     done += piece.iov_len;
   }
-  peer.dut.qp->transmitted(done);
+  peer.dut.qp->transmitter().sent(done);
   peer.scan.feed(peer.out);
-  (void)peer.dut.qp->transmit_end();
+  (void)peer.dut.qp->transmit_gate().end();
   ASSERT_EQ(peer.regions.invalidate(*region), 0);
   peer.dut.qp->quiesce(*region);
   peer.reads = true;
@@ -842,7 +842,7 @@ TEST(Framing, EveryFlippedBitIsFound) {
     ASSERT_TRUE(terminate.has_value()) << bit;
     EXPECT_EQ(terminate->code, T::kMpaCrc);
     EXPECT_FALSE(terminate->has_length || terminate->has_ddp_header || terminate->has_rdmap_header);
-    EXPECT_TRUE(peer.dut.qp->transmit_finished());
+    EXPECT_TRUE(peer.dut.qp->transmitter().finished());
     EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
     const auto got = peer.dut.receives();
     ASSERT_EQ(got.size(), 1u);

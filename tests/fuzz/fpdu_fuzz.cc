@@ -22,16 +22,12 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// Decodes with the checked form, encodes, and compares with what was consumed, from octet `from`.
+// Decodes, encodes, and compares, from octet `from`.
 template <typename Header>
 void round_trip(Octets bytes, size_t from = 0) {
-  ByteReader in(bytes);
-  const auto header = Header::decode(in);
-  check(header.has_value() == (bytes.size() >= Header::kWireSize));
-  check(in.remaining() == bytes.size() - (header ? Header::kWireSize : 0));
-  if (!header) return;
+  if (bytes.size() < Header::kWireSize) return;
   std::byte out[Header::kWireSize];
-  header->encode(out);
+  Header::decode(bytes.data()).encode(out);
   check(std::equal(out + from, out + Header::kWireSize, bytes.data() + from));
 }
 

@@ -250,9 +250,9 @@ class Stream {
   }
   bool receive() {
     bool moved = false;
-    while (!arrived_.empty() && (!qp().receive_held() || qp().receive_ahead())) {
+    while (!arrived_.empty() && (!qp().receiver().held() || qp().receiver().looks_ahead())) {
       std::lock_guard lock(qp().receive_gate());
-      const auto window = qp().receive_window(peer_.dut.staging);
+      const auto window = qp().receiver().window(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -263,15 +263,16 @@ class Stream {
         done += here;
       }
       if (done == 0) break;
-      peer_.dut.outcome |= qp().received(peer_.dut.staging, done);
+      peer_.dut.outcome |= qp().receiver().received(peer_.dut.staging, done);
       if (!peer_.dut.staging) peer_.dut.staging = std::make_unique<StagingBuffer>();
       moved = true;
     }
     return moved;
   }
   void transmit() {
-    if (blocked_ || !qp().transmit_try_begin()) return;
-    for (auto window = qp().transmit_window(); !window.empty(); window = qp().transmit_window()) {
+    if (blocked_ || !qp().transmit_gate().try_begin()) return;
+    for (auto window = qp().transmitter().window(); !window.empty();
+         window = qp().transmitter().window()) {
       const size_t limit = chunk_ == 0 ? ~size_t{0} : chunk_ * 3;
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -279,9 +280,9 @@ class Stream {
         peer_.scan.feed({static_cast<const std::byte*>(piece.iov_base), here});
         done += here;
       }
-      qp().transmitted(done);
+      qp().transmitter().sent(done);
     }
-    qp().transmit_end();
+    qp().transmit_gate().end();
     note_requests();
   }
   /// What of our requests the peer has seen.
@@ -349,9 +350,9 @@ class Stream {
         blocked_ = what == 16;
         return;
       case 18:
-        if (qp().receive_held()) {
+        if (qp().receiver().held()) {
           std::lock_guard lock(qp().receive_gate());
-          peer_.dut.outcome |= qp().receive_expired();
+          peer_.dut.outcome |= qp().receiver().expire();
         }
         return;
       case 19:
@@ -359,9 +360,9 @@ class Stream {
       case 20:
         return fault_in_receive();
       case 21:
-        if (qp().transmit_try_begin()) {
-          if (!qp().transmit_window().empty()) qp().transmit_fault();
-          qp().transmit_end();
+        if (qp().transmit_gate().try_begin()) {
+          if (!qp().transmitter().window().empty()) qp().transmitter().fault();
+          qp().transmit_gate().end();
         }
         return;
       case 22:
@@ -429,9 +430,9 @@ class Stream {
   }
   void fault_in_receive() {
     std::lock_guard lock(qp().receive_gate());
-    if (qp().receive_held() || qp().receive_closed()) return;
-    if (qp().receive_window(peer_.dut.staging).empty()) return;
-    peer_.dut.outcome |= qp().receive_fault();
+    if (qp().receiver().held() || qp().receiver().closed()) return;
+    if (qp().receiver().window(peer_.dut.staging).empty()) return;
+    peer_.dut.outcome |= qp().receiver().fault();
   }
 
   // ---- The end.
@@ -439,7 +440,7 @@ class Stream {
   void end() {
     blocked_ = (ending_ & 8) != 0;
     settle();
-    if ((ending_ & 4) != 0 && arrived_.empty() && !qp().receive_held()) {
+    if ((ending_ & 4) != 0 && arrived_.empty() && !qp().receiver().held()) {
       input_finished_ = true;
       qp().finish_input();
       settle();

@@ -217,11 +217,11 @@ TEST_F(Acknowledged, AMissingReceiveFailsItsSend) {
   send(6);
   send(7);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receive_held());
+  EXPECT_TRUE(pair.b.qp->receiver().held());
   EXPECT_TRUE(pair.a.sends().empty());
   {
     std::lock_guard lock(pair.b.qp->receive_gate());
-    (void)pair.b.qp->receive_expired();
+    (void)pair.b.qp->receiver().expire();
   }
   pair.run();
   EXPECT_EQ(
@@ -251,13 +251,13 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
       ASSERT_EQ(one.a.post(SendOpcode::kSend, 1, {&out, 1}), 0);
       ASSERT_EQ(one.a.post(SendOpcode::kSend, 2, {&out, 1}), 0);
       one.run();
-      ASSERT_TRUE(one.b.qp->receive_held());
+      ASSERT_TRUE(one.b.qp->receiver().held());
       ASSERT_EQ(one.a.qp->post_recv(3, {&room_here, 1}), 0);
       ASSERT_EQ(one.b.post(SendOpcode::kSend, 4, {&back, 1}), 0);
       one.run();
       EXPECT_EQ(brief(one.b.sends()), (Brief{{4, WcStatus::kSuccess}}));
       EXPECT_EQ(brief(one.a.receives()), (Brief{{3, WcStatus::kSuccess}}));
-      EXPECT_TRUE(one.b.qp->receive_held());
+      EXPECT_TRUE(one.b.qp->receiver().held());
       EXPECT_TRUE(one.a.sends().empty());
       // What was held is whole.
       const Sge room = Pair::sge(to, to_region, 0, 4000);

@@ -303,7 +303,7 @@ TEST(AtomicResponder, RefusesBadMessages) {
     EXPECT_FALSE(terminate->has_rdmap_header);
     EXPECT_EQ(
         std::memcmp(terminate->ddp_header.data(), bad.ulpdu.data(), terminate->ddp_header_size), 0);
-    EXPECT_TRUE(peer.dut.qp->transmit_finished());
+    EXPECT_TRUE(peer.dut.qp->transmitter().finished());
     EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
     EXPECT_EQ(peer.dut.events.size(), 1u);
     const auto got = peer.dut.receives();

@@ -138,13 +138,13 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
   std::thread sender([&] {
     for (uint32_t round = 1; round <= kRounds; ++round) {
       while (end.post(SendOpcode::kSend, round, {}) != 0) std::this_thread::yield();
-      while (!end.qp->transmit_try_begin()) std::this_thread::yield();
+      while (!end.qp->transmit_gate().try_begin()) std::this_thread::yield();
       size_t size = 0;
-      for (const iovec& piece : end.qp->transmit_window()) size += piece.iov_len;
+      for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
       with_peer.store(round, std::memory_order_release);  // the peer may answer from now on
       for (uint32_t i = 0; i < round % 64; ++i) cpu_relax();
-      if (size != 0) end.qp->transmitted(size);
-      (void)end.qp->transmit_end();
+      if (size != 0) end.qp->transmitter().sent(size);
+      (void)end.qp->transmit_gate().end();
       while (answered.load(std::memory_order_acquire) != round) std::this_thread::yield();
     }
   });
@@ -154,10 +154,10 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
     while (with_peer.load(std::memory_order_acquire) != round) std::this_thread::yield();
     {
       const std::lock_guard lock(end.qp->receive_gate());
-      const auto window = end.qp->receive_window(end.staging);
+      const auto window = end.qp->receiver().window(end.staging);
       const Bytes bytes = frame(send_message(round, 0), false);
       std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
-      (void)end.qp->received(end.staging, bytes.size());
+      (void)end.qp->receiver().received(end.staging, bytes.size());
     }
     EXPECT_EQ(end.receives().size(), 1u);
     if (end.sends().size() != 1) ++inversions;

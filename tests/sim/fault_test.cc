@@ -197,13 +197,13 @@ TEST_P(Faults, AReceiveComesLate) {
   const Sge sge = Pair::sge(one.there, one.there_region, 0, 64);
   EXPECT_EQ(one.pair.b.post(SendOpcode::kSend, 1, {&sge, 1}), 0);
   one.pair.run();
-  EXPECT_TRUE(one.pair.a.qp->receive_held());
+  EXPECT_TRUE(one.pair.a.qp->receiver().held());
   EXPECT_TRUE(one.pair.a.receives().empty());
   EXPECT_EQ(one.script->deadline_ns(1000), 7'001'000u);
   EXPECT_EQ(one.script->release(7'001'000), FaultScript::kReceive);
   {
     const std::lock_guard lock(one.pair.a.qp->receive_gate());
-    (void)one.pair.a.qp->resume_receive(one.pair.a.staging);
+    (void)one.pair.a.qp->receiver().resume(one.pair.a.staging);
     if (!one.pair.a.staging) one.pair.a.staging = std::make_unique<StagingBuffer>();
   }
   one.pair.run();
@@ -218,12 +218,12 @@ TEST_P(Faults, AStallHoldsEverythingThatIsSent) {
   one.pair.run();
   EXPECT_EQ(one.pair.b.receives().size(), 1u);
   EXPECT_EQ(one.pair.a.sends().size(), acknowledged() ? 0u : 1u);  // an acknowledgement waits too
-  EXPECT_FALSE(one.pair.a.qp->transmit_idle());
+  EXPECT_FALSE(one.pair.a.qp->transmitter().idle());
   EXPECT_EQ(one.script->release(one.script->deadline_ns(5)), FaultScript::kSend);
   one.pair.run();
   EXPECT_EQ(one.pair.b.receives().size(), 2u);
   EXPECT_EQ(one.pair.a.sends().size(), acknowledged() ? 3u : 2u);
-  EXPECT_TRUE(one.pair.a.qp->transmit_idle());
+  EXPECT_TRUE(one.pair.a.qp->transmitter().idle());
 }
 
 // The connection is asked to break only when all that went before has completed.

@@ -133,8 +133,8 @@ TEST(ImmediateReceiver, SolicitedEvent) {
   ASSERT_EQ(qp.post_recv(2, {}), 0);
   StagingPointer staging = std::make_unique<StagingBuffer>();
   const auto feed = [&](const Bytes& fpdu) {
-    std::memcpy(qp.receive_window(staging)[0].iov_base, fpdu.data(), fpdu.size());
-    qp.received(staging, fpdu.size());
+    std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+    qp.receiver().received(staging, fpdu.size());
   };
   cq.arm(true);
   feed(frame(immediate(1, 0), false));
@@ -204,7 +204,7 @@ TEST(ImmediateReceiver, IsHeldWithoutAReceive) {
       false);
   burst.insert(burst.end(), atomic.begin(), atomic.end());
   peer.feed(burst);
-  EXPECT_TRUE(peer.dut.qp->receive_held());
+  EXPECT_TRUE(peer.dut.qp->receiver().held());
   EXPECT_TRUE(peer.ulpdus().empty());
   peer.post_receive(1);
   peer.settle();
@@ -391,7 +391,7 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
     ASSERT_EQ(
         pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->key.load()), 0);
     pair.run();
-    EXPECT_TRUE(pair.b.qp->receive_held());
+    EXPECT_TRUE(pair.b.qp->receiver().held());
     ASSERT_EQ(pair.b.qp->post_recv(id, {}), 0);
     pair.run();
     const auto sent = pair.a.sends();

@@ -27,24 +27,24 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
   }
   /// One send call of which the kernel takes `limit` octets.
   void transmit(size_t limit) {
-    ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
+    ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
     size_t done = 0;
-    for (const iovec& piece : peer.dut.qp->transmit_window()) {
+    for (const iovec& piece : peer.dut.qp->transmitter().window()) {
       const size_t here = std::min(piece.iov_len, limit - done);
       const auto* from = static_cast<const std::byte*>(piece.iov_base);
       peer.out.insert(peer.out.end(), from, from + here);
       peer.scan.feed({from, here});
       done += here;
     }
-    peer.dut.qp->transmitted(done);
-    (void)peer.dut.qp->transmit_end();
+    peer.dut.qp->transmitter().sent(done);
+    (void)peer.dut.qp->transmit_gate().end();
   }
   /// One that finds memory that is not there.
   void fault() {
-    ASSERT_TRUE(peer.dut.qp->transmit_try_begin());
-    EXPECT_FALSE(peer.dut.qp->transmit_window().empty());
-    peer.dut.qp->transmit_fault();
-    (void)peer.dut.qp->transmit_end();
+    ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+    EXPECT_FALSE(peer.dut.qp->transmitter().window().empty());
+    peer.dut.qp->transmitter().fault();
+    (void)peer.dut.qp->transmit_gate().end();
     ASSERT_TRUE(peer.dut.qp->flush_due());
     peer.dut.qp->flush();
   }
@@ -107,7 +107,7 @@ TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
   fault();
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
   EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "had no part in it";
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   peer.ulpdus();
 }
 

@@ -2,6 +2,12 @@
 // Regions whose memory comes and goes, regions of no memory, and regions that change under way.
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "base/spinlock.h"
 #include "sim/sim_pair.h"
 #include "unit/kernel_copies.h"
 
@@ -248,6 +254,40 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
 INSTANTIATE_TEST_SUITE_P(
     CrcAndCuts, OnDemand,
     ::testing::Combine(::testing::Bool(), ::testing::Values(size_t{0}, size_t{37}, size_t{5000})));
+
+// The page goes away at any point of an atomic: that ends the connection, never the process.
+TEST(OnDemandAtomics, WhileAThreadTakesThePageAway) {
+  UWARP_NEEDS_KERNEL_COPIES();
+  void* const page =
+      mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::atomic<bool> stop{false};
+  std::thread taker([&] {
+    while (!stop.load()) {
+      mprotect(page, kSize, PROT_NONE);
+      mprotect(page, kSize, PROT_READ | PROT_WRITE);
+      for (int i = 0; i < 200; ++i) cpu_relax();  // some atomics find it
+    }
+  });
+  std::set<WcStatus> seen;
+  for (int i = 0; i < 2000; ++i) {
+    Pair pair(1);
+    GuardedMemory mine(8);
+    MemoryRegion* const region = *pair.regions.add(
+        {&pair.b.domain, page, kSize, 0, kAllAccess | kAccessOnDemand, MemoryKind::kOnDemand});
+    const Sge result = Pair::sge(mine, pair.reg(pair.a, mine, kAllAccess), 0, 8);
+    pair.connect();
+    for (int n = 0; n < 60; ++n)
+      EXPECT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, region->key, 1), 0);
+    pair.run();
+    for (const WorkCompletion& done : pair.a.sends()) seen.insert(done.status);
+  }
+  stop = true;
+  taker.join();
+  munmap(page, kSize);
+  const std::set<WcStatus> allowed{WcStatus::kSuccess, WcStatus::kRemAccessErr,
+                                   WcStatus::kWrFlushErr};
+  EXPECT_TRUE(std::includes(allowed.begin(), allowed.end(), seen.begin(), seen.end()));
+}
 
 }  // namespace
 }  // namespace uwarp::sim

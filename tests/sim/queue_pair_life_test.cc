@@ -70,11 +70,11 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
   ASSERT_TRUE(end.qp->start_stream({}));
   EXPECT_EQ(end.qp->state(), QpState::kSqd);
   ASSERT_EQ(end.post(SendOpcode::kSend, 1, {}), 0);
-  ASSERT_TRUE(end.qp->transmit_try_begin());
-  EXPECT_TRUE(end.qp->transmit_window().empty());
+  ASSERT_TRUE(end.qp->transmit_gate().try_begin());
+  EXPECT_TRUE(end.qp->transmitter().window().empty());
   end.qp->to_rts();
-  EXPECT_FALSE(end.qp->transmit_window().empty());
-  (void)end.qp->transmit_end();
+  EXPECT_FALSE(end.qp->transmitter().window().empty());
+  (void)end.qp->transmit_gate().end();
 }
 
 // A Read that has come and was not looked at yet is something still to be answered.
@@ -109,8 +109,8 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
                                       : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
                                false);
       std::lock_guard lock(end.qp->receive_gate());
-      std::memcpy(end.qp->receive_window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
-      end.qp->received(end.staging, fpdu.size());
+      std::memcpy(end.qp->receiver().window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
+      end.qp->receiver().received(end.staging, fpdu.size());
     }
     EXPECT_EQ(end.events.size(), early ? 1u : 0u);
     if (early) {
@@ -128,9 +128,9 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   ASSERT_TRUE(end.qp->start_stream(config));
   ASSERT_TRUE(end.qp->fall_silent());
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
-  ASSERT_TRUE(end.qp->transmit_try_begin());
-  EXPECT_TRUE(end.qp->transmit_window().empty());
-  (void)end.qp->transmit_end();
+  ASSERT_TRUE(end.qp->transmit_gate().try_begin());
+  EXPECT_TRUE(end.qp->transmitter().window().empty());
+  (void)end.qp->transmit_gate().end();
   EXPECT_TRUE(end.sends().empty());
   EXPECT_TRUE(end.qp->end_stream(StreamEnd::kFin));
   const auto failed = end.sends();

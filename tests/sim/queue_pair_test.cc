@@ -123,7 +123,7 @@ TEST_P(Connected, SendWaitsForReceive) {
   Sge from = mine(0, 70000), to = theirs(0, 70000);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receive_held());
+  EXPECT_TRUE(pair.b.qp->receiver().held());
   EXPECT_TRUE(pair.b.receives().empty());
   ASSERT_EQ(pair.b.qp->post_recv(2, {&to, 1}), 0);
   pair.run();
@@ -137,12 +137,12 @@ TEST_P(Connected, HeldStreamExpires) {
   pair.run();
   {
     std::lock_guard lock(pair.b.qp->receive_gate());
-    pair.b.outcome |= pair.b.qp->receive_expired();
+    pair.b.outcome |= pair.b.qp->receiver().expire();
   }
   pair.run();
   EXPECT_EQ(pair.b.events, std::vector{QpEvent::kFatal});
   EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
-  EXPECT_TRUE(pair.b.qp->transmit_finished());
+  EXPECT_TRUE(pair.b.qp->transmitter().finished());
 }
 
 // Each failure: one status of its own, the rest flushed, one event, both ends in ERR.
@@ -360,9 +360,9 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   const auto* const place = there.data();
   for (; !pair.a_to_b.bytes.empty(); ++reads) {
     const std::lock_guard lock(pair.b.qp->receive_gate());
-    const std::span<const iovec> window = pair.b.qp->receive_window(pair.b.staging);
+    const std::span<const iovec> window = pair.b.qp->receiver().window(pair.b.staging);
     size_t left = pair.a_to_b.read(window, kMessages * kMessage * 2);
-    (void)pair.b.qp->received(pair.b.staging, left);
+    (void)pair.b.qp->receiver().received(pair.b.staging, left);
     for (const iovec& piece : window) {
       const size_t taken = std::min(left, piece.iov_len);
       if (piece.iov_base < place || piece.iov_base >= place + kMessage) staged += taken;
@@ -379,17 +379,17 @@ TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   constexpr size_t kMessages = 32;
   send(kMessages);
   pair.a_to_b.capacity = 2 * kMessages * kMessage;
-  ASSERT_TRUE(pair.a.qp->transmit_try_begin());
+  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
   size_t calls = 0;
-  for (auto window = pair.a.qp->transmit_window(); !window.empty();
-       window = pair.a.qp->transmit_window()) {
+  for (auto window = pair.a.qp->transmitter().window(); !window.empty();
+       window = pair.a.qp->transmitter().window()) {
     size_t size = 0;
     for (const iovec& piece : window) size += piece.iov_len;
     EXPECT_GE(size, kMessage);
-    pair.a.qp->transmitted(pair.a_to_b.write(window, size));
+    pair.a.qp->transmitter().sent(pair.a_to_b.write(window, size));
     ++calls;
   }
-  (void)pair.a.qp->transmit_end();
+  (void)pair.a.qp->transmit_gate().end();
   EXPECT_LE(calls, kMessages * kMessage / TransmitBatch::kBytes);
   pair.run();
   EXPECT_EQ(pair.b.receives().size(), kMessages);

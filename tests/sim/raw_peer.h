@@ -137,9 +137,9 @@ class RawPeer {
 
   void feed(const Bytes& bytes, size_t chunk = 0) {
     size_t at = 0;
-    while (at < bytes.size() && !dut.qp->receive_held()) {
+    while (at < bytes.size() && !dut.qp->receiver().held()) {
       std::lock_guard lock(dut.qp->receive_gate());
-      auto window = dut.qp->receive_window(dut.staging);
+      auto window = dut.qp->receiver().window(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -148,7 +148,7 @@ class RawPeer {
         done += here;
       }
       at += done;
-      dut.outcome |= dut.qp->received(dut.staging, done);
+      dut.outcome |= dut.qp->receiver().received(dut.staging, done);
       if (!dut.staging) dut.staging = std::make_unique<StagingBuffer>();
     }
     settle();
@@ -161,9 +161,9 @@ class RawPeer {
     pump();
   }
   void pump() {
-    if (!reads || !dut.qp->transmit_try_begin()) return;
-    for (auto window = dut.qp->transmit_window(); !window.empty();
-         window = dut.qp->transmit_window()) {
+    if (!reads || !dut.qp->transmit_gate().try_begin()) return;
+    for (auto window = dut.qp->transmitter().window(); !window.empty();
+         window = dut.qp->transmitter().window()) {
       size_t done = 0;
       for (const iovec& piece : window) {
         const auto* from = static_cast<const std::byte*>(piece.iov_base);
@@ -171,9 +171,9 @@ class RawPeer {
         scan.feed({from, piece.iov_len});
         done += piece.iov_len;
       }
-      dut.qp->transmitted(done);
+      dut.qp->transmitter().sent(done);
     }
-    dut.qp->transmit_end();
+    dut.qp->transmit_gate().end();
   }
   /// What the device sent since the last call, as ULPDUs.
   std::vector<Bytes> ulpdus() {

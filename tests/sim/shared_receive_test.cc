@@ -49,13 +49,13 @@ TEST_F(Shared, TakenInOrder) {
 TEST_F(Shared, HeldStreamsGoOnInTurn) {
   for (const size_t peer : {1, 3, 0}) {
     send(peer, 1);
-    EXPECT_TRUE(peers[peer]->dut.qp->receive_held());
+    EXPECT_TRUE(peers[peer]->dut.qp->receiver().held());
   }
   ASSERT_EQ(srq.post(7, {}), 0);
   EXPECT_TRUE(peers[1]->dut.resume_due);
   EXPECT_FALSE(peers[3]->dut.resume_due);
   send(2, 1);  // comes too late for the buffer that is there
-  EXPECT_TRUE(peers[2]->dut.qp->receive_held());
+  EXPECT_TRUE(peers[2]->dut.qp->receiver().held());
   settle();
   EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 7u);
   uint64_t id = 8;

@@ -114,7 +114,7 @@ struct End : QpEventListener, ReceiveWaiter {
     const bool own = qp->receive_resumable();
     if (!own && !std::exchange(resume_due, false)) return false;
     std::lock_guard lock(qp->receive_gate());
-    outcome |= qp->resume_receive(staging);
+    outcome |= qp->receiver().resume(staging);
     if (!staging) staging = std::make_unique<StagingBuffer>();
     return true;
   }
@@ -201,22 +201,22 @@ class Pair {
   /// One turn of an end: maybe write, maybe read, each cut anywhere.
   bool step(End& end, Pipe& out, Pipe& in) {
     bool moved = false;
-    if (end.qp->transmit_try_begin()) {
-      auto window = end.qp->transmit_window();
+    if (end.qp->transmit_gate().try_begin()) {
+      auto window = end.qp->transmitter().window();
       if (!window.empty()) {
         const size_t done = out.write(window, limit());
-        end.qp->transmitted(done);
+        end.qp->transmitter().sent(done);
         moved |= done > 0;
       }
-      end.qp->transmit_end();
+      end.qp->transmit_gate().end();
     }
     moved |= end.resume();
-    const bool reads = !end.qp->receive_held() || end.qp->receive_ahead();
+    const bool reads = !end.qp->receiver().held() || end.qp->receiver().looks_ahead();
     if (reads && !in.bytes.empty()) {
       std::lock_guard lock(end.qp->receive_gate());
-      auto window = end.qp->receive_window(end.staging);
+      auto window = end.qp->receiver().window(end.staging);
       const size_t done = in.read(window, limit());
-      end.outcome |= end.qp->received(end.staging, done);
+      end.outcome |= end.qp->receiver().received(end.staging, done);
       if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
       moved |= done > 0;
     }

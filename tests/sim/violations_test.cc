@@ -175,7 +175,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});
   const auto receives = peer.dut.receives();
@@ -347,7 +347,7 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   EXPECT_EQ(done[2].status, WcStatus::kWrFlushErr);
   EXPECT_TRUE(peer.ulpdus().empty());  // never answered by one of ours
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 }
 
 TEST(Terminate, MalformedOnesEndTheStreamQuietly) {
@@ -388,12 +388,12 @@ TEST(Initiator, OwesItsRtrFromTheStart) {
     StreamConfig config;
     config.rtr = rtr;
     RawPeer peer(config);
-    EXPECT_TRUE(peer.dut.qp->wants_transmit());
-    EXPECT_FALSE(peer.dut.qp->transmit_idle());
+    EXPECT_TRUE(peer.dut.qp->transmitter().wanted());
+    EXPECT_FALSE(peer.dut.qp->transmitter().idle());
     peer.settle();
     EXPECT_EQ(peer.ulpdus().size(), 1u);
-    EXPECT_FALSE(peer.dut.qp->wants_transmit());
-    EXPECT_TRUE(peer.dut.qp->transmit_idle());
+    EXPECT_FALSE(peer.dut.qp->transmitter().wanted());
+    EXPECT_TRUE(peer.dut.qp->transmitter().idle());
   }
 }
 

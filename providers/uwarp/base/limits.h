@@ -75,6 +75,5 @@ inline constexpr uint32_t kUlpduMin = 128;
 
 inline constexpr uint8_t kPort = 1;               // the one that each device has
 inline constexpr uint32_t kGidTableEntries = 16;  // libibverbs asks for a fixed table per port
-inline constexpr uint32_t kCompVectors = 1;
 
 }  // namespace uwarp

@@ -62,9 +62,9 @@ const char* describe(StreamEnd end) {
 
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
 bool half_sent(QueuePair& qp) {
-  while (!qp.transmit_try_begin()) sched_yield();
-  const bool rest = !qp.transmit_window().empty();
-  (void)qp.transmit_end();
+  while (!qp.transmit_gate().try_begin()) sched_yield();
+  const bool rest = !qp.transmitter().window().empty();
+  (void)qp.transmit_gate().end();
   return rest;
 }
 
@@ -249,7 +249,7 @@ void Connection::on_events(const StreamEvents& notice) {
   }
   if ((notice.outcome & (kRxFailed | kRxTerminated)) != 0 || qp.flush_due()) {
     stream_failed_locked();
-  } else if ((notice.outcome & kRxHeld) != 0 && qp.receive_held()) {
+  } else if ((notice.outcome & kRxHeld) != 0 && qp.receiver().held()) {
     const bool stalled = script != nullptr && script->receive_stalled();
     deadlines_[Deadline::kHold] = stalled ? 0 : endpoint_->hold_deadline_ns();
     update_deadline_locked();
@@ -288,7 +288,7 @@ bool Connection::first_nudge_due_locked() const {
 void Connection::hung_up_locked(uint32_t events) {
   if (events == 0) return;
   const bool dead = (events & (EPOLLHUP | EPOLLERR)) != 0;
-  const bool held = endpoint_->qp().receive_held();
+  const bool held = endpoint_->qp().receiver().held();
   if (dead && failing_) {
     // Nobody is left to read the Terminate.
     leave_endpoint_locked();
@@ -366,7 +366,7 @@ void Connection::stream_ended_locked(StreamEnd end) {
   QueuePair& qp = endpoint_->qp();
   if (send_the_rest_locked(end)) return;
   // Our Terminate goes out first; then this end is found again while draining.
-  if (failing_ && end == StreamEnd::kFin && !qp.transmit_finished()) return;
+  if (failing_ && end == StreamEnd::kFin && !qp.transmitter().finished()) return;
   const bool never_used = !active_ && rendezvous_ && !first_fpdu_seen_ && !established_;
   if (!never_used && still_silent_locked(end)) return;
   if (!failing_ && !never_used) {
@@ -396,12 +396,12 @@ void Connection::finish_fpdu_locked() {
 void Connection::check_transmit_locked() {
   QueuePair& qp = endpoint_->qp();
   if (failing_) {
-    if (!qp.transmit_finished()) return;
+    if (!qp.transmitter().finished()) return;
   } else if (peer_finished_) {
-    if (!qp.transmit_dry()) return;
+    if (!qp.transmitter().dry()) return;
     (void)qp.end_stream(StreamEnd::kFin);
   } else if (disconnecting_) {
-    if (!qp.transmit_idle() || first_nudge_due_locked()) return;
+    if (!qp.transmitter().idle() || first_nudge_due_locked()) return;
     (void)qp.end_stream(StreamEnd::kLocalClose);
     tell_end_locked();
   } else {

@@ -89,9 +89,8 @@ void Endpoint::look_after_sending(uint64_t bytes) {
 
 // Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.
 void Endpoint::receive_posted() {
-  std::shared_ptr<Endpoint> self = weak_from_this().lock();
-  if (self == nullptr || PromisedStreams::note(self)) return;
-  context_.progress.revisit(*resumption_);
+  auto self = std::static_pointer_cast<Endpoint>(weak_from_this().lock());
+  if (self != nullptr && !PromisedStreams::note(self)) context_.progress.revisit(*this);
 }
 
 Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
@@ -142,7 +141,6 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, cons
     throw;
   }
   std::shared_ptr<Endpoint> endpoint = std::move(made);  // from here on it gives its number back
-  if (config.srq != nullptr) endpoint->resumption_ = std::make_shared<Resumption>(endpoint);
   context.endpoints.enter(endpoint->number(), endpoint);
   return endpoint;
 }
@@ -299,7 +297,8 @@ RendezvousTerms Endpoint::terms_locked() const {
 
 void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
   // First what may fail.
-  rendezvous_ = std::make_shared<Rendezvous>(context_, weak_from_this(), terms_locked());
+  rendezvous_ = std::make_shared<Rendezvous>(
+      context_, std::static_pointer_cast<Endpoint>(shared_from_this()), terms_locked());
   verbs_state_ = QpState::kRtr;
   qp_.to_rtr();
   qp_.expect_uwarp();
@@ -403,7 +402,7 @@ void Endpoint::pump_at_once() {
   }
   if (stream_.attached())
     stream_.transmit();
-  else if (rendezvous != nullptr && qp_.wants_transmit())
+  else if (rendezvous != nullptr && qp_.transmitter().wanted())
     rendezvous->work_waiting();
 }
 

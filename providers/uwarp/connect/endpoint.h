@@ -21,6 +21,7 @@
 #include "net/net_device.h"
 #include "observe/stat_page.h"
 #include "os/clock.h"
+#include "progress/source.h"
 #include "qp/queue_pair.h"
 #include "stream/stream.h"
 
@@ -57,7 +58,7 @@ class PromisedStreams {
   std::shared_ptr<Endpoint> endpoints_[kRoom];
 };
 
-class Endpoint final : public std::enable_shared_from_this<Endpoint>, private ReceiveWaiter {
+class Endpoint final : public Source, private ReceiveWaiter {
  public:
   /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
   /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
@@ -110,6 +111,11 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
   /// side's gate, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
+  /// The same for Progress, when another thread than the poster's has to do it.
+  bool ready(uint32_t) override {
+    resume();
+    return false;
+  }
   /// What a FaultScript has held long enough goes on.
   void script_deadline_passed();
 
@@ -137,19 +143,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   void rendezvous_failed();
 
  private:
-  /// Has a stream go on that another thread than the poster's has to resume.
-  class Resumption final : public Source {
-   public:
-    explicit Resumption(std::weak_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
-    bool ready(uint32_t) override {
-      if (const auto endpoint = endpoint_.lock()) endpoint->resume();
-      return false;
-    }
-
-   private:
-    const std::weak_ptr<Endpoint> endpoint_;
-  };
-
   /// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
   static constexpr uint64_t kLookBytes = 64 << 10;
   /// ... which counts as a poll for so many octets: they take half as long as the helper thread
@@ -180,7 +173,6 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
   ConnectContext& context_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
   const RendezvousPorts::Place place_;
-  std::shared_ptr<Resumption> resumption_;  // with a shared receive queue; set before it is shared
   SlotLease<QueuePairSlot> slot_;
   QueuePair qp_;
   Stream stream_;

@@ -278,7 +278,7 @@ void Rendezvous::dial_over_locked(Connection& connection) {
   }
   // Requests may have been posted to a stream that has come to nothing.
   const auto endpoint = endpoint_.lock();
-  if (endpoint != nullptr && endpoint->qp().wants_transmit()) work_waiting_locked();
+  if (endpoint != nullptr && endpoint->qp().transmitter().wanted()) work_waiting_locked();
   retry_locked();
 }
 

@@ -15,7 +15,7 @@ bool fault_safe_copy_works();
 /// Copies into memory that may not be there. False if it is not; part may have been written.
 [[gnu::noinline]] bool fault_safe_write(std::byte* to, const std::byte* from, size_t size);
 /// Whether the aligned word of 32 bits at `word` can be written. Brings its page in, changes
-/// nothing. Between this and an access another thread may unmap it.
+/// nothing. Another thread may unmap it before the caller touches it.
 bool fault_safe_probe(std::byte* word);
 
 }  // namespace uwarp

@@ -42,28 +42,8 @@ RegionFault check_place(const MemoryRegion& region, TaggedOffset offset, uint64_
 
 }  // namespace
 
-uint32_t SlotCipher::encrypt(uint32_t slot) const {
-  uint32_t left = slot >> 12, right = slot & 0xfff;
-  for (int number = 0; number < 4; ++number) {
-    uint32_t mixed = left ^ round(right, number);
-    left = right;
-    right = mixed;
-  }
-  return left << 12 | right;
-}
-
-uint32_t SlotCipher::decrypt(uint32_t sealed) const {
-  uint32_t left = sealed >> 12, right = sealed & 0xfff;
-  for (int number = 3; number >= 0; --number) {
-    uint32_t mixed = right ^ round(left, number);
-    right = left;
-    left = mixed;
-  }
-  return left << 12 | right;
-}
-
 RegionTable::RegionTable()
-    : cipher_(draw<uint64_t>()),
+    : cipher_(draw<SipKey>()),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
       free_regions_(kMaxMr),
       free_windows_(kMaxMw) {

@@ -18,6 +18,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/spinlock.h"
+#include "memory/slot_cipher.h"
 
 namespace uwarp {
 
@@ -166,22 +167,6 @@ struct WindowBinding {
   uint32_t access = 0;
 };
 
-/// A keyed permutation of 24 bits (a four-round Feistel network): slot numbers become the upper 24
-/// bits of a key that a peer cannot predict from the keys it has seen.
-class SlotCipher {
- public:
-  explicit SlotCipher(uint64_t secret) : secret_(secret) {}
-  uint32_t encrypt(uint32_t slot) const;
-  uint32_t decrypt(uint32_t sealed) const;
-
- private:
-  uint32_t round(uint32_t half, int number) const {
-    uint64_t x = (secret_ ^ (half + 0x9e3779b97f4a7c15ull * (number + 1))) * 0xff51afd7ed558ccdull;
-    return static_cast<uint32_t>(x >> 40) & 0xfff;
-  }
-  uint64_t secret_;
-};
-
 /// All regions of the process. Registration and removal take a lock; look-ups take none.
 class RegionTable {
  public:
@@ -247,6 +232,9 @@ class RegionTable {
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
                      const RemoteAccessor& who, RemotePlace& place) const;
 
+  /// Held over an atomic on memory on demand, which is not one instruction.
+  std::mutex on_demand_atomics;
+
   uint32_t live_count() const { return live_.load(std::memory_order_relaxed); }
 
  private:
@@ -256,8 +244,8 @@ class RegionTable {
     MemoryRegion slots[kChunkSlots];
   };
 
-  /// Where keys were found last, by the low bits of their upper 24: deciphering one takes as long
-  /// as the rest of the work on a small message's header.
+  /// Where keys were found last, by the low bits of their upper 24: deciphering one takes longer
+  /// than the rest of the work on a small message's header.
   class RecentKeys {
    public:
     std::atomic<const MemoryRegion*>& operator[](uint32_t key) {
@@ -265,7 +253,7 @@ class RegionTable {
     }
 
    private:
-    static constexpr size_t kSlots = 64;
+    static constexpr size_t kSlots = 256;
     std::atomic<const MemoryRegion*> slots_[kSlots] = {};
   };
 

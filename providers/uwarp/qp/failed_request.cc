@@ -30,8 +30,7 @@ uint64_t failed_write(const TaggedHeader& header, SendQueue& queue) {
 uint64_t failed_send(Msn msn, SendQueue& queue) {
   for (uint64_t i = queue.retired(); i != queue.started(); ++i) {
     const SendWqe& wqe = queue.at(i);
-    if (awaits_answer(wqe.opcode) || wqe.opcode == SendOpcode::kWrite) continue;
-    if (wqe.msn == msn.value) return i;
+    if (takes_receive(wqe.opcode) && wqe.msn == msn.value) return i;
   }
   return StreamFailure::kNoRequest;
 }

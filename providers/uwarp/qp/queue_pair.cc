@@ -28,8 +28,8 @@ QueuePair::QueuePair(const QpConfig& config)
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
       transmitter_(config_, sends_, stream_, slot_.transmit),
-      receiver_(config_, sends_, *receives_, stream_, {transmit_gate_, transmitter_},
-                slot_.receive) {
+      receiver_(config_, sends_, *receives_, stream_,
+                {transmit_gate_, sends_, transmitter_.completer()}, slot_.receive) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
 }
@@ -48,7 +48,7 @@ void QueuePair::flush_late_posts() {
   if (state() != QpState::kErr) [[likely]]
     return;
   std::lock_guard lock(transmit_gate_);
-  if (state() == QpState::kErr) transmitter_.flush_late();  // and not RESET by now
+  if (state() == QpState::kErr) transmitter_.completer().flush_late();  // and not RESET by now
 }
 
 // In one piece, like Transmitter::fill().
@@ -112,7 +112,7 @@ void QueuePair::to_sqd(bool notify) {
   move_to(QpState::kSqd);
   if (!notify || state() != QpState::kSqd) return;
   stream_.drain_event.store(true, std::memory_order_relaxed);
-  transmitter_.look_for_drain();
+  transmitter_.completer().look_for_drain();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
@@ -191,7 +191,8 @@ bool QueuePair::finish_input() {
   if (receiver_.mid_message() || stream_.failed()) return false;
   std::lock_guard transmit(transmit_gate_);
   transmitter_.forget_dry();
-  return !transmit_idle() || !stream_.inbound.empty();  // what came since the last look included
+  return !transmitter_.idle() ||
+         !stream_.inbound.empty();  // what came since the last look included
 }
 
 bool QueuePair::fall_silent() {

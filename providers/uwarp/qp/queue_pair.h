@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Queue pair: work queues, the send side and the receive side of one RDMAP stream. Sans-IO: bytes
-// in by receive_window()/received(), bytes out by transmit_window()/transmitted(); completions go
+// in by Receiver, bytes out by Transmitter; completions go
 // to the completion queues, everything else comes back as a return value. RFC 5040, 5041, 5044.
 //
 // Locks, in order: receive side -> transmit side -> posting (send) / receive queue -> completion
@@ -18,12 +18,12 @@
 #include <span>
 
 #include "qp/qp_config.h"
+#include "qp/receive/receiver.h"
+#include "qp/receive/staging_buffer.h"
 #include "qp/receive_queue.h"
-#include "qp/receiver.h"
 #include "qp/send_queue.h"
-#include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
-#include "qp/transmitter.h"
+#include "qp/transmit/transmitter.h"
 #include "qp/turn_gate.h"
 #include "qp/work_request.h"
 
@@ -55,14 +55,11 @@ class QueuePair {
   int post_sends(std::span<const SendRequest> requests);
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
 
-  /// True when a posted or owed message could perhaps be sent now: the caller pumps once (not in a
-  /// loop: ORD or a fence may still stand in the way).
-  bool wants_transmit() const { return transmitter_.wanted(); }
   /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
   bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_gate() and calls resume_receive(). With a shared queue it is QpConfig::receive_waiter
-  /// that tells.
+  /// receive_gate() and calls Receiver::resume(). With a shared queue it is
+  /// QpConfig::receive_waiter that tells.
   bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
   // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
@@ -118,66 +115,20 @@ class QueuePair {
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
 
-  // ---- Transmit side. One thread at a time between begin and end.
-  /// Takes the transmit side if it is free; otherwise leaves a mark that makes the holder's
-  /// transmit_end() return true, and returns false.
-  bool transmit_try_begin() { return transmit_gate_.try_begin(); }
-  /// The next bytes for the stream: valid until transmitted() or transmit_end(). Empty: nothing to
-  /// send now. Completes what needs no bytes on the way.
-  std::span<const iovec> transmit_window() {
-    if (!stream_.running.load(std::memory_order_acquire)) return {};
-    return transmitter_.window();
-  }
-  /// It was empty for want of memory: try again.
-  bool transmit_starved() const {
-    return stream_.running.load(std::memory_order_relaxed) && transmitter_.starved();
-  }
-  /// The first `bytes` of the window are with the kernel: completes the requests they finish.
-  void transmitted(size_t bytes) { transmitter_.sent(bytes); }
-  /// The window holds mostly parts of large messages.
-  bool transmits_large() const { return transmitter_.sends_large(); }
-  /// The kernel could not read application memory (EFAULT): fails the request at hand.
-  void transmit_fault() { transmitter_.fault(); }
-  /// Releases the side. True: somebody asked in between, begin again.
-  bool transmit_end() { return transmit_gate_.end(); }
-  /// Waits until nobody has the side: what a send was told has been noted then. The caller may hold
-  /// receive_gate().
-  void transmit_wait() { const std::lock_guard lock(transmit_gate_); }
-  /// True when the stream failed and its Terminate (if one was due) has been handed over: it may be
-  /// shut down for writing.
-  bool transmit_finished() const { return transmitter_.finished(); }
-  /// True when all that was posted or owed has been handed over, so that a FIN loses nothing.
-  bool transmit_idle() const { return transmitter_.idle() && !sends_.waiting(); }
-  /// The peer has finished its direction. True if it did so between messages and something may
-  /// still be sent to it: then no more is to be waited for than transmit_dry().
-  bool finish_input();
-  /// True when nothing more could be sent, whatever else has been posted.
-  bool transmit_dry() const { return transmitter_.dry(); }
-
-  // ---- Receive side. One thread at a time under receive_gate(), from window to received().
+  // ---- The two sides. Each is used by one thread at a time, which holds its gate; what their
+  // classes say of any thread excepted.
+  TurnGate& transmit_gate() { return transmit_gate_; }
+  Transmitter& transmitter() { return transmitter_; }
+  const Transmitter& transmitter() const { return transmitter_; }
   TurnGate& receive_gate() { return receive_gate_; }
-  /// Where the next bytes belong. `staging` must be non-null.
-  std::span<const iovec> receive_window(StagingPointer& staging) {
-    return receiver_.window(staging);
-  }
-  /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
-  /// Returns ReceiveOutcome bits.
-  uint32_t received(StagingPointer& staging, size_t bytes) {
-    return receiver_.received(staging, bytes);
-  }
-  /// Goes on after kRxHeld: consumes what is kept. Returns ReceiveOutcome bits.
-  uint32_t resume_receive(StagingPointer& staging) { return receiver_.resume(staging); }
-  /// The grace time of a held stream is over: Terminate 1/2/02. Outcome bits.
-  uint32_t receive_expired() { return receiver_.expire(); }
-  /// The kernel could not write into the last window (EFAULT). Outcome bits.
-  uint32_t receive_fault() { return receiver_.fault(); }
-  /// A large message is under way, or likely to follow the last.
-  bool receives_large() const { return receiver_.expects_large(); }
-  bool receive_held() const { return receiver_.held(); }
-  /// Held, but bytes are still wanted: something behind the message that waits may be taken.
-  bool receive_ahead() const { return receiver_.looks_ahead(); }
-  /// After a failure all further bytes are dropped: the connection reads only to see the FIN.
-  bool receive_closed() const { return receiver_.closed(); }
+  Receiver& receiver() { return receiver_; }
+  const Receiver& receiver() const { return receiver_; }
+  /// Waits until nobody has the transmit side: what a send was told has been noted then. The caller
+  /// may hold receive_gate().
+  void transmit_wait() { const std::lock_guard lock(transmit_gate_); }
+  /// The peer has finished its direction. True if it did so between messages and something may
+  /// still be sent to it: then no more is to be waited for than Transmitter::dry().
+  bool finish_input();
 
   // ---- Failure. No lock held.
   /// A failure was noted (by either side) whose flush is still due.

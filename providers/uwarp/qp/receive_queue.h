@@ -31,7 +31,7 @@ struct RecvWqe {
 class ReceiveWaiter {
  public:
   virtual ~ReceiveWaiter() = default;
-  /// A buffer is reserved for this stream: somebody has to call QueuePair::resume_receive() soon.
+  /// A buffer is reserved for this stream: somebody has to call Receiver::resume() soon.
   /// Called by the thread that posted, with the queue's lock held: must not block nor call back,
   /// only note the stream (for that thread to resume it after its post, or for another).
   virtual void receive_posted() = 0;

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/limits.h"
+#include "qp/local_memory.h"
 
 namespace uwarp {
 namespace {
@@ -37,17 +38,6 @@ int check_opcode(SendOpcode opcode, bool extensions) {
     default:
       return EOPNOTSUPP;
   }
-}
-
-bool gather_one(const Sge& sge, const RegionTable& regions, const ProtectionDomain& domain,
-                uint32_t needed, BufferList& list) {
-  if (sge.length_bytes == 0) return true;
-  RegionFault fault;
-  const LocalPlace place =
-      regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
-  if (!place) return false;
-  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
-  return true;
 }
 
 }  // namespace
@@ -193,10 +183,10 @@ bool SendQueue::gather(uint64_t position, const RegionTable& regions,
     return true;
   }
   if (wqe.sge_count == 0) return true;
-  if (!gather_one(wqe.first_sge, regions, domain, needed, list)) return false;
+  if (!append_local(list, wqe.first_sge, regions, domain, needed)) return false;
   const std::span more(more_sges(position), wqe.sge_count - size_t{1});
   return std::ranges::all_of(
-      more, [&](const Sge& sge) { return gather_one(sge, regions, domain, needed, list); });
+      more, [&](const Sge& sge) { return append_local(list, sge, regions, domain, needed); });
 }
 
 void SendQueue::reset() {

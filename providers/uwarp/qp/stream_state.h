@@ -89,6 +89,11 @@ class StreamState {
     return qp.acknowledged && peer_is_uwarp.load(std::memory_order_relaxed);
   }
 
+  /// A responder sends nothing before the initiator's first FPDU (RFC 5044 7.1.2).
+  bool must_be_silent() const {
+    return config.wait_for_first_fpdu && !first_fpdu.load(std::memory_order_acquire);
+  }
+
   OutboundRequests outbound;
   InboundRequests inbound;
   const uint64_t identity = next_identity();  // RemoteAccessor::stream

@@ -32,22 +32,22 @@ inline WcStatus terminate_status(TerminateCode received) {
   }
 }
 
+/// Remote protection errors name memory that the peer may not touch.
+inline bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
+
 /// Whether a request of this kind can be what the peer complains of, as far as the class of the
 /// error tells. For a Terminate that gives no header.
 inline bool may_have_caused(TerminateCode received, SendOpcode opcode) {
   if (is_local(opcode)) return false;
-  constexpr uint8_t kRdmap = 0, kDdp = 1;
-  constexpr uint8_t kLocal = 0, kProtection = 1, kTagged = 1, kUntagged = 2;
-  const bool takes_receive = !awaits_answer(opcode) && opcode != SendOpcode::kWrite;
+  constexpr uint8_t kDdp = 1, kLocal = 0, kTagged = 1, kUntagged = 2;
   if (received == TerminateCode::kRdmapCannotInvalidate ||
       received == TerminateCode::kRdmapOperationCannotInvalidate)
     return opcode == SendOpcode::kSendWithInvalidate;
-  if (layer(received) == kRdmap && etype(received) == kProtection)
-    return is_write(opcode) || awaits_answer(opcode);
+  if (is_protection_error(received)) return is_write(opcode) || awaits_answer(opcode);
   if (layer(received) == kDdp && etype(received) == kTagged) return is_write(opcode);
-  if (layer(received) == kDdp && etype(received) == kUntagged) return takes_receive;
+  if (layer(received) == kDdp && etype(received) == kUntagged) return takes_receive(opcode);
   // Something at the peer itself, as a rule the memory of its receive: InfiniBand blames the Send.
-  if (layer(received) <= kDdp && etype(received) == kLocal) return takes_receive;
+  if (layer(received) <= kDdp && etype(received) == kLocal) return takes_receive(opcode);
   return true;
 }
 

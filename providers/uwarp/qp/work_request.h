@@ -45,6 +45,11 @@ constexpr bool is_write(SendOpcode opcode) {
 constexpr bool is_local(SendOpcode opcode) {
   return opcode == SendOpcode::kLocalInvalidate || opcode == SendOpcode::kBindWindow;
 }
+/// The peer completes a receive for it.
+constexpr bool takes_receive(SendOpcode opcode) {
+  return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithInvalidate ||
+         opcode == SendOpcode::kSendWithImm || opcode == SendOpcode::kWriteWithImm;
+}
 /// Requests that complete by an answer of the peer and count against ORD.
 constexpr bool awaits_answer(SendOpcode opcode) {
   return opcode == SendOpcode::kRead || is_atomic(opcode);

@@ -37,11 +37,11 @@ size_t size_of(std::span<const iovec> parts) {
 void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
   {
     const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_try_begin()) sched_yield();
+    while (!qp_.transmit_gate().try_begin()) sched_yield();
     groups_[0] = &first;
     groups_[1] = second;
     take_ends(ends);
-    (void)qp_.transmit_end();
+    (void)qp_.transmit_gate().end();
   }
   first.add(*this);
   if (second != nullptr) second->add(*this);
@@ -67,10 +67,10 @@ void Stream::take_ends(const Ends& ends) {
 void Stream::detach() {
   {
     const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_try_begin()) sched_yield();
+    while (!qp_.transmit_gate().try_begin()) sched_yield();
     if (quiet()) set_quiet(false);
     attached_.store(false, std::memory_order_release);
-    (void)qp_.transmit_end();
+    (void)qp_.transmit_gate().end();
   }
   // No turn begins any more, and none lists the stream. A poller may still have it from a list.
   for (PollGroup* group : groups_)
@@ -119,7 +119,7 @@ bool Stream::full() {
 void Stream::transmit_soon() {
   if (waiting_.fetch_or(0) == kAll) [[likely]]
     return;
-  if (!qp_.transmit_try_begin()) return;  // who is at it sends this too
+  if (!qp_.transmit_gate().try_begin()) return;  // who is at it sends this too
   std::shared_ptr<StreamOwner> timed;
   if (attached()) {
     const uint8_t before = waiting_.fetch_or(kAll);
@@ -127,7 +127,7 @@ void Stream::transmit_soon() {
     if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
     if ((before & kTimed) == 0) timed = owner_->hold_owner();
   }
-  const bool marked = qp_.transmit_end();
+  const bool marked = qp_.transmit_gate().end();
   if (timed != nullptr) timed->transmit_before_long();
   if (marked) transmit();
 }
@@ -149,23 +149,23 @@ void Stream::transmit_overdue() {
 
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(size_t budget_bytes, StreamEvents& notice) {
-  while (qp_.transmit_try_begin()) {
+  while (qp_.transmit_gate().try_begin()) {
     try {
       if (attached()) transmit_locked(budget_bytes, notice);
     } catch (...) {  // out of memory, or the thread is cancelled
-      (void)qp_.transmit_end();
+      (void)qp_.transmit_gate().end();
       throw;
     }
-    if (!qp_.transmit_end()) return;
+    if (!qp_.transmit_gate().end()) return;
   }
 }
 
 void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
-    const std::span<const iovec> window = qp_.transmit_window();
+    const std::span<const iovec> window = qp_.transmitter().window();
     if (window.empty()) {
-      if (qp_.transmit_starved()) [[unlikely]]
+      if (qp_.transmitter().starved()) [[unlikely]]
         owner_->request_turn();
       break;
     }
@@ -173,12 +173,13 @@ void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
     if (sent > 0) {
       if (capture_ != nullptr) [[unlikely]]
         capture_->sent(window, static_cast<size_t>(sent));
-      qp_.transmitted(static_cast<size_t>(sent));
+      const bool more = qp_.transmitter().sent(static_cast<size_t>(sent));
       if (!peer_watched_.load(std::memory_order_relaxed)) [[unlikely]] {
         peer_watched_.store(true);
         notice.began_to_send = true;
         name_owner(notice);
       }
+      if (!more) break;
       if (static_cast<size_t>(sent) >= budget_bytes) {
         owner_->request_turn();
         break;
@@ -186,14 +187,14 @@ void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
       budget_bytes -= static_cast<size_t>(sent);
     } else if (sent == -EAGAIN) {
       qp_.slot().transmit.waits.add(1);
-      sends_large_.store(qp_.transmits_large(), std::memory_order_relaxed);
+      sends_large_.store(qp_.transmitter().sends_large(), std::memory_order_relaxed);
       full_.store(true, std::memory_order_release);
       break;  // the next edge says that there is room again
     } else if (sent == -ENOBUFS || sent == -ENOMEM) {
       owner_->request_turn();  // no edge will say that the kernel has memory again
       break;
     } else if (sent == -EFAULT) {
-      qp_.transmit_fault();
+      qp_.transmitter().fault();
     } else {
       // The receive direction may still hold what the peer sent before: it reports the end.
       send_error_.store(static_cast<int>(-sent), std::memory_order_release);
@@ -223,7 +224,8 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
       (void)gate.end();
       throw;
     }
-    if (progressed) receives_large_.store(qp_.receives_large(), std::memory_order_relaxed);
+    if (progressed)
+      receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
     if (!from_epoll) note_look(progressed);
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
@@ -295,7 +297,7 @@ void Stream::on_edge(uint32_t events) {
   // Told only of room to write, it finds nothing, and would wait while another thread is in a send
   // call, over which the kernel locks the socket.
   if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
-  if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
+  if ((events & kHangUpEvents) != 0 && (qp_.receiver().held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
     const std::lock_guard lock(qp_.receive_gate());
     if (attached()) name_owner(notice);
@@ -304,7 +306,7 @@ void Stream::on_edge(uint32_t events) {
   // A revisit (no events) comes from a turn of either direction that ran out of its budget.
   // Readiness to write is part of every edge, so it alone says little.
   if (((events & EPOLLOUT) != 0 || events == 0) &&
-      (qp_.wants_transmit() || watched_.load(std::memory_order_acquire)))
+      (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire)))
     transmit(kTurnBytes);
 }
 
@@ -314,9 +316,9 @@ void Stream::resume() {
   bool more;
   {
     const std::lock_guard lock(qp_.receive_gate());
-    if (!attached() || !qp_.receive_held()) return;
-    more =
-        !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
+    if (!attached() || !qp_.receiver().held()) return;
+    more = !take_outcome(qp_.receiver().resume(ensure_staging()), answer, notice) ||
+           qp_.receiver().looks_ahead();
   }
   if (more) (void)receive(kTurnBytes, notice, true);
   if (answer) transmit_turns(kTurnBytes, notice);
@@ -328,8 +330,8 @@ void Stream::expire() {
   bool answer = false;
   {
     const std::lock_guard lock(qp_.receive_gate());
-    if (!attached() || !qp_.receive_held()) return;
-    take_outcome(qp_.receive_expired(), answer, notice);
+    if (!attached() || !qp_.receiver().held()) return;
+    take_outcome(qp_.receiver().expire(), answer, notice);
   }
   deliver(notice);
 }
@@ -338,17 +340,17 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
                                     StreamEvents& notice) {
   if (!attached() || ended()) return Turn::kStopped;
   for (;;) {
-    const bool held = qp_.receive_held();
-    if (held && !qp_.receive_ahead()) [[unlikely]]
+    const bool held = qp_.receiver().held();
+    if (held && !qp_.receiver().looks_ahead()) [[unlikely]]
       return Turn::kStopped;
-    if (qp_.receive_closed()) [[unlikely]] {
+    if (qp_.receiver().closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
       if (dropped > 0) return Turn::kMore;
       if (dropped != -EAGAIN) take_end(dropped, notice);
       return Turn::kStopped;
     }
     StagingPointer& staging = ensure_staging();
-    const std::span<const iovec> window = qp_.receive_window(staging);
+    const std::span<const iovec> window = qp_.receiver().window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);
     if (count <= 0) {
@@ -358,7 +360,7 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
         return Turn::kStopped;
       }
       if (count == -EFAULT) {
-        take_outcome(qp_.receive_fault(), answer, notice);
+        take_outcome(qp_.receiver().fault(), answer, notice);
       } else {
         take_end(count, notice);
       }
@@ -368,8 +370,8 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
     const auto bytes = static_cast<size_t>(count);
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
-    if (take_outcome(qp_.received(staging, bytes), answer, notice)) {
-      if (!qp_.receive_ahead()) return Turn::kStopped;
+    if (take_outcome(qp_.receiver().received(staging, bytes), answer, notice)) {
+      if (!qp_.receiver().looks_ahead()) return Turn::kStopped;
       continue;
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new

@@ -66,15 +66,10 @@ void end_poll(ibv_cq_ex* base) {
 ibv_wc_opcode read_opcode(ibv_cq_ex* cq) {
   return static_cast<ibv_wc_opcode>(cq_of(cq).shown.opcode);
 }
-uint32_t read_vendor_err(ibv_cq_ex* cq) { return cq_of(cq).shown.vendor_err; }
-uint32_t read_byte_len(ibv_cq_ex* cq) { return cq_of(cq).shown.byte_len; }
-__be32 read_imm_data(ibv_cq_ex* cq) { return cq_of(cq).shown.imm_or_invalidated; }
-uint32_t read_qp_num(ibv_cq_ex* cq) { return cq_of(cq).shown.qp_num; }
-uint32_t read_src_qp(ibv_cq_ex* cq) { return cq_of(cq).shown.src_qp; }
-unsigned read_wc_flags(ibv_cq_ex* cq) { return cq_of(cq).shown.wc_flags; }
-uint32_t read_slid(ibv_cq_ex* cq) { return cq_of(cq).shown.slid; }
-uint8_t read_sl(ibv_cq_ex* cq) { return cq_of(cq).shown.sl; }
-uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return cq_of(cq).shown.dlid_path_bits; }
+template <typename Value, auto Field>
+Value read(ibv_cq_ex* cq) {
+  return cq_of(cq).shown.*Field;
+}
 uint64_t read_completion_ts(ibv_cq_ex* cq) { return cq_of(cq).shown_time.raw_ns; }
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) { return cq_of(cq).shown_time.wall_ns; }
 
@@ -84,15 +79,15 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
   cq.next_poll = next_poll;
   cq.end_poll = end_poll;
   cq.read_opcode = read_opcode;
-  cq.read_vendor_err = read_vendor_err;
-  cq.read_byte_len = read_byte_len;
-  cq.read_imm_data = read_imm_data;
-  cq.read_qp_num = read_qp_num;
-  cq.read_src_qp = read_src_qp;
-  cq.read_wc_flags = read_wc_flags;
-  cq.read_slid = read_slid;
-  cq.read_sl = read_sl;
-  cq.read_dlid_path_bits = read_dlid_path_bits;
+  cq.read_vendor_err = read<uint32_t, &WorkCompletion::vendor_err>;
+  cq.read_byte_len = read<uint32_t, &WorkCompletion::byte_len>;
+  cq.read_imm_data = read<__be32, &WorkCompletion::imm_or_invalidated>;
+  cq.read_qp_num = read<uint32_t, &WorkCompletion::qp_num>;
+  cq.read_src_qp = read<uint32_t, &WorkCompletion::src_qp>;
+  cq.read_wc_flags = read<unsigned, &WorkCompletion::wc_flags>;
+  cq.read_slid = read<uint32_t, &WorkCompletion::slid>;
+  cq.read_sl = read<uint8_t, &WorkCompletion::sl>;
+  cq.read_dlid_path_bits = read<uint8_t, &WorkCompletion::dlid_path_bits>;
   if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) cq.read_completion_ts = read_completion_ts;
   if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
     cq.read_completion_wallclock_ns = read_completion_wallclock_ns;

@@ -35,64 +35,6 @@ TEST(Bytes, LoadsAndStoresAreBigEndianAtAnyAlignment) {
   EXPECT_EQ(out[0], std::byte{0});
 }
 
-TEST(ByteReader, TakesInOrder) {
-  const auto bytes = counting_bytes(18);
-  ByteReader in(bytes);
-  EXPECT_EQ(in.take_u8(), 0x01);
-  EXPECT_EQ(in.take_u16(), 0x0203);
-  EXPECT_EQ(in.take_u32(), 0x04050607u);
-  EXPECT_EQ(in.take_u64(), 0x08090A0B0C0D0E0Fu);
-  EXPECT_TRUE(in.skip(2));
-  EXPECT_EQ(in.remaining(), 1u);
-  EXPECT_EQ(in.rest().data(), &bytes[17]);
-}
-
-// Each take from a buffer that is one octet too short fails and leaves every octet where it was.
-TEST(ByteReader, FailureConsumesNothing) {
-  const auto bytes = counting_bytes(8);
-  const auto cursor = [&](size_t size) { return ByteReader(std::span(bytes).first(size)); };
-  for (size_t size = 0; size < 8; ++size) {
-    ByteReader in = cursor(size);
-    EXPECT_FALSE(in.take_u64());
-    EXPECT_FALSE(in.take_bytes(size + 1));
-    EXPECT_FALSE(in.skip(size + 1));
-    EXPECT_FALSE(in.skip(SIZE_MAX));
-    if (size < 4) {
-      EXPECT_FALSE(in.take_u32());
-    }
-    if (size < 2) {
-      EXPECT_FALSE(in.take_u16());
-    }
-    if (size < 1) {
-      EXPECT_FALSE(in.take_u8());
-    }
-    EXPECT_EQ(in.remaining(), size);
-    EXPECT_TRUE(in.skip(size));
-    EXPECT_EQ(in.remaining(), 0u);
-  }
-}
-
-TEST(ByteWriter, FillsExactlyAndThenRefuses) {
-  std::array<std::byte, 18> room;
-  room.fill(std::byte{0xEE});
-  ByteWriter out{std::span(room).first(17)};
-  EXPECT_TRUE(out.put_u8(0x01));
-  EXPECT_TRUE(out.put_u16(0x0203));
-  EXPECT_TRUE(out.put_u32(0x04050607));
-  EXPECT_TRUE(out.put_u64(0x08090A0B0C0D0E0F));
-  EXPECT_FALSE(out.put_u32(0));  // two octets are left
-  EXPECT_FALSE(out.put_u64(0));
-  EXPECT_FALSE(out.put_zeros(3));
-  EXPECT_FALSE(out.put_bytes(std::span(room).first(3)));
-  EXPECT_EQ(room[15], std::byte{0xEE});
-  EXPECT_TRUE(out.put_zeros(2));
-  EXPECT_FALSE(out.put_u8(0));
-  EXPECT_EQ(out.size(), 17u);
-  EXPECT_EQ(room[17], std::byte{0xEE});
-  const auto expected = counting_bytes(15);
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.written().begin()));
-}
-
 TEST(Field, ShiftFollowsFromTheMask) {
   using Middle = Field<uint8_t{0x3C}>;
   static_assert(Middle::kShift == 2 && Middle::kMax == 15);

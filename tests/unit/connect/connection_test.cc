@@ -248,7 +248,7 @@ TEST_F(ConnectedPair, ASendWaitsForItsReceive) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(active.post_send(1, 0, 8), 0);
     EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
-    ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+    ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
     std::this_thread::sleep_for(50ms);
     ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
     EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
@@ -268,7 +268,7 @@ TEST_F(ConnectedPair, ASendWithoutReceiveTerminatesInTheEnd) {
 TEST_F(ConnectedPair, AHeldStreamStillNoticesItsEnd) {
   establish();
   ASSERT_EQ(active.post_send(1, 0, 8), 0);
-  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
   const uint64_t start = now_ns();
   ASSERT_EQ(client->disconnect(), 0);
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
@@ -374,7 +374,7 @@ TEST_F(ConnectedPair, PostsLeaveAFullSocketAlone) {
   establish();
   // Without a receive the peer reads no more.
   ASSERT_EQ(active.post_send(0, 0, 8), 0);
-  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receive_held(); }));
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
   Counter& waits = active.endpoint->qp().slot().transmit.waits;
   uint64_t id = 0;
   const auto write = [&] {

@@ -27,18 +27,6 @@ struct Table : ::testing::Test {
   std::byte memory[256];
 };
 
-TEST(SlotCipher, IsAPermutation) {
-  SlotCipher cipher(0x1234567890abcdef);
-  std::set<uint32_t> seen;
-  for (uint32_t slot = 0; slot < 100000; ++slot) {
-    const uint32_t sealed = cipher.encrypt(slot);
-    EXPECT_LT(sealed, 1u << 24);
-    EXPECT_EQ(cipher.decrypt(sealed), slot);
-    seen.insert(sealed);
-  }
-  EXPECT_EQ(seen.size(), 100000u);
-}
-
 TEST_F(Table, KeyNamesTheRegionForLocalAndForRemoteUse) {
   MemoryRegion* region = add();
   EXPECT_EQ(table.find(STag{region->key.load()}), region);

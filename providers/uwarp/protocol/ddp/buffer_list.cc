@@ -71,10 +71,8 @@ bool BufferList::copy_out(uint64_t offset, std::byte* to, size_t size) {
   return true;
 }
 
-bool BufferList::uses(const MemoryRegion& region) const {
-  for (uint32_t i = 0; i < count_; ++i)
-    if (ranges_[i].region == &region) return true;
-  return false;
+void BufferList::revoke(const MemoryRegion& region) {
+  for (uint32_t i = 0; i < count_; ++i) revoked_ |= ranges_[i].region == &region;
 }
 
 }  // namespace uwarp

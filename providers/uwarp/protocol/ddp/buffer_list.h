@@ -22,6 +22,7 @@ class BufferList {
     count_ = 0;
     length_bytes_ = 0;
     plain_ = true;
+    revoked_ = false;
     rewind();
   }
   /// Adds memory of our own; empty ranges are left out. The caller adds at most kMaxSge.
@@ -48,8 +49,9 @@ class BufferList {
   bool copy_in(uint64_t offset, const std::byte* from, size_t size);
   /// Copies `size` octets out of `offset`. False: some memory is not there.
   bool copy_out(uint64_t offset, std::byte* to, size_t size);
-  /// True if a range is of this region.
-  bool uses(const MemoryRegion& region) const;
+  /// The region's memory may not be touched any more: nor, if a range is of it, that of the list.
+  void revoke(const MemoryRegion& region);
+  bool revoked() const { return revoked_; }
 
  private:
   struct Range {
@@ -65,6 +67,7 @@ class BufferList {
   void seek(uint64_t offset);
 
   bool plain_ = true;
+  bool revoked_ = false;
   uint32_t count_ = 0;
   uint32_t index_ = 0;         // range that the last access ended in
   uint64_t index_offset_ = 0;  // message offset at which that range starts

@@ -29,7 +29,6 @@ class UntaggedSequence {
   explicit UntaggedSequence(Msn first = Msn{1}) : expected_(first) {}
   /// True between the first and the last segment of a message.
   bool open() const { return open_; }
-  uint64_t placed_bytes() const { return placed_bytes_; }
   Msn expected() const { return expected_; }
 
   /// Error of a segment that does not belong to the expected message.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 
 #include "protocol/mpa/fpdu.h"
 #include "protocol/wire/rdmap_headers.h"
@@ -13,29 +14,12 @@ namespace uwarp {
 
 namespace {
 
-MpaFailure failure_of(StartFrameError error) {
-  switch (error) {
-    case StartFrameError::kNone:
-      return MpaFailure::kNone;
-    case StartFrameError::kBadKey:
-      return MpaFailure::kBadKey;
-    case StartFrameError::kBadRevision:
-      return MpaFailure::kBadRevision;
-    case StartFrameError::kPrivateDataTooLong:
-      return MpaFailure::kPrivateDataTooLong;
-    case StartFrameError::kEnhancedTooShort:
-      return MpaFailure::kEnhancedTooShort;
-  }
-  return MpaFailure::kBadKey;
-}
-
 // Depth as it goes on the wire.
 constexpr uint16_t wire_depth(uint16_t depth) {
   return depth == kDepthNotNegotiated ? depth : std::min(depth, kDepthWireMax);
 }
 
-// What may be outstanding: the all-ones value sets no limit, as it is larger than any other.
-constexpr uint16_t smaller_depth(uint16_t ours, uint16_t theirs) { return std::min(ours, theirs); }
+// In the smaller of two depths the all-ones value sets no limit.
 static_assert(kDepthNotNegotiated > kDepthWireMax);
 
 // Adds what belongs to the frame to `buffer`, decodes it, and says how much was taken.
@@ -57,31 +41,21 @@ StartFrameDecode take_frame(std::span<const std::byte> bytes, bool reply,
 }  // namespace
 
 const char* describe(MpaFailure failure) {
-  switch (failure) {
-    case MpaFailure::kNone:
-      return "no failure";
-    case MpaFailure::kBadKey:
-      return "not an MPA frame of the expected kind";
-    case MpaFailure::kBadRevision:
-      return "unknown MPA revision";
-    case MpaFailure::kPrivateDataTooLong:
-      return "more than 512 octets of private data";
-    case MpaFailure::kEnhancedTooShort:
-      return "IRD/ORD word announced but missing";
-    case MpaFailure::kMarkersDemanded:
-      return "peer demands markers";
-    case MpaFailure::kRevisionMismatch:
-      return "reply is not of the request's revision";
-    case MpaFailure::kInsufficientIrd:
-      return "peer wants more inbound reads than this side can hold";
-    case MpaFailure::kNoCommonRtr:
-      return "no ready-to-receive message in common";
-    case MpaFailure::kOctetsBehindRequest:
-      return "peer did not wait for the reply";
-    case MpaFailure::kPeerClosed:
-      return "peer closed the connection";
-  }
-  return "unknown failure";
+  static constexpr const char* kTexts[] = {
+      "no failure",
+      "not an MPA frame of the expected kind",
+      "unknown MPA revision",
+      "more than 512 octets of private data",
+      "IRD/ORD word announced but missing",
+      "peer demands markers",
+      "reply is not of the request's revision",
+      "peer wants more inbound reads than this side can hold",
+      "no ready-to-receive message in common",
+      "peer did not wait for the reply",
+      "peer closed the connection",
+  };
+  static_assert(std::size(kTexts) == static_cast<size_t>(MpaFailure::kPeerClosed) + 1);
+  return kTexts[static_cast<size_t>(failure)];
 }
 
 size_t write_bare_terminate_fpdu(std::byte* at, TerminateCode code, bool crc) {
@@ -129,7 +103,7 @@ MpaInitiator::Verdict MpaInitiator::on_bytes(std::span<const std::byte> bytes) {
   if (verdict_.state != State::kNeedMore || bytes.empty()) return verdict_;
   const StartFrameDecode step =
       take_frame(bytes, true, received_, received_size_, wanted_, verdict_.consumed, reply_);
-  if (step.status == StartFrameDecode::Status::kBad) fail(failure_of(step.error));
+  if (step.status == StartFrameDecode::Status::kBad) fail(step.error);
   if (step.status == StartFrameDecode::Status::kFrame) judge_reply();
   return verdict_;
 }
@@ -172,7 +146,7 @@ void MpaInitiator::judge_reply() {
 }
 
 bool MpaInitiator::negotiate_depths() {
-  negotiated_.ord = smaller_depth(sent_.ord, reply_.ird);  // 6581-9.1-e
+  negotiated_.ord = std::min(sent_.ord, reply_.ird);  // 6581-9.1-e
   const bool both_known = sent_.ird != kDepthNotNegotiated && reply_.ord != kDepthNotNegotiated;
   if (!both_known || reply_.ord <= sent_.ird) return true;
   if (reply_.ord <= ird_limit_) {
@@ -211,7 +185,7 @@ MpaResponder::Verdict MpaResponder::on_bytes(std::span<const std::byte> bytes) {
   if (verdict_.state != State::kNeedMore) return verdict_;
   const StartFrameDecode step =
       take_frame(bytes, false, received_, received_size_, wanted_, verdict_.consumed, request_);
-  if (step.status == StartFrameDecode::Status::kBad) refuse(failure_of(step.error));
+  if (step.status == StartFrameDecode::Status::kBad) refuse(step.error);
   if (step.status == StartFrameDecode::Status::kFrame) {
     judge_request();
     if (verdict_.consumed < bytes.size() && verdict_.state == State::kRequest)
@@ -300,7 +274,7 @@ MpaResponder::Reply MpaResponder::accept(uint16_t ird, uint16_t ord,
   result.ird = frame.ird;
   result.ord = frame.ord;
   if (frame.enhanced) {
-    result.ord = smaller_depth(frame.ord, request_.ird);  // 6581-9.1-c
+    result.ord = std::min(frame.ord, request_.ird);  // 6581-9.1-c
     // An ORD that is still open stays open in the frame; its owner keeps to result.ord later.
     if (frame.ord != kDepthNotNegotiated) frame.ord = result.ord;
   }

@@ -16,21 +16,6 @@
 
 namespace uwarp {
 
-/// Why a start-up ended without a connection.
-enum class MpaFailure : uint8_t {
-  kNone,
-  kBadKey,
-  kBadRevision,
-  kPrivateDataTooLong,
-  kEnhancedTooShort,
-  kMarkersDemanded,      // the peer wants markers, which we cannot send
-  kRevisionMismatch,     // the Reply is not of our Request's revision, or S is missing in it
-  kInsufficientIrd,      // initiator: the peer's ORD is more than we can hold
-  kNoCommonRtr,          // no ready-to-receive message that both sides know
-  kOctetsBehindRequest,  // the initiator did not wait for the Reply
-  kPeerClosed,           // end of stream before the frame was complete
-};
-
 const char* describe(MpaFailure failure);
 
 /// Ready-to-receive message: the initiator's first FPDU in the peer-to-peer model.

@@ -3,25 +3,18 @@
 
 #include <atomic>
 
+#include "memory/fault_safe_copy.h"
+
 namespace uwarp {
 namespace {
 
-uint64_t fetch_add(std::atomic_ref<uint64_t> cell, const AtomicRequestHeader& request) {
-  const uint64_t mask = request.add_or_swap_mask;
-  if (mask == 0) return cell.fetch_add(request.add_or_swap);
-  uint64_t old = cell.load();
-  while (!cell.compare_exchange_weak(old, masked_add(old, request.add_or_swap, mask))) {
-  }
-  return old;
-}
-
-uint64_t compare_swap(std::atomic_ref<uint64_t> cell, const AtomicRequestHeader& request) {
-  uint64_t old = cell.load();
-  while (masked_equal(old, request.compare, request.compare_mask) &&
-         !cell.compare_exchange_weak(
-             old, masked_swap(old, request.add_or_swap, request.add_or_swap_mask))) {
-  }
-  return old;
+/// What the cell holds afterwards.
+uint64_t number_after(uint64_t old, const AtomicRequestHeader& request) {
+  if (request.opcode == AtomicOpcode::kFetchAdd)
+    return masked_add(old, request.add_or_swap, request.add_or_swap_mask);
+  return masked_equal(old, request.compare, request.compare_mask)
+             ? masked_swap(old, request.add_or_swap, request.add_or_swap_mask)
+             : old;
 }
 
 }  // namespace
@@ -29,8 +22,27 @@ uint64_t compare_swap(std::atomic_ref<uint64_t> cell, const AtomicRequestHeader&
 uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request) {
   const std::atomic_ref<uint64_t> number(*reinterpret_cast<uint64_t*>(cell));
   static_assert(std::atomic_ref<uint64_t>::is_always_lock_free);
-  return request.opcode == AtomicOpcode::kFetchAdd ? fetch_add(number, request)
-                                                   : compare_swap(number, request);
+  if (request.opcode == AtomicOpcode::kFetchAdd && request.add_or_swap_mask == 0)
+    return number.fetch_add(request.add_or_swap);
+  uint64_t old = number.load();
+  for (;;) {
+    const uint64_t next = number_after(old, request);
+    if (next == old || number.compare_exchange_weak(old, next)) return old;
+  }
+}
+
+// Two calls of the kernel instead of one instruction, so only the lock makes them one step.
+std::optional<uint64_t> execute_atomic_on_demand(std::byte* cell,
+                                                 const AtomicRequestHeader& request,
+                                                 std::mutex& one_at_a_time) {
+  const std::lock_guard lock(one_at_a_time);
+  uint64_t old;
+  if (!fault_safe_read(reinterpret_cast<std::byte*>(&old), cell, sizeof old)) return std::nullopt;
+  const uint64_t next = number_after(old, request);
+  if (next != old &&
+      !fault_safe_write(cell, reinterpret_cast<const std::byte*>(&next), sizeof next))
+    return std::nullopt;
+  return old;
 }
 
 }  // namespace uwarp

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "base/bytes.h"
 #include "base/field.h"
@@ -62,12 +61,6 @@ struct TaggedHeader {
                         .stag = STag{load_be32(at + 2)},
                         .to = load_be64(at + 6)};
   }
-  /// The checked form: nothing if fewer than kWireSize octets are left, which are then kept.
-  static std::optional<TaggedHeader> decode(ByteReader& in) {
-    const auto bytes = in.take_bytes(kWireSize);
-    if (!bytes) return std::nullopt;
-    return decode(bytes->data());
-  }
   /// Writes kWireSize octets.
   void encode(std::byte* at) const {
     at[0] = std::byte{control.value};
@@ -98,12 +91,6 @@ struct UntaggedHeader {
                           .qn = static_cast<QueueNumber>(load_be32(at + 6)),
                           .msn = Msn{load_be32(at + 10)},
                           .mo = load_be32(at + 14)};
-  }
-  /// The checked form: nothing if fewer than kWireSize octets are left, which are then kept.
-  static std::optional<UntaggedHeader> decode(ByteReader& in) {
-    const auto bytes = in.take_bytes(kWireSize);
-    if (!bytes) return std::nullopt;
-    return decode(bytes->data());
   }
   /// Writes kWireSize octets.
   void encode(std::byte* at) const {

@@ -19,7 +19,7 @@ constexpr size_t kFlagsAt = 16;
 constexpr size_t kRevisionAt = 17;
 constexpr size_t kLengthAt = 18;
 
-StartFrameDecode bad(StartFrameError error) {
+StartFrameDecode bad(MpaFailure error) {
   return {.status = StartFrameDecode::Status::kBad, .error = error};
 }
 
@@ -28,21 +28,21 @@ StartFrameDecode need(size_t wanted) {
 }
 
 // The first fault that the octets present can show.
-StartFrameError check_prefix(std::span<const std::byte> bytes, std::string_view key) {
+MpaFailure check_prefix(std::span<const std::byte> bytes, std::string_view key) {
   const size_t key_size = std::min(bytes.size(), key.size());
   if (key_size != 0 && std::memcmp(bytes.data(), key.data(), key_size) != 0)
-    return StartFrameError::kBadKey;
-  if (bytes.size() <= kRevisionAt) return StartFrameError::kNone;
+    return MpaFailure::kBadKey;
+  if (bytes.size() <= kRevisionAt) return MpaFailure::kNone;
   const auto revision = static_cast<uint8_t>(bytes[kRevisionAt]);
-  if (revision != 1 && revision != 2) return StartFrameError::kBadRevision;
-  if (bytes.size() < MpaStartFrame::kFixedSize) return StartFrameError::kNone;
+  if (revision != 1 && revision != 2) return MpaFailure::kBadRevision;
+  if (bytes.size() < MpaStartFrame::kFixedSize) return MpaFailure::kNone;
   const uint16_t length = load_be16(&bytes[kLengthAt]);
-  if (length > kPrivateDataWireMax) return StartFrameError::kPrivateDataTooLong;
+  if (length > kPrivateDataWireMax) return MpaFailure::kPrivateDataTooLong;
   // S is a reserved bit, and so ignored, in revision 1.
   const bool enhanced =
       revision == 2 && MpaStartFrame::EnhancedBit::test(static_cast<uint8_t>(bytes[kFlagsAt]));
-  if (enhanced && length < MpaStartFrame::kEnhancedSize) return StartFrameError::kEnhancedTooShort;
-  return StartFrameError::kNone;
+  if (enhanced && length < MpaStartFrame::kEnhancedSize) return MpaFailure::kEnhancedTooShort;
+  return MpaFailure::kNone;
 }
 
 void decode_enhanced_word(const std::byte* at, MpaStartFrame& frame) {
@@ -82,8 +82,8 @@ size_t MpaStartFrame::encode(std::span<std::byte> room) const {
 
 StartFrameDecode decode_start_frame(std::span<const std::byte> bytes, bool reply,
                                     MpaStartFrame& frame) {
-  const StartFrameError error = check_prefix(bytes, reply ? kReplyKey : kRequestKey);
-  if (error != StartFrameError::kNone) return bad(error);
+  const MpaFailure error = check_prefix(bytes, reply ? kReplyKey : kRequestKey);
+  if (error != MpaFailure::kNone) return bad(error);
   if (bytes.size() < MpaStartFrame::kFixedSize)
     return need(MpaStartFrame::kFixedSize - bytes.size());
   const size_t size = MpaStartFrame::kFixedSize + load_be16(&bytes[kLengthAt]);

@@ -80,20 +80,27 @@ struct MpaStartFrame {
   size_t encode(std::span<std::byte> room) const;
 };
 
-enum class StartFrameError : uint8_t {
+/// Why a start-up ended without a connection; up to kEnhancedTooShort a frame alone shows it.
+enum class MpaFailure : uint8_t {
   kNone,
   kBadKey,
   kBadRevision,
   kPrivateDataTooLong,
-  kEnhancedTooShort,  // S=1 and fewer than 4 octets of private data
+  kEnhancedTooShort,     // S=1 and fewer than 4 octets of private data
+  kMarkersDemanded,      // the peer wants markers, which we cannot send
+  kRevisionMismatch,     // the Reply is not of our Request's revision, or S is missing in it
+  kInsufficientIrd,      // initiator: the peer's ORD is more than we can hold
+  kNoCommonRtr,          // no ready-to-receive message that both sides know
+  kOctetsBehindRequest,  // the initiator did not wait for the Reply
+  kPeerClosed,           // end of stream before the frame was complete
 };
 
 struct StartFrameDecode {
   enum class Status : uint8_t { kNeedMore, kBad, kFrame };
   Status status = Status::kNeedMore;
-  StartFrameError error = StartFrameError::kNone;  // kBad
-  size_t consumed = 0;                             // kFrame: octets of the frame
-  size_t wanted = 0;  // kNeedMore: octets that are certainly still missing
+  MpaFailure error = MpaFailure::kNone;  // kBad
+  size_t consumed = 0;                   // kFrame: octets of the frame
+  size_t wanted = 0;                     // kNeedMore: octets that are certainly still missing
 };
 
 /// Decodes a Request (`reply` false) or a Reply from the start of `bytes`. A fault is reported as

@@ -54,37 +54,36 @@ size_t TerminateHeader::encode(std::byte* at) const {
 }
 
 std::optional<TerminateHeader> TerminateHeader::decode(std::span<const std::byte> bytes) {
-  ByteReader in(bytes);
-  const auto error = in.take_u16();
-  const auto bits = in.take_u16();
-  if (!error || !bits) return std::nullopt;
-
+  if (bytes.size() < kWireSizeMin) return std::nullopt;
   TerminateHeader header;
-  header.code = static_cast<TerminateCode>(*error);
-  const bool wants_ddp_header = DdpHeaderBit::test(*bits);
-  if (LengthBit::test(*bits) || wants_ddp_header) {
-    const auto length = in.take_u16();
-    header.truncated = !length;
-    if (!length) return header;
-    header.has_length = LengthBit::test(*bits);
-    header.ddp_segment_length = *length;
+  header.code = static_cast<TerminateCode>(load_be16(bytes.data()));
+  const uint16_t bits = load_be16(bytes.data() + 2);
+  bytes = bytes.subspan(kWireSizeMin);
+  // The next `size` bytes; null, and nothing behind them counts, if they have been cut off.
+  const auto take = [&](size_t size) {
+    header.truncated = bytes.size() < size;
+    const std::byte* const at = header.truncated ? nullptr : bytes.data();
+    bytes = bytes.subspan(header.truncated ? bytes.size() : size);
+    return at;
+  };
+  if (LengthBit::test(bits) || DdpHeaderBit::test(bits)) {
+    const std::byte* const length = take(sizeof header.ddp_segment_length);
+    if (length == nullptr) return header;
+    header.has_length = LengthBit::test(bits);
+    header.ddp_segment_length = load_be16(length);
   }
-  if (wants_ddp_header) {
-    // Its own first octet says how long it is.
-    const size_t size = in.remaining() == 0 ? 0 : ddp_header_size_of(in.rest().data());
-    const auto copy = size == 0 ? std::nullopt : in.take_bytes(size);
-    header.truncated = !copy;
-    if (!copy) return header;
-    std::memcpy(header.ddp_header.data(), copy->data(), size);
+  if (DdpHeaderBit::test(bits)) {
+    // Its own first byte says how long it is.
+    const size_t size = bytes.empty() ? 1 : ddp_header_size_of(bytes.data());
+    const std::byte* const copy = take(size);
+    if (copy == nullptr) return header;
+    std::memcpy(header.ddp_header.data(), copy, size);
     header.ddp_header_size = static_cast<uint8_t>(size);
     header.has_ddp_header = true;
   }
-  if (RdmapHeaderBit::test(*bits)) {
-    const auto copy = in.take_bytes(header.rdmap_header.size());
-    header.truncated = !copy;
-    if (!copy) return header;
-    std::memcpy(header.rdmap_header.data(), copy->data(), copy->size());
-    header.has_rdmap_header = true;
+  if (RdmapHeaderBit::test(bits)) {
+    const std::byte* const copy = take(header.rdmap_header.size());
+    if (copy != nullptr) header.copy_read_request(copy);
   }
   return header;
 }

@@ -126,11 +126,6 @@ struct ReadRequestHeader {
                              .source_stag = STag{load_be32(at + 16)},
                              .source_to = load_be64(at + 20)};
   }
-  static std::optional<ReadRequestHeader> decode(ByteReader& in) {
-    const auto bytes = in.take_bytes(kWireSize);
-    if (!bytes) return std::nullopt;
-    return decode(bytes->data());
-  }
   /// Writes kWireSize octets.
   void encode(std::byte* at) const {
     store_be32(at, sink_stag.value);
@@ -170,11 +165,6 @@ struct AtomicRequestHeader {
                                .compare = load_be64(at + 36),
                                .compare_mask = load_be64(at + 44)};
   }
-  static std::optional<AtomicRequestHeader> decode(ByteReader& in) {
-    const auto bytes = in.take_bytes(kWireSize);
-    if (!bytes) return std::nullopt;
-    return decode(bytes->data());
-  }
   /// Writes kWireSize octets.
   void encode(std::byte* at) const {
     store_be32(at, OpcodeField::put(static_cast<uint8_t>(opcode)));
@@ -199,11 +189,6 @@ struct AtomicResponseHeader {
   /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
   static AtomicResponseHeader decode(const std::byte* at) {
     return AtomicResponseHeader{.request_id = load_be32(at), .original_value = load_be64(at + 4)};
-  }
-  static std::optional<AtomicResponseHeader> decode(ByteReader& in) {
-    const auto bytes = in.take_bytes(kWireSize);
-    if (!bytes) return std::nullopt;
-    return decode(bytes->data());
   }
   /// Writes kWireSize octets.
   void encode(std::byte* at) const {

@@ -50,15 +50,17 @@ TEST_F(Ranges, DescribeStopsWhereTheIovecsEnd) {
   EXPECT_EQ(length, 8u);
 }
 
-TEST_F(Ranges, KnowsItsRegions) {
+TEST_F(Ranges, IsRevokedWithOneOfItsRegions) {
   MemoryRegion region, other;
-  EXPECT_FALSE(list.uses(region));
   list.append(memory + 40, 1, &region, MemoryKind::kPlain);
-  EXPECT_TRUE(list.uses(region));
-  EXPECT_FALSE(list.uses(other));
   EXPECT_TRUE(list.plain());
+  list.revoke(other);
+  EXPECT_FALSE(list.revoked());
+  list.revoke(region);
+  EXPECT_TRUE(list.revoked());
   list.clear();
-  EXPECT_FALSE(list.uses(region));
+  list.revoke(region);
+  EXPECT_FALSE(list.revoked());
 }
 
 TEST_F(Ranges, WithoutMemoryReadsAsZeros) {

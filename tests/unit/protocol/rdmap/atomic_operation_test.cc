@@ -3,10 +3,13 @@
 #include "protocol/rdmap/atomic_operation.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <set>
 #include <thread>
 #include <vector>
+
+#include "unit/kernel_copies.h"
 
 namespace uwarp {
 namespace {
@@ -102,6 +105,60 @@ TEST(ExecuteAtomic, IsAtomicBetweenThreads) {
   std::set<uint64_t> all;
   for (const auto& some : seen) all.insert(some.begin(), some.end());
   EXPECT_EQ(all.size(), kThreads * kEach);
+}
+
+/// One page that can be taken away.
+struct OnDemandAtomic : ::testing::Test {
+  void SetUp() override { UWARP_NEEDS_KERNEL_COPIES(); }
+  ~OnDemandAtomic() override { munmap(page, kPage); }
+  static void* map(void* at = nullptr, int flags = 0) {
+    return mmap(at, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  }
+  std::optional<uint64_t> execute(const AtomicRequestHeader& request) {
+    return execute_atomic_on_demand(static_cast<std::byte*>(page), request, mutex);
+  }
+  uint64_t value() const { return *static_cast<uint64_t*>(page); }
+  static constexpr size_t kPage = 65536;  // of the largest pages
+  void* const page = map();
+  std::mutex mutex;
+};
+
+// Proves: 7306-5.1.1-e 7306-5.1.2-b
+TEST_F(OnDemandAtomic, DoesAsTheInstructionDoes) {
+  for (const Add& v : kAdds) {
+    *static_cast<uint64_t*>(page) = v.old;
+    EXPECT_EQ(execute({.add_or_swap = v.add, .add_or_swap_mask = v.mask}), v.old);
+    EXPECT_EQ(value(), v.result);
+  }
+  for (const Swap& v : kSwaps) {
+    *static_cast<uint64_t*>(page) = v.old;
+    EXPECT_EQ(execute({.opcode = AtomicOpcode::kCmpSwap,
+                       .add_or_swap = v.swap,
+                       .add_or_swap_mask = v.swap_mask,
+                       .compare = v.compare,
+                       .compare_mask = v.compare_mask}),
+              v.old);
+    EXPECT_EQ(value(), v.result);
+  }
+}
+
+TEST_F(OnDemandAtomic, NeedsMemoryThatIsThereAndWritable) {
+  mprotect(page, kPage, PROT_READ);
+  EXPECT_EQ(execute({.add_or_swap = 1}), std::nullopt);
+  munmap(page, kPage);
+  EXPECT_EQ(execute({.add_or_swap = 1}), std::nullopt);
+}
+
+// 7306-5-a
+TEST_F(OnDemandAtomic, IsAtomicBetweenThreads) {
+  constexpr uint64_t kEach = 5000;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (uint64_t n = 0; n < kEach; ++n) EXPECT_TRUE(execute({.add_or_swap = 1}));
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(value(), 4 * kEach);
 }
 
 }  // namespace

@@ -64,27 +64,5 @@ TEST(UntaggedHeader, FieldsAreInTheirPlaces) {
   EXPECT_EQ(out[18], std::byte{0xEE});
 }
 
-// One octet short: nothing is decoded and nothing consumed.
-TEST(DdpHeaders, CheckedDecodeAtEverySize) {
-  const auto bytes = counting_header(0x41);
-  for (size_t size = 0; size <= bytes.size(); ++size) {
-    ByteReader tagged{std::span(bytes).first(size)};
-    const auto tagged_header = TaggedHeader::decode(tagged);
-    EXPECT_EQ(tagged_header.has_value(), size >= 14);
-    EXPECT_EQ(tagged.remaining(), size >= 14 ? size - 14 : size);
-    if (tagged_header) {
-      EXPECT_EQ(*tagged_header, TaggedHeader::decode(bytes.data()));
-    }
-
-    ByteReader untagged{std::span(bytes).first(size)};
-    const auto untagged_header = UntaggedHeader::decode(untagged);
-    EXPECT_EQ(untagged_header.has_value(), size >= 18);
-    EXPECT_EQ(untagged.remaining(), size >= 18 ? size - 18 : size);
-    if (untagged_header) {
-      EXPECT_EQ(*untagged_header, UntaggedHeader::decode(bytes.data()));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace uwarp

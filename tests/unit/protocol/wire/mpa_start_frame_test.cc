@@ -103,12 +103,12 @@ TEST(MpaStartFrame, EveryCut) {
   }
 }
 
-StartFrameError expected_error(const std::string& note) {
-  if (note == "bad-key") return StartFrameError::kBadKey;
-  if (note == "bad-revision") return StartFrameError::kBadRevision;
-  if (note == "private-data-too-long") return StartFrameError::kPrivateDataTooLong;
+MpaFailure expected_error(const std::string& note) {
+  if (note == "bad-key") return MpaFailure::kBadKey;
+  if (note == "bad-revision") return MpaFailure::kBadRevision;
+  if (note == "private-data-too-long") return MpaFailure::kPrivateDataTooLong;
   EXPECT_EQ(note, "enhanced-too-short");
-  return StartFrameError::kEnhancedTooShort;
+  return MpaFailure::kEnhancedTooShort;
 }
 
 // Each invalid frame is refused with its reason, whole or grown octet by octet: the fault shows
@@ -117,7 +117,7 @@ TEST(MpaStartFrame, InvalidFrames) {
   for (const auto& file : test::load_vectors("mpa/invalid")) {
     SCOPED_TRACE(file.name);
     const bool reply = file.notes.at("frame") == "reply";
-    const StartFrameError error = expected_error(file.notes.at("expect"));
+    const MpaFailure error = expected_error(file.notes.at("expect"));
     MpaStartFrame frame;
     const auto whole = decode_start_frame(file.bytes, reply, frame);
     EXPECT_EQ(whole.status, Status::kBad);

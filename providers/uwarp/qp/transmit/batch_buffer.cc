@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/batch_buffer.h"
+#include "qp/transmit/batch_buffer.h"
 
 #include <new>
 #include <utility>

@@ -14,7 +14,7 @@
 
 #include "protocol/ddp/buffer_list.h"
 #include "protocol/mpa/fpdu.h"
-#include "qp/batch_buffer.h"
+#include "qp/transmit/batch_buffer.h"
 
 namespace uwarp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmit_batch.h"
+#include "qp/transmit/transmit_batch.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,8 +4,13 @@
 // queue pair keeps one only while it holds more unconsumed bytes than fit its carry.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <memory>
+
+#include "base/limits.h"
+#include "protocol/wire/ddp_headers.h"
 
 namespace uwarp {
 
@@ -14,6 +19,10 @@ inline constexpr size_t kStagingBytes = 2 * 65544 + 4096;
 
 struct StagingBuffer {
   alignas(64) std::byte bytes[kStagingBytes];
+  /// The window of the call at hand: the segment under way and its end; for each of a run its
+  /// staged bytes and its place.
+  static constexpr size_t kIovecs = kMaxSge + 2 + 2 * DdpControl::kMostFollowing;
+  iovec iovecs[kIovecs];
 };
 using StagingPointer = std::unique_ptr<StagingBuffer>;
 

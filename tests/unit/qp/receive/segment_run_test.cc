@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What of a window has gone where, and which segment was announced.
-#include "qp/segment_run.h"
+#include "qp/receive/segment_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmit_trace.h"
+#include "qp/transmit/transmit_trace.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/acknowledging.h"
+#include "qp/transmit/acknowledging.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/completion_order.h"
+#include "qp/receive/completion_order.h"
 
 #include <unistd.h>
 
@@ -25,14 +25,14 @@ void wait_a_little(int round) {
 
 }  // namespace
 
-bool CompletionOrder::complete_sent(bool acknowledged) {
+bool CompletionOrder::wait() {
   // Whoever leaves the transmit side has noted what it sent.
-  if (!acknowledged && !gate_.taken()) [[likely]]
+  if (!acknowledged_ && !gate_.taken()) [[likely]]
     return false;
-  const uint32_t wish = transmitter_.ask_to_retire();
-  for (int round = 0; !transmitter_.has_retired(wish); ++round) {
+  const uint32_t wish = completer_.ask_to_retire();
+  for (int round = 0; !completer_.has_retired(wish); ++round) {
     if (gate_.try_lock()) {
-      transmitter_.settle(false, false);
+      completer_.retire();
       return gate_.end();
     }
     wait_a_little(round);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/segment_run.h"
+#include "qp/receive/segment_run.h"
 
 #include <algorithm>
 #include <cstring>

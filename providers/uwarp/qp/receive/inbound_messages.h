@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Messages that take a receive: Sends of all kinds, and Immediate Data. From their first segment to
+// the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "protocol/ddp/buffer_list.h"
+#include "protocol/ddp/segment.h"
+#include "qp/receive/completion_order.h"
+#include "qp/receive/inbound_stream.h"
+#include "qp/receive/inbound_writes.h"
+#include "qp/receive_queue.h"
+
+namespace uwarp {
+
+class InboundMessages {
+ public:
+  InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
+                  CompletionOrder& order);
+  ~InboundMessages();
+
+  void reset();
+  void restart() { sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
+  /// Between the first and the last segment of a message.
+  bool message_open() const { return sequence_.open(); }
+  /// The last message that has been delivered.
+  Msn delivered() const { return sequence_.expected().previous(); }
+
+  /// A segment has come. False: it is held for want of a receive, or has failed the stream.
+  bool open(const UntaggedHeader& header);
+  /// The payload of the segment under way is in place.
+  void finish_segment();
+
+  /// No receive is posted for the message that has come.
+  bool held() const { return held_.load(std::memory_order_acquire); }
+  void end_hold() { held_.store(false, std::memory_order_release); }
+
+  /// The memory of the message under way.
+  BufferList& sink() { return sink_; }
+  const BufferList& sink() const { return sink_; }
+  /// The receive cannot be used; nothing is wrong with the message.
+  [[gnu::noinline, gnu::cold]] void fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  /// No more bytes will come: the receive that was taken is flushed, and those that wait.
+  void flush();
+
+ private:
+  bool take_receive(const UntaggedHeader& header);
+  bool resolve_sink();
+  [[gnu::noinline, gnu::cold]] bool apply_faults(const UntaggedHeader& header);
+  [[gnu::noinline]] bool hold();
+  void finish();
+  [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
+  /// The message is wrong, or does not fit its receive.
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, WcStatus status);
+  [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
+  WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
+  void push(const WorkCompletion& completion, bool solicited);
+  [[gnu::noinline, gnu::cold]] void trace_receive(
+      TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
+
+  InboundStream& in_;
+  ReceiveQueue& receives_;
+  InboundWrites& writes_;
+  CompletionOrder& order_;
+  UntaggedSequence sequence_;
+  bool taken_ = false;    // a receive is in use
+  ReceiveTicket ticket_;  // while held for want of one
+  RecvWqe receive_;
+  BufferList sink_;
+  RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
+  uint32_t invalidate_ = 0;                  // its Invalidate STag, or immediate of our own Send
+  std::byte immediate_[kImmediateSize];
+  std::atomic<bool> held_{false};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/receive/receiver.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "protocol/rdmap/responder_rules.h"
+#include "qp/terminate_status.h"
+
+namespace uwarp {
+namespace {
+
+auto check_request(const ReadRequestHeader& header, const RegionTable& regions,
+                   const RemoteAccessor& peer) {
+  RemotePlace source;
+  return check_read_request(header, 0, regions, peer, source);
+}
+
+auto check_request(const AtomicRequestHeader& header, const RegionTable& regions,
+                   const RemoteAccessor& peer) {
+  RemotePlace cell;
+  return check_atomic_request(header, regions, peer, cell);
+}
+
+}  // namespace
+
+Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
+                   StreamState& stream, CompletionOrder order, ReceiveCounters& counters)
+    : in_(config, stream, counters),
+      order_(order),
+      writes_(in_, order_),
+      messages_(in_, receives, writes_, order_),
+      answers_(in_, sends, order_),
+      placer_(in_, writes_, messages_, answers_) {}
+
+void Receiver::restart() {
+  reset();
+  messages_.restart();
+  answers_.restart();
+  request_sequence_ = UntaggedSequence(in_.stream.config.first_msn);
+  in_.reopen();
+}
+
+void Receiver::reset() {
+  in_.close();
+  messages_.reset();
+  answers_.reset();
+  writes_.reset();
+  staged_.reset();
+  order_.restart();
+  run_.reset();
+  in_.segment = InboundSegment{};
+  open_ = false;
+  expect_large_ = 0;
+  trailer_left_ = 0;
+  direct_bytes_ = 0;
+}
+
+bool Receiver::mid_message() const {
+  return open_ || staged_.pending() || writes_.message_open() || messages_.message_open() ||
+         answers_.message_open();
+}
+
+// ---- Calls
+
+std::span<const iovec> Receiver::window(StagingPointer& staging) {
+  staged_.begin(staging);
+  staged_.make_room();
+  direct_bytes_ = 0;
+  run_.open(0, 0, 0);
+  iovec* const iovecs = staging->iovecs;
+  size_t count = 0;
+  size_t room = staged_.room_size();
+  const uint32_t left = open_ ? in_.segment.payload_left : 0;
+  const bool crc = in_.stream.config.crc;
+  if (left >= kDirectBytes && !crc && !closed() && staged_.size() == 0 && placer_.direct()) {
+    count = placer_.describe(iovecs, direct_bytes_);
+    room = kBehindDirect;
+    if (run_.wanted() != 0) {
+      if (direct_bytes_ == left - PayloadPlacer::kTailBytes)
+        count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
+      room = kBehindRun;
+    }
+  } else if (expects_large() && !crc && !held()) {
+    room = std::min(room, left + kBeforeDirect);
+  }
+  iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
+  window_bytes_ = direct_bytes_ + run_.bytes() + room;
+  return {iovecs, count};
+}
+
+void Receiver::begin_call() {
+  in_.outcome = kRxNothing;
+  order_.begin();
+}
+
+uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
+  begin_call();
+  in_.counters.octets.add(bytes);
+  if (!closed()) {
+    const size_t direct = std::min(bytes, direct_bytes_);
+    const size_t behind = bytes - direct;
+    in_.segment.payload_done(direct);
+    staged_.add(direct_bytes_ == 0 ? behind : run_.take(behind, bytes == window_bytes_));
+    direct_bytes_ = 0;
+  }
+  return consume(staging);
+}
+
+uint32_t Receiver::resume(StagingPointer& staging) {
+  begin_call();
+  messages_.end_hold();
+  staged_.begin(staging);
+  return consume(staging);
+}
+
+uint32_t Receiver::expire() {
+  begin_call();
+  if (!held() || closed()) return kRxNothing;
+  messages_.end_hold();
+  in_.counters.rnr_timeouts.add(1);
+  in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+  return in_.outcome;
+}
+
+uint32_t Receiver::fault() {
+  begin_call();
+  if (!closed()) in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
+  return in_.outcome;
+}
+
+// In one piece, as Transmitter::fill().
+[[gnu::flatten]] uint32_t Receiver::consume(StagingPointer& staging) {
+  if (!held()) [[likely]] {
+    while (!closed() && take_header() && take_payload() && take_trailer()) finish_segment();
+  }
+  if (held()) look_ahead();
+  staged_.end(staging, closed());
+  return in_.outcome;
+}
+
+// An application may post the receive that is missing only once its own Sends have completed, and
+// the peer may have acknowledged these behind the message that waits. InfiniBand's acknowledgements
+// do not wait for buffers, so they are taken out of what is kept. They place nothing.
+void Receiver::look_ahead() {
+  if (!in_.config.acknowledged) return;
+  for (size_t at = 0; staged_.size() - at >= kFpduLengthSize + TaggedHeader::kWireSize;) {
+    const std::byte* const fpdu = staged_.data() + at;
+    const size_t size = fpdu_size(load_be16(fpdu));
+    if (staged_.size() - at < size) return;
+    if (answers_.is_acknowledgement(fpdu)) {
+      in_.count_fpdu(RdmapOpcode::kReadResponse, true);
+      answers_.finish();
+      staged_.take_out(at, size);
+    } else {
+      at += size;
+    }
+  }
+}
+
+// ---- One FPDU
+
+// On true a segment is under way. Messages that are all header end on the way.
+bool Receiver::take_header() {
+  if (open_) return true;
+  while (!closed() && read_header()) {
+    // Immediate Data is a message like a Send, with a buffer of its own.
+    if (in_.segment.control().tagged() || traits(in_.segment.opcode).queue == QueueNumber::kSend)
+      return open_message();
+    if (!take_control()) return false;
+  }
+  return false;
+}
+
+bool Receiver::read_header() {
+  InboundSegment& segment = in_.segment;
+  if (run_.ahead() != 0 && !run_.continues(staged_.data()) && !bring_back()) [[unlikely]] {
+    in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
+    return false;
+  }
+  if (staged_.size() < kFpduLengthSize + 1) return false;
+  const std::byte* const at = staged_.data() + kFpduLengthSize;
+  segment.ulpdu_length = load_be16(staged_.data());
+  const DdpControl control{static_cast<uint8_t>(at[0])};
+  const size_t header = ddp_header_size(control);
+  if (segment.ulpdu_length < header) {
+    in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
+    return false;
+  }
+  if (in_.stream.config.crc && !check_frame()) return false;
+  if (staged_.size() < kFpduLengthSize + header) return false;
+  std::memcpy(segment.header, at, header);
+  if (!is_sound_write(at)) {
+    if (const auto error = check_segment(at, in_.features())) {
+      in_.fail(*error, segment_event(*error), !is_version_error(*error));
+      return false;
+    }
+  }
+  segment.last = control.last();
+  segment.opcode = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
+  segment.payload_left = static_cast<uint32_t>(segment.ulpdu_length - header);
+  return true;
+}
+
+// With CRC on nothing of a frame is looked at before all of it has come.
+bool Receiver::check_frame() {
+  const size_t size = fpdu_size(in_.segment.ulpdu_length);
+  if (staged_.size() < size) return false;
+  if (verify_fpdu_crc({staged_.data(), size})) return true;
+  in_.counters.crc_errors.add(1);
+  in_.fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);
+  return false;
+}
+
+// Instead of a segment that was announced something else has come, as a rule the Terminate of a
+// peer that could not go on: it lies in the segment's place.
+bool Receiver::bring_back() {
+  const size_t size = run_.ahead();
+  if (!run_.ahead_is_one() || size > staged_.room_size() ||
+      !placer_.take_back(staged_.room(), size))
+    return false;
+  staged_.add(size);
+  run_.give_up();
+  return true;
+}
+
+bool Receiver::open_message() {
+  InboundSegment& segment = in_.segment;
+  if (segment.opcode == RdmapOpcode::kWrite)
+    writes_.open(TaggedHeader::decode(segment.header));
+  else if (segment.opcode == RdmapOpcode::kReadResponse)
+    answers_.open(TaggedHeader::decode(segment.header));
+  else if (!messages_.open(UntaggedHeader::decode(segment.header)))
+    return false;
+  if (closed()) return false;
+  note_first_fpdu();
+  // An empty Write is the frame that starts the stream, as a rule, and nothing that was sent.
+  const bool data = segment.opcode != RdmapOpcode::kWrite || segment.payload_left > 0;
+  if (data && in_.stream.establish_event.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (in_.stream.establish_event.exchange(false)) in_.stream.raise(QpEvent::kCommEstablished);
+  }
+  staged_.consume(kFpduLengthSize + segment.header_size());
+  trailer_left_ = static_cast<uint32_t>(fpdu_trailer_size(segment.ulpdu_length));
+  if (segment.ulpdu_length >= kLargeUlpdu)
+    expect_large_ = kExpectLarge;
+  else if (expect_large_ != 0)
+    --expect_large_;
+  note_following();
+  return open_ = true;
+}
+
+// Others do not know what we read in reserved bits.
+void Receiver::note_following() {
+  InboundSegment& segment = in_.segment;
+  const uint8_t following = segment.control().following();
+  if (following == 0 || segment.last || !in_.stream.announces_runs(segment.ulpdu_length))
+    run_.end();
+  else
+    run_.begin(segment.header, segment.ulpdu_length, following);
+  if (run_.ahead() != 0) segment.payload_done(run_.claim());
+}
+
+void Receiver::note_first_fpdu() {
+  if (in_.stream.first_fpdu.load(std::memory_order_relaxed)) return;
+  in_.stream.first_fpdu.store(true, std::memory_order_release);
+  in_.outcome |= kRxFirstFpdu | kRxTransmitWanted;
+}
+
+bool Receiver::take_payload() {
+  InboundSegment& segment = in_.segment;
+  while (segment.payload_left > 0) {
+    const uint32_t left = segment.payload_left;
+    uint32_t size = static_cast<uint32_t>(std::min<size_t>(staged_.size(), left));
+    // The tail stays together, so that it can be stored last.
+    if (size < left && left - size < PayloadPlacer::kTailBytes)
+      size = left > PayloadPlacer::kTailBytes ? left - PayloadPlacer::kTailBytes : 0;
+    if (size == 0 || !placer_.place(staged_.data(), size)) return false;
+    staged_.consume(size);
+    segment.payload_done(size);
+  }
+  return true;
+}
+
+bool Receiver::take_trailer() {
+  const uint32_t size = static_cast<uint32_t>(std::min<size_t>(staged_.size(), trailer_left_));
+  staged_.consume(size);
+  trailer_left_ -= size;
+  return trailer_left_ == 0;
+}
+
+void Receiver::finish_segment() {
+  open_ = false;
+  in_.count_fpdu(in_.segment.opcode, in_.segment.last);
+  if (in_.segment.opcode == RdmapOpcode::kWrite) return;
+  in_.segment.opcode == RdmapOpcode::kReadResponse ? answers_.finish_segment()
+                                                   : messages_.finish_segment();
+}
+
+// ---- Messages that are all header
+
+// Such a message waits until its one FPDU is whole.
+bool Receiver::take_control() {
+  const size_t size = in_.segment.payload_left;
+  if (!check_control(size)) return false;
+  const size_t whole = fpdu_size(in_.segment.ulpdu_length);
+  if (staged_.size() < whole) return false;
+  note_first_fpdu();
+  in_.count_fpdu(in_.segment.opcode, true);
+  deliver_control({staged_.data() + kFpduLengthSize + UntaggedHeader::kWireSize, size});
+  staged_.consume(whole);
+  return true;
+}
+
+bool Receiver::check_control(size_t size) {
+  const RdmapOpcode opcode = in_.segment.opcode;
+  const UntaggedHeader header = UntaggedHeader::decode(in_.segment.header);
+  const bool answer = opcode == RdmapOpcode::kAtomicResponse;
+  if (opcode != RdmapOpcode::kTerminate) {
+    const UntaggedSequence& sequence = answer ? answers_.atomic_sequence() : request_sequence_;
+    auto error = sequence.check_msn(header);
+    if (!error && header.mo != 0) error = TerminateCode::kDdpUntaggedInvalidMo;
+    if (error) {
+      in_.fail(*error, QpEvent::kFatal, true);
+      return false;
+    }
+  }
+  auto error = check_header_size(opcode, size);
+  if (!error && (size > kTerminateHeaderMax || !in_.segment.last))
+    error = TerminateCode::kRdmapOperationUnspecified;
+  if (!error) return true;
+  answer ? answers_.fail(*error, WcStatus::kBadRespErr)
+         : in_.fail(*error, segment_event(*error), true);
+  return false;
+}
+
+void Receiver::deliver_control(std::span<const std::byte> rdmap) {
+  switch (in_.segment.opcode) {
+    case RdmapOpcode::kReadRequest:
+      return take_request(ReadRequestHeader::decode(rdmap.data()));
+    case RdmapOpcode::kAtomicRequest:
+      return take_request(AtomicRequestHeader::decode(rdmap.data()));
+    case RdmapOpcode::kAtomicResponse:
+      return answers_.take(AtomicResponseHeader::decode(rdmap.data()));
+    default:
+      return take_terminate(rdmap);
+  }
+}
+
+// Both kinds share the depth that was negotiated.
+template <typename Header>
+void Receiver::take_request(const Header& header) {
+  if (in_.stream.inbound.full())
+    return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+  request_sequence_.skip();
+  InboundRequest request;
+  request.header = header;
+  request.error = check_request(header, *in_.config.regions, in_.stream.peer(in_.config.domain));
+  std::memcpy(request.ddp_header, in_.segment.header, sizeof request.ddp_header);
+  // Nothing behind a bad request is looked at any more.
+  if (request.error) in_.close();
+  request.delivered = messages_.delivered();
+  in_.stream.inbound.push(request);
+  in_.outcome |= kRxTransmitWanted;
+}
+
+void Receiver::take_terminate(std::span<const std::byte> rdmap) {
+  StreamFailure failure;
+  failure.by_peer = true;
+  if (const auto terminate = TerminateHeader::decode(rdmap)) failure.terminate = *terminate;
+  failure.status = terminate_status(failure.terminate.code);
+  if (in_.config.acknowledged && failure.terminate.code == TerminateCode::kDdpUntaggedNoBuffer)
+    failure.status = WcStatus::kRnrRetryExcErr;
+  in_.stream.fail(failure, QpEvent::kFatal);
+  in_.close();
+  in_.outcome |= kRxTerminated;
+}
+
+// ---- From outside of a call
+
+void Receiver::flush() {
+  in_.close();
+  messages_.flush();
+}
+
+void Receiver::quiesce(const MemoryRegion& region) {
+  messages_.sink().revoke(region);
+  answers_.sink().revoke(region);
+}
+
+void Receiver::look_up_again(const MemoryRegion& region) {
+  if (open_ && in_.segment.opcode == RdmapOpcode::kWrite) writes_.look_up_again(region);
+}
+
+}  // namespace uwarp

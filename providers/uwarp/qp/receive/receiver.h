@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The receive side of a stream: says where the next bytes belong, and takes FPDUs off the stream
+// one after the other. One thread at a time (QueuePair's receive lock). RFC 5044 4, 5041 5-7, RFC
+// 5040 5-7, RFC 7306 5-6.
+//
+// Between two calls all that is kept is a partial header, the position inside a payload, and, only
+// while a stream is held or a CRC is waiting for its FPDU, a staging buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "qp/receive/completion_order.h"
+#include "qp/receive/inbound_answers.h"
+#include "qp/receive/inbound_messages.h"
+#include "qp/receive/inbound_stream.h"
+#include "qp/receive/inbound_writes.h"
+#include "qp/receive/payload_placer.h"
+#include "qp/receive/segment_run.h"
+#include "qp/receive/staged_bytes.h"
+
+namespace uwarp {
+
+class Receiver {
+ public:
+  Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
+           CompletionOrder order, ReceiveCounters& counters);
+
+  /// Begins a stream (StreamState::restart was called).
+  void restart();
+  /// Where the next bytes belong. `staging` must be non-null.
+  std::span<const iovec> window(StagingPointer& staging);
+  /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
+  /// Returns ReceiveOutcome bits, as the following calls do.
+  uint32_t received(StagingPointer& staging, size_t bytes);
+  /// Goes on after kRxHeld: consumes what is kept.
+  uint32_t resume(StagingPointer& staging);
+  /// The grace time of a held stream is over: Terminate 1/2/02.
+  uint32_t expire();
+  /// The kernel could not write to the place of the last window (memory unmapped): Terminate.
+  uint32_t fault();
+
+  /// Further bytes are dropped: the stream failed or ended. Reads only to see the FIN.
+  bool closed() const { return in_.closed(); }
+  bool held() const { return messages_.held(); }
+  /// Held, and yet worth reading on: an acknowledgement is due that may be behind the message that
+  /// waits, and there is room to keep what comes before it.
+  bool looks_ahead() const {
+    return held() && in_.config.acknowledged && !closed() && !in_.stream.outbound.empty() &&
+           staged_.size() < kStagingBytes;
+  }
+  /// A large message is under way, or another one is likely to follow the last.
+  bool expects_large() const { return expect_large_ != 0; }
+  /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
+  bool mid_message() const;
+  /// No more bytes will come; the taken receive buffer and the queue are flushed.
+  void flush();
+  void reset();
+  /// Nothing that was found by this region's local key is written after this.
+  void quiesce(const MemoryRegion& region);
+  /// The region has become another under the same keys.
+  void look_up_again(const MemoryRegion& region);
+
+ private:
+  // A payload with at least this much missing is received straight into its place.
+  static constexpr uint32_t kDirectBytes = 2048;
+  // Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
+  // its second segment of some twenty bytes, between the two.
+  static constexpr size_t kBehindDirect = 128;
+  // The same behind a run of segments, where a megabyte's last segment is of some 300 bytes.
+  static constexpr size_t kBehindRun = 512;
+  // After a large segment another one is expected, or will come after the short end of this
+  // message, of which only so much goes by way of the staging buffer: a copy less of the rest is
+  // worth a second call.
+  static constexpr uint8_t kExpectLarge = 2;  // segments
+  static constexpr size_t kBeforeDirect = 2048;
+
+  void begin_call();
+  uint32_t consume(StagingPointer& staging);
+  [[gnu::noinline, gnu::cold]] void look_ahead();
+
+  // One FPDU. Each step returns false if it needs more bytes, or may not go on.
+  bool take_header();
+  bool read_header();
+  [[gnu::noinline]] bool check_frame();
+  bool open_message();
+  bool take_payload();
+  bool take_trailer();
+  void finish_segment();
+  [[gnu::noinline, gnu::cold]] bool bring_back();
+  void note_following();
+  void note_first_fpdu();
+
+  // A message that is all header.
+  [[gnu::noinline]] bool take_control();
+  bool check_control(size_t size);
+  void deliver_control(std::span<const std::byte> rdmap);
+  /// A Read or atomic that the peer asks for: checked on arrival, then queued for the transmit
+  /// side, which executes them in order. RFC 5040 5.2, RFC 7306 5.2.
+  template <typename Header>
+  void take_request(const Header& header);
+  void take_terminate(std::span<const std::byte> rdmap);
+
+  InboundStream in_;
+  CompletionOrder order_;
+  InboundWrites writes_;
+  InboundMessages messages_;
+  InboundAnswers answers_;
+  UntaggedSequence request_sequence_;  // queue 1, only its number
+  PayloadPlacer placer_;
+  StagedBytes staged_;
+
+  bool open_ = false;         // a segment is under way: its header has been taken
+  uint8_t expect_large_ = 0;  // segments
+  uint32_t trailer_left_ = 0;
+  size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
+  size_t window_bytes_ = 0;  // ... and all of it
+  SegmentRun run_;           // segments behind the one under way
+};
+
+}  // namespace uwarp

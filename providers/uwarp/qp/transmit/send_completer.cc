@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/transmit/send_completer.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "qp/failed_request.h"
+
+namespace uwarp {
+
+void SendCompleter::restart() {
+  acknowledging_.restart(config_.acknowledged,
+                         std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
+  stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
+  delivered_position_ = queue_.started();
+  peer_delivered_ = stream_.config.first_msn.previous();
+}
+
+// A number that the peer makes up finds no request, or one of its own that it loses.
+void SendCompleter::note_peer_delivered() {
+  const Msn delivered{stream_.peer_delivered.load(std::memory_order_acquire)};
+  if (!delivered.after(peer_delivered_)) return;
+  peer_delivered_ = delivered;
+  for (uint64_t at = std::max(delivered_position_, queue_.retired()); at != queue_.started();
+       ++at) {
+    const SendWqe& wqe = queue_.at(at);
+    if (!takes_receive(wqe.opcode) || wqe.msn != delivered.value) continue;
+    delivered_position_ = at + 1;
+    return;
+  }
+}
+
+// In one piece, like Transmitter::fill().
+[[gnu::flatten]] void SendCompleter::retire(uint64_t sent_position) {
+  const uint32_t wish = wish_.load(std::memory_order_acquire);
+  if (acknowledging_.on()) [[unlikely]]
+    note_peer_delivered();
+  while (queue_.retired() != queue_.started()) {
+    const SendWqe& wqe = queue_.at(queue_.retired());
+    if (wqe.end_position.load(std::memory_order_relaxed) > sent_position) break;
+    if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
+    if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
+        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
+        queue_.retired() >= delivered_position_)
+      break;
+    complete(queue_.retired(), WcStatus::kSuccess, 0);
+  }
+  if (wish != granted_.load(std::memory_order_relaxed)) [[unlikely]]
+    granted_.store(wish, std::memory_order_release);
+  look_for_drain();
+}
+
+void SendCompleter::look_for_drain() {
+  if (stream_.drain_event.load(std::memory_order_relaxed) && writer_.batch().empty() &&
+      queue_.retired() == queue_.started() && stream_.drain_event.exchange(false))
+    stream_.raise(QpEvent::kSqDrained);
+}
+
+void SendCompleter::complete(uint64_t position, WcStatus status, uint32_t vendor_err) {
+  const SendWqe& wqe = queue_.at(position);
+  const bool wanted = status != WcStatus::kSuccess || queue_.signaled(wqe);
+  WorkCompletion completion{};
+  completion.wr_id = wqe.wr_id;
+  completion.status = status;
+  completion.opcode = completion_opcode(wqe.opcode);
+  completion.vendor_err = vendor_err;
+  completion.byte_len = static_cast<uint32_t>(wqe.length_bytes);
+  completion.qp_num = config_.number.value;
+  if (trace_ != nullptr) [[unlikely]] {
+    completion.src_qp = static_cast<uint32_t>(position);
+    trace_->completed(position, completion, wanted);
+  }
+  // Retired first: a thread that polls the completion may post again at once.
+  std::atomic<uint64_t>* const index = queue_.retire_one(wanted);
+  counters_.retired.set(position + 1);
+  if (wanted && !config_.send_cq->push(completion, false, index))
+    stream_.fail(StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic),
+                 QpEvent::kFatal);
+  queue_.note_completed();
+}
+
+void SendCompleter::flush() {
+  const uint64_t own =
+      failed_request(stream_.failure(), stream_.outbound, queue_, acknowledging_.on());
+  complete_before(own);
+  flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
+}
+
+void SendCompleter::complete_before(uint64_t failed) {
+  const StreamFailure& failure = stream_.failure();
+  if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
+  if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
+    stream_.acknowledged.store(failed, std::memory_order_release);
+  retire(failure.send_terminate ? writer_.built_position() : writer_.sent_position());
+}
+
+void SendCompleter::flush_requests(uint64_t own) {
+  std::lock_guard lock(queue_.post_lock());
+  while (queue_.retired() != queue_.posted()) {
+    const uint64_t position = queue_.retired();
+    if (queue_.started() == position) queue_.start_one();
+    const bool named = position == own;
+    if (!named) counters_.flushed.add(1);
+    complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
+             named ? stream_.failure().vendor_err() : 0);
+  }
+}
+
+}  // namespace uwarp

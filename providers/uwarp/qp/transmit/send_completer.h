@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Completes send requests, in posting order: what has gone and has its answer with success, and all
+// the rest when the queue pair fails. Transmit side, but for what says otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "qp/send_queue.h"
+#include "qp/stream_state.h"
+#include "qp/transmit/acknowledging.h"
+#include "qp/transmit/fpdu_writer.h"
+#include "qp/transmit/transmit_trace.h"
+
+namespace uwarp {
+
+class SendCompleter {
+ public:
+  /// `trace` may be null.
+  SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream,
+                const FpduWriter& writer, TransmitCounters& counters, TransmitTrace* trace)
+      : config_(config),
+        queue_(queue),
+        stream_(stream),
+        writer_(writer),
+        counters_(counters),
+        trace_(trace) {}
+
+  /// Begins a stream.
+  void restart();
+  Acknowledging& acknowledging() { return acknowledging_; }
+  const Acknowledging& acknowledging() const { return acknowledging_; }
+
+  /// Completes all requests whose bytes have gone and whose answers (also those that only
+  /// acknowledge) have come.
+  void retire() { retire(writer_.sent_position()); }
+  /// Any thread: asks whoever has the transmit side to complete what has gone. That is done once
+  /// has_retired() is true of the wish, or by the caller when the side is free.
+  uint32_t ask_to_retire() { return wish_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  bool has_retired(uint32_t wish) const {
+    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
+  }
+  /// Raises kSqDrained if it is asked for and nothing is on its way.
+  void look_for_drain();
+
+  /// The queue pair has failed: completes what came before the failure, and has been placed or
+  /// still goes out ahead of our Terminate, then the failure's own request, and flushes the rest.
+  void flush();
+  /// Flushes what has been posted to a failed queue pair.
+  void flush_late() { flush_requests(StreamFailure::kNoRequest); }
+
+ private:
+  /// As if all bytes before this position had gone.
+  void retire(uint64_t sent_position);
+  [[gnu::noinline]] void note_peer_delivered();
+  void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
+  void complete_before(uint64_t failed);
+  /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
+  void flush_requests(uint64_t own);
+
+  const QpConfig& config_;
+  SendQueue& queue_;
+  StreamState& stream_;
+  const FpduWriter& writer_;
+  TransmitCounters& counters_;
+  TransmitTrace* const trace_;
+  Acknowledging acknowledging_;
+  Msn peer_delivered_;                // of our Sends, as far as it has been looked at
+  uint64_t delivered_position_ = 0;   // send requests before this one have been delivered
+  std::atomic<uint32_t> wish_{0};     // see ask_to_retire()
+  std::atomic<uint32_t> granted_{0};  // the last wish that has been met
+};
+
+}  // namespace uwarp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "memory/slot_cipher.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace uwarp {
+namespace {
+
+constexpr SipKey kKey{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+constexpr uint32_t kCount = 1u << 24;
+
+TEST(SlotCipher, IsAPermutation) {
+  const SlotCipher cipher(kKey);
+  std::vector<bool> seen(kCount);
+  for (uint32_t slot = 0; slot < kCount; ++slot) {
+    const uint32_t sealed = cipher.encrypt(slot);
+    ASSERT_LT(sealed, kCount);
+    ASSERT_FALSE(seen[sealed]) << slot;
+    seen[sealed] = true;
+  }
+}
+
+TEST(SlotCipher, IsInvertedByDecrypt) {
+  const SlotCipher cipher(kKey);
+  for (uint32_t slot = 0; slot < kCount; slot += 97)
+    ASSERT_EQ(cipher.decrypt(cipher.encrypt(slot)), slot);
+}
+
+// The network that was here before ignored the upper 12 bits of its secret.
+TEST(SlotCipher, DependsOnEachBitOfItsSecret) {
+  constexpr uint32_t kSlots = 256;
+  for (int bit = 0; bit < 128; ++bit) {
+    SipKey other = kKey;
+    (bit < 64 ? other.first : other.second) ^= uint64_t{1} << bit % 64;
+    uint32_t same = 0;
+    for (uint32_t slot = 0; slot < kSlots; ++slot)
+      same += SlotCipher(kKey).encrypt(slot) == SlotCipher(other).encrypt(slot);
+    EXPECT_LE(same, 1u) << bit;
+  }
+}
+
+// Of 24 bits 12 change on average, whichever bit of the number is another.
+TEST(SlotCipher, NeighboursAreFarApart) {
+  const SlotCipher cipher(kKey);
+  for (int bit = 0; bit < 24; ++bit) {
+    int changed = 0;
+    for (uint32_t slot = 0; slot < 1024; ++slot)
+      changed += __builtin_popcount(cipher.encrypt(slot) ^ cipher.encrypt(slot ^ 1u << bit));
+    EXPECT_NEAR(changed / 1024.0, 12, 0.5) << bit;
+  }
+}
+
+}  // namespace
+}  // namespace uwarp

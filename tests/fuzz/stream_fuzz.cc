@@ -251,7 +251,7 @@ class Stream {
   bool receive() {
     bool moved = false;
     while (!arrived_.empty() && (!qp().receive_held() || qp().receive_ahead())) {
-      std::lock_guard lock(qp().receive_gate());
+      const auto lock = qp().receive_side().hold();
       const auto window = qp().receive_window(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;
       size_t done = 0;
@@ -270,7 +270,9 @@ class Stream {
     return moved;
   }
   void transmit() {
-    if (blocked_ || !qp().transmit_try_begin()) return;
+    if (blocked_) return;
+    auto turn = qp().transmit_side().begin();
+    if (!turn) return;
     for (auto window = qp().transmit_window(); !window.empty(); window = qp().transmit_window()) {
       const size_t limit = chunk_ == 0 ? ~size_t{0} : chunk_ * 3;
       size_t done = 0;
@@ -281,7 +283,7 @@ class Stream {
       }
       qp().transmitted(done);
     }
-    qp().transmit_end();
+    (void)turn.end();
     note_requests();
   }
   /// What of our requests the peer has seen.
@@ -350,7 +352,7 @@ class Stream {
         return;
       case 18:
         if (qp().receive_held()) {
-          std::lock_guard lock(qp().receive_gate());
+          const auto lock = qp().receive_side().hold();
           peer_.dut.outcome |= qp().receive_expired();
         }
         return;
@@ -359,9 +361,9 @@ class Stream {
       case 20:
         return fault_in_receive();
       case 21:
-        if (qp().transmit_try_begin()) {
+        if (auto turn = qp().transmit_side().begin()) {
           if (!qp().transmit_window().empty()) qp().transmit_fault();
-          qp().transmit_end();
+          (void)turn.end();
         }
         return;
       case 22:
@@ -428,7 +430,7 @@ class Stream {
     std::fill_n(leaving_memory_.data(), leaving_memory_.size(), std::byte{0x77});
   }
   void fault_in_receive() {
-    std::lock_guard lock(qp().receive_gate());
+    const auto lock = qp().receive_side().hold();
     if (qp().receive_held() || qp().receive_closed()) return;
     if (qp().receive_window(peer_.dut.staging).empty()) return;
     peer_.dut.outcome |= qp().receive_fault();

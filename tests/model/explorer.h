@@ -393,6 +393,7 @@ struct ModelAtomics {
   static constexpr int kYields = 0;
   static void cpu_relax(Where where = Where::current()) { model::relax(where); }
   static void yield(Where where = Where::current()) { model::yield(where); }
+  static void nap(Where where = Where::current()) { model::yield(where); }
 
   static inline Atomic<uint32_t> sleepers{0};
   template <class T>

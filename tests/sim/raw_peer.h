@@ -138,7 +138,7 @@ class RawPeer {
   void feed(const Bytes& bytes, size_t chunk = 0) {
     size_t at = 0;
     while (at < bytes.size() && !dut.qp->receive_held()) {
-      std::lock_guard lock(dut.qp->receive_gate());
+      const auto lock = dut.qp->receive_side().hold();
       auto window = dut.qp->receive_window(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;
@@ -161,7 +161,9 @@ class RawPeer {
     pump();
   }
   void pump() {
-    if (!reads || !dut.qp->transmit_try_begin()) return;
+    if (!reads) return;
+    auto turn = dut.qp->transmit_side().begin();
+    if (!turn) return;
     for (auto window = dut.qp->transmit_window(); !window.empty();
          window = dut.qp->transmit_window()) {
       size_t done = 0;
@@ -173,7 +175,7 @@ class RawPeer {
       }
       dut.qp->transmitted(done);
     }
-    dut.qp->transmit_end();
+    (void)turn.end();
   }
   /// What the device sent since the last call, as ULPDUs.
   std::vector<Bytes> ulpdus() {

@@ -56,12 +56,13 @@ struct StdAtomics {
     if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]
       word.notify_one();
   }
+  /// For loops that have yielded in vain, where no word says when to go on.
+  static void nap();
 
  private:
   /// A full barrier in each thread of the process, in place of one between store and load in
   /// wake_one(), where it would cost every unlock some 20 cycles. False: not to be had here.
   static bool fence_all_threads();
-  static void nap();
 };
 
 }  // namespace uwarp

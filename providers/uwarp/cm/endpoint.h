@@ -107,7 +107,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Re
       resume();
   }
   /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
-  /// side's gate, because a stream enters the line a moment before it says that it is held.
+  /// side's turn, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
   /// What a FaultScript has held long enough goes on.
   void script_deadline_passed();

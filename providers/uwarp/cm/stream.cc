@@ -38,12 +38,10 @@ size_t size_of(std::span<const iovec> parts) {
 void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
                     PollGroup* second) {
   {
-    const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_try_begin()) sched_yield();
+    const QueuePair::Held held = qp_.hold();
     groups_[0] = &first;
     groups_[1] = second;
     take_sockets(connection, in, out);
-    (void)qp_.transmit_end();
   }
   first.add(*this);
   if (second != nullptr) second->add(*this);
@@ -68,11 +66,9 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
 
 void Stream::detach() {
   {
-    const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_try_begin()) sched_yield();
+    const QueuePair::Held held = qp_.hold();
     if (quiet()) set_quiet(false);
     attached_.store(false, std::memory_order_release);
-    (void)qp_.transmit_end();
   }
   // No turn begins any more, and none lists the stream. A poller may still have it from a list.
   for (PollGroup* group : groups_)
@@ -121,7 +117,8 @@ bool Stream::full() {
 void Stream::transmit_soon() {
   if (waiting_.fetch_or(0) == kAll) [[likely]]
     return;
-  if (!qp_.transmit_try_begin()) return;  // who is at it sends this too
+  auto turn = qp_.transmit_side().begin();
+  if (!turn) return;  // the thread that has it sends this too
   std::shared_ptr<Connection> timed;
   if (attached()) {
     const uint8_t before = waiting_.fetch_or(kAll);
@@ -129,9 +126,9 @@ void Stream::transmit_soon() {
     if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
     if ((before & kTimed) == 0) timed = connection_->shared();
   }
-  const bool marked = qp_.transmit_end();
+  const AfterTurn after = turn.end();
   if (timed != nullptr) timed->transmit_before_long();
-  if (marked) transmit();
+  if (after == AfterTurn::kLookAgain) transmit();
 }
 
 void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
@@ -151,14 +148,9 @@ void Stream::transmit_overdue() {
 
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
-  while (qp_.transmit_try_begin()) {
-    try {
-      if (attached()) transmit_locked(budget_bytes, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
-      (void)qp_.transmit_end();
-      throw;
-    }
-    if (!qp_.transmit_end()) return;
+  while (auto turn = qp_.transmit_side().begin()) {
+    if (attached()) transmit_locked(budget_bytes, notice);
+    if (turn.end() == AfterTurn::kNothing) return;
   }
 }
 
@@ -212,19 +204,14 @@ void Stream::transmit_locked(size_t budget_bytes, StreamNotice& notice) {
 // --------------------------------------------------------------------------------------
 
 bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll) {
-  TurnGate& gate = qp_.receive_gate();
+  HandoffLock& side = qp_.receive_side();
   bool progressed = false;
   bool answer = false;
   // An edge is told only once, so it leaves its mark; a poller comes again.
-  if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
+  auto turn = from_epoll ? side.begin() : side.try_begin();
+  if (!turn) return false;
   for (;;) {
-    Turn turn;
-    try {
-      turn = receive_locked(budget_bytes, progressed, answer, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
-      (void)gate.end();
-      throw;
-    }
+    const Found found = receive_locked(budget_bytes, progressed, answer, notice);
     if (progressed) receives_large_.store(qp_.receives_large(), std::memory_order_relaxed);
     if (!from_epoll) note_look(progressed);
     if (from_epoll && progressed) {
@@ -232,14 +219,16 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
         if (group != nullptr) group->note_busy(*this);
     }
     std::shared_ptr<Connection> unfinished;
-    if (turn == Turn::kMore) unfinished = connection_->shared();
-    const bool marked = gate.end();
+    if (found == Found::kMore) unfinished = connection_->shared();
+    const AfterTurn after = turn.end();
     if (unfinished != nullptr) {
-      // With the gate free: who comes for the rest may come at once.
+      // With the side free: who comes for the rest may come at once.
       unfinished->request_turn();
       break;
     }
-    if (!marked || !gate.try_begin()) break;
+    if (after == AfterTurn::kNothing) break;
+    turn = side.begin();
+    if (!turn) break;
   }
   if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
@@ -256,7 +245,7 @@ void Stream::take_arrived() {
   StreamNotice notice;
   bool progressed = false, answer = false;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     (void)receive_locked(kTurnBytes, progressed, answer, notice);
   }
   deliver(notice);
@@ -282,7 +271,7 @@ void Stream::set_quiet(bool on) {
 }
 
 void Stream::end_quiet() {
-  const std::lock_guard lock(qp_.receive_gate());
+  const auto receive = qp_.receive_side().hold();
   if (attached() && quiet()) set_quiet(false);
 }
 
@@ -299,7 +288,7 @@ void Stream::on_edge(uint32_t events) {
   if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && (qp_.receive_held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (attached()) name_connection(notice);
   }
   deliver(notice);
@@ -315,7 +304,7 @@ void Stream::resume() {
   bool answer = false;
   bool more;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (!attached() || !qp_.receive_held()) return;
     more =
         !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
@@ -329,55 +318,55 @@ void Stream::expire() {
   StreamNotice notice;
   bool answer = false;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (!attached() || !qp_.receive_held()) return;
     take_outcome(qp_.receive_expired(), answer, notice);
   }
   deliver(notice);
 }
 
-Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
-                                    StreamNotice& notice) {
-  if (!attached() || ended()) return Turn::kStopped;
+Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
+                                     StreamNotice& notice) {
+  if (!attached() || ended()) return Found::kStopped;
   for (;;) {
     const bool held = qp_.receive_held();
     if (held && !qp_.receive_ahead()) [[unlikely]]
-      return Turn::kStopped;
+      return Found::kStopped;
     if (qp_.receive_closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
-      if (dropped > 0) return Turn::kMore;
+      if (dropped > 0) return Found::kMore;
       if (dropped != -EAGAIN) take_end(dropped, notice);
-      return Turn::kStopped;
+      return Found::kStopped;
     }
     StagingPointer& staging = ensure_staging();
     const std::span<const iovec> window = qp_.receive_window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);
     if (count <= 0) {
-      if (count == -EAGAIN) return Turn::kDrained;
+      if (count == -EAGAIN) return Found::kDrained;
       if (held) {
         note_end_while_held(count, notice);
-        return Turn::kStopped;
+        return Found::kStopped;
       }
       if (count == -EFAULT) {
         take_outcome(qp_.receive_fault(), answer, notice);
       } else {
         take_end(count, notice);
       }
-      return Turn::kStopped;
+      return Found::kStopped;
     }
     progressed = true;
     const auto bytes = static_cast<size_t>(count);
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
     if (take_outcome(qp_.received(staging, bytes), answer, notice)) {
-      if (!qp_.receive_ahead()) return Turn::kStopped;
+      if (!qp_.receive_ahead()) return Found::kStopped;
       continue;
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
-    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Turn::kDrained;
-    if (bytes >= budget_bytes) return Turn::kMore;
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Found::kDrained;
+    if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
   }
 }
@@ -405,7 +394,7 @@ void Stream::note_end_while_held(ssize_t result, StreamNotice& notice) {
 void Stream::take_end(ssize_t result, StreamNotice& notice) {
   // A reset that a send has reported already reads as an orderly end afterwards. The thread that
   // sent may not have noted it yet.
-  if (result == 0) qp_.transmit_wait();
+  if (result == 0) (void)qp_.transmit_side().hold();
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);

@@ -119,10 +119,10 @@ class Stream {
   }
 
  private:
-  enum class Turn : uint8_t { kDrained, kMore, kStopped };
+  enum class Found : uint8_t { kDrained, kMore, kStopped };
 
   void take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out);
-  Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamNotice& notice);
+  Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamNotice& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamNotice& notice);
   void take_end(ssize_t result, StreamNotice& notice);
   void note_end_while_held(ssize_t result, StreamNotice& notice);

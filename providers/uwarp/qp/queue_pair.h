@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 
+#include "qp/handoff_lock.h"
 #include "qp/qp_config.h"
 #include "qp/receive_queue.h"
 #include "qp/receiver.h"
@@ -24,7 +25,6 @@
 #include "qp/staging_buffer.h"
 #include "qp/stream_state.h"
 #include "qp/transmitter.h"
-#include "qp/turn_gate.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -61,7 +61,7 @@ class QueuePair {
   /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
   bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_gate() and calls resume_receive(). With a shared queue it is QpConfig::receive_waiter
+  /// receive_side() and calls resume_receive(). With a shared queue it is QpConfig::receive_waiter
   /// that tells.
   bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
@@ -118,11 +118,9 @@ class QueuePair {
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
 
-  // ---- Transmit side. One thread at a time between begin and end.
-  /// Takes the transmit side if it is free; otherwise leaves a mark that makes the holder's
-  /// transmit_end() return true, and returns false.
-  bool transmit_try_begin() { return transmit_gate_.try_begin(); }
-  /// The next bytes for the stream: valid until transmitted() or transmit_end(). Empty: nothing to
+  // ---- Transmit side. For the thread that has it.
+  HandoffLock& transmit_side() { return transmit_side_; }
+  /// The next bytes for the stream: valid until transmitted() or the turn's end. Empty: nothing to
   /// send now. Completes what needs no bytes on the way.
   std::span<const iovec> transmit_window() {
     if (!stream_.running.load(std::memory_order_acquire)) return {};
@@ -138,11 +136,6 @@ class QueuePair {
   bool transmits_large() const { return transmitter_.sends_large(); }
   /// The kernel could not read application memory (EFAULT): fails the request at hand.
   void transmit_fault() { transmitter_.fault(); }
-  /// Releases the side. True: somebody asked in between, begin again.
-  bool transmit_end() { return transmit_gate_.end(); }
-  /// Waits until nobody has the side: what a send was told has been noted then. The caller may hold
-  /// receive_gate().
-  void transmit_wait() { const std::lock_guard lock(transmit_gate_); }
   /// True when the stream failed and its Terminate (if one was due) has been handed over: it may be
   /// shut down for writing.
   bool transmit_finished() const { return transmitter_.finished(); }
@@ -154,8 +147,8 @@ class QueuePair {
   /// True when nothing more could be sent, whatever else has been posted.
   bool transmit_dry() const { return transmitter_.dry(); }
 
-  // ---- Receive side. One thread at a time under receive_gate(), from window to received().
-  TurnGate& receive_gate() { return receive_gate_; }
+  // ---- Receive side. For the thread that has it, from window to received().
+  HandoffLock& receive_side() { return receive_side_; }
   /// Where the next bytes belong. `staging` must be non-null.
   std::span<const iovec> receive_window(StagingPointer& staging) {
     return receiver_.window(staging);
@@ -192,10 +185,10 @@ class QueuePair {
   /// While this lives no byte moves in either direction and no key is looked up. A thread that
   /// holds several queue pairs is the only one that does.
   struct [[nodiscard]] Held {
-    std::unique_lock<TurnGate> receive;
-    std::unique_lock<TurnGate> transmit;
+    HandoffLock::Exclusive receive;
+    HandoffLock::Exclusive transmit;
   };
-  Held hold() { return {std::unique_lock(receive_gate_), std::unique_lock(transmit_gate_)}; }
+  Held hold() { return {receive_side_.hold(), transmit_side_.hold()}; }
   /// A region that was [old_base, old_base + old_length) has become another under the same keys.
   /// `revoke`: work that has found it by its local key fails. Caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const std::byte* old_base, uint64_t old_length,
@@ -223,9 +216,9 @@ class QueuePair {
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
   StreamState stream_;
-  alignas(64) TurnGate transmit_gate_;
+  alignas(64) HandoffLock transmit_side_;
   Transmitter transmitter_;
-  alignas(64) TurnGate receive_gate_;
+  alignas(64) HandoffLock receive_side_;
   Receiver receiver_;
 };
 

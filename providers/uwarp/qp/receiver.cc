@@ -856,7 +856,8 @@ void Receiver::finish_send() {
 // Once for the bytes that one receive call brought: what is sent later none of them can answer.
 void Receiver::complete_sent_first() {
   if (in_order_ && !acknowledged_) return;
-  if (sends_.in_flight() && order_.complete_sent(acknowledged_)) outcome_ |= kRxTransmitWanted;
+  if (sends_.in_flight() && order_.complete_sent(acknowledged_) == AfterTurn::kLookAgain)
+    outcome_ |= kRxTransmitWanted;
   in_order_ = true;
   acknowledged_ = false;
 }

@@ -740,7 +740,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 // Completes, in posting order, all requests whose octets have gone and whose answers (also those
 // that only acknowledge) have come. In one piece, like fill().
 [[gnu::flatten]] void Transmitter::retire(uint64_t sent_position) {
-  const uint32_t wish = wish_.load(std::memory_order_acquire);
+  const uint32_t asked = retire_wish_.asked();
   if (acknowledging_.on()) [[unlikely]]
     note_peer_delivered();
   while (queue_.retired() != queue_.started()) {
@@ -753,8 +753,7 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
-  if (wish != granted_.load(std::memory_order_relaxed)) [[unlikely]]
-    granted_.store(wish, std::memory_order_release);
+  retire_wish_.grant(asked);
   look_for_drain();
 }
 

@@ -12,6 +12,7 @@
 
 #include "ddp/buffer_list.h"
 #include "qp/acknowledging.h"
+#include "qp/completion_order.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit_batch.h"
@@ -65,12 +66,8 @@ class Transmitter {
     if (cut) built_position_ = sent_position_;
     retire();
   }
-  /// Any thread: asks whoever has the transmit side to complete what has gone. That is done once
-  /// has_retired() is true of the wish, or by the caller when the side is free.
-  uint32_t ask_to_retire() { return wish_.fetch_add(1, std::memory_order_acq_rel) + 1; }
-  bool has_retired(uint32_t wish) const {
-    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
-  }
+  /// Any thread: asks the one with the transmit side to complete what has gone.
+  RetireWish& retire_wish() { return retire_wish_; }
   /// Forgets everything without completions.
   void reset();
   /// No byte of [base, base + length), which this region was, is looked at after this.
@@ -175,11 +172,10 @@ class Transmitter {
   uint32_t request_id_ = 0;  // of the next atomic
   uint64_t token_state_;
   Acknowledging acknowledging_;
-  Msn told_delivered_;                // what the peer knows to have been delivered here
-  Msn peer_delivered_;                // of ours, as far as it has been looked at
-  uint64_t delivered_position_;       // send requests before this one have been delivered
-  std::atomic<uint32_t> wish_{0};     // see ask_to_retire()
-  std::atomic<uint32_t> granted_{0};  // the last wish that has been met
+  Msn told_delivered_;           // what the peer knows to have been delivered here
+  Msn peer_delivered_;           // of ours, as far as it has been looked at
+  uint64_t delivered_position_;  // send requests before this one have been delivered
+  RetireWish retire_wish_;
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

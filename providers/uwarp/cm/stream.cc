@@ -45,6 +45,9 @@ void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollG
   }
   first.add(*this);
   if (second != nullptr) second->add(*this);
+  // A member by now, so that what is posted from here on is listed.
+  const QueuePair::Held held = qp_.hold();
+  attached_.store(true, std::memory_order_release);
 }
 
 void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out) {
@@ -60,8 +63,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   full_.store(false, std::memory_order_relaxed);
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
-  waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
-  attached_.store(true, std::memory_order_release);
+  waiting_.reset(groups_[1] != nullptr);
 }
 
 void Stream::detach() {
@@ -112,27 +114,19 @@ bool Stream::full() {
   return full_.compare_exchange_strong(expected, true) && !qp_.flush_due();
 }
 
-// The flags are read by a read-modify-write after the post, and cleared by one before the look at
-// what has been posted: whoever clears one sees the post, or the post finds it cleared.
 void Stream::transmit_soon() {
-  if (waiting_.fetch_or(0) == kAll) [[likely]]
-    return;
-  auto turn = qp_.transmit_side().begin();
-  if (!turn) return;  // the thread that has it sends this too
   std::shared_ptr<Connection> timed;
-  if (attached()) {
-    const uint8_t before = waiting_.fetch_or(kAll);
-    if ((before & kListed) == 0) groups_[0]->add_waiting(*this);
-    if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
-    if ((before & kTimed) == 0) timed = connection_->shared();
-  }
-  const AfterTurn after = turn.end();
+  const AfterTurn after = waiting_.announce(qp_.transmit_side(), attached_, [&](uint8_t senders) {
+    if ((senders & WaitingMarks::kGroup) != 0) groups_[0]->add_waiting(*this);
+    if ((senders & WaitingMarks::kSecondGroup) != 0) groups_[1]->add_waiting(*this);
+    if ((senders & WaitingMarks::kTimer) != 0) timed = connection_->shared();
+  });
   if (timed != nullptr) timed->transmit_before_long();
   if (after == AfterTurn::kLookAgain) transmit();
 }
 
 void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
-  waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
+  waiting_.take(&group == groups_[1] ? WaitingMarks::kSecondGroup : WaitingMarks::kGroup);
   if (full()) return;
   pace_.waited(span_ns);
   transmit_turns(kPostBytes, notice);
@@ -142,7 +136,7 @@ void Stream::transmit_waiting(const PollGroup& group, StreamNotice& notice) {
 // Nothing is received: that would wait for the thread that is sending, over whose call the kernel
 // locks the socket.
 void Stream::transmit_overdue() {
-  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(span_ns);
+  if ((waiting_.take(WaitingMarks::kTimer) & WaitingMarks::kGroup) != 0) pace_.waited(span_ns);
   if (!full()) transmit(kTurnBytes);
 }
 

@@ -121,6 +121,7 @@ class Explorer {
     thread.ended = false;
   }
 
+  int self() const { return current_; }
   bool running() const { return current_ != kMain; }
   Thread& current() { return threads_[current_]; }
 
@@ -424,6 +425,7 @@ void expect_holds(const Property& property, const MakeScenario& make) {
          static_cast<unsigned long long>(outcome.interleavings),
          outcome.complete ? "" : ", cut off");
   EXPECT_EQ(outcome.finding, "");
+  EXPECT_TRUE(outcome.complete || getenv("UWARP_MODEL_DEPTH") != nullptr);
 }
 
 void expect_found(const Property& property, const MakeScenario& make, const std::string& words) {
@@ -433,6 +435,7 @@ void expect_found(const Property& property, const MakeScenario& make, const std:
          shown.empty() ? "NOT FOUND" : shown.c_str(),
          static_cast<unsigned long long>(outcome.interleavings));
   if (getenv("UWARP_MODEL_SCHEDULES") != nullptr) printf("%s", outcome.finding.c_str());
+  EXPECT_FALSE(outcome.finding.empty());
   EXPECT_NE(outcome.finding.find(words), std::string::npos) << outcome.finding;
 }
 
@@ -445,6 +448,7 @@ void block_until(const std::function<bool()>& ready, const char* what, Where whe
   explorer.point(what, where);
   if (!ready()) explorer.block(ready, what, where, false);
 }
+int self() { return explorer.self(); }
 void yield(Where where) { explorer.yield(where); }
 void relax(Where where) { explorer.relax(where); }
 void note_change() { explorer.note_change(); }

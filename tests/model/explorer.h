@@ -91,6 +91,9 @@ void yield(Where where = Where::current());
 /// End of a round of a loop that ends by itself.
 void relax(Where where = Where::current());
 
+/// Which thread of the scenario this is, from 0; for what is thread_local in the product.
+int self();
+
 /// For types like Atomic: something that other threads see has changed.
 void note_change();
 /// Adds a line to the schedule that is printed, if there will be one.

@@ -99,20 +99,16 @@ void QueuePair::move_to(QpState next) {
 }
 
 void QueuePair::to_rts() {
-  stream_.drain_event.store(false, std::memory_order_relaxed);
-  stream_.paused.store(false, std::memory_order_release);
+  stream_.drain.end();
   stream_.establish_event.store(false, std::memory_order_relaxed);
   move_to(QpState::kRts);
 }
 
-// With the transmit side, so that the last request retires before all of this or after it.
 void QueuePair::to_sqd(bool notify) {
   const auto transmit = transmit_side_.hold();
-  stream_.paused.store(true, std::memory_order_release);
+  stream_.drain.begin(notify);
   move_to(QpState::kSqd);
-  if (!notify || state() != QpState::kSqd) return;
-  stream_.drain_event.store(true, std::memory_order_relaxed);
-  transmitter_.look_for_drain();
+  state() == QpState::kSqd ? transmitter_.look_for_drain() : stream_.drain.forget();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
@@ -120,8 +116,7 @@ void QueuePair::drop_work(CompletionQueue::Drop completions) {
   set_state(QpState::kReset);
   stream_.running.store(false, std::memory_order_release);
   stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
-  stream_.paused.store(false, std::memory_order_release);
-  stream_.drain_event.store(false, std::memory_order_relaxed);
+  stream_.drain.end();
   set_remote_access(~0u);
   receiver_.reset();
   transmitter_.reset();
@@ -150,7 +145,7 @@ void QueuePair::flush() {
   const Held held = hold();
   const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   show_state();
-  stream_.drain_event.store(false, std::memory_order_relaxed);
+  stream_.drain.forget();
   const StreamFailure& failure = stream_.failure();
   if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
     slot_.stream.failures.add(1);

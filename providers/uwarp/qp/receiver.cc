@@ -54,16 +54,10 @@ Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& recei
     : config_(config),
       sends_(sends),
       receives_(receives),
+      place_in_line_(receives, config.receive_waiter),
       stream_(stream),
       order_(order),
-      counters_(counters) {
-  ticket_.waiter = config.receive_waiter;
-}
-
-// After a reset there is nothing to give back, and a shared receive queue may be gone by now.
-Receiver::~Receiver() {
-  if (ticket_.state != ReceiveTicket::State::kNone) receives_.cancel(ticket_);
-}
+      counters_(counters) {}
 
 void Receiver::restart() {
   reset();
@@ -74,8 +68,7 @@ void Receiver::restart() {
 
 void Receiver::reset() {
   close();
-  held_.store(false, std::memory_order_release);
-  receives_.cancel(ticket_);
+  place_in_line_.leave();
   kept_.reset();
   begin_ = end_ = 0;
   carry_size_ = 0;
@@ -173,7 +166,7 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 uint32_t Receiver::resume(StagingPointer& staging) {
   outcome_ = kRxNothing;
   in_order_ = false;
-  held_.store(false, std::memory_order_release);
+  place_in_line_.go_on();
   begin_staging(staging);
   return consume(staging);
 }
@@ -181,7 +174,7 @@ uint32_t Receiver::resume(StagingPointer& staging) {
 uint32_t Receiver::expire() {
   outcome_ = kRxNothing;
   if (!held() || closed()) return outcome_;
-  held_.store(false, std::memory_order_release);
+  place_in_line_.go_on();
   counters_.rnr_timeouts.add(1);
   fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
   return outcome_;
@@ -473,7 +466,7 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
   if (!send_sequence_.open()) {
     if (config_.script != nullptr && !obey_script(header, opcode)) [[unlikely]]
       return Step::kNeedMore;
-    if (!receives_.take(receive_, ticket_)) {
+    if (!place_in_line_.take(receive_)) {
       hold();
       return Step::kNeedMore;
     }
@@ -495,7 +488,7 @@ Receiver::Step Receiver::open_send(const UntaggedHeader& header, RdmapOpcode opc
 }
 
 void Receiver::hold() {
-  held_.store(true, std::memory_order_release);
+  place_in_line_.hold();
   counters_.held.add(1);
   outcome_ |= kRxHeld;
 }
@@ -516,7 +509,7 @@ bool Receiver::obey_script(const UntaggedHeader& header, RdmapOpcode opcode) {
       fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
       return false;
     case FaultVerdict::Act::kFail:
-      if (!receives_.take(receive_, ticket_)) return hold(), false;
+      if (!place_in_line_.take(receive_)) return hold(), false;
       taken_ = true;
       message_opcode_ = opcode;
       payload_offset_ = 0;
@@ -978,8 +971,7 @@ void Receiver::fail_result() {
 
 void Receiver::flush() {
   close();
-  held_.store(false, std::memory_order_release);
-  receives_.cancel(ticket_);
+  place_in_line_.leave();
   if (taken_) {
     payload_offset_ = 0;
     counters_.flushed.add(1);

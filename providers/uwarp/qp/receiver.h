@@ -41,7 +41,6 @@ class Receiver {
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
            CompletionOrder order, ReceiveCounters& counters);
-  ~Receiver();
 
   /// Begins a stream (StreamState::restart was called).
   void restart();
@@ -54,7 +53,7 @@ class Receiver {
 
   /// Further bytes are dropped: the stream failed or ended.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
-  bool held() const { return held_.load(std::memory_order_acquire); }
+  bool held() const { return place_in_line_.held(); }
   /// Held, and yet worth reading on: an acknowledgement is due that may be behind the message that
   /// waits, and there is room to keep what comes before it.
   bool looks_ahead() const {
@@ -179,6 +178,7 @@ class Receiver {
   const QpConfig& config_;
   SendQueue& sends_;
   ReceiveQueue& receives_;
+  ReceivePlace place_in_line_;
   StreamState& stream_;
   CompletionOrder order_;
   ReceiveCounters& counters_;
@@ -218,7 +218,6 @@ class Receiver {
   UntaggedSequence request_sequence_;  // queue 1, only its MSN
   UntaggedSequence atomic_sequence_;   // queue 3, only its MSN
   bool taken_ = false;                 // a receive buffer is in use
-  ReceiveTicket ticket_;               // while held for want of one
   RecvWqe receive_;
   BufferList sink_;  // of the Send's buffer
   bool sink_revoked_ = false;
@@ -231,7 +230,6 @@ class Receiver {
   bool read_revoked_ = false;
 
   std::atomic<bool> closed_{true};
-  std::atomic<bool> held_{false};
   // The segment under way and its end; for each of a run its staged octets and its place.
   static constexpr size_t kMaxIovecs = kMaxSge + 2 + 2 * DdpControl::kMostFollowing;
   iovec iovecs_[kMaxIovecs];

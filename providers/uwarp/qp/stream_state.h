@@ -11,6 +11,7 @@
 #include "base/spinlock.h"
 #include "mpa/fpdu.h"
 #include "qp/qp_config.h"
+#include "qp/send_drain.h"
 #include "qp/work_request.h"
 #include "rdmap/read_queues.h"
 #include "wire/rdmap_headers.h"
@@ -107,8 +108,7 @@ class StreamState {
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
   std::atomic<bool> silent{false};           // peer gone without a word: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail
-  std::atomic<bool> paused{false};           // SQD: start no new request
-  std::atomic<bool> drain_event{false};      // ... and tell when the running ones are done
+  SendDrain drain;                           // SQD
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:

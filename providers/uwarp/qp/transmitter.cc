@@ -95,8 +95,8 @@ std::span<const iovec> Transmitter::window() {
       return {};
     trace_ == nullptr ? fill() : fill_traced();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
-    const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
-                                           (config_.script && config_.script->send_held()));
+    const bool held = queue_.waiting() &&
+                      (stream_.drain.paused() || (config_.script && config_.script->send_held()));
     dry_.store(batch_.empty() && !held, std::memory_order_release);
     note_progress();
     batch_.end();
@@ -258,7 +258,7 @@ bool Transmitter::obey_verdict(uint64_t position, const FaultVerdict& verdict) {
 bool Transmitter::acknowledgement_due(bool request) const {
   if (!acknowledging_.on()) [[likely]]
     return false;
-  const bool pressed = queue_.waiting() || stream_.paused.load(std::memory_order_relaxed);
+  const bool pressed = queue_.waiting() || stream_.drain.paused();
   return acknowledging_.due(queue_.started(), stream_.outbound.size(), request, pressed);
 }
 
@@ -349,7 +349,7 @@ bool Transmitter::emit_terminate() {
 }
 
 bool Transmitter::request_ready() {
-  if (!queue_.waiting() || stream_.paused.load(std::memory_order_acquire)) return false;
+  if (!queue_.waiting() || stream_.drain.paused()) return false;
   if (stream_.lost.load(std::memory_order_acquire)) {
     // The peer left without a word: to the application it does not answer any more.
     StreamFailure failure;
@@ -391,8 +391,7 @@ bool Transmitter::must_ask_peer() const {
   return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
          !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
-         (stream_.config.ord != 0 || acknowledging_.on()) &&
-         !stream_.paused.load(std::memory_order_acquire);
+         (stream_.config.ord != 0 || acknowledging_.on()) && !stream_.drain.paused();
 }
 
 bool Transmitter::begin_request() {
@@ -758,8 +757,8 @@ void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
 }
 
 void Transmitter::look_for_drain() {
-  if (stream_.drain_event.load(std::memory_order_relaxed) && batch_.empty() &&
-      queue_.retired() == queue_.started() && stream_.drain_event.exchange(false))
+  if (stream_.drain.due([&] { return batch_.empty() && queue_.retired() == queue_.started(); }))
+      [[unlikely]]
     stream_.raise(QpEvent::kSqDrained);
 }
 

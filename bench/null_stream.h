@@ -53,7 +53,8 @@ class NullStreamSender {
   }
 
   void pump() {
-    if (!qp_.transmit_gate().try_begin()) fail("transmit side");
+    auto turn = qp_.transmit_side().begin();
+    if (!turn) fail("transmit side");
     for (;;) {
       const auto window = qp_.transmitter().window();
       if (window.empty()) break;
@@ -61,7 +62,7 @@ class NullStreamSender {
       for (const iovec& piece : window) bytes += piece.iov_len;
       if (!qp_.transmitter().sent(bytes)) break;
     }
-    qp_.transmit_gate().end();
+    (void)turn.end();
   }
 
  private:

@@ -64,8 +64,9 @@ TEST(Longest, MessageIsTaken) {
   const Sge received{0, static_cast<uint32_t>(kMaxMessageBytes), sink};
   ASSERT_EQ(to.qp->post_recv(1, {&received, 1}), 0);
   ASSERT_EQ(from.post(SendOpcode::kSend, 2, {&sent, 1}), 0);
-  ASSERT_TRUE(from.qp->transmit_gate().try_begin());
-  std::lock_guard lock(to.qp->receive_gate());
+  auto turn = from.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
+  const auto lock = to.qp->receive_side().hold();
   for (auto out = from.qp->transmitter().window(); !out.empty();
        out = from.qp->transmitter().window()) {
     const auto in = to.qp->receiver().window(to.staging);
@@ -75,7 +76,7 @@ TEST(Longest, MessageIsTaken) {
     EXPECT_EQ(to.qp->receiver().received(to.staging, size) & (kRxFailed | kRxHeld), 0u);
     if (!to.staging) to.staging = std::make_unique<StagingBuffer>();
   }
-  (void)from.qp->transmit_gate().end();
+  (void)turn.end();
   EXPECT_EQ(from.sends().size(), 1u);
   const auto got = to.receives();
   ASSERT_EQ(got.size(), 1u);

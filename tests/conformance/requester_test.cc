@@ -417,7 +417,8 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   ASSERT_EQ(post(SendOpcode::kWrite, 2, sge(0, 5000)), 0);
   peer.settle();
   EXPECT_TRUE(peer.dut.sends().empty());
-  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  auto turn = peer.dut.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   size_t all = 0;
   for (const iovec& piece : peer.dut.qp->transmitter().window()) all += piece.iov_len;
   ASSERT_EQ(all, fpdu_size(18 + 8) + fpdu_size(14 + 5000));
@@ -433,7 +434,7 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   EXPECT_EQ(give(fpdu_size(18 + 8)), 1u);
   EXPECT_EQ(give(all - 1), 0u);
   EXPECT_EQ(give(all), 1u);
-  (void)peer.dut.qp->transmit_gate().end();
+  (void)turn.end();
 }
 
 // Errors found here: no headers, since nothing came in.
@@ -479,14 +480,15 @@ TEST_F(Requester, TerminateCutsIntoNothing) {
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kRead, 2, sge(0, 8)), 0);
   ASSERT_EQ(post(SendOpcode::kSend, 3, sge(0, 8), 0, 0, kSendSignaled | kSendFence), 0);
-  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  auto turn = peer.dut.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   const iovec first = peer.dut.qp->transmitter().window()[0];
   ASSERT_GT(first.iov_len, 10u);
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
   peer.scan.feed(peer.out);
   peer.dut.qp->transmitter().sent(10);
-  (void)peer.dut.qp->transmit_gate().end();
+  (void)turn.end();
   // Reads that wait for an answer, then the fault.
   Bytes burst;
   for (uint32_t msn = 1; msn <= 3; ++msn) {
@@ -521,13 +523,14 @@ TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
   peer.reads = false;
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kSend, 2, sge(0, 8)), 0);
-  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  auto turn = peer.dut.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   const iovec first = peer.dut.qp->transmitter().window()[0];
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
   peer.scan.feed(peer.out);
   peer.dut.qp->transmitter().sent(10);
-  (void)peer.dut.qp->transmit_gate().end();
+  (void)turn.end();
   Bytes terminate = untagged(O::kTerminate, 2, 1, 0, 4);
   store_be32(&terminate[18], 0x01020000);
   peer.send(terminate);
@@ -557,7 +560,8 @@ TEST(ChangedSource, LeavesTheFramingValid) {
                             .source_stag = peer.stag(),
                             .source_to = peer.base()},
                            msn));
-  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  auto turn = peer.dut.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   Random random(1);
   for (auto window = peer.dut.qp->transmitter().window(); !window.empty();
        window = peer.dut.qp->transmitter().window()) {
@@ -568,7 +572,7 @@ TEST(ChangedSource, LeavesTheFramingValid) {
     peer.scan.feed({from, size});
     peer.dut.qp->transmitter().sent(size);
   }
-  (void)peer.dut.qp->transmit_gate().end();
+  (void)turn.end();
   // ulpdus() checks each CRC.
   EXPECT_EQ(peer.ulpdus().size(), 3u);
 }

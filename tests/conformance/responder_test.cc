@@ -222,9 +222,10 @@ struct Armed : CompletionNotifier {
       bind.bind_length_bytes = 100;
       bind.bind_access = kAccessRemoteWrite;
       EXPECT_EQ(qp.post_send(bind), 0);
-      EXPECT_TRUE(qp.transmit_gate().try_begin());
+      auto turn = qp.transmit_side().begin();
+      EXPECT_TRUE(turn);
       EXPECT_TRUE(qp.transmitter().window().empty());
-      (void)qp.transmit_gate().end();
+      (void)turn.end();
       EXPECT_NE(regions.find(taken.stag), nullptr);
       const Sge sge{memory.address(), 100, region->key.load()};
       EXPECT_EQ(qp.post_recv(1, {&sge, 1}), 0);
@@ -634,7 +635,8 @@ TEST(AnsweredReads, FailedHalfWay) {
   peer.reads = false;
   peer.send(read_request(asked, 1));
   // The first batch goes out, then the source is gone.
-  ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+  auto turn = peer.dut.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   size_t done = 0;
   for (const iovec& piece : peer.dut.qp->transmitter().window()) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
@@ -643,7 +645,7 @@ TEST(AnsweredReads, FailedHalfWay) {
   }
   peer.dut.qp->transmitter().sent(done);
   peer.scan.feed(peer.out);
-  (void)peer.dut.qp->transmit_gate().end();
+  (void)turn.end();
   ASSERT_EQ(peer.regions.invalidate(*region), 0);
   peer.dut.qp->quiesce(*region);
   peer.reads = true;

@@ -251,7 +251,7 @@ class Stream {
   bool receive() {
     bool moved = false;
     while (!arrived_.empty() && (!qp().receiver().held() || qp().receiver().looks_ahead())) {
-      std::lock_guard lock(qp().receive_gate());
+      const auto lock = qp().receive_side().hold();
       const auto window = qp().receiver().window(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;
       size_t done = 0;
@@ -270,7 +270,9 @@ class Stream {
     return moved;
   }
   void transmit() {
-    if (blocked_ || !qp().transmit_gate().try_begin()) return;
+    if (blocked_) return;
+    auto turn = qp().transmit_side().begin();
+    if (!turn) return;
     for (auto window = qp().transmitter().window(); !window.empty();
          window = qp().transmitter().window()) {
       const size_t limit = chunk_ == 0 ? ~size_t{0} : chunk_ * 3;
@@ -282,7 +284,7 @@ class Stream {
       }
       qp().transmitter().sent(done);
     }
-    qp().transmit_gate().end();
+    (void)turn.end();
     note_requests();
   }
   /// What of our requests the peer has seen.
@@ -351,7 +353,7 @@ class Stream {
         return;
       case 18:
         if (qp().receiver().held()) {
-          std::lock_guard lock(qp().receive_gate());
+          const auto lock = qp().receive_side().hold();
           peer_.dut.outcome |= qp().receiver().expire();
         }
         return;
@@ -360,9 +362,9 @@ class Stream {
       case 20:
         return fault_in_receive();
       case 21:
-        if (qp().transmit_gate().try_begin()) {
+        if (auto turn = qp().transmit_side().begin()) {
           if (!qp().transmitter().window().empty()) qp().transmitter().fault();
-          qp().transmit_gate().end();
+          (void)turn.end();
         }
         return;
       case 22:
@@ -429,7 +431,7 @@ class Stream {
     std::fill_n(leaving_memory_.data(), leaving_memory_.size(), std::byte{0x77});
   }
   void fault_in_receive() {
-    std::lock_guard lock(qp().receive_gate());
+    const auto lock = qp().receive_side().hold();
     if (qp().receiver().held() || qp().receiver().closed()) return;
     if (qp().receiver().window(peer_.dut.staging).empty()) return;
     peer_.dut.outcome |= qp().receiver().fault();

@@ -220,7 +220,7 @@ TEST_F(Acknowledged, AMissingReceiveFailsItsSend) {
   EXPECT_TRUE(pair.b.qp->receiver().held());
   EXPECT_TRUE(pair.a.sends().empty());
   {
-    std::lock_guard lock(pair.b.qp->receive_gate());
+    const auto lock = pair.b.qp->receive_side().hold();
     (void)pair.b.qp->receiver().expire();
   }
   pair.run();

@@ -138,13 +138,14 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
   std::thread sender([&] {
     for (uint32_t round = 1; round <= kRounds; ++round) {
       while (end.post(SendOpcode::kSend, round, {}) != 0) std::this_thread::yield();
-      while (!end.qp->transmit_gate().try_begin()) std::this_thread::yield();
+      auto turn = end.qp->transmit_side().begin();
+      while (!turn) turn = end.qp->transmit_side().begin();
       size_t size = 0;
       for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
       with_peer.store(round, std::memory_order_release);  // the peer may answer from now on
       for (uint32_t i = 0; i < round % 64; ++i) cpu_relax();
       if (size != 0) end.qp->transmitter().sent(size);
-      (void)end.qp->transmit_gate().end();
+      (void)turn.end();
       while (answered.load(std::memory_order_acquire) != round) std::this_thread::yield();
     }
   });
@@ -153,7 +154,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
     ASSERT_EQ(end.qp->post_recv(round, {}), 0);
     while (with_peer.load(std::memory_order_acquire) != round) std::this_thread::yield();
     {
-      const std::lock_guard lock(end.qp->receive_gate());
+      const auto lock = end.qp->receive_side().hold();
       const auto window = end.qp->receiver().window(end.staging);
       const Bytes bytes = frame(send_message(round, 0), false);
       std::memcpy(window[0].iov_base, bytes.data(), bytes.size());

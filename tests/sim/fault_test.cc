@@ -202,7 +202,7 @@ TEST_P(Faults, AReceiveComesLate) {
   EXPECT_EQ(one.script->deadline_ns(1000), 7'001'000u);
   EXPECT_EQ(one.script->release(7'001'000), FaultScript::kReceive);
   {
-    const std::lock_guard lock(one.pair.a.qp->receive_gate());
+    const auto lock = one.pair.a.qp->receive_side().hold();
     (void)one.pair.a.qp->receiver().resume(one.pair.a.staging);
     if (!one.pair.a.staging) one.pair.a.staging = std::make_unique<StagingBuffer>();
   }

@@ -27,7 +27,8 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
   }
   /// One send call of which the kernel takes `limit` octets.
   void transmit(size_t limit) {
-    ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+    auto turn = peer.dut.qp->transmit_side().begin();
+    ASSERT_TRUE(turn);
     size_t done = 0;
     for (const iovec& piece : peer.dut.qp->transmitter().window()) {
       const size_t here = std::min(piece.iov_len, limit - done);
@@ -37,14 +38,15 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
       done += here;
     }
     peer.dut.qp->transmitter().sent(done);
-    (void)peer.dut.qp->transmit_gate().end();
+    (void)turn.end();
   }
   /// One that finds memory that is not there.
   void fault() {
-    ASSERT_TRUE(peer.dut.qp->transmit_gate().try_begin());
+    auto turn = peer.dut.qp->transmit_side().begin();
+    ASSERT_TRUE(turn);
     EXPECT_FALSE(peer.dut.qp->transmitter().window().empty());
     peer.dut.qp->transmitter().fault();
-    (void)peer.dut.qp->transmit_gate().end();
+    (void)turn.end();
     ASSERT_TRUE(peer.dut.qp->flush_due());
     peer.dut.qp->flush();
   }

@@ -70,11 +70,12 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
   ASSERT_TRUE(end.qp->start_stream({}));
   EXPECT_EQ(end.qp->state(), QpState::kSqd);
   ASSERT_EQ(end.post(SendOpcode::kSend, 1, {}), 0);
-  ASSERT_TRUE(end.qp->transmit_gate().try_begin());
+  auto turn = end.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   EXPECT_TRUE(end.qp->transmitter().window().empty());
   end.qp->to_rts();
   EXPECT_FALSE(end.qp->transmitter().window().empty());
-  (void)end.qp->transmit_gate().end();
+  (void)turn.end();
 }
 
 // A Read that has come and was not looked at yet is something still to be answered.
@@ -108,7 +109,7 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
       const Bytes fpdu = frame(i == 0 ? tagged(RdmapOpcode::kWrite, STag{1}, 0, 0)
                                       : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
                                false);
-      std::lock_guard lock(end.qp->receive_gate());
+      const auto lock = end.qp->receive_side().hold();
       std::memcpy(end.qp->receiver().window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
       end.qp->receiver().received(end.staging, fpdu.size());
     }
@@ -128,9 +129,10 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   ASSERT_TRUE(end.qp->start_stream(config));
   ASSERT_TRUE(end.qp->fall_silent());
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
-  ASSERT_TRUE(end.qp->transmit_gate().try_begin());
+  auto turn = end.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   EXPECT_TRUE(end.qp->transmitter().window().empty());
-  (void)end.qp->transmit_gate().end();
+  (void)turn.end();
   EXPECT_TRUE(end.sends().empty());
   EXPECT_TRUE(end.qp->end_stream(StreamEnd::kFin));
   const auto failed = end.sends();

@@ -136,7 +136,7 @@ TEST_P(Connected, HeldStreamExpires) {
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
   pair.run();
   {
-    std::lock_guard lock(pair.b.qp->receive_gate());
+    const auto lock = pair.b.qp->receive_side().hold();
     pair.b.outcome |= pair.b.qp->receiver().expire();
   }
   pair.run();
@@ -359,7 +359,7 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   size_t reads = 0, staged = 0;
   const auto* const place = there.data();
   for (; !pair.a_to_b.bytes.empty(); ++reads) {
-    const std::lock_guard lock(pair.b.qp->receive_gate());
+    const auto lock = pair.b.qp->receive_side().hold();
     const std::span<const iovec> window = pair.b.qp->receiver().window(pair.b.staging);
     size_t left = pair.a_to_b.read(window, kMessages * kMessage * 2);
     (void)pair.b.qp->receiver().received(pair.b.staging, left);
@@ -379,7 +379,8 @@ TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   constexpr size_t kMessages = 32;
   send(kMessages);
   pair.a_to_b.capacity = 2 * kMessages * kMessage;
-  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
+  auto turn = pair.a.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   size_t calls = 0;
   for (auto window = pair.a.qp->transmitter().window(); !window.empty();
        window = pair.a.qp->transmitter().window()) {
@@ -389,7 +390,7 @@ TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
     pair.a.qp->transmitter().sent(pair.a_to_b.write(window, size));
     ++calls;
   }
-  (void)pair.a.qp->transmit_gate().end();
+  (void)turn.end();
   EXPECT_LE(calls, kMessages * kMessage / TransmitBatch::kBytes);
   pair.run();
   EXPECT_EQ(pair.b.receives().size(), kMessages);

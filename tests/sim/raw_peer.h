@@ -138,7 +138,7 @@ class RawPeer {
   void feed(const Bytes& bytes, size_t chunk = 0) {
     size_t at = 0;
     while (at < bytes.size() && !dut.qp->receiver().held()) {
-      std::lock_guard lock(dut.qp->receive_gate());
+      const auto lock = dut.qp->receive_side().hold();
       auto window = dut.qp->receiver().window(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;
@@ -161,7 +161,9 @@ class RawPeer {
     pump();
   }
   void pump() {
-    if (!reads || !dut.qp->transmit_gate().try_begin()) return;
+    if (!reads) return;
+    auto turn = dut.qp->transmit_side().begin();
+    if (!turn) return;
     for (auto window = dut.qp->transmitter().window(); !window.empty();
          window = dut.qp->transmitter().window()) {
       size_t done = 0;
@@ -173,7 +175,7 @@ class RawPeer {
       }
       dut.qp->transmitter().sent(done);
     }
-    dut.qp->transmit_gate().end();
+    (void)turn.end();
   }
   /// What the device sent since the last call, as ULPDUs.
   std::vector<Bytes> ulpdus() {

@@ -113,7 +113,7 @@ struct End : QpEventListener, ReceiveWaiter {
   bool resume() {
     const bool own = qp->receive_resumable();
     if (!own && !std::exchange(resume_due, false)) return false;
-    std::lock_guard lock(qp->receive_gate());
+    const auto lock = qp->receive_side().hold();
     outcome |= qp->receiver().resume(staging);
     if (!staging) staging = std::make_unique<StagingBuffer>();
     return true;
@@ -201,19 +201,19 @@ class Pair {
   /// One turn of an end: maybe write, maybe read, each cut anywhere.
   bool step(End& end, Pipe& out, Pipe& in) {
     bool moved = false;
-    if (end.qp->transmit_gate().try_begin()) {
+    if (auto turn = end.qp->transmit_side().begin()) {
       auto window = end.qp->transmitter().window();
       if (!window.empty()) {
         const size_t done = out.write(window, limit());
         end.qp->transmitter().sent(done);
         moved |= done > 0;
       }
-      end.qp->transmit_gate().end();
+      (void)turn.end();
     }
     moved |= end.resume();
     const bool reads = !end.qp->receiver().held() || end.qp->receiver().looks_ahead();
     if (reads && !in.bytes.empty()) {
-      std::lock_guard lock(end.qp->receive_gate());
+      const auto lock = end.qp->receive_side().hold();
       auto window = end.qp->receiver().window(end.staging);
       const size_t done = in.read(window, limit());
       end.outcome |= end.qp->receiver().received(end.staging, done);

@@ -62,10 +62,8 @@ const char* describe(StreamEnd end) {
 
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
 bool half_sent(QueuePair& qp) {
-  while (!qp.transmit_gate().try_begin()) sched_yield();
-  const bool rest = !qp.transmitter().window().empty();
-  (void)qp.transmit_gate().end();
-  return rest;
+  const auto transmit = qp.transmit_side().hold();
+  return !qp.transmitter().window().empty();
 }
 
 /// What the owner of a failing queue pair wants to know first.

@@ -109,7 +109,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
       resume();
   }
   /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
-  /// side's gate, because a stream enters the line a moment before it says that it is held.
+  /// side's turn, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
   /// The same for Progress, when another thread than the poster's has to do it.
   bool ready(uint32_t) override {

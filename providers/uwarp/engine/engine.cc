@@ -68,6 +68,7 @@ void Engine::before_fork() { creation_mutex.lock(); }
 void Engine::after_fork_parent() { creation_mutex.unlock(); }
 
 void Engine::after_fork_child() {
+  StdAtomics::sleepers.store(0);  // these were threads of the parent
   // The parent's engine is left as it is: objects of the application may still point to it.
   if (Engine* engine = current_engine.exchange(nullptr)) engine->dead_.store(true);
   close_engine_fds_in_child();

@@ -28,8 +28,8 @@ QueuePair::QueuePair(const QpConfig& config)
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
       transmitter_(config_, sends_, stream_, slot_.transmit),
-      receiver_(config_, sends_, *receives_, stream_,
-                {transmit_gate_, sends_, transmitter_.completer()}, slot_.receive) {
+      receiver_(config_, sends_, *receives_, stream_, {transmit_side_, transmitter_.completer()},
+                slot_.receive) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
 }
@@ -47,7 +47,7 @@ int QueuePair::check_send(const SendRequest& request) const {
 void QueuePair::flush_late_posts() {
   if (state() != QpState::kErr) [[likely]]
     return;
-  std::lock_guard lock(transmit_gate_);
+  const auto transmit = transmit_side_.hold();
   if (state() == QpState::kErr) transmitter_.completer().flush_late();  // and not RESET by now
 }
 
@@ -83,7 +83,7 @@ int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (state() == QpState::kErr) {
-    std::lock_guard lock(receive_gate_);
+    const auto receive = receive_side_.hold();
     if (state() == QpState::kErr) receiver_.flush();  // and not RESET by now
   }
   return 0;
@@ -99,36 +99,30 @@ void QueuePair::move_to(QpState next) {
 }
 
 void QueuePair::to_rts() {
-  stream_.drain_event.store(false, std::memory_order_relaxed);
-  stream_.paused.store(false, std::memory_order_release);
+  stream_.drain.end();
   stream_.establish_event.store(false, std::memory_order_relaxed);
   move_to(QpState::kRts);
 }
 
-// With the transmit side, so that the last request retires before all of this or after it.
 void QueuePair::to_sqd(bool notify) {
-  const std::lock_guard transmit(transmit_gate_);
-  stream_.paused.store(true, std::memory_order_release);
+  const auto transmit = transmit_side_.hold();
+  stream_.drain.begin(notify);
   move_to(QpState::kSqd);
-  if (!notify || state() != QpState::kSqd) return;
-  stream_.drain_event.store(true, std::memory_order_relaxed);
-  transmitter_.completer().look_for_drain();
+  state() == QpState::kSqd ? transmitter_.completer().look_for_drain() : stream_.drain.forget();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
-  std::lock_guard receive(receive_gate_);
-  std::lock_guard transmit(transmit_gate_);
+  const Held held = hold();
   set_state(QpState::kReset);
   stream_.running.store(false, std::memory_order_release);
   stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
-  stream_.paused.store(false, std::memory_order_release);
-  stream_.drain_event.store(false, std::memory_order_relaxed);
+  stream_.drain.end();
   set_remote_access(~0u);
   receiver_.reset();
   transmitter_.reset();
   if (config_.srq == nullptr) own_receives_.reset();
   stream_.clear_failure();
-  // With both gates held, nothing of this queue pair can be pushed any more.
+  // With both sides held, nothing of this queue pair can be pushed any more.
   const uint32_t number = config_.number.value;
   config_.send_cq->drop(number, completions);
   if (config_.recv_cq != config_.send_cq) config_.recv_cq->drop(number, completions);
@@ -148,11 +142,10 @@ void QueuePair::to_error(WcStatus oldest) {
 }
 
 void QueuePair::flush() {
-  std::lock_guard receive(receive_gate_);
-  std::lock_guard transmit(transmit_gate_);
+  const Held held = hold();
   const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   show_state();
-  stream_.drain_event.store(false, std::memory_order_relaxed);
+  stream_.drain.forget();
   const StreamFailure& failure = stream_.failure();
   if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
     slot_.stream.failures.add(1);
@@ -164,8 +157,7 @@ void QueuePair::flush() {
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {
-  std::lock_guard receive(receive_gate_);
-  std::lock_guard transmit(transmit_gate_);
+  const Held held = hold();
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
   // Where a connection manager tells of the connection, this event would only repeat it.
   const bool early = state() == QpState::kRtr && config.silent_fin;
@@ -187,16 +179,16 @@ std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, boo
 }
 
 bool QueuePair::finish_input() {
-  std::lock_guard receive(receive_gate_);
+  const auto receive = receive_side_.hold();
   if (receiver_.mid_message() || stream_.failed()) return false;
-  std::lock_guard transmit(transmit_gate_);
+  const auto transmit = transmit_side_.hold();
   transmitter_.forget_dry();
   return !transmitter_.idle() ||
          !stream_.inbound.empty();  // what came since the last look included
 }
 
 bool QueuePair::fall_silent() {
-  std::lock_guard receive(receive_gate_);
+  const auto receive = receive_side_.hold();
   if (receiver_.mid_message() || stream_.failed()) return false;
   stream_.silent.store(true, std::memory_order_release);
   return true;
@@ -211,11 +203,11 @@ void QueuePair::count_end(StreamEnd end) {
 bool QueuePair::end_stream(StreamEnd end) {
   bool mid_message, sends_open;
   {
-    std::lock_guard receive(receive_gate_);
+    const auto receive = receive_side_.hold();
     mid_message = receiver_.mid_message();
     // The peer may answer, finish and leave while the thread that sent the last octets has not yet
     // noted that they are gone: what has been done counts as done first.
-    std::lock_guard transmit(transmit_gate_);
+    const auto transmit = transmit_side_.hold();
     transmitter_.settle(end == StreamEnd::kFin && !mid_message,
                         end == StreamEnd::kReset || end == StreamEnd::kTimeout);
     count_end(end);
@@ -239,8 +231,7 @@ bool QueuePair::end_stream(StreamEnd end) {
 }
 
 void QueuePair::detach_stream() {
-  std::lock_guard receive(receive_gate_);
-  std::lock_guard transmit(transmit_gate_);
+  const Held held = hold();
   stream_.running.store(false, std::memory_order_release);
 }
 

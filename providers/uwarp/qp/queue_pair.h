@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 
+#include "qp/handoff_lock.h"
 #include "qp/qp_config.h"
 #include "qp/receive/receiver.h"
 #include "qp/receive/staging_buffer.h"
@@ -24,7 +25,6 @@
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit/transmitter.h"
-#include "qp/turn_gate.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -58,7 +58,7 @@ class QueuePair {
   /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
   bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_gate() and calls Receiver::resume(). With a shared queue it is
+  /// receive_side() and calls Receiver::resume(). With a shared queue it is
   /// QpConfig::receive_waiter that tells.
   bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
@@ -115,17 +115,14 @@ class QueuePair {
   /// ORD may become known only after the start (rendezvous: taken at RTS).
   void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
 
-  // ---- The two sides. Each is used by one thread at a time, which holds its gate; what their
+  // ---- The two sides. Each is used by one thread at a time, which has a turn of it; what their
   // classes say of any thread excepted.
-  TurnGate& transmit_gate() { return transmit_gate_; }
+  HandoffLock& transmit_side() { return transmit_side_; }
   Transmitter& transmitter() { return transmitter_; }
   const Transmitter& transmitter() const { return transmitter_; }
-  TurnGate& receive_gate() { return receive_gate_; }
+  HandoffLock& receive_side() { return receive_side_; }
   Receiver& receiver() { return receiver_; }
   const Receiver& receiver() const { return receiver_; }
-  /// Waits until nobody has the transmit side: what a send was told has been noted then. The caller
-  /// may hold receive_gate().
-  void transmit_wait() { const std::lock_guard lock(transmit_gate_); }
   /// The peer has finished its direction. True if it did so between messages and something may
   /// still be sent to it: then no more is to be waited for than Transmitter::dry().
   bool finish_input();
@@ -143,10 +140,10 @@ class QueuePair {
   /// While this lives no byte moves in either direction and no key is looked up. A thread that
   /// holds several queue pairs is the only one that does.
   struct [[nodiscard]] Held {
-    std::unique_lock<TurnGate> receive;
-    std::unique_lock<TurnGate> transmit;
+    HandoffLock::Exclusive receive;
+    HandoffLock::Exclusive transmit;
   };
-  Held hold() { return {std::unique_lock(receive_gate_), std::unique_lock(transmit_gate_)}; }
+  Held hold() { return {receive_side_.hold(), transmit_side_.hold()}; }
   /// A region that was [old_base, old_base + old_length) has become another under the same keys.
   /// `revoke`: work that has found it by its local key fails. Caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const std::byte* old_base, uint64_t old_length,
@@ -174,9 +171,9 @@ class QueuePair {
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
   StreamState stream_;
-  alignas(64) TurnGate transmit_gate_;
+  alignas(64) HandoffLock transmit_side_;
   Transmitter transmitter_;
-  alignas(64) TurnGate receive_gate_;
+  alignas(64) HandoffLock receive_side_;
   Receiver receiver_;
 };
 

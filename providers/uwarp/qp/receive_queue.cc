@@ -7,14 +7,17 @@
 
 namespace uwarp {
 
-ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : max_sge_(max_sge), depth_(depth) {
+template <class Atomics>
+BasicReceiveQueue<Atomics>::BasicReceiveQueue(uint32_t depth, uint32_t max_sge)
+    : max_sge_(max_sge), depth_(depth) {
   const uint32_t slots = std::bit_ceil(std::max(depth, 1u));
   mask_ = slots - 1;
   slots_ = std::make_unique<Slot[]>(slots);
   if (max_sge > 0) sges_ = std::make_unique<Sge[]>(static_cast<size_t>(slots) * max_sge);
 }
 
-int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
+template <class Atomics>
+int BasicReceiveQueue<Atomics>::post(uint64_t wr_id, std::span<const Sge> sges) {
   if (sges.size() > max_sge_) return EINVAL;
   std::lock_guard lock(lock_);
   if (count_locked() >= depth_) return ENOMEM;
@@ -29,7 +32,8 @@ int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   return 0;
 }
 
-void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges) {
+template <class Atomics>
+void BasicReceiveQueue<Atomics>::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges) {
   TraceStep step;
   step.kind = TraceStep::Kind::kReceivePosted;
   step.queue_pair = trace_name_;
@@ -40,7 +44,8 @@ void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges
 }
 
 // Promises one buffer to the first in line.
-void ReceiveQueue::reserve_locked() {
+template <class Atomics>
+void BasicReceiveQueue<Atomics>::reserve_locked() {
   ReceiveTicket& ticket = *first_;
   first_ = ticket.next;
   if (first_ == nullptr) last_ = nullptr;
@@ -51,7 +56,8 @@ void ReceiveQueue::reserve_locked() {
   if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
 }
 
-bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
+template <class Atomics>
+bool BasicReceiveQueue<Atomics>::take(RecvWqe& out, ReceiveTicket& ticket) {
   std::lock_guard lock(lock_);
   if (ticket.state == ReceiveTicket::State::kReserved) [[unlikely]] {
     ticket.state = ReceiveTicket::State::kNone;
@@ -73,14 +79,16 @@ bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
   return true;
 }
 
-void ReceiveQueue::check_limit_locked() {
+template <class Atomics>
+void BasicReceiveQueue<Atomics>::check_limit_locked() {
   if (limit_ == 0 || count_locked() >= limit_) [[likely]]
     return;
   limit_ = 0;
   if (listener_ != nullptr) listener_->limit_reached();
 }
 
-bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
+template <class Atomics>
+bool BasicReceiveQueue<Atomics>::drain(uint64_t& wr_id, uint32_t& position) {
   std::lock_guard lock(lock_);
   if (head_ == tail_) return false;
   position = head_;
@@ -89,7 +97,8 @@ bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
   return true;
 }
 
-void ReceiveQueue::cancel(ReceiveTicket& ticket) {
+template <class Atomics>
+void BasicReceiveQueue<Atomics>::cancel(ReceiveTicket& ticket) {
   std::lock_guard lock(lock_);
   const ReceiveTicket::State state = ticket.state;
   ticket.state = ReceiveTicket::State::kNone;
@@ -105,53 +114,61 @@ void ReceiveQueue::cancel(ReceiveTicket& ticket) {
   }
 }
 
-bool ReceiveQueue::claim_wakeup() {
+template <class Atomics>
+bool BasicReceiveQueue<Atomics>::claim_wakeup() {
   return wakeup_.load(std::memory_order_relaxed) && wakeup_.exchange(false);
 }
 
-void ReceiveQueue::reset() {
+template <class Atomics>
+void BasicReceiveQueue<Atomics>::reset() {
   std::lock_guard lock(lock_);
   head_ = tail_;
   wakeup_.store(false, std::memory_order_relaxed);
 }
 
-bool ReceiveQueue::empty() {
+template <class Atomics>
+bool BasicReceiveQueue<Atomics>::empty() {
   std::lock_guard lock(lock_);
   return head_ == tail_;
 }
 
 // ---- Shared
 
-SharedReceiveQueue::SharedReceiveQueue(uint32_t depth, uint32_t max_sge,
-                                       ReceiveLimitListener* listener)
-    : ReceiveQueue(depth, max_sge) {
+template <class Atomics>
+BasicSharedReceiveQueue<Atomics>::BasicSharedReceiveQueue(uint32_t depth, uint32_t max_sge,
+                                                          ReceiveLimitListener* listener)
+    : Base(depth, max_sge) {
   listener_ = listener;
 }
 
-int SharedReceiveQueue::arm_limit(uint32_t limit) {
+template <class Atomics>
+int BasicSharedReceiveQueue<Atomics>::arm_limit(uint32_t limit) {
   std::lock_guard lock(lock_);
   if (limit > depth_) return EINVAL;
   limit_ = limit;
-  check_limit_locked();
+  this->check_limit_locked();
   return 0;
 }
 
-uint32_t SharedReceiveQueue::limit() {
+template <class Atomics>
+uint32_t BasicSharedReceiveQueue<Atomics>::limit() {
   std::lock_guard lock(lock_);
   return limit_;
 }
 
-uint32_t SharedReceiveQueue::depth() {
+template <class Atomics>
+uint32_t BasicSharedReceiveQueue<Atomics>::depth() {
   std::lock_guard lock(lock_);
   return depth_;
 }
 
-int SharedReceiveQueue::resize(uint32_t depth) {
+template <class Atomics>
+int BasicSharedReceiveQueue<Atomics>::resize(uint32_t depth) {
   const uint32_t count = std::bit_ceil(std::max(depth, 1u));
   auto slots = std::make_unique<Slot[]>(count);
   auto sges = std::make_unique<Sge[]>(static_cast<size_t>(count) * max_sge_);
   std::lock_guard lock(lock_);
-  if (depth < count_locked() || depth < limit_) return EINVAL;
+  if (depth < this->count_locked() || depth < limit_) return EINVAL;
   const uint32_t mask = count - 1;
   for (uint32_t i = head_; i != tail_; ++i) {
     slots[i & mask] = slots_[i & mask_];
@@ -164,5 +181,8 @@ int SharedReceiveQueue::resize(uint32_t depth) {
   depth_ = depth;
   return 0;
 }
+
+template class BasicReceiveQueue<StdAtomics>;
+template class BasicSharedReceiveQueue<StdAtomics>;
 
 }  // namespace uwarp

@@ -53,9 +53,11 @@ class ReceiveLimitListener {
   virtual void limit_reached() = 0;
 };
 
-class ReceiveQueue {
+/// The definitions are in the .cc, for the product's atomics and for those of the models.
+template <class Atomics = StdAtomics>
+class BasicReceiveQueue {
  public:
-  ReceiveQueue(uint32_t depth, uint32_t max_sge);
+  BasicReceiveQueue(uint32_t depth, uint32_t max_sge);
 
   /// EINVAL (too many SGEs, or a queue made for no receives), ENOMEM (full).
   int post(uint64_t wr_id, std::span<const Sge> sges);
@@ -81,7 +83,7 @@ class ReceiveQueue {
   void check_limit_locked();
 
   const uint32_t max_sge_;
-  SpinLock lock_;
+  BasicSpinLock<Atomics> lock_;
   uint32_t depth_;
   uint32_t mask_;
   uint32_t head_ = 0;
@@ -104,13 +106,20 @@ class ReceiveQueue {
   uint32_t reserved_ = 0;           // buffers that streams in line have been promised
   ReceiveTicket* first_ = nullptr;  // in line, none promised
   ReceiveTicket* last_ = nullptr;
-  std::atomic<bool> wakeup_{false};  // a buffer has come for somebody in line
+  typename Atomics::template atomic<bool> wakeup_{false};  // a buffer has come for somebody in line
 };
 
 /// A receive queue that several queue pairs take from.
-class SharedReceiveQueue : public ReceiveQueue {
+template <class Atomics = StdAtomics>
+class BasicSharedReceiveQueue : public BasicReceiveQueue<Atomics> {
+  using Base = BasicReceiveQueue<Atomics>;
+  using Slot = typename Base::Slot;
+  using Base::depth_, Base::head_, Base::tail_, Base::mask_, Base::max_sge_, Base::limit_;
+  using Base::lock_, Base::slots_, Base::sges_, Base::listener_;
+
  public:
-  SharedReceiveQueue(uint32_t depth, uint32_t max_sge, ReceiveLimitListener* listener = nullptr);
+  BasicSharedReceiveQueue(uint32_t depth, uint32_t max_sge,
+                          ReceiveLimitListener* listener = nullptr);
 
   /// Asks for one event when fewer than `limit` buffers are left, at once if that is so already.
   /// 0 disarms. EINVAL if it is more than the queue holds.
@@ -121,5 +130,49 @@ class SharedReceiveQueue : public ReceiveQueue {
   int resize(uint32_t depth);
   uint32_t depth();
 };
+
+/// A stream's place at its receive queue: where it is in line, and whether it is held. For the
+/// thread with the receive side, but for held().
+template <class Atomics = StdAtomics>
+class BasicReceivePlace {
+ public:
+  BasicReceivePlace(BasicReceiveQueue<Atomics>& queue, ReceiveWaiter* waiter) : queue_(queue) {
+    ticket_.waiter = waiter;
+  }
+  // After leave() there is nothing to give back, and a shared queue may be gone by now.
+  ~BasicReceivePlace() {
+    if (ticket_.state != ReceiveTicket::State::kNone) queue_.cancel(ticket_);
+  }
+  BasicReceivePlace(const BasicReceivePlace&) = delete;
+  BasicReceivePlace& operator=(const BasicReceivePlace&) = delete;
+
+  /// Takes the oldest buffer. False: the stream is in line for one, and held.
+  bool take(RecvWqe& out) {
+    if (queue_.take(out, ticket_)) [[likely]]
+      return true;
+    hold();
+    return false;
+  }
+  /// Held for another reason.
+  void hold() { held_.store(true, std::memory_order_release); }
+  /// Goes on, or ends. In line it stays: take() or leave() follows.
+  void go_on() { held_.store(false, std::memory_order_release); }
+  void leave() {
+    go_on();
+    queue_.cancel(ticket_);
+  }
+  /// Who makes the stream go on looks with the receive side: a stream enters the line a moment
+  /// before it says that it is held.
+  bool held() const { return held_.load(std::memory_order_acquire); }
+
+ private:
+  BasicReceiveQueue<Atomics>& queue_;
+  ReceiveTicket ticket_;
+  typename Atomics::template atomic<bool> held_{false};
+};
+
+using ReceiveQueue = BasicReceiveQueue<>;
+using SharedReceiveQueue = BasicSharedReceiveQueue<>;
+using ReceivePlace = BasicReceivePlace<>;
 
 }  // namespace uwarp

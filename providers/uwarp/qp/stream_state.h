@@ -13,6 +13,7 @@
 #include "protocol/rdmap/read_queues.h"
 #include "protocol/wire/rdmap_headers.h"
 #include "qp/qp_config.h"
+#include "qp/send_drain.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -112,8 +113,7 @@ class StreamState {
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
   std::atomic<bool> silent{false};           // peer gone without a word: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail
-  std::atomic<bool> paused{false};           // SQD: start no new request
-  std::atomic<bool> drain_event{false};      // ... and tell when the running ones are done
+  SendDrain drain;                           // SQD
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
  private:

@@ -19,36 +19,29 @@ PollGroup& PollGroup::of(CompletionQueue& cq) {
 
 void PollGroup::publish_extra_locked() {
   direct_count_.store(direct_.size(), std::memory_order_relaxed);
-  extra_.store(total_ - direct_.size(), std::memory_order_relaxed);
+  extra_.store(streams_.members() - direct_.size(), std::memory_order_relaxed);
 }
 
 void PollGroup::add(Stream& stream) {
-  const std::lock_guard guard(lock_);
-  {
-    const std::lock_guard waiting(waiting_lock_);
-    // Posting allocates nothing.
-    if (waiting_.capacity() <= total_) waiting_.reserve(2 * total_ + kDirectStreams);
-  }
-  direct_.reserve(kDirectOfSome);  // nor does polling
-  stream.member_of(*this) = true;
-  ++total_;
+  const auto stay = streams_.stay();
+  direct_.reserve(kDirectOfSome);  // polling allocates nothing
+  streams_.join(stay, stream);
   if (direct_.size() < direct_room()) direct_.push_back({&stream, 0});
   while (direct_.size() > direct_room()) direct_.pop_back();
   publish_extra_locked();
 }
 
 void PollGroup::remove(Stream& stream) {
-  const std::lock_guard guard(lock_);
-  if (!std::exchange(stream.member_of(*this), false)) return;
-  --total_;
+  const auto stay = streams_.stay();
+  if (!streams_.leave(stay, stream)) return;
   std::erase_if(direct_, [&](const Direct& entry) { return entry.stream == &stream; });
-  forget_waiting(stream);
   publish_extra_locked();
 }
 
 void PollGroup::note_busy(Stream& stream) {
-  if (!needs_epoll() || !lock_.try_lock()) return;
-  const std::lock_guard guard(lock_, std::adopt_lock);
+  if (!needs_epoll()) return;
+  const auto stay = streams_.try_stay();
+  if (!stay) return;
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
@@ -66,35 +59,14 @@ void PollGroup::note_busy(Stream& stream) {
   publish_extra_locked();
 }
 
-void PollGroup::add_waiting(Stream& stream) {
-  const std::lock_guard guard(waiting_lock_);
-  waiting_.push_back(&stream);
-  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
-}
-
-void PollGroup::forget_waiting(Stream& stream) {
-  const std::lock_guard guard(waiting_lock_);
-  std::erase(waiting_, &stream);
-  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
-}
-
-Stream* PollGroup::take_waiting() {
-  const std::lock_guard guard(waiting_lock_);
-  if (waiting_.empty()) return nullptr;
-  Stream* const stream = waiting_.back();
-  waiting_.pop_back();
-  waiting_count_.store(waiting_.size(), std::memory_order_relaxed);
-  return stream;
-}
-
-// Under the group's lock, which remove() takes: a stream that was on the list lives meanwhile.
 void PollGroup::transmit_waiting() {
-  while (has_waiting() && lock_.try_lock()) {
+  while (has_waiting()) {
     StreamEvents notice;
     {
-      const std::lock_guard guard(lock_, std::adopt_lock);
+      const auto stay = streams_.try_stay();
+      if (!stay) return;
       while (notice.owner == nullptr) {
-        Stream* const stream = take_waiting();
+        Stream* const stream = streams_.take(stay);
         if (stream == nullptr) break;
         stream->transmit_waiting(*this, notice);
       }
@@ -107,12 +79,13 @@ void PollGroup::transmit_waiting() {
 // polls asks anew in the order of the answers: behind one that has come, the first that has not
 // come yet is followed by others of that kind.
 bool PollGroup::poll() {
-  if (total_.load(std::memory_order_relaxed) == 0 || !lock_.try_lock()) return false;
+  if (streams_.members() == 0) return false;
   bool progressed = false;
   bool bulk = false;
   StreamEvents notice;
   {
-    const std::lock_guard guard(lock_, std::adopt_lock);
+    const auto stay = streams_.try_stay();
+    if (!stay) return false;
     for (size_t left = direct_.size(); left > 0; --left) {
       if (next_ >= direct_.size()) next_ = 0;
       Direct& entry = direct_[next_];
@@ -123,7 +96,7 @@ bool PollGroup::poll() {
         progressed = true;
         entry.idle_turns = 0;
         ++next_;
-      } else if (++entry.idle_turns > kIdleTurns && total_ > kDirectStreams) {
+      } else if (++entry.idle_turns > kIdleTurns && streams_.members() > kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
         publish_extra_locked();
@@ -142,9 +115,8 @@ bool PollGroup::poll() {
 }
 
 bool PollGroup::shares_core() {
-  if (!lock_.try_lock()) return false;
-  const std::lock_guard guard(lock_, std::adopt_lock);
-  return !direct_.empty() && direct_[next_ % direct_.size()].stream->shares_core();
+  const auto stay = streams_.try_stay();
+  return stay && !direct_.empty() && direct_[next_ % direct_.size()].stream->shares_core();
 }
 
 }  // namespace uwarp

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/spinlock.h"
 #include "qp/completion_queue.h"
 #include "stream/stream.h"
+#include "stream/waiting_streams.h"
 
 namespace uwarp {
 
@@ -31,15 +31,14 @@ class PollGroup final : public CompletionQueueDriver {
   }
 
   void add(Stream& stream);
-  /// Takes `stream` off both lists; on return no poller uses it. It must not be listed as waiting
-  /// any more by other threads. Not from inside a turn.
+  /// Takes `stream` off both lists; on return no poller uses it. Not from inside a turn.
   void remove(Stream& stream);
   /// `stream` has had traffic that epoll reported.
   void note_busy(Stream& stream);
 
   /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
-  void add_waiting(Stream& stream);
-  bool has_waiting() const { return waiting_count_.load(std::memory_order_relaxed) != 0; }
+  void add_waiting(Stream& stream) { streams_.post(stream); }
+  bool has_waiting() const { return streams_.any(); }
   /// Sends what waits.
   void transmit_waiting();
 
@@ -69,25 +68,18 @@ class PollGroup final : public CompletionQueueDriver {
     Stream* stream;
     uint32_t idle_turns;
   };
-  size_t direct_room() const { return total_ <= kSome ? kDirectOfSome : kDirectStreams; }
+  size_t direct_room() const {
+    return streams_.members() <= kSome ? kDirectOfSome : kDirectStreams;
+  }
   void publish_extra_locked();
-  Stream* take_waiting();
-  void forget_waiting(Stream& stream);
 
-  // Held by a poller as long as it uses a stream of one of the lists: a second one goes away
-  // instead of waiting.
-  SpinLock lock_;
-  std::vector<Direct> direct_;
-  size_t next_ = 0;  // of them, where the next poll() begins
+  BasicWaitingStreams<Stream, PollGroup> streams_{*this};
+  std::vector<Direct> direct_;  // used in a Stay, as next_ is
+  size_t next_ = 0;             // of them, where the next poll() begins
   std::atomic<size_t> extra_{0};
   std::atomic<size_t> direct_count_{0};
   std::atomic<uint32_t> asks_left_{0};
-  std::atomic<size_t> total_{0};  // streams; changed under the lock
   std::atomic<bool> awaits_bulk_{false};
-
-  SpinLock waiting_lock_;  // leaf
-  std::vector<Stream*> waiting_;
-  std::atomic<size_t> waiting_count_{0};
 };
 
 }  // namespace uwarp

@@ -36,15 +36,16 @@ size_t size_of(std::span<const iovec> parts) {
 
 void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
   {
-    const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_gate().try_begin()) sched_yield();
+    const QueuePair::Held held = qp_.hold();
     groups_[0] = &first;
     groups_[1] = second;
     take_ends(ends);
-    (void)qp_.transmit_gate().end();
   }
   first.add(*this);
   if (second != nullptr) second->add(*this);
+  // A member by now, so that what is posted from here on is listed.
+  const QueuePair::Held held = qp_.hold();
+  attached_.store(true, std::memory_order_release);
 }
 
 void Stream::take_ends(const Ends& ends) {
@@ -60,17 +61,14 @@ void Stream::take_ends(const Ends& ends) {
   full_.store(false, std::memory_order_relaxed);
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
-  waiting_.store(groups_[1] == nullptr ? kListedSecond : 0, std::memory_order_relaxed);
-  attached_.store(true, std::memory_order_release);
+  waiting_.reset(groups_[1] != nullptr);
 }
 
 void Stream::detach() {
   {
-    const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_gate().try_begin()) sched_yield();
+    const QueuePair::Held held = qp_.hold();
     if (quiet()) set_quiet(false);
     attached_.store(false, std::memory_order_release);
-    (void)qp_.transmit_gate().end();
   }
   // No turn begins any more, and none lists the stream. A poller may still have it from a list.
   for (PollGroup* group : groups_)
@@ -114,26 +112,19 @@ bool Stream::full() {
   return full_.compare_exchange_strong(expected, true) && !qp_.flush_due();
 }
 
-// The flags are read by a read-modify-write after the post, and cleared by one before the look at
-// what has been posted: whoever clears one sees the post, or the post finds it cleared.
 void Stream::transmit_soon() {
-  if (waiting_.fetch_or(0) == kAll) [[likely]]
-    return;
-  if (!qp_.transmit_gate().try_begin()) return;  // who is at it sends this too
   std::shared_ptr<StreamOwner> timed;
-  if (attached()) {
-    const uint8_t before = waiting_.fetch_or(kAll);
-    if ((before & kListed) == 0) groups_[0]->add_waiting(*this);
-    if ((before & kListedSecond) == 0) groups_[1]->add_waiting(*this);
-    if ((before & kTimed) == 0) timed = owner_->hold_owner();
-  }
-  const bool marked = qp_.transmit_gate().end();
+  const AfterTurn after = waiting_.announce(qp_.transmit_side(), attached_, [&](uint8_t senders) {
+    if ((senders & WaitingMarks::kGroup) != 0) groups_[0]->add_waiting(*this);
+    if ((senders & WaitingMarks::kSecondGroup) != 0) groups_[1]->add_waiting(*this);
+    if ((senders & WaitingMarks::kTimer) != 0) timed = owner_->hold_owner();
+  });
   if (timed != nullptr) timed->transmit_before_long();
-  if (marked) transmit();
+  if (after == AfterTurn::kLookAgain) transmit();
 }
 
 void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
-  waiting_.fetch_and(&group == groups_[1] ? ~kListedSecond : ~kListed);
+  waiting_.take(&group == groups_[1] ? WaitingMarks::kSecondGroup : WaitingMarks::kGroup);
   if (full()) return;
   pace_.waited(span_ns);
   transmit_turns(kPostBytes, notice);
@@ -143,20 +134,15 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
 // Nothing is received: that would wait for the thread that is sending, over whose call the kernel
 // locks the socket.
 void Stream::transmit_overdue() {
-  if ((waiting_.fetch_and(~kTimed) & kListed) != 0) pace_.waited(span_ns);
+  if ((waiting_.take(WaitingMarks::kTimer) & WaitingMarks::kGroup) != 0) pace_.waited(span_ns);
   if (!full()) transmit(kTurnBytes);
 }
 
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(size_t budget_bytes, StreamEvents& notice) {
-  while (qp_.transmit_gate().try_begin()) {
-    try {
-      if (attached()) transmit_locked(budget_bytes, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
-      (void)qp_.transmit_gate().end();
-      throw;
-    }
-    if (!qp_.transmit_gate().end()) return;
+  while (auto turn = qp_.transmit_side().begin()) {
+    if (attached()) transmit_locked(budget_bytes, notice);
+    if (turn.end() == AfterTurn::kNothing) return;
   }
 }
 
@@ -211,19 +197,14 @@ void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
 // --------------------------------------------------------------------------------------
 
 bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll) {
-  TurnGate& gate = qp_.receive_gate();
+  HandoffLock& side = qp_.receive_side();
   bool progressed = false;
   bool answer = false;
   // An edge is told only once, so it leaves its mark; a poller comes again.
-  if (!(from_epoll ? gate.try_begin() : gate.try_lock())) return false;
+  auto turn = from_epoll ? side.begin() : side.try_begin();
+  if (!turn) return false;
   for (;;) {
-    Turn turn;
-    try {
-      turn = receive_locked(budget_bytes, progressed, answer, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
-      (void)gate.end();
-      throw;
-    }
+    const Found found = receive_locked(budget_bytes, progressed, answer, notice);
     if (progressed)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
     if (!from_epoll) note_look(progressed);
@@ -232,14 +213,16 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
         if (group != nullptr) group->note_busy(*this);
     }
     std::shared_ptr<StreamOwner> unfinished;
-    if (turn == Turn::kMore) unfinished = owner_->hold_owner();
-    const bool marked = gate.end();
+    if (found == Found::kMore) unfinished = owner_->hold_owner();
+    const AfterTurn after = turn.end();
     if (unfinished != nullptr) {
-      // With the gate free: who comes for the rest may come at once.
+      // With the side free: who comes for the rest may come at once.
       unfinished->request_turn();
       break;
     }
-    if (!marked || !gate.try_begin()) break;
+    if (after == AfterTurn::kNothing) break;
+    turn = side.begin();
+    if (!turn) break;
   }
   if (answer) transmit_turns(kTurnBytes, notice);
   return progressed;
@@ -256,7 +239,7 @@ void Stream::take_arrived() {
   StreamEvents notice;
   bool progressed = false, answer = false;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     (void)receive_locked(kTurnBytes, progressed, answer, notice);
   }
   deliver(notice);
@@ -282,7 +265,7 @@ void Stream::set_quiet(bool on) {
 }
 
 void Stream::end_quiet() {
-  const std::lock_guard lock(qp_.receive_gate());
+  const auto receive = qp_.receive_side().hold();
   if (attached() && quiet()) set_quiet(false);
 }
 
@@ -299,7 +282,7 @@ void Stream::on_edge(uint32_t events) {
   if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && (qp_.receiver().held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (attached()) name_owner(notice);
   }
   deliver(notice);
@@ -315,7 +298,7 @@ void Stream::resume() {
   bool answer = false;
   bool more;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (!attached() || !qp_.receiver().held()) return;
     more = !take_outcome(qp_.receiver().resume(ensure_staging()), answer, notice) ||
            qp_.receiver().looks_ahead();
@@ -329,55 +312,55 @@ void Stream::expire() {
   StreamEvents notice;
   bool answer = false;
   {
-    const std::lock_guard lock(qp_.receive_gate());
+    const auto receive = qp_.receive_side().hold();
     if (!attached() || !qp_.receiver().held()) return;
     take_outcome(qp_.receiver().expire(), answer, notice);
   }
   deliver(notice);
 }
 
-Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
-                                    StreamEvents& notice) {
-  if (!attached() || ended()) return Turn::kStopped;
+Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
+                                     StreamEvents& notice) {
+  if (!attached() || ended()) return Found::kStopped;
   for (;;) {
     const bool held = qp_.receiver().held();
     if (held && !qp_.receiver().looks_ahead()) [[unlikely]]
-      return Turn::kStopped;
+      return Found::kStopped;
     if (qp_.receiver().closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
-      if (dropped > 0) return Turn::kMore;
+      if (dropped > 0) return Found::kMore;
       if (dropped != -EAGAIN) take_end(dropped, notice);
-      return Turn::kStopped;
+      return Found::kStopped;
     }
     StagingPointer& staging = ensure_staging();
     const std::span<const iovec> window = qp_.receiver().window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);
     if (count <= 0) {
-      if (count == -EAGAIN) return Turn::kDrained;
+      if (count == -EAGAIN) return Found::kDrained;
       if (held) {
         note_end_while_held(count, notice);
-        return Turn::kStopped;
+        return Found::kStopped;
       }
       if (count == -EFAULT) {
         take_outcome(qp_.receiver().fault(), answer, notice);
       } else {
         take_end(count, notice);
       }
-      return Turn::kStopped;
+      return Found::kStopped;
     }
     progressed = true;
     const auto bytes = static_cast<size_t>(count);
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
     if (take_outcome(qp_.receiver().received(staging, bytes), answer, notice)) {
-      if (!qp_.receiver().looks_ahead()) return Turn::kStopped;
+      if (!qp_.receiver().looks_ahead()) return Found::kStopped;
       continue;
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
-    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Turn::kDrained;
-    if (bytes >= budget_bytes) return Turn::kMore;
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Found::kDrained;
+    if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
   }
 }
@@ -405,7 +388,7 @@ void Stream::note_end_while_held(ssize_t result, StreamEvents& notice) {
 void Stream::take_end(ssize_t result, StreamEvents& notice) {
   // A reset that a send has reported already reads as an orderly end afterwards. The thread that
   // sent may not have noted it yet.
-  if (result == 0) qp_.transmit_wait();
+  if (result == 0) (void)qp_.transmit_side().hold();
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);

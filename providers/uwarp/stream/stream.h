@@ -18,6 +18,7 @@
 #include "qp/queue_pair.h"
 #include "stream/post_coalescer.h"
 #include "stream/stream_owner.h"
+#include "stream/waiting_streams.h"
 
 namespace uwarp {
 
@@ -65,7 +66,7 @@ class Stream {
   void transmit_soon();
   /// For the groups: sends what waits. `notice` as for receive().
   void transmit_waiting(const PollGroup& group, StreamEvents& notice);
-  /// For a group that it has joined: whether the group counts it in. Under the group's lock.
+  /// For the group's WaitingStreams.
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();
@@ -116,10 +117,9 @@ class Stream {
   }
 
  private:
-  enum class Turn : uint8_t { kDrained, kMore, kStopped };
+  enum class Found : uint8_t { kDrained, kMore, kStopped };
 
-  void take_ends(const Ends& ends);
-  Turn receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
+  Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);
@@ -137,12 +137,9 @@ class Stream {
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
   PollGroup* groups_[2] = {};
-  bool member_of_[2] = {};  // each under the lock of its group
+  bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear ? call_cost_ns : 0};
-  // Who will send what waits: the groups that list this stream, and the connection's deadline. Set
-  // by the holder of the transmit side, cleared by the one who is about to send.
-  enum Waiting : uint8_t { kListed = 1, kListedSecond = 2, kTimed = 4, kAll = 7 };
-  std::atomic<uint8_t> waiting_{0};
+  WaitingMarks waiting_;
   std::atomic<bool> full_{false};            // the last send call found no room
   std::atomic<bool> sends_large_{false};     // ... for mostly large messages
   std::atomic<bool> receives_large_{false};  // such a message came last

@@ -445,17 +445,20 @@ TEST(Rendezvous, AnEndInOrderIsSilent) {
 // The peer has left, and a request goes out before anybody here has read so.
 TEST(Rendezvous, AResetBehindTheEndIsTold) {
   Node a;
-  TurnGate* const gate = &a.endpoint->qp().receive_gate();
+  std::optional<HandoffLock::Turn> turn;
   {
     Node b;
     ASSERT_NO_FATAL_FAILURE(connect(a, b));
     expect_traffic(a, b);
     ASSERT_EQ(a.post_recv(1, 0, 8), 0);
-    ASSERT_TRUE(eventually([&] { return gate->try_lock(); }));
+    ASSERT_TRUE(eventually([&] {
+      turn.emplace(a.endpoint->qp().receive_side().try_begin());
+      return bool{*turn};
+    }));
   }
   ASSERT_EQ(a.post_send(2, 0, 8), 0);
   std::this_thread::sleep_for(50ms);  // the FIN has come before the post, the answer to it by now
-  (void)gate->end();
+  (void)turn->end();
   (void)a.endpoint->stream().look();
   EXPECT_EQ(a.wait_passive().wr_id, 2u) << "the socket took it";
   const WorkCompletion flushed = a.wait_passive();

@@ -3,16 +3,18 @@
 // thread that sent may not have stored the former yet when another thread has received the latter.
 #pragma once
 
+#include "qp/handoff_lock.h"
 #include "qp/transmit/send_completer.h"
-#include "qp/turn_gate.h"
 
 namespace uwarp {
 
-/// Receive side.
-class CompletionOrder {
+/// Receive side. `Sender` has in_flight(), retire_wish(), and retire(), which completes what has
+/// gone.
+template <class Sender, class Atomics = StdAtomics>
+class BasicCompletionOrder {
  public:
-  CompletionOrder(TurnGate& transmit_gate, const SendQueue& sends, SendCompleter& completer)
-      : gate_(transmit_gate), sends_(sends), completer_(completer) {}
+  BasicCompletionOrder(BasicHandoffLock<Atomics>& transmit_side, Sender& sender)
+      : side_(transmit_side), sender_(sender) {}
 
   /// Bytes have been taken from the socket: the messages among them may answer all that had been
   /// sent before, and nothing that is sent later.
@@ -25,24 +27,46 @@ class CompletionOrder {
   }
   /// Before the completion of an answer is stored. On return the requests whose bytes the kernel
   /// had been given before begin() are complete. Waits for the thread that has the transmit side,
-  /// at most for its send call. True: that side is wanted by another thread, and the caller sees to
-  /// it after its turn.
-  [[nodiscard]] bool complete_sent() {
-    if (complete_) return false;
-    const bool wanted = sends_.in_flight() && wait();
+  /// at most for its send call. kLookAgain: that side is wanted by another thread, and the caller
+  /// sees to it after its turn.
+  AfterTurn complete_sent() {
+    if (complete_) return AfterTurn::kNothing;
+    // Whoever leaves the transmit side has noted what it sent.
+    const bool waits = sender_.in_flight() && (acknowledged_ || side_.taken());
+    const AfterTurn after = waits ? wait_for_sender() : AfterTurn::kNothing;
     complete_ = true;
     acknowledged_ = false;
-    return wanted;
+    return after;
   }
 
  private:
-  bool wait();
+  [[gnu::noinline]] AfterTurn wait_for_sender() {
+    const uint32_t wish = sender_.retire_wish().ask();
+    for (int round = 0; !sender_.retire_wish().granted(wish); ++round) {
+      if (auto turn = side_.try_begin()) {
+        sender_.retire();
+        return turn.end();
+      }
+      wait_a_little(round);
+    }
+    return AfterTurn::kNothing;
+  }
+  // A send call takes some 2 to 50 us. A holder that has lost its core gets it by the yields.
+  static void wait_a_little(int round) {
+    if (round < 2 * Atomics::kSpins)
+      Atomics::cpu_relax();
+    else if (round < 2 * (Atomics::kSpins + Atomics::kYields))
+      Atomics::yield();
+    else
+      Atomics::nap();
+  }
 
-  TurnGate& gate_;
-  const SendQueue& sends_;
-  SendCompleter& completer_;
+  BasicHandoffLock<Atomics>& side_;
+  Sender& sender_;
   bool complete_ = false;
   bool acknowledged_ = false;
 };
+
+using CompletionOrder = BasicCompletionOrder<SendCompleter>;
 
 }  // namespace uwarp

@@ -21,18 +21,14 @@ bool names_message(TerminateCode code) {
 
 InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
                                  CompletionOrder& order)
-    : in_(in), receives_(receives), writes_(writes), order_(order) {
-  ticket_.waiter = in.config.receive_waiter;
-}
-
-// After a reset there is nothing to give back, and a shared receive queue may be gone by now.
-InboundMessages::~InboundMessages() {
-  if (ticket_.state != ReceiveTicket::State::kNone) receives_.cancel(ticket_);
-}
+    : in_(in),
+      receives_(receives),
+      place_in_line_(receives, in.config.receive_waiter),
+      writes_(writes),
+      order_(order) {}
 
 void InboundMessages::reset() {
-  end_hold();
-  receives_.cancel(ticket_);
+  place_in_line_.leave();
   taken_ = false;
 }
 
@@ -61,7 +57,7 @@ bool InboundMessages::open(const UntaggedHeader& header) {
 bool InboundMessages::take_receive(const UntaggedHeader& header) {
   if (in_.config.script != nullptr && !apply_faults(header)) [[unlikely]]
     return false;
-  if (!receives_.take(receive_, ticket_)) return hold();
+  if (!place_in_line_.take(receive_)) return hold();
   opcode_ = in_.segment.opcode;
   taken_ = true;
   if (in_.config.trace != nullptr) [[unlikely]]
@@ -75,7 +71,7 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
 }
 
 bool InboundMessages::hold() {
-  held_.store(true, std::memory_order_release);
+  place_in_line_.hold();
   in_.counters.held.add(1);
   in_.outcome |= kRxHeld;
   return false;
@@ -97,7 +93,7 @@ bool InboundMessages::apply_faults(const UntaggedHeader& header) {
       in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
       return false;
     case FaultVerdict::Act::kFail:
-      if (!receives_.take(receive_, ticket_)) return hold();
+      if (!place_in_line_.take(receive_)) return hold();
       taken_ = true;
       opcode_ = in_.segment.opcode;
       in_.segment.payload_offset = 0;
@@ -133,7 +129,7 @@ void InboundMessages::finish() {
   bool solicited = traits(opcode_).solicited;
   if (opcode_ != RdmapOpcode::kSend && !describe(done, solicited)) return;
   writes_.forget_length();
-  if (order_.complete_sent()) in_.outcome |= kRxTransmitWanted;
+  if (order_.complete_sent() == AfterTurn::kLookAgain) in_.outcome |= kRxTransmitWanted;
   if (in_.config.acknowledged) [[unlikely]]
     in_.stream.delivered.store(delivered().value, std::memory_order_release);
   push(done, solicited);
@@ -212,8 +208,7 @@ void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
 }
 
 void InboundMessages::flush() {
-  end_hold();
-  receives_.cancel(ticket_);
+  place_in_line_.leave();
   in_.segment.payload_offset = 0;
   if (taken_) {
     in_.counters.flushed.add(1);

@@ -3,7 +3,6 @@
 // the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "protocol/ddp/buffer_list.h"
@@ -19,7 +18,6 @@ class InboundMessages {
  public:
   InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
                   CompletionOrder& order);
-  ~InboundMessages();
 
   void reset();
   void restart() { sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
@@ -34,8 +32,8 @@ class InboundMessages {
   void finish_segment();
 
   /// No receive is posted for the message that has come.
-  bool held() const { return held_.load(std::memory_order_acquire); }
-  void end_hold() { held_.store(false, std::memory_order_release); }
+  bool held() const { return place_in_line_.held(); }
+  void end_hold() { place_in_line_.go_on(); }
 
   /// The memory of the message under way.
   BufferList& sink() { return sink_; }
@@ -62,17 +60,16 @@ class InboundMessages {
 
   InboundStream& in_;
   ReceiveQueue& receives_;
+  ReceivePlace place_in_line_;
   InboundWrites& writes_;
   CompletionOrder& order_;
   UntaggedSequence sequence_;
-  bool taken_ = false;    // a receive is in use
-  ReceiveTicket ticket_;  // while held for want of one
+  bool taken_ = false;  // a receive is in use
   RecvWqe receive_;
   BufferList sink_;
   RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
   uint32_t invalidate_ = 0;                  // its Invalidate STag, or immediate of our own Send
   std::byte immediate_[kImmediateSize];
-  std::atomic<bool> held_{false};
 };
 
 }  // namespace uwarp

@@ -41,7 +41,7 @@ void Requester::restart() {
 }
 
 bool Requester::ready() {
-  if (!queue_.waiting() || stream_.paused.load(std::memory_order_acquire)) return false;
+  if (!queue_.waiting() || stream_.drain.paused()) return false;
   if (stream_.lost.load(std::memory_order_acquire)) {
     // The peer left without a word: to the application it does not answer any more.
     StreamFailure failure;
@@ -83,8 +83,7 @@ bool Requester::must_ask_peer() const {
   return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
          !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
-         (stream_.config.ord != 0 || completer_.acknowledging().on()) &&
-         !stream_.paused.load(std::memory_order_acquire);
+         (stream_.config.ord != 0 || completer_.acknowledging().on()) && !stream_.drain.paused();
 }
 
 void Requester::begin() {

@@ -32,7 +32,7 @@ void SendCompleter::note_peer_delivered() {
 
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] void SendCompleter::retire(uint64_t sent_position) {
-  const uint32_t wish = wish_.load(std::memory_order_acquire);
+  const uint32_t asked = retire_wish_.asked();
   if (acknowledging_.on()) [[unlikely]]
     note_peer_delivered();
   while (queue_.retired() != queue_.started()) {
@@ -45,14 +45,14 @@ void SendCompleter::note_peer_delivered() {
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
-  if (wish != granted_.load(std::memory_order_relaxed)) [[unlikely]]
-    granted_.store(wish, std::memory_order_release);
+  retire_wish_.grant(asked);
   look_for_drain();
 }
 
 void SendCompleter::look_for_drain() {
-  if (stream_.drain_event.load(std::memory_order_relaxed) && writer_.batch().empty() &&
-      queue_.retired() == queue_.started() && stream_.drain_event.exchange(false))
+  if (stream_.drain.due([&] {
+        return writer_.batch().empty() && queue_.retired() == queue_.started();
+      })) [[unlikely]]
     stream_.raise(QpEvent::kSqDrained);
 }
 

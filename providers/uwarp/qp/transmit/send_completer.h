@@ -3,13 +3,13 @@
 // the rest when the queue pair fails. Transmit side, but for what says otherwise.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit/acknowledging.h"
 #include "qp/transmit/fpdu_writer.h"
+#include "qp/transmit/retire_wish.h"
 #include "qp/transmit/transmit_trace.h"
 
 namespace uwarp {
@@ -34,12 +34,10 @@ class SendCompleter {
   /// Completes all requests whose bytes have gone and whose answers (also those that only
   /// acknowledge) have come.
   void retire() { retire(writer_.sent_position()); }
-  /// Any thread: asks whoever has the transmit side to complete what has gone. That is done once
-  /// has_retired() is true of the wish, or by the caller when the side is free.
-  uint32_t ask_to_retire() { return wish_.fetch_add(1, std::memory_order_acq_rel) + 1; }
-  bool has_retired(uint32_t wish) const {
-    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
-  }
+  /// Any thread: asks the one with the transmit side to do that.
+  RetireWish& retire_wish() { return retire_wish_; }
+  /// Requests have gone that are not complete. Any thread.
+  bool in_flight() const { return queue_.in_flight(); }
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
 
@@ -65,10 +63,9 @@ class SendCompleter {
   TransmitCounters& counters_;
   TransmitTrace* const trace_;
   Acknowledging acknowledging_;
-  Msn peer_delivered_;                // of our Sends, as far as it has been looked at
-  uint64_t delivered_position_ = 0;   // send requests before this one have been delivered
-  std::atomic<uint32_t> wish_{0};     // see ask_to_retire()
-  std::atomic<uint32_t> granted_{0};  // the last wish that has been met
+  Msn peer_delivered_;               // of our Sends, as far as it has been looked at
+  uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
+  RetireWish retire_wish_;
 };
 
 }  // namespace uwarp

@@ -58,8 +58,8 @@ std::span<const iovec> Transmitter::window() {
       return {};
     trace_ == nullptr ? fill() : fill_traced();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
-    const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
-                                           (config_.script && config_.script->send_held()));
+    const bool held = queue_.waiting() &&
+                      (stream_.drain.paused() || (config_.script && config_.script->send_held()));
     dry_.store(batch_.empty() && !held, std::memory_order_release);
     note_progress();
     batch_.end();
@@ -228,7 +228,7 @@ bool Transmitter::acknowledgement_due(bool request) const {
   const Acknowledging& acknowledging = completer_.acknowledging();
   if (!acknowledging.on()) [[likely]]
     return false;
-  const bool pressed = queue_.waiting() || stream_.paused.load(std::memory_order_relaxed);
+  const bool pressed = queue_.waiting() || stream_.drain.paused();
   return acknowledging.due(queue_.started(), stream_.outbound.size(), request, pressed);
 }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Who may use one direction of a queue pair. A thread that finds it busy leaves a mark instead of
+// waiting, and the end of the holder's turn says so: no thread waits for another one's system call.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/atomics.h"
+
+namespace uwarp {
+
+/// What the end of a turn asks for.
+enum class [[nodiscard]] AfterTurn : bool{
+    kNothing,
+    /// A thread left a mark during the turn: there may be work that no thread has looked at.
+    kLookAgain,
+};
+
+template <class Atomics = StdAtomics>
+class BasicHandoffLock {
+  /// Gives the side back, whatever ends the scope.
+  class Holder {
+   public:
+    Holder() = default;
+    Holder(Holder&& other) noexcept : lock_(std::exchange(other.lock_, nullptr)) {}
+    Holder& operator=(Holder&& other) noexcept {
+      std::swap(lock_, other.lock_);
+      return *this;
+    }
+    explicit operator bool() const { return lock_ != nullptr; }
+
+   protected:
+    friend BasicHandoffLock;
+    explicit Holder(BasicHandoffLock* lock) : lock_(lock) {}
+    BasicHandoffLock* lock_ = nullptr;
+  };
+
+ public:
+  /// The side, if true. end() is called where nothing is thrown; an exception gives the side back
+  /// and keeps the mark, so that the next turn ends with kLookAgain.
+  class [[nodiscard]] Turn : public Holder {
+   public:
+    Turn(Turn&&) noexcept = default;
+    Turn& operator=(Turn&&) noexcept = default;
+    ~Turn() {
+      if (this->lock_ != nullptr) [[unlikely]]
+        this->lock_->drop();
+    }
+    AfterTurn end() {
+      BasicHandoffLock& lock = *std::exchange(this->lock_, nullptr);
+      return lock.released(lock.state_.exchange(0, std::memory_order_acq_rel))
+                 ? AfterTurn::kLookAgain
+                 : AfterTurn::kNothing;
+    }
+
+   private:
+    using Holder::Holder;
+    friend BasicHandoffLock;
+  };
+
+  /// The side for a control operation, which leaves no work behind: others wait for its end.
+  class [[nodiscard]] Exclusive : public Holder {
+   public:
+    Exclusive(Exclusive&&) noexcept = default;
+    ~Exclusive() {
+      if (this->lock_ != nullptr) this->lock_->drop();
+    }
+
+   private:
+    using Holder::Holder;
+    friend BasicHandoffLock;
+  };
+
+  /// Takes the side; if another thread has a turn, marks that it must look again, and is false.
+  Turn begin() {
+    uint32_t seen = 0;
+    for (int round = 0;; ++round) {
+      if ((seen & kTaken) == 0) {
+        if (change(seen, seen | kTaken)) [[likely]]
+          return Turn(this);
+      } else if ((seen & kExclusive) != 0) {
+        seen = wait(seen, round);
+      } else if (change(seen, seen | kMarked)) {
+        return Turn(nullptr);
+      }
+    }
+  }
+  /// Takes the side if it is free, and leaves no mark: for a thread that comes again anyway.
+  Turn try_begin() {
+    uint32_t seen = 0;
+    while (!change(seen, seen | kTaken))
+      if ((seen & kTaken) != 0) return Turn(nullptr);
+    return Turn(this);
+  }
+  /// Waits for the side.
+  Exclusive hold() {
+    uint32_t seen = 0;
+    for (int round = 0;; ++round) {
+      if ((seen & kTaken) != 0)
+        seen = wait(seen, round);
+      else if (change(seen, seen | kTaken | kExclusive))
+        return Exclusive(this);
+    }
+  }
+  /// Some thread has the side. It may change at once.
+  bool taken() const { return (state_.load(std::memory_order_acquire) & kTaken) != 0; }
+
+ private:
+  enum : uint32_t {
+    kTaken = 1,
+    kExclusive = 2,
+    kMarked = 4,
+    kSleeper = 8,  // a thread waits for the side, and has to be woken
+  };
+
+  bool change(uint32_t& seen, uint32_t to) {
+    return state_.compare_exchange_weak(seen, to, std::memory_order_acq_rel,
+                                        std::memory_order_acquire);
+  }
+  /// What was there, for a holder that has cleared it. Others may destroy this as soon as they have
+  /// the side: only its address is used then.
+  bool released(uint32_t before) {
+    if ((before & kSleeper) != 0) [[unlikely]]
+      state_.notify_all();
+    return (before & kMarked) != 0;
+  }
+  void drop() { released(state_.fetch_and(kMarked, std::memory_order_acq_rel)); }
+  /// A round of waiting. Returns what is there now.
+  [[gnu::noinline, gnu::cold]] uint32_t wait(uint32_t seen, int round) {
+    if (round < Atomics::kSpins) {
+      Atomics::cpu_relax();
+    } else if (round < Atomics::kSpins + Atomics::kYields) {
+      Atomics::yield();
+    } else if ((seen & kSleeper) != 0 || change(seen, seen | kSleeper)) {
+      state_.wait(seen | kSleeper, std::memory_order_acquire);
+    }
+    return state_.load(std::memory_order_acquire);
+  }
+
+  typename Atomics::template atomic<uint32_t> state_{0};
+};
+
+using HandoffLock = BasicHandoffLock<>;
+
+}  // namespace uwarp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Posts that wait for more: which streams have some, who will send them, and how long such a stream
+// stays. A post is announced to all senders of its stream: the poll groups of its completion
+// queues, and a timer of its connection. The first of them that comes sends it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/spinlock.h"
+#include "qp/handoff_lock.h"
+
+namespace uwarp {
+
+/// A stream's half: which senders know that something waits. A sender is marked by the holder of
+/// the transmit side, and clears its mark before it looks at what has been posted: so it sees the
+/// post, or the post finds its mark cleared.
+template <class Atomics = StdAtomics>
+class BasicWaitingMarks {
+ public:
+  /// Senders, as bits.
+  enum : uint8_t { kGroup = 1, kSecondGroup = 2, kTimer = 4, kAll = 7 };
+
+  /// Before the stream is attached; no sender knows of anything.
+  void reset(bool second_group) {
+    marks_.store(second_group ? 0 : kSecondGroup, std::memory_order_relaxed);
+  }
+  /// After a post. Senders that do not know of it yet are marked and given to `tell`, under the
+  /// transmit side, if `attached` is true there. kLookAgain: the caller has to transmit.
+  template <class Attached, class Tell>
+  AfterTurn announce(BasicHandoffLock<Atomics>& transmit_side, const Attached& attached,
+                     Tell&& tell) {
+    if (marks_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]
+      return AfterTurn::kNothing;
+    auto turn = transmit_side.begin();
+    if (!turn) return AfterTurn::kNothing;  // the thread that has it sends this too
+    if (attached) tell(static_cast<uint8_t>(kAll & ~marks_.fetch_or(kAll)));
+    return turn.end();
+  }
+  /// For a sender, before it transmits. Returns the marks of all as they were.
+  uint8_t take(uint8_t sender) { return marks_.fetch_and(static_cast<uint8_t>(~sender)); }
+
+ private:
+  typename Atomics::template atomic<uint8_t> marks_{0};
+};
+
+/// A poll group's half: its streams, and those of them that have something that waits. `Stream`
+/// has a bool& member_of(const Group&), which belongs to this.
+template <class Stream, class Group, class Atomics = StdAtomics>
+class BasicWaitingStreams {
+ public:
+  /// While it lives no stream leaves the group: a pointer from the group's lists may be used as
+  /// long, and no longer. If false, another thread has it.
+  class [[nodiscard]] Stay {
+   public:
+    explicit operator bool() const { return lock_.owns_lock(); }
+
+   private:
+    friend BasicWaitingStreams;
+    explicit Stay(std::unique_lock<BasicSpinLock<Atomics>> lock) : lock_(std::move(lock)) {}
+    std::unique_lock<BasicSpinLock<Atomics>> lock_;
+  };
+
+  explicit BasicWaitingStreams(const Group& group) : group_(group) {}
+
+  Stay stay() { return Stay(std::unique_lock(stay_lock_)); }
+  Stay try_stay() { return Stay(std::unique_lock(stay_lock_, std::try_to_lock)); }
+
+  void join(const Stay&, Stream& stream) {
+    const std::lock_guard guard(list_lock_);
+    const size_t others = members();
+    if (waiting_.capacity() <= others) waiting_.reserve(2 * others + kRoom);  // for all of them
+    stream.member_of(group_) = true;
+    members_.store(others + 1, std::memory_order_relaxed);
+  }
+  /// In one step: `stream` is not listed any more and will not be. As each use of a listed stream
+  /// takes place in a Stay, none is under way. False: it was no member.
+  bool leave(const Stay&, Stream& stream) {
+    const std::lock_guard guard(list_lock_);
+    if (!std::exchange(stream.member_of(group_), false)) return false;
+    members_.store(members() - 1, std::memory_order_relaxed);
+    std::erase(waiting_, &stream);
+    publish();
+    return true;
+  }
+  size_t members() const { return members_.load(std::memory_order_relaxed); }
+
+  /// Under the transmit side of `stream`, for one that announces a post. Allocates nothing.
+  void post(Stream& stream) {
+    const std::lock_guard guard(list_lock_);
+    if (!stream.member_of(group_)) return;  // it leaves: nothing will be sent any more
+    waiting_.push_back(&stream);
+    publish();
+  }
+  /// Something waits. It may change at once.
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  /// The stream that was listed last, or null. Valid while `stay` is.
+  Stream* take(const Stay&) {
+    const std::lock_guard guard(list_lock_);
+    if (waiting_.empty()) return nullptr;
+    Stream* const stream = waiting_.back();
+    waiting_.pop_back();
+    publish();
+    return stream;
+  }
+
+ private:
+  static constexpr size_t kRoom = 4;
+
+  void publish() { count_.store(waiting_.size(), std::memory_order_relaxed); }
+
+  const Group& group_;
+  // Held by a poller as long as it uses a stream of the group: another one goes away, and does not
+  // wait.
+  BasicSpinLock<Atomics> stay_lock_;
+  BasicSpinLock<Atomics> list_lock_;  // leaf
+  std::vector<Stream*> waiting_;
+  typename Atomics::template atomic<size_t> members_{0};  // changes under both locks
+  typename Atomics::template atomic<size_t> count_{0};
+};
+
+using WaitingMarks = BasicWaitingMarks<>;
+
+}  // namespace uwarp

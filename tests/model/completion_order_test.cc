@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// qp/receive/completion_order.h: one thread sends, another receives the answers.
+#include "qp/receive/completion_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "model/explorer.h"
+
+namespace uwarp::model {
+namespace {
+
+enum class OrderFault { kNone, kAsksLate, kNotesLate, kDropsTheEnd };
+
+// What SendCompleter has of it.
+struct ModelSender {
+  explicit ModelSender(OrderFault fault) : fault(fault) {}
+  BasicRetireWish<ModelAtomics>& retire_wish() { return wish; }
+  bool in_flight() const { return true; }
+  void retire() {
+    uint32_t asked = wish.asked();
+    completed.store(std::min(sent, acknowledged.load()));
+    if (fault == OrderFault::kAsksLate) asked = wish.asked();
+    wish.grant(asked);
+  }
+  const OrderFault fault;
+  BasicRetireWish<ModelAtomics> wish;
+  int sent = 0;  // under the side
+  Atomic<int> acknowledged{1'000'000};
+  Atomic<int> completed{0};
+};
+
+struct Answers : Scenario {
+  explicit Answers(int messages, bool helper, bool acknowledged,
+                   OrderFault fault = OrderFault::kNone)
+      : messages(messages), helper(helper), acknowledged(acknowledged), fault(fault) {
+    if (acknowledged) sender.acknowledged.store(0);
+  }
+
+  void start(Threads& threads) override {
+    threads.add("poster", [this] {
+      for (int i = 0; i < messages; ++i) {
+        posted.fetch_add(1);
+        transmit();
+      }
+    });
+    if (helper) threads.add("helper", [this] { transmit(); });
+    threads.add("receiver", [this] {
+      for (int answer = 1; answer <= messages; ++answer) {
+        block_until([&] { return with_peer.peek() >= answer; }, "answer");
+        // As Stream::receive().
+        order.begin();
+        if (acknowledged) {
+          sender.acknowledged.store(answer);
+          order.note_acknowledged();
+        }
+        const bool again = order.complete_sent() == AfterTurn::kLookAgain;
+        check(sender.completed.load() >= answer, "an answer comes before what it answers");
+        if (again && fault != OrderFault::kDropsTheEnd) transmit();
+      }
+    });
+  }
+  void transmit() {
+    while (auto turn = side.begin()) {
+      int late = 0;
+      while (with_peer.load() != posted.load()) {
+        const int now = with_peer.fetch_add(1) + 1;  // the send call: the peer may answer
+        if (fault == OrderFault::kNotesLate) {
+          late = now;
+          continue;
+        }
+        sender.sent = now;
+        sender.retire();
+      }
+      if (late != 0) {
+        const AfterTurn after = turn.end();
+        sender.sent = late;
+        sender.retire();
+        if (after == AfterTurn::kNothing) return;
+      } else if (turn.end() == AfterTurn::kNothing) {
+        return;
+      }
+    }
+  }
+  void finish() override { check(with_peer.peek() == posted.peek(), "work is left behind"); }
+
+  const int messages;
+  const bool helper;
+  const bool acknowledged;  // requests complete only once the peer has them
+  const OrderFault fault;
+  BasicHandoffLock<ModelAtomics> side;
+  Atomic<int> posted{0}, with_peer{0};
+  ModelSender sender{fault};
+  BasicCompletionOrder<ModelSender, ModelAtomics> order{side, sender};
+};
+
+constexpr Property kOrder{"Completion order",
+                          "The completion of a Send is stored before that of its answer.", 3};
+
+TEST(CompletionOrderModel, SendsCompleteFirst) {
+  expect_holds<Answers>(kOrder, 1, false, false);
+  expect_holds<Answers>(kOrder, 2, false, false);
+  expect_holds<Answers>(kOrder, 2, false, true);
+  expect_holds<Answers>(kOrder, 1, true, false);
+}
+
+TEST(CompletionOrderModel, FindsSwappedOrders) {
+  expect_found<Answers>(kOrder, "before what it answers", 1, false, true, OrderFault::kAsksLate);
+  expect_found<Answers>(kOrder, "before what it answers", 1, false, false, OrderFault::kNotesLate);
+  expect_found<Answers>(kOrder, "all sleep", 2, false, false, OrderFault::kDropsTheEnd);
+}
+
+}  // namespace
+}  // namespace uwarp::model

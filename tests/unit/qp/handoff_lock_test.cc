@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/handoff_lock.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace uwarp {
+namespace {
+
+TEST(HandoffLock, MarkMakesTheHolderLookAgain) {
+  HandoffLock side;
+  auto turn = side.begin();
+  ASSERT_TRUE(turn);
+  EXPECT_FALSE(side.begin());
+  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
+  auto next = side.begin();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next.end(), AfterTurn::kNothing);
+}
+
+TEST(HandoffLock, AThreadThatOnlyTriesLeavesNoMark) {
+  HandoffLock side;
+  auto turn = side.try_begin();
+  ASSERT_TRUE(turn);
+  EXPECT_FALSE(side.try_begin());
+  EXPECT_EQ(turn.end(), AfterTurn::kNothing);
+  auto next = side.try_begin();
+  ASSERT_TRUE(next);
+  EXPECT_FALSE(side.begin());
+  EXPECT_EQ(next.end(), AfterTurn::kLookAgain);
+}
+
+TEST(HandoffLock, AnExceptionGivesItBackAndKeepsTheMark) {
+  HandoffLock side;
+  try {
+    const auto turn = side.begin();
+    EXPECT_FALSE(side.begin());
+    throw 1;
+  } catch (int) {
+  }
+  EXPECT_FALSE(side.taken());
+  { const auto held = side.hold(); }
+  auto turn = side.try_begin();
+  ASSERT_TRUE(turn);
+  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
+}
+
+TEST(HandoffLock, HoldersSleepAndWake) {
+  HandoffLock side;
+  std::optional held(side.hold());
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&, i] {
+      if (i == 0)
+        while (!side.begin()) std::this_thread::yield();
+      else
+        (void)side.hold();
+      ++done;
+    });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that they sleep by now
+  EXPECT_EQ(done.load(), 0);
+  held.reset();
+  for (auto& thread : threads) thread.join();
+}
+
+// No request is left behind: whoever finds the side busy relies on the holder to see its work.
+TEST(HandoffLock, NoWorkIsLost) {
+  HandoffLock side;
+  std::atomic<int> waiting{0};
+  int done = 0;  // of the holder
+  auto worker = [&] {
+    for (int i = 0; i < 50000; ++i) {
+      ++waiting;
+      while (auto turn = side.begin()) {
+        done += waiting.exchange(0);
+        if (turn.end() == AfterTurn::kNothing) break;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back(worker);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(waiting.load(), 0);
+  EXPECT_EQ(done, 150000);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -21,7 +21,9 @@
 #include "base/spinlock.h"
 #include "io/deadline_heap.h"
 #include "io/quiet_sources.h"
+#include "io/revisit_queue.h"
 #include "io/source.h"
+#include "io/source_slots.h"
 #include "io/sparing_clock.h"
 #include "io/spin_budget.h"
 
@@ -49,8 +51,8 @@ class Awaited {
 
 class Progress {
  public:
-  /// Names one registered fd; 0 is none. Not reused soon.
-  using Ticket = uint64_t;
+  /// Names one registered fd; 0 is none.
+  using Ticket = SourceSlots::Ticket;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
   /// Who counts as "somebody polls" to the helper thread: so many polls since it looked last, and
@@ -158,14 +160,6 @@ class Progress {
   void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
 
  private:
-  struct Slot {
-    /// Not of a source that was removed since, and whose slot this was.
-    bool is(Ticket ticket) const { return generation == ticket >> 32; }
-
-    std::weak_ptr<Source> source;
-    uint32_t generation = 1;
-    int fd = -1;  // -1: free
-  };
   static constexpr int kEventsPerTurn = 32;
   /// While a thread spins it looks so often at what it served last before it asks epoll, and finds
   /// something there so often before it looks after the rest.
@@ -184,8 +178,6 @@ class Progress {
   };
 
   static void* helper_main(void* self);
-  /// What was added with this ticket; -1 if it is not there any more.
-  int fd_of(Ticket ticket);
   void helper_loop();
   void arm(bool on);
   int wait_armed(epoll_event* events);
@@ -212,7 +204,6 @@ class Progress {
   bool driven() const { return driver_.load() != Driver::kNone; }
   bool serve(const epoll_event* events, int count);
   bool serve_revisits();
-  bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
   void serve_deadlines();
   void serve_due(uint64_t now);
   void drain_wake_up();
@@ -221,14 +212,8 @@ class Progress {
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
 
-  SpinLock slots_lock_;  // leaf; guards the next two
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_slots_;
-
-  SpinLock revisit_lock_;  // leaf
-  std::vector<std::weak_ptr<Source>> revisits_;
-  std::atomic<uint32_t> revisit_count_{0};
-
+  SourceSlots slots_;
+  RevisitQueue revisits_;
   DeadlineHeap deadlines_;
   QuietSources quiet_;  // the armed helper and whoever drives are among its sleepers
 
@@ -236,7 +221,6 @@ class Progress {
   alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried
   SparingClock clock_;         // of pass()
   std::atomic<bool> armed_{false};
-  std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
   std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;

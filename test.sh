@@ -9,18 +9,19 @@ cd "$(dirname "$0")" || exit 1
 
 usage() {
   cat <<'END'
-usage: ./test.sh [--fast] [--asan] [--tsan] [--siw] [--applications] [--containers]
+usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
                  [--packages] [--arm64] [--tidy] [--coverage] [--fuzz SECONDS] [--soak SECONDS]
                  [--name PATTERN]
-The suites are the GoogleTest binaries but fault_tests: unit, simulation and conformance tests,
-verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
+The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
+tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
                   runs out (fault_tests), verbs tests on one processor, fuzz replay, a short soak,
                   pyverbs-tests; stock tools on loopback and between network namespaces; unit,
-                  simulation and conformance tests also under ASan and UBSan
+                  simulation, conformance and model tests also under ASan and UBSan
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
   --tsan          the suites under TSan
+  --models        the models of hand-offs between threads, with more preemptions than by default
   --siw           uwarp and the Linux kernel's siw, which runs in a virtual machine
   --packages      Debian packages, built twice, checked, and run in fresh Debian 12 and 13; packages
                   by the Red Hat spec
@@ -46,7 +47,8 @@ soak_seconds=5
 name=
 while [ $# -gt 0 ]; do
   case "$1" in
-    --fast|--asan|--tsan|--siw|--applications|--containers|--packages|--arm64|--tidy|--coverage)
+    --fast|--asan|--tsan|--models|--siw|--applications|--containers|--packages|--arm64|--tidy|\
+    --coverage)
       mode=${1#--} ;;
     --fuzz)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
@@ -114,6 +116,8 @@ lone_gtests() {
   for binary in unit_tests sim_tests conformance_tests rpcrdma_tests nfs_tests stat_tests; do
     gtest "$dir" "$binary" "$@"
   done
+  # They have one thread.
+  [ "$dir" = build-tsan ] || gtest "$dir" model_tests "$@"
   # One per release of libibverbs; --coverage builds none.
   for binary in "$dir"/bin/provider_layout_*; do
     [ ! -x "$binary" ] || gtest "$dir" "$(basename "$binary")" "$@"
@@ -294,6 +298,9 @@ case "$mode" in
   tsan)
     build --tsan && gtests build-tsan
     ;;
+  models)
+    build -- model_tests && UWARP_MODEL_DEPTH=2 LIMIT=7200 gtest build model_tests
+    ;;
   siw)
     build && pytest_run siw tests/siw-lab
     ;;
@@ -319,7 +326,7 @@ case "$mode" in
   coverage)
     # Counts of earlier runs do not count.
     find build-coverage -name '*.gcda' -delete 2>/dev/null
-    build --coverage -- runnable {unit,sim,conformance,rpcrdma,nfs,stat}_tests \
+    build --coverage -- runnable {unit,sim,conformance,model,rpcrdma,nfs,stat}_tests \
         {verbs,direct_verbs,rpcrdma_verbs}_tests &&
       { gtests build-coverage; coverage; }
     ;;
@@ -340,7 +347,7 @@ case "$mode" in
       pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
-    suites=(unit_tests sim_tests conformance_tests)
+    suites=(unit_tests sim_tests conformance_tests model_tests)
     build --asan -- "${suites[@]}" && for suite in "${suites[@]}"; do gtest build-asan "$suite"; done
     ;;
 esac

@@ -7,16 +7,9 @@
 
 #include <atomic>
 
-namespace uwarp {
+#include "base/atomics.h"
 
-/// Tells the core that this is a wait loop.
-inline void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
+namespace uwarp {
 
 /// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
 /// Not recursive, not fair.

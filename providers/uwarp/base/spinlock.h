@@ -13,11 +13,12 @@ namespace uwarp {
 
 /// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
 /// Not recursive, not fair.
-class SpinLock {
+template <class Atomics = StdAtomics>
+class BasicSpinLock {
  public:
-  SpinLock() = default;
-  SpinLock(const SpinLock&) = delete;
-  SpinLock& operator=(const SpinLock&) = delete;
+  BasicSpinLock() = default;
+  BasicSpinLock(const BasicSpinLock&) = delete;
+  BasicSpinLock& operator=(const BasicSpinLock&) = delete;
 
   void lock() {
     if (try_lock()) [[likely]]
@@ -35,20 +36,22 @@ class SpinLock {
  private:
   // A pause lasts about 40 to 140 cycles: some 100 of them cover any section this lock is meant
   // for when the holder runs, and are cheaper than a system call when it does not.
-  static constexpr int kSpinsBeforeYield = 100;
+  static constexpr int kSpinsBeforeYield = Atomics::kSpins;
 
   [[gnu::noinline]] void lock_slow() {
     for (int spins = 0;; ++spins) {
       if (!locked_.load(std::memory_order_relaxed) && try_lock()) return;
       if (spins < kSpinsBeforeYield) {
-        cpu_relax();
+        Atomics::cpu_relax();
       } else {
-        sched_yield();
+        Atomics::yield();
       }
     }
   }
 
-  std::atomic<bool> locked_{false};
+  typename Atomics::template atomic<bool> locked_{false};
 };
+
+using SpinLock = BasicSpinLock<>;
 
 }  // namespace uwarp

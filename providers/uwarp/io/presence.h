@@ -48,15 +48,16 @@ class BasicPresence {
   // ---- The helper thread.
 
   bool armed() const { return who_.load(std::memory_order_relaxed).armed; }
-  /// It is to sleep on epoll, or beside it because others progress.
-  void arm(bool on) {
+  /// It is to sleep on epoll, or beside it because others progress. True if it has become a sleeper.
+  bool arm(bool on) {
     const Who now = who_.load();
-    if (now.armed == on && !(on && now.drive_expected)) return;
-    change([on](Who& who) {
-      if (who.armed != on) on ? ++who.sleepers : --who.sleepers;
+    if (now.armed == on && !(on && now.drive_expected)) return false;
+    change([&](Who& who) {
+      if (now.armed != on) on ? ++who.sleepers : --who.sleepers;
       who.armed = on;
       if (on) who.drive_expected = false;
     });
+    return on && !now.armed;
   }
   /// Disarmed, it may sleep without end because the driver sleeps: the end of the drive wakes it.
   [[nodiscard]] bool begin_rest() {

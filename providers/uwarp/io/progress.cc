@@ -97,7 +97,7 @@ void Progress::revisit(Source& source) {
   if (!revisits_.add(source)) return;
   // A disarmed helper leaves it to the pollers, and looks itself when it takes over; a driver that
   // sleeps cannot.
-  if (driver_sleeps_.load() || (armed_.load() && deadlines_.sleeping())) wake_helper();
+  if (presence_.driver_sleeps() || (presence_.armed() && deadlines_.sleeping())) wake_helper();
 }
 
 // --- Serving
@@ -209,9 +209,10 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
 // Whoever has the turn serves what comes.
 void Progress::nap() {
   bool served = false;
-  quiet_.begin_sleep();
+  presence_.begin_nap();
+  quiet_.end_all();
   if (!pass(served, kNapNs)) sleep_on_epoll(kNapNs);
-  quiet_.end_sleep();
+  presence_.end_nap();
 }
 
 // --- Helper thread
@@ -228,15 +229,10 @@ void Progress::drain_wake_up() {
   (void)syscall(SYS_read, wake_fd_, &count, sizeof count);
 }
 
-void Progress::note_sleep() {
-  polls_at_sleep_.store(polls_.load(std::memory_order_relaxed));
-  if (!armed_.load() && !waits_drive_.load(std::memory_order_relaxed)) wake_helper();
-}
-
 bool Progress::somebody_polls(Look& last) {
-  const uint32_t count = polls_.load(std::memory_order_relaxed);
+  const uint32_t count = presence_.polls();
   const uint64_t now = now_ns();
-  const uint32_t since_sleep = count - polls_at_sleep_.load();
+  const uint32_t since_sleep = presence_.polls_that_count();
   const uint32_t polls = std::min(count - last.polls, since_sleep);
   const uint64_t elapsed_ns = now - last.time_ns;
   // Too early to tell: the helper may be woken for each message between two polls.
@@ -249,10 +245,8 @@ bool Progress::somebody_polls(Look& last) {
 }
 
 bool Progress::somebody_progresses(Look& last) {
-  const bool drives = drives_.load() != last.drives && waiters_.load() == 0;
-  last.drives = drives_.load();
-  const bool polls = somebody_polls(last);
-  last.others = polls || drives || driven();
+  const bool driven = presence_.driven_since(last.drives);
+  last.others = somebody_polls(last) || driven;
   return last.others;
 }
 
@@ -287,10 +281,9 @@ int Progress::wait_armed(epoll_event* events) {
 
 void Progress::wait_disarmed(const Look& last) {
   // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
-  resting_.store(true);  // said before looking, as in begin_sleep()
-  const bool polled = polls_.load(std::memory_order_relaxed) != last.polls;
-  const bool rest = driver_sleeps_.load() && !polled && !revisits_.waiting();
-  if (!rest) resting_.store(false);
+  bool rest = presence_.polls() == last.polls && presence_.begin_rest();
+  // Behind begin_rest(), as revisit() looks for a driver that sleeps behind its entry.
+  if (rest && revisits_.waiting()) rest = false;
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
   // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
@@ -307,9 +300,9 @@ void Progress::wait_disarmed(const Look& last) {
     }
   }
   tick_ns_ = whole ? std::min(2 * tick_ns_, polling_.longest_ns) : polling_.take_over_ns;
-  resting_.store(false);
+  presence_.end_rest();
   deadlines_.end_sleep();
-  if (driver_sleeps_.load()) serve_revisits();
+  if (presence_.driver_sleeps()) serve_revisits();
 }
 
 // After traffic more is likely to come, and waking this thread would cost the sender more than this
@@ -335,8 +328,7 @@ int Progress::spin(epoll_event* events, Look& last) {
 }
 
 void Progress::arm(bool on) {
-  armed_.store(on);
-  on ? quiet_.begin_sleep() : quiet_.end_sleep();
+  if (presence_.arm(on)) quiet_.end_all();
 }
 
 void Progress::serve_armed(HelperPlace& place, Look& last) {
@@ -353,7 +345,8 @@ void Progress::serve_armed(HelperPlace& place, Look& last) {
 }
 
 void Progress::helper_loop() {
-  Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
+  Look last{.polls = presence_.polls(), .time_ns = now_ns()};
+  (void)presence_.driven_since(last.drives);
   HelperPlace place;
   arm(true);
   while (!stopping_.load()) {
@@ -362,9 +355,8 @@ void Progress::helper_loop() {
     serve_deadlines();
     // Not again if it is known already: the end of a drive is seen by one look only.
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
-    if (needed != armed) arm(needed);
+    arm(needed);
     if (needed) tick_ns_ = polling_.take_over_ns;
-    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
   }
   if (!last.others) arm(false);
 }

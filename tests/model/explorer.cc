@@ -345,6 +345,7 @@ void Explorer::run_once(const MakeScenario& make) {
   steps_ = 0;
   changes_ = 0;
   count_ = 0;
+  ModelAtomics::sleepers.reset(0);
   std::unique_ptr<Scenario> scenario = make();
   Threads threads;
   scenario->start(threads);
@@ -400,6 +401,7 @@ Outcome Explorer::explore(const Property& property, const MakeScenario& make) {
   for (bound_ = 0; bound_ <= most && finding_.empty(); ++bound_)
     outcome.complete = search(make, outcome);
   if (!finding_.empty()) {
+    --bound_;
     const std::string schedule = schedule_of_finding(make);
     outcome.finding = std::exchange(finding_, {}) + "\n" + schedule;
   }

@@ -288,6 +288,7 @@ class Atomic {
 
   /// The value, without a step: for block_until() and finish().
   T peek() const { return value_; }
+  void reset(T value) { value_ = value; }
 
  private:
   static bool same(const T& a, const T& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
@@ -389,10 +390,21 @@ struct ModelAtomics {
   using atomic = Atomic<T>;
   using mutex = Mutex;
   static constexpr int kSpins = 1;
-  static constexpr int kYields = 1;
+  static constexpr int kYields = 0;
   static void cpu_relax(Where where = Where::current()) { model::relax(where); }
   static void yield(Where where = Where::current()) { model::yield(where); }
-  static void fence() {}
+
+  static inline Atomic<uint32_t> sleepers{0};
+  template <class T>
+  static void sleep_while(const Atomic<T>& word, T value) {
+    sleepers.fetch_add(1);
+    word.wait(value);
+    sleepers.fetch_sub(1);
+  }
+  template <class T>
+  static void wake_one(Atomic<T>& word) {
+    if (sleepers.load() != 0) word.notify_one();
+  }
 };
 
 }  // namespace uwarp::model

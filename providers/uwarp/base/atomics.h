@@ -8,6 +8,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 namespace uwarp {
@@ -29,7 +30,7 @@ struct StdAtomics {
   /// Rounds of a loop that spins with cpu_relax(), and of one that gives its core away by yield(),
   /// before the thread sleeps. A pause lasts about 40 to 140 cycles: so many cover any section that
   /// a spin lock is meant for when its holder runs, and are cheaper than a system call when it does
-  /// not.
+  /// not. Where yielding does not help (the holder has a lower real-time priority) only sleep does.
   static constexpr int kSpins = 100;
   static constexpr int kYields = 100;
 
@@ -37,7 +38,30 @@ struct StdAtomics {
   static void cpu_relax() { uwarp::cpu_relax(); }
   /// Also in loops that end only if another thread changes something.
   static void yield() { sched_yield(); }
-  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+  /// Threads that sleep in sleep_while(), or are about to.
+  static inline std::atomic<uint32_t> sleepers{0};
+  /// Sleeps while `word` has `value`. Whoever changes it by a plain store calls wake_one(). May
+  /// return early.
+  template <class T>
+  static void sleep_while(const std::atomic<T>& word, T value) {
+    sleepers.fetch_add(1);
+    fence_all_threads() ? word.wait(value) : nap();
+    sleepers.fetch_sub(1);
+  }
+  /// After a store to `word`, which may be gone meanwhile: only its address is used.
+  template <class T>
+  static void wake_one(std::atomic<T>& word) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      word.notify_one();
+  }
+
+ private:
+  /// A full barrier in each thread of the process, in place of one between store and load in
+  /// wake_one(), where it would cost every unlock some 20 cycles. False: not to be had here.
+  static bool fence_all_threads();
+  static void nap();
 };
 
 }  // namespace uwarp

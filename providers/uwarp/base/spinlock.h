@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A lock for sections of a few dozen instructions. It spins only briefly: with few cores the
-// holder may be waiting for this very core, so a waiter gives the core away soon.
+// holder may be waiting for this very core, so a waiter gives the core away soon, and sleeps in the
+// end: a holder of lower real-time priority gets the core by nothing else.
 #pragma once
 
-#include <sched.h>
-
-#include <atomic>
+#include <cstdint>
 
 #include "base/atomics.h"
 
 namespace uwarp {
 
 /// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
-/// Not recursive, not fair.
+/// Not recursive, not fair. A thread that takes it may destroy it as soon as it has let go.
 template <class Atomics = StdAtomics>
 class BasicSpinLock {
  public:
@@ -26,30 +25,30 @@ class BasicSpinLock {
     lock_slow();
   }
 
-  bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
+  bool try_lock() { return locked_.exchange(1, std::memory_order_acquire) == 0; }
 
-  void unlock() { locked_.store(false, std::memory_order_release); }
+  void unlock() {
+    locked_.store(0, std::memory_order_release);
+    Atomics::wake_one(locked_);
+  }
 
-  /// True while anybody holds it. For assertions and for "is it worth trying" only.
-  bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
+  /// True while any thread holds it. For assertions and for "is it worth trying" only.
+  bool is_locked() const { return locked_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  // A pause lasts about 40 to 140 cycles: some 100 of them cover any section this lock is meant
-  // for when the holder runs, and are cheaper than a system call when it does not.
-  static constexpr int kSpinsBeforeYield = Atomics::kSpins;
-
   [[gnu::noinline]] void lock_slow() {
-    for (int spins = 0;; ++spins) {
-      if (!locked_.load(std::memory_order_relaxed) && try_lock()) return;
-      if (spins < kSpinsBeforeYield) {
+    for (int round = 0;; ++round) {
+      if (!is_locked() && try_lock()) return;
+      if (round < Atomics::kSpins)
         Atomics::cpu_relax();
-      } else {
+      else if (round < Atomics::kSpins + Atomics::kYields)
         Atomics::yield();
-      }
+      else
+        Atomics::sleep_while(locked_, uint32_t{1});
     }
   }
 
-  typename Atomics::template atomic<bool> locked_{false};
+  typename Atomics::template atomic<uint32_t> locked_{0};
 };
 
 using SpinLock = BasicSpinLock<>;

@@ -235,6 +235,8 @@ class Explorer {
   }
 
   void quarantine(void* memory) {
+    if (std::find(quarantine_.begin(), quarantine_.end(), memory) != quarantine_.end())
+      fail("freed twice", Where::current());
     running() ? quarantine_.push_back(memory) : ::operator delete(memory);
   }
 
@@ -433,6 +435,7 @@ void expect_found(const Property& property, const MakeScenario& make, const std:
          shown.empty() ? "NOT FOUND" : shown.c_str(),
          static_cast<unsigned long long>(outcome.interleavings));
   if (getenv("UWARP_MODEL_SCHEDULES") != nullptr) printf("%s", outcome.finding.c_str());
+  EXPECT_NE(outcome.finding, "");
   EXPECT_NE(outcome.finding.find(words), std::string::npos) << outcome.finding;
 }
 

@@ -196,10 +196,9 @@ class QueuePair {
     std::unique_lock<TurnGate> transmit;
   };
   Held hold() { return {std::unique_lock(receive_gate_), std::unique_lock(transmit_gate_)}; }
-  /// A region that was [old_base, old_base + old_length) has become another under the same keys.
-  /// `revoke`: work that has found it by its local key fails. Caller holds the queue pair.
-  void region_changed(const MemoryRegion& region, const std::byte* old_base, uint64_t old_length,
-                      bool revoke);
+  /// A region that was `old` has become another under the same keys. `revoke`: work that has found
+  /// it by its local key fails. Caller holds the queue pair.
+  void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);
 
  private:
   void drop_work(CompletionQueue::Drop completions);

@@ -582,7 +582,7 @@ bool Receiver::take_receive() {
       fail_local_receive();
       return false;
     }
-    sink_.append(place.address, sge.length_bytes, place.region, place.region->memory);
+    sink_.append(place.address, sge.length_bytes, place.region, place.memory);
   }
   return true;
 }

@@ -46,7 +46,7 @@ bool gather_one(const Sge& sge, const RegionTable& regions, const ProtectionDoma
   const LocalPlace place =
       regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
   if (!place) return false;
-  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
+  list.append(place.address, sge.length_bytes, place.region, place.memory);
   return true;
 }
 

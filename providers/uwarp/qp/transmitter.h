@@ -74,7 +74,7 @@ class Transmitter {
   /// Forgets everything without completions.
   void reset();
   /// No byte of [base, base + length), which this region was, is looked at after this.
-  void quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length);
+  void quiesce(const MemoryRegion& region, const RegionShape& shape);
 
  private:
   enum class Message : uint8_t { kNone, kRequest, kResponse };

@@ -11,8 +11,9 @@ the lines that come instead, without their indentation.
     // - if (presence_.anybody_sleeps()) return false;
     // + if (count_ == kMost) return false;
 
-It becomes the namespace uwarp::forgets_sleepers with all that these files declare. Lines that go must stand in
-the files exactly once, so that a mutant whose source has changed fails the build.
+It becomes the namespace uwarp::forgets_sleepers with all that these files declare. There may be several such
+changes. Lines that go must stand in the files exactly once, so that a mutant whose source has changed fails
+the build.
 """
 
 import pathlib
@@ -23,26 +24,30 @@ PROVIDER = pathlib.Path(__file__).resolve().parents[2] / "providers" / "uwarp"
 
 
 def mutants_of(model):
-    """(name, files, old lines, new lines) of each mutant."""
+    """(name, files, changes) of each mutant; a change is a pair of lists of lines."""
     found = []
     for line in model.read_text(encoding="utf-8").splitlines():
         head = re.match(r"// Mutant (\w+): (.+)", line)
         if head:
-            found.append((head[1], head[2].split(), [], []))
+            found.append((head[1], head[2].split(), []))
         elif found and line.startswith("// - "):
-            found[-1][2].append(line[5:].strip())
+            changes = found[-1][2]
+            if not changes or changes[-1][1]:
+                changes.append(([], []))
+            changes[-1][0].append(line[5:].strip())
         elif found and line.startswith("// + "):
-            found[-1][3].append(line[5:].strip())
+            found[-1][2][-1][1].append(line[5:].strip())
     return found
 
 
-def changed(name, files, old, new):
+def changed(name, files, changes):
     lines = [line for file in files for line in (PROVIDER / file).read_text(encoding="utf-8").splitlines()]
-    stripped = [line.strip() for line in lines]
-    places = [i for i in range(len(lines)) if stripped[i : i + len(old)] == old]
-    if len(places) != 1:
-        sys.exit(f"mutant {name}: its lines stand {len(places)} times in {' '.join(files)}")
-    lines[places[0] : places[0] + len(old)] = new
+    for old, new in changes:
+        stripped = [line.strip() for line in lines]
+        places = [i for i in range(len(lines)) if stripped[i : i + len(old)] == old]
+        if len(places) != 1:
+            sys.exit(f"mutant {name}: {old[0]} ... stands {len(places)} times in {' '.join(files)}")
+        lines[places[0] : places[0] + len(old)] = new
     left_out = re.compile(r"#pragma once|#include|(extern )?template class |// SPDX")
     text = "\n".join(line for line in lines if not left_out.match(line))
     return text.replace("namespace uwarp {", f"namespace uwarp::{name} {{")

@@ -32,13 +32,13 @@
 namespace uwarp::model {
 namespace {
 
-#define TYPES_OF(name, space)                           \
-  struct name {                                         \
-    using Domain = space::ProtectionDomain;             \
-    using Shape = space::RegionShape;                   \
+#define TYPES_OF(name, space)                              \
+  struct name {                                            \
+    using Domain = space::ProtectionDomain;                \
+    using Shape = space::RegionShape;                      \
     using Region = space::BasicMemoryRegion<ModelAtomics>; \
-    using Place = space::BasicRemotePlace<ModelAtomics>; \
-    using Guard = space::BasicPlaceGuard<ModelAtomics>; \
+    using Place = space::BasicRemotePlace<ModelAtomics>;   \
+    using Guard = space::BasicPlaceGuard<ModelAtomics>;    \
   }
 TYPES_OF(Product, uwarp);
 TYPES_OF(CountsNoVersion, counts_no_version);

@@ -52,7 +52,8 @@ struct Removal : Scenario {
       threads.add(name, [this] {
         const bool late = removed;
         std::shared_ptr<Source> found;
-        slots.find(1, [this](size_t) { return ticket; }, &found);
+        slots.find(
+            1, [this](size_t) { return ticket; }, &found);
         if (found == nullptr) return;
         check(!late, "found after remove()");
         found->ready(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Deadlines of sources, earliest first, and until when the helper thread sleeps. Moving a deadline
-// back, or clearing it, costs nothing: the entry stays and is corrected when it comes up. So a timer
-// that is re-armed per message makes no heap traffic.
+// back, or clearing it, costs nothing: the entry stays and is corrected when it comes up. So a
+// timer that is re-armed per message makes no heap traffic.
 #pragma once
 
 #include <cstddef>

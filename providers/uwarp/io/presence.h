@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who is present to serve the sockets: threads that poll, the driver, the helper thread, and all who
-// sleep on epoll. One word, so that each change and what follows from it are one step.
+// Who is present to serve the sockets: threads that poll, the driver, the helper thread, and all
+// who sleep on epoll. One word, so that each change and what follows from it are one step.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ class BasicPresence {
   // ---- The helper thread.
 
   bool armed() const { return who_.load(std::memory_order_relaxed).armed; }
-  /// It is to sleep on epoll, or beside it because others progress. True if it has become a sleeper.
+  /// It is to sleep on epoll, or beside it because others progress. True if it has become a
+  /// sleeper.
   bool arm(bool on) {
     const Who now = who_.load();
     if (now.armed == on && !(on && now.drive_expected)) return false;
@@ -111,7 +112,8 @@ class BasicPresence {
   bool driver_sleeps(uint32_t turn, bool asleep) {
     return change([=](Who& who) {
              if (who.driven_by(turn)) who.driver_sleeps = asleep;
-           }).driven_by(turn);
+           })
+        .driven_by(turn);
   }
   /// True: wake the helper thread.
   [[nodiscard]] bool end_drive(uint32_t turn) {

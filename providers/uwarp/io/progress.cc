@@ -129,7 +129,8 @@ bool tell_ready(Source& source, uint32_t events) {
 // False if it was the wake-up alone.
 bool Progress::serve(const epoll_event* events, int count) {
   std::shared_ptr<Source> sources[kEventsPerTurn];
-  slots_.find(static_cast<size_t>(count), [&](size_t i) { return events[i].data.u64; }, sources);
+  slots_.find(
+      static_cast<size_t>(count), [&](size_t i) { return events[i].data.u64; }, sources);
   const std::shared_ptr<Source>* last = nullptr;
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeTicket) {

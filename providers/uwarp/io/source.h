@@ -73,7 +73,7 @@ class Source : public std::enable_shared_from_this<Source> {
   struct : SourcePlace {
     Source* below = nullptr;  // first of those that come up after this one
     uint64_t due_ns = 0;      // when to call; 0 for never
-    uint64_t key_ns = 0;      // what it is queued for: `due_ns` or earlier; 0 while it is not queued
+    uint64_t key_ns = 0;  // what it is queued for: `due_ns` or earlier; 0 while it is not queued
   } deadline_;
   struct : SourcePlace {
     bool queued = false;

@@ -129,9 +129,9 @@ class BasicMemoryRegion {
   }
   /// Where it cannot change meanwhile.
   RegionShape shape() const {
-    return {domain_.load(std::memory_order_acquire),  address_.load(std::memory_order_acquire),
+    return {domain_.load(std::memory_order_acquire),       address_.load(std::memory_order_acquire),
             length_bytes_.load(std::memory_order_acquire), first_.load(std::memory_order_acquire),
-            access_.load(std::memory_order_acquire),  memory_.load(std::memory_order_acquire)};
+            access_.load(std::memory_order_acquire),       memory_.load(std::memory_order_acquire)};
   }
   /// What `name` leads to. False: it does not, or not any more.
   bool read(Name name, RegionShape& out) const {

@@ -10,8 +10,8 @@ namespace uwarp {
 namespace {
 
 struct Counter : CompletionNotifier {
-  void completion_event(CompletionQueue&) override { ++events; }
-  void completion_overrun(CompletionQueue&) override { ++overruns; }
+  void completion_event() override { ++events; }
+  void completion_overrun() override { ++overruns; }
   int events = 0;
   int overruns = 0;
 };

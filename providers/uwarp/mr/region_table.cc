@@ -36,6 +36,20 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
   return RegionFault::kNone;
 }
 
+[[gnu::noinline]] RegionFault check_window(const MemoryRegion& window, MemoryRegion::Name name,
+                                           TaggedOffset offset, uint64_t length, uint32_t needed,
+                                           const RemoteAccessor& who, RemotePlace& place) {
+  RegionShape shape;
+  std::lock_guard binding(window.binding_lock);
+  // It may have been unbound since the key was found.
+  if (!window.read(name, shape)) return RegionFault::kInvalidSTag;
+  if (window.kind == RegionKind::kWindowType2 && window.stream != who.stream)
+    return RegionFault::kWrongDomain;
+  const RegionFault fault = check_place(window, shape, offset, length, needed, who, place);
+  if (fault == RegionFault::kNone) place.binding = window.binding;
+  return fault;
+}
+
 }  // namespace
 
 uint32_t SlotCipher::encrypt(uint32_t slot) const {
@@ -272,19 +286,11 @@ RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length,
   RegionShape shape;
   const MemoryRegion* region = find(stag.value, name);
   if (region == nullptr) return RegionFault::kInvalidSTag;
-  if (region->kind.load(std::memory_order_relaxed) == RegionKind::kRegion) [[likely]] {
-    if (!region->read(name, shape)) [[unlikely]]
-      return RegionFault::kInvalidSTag;
-    return check_place(*region, shape, offset, length, needed, who, place);
-  }
-  std::lock_guard binding(region->binding_lock);
-  // It may have been unbound since the key was found.
-  if (!region->read(name, shape)) return RegionFault::kInvalidSTag;
-  if (region->kind == RegionKind::kWindowType2 && region->stream != who.stream)
-    return RegionFault::kWrongDomain;
-  const RegionFault fault = check_place(*region, shape, offset, length, needed, who, place);
-  if (fault == RegionFault::kNone) place.binding = region->binding;
-  return fault;
+  if (region->kind.load(std::memory_order_relaxed) != RegionKind::kRegion) [[unlikely]]
+    return check_window(*region, name, offset, length, needed, who, place);
+  if (!region->read(name, shape)) [[unlikely]]
+    return RegionFault::kInvalidSTag;
+  return check_place(*region, shape, offset, length, needed, who, place);
 }
 
 }  // namespace uwarp

@@ -33,6 +33,10 @@
 // + change([rest](Who& who) { who.resting = rest; });
 // + return rest;
 //
+// Mutant arms_unseen: io/presence.h
+// - who.armed = on;
+// + who.resting = !on;
+//
 // Mutant forgets_the_driver: io/presence.h io/quiet_sources.h io/quiet_sources.cc
 // - next.next_turn();
 // - ++next.sleepers;
@@ -287,7 +291,10 @@ TEST(Presence, AWaiterHasTheHelper) {
   expect_found<Waiting<leaves_the_waiters::BasicPresence<ModelAtomics>>>(kWaiting, "all sleep");
 }
 
-TEST(Presence, TheHelperFollowsAPoller) { expect_holds<Poller<Presence>>(kPoller); }
+TEST(Presence, TheHelperFollowsAPoller) {
+  expect_holds<Poller<Presence>>(kPoller);
+  expect_found<Poller<arms_unseen::BasicPresence<ModelAtomics>>>(kPoller, "all sleep");
+}
 
 // ---- Quiet sources
 

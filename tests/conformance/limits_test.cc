@@ -144,8 +144,8 @@ TEST(Tables, AreFullAtTheirLimit) {
 // Proves: 5040-8.1.1-10
 TEST(Overrun, EndsOneStreamOnly) {
   struct Counter : CompletionNotifier {
-    void completion_event(CompletionQueue&) override {}
-    void completion_overrun(CompletionQueue&) override { ++overruns; }
+    void completion_event() override {}
+    void completion_overrun() override { ++overruns; }
     int overruns = 0;
   } counter;
   CompletionQueue small(4, &counter);

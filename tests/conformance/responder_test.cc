@@ -185,8 +185,8 @@ TEST(TakenSends, ReservedBitsAreIgnored) {
 
 /// One queue pair whose receives complete on a queue that can be armed.
 struct Armed : CompletionNotifier {
-  void completion_event(CompletionQueue&) override { ++events; }
-  void completion_overrun(CompletionQueue&) override {}
+  void completion_event() override { ++events; }
+  void completion_overrun() override {}
 
   struct Taken {
     int events;

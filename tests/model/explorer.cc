@@ -236,6 +236,8 @@ class Explorer {
   }
 
   void quarantine(void* memory) {
+    if (std::find(quarantine_.begin(), quarantine_.end(), memory) != quarantine_.end())
+      fail("freed twice", Where::current());
     running() ? quarantine_.push_back(memory) : ::operator delete(memory);
   }
 

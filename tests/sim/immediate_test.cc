@@ -115,8 +115,8 @@ TEST(ImmediateReceiver, ByteLenIsThatOfThePairedWrite) {
 // Proves: 7306-6.1-a 7306-6.3-h
 TEST(ImmediateReceiver, SolicitedEvent) {
   struct Counter : CompletionNotifier {
-    void completion_event(CompletionQueue&) override { ++events; }
-    void completion_overrun(CompletionQueue&) override {}
+    void completion_event() override { ++events; }
+    void completion_overrun() override {}
     int events = 0;
   } counter;
   CompletionQueue cq(8, &counter);

@@ -210,9 +210,10 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
   pair.step(pair.b, pair.b_to_a, pair.a_to_b);
   {
     const QueuePair::Held held = pair.b.qp->hold();
+    const RegionShape old = region->shape();
     ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
               0);
-    pair.b.qp->region_changed(*region, first.data(), kSize, true);
+    pair.b.qp->region_changed(*region, old, true);
   }
   std::memset(first.data(), 0x77, kSize);
   pair.a_to_b.capacity = 1 << 20;
@@ -234,9 +235,10 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   while (pair.a_to_b.bytes.size() > 10000) pair.step(pair.b, pair.b_to_a, pair.a_to_b);
   {
     const QueuePair::Held held = pair.b.qp->hold();
+    const RegionShape old = region->shape();
     ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
               0);
-    pair.b.qp->region_changed(*region, first.data(), kSize, true);
+    pair.b.qp->region_changed(*region, old, true);
   }
   std::memset(first.data(), 0x77, kSize);
   pair.a_to_b.capacity = 1 << 20;

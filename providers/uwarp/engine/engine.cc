@@ -93,7 +93,7 @@ NetWatch& Engine::net_watch() {
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
   if (int error = regions_.invalidate(region)) return error;
-  for (const auto& endpoint : context_.endpoints.in_domains(region.domain, region.domain))
+  for (const auto& endpoint : context_.endpoints.in_domains(region.domain(), region.domain()))
     endpoint->qp().quiesce(region);
   regions_.release(region);
   return 0;
@@ -102,20 +102,18 @@ int Engine::remove_region(MemoryRegion& region) {
 int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   if (!alive()) return 0;
   const std::lock_guard one_at_a_time(changes_mutex_);
-  const ProtectionDomain* old_domain = region.domain;
-  const std::byte* old_base = region.base;
-  const uint64_t old_length = region.length_bytes;
-  const bool moved = old_domain != shape.domain || old_base != shape.address ||
-                     old_length != shape.length_bytes || region.first != shape.first ||
-                     region.memory != shape.memory;
-  const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
-  const auto endpoints = context_.endpoints.in_domains(old_domain, shape.domain);
+  const RegionShape old = region.shape();
+  const bool moved = old.domain != shape.domain || old.address != shape.address ||
+                     old.length_bytes != shape.length_bytes || old.first != shape.first ||
+                     old.memory != shape.memory;
+  const bool weaker = (old.access & ~shape.access & kAccessLocalWrite) != 0;
+  const auto endpoints = context_.endpoints.in_domains(old.domain, shape.domain);
   std::vector<QueuePair::Held> held;
   held.reserve(endpoints.size());
   for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
   if (const int error = regions_.change(region, shape)) return error;
   for (const auto& endpoint : endpoints)
-    endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+    endpoint->qp().region_changed(region, old, moved || weaker);
   return 0;
 }
 

@@ -50,46 +50,33 @@ class EventAwaited : public Awaited {
   const pollfd event_fd_;
 };
 
-bool is_request(const CmEvent& event) { return event.request != nullptr; }
-
 }  // namespace
 
-CmEventQueue::CmEventQueue(int event_fd) : event_fd_(event_fd) { sem_init(&tokens_, 0, 0); }
-
-CmEventQueue::~CmEventQueue() {
+CmEventSignals::~CmEventSignals() {
   close_engine_fd(event_fd_);
   sem_destroy(&tokens_);
 }
 
-void CmEventQueue::add_locked(CmEventRoom& entry, bool first) {
-  if (is_request(entry.front().event)) ++entry.front().source->waiting_requests;
-  entries_.splice(first ? entries_.begin() : entries_.end(), entry, entry.begin());
+void CmEventSignals::make_readable() {
   const uint64_t one = 1;
-  // The token first: a reader that the descriptor wakes must find it.
-  sem_post(&tokens_);
   raw_write(event_fd_, &one, sizeof one);
 }
 
-void CmEventQueue::clear_readiness_if_empty_locked() {
-  if (!entries_.empty()) return;
-  // Never blocks, whatever mode the application has set: the count is at least 1, because only
-  // this place resets it.
+// Never blocks, whatever mode the application has set: it is readable, because only this resets it.
+void CmEventSignals::clear_readable() {
   uint64_t count;
   raw_read(event_fd_, &count, sizeof count);
 }
 
-CmEventRoom CmEventQueue::extract_locked(const CmEventSource& source) {
-  CmEventRoom taken;
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    const auto at = it++;
-    if (at->source.get() != &source) continue;
-    if (is_request(at->event)) --at->source->waiting_requests;
-    taken.splice(taken.end(), entries_, at);
-    // A reader that holds this token already finds nothing and waits again.
-    sem_trywait(&tokens_);
+int CmEventSignals::wait_for_token() {
+  for (;;) {
+    if (try_token()) return 0;
+    if (!may_block(event_fd_)) return EAGAIN;
+    EventAwaited awaited(tokens_, event_fd_);
+    const int error = Engine::instance().progress().drive(awaited);
+    if (error == EBUSY) return sem_wait(&tokens_) == 0 ? 0 : errno;
+    if (error != 0) return error;
   }
-  if (!taken.empty()) clear_readiness_if_empty_locked();
-  return taken;
 }
 
 void CmEventQueue::open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue) {
@@ -113,7 +100,7 @@ bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent ev
   room.front() = {source, std::move(event)};
   const std::lock_guard guard(event_lock());
   if (source->closed || source->queue == nullptr) return false;
-  source->queue->add_locked(room, false);
+  source->queue->events_.add(room, false);
   return true;
 }
 
@@ -125,7 +112,7 @@ bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, Cm
   if (source->closed || source->queue == nullptr || source->waiting_requests >= limit) return false;
   own.queue = source->queue;
   ++source->queue->sources_;
-  source->queue->add_locked(room, false);
+  source->queue->events_.add(room, false);
   return true;
 }
 
@@ -133,7 +120,7 @@ uint32_t CmEventQueue::close(CmEventSource& source, CmEventRoom& dropped) {
   const std::lock_guard guard(event_lock());
   source.closed = true;
   if (source.queue == nullptr) return source.reported;
-  dropped = source.queue->extract_locked(source);
+  dropped = source.queue->events_.extract(source);
   --source.queue->sources_;
   source.queue = nullptr;
   return source.reported;
@@ -143,44 +130,29 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   const std::lock_guard guard(event_lock());
   // A source that is being destroyed at the same time has no queue any more.
   if (source.queue != nullptr && source.queue != to) {
-    CmEventRoom moving = source.queue->extract_locked(source);
+    CmEventRoom moving = source.queue->events_.extract(source);
     --source.queue->sources_;
     ++to->sources_;
     source.queue = to;
     while (!moving.empty()) {
-      if (const CmEvent& event = moving.front().event; is_request(event)) {
-        auto& queue = event.request->events()->queue;
+      if (moving.front().is_request()) {
+        auto& queue = moving.front().event.request->events()->queue;
         --queue->sources_;
         ++to->sources_;
         queue = to;
       }
-      to->add_locked(moving, false);
+      to->events_.add(moving, false);
     }
   }
   return source.reported;
 }
 
-int CmEventQueue::take_token() {
-  for (;;) {
-    if (sem_trywait(&tokens_) == 0) return 0;
-    if (!may_block(event_fd_)) return EAGAIN;
-    EventAwaited awaited(tokens_, event_fd_);
-    const int error = Engine::instance().progress().drive(awaited);
-    if (error == EBUSY) return sem_wait(&tokens_) == 0 ? 0 : errno;
-    if (error != 0) return error;
-  }
-}
-
 int CmEventQueue::take(CmEventRoom& taken) {
   for (;;) {
-    if (const int error = take_token()) return error;
+    if (const int error = events_.signals.wait_for_token()) return error;
     const std::lock_guard guard(event_lock());
-    if (entries_.empty()) continue;
-    taken.splice(taken.end(), entries_, entries_.begin());
-    CmEventEntry& entry = taken.back();
-    if (is_request(entry.event)) --entry.source->waiting_requests;
-    ++entry.source->reported;
-    clear_readiness_if_empty_locked();
+    if (!events_.take(taken)) continue;
+    ++taken.back().source->reported;
     return 0;
   }
 }
@@ -192,7 +164,7 @@ void CmEventQueue::put_back(CmEventRoom taken) {
   if (source.closed) return;
   // It may have moved meanwhile.
   const std::shared_ptr<CmEventQueue> queue = source.queue;
-  queue->add_locked(taken, true);
+  queue->events_.add(taken, true);
 }
 
 }  // namespace uwarp

@@ -5,73 +5,46 @@
 // hangs it or frees what is in use. Knows ids only as sources of events.
 #pragma once
 
-#include <rdma/rdma_user_cm.h>
 #include <semaphore.h>
 
 #include <cstdint>
-#include <list>
 #include <memory>
+
+#include "kernel/cm_events.h"
 
 namespace uwarp {
 
-class CmId;
-class CmEventQueue;
+/// What tells of the events of a queue: see BasicCmEvents.
+class CmEventSignals {
+ public:
+  /// `event_fd` is the engine's own copy; closed by the destructor.
+  explicit CmEventSignals(int event_fd) : event_fd_(event_fd) { sem_init(&tokens_, 0, 0); }
+  ~CmEventSignals();
+  CmEventSignals(const CmEventSignals&) = delete;
+  CmEventSignals& operator=(const CmEventSignals&) = delete;
 
-/// Values of rdma_cm_event_type. Spelled out because <rdma/rdma_cma.h> and the kernel's header do
-/// not go together.
-enum class CmEventType : uint32_t {
-  kAddressResolved = 0,
-  kAddressError = 1,
-  kRouteResolved = 2,
-  kRouteError = 3,
-  kConnectRequest = 4,
-  kConnectResponse = 5,
-  kConnectError = 6,
-  kUnreachable = 7,
-  kRejected = 8,
-  kEstablished = 9,
-  kDisconnected = 10,
-  kDeviceRemoval = 11,
-  kTimewaitExit = 15,
+  void post_token() { sem_post(&tokens_); }
+  bool try_token() { return sem_trywait(&tokens_) == 0; }
+  void make_readable();
+  void clear_readable();
+  /// Takes a token, and waits for it if need be and the descriptor is not O_NONBLOCK. 0, or EAGAIN,
+  /// EINTR. A cancellation point where it waits.
+  int wait_for_token();
+
+ private:
+  const int event_fd_;
+  sem_t tokens_;
 };
-
-/// One queued event. `request` is the new id of a CONNECT_REQUEST, owned by the event until it is
-/// delivered.
-struct CmEvent {
-  rdma_ucm_event_resp response{};
-  std::shared_ptr<CmId> request;
-};
-
-/// What an id is to the queues. All members belong to CmEventQueue's one lock.
-struct CmEventSource {
-  std::shared_ptr<CmEventQueue> queue;
-  uint32_t reported = 0;        ///< events delivered through GET_EVENT
-  size_t waiting_requests = 0;  ///< undelivered CONNECT_REQUESTs
-  bool closed = false;
-};
-
-/// An event with the source it is counted for.
-struct CmEventEntry {
-  std::shared_ptr<CmEventSource> source;
-  CmEvent event;
-};
-
-/// Room for events, an element each. It is made by what may bring them about, a command or a
-/// request that comes in, because that can still fail for lack of memory. An event of a connection
-/// cannot: whoever is not told of an end waits for it for ever.
-using CmEventRoom = std::list<CmEventEntry>;
 
 /// Queue of one channel. All queues of the process share one lock, because an id may move from one
 /// to another; events are rare against messages. The lock is a leaf.
 ///
-/// Readiness for poll() is the count of an eventfd, non-zero while the queue is not empty. Blocking
-/// readers wait on a semaphore of one token per event: it is a cancellation point, and returns
-/// EINTR or goes on after a signal as a system call would.
+/// Readiness for poll() is the count of an eventfd. Blocking readers wait on a semaphore: it is a
+/// cancellation point, and returns EINTR or goes on after a signal as a system call would.
 class CmEventQueue {
  public:
   /// `event_fd` is the engine's own copy; closed by the destructor.
-  explicit CmEventQueue(int event_fd);
-  ~CmEventQueue();
+  explicit CmEventQueue(int event_fd) : events_(event_fd) {}
   CmEventQueue(const CmEventQueue&) = delete;
   CmEventQueue& operator=(const CmEventQueue&) = delete;
 
@@ -100,17 +73,8 @@ class CmEventQueue {
   void put_back(CmEventRoom taken);
 
  private:
-  int take_token();
-  /// Takes over the one entry.
-  void add_locked(CmEventRoom& entry, bool first);
-  /// Takes the entries of `source` out, in order.
-  CmEventRoom extract_locked(const CmEventSource& source);
-  void clear_readiness_if_empty_locked();
-
-  const int event_fd_;
-  sem_t tokens_;
-  size_t sources_ = 0;  ///< those whose `queue` this is
-  CmEventRoom entries_;
+  BasicCmEvents<CmEventSignals> events_;  ///< under the one lock, but for its signals
+  size_t sources_ = 0;                    ///< those whose `queue` this is
 };
 
 }  // namespace uwarp

@@ -21,23 +21,33 @@ T draw() {
 
 constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
 
-/// Slots show their domain to everybody as constant; counting on it is the table's business.
-ProtectionDomain& owner_of(const MemoryRegion& region) {
-  return const_cast<ProtectionDomain&>(*region.domain.load());
-}
-
 // The checks behind that of the key, in the order of RegionFault.
-RegionFault check_place(const MemoryRegion& region, TaggedOffset offset, uint64_t length,
-                        uint32_t needed, const RemoteAccessor& who, RemotePlace& place) {
-  if (region.domain != who.domain) return RegionFault::kWrongDomain;
+RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, TaggedOffset offset,
+                        uint64_t length, uint32_t needed, const RemoteAccessor& who,
+                        RemotePlace& place) {
+  if (shape.domain != who.domain) return RegionFault::kWrongDomain;
   RegionFault fault;
-  std::byte* address = region.range(offset, length, fault);
+  std::byte* address = shape.range(offset, length, fault);
   if (fault != RegionFault::kNone) return fault;
-  if ((region.access & who.granted & needed) != needed) return RegionFault::kRights;
+  if ((shape.access & who.granted & needed) != needed) return RegionFault::kRights;
   place.region = &region;
   place.address = address;
-  place.memory = region.memory;
+  place.memory = shape.memory;
   return RegionFault::kNone;
+}
+
+[[gnu::noinline]] RegionFault check_window(const MemoryRegion& window, MemoryRegion::Name name,
+                                           TaggedOffset offset, uint64_t length, uint32_t needed,
+                                           const RemoteAccessor& who, RemotePlace& place) {
+  RegionShape shape;
+  std::lock_guard binding(window.binding_lock);
+  // It may have been unbound since the key was found.
+  if (!window.read(name, shape)) return RegionFault::kInvalidSTag;
+  if (window.kind == RegionKind::kWindowType2 && window.stream != who.stream)
+    return RegionFault::kWrongDomain;
+  const RegionFault fault = check_place(window, shape, offset, length, needed, who, place);
+  if (fault == RegionFault::kNone) place.binding = window.binding;
+  return fault;
 }
 
 }  // namespace
@@ -83,25 +93,14 @@ void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
   ++free.count;
 }
 
-void RegionTable::fill_in(MemoryRegion& region, const RegionShape& shape) {
-  region.access = shape.access;
-  region.memory = shape.memory;
-  region.domain = shape.domain;
-  region.base = static_cast<std::byte*>(shape.address);
-  region.first = shape.first;
-  region.length_bytes = shape.length_bytes;
-  shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
-}
-
 Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   std::lock_guard lock(mutex_);
   MemoryRegion* region = take_slot(free_regions_);
   if (region == nullptr) return Error{ENOMEM};
-  fill_in(*region, shape);
   // The low octet changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
-  const uint32_t key = cipher_.encrypt(region->slot) << 8 | region->generation;
-  region->key.store(key, std::memory_order_release);
+  region->change(shape, cipher_.encrypt(region->slot) << 8 | region->generation);
+  shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return region;
 }
@@ -109,8 +108,9 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
 int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
   std::lock_guard lock(mutex_);
   if (region.windows != 0) return EBUSY;
-  ProtectionDomain& before = owner_of(region);
-  fill_in(region, shape);
+  ProtectionDomain& before = *region.shape().domain;
+  region.change(shape, region.key);
+  shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
   before.regions.fetch_sub(1, std::memory_order_release);
   return 0;
 }
@@ -118,13 +118,13 @@ int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
 int RegionTable::invalidate(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
   if (region.windows != 0) return EBUSY;
-  region.key.store(0, std::memory_order_seq_cst);
+  region.key.store(0);
   return 0;
 }
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
-  owner_of(region).regions.fetch_sub(1, std::memory_order_relaxed);
+  region.shape().domain->regions.fetch_sub(1, std::memory_order_relaxed);
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_regions_, region.slot);
 }
@@ -143,14 +143,14 @@ Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKi
     ++window->generation;
   }
   window->kind = kind;
-  window->domain = &domain;
+  window->change({.domain = &domain}, 0);
   domain.users.fetch_add(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return window;
 }
 
-const MemoryRegion* RegionTable::find_region(uint32_t key) const {
-  const MemoryRegion* found = find(key);
+const MemoryRegion* RegionTable::find_region(uint32_t key, MemoryRegion::Name& name) const {
+  const MemoryRegion* found = find(key, name);
   return found != nullptr && found->kind.load(std::memory_order_relaxed) == RegionKind::kRegion
              ? found
              : nullptr;
@@ -160,11 +160,11 @@ MemoryRegion* RegionTable::find_window(STag key) {
   const uint32_t number = cipher_.decrypt(key.value >> 8);
   if (number >= used_slots_) return nullptr;
   MemoryRegion& found = slot(number);
-  return found.kind != RegionKind::kRegion && found.domain != nullptr ? &found : nullptr;
+  return found.kind != RegionKind::kRegion && found.domain() != nullptr ? &found : nullptr;
 }
 
-bool RegionTable::may_bind(const MemoryRegion& region, const WindowBinding& binding,
-                           const RemoteAccessor& who) const {
+bool RegionTable::may_bind(const RegionShape& region, const WindowBinding& binding,
+                           const RemoteAccessor& who) {
   RegionFault fault;
   const bool written = binding.access & (kAccessRemoteWrite | kAccessRemoteAtomic);
   return region.domain == who.domain && (region.access & kAccessMwBind) &&
@@ -175,35 +175,36 @@ bool RegionTable::may_bind(const MemoryRegion& region, const WindowBinding& bind
 bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) {
   std::lock_guard lock(mutex_);
   MemoryRegion* window = find_window(binding.key);
-  if (window == nullptr || window->domain != who.domain) return false;
+  if (window == nullptr || window->domain() != who.domain) return false;
   const bool type2 = window->kind == RegionKind::kWindowType2;
   // A type 2 window is invalidated before it is bound anew, so that nobody loses it unawares.
   if (type2 && (window->bound != nullptr || binding.length_bytes == 0)) return false;
   MemoryRegion* region = nullptr;
   if (binding.length_bytes != 0) {
-    region = const_cast<MemoryRegion*>(find_region(binding.region_key));
-    if (region == nullptr || !may_bind(*region, binding, who)) return false;
+    MemoryRegion::Name name;
+    region = const_cast<MemoryRegion*>(find_region(binding.region_key, name));
+    if (region == nullptr || !may_bind(region->shape(), binding, who)) return false;
   }
   std::lock_guard bound(window->binding_lock);
   unbind_locked(*window);
   window->generation = static_cast<uint8_t>(binding.key.value);
   if (region == nullptr) return true;
   RegionFault fault;
-  window->base = region->range(binding.address, binding.length_bytes, fault);
-  window->first = (binding.access & kAccessZeroBased) ? 0 : binding.address;
-  window->length_bytes = binding.length_bytes;
-  window->access = binding.access & kRemoteRights;
-  window->memory = region->memory;
+  RegionShape shown = region->shape();
+  shown.address = shown.range(binding.address, binding.length_bytes, fault);
+  shown.first = (binding.access & kAccessZeroBased) ? 0 : binding.address;
+  shown.length_bytes = binding.length_bytes;
+  shown.access = binding.access & kRemoteRights;
   window->bound = region;
   window->stream = type2 ? who.stream : 0;
   ++region->windows;
-  window->key.store(binding.key.value, std::memory_order_release);
+  window->change(shown, binding.key.value);
   return true;
 }
 
 // Under the table's mutex and the binding lock.
 void RegionTable::unbind_locked(MemoryRegion& window) {
-  window.key.store(0, std::memory_order_release);
+  window.key.store(0);
   if (++window.binding == 0) window.binding = 1;
   if (window.bound != nullptr) --window.bound->windows;
   window.bound = nullptr;
@@ -215,8 +216,7 @@ bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
   MemoryRegion* window = find_window(key);
   if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
   std::lock_guard binding(window->binding_lock);
-  if (window->key.load(std::memory_order_relaxed) != key.value || window->domain != who.domain ||
-      window->stream != who.stream)
+  if (window->key != key.value || window->domain() != who.domain || window->stream != who.stream)
     return false;
   unbind_locked(*window);
   return true;
@@ -226,8 +226,8 @@ void RegionTable::release_window(MemoryRegion& window) {
   std::lock_guard lock(mutex_);
   std::lock_guard binding(window.binding_lock);
   unbind_locked(window);
-  owner_of(window).users.fetch_sub(1, std::memory_order_relaxed);
-  window.domain = nullptr;
+  window.shape().domain->users.fetch_sub(1, std::memory_order_relaxed);
+  window.change({}, 0);
   live_.fetch_sub(1, std::memory_order_relaxed);
   give_back(free_windows_, window.slot);
 }
@@ -246,31 +246,31 @@ void RegionTable::unbind_stream(uint64_t stream) {
 
 LocalPlace RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {
-  const MemoryRegion* region = find_region(key);
-  if (region == nullptr) return fault = RegionFault::kInvalidSTag, LocalPlace{};
-  if (region->domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
-  std::byte* address = region->range(offset, length, fault);
+  MemoryRegion::Name name;
+  RegionShape shape;
+  const MemoryRegion* region = find_region(key, name);
+  if (region == nullptr || !region->read(name, shape))
+    return fault = RegionFault::kInvalidSTag, LocalPlace{};
+  if (shape.domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
+  std::byte* address = shape.range(offset, length, fault);
   if (fault != RegionFault::kNone) return {};
-  if ((region->access & needed) != needed) return fault = RegionFault::kRights, LocalPlace{};
-  return {region, address};
+  if ((shape.access & needed) != needed) return fault = RegionFault::kRights, LocalPlace{};
+  return {region, address, shape.memory};
 }
 
 RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
                                 const RemoteAccessor& who, RemotePlace& place) const {
   place.region = nullptr;
   place.binding = 0;
-  const MemoryRegion* region = find(stag);
+  MemoryRegion::Name name;
+  RegionShape shape;
+  const MemoryRegion* region = find(stag.value, name);
   if (region == nullptr) return RegionFault::kInvalidSTag;
-  if (region->kind.load(std::memory_order_relaxed) == RegionKind::kRegion) [[likely]]
-    return check_place(*region, offset, length, needed, who, place);
-  std::lock_guard binding(region->binding_lock);
-  // It may have been unbound since the key was found.
-  if (region->key.load(std::memory_order_relaxed) != stag.value) return RegionFault::kInvalidSTag;
-  if (region->kind == RegionKind::kWindowType2 && region->stream != who.stream)
-    return RegionFault::kWrongDomain;
-  const RegionFault fault = check_place(*region, offset, length, needed, who, place);
-  if (fault == RegionFault::kNone) place.binding = region->binding;
-  return fault;
+  if (region->kind.load(std::memory_order_relaxed) != RegionKind::kRegion) [[unlikely]]
+    return check_window(*region, name, offset, length, needed, who, place);
+  if (!region->read(name, shape)) [[unlikely]]
+    return RegionFault::kInvalidSTag;
+  return check_place(*region, shape, offset, length, needed, who, place);
 }
 
 }  // namespace uwarp

@@ -3,9 +3,10 @@
 // slots; never the memory. Knows nothing of queue pairs, wire formats or sockets.
 // Implements RFC 5040 8.1.1 (STag scope and rights) and RFC 5041 7 (tagged buffer checks).
 //
-// A region is looked up without a lock: its slot changes only while no stream can be using it
-// (the caller of release() has seen to that). A window is bound and unbound while streams run, so
-// whoever goes through one holds its binding lock as long as it touches the memory.
+// A region is looked up without a lock, whole or not at all (memory_region.h), and its slot is
+// given to another only when no stream can be using it (the caller of release() has seen to that).
+// A window is bound and unbound while streams run, so whoever goes through one holds its binding
+// lock as long as it touches the memory.
 #pragma once
 
 #include <atomic>
@@ -17,143 +18,10 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "base/spinlock.h"
+#include "memory/memory_region.h"
 #include "memory/slot_cipher.h"
 
 namespace uwarp {
-
-/// Access rights of a region; the values are those of ibv_access_flags.
-enum Access : uint32_t {
-  kAccessLocalWrite = 1u << 0,
-  kAccessRemoteWrite = 1u << 1,
-  kAccessRemoteRead = 1u << 2,
-  kAccessRemoteAtomic = 1u << 3,
-  kAccessMwBind = 1u << 4,
-  kAccessZeroBased = 1u << 5,
-  kAccessOnDemand = 1u << 6,
-};
-
-/// A DDP protection domain: regions and queue pairs of one domain may meet, others may not.
-struct ProtectionDomain {
-  uint32_t handle = 0;
-  /// Queue pairs and shared receive queues of the domain; it cannot be deallocated before zero.
-  std::atomic<uint32_t> users{0};
-  /// Regions that refer to it; its memory stays until zero.
-  std::atomic<uint32_t> regions{0};
-};
-
-/// Why an access was refused. The order is the order of the checks (verbs-level rule).
-enum class RegionFault : uint8_t { kNone, kInvalidSTag, kWrongDomain, kBounds, kWrap, kRights };
-
-/// How the memory of a region may be touched.
-enum class MemoryKind : uint8_t {
-  kPlain,     // mapped for as long as it is registered: by any instruction
-  kOnDemand,  // perhaps not mapped at this moment: by fault_safe_read() and its like only
-  kNull,      // none at all: reads as zeros, and what is written is dropped
-};
-
-/// What a slot of the table is; fixed for the life of the slot once it has been used.
-enum class RegionKind : uint8_t { kRegion, kWindowType1, kWindowType2 };
-
-/// One registered range, or a window onto a part of one. Slots never move and are never returned to
-/// the allocator while the table lives, so a reader may hold a pointer and must only re-check the
-/// key (or the binding of a window) before each use.
-struct MemoryRegion {
-  /// The live key; 0 while the slot is free or being torn down, or the window unbound. Written last
-  /// on registration (release), first on invalidation. A region has one key for local and remote
-  /// use, as iWARP's STag is one (RFC 5040 8.1.1); its rights decide what a peer may do with it.
-  std::atomic<uint32_t> key{0};
-  uint32_t access = 0;
-  uint32_t slot = 0;
-  uint8_t generation = 0;
-  std::atomic<RegionKind> kind{RegionKind::kRegion};
-  mutable SpinLock binding_lock;  // windows: range, rights, stream and binding are under it
-  uint32_t binding = 0;           // windows: changes with every bind and unbind, never 0
-  MemoryKind memory = MemoryKind::kPlain;
-  /// Atomic because streams of other domains look at it at any time, and turn away.
-  std::atomic<const ProtectionDomain*> domain{nullptr};
-  std::byte* base = nullptr;
-  /// First tagged offset of the range: its virtual address, an iova, or 0 when zero-based.
-  TaggedOffset first = 0;
-  uint64_t length_bytes = 0;
-  MemoryRegion* bound = nullptr;  // windows: the region behind it, null while unbound
-  uint64_t stream = 0;            // type 2 windows: RemoteAccessor::stream it is bound to
-  uint32_t windows = 0;           // regions: windows bound to it. Under the table's mutex
-
-  /// The address that `offset` names, if [offset, offset + length) lies inside; null and `fault`
-  /// otherwise. Overflow-safe on both ends.
-  std::byte* range(TaggedOffset offset, uint64_t length, RegionFault& fault) const {
-    if (offset + length < offset) return fault = RegionFault::kWrap, nullptr;
-    if (offset < first || offset - first > length_bytes || length > length_bytes - (offset - first))
-      return fault = RegionFault::kBounds, nullptr;
-    fault = RegionFault::kNone;
-    // By number: the base of a region of everything is null.
-    return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) + (offset - first));
-  }
-};
-
-/// What a region is made of, or changed into.
-struct RegionShape {
-  ProtectionDomain* domain = nullptr;
-  void* address = nullptr;
-  uint64_t length_bytes = 0;
-  TaggedOffset first = 0;
-  uint32_t access = 0;
-  MemoryKind memory = MemoryKind::kPlain;
-};
-
-/// The memory that a permitted local access names. The address alone does not tell: it may be null.
-struct LocalPlace {
-  const MemoryRegion* region = nullptr;
-  std::byte* address = nullptr;
-
-  explicit operator bool() const { return region != nullptr; }
-};
-
-/// On whose behalf a key from the wire is used.
-struct RemoteAccessor {
-  const ProtectionDomain* domain = nullptr;
-  /// Names one queue pair for ever (numbers of queue pairs are reused); 0 is nobody.
-  uint64_t stream = 0;
-  /// Rights (Access) that the queue pair grants at most, whatever the region says.
-  uint32_t granted = 0;
-};
-
-/// The memory that a permitted access names. Goes stale: touch it only inside a PlaceGuard.
-struct RemotePlace {
-  const MemoryRegion* region = nullptr;
-  std::byte* address = nullptr;
-  uint32_t binding = 0;  // of a window when it was looked up; 0 for a region
-  MemoryKind memory = MemoryKind::kPlain;
-
-  explicit operator bool() const { return region != nullptr; }
-  bool through_window() const { return binding != 0; }
-};
-
-/// Tells whether a place may still be touched, and keeps it so for a window. For a region it is the
-/// quiescing of streams that keeps it, and the guard costs one load.
-class PlaceGuard {
- public:
-  PlaceGuard(const RemotePlace& place, STag stag) {
-    if (!place.through_window()) [[likely]] {
-      valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;
-      return;
-    }
-    window_ = place.region;
-    window_->binding_lock.lock();
-    valid_ = window_->binding == place.binding;
-  }
-  ~PlaceGuard() {
-    if (window_ != nullptr) window_->binding_lock.unlock();
-  }
-  PlaceGuard(const PlaceGuard&) = delete;
-  PlaceGuard& operator=(const PlaceGuard&) = delete;
-  explicit operator bool() const { return valid_; }
-
- private:
-  const MemoryRegion* window_ = nullptr;
-  bool valid_ = false;
-};
 
 /// What BIND_MW asks for.
 struct WindowBinding {
@@ -213,12 +81,8 @@ class RegionTable {
 
   /// The region or bound window of a key, null if there is none. Lock-free.
   const MemoryRegion* find(uint32_t key) const {
-    const MemoryRegion* region = recent_[key].load(std::memory_order_acquire);
-    if (region != nullptr && region->key.load(std::memory_order_acquire) == key && key != 0)
-      return region;
-    region = check(cipher_.decrypt(key >> 8), key);
-    if (region != nullptr) recent_[key].store(region, std::memory_order_release);
-    return region;
+    MemoryRegion::Name name;
+    return find(key, name);
   }
   const MemoryRegion* find(STag stag) const { return find(stag.value); }
 
@@ -257,12 +121,20 @@ class RegionTable {
     std::atomic<const MemoryRegion*> slots_[kSlots] = {};
   };
 
-  const MemoryRegion* check(uint32_t slot, uint32_t key) const {
-    if (slot >= kChunkSlots * kChunkCount || key == 0) return nullptr;
+  /// Fills in `name` for MemoryRegion::read().
+  const MemoryRegion* find(uint32_t key, MemoryRegion::Name& name) const {
+    const MemoryRegion* region = recent_[key].load(std::memory_order_acquire);
+    if (region != nullptr && region->key.is(key, name)) return region;
+    region = check(cipher_.decrypt(key >> 8), key, name);
+    if (region != nullptr) recent_[key].store(region, std::memory_order_release);
+    return region;
+  }
+  const MemoryRegion* check(uint32_t slot, uint32_t key, MemoryRegion::Name& name) const {
+    if (slot >= kChunkSlots * kChunkCount) return nullptr;
     const Chunk* chunk = chunks_[slot / kChunkSlots].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
     const MemoryRegion& region = chunk->slots[slot % kChunkSlots];
-    return region.key.load(std::memory_order_acquire) == key ? &region : nullptr;
+    return region.key.is(key, name) ? &region : nullptr;
   }
   /// Slots of one kind that have been used and are free again, oldest first.
   struct FreeSlots {
@@ -279,14 +151,13 @@ class RegionTable {
         .load(std::memory_order_acquire)
         ->slots[number % kChunkSlots];
   }
-  static void fill_in(MemoryRegion& region, const RegionShape& shape);
   MemoryRegion* take_slot(FreeSlots& free);
   MemoryRegion* fresh_slot();
   static void give_back(FreeSlots& free, uint32_t slot);
-  const MemoryRegion* find_region(uint32_t key) const;
+  const MemoryRegion* find_region(uint32_t key, MemoryRegion::Name& name) const;
   MemoryRegion* find_window(STag key);
-  bool may_bind(const MemoryRegion& region, const WindowBinding& binding,
-                const RemoteAccessor& who) const;
+  static bool may_bind(const RegionShape& region, const WindowBinding& binding,
+                       const RemoteAccessor& who);
   static void unbind_locked(MemoryRegion& window);
 
   SlotCipher cipher_;

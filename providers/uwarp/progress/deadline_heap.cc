@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Lazy corrections of the deadline heap.
 #include "progress/deadline_heap.h"
 
 #include <algorithm>
@@ -8,64 +7,115 @@
 
 namespace uwarp {
 
-void DeadlineHeap::push_locked(Source& source, uint64_t when_ns) {
-  source.queued_ns_ = when_ns;
-  heap_.push_back({when_ns, source.weak_from_this()});
-  std::push_heap(heap_.begin(), heap_.end());
+// Of two heaps the later one goes below the earlier one.
+template <class Atomics>
+Source* BasicDeadlineHeap<Atomics>::meld(Source* a, Source* b) {
+  if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
+  if (b->deadline_.key_ns < a->deadline_.key_ns) std::swap(a, b);
+  b->deadline_.before = a;
+  b->deadline_.next = a->deadline_.below;
+  if (b->deadline_.next != nullptr) b->deadline_.next->deadline_.before = b;
+  a->deadline_.below = b;
+  return a;
 }
 
-void DeadlineHeap::publish_earliest_locked() {
-  // Sequentially consistent: pairs with the helper thread that says it sleeps and looks again.
-  earliest_ns_.store(heap_.empty() ? kNever : heap_.front().when_ns);
+// Makes one heap of a row of heaps: in pairs first, then these, which keeps heaps flat.
+template <class Atomics>
+Source* BasicDeadlineHeap<Atomics>::meld_all(Source* first) {
+  Source* pairs = nullptr;
+  while (first != nullptr) {
+    Source* const a = first;
+    Source* const b = std::exchange(a->deadline_.next, nullptr);
+    first = b != nullptr ? std::exchange(b->deadline_.next, nullptr) : nullptr;
+    Source* const pair = meld(a, b);
+    pair->deadline_.next = std::exchange(pairs, pair);
+  }
+  Source* all = nullptr;
+  while (pairs != nullptr) {
+    Source* const pair = pairs;
+    pairs = std::exchange(pair->deadline_.next, nullptr);
+    all = meld(all, pair);
+  }
+  return all;
 }
 
-bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
+template <class Atomics>
+void BasicDeadlineHeap<Atomics>::put_locked(Source& source, uint64_t key_ns) {
+  source.deadline_.list = this;
+  source.deadline_.key_ns = key_ns;
+  first_ = meld(first_, &source);
+}
+
+template <class Atomics>
+void BasicDeadlineHeap<Atomics>::take_out_locked(Source& source) {
+  auto& place = source.deadline_;
+  if (place.next != nullptr) place.next->deadline_.before = place.before;
+  if (place.before != nullptr) {
+    auto& before = place.before->deadline_;
+    (before.below == &source ? before.below : before.next) = place.next;
+  }
+  Source* const rest = meld_all(std::exchange(place.below, nullptr));
+  if (rest != nullptr) rest->deadline_.before = nullptr;
+  first_ = first_ == &source ? rest : meld(first_, rest);
+  place.next = place.before = nullptr;
+  place.key_ns = 0;
+}
+
+// Sequentially consistent: pairs with begin_sleep().
+template <class Atomics>
+void BasicDeadlineHeap<Atomics>::publish_earliest_locked() {
+  earliest_ns_.store(first_ != nullptr ? first_->deadline_.key_ns : kNever);
+}
+
+template <class Atomics>
+bool BasicDeadlineHeap<Atomics>::set(Source& source, uint64_t deadline_ns) {
   const std::lock_guard guard(lock_);
-  source.deadline_ns_ = deadline_ns;
-  if (deadline_ns == 0) return false;
-  const bool queued = source.queued_ns_ != 0;
-  if (queued ? source.queued_ns_ <= deadline_ns : take_up_behind_locked(source)) return false;
-  const bool first = heap_.empty() || deadline_ns < heap_.front().when_ns;
-  if (queued) source.behind_ns_ = source.queued_ns_;
-  push_locked(source, deadline_ns);
+  auto& place = source.deadline_;
+  place.due_ns = deadline_ns;
+  if (deadline_ns == 0 || (place.key_ns != 0 && place.key_ns <= deadline_ns)) return false;
+  if (place.key_ns != 0) take_out_locked(source);
+  put_locked(source, deadline_ns);
   publish_earliest_locked();
-  return first;
+  return first_ == &source && deadline_ns < sleeping_until_ns_.load();
 }
 
-// A far deadline with a near one before it, again and again, would fill the heap with the far ones.
-bool DeadlineHeap::take_up_behind_locked(Source& source) {
-  if (source.behind_ns_ == 0 || source.behind_ns_ > source.deadline_ns_) return false;
-  source.queued_ns_ = std::exchange(source.behind_ns_, 0);
-  return true;
-}
-
-std::shared_ptr<Source> DeadlineHeap::take_due(uint64_t now) {
-  for (;;) {
-    std::shared_ptr<Source> source;  // let go of after the lock: it may be the last reference
-    const std::lock_guard guard(lock_);
-    if (heap_.empty() || heap_.front().when_ns > now) return nullptr;
-    std::pop_heap(heap_.begin(), heap_.end());
-    const uint64_t when_ns = heap_.back().when_ns;
-    source = heap_.back().source.lock();
-    heap_.pop_back();
-    const bool due = source != nullptr && came_up_locked(*source, when_ns, now);
-    publish_earliest_locked();
-    if (due) return source;
+template <class Atomics>
+std::shared_ptr<Source> BasicDeadlineHeap<Atomics>::take_due(uint64_t now) {
+  std::shared_ptr<Source> due;
+  const std::lock_guard guard(lock_);
+  while (due == nullptr && first_ != nullptr && first_->deadline_.key_ns <= now) {
+    Source& source = *first_;
+    take_out_locked(source);
+    if (source.deadline_.due_ns > now) {
+      put_locked(source, source.deadline_.due_ns);
+    } else if (std::exchange(source.deadline_.due_ns, 0) != 0) {
+      due = source.weak_from_this().lock();  // null while it ends
+    }
   }
+  publish_earliest_locked();
+  return due;
 }
 
-// True if the deadline has passed.
-bool DeadlineHeap::came_up_locked(Source& source, uint64_t when_ns, uint64_t now) {
-  if (source.behind_ns_ == when_ns) source.behind_ns_ = 0;
-  if (source.queued_ns_ != when_ns) return false;
-  source.queued_ns_ = 0;
-  if (source.deadline_ns_ == 0) return false;
-  if (source.deadline_ns_ <= now) {
-    source.deadline_ns_ = 0;
-    return true;
-  }
-  if (!take_up_behind_locked(source)) push_locked(source, source.deadline_ns_);
-  return false;
+// Says until when this thread sleeps, then looks: whoever sets a deadline does it in the opposite
+// order, so that one of the two sees the other.
+template <class Atomics>
+uint64_t BasicDeadlineHeap<Atomics>::begin_sleep(uint64_t now_ns, uint64_t tick_ns,
+                                                 uint64_t late_ns) {
+  sleeping_until_ns_.store(tick_ns - late_ns);
+  const uint64_t due = std::max(earliest_ns_.load(), now_ns);
+  const uint64_t until = due < tick_ns - late_ns ? due + late_ns : tick_ns;
+  sleeping_until_ns_.store(until - late_ns);
+  return until;
 }
+
+template <class Atomics>
+void BasicDeadlineHeap<Atomics>::leave(Source& source) {
+  const std::lock_guard guard(lock_);
+  if (source.deadline_.key_ns == 0) return;
+  take_out_locked(source);
+  publish_earliest_locked();
+}
+
+template class BasicDeadlineHeap<StdAtomics>;
 
 }  // namespace uwarp

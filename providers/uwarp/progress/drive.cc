@@ -50,30 +50,24 @@ int poll_until(pollfd* fds, size_t count, uint64_t deadline_ns, const sigset_t* 
 /// only: elsewhere it holds locks.
 class Progress::Drive {
  public:
-  Drive(Progress& progress, const Awaited& awaited)
-      : progress_(progress), role_(awaited.patient ? Driver::kPatient : Driver::kEager) {
-    began_ = awaited.fds().size() <= kAwaitedFds && begin();
-    if (!began_) return;
-    progress.waits_drive_.store(true, std::memory_order_relaxed);
-    progress.quiet_.begin_sleep();
+  Drive(Progress& progress, const Awaited& awaited) : progress_(progress) {
+    if (awaited.fds().size() > kAwaitedFds) return;
+    turn_ = progress.presence_.begin_drive(awaited.patient ? Presence::kPatient : Presence::kEager,
+                                           progress.polling_.least_polls);
+    if (turn_ == 0) return;
+    progress.quiet_.end_all();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
   }
   ~Drive() {
-    if (!began_) return;
-    progress_.quiet_.end_sleep();
-    Driver mine = role_;
-    if (progress_.driver_.compare_exchange_strong(mine, Driver::kNone)) {
-      progress_.driver_sleeps_.store(false);
-      progress_.drives_.fetch_add(1);
-      if (progress_.resting_.load() || progress_.waiters_.load() != 0) progress_.wake_helper();
-    }
+    if (turn_ == 0) return;
+    if (progress_.presence_.end_drive(turn_)) progress_.wake_helper();
     pthread_setcancelstate(cancel_state_, nullptr);
   }
   Drive(const Drive&) = delete;
   Drive& operator=(const Drive&) = delete;
 
   /// False too once a thread that is less patient has taken over.
-  bool drives() const { return began_ && progress_.driver_.load() == role_; }
+  bool drives() const { return progress_.presence_.drives(turn_); }
 
   /// Sleeps until there is something to serve or to see, or until the deadline. 0, an errno, or
   /// EAGAIN: nothing has arrived.
@@ -84,10 +78,10 @@ class Progress::Drive {
     size_t count = 1;
     for (const pollfd& fd : awaited.fds()) fds[count++] = fd;
     // Says that it sleeps before it looks once more; see revisit() and wait_disarmed().
-    progress_.driver_sleeps_.store(true);
-    if (progress_.armed_.load()) progress_.wake_helper();  // out of the way
+    if (!progress_.presence_.driver_sleeps(turn_, true)) return EAGAIN;
+    if (progress_.presence_.armed()) progress_.wake_helper();  // out of the way
     int error = EAGAIN;
-    if (!progress_.revisits_waiting()) {
+    if (!progress_.revisits_.waiting()) {
       pthread_setcancelstate(cancel_state_, nullptr);
       const int ready = poll_until(fds, count, awaited.deadline_ns, awaited.signals);
       if (ready < 0) error = errno;
@@ -97,22 +91,14 @@ class Progress::Drive {
         error = 0;
       pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
     }
-    if (drives()) progress_.driver_sleeps_.store(false);
+    progress_.presence_.driver_sleeps(turn_, false);
     if (error == EINTR && awaited.restarts && calls_restart()) error = EAGAIN;
     return error;
   }
 
  private:
-  bool begin() {
-    if (progress_.waiters_.load() != 0 || progress_.pollers_at_work()) return false;
-    Driver found = Driver::kNone;
-    if (progress_.driver_.compare_exchange_strong(found, role_)) return true;
-    return found < role_ && progress_.driver_.compare_exchange_strong(found, role_);
-  }
-
   Progress& progress_;
-  const Driver role_;
-  bool began_;
+  uint32_t turn_ = 0;  // 0: it may not drive
   int cancel_state_ = 0;
 };
 
@@ -134,7 +120,7 @@ int Progress::drive(Awaited& awaited) {
   Drive drive(*this, awaited);
   while (drive.drives()) {
     if (awaited.arrived() || look_for(awaited)) return 0;
-    Look last{polls_.load(std::memory_order_relaxed), 0, now_ns()};
+    Look last{.polls = presence_.polls(), .time_ns = now_ns()};
     const int error = drive.sleep(awaited);
     if (error != EAGAIN) return error;
     // Somebody else polls now, whom a thread that wakes up for each message would disturb.

@@ -6,45 +6,43 @@
 
 namespace uwarp {
 
-// The weak reference is made, and what it replaces let go of, without the lock.
-bool EpollMutedSources::add(Source& source) {
+// The weak reference is made, and what it replaces let go of, without the lock. Sleepers are looked
+// for under it: either this entry comes first, and the sleeper finds it, or it sees the sleeper.
+template <class Atomics>
+bool BasicQuietSources<Atomics>::add(Source& source) {
   std::weak_ptr<Source> entry = source.weak_from_this();
   const std::lock_guard guard(lock_);
-  if (sleepers_ != 0 || count_ == kMost) return false;
+  if (presence_.anybody_sleeps() || count_ == kMost) return false;
   std::swap(sources_[count_++], entry);
   return true;
 }
 
-void EpollMutedSources::take_locked(Taken& taken) {
-  for (size_t i = 0; i < count_; ++i) {
-    taken.sources[taken.count] = sources_[i].lock();
+template <class Atomics>
+void BasicQuietSources<Atomics>::take(Taken& taken) {
+  const std::lock_guard guard(lock_);
+  for (; count_ != 0; --count_) {
+    taken.sources[taken.count] = sources_[count_ - 1].lock();
     if (taken.sources[taken.count] != nullptr) ++taken.count;
   }
-  count_ = 0;
 }
 
-// Either add() comes first, and the source is found here, or it sees the sleeper.
-void EpollMutedSources::begin_sleep() {
+template <class Atomics>
+void BasicQuietSources<Atomics>::end_all() {
   Taken taken;
-  {
-    const std::lock_guard guard(lock_);
-    ++sleepers_;
-    take_locked(taken);
-  }
+  take(taken);
   for (size_t i = 0; i < taken.count; ++i) taken.sources[i]->end_quiet();
 }
 
-void EpollMutedSources::end_idle() {
+template <class Atomics>
+void BasicQuietSources<Atomics>::end_idle() {
   Taken taken;
-  {
-    const std::lock_guard guard(lock_);
-    if (count_ == 0) return;
-    take_locked(taken);
-  }
+  take(taken);
   for (size_t i = 0; i < taken.count; ++i) {
     Source& source = *taken.sources[i];
     if (!source.looked_at() || !add(source)) source.end_quiet();
   }
 }
+
+template class BasicQuietSources<StdAtomics>;
 
 }  // namespace uwarp

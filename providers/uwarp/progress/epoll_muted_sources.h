@@ -3,27 +3,29 @@
 // sender more than the look costs here. Whoever sleeps on epoll has it told of them again first.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
+#include "base/atomics.h"
 #include "base/spinlock.h"
+#include "progress/presence.h"
 #include "progress/source.h"
 
 namespace uwarp {
 
 /// Thread-safe. Its lock is a leaf: sources are called, and let go of, without it.
-class EpollMutedSources {
+template <class Atomics = StdAtomics>
+class BasicQuietSources {
  public:
   static constexpr size_t kMost = 8;
+
+  explicit BasicQuietSources(const BasicPresence<Atomics>& presence) : presence_(presence) {}
 
   /// The source may become quiet, until its end_quiet() is called. False: not now, as somebody
   /// sleeps, or there are enough. The caller keeps end_quiet() waiting until it has acted on this.
   bool add(Source& source);
-  /// Somebody is about to sleep on epoll: ends the quiet of all, and there is none until the end.
-  void begin_sleep();
-  void end_sleep() { --sleepers_; }
+  /// The caller has become a sleeper: ends the quiet of all, and there is none before it leaves.
+  void end_all();
   /// Ends the quiet of those that nobody has looked at since the last call.
   void end_idle();
 
@@ -32,12 +34,15 @@ class EpollMutedSources {
     std::shared_ptr<Source> sources[kMost];
     size_t count = 0;
   };
-  void take_locked(Taken& taken);
+  void take(Taken& taken);
 
-  SpinLock lock_;
-  std::atomic<uint32_t> sleepers_{0};  // come, and are looked for, under the lock
+  const BasicPresence<Atomics>& presence_;
+  BasicSpinLock<Atomics> lock_;
   size_t count_ = 0;
   std::weak_ptr<Source> sources_[kMost];
 };
+
+using EpollMutedSources = BasicQuietSources<>;
+extern template class BasicQuietSources<StdAtomics>;
 
 }  // namespace uwarp

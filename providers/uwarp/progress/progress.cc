@@ -40,10 +40,6 @@ struct LastServed {
 /// A call that this kernel does not have, or that a sandbox does not know.
 [[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
 
-constexpr Progress::Ticket make_ticket(uint32_t generation, size_t index) {
-  return static_cast<uint64_t>(generation) << 32 | index;
-}
-
 timespec timespec_of(uint64_t ns) {
   return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
           .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
@@ -80,20 +76,7 @@ Progress::~Progress() {
 // ---------------------------------------------------------------------------------
 
 Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) {
-  Ticket ticket;
-  {
-    const std::lock_guard guard(slots_lock_);
-    if (free_slots_.empty()) {
-      free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
-      slots_.emplace_back();
-    }
-    const uint32_t index = free_slots_.back();
-    free_slots_.pop_back();
-    Slot& slot = slots_[index];
-    slot.source = source.weak_from_this();
-    slot.fd = fd;
-    ticket = make_ticket(slot.generation, index);
-  }
+  const Ticket ticket = slots_.add(source, fd);
   epoll_event event{.events = events, .data = {.u64 = ticket}};
   if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return ticket;
   const int error = errno;
@@ -102,34 +85,19 @@ Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) 
 }
 
 void Progress::remove(Ticket ticket) {
-  if (ticket == kWakeTicket) return;
-  const auto index = static_cast<uint32_t>(ticket);
-  std::weak_ptr<Source> released;  // let go of after the lock
-  const std::lock_guard guard(slots_lock_);
-  Slot& slot = slots_[index];
-  if (!slot.is(ticket) || slot.fd < 0) return;
-  syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, slot.fd, nullptr);
-  released.swap(slot.source);
-  slot.fd = -1;
-  if (++slot.generation == 0) slot.generation = 1;
-  free_slots_.push_back(index);
+  slots_.remove(ticket,
+                [&](int fd) { syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, fd, nullptr); });
 }
 
 void Progress::set_deadline(Source& source, uint64_t deadline_ns) {
-  if (!deadlines_.set(source, deadline_ns)) return;
-  if (deadline_ns < sleeping_until_ns_.load()) wake_helper();
+  if (deadlines_.set(source, deadline_ns)) wake_helper();
 }
 
 void Progress::revisit(Source& source) {
-  if (source.revisit_queued_.exchange(true)) return;
-  {
-    const std::lock_guard guard(revisit_lock_);
-    revisits_.push_back(source.weak_from_this());
-    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
-  }
+  if (!revisits_.add(source)) return;
   // A disarmed helper leaves it to the pollers, and looks itself when it takes over; a driver that
   // sleeps cannot.
-  if (driver_sleeps_.load() || (armed_.load() && sleeping_until_ns_.load() != 0)) wake_helper();
+  if (presence_.driver_sleeps() || (presence_.armed() && deadlines_.sleeping())) wake_helper();
 }
 
 // --- Serving
@@ -161,15 +129,8 @@ bool tell_ready(Source& source, uint32_t events) {
 // False if it was the wake-up alone.
 bool Progress::serve(const epoll_event* events, int count) {
   std::shared_ptr<Source> sources[kEventsPerTurn];
-  {
-    const std::lock_guard guard(slots_lock_);
-    for (int i = 0; i < count; ++i) {
-      const Ticket ticket = events[i].data.u64;
-      if (ticket == kWakeTicket) continue;
-      const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
-      if (slot.is(ticket)) sources[i] = slot.source.lock();
-    }
-  }
+  slots_.find(
+      static_cast<size_t>(count), [&](size_t i) { return events[i].data.u64; }, sources);
   const std::shared_ptr<Source>* last = nullptr;
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeTicket) {
@@ -191,21 +152,11 @@ bool Progress::look_at_last() {
 }
 
 bool Progress::serve_revisits() {
-  if (!revisits_waiting()) return false;
+  if (!revisits_.waiting()) return false;
   std::shared_ptr<Source> sources[kRevisitsPerTurn];
-  size_t count = 0;
-  {
-    const std::lock_guard guard(revisit_lock_);
-    count = std::min(revisits_.size(), kRevisitsPerTurn);
-    for (size_t i = 0; i < count; ++i) sources[i] = revisits_[i].lock();
-    revisits_.erase(revisits_.begin(), revisits_.begin() + static_cast<ptrdiff_t>(count));
-    revisit_count_.store(static_cast<uint32_t>(revisits_.size()));
-  }
-  for (size_t i = 0; i < count; ++i) {
-    if (sources[i] == nullptr) continue;
-    sources[i]->revisit_queued_.store(false);
-    if (tell_ready(*sources[i], 0)) revisit(*sources[i]);
-  }
+  const size_t count = revisits_.take(sources);
+  for (const std::shared_ptr<Source>& source : std::span(sources, count))
+    if (source != nullptr && tell_ready(*source, 0)) revisit(*source);
   return count != 0;
 }
 
@@ -259,9 +210,10 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
 // Whoever has the turn serves what comes.
 void Progress::nap() {
   bool served = false;
-  quiet_.begin_sleep();
+  presence_.begin_nap();
+  quiet_.end_all();
   if (!pass(served, kNapNs)) sleep_on_epoll(kNapNs);
-  quiet_.end_sleep();
+  presence_.end_nap();
 }
 
 // --- Helper thread
@@ -278,15 +230,10 @@ void Progress::drain_wake_up() {
   (void)syscall(SYS_read, wake_fd_, &count, sizeof count);
 }
 
-void Progress::note_sleep() {
-  polls_at_sleep_.store(polls_.load(std::memory_order_relaxed));
-  if (!armed_.load() && !waits_drive_.load(std::memory_order_relaxed)) wake_helper();
-}
-
 bool Progress::somebody_polls(Look& last) {
-  const uint32_t count = polls_.load(std::memory_order_relaxed);
+  const uint32_t count = presence_.polls();
   const uint64_t now = now_ns();
-  const uint32_t since_sleep = count - polls_at_sleep_.load();
+  const uint32_t since_sleep = presence_.polls_that_count();
   const uint32_t polls = std::min(count - last.polls, since_sleep);
   const uint64_t elapsed_ns = now - last.time_ns;
   // Too early to tell: the helper may be woken for each message between two polls.
@@ -299,10 +246,8 @@ bool Progress::somebody_polls(Look& last) {
 }
 
 bool Progress::somebody_progresses(Look& last) {
-  const bool drives = drives_.load() != last.drives && waiters_.load() == 0;
-  last.drives = drives_.load();
-  const bool polls = somebody_polls(last);
-  last.others = polls || drives || driven();
+  const bool driven = presence_.driven_since(last.drives);
+  last.others = somebody_polls(last) || driven;
   return last.others;
 }
 
@@ -327,31 +272,24 @@ int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
 }
 
 int Progress::wait_armed(epoll_event* events) {
-  // Say first until when this thread sleeps, then look once more: whoever adds work does it in the
-  // opposite order, so that one of the two sees the other.
-  sleeping_until_ns_.store(deadlines_.earliest_ns());
-  const uint64_t earliest = deadlines_.earliest_ns();
-  const bool at_once = revisits_waiting() || stopping_.load();
-  const int count = epoll_until(events, at_once ? 0 : earliest);
-  sleeping_until_ns_.store(0);
+  const uint64_t until = deadlines_.begin_sleep(0, DeadlineHeap::kNever, 0);
+  // Behind begin_sleep(), as revisit() looks for sleepers behind its entry.
+  const bool at_once = revisits_.waiting() || stopping_.load();
+  const int count = epoll_until(events, at_once ? 0 : until);
+  deadlines_.end_sleep();
   return count;
 }
 
 void Progress::wait_disarmed(const Look& last) {
   // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
-  resting_.store(true);  // said before looking, as in wait_armed()
-  const bool polled = polls_.load(std::memory_order_relaxed) != last.polls;
-  const bool rest = driver_sleeps_.load() && !polled && !revisits_waiting();
-  if (!rest) resting_.store(false);
+  bool rest = presence_.polls() == last.polls && presence_.begin_rest();
+  // Behind begin_rest(), as revisit() looks for a driver that sleeps behind its entry.
+  if (rest && revisits_.waiting()) rest = false;
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
   // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
   // matters that one is late if they have just stopped.
-  const uint64_t late_ns = rest ? 0 : polling_.late_ns;
-  sleeping_until_ns_.store(tick - late_ns);  // before looking, too
-  const uint64_t due = std::max(deadlines_.earliest_ns(), now);
-  const uint64_t until = due < tick - late_ns ? due + late_ns : tick;
-  sleeping_until_ns_.store(until - late_ns);
+  const uint64_t until = deadlines_.begin_sleep(now, tick, rest ? 0 : polling_.late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
@@ -363,9 +301,9 @@ void Progress::wait_disarmed(const Look& last) {
     }
   }
   tick_ns_ = whole ? std::min(2 * tick_ns_, polling_.longest_ns) : polling_.take_over_ns;
-  resting_.store(false);
-  sleeping_until_ns_.store(0);
-  if (driver_sleeps_.load()) serve_revisits();
+  presence_.end_rest();
+  deadlines_.end_sleep();
+  if (presence_.driver_sleeps()) serve_revisits();
 }
 
 // After traffic more is likely to come, and waking this thread would cost the sender more than this
@@ -374,7 +312,7 @@ void Progress::wait_disarmed(const Look& last) {
 int Progress::spin(epoll_event* events, Look& last) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
-  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_waiting();
+  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_.waiting();
        ++looks) {
     const bool found = look_at_last();
     if (found) {
@@ -391,22 +329,14 @@ int Progress::spin(epoll_event* events, Look& last) {
 }
 
 void Progress::arm(bool on) {
-  armed_.store(on);
-  on ? quiet_.begin_sleep() : quiet_.end_sleep();
-}
-
-int Progress::fd_of(Ticket ticket) {
-  if (ticket == kWakeTicket) return -1;
-  const std::lock_guard guard(slots_lock_);
-  const Slot& slot = slots_[static_cast<uint32_t>(ticket)];
-  return slot.is(ticket) ? slot.fd : -1;
+  if (presence_.arm(on)) quiet_.end_all();
 }
 
 void Progress::serve_armed(HelperAffinity& place, Look& last) {
   epoll_event events[kEventsPerTurn];
   place.sleeps(now_ns());
   int count = wait_armed(events);
-  if (count > 0 && place.looks()) place.woken_by(fd_of(events[0].data.u64));
+  if (count > 0 && place.looks()) place.woken_by(slots_.fd_of(events[0].data.u64));
   while (count > 0) {
     serve(events, count);
     serve_deadlines();
@@ -416,7 +346,8 @@ void Progress::serve_armed(HelperAffinity& place, Look& last) {
 }
 
 void Progress::helper_loop() {
-  Look last{polls_.load(std::memory_order_relaxed), drives_.load(), now_ns()};
+  Look last{.polls = presence_.polls(), .time_ns = now_ns()};
+  (void)presence_.driven_since(last.drives);
   HelperAffinity place;
   arm(true);
   while (!stopping_.load()) {
@@ -425,9 +356,8 @@ void Progress::helper_loop() {
     serve_deadlines();
     // Not again if it is known already: the end of a drive is seen by one look only.
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
-    if (needed != armed) arm(needed);
+    arm(needed);
     if (needed) tick_ns_ = polling_.take_over_ns;
-    if (needed) waits_drive_.store(false, std::memory_order_relaxed);
   }
   if (!last.others) arm(false);
 }

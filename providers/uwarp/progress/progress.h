@@ -21,7 +21,10 @@
 #include "base/spinlock.h"
 #include "progress/deadline_heap.h"
 #include "progress/epoll_muted_sources.h"
+#include "progress/presence.h"
+#include "progress/revisit_queue.h"
 #include "progress/source.h"
+#include "progress/source_slots.h"
 #include "progress/sparing_clock.h"
 #include "progress/spin_budget.h"
 
@@ -49,8 +52,8 @@ class Awaited {
 
 class Progress {
  public:
-  /// Names one registered fd; 0 is none. Not reused soon.
-  using Ticket = uint64_t;
+  /// Names one registered fd; 0 is none.
+  using Ticket = SourceSlots::Ticket;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
   /// Who counts as "somebody polls" to the helper thread: so many polls since it looked last, and
@@ -104,14 +107,12 @@ class Progress {
 
   /// Notes a poll on an empty completion queue, or what takes as long as so many of them; returns a
   /// running count. Costs no locked instruction: concurrent counts may be lost, which does no harm.
-  uint32_t note_polls(uint32_t polls) {
-    const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
-    polls_.store(count, std::memory_order_relaxed);
-    return count;
-  }
+  uint32_t note_polls(uint32_t polls) { return presence_.note_polls(polls); }
   /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
   /// no longer count, and a disarmed helper thread takes over at once.
-  void note_sleep();
+  void note_sleep() {
+    if (presence_.note_sleep()) wake_helper();
+  }
   /// Serves in the caller until `awaited` arrives, so that a message costs one wake-up and not the
   /// helper's and then the caller's: looks for a while, then sleeps. The helper is disarmed
   /// meanwhile. A cancellation point. 0 when it has arrived; ETIMEDOUT; EINTR after a signal; EBUSY
@@ -119,10 +120,9 @@ class Progress {
   int drive(Awaited& awaited);
   /// In between a thread sleeps until somebody else has served what it waits for.
   void begin_wait() {
-    ++waiters_;
-    if (!armed_.load()) wake_helper();
+    if (presence_.begin_wait()) wake_helper();
   }
-  void end_wait() { --waiters_; }
+  void end_wait() { presence_.end_wait(); }
   class Waiter {
    public:
     explicit Waiter(Progress& progress) : progress_(progress) { progress_.begin_wait(); }
@@ -143,7 +143,7 @@ class Progress {
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
   /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
-  bool helper_armed() const { return armed_.load(std::memory_order_relaxed); }
+  bool helper_armed() const { return presence_.armed(); }
 
   /// Starts the helper thread if it does not run. All signals are blocked in it; it is never
   /// pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
@@ -159,14 +159,6 @@ class Progress {
   void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
 
  private:
-  struct Slot {
-    /// Not of a source that was removed since, and whose slot this was.
-    bool is(Ticket ticket) const { return generation == ticket >> 32; }
-
-    std::weak_ptr<Source> source;
-    uint32_t generation = 1;
-    int fd = -1;  // -1: free
-  };
   static constexpr int kEventsPerTurn = 32;
   /// While a thread spins it looks so often at what it served last before it asks epoll, and finds
   /// something there so often before it looks after the rest.
@@ -185,8 +177,6 @@ class Progress {
   };
 
   static void* helper_main(void* self);
-  /// What was added with this ticket; -1 if it is not there any more.
-  int fd_of(Ticket ticket);
   void helper_loop();
   void arm(bool on);
   int wait_armed(epoll_event* events);
@@ -197,12 +187,7 @@ class Progress {
   bool somebody_polls(Look& last);
   bool somebody_progresses(Look& last);
   void serve_armed(HelperAffinity& place, Look& last);
-  bool pollers_at_work() const {
-    const uint32_t polls = polls_.load(std::memory_order_relaxed) - polls_at_sleep_.load();
-    return !armed_.load() && !waits_drive_.load() && polls >= polling_.least_polls;
-  }
   // drive.cc
-  enum class Driver : uint8_t { kNone, kPatient, kEager };
   class Drive;
   bool look_for(Awaited& awaited);
   /// The same; `served` becomes true if epoll told of more than the wake-up. Sleeps until it tells
@@ -210,10 +195,8 @@ class Progress {
   bool pass(bool& served, uint64_t wait_ns = 0);
   int ask_epoll(epoll_event* events, uint64_t wait_ns);
   void sleep_on_epoll(uint64_t wait_ns);
-  bool driven() const { return driver_.load() != Driver::kNone; }
   bool serve(const epoll_event* events, int count);
   bool serve_revisits();
-  bool revisits_waiting() const { return revisit_count_.load(std::memory_order_acquire) != 0; }
   void serve_deadlines();
   void serve_due(uint64_t now);
   void drain_wake_up();
@@ -222,34 +205,17 @@ class Progress {
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
 
-  SpinLock slots_lock_;  // leaf; guards the next two
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_slots_;
-
-  SpinLock revisit_lock_;  // leaf
-  std::vector<std::weak_ptr<Source>> revisits_;
-  std::atomic<uint32_t> revisit_count_{0};
-
+  SourceSlots slots_;
+  RevisitQueue revisits_;
   DeadlineHeap deadlines_;
-  EpollMutedSources quiet_;  // the armed helper and whoever drives are among its sleepers
+  Presence presence_;
+  EpollMutedSources quiet_{presence_};
 
-  alignas(64) std::atomic<uint32_t> polls_{0};
   alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried
   SparingClock clock_;         // of pass()
-  std::atomic<bool> armed_{false};
-  std::atomic<uint64_t> sleeping_until_ns_{0};  // when the helper wakes by itself; 0: it is awake
-  std::atomic<uint32_t> polls_at_sleep_{0};     // polls_ at the last note_sleep()
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
   uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
-
-  // The thread inside drive().
-  std::atomic<Driver> driver_{Driver::kNone};
-  std::atomic<bool> driver_sleeps_{false};
-  std::atomic<uint32_t> drives_{0};       // that have ended
-  std::atomic<bool> waits_drive_{false};  // whoever arms a queue comes to drive, as before
-  std::atomic<uint32_t> waiters_{0};
-  std::atomic<bool> resting_{false};  // the helper sleeps without a tick while the driver does
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

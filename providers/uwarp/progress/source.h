@@ -2,18 +2,44 @@
 // Whatever Progress serves: something with file descriptors, one deadline, or both.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
 namespace uwarp {
+
+class Source;
+
+/// What sources are entered in. It outlives them, and holds no reference: a source leaves when it
+/// ends.
+class SourceList {
+ public:
+  /// On return no thread touches the source in this list any more. Called by its destructor.
+  virtual void leave(Source& source) = 0;
+
+ protected:
+  ~SourceList() = default;
+};
+
+/// A place in such a list, part of the source: to enter takes no memory. Under the list's lock, but
+/// for `list`, which stays once it is set.
+struct SourcePlace {
+  SourceList* list = nullptr;
+  Source* next = nullptr;
+  Source* before = nullptr;
+};
 
 /// Derive from it and own the object by shared_ptr. Progress keeps weak references only, and holds
 /// a strong one, but no lock, during a call. Calls come from whichever thread progresses, and
 /// several threads may be inside one object at the same time: it protects itself.
 class Source : public std::enable_shared_from_this<Source> {
  public:
-  virtual ~Source() = default;
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() {
+    for (SourceList* list : {deadline_.list, revisit_.list})
+      if (list != nullptr) list->leave(*this);
+  }
 
   /// Readiness came or changed (edge-triggered: it is told once, so whoever cannot act now must
   /// remember). `events` are EPOLL* bits; 0 when called again after true was returned.
@@ -39,16 +65,19 @@ class Source : public std::enable_shared_from_this<Source> {
   virtual void out_of_memory() {}
 
  private:
-  friend class Progress;
-  friend class DeadlineHeap;
+  template <class Atomics>
+  friend class BasicDeadlineHeap;
+  template <class Atomics>
+  friend class BasicRevisitQueue;
 
-  std::atomic<bool> revisit_queued_{false};
-  // Under the heap's lock. `deadline_ns_`: when to call, 0 for never. `queued_ns_`: key of the one
-  // heap entry that counts, 0 for none; it may be earlier than the deadline (moved meanwhile).
-  // `behind_ns_`: key of a later entry that may count again, 0 for none.
-  uint64_t deadline_ns_ = 0;
-  uint64_t queued_ns_ = 0;
-  uint64_t behind_ns_ = 0;
+  struct : SourcePlace {
+    Source* below = nullptr;  // first of those that come up after this one
+    uint64_t due_ns = 0;      // when to call; 0 for never
+    uint64_t key_ns = 0;  // what it is queued for: `due_ns` or earlier; 0 while it is not queued
+  } deadline_;
+  struct : SourcePlace {
+    bool queued = false;
+  } revisit_;
 };
 
 }  // namespace uwarp

@@ -12,14 +12,16 @@ namespace uwarp {
 namespace {
 
 /// What a consumer holds, unless it has promised to be the only one.
-std::unique_lock<SpinLock> consumer_section(SpinLock& lock, bool alone) {
+template <class Lock>
+std::unique_lock<Lock> consumer_section(Lock& lock, bool alone) {
   return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
 }
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
-                                 CompletionQueueOptions options)
+template <class Atomics>
+BasicCompletionQueue<Atomics>::BasicCompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                                                    CompletionQueueOptions options)
     : capacity_(std::bit_ceil(std::max(capacity, 1u))),
       mask_(capacity_.load() - 1),
       ring_(std::make_unique<WorkCompletion[]>(mask_ + 1)),
@@ -31,8 +33,9 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier
   slot_.capacity.store(capacity_.load(), std::memory_order_relaxed);
 }
 
-bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
-                           std::atomic<uint64_t>* index) {
+template <class Atomics>
+bool BasicCompletionQueue<Atomics>::push(const WorkCompletion& completion, bool solicited,
+                                         std::atomic<uint64_t>* index) {
   std::lock_guard lock(producer_lock_);
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   const bool full = tail - head_.load(std::memory_order_acquire) > mask_;
@@ -55,50 +58,57 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
 }
 
 // False where that matters to whoever pushes.
-bool CompletionQueue::overrun_locked() {
+template <class Atomics>
+bool BasicCompletionQueue<Atomics>::overrun_locked() {
   slot_.overruns.add(1);
   if (options_.ignore_overrun) return true;
   overrun_.store(true, std::memory_order_release);
-  if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun(*this);
+  if (!overrun_reported_ && notifier_ != nullptr) notifier_->completion_overrun();
   overrun_reported_ = true;
   return false;
 }
 
 // Of a queue that is armed.
-void CompletionQueue::notify_locked(bool at_once) {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::notify_locked(bool at_once) {
   if (at_once) return raise_locked();
   if (armed_ != Armed::kAny) return;
   if (++held_back_ >= moderation_) {
     raise_locked();
   } else if (held_back_ == 1 && notifier_ != nullptr) {
-    notifier_->completion_held_back(*this);
+    notifier_->completion_held_back();
   }
 }
 
-void CompletionQueue::raise_locked() {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::raise_locked() {
   armed_ = Armed::kNo;
   held_back_ = 0;
   slot_.events.add(1);
-  if (notifier_ != nullptr) notifier_->completion_event(*this);
+  if (notifier_ != nullptr) notifier_->completion_event();
 }
 
-void CompletionQueue::raise_armed() {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::raise_armed() {
   std::lock_guard lock(producer_lock_);
   if (armed_ != Armed::kNo) raise_locked();
 }
 
-void CompletionQueue::moderate(uint32_t count) {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::moderate(uint32_t count) {
   std::lock_guard lock(producer_lock_);
   moderation_ = count;
   if (held_back_ != 0 && held_back_ >= moderation_) raise_locked();
 }
 
-void CompletionQueue::flush_moderation() {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::flush_moderation() {
   std::lock_guard lock(producer_lock_);
   if (held_back_ != 0) raise_locked();
 }
 
-int CompletionQueue::resize(uint32_t capacity) {
+template <class Atomics>
+int BasicCompletionQueue<Atomics>::resize(uint32_t capacity) {
   const uint32_t size = std::bit_ceil(std::max(capacity, 1u));
   auto ring = std::make_unique<WorkCompletion[]>(size);
   auto times = times_ != nullptr ? std::make_unique<CompletionTime[]>(size) : nullptr;
@@ -121,7 +131,8 @@ int CompletionQueue::resize(uint32_t capacity) {
 
 // Both sides stand still, so that the rest can move in place: polling costs nothing for it. It
 // moves to higher indices, because who remembers an index waits until polled() has passed it.
-void CompletionQueue::drop(uint32_t qp_num, Drop which) {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::drop(uint32_t qp_num, Drop which) {
   std::lock_guard consumer(consumer_lock_);
   std::lock_guard producer(producer_lock_);
   const uint64_t head = head_.load(std::memory_order_relaxed);
@@ -144,14 +155,16 @@ void CompletionQueue::drop(uint32_t qp_num, Drop which) {
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
-int CompletionQueue::taken(uint32_t taken, bool wanted) {
+template <class Atomics>
+int BasicCompletionQueue<Atomics>::taken(uint32_t taken, bool wanted) {
   head_.store(head_.load(std::memory_order_relaxed) + taken, std::memory_order_release);
   if (taken != 0) slot_.polled.add(taken);
   if (taken == 0 && wanted && overrun_.load(std::memory_order_acquire)) return -1;
   return static_cast<int>(taken);
 }
 
-void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::trace_polled(WorkCompletion* completions, uint32_t count) {
   for (WorkCompletion& each : std::span(completions, count)) {
     TraceStep step;
     step.kind = TraceStep::Kind::kPolled;
@@ -164,7 +177,8 @@ void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) 
   }
 }
 
-int CompletionQueue::take(WorkCompletion* out, int count) {
+template <class Atomics>
+int BasicCompletionQueue<Atomics>::take(WorkCompletion* out, int count) {
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t stored = tail_.load(std::memory_order_acquire) - head;
@@ -176,7 +190,8 @@ int CompletionQueue::take(WorkCompletion* out, int count) {
   return taken(some, count > 0);
 }
 
-int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
+template <class Atomics>
+int BasicCompletionQueue<Atomics>::poll_timed(WorkCompletion& out, CompletionTime& time) {
   if (idle()) return 0;
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint64_t head = head_.load(std::memory_order_relaxed);
@@ -190,7 +205,8 @@ int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   return taken(any ? 1 : 0, true);
 }
 
-bool CompletionQueue::arm(bool solicited_only) {
+template <class Atomics>
+bool BasicCompletionQueue<Atomics>::arm(bool solicited_only) {
   std::lock_guard lock(producer_lock_);
   if (!solicited_only) {
     armed_ = Armed::kAny;
@@ -201,9 +217,12 @@ bool CompletionQueue::arm(bool solicited_only) {
   return head_.load(std::memory_order_acquire) < stored_end_;
 }
 
-void CompletionQueue::raise_stored() {
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::raise_stored() {
   std::lock_guard lock(producer_lock_);
   if (armed_ != Armed::kNo && head_.load(std::memory_order_acquire) < stored_end_) raise_locked();
 }
+
+template class BasicCompletionQueue<StdAtomics>;
 
 }  // namespace uwarp

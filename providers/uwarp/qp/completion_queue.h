@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/atomics.h"
 #include "base/spinlock.h"
 #include "counters/page_layout.h"
 #include "counters/trace_sink.h"
@@ -15,19 +16,17 @@
 
 namespace uwarp {
 
-class CompletionQueue;
-
 /// Who is told that an armed completion queue has something to say. Called with the queue's
 /// producer lock held and possibly with queue pair locks held: must not block nor call back.
 class CompletionNotifier {
  public:
   virtual ~CompletionNotifier() = default;
-  virtual void completion_event(CompletionQueue& cq) = 0;
+  virtual void completion_event() = 0;
   /// A completion was lost because the ring was full (IBV_EVENT_CQ_ERR), once per queue.
-  virtual void completion_overrun(CompletionQueue& cq) = 0;
+  virtual void completion_overrun() = 0;
   /// Moderation holds back an event for the completions that came: flush_moderation() is to be
   /// called when the moderation period is over.
-  virtual void completion_held_back(CompletionQueue&) {}
+  virtual void completion_held_back() {}
 };
 
 /// When a completion was stored, by the clocks of whoever made the queue.
@@ -56,12 +55,13 @@ class CompletionQueueDriver {
 
 /// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
 /// consumer lock comes before the producer lock where both are held (resize, drop).
-class CompletionQueue {
+template <class Atomics = StdAtomics>
+class BasicCompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
-  CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
-                  CompletionQueueOptions options = {});
-  ~CompletionQueue() { delete driver.load(std::memory_order_acquire); }
+  BasicCompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                       CompletionQueueOptions options = {});
+  ~BasicCompletionQueue() { delete driver.load(std::memory_order_acquire); }
 
   /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
   /// always count). False when the ring was full: the completion is dropped, the queue is in
@@ -120,6 +120,9 @@ class CompletionQueue {
   std::atomic<CompletionQueueDriver*> driver{nullptr};
 
  private:
+  template <class T>
+  using Atomic = typename Atomics::template atomic<T>;
+  using Lock = BasicSpinLock<Atomics>;
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
   /// Nothing to tell a consumer, who finds it so most of the time and needs no lock to see it.
@@ -132,7 +135,7 @@ class CompletionQueue {
   [[gnu::noinline, gnu::cold]] void trace_polled(WorkCompletion* completions, uint32_t count);
 
   // Changed under both locks.
-  std::atomic<uint32_t> capacity_;
+  Atomic<uint32_t> capacity_;
   uint32_t mask_;
   std::unique_ptr<WorkCompletion[]> ring_;
   std::unique_ptr<CompletionTime[]> times_;  // beside it; null without a clock
@@ -141,18 +144,21 @@ class CompletionQueue {
   const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
   CompletionSlot& slot_;
 
-  alignas(64) SpinLock producer_lock_;
+  alignas(64) Lock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
   uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
   uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
   uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
-  std::atomic<uint64_t> tail_{0};
-  std::atomic<bool> overrun_{false};
+  Atomic<uint64_t> tail_{0};
+  Atomic<bool> overrun_{false};
 
-  alignas(64) SpinLock consumer_lock_;
-  std::atomic<uint64_t> head_{0};
+  alignas(64) Lock consumer_lock_;
+  Atomic<uint64_t> head_{0};
 };
+
+using CompletionQueue = BasicCompletionQueue<>;
+extern template class BasicCompletionQueue<StdAtomics>;
 
 }  // namespace uwarp

@@ -17,7 +17,7 @@ inline bool append_local(BufferList& list, const Sge& sge, const RegionTable& re
   const LocalPlace place =
       regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
   if (!place) return false;
-  list.append(place.address, sge.length_bytes, place.region, place.region->memory);
+  list.append(place.address, sge.length_bytes, place.region, place.memory);
   return true;
 }
 

@@ -238,15 +238,14 @@ void QueuePair::detach_stream() {
 void QueuePair::quiesce(const MemoryRegion& region) {
   const Held held = hold();
   receiver_.quiesce(region);
-  transmitter_.quiesce(region, region.base, region.length_bytes);
+  transmitter_.quiesce(region, region.shape());
 }
 
-void QueuePair::region_changed(const MemoryRegion& region, const std::byte* old_base,
-                               uint64_t old_length, bool revoke) {
+void QueuePair::region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke) {
   receiver_.look_up_again(region);
   if (!revoke) return;
   receiver_.quiesce(region);
-  transmitter_.quiesce(region, old_base, old_length);
+  transmitter_.quiesce(region, old);
 }
 
 }  // namespace uwarp

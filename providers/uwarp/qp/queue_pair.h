@@ -144,10 +144,9 @@ class QueuePair {
     HandoffLock::Exclusive transmit;
   };
   Held hold() { return {receive_side_.hold(), transmit_side_.hold()}; }
-  /// A region that was [old_base, old_base + old_length) has become another under the same keys.
-  /// `revoke`: work that has found it by its local key fails. Caller holds the queue pair.
-  void region_changed(const MemoryRegion& region, const std::byte* old_base, uint64_t old_length,
-                      bool revoke);
+  /// A region that was `old` has become another under the same keys. `revoke`: work that has found
+  /// it by its local key fails. Caller holds the queue pair.
+  void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);
 
  private:
   void drop_work(CompletionQueue::Drop completions);

@@ -42,7 +42,7 @@ int find_place(const VerbsPd& pd, const ibv_sge& sge, bool writable, LocalPlace&
   RegionFault fault;
   place = table.local(sge.lkey, sge.addr, sge.length, writable ? uint32_t{kAccessLocalWrite} : 0,
                       pd.domain, fault);
-  if (place) return place.region->memory == MemoryKind::kOnDemand ? 0 : EINVAL;
+  if (place) return place.memory == MemoryKind::kOnDemand ? 0 : EINVAL;
   return fault == RegionFault::kRights || fault == RegionFault::kWrongDomain ? EPERM : EFAULT;
 }
 

@@ -62,20 +62,20 @@ struct VerbsCq : object_abi::Cq {
   class Notifier final : public CompletionNotifier {
    public:
     explicit Notifier(VerbsCq& cq) : cq_(cq) {}
-    void completion_event(CompletionQueue&) override {
+    void completion_event() override {
       if (!cq_.events) return;
       cq_.engine.progress().note_wake_up();
       cq_.events->raise();
     }
-    void completion_overrun(CompletionQueue& queue) override {
+    void completion_overrun() override {
       log_event(
           "completion queue %u of %s overran: %u completions wait to be polled and it holds no "
           "more. "
           "Its queue pairs end. Poll it sooner or create it with more entries",
-          cq_.base.handle, cq_.device.device().verbs_name.c_str(), queue.capacity());
+          cq_.base.handle, cq_.device.device().verbs_name.c_str(), cq_.queue.capacity());
       cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base, cq_.async_events);
     }
-    void completion_held_back(CompletionQueue&) override { cq_.moderation->begin(); }
+    void completion_held_back() override { cq_.moderation->begin(); }
 
    private:
     VerbsCq& cq_;

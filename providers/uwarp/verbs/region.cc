@@ -45,11 +45,11 @@ int shape_change(const VerbsMr& mr, int flags, void* address, size_t length, uin
     const TaggedOffset first = zero_based ? 0 : reinterpret_cast<uintptr_t>(address);
     return shape_memory(address, length, first, access, shape);
   }
-  const MemoryRegion& now = *mr.region;
+  const RegionShape now = mr.region->shape();
   TaggedOffset first = now.first;
   if (zero_based != ((mr.access & kAccessZeroBased) != 0))
-    first = zero_based ? 0 : reinterpret_cast<uintptr_t>(now.base);
-  return shape_memory(now.base, now.length_bytes, first, access, shape);
+    first = zero_based ? 0 : reinterpret_cast<uintptr_t>(now.address);
+  return shape_memory(now.address, now.length_bytes, first, access, shape);
 }
 
 void describe(VerbsMr& mr) {
@@ -58,9 +58,10 @@ void describe(VerbsMr& mr) {
   const SlotChange change(mr.slot->head);
   if (mr.slot->created_ns == 0) mr.slot->created_ns = wall_clock_ns();
   mr.slot->device = page.device(device.device().verbs_name);
-  mr.slot->access = mr.region->access;
-  mr.slot->address = reinterpret_cast<uintptr_t>(mr.region->base);
-  mr.slot->octets = mr.region->length_bytes;
+  const RegionShape shape = mr.region->shape();
+  mr.slot->access = shape.access;
+  mr.slot->address = reinterpret_cast<uintptr_t>(shape.address);
+  mr.slot->octets = shape.length_bytes;
   mr.slot->head.live.store(1, std::memory_order_relaxed);
 }
 

@@ -74,8 +74,8 @@ struct Driven : ::testing::Test {
     return thread;
   }
 
-  std::shared_ptr<CountingSource> source = std::make_shared<CountingSource>();
   Progress progress;
+  std::shared_ptr<CountingSource> source = std::make_shared<CountingSource>();
 };
 
 TEST_F(Driven, TheWaitingThreadServes) {

@@ -23,8 +23,18 @@ class Looked : public Source {
   std::atomic<int> ended{0};
 };
 
-TEST(EpollMutedSources, HoldsAFew) {
-  EpollMutedSources quiet;
+struct Quiet : ::testing::Test {
+  void begin_sleep() {
+    presence.begin_nap();
+    quiet.end_all();
+  }
+  void end_sleep() { presence.end_nap(); }
+
+  Presence presence;
+  EpollMutedSources quiet{presence};
+};
+
+TEST_F(Quiet, HoldsAFew) {
   std::vector<std::shared_ptr<Looked>> sources;
   for (size_t i = 0; i < EpollMutedSources::kMost; ++i) {
     sources.push_back(std::make_shared<Looked>());
@@ -32,27 +42,25 @@ TEST(EpollMutedSources, HoldsAFew) {
   }
   Looked& refused = *sources.emplace_back(std::make_shared<Looked>());
   EXPECT_FALSE(quiet.add(refused));
-  quiet.begin_sleep();
+  begin_sleep();
   for (const auto& source : sources) EXPECT_EQ(source->ended, source.get() == &refused ? 0 : 1);
-  quiet.end_sleep();
+  end_sleep();
   EXPECT_TRUE(quiet.add(refused));
 }
 
-TEST(EpollMutedSources, NoneWhileAnybodySleeps) {
-  EpollMutedSources quiet;
+TEST_F(Quiet, NoneWhileAnybodySleeps) {
   const auto source = std::make_shared<Looked>();
-  quiet.begin_sleep();
-  quiet.begin_sleep();
+  begin_sleep();
+  begin_sleep();
   EXPECT_FALSE(quiet.add(*source));
-  quiet.end_sleep();
+  end_sleep();
   EXPECT_FALSE(quiet.add(*source));
-  quiet.end_sleep();
+  end_sleep();
   EXPECT_TRUE(quiet.add(*source));
   EXPECT_EQ(source->ended, 0);
 }
 
-TEST(EpollMutedSources, EndsThoseThatNobodyLooksAt) {
-  EpollMutedSources quiet;
+TEST_F(Quiet, EndsThoseThatNobodyLooksAt) {
   const auto busy = std::make_shared<Looked>();
   const auto left = std::make_shared<Looked>();
   auto gone = std::make_shared<Looked>();
@@ -70,8 +78,7 @@ TEST(EpollMutedSources, EndsThoseThatNobodyLooksAt) {
 }
 
 // What one thread makes quiet has ended once another sleeps, whoever else is at it.
-TEST(EpollMutedSources, NothingIsQuietBehindASleeper) {
-  EpollMutedSources quiet;
+TEST_F(Quiet, NothingIsQuietBehindASleeper) {
   const auto source = std::make_shared<Looked>();
   std::atomic<bool> stop{false};
   std::atomic<int> added{0};
@@ -87,9 +94,9 @@ TEST(EpollMutedSources, NothingIsQuietBehindASleeper) {
   // The loop below may be over before a thread has started.
   const bool started = eventually([&] { return added > 0; });
   for (int i = 0; i < 2000; ++i) {
-    quiet.begin_sleep();
+    begin_sleep();
     while (source->ended != added) std::this_thread::yield();
-    quiet.end_sleep();
+    end_sleep();
     std::this_thread::yield();
   }
   stop = true;

@@ -10,8 +10,8 @@ namespace uwarp {
 namespace {
 
 struct Counter : CompletionNotifier {
-  void completion_event(CompletionQueue&) override { ++events; }
-  void completion_overrun(CompletionQueue&) override { ++overruns; }
+  void completion_event() override { ++events; }
+  void completion_overrun() override { ++overruns; }
   int events = 0;
   int overruns = 0;
 };
@@ -174,7 +174,7 @@ TEST(CompletionQueue, ResizeWhileBusyLosesNothing) {
 
 TEST(CompletionQueue, ModerationHoldsEventsBack) {
   struct HeldBack : Counter {
-    void completion_held_back(CompletionQueue&) override { ++held_back; }
+    void completion_held_back() override { ++held_back; }
     int held_back = 0;
   } counter;
   CompletionQueue cq(32, &counter);

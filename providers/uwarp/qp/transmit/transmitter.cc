@@ -330,9 +330,9 @@ void Transmitter::reset() {
 
 // What lies in the region and is on its way goes out of a copy. Without memory for one the stream
 // ends: nothing may refer to the region any more.
-void Transmitter::quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length) {
+void Transmitter::quiesce(const MemoryRegion& region, const RegionShape& shape) {
   try {
-    batch_.detach(base, length);
+    batch_.detach(static_cast<const std::byte*>(shape.address), shape.length_bytes);
   } catch (const std::bad_alloc&) {
     fault();
   }

@@ -67,8 +67,8 @@ class Transmitter {
   void settle(bool peer_done, bool cut);
   /// Forgets everything without completions.
   void reset();
-  /// No byte of [base, base + length), which this region was, is looked at after this.
-  void quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length);
+  /// No byte of what `shape` says this region was is looked at after this.
+  void quiesce(const MemoryRegion& region, const RegionShape& shape);
 
  private:
   void fill();  // what is noinline in its classes stays out of it, see there

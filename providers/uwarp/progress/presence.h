@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Who is present to serve the sockets: threads that poll, the driver, the helper thread, and all
+// who sleep on epoll. One word, so that each change and what follows from it are one step.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomics.h"
+
+namespace uwarp {
+
+/// Thread-safe. Where a call says that the helper thread must be woken, the caller does it.
+template <class Atomics = StdAtomics>
+class BasicPresence {
+ public:
+  /// The driver is a thread of the application that serves while it waits in drive(). An eager one
+  /// takes the place of a patient one.
+  enum Role : uint8_t { kNobody, kPatient, kEager };
+
+  // ---- Pollers, who are counted apart: a poll costs no locked instruction. Concurrent counts may
+  // be lost, which does no harm.
+
+  uint32_t note_polls(uint32_t polls) {
+    const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
+    polls_.store(count, std::memory_order_relaxed);
+    return count;
+  }
+  uint32_t polls() const { return polls_.load(std::memory_order_relaxed); }
+  /// ... since the last note_sleep().
+  uint32_t polls_that_count() const { return polls() - polls_at_sleep_.load(); }
+  /// A thread is going to sleep until an event comes. True: wake the helper thread.
+  [[nodiscard]] bool note_sleep() {
+    polls_at_sleep_.store(polls());
+    const Who who = who_.load();
+    return !who.armed && !who.drive_expected;
+  }
+
+  // ---- Sleepers on epoll: the armed helper thread, who drives, and naps.
+
+  bool anybody_sleeps() const { return who_.load().sleepers != 0; }
+  void begin_nap() {
+    change([](Who& who) { ++who.sleepers; });
+  }
+  void end_nap() {
+    change([](Who& who) { --who.sleepers; });
+  }
+
+  // ---- The helper thread.
+
+  bool armed() const { return who_.load(std::memory_order_relaxed).armed; }
+  /// It is to sleep on epoll, or beside it because others progress. True if it has become a
+  /// sleeper.
+  bool arm(bool on) {
+    const Who now = who_.load();
+    if (now.armed == on && !(on && now.drive_expected)) return false;
+    change([&](Who& who) {
+      if (now.armed != on) on ? ++who.sleepers : --who.sleepers;
+      who.armed = on;
+      if (on) who.drive_expected = false;
+    });
+    return on && !now.armed;
+  }
+  /// Disarmed, it may sleep without end because the driver sleeps: the end of the drive wakes it.
+  [[nodiscard]] bool begin_rest() {
+    return change([](Who& who) { who.resting = who.driver_sleeps; }).resting;
+  }
+  void end_rest() {
+    if (who_.load().resting) change([](Who& who) { who.resting = false; });
+  }
+  /// Some thread drives, or has since `drives` was brought up to date; but where others wait for
+  /// the helper thread, a drive that has ended does not count.
+  bool driven_since(uint32_t& drives) const {
+    const Who who = who_.load();
+    const bool changed = who.drives != drives && who.waiters == 0;
+    drives = who.drives;
+    return changed || who.driver != kNobody;
+  }
+
+  // ---- Threads that sleep until another one has served what they wait for.
+
+  /// True: wake the helper thread.
+  [[nodiscard]] bool begin_wait() {
+    return !change([](Who& who) { ++who.waiters; }).armed;
+  }
+  void end_wait() {
+    change([](Who& who) { --who.waiters; });
+  }
+
+  // ---- The driver.
+
+  /// A sleeper as long as it drives. 0: not now, as others drive or wait, or poll: `least_polls`
+  /// and more that count. Otherwise the number of its turn.
+  uint32_t begin_drive(Role role, uint32_t least_polls) {
+    Who seen = who_.load(), next;
+    do {
+      const bool polled = !seen.armed && !seen.drive_expected && polls_that_count() >= least_polls;
+      if (seen.waiters != 0 || seen.driver >= role || polled) return 0;
+      next = seen;
+      next.driver = role;
+      next.driver_sleeps = false;
+      next.drive_expected = true;
+      next.next_turn();
+      ++next.sleepers;
+    } while (!who_.compare_exchange_weak(seen, next));
+    return next.drives;
+  }
+  /// False once another has taken the place.
+  bool drives(uint32_t turn) const { return who_.load().driven_by(turn); }
+  bool driver_sleeps() const { return who_.load().driver_sleeps; }
+  /// The driver is about to sleep, or has slept. False, and nothing done, if it does not drive any
+  /// more.
+  bool driver_sleeps(uint32_t turn, bool asleep) {
+    return change([=](Who& who) {
+             if (who.driven_by(turn)) who.driver_sleeps = asleep;
+           })
+        .driven_by(turn);
+  }
+  /// True: wake the helper thread.
+  [[nodiscard]] bool end_drive(uint32_t turn) {
+    bool wake = false;
+    change([&](Who& who) {
+      --who.sleepers;
+      wake = who.driven_by(turn) && (who.resting || who.waiters != 0);
+      if (!who.driven_by(turn)) return;
+      who.driver = kNobody;
+      who.driver_sleeps = false;
+      who.next_turn();
+    });
+    return wake;
+  }
+
+ private:
+  struct Who {
+    uint64_t driver : 2 = kNobody;
+    uint64_t driver_sleeps : 1 = false;
+    uint64_t armed : 1 = false;
+    uint64_t resting : 1 = false;         // the helper thread sleeps without end
+    uint64_t drive_expected : 1 = false;  // threads that arm a queue come to drive, as before
+    uint64_t waiters : 20 = 0;
+    uint64_t sleepers : 20 = 0;
+    uint64_t drives : 18 = 0;  // begun or ended; names the turn of who drives. 0 is none
+
+    bool driven_by(uint64_t turn) const { return driver != kNobody && drives == turn; }
+    void next_turn() {
+      if (++drives == 0) ++drives;
+    }
+  };
+
+  template <class Change>
+  Who change(Change change) {
+    Who seen = who_.load(), next;
+    do {
+      next = seen;
+      change(next);
+    } while (!who_.compare_exchange_weak(seen, next));
+    return next;
+  }
+
+  alignas(64) typename Atomics::template atomic<uint32_t> polls_{0};
+  alignas(64) typename Atomics::template atomic<Who> who_{};
+  typename Atomics::template atomic<uint32_t> polls_at_sleep_{0};
+};
+
+using Presence = BasicPresence<>;
+
+}  // namespace uwarp

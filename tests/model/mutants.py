@@ -5,7 +5,7 @@
     mutants.py MODEL_test.cc OUTPUT.h
 
 A mutant stands in the model as a comment: its name and the files that it takes part of, the lines that go and
-the lines that come instead, without their indentation.
+the lines that come instead, without their indentation. The files may go on in the next line.
 
     // Mutant forgets_sleepers: progress/presence.h progress/epoll_muted_sources.h
     // - if (presence_.anybody_sleeps()) return false;
@@ -30,6 +30,8 @@ def mutants_of(model):
         head = re.match(r"// Mutant (\w+): (.+)", line)
         if head:
             found.append((head[1], head[2].split(), []))
+        elif found and not found[-1][2] and re.fullmatch(r"// \w+/\S+( \w+/\S+)*", line):
+            found[-1][1].extend(line[3:].split())
         elif found and line.startswith("// - "):
             changes = found[-1][2]
             if not changes or changes[-1][1]:

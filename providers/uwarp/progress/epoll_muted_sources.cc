@@ -9,7 +9,7 @@ namespace uwarp {
 // The weak reference is made, and what it replaces let go of, without the lock. Sleepers are looked
 // for under it: either this entry comes first, and the sleeper finds it, or it sees the sleeper.
 template <class Atomics>
-bool BasicQuietSources<Atomics>::add(Source& source) {
+bool BasicEpollMutedSources<Atomics>::add(Source& source) {
   std::weak_ptr<Source> entry = source.weak_from_this();
   const std::lock_guard guard(lock_);
   if (presence_.anybody_sleeps() || count_ == kMost) return false;
@@ -18,7 +18,7 @@ bool BasicQuietSources<Atomics>::add(Source& source) {
 }
 
 template <class Atomics>
-void BasicQuietSources<Atomics>::take(Taken& taken) {
+void BasicEpollMutedSources<Atomics>::take(Taken& taken) {
   const std::lock_guard guard(lock_);
   for (; count_ != 0; --count_) {
     taken.sources[taken.count] = sources_[count_ - 1].lock();
@@ -27,14 +27,14 @@ void BasicQuietSources<Atomics>::take(Taken& taken) {
 }
 
 template <class Atomics>
-void BasicQuietSources<Atomics>::end_all() {
+void BasicEpollMutedSources<Atomics>::end_all() {
   Taken taken;
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) taken.sources[i]->end_quiet();
 }
 
 template <class Atomics>
-void BasicQuietSources<Atomics>::end_idle() {
+void BasicEpollMutedSources<Atomics>::end_idle() {
   Taken taken;
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) {
@@ -43,6 +43,6 @@ void BasicQuietSources<Atomics>::end_idle() {
   }
 }
 
-template class BasicQuietSources<StdAtomics>;
+template class BasicEpollMutedSources<StdAtomics>;
 
 }  // namespace uwarp

@@ -15,11 +15,11 @@ namespace uwarp {
 
 /// Thread-safe. Its lock is a leaf: sources are called, and let go of, without it.
 template <class Atomics = StdAtomics>
-class BasicQuietSources {
+class BasicEpollMutedSources {
  public:
   static constexpr size_t kMost = 8;
 
-  explicit BasicQuietSources(const BasicPresence<Atomics>& presence) : presence_(presence) {}
+  explicit BasicEpollMutedSources(const BasicPresence<Atomics>& presence) : presence_(presence) {}
 
   /// The source may become quiet, until its end_quiet() is called. False: not now, as somebody
   /// sleeps, or there are enough. The caller keeps end_quiet() waiting until it has acted on this.
@@ -42,7 +42,7 @@ class BasicQuietSources {
   std::weak_ptr<Source> sources_[kMost];
 };
 
-using EpollMutedSources = BasicQuietSources<>;
-extern template class BasicQuietSources<StdAtomics>;
+using EpollMutedSources = BasicEpollMutedSources<>;
+extern template class BasicEpollMutedSources<StdAtomics>;
 
 }  // namespace uwarp

@@ -119,6 +119,7 @@ class Stream {
  private:
   enum class Found : uint8_t { kDrained, kMore, kStopped };
 
+  void take_ends(const Ends& ends);
   Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);

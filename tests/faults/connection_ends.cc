@@ -54,6 +54,7 @@ int ConnectionEnds::listen() {
 }
 
 int ConnectionEnds::make_queue_pair(rdma_cm_id* id) {
+  if (maker_) return maker_(id);
   if (pd_ == nullptr) pd_ = ibv_alloc_pd(id->verbs);
   if (cq_ == nullptr) cq_ = ibv_create_cq(id->verbs, 64, nullptr, nullptr, 0);
   if (pd_ == nullptr || cq_ == nullptr) return errno;

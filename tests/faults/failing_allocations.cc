@@ -8,6 +8,7 @@
 namespace {
 
 std::atomic<int64_t> live{0};
+std::atomic<int64_t> made{0};
 std::atomic<int64_t> until_any_fails{0};
 thread_local int64_t until_own_fails = 0;
 std::atomic<bool> failed{false};
@@ -20,6 +21,7 @@ bool fails() {
 }
 
 void* allocate(size_t size, size_t alignment) {
+  made.fetch_add(1);
   if (fails()) return nullptr;
   void* memory = nullptr;
   if (alignment <= alignof(std::max_align_t)) {
@@ -61,6 +63,8 @@ bool stop_failing_allocations() {
 }
 
 int64_t live_allocations() { return live.load(); }
+
+int64_t allocations_made() { return made.load(); }
 
 // All forms that libstdc++ does not make of another one.
 void* operator new(size_t size) { return allocate_or_throw(size); }

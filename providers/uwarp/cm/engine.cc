@@ -114,26 +114,42 @@ std::shared_ptr<Endpoint> Engine::find(Qpn number) {
   return found == endpoints_.end() ? nullptr : found->second.lock();
 }
 
-std::vector<std::shared_ptr<Endpoint>> Engine::endpoints_of(const ProtectionDomain* one,
-                                                            const ProtectionDomain* other) {
-  std::vector<std::shared_ptr<Endpoint>> live;
+size_t Engine::endpoint_count() {
   const std::lock_guard guard(endpoints_mutex_);
-  live.reserve(endpoints_.size());
+  return endpoints_.size();
+}
+
+bool Engine::endpoints_of(const ProtectionDomain* one, const ProtectionDomain* other,
+                          std::vector<std::shared_ptr<Endpoint>>& live) {
+  live.clear();
+  const std::lock_guard guard(endpoints_mutex_);
+  if (live.capacity() < endpoints_.size()) return false;
   for (const auto& [number, weak] : endpoints_) {
     auto endpoint = weak.lock();
     if (endpoint == nullptr) continue;
     const ProtectionDomain* domain = endpoint->qp().config().domain;
     if (domain == one || domain == other) live.push_back(std::move(endpoint));
   }
-  return live;
+  return true;
+}
+
+// A copy of what is on its way may have been impossible: then the queue pair has failed.
+void Engine::tell_of_failures(const std::vector<std::shared_ptr<Endpoint>>& endpoints) {
+  for (const auto& endpoint : endpoints)
+    if (endpoint->qp().flush_due()) endpoint->stream().transmit();
 }
 
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
-  if (int error = regions_.invalidate(region)) return error;
-  for (const auto& endpoint : endpoints_of(region.domain, region.domain))
-    endpoint->qp().quiesce(region);
+  // A queue pair that comes after the key has gone does not find it. What may fail comes first.
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  do {
+    endpoints.reserve(endpoint_count() + kMoreEndpoints);
+    if (int error = regions_.invalidate(region)) return error;
+  } while (!endpoints_of(region.domain, region.domain, endpoints));
+  for (const auto& endpoint : endpoints) endpoint->qp().quiesce(region);
   regions_.release(region);
+  tell_of_failures(endpoints);
   return 0;
 }
 
@@ -147,13 +163,18 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
                      old_length != shape.length_bytes || region.first != shape.first ||
                      region.memory != shape.memory;
   const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
-  const auto endpoints = endpoints_of(old_domain, shape.domain);
-  std::vector<QueuePair::Held> held;
-  held.reserve(endpoints.size());
-  for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
-  if (const int error = regions_.change(region, shape)) return error;
-  for (const auto& endpoint : endpoints)
-    endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  do endpoints.reserve(endpoint_count() + kMoreEndpoints);
+  while (!endpoints_of(old_domain, shape.domain, endpoints));
+  {
+    std::vector<QueuePair::Held> held;
+    held.reserve(endpoints.size());
+    for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
+    if (const int error = regions_.change(region, shape)) return error;
+    for (const auto& endpoint : endpoints)
+      endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
+  }
+  tell_of_failures(endpoints);
   return 0;
 }
 

@@ -137,9 +137,14 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
-  std::vector<std::shared_ptr<Endpoint>> endpoints_of(const ProtectionDomain* one,
-                                                      const ProtectionDomain* other);
+  size_t endpoint_count();
+  /// Those of either domain into `live`. False, and none, if it has no room for all that there are.
+  bool endpoints_of(const ProtectionDomain* one, const ProtectionDomain* other,
+                    std::vector<std::shared_ptr<Endpoint>>& live);
+  static void tell_of_failures(const std::vector<std::shared_ptr<Endpoint>>& endpoints);
 
+  /// That may come between counting and collecting them.
+  static constexpr size_t kMoreEndpoints = 16;
   /// Direct reads between two looks at the epoll set.
   static constexpr uint32_t kPollsPerPass = 32;
   /// The same while there are streams that are not read directly.

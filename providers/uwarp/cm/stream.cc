@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "base/thread_own.h"
 #include "cm/capture.h"
@@ -20,10 +21,12 @@ constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 /// Outcomes that end a receive turn.
 constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
 
-/// The staging buffer of this thread; a queue pair may keep it, then the next is another.
-StagingPointer& ensure_staging() {
+/// The staging buffer of this thread; a queue pair may keep it, then the next is another. It is
+/// null without memory for one.
+StagingPointer& own_staging() {
   auto& staging = thread_own<StagingPointer>();
-  if (staging == nullptr) staging = std::make_unique_for_overwrite<StagingBuffer>();
+  if (staging == nullptr) [[unlikely]]
+    staging.reset(new (std::nothrow) StagingBuffer);
   return staging;
 }
 
@@ -37,16 +40,20 @@ size_t size_of(std::span<const iovec> parts) {
 
 void Stream::attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
                     PollGroup* second) {
-  {
-    const std::lock_guard receive(qp_.receive_gate());
-    while (!qp_.transmit_try_begin()) sched_yield();
-    groups_[0] = &first;
-    groups_[1] = second;
-    take_sockets(connection, in, out);
-    (void)qp_.transmit_end();
-  }
+  // What may fail comes first. A group finds nothing in a stream that is not attached.
+  groups_[0] = &first;
+  groups_[1] = second;
   first.add(*this);
-  if (second != nullptr) second->add(*this);
+  try {
+    if (second != nullptr) second->add(*this);
+  } catch (...) {
+    first.remove(*this);
+    throw;
+  }
+  const std::lock_guard receive(qp_.receive_gate());
+  while (!qp_.transmit_try_begin()) sched_yield();
+  take_sockets(connection, in, out);
+  (void)qp_.transmit_end();
 }
 
 void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out) {
@@ -59,6 +66,7 @@ void Stream::take_sockets(Connection& connection, TcpSocket& in, TcpSocket& out)
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
+  resume_due_.store(false, std::memory_order_relaxed);
   full_.store(false, std::memory_order_relaxed);
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
@@ -79,9 +87,14 @@ void Stream::detach() {
     if (group != nullptr) group->remove(*this);
 }
 
+// A notice that is lost would leave the stream without an end.
 void Stream::tell_connection(StreamNotice& notice) {
   const std::shared_ptr<Connection> connection = std::move(notice.connection);
-  connection->on_notice(notice);
+  try {
+    connection->on_notice(notice);
+  } catch (const std::bad_alloc&) {
+    connection->out_of_memory();
+  }
 }
 
 void Stream::name_connection(StreamNotice& notice) {
@@ -91,7 +104,7 @@ void Stream::name_connection(StreamNotice& notice) {
 // Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
 // are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
-  return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
+  return attached() && !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
 }
 
 // --- Transmit
@@ -154,7 +167,7 @@ void Stream::transmit_turns(size_t budget_bytes, StreamNotice& notice) {
   while (qp_.transmit_try_begin()) {
     try {
       if (attached()) transmit_locked(budget_bytes, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
+    } catch (...) {  // the thread is cancelled
       (void)qp_.transmit_end();
       throw;
     }
@@ -221,7 +234,7 @@ bool Stream::receive(size_t budget_bytes, StreamNotice& notice, bool from_epoll)
     Turn turn;
     try {
       turn = receive_locked(budget_bytes, progressed, answer, notice);
-    } catch (...) {  // out of memory, or the thread is cancelled
+    } catch (...) {  // the thread is cancelled
       (void)gate.end();
       throw;
     }
@@ -291,6 +304,7 @@ bool Stream::looked_at() {
 }
 
 void Stream::on_edge(uint32_t events) {
+  if (events == 0 && resume_due_.exchange(false)) resume();
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamNotice notice;
@@ -317,8 +331,12 @@ void Stream::resume() {
   {
     const std::lock_guard lock(qp_.receive_gate());
     if (!attached() || !qp_.receive_held()) return;
-    more =
-        !take_outcome(qp_.resume_receive(ensure_staging()), answer, notice) || qp_.receive_ahead();
+    StagingPointer& staging = own_staging();
+    if (staging == nullptr) [[unlikely]] {
+      resume_due_.store(true);
+      return connection_->request_turn();
+    }
+    more = !take_outcome(qp_.resume_receive(staging), answer, notice) || qp_.receive_ahead();
   }
   if (more) (void)receive(kTurnBytes, notice, true);
   if (answer) transmit_turns(kTurnBytes, notice);
@@ -349,7 +367,9 @@ Stream::Turn Stream::receive_locked(size_t budget_bytes, bool& progressed, bool&
       if (dropped != -EAGAIN) take_end(dropped, notice);
       return Turn::kStopped;
     }
-    StagingPointer& staging = ensure_staging();
+    StagingPointer& staging = own_staging();
+    if (staging == nullptr) [[unlikely]]
+      return Turn::kMore;  // an edge is told only once
     const std::span<const iovec> window = qp_.receive_window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);

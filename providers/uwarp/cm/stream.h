@@ -47,7 +47,7 @@ class Stream {
 
   /// Starts pumping between `in`, `out` (the same socket but for a queue pair connected to itself)
   /// and the queue pair; joins the groups (`second` may be null). All stay valid until detach()
-  /// returns.
+  /// returns. Throws std::bad_alloc, and has done nothing then; nothing throws it later.
   void attach(Connection& connection, TcpSocket& in, TcpSocket& out, PollGroup& first,
               PollGroup* second);
   /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
@@ -157,7 +157,8 @@ class Stream {
   std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};  // errno that ended the send direction
-  std::atomic<bool> ended_{false};  // the end of the receive direction has been reported
+  std::atomic<bool> resume_due_{false};  // resume() found no memory
+  std::atomic<bool> ended_{false};       // the end of the receive direction has been reported
 };
 
 }  // namespace uwarp

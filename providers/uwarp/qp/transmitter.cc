@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "ddp/segment.h"
 #include "mr/fault_safe_copy.h"
@@ -94,10 +93,11 @@ std::span<const iovec> Transmitter::window() {
     if (starved_) [[unlikely]]
       return {};
     trace_ == nullptr ? fill() : fill_traced();
+    starved_ = batch_.starved();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
                                            (config_.script && config_.script->send_held()));
-    dry_.store(batch_.empty() && !held, std::memory_order_release);
+    dry_.store(batch_.empty() && !held && !starved_, std::memory_order_release);
     note_progress();
     batch_.end();
   }
@@ -518,8 +518,9 @@ void Transmitter::emit_atomic_response(const InboundRequest& request) {
   if (!error) {
     const PlaceGuard guard(cell, header.remote_stag);
     if (guard && (cell.memory == MemoryKind::kPlain || fault_safe_probe(cell.address))) {
-      // Answers to Reads before it may still lie in the application's memory.
-      batch_.detach(cell.address, sizeof(uint64_t));
+      // Answers to Reads before it may still lie in the application's memory. Without memory for a
+      // copy they go out first, and it is executed for the next batch.
+      if (!batch_.detach(cell.address, sizeof(uint64_t))) return;
       response.original_value = execute_atomic(cell.address, header);
     } else {
       error = TerminateCode::kRdmapInvalidSTag;
@@ -633,7 +634,8 @@ bool Transmitter::append_response_segment(const Segment& segment) {
   if (!begin_tagged(RdmapOpcode::kReadResponse, request.sink_stag, request.sink_to + offset_,
                     segment))
     return false;
-  if (!end_response_segment(source, request.source_stag, payload)) {
+  if (!end_response_segment(source, request.source_stag)) {
+    if (batch_.starved()) return false;
     fail_response(TerminateCode::kRdmapInvalidSTag);
     return true;
   }
@@ -648,14 +650,11 @@ bool Transmitter::append_response_segment(const Segment& segment) {
 }
 
 // What a window shows is copied while the binding holds: unbinding then waits for no send call.
-bool Transmitter::end_response_segment(const RemotePlace& source, STag stag, uint32_t payload) {
+bool Transmitter::end_response_segment(const RemotePlace& source, STag stag) {
   if (!source.through_window()) [[likely]]
     return batch_.end_fpdu(&payload_, 0);
   const PlaceGuard guard(source, stag);
-  if (!guard) return false;  // the FPDU that was begun is dropped
-  if (!batch_.end_fpdu(&payload_, 0)) return false;
-  batch_.detach(source.address, payload);
-  return true;
+  return guard && batch_.end_fpdu(&payload_, 0, true);  // else the FPDU that was begun is dropped
 }
 
 // Freed before the bytes go out: the peer may ask again as soon as it has the last one.
@@ -698,7 +697,8 @@ Transmitter::Built Transmitter::append_untagged(RdmapOpcode opcode, const Untagg
 }
 
 Transmitter::Built Transmitter::end_payload(size_t header_bytes, uint32_t payload) {
-  if (!batch_.end_fpdu(&payload_, offset_)) return Built::kFault;
+  if (!batch_.end_fpdu(&payload_, offset_)) [[unlikely]]
+    return batch_.starved() ? Built::kNoRoom : Built::kFault;
   built_position_ += fpdu_size(header_bytes + payload);
   return Built::kDone;
 }
@@ -838,11 +838,17 @@ void Transmitter::fault() {
   if (gathered_answer_end_ <= sent_position_) failure.request = first_gathered();
   const bool blamed = failure.request != StreamFailure::kNoRequest;
   stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
+  drop_batch();
+  message_ = Message::kNone;
+  immediate_due_ = false;
+}
+
+// What is built may not go out: with a frame that is cut the stream cannot go on, nor can a
+// Terminate follow.
+void Transmitter::drop_batch() {
   batch_.configure(stream_.config.crc);
   built_position_ = sent_position_;
   closed_ = true;
-  message_ = Message::kNone;
-  immediate_due_ = false;
 }
 
 // What comes before a request that fails by itself has been placed, is on its way there, or still
@@ -859,11 +865,8 @@ void Transmitter::flush() {
   retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
   // sent is finished. Either way from memory of our own: the buffers are the application's again.
-  if (stream_.failed() && stream_.failure().send_terminate) {
-    batch_.detach(nullptr, ~uint64_t{0});
-  } else {
-    batch_.cut();
-  }
+  const bool whole = stream_.failed() && stream_.failure().send_terminate;
+  if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
   message_ = Message::kNone;
   immediate_due_ = false;
   flushed_ = true;
@@ -901,11 +904,7 @@ void Transmitter::reset() {
 // What lies in the region and is on its way goes out of a copy. Without memory for one the stream
 // ends: nothing may refer to the region any more.
 void Transmitter::quiesce(const MemoryRegion& region, const std::byte* base, uint64_t length) {
-  try {
-    batch_.detach(base, length);
-  } catch (const std::bad_alloc&) {
-    fault();
-  }
+  if (!batch_.detach(base, length)) fault();
   if (message_ == Message::kRequest && payload_.uses(region)) revoked_ = true;
 }
 

@@ -121,7 +121,7 @@ class Transmitter {
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
   bool append_request_segment(const Segment& segment);
   [[gnu::noinline]] bool append_response_segment(const Segment& segment);
-  bool end_response_segment(const RemotePlace& source, STag stag, uint32_t payload);
+  bool end_response_segment(const RemotePlace& source, STag stag);
   void note_answered(const InboundRequest& request);
   void close_message();
   uint8_t following(uint32_t payload, uint64_t left) const;
@@ -140,6 +140,7 @@ class Transmitter {
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   [[gnu::noinline]] void fail_request(uint64_t position, WcStatus status);
   [[gnu::noinline]] void fail_response(TerminateCode code);
+  void drop_batch();
   uint64_t first_gathered() const;
   void complete_before(uint64_t failed);
   /// Completes all that is posted: `own` with the failure's status, the rest as flushed.

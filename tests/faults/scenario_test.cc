@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Whole lives of two connected ends, from the first object to the last, in which one allocation
+// fails, in whichever thread makes it: the application is told of what has failed, all that it has
+// posted completes once, nothing hangs, and nothing is left.
+//
+// By default some allocations are tried, beginning with one drawn at random. UWARP_TEST_ALLOCATION
+// names one, or is "all".
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "faults/connection_ends.h"
+#include "faults/failing_allocations.h"
+#include "faults/work_scenario.h"
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+/// Allocations that are tried by default in each test.
+constexpr int64_t kTries = 60;
+
+/// Which allocations of a life are to fail.
+struct Choice {
+  int64_t first = 1;
+  int64_t step = 1;
+  bool one = false;
+};
+
+Choice choose(int64_t allocations) {
+  const char* wanted = std::getenv("UWARP_TEST_ALLOCATION");
+  if (wanted != nullptr && std::strcmp(wanted, "all") == 0) return {};
+  if (wanted != nullptr) return {std::atoll(wanted), 1, true};
+  const int64_t step = std::max<int64_t>(allocations / kTries, 1);
+  return {1 + static_cast<int64_t>(std::random_device{}() % static_cast<uint64_t>(step)), step};
+}
+
+/// `live` runs a life to its end and says whether all of it has succeeded, and whether the
+/// application was told of a failure.
+struct Life {
+  bool whole;
+  bool told;
+};
+void try_lives(const std::function<Life()>& live) {
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(live().whole);
+  const int64_t before = allocations_made();
+  ASSERT_TRUE(live().whole);
+  const int64_t allocations = allocations_made() - before;
+  const int64_t left = live_allocations();
+  const size_t files = open_files();
+  const Choice choice = choose(allocations);
+  // The number varies with the order in which threads get on.
+  for (int64_t n = choice.first; n <= allocations + allocations / 8; n += choice.step) {
+    SCOPED_TRACE("UWARP_TEST_ALLOCATION=" + std::to_string(n));
+    fail_allocation(n, Whose::kAnyThread);
+    const Life life = live();
+    const bool failed = stop_failing_allocations();
+    EXPECT_TRUE(life.whole || (failed && life.told)) << "failed without a word";
+    EXPECT_TRUE(wait_until([&] { return open_files() <= files; }));
+    if (::testing::Test::HasFailure() || choice.one) break;
+  }
+  std::printf("%lld allocations, every %lldth from %lld\n", static_cast<long long>(allocations),
+              static_cast<long long>(choice.step), static_cast<long long>(choice.first));
+  ASSERT_TRUE(live().whole);
+  // Some are kept for the next time, and by whom depends on threads.
+  EXPECT_TRUE(wait_until([&] { return live_allocations() <= left + 32; }))
+      << live_allocations() - left << " allocations are left";
+}
+
+class Lives : public VerbsTest {};
+
+Life live_alone(ibv_device* device) {
+  static WorkScenario* const memory =
+      static_cast<WorkScenario*>(::operator new(sizeof(WorkScenario)));
+  auto* const scenario = new (memory) WorkScenario;
+  ibv_context* const context = ibv_open_device(device);
+  bool whole = context != nullptr || scenario->ok(errno);
+  if (context != nullptr) {
+    whole = scenario->create(context) && scenario->create_queue_pair(true, nullptr) &&
+            scenario->create_queue_pair(false, nullptr) && scenario->connect() &&
+            scenario->exchange() && scenario->provoke_remote_error();
+    scenario->flush();
+    scenario->destroy();
+    EXPECT_EQ(ibv_close_device(context), 0);
+  } else {
+    whole = false;
+  }
+  return {whole, scenario->told_of_failure()};
+}
+
+TEST_F(Lives, OfQueuePairsThatConnectThemselves) {
+  try_lives([&] { return live_alone(context()->device); });
+}
+
+class Managed {
+ public:
+  explicit Managed(ConnectionEnds& ends) : ends_(ends) {
+    ends.make_queue_pairs_by([this](rdma_cm_id* id) { return make_queue_pair(id); });
+  }
+
+  Life live() {
+    scenario_ = new (memory_.get()) WorkScenario;
+    created_ = false;
+    const bool whole = connect() && scenario_->exchange() &&
+                       scenario_->ok(ends_.disconnect_client()) && ends_.both_ended(kPatience);
+    scenario_->flush();
+    for (rdma_cm_id* id : {ends_.client(), ends_.server()}) {
+      if (id == nullptr || id->qp == nullptr) continue;
+      scenario_->forget_queue_pair(id == ends_.client());
+      rdma_destroy_qp(id);
+    }
+    scenario_->destroy();
+    ends_.destroy_connection();
+    return {whole, scenario_->told_of_failure()};
+  }
+
+ private:
+  bool connect() {
+    int error = ends_.resolve();
+    if (error == EPROTO) error = ENOMEM;  // an event has said so
+    if (!scenario_->ok(error)) return false;
+    const Outcome outcome = ends_.connect(kPatience, error);
+    EXPECT_NE(outcome, Outcome::kSilence);
+    if (outcome == Outcome::kConnected) return true;
+    (void)scenario_->ok(error != 0 ? error : ECONNRESET);
+    return false;
+  }
+  int make_queue_pair(rdma_cm_id* id) {
+    const bool first = id == ends_.client();
+    if (first && !scenario_->create(id->verbs)) return ENOMEM;
+    return scenario_->create_queue_pair(first, id) ? 0 : ENOMEM;
+  }
+
+  ConnectionEnds& ends_;
+  const std::unique_ptr<std::byte[]> memory_ =
+      std::make_unique<std::byte[]>(sizeof(WorkScenario));
+  WorkScenario* scenario_ = nullptr;
+};
+
+TEST_F(Lives, OfManagedConnections) {
+  ConnectionEnds ends;
+  ASSERT_EQ(ends.listen(), 0);
+  Managed managed(ends);
+  try_lives([&] { return managed.live(); });
+}
+
+}  // namespace

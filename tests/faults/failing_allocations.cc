@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "faults/failing_allocations.h"
 
+#include <execinfo.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -13,10 +15,17 @@ std::atomic<int64_t> until_any_fails{0};
 thread_local int64_t until_own_fails = 0;
 std::atomic<bool> failed{false};
 
+/// Which allocation it is that fails.
+void show_caller() {
+  void* frames[24];
+  backtrace_symbols_fd(frames, backtrace(frames, 24), 2);
+}
+
 bool fails() {
   const bool own = until_own_fails > 0 && --until_own_fails == 0;
   const bool any = until_any_fails.load() > 0 && until_any_fails.fetch_sub(1) == 1;
   if (own || any) failed.store(true);
+  if ((own || any) && std::getenv("UWARP_TEST_BACKTRACE") != nullptr) show_caller();
   return own || any;
 }
 

@@ -242,8 +242,24 @@ bool WorkScenario::sends() {
   if (!post(a_, IBV_WR_SEND, kLarge) || !arrives(0, 1)) return false;
   EXPECT_EQ(std::memcmp(&b_.memory[kIncoming], a_.memory.data(), kLarge), 0);
   return post(a_, IBV_WR_SEND, kSmall) && post(a_, IBV_WR_SEND, 32, nullptr, IBV_SEND_INLINE) &&
-         post(b_, IBV_WR_SEND, kSmall) && post(a_, IBV_WR_SEND_WITH_IMM, kSmall) &&
-         arrives(1, 3);
+         post(b_, IBV_WR_SEND, kSmall) && arrives(1, 2) && send_with_immediate();
+}
+
+// A peer that had no memory for an earlier connection may be taken for one that is no uwarp.
+bool WorkScenario::send_with_immediate() {
+  ibv_sge sge{reinterpret_cast<uint64_t>(a_.memory.data()), kSmall, a_.mr->lkey};
+  ibv_send_wr wr{};
+  wr.wr_id = a_.sends.next_id();
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND_WITH_IMM;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  const int error = ibv_post_send(a_.qp, &wr, &bad);
+  if (error == EOPNOTSUPP) return true;
+  if (!ok(error)) return false;
+  a_.sends.posted(wr.wr_id);
+  return arrives(0, 1);
 }
 
 bool WorkScenario::writes_and_reads() {
@@ -408,7 +424,8 @@ void WorkScenario::flush() {
   for (Side* side : {&a_, &b_}) {
     if (side->qp == nullptr) continue;
     const int error = to_state(side->qp, IBV_QPS_ERR);
-    if (error != 0 && !ok(error)) EXPECT_EQ(to_state(side->qp, IBV_QPS_ERR), 0);
+    if (ok(error)) continue;
+    EXPECT_EQ(to_state(side->qp, IBV_QPS_ERR), 0);
   }
   if (a_.qp == nullptr || b_.qp == nullptr) return;
   EXPECT_TRUE(await([&] {

@@ -73,6 +73,7 @@ class WorkScenario {
   bool with_event();
   bool shared_limit();
   bool sends();
+  bool send_with_immediate();
   bool writes_and_reads();
   bool atomics();
   bool on_demand();

@@ -88,8 +88,12 @@ Connection::Connection(Engine& engine, std::weak_ptr<ConnectionOwner> owner)
 
 Connection::~Connection() {
   // A request that nobody wanted is rejected. No other thread can be here any more.
-  if (phase_ == Phase::kRequested && !peer_left_)
-    (void)send_reply_locked(responder_->reject({}).bytes);
+  if (phase_ == Phase::kRequested && !peer_left_) {
+    try {
+      (void)send_reply_locked(responder_->reject({}).bytes);
+    } catch (const std::bad_alloc&) {  // then the end says it
+    }
+  }
   unregister_locked();
   socket_.close_gently();
 }

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <optional>
 #include <vector>
@@ -114,42 +115,39 @@ std::shared_ptr<Endpoint> Engine::find(Qpn number) {
   return found == endpoints_.end() ? nullptr : found->second.lock();
 }
 
-size_t Engine::endpoint_count() {
-  const std::lock_guard guard(endpoints_mutex_);
-  return endpoints_.size();
-}
-
-bool Engine::endpoints_of(const ProtectionDomain* one, const ProtectionDomain* other,
-                          std::vector<std::shared_ptr<Endpoint>>& live) {
-  live.clear();
-  const std::lock_guard guard(endpoints_mutex_);
-  if (live.capacity() < endpoints_.size()) return false;
-  for (const auto& [number, weak] : endpoints_) {
-    auto endpoint = weak.lock();
-    if (endpoint == nullptr) continue;
-    const ProtectionDomain* domain = endpoint->qp().config().domain;
-    if (domain == one || domain == other) live.push_back(std::move(endpoint));
+template <typename Visit>
+void Engine::visit_endpoints(Visit visit) {
+  std::array<std::shared_ptr<Endpoint>, 64> some;
+  Qpn next{0};
+  for (size_t count = some.size(); count == some.size();) {
+    count = 0;
+    {
+      const std::lock_guard guard(endpoints_mutex_);
+      for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
+           ++at) {
+        next.value = at->first.value + 1;
+        if (some[count] = at->second.lock(); some[count] != nullptr) ++count;
+      }
+    }
+    for (size_t i = 0; i < count; ++i) visit(std::move(some[i]));
   }
-  return true;
 }
 
 // A copy of what is on its way may have been impossible: then the queue pair has failed.
-void Engine::tell_of_failures(const std::vector<std::shared_ptr<Endpoint>>& endpoints) {
-  for (const auto& endpoint : endpoints)
-    if (endpoint->qp().flush_due()) endpoint->stream().transmit();
+void Engine::tell_of_failure(Endpoint& endpoint) {
+  if (endpoint.qp().flush_due()) endpoint.stream().transmit();
 }
 
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
-  // A queue pair that comes after the key has gone does not find it. What may fail comes first.
-  std::vector<std::shared_ptr<Endpoint>> endpoints;
-  do {
-    endpoints.reserve(endpoint_count() + kMoreEndpoints);
-    if (int error = regions_.invalidate(region)) return error;
-  } while (!endpoints_of(region.domain, region.domain, endpoints));
-  for (const auto& endpoint : endpoints) endpoint->qp().quiesce(region);
+  if (int error = regions_.invalidate(region)) return error;
+  // A queue pair that comes later does not find it.
+  visit_endpoints([&](const std::shared_ptr<Endpoint>& endpoint) {
+    if (endpoint->qp().config().domain != region.domain) return;
+    endpoint->qp().quiesce(region);
+    tell_of_failure(*endpoint);
+  });
   regions_.release(region);
-  tell_of_failures(endpoints);
   return 0;
 }
 
@@ -164,8 +162,10 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
                      region.memory != shape.memory;
   const bool weaker = (region.access & ~shape.access & kAccessLocalWrite) != 0;
   std::vector<std::shared_ptr<Endpoint>> endpoints;
-  do endpoints.reserve(endpoint_count() + kMoreEndpoints);
-  while (!endpoints_of(old_domain, shape.domain, endpoints));
+  visit_endpoints([&](std::shared_ptr<Endpoint> endpoint) {
+    const ProtectionDomain* domain = endpoint->qp().config().domain;
+    if (domain == old_domain || domain == shape.domain) endpoints.push_back(std::move(endpoint));
+  });
   {
     std::vector<QueuePair::Held> held;
     held.reserve(endpoints.size());
@@ -174,7 +174,7 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
     for (const auto& endpoint : endpoints)
       endpoint->qp().region_changed(region, old_base, old_length, moved || weaker);
   }
-  tell_of_failures(endpoints);
+  for (const auto& endpoint : endpoints) tell_of_failure(*endpoint);
   return 0;
 }
 

@@ -6,10 +6,9 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -81,18 +80,14 @@ class Engine {
   /// to do. True if a queue pair of `cq` had received something.
   bool look(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
-    try {
-      PollGroup* group = PollGroup::find(cq);
-      const bool found = group != nullptr && group->poll();
-      // Whatever is not read directly: other queues, handshakes, deadlines, writability.
-      const bool only_direct = group != nullptr && !group->needs_epoll();
-      const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
-      const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
-      if (silent || count % polls_per_pass < polls) (void)progress_.pass();
-      return found;
-    } catch (const std::bad_alloc&) {
-      return false;  // nothing is lost: what has come is still there for the next poll
-    }
+    PollGroup* group = PollGroup::find(cq);
+    const bool found = group != nullptr && group->poll();
+    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+    const bool only_direct = group != nullptr && !group->needs_epoll();
+    const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+    const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+    if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+    return found;
   }
   /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
   /// ibv_req_notify_cq.
@@ -137,14 +132,11 @@ class Engine {
   void let_go(Connection& connection);
 
  private:
-  size_t endpoint_count();
-  /// Those of either domain into `live`. False, and none, if it has no room for all that there are.
-  bool endpoints_of(const ProtectionDomain* one, const ProtectionDomain* other,
-                    std::vector<std::shared_ptr<Endpoint>>& live);
-  static void tell_of_failures(const std::vector<std::shared_ptr<Endpoint>>& endpoints);
+  /// Calls `visit(std::shared_ptr<Endpoint>)` for all endpoints, without a lock. Takes no memory.
+  template <typename Visit>
+  void visit_endpoints(Visit visit);
+  static void tell_of_failure(Endpoint& endpoint);
 
-  /// That may come between counting and collecting them.
-  static constexpr size_t kMoreEndpoints = 16;
   /// Direct reads between two looks at the epoll set.
   static constexpr uint32_t kPollsPerPass = 32;
   /// The same while there are streams that are not read directly.
@@ -182,7 +174,7 @@ class Engine {
 
   std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::mutex endpoints_mutex_;
-  std::unordered_map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
+  std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
 
   std::mutex ports_mutex_;
   std::vector<std::shared_ptr<RendezvousPort>> ports_;

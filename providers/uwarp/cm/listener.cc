@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -62,7 +61,7 @@ Result<std::shared_ptr<Listener>> Listener::start(Engine& engine, TcpSocket& bou
 }
 
 void Listener::close() {
-  std::vector<std::shared_ptr<Connection>> dropped;
+  decltype(half_open_.clear()) dropped;
   {
     const std::lock_guard guard(mutex_);
     engine_.progress().remove(std::exchange(ticket_, 0));
@@ -70,7 +69,7 @@ void Listener::close() {
     owner_.reset();
     dropped = half_open_.clear();
   }
-  for (const auto& connection : dropped) connection->abort();
+  for (const auto& place : dropped) place.holder->abort();
 }
 
 bool Listener::accept_one() {

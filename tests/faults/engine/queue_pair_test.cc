@@ -91,9 +91,9 @@ struct WithoutMemory : ::testing::Test {
 // The rings are there since the stream began.
 TEST_F(WithoutMemory, FirstReadAndAtomicNeedNone) {
   const Sge result = here(8, 1 << 16);
+  const uint64_t cell = of_b.address() + (1 << 16);
   ASSERT_EQ(read(1, kLarge, of_b.address(), region_b->key), 0);
-  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 2, result, of_b.address(), region_b->key, 1),
-            0);
+  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 2, result, cell, region_b->key, 1), 0);
   for (int turn = 0; turn < 4; ++turn) {
     EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b)) << turn;
     EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b)) << turn;

@@ -15,7 +15,7 @@ enum class Outcome { kConnected, kRefused, kSilence };
 
 class ConnectionEnds {
  public:
-  ConnectionEnds();
+  ConnectionEnds() = default;
   ~ConnectionEnds();
   ConnectionEnds(const ConnectionEnds&) = delete;
   ConnectionEnds& operator=(const ConnectionEnds&) = delete;

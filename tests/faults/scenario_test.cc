@@ -6,7 +6,10 @@
 // By default some allocations are tried, beginning with one drawn at random. UWARP_TEST_ALLOCATION
 // names one, or is "all".
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -71,8 +74,11 @@ void Lives::try_lives(const std::function<Life()>& live) {
   for (int64_t n = choice.first; n <= allocations + allocations / 8; n += choice.step) {
     SCOPED_TRACE("UWARP_TEST_ALLOCATION=" + std::to_string(n));
     fail_allocation(n, Whose::kAnyThread);
+    const auto began = std::chrono::steady_clock::now();
     const Life life = live();
     const bool failed = stop_failing_allocations();
+    const auto took = std::chrono::steady_clock::now() - began;
+    if (took > std::chrono::milliseconds(300)) std::fprintf(stderr, "%lld took %lld ms\n", (long long)n, (long long)(took.count() / 1000000));
     EXPECT_TRUE(life.whole || (failed && life.told)) << "failed without a word";
     EXPECT_TRUE(wait_until([&] { return open_files() <= files; }));
     if (::testing::Test::HasFailure() || choice.one) break;
@@ -157,6 +163,82 @@ TEST_F(Lives, OfManagedConnections) {
   ASSERT_EQ(ends.listen(), 0);
   Managed managed(ends);
   try_lives([&] { return managed.live(); });
+}
+
+// --- In a process of its own, in which nothing has been made yet
+
+int64_t number_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? -1 : std::atoll(value);
+}
+
+/// A device of ours, or null.
+ibv_device* find_device() {
+  int count = 0;
+  // The list is left: its devices are used.
+  ibv_device** const list = ibv_get_device_list(&count);
+  for (int i = 0; list != nullptr && i < count; ++i)
+    if (std::strcmp(ibv_get_device_name(list[i]), "uwarp_lo") == 0) return list[i];
+  return nullptr;
+}
+
+/// Runs in a process made by Processes.
+TEST(Process, OfBothKindsOfLives) {
+  const int64_t n = number_of("UWARP_TEST_PROCESS");
+  if (n < 0) GTEST_SKIP() << "only as a process of its own";
+  alarm(60);
+  const int64_t before = allocations_made();
+  fail_allocation(n, Whose::kAnyThread);
+  bool whole = false, told = true;
+  if (ibv_device* const device = find_device()) {
+    const Life alone = live_alone(device);
+    whole = alone.whole;
+    told = alone.told;
+  }
+  ConnectionEnds ends;
+  if (const int error = ends.listen()) {
+    EXPECT_EQ(error, ENOMEM);
+    whole = false;
+  } else {
+    const Life managed = Managed(ends).live();
+    if (!managed.whole) {
+      EXPECT_TRUE(managed.told);
+      whole = false;
+    }
+  }
+  const bool failed = stop_failing_allocations();
+  EXPECT_TRUE(whole || (failed && told)) << "failed without a word";
+  std::printf("allocations %lld\n", static_cast<long long>(allocations_made() - before));
+}
+
+/// How many allocations such a process has made; -1 if it has failed.
+int64_t run_process(const std::string& program, int64_t n) {
+  const std::string command = "UWARP_TEST_PROCESS=" + std::to_string(n) + " " + program +
+                              " --gtest_filter=Process.OfBothKindsOfLives 2>&1";
+  FILE* const output = popen(command.c_str(), "r");
+  if (output == nullptr) return -1;
+  std::string all;
+  char line[512];
+  while (std::fgets(line, sizeof line, output) != nullptr) all += line;
+  const int status = pclose(output);
+  EXPECT_EQ(status, 0) << all;
+  const size_t at = all.find("allocations ");
+  return status != 0 || at == std::string::npos ? -1 : std::atoll(all.c_str() + at + 12);
+}
+
+TEST(Processes, OfBothKindsOfLives) {
+  char program[4096] = {};
+  ASSERT_GT(readlink("/proc/self/exe", program, sizeof program - 1), 0);
+  const int64_t allocations = run_process(program, 0);
+  ASSERT_GT(allocations, 0);
+  const Choice choice = choose(allocations);
+  std::printf("%lld allocations, every %lldth from %lld\n", static_cast<long long>(allocations),
+              static_cast<long long>(choice.step), static_cast<long long>(choice.first));
+  for (int64_t n = choice.first; n <= allocations && !HasFailure(); n += choice.step) {
+    SCOPED_TRACE("UWARP_TEST_ALLOCATION=" + std::to_string(n));
+    (void)run_process(program, n);
+    if (choice.one) break;
+  }
 }
 
 }  // namespace

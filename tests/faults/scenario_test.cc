@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +23,9 @@
 
 namespace {
 
-/// Allocations that are tried by default in each test.
+/// Allocations that are tried by default in each test, and of processes.
 constexpr int64_t kTries = 60;
+constexpr int64_t kProcesses = 24;
 
 /// Which allocations of a life are to fail.
 struct Choice {
@@ -34,11 +34,11 @@ struct Choice {
   bool one = false;
 };
 
-Choice choose(int64_t allocations) {
+Choice choose(int64_t allocations, int64_t tries = kTries) {
   const char* wanted = std::getenv("UWARP_TEST_ALLOCATION");
   if (wanted != nullptr && std::strcmp(wanted, "all") == 0) return {};
   if (wanted != nullptr) return {std::atoll(wanted), 1, true};
-  const int64_t step = std::max<int64_t>(allocations / kTries, 1);
+  const int64_t step = std::max<int64_t>(allocations / tries, 1);
   return {1 + static_cast<int64_t>(std::random_device{}() % static_cast<uint64_t>(step)), step};
 }
 
@@ -74,11 +74,8 @@ void Lives::try_lives(const std::function<Life()>& live) {
   for (int64_t n = choice.first; n <= allocations + allocations / 8; n += choice.step) {
     SCOPED_TRACE("UWARP_TEST_ALLOCATION=" + std::to_string(n));
     fail_allocation(n, Whose::kAnyThread);
-    const auto began = std::chrono::steady_clock::now();
     const Life life = live();
     const bool failed = stop_failing_allocations();
-    const auto took = std::chrono::steady_clock::now() - began;
-    if (took > std::chrono::milliseconds(300)) std::fprintf(stderr, "%lld took %lld ms\n", (long long)n, (long long)(took.count() / 1000000));
     EXPECT_TRUE(life.whole || (failed && life.told)) << "failed without a word";
     EXPECT_TRUE(wait_until([&] { return open_files() <= files; }));
     if (::testing::Test::HasFailure() || choice.one) break;
@@ -153,8 +150,7 @@ class Managed {
   }
 
   ConnectionEnds& ends_;
-  const std::unique_ptr<std::byte[]> memory_ =
-      std::make_unique<std::byte[]>(sizeof(WorkScenario));
+  const std::unique_ptr<std::byte[]> memory_ = std::make_unique<std::byte[]>(sizeof(WorkScenario));
   WorkScenario* scenario_ = nullptr;
 };
 
@@ -231,7 +227,7 @@ TEST(Processes, OfBothKindsOfLives) {
   ASSERT_GT(readlink("/proc/self/exe", program, sizeof program - 1), 0);
   const int64_t allocations = run_process(program, 0);
   ASSERT_GT(allocations, 0);
-  const Choice choice = choose(allocations);
+  const Choice choice = choose(allocations, kProcesses);
   std::printf("%lld allocations, every %lldth from %lld\n", static_cast<long long>(allocations),
               static_cast<long long>(choice.step), static_cast<long long>(choice.first));
   for (int64_t n = choice.first; n <= allocations && !HasFailure(); n += choice.step) {

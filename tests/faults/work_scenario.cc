@@ -206,8 +206,7 @@ bool WorkScenario::post(Side& side, ibv_wr_opcode opcode, uint32_t length, ibv_m
   wr.opcode = opcode;
   wr.send_flags = flags;
   wr.imm_data = htonl(7);
-  const uint64_t remote =
-      reinterpret_cast<uint64_t>(peer.memory.data()) + (back ? 0 : kIncoming);
+  const uint64_t remote = reinterpret_cast<uint64_t>(peer.memory.data()) + (back ? 0 : kIncoming);
   if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     wr.wr.atomic.remote_addr = remote;
     wr.wr.atomic.rkey = peer.mr->rkey;
@@ -412,8 +411,7 @@ bool WorkScenario::provoke_remote_error() {
   wr.wr.rdma.rkey = b_.mr->rkey ^ 0x100;
   if (!post(a_, wr)) return false;
   EXPECT_TRUE(await([&] {
-    return a_.sends.open() == 0 && state_of(a_.qp) == IBV_QPS_ERR &&
-           state_of(b_.qp) == IBV_QPS_ERR;
+    return a_.sends.open() == 0 && state_of(a_.qp) == IBV_QPS_ERR && state_of(b_.qp) == IBV_QPS_ERR;
   })) << "the error is not told";
   return true;
 }

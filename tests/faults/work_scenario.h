@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Everything that two ends can do with each other, as an application that looks at every result
-// would do it: whatever fails is counted, and what depends on it left out. Allocates nothing itself,
-// so that it can run while allocations fail.
+// would do it: whatever fails is counted, and what depends on it left out. Allocates nothing
+// itself, so that it can run while allocations fail.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -103,6 +103,6 @@ class WorkScenario {
   Side a_;
   Side b_;
   int failures_ = 0;
-  bool failed_ = false;        // of the connection: no more is to be waited for
+  bool failed_ = false;  // of the connection: no more is to be waited for
   bool limit_reached_ = false;
 };

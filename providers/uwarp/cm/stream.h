@@ -156,7 +156,7 @@ class Stream {
   std::atomic<bool> quiet_{false};  // epoll is not told of data
   std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
-  std::atomic<int> send_error_{0};  // errno that ended the send direction
+  std::atomic<int> send_error_{0};       // errno that ended the send direction
   std::atomic<bool> resume_due_{false};  // resume() found no memory
   std::atomic<bool> ended_{false};       // the end of the receive direction has been reported
 };

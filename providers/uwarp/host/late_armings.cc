@@ -21,8 +21,8 @@ struct LateArming {
 
 struct LateArmings {
   std::mutex lock;
-  size_t queues = 0;             // that may be armed
-  std::vector<LateArming> list;  // has room for all of them
+  size_t queues = 0;               // that may be armed
+  std::vector<LateArming> list;    // has room for all of them
   std::atomic<bool> empty = true;  // changed under the lock
 };
 

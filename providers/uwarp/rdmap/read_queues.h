@@ -27,7 +27,8 @@ class SpscRing {
   void reset(uint32_t capacity) {
     uint32_t size = 1;
     while (size < capacity) size *= 2;
-    if (slots_ == nullptr || size != mask_ + 1) slots_ = std::make_unique_for_overwrite<Slot[]>(size);
+    if (slots_ == nullptr || size != mask_ + 1)
+      slots_ = std::make_unique_for_overwrite<Slot[]>(size);
     mask_ = size - 1;
     capacity_ = capacity;
     head_.store(0, std::memory_order_relaxed);

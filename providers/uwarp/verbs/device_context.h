@@ -65,8 +65,7 @@ class DeviceContext {
   /// Queues an asynchronous event. Any thread; takes only the channel's lock. False: dropped, see
   /// EventChannel::send().
   bool raise(ibv_event_type type, const void* element) {
-    return async_->send(
-        AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
+    return async_->send(AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
   }
   /// The same for one that has to be acknowledged before `element` can be destroyed.
   void raise(ibv_event_type type, const void* element, DeliveredCount& delivered) {

@@ -58,9 +58,8 @@ TEST(EventChannelWithoutMemory, RecordsOfOneObjectAreTakenBack) {
   for (uint64_t i = 1; i <= 10; ++i) channel.channel->send(CompletionEventRecord{i % 3 + 1});
   size_t removed = 0;
   EXPECT_FALSE(without_memory([&] {
-    removed = channel.channel->remove_if([](EventChannel::Record record) {
-      return static_cast<uint8_t>(record[0]) == 2;
-    });
+    removed = channel.channel->remove_if(
+        [](EventChannel::Record record) { return static_cast<uint8_t>(record[0]) == 2; });
   }));
   EXPECT_EQ(removed, 4u);
   for (const uint64_t cq : {3, 1, 3, 1, 3, 1}) EXPECT_EQ(channel.next(), cq);

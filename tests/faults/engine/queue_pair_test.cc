@@ -165,8 +165,9 @@ TEST_F(WithoutMemory, ChangeOfARegionThatIsHalfSent) {
 // The copy that such memory goes out of is made at the next try.
 TEST_F(WithoutMemory, SendFromARegionOnDemand) {
   UWARP_NEEDS_KERNEL_COPIES();
-  const auto region = pair.regions.add({&pair.a.domain, of_a.data(), kBytes, of_a.address(),
-                                        kAccessLocalWrite | kAccessOnDemand, MemoryKind::kOnDemand});
+  const auto region =
+      pair.regions.add({&pair.a.domain, of_a.data(), kBytes, of_a.address(),
+                        kAccessLocalWrite | kAccessOnDemand, MemoryKind::kOnDemand});
   ASSERT_TRUE(region.ok());
   const Sge to = Pair::sge(of_b, region_b, 0, kLarge);
   const Sge small = here(64), large = Pair::sge(of_a, *region, 0, kLarge);

@@ -12,9 +12,7 @@ TEST(RegionTableWithoutMemory, FirstRegionIsRefusedAndTheNextIsGood) {
   RegionTable table;
   ProtectionDomain domain;
   std::byte memory[64];
-  const auto add = [&] {
-    return table.add(domain, memory, sizeof memory, 0, kAccessLocalWrite);
-  };
+  const auto add = [&] { return table.add(domain, memory, sizeof memory, 0, kAccessLocalWrite); };
   EXPECT_TRUE(without_memory([&] {
     const auto refused = add();
     ASSERT_FALSE(refused.ok());

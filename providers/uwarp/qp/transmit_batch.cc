@@ -19,14 +19,14 @@ void TransmitBatch::configure(bool crc) {
 
 void TransmitBatch::clear() {
   arena_used_ = count_ = first_ = bytes_ = sent_ = fpdu_count_ = 0;
-  starved_ = false;
   copies_.clear();
 }
 
 bool TransmitBatch::restart() {
   clear();
   if (room_ == nullptr) room_ = TransmitRoom::borrow(crc_);
-  return room_ != nullptr;
+  starved_ = room_ == nullptr;
+  return !starved_;
 }
 
 void TransmitBatch::add_iovec(std::byte* at, size_t size) {

@@ -67,8 +67,8 @@ class TransmitBatch {
   /// `own`: the payload goes out of memory of the batch, whatever its size. False: the payload's
   /// memory is not there (regions on demand), or the batch is starved(); the FPDU is dropped.
   bool end_fpdu(BufferList* list, uint64_t offset, bool own = false);
-  /// There was no memory for a copy: the batch has no room any more, and what is next goes into the
-  /// one after it.
+  /// There was no memory to restart() with, or for a copy: the batch has no room any more, and what
+  /// is next goes into the one after it.
   bool starved() const { return starved_; }
 
   /// The CRC of the next FPDU will be wrong, if it has one.

@@ -89,15 +89,13 @@ void Transmitter::restart() {
 std::span<const iovec> Transmitter::window() {
   retire();
   if (batch_.empty()) {
-    starved_ = !batch_.restart();
-    if (starved_) [[unlikely]]
+    if (!batch_.restart()) [[unlikely]]
       return {};
     trace_ == nullptr ? fill() : fill_traced();
-    starved_ = batch_.starved();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() && (stream_.paused.load(std::memory_order_acquire) ||
                                            (config_.script && config_.script->send_held()));
-    dry_.store(batch_.empty() && !held && !starved_, std::memory_order_release);
+    dry_.store(batch_.empty() && !held && !starved(), std::memory_order_release);
     note_progress();
     batch_.end();
   }

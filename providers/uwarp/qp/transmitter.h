@@ -29,7 +29,7 @@ class Transmitter {
   /// The next bytes to send; empty when nothing may be sent now.
   std::span<const iovec> window();
   /// The last window() is empty for want of memory.
-  bool starved() const { return starved_; }
+  bool starved() const { return batch_.starved(); }
   void sent(size_t bytes);
   /// The kernel could not read the application's memory.
   void fault();
@@ -163,7 +163,6 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
-  bool starved_ = false;
   uint64_t offset_ = 0;  // octets of the open message that are built
   uint64_t message_bytes_ = 0;
   BufferList payload_;

@@ -441,10 +441,8 @@ int Connection::answer_and_open_locked() {
       responder_->accept(with_reserve(parameters_.responder_resources),
                          with_reserve(parameters_.initiator_depth), parameters_.private_data);
   peer_to_peer_ = reply.negotiated.peer_to_peer;
-  // First what may fail, so that the peer hears of no connection that does not come to be. The
-  // stream is silent until the peer's first FPDU.
-  if (int error = open_stream_locked(reply.negotiated, false)) return error;
-  return send_reply_locked(reply.bytes);
+  if (int error = send_reply_locked(reply.bytes)) return error;
+  return open_stream_locked(reply.negotiated, false);
 }
 
 int Connection::reject(std::span<const std::byte> private_data) {

@@ -181,7 +181,7 @@ ibv_device* find_device() {
 /// Runs in a process made by Processes.
 TEST(Process, OfBothKindsOfLives) {
   const int64_t n = number_of("UWARP_TEST_PROCESS");
-  if (n < 0) GTEST_SKIP() << "only as a process of its own";
+  if (n < 0) return;  // run by the test that makes processes
   alarm(60);
   const int64_t before = allocations_made();
   fail_allocation(n, Whose::kAnyThread);

@@ -163,7 +163,7 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
-  uint64_t offset_ = 0;  // octets of the open message that are built
+  uint64_t offset_ = 0;         // octets of the open message that are built
   uint64_t message_bytes_ = 0;
   BufferList payload_;
   uint64_t built_position_ = 0;  // stream octets built and sent

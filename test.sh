@@ -159,8 +159,10 @@ emulated_gtests() {
     timeout 300 "${emulator[@]}" -d uwarp_lo
 }
 
-# Memory, threads and files that run out. Not sanitized: the program has an operator new of its own.
+# Memory, threads and files that run out. Not sanitized: the programs have an operator new of their
+# own.
 faults() {
+  gtest "$1" engine_fault_tests
   gtest "$1" fault_tests "$1/bin/uwarp-run"
 }
 

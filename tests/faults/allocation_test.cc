@@ -239,17 +239,104 @@ TEST_F(Allocations, OfAThreadThatPostsForTheFirstTime) {
   expect_message();
 }
 
-// A request that has been begun cannot be taken back: the connection ends, and with it the request.
-TEST_F(Allocations, OfTheFirstReadThatIsPosted) {
-  Pair pair(context());
-  ASSERT_EQ(pair.b.post_receive(1), 0);
-  ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
-  EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
-  EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
+/// A connection that has carried a message.
+struct Connected : Pair {
+  explicit Connected(ibv_context* context) : Pair(context) {
+    EXPECT_EQ(b.post_receive(1), 0);
+    EXPECT_EQ(a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+    expect_message();
+  }
+  void expect_message() {
+    EXPECT_COMPLETION(b.cq.get(), 1, IBV_WC_SUCCESS);
+    EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
+  }
+};
+
+// What Reads and atomics need has been there since the connection began.
+TEST_F(Allocations, NoneForTheFirstRead) {
+  Connected pair(context());
+  ibv_wc none;
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(ibv_poll_cq(pair.b.cq.get(), 1, &none), 0);
   fail_allocation(1);
   EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 3, pair.b.address()), 0);
-  EXPECT_TRUE(stop_failing_allocations());
-  EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_SUCCESS);
+  EXPECT_FALSE(stop_failing_allocations());
+}
+
+// A thread that has never polled has nothing to receive into. Its next poll has.
+TEST_F(Allocations, OfAThreadThatPollsForTheFirstTime) {
+  Connected pair(context());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(pair.b.post_receive(1), 0);
+    ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+    std::thread([&] {
+      fail_allocation(1);
+      EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
+      (void)stop_failing_allocations();
+    }).join();
+    EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
+  }
+}
+
+// A message that waits for a receive is taken up by the thread that posts one: where that has
+// nothing to receive into, the receive is posted all the same, and the message comes.
+TEST_F(Allocations, OfAThreadThatPostsAReceiveForTheFirstTime) {
+  Connected pair(context());
+  ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+  ibv_wc none;
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(ibv_poll_cq(pair.b.cq.get(), 1, &none), 0);
+  std::thread([&] {
+    fail_allocation(1);
+    EXPECT_EQ(pair.b.post_receive(1), 0);
+    EXPECT_TRUE(stop_failing_allocations());
+  }).join();
+  pair.expect_message();
+}
+
+TEST_F(Allocations, OfAThreadThatPostsASharedReceiveForTheFirstTime) {
+  End a(context()), b(context());
+  ibv_srq_init_attr shape{};
+  shape.attr.max_wr = 16;
+  shape.attr.max_sge = 1;
+  const Srq srq(ibv_create_srq(b.pd.get(), &shape));
+  ASSERT_NE(srq, nullptr);
+  ibv_qp_init_attr init = init_attributes(b.cq.get());
+  init.srq = srq.get();
+  b.qp.reset(ibv_create_qp(b.pd.get(), &init));
+  ASSERT_EQ(to_init(b.qp.get()), 0);
+  const Address to_a = a.address(), to_b = b.address();
+  a.connect(to_b);
+  b.connect(to_a);
+  ASSERT_EQ(a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
+  if (!roce()) EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
+  ibv_wc none;
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(ibv_poll_cq(b.cq.get(), 1, &none), 0);
+  std::thread([&] {
+    ibv_sge sge = b.sge();
+    ibv_recv_wr wr{1, nullptr, &sge, 1};
+    ibv_recv_wr* bad = nullptr;
+    fail_allocation(1);
+    EXPECT_EQ(ibv_post_srq_recv(srq.get(), &wr, &bad), 0);
+    EXPECT_TRUE(stop_failing_allocations());
+  }).join();
+  EXPECT_COMPLETION(b.cq.get(), 1, IBV_WC_SUCCESS);
+  if (roce()) EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
+  b.qp.reset();
+}
+
+// The first one that is taken back, too.
+TEST_F(Allocations, NoneToDeregister) {
+  ibv_mr* const mr = ibv_reg_mr(pd_.get(), memory_, sizeof memory_, kAllAccess);
+  ASSERT_NE(mr, nullptr);
+  for (int n = 1; n < 10; ++n) {
+    fail_allocation(n);
+    const int error = ibv_dereg_mr(mr);
+    const bool failed = stop_failing_allocations();
+    if (error == 0) break;
+    EXPECT_TRUE(failed);
+    EXPECT_EQ(error, ENOMEM);
+  }
+  EXPECT_EQ(ibv_dealloc_pd(pd_.release()), 0);
 }
 
 }  // namespace

@@ -29,11 +29,6 @@ rdma_conn_param parameters() {
 
 }  // namespace
 
-ConnectionEnds::ConnectionEnds() {
-  channel_ = rdma_create_event_channel();
-  EXPECT_NE(channel_, nullptr);
-}
-
 ConnectionEnds::~ConnectionEnds() {
   destroy_connection();
   destroy_listener();
@@ -43,10 +38,11 @@ ConnectionEnds::~ConnectionEnds() {
   if (pd_ != nullptr) {
     EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
   }
-  rdma_destroy_event_channel(channel_);
+  if (channel_ != nullptr) rdma_destroy_event_channel(channel_);
 }
 
 int ConnectionEnds::listen() {
+  if (channel_ == nullptr && (channel_ = rdma_create_event_channel()) == nullptr) return errno;
   sockaddr_in any = loopback(0);
   if (rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP) != 0) return errno;
   if (rdma_bind_addr(listener_, reinterpret_cast<sockaddr*>(&any)) != 0) return errno;
@@ -54,6 +50,7 @@ int ConnectionEnds::listen() {
 }
 
 int ConnectionEnds::make_queue_pair(rdma_cm_id* id) {
+  if (maker_) return maker_(id);
   if (pd_ == nullptr) pd_ = ibv_alloc_pd(id->verbs);
   if (cq_ == nullptr) cq_ = ibv_create_cq(id->verbs, 64, nullptr, nullptr, 0);
   if (pd_ == nullptr || cq_ == nullptr) return errno;

@@ -7,17 +7,22 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 /// Result of an attempt to connect.
 enum class Outcome { kConnected, kRefused, kSilence };
 
 class ConnectionEnds {
  public:
-  ConnectionEnds();
+  ConnectionEnds() = default;
   ~ConnectionEnds();
   ConnectionEnds(const ConnectionEnds&) = delete;
   ConnectionEnds& operator=(const ConnectionEnds&) = delete;
 
+  /// Queue pairs are made by `maker`, which returns 0 or an errno, and knows whose id it is by
+  /// client(). Without one they are plain.
+  void make_queue_pairs_by(std::function<int(rdma_cm_id*)> maker) { maker_ = std::move(maker); }
   /// Listens on any port of loopback. 0 or an errno.
   int listen();
   /// The client's id up to its queue pair. 0 or an errno.
@@ -36,6 +41,7 @@ class ConnectionEnds {
 
   bool one_exchange();
   rdma_cm_id* client() const { return client_; }
+  rdma_cm_id* server() const { return server_; }
 
  private:
   bool next_event(std::chrono::milliseconds patience, rdma_cm_event_type& type, rdma_cm_id*& id);
@@ -49,5 +55,6 @@ class ConnectionEnds {
   rdma_cm_id* server_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
+  std::function<int(rdma_cm_id*)> maker_;
   uint32_t attempt_ = 0;  // travels as private data
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "faults/failing_allocations.h"
 
+#include <execinfo.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -8,18 +10,27 @@
 namespace {
 
 std::atomic<int64_t> live{0};
+std::atomic<int64_t> made{0};
 std::atomic<int64_t> until_any_fails{0};
 thread_local int64_t until_own_fails = 0;
 std::atomic<bool> failed{false};
+
+/// Which allocation it is that fails.
+void show_caller() {
+  void* frames[24];
+  backtrace_symbols_fd(frames, backtrace(frames, 24), 2);
+}
 
 bool fails() {
   const bool own = until_own_fails > 0 && --until_own_fails == 0;
   const bool any = until_any_fails.load() > 0 && until_any_fails.fetch_sub(1) == 1;
   if (own || any) failed.store(true);
+  if ((own || any) && std::getenv("UWARP_TEST_BACKTRACE") != nullptr) show_caller();
   return own || any;
 }
 
 void* allocate(size_t size, size_t alignment) {
+  made.fetch_add(1);
   if (fails()) return nullptr;
   void* memory = nullptr;
   if (alignment <= alignof(std::max_align_t)) {
@@ -61,6 +72,8 @@ bool stop_failing_allocations() {
 }
 
 int64_t live_allocations() { return live.load(); }
+
+int64_t allocations_made() { return made.load(); }
 
 // All forms that libstdc++ does not make of another one.
 void* operator new(size_t size) { return allocate_or_throw(size); }

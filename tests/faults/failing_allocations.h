@@ -13,3 +13,5 @@ void fail_allocation(int64_t count, Whose whose = Whose::kThisThread);
 bool stop_failing_allocations();
 /// Allocations that have not been freed.
 int64_t live_allocations();
+/// All that have been asked for since the program began.
+int64_t allocations_made();

@@ -349,9 +349,11 @@ constexpr Property kMuted{"quiet sources",
 TEST(EpollMutedSources, NoneIsQuietBehindASleeper) {
   expect_holds<Muted<Presence, BasicEpollMutedSources<ModelAtomics>>>(kMuted);
   expect_found<Muted<forgets_the_driver::BasicPresence<ModelAtomics>,
-                     forgets_the_driver::BasicEpollMutedSources<ModelAtomics>>>(kMuted, "all sleep");
+                     forgets_the_driver::BasicEpollMutedSources<ModelAtomics>>>(kMuted,
+                                                                                "all sleep");
   expect_found<Muted<looks_before_the_lock::BasicPresence<ModelAtomics>,
-                     looks_before_the_lock::BasicEpollMutedSources<ModelAtomics>>>(kMuted, "all sleep");
+                     looks_before_the_lock::BasicEpollMutedSources<ModelAtomics>>>(kMuted,
+                                                                                   "all sleep");
   expect_found<Muted<keeps_it_quiet::BasicPresence<ModelAtomics>,
                      keeps_it_quiet::BasicEpollMutedSources<ModelAtomics>>>(kMuted, "all sleep");
 }

@@ -3,6 +3,7 @@
 // Host byte order only; how they are stored in a message belongs to wire/.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 
@@ -40,7 +41,7 @@ using TaggedOffset = uint64_t;
 /// Queue pair number as applications see it (24 bits).
 struct Qpn {
   uint32_t value = 0;
-  friend constexpr bool operator==(Qpn, Qpn) = default;
+  friend constexpr auto operator<=>(Qpn, Qpn) = default;
 };
 
 }  // namespace uwarp
@@ -48,9 +49,4 @@ struct Qpn {
 template <>
 struct std::hash<uwarp::STag> {
   size_t operator()(uwarp::STag stag) const noexcept { return std::hash<uint32_t>{}(stag.value); }
-};
-
-template <>
-struct std::hash<uwarp::Qpn> {
-  size_t operator()(uwarp::Qpn qpn) const noexcept { return std::hash<uint32_t>{}(qpn.value); }
 };

@@ -80,12 +80,18 @@ void log_failure(Qpn number, const StreamFailure& failure) {
 }  // namespace
 
 Connection::Connection(ConnectContext& context, std::weak_ptr<ConnectionOwner> owner)
-    : context_(context), owner_(std::move(owner)) {}
+    : context_(context), owner_(std::move(owner)) {
+  calls_.reserve(kMostCalls);
+}
 
 Connection::~Connection() {
   // A request that nobody wanted is rejected. No other thread can be here any more.
-  if (phase_ == Phase::kRequested && !peer_left_)
-    (void)send_reply_locked(responder_->reject({}).bytes);
+  if (phase_ == Phase::kRequested && !peer_left_) {
+    try {
+      (void)send_reply_locked(responder_->reject({}).bytes);
+    } catch (const std::bad_alloc&) {  // then the end says it
+    }
+  }
   unregister_locked();
   socket_.close_gently();
 }
@@ -155,24 +161,20 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   connection->socket_ = std::move(pair->first);
   connection->loop_ = std::move(pair->second);
   connection->endpoint_ = std::move(endpoint);
-  auto in = context.progress.add(*connection, connection->socket_.fd());
-  auto out = context.progress.add(*connection, connection->loop_.fd());
-  int error = !in ? in.error() : !out ? out.error() : 0;
-  if (in) connection->ticket_ = *in;
-  if (out) connection->loop_ticket_ = *out;
-  if (error == 0) {
+  const int error = connection->start_or_leave_locked([&, self = connection.get()] {
+    auto in = context.progress.add(*self, self->socket_.fd());
+    if (!in) return in.error();
+    self->ticket_ = *in;
+    auto out = context.progress.add(*self, self->loop_.fd());
+    if (!out) return out.error();
+    self->loop_ticket_ = *out;
     StreamConfig config;
     config.ord = depth;
     config.read_depth = config.ird = depth + 1;
     config.silent_fin = config.peer_is_uwarp = true;
-    const bool open = connection->endpoint_->open_stream(*connection, config, connection->ends());
-    error = open ? 0 : ECONNABORTED;
-  }
-  if (error != 0) {
-    connection->leave_endpoint_locked();
-    connection->close_locked(CloseMode::kReset);
-    return Error{error};
-  }
+    return self->endpoint_->open_stream(*self, config, self->ends()) ? 0 : ECONNABORTED;
+  });
+  if (error != 0) return Error{error};
   connection->phase_ = Phase::kOpen;
   {
     const std::lock_guard guard(connection->endpoint_lock_);
@@ -217,17 +219,17 @@ void Connection::look_after_peer_locked() {
 
 void Connection::established_locked() {
   if (established_) return;
-  established_ = true;
-  deadlines_[Deadline::kStartup] = 0;
-  update_deadline_locked();
   ConnectParameters peer;
-  const StreamConfig& config = endpoint_->qp().stream();
-  peer.initiator_depth = settings().acknowledged() && config.ird > 0 ? config.ird - 1 : config.ird;
-  peer.responder_resources = config.ord;
   if (active_) {
     const auto octets = initiator_->private_data();
     peer.private_data.assign(octets.begin(), octets.end());
   }
+  established_ = true;  // nothing fails from here on
+  deadlines_[Deadline::kStartup] = 0;
+  update_deadline_locked();
+  const StreamConfig& config = endpoint_->qp().stream();
+  peer.initiator_depth = settings().acknowledged() && config.ird > 0 ? config.ird - 1 : config.ird;
+  peer.responder_resources = config.ord;
   initiator_.reset();
   responder_.reset();
   tell_locked(OwnerCall::kEstablished, 0, std::move(peer));

@@ -10,12 +10,14 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "base/spinlock.h"
@@ -141,6 +143,8 @@ class Connection final : public Source, public StreamOwner {
     int status = 0;
     ConnectParameters peer;
   };
+  /// Of one connection: that it stands, and its end.
+  static constexpr size_t kMostCalls = 4;
   using Lock = std::unique_lock<std::mutex>;
   /// How long we read away what a peer still sends after our FIN, so that no RST destroys a
   /// Terminate on its way; and how long disconnect() waits for a peer that takes nothing.
@@ -182,6 +186,21 @@ class Connection final : public Source, public StreamOwner {
   void request_complete_locked();
   int send_reply_locked(std::span<const std::byte> reply);
   int answer_and_open_locked();
+  /// Runs `start`, the last step of a call that has claimed the endpoint. Unless it succeeds (0),
+  /// the endpoint is free again and the connection closed; std::bad_alloc becomes ENOMEM.
+  template <typename Start>
+  int start_or_leave_locked(Start start) {
+    int error;
+    try {
+      error = start();
+    } catch (const std::bad_alloc&) {
+      error = ENOMEM;
+    }
+    if (error == 0) return 0;
+    leave_endpoint_locked();
+    close_locked(CloseMode::kReset);
+    return error;
+  }
   // FPDU mode.
   int open_stream_locked(const MpaNegotiated& negotiated, bool initiator);
   Stream::Ends ends() { return {*this, socket_, loop_ ? loop_ : socket_, captured_.get()}; }
@@ -262,7 +281,7 @@ class Connection final : public Source, public StreamOwner {
   size_t request_bytes_sent_ = 0;
   std::weak_ptr<Listener> listener_;  // told once, when the Request is complete or the peer gone
   std::weak_ptr<ConnectionOwner> owner_;
-  std::deque<OwnerCall> calls_;
+  std::vector<OwnerCall> calls_;  // has room for all that there may ever be
   bool calling_ = false;
   std::shared_ptr<Connection> displaced_;  // has lost its place to this one, which drains
   bool pump_due_ = false;

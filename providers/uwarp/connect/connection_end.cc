@@ -323,7 +323,7 @@ void Connection::finish(Lock& lock) {
   while (!calling_ && !calls_.empty()) {
     const std::shared_ptr<ConnectionOwner> owner = owner_.lock();
     const OwnerCall call = std::move(calls_.front());
-    calls_.pop_front();
+    calls_.erase(calls_.begin());
     calls_due_.store(!calls_.empty());
     if (owner == nullptr) continue;
     calling_ = true;

@@ -85,22 +85,16 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   connection->parameters_ = std::move(parameters);
   connection->options_ = std::move(options);
   connection->endpoint_ = std::move(endpoint);
-  connection->choose_startup_mode_locked();
-  const uint32_t timeout_ms = connection->options_.timeout_ms != 0 ? connection->options_.timeout_ms
-                                                                   : settings().connect_timeout_ms;
-  connection->deadlines_[Deadline::kStartup] = now_ns() + timeout_ms * kNsPerMs;
-  int error;
-  try {
-    error = connection->start_attempt_locked(std::move(bound));
-    if (error == 0) connection->update_deadline_locked();
-  } catch (const std::bad_alloc&) {
-    error = ENOMEM;
-  }
-  if (error != 0) {
-    connection->leave_endpoint_locked();
-    connection->close_locked(CloseMode::kReset);
-    return Error{error};
-  }
+  const int error = connection->start_or_leave_locked([&, self = connection.get()] {
+    self->choose_startup_mode_locked();
+    const uint32_t timeout_ms =
+        self->options_.timeout_ms != 0 ? self->options_.timeout_ms : settings().connect_timeout_ms;
+    self->deadlines_[Deadline::kStartup] = now_ns() + timeout_ms * kNsPerMs;
+    const int failed = self->start_attempt_locked(std::move(bound));
+    if (failed == 0) self->update_deadline_locked();
+    return failed;
+  });
+  if (error != 0) return Error{error};
   connection->finish_later(lock);
   return connection;
 }
@@ -432,17 +426,7 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters par
   owner_ = std::move(owner);
   rendezvous_ = rendezvous;
   parameters_ = std::move(parameters);
-  int error;
-  try {
-    error = answer_and_open_locked();
-  } catch (const std::bad_alloc&) {
-    error = ENOMEM;
-  }
-  if (error != 0) {
-    leave_endpoint_locked();
-    close_locked(CloseMode::kReset);
-    return error;
-  }
+  if (int error = start_or_leave_locked([&] { return answer_and_open_locked(); })) return error;
   if (peer_to_peer_) {
     deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
     update_deadline_locked();

@@ -16,15 +16,18 @@ namespace uwarp {
 /// that peers which keep their end open leave it three. An orderly peer needs its place for a round
 /// trip. A process that raised its limit for many connections can end as many at once. What bounds
 /// the number there is the kernel's memory: each socket may hold a full buffer.
+inline constexpr uint64_t kMostDraining = 4096;
 constexpr size_t draining_places(uint64_t open_files) {
-  constexpr uint64_t kMost = 4096;
-  return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMost));
+  return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMostDraining));
 }
 
 /// A value without sockets or time: holders are kept in the order in which they came.
 template <class Holder>
 class DrainingPlaces {
  public:
+  /// Room for all that there may ever be: a connection that ends can get none. It is not touched
+  /// before it is needed.
+  DrainingPlaces() { holders_.reserve(kMostDraining + 1); }
   /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
   std::optional<Holder> enter(Holder holder, size_t places) {
     holders_.push_back(std::move(holder));

@@ -383,6 +383,7 @@ void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall&
     lock.unlock();
     return rendezvous->answer(std::move(request), call);
   }
+  held_.reserve(kMaxHeldCalls);  // or throws: the caller drops the call then
   std::shared_ptr<Connection> displaced;
   if (held_.size() >= kMaxHeldCalls) {
     displaced = std::move(held_.front().request);
@@ -455,13 +456,19 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   config.ord = std::min<uint16_t>(config.ord, kMaxRdAtom);
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
-  if (!qp_.start_stream(config)) return false;
-  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
-  describe_connection(config, connection);
   const QpConfig& parts = qp_.config();
+  PollGroup& first = PollGroup::of(*parts.recv_cq);
   PollGroup* const second =
       parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
-  stream_.attach(ends, PollGroup::of(*parts.recv_cq), second);
+  if (!qp_.start_stream(config)) return false;
+  try {
+    stream_.attach(ends, first, second);
+  } catch (const std::bad_alloc&) {
+    qp_.detach_stream();
+    throw;
+  }
+  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
+  describe_connection(config, connection);
   return true;
 }
 

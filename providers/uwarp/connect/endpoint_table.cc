@@ -24,18 +24,15 @@ std::shared_ptr<Endpoint> EndpointTable::find(Qpn number) {
   return found == endpoints_.end() ? nullptr : found->second.lock();
 }
 
-std::vector<std::shared_ptr<Endpoint>> EndpointTable::in_domains(const ProtectionDomain* one,
-                                                                 const ProtectionDomain* other) {
-  std::vector<std::shared_ptr<Endpoint>> live;
+size_t EndpointTable::take_some(Qpn& next, std::span<std::shared_ptr<Endpoint>> some) {
   const std::lock_guard guard(mutex_);
-  live.reserve(endpoints_.size());
-  for (const auto& [number, weak] : endpoints_) {
-    auto endpoint = weak.lock();
-    if (endpoint == nullptr) continue;
-    const ProtectionDomain* domain = endpoint->qp().config().domain;
-    if (domain == one || domain == other) live.push_back(std::move(endpoint));
+  size_t count = 0;
+  for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
+       ++at) {
+    next.value = at->first.value + 1;
+    if (some[count] = at->second.lock(); some[count] != nullptr) ++count;
   }
-  return live;
+  return count;
 }
 
 }  // namespace uwarp

@@ -2,17 +2,19 @@
 // The endpoints of this process by number.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
-#include <vector>
+#include <span>
+#include <utility>
 
 #include "base/ids.h"
 
 namespace uwarp {
 
 class Endpoint;
-struct ProtectionDomain;
 
 /// Any thread; its lock is a leaf. Owns none of them.
 class EndpointTable {
@@ -21,13 +23,24 @@ class EndpointTable {
   void leave(Qpn number);
   /// Null if there is none.
   std::shared_ptr<Endpoint> find(Qpn number);
-  /// All in one of two protection domains.
-  std::vector<std::shared_ptr<Endpoint>> in_domains(const ProtectionDomain* one,
-                                                    const ProtectionDomain* other);
+  /// Calls `visit(std::shared_ptr<Endpoint>)` for all of them, without a lock. Takes no memory.
+  template <typename Visit>
+  void visit(Visit visit) {
+    std::array<std::shared_ptr<Endpoint>, 64> some;
+    Qpn next{0};
+    for (size_t count = some.size(); count == some.size();) {
+      count = take_some(next, some);
+      for (size_t i = 0; i < count; ++i) visit(std::move(some[i]));
+    }
+  }
 
  private:
+  /// Some from `next` on, which becomes the number behind them. Fewer than fit: these were the
+  /// last.
+  size_t take_some(Qpn& next, std::span<std::shared_ptr<Endpoint>> some);
+
   std::mutex mutex_;
-  std::unordered_map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
+  std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
 };
 
 }  // namespace uwarp

@@ -2,12 +2,13 @@
 #include "connect/held_call.h"
 
 #include <array>
+#include <new>
 
 #include "os/collapsed_log.h"
 
 namespace uwarp {
 
-void refuse(Connection& request, RendezvousVerdict verdict) {
+void refuse(Connection& request, RendezvousVerdict verdict) try {
   // One for each verdict, so that a flood of one kind does not hide the others.
   static std::array<CollapsedLog, kRendezvousVerdicts> logs;
   logs[static_cast<size_t>(verdict)].event("rendezvous: refused a call of %s: %s",
@@ -16,6 +17,8 @@ void refuse(Connection& request, RendezvousVerdict verdict) {
   RendezvousAnswer answer;
   answer.verdict = verdict;
   (void)request.reject(answer.encode());
+} catch (const std::bad_alloc&) {
+  request.abort();
 }
 
 }  // namespace uwarp

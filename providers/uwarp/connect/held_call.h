@@ -19,7 +19,8 @@ struct HeldCall {
 /// time-out. No other peer is expected to dial.
 inline constexpr size_t kMaxHeldCalls = 4;
 
-/// Tells the peer why its call is not answered. Without locks.
+/// Tells the peer why its call is not answered; without memory for that it sees a reset. Without
+/// locks.
 void refuse(Connection& request, RendezvousVerdict verdict);
 
 }  // namespace uwarp

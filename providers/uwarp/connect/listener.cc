@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -63,7 +62,7 @@ Result<std::shared_ptr<Listener>> Listener::start(ConnectContext& context, TcpSo
 }
 
 void Listener::close() {
-  std::vector<std::shared_ptr<Connection>> dropped;
+  decltype(half_open_.clear()) dropped;
   {
     const std::lock_guard guard(mutex_);
     context_.progress.remove(std::exchange(ticket_, 0));
@@ -71,7 +70,7 @@ void Listener::close() {
     owner_.reset();
     dropped = half_open_.clear();
   }
-  for (const auto& connection : dropped) connection->abort();
+  for (const auto& place : dropped) place.holder->abort();
 }
 
 bool Listener::accept_one() {

@@ -52,6 +52,8 @@ class Listener final : public Source {
 
   bool ready(uint32_t events) override;
   void deadline_passed() override;
+  /// Who waits in the socket makes no new edge.
+  void out_of_memory() override { deadline_passed(); }
 
  private:
   Listener(ConnectContext& context, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner);

@@ -66,12 +66,19 @@ void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCal
     return refuse(*request, RendezvousVerdict::kNotExpected);
   }
   if (!must_wait_locked()) return take_call(lock, {std::move(request), call});
-  if (held_.size() < kMaxHeldCalls) {
-    held_.push_back({std::move(request), call});
-    return update_deadline_locked();
-  }
+  if (hold_locked({request, call})) return update_deadline_locked();
   lock.unlock();
   refuse(*request, RendezvousVerdict::kTooMany);
+}
+
+bool Rendezvous::hold_locked(HeldCall call) {
+  if (held_.size() >= kMaxHeldCalls) return false;
+  try {
+    held_.push_back(std::move(call));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 // Gives the lock up for each, and has it in the end.
@@ -95,15 +102,20 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
     lock.unlock();
     return refuse(*held.request, endpoint != nullptr ? verdict : RendezvousVerdict::kNoSuchQp);
   }
+  ConnectParameters parameters;
+  parameters.responder_resources = terms_.ird;
+  parameters.initiator_depth = dialing_ ? terms_.ord : kDepthNotNegotiated;
+  try {
+    parameters.private_data = RendezvousAnswer{}.encode();
+  } catch (const std::bad_alloc&) {
+    lock.unlock();
+    return held.request->abort();  // the peer dials again
+  }
   const std::shared_ptr<Connection> abandoned = std::move(dial_);
   dial_ = nullptr;
   kept_ = held.request;
   retry_ns_ = 0;
   update_deadline_locked();
-  ConnectParameters parameters;
-  parameters.responder_resources = terms_.ird;
-  parameters.initiator_depth = dialing_ ? terms_.ord : kDepthNotNegotiated;
-  parameters.private_data = RendezvousAnswer{}.encode();
   lock.unlock();
   if (abandoned != nullptr) abandoned->abort();
   const int error = held.request->accept(endpoint, std::move(parameters), as_owner(), true);

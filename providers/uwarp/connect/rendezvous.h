@@ -75,6 +75,8 @@ class Rendezvous final : public Source, public ConnectionOwner {
   bool must_wait_locked() const;
   RendezvousVerdict judge_locked(const RendezvousCall& call) const;
   bool is_own_call_kept() const;
+  /// False: too many are held, or there is no memory for it.
+  bool hold_locked(HeldCall call);
   void take_call(Lock& lock, const HeldCall& held);
   void take_held_calls(Lock& lock);
   void start_dial(Lock& lock);

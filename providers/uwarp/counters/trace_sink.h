@@ -35,11 +35,12 @@ struct TraceStep {
   uint64_t wr_id = 0;
 };
 
-/// Called with locks of the queue pair held, by any thread: must not call back.
+/// Called with locks of the queue pair held and work half done, by any thread: must not call back,
+/// nor throw. A step for which there is no memory is missing.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  virtual void note(const TraceStep& step) = 0;
+  virtual void note(const TraceStep& step) noexcept = 0;
 };
 
 }  // namespace uwarp

@@ -90,11 +90,20 @@ NetWatch& Engine::net_watch() {
   return *net_watch_;
 }
 
+// A copy of what is on its way may have been impossible: then the queue pair has failed.
+void Engine::tell_of_failure(Endpoint& endpoint) {
+  if (endpoint.qp().flush_due()) endpoint.stream().transmit();
+}
+
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
   if (int error = regions_.invalidate(region)) return error;
-  for (const auto& endpoint : context_.endpoints.in_domains(region.domain(), region.domain()))
+  // A queue pair that comes later does not find it.
+  context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
+    if (endpoint->qp().config().domain != region.domain()) return;
     endpoint->qp().quiesce(region);
+    tell_of_failure(*endpoint);
+  });
   regions_.release(region);
   return 0;
 }
@@ -107,13 +116,20 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
                      old.length_bytes != shape.length_bytes || old.first != shape.first ||
                      old.memory != shape.memory;
   const bool weaker = (old.access & ~shape.access & kAccessLocalWrite) != 0;
-  const auto endpoints = context_.endpoints.in_domains(old.domain, shape.domain);
-  std::vector<QueuePair::Held> held;
-  held.reserve(endpoints.size());
-  for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
-  if (const int error = regions_.change(region, shape)) return error;
-  for (const auto& endpoint : endpoints)
-    endpoint->qp().region_changed(region, old, moved || weaker);
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  context_.endpoints.visit([&](std::shared_ptr<Endpoint> endpoint) {
+    const ProtectionDomain* domain = endpoint->qp().config().domain;
+    if (domain == old.domain || domain == shape.domain) endpoints.push_back(std::move(endpoint));
+  });
+  {
+    std::vector<QueuePair::Held> held;
+    held.reserve(endpoints.size());
+    for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
+    if (const int error = regions_.change(region, shape)) return error;
+    for (const auto& endpoint : endpoints)
+      endpoint->qp().region_changed(region, old, moved || weaker);
+  }
+  for (const auto& endpoint : endpoints) tell_of_failure(*endpoint);
   return 0;
 }
 

@@ -60,6 +60,8 @@ class Engine {
   NeighbourWatch& neighbour_watch() { return *neighbour_watch_; }
 
  private:
+  static void tell_of_failure(Endpoint& endpoint);
+
   static void before_fork();
   static void after_fork_parent();
   static void after_fork_child();

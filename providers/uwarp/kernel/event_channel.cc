@@ -13,6 +13,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "base/log.h"
 #include "base/process_own.h"
 #include "engine/engine.h"
 #include "kernel/raw_fds.h"
@@ -46,7 +47,7 @@ class EventChannel::Reader : public Awaited {
     if (channel_.reader_ != this) return;
     channel_.reader_ = nullptr;
     // Left behind by a cancelled thread: for the next one.
-    if (length_ != 0) channel_.waiting_.emplace_front(record_.begin(), record_.begin() + length_);
+    if (length_ != 0) channel_.keep_locked({record_.data(), length_});
     channel_.flush_waiting_locked();
   }
   Reader(const Reader&) = delete;
@@ -99,7 +100,9 @@ Result<EventChannel::Pair> EventChannel::create() {
 }
 
 EventChannel::EventChannel(int writer_fd, int drain_fd)
-    : generation_(fork_generation()), writer_fd_(writer_fd), drain_fd_(drain_fd) {}
+    : generation_(fork_generation()), writer_fd_(writer_fd), drain_fd_(drain_fd) {
+  waiting_.reserve(room_);
+}
 
 bool EventChannel::alive() const { return generation_ == fork_generation(); }
 
@@ -121,17 +124,43 @@ bool EventChannel::try_send_locked(Record record) {
   }
 }
 
-void EventChannel::send_bytes(Record record) {
+void EventChannel::make_room(size_t records) {
+  const std::lock_guard guard(lock_);
+  if (room_ + records > waiting_.capacity()) waiting_.reserve(2 * (room_ + records));
+  room_ += records;
+}
+
+void EventChannel::give_room_back(size_t records) {
   if (!alive()) return;
   const std::lock_guard guard(lock_);
-  const bool taken = reader_ != nullptr && reader_->offer_locked(record);
-  if (!taken && (!waiting_.empty() || !try_send_locked(record))) {
-    waiting_.emplace_back(record.begin(), record.end());
+  room_ -= records;
+}
+
+bool EventChannel::send_bytes(Record record) {
+  if (!alive()) return true;
+  const std::lock_guard guard(lock_);
+  if (reader_ != nullptr && reader_->offer_locked(record)) return true;
+  return (waiting_.empty() && try_send_locked(record)) || keep_locked(record);
+}
+
+// There is more than room for only where an object says the same again and again to nobody.
+bool EventChannel::keep_locked(Record record) {
+  Waiting kept;
+  std::copy(record.begin(), record.end(), kept.bytes.begin());
+  kept.length = record.size();
+  try {
+    waiting_.push_back(kept);
+  } catch (const std::bad_alloc&) {
+    log_event("no memory for an event: %zu wait to be read", waiting_.size());
+    return false;
   }
+  return true;
 }
 
 void EventChannel::flush_waiting_locked() {
-  while (!waiting_.empty() && try_send_locked(waiting_.front())) waiting_.pop_front();
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && try_send_locked(next->record())) ++next;
+  waiting_.erase(waiting_.begin(), next);
 }
 
 void EventChannel::records_read() {
@@ -140,24 +169,39 @@ void EventChannel::records_read() {
   flush_waiting_locked();
 }
 
-size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
-  if (!alive()) return 0;
-  const std::lock_guard guard(lock_);
-  const size_t withdrawn = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
-  std::deque<std::vector<std::byte>> records;
+int64_t EventChannel::unread_bytes() const {
+  const int bytes = raw_unread(drain_fd_);
+  return bytes >= 0 ? bytes : int64_t{sent_.load()} * int64_t{kMaxRecordBytes};
+}
+
+// Once round the socket: each record is taken out and, unless it goes, put in again behind the
+// others, where it has just made room. That needs no memory.
+size_t EventChannel::remove_sent_locked(const std::function<bool(Record)>& stale) {
+  size_t removed = 0;
   std::array<std::byte, kMaxRecordBytes> buffer;
-  for (;;) {
+  for (int64_t left = unread_bytes(); left > 0;) {
     const ssize_t got = raw_receive(drain_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
-    records.emplace_back(buffer.begin(), buffer.begin() + got);
+    left -= got;
+    const Record record(buffer.data(), static_cast<size_t>(got));
+    if (stale(record)) {
+      ++removed;
+    } else if (!try_send_locked(record)) {
+      (void)keep_locked(record);
+    }
   }
-  for (auto& record : waiting_) records.push_back(std::move(record));
-  waiting_.clear();
-  const size_t removed = std::erase_if(records, [&](const auto& record) { return stale(record); });
-  waiting_ = std::move(records);
+  return removed;
+}
+
+size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
+  if (!alive()) return 0;
+  const std::lock_guard guard(lock_);
+  size_t removed = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
+  removed += remove_sent_locked(stale);
+  removed += std::erase_if(waiting_, [&](const Waiting& one) { return stale(one.record()); });
   flush_waiting_locked();
-  return withdrawn + removed;
+  return removed;
 }
 
 ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
@@ -185,6 +229,7 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
 CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
                                    CompletionEventRecord record, std::function<void()> raise_stored)
     : channel_(std::move(channel)),
+      room_(*channel_, 1),
       record_(record),
       raise_stored_(std::move(raise_stored)),
       generation_(fork_generation()) {}
@@ -211,7 +256,7 @@ bool CompletionEvents::raise_stored() {
 }
 
 void CompletionEvents::send_locked() {
-  channel_->send(record_);
+  if (!channel_->send(record_)) return;
   unread_ = true;
   ++sent_;
 }

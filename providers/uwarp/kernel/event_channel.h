@@ -7,10 +7,10 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,10 +52,12 @@ class EventChannel {
   EventChannel& operator=(const EventChannel&) = delete;
 
   /// Queues one record for the reader. What does not fit into the socket is kept and follows when
-  /// records_read() is called. Works in the middle of anything: takes only this channel's lock.
+  /// records_read() is called. Works in the middle of anything: takes only this channel's lock, and
+  /// no memory as long as no more are unread than there is EventRoom for. Without either the record
+  /// is dropped, and false returned.
   template <typename T>
-  void send(const T& record) {
-    send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
+  bool send(const T& record) {
+    return send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
   }
 
   /// The reader has taken at least one record: sends what waited for room.
@@ -73,9 +75,17 @@ class EventChannel {
   EventChannel(int writer_fd, int drain_fd);
   /// False in a forked child: the fds are closed there.
   bool alive() const;
-  void send_bytes(Record record);
+  bool send_bytes(Record record);
   bool try_send_locked(Record record);
   class Reader;
+  friend class EventRoom;
+  void make_room(size_t records);
+  void give_room_back(size_t records);
+  /// For events of a port, and one that a cancelled reader has left.
+  static constexpr size_t kOwnRoom = 16;
+  bool keep_locked(Record record);
+  int64_t unread_bytes() const;
+  size_t remove_sent_locked(const std::function<bool(Record)>& stale);
   void flush_waiting_locked();
 
   const uint32_t generation_;
@@ -84,9 +94,33 @@ class EventChannel {
   /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
   /// application has closed its end, so that a send never fails for that.
   const int drain_fd_;
-  std::deque<std::vector<std::byte>> waiting_;  ///< only while the socket is full
-  std::atomic<uint32_t> sent_{0};               ///< records that went into the socket
-  Reader* reader_ = nullptr;                    ///< a thread that drives inside read()
+  /// A record that is kept.
+  struct Waiting {
+    std::array<std::byte, sizeof(AsyncEventRecord)> bytes;
+    size_t length;
+    Record record() const { return Record(bytes).first(length); }
+  };
+  std::vector<Waiting> waiting_;   ///< only while the socket is full; has room for room_
+  size_t room_ = kOwnRoom;         ///< records
+  std::atomic<uint32_t> sent_{0};  ///< records that went into the socket
+  Reader* reader_ = nullptr;       ///< a thread that drives inside read()
+};
+
+/// Room in a channel for the records that one object may have unread at a time, so that it can tell
+/// of its events without memory.
+class EventRoom {
+ public:
+  /// Throws std::bad_alloc.
+  EventRoom(EventChannel& channel, size_t records) : channel_(channel), records_(records) {
+    channel.make_room(records);
+  }
+  ~EventRoom() { channel_.give_room_back(records_); }
+  EventRoom(const EventRoom&) = delete;
+  EventRoom& operator=(const EventRoom&) = delete;
+
+ private:
+  EventChannel& channel_;
+  const size_t records_;
 };
 
 /// Events of one completion queue on its channel: at most one unread record, so that no number of
@@ -113,6 +147,8 @@ class CompletionEvents {
   void send_locked();
 
   const std::shared_ptr<EventChannel> channel_;
+  const EventRoom room_;
+  const LateArmingRoom arming_room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const uint32_t generation_;

@@ -12,7 +12,6 @@
 #include "kernel/event_channel.h"
 
 namespace uwarp {
-namespace {
 
 struct LateArming {
   CompletionEvents* events;
@@ -22,9 +21,12 @@ struct LateArming {
 
 struct LateArmings {
   std::mutex lock;
-  std::vector<LateArming> list;    // keeps its memory: arming allocates only at first
+  size_t queues = 0;               // that may be armed
+  std::vector<LateArming> list;    // has room for all of them
   std::atomic<bool> empty = true;  // changed under the lock
 };
+
+namespace {
 
 ProcessOwn<LateArmings> late_armings;
 
@@ -35,6 +37,18 @@ bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
 }
 
 }  // namespace
+
+LateArmingRoom::LateArmingRoom() : all_(late_armings.get()) {
+  const std::lock_guard guard(all_.lock);
+  if (all_.queues == all_.list.capacity()) all_.list.reserve(2 * all_.queues + 1);
+  ++all_.queues;
+}
+
+LateArmingRoom::~LateArmingRoom() {
+  if (late_armings.find() != &all_) return;  // the parent's
+  const std::lock_guard guard(all_.lock);
+  --all_.queues;
+}
 
 void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
   LateArmings& all = late_armings.get();

@@ -13,6 +13,20 @@ namespace uwarp {
 
 class CompletionEvents;
 class EventChannel;
+struct LateArmings;
+
+/// Room for one queue with a channel to be armed late, which takes no memory then.
+class LateArmingRoom {
+ public:
+  /// Throws std::bad_alloc.
+  LateArmingRoom();
+  ~LateArmingRoom();
+  LateArmingRoom(const LateArmingRoom&) = delete;
+  LateArmingRoom& operator=(const LateArmingRoom&) = delete;
+
+ private:
+  LateArmings& all_;
+};
 
 /// The calling thread has armed the queue of `events`, which has completions.
 void note_late_arming(CompletionEvents& events, const EventChannel& channel);

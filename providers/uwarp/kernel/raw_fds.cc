@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -72,6 +73,10 @@ int raw_fcntl(int fd, int command) { return static_cast<int>(syscall(SYS_fcntl, 
 bool may_block(int fd) {
   const int status = raw_fcntl(fd, F_GETFL);
   return status >= 0 && (status & O_NONBLOCK) == 0;
+}
+int raw_unread(int fd) {
+  int bytes = 0;
+  return syscall(SYS_ioctl, fd, FIONREAD, &bytes) == 0 ? bytes : -1;
 }
 int raw_dup3(int fd, int copy, int flags) {
   return static_cast<int>(syscall(SYS_dup3, fd, copy, flags));

@@ -61,6 +61,8 @@ int raw_eventfd(unsigned value, int flags);
 int raw_fcntl(int fd, int command);
 /// The application lets calls on `fd` wait: it is open, and not O_NONBLOCK.
 bool may_block(int fd);
+/// Bytes that wait to be read from a socket.
+int raw_unread(int fd);
 int raw_dup3(int fd, int copy, int flags);
 ssize_t raw_send(int fd, const void* bytes, size_t length, int flags);
 ssize_t raw_receive(int fd, void* bytes, size_t length, int flags);

@@ -165,6 +165,13 @@ void remove_dead_trees(const std::string& path) {
 SysfsTree::SysfsTree(std::string host_sysfs) : host_sysfs_(std::move(host_sysfs)) {}
 
 SysfsTree::~SysfsTree() {
+  try {
+    remove();
+  } catch (const std::bad_alloc&) {  // it stays until the next process finds it
+  }
+}
+
+void SysfsTree::remove() {
   // A child that libc's fork() did not make has the parent's object.
   if (root_ == nullptr || builder_ != syscall(SYS_getpid)) return;
   if (open_own_locked().is_open()) {

@@ -50,6 +50,7 @@ class SysfsTree {
   const char* existing_root() const;
 
  private:
+  void remove();
   bool build_locked(const std::string& wanted, const NetDeviceTable& devices);
   bool build_at_locked(const std::string& path, const std::string& name,
                        const NetDeviceTable& devices);

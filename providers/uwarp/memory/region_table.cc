@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <new>
 
 #include "base/limits.h"
 
@@ -60,14 +61,19 @@ RegionTable::RegionTable()
   static_assert(kMaxMr + kMaxMw < kChunkSlots * kChunkCount);
 }
 
+RegionTable::~RegionTable() {
+  for (uint32_t i = 0; i < kChunkCount; ++i) delete chunks_[i].load();
+}
+
+// Null without memory for it.
 MemoryRegion* RegionTable::fresh_slot() {
   for (;;) {
-    const uint32_t number = used_slots_++;
-    if (number % kChunkSlots == 0) {
-      auto chunk = std::make_unique<Chunk>();
-      chunks_[number / kChunkSlots].store(chunk.get(), std::memory_order_release);
-      owned_.push_back(std::move(chunk));
-    }
+    const uint32_t number = used_slots_;
+    std::atomic<Chunk*>& chunk = chunks_[number / kChunkSlots];
+    if (chunk.load(std::memory_order_relaxed) == nullptr)
+      chunk.store(new (std::nothrow) Chunk, std::memory_order_release);
+    if (chunk.load(std::memory_order_relaxed) == nullptr) return nullptr;
+    ++used_slots_;
     slot(number).slot = number;
     // With upper bits of zero an application could choose the key 0, which means "no key".
     if (cipher_.encrypt(number) != 0) return &slot(number);
@@ -77,19 +83,19 @@ MemoryRegion* RegionTable::fresh_slot() {
 MemoryRegion* RegionTable::take_slot(FreeSlots& free) {
   // Fresh slots first: a freed key then stays unused for as long as possible.
   if (free.used < free.limit) {
-    ++free.used;
-    return fresh_slot();
+    MemoryRegion* const fresh = fresh_slot();
+    if (fresh != nullptr) ++free.used;
+    return fresh;
   }
   if (free.count == 0) return nullptr;
   MemoryRegion& oldest = slot(free.ring[free.head]);
-  free.head = (free.head + 1) % free.ring.size();
+  free.head = (free.head + 1) % free.limit;
   --free.count;
   return &oldest;
 }
 
 void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
-  if (free.ring.empty()) free.ring.resize(free.limit);
-  free.ring[(free.head + free.count) % free.ring.size()] = slot;
+  free.ring[(free.head + free.count) % free.limit] = slot;
   ++free.count;
 }
 

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -39,6 +38,9 @@ struct WindowBinding {
 class RegionTable {
  public:
   RegionTable();
+  ~RegionTable();
+  RegionTable(const RegionTable&) = delete;
+  RegionTable& operator=(const RegionTable&) = delete;
 
   /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays
   /// the caller's. Errors: ENOMEM when max_mr is reached.
@@ -138,12 +140,13 @@ class RegionTable {
   }
   /// Slots of one kind that have been used and are free again, oldest first.
   struct FreeSlots {
-    explicit FreeSlots(uint32_t limit) : limit(limit) {}
+    explicit FreeSlots(uint32_t limit)
+        : limit(limit), ring(std::make_unique_for_overwrite<uint32_t[]>(limit)) {}
     const uint32_t limit;  // slots of this kind at most
     uint32_t used = 0;     // ... that exist
     size_t head = 0;
     size_t count = 0;
-    std::vector<uint32_t> ring;
+    std::unique_ptr<uint32_t[]> ring;  // of `limit`; untouched as far as none has come back
   };
 
   MemoryRegion& slot(uint32_t number) const {
@@ -163,7 +166,6 @@ class RegionTable {
   SlotCipher cipher_;
   mutable RecentKeys recent_;
   std::unique_ptr<std::atomic<Chunk*>[]> chunks_;
-  std::vector<std::unique_ptr<Chunk>> owned_;
   std::mutex mutex_;
   FreeSlots free_regions_;
   FreeSlots free_windows_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/bytes.h"
@@ -152,13 +153,16 @@ std::unique_ptr<Capture> Capture::create(const std::string& name) {
 }
 
 void Capture::write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags,
-                    std::span<const iovec> octets, size_t size) {
+                    std::span<const iovec> octets, size_t size) noexcept {
   size_t done = 0;
   do {
     const size_t here = std::min(size - done, kPacketOctets);
-    pieces_.assign(1, iovec{});  // the headers
-    append_range(octets, done, here, pieces_);
-    write_packet(from, to, flags, here);
+    try {
+      pieces_.assign(1, iovec{});  // the headers
+      append_range(octets, done, here, pieces_);
+      write_packet(from, to, flags, here);
+    } catch (const std::bad_alloc&) {
+    }
     from.next += static_cast<uint32_t>(here);
     done += here;
   } while (done < size);

@@ -34,9 +34,10 @@ class Capture {
   static std::unique_ptr<Capture> create(const std::string& name);
 
   enum TcpFlag : uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPush = 8, kAck = 16 };
-  /// One packet or as many as the octets need. Caller holds mutex().
+  /// One packet or as many as the octets need; without memory for one it is missing in the file.
+  /// Never throws: bytes are between the socket and their place. Caller holds mutex().
   void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> octets,
-             size_t size);
+             size_t size) noexcept;
 
   /// Held by whoever moves a connection's sequence numbers.
   std::mutex& mutex() { return mutex_; }

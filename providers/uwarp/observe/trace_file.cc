@@ -8,6 +8,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -202,9 +203,10 @@ TraceFile::Buffer& TraceFile::take_buffer() {
       if (taken == nullptr && each->idle.exchange(false)) taken = each.get();
     }
     if (taken == nullptr) {
-      buffers_.push_back(std::make_unique<Buffer>());
+      auto made = std::make_unique<Buffer>();
+      made->steps.reserve(kBufferSteps);
+      buffers_.push_back(std::move(made));
       taken = buffers_.back().get();
-      taken->steps.reserve(kBufferSteps);
     }
   }
   const std::lock_guard guard(taken->lock);
@@ -213,8 +215,15 @@ TraceFile::Buffer& TraceFile::take_buffer() {
   return *taken;
 }
 
-void TraceFile::note(const TraceStep& step) {
+void TraceFile::note(const TraceStep& step) noexcept {
   if (finished_.load(std::memory_order_acquire)) return;
+  try {
+    add(step);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void TraceFile::add(const TraceStep& step) {
   Buffer& buffer = own_buffer();
   const std::lock_guard guard(buffer.lock);
   buffer.steps.push_back({now_ns(), step});
@@ -223,10 +232,14 @@ void TraceFile::note(const TraceStep& step) {
 
 void TraceFile::write_out_locked(Buffer& buffer) {
   std::string text;
-  text.reserve(buffer.steps.size() * 300);
-  for (const Timed& each : buffer.steps)
-    EventWriter(text, process_, buffer.thread, each.at_ns, each.step).write();
   const size_t count = buffer.steps.size();
+  try {
+    text.reserve(count * 300);
+    for (const Timed& each : buffer.steps)
+      EventWriter(text, process_, buffer.thread, each.at_ns, each.step).write();
+  } catch (const std::bad_alloc&) {
+    text.clear();
+  }
   buffer.steps.clear();
   const std::lock_guard guard(mutex_);
   written_ += count;
@@ -243,7 +256,14 @@ void TraceFile::append(std::string text) {
   finished_.store(true, std::memory_order_release);
 }
 
-void TraceFile::finish() {
+void TraceFile::finish() noexcept {
+  try {
+    write_out();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void TraceFile::write_out() {
   const bool before = finished_.exchange(true);
   std::vector<Buffer*> all;
   {

@@ -23,9 +23,10 @@ class TraceFile final : public TraceSink {
   static std::unique_ptr<TraceFile> create(const std::string& name);
   ~TraceFile() override;
 
-  void note(const TraceStep& step) override;
-  /// Writes out what is in the buffers and ends the file. Steps after this are forgotten.
-  void finish();
+  void note(const TraceStep& step) noexcept override;
+  /// Writes out what is in the buffers and ends the file. Steps after this are forgotten, and so
+  /// are those for which there is no memory.
+  void finish() noexcept;
 
  private:
   /// 320 KiB per thread that does anything.
@@ -47,6 +48,8 @@ class TraceFile final : public TraceSink {
 
   explicit TraceFile(std::unique_ptr<OutputFile> file);
   Buffer& own_buffer();
+  void add(const TraceStep& step);
+  void write_out();
   Buffer& take_buffer();
   void write_out_locked(Buffer& buffer);
   void append(std::string text);

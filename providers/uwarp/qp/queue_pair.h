@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -83,7 +84,8 @@ class QueuePair {
   void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
 
   // ---- Stream life. Called by the connection, no lock held.
-  /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR.
+  /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR. Throws
+  /// std::bad_alloc, and has done nothing then.
   bool start_stream(const StreamConfig& config);
   /// The byte stream has ended, but nobody has said so: requests wait until end_stream(), as they
   /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
@@ -113,7 +115,11 @@ class QueuePair {
     return true;
   }
   /// ORD may become known only after the start (rendezvous: taken at RTS).
-  void set_ord(uint16_t ord) { stream_.ord.store(ord, std::memory_order_release); }
+  void set_ord(uint16_t ord) {
+    const uint32_t most = stream_.outbound.capacity() - 1;  // what restart() has made room for
+    stream_.ord.store(static_cast<uint16_t>(std::min<uint32_t>(ord, most)),
+                      std::memory_order_release);
+  }
 
   // ---- The two sides. Each is used by one thread at a time, which has a turn of it; what their
   // classes say of any thread excepted.

@@ -11,10 +11,10 @@ uint64_t StreamState::next_identity() {
 }
 
 void StreamState::restart(const StreamConfig& new_config) {
-  config = new_config;
-  const uint16_t depth = std::max(new_config.ord, new_config.read_depth);
-  outbound.reset(std::max<uint32_t>(kMaxRdAtom, depth) + 1);
+  // First what may fail. One more than the depth: a Read of our own may be the first message.
+  outbound.reset(std::max(new_config.ord, new_config.read_depth) + 1u);
   inbound.reset(new_config.ird);
+  config = new_config;
   ord.store(new_config.ord, std::memory_order_relaxed);
   delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   peer_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);

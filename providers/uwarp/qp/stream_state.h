@@ -49,7 +49,8 @@ class StreamState {
  public:
   explicit StreamState(QpEventListener* listener) : listener_(listener) {}
 
-  /// Makes everything ready for a new stream. Both directions quiet.
+  /// Makes everything ready for a new stream, with all the memory that it needs for Reads and
+  /// atomics. Both directions quiet. Throws std::bad_alloc, and the stream has not begun then.
   void restart(const StreamConfig& new_config);
 
   /// Records the failure that ends the stream and raises `event`, if this is the first one.

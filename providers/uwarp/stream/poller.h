@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <new>
 
 #include "base/thread_own.h"
 #include "progress/cpu_contention.h"
@@ -41,18 +40,14 @@ class Poller {
   /// to do. True if a queue pair of `cq` had received something.
   bool look(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
-    try {
-      PollGroup* group = PollGroup::find(cq);
-      const bool found = group != nullptr && group->poll();
-      // Whatever is not read directly: other queues, handshakes, deadlines, writability.
-      const bool only_direct = group != nullptr && !group->needs_epoll();
-      const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
-      const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
-      if (silent || count % polls_per_pass < polls) (void)progress_.pass();
-      return found;
-    } catch (const std::bad_alloc&) {
-      return false;  // nothing is lost: what has come is still there for the next poll
-    }
+    PollGroup* group = PollGroup::find(cq);
+    const bool found = group != nullptr && group->poll();
+    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+    const bool only_direct = group != nullptr && !group->needs_epoll();
+    const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+    const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+    if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+    return found;
   }
   /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
   /// ibv_req_notify_cq.

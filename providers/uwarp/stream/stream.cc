@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "base/thread_own.h"
 #include "observe/capture.h"
@@ -19,10 +20,12 @@ constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 /// Outcomes that end a receive turn.
 constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
 
-/// The staging buffer of this thread; a queue pair may keep it, then the next is another.
-StagingPointer& ensure_staging() {
+/// The staging buffer of this thread; a queue pair may keep it, then the next is another. It is
+/// null without memory for one.
+StagingPointer& own_staging() {
   auto& staging = thread_own<StagingPointer>();
-  if (staging == nullptr) staging = std::make_unique_for_overwrite<StagingBuffer>();
+  if (staging == nullptr) [[unlikely]]
+    staging.reset(new (std::nothrow) StagingBuffer);
   return staging;
 }
 
@@ -35,16 +38,19 @@ size_t size_of(std::span<const iovec> parts) {
 }  // namespace
 
 void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
-  {
-    const QueuePair::Held held = qp_.hold();
-    groups_[0] = &first;
-    groups_[1] = second;
-    take_ends(ends);
-  }
+  // What may fail comes first. A group finds nothing in a stream that is not attached.
+  groups_[0] = &first;
+  groups_[1] = second;
   first.add(*this);
-  if (second != nullptr) second->add(*this);
+  try {
+    if (second != nullptr) second->add(*this);
+  } catch (...) {
+    first.remove(*this);
+    throw;
+  }
   // A member by now, so that what is posted from here on is listed.
   const QueuePair::Held held = qp_.hold();
+  take_ends(ends);
   attached_.store(true, std::memory_order_release);
 }
 
@@ -58,6 +64,7 @@ void Stream::take_ends(const Ends& ends) {
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
   ended_.store(false, std::memory_order_relaxed);
+  resume_due_.store(false, std::memory_order_relaxed);
   full_.store(false, std::memory_order_relaxed);
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
@@ -75,9 +82,14 @@ void Stream::detach() {
     if (group != nullptr) group->remove(*this);
 }
 
+// Events that are lost would leave the stream without an end.
 void Stream::tell_owner(StreamEvents& notice) {
   const std::shared_ptr<StreamOwner> owner = std::move(notice.owner);
-  owner->on_events(notice);
+  try {
+    owner->on_events(notice);
+  } catch (const std::bad_alloc&) {
+    owner->out_of_memory();
+  }
 }
 
 void Stream::name_owner(StreamEvents& notice) {
@@ -87,7 +99,7 @@ void Stream::name_owner(StreamEvents& notice) {
 // Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
 // are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
-  return !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
+  return attached() && !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
 }
 
 // --- Transmit
@@ -274,6 +286,7 @@ bool Stream::looked_at() {
 }
 
 void Stream::on_edge(uint32_t events) {
+  if (events == 0 && resume_due_.exchange(false)) resume();
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
   StreamEvents notice;
@@ -300,7 +313,12 @@ void Stream::resume() {
   {
     const auto receive = qp_.receive_side().hold();
     if (!attached() || !qp_.receiver().held()) return;
-    more = !take_outcome(qp_.receiver().resume(ensure_staging()), answer, notice) ||
+    StagingPointer& staging = own_staging();
+    if (staging == nullptr) [[unlikely]] {
+      resume_due_.store(true);
+      return owner_->request_turn();
+    }
+    more = !take_outcome(qp_.receiver().resume(staging), answer, notice) ||
            qp_.receiver().looks_ahead();
   }
   if (more) (void)receive(kTurnBytes, notice, true);
@@ -332,7 +350,9 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
       if (dropped != -EAGAIN) take_end(dropped, notice);
       return Found::kStopped;
     }
-    StagingPointer& staging = ensure_staging();
+    StagingPointer& staging = own_staging();
+    if (staging == nullptr) [[unlikely]]
+      return Found::kMore;  // an edge is told only once
     const std::span<const iovec> window = qp_.receiver().window(staging);
     const size_t room = size_of(window);
     const ssize_t count = in_->receive(window);

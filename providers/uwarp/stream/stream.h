@@ -47,6 +47,7 @@ class Stream {
     CapturedConnection* capture;
   };
   /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
+  /// Throws std::bad_alloc, and has done nothing then; nothing throws it later.
   void attach(const Ends& ends, PollGroup& first, PollGroup* second);
   /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
   /// list of its groups. Call without locks of the queue pair and outside a turn.
@@ -151,8 +152,9 @@ class Stream {
   std::atomic<bool> quiet_{false};  // epoll is not told of data
   std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
-  std::atomic<int> send_error_{0};  // errno that ended the send direction
-  std::atomic<bool> ended_{false};  // the end of the receive direction has been reported
+  std::atomic<int> send_error_{0};       // errno that ended the send direction
+  std::atomic<bool> resume_due_{false};  // resume() found no memory
+  std::atomic<bool> ended_{false};       // the end of the receive direction has been reported
 };
 
 }  // namespace uwarp

@@ -19,6 +19,8 @@ class StreamOwner {
   virtual std::shared_ptr<StreamOwner> hold_owner() = 0;
   /// Without locks of the queue pair, after the turn that found them.
   virtual void on_events(const StreamEvents& events) = 0;
+  /// The same, where on_events() found no memory.
+  virtual void out_of_memory() = 0;
   /// Another turn is wanted soon. Under locks of the queue pair.
   virtual void request_turn() = 0;
   /// See Progress::quieten(). Under the receive side of the queue pair.

@@ -50,6 +50,27 @@ int errno_verb(Body&& body) {
   return error;
 }
 
+/// Runs a verb that has no way to say that memory is missing: `nothing` stands for a result, as
+/// where it was called a moment too early. What it could not do is still to be done at the next
+/// call. One that returns nothing at all needs no `nothing`.
+template <typename Body>
+auto quiet_verb(Body&& body, decltype(body()) nothing) {
+  const KeptErrno kept;
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return nothing;
+  }
+}
+template <typename Body>
+void quiet_verb(Body&& body) {
+  const KeptErrno kept;
+  try {
+    body();
+  } catch (const std::exception&) {
+  }
+}
+
 /// The number that an application has put into an enum of the public ABI, which may be none of the
 /// enum's values.
 template <typename Enum>

@@ -30,6 +30,7 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       device(device),
       engine(device.engine()),
       notifier(*this),
+      event_room(device.async_channel(), 1),
       moderation(std::make_shared<ModerationTimer>(*this, device.engine())),
       slot(engine.stat_page()),
       queue(capacity, &notifier,
@@ -126,16 +127,19 @@ int destroy_cq(ibv_cq* base) {
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
   if (count <= 0) [[unlikely]]
     return count == 0 ? 0 : -EINVAL;
-  const KeptErrno kept;
-  VerbsCq& cq = VerbsCq::of(base);
-  auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
-  if (!cq.engine.alive()) [[unlikely]]
-    return cq.queue.poll(out, count);
-  Poller::transmit_waiting(cq.queue);
-  if (const int found = cq.queue.poll(out, count); found != 0) return found;
-  // Whoever polls an empty queue drives the sockets.
-  cq.engine.poller().poll(cq.queue);
-  return cq.queue.poll(out, count);
+  return quiet_verb(
+      [&] {
+        VerbsCq& cq = VerbsCq::of(base);
+        auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
+        if (!cq.engine.alive()) [[unlikely]]
+          return cq.queue.poll(out, count);
+        Poller::transmit_waiting(cq.queue);
+        if (const int found = cq.queue.poll(out, count); found != 0) return found;
+        // Whoever polls an empty queue drives the sockets.
+        cq.engine.poller().poll(cq.queue);
+        return cq.queue.poll(out, count);
+      },
+      0);
 }
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
@@ -153,9 +157,10 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
 }
 
 void cq_event(ibv_cq* base) {
-  const KeptErrno kept;
-  VerbsCq& cq = VerbsCq::of(base);
-  if (cq.events) cq.events->record_read();
+  quiet_verb([&] {
+    VerbsCq& cq = VerbsCq::of(base);
+    if (cq.events) cq.events->record_read();
+  });
 }
 
 }  // namespace uwarp

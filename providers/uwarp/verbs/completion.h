@@ -85,6 +85,7 @@ struct VerbsCq : object_abi::Cq {
   Engine& engine;
   Notifier notifier;
   std::optional<CompletionEvents> events;
+  const EventRoom event_room;  // CQ_ERR
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   const std::shared_ptr<ModerationTimer> moderation;

@@ -38,22 +38,26 @@ int show_next(VerbsCq& cq) {
 
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
-  const KeptErrno kept;
-  VerbsCq& cq = cq_of(base);
-  const bool alive = cq.engine.alive();
-  if (alive) [[likely]]
-    Poller::transmit_waiting(cq.queue);
-  if (!cq.single_threaded) cq.poll_mutex.lock();
-  int result = show_next(cq);
-  if (result == ENOENT && alive) {
-    // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
-    if (!cq.single_threaded) cq.poll_mutex.unlock();
-    cq.engine.poller().poll(cq.queue);
-    if (!cq.single_threaded) cq.poll_mutex.lock();
-    result = show_next(cq);
-  }
-  if (result != 0 && !cq.single_threaded) cq.poll_mutex.unlock();
-  return result;
+  return quiet_verb(
+      [&] {
+        VerbsCq& cq = cq_of(base);
+        const bool alive = cq.engine.alive();
+        if (alive) [[likely]]
+          Poller::transmit_waiting(cq.queue);
+        std::unique_lock poll(cq.poll_mutex, std::defer_lock);
+        if (!cq.single_threaded) poll.lock();
+        int result = show_next(cq);
+        if (result == ENOENT && alive) {
+          // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
+          if (!cq.single_threaded) poll.unlock();
+          cq.engine.poller().poll(cq.queue);
+          if (!cq.single_threaded) poll.lock();
+          result = show_next(cq);
+        }
+        if (result == 0) poll.release();  // until end_poll()
+        return result;
+      },
+      ENOENT);
 }
 
 int next_poll(ibv_cq_ex* base) { return show_next(cq_of(base)); }

@@ -39,9 +39,19 @@ DeviceContext::DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice>
       async_(std::move(async)),
       port_events_(std::make_shared<PortEvents>(*this)),
       faults_(DeviceFaults::make(*this)) {
-  engine_.net_watch().add(port_events_);
-  // The table may be from before the watch.
-  port_events_->begin(*refresh_net_devices());
+  try {
+    engine_.net_watch().add(port_events_);
+    // The table may be from before the watch.
+    port_events_->begin(*refresh_net_devices());
+  } catch (...) {
+    stop_watching();
+    throw;
+  }
+}
+
+void DeviceContext::stop_watching() {
+  port_events_->stop();
+  if (faults_ != nullptr) faults_->stop();
 }
 
 int DeviceContext::open(ibv_context* context) {
@@ -65,8 +75,7 @@ int DeviceContext::open(ibv_context* context) {
 
 DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
-  port_events_->stop();
-  if (faults_ != nullptr) faults_->stop();
+  stop_watching();
   for (VerbsQp* qp : queue_pairs_) {
     qp->endpoint->destroy();
     qp->endpoint.reset();

@@ -60,19 +60,17 @@ class DeviceContext {
   int refusal() const { return !alive() ? ENODEV : removed() ? EIO : 0; }
   ibv_context* base() const { return base_; }
 
-  /// Queues an asynchronous event. Any thread; takes only the channel's lock.
-  void raise(ibv_event_type type, const void* element) {
-    async_->send(AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
+  /// Where an object that is being made takes room for its events.
+  EventChannel& async_channel() { return *async_; }
+  /// Queues an asynchronous event. Any thread; takes only the channel's lock. False: dropped, see
+  /// EventChannel::send().
+  bool raise(ibv_event_type type, const void* element) {
+    return async_->send(AsyncEventRecord{reinterpret_cast<uintptr_t>(element), uint32_t{type}, 0});
   }
   /// The same for one that has to be acknowledged before `element` can be destroyed.
   void raise(ibv_event_type type, const void* element, DeliveredCount& delivered) {
     delivered.fetch_add(1, std::memory_order_relaxed);  // first: it may be acknowledged at once
-    try {
-      raise(type, element);
-    } catch (const std::bad_alloc&) {
-      delivered.fetch_sub(1, std::memory_order_relaxed);
-      throw;
-    }
+    if (!raise(type, element)) delivered.fetch_sub(1, std::memory_order_relaxed);
   }
   /// libibverbs has read an event: makes room for others.
   void event_read() { async_->records_read(); }
@@ -106,6 +104,8 @@ class DeviceContext {
  private:
   DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
                 std::shared_ptr<EventChannel> async);
+  /// No other thread looks at this object any more.
+  void stop_watching();
 
   ibv_context* const base_;
   const std::shared_ptr<const NetDevice> device_;

@@ -51,7 +51,11 @@ void DeviceFaults::fault_acts(uint32_t queue_pair, const FaultRule& rule, uint64
             static_cast<unsigned long long>(count), queue_pair);
   if (rule.kind != FaultKind::kAsyncEvent && rule.kind != FaultKind::kPortDown) return;
   const std::lock_guard guard(due_mutex_);
-  due_.push_back({0, rule});
+  try {
+    due_.push_back({0, rule});
+  } catch (const std::bad_alloc&) {
+    return;  // the queue pair that tells of it is in the middle of its work
+  }
   engine_.progress().revisit(*this);
 }
 

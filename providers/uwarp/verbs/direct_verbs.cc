@@ -64,7 +64,7 @@ void build(ibv_qp_ex* base, SendOpcode opcode, uint64_t operation, uint32_t rkey
 using namespace uwarp;
 
 UWARP_EXPORTED bool uwarpdv_is_supported(ibv_device* device) {
-  return net_devices()->by_verbs_name(device->name) != nullptr;
+  return quiet_verb([&] { return net_devices()->by_verbs_name(device->name) != nullptr; }, false);
 }
 
 UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uint32_t length) {

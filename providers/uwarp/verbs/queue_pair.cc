@@ -110,8 +110,8 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (int error = find_parts(pd, init, parts)) return fail(error);
   DeviceContext& device = parts.pd->device;
   if (const int error = device.refusal()) return fail(error);
-  if (!DeviceContext::take_place(device.qp_count, kMaxQp)) return fail(ENOMEM);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
+  if (device.qp_count > kMaxQp) return fail(ENOMEM);
   auto endpoint =
       Endpoint::create(qp->device.engine().context(), qp->device.device(), config_of(*qp));
   if (!endpoint) return fail(endpoint.error());
@@ -133,6 +133,7 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
       parts(parts),
       init(init),
       listener(*this),
+      event_room(device.async_channel(), kEventKinds),
       batch(operations != 0
                 ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
                                               parts.pd->one_thread())
@@ -147,6 +148,7 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
   base.qp_type = init.qp_type;
   pthread_mutex_init(&base.mutex, nullptr);
   pthread_cond_init(&base.cond, nullptr);
+  ++device.qp_count;
   parts.pd->user_made();
   parts.send_cq->users.fetch_add(1, std::memory_order_relaxed);
   parts.recv_cq->users.fetch_add(1, std::memory_order_relaxed);

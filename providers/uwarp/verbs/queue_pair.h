@@ -49,7 +49,10 @@ struct VerbsQp : object_abi::Qp {
   DeviceContext& device;
   const QpParts parts;
   const ibv_qp_init_attr init;  // capacities as given to the application
+  /// Kinds of asynchronous events of a queue pair (QpEvent).
+  static constexpr size_t kEventKinds = 6;
   Listener listener;
+  const EventRoom event_room;
   DeliveredCount async_events{0};
   /// Not modified yet: reported as INIT, as RNICs in the kernel do, which have no RESET.
   std::atomic<bool> untouched{true};

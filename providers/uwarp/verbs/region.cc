@@ -84,8 +84,12 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   VerbsPd& pd = *mr.domain;
   shape.domain = &pd.domain;
   mr.slot = SlotLease<RegionSlot>(pd.device.engine().stat_page());
+  pd.device.add(&mr);  // may fail, as what went before; nothing fails behind the next step
   auto region = pd.device.engine().regions().add(shape);
-  if (!region) return region.error();
+  if (!region) {
+    pd.device.remove(&mr);
+    return region.error();
+  }
   mr.region = *region;
   mr.base.context = pd.context;
   mr.base.pd = &pd;
@@ -96,7 +100,6 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
   mr.base.handle = mr.region->slot;
   mr.type = type;
   describe(mr);
-  pd.device.add(&mr);
   pd.object_made();
   pd.root.keep();
   return 0;

@@ -84,11 +84,13 @@ int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
 }
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
-  VerbsSrq& srq = VerbsSrq::of(base);
-  attr->max_wr = srq.queue.depth();
-  attr->max_sge = srq.max_sge;
-  attr->srq_limit = srq.queue.limit();
-  return 0;
+  return errno_verb([&] {
+    VerbsSrq& srq = VerbsSrq::of(base);
+    attr->max_wr = srq.queue.depth();
+    attr->max_sge = srq.max_sge;
+    attr->srq_limit = srq.queue.limit();
+    return 0;
+  });
 }
 
 int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {

@@ -19,6 +19,7 @@ struct VerbsSrq : object_abi::Srq {
       : object_abi::Srq{},
         domain(pd),
         max_sge(attr.max_sge),
+        event_room(pd.device.async_channel(), 1),
         listener(*this),
         queue(attr.max_wr, attr.max_sge, &listener) {}
 
@@ -35,6 +36,7 @@ struct VerbsSrq : object_abi::Srq {
 
   VerbsPd& domain;
   const uint32_t max_sge;
+  const EventRoom event_room;
   LimitListener listener;
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};

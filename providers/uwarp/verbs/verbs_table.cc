@@ -22,9 +22,10 @@ int open_context(ibv_context* context) {
 }
 
 void close_context(ibv_context* context) {
-  const KeptErrno kept;
-  DeviceContext& device = DeviceContext::of(context);
-  if (device.alive()) delete &device;
+  quiet_verb([&] {
+    DeviceContext& device = DeviceContext::of(context);
+    if (device.alive()) delete &device;
+  });
 }
 
 void log_line(const char* line) { log_event("%s", line); }
@@ -32,7 +33,7 @@ void log_line(const char* line) { log_event("%s", line); }
 }  // namespace
 
 void async_event(ibv_context* context, ibv_async_event*) {
-  DeviceContext::of(context).event_read();
+  quiet_verb([&] { DeviceContext::of(context).event_read(); });
 }
 
 }  // namespace uwarp

@@ -43,8 +43,8 @@ int WorkBatch::complete(Endpoint& endpoint) {
 
 SendRequest& WorkBatch::add(const ibv_qp_ex& qp, SendOpcode opcode, uint64_t operation) {
   if ((operation & ~operations_) != 0 || (qp.wr_flags & ~kKnownSendFlags) != 0) spoil(EINVAL);
-  payloads_.emplace_back();
   SendRequest& request = requests_.emplace_back();
+  payloads_.emplace_back();
   request.wr_id = qp.wr_id;
   request.opcode = opcode;
   // Which setter is called says whether data is inline.
@@ -52,7 +52,9 @@ SendRequest& WorkBatch::add(const ibv_qp_ex& qp, SendOpcode opcode, uint64_t ope
   return request;
 }
 
+// Of a batch that is spoiled the last request may be missing.
 WorkBatch::Payload* WorkBatch::open_payload() {
+  if (error_ != 0) return nullptr;
   if (payloads_.empty() || payloads_.back().set) {
     spoil(EINVAL);
     return nullptr;

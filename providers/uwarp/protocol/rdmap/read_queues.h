@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <variant>
 
 #include "base/ids.h"
@@ -20,12 +21,14 @@ namespace uwarp {
 template <typename T>
 class SpscRing {
  public:
-  /// Sets the capacity. Not while in use. The memory comes with the first entry: most connections
-  /// never read.
+  /// Sets the capacity. Not while in use. Takes all the memory that the ring will ever need, so
+  /// that push() cannot fail; it is not touched before, because most connections never read.
+  /// Throws std::bad_alloc, and has changed nothing then.
   void reset(uint32_t capacity) {
     uint32_t size = 1;
     while (size < capacity) size *= 2;
-    if (size != mask_ + 1) slots_.reset();
+    if (slots_ == nullptr || size != mask_ + 1)
+      slots_ = std::make_unique_for_overwrite<Slot[]>(size);
     mask_ = size - 1;
     capacity_ = capacity;
     head_.store(0, std::memory_order_relaxed);
@@ -39,30 +42,35 @@ class SpscRing {
   bool full() const { return size() >= capacity_; }
   /// Producer. The caller checked full().
   void push(const T& value) {
-    if (slots_ == nullptr) [[unlikely]]
-      slots_ = std::make_unique<T[]>(mask_ + size_t{1});
     uint32_t tail = tail_.load(std::memory_order_relaxed);
-    slots_[tail & mask_] = value;
+    std::construct_at(&slots_[tail & mask_].value, value);
     tail_.store(tail + 1, std::memory_order_release);
   }
   /// Consumer: the oldest entry, null when empty.
   T* front() {
     uint32_t head = head_.load(std::memory_order_relaxed);
     if (head == tail_.load(std::memory_order_acquire)) return nullptr;
-    return &slots_[head & mask_];
+    return &slots_[head & mask_].value;
   }
   /// The oldest entry that satisfies `wanted`, null if none does. Consumer, or while it rests.
   template <typename Predicate>
   const T* find(Predicate wanted) const {
     const uint32_t tail = tail_.load(std::memory_order_acquire);
     for (uint32_t i = head_.load(std::memory_order_acquire); i != tail; ++i)
-      if (wanted(slots_[i & mask_])) return &slots_[i & mask_];
+      if (wanted(slots_[i & mask_].value)) return &slots_[i & mask_].value;
     return nullptr;
   }
   void pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
  private:
-  std::unique_ptr<T[]> slots_;
+  /// Room for an entry, which is made by push().
+  union Slot {
+    Slot() {}
+    T value;
+  };
+  static_assert(std::is_trivially_destructible_v<T>);
+
+  std::unique_ptr<Slot[]> slots_;
   uint32_t mask_ = 0;
   uint32_t capacity_ = 0;
   std::atomic<uint32_t> head_{0};

@@ -59,14 +59,17 @@ class FpduWriter {
     return segment;
   }
 
-  /// A segment with `size` bytes of payload: those at `offset` of `payload`.
+  /// A segment with `size` bytes of payload: those at `offset` of `payload`. `own`: they go out of
+  /// memory of the batch.
   template <typename Header>
   Built append(const Header& header, BufferList* payload = nullptr, uint64_t offset = 0,
-               uint32_t size = 0) {
+               uint32_t size = 0, bool own = false) {
     std::byte* const at = batch_.begin_fpdu(Header::kWireSize, size);
     if (at == nullptr) return Built::kNoRoom;
     header.encode(at);
-    return batch_.end_fpdu(payload, offset) ? Built::kDone : Built::kFault;
+    if (batch_.end_fpdu(payload, offset, own)) [[likely]]
+      return Built::kDone;
+    return batch_.starved() ? Built::kNoRoom : Built::kFault;
   }
   /// A message that is all header, with the next number of its queue. has_room() was checked.
   template <typename Header>

@@ -37,6 +37,9 @@ void Responder::answer_atomic(const InboundRequest& request) {
   if (const auto error =
           check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell))
     return fail(*error);
+  // Answers to Reads before it may still lie in the application's memory. Without memory for a
+  // copy they go out first, and it is executed for the next batch.
+  if (!writer_.batch().detach(cell.address, sizeof(uint64_t))) return;
   const auto original = execute(header, cell);
   if (!original) return fail(TerminateCode::kRdmapInvalidSTag);
   answered(request);
@@ -49,8 +52,6 @@ std::optional<uint64_t> Responder::execute(const AtomicRequestHeader& request,
                                            const RemotePlace& cell) {
   const PlaceGuard guard(cell, request.remote_stag);
   if (!guard) return std::nullopt;
-  // Answers to Reads before it may still lie in the application's memory.
-  writer_.batch().detach(cell.address, sizeof(uint64_t));
   if (cell.memory == MemoryKind::kPlain) [[likely]]
     return execute_atomic(cell.address, request);
   return execute_atomic_on_demand(cell.address, request, config_.regions->on_demand_atomics);
@@ -96,10 +97,7 @@ FpduWriter::Built Responder::append_from(const RemotePlace& source, STag stag,
   if (!source.through_window()) [[likely]]
     return writer_.append(header, &payload, 0, size);
   const PlaceGuard guard(source, stag);
-  if (!guard) return FpduWriter::Built::kFault;
-  const auto built = writer_.append(header, &payload, 0, size);
-  if (built == FpduWriter::Built::kDone) writer_.batch().detach(source.address, size);
-  return built;
+  return guard ? writer_.append(header, &payload, 0, size, true) : FpduWriter::Built::kFault;
 }
 
 // Freed before the bytes go out: the peer may ask again as soon as it has the last one.

@@ -25,7 +25,8 @@ void TransmitBatch::clear() {
 bool TransmitBatch::restart() {
   clear();
   if (room_ == nullptr) room_ = BatchBuffer::borrow(crc_);
-  return room_ != nullptr;
+  starved_ = room_ == nullptr;
+  return !starved_;
 }
 
 void TransmitBatch::add_iovec(std::byte* at, size_t size) {
@@ -56,23 +57,17 @@ std::byte* TransmitBatch::begin_fpdu(size_t header_bytes, uint32_t payload) {
   return frame_ + kFpduLengthSize;
 }
 
-// The payload as it is now, in memory of our own; null if some of it is not there.
-std::unique_ptr<std::byte[]> TransmitBatch::copy_payload(BufferList& list, uint64_t offset) const {
-  auto copy = std::make_unique_for_overwrite<std::byte[]>(frame_payload_);
-  return list.copy_out(offset, copy.get(), frame_payload_) ? std::move(copy) : nullptr;
-}
-
 // Large payloads go from where they are, unless that may not be there when the kernel looks.
-bool TransmitBatch::add_gathered(BufferList& list, uint64_t offset) {
-  std::unique_ptr<std::byte[]> copy;
-  if (!list.plain()) [[unlikely]] {
-    copy = copy_payload(list, offset);
-    if (copy == nullptr) return false;
+bool TransmitBatch::add_gathered(BufferList& list, uint64_t offset, bool own) {
+  std::byte* copy = nullptr;
+  if (own || !list.plain()) [[unlikely]] {
+    copy = copies_.add(frame_payload_);
+    if (copy == nullptr) return starve();
+    if (!list.copy_out(offset, copy, frame_payload_)) return false;
   }
   add_iovec(frame_, frame_header_);
   if (copy != nullptr) {
-    room_->iovecs[count_++] = {copy.get(), frame_payload_};
-    copies_.push_back(std::move(copy));
+    room_->iovecs[count_++] = {copy, frame_payload_};
   } else {
     uint64_t length = frame_payload_;
     count_ += list.describe(offset, length, room_->iovecs + count_, BatchBuffer::kIovecs - count_);
@@ -115,9 +110,9 @@ bool TransmitBatch::add_copied(BufferList* list, uint64_t offset) {
   return true;
 }
 
-bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset) {
+bool TransmitBatch::end_fpdu(BufferList* list, uint64_t offset, bool own) {
   const bool added =
-      copied(frame_payload_) ? add_copied(list, offset) : add_gathered(*list, offset);
+      copied(frame_payload_) ? add_copied(list, offset) : add_gathered(*list, offset, own);
   if (!added) return false;
   room_->fpdu_ends[fpdu_count_++] = static_cast<uint32_t>(bytes_);
   return true;
@@ -137,15 +132,23 @@ void TransmitBatch::consume(size_t bytes) {
   end();
 }
 
-void TransmitBatch::keep_copy(iovec& piece) {
-  auto copy = std::make_unique_for_overwrite<std::byte[]>(piece.iov_len);
-  std::memcpy(copy.get(), piece.iov_base, piece.iov_len);
-  piece.iov_base = copy.get();
-  copies_.push_back(std::move(copy));
+bool TransmitBatch::keep_copy(iovec& piece) {
+  std::byte* const copy = copies_.add(piece.iov_len);
+  if (copy == nullptr) return starve();
+  std::memcpy(copy, piece.iov_base, piece.iov_len);
+  piece.iov_base = copy;
+  return true;
 }
 
-void TransmitBatch::cut() {
-  if (empty()) return;
+// A full arena ends the batch; looking at a flag would cost each message an instruction.
+bool TransmitBatch::starve() {
+  starved_ = true;
+  arena_used_ = room_->arena_bytes;
+  return false;
+}
+
+bool TransmitBatch::cut() {
+  if (empty()) return true;
   const uint32_t* ends = room_->fpdu_ends;
   const uint32_t* next = std::upper_bound(ends, ends + fpdu_count_, sent_);
   const uint32_t begin = next == ends ? 0 : next[-1];
@@ -161,19 +164,21 @@ void TransmitBatch::cut() {
   count_ = index;
   bytes_ = sent_ + keep;
   fpdu_count_ = std::upper_bound(ends, ends + fpdu_count_, sent_) - ends + (keep > 0 ? 1 : 0);
-  detach(nullptr, ~uint64_t{0});
+  if (!detach(nullptr, ~uint64_t{0})) return false;
   end();
+  return true;
 }
 
-void TransmitBatch::detach(const std::byte* base, uint64_t length) {
+bool TransmitBatch::detach(const std::byte* base, uint64_t length) {
   const auto low = reinterpret_cast<uintptr_t>(base);
   for (size_t i = first_; i < count_; ++i) {
     iovec& piece = room_->iovecs[i];
     if (room_->has_arena(static_cast<std::byte*>(piece.iov_base))) continue;
     const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
     const bool hit = at < low ? low - at < piece.iov_len : at - low < length;
-    if (hit) keep_copy(piece);
+    if (hit && !keep_copy(piece)) return false;
   }
+  return true;
 }
 
 }  // namespace uwarp

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "protocol/ddp/buffer_list.h"
 #include "protocol/mpa/fpdu.h"
 #include "qp/transmit/batch_buffer.h"
+#include "qp/transmit/payload_copies.h"
 
 namespace uwarp {
 
@@ -64,8 +64,12 @@ class TransmitBatch {
   /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
   /// of `list` is the payload. Finish with end_fpdu().
   std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
-  /// False: the payload's memory is not there (regions on demand); the FPDU is dropped.
-  bool end_fpdu(BufferList* list, uint64_t offset);
+  /// `own`: the payload goes out of memory of the batch, whatever its size. False: the payload's
+  /// memory is not there (regions on demand), or the batch is starved(); the FPDU is dropped.
+  bool end_fpdu(BufferList* list, uint64_t offset, bool own = false);
+  /// There was no memory to restart() with, or for a copy: the batch has no room any more, and what
+  /// is next goes into the one after it.
+  bool starved() const { return starved_; }
 
   /// The CRC of the next FPDU will be wrong, if it has one.
   void spoil_next_crc() { crc_error_ = 1; }
@@ -73,10 +77,11 @@ class TransmitBatch {
   /// `bytes` of pending() have gone; with the last of them end().
   void consume(size_t bytes);
   /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
-  /// memory of its own: application buffers are not touched from here on.
-  void cut();
-  /// Moves pending octets inside [base, base + length) into memory of its own.
-  void detach(const std::byte* base, uint64_t length);
+  /// memory of its own: application buffers are not touched from here on. False as for detach().
+  [[nodiscard]] bool cut();
+  /// Moves pending octets inside [base, base + length) into memory of its own. False: there is not
+  /// enough, so what is pending must not go out.
+  [[nodiscard]] bool detach(const std::byte* base, uint64_t length);
 
  private:
   // The CRC covers so much at a time as has just been copied, since it comes from the nearest cache
@@ -88,13 +93,12 @@ class TransmitBatch {
 
   void clear();
   void add_iovec(std::byte* at, size_t size);
-  void keep_copy(iovec& piece);
-  [[gnu::noinline]] std::unique_ptr<std::byte[]> copy_payload(BufferList& list,
-                                                              uint64_t offset) const;
+  bool keep_copy(iovec& piece);
+  bool starve();
   bool copied(uint32_t payload) const { return crc_ || payload <= kCopyBytes; }
   size_t ulpdu_bytes() const { return frame_header_ - kFpduLengthSize + frame_payload_; }
   bool add_copied(BufferList* list, uint64_t offset);
-  [[gnu::noinline]] bool add_gathered(BufferList& list, uint64_t offset);
+  [[gnu::noinline]] bool add_gathered(BufferList& list, uint64_t offset, bool own);
 
   BatchBuffer::Borrowed room_;  // null unless a batch is being built or sent
   size_t arena_used_ = 0;
@@ -109,7 +113,8 @@ class TransmitBatch {
   std::byte* frame_ = nullptr;
   size_t frame_header_ = 0;
   uint32_t frame_payload_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;
+  bool starved_ = false;
+  PayloadCopies copies_;
 };
 
 }  // namespace uwarp

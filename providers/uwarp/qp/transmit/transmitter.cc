@@ -49,18 +49,16 @@ void Transmitter::restart() {
 }
 
 std::span<const iovec> Transmitter::window() {
-  starved_ = false;
   if (!stream_.running.load(std::memory_order_acquire)) return {};
   completer_.retire();
   if (batch_.empty()) {
-    starved_ = !batch_.restart();
-    if (starved_) [[unlikely]]
+    if (!batch_.restart()) [[unlikely]]
       return {};
     trace_ == nullptr ? fill() : fill_traced();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() &&
                       (stream_.drain.paused() || (config_.script && config_.script->send_held()));
-    dry_.store(batch_.empty() && !held, std::memory_order_release);
+    dry_.store(batch_.empty() && !held && !batch_.starved(), std::memory_order_release);
     note_progress();
     batch_.end();
   }
@@ -293,9 +291,15 @@ void Transmitter::fault() {
   if (!responder_.gathers()) failure.request = requester_.first_gathered();
   const bool blamed = failure.request != StreamFailure::kNoRequest;
   stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
+  drop_batch();
+  drop_messages();
+}
+
+// What is built may not go out: with a frame that is cut the stream cannot go on, nor can a
+// Terminate follow.
+void Transmitter::drop_batch() {
   writer_.drop();
   closed_ = true;
-  drop_messages();
 }
 
 void Transmitter::settle(bool peer_done, bool cut) {
@@ -308,11 +312,8 @@ void Transmitter::flush() {
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
   // sent is finished. Either way from memory of our own: the buffers are the application's again.
-  if (stream_.failed() && stream_.failure().send_terminate) {
-    batch_.detach(nullptr, ~uint64_t{0});
-  } else {
-    batch_.cut();
-  }
+  const bool whole = stream_.failed() && stream_.failure().send_terminate;
+  if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
   drop_messages();
   flushed_ = true;
   completer_.flush();
@@ -331,11 +332,7 @@ void Transmitter::reset() {
 // What lies in the region and is on its way goes out of a copy. Without memory for one the stream
 // ends: nothing may refer to the region any more.
 void Transmitter::quiesce(const MemoryRegion& region, const RegionShape& shape) {
-  try {
-    batch_.detach(static_cast<const std::byte*>(shape.address), shape.length_bytes);
-  } catch (const std::bad_alloc&) {
-    fault();
-  }
+  if (!batch_.detach(static_cast<const std::byte*>(shape.address), shape.length_bytes)) fault();
   requester_.revoke(region);
 }
 

@@ -32,7 +32,9 @@ class Transmitter {
   /// nothing may be sent now. Completes what needs no bytes on the way.
   std::span<const iovec> window();
   /// The last window() is empty for want of memory: try again.
-  bool starved() const { return starved_; }
+  bool starved() const {
+    return stream_.running.load(std::memory_order_relaxed) && batch_.starved();
+  }
   /// The first `bytes` of the window are with the kernel: completes the requests they finish. True
   /// if there may be more to send.
   bool sent(size_t bytes);
@@ -89,6 +91,7 @@ class Transmitter {
   bool acknowledgement_due(bool request) const;
   [[gnu::noinline]] void emit_acknowledgement();
   void drop_messages();
+  void drop_batch();
   void note_progress();
 
   const QpConfig& config_;
@@ -106,7 +109,6 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
-  bool starved_ = false;
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A running queue pair has all the memory that it needs, or does without: nothing is left half
+// done, and no side stays taken.
+#include <sys/mman.h>
+
+#include "faults/engine/without_memory.h"
+#include "sim/sim_pair.h"
+#include "unit/kernel_copies.h"
+
+namespace uwarp::sim {
+namespace {
+
+constexpr size_t kBytes = 128 << 10;
+constexpr size_t kLarge = 40'000;
+
+struct WithoutMemory : ::testing::Test {
+  WithoutMemory()
+      : of_a(kBytes),
+        of_b(kBytes),
+        region_a(pair.reg(pair.a, of_a, kAllRights)),
+        region_b(pair.reg(pair.b, of_b, kAllRights)) {
+    of_a.fill(pair.random);
+    of_b.fill(pair.random);
+    pair.connect();
+    pair.run();
+  }
+  static constexpr uint32_t kAllRights = kAccessLocalWrite | kAccessRemoteWrite |
+                                         kAccessRemoteRead | kAccessRemoteAtomic | kAccessMwBind;
+
+  Sge here(size_t length, size_t offset = 0) { return Pair::sge(of_a, region_a, offset, length); }
+  int read(uint64_t id, size_t length, uint64_t from, uint32_t key) {
+    const Sge to = here(length);
+    return pair.a.post(SendOpcode::kRead, id, {&to, 1}, from, key);
+  }
+  void expect_success(End& end, size_t count) {
+    const auto done = end.sends();
+    EXPECT_EQ(done.size(), count);
+    for (const WorkCompletion& one : done) EXPECT_EQ(one.status, WcStatus::kSuccess) << one.wr_id;
+  }
+
+  /// What an end has to send, built without memory. True if it has asked for any.
+  bool send_without_memory(End& end, Pipe& out, size_t limit = ~size_t{0}) {
+    EXPECT_TRUE(end.qp->transmit_try_begin());
+    std::span<const iovec> window;
+    const bool asked = without_memory([&] { window = end.qp->transmit_window(); });
+    sent = out.write(window, limit);
+    if (sent != 0) end.qp->transmitted(sent);
+    (void)end.qp->transmit_end();
+    return asked;
+  }
+  bool receive_without_memory(End& end, Pipe& in) {
+    const std::lock_guard lock(end.qp->receive_gate());
+    size_t count = 0;
+    const bool asked = without_memory([&] {
+      const auto window = end.qp->receive_window(end.staging);
+      count = in.read(window, ~size_t{0});
+      end.outcome |= end.qp->received(end.staging, count);
+    });
+    if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
+    return asked;
+  }
+  void expect_both_sides_free(End& end) {
+    EXPECT_TRUE(end.qp->transmit_try_begin());
+    (void)end.qp->transmit_end();
+    EXPECT_TRUE(end.qp->receive_gate().try_lock());
+    (void)end.qp->receive_gate().end();
+  }
+  /// A Send of which the kernel has taken some.
+  void send_a_part() {
+    const Sge from = here(kLarge);
+    ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
+    EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b, 100));
+  }
+  /// It is over, and nothing more is sent.
+  void expect_silent_end() {
+    EXPECT_TRUE(pair.a.qp->transmit_try_begin());
+    EXPECT_TRUE(pair.a.qp->transmit_window().empty());
+    (void)pair.a.qp->transmit_end();
+    EXPECT_TRUE(pair.a.qp->transmit_finished());
+    pair.a_to_b.log.clear();  // no whole FPDU is to be found
+  }
+
+  Pair pair{1};
+  GuardedMemory of_a;
+  GuardedMemory of_b;
+  MemoryRegion* region_a;
+  MemoryRegion* region_b;
+  size_t sent = 0;
+};
+
+// The rings are there since the stream began.
+TEST_F(WithoutMemory, FirstReadAndAtomicNeedNone) {
+  const Sge result = here(8, 1 << 16);
+  const uint64_t cell = of_b.address() + (1 << 16);
+  ASSERT_EQ(read(1, kLarge, of_b.address(), region_b->key), 0);
+  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 2, result, cell, region_b->key, 1), 0);
+  for (int turn = 0; turn < 4; ++turn) {
+    EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b)) << turn;
+    EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b)) << turn;
+    EXPECT_FALSE(send_without_memory(pair.b, pair.b_to_a)) << turn;
+    EXPECT_FALSE(receive_without_memory(pair.a, pair.b_to_a)) << turn;
+  }
+  pair.run();
+  expect_success(pair.a, 2);
+}
+
+TEST_F(WithoutMemory, StreamThatCannotBeginHasNotBegun) {
+  RegionTable regions;
+  End end(regions);
+  end.qp->to_rtr();
+  StreamConfig config;
+  config.ord = config.ird = 16;
+  int throws = 0;
+  for (int n = 1; n <= 2; ++n) {
+    fail_allocation(n);
+    try {
+      (void)end.qp->start_stream(config);
+    } catch (const std::bad_alloc&) {
+      ++throws;
+    }
+    EXPECT_TRUE(stop_failing_allocations());
+    EXPECT_EQ(end.qp->state(), QpState::kRtr);
+    expect_both_sides_free(end);
+  }
+  EXPECT_EQ(throws, 2);
+  EXPECT_TRUE(end.qp->start_stream(config));
+  EXPECT_EQ(end.qp->state(), QpState::kRts);
+}
+
+// A failure flushes at once; what is half sent is finished out of a copy, if there can be one.
+TEST_F(WithoutMemory, FlushOfWhatIsHalfSent) {
+  send_a_part();
+  EXPECT_TRUE(without_memory([&] { pair.a.qp->to_error(); }));
+  expect_both_sides_free(pair.a);
+  const auto done = pair.a.sends();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kWrFlushErr);
+  expect_silent_end();
+}
+
+TEST_F(WithoutMemory, DeregistrationOfWhatIsHalfSent) {
+  send_a_part();
+  ASSERT_EQ(pair.regions.invalidate(*region_a), 0);
+  EXPECT_TRUE(without_memory([&] { pair.a.qp->quiesce(*region_a); }));
+  expect_both_sides_free(pair.a);
+  EXPECT_TRUE(pair.a.qp->flush_due());
+  pair.a.qp->flush();
+  EXPECT_EQ(pair.a.sends().size(), 1u);
+  expect_silent_end();
+}
+
+TEST_F(WithoutMemory, ChangeOfARegionThatIsHalfSent) {
+  send_a_part();
+  EXPECT_TRUE(without_memory([&] {
+    const auto held = pair.a.qp->hold();
+    pair.a.qp->region_changed(*region_a, of_a.data(), of_a.size(), true);
+  }));
+  expect_both_sides_free(pair.a);
+  EXPECT_TRUE(pair.a.qp->flush_due());
+  pair.a.qp->flush();
+  EXPECT_EQ(pair.a.sends().size(), 1u);
+  expect_silent_end();
+}
+
+// The copy that such memory goes out of is made at the next try.
+TEST_F(WithoutMemory, SendFromARegionOnDemand) {
+  UWARP_NEEDS_KERNEL_COPIES();
+  const auto region =
+      pair.regions.add({&pair.a.domain, of_a.data(), kBytes, of_a.address(),
+                        kAccessLocalWrite | kAccessOnDemand, MemoryKind::kOnDemand});
+  ASSERT_TRUE(region.ok());
+  const Sge to = Pair::sge(of_b, region_b, 0, kLarge);
+  const Sge small = here(64), large = Pair::sge(of_a, *region, 0, kLarge);
+  for (uint64_t id : {1, 2}) ASSERT_EQ(pair.b.qp->post_recv(id, {&to, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&small, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&large, 1}), 0);
+  EXPECT_TRUE(send_without_memory(pair.a, pair.a_to_b));
+  EXPECT_LT(sent, 200u) << "the small one";
+  EXPECT_GT(sent, 64u);
+  EXPECT_TRUE(send_without_memory(pair.a, pair.a_to_b));
+  EXPECT_EQ(sent, 0u);
+  EXPECT_TRUE(pair.a.qp->transmit_starved());
+  EXPECT_FALSE(pair.a.qp->transmit_dry());
+  EXPECT_FALSE(pair.a.qp->transmit_idle());
+  pair.run();
+  expect_success(pair.a, 2);
+  EXPECT_EQ(pair.b.receives().size(), 2u);
+  EXPECT_EQ(std::memcmp(of_b.data(), of_a.data(), kLarge), 0);
+}
+
+TEST_F(WithoutMemory, AnswerThroughAWindow) {
+  const auto window = pair.regions.add_window(pair.b.domain, RegionKind::kWindowType1);
+  ASSERT_TRUE(window.ok());
+  SendRequest bind;
+  bind.opcode = SendOpcode::kBindWindow;
+  bind.flags = kSendSignaled;
+  bind.rkey = pair.regions.window_key(**window);
+  bind.bind_lkey = region_b->key.load();
+  bind.remote_address = of_b.address();
+  bind.bind_length_bytes = kBytes;
+  bind.bind_access = kAccessRemoteRead;
+  ASSERT_EQ(pair.b.qp->post_send(bind), 0);
+  pair.run();
+  expect_success(pair.b, 1);
+  ASSERT_EQ(read(1, kLarge, of_b.address(), bind.rkey), 0);
+  EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b));
+  EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b));
+  EXPECT_TRUE(send_without_memory(pair.b, pair.b_to_a));
+  EXPECT_EQ(sent, 0u);
+  EXPECT_TRUE(pair.b.qp->transmit_starved());
+  pair.run();
+  expect_success(pair.a, 1);
+  EXPECT_EQ(std::memcmp(of_a.data(), of_b.data(), kLarge), 0);
+}
+
+// An answer that lies in the memory that an atomic is to change goes out of a copy, or first.
+TEST_F(WithoutMemory, AtomicBehindAnAnswer) {
+  uint64_t before;
+  std::memcpy(&before, of_b.data(), sizeof before);
+  const Sge result = here(8, 1 << 16);
+  ASSERT_EQ(read(1, kLarge, of_b.address(), region_b->key), 0);
+  ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 2, result, of_b.address(), region_b->key, 1),
+            0);
+  EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b));
+  EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b));
+  EXPECT_TRUE(send_without_memory(pair.b, pair.b_to_a));
+  EXPECT_GT(sent, kLarge) << "the first answer";
+  uint64_t now;
+  std::memcpy(&now, of_b.data(), sizeof now);
+  EXPECT_EQ(now, before);
+  pair.run();
+  expect_success(pair.a, 2);
+  std::memcpy(&now, of_b.data(), sizeof now);
+  EXPECT_EQ(now, before + 1);
+  uint64_t answered;
+  std::memcpy(&answered, of_a.data(), sizeof answered);
+  EXPECT_EQ(answered, before);
+}
+
+}  // namespace
+}  // namespace uwarp::sim

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What has been posted and what has completed. Needs no memory, so that tests can keep books while
+// allocations fail.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+class WorkBooks {
+ public:
+  /// An id for the next request of this queue.
+  uint64_t next_id() { return ++last_; }
+  void posted(uint64_t id) {
+    states_.at(id) = State::kOpen;
+    ++open_;
+  }
+  /// Each request completes once, and none that was refused.
+  void completed(uint64_t id) {
+    ASSERT_TRUE(id != 0 && id <= last_) << "a completion of nothing: " << id;
+    EXPECT_EQ(states_.at(id), State::kOpen)
+        << "request " << id
+        << (states_.at(id) == State::kDone ? " completes twice" : " was refused and completes");
+    states_.at(id) = State::kDone;
+    --open_;
+  }
+  size_t open() const { return open_; }
+
+ private:
+  enum class State : uint8_t { kRefused, kOpen, kDone };
+  std::array<State, 1024> states_{};
+  uint64_t last_ = 0;
+  size_t open_ = 0;
+};

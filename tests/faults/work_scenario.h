@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Everything that two ends can do with each other, as an application that looks at every result
+// would do it: whatever fails is counted, and what depends on it left out. Allocates nothing
+// itself, so that it can run while allocations fail.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "faults/work_books.h"
+
+class WorkScenario {
+ public:
+  WorkScenario() = default;
+  WorkScenario(const WorkScenario&) = delete;
+  WorkScenario& operator=(const WorkScenario&) = delete;
+
+  /// All objects but the queue pairs. False: a call has failed.
+  bool create(ibv_context* context);
+  /// The queue pair of the first end takes ibv_wr_*, that of the second end a shared receive queue;
+  /// for an `id` of rdma_cm, or alone where that is null. False: the call has failed.
+  bool create_queue_pair(bool first, rdma_cm_id* id);
+  /// By ibv_modify_qp().
+  bool connect();
+
+  /// All requests that there are, in both directions, with events. True: all have succeeded, and
+  /// what was to be transferred has been.
+  bool exchange();
+  /// A request for memory that the peer does not have ends the connection.
+  bool provoke_remote_error();
+
+  /// Both queue pairs go to ERR: what is open completes.
+  void flush();
+  /// Destroys everything. `keep_queue_pairs`: those of ids, which rdma_cm destroys.
+  void destroy();
+  void forget_queue_pair(bool first) { (first ? a_ : b_).qp = nullptr; }
+
+  /// Something has failed, and the application was told so: by a call, a completion or an event.
+  bool told_of_failure() const { return failures_ != 0; }
+  /// A call of something else, with 0 or an errno as its result; an errno is counted.
+  bool ok(int error);
+
+ private:
+  static constexpr size_t kBytes = 128 << 10;
+  static constexpr uint32_t kSmall = 64;
+  static constexpr uint32_t kLarge = 40'000;
+
+  struct Side {
+    ibv_qp* qp = nullptr;
+    ibv_mr* mr = nullptr;
+    std::array<uint8_t, kBytes> memory{};
+    WorkBooks sends;
+    WorkBooks receives;
+    size_t received = 0;
+  };
+  /// Ids of receives are told from those of sends.
+  static constexpr uint64_t kReceive = uint64_t{1} << 32;
+
+  template <typename T>
+  bool made(T* object);
+  bool post(Side& side, ibv_send_wr& wr);
+  bool post(Side& side, ibv_wr_opcode opcode, uint32_t length, ibv_mr* mr = nullptr,
+            unsigned flags = 0);
+  bool post_receives();
+  bool post_batch();
+  bool bind_type1();
+  bool bind_type2();
+  bool through_windows();
+  bool with_event();
+  bool shared_limit();
+  bool sends();
+  bool send_with_immediate();
+  bool writes_and_reads();
+  bool atomics();
+  bool on_demand();
+
+  template <typename Condition>
+  bool await(Condition condition);
+  bool settled(size_t received_by_a, size_t received_by_b);
+  bool arrives(size_t by_a, size_t by_b);
+  void note(const ibv_wc& completion);
+  void poll();
+  void poll_extended();
+  void look_for_events();
+  bool broken();
+
+  template <typename Destroy, typename T>
+  void destroy_one(Destroy destroy, T*& object);
+
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;              // of the first end, with the channel
+  ibv_cq_ex* extended_cq_ = nullptr;  // of the second
+  ibv_srq* srq_ = nullptr;
+  ibv_mr* on_demand_ = nullptr;
+  ibv_mw* window1_ = nullptr;
+  ibv_mw* window2_ = nullptr;
+  Side a_;
+  Side b_;
+  int failures_ = 0;
+  bool failed_ = false;  // of the connection: no more is to be waited for
+  bool limit_reached_ = false;
+};

@@ -79,6 +79,25 @@ struct Acknowledged : ::testing::Test {
   size_t requests_before = 0;
 };
 
+// The batch has no room for the Read behind it, so whoever sends is told that there is more.
+TEST_F(Acknowledged, AFullBatchIsFollowedByItsRead) {
+  connect();
+  constexpr size_t kSize = TransmitBatch::kBytes;
+  GuardedMemory from{kSize}, to{kSize};
+  const Sge all = Pair::sge(from, pair.reg(pair.a, from, kAllAccess), 0, kSize);
+  const uint32_t key = pair.reg(pair.b, to, kAllAccess)->key;
+  pair.a_to_b.capacity = 2 * kSize;
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&all, 1}, to.address(), key), 0);
+  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
+  Transmitter& transmitter = pair.a.qp->transmitter();
+  while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+  }
+  EXPECT_FALSE(pair.a.qp->transmit_gate().end());
+  EXPECT_EQ(reads(), 1u);
+  pair.run();
+  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
+}
+
 TEST_F(Acknowledged, AWriteCompletesWhenThePeerHasIt) {
   connect();
   write(1);

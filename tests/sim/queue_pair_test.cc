@@ -77,6 +77,32 @@ TEST_P(Connected, WriteIsPlacedAndNotReported) {
   EXPECT_EQ(there.data()[at], std::byte{0});
 }
 
+// Whoever sends need not look at an empty window to learn that nothing is left.
+TEST_P(Connected, SentTellsWhetherThereIsMore) {
+  const Sge small = mine(0, 8);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&small, 1}, there.address(), rkey()), 0);
+  pair.run();
+  (void)pair.a.sends();
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&small, 1}, there.address(), rkey()), 0);
+  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
+  Transmitter& transmitter = pair.a.qp->transmitter();
+  const auto send = [&](size_t limit) {
+    return transmitter.sent(pair.a_to_b.write(transmitter.window(), limit));
+  };
+  EXPECT_TRUE(send(5)) << "half of it is left";
+  EXPECT_FALSE(send(~size_t{0}));
+  EXPECT_TRUE(transmitter.dry());
+  EXPECT_TRUE(transmitter.window().empty());
+  const Sge large = mine(0, kSize);  // several batches with CRC on
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 3, {&large, 1}, there.address(), rkey()), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kRead, 4, {&small, 1}, there.address(), rkey(), kSendFence), 0);
+  while (send(~size_t{0})) EXPECT_FALSE(transmitter.dry());
+  EXPECT_TRUE(transmitter.window().empty());
+  (void)pair.a.qp->transmit_gate().end();
+  pair.run();
+  EXPECT_EQ(pair.a.sends().size(), 3u);
+}
+
 TEST_P(Connected, ReadScatters) {
   there.fill(pair.random);
   Sge pieces[] = {mine(1, 3), mine(7, 66000), mine(100001, 1), mine(150000, 9999)};

@@ -205,7 +205,9 @@ class Pair {
       auto window = end.qp->transmitter().window();
       if (!window.empty()) {
         const size_t done = out.write(window, limit());
-        end.qp->transmitter().sent(done);
+        if (!end.qp->transmitter().sent(done)) {
+          EXPECT_TRUE(end.qp->transmitter().window().empty()) << "sent() promised it";
+        }
         moved |= done > 0;
       }
       (void)turn.end();

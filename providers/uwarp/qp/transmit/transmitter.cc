@@ -75,7 +75,8 @@ bool Transmitter::sent(size_t bytes) {
   counters_.fpdus.add(batch_.fpdus());
   counters_.posted.set(queue_.posted());
   note_progress();
-  const bool more = wanted();
+  // A batch that went out full had no room for the Read that acknowledges it.
+  const bool more = wanted() || acknowledgement_due(false);
   if (!more) dry_.store(true, std::memory_order_release);
   return more;
 }

@@ -399,9 +399,7 @@ std::string Explorer::schedule_of_finding(const MakeScenario& make) {
 
 Outcome Explorer::explore(const Property& property, const MakeScenario& make) {
   Outcome outcome;
-  const char* depth = getenv("UWARP_MODEL_DEPTH");
-  const int most = property.preemptions + (depth != nullptr ? atoi(depth) : 0);
-  for (bound_ = 0; bound_ <= most && finding_.empty(); ++bound_)
+  for (bound_ = 0; bound_ <= property.preemptions && finding_.empty(); ++bound_)
     outcome.complete = search(make, outcome);
   if (!finding_.empty()) {
     --bound_;
@@ -422,12 +420,15 @@ Outcome explore(const Property& property, const MakeScenario& make) {
 }
 
 void expect_holds(const Property& property, const MakeScenario& make) {
-  const Outcome outcome = explore(property, make);
+  const char* depth = getenv("UWARP_MODEL_DEPTH");
+  Property deeper = property;
+  if (depth != nullptr) deeper.preemptions += atoi(depth);
+  const Outcome outcome = explore(deeper, make);
   printf("%s: %s %llu interleavings%s.\n", property.name, property.sentence,
          static_cast<unsigned long long>(outcome.interleavings),
          outcome.complete ? "" : ", cut off");
   EXPECT_EQ(outcome.finding, "");
-  EXPECT_TRUE(outcome.complete || getenv("UWARP_MODEL_DEPTH") != nullptr);
+  EXPECT_TRUE(outcome.complete || depth != nullptr);
 }
 
 void expect_found(const Property& property, const MakeScenario& make, const std::string& words) {

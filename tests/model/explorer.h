@@ -43,7 +43,7 @@ struct Property {
   const char* name;
   const char* sentence;
   /// Preemptions: a thread that could go on is interrupted. Waiting, yielding and ending are free.
-  /// UWARP_MODEL_DEPTH adds to it.
+  /// UWARP_MODEL_DEPTH adds to those of properties that hold.
   int preemptions = 2;
 };
 

@@ -80,14 +80,14 @@ struct OwnQueue : Scenario {
   HeldStream stream{queue};
 };
 
-constexpr Property kOwn{"Held stream",
-                        "A stream that is held goes on once there is a buffer for it.", 3};
+constexpr Property kOfOwnQueue{"Held stream",
+                               "A stream that is held goes on once there is a buffer for it.", 3};
 
-TEST(ReceiveQueueModel, AHeldStreamGoesOn) { expect_holds<OwnQueue>(kOwn); }
+TEST(ReceiveQueueModel, AHeldStreamGoesOn) { expect_holds<OwnQueue>(kOfOwnQueue); }
 
 TEST(ReceiveQueueModel, FindsAHeldStreamThatIsForgotten) {
-  expect_found<OwnQueue>(kOwn, "held although", OwnQueue::Fault::kLooksBesideTheSide);
-  expect_found<OwnQueue>(kOwn, "held although", OwnQueue::Fault::kClaimsFirst);
+  expect_found<OwnQueue>(kOfOwnQueue, "held although", OwnQueue::Fault::kLooksBesideTheSide);
+  expect_found<OwnQueue>(kOfOwnQueue, "held although", OwnQueue::Fault::kClaimsFirst);
 }
 
 // A shared queue with two streams, one of which may come to its end in line.

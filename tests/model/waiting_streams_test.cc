@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// cm/waiting_streams.h: streams with posts that wait, a poller that sends them, and a thread that
-// destroys such a stream meanwhile.
+// stream/waiting_streams.h: streams with posts that wait, a poller that sends them, and a thread
+// that destroys such a stream meanwhile.
 #include "stream/waiting_streams.h"
 
 #include <gtest/gtest.h>

@@ -49,9 +49,10 @@ class BasicHandoffLock {
     }
     AfterTurn end() {
       BasicHandoffLock& lock = *std::exchange(this->lock_, nullptr);
-      return lock.released(lock.state_.exchange(0, std::memory_order_acq_rel))
-                 ? AfterTurn::kLookAgain
-                 : AfterTurn::kNothing;
+      const uint32_t before = lock.state_.exchange(0, std::memory_order_acq_rel);
+      if (before == kTaken) [[likely]]
+        return AfterTurn::kNothing;
+      return lock.released(before) ? AfterTurn::kLookAgain : AfterTurn::kNothing;
     }
 
    private:
@@ -120,9 +121,8 @@ class BasicHandoffLock {
   }
   /// What was there, for a holder that has cleared it. Others may destroy this as soon as they have
   /// the side: only its address is used then.
-  bool released(uint32_t before) {
-    if ((before & kSleeper) != 0) [[unlikely]]
-      state_.notify_all();
+  [[gnu::noinline]] bool released(uint32_t before) {
+    if ((before & kSleeper) != 0) state_.notify_all();
     return (before & kMarked) != 0;
   }
   void drop() { released(state_.fetch_and(kMarked, std::memory_order_acq_rel)); }

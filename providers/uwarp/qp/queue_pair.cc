@@ -54,7 +54,8 @@ void QueuePair::flush_late_posts() {
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
   if (int error = check_send(request)) return error;
-  if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
+  const QpState now = state();
+  if (now == QpState::kReset || now == QpState::kInit) return EINVAL;
   return sends_.push_locked(request);
 }
 

@@ -21,7 +21,7 @@ class BasicSendDrain {
   void end() { word_.store(0, std::memory_order_release); }
   /// As it is but for the notification.
   void forget() { word_.fetch_and(kPaused, std::memory_order_relaxed); }
-  bool paused() const { return (word_.load(std::memory_order_acquire) & kPaused) != 0; }
+  bool paused() const { return word_.load(std::memory_order_acquire) != 0; }
   /// For the thread with the transmit side, whenever requests may have retired. True once, if a
   /// notification is wanted and `drained()`: the caller raises it.
   template <class Drained>
@@ -31,7 +31,7 @@ class BasicSendDrain {
   }
 
  private:
-  enum : uint32_t { kPaused = 1, kNotify = 2 };
+  enum : uint32_t { kPaused = 1, kNotify = 2 };  // the latter only with the former
   typename Atomics::template atomic<uint32_t> word_{0};
 };
 

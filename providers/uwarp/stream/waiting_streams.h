@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -70,7 +71,8 @@ class BasicWaitingStreams {
   Stay stay() { return Stay(std::unique_lock(stay_lock_)); }
   Stay try_stay() { return Stay(std::unique_lock(stay_lock_, std::try_to_lock)); }
 
-  void join(const Stay&, Stream& stream) {
+  void join([[maybe_unused]] const Stay& stay, Stream& stream) {
+    assert(stays(stay));
     const std::lock_guard guard(list_lock_);
     const size_t others = members();
     if (waiting_.capacity() <= others) waiting_.reserve(2 * others + kRoom);  // for all of them
@@ -79,7 +81,8 @@ class BasicWaitingStreams {
   }
   /// In one step: `stream` is not listed any more and will not be. As each use of a listed stream
   /// takes place in a Stay, none is under way. False: it was no member.
-  bool leave(const Stay&, Stream& stream) {
+  bool leave([[maybe_unused]] const Stay& stay, Stream& stream) {
+    assert(stays(stay));
     const std::lock_guard guard(list_lock_);
     if (!std::exchange(stream.member_of(group_), false)) return false;
     members_.store(members() - 1, std::memory_order_relaxed);
@@ -99,7 +102,8 @@ class BasicWaitingStreams {
   /// Something waits. It may change at once.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   /// The stream that was listed last, or null. Valid while `stay` is.
-  Stream* take(const Stay&) {
+  Stream* take([[maybe_unused]] const Stay& stay) {
+    assert(stays(stay));
     const std::lock_guard guard(list_lock_);
     if (waiting_.empty()) return nullptr;
     Stream* const stream = waiting_.back();
@@ -111,6 +115,7 @@ class BasicWaitingStreams {
  private:
   static constexpr size_t kRoom = 4;
 
+  bool stays(const Stay& stay) const { return stay && stay.lock_.mutex() == &stay_lock_; }
   void publish() { count_.store(waiting_.size(), std::memory_order_relaxed); }
 
   const Group& group_;

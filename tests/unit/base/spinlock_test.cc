@@ -3,7 +3,11 @@
 #include "base/spinlock.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -38,6 +42,39 @@ TEST(SpinLock, TryLock) {
   lock.unlock();
   std::unique_lock held(lock, std::try_to_lock);
   EXPECT_TRUE(held.owns_lock());
+}
+
+// With yields alone the waiter, which has the higher priority, would keep the core for ever.
+TEST(SpinLock, AWaiterLetsAHolderOfLowerRealTimePriorityRun) {
+  const int cpu = sched_getcpu();
+  SpinLock lock;
+  std::atomic<bool> refused{false}, locked{false}, go{false};
+  const auto enter = [&](int priority) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    const sched_param param{priority};
+    if (pthread_setaffinity_np(pthread_self(), sizeof one, &one) != 0 ||
+        pthread_setschedparam(pthread_self(), SCHED_FIFO, &param) != 0)
+      refused = true;
+  };
+  std::thread holder([&] {
+    enter(1);
+    const std::lock_guard guard(lock);
+    locked = true;
+    while (!go && !refused) usleep(100);
+    // The waiter has the core by now, or takes it in between.
+    for (int i = 0; i < 1000000; ++i) cpu_relax();
+  });
+  while (!locked) usleep(100);
+  std::thread waiter([&] {
+    enter(2);
+    go = true;
+    const std::lock_guard guard(lock);
+  });
+  holder.join();
+  waiter.join();
+  if (refused) GTEST_SKIP() << "no real-time priority";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "memory/memory_region.h"
 #include "model/explorer.h"
+#include "qp/handoff_lock.h"
 
 // Mutant counts_no_version: memory/memory_region.h
 // - const uint64_t version = (word_.load(std::memory_order_relaxed) >> 32) + 1;
@@ -99,20 +100,19 @@ struct Removal : Scenario {
     threads.add("stream", [this] {
       typename Types::Place place;
       {
-        const std::lock_guard turn(side);
+        const auto turn = side.begin();
         uint64_t name;
         typename Types::Shape shape;
-        if (!region.key.is(0x100, name) || !region.read(name, shape)) return;
+        if (!turn || !region.key.is(0x100, name) || !region.read(name, shape)) return;
         place.region = &region;
         place.address = static_cast<std::byte*>(shape.address);
         copy(place);
       }
-      const std::lock_guard turn(side);
-      copy(place);
+      if (const auto turn = side.begin()) copy(place);
     });
     threads.add("dereg", [this] {
       region.key.store(0);
-      { const std::lock_guard held(side); }  // QueuePair::quiesce()
+      { const auto held = side.hold(); }  // QueuePair::quiesce()
       memory.destroy();
       region.change({.domain = &domain, .address = nullptr, .length_bytes = 1}, 0x101);
     });
@@ -124,7 +124,7 @@ struct Removal : Scenario {
     reinterpret_cast<Memory*>(place.address)->alive.touch("memory of a region");
   }
 
-  Mutex side;
+  BasicHandoffLock<ModelAtomics> side;
   typename Types::Domain domain;
   Object<Memory> memory;
   typename Types::Region region;

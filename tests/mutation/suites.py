@@ -154,7 +154,8 @@ class Build:
             if match and match[1] in SUITES:
                 if match[1] != "unit_tests" or include.search(pathlib.Path(source).read_text()):
                     self.test_objects[match[1]].append(obj)
-        self.product_objects = sorted(o for o in self.sources if o.startswith("providers/uwarp/CMakeFiles/uwarp_"))
+        archive = must(["ninja", "-t", "commands", "uwarp_static"], self.build).splitlines()[-1]
+        self.product_objects = sorted(w for w in shlex.split(archive) if w.endswith(".o"))
 
     def _plain_command(self, source):
         """Without output, input and dependency files."""

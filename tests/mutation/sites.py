@@ -278,12 +278,19 @@ class Source:
 
     def _begins_statement(self, index):
         before = self.word(index - 1)
-        if before in (";", "{", "}", "else") or (before == ":" and self.word(index - 2) != "?"):
+        if before in (";", "{", "}", "else") or (before == ":" and self._is_label(index - 1)):
             # Not what stands between the brackets of a for.
             return not self._between_round(index)
         if before == "]" and self.word(index - 2) == "]":  # behind [[likely]]
             return self.word(self.partner[index - 1] - 1) == ")"
         return before == ")" and self.word(self.partner[index - 1] - 1) in ("if", "for", "while")
+
+    def _is_label(self, colon):
+        while self.word(colon) not in (";", "{", "}", "?", "("):
+            if self.word(colon) in ("case", "default"):
+                return True
+            colon -= 1
+        return False
 
     def _between_round(self, index):
         for inner in range(index - 1, -1, -1):

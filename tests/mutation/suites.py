@@ -32,6 +32,8 @@ COMPILE_OPTIONS = (
 PATIENCE = 4
 GRACE_S = 5
 COMPILE_LIMIT_S = 300
+# Folders of the product without sockets and threads.
+SANS_IO = ("base", "stat", "fault")
 
 
 def run(command, cwd, **options):
@@ -103,7 +105,10 @@ class Build:
         self.sources = {os.path.relpath(self._output(e), self.build): f for f, e in self.commands.items()}
         self._choose_objects()
         self._precompile()
-        must(["ninja", "-j1", "uwarp_static", *sum(self.test_objects.values(), [])], self.build)
+        wanted = ["uwarp_static", *sum(self.test_objects.values(), [])]
+        if "no work to do" not in must(["ninja", "-j1", *wanted], self.build):
+            for calls in self.folder.glob("*.calls"):
+                calls.unlink()
         self._compile_recorder()
         self._read_dependencies()
         self._read_symbols()
@@ -201,6 +206,21 @@ class Build:
                 if path.startswith(f"{self.tree}/"):
                     self.includers[os.path.relpath(path, self.tree)].add(obj)
 
+    def is_sans_io(self, obj):
+        """Of an object of the product: whether it is of one of the folders at the bottom. Of a test: whether it
+        includes nothing of the others."""
+        if obj in self.product_objects:
+            return self._is_low(os.path.relpath(self.sources[obj], self.tree))
+        return all(
+            self._is_low(file)
+            for file, objects in self.includers.items()
+            if file.startswith("providers/uwarp/") and obj in objects
+        )
+
+    def _is_low(self, file):
+        low = [*self.folders, *(f"providers/uwarp/{name}" for name in SANS_IO)]
+        return any(file.startswith(f"{folder}/") for folder in low)
+
     def _read_symbols(self):
         self.definers = collections.defaultdict(set)  # a weak symbol: objects
         for obj in self.product_objects + sum(self.test_objects.values(), []):
@@ -209,15 +229,18 @@ class Build:
                 if kind in "WVu":
                     self.definers[name].add(obj)
 
-    def compile(self, source, output, mutant=None):
-        """An error text, or None."""
-        file = pathlib.Path(source)
+    def compile_together(self, sources, output):
+        """Several files as one, as the product is built. An error text, or None."""
+        file = self.folder / "together.cc"
+        file.write_text("".join(f'#include "{source}"\n' for source in sources))
+        return self.compile(sources[0], output, file)
+
+    def compile(self, source, output, file=None):
+        """With what is in the overlay; or instead of the source `file`. An error text, or None."""
         changed = self.overlay / os.path.relpath(source, self.tree)
-        if changed.exists():
-            file = changed
+        file = file or (changed if changed.exists() else source)
         words = self._plain_command(source)
-        if mutant:
-            words += ["-iquote", str(self.overlay / "providers/uwarp")]
+        words += ["-iquote", str(self.overlay / "providers/uwarp")]
         try:
             done = run([*words, "-c", str(file), "-o", str(output)], self.build, timeout=COMPILE_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -234,8 +257,8 @@ class Build:
         words = words[words.index("&&") + 1 : len(words) - 1 - words[::-1].index("&&")]
         output = words.index("-o")
         tests = only or self.test_objects[suite]
-        objects = [str(changed[o]) for o in changed if o in tests or o in self.product_objects]
-        objects += [o for o in tests if o not in changed]
+        objects = dict.fromkeys(str(changed[o]) for o in changed if o in tests or o in self.product_objects)
+        objects = [*objects, *(o for o in tests if o not in changed)]
         before = [w for w in words[:output] if not w.endswith(".o")]
         done = run([*before, *objects, str(self.recorder), "-o", str(program), *words[output + 2 :]], self.build)
         return done.stderr or "the linker failed" if done.returncode else None
@@ -275,8 +298,9 @@ class Build:
 class Calls:
     """Which tests call which functions, and how long they take."""
 
-    def __init__(self, build):
+    def __init__(self, build, slowest):
         self.build = build
+        self.slowest = slowest  # seconds; tests that take longer are left out
         self.tests = []
         self.places = collections.defaultdict(set)  # (file, line of a function): tests
         self.symbols = collections.defaultdict(set)  # (file, line): symbols
@@ -286,11 +310,12 @@ class Calls:
         for suite in SUITES:
             program = self.build.programs / suite
             path = self.build.folder / f"{suite}.calls"
-            environment = {"UWARP_CALLED_FUNCTIONS": str(path)}
-            command = [*self.build.network, str(program), "--gtest_brief=1"]
-            subprocess.run(
-                command, cwd=self.build.build, env=os.environ | environment, capture_output=True, timeout=900
-            )
+            if not path.exists():
+                written = path.with_suffix(".new")
+                command = [*self.build.network, str(program), "--gtest_brief=1"]
+                environment = os.environ | {"UWARP_CALLED_FUNCTIONS": str(written)}
+                subprocess.run(command, cwd=self.build.build, env=environment, capture_output=True, timeout=900)
+                written.rename(path)
             self._read(suite, program, path)
 
     def _read(self, suite, program, path):
@@ -304,7 +329,7 @@ class Calls:
             test = Test(suite, words[1], int(words[2]) / 1e6)
             if words[3] == "failed":
                 self.unsteady.append(test)
-            else:
+            elif test.seconds <= self.slowest:
                 self.tests.append(test)
         self._locate(program, called)
 

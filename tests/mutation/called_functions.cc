@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Linked into test programs whose product code is compiled with -finstrument-functions: writes to the
-// file that UWARP_CALLED_FUNCTIONS names which functions each test has called, in any thread, by their
-// offsets in the program:
+// Linked into test programs whose product code is compiled with -finstrument-functions: writes to
+// the file that UWARP_CALLED_FUNCTIONS names which functions each test has called, in any thread,
+// by their offsets in the program:
 //
 //   test SUITE.NAME MICROSECONDS passed|failed
 //   OFFSET (hexadecimal), a line for each
@@ -53,10 +53,10 @@ class Writer : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& test) override {
     current_test = 0;
     const auto took = std::chrono::steady_clock::now() - start_;
-    std::fprintf(file_, "test %s.%s %lld %s\n", test.test_suite_name(), test.name(),
-                 static_cast<long long>(
-                     std::chrono::duration_cast<std::chrono::microseconds>(took).count()),
-                 test.result()->Failed() ? "failed" : "passed");
+    std::fprintf(
+        file_, "test %s.%s %lld %s\n", test.test_suite_name(), test.name(),
+        static_cast<long long>(std::chrono::duration_cast<std::chrono::microseconds>(took).count()),
+        test.result()->Failed() ? "failed" : "passed");
     for (const Slot& slot : slots) {
       if (slot.last_test == number_)
         std::fprintf(file_, "%zx\n",

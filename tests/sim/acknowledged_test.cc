@@ -140,6 +140,32 @@ TEST_F(Acknowledged, AtomicsNeedNoOther) {
   EXPECT_EQ(reads(), 0u);
 }
 
+TEST_F(Acknowledged, AnAnswerCoversNothingBehindItsRequest) {
+  connect();
+  const auto all_of = [this](End& end, Pipe& out, Pipe& in) {
+    while (pair.step(end, out, in)) {
+    }
+  };
+  for (const bool atomic : {true, false}) {
+    SCOPED_TRACE(atomic);
+    if (atomic) {
+      ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 0, Pair::sge(here, here_region, 0, 8),
+                                   there.address(), there_region->key.load(), 1),
+                0);
+    } else {
+      read(0);
+    }
+    transmit();
+    all_of(pair.b, pair.b_to_a, pair.a_to_b);
+    write(1);
+    transmit();
+    all_of(pair.a, pair.a_to_b, pair.b_to_a);
+    EXPECT_EQ(brief(pair.a.sends()), (Brief{{0, WcStatus::kSuccess}}));
+    pair.run();
+    EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
+  }
+}
+
 TEST_F(Acknowledged, SharesADepthOfOne) {
   connect(1, 1, 1);
   for (uint64_t id = 0; id < 16; id += 2) {

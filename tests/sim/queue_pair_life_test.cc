@@ -190,5 +190,66 @@ TEST(Reset, GivesPeersTheirRightsBack) {
   }
 }
 
+// Programs tell by the opcode which queue a completion that failed belongs to, or by the number.
+TEST(Flushed, CompletionsSayWhoseTheyAre) {
+  QpConfig shape = End::default_shape();
+  shape.number = Qpn{77};
+  Pair pair(1, shape);
+  GuardedMemory memory(64);
+  const MemoryRegion* region = pair.reg(pair.a, memory, kAllAccess);
+  const Sge sge{memory.address(), 8, region->key.load()};
+  struct Case {
+    SendOpcode opcode;
+    WcOpcode completed;
+  };
+  const Case cases[] = {{SendOpcode::kSend, WcOpcode::kSend},
+                        {SendOpcode::kWrite, WcOpcode::kWrite},
+                        {SendOpcode::kWriteWithImm, WcOpcode::kWrite},
+                        {SendOpcode::kRead, WcOpcode::kRead},
+                        {SendOpcode::kCompareSwap, WcOpcode::kCompareSwap},
+                        {SendOpcode::kFetchAdd, WcOpcode::kFetchAdd},
+                        {SendOpcode::kMaskedCompareSwap, WcOpcode::kCompareSwap},
+                        {SendOpcode::kMaskedFetchAdd, WcOpcode::kFetchAdd}};
+  pair.a.qp->to_rtr();
+  ASSERT_EQ(pair.a.qp->post_recv(5, {&sge, 1}), 0);
+  ASSERT_EQ(pair.a.qp->post_recv(6, {&sge, 1}), 0);
+  for (const Case& each : cases) ASSERT_EQ(pair.a.post(each.opcode, 9, {&sge, 1}), 0);
+  pair.a.qp->to_error();
+  const auto sends = pair.a.sends();
+  ASSERT_EQ(sends.size(), std::size(cases));
+  for (size_t i = 0; i < sends.size(); ++i) {
+    EXPECT_EQ(sends[i].opcode, cases[i].completed) << i;
+    EXPECT_EQ(sends[i].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(sends[i].qp_num, 77u);
+    EXPECT_EQ(sends[i].wr_id, 9u);
+  }
+  const auto receives = pair.a.receives();
+  ASSERT_EQ(receives.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(receives[i].opcode, WcOpcode::kRecv);
+    EXPECT_EQ(receives[i].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(receives[i].qp_num, 77u);
+    EXPECT_EQ(receives[i].wr_id, 5 + i);
+  }
+}
+
+TEST(Completed, ReceivesSayWhoseTheyAre) {
+  QpConfig shape = End::default_shape();
+  shape.number = Qpn{78};
+  Pair pair(1, shape);
+  pair.connect();
+  ASSERT_EQ(pair.b.qp->post_recv(5, {}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 9, {}), 0);
+  pair.run();
+  const auto received = pair.b.receives();
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].qp_num, 78u);
+  EXPECT_EQ(received[0].opcode, WcOpcode::kRecv);
+  EXPECT_EQ(received[0].byte_len, 0u);
+  const auto sent = pair.a.sends();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].qp_num, 78u);
+}
+
 }  // namespace
 }  // namespace uwarp::sim

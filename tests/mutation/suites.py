@@ -30,7 +30,7 @@ COMPILE_OPTIONS = (
 )
 # How long a test may take: this many times as long as usual and some seconds.
 PATIENCE = 4
-GRACE_S = 5
+GRACE_S = 3
 COMPILE_LIMIT_S = 300
 # Folders of the product without sockets and threads.
 SANS_IO = ("base", "stat", "fault")
@@ -210,14 +210,14 @@ class Build:
         """Of an object of the product: whether it is of one of the folders at the bottom. Of a test: whether it
         includes nothing of the others."""
         if obj in self.product_objects:
-            return self._is_low(os.path.relpath(self.sources[obj], self.tree))
+            return self.is_low(os.path.relpath(self.sources[obj], self.tree))
         return all(
-            self._is_low(file)
+            self.is_low(file)
             for file, objects in self.includers.items()
             if file.startswith("providers/uwarp/") and obj in objects
         )
 
-    def _is_low(self, file):
+    def is_low(self, file):
         low = [*self.folders, *(f"providers/uwarp/{name}" for name in SANS_IO)]
         return any(file.startswith(f"{folder}/") for folder in low)
 
@@ -305,6 +305,7 @@ class Calls:
         self.places = collections.defaultdict(set)  # (file, line of a function): tests
         self.symbols = collections.defaultdict(set)  # (file, line): symbols
         self.unsteady = []
+        self.with_io = set()  # tests that go through sockets or threads: slow to fail
 
     def record(self):
         for suite in SUITES:
@@ -350,6 +351,8 @@ class Calls:
             if not file.startswith(f"{self.build.tree}/providers/") or not number.isdigit():
                 continue
             place = os.path.relpath(file, self.build.tree), int(number)
+            if not self.build.is_low(place[0]):
+                self.with_io |= called.get(at - base, set())
             self.symbols[place].add(functions[at])
             self.places[place] |= called.get(at - base, set()) & steady
 

@@ -190,6 +190,19 @@ TEST(Reset, GivesPeersTheirRightsBack) {
   }
 }
 
+TEST(StartStream, NeedsALivingQueuePair) {
+  Pair pair(1);
+  pair.a.qp->to_error();
+  EXPECT_FALSE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
+  pair.a.qp->to_reset();
+  EXPECT_FALSE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kReset);
+  pair.a.qp->to_init();
+  EXPECT_TRUE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kRts);
+}
+
 // Programs tell by the opcode which queue a completion that failed belongs to, or by the number.
 TEST(Flushed, CompletionsSayWhoseTheyAre) {
   QpConfig shape = End::default_shape();
@@ -231,6 +244,28 @@ TEST(Flushed, CompletionsSayWhoseTheyAre) {
     EXPECT_EQ(receives[i].qp_num, 77u);
     EXPECT_EQ(receives[i].wr_id, 5 + i);
   }
+}
+
+// A connection that never came to be: the oldest request says so.
+TEST(Flushed, TheOldestRequestTellsTheReason) {
+  QueuePairSlot slot;
+  QpConfig shape = End::default_shape();
+  shape.slot = &slot;
+  Pair pair(1, shape, End::default_shape());
+  pair.a.qp->to_rtr();
+  pair.a.qp->to_rts();
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(pair.a.post(SendOpcode::kSend, id, {}), 0);
+  pair.a.qp->to_error(WcStatus::kRetryExcErr);
+  const auto sends = pair.a.sends();
+  ASSERT_EQ(sends.size(), 3u);
+  EXPECT_EQ(sends[0].status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(sends[1].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(sends[2].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(sends[0].wr_id, 1u);
+  EXPECT_EQ(slot.stream.failures.get(), 1u);
+  EXPECT_EQ(slot.transmit.flushed.get(), 2u);
+  EXPECT_TRUE(pair.a.events.empty());
+  EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
 }
 
 TEST(Completed, ReceivesSayWhoseTheyAre) {

@@ -2,7 +2,7 @@
 """The fast suites, built so that one changed file costs one compilation and one link.
 
 Products and tests are compiled without inlining, and nothing is concluded from one function's body
-about its callers. So an inline function of a header exists once in a program, and of several objects
+about its callers, not even where [[gnu::flatten]] asks for it. So an inline function of a header exists once in a program, and of several objects
 that define it the linker takes the first one's: a change in such a function needs no more objects than
 those that define it, put in front. Constants and members of a header need every object that includes
 it.
@@ -25,7 +25,7 @@ SUITES = ("unit_tests", "sim_tests", "conformance_tests")
 # See above; g++ draws conclusions across functions only by these.
 COMPILE_OPTIONS = (
     "-O1 -g1 -w -fno-inline -fno-ipa-pure-const -fno-ipa-modref -fno-ipa-ra -fno-ipa-sra -fno-ipa-cp"
-    " -fno-ipa-icf -fno-ipa-reference -fno-ipa-profile -finstrument-functions"
+    " -fno-ipa-icf -fno-ipa-reference -fno-ipa-profile -Dflatten=noinline -finstrument-functions"
     " -finstrument-functions-exclude-file-list=/usr/,/tests/"
 )
 # How long a test may take: this many times as long as usual and some seconds.
@@ -67,9 +67,19 @@ class Outcome:
 
 def linker_option():
     for linker in ("mold", "lld"):
-        if any(os.access(f"{folder}/{linker}", os.X_OK) for folder in os.environ["PATH"].split(":")):
+        if any(programs_named(linker)):
             return f"-fuse-ld={linker}"
     return ""
+
+
+def programs_named(pattern):
+    for folder in os.environ["PATH"].split(":"):
+        yield from sorted(pathlib.Path(folder).glob(pattern))
+
+
+def line_finder():
+    """That of binutils 2.40 mistakes the file of some inline functions."""
+    return str(next(programs_named("llvm-addr2line*"), "addr2line"))
 
 
 def network_of_its_own():
@@ -92,24 +102,28 @@ class Build:
         self.build = folder / "build"
         self.overlay = folder / "overlay"
         self.programs = folder / "programs"
+        self.recorder = folder / "called_functions.o"
         self.folders = folders
         self.network = network_of_its_own()
         for path in (self.build, self.overlay, self.programs):
             path.mkdir(parents=True, exist_ok=True)
 
-    def make(self):
-        self._configure()
+    def make(self, fresh=True):
+        """Not `fresh`: everything is there, and as it was."""
+        if fresh:
+            self._configure()
         self.commands = {
             entry["file"]: entry for entry in json.loads((self.build / "compile_commands.json").read_text())
         }
         self.sources = {os.path.relpath(self._output(e), self.build): f for f, e in self.commands.items()}
         self._choose_objects()
-        self._precompile()
-        wanted = ["uwarp_static", *sum(self.test_objects.values(), [])]
-        if "no work to do" not in must(["ninja", "-j1", *wanted], self.build):
-            for calls in self.folder.glob("*.calls"):
-                calls.unlink()
-        self._compile_recorder()
+        if fresh:
+            self._precompile()
+            wanted = ["uwarp_static", *sum(self.test_objects.values(), [])]
+            if "no work to do" not in must(["ninja", "-j1", *wanted], self.build):
+                for calls in self.folder.glob("*.calls"):
+                    calls.unlink()
+            self._compile_recorder()
         self._read_dependencies()
         self._read_symbols()
         for suite in SUITES:
@@ -192,7 +206,6 @@ class Build:
 
     def _compile_recorder(self):
         source = self.tree / "tests/mutation/called_functions.cc"
-        self.recorder = self.folder / "called_functions.o"
         must(["c++", "-std=c++20", "-O2", "-fPIE", "-c", str(source), "-o", str(self.recorder)], self.build)
 
     def _read_dependencies(self):
@@ -343,7 +356,7 @@ class Calls:
         base = next(at for at, name in self._symbols(program) if name == "__executable_start")
         offsets = sorted(functions)
         feed = "\n".join(f"{at:x}" for at in offsets) + "\n"
-        done = run(["addr2line", "-e", str(program)], self.build.build, input=feed)
+        done = run([line_finder(), "-e", str(program)], self.build.build, input=feed)
         steady = set(self.tests)
         for at, line in zip(offsets, done.stdout.splitlines()):
             file, _, number = line.split(" ")[0].rpartition(":")

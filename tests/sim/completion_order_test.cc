@@ -88,6 +88,19 @@ TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
+// The peer knows by the answer to a Read behind its message that this has been delivered.
+TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  peer.post_receive(1, 100);
+  peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+  peer.send(read_request(
+      {.sink_stag = STag{7}, .size = 8, .source_stag = peer.stag(), .source_to = peer.base()}, 1));
+  ASSERT_EQ(peer.ulpdus().size(), 1u);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
+}
+
 TEST(DeliveredMark, GoesToNoForeignPeerAndFromNoIwarpPersona) {
   for (const bool uwarp : {false, true}) {
     StreamConfig config = between_uwarps();

@@ -370,6 +370,85 @@ TEST(OneWrite, GoesToOneBuffer) {
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
 }
 
+// What is wrong with a segment is its place in a message that has begun.
+TEST(SecondSegment, MustGoOnWithTheMessage) {
+  struct Case {
+    const char* name;
+    Bytes (*first)(RawPeer&);
+    Bytes (*second)(RawPeer&);
+    TerminateCode code;
+    QpEvent event;
+    WcStatus receive;
+  };
+  const auto send = [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 0, 8, false); };
+  const auto write = [](RawPeer& p) {
+    return tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8, false);
+  };
+  const Case cases[] = {
+      {"another opcode", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSendSolicited, 0, 1, 8, 8); },
+       T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, WcStatus::kWrFlushErr},
+      {"the next MSN", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 2, 8, 8); },
+       T::kDdpUntaggedMsnRange, QpEvent::kFatal, WcStatus::kWrFlushErr},
+      {"a hole in a Send", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 9, 8); },
+       T::kDdpUntaggedInvalidMo, QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"an octet twice in a Send", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 7, 8); }, T::kDdpUntaggedInvalidMo,
+       QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"more than the receive takes", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 8, 93); }, T::kDdpUntaggedTooLong,
+       QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"a hole in a Write", write,
+       [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 9, 8); },
+       T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+      {"an octet twice in a Write", write,
+       [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 7, 8); },
+       T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+      {"another STag", write,
+       [](RawPeer& p) {
+         return tagged(RdmapOpcode::kWrite, STag{p.stag().value ^ 1}, p.base() + 8, 8);
+       },
+       T::kDdpTaggedInvalidSTag, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    RawPeer peer;
+    peer.post_receive(1, 100);
+    peer.send(each.first(peer));
+    const Bytes second = each.second(peer);
+    peer.send(second);
+    const auto terminate = peer.terminate();
+    ASSERT_TRUE(terminate);
+    EXPECT_EQ(terminate->code, each.code) << describe(terminate->code);
+    ASSERT_TRUE(terminate->has_ddp_header);
+    EXPECT_EQ(terminate->ddp_segment_length, second.size());
+    EXPECT_EQ(std::memcmp(terminate->ddp_header.data(), second.data(), terminate->ddp_header_size),
+              0);
+    EXPECT_EQ(peer.dut.events, std::vector{each.event});
+    const auto receives = peer.dut.receives();
+    ASSERT_EQ(receives.size(), 1u);
+    EXPECT_EQ(receives[0].status, each.receive);
+    for (size_t i = 8; i < peer.memory.size(); ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
+  }
+}
+
+// The region goes away while a segment is half there.
+TEST(Placement, EndsWithTheKey) {
+  RawPeer peer;
+  const Bytes ulpdu = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 600);
+  const Bytes fpdu = frame(ulpdu, false);
+  peer.feed({fpdu.begin(), fpdu.begin() + 300});
+  ASSERT_EQ(peer.regions.invalidate(*peer.memory_region), 0);
+  peer.feed({fpdu.begin() + 300, fpdu.end()});
+  const auto terminate = peer.terminate();
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
+  ASSERT_TRUE(terminate->has_ddp_header);
+  EXPECT_EQ(terminate->ddp_segment_length, ulpdu.size());
+  EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kAccessError});
+  EXPECT_EQ(peer.memory.data()[599], std::byte{0});
+}
+
 // Proves: 5044-7.1.2-c 6581-9.2-e
 TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   StreamConfig config;

@@ -32,8 +32,6 @@ COMPILE_OPTIONS = (
 PATIENCE = 4
 GRACE_S = 3
 COMPILE_LIMIT_S = 300
-# Folders of the product without sockets and threads.
-SANS_IO = ("base", "stat", "fault")
 
 
 def run(command, cwd, **options):
@@ -72,6 +70,14 @@ def linker_option():
     return ""
 
 
+def sans_io_rooms(tree):
+    """Folders of the product without sockets and threads."""
+    rooms = tree / "providers/uwarp/layers.txt"
+    if not rooms.exists():
+        return ["base", "stat", "fault"]
+    return ["base", *re.findall(r"^([\w/]+):(?: .*)? ?sans-io", rooms.read_text(), re.MULTILINE)]
+
+
 def programs_named(pattern):
     for folder in os.environ["PATH"].split(":"):
         yield from sorted(pathlib.Path(folder).glob(pattern))
@@ -104,6 +110,7 @@ class Build:
         self.programs = folder / "programs"
         self.recorder = folder / "called_functions.o"
         self.folders = folders
+        self.low = [*folders, *(f"providers/uwarp/{room}" for room in sans_io_rooms(self.tree))]
         self.network = network_of_its_own()
         for path in (self.build, self.overlay, self.programs):
             path.mkdir(parents=True, exist_ok=True)
@@ -231,8 +238,7 @@ class Build:
         )
 
     def is_low(self, file):
-        low = [*self.folders, *(f"providers/uwarp/{name}" for name in SANS_IO)]
-        return any(file.startswith(f"{folder}/") for folder in low)
+        return any(file.startswith(f"{folder}/") for folder in self.low)
 
     def _read_symbols(self):
         self.definers = collections.defaultdict(set)  # a weak symbol: objects

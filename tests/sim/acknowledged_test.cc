@@ -423,6 +423,10 @@ TEST(BlameWithoutHeader, ByTheClassOfTheError) {
   EXPECT_EQ(blamed(T::kRdmapCannotInvalidate, kAll), 4u);
   EXPECT_EQ(blamed(T::kRdmapOperationCannotInvalidate, kAll), 4u);
   EXPECT_EQ(blamed(T::kMpaCrc, kAll), 0u);
+  constexpr SendOpcode kReadFirst[] = {SendOpcode::kRead, SendOpcode::kSend};
+  EXPECT_EQ(blamed(T::kMpaCrc, kReadFirst), 0u);
+  EXPECT_EQ(blamed(T::kRdmapUnexpectedOpcode, kReadFirst), 0u);
+  EXPECT_EQ(blamed(T::kRdmapLocalCatastrophic, kReadFirst), 1u);
 }
 
 TEST(BlameWithoutHeader, TheOldestWhereNoneFits) {

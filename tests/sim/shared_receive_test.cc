@@ -99,6 +99,13 @@ TEST_F(Shared, ResetStreamsLeaveTheLine) {
   settle();
   EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
   EXPECT_TRUE(peers[3]->dut.qp->receive_held());
+  // Nothing stays promised to those that have left.
+  ASSERT_EQ(srq.post(2, {}), 0);
+  settle();
+  EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
+  for (uint64_t id = 3; id < 9; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  for (uint32_t msn = 2; msn < 8; ++msn) send(2, msn);
+  EXPECT_EQ(peers[2]->dut.receives().size(), 6u);
 }
 
 // Once per failure, after the buffer that it had taken was flushed on its own queue.

@@ -207,6 +207,35 @@ TEST(Crc, WrongCrcIsNotDelivered) {
   for (size_t i = 0; i < 100; ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
 }
 
+// Not even what is executed at once, without memory that it would be placed in first.
+TEST(Crc, WrongOnesOfControlMessagesAreNotObeyed) {
+  const auto spoilt = [](const Bytes& ulpdu) {
+    Bytes fpdu = frame(ulpdu, true);
+    fpdu.back() ^= std::byte{1};
+    return fpdu;
+  };
+  StreamConfig config;
+  config.crc = true;
+  {
+    RawPeer peer(config);
+    const Sge result{peer.base(), 8, peer.memory_region->key.load()};
+    ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 64, 7, 1), 0);
+    peer.settle();
+    ASSERT_EQ(peer.ulpdus().size(), 1u);
+    peer.feed(spoilt(atomic_response({0, 0x1122334455667788}, 1)));
+    EXPECT_EQ(peer.memory.data()[0], std::byte{0});
+    const auto sends = peer.dut.sends();
+    ASSERT_EQ(sends.size(), 1u);
+    EXPECT_EQ(sends[0].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(peer.terminate()->code, T::kMpaCrc);
+  }
+  RawPeer peer(config);
+  peer.feed(spoilt(untagged(RdmapOpcode::kTerminate, 2, 1, 0, 4)));
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u);
+  EXPECT_EQ(peer.dut.qp->slot().receive.fpdus.get(), 0u);
+  EXPECT_EQ(peer.terminate()->code, T::kMpaCrc);
+}
+
 TEST(Crc, NotCheckedWhenOff) {
   RawPeer peer;
   Bytes bytes = frame(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 100), false);
@@ -474,6 +503,22 @@ TEST(Initiator, OwesItsRtrFromTheStart) {
     EXPECT_FALSE(peer.dut.qp->wants_transmit());
     EXPECT_TRUE(peer.dut.qp->transmit_idle());
   }
+}
+
+// siw may overlook a first FPDU that comes alone, and is reminded by another one, but only of one.
+TEST(Chase, FollowsTheFirstFpdu) {
+  RawPeer peer;
+  EXPECT_TRUE(peer.dut.qp->chase());
+  peer.settle();
+  EXPECT_TRUE(peer.ulpdus().empty());
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(opcode_of(sent[0]), RdmapOpcode::kSend);
+  EXPECT_EQ(sent[1], tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  EXPECT_FALSE(peer.dut.qp->chase());
 }
 
 TEST(Magic, IsRecognisedAndAnsweredFirst) {

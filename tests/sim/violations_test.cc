@@ -483,12 +483,31 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;
   RawPeer peer(config);
+  peer.settle();
+  EXPECT_FALSE(peer.dut.qp->wants_transmit());
+  EXPECT_TRUE(peer.dut.qp->transmit_idle());
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
   peer.settle();
   EXPECT_TRUE(peer.ulpdus().empty());
+  EXPECT_FALSE(peer.dut.qp->transmit_idle());
   peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
   EXPECT_EQ(peer.ulpdus().size(), 1u);
   EXPECT_TRUE(peer.dut.outcome & kRxFirstFpdu);
+}
+
+// Whoever receives is told to transmit where that brings an answer, and only there.
+TEST(Responder, IsToldWhatItOwes) {
+  RawPeer peer;
+  peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  const auto wanted = [&peer](const Bytes& ulpdu) {
+    peer.dut.outcome = 0;
+    peer.send(ulpdu);
+    return (peer.dut.outcome & kRxTransmitWanted) != 0;
+  };
+  EXPECT_FALSE(wanted(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8)));
+  EXPECT_TRUE(wanted(read_request(good_read(peer), 1)));
+  EXPECT_TRUE(wanted(atomic_request({.remote_stag = peer.stag(), .remote_to = peer.base()}, 2)));
+  EXPECT_EQ(peer.ulpdus().size(), 2u);
 }
 
 TEST(Initiator, OwesItsRtrFromTheStart) {

@@ -298,6 +298,26 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
   }
 }
 
+// The same where one receive call brings both, and nothing comes behind them.
+TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
+  StreamConfig config;
+  config.read_depth = 5;
+  RawPeer peer(config, acknowledged_shape());
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 4, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 2u);
+  const auto read = ReadRequestHeader::decode(sent[1].data() + UntaggedHeader::kWireSize);
+  peer.feed(joined({send_message(1, 8), tagged(RdmapOpcode::kReadResponse, read.sink_stag, 0, 0)}));
+  EXPECT_TRUE(peer.dut.qp->receive_held());
+  const auto done = peer.dut.sends();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kSuccess);
+  peer.post_receive(5, 8);
+  peer.settle();
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+}
+
 TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
   connect();
   write(1);

@@ -190,6 +190,33 @@ TEST(Reset, GivesPeersTheirRightsBack) {
   }
 }
 
+// RESET takes nothing, INIT receives only; who is to answer may post before the first message
+// comes.
+TEST(Posting, NeedsTheRightState) {
+  Pair pair(1);
+  QueuePair& qp = *pair.a.qp;
+  const auto send = [&] { return pair.a.post(SendOpcode::kSend, 1, {}); };
+  const auto sends = [&] {
+    const SendRequest list[2];
+    return qp.post_sends(list);
+  };
+  qp.to_reset();
+  EXPECT_EQ(send(), EINVAL);
+  EXPECT_EQ(sends(), EINVAL);
+  EXPECT_EQ(qp.post_recv(1, {}), EINVAL);
+  qp.to_init();
+  EXPECT_EQ(send(), EINVAL);
+  EXPECT_EQ(sends(), EINVAL);
+  EXPECT_EQ(qp.post_recv(1, {}), 0);
+  qp.to_rtr();
+  EXPECT_EQ(send(), 0);
+  EXPECT_EQ(sends(), 0);
+  qp.to_error();
+  EXPECT_EQ(pair.a.sends().size(), 3u);
+  EXPECT_EQ(send(), 0);
+  EXPECT_EQ(pair.a.sends().size(), 1u) << "flushed at once";
+}
+
 TEST(StartStream, NeedsALivingQueuePair) {
   Pair pair(1);
   pair.a.qp->to_error();

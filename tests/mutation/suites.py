@@ -153,7 +153,7 @@ class Build:
                 "-DUWARP_STAT=OFF",
             ],
             self.folder,
-        )  # fmt: skip
+        )
 
     def _write_standard_header(self, header):
         includes = set()
@@ -292,7 +292,7 @@ class Build:
             command, cwd=self.build, text=True, errors="replace", stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
             env=os.environ | (environment or {}),
-        )  # fmt: skip
+        )
         timed_out = False
         try:
             output, _ = process.communicate(timeout=seconds)

@@ -237,6 +237,12 @@ class Build:
             if file.startswith("providers/uwarp/") and obj in objects
         )
 
+    def is_tested(self, obj):
+        """Of an object of the product: whether tests include anything of its folder."""
+        folder = str(pathlib.Path(os.path.relpath(self.sources[obj], self.tree)).parent)
+        tests = set(sum(self.test_objects.values(), []))
+        return any(file.startswith(f"{folder}/") and objects & tests for file, objects in self.includers.items())
+
     def is_low(self, file):
         return any(file.startswith(f"{folder}/") for folder in self.low)
 

@@ -429,6 +429,43 @@ uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
   return found;
 }
 
+// The header of a Write's segment has its key and an offset.
+TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
+  struct Case {
+    uint32_t key;
+    TaggedOffset to;
+    size_t failed;  // 3: none
+  };
+  for (const Case& each : {Case{7, 1000, 0}, Case{7, 1063, 0}, Case{7, 3010, 1}, Case{8, 3000, 2},
+                           Case{7, 1064, 0}, Case{7, 999, 0}, Case{8, 1, 2}, Case{9, 1000, 3}}) {
+    SCOPED_TRACE(testing::Message() << "key " << each.key << " to " << each.to);
+    StreamConfig config;
+    config.read_depth = 5;
+    RawPeer peer(config, acknowledged_shape());
+    const Sge from{peer.base(), 64, peer.memory_region->key.load()};
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 0, {&from, 1}, 1000, 7), 0);
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 1, {&from, 1}, 3000, 7), 0);
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 2, {&from, 1}, 3000, 8), 0);
+    peer.settle();
+    peer.ulpdus();
+    const Bytes bad = tagged(RdmapOpcode::kWrite, STag{each.key}, each.to, 8);
+    TerminateHeader header;
+    header.code = TerminateCode::kDdpTaggedBounds;
+    header.copy_ddp_header(bad.data(), static_cast<uint16_t>(bad.size()));
+    Bytes ulpdu = untagged(RdmapOpcode::kTerminate, 2, 1, 0, header.encoded_size());
+    header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+    peer.send(ulpdu);
+    const auto done = peer.dut.sends();
+    ASSERT_EQ(done.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      // What comes before the one that failed has been placed.
+      const WcStatus other =
+          i < each.failed && each.failed < 3 ? WcStatus::kSuccess : WcStatus::kWrFlushErr;
+      EXPECT_EQ(done[i].status, i == each.failed ? WcStatus::kRemAccessErr : other) << i;
+    }
+  }
+}
+
 TEST(BlameWithoutHeader, ByTheClassOfTheError) {
   constexpr SendOpcode kAll[] = {SendOpcode::kSend, SendOpcode::kRead, SendOpcode::kWrite,
                                  SendOpcode::kFetchAdd, SendOpcode::kSendWithInvalidate};

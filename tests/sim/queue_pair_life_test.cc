@@ -174,6 +174,24 @@ TEST(Reset, DropsItsOwnCompletions) {
   EXPECT_EQ(next[0].wr_id, 7u);
 }
 
+// Who destroys a queue pair is still told of what has been done, but not of what was flushed.
+TEST(Reset, RetiringKeepsWhatWasDone) {
+  Pair pair(1);
+  pair.connect();
+  ASSERT_EQ(pair.b.qp->post_recv(5, {}), 0);
+  ASSERT_EQ(pair.b.qp->post_recv(6, {}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {}), 0);
+  pair.run();
+  pair.b.qp->to_error();
+  pair.b.qp->detach_stream();
+  pair.b.qp->retire();
+  const auto rest = pair.b.receives();
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest[0].wr_id, 5u);
+  EXPECT_EQ(rest[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(pair.b.qp->state(), QpState::kReset);
+}
+
 // The rights of one life are not those of the next.
 TEST(Reset, GivesPeersTheirRightsBack) {
   for (const bool reset : {false, true}) {

@@ -316,6 +316,10 @@ TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
   peer.post_receive(5, 8);
   peer.settle();
   EXPECT_EQ(peer.dut.receives().size(), 1u);
+  peer.post_receive(6, 8);
+  peer.send(send_message(2, 8));
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+  EXPECT_TRUE(peer.dut.events.empty());
 }
 
 TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {

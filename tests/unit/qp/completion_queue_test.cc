@@ -202,6 +202,7 @@ TEST(CompletionQueue, ModerationHoldsEventsBack) {
   cq.moderate(3);
   cq.arm(false);
   cq.push(completion(0), false);
+  EXPECT_EQ(counter.held_back, 1);
   cq.push(completion(1), false);
   EXPECT_EQ(counter.events, 0);
   EXPECT_EQ(counter.held_back, 1);  // the period starts once

@@ -141,6 +141,8 @@ TEST_F(Counted, FlushedWorkOfBothQueues) {
 
 TEST_F(Counted, MessagesThatWaitForAReceive) {
   pair.connect();
+  pair.run();
+  EXPECT_EQ(pair.b.qp->receive_expired(), kRxNothing) << "nothing waits";
   post(SendOpcode::kSend, 10);
   pair.run();
   EXPECT_EQ(of_b.receive.held.get(), 1u);

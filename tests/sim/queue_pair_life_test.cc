@@ -235,6 +235,46 @@ TEST(Posting, NeedsTheRightState) {
   EXPECT_EQ(pair.a.sends().size(), 1u) << "flushed at once";
 }
 
+TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
+  QpConfig shape = End::default_shape();
+  Pair pair(1, shape);
+  pair.a.qp->to_rtr();
+  std::vector<Sge> pieces(kMaxSge + 1, Sge{});
+  const auto send = [&](size_t count, uint8_t flags) {
+    return pair.a.post(SendOpcode::kSend, 1, {pieces.data(), count}, 0, 0, flags);
+  };
+  EXPECT_EQ(send(shape.max_send_sge, 0), 0);
+  EXPECT_EQ(send(shape.max_send_sge + 1, 0), EINVAL);
+  EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // leaves none behind
+  EXPECT_EQ(send(kMaxSge + 1, kSendInline), EINVAL);
+  EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge}), 0);
+  EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge + size_t{1}}), EINVAL);
+}
+
+// RFC 5044 7.2: a FIN anywhere in an FPDU is a failure, between two it is the end.
+TEST(FinishInput, IsAFailureInsideAnFpdu) {
+  for (const bool write : {true, false}) {
+    RawPeer whole;
+    const size_t size = frame(write ? tagged(RdmapOpcode::kWrite, whole.stag(), whole.base(), 12)
+                                    : send_message(1, 12),
+                              false)
+                            .size();
+    for (size_t cut = 0; cut <= size; ++cut) {
+      RawPeer peer;
+      peer.post_receive(1, 100);
+      Bytes bytes = frame(
+          write ? tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 12) : send_message(1, 12),
+          false);
+      bytes.resize(cut);
+      if (cut > 0) peer.feed(bytes);
+      const bool between = cut == 0 || cut == size;
+      peer.dut.qp->end_stream(StreamEnd::kFin);
+      EXPECT_EQ(peer.dut.events, between ? std::vector<QpEvent>{} : std::vector{QpEvent::kFatal})
+          << cut << " of " << size;
+    }
+  }
+}
+
 TEST(StartStream, NeedsALivingQueuePair) {
   Pair pair(1);
   pair.a.qp->to_error();

@@ -10,8 +10,8 @@ cd "$(dirname "$0")" || exit 1
 usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
-                 [--packages] [--arm64] [--tidy] [--coverage] [--fuzz SECONDS] [--soak SECONDS]
-                 [--name PATTERN]
+                 [--packages] [--arm64] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
+                 [--soak SECONDS] [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
@@ -31,6 +31,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
                   PATTERN in their path
   --coverage      the suites without layouts of libibverbs, and which part of the lines they run;
                   the report is build-coverage/coverage.txt
+  --mutate COUNT  changes the protocol code in COUNT places (300), one at a time, and says which
+                  changes unit, simulation and conformance tests do not notice
   --applications  fio, libfabric, UCX, Open MPI, QEMU, hpcc, Ceph and Go in full
   --containers    README's first steps and the recipes of docs/containers.md, in bare root file
                   systems of Debian 12; needs root and the network
@@ -43,6 +45,7 @@ END
 
 mode=default
 fuzz_seconds=0
+mutants=300
 soak_seconds=5
 name=
 while [ $# -gt 0 ]; do
@@ -50,6 +53,9 @@ while [ $# -gt 0 ]; do
     --fast|--asan|--tsan|--models|--siw|--applications|--containers|--packages|--arm64|--tidy|\
     --coverage)
       mode=${1#--} ;;
+    --mutate)
+      mode=mutate
+      if [[ "${2:-}" =~ ^[1-9][0-9]*$ ]]; then mutants=$2; shift; fi ;;
     --fuzz)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
       mode=fuzz; fuzz_seconds=$2; shift ;;
@@ -331,6 +337,10 @@ case "$mode" in
     build --coverage -- runnable {unit,sim,conformance,model,rpcrdma,nfs,stat}_tests \
         {verbs,direct_verbs,rpcrdma_verbs}_tests &&
       { gtests build-coverage; coverage; }
+    ;;
+  mutate)
+    # A survivor is for people to look at; what fails is a run without a score.
+    name= check mutation tests/mutate "$mutants"
     ;;
   default)
     source_checks

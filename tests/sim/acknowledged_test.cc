@@ -159,6 +159,32 @@ TEST_F(Acknowledged, AtomicsNeedNoOther) {
   EXPECT_EQ(reads(), 0u);
 }
 
+TEST_F(Acknowledged, AnAnswerCoversNothingBehindItsRequest) {
+  connect();
+  const auto all_of = [this](End& end, Pipe& out, Pipe& in) {
+    while (pair.step(end, out, in)) {
+    }
+  };
+  for (const bool atomic : {true, false}) {
+    SCOPED_TRACE(atomic);
+    if (atomic) {
+      ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, 0, Pair::sge(here, here_region, 0, 8),
+                                   there.address(), there_region->key.load(), 1),
+                0);
+    } else {
+      read(0);
+    }
+    transmit();
+    all_of(pair.b, pair.b_to_a, pair.a_to_b);
+    write(1);
+    transmit();
+    all_of(pair.a, pair.a_to_b, pair.b_to_a);
+    EXPECT_EQ(brief(pair.a.sends()), (Brief{{0, WcStatus::kSuccess}}));
+    pair.run();
+    EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
+  }
+}
+
 TEST_F(Acknowledged, SharesADepthOfOne) {
   connect(1, 1, 1);
   for (uint64_t id = 0; id < 16; id += 2) {
@@ -291,6 +317,30 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
   }
 }
 
+// The same where one receive call brings both, and nothing comes behind them.
+TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
+  StreamConfig config;
+  config.read_depth = 5;
+  RawPeer peer(config, acknowledged_shape());
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 4, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 2u);
+  const auto read = ReadRequestHeader::decode(sent[1].data() + UntaggedHeader::kWireSize);
+  peer.feed(joined({send_message(1, 8), tagged(RdmapOpcode::kReadResponse, read.sink_stag, 0, 0)}));
+  EXPECT_TRUE(peer.dut.qp->receive_held());
+  const auto done = peer.dut.sends();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kSuccess);
+  peer.post_receive(5, 8);
+  peer.settle();
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+  peer.post_receive(6, 8);
+  peer.send(send_message(2, 8));
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+  EXPECT_TRUE(peer.dut.events.empty());
+}
+
 TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
   connect();
   write(1);
@@ -402,6 +452,43 @@ uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
   return found;
 }
 
+// The header of a Write's segment has its key and an offset.
+TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
+  struct Case {
+    uint32_t key;
+    TaggedOffset to;
+    size_t failed;  // 3: none
+  };
+  for (const Case& each : {Case{7, 1000, 0}, Case{7, 1063, 0}, Case{7, 3010, 1}, Case{8, 3000, 2},
+                           Case{7, 1064, 0}, Case{7, 999, 0}, Case{8, 1, 2}, Case{9, 1000, 3}}) {
+    SCOPED_TRACE(testing::Message() << "key " << each.key << " to " << each.to);
+    StreamConfig config;
+    config.read_depth = 5;
+    RawPeer peer(config, acknowledged_shape());
+    const Sge from{peer.base(), 64, peer.memory_region->key.load()};
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 0, {&from, 1}, 1000, 7), 0);
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 1, {&from, 1}, 3000, 7), 0);
+    ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 2, {&from, 1}, 3000, 8), 0);
+    peer.settle();
+    peer.ulpdus();
+    const Bytes bad = tagged(RdmapOpcode::kWrite, STag{each.key}, each.to, 8);
+    TerminateHeader header;
+    header.code = TerminateCode::kDdpTaggedBounds;
+    header.copy_ddp_header(bad.data(), static_cast<uint16_t>(bad.size()));
+    Bytes ulpdu = untagged(RdmapOpcode::kTerminate, 2, 1, 0, header.encoded_size());
+    header.encode(ulpdu.data() + UntaggedHeader::kWireSize);
+    peer.send(ulpdu);
+    const auto done = peer.dut.sends();
+    ASSERT_EQ(done.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      // What comes before the one that failed has been placed.
+      const WcStatus other =
+          i < each.failed && each.failed < 3 ? WcStatus::kSuccess : WcStatus::kWrFlushErr;
+      EXPECT_EQ(done[i].status, i == each.failed ? WcStatus::kRemAccessErr : other) << i;
+    }
+  }
+}
+
 TEST(BlameWithoutHeader, ByTheClassOfTheError) {
   constexpr SendOpcode kAll[] = {SendOpcode::kSend, SendOpcode::kRead, SendOpcode::kWrite,
                                  SendOpcode::kFetchAdd, SendOpcode::kSendWithInvalidate};
@@ -416,6 +503,10 @@ TEST(BlameWithoutHeader, ByTheClassOfTheError) {
   EXPECT_EQ(blamed(T::kRdmapCannotInvalidate, kAll), 4u);
   EXPECT_EQ(blamed(T::kRdmapOperationCannotInvalidate, kAll), 4u);
   EXPECT_EQ(blamed(T::kMpaCrc, kAll), 0u);
+  constexpr SendOpcode kReadFirst[] = {SendOpcode::kRead, SendOpcode::kSend};
+  EXPECT_EQ(blamed(T::kMpaCrc, kReadFirst), 0u);
+  EXPECT_EQ(blamed(T::kRdmapUnexpectedOpcode, kReadFirst), 0u);
+  EXPECT_EQ(blamed(T::kRdmapLocalCatastrophic, kReadFirst), 1u);
 }
 
 TEST(BlameWithoutHeader, TheOldestWhereNoneFits) {

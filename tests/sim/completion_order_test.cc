@@ -63,6 +63,11 @@ StreamConfig between_uwarps() {
   return config;
 }
 
+void send_mark(RawPeer& peer, uint32_t msn) {
+  const DeliveredMark mark{Msn{msn}};
+  peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
+}
+
 TEST(DeliveredMark, IsAnEmptyWriteThatNoReceiverChecks) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
@@ -88,6 +93,45 @@ TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
+TEST(DeliveredMark, GoesAheadOfWhatTakesAReceive) {
+  struct Case {
+    SendOpcode opcode;
+    bool marked;
+  };
+  for (const auto& [opcode, marked] :
+       {Case{SendOpcode::kSend, true}, Case{SendOpcode::kSendWithInvalidate, true},
+        Case{SendOpcode::kSendWithImm, true}, Case{SendOpcode::kWriteWithImm, true},
+        Case{SendOpcode::kWrite, false}, Case{SendOpcode::kRead, false}}) {
+    RawPeer peer(between_uwarps(), shape_of(true));
+    peer.post_receive(1, 100);
+    peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+    ASSERT_EQ(peer.dut.post(opcode, 2, {}), 0);
+    peer.settle();
+    const auto sent = peer.ulpdus();
+    ASSERT_FALSE(sent.empty());
+    EXPECT_EQ(sent[0] == from_hex("c140 75776172 6421000000000001"), marked)
+        << static_cast<int>(opcode);
+    // ... and completes by the peer's mark.
+    if (!marked) continue;
+    send_mark(peer, 1);
+    peer.settle();
+    EXPECT_EQ(peer.dut.sends().size(), 1u) << static_cast<int>(opcode);
+  }
+}
+
+// The peer knows by the answer to a Read behind its message that this has been delivered.
+TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  peer.post_receive(1, 100);
+  peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+  peer.send(read_request(
+      {.sink_stag = STag{7}, .size = 8, .source_stag = peer.stag(), .source_to = peer.base()}, 1));
+  ASSERT_EQ(peer.ulpdus().size(), 1u);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 2, {}), 0);
+  peer.settle();
+  for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
+}
+
 TEST(DeliveredMark, GoesToNoForeignPeerAndFromNoIwarpPersona) {
   for (const bool uwarp : {false, true}) {
     StreamConfig config = between_uwarps();
@@ -99,11 +143,6 @@ TEST(DeliveredMark, GoesToNoForeignPeerAndFromNoIwarpPersona) {
     peer.settle();
     for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
   }
-}
-
-void send_mark(RawPeer& peer, uint32_t msn) {
-  const DeliveredMark mark{Msn{msn}};
-  peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
 }
 
 TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {

@@ -124,6 +124,30 @@ TEST_P(Faults, ARequestCompletesWithTheStatusAskedFor) {
   }
 }
 
+// A rule for one kind of request leaves the others alone.
+TEST_P(Faults, ARequestIsKnownByItsKind) {
+  const char* const kinds[] = {"send", "write", "read", "atomic"};
+  for (size_t kind = 0; kind < std::size(kinds); ++kind) {
+    Faulty one(acknowledged(), std::string("wc-error nth=1 status=LOC_PROT_ERR op=") + kinds[kind]);
+    one.receives(1);
+    one.send(0);
+    one.write(1);
+    one.read(2);
+    const Sge result = Pair::sge(one.here, one.here_region, 0, 8);
+    ASSERT_EQ(one.pair.a.post_atomic(SendOpcode::kFetchAdd, 3, result, one.there.address(),
+                                     one.there_region->key.load(), 1),
+              0);
+    one.pair.run();
+    const auto done = one.pair.a.sends();
+    ASSERT_EQ(done.size(), 4u);
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(done[i].status, i < kind    ? kOk
+                                : i == kind ? WcStatus::kLocProtErr
+                                            : kFlushed)
+          << kinds[kind] << ", request " << i;
+  }
+}
+
 TEST_P(Faults, AReceiveCompletesWithTheStatusAskedFor) {
   Faulty one(acknowledged(), "wc-error op=recv nth=2 status=LOC_LEN_ERR");
   for (uint64_t id = 7; id < 10; ++id) one.receive(one.pair.a, one.here, one.here_region, id);

@@ -128,5 +128,24 @@ TEST_P(LocalFailure, RequestThatCannotBeReadIsToldByItsCompletion) {
 
 INSTANTIATE_TEST_SUITE_P(Acknowledged, LocalFailure, ::testing::Bool());
 
+// The kernel finds no memory where a segment's payload is to go.
+TEST(ReceiveFault, EndsTheStreamOnce) {
+  RawPeer peer;
+  peer.post_receive(5, 100);
+  const auto fault = [&peer] {
+    const std::lock_guard lock(peer.dut.qp->receive_gate());
+    return peer.dut.qp->receive_fault();
+  };
+  EXPECT_EQ(fault(), kRxFailed);
+  EXPECT_EQ(fault(), kRxNothing);
+  peer.settle();
+  const auto terminate = peer.terminate();
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, TerminateCode::kRdmapLocalCatastrophic);
+  EXPECT_FALSE(terminate->has_ddp_header);
+  EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
+  ASSERT_EQ(peer.dut.receives().size(), 1u);
+}
+
 }  // namespace
 }  // namespace uwarp::sim

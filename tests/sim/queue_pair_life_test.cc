@@ -176,6 +176,24 @@ TEST(Reset, DropsItsOwnCompletions) {
   EXPECT_EQ(next[0].wr_id, 7u);
 }
 
+// Who destroys a queue pair is still told of what has been done, but not of what was flushed.
+TEST(Reset, RetiringKeepsWhatWasDone) {
+  Pair pair(1);
+  pair.connect();
+  ASSERT_EQ(pair.b.qp->post_recv(5, {}), 0);
+  ASSERT_EQ(pair.b.qp->post_recv(6, {}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {}), 0);
+  pair.run();
+  pair.b.qp->to_error();
+  pair.b.qp->detach_stream();
+  pair.b.qp->retire();
+  const auto rest = pair.b.receives();
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest[0].wr_id, 5u);
+  EXPECT_EQ(rest[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(pair.b.qp->state(), QpState::kReset);
+}
+
 // The rights of one life are not those of the next.
 TEST(Reset, GivesPeersTheirRightsBack) {
   for (const bool reset : {false, true}) {
@@ -190,6 +208,169 @@ TEST(Reset, GivesPeersTheirRightsBack) {
     EXPECT_EQ(peer.memory.data()[0], std::byte(reset ? 0x3C : 0));
     peer.ulpdus();
   }
+}
+
+// RESET takes nothing, INIT receives only; who is to answer may post before the first message
+// comes.
+TEST(Posting, NeedsTheRightState) {
+  Pair pair(1);
+  QueuePair& qp = *pair.a.qp;
+  const auto send = [&] { return pair.a.post(SendOpcode::kSend, 1, {}); };
+  const auto sends = [&] {
+    const SendRequest list[2];
+    return qp.post_sends(list);
+  };
+  qp.to_reset();
+  EXPECT_EQ(send(), EINVAL);
+  EXPECT_EQ(sends(), EINVAL);
+  EXPECT_EQ(qp.post_recv(1, {}), EINVAL);
+  qp.to_init();
+  EXPECT_EQ(send(), EINVAL);
+  EXPECT_EQ(sends(), EINVAL);
+  EXPECT_EQ(qp.post_recv(1, {}), 0);
+  qp.to_rtr();
+  EXPECT_EQ(send(), 0);
+  EXPECT_EQ(sends(), 0);
+  qp.to_error();
+  EXPECT_EQ(pair.a.sends().size(), 3u);
+  EXPECT_EQ(send(), 0);
+  EXPECT_EQ(pair.a.sends().size(), 1u) << "flushed at once";
+}
+
+TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
+  QpConfig shape = End::default_shape();
+  Pair pair(1, shape);
+  pair.a.qp->to_rtr();
+  std::vector<Sge> pieces(kMaxSge + 1, Sge{});
+  const auto send = [&](size_t count, uint8_t flags) {
+    return pair.a.post(SendOpcode::kSend, 1, {pieces.data(), count}, 0, 0, flags);
+  };
+  EXPECT_EQ(send(shape.max_send_sge, 0), 0);
+  EXPECT_EQ(send(shape.max_send_sge + 1, 0), EINVAL);
+  EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // leaves none behind
+  EXPECT_EQ(send(kMaxSge + 1, kSendInline), EINVAL);
+  EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge}), 0);
+  EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge + size_t{1}}), EINVAL);
+}
+
+// RFC 5044 7.2: a FIN anywhere in an FPDU is a failure, between two it is the end.
+TEST(FinishInput, IsAFailureInsideAnFpdu) {
+  for (const bool write : {true, false}) {
+    RawPeer whole;
+    const size_t size = frame(write ? tagged(RdmapOpcode::kWrite, whole.stag(), whole.base(), 12)
+                                    : send_message(1, 12),
+                              false)
+                            .size();
+    for (size_t cut = 0; cut <= size; ++cut) {
+      RawPeer peer;
+      peer.post_receive(1, 100);
+      Bytes bytes = frame(
+          write ? tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 12) : send_message(1, 12),
+          false);
+      bytes.resize(cut);
+      if (cut > 0) peer.feed(bytes);
+      const bool between = cut == 0 || cut == size;
+      peer.dut.qp->end_stream(StreamEnd::kFin);
+      EXPECT_EQ(peer.dut.events, between ? std::vector<QpEvent>{} : std::vector{QpEvent::kFatal})
+          << cut << " of " << size;
+    }
+  }
+}
+
+TEST(StartStream, NeedsALivingQueuePair) {
+  Pair pair(1);
+  pair.a.qp->to_error();
+  EXPECT_FALSE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
+  pair.a.qp->to_reset();
+  EXPECT_FALSE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kReset);
+  pair.a.qp->to_init();
+  EXPECT_TRUE(pair.a.qp->start_stream({}));
+  EXPECT_EQ(pair.a.qp->state(), QpState::kRts);
+}
+
+// Programs tell by the opcode which queue a completion that failed belongs to, or by the number.
+TEST(Flushed, CompletionsSayWhoseTheyAre) {
+  QpConfig shape = End::default_shape();
+  shape.number = Qpn{77};
+  Pair pair(1, shape);
+  GuardedMemory memory(64);
+  const MemoryRegion* region = pair.reg(pair.a, memory, kAllAccess);
+  const Sge sge{memory.address(), 8, region->key.load()};
+  struct Case {
+    SendOpcode opcode;
+    WcOpcode completed;
+  };
+  const Case cases[] = {{SendOpcode::kSend, WcOpcode::kSend},
+                        {SendOpcode::kWrite, WcOpcode::kWrite},
+                        {SendOpcode::kWriteWithImm, WcOpcode::kWrite},
+                        {SendOpcode::kRead, WcOpcode::kRead},
+                        {SendOpcode::kCompareSwap, WcOpcode::kCompareSwap},
+                        {SendOpcode::kFetchAdd, WcOpcode::kFetchAdd},
+                        {SendOpcode::kMaskedCompareSwap, WcOpcode::kCompareSwap},
+                        {SendOpcode::kMaskedFetchAdd, WcOpcode::kFetchAdd}};
+  pair.a.qp->to_rtr();
+  ASSERT_EQ(pair.a.qp->post_recv(5, {&sge, 1}), 0);
+  ASSERT_EQ(pair.a.qp->post_recv(6, {&sge, 1}), 0);
+  for (const Case& each : cases) ASSERT_EQ(pair.a.post(each.opcode, 9, {&sge, 1}), 0);
+  pair.a.qp->to_error();
+  const auto sends = pair.a.sends();
+  ASSERT_EQ(sends.size(), std::size(cases));
+  for (size_t i = 0; i < sends.size(); ++i) {
+    EXPECT_EQ(sends[i].opcode, cases[i].completed) << i;
+    EXPECT_EQ(sends[i].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(sends[i].qp_num, 77u);
+    EXPECT_EQ(sends[i].wr_id, 9u);
+  }
+  const auto receives = pair.a.receives();
+  ASSERT_EQ(receives.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(receives[i].opcode, WcOpcode::kRecv);
+    EXPECT_EQ(receives[i].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(receives[i].qp_num, 77u);
+    EXPECT_EQ(receives[i].wr_id, 5 + i);
+  }
+}
+
+// A connection that never came to be: the oldest request says so.
+TEST(Flushed, TheOldestRequestTellsTheReason) {
+  QueuePairSlot slot;
+  QpConfig shape = End::default_shape();
+  shape.slot = &slot;
+  Pair pair(1, shape, End::default_shape());
+  pair.a.qp->to_rtr();
+  pair.a.qp->to_rts();
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(pair.a.post(SendOpcode::kSend, id, {}), 0);
+  pair.a.qp->to_error(WcStatus::kRetryExcErr);
+  const auto sends = pair.a.sends();
+  ASSERT_EQ(sends.size(), 3u);
+  EXPECT_EQ(sends[0].status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(sends[1].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(sends[2].status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(sends[0].wr_id, 1u);
+  EXPECT_EQ(slot.stream.failures.get(), 1u);
+  EXPECT_EQ(slot.transmit.flushed.get(), 2u);
+  EXPECT_TRUE(pair.a.events.empty());
+  EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
+}
+
+TEST(Completed, ReceivesSayWhoseTheyAre) {
+  QpConfig shape = End::default_shape();
+  shape.number = Qpn{78};
+  Pair pair(1, shape);
+  pair.connect();
+  ASSERT_EQ(pair.b.qp->post_recv(5, {}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 9, {}), 0);
+  pair.run();
+  const auto received = pair.b.receives();
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].qp_num, 78u);
+  EXPECT_EQ(received[0].opcode, WcOpcode::kRecv);
+  EXPECT_EQ(received[0].byte_len, 0u);
+  const auto sent = pair.a.sends();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].qp_num, 78u);
 }
 
 }  // namespace

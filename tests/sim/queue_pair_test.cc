@@ -400,6 +400,24 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   EXPECT_LT(staged, kMessages * 128 + 4096);
 }
 
+// What is large is expected for a few segments behind a large one, and not before.
+TEST_F(LargeSends, AreExpectedBehindOthers) {
+  const auto small = [this](int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(pair.b.qp->post_recv(i, {&to, 1}), 0);
+      ASSERT_EQ(pair.a.post(SendOpcode::kSend, i, {}), 0);
+    }
+    pair.run();
+  };
+  small(3);
+  EXPECT_FALSE(pair.b.qp->receives_large());
+  send(1);
+  pair.run();
+  EXPECT_TRUE(pair.b.qp->receives_large());
+  small(3);
+  EXPECT_FALSE(pair.b.qp->receives_large());
+}
+
 // Where a batch is full in the middle of a message, the few octets that are left of it go along.
 TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   constexpr size_t kMessages = 32;

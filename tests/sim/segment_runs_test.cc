@@ -287,6 +287,28 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
   EXPECT_EQ(got[0].status, WcStatus::kLocLenErr);
 }
 
+// The queue pair is reset in the middle of what was announced, and connected again.
+TEST_P(Cut, TheNextStreamKnowsNothingOfIt) {
+  Announcer peer;
+  Bytes begun = joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)});
+  for (int i = 0; i < 2; ++i) peer.feed(begun, GetParam());
+  begun.resize(2 * kPayload - 5000);
+  peer.feed(begun, GetParam());
+  peer.dut.qp->detach_stream();
+  peer.dut.qp->to_reset();
+  peer.dut.qp->to_init();
+  ASSERT_TRUE(peer.dut.qp->start_stream(between_uwarps()));
+  scatter(peer.target, 3);
+  peer.post_receive(7, 100);
+  peer.feed(joined({send_message(1, 50)}), GetParam());
+  const auto got = peer.dut.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, WcStatus::kSuccess);
+  EXPECT_EQ(got[0].byte_len, 50u);
+  EXPECT_TRUE(peer.untouched(0, 3 * kPayload));
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
 // Not known for a uwarp, it may have anything in reserved bits.
 TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
   Announcer peer{StreamConfig{}};

@@ -83,6 +83,31 @@ TEST_F(Shared, FailedStreamsLeaveTheLine) {
   EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
 }
 
+TEST_F(Shared, ResetStreamsLeaveTheLine) {
+  for (const size_t peer : {0, 1, 2, 3}) send(peer, 1);
+  const auto reset = [this](size_t peer) {
+    peers[peer]->dut.qp->detach_stream();
+    peers[peer]->dut.qp->to_reset();
+  };
+  reset(0);
+  ASSERT_EQ(srq.post(1, {}), 0);
+  EXPECT_FALSE(peers[0]->dut.resume_due);
+  EXPECT_TRUE(peers[1]->dut.resume_due);
+  reset(1);  // with the buffer promised to it
+  EXPECT_TRUE(peers[2]->dut.resume_due);
+  EXPECT_FALSE(peers[3]->dut.resume_due);
+  settle();
+  EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
+  EXPECT_TRUE(peers[3]->dut.qp->receive_held());
+  // Nothing stays promised to those that have left.
+  ASSERT_EQ(srq.post(2, {}), 0);
+  settle();
+  EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
+  for (uint64_t id = 3; id < 9; ++id) ASSERT_EQ(srq.post(id, {}), 0);
+  for (uint32_t msn = 2; msn < 8; ++msn) send(2, msn);
+  EXPECT_EQ(peers[2]->dut.receives().size(), 6u);
+}
+
 // Once per failure, after the buffer that it had taken was flushed on its own queue.
 TEST_F(Shared, LastWqeReached) {
   ASSERT_EQ(srq.post(5, {}), 0);

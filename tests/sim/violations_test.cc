@@ -207,6 +207,35 @@ TEST(Crc, WrongCrcIsNotDelivered) {
   for (size_t i = 0; i < 100; ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
 }
 
+// Not even what is executed at once, without memory that it would be placed in first.
+TEST(Crc, WrongOnesOfControlMessagesAreNotObeyed) {
+  const auto spoilt = [](const Bytes& ulpdu) {
+    Bytes fpdu = frame(ulpdu, true);
+    fpdu.back() ^= std::byte{1};
+    return fpdu;
+  };
+  StreamConfig config;
+  config.crc = true;
+  {
+    RawPeer peer(config);
+    const Sge result{peer.base(), 8, peer.memory_region->key.load()};
+    ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 64, 7, 1), 0);
+    peer.settle();
+    ASSERT_EQ(peer.ulpdus().size(), 1u);
+    peer.feed(spoilt(atomic_response({0, 0x1122334455667788}, 1)));
+    EXPECT_EQ(peer.memory.data()[0], std::byte{0});
+    const auto sends = peer.dut.sends();
+    ASSERT_EQ(sends.size(), 1u);
+    EXPECT_EQ(sends[0].status, WcStatus::kWrFlushErr);
+    EXPECT_EQ(peer.terminate()->code, T::kMpaCrc);
+  }
+  RawPeer peer(config);
+  peer.feed(spoilt(untagged(RdmapOpcode::kTerminate, 2, 1, 0, 4)));
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u);
+  EXPECT_EQ(peer.dut.qp->slot().receive.fpdus.get(), 0u);
+  EXPECT_EQ(peer.terminate()->code, T::kMpaCrc);
+}
+
 TEST(Crc, NotCheckedWhenOff) {
   RawPeer peer;
   Bytes bytes = frame(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 100), false);
@@ -370,17 +399,115 @@ TEST(OneWrite, GoesToOneBuffer) {
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
 }
 
+// What is wrong with a segment is its place in a message that has begun.
+TEST(SecondSegment, MustGoOnWithTheMessage) {
+  struct Case {
+    const char* name;
+    Bytes (*first)(RawPeer&);
+    Bytes (*second)(RawPeer&);
+    TerminateCode code;
+    QpEvent event;
+    WcStatus receive;
+  };
+  const auto send = [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 0, 8, false); };
+  const auto write = [](RawPeer& p) {
+    return tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8, false);
+  };
+  const Case cases[] = {
+      {"another opcode", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSendSolicited, 0, 1, 8, 8); },
+       T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, WcStatus::kWrFlushErr},
+      {"the next MSN", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 2, 8, 8); },
+       T::kDdpUntaggedMsnRange, QpEvent::kFatal, WcStatus::kWrFlushErr},
+      {"a hole in a Send", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 9, 8); },
+       T::kDdpUntaggedInvalidMo, QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"an octet twice in a Send", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 7, 8); }, T::kDdpUntaggedInvalidMo,
+       QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"more than the receive takes", send,
+       [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 8, 93); }, T::kDdpUntaggedTooLong,
+       QpEvent::kFatal, WcStatus::kLocLenErr},
+      {"a hole in a Write", write,
+       [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 9, 8); },
+       T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+      {"an octet twice in a Write", write,
+       [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 7, 8); },
+       T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+      {"another STag", write,
+       [](RawPeer& p) {
+         return tagged(RdmapOpcode::kWrite, STag{p.stag().value ^ 1}, p.base() + 8, 8);
+       },
+       T::kDdpTaggedInvalidSTag, QpEvent::kAccessError, WcStatus::kWrFlushErr},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    RawPeer peer;
+    peer.post_receive(1, 100);
+    peer.send(each.first(peer));
+    const Bytes second = each.second(peer);
+    peer.send(second);
+    const auto terminate = peer.terminate();
+    ASSERT_TRUE(terminate);
+    EXPECT_EQ(terminate->code, each.code) << describe(terminate->code);
+    ASSERT_TRUE(terminate->has_ddp_header);
+    EXPECT_EQ(terminate->ddp_segment_length, second.size());
+    EXPECT_EQ(std::memcmp(terminate->ddp_header.data(), second.data(), terminate->ddp_header_size),
+              0);
+    EXPECT_EQ(peer.dut.events, std::vector{each.event});
+    const auto receives = peer.dut.receives();
+    ASSERT_EQ(receives.size(), 1u);
+    EXPECT_EQ(receives[0].status, each.receive);
+    for (size_t i = 8; i < peer.memory.size(); ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
+  }
+}
+
+// The region goes away while a segment is half there.
+TEST(Placement, EndsWithTheKey) {
+  RawPeer peer;
+  const Bytes ulpdu = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 600);
+  const Bytes fpdu = frame(ulpdu, false);
+  peer.feed({fpdu.begin(), fpdu.begin() + 300});
+  ASSERT_EQ(peer.regions.invalidate(*peer.memory_region), 0);
+  peer.feed({fpdu.begin() + 300, fpdu.end()});
+  const auto terminate = peer.terminate();
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
+  ASSERT_TRUE(terminate->has_ddp_header);
+  EXPECT_EQ(terminate->ddp_segment_length, ulpdu.size());
+  EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kAccessError});
+  EXPECT_EQ(peer.memory.data()[599], std::byte{0});
+}
+
 // Proves: 5044-7.1.2-c 6581-9.2-e
 TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;
   RawPeer peer(config);
+  peer.settle();
+  EXPECT_FALSE(peer.dut.qp->wants_transmit());
+  EXPECT_TRUE(peer.dut.qp->transmit_idle());
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
   peer.settle();
   EXPECT_TRUE(peer.ulpdus().empty());
+  EXPECT_FALSE(peer.dut.qp->transmit_idle());
   peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
   EXPECT_EQ(peer.ulpdus().size(), 1u);
   EXPECT_TRUE(peer.dut.outcome & kRxFirstFpdu);
+}
+
+// Whoever receives is told to transmit where that brings an answer, and only there.
+TEST(Responder, IsToldWhatItOwes) {
+  RawPeer peer;
+  peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  const auto wanted = [&peer](const Bytes& ulpdu) {
+    peer.dut.outcome = 0;
+    peer.send(ulpdu);
+    return (peer.dut.outcome & kRxTransmitWanted) != 0;
+  };
+  EXPECT_FALSE(wanted(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8)));
+  EXPECT_TRUE(wanted(read_request(good_read(peer), 1)));
+  EXPECT_TRUE(wanted(atomic_request({.remote_stag = peer.stag(), .remote_to = peer.base()}, 2)));
+  EXPECT_EQ(peer.ulpdus().size(), 2u);
 }
 
 TEST(Initiator, OwesItsRtrFromTheStart) {
@@ -395,6 +522,22 @@ TEST(Initiator, OwesItsRtrFromTheStart) {
     EXPECT_FALSE(peer.dut.qp->transmitter().wanted());
     EXPECT_TRUE(peer.dut.qp->transmitter().idle());
   }
+}
+
+// siw may overlook a first FPDU that comes alone, and is reminded by another one, but only of one.
+TEST(Chase, FollowsTheFirstFpdu) {
+  RawPeer peer;
+  EXPECT_TRUE(peer.dut.qp->nudge());
+  peer.settle();
+  EXPECT_TRUE(peer.ulpdus().empty());
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(opcode_of(sent[0]), RdmapOpcode::kSend);
+  EXPECT_EQ(sent[1], tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
+  EXPECT_FALSE(peer.dut.qp->nudge());
 }
 
 TEST(Magic, IsRecognisedAndAnsweredFirst) {

@@ -85,6 +85,16 @@ TEST_F(Windows, LifeOfAType2Window) {
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedInvalidSTag);
 }
 
+// The low octet of the key is the application's, and ibv_alloc_mw()'s rkey counts on from there.
+TEST_F(Windows, KeepTheLowOctetOfTheirKey) {
+  for (const uint8_t low : {0x5a, 0xff, 0x00}) {
+    ASSERT_EQ(bind(key(low)), WcStatus::kSuccess);
+    EXPECT_EQ(table().window_key(*window), key(low));
+    ASSERT_EQ(invalidate(key(low)), WcStatus::kSuccess);
+    EXPECT_EQ(table().window_key(*window), key(low));
+  }
+}
+
 TEST_F(Windows, LocalInvalidate) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   ASSERT_EQ(invalidate(key(1)), WcStatus::kSuccess);

@@ -36,6 +36,22 @@ TEST_F(Table, KeyNamesTheRegionForLocalAndForRemoteUse) {
   EXPECT_EQ(table.find(STag{0}), nullptr);
 }
 
+TEST_F(Table, CountsWhatIsLive) {
+  EXPECT_EQ(table.live_count(), 0u);
+  MemoryRegion* region = add();
+  MemoryRegion* window = *table.add_window(domain, RegionKind::kWindowType1);
+  EXPECT_EQ(table.live_count(), 2u);
+  EXPECT_EQ(domain.regions.load(), 1u);
+  EXPECT_EQ(domain.users.load(), 1u);
+  table.release_window(*window);
+  EXPECT_EQ(table.invalidate(*region), 0);
+  EXPECT_EQ(table.live_count(), 1u);
+  table.release(*region);
+  EXPECT_EQ(table.live_count(), 0u);
+  EXPECT_EQ(domain.regions.load(), 0u);
+  EXPECT_EQ(domain.users.load(), 0u);
+}
+
 // The peer may know the key of a region that it must not touch.
 TEST_F(Table, KeyWithoutRemoteRightsIsRefused) {
   for (uint32_t access : {uint32_t{0}, uint32_t{kAccessLocalWrite}}) {

@@ -23,6 +23,27 @@ WorkCompletion completion(uint64_t id, WcStatus status = WcStatus::kSuccess) {
   return one;
 }
 
+TEST(CompletionQueue, CountsWhatItDoes) {
+  CompletionSlot slot;
+  Counter counter;
+  CompletionQueue cq(5, &counter, {.slot = &slot});
+  EXPECT_EQ(slot.capacity.load(), 8u);
+  cq.arm(false);
+  for (int i = 0; i < 9; ++i)
+    cq.push(completion(i, i % 4 == 3 ? WcStatus::kWrFlushErr : WcStatus::kSuccess), false);
+  EXPECT_EQ(slot.pushed.get(), 8u);
+  EXPECT_EQ(slot.failed.get(), 2u);
+  EXPECT_EQ(slot.events.get(), 1u);
+  EXPECT_EQ(slot.overruns.get(), 1u);
+  WorkCompletion out[8];
+  EXPECT_EQ(cq.poll(out, 3), 3);
+  CompletionTime time;
+  EXPECT_EQ(cq.poll_timed(out[0], time), 1);
+  EXPECT_EQ(slot.polled.get(), 4u);
+  EXPECT_EQ(cq.resize(20), 0);
+  EXPECT_EQ(slot.capacity.load(), 32u);
+}
+
 TEST(CompletionQueue, OneEventPerArming) {
   Counter counter;
   CompletionQueue cq(8, &counter);
@@ -181,6 +202,7 @@ TEST(CompletionQueue, ModerationHoldsEventsBack) {
   cq.moderate(3);
   cq.arm(false);
   cq.push(completion(0), false);
+  EXPECT_EQ(counter.held_back, 1);
   cq.push(completion(1), false);
   EXPECT_EQ(counter.events, 0);
   EXPECT_EQ(counter.held_back, 1);  // the period starts once

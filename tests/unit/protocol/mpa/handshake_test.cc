@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -397,6 +398,14 @@ TEST(MpaInitiator, ReplyOfAnotherRevision) {
   EXPECT_EQ(run.verdict.state, InitiatorState::kFailed);
   EXPECT_EQ(run.verdict.failure, MpaFailure::kRevisionMismatch);
   EXPECT_FALSE(run.verdict.retry_revision1);
+}
+
+TEST(MpaFailures, EachHasATextOfItsOwn) {
+  std::set<std::string> texts;
+  for (int value = 0; value <= static_cast<int>(MpaFailure::kPeerClosed) + 1; ++value)
+    texts.insert(describe(static_cast<MpaFailure>(value)));
+  EXPECT_EQ(texts.size(), static_cast<size_t>(MpaFailure::kPeerClosed) + 2);
+  EXPECT_STREQ(describe(MpaFailure::kNone), "no failure");
 }
 
 // Every frame that cannot be a Reply. 5044-7.1.1-a, -b, -d; 6581-6-a.

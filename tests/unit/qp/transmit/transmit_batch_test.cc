@@ -78,6 +78,20 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that came back last
 }
 
+// However the last one falls.
+TEST_P(TransmitBatchRoom, ItsArenaIsNotExceeded) {
+  std::vector<std::byte> memory(TransmitBatch::kCopyBytes);
+  for (uint32_t size = 0; size <= memory.size(); ++size) {
+    BufferList payload;
+    payload.append(memory.data(), size);
+    TransmitBatch batch;
+    batch.configure(GetParam());
+    fill(batch, payload);
+    EXPECT_LE(batch.bytes(), GetParam() ? BatchBuffer::kCrcArenaBytes : BatchBuffer::kArenaBytes)
+        << size;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Crc, TransmitBatchRoom, ::testing::Bool());
 
 // Where copy and CRC go block by block, wherever the blocks fall.

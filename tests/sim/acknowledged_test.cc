@@ -88,11 +88,12 @@ TEST_F(Acknowledged, AFullBatchIsFollowedByItsRead) {
   const uint32_t key = pair.reg(pair.b, to, kAllAccess)->key;
   pair.a_to_b.capacity = 2 * kSize;
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&all, 1}, to.address(), key), 0);
-  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
+  auto turn = pair.a.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   Transmitter& transmitter = pair.a.qp->transmitter();
   while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
   }
-  EXPECT_FALSE(pair.a.qp->transmit_gate().end());
+  EXPECT_EQ(turn.end(), AfterTurn::kNothing);
   EXPECT_EQ(reads(), 1u);
   pair.run();
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
@@ -328,7 +329,7 @@ TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
   ASSERT_EQ(sent.size(), 2u);
   const auto read = ReadRequestHeader::decode(sent[1].data() + UntaggedHeader::kWireSize);
   peer.feed(joined({send_message(1, 8), tagged(RdmapOpcode::kReadResponse, read.sink_stag, 0, 0)}));
-  EXPECT_TRUE(peer.dut.qp->receive_held());
+  EXPECT_TRUE(peer.dut.qp->receiver().held());
   const auto done = peer.dut.sends();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::kSuccess);

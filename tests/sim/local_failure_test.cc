@@ -133,8 +133,8 @@ TEST(ReceiveFault, EndsTheStreamOnce) {
   RawPeer peer;
   peer.post_receive(5, 100);
   const auto fault = [&peer] {
-    const std::lock_guard lock(peer.dut.qp->receive_gate());
-    return peer.dut.qp->receive_fault();
+    const auto side = peer.dut.qp->receive_side().hold();
+    return peer.dut.qp->receiver().fault();
   };
   EXPECT_EQ(fault(), kRxFailed);
   EXPECT_EQ(fault(), kRxNothing);

@@ -485,11 +485,11 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   RawPeer peer(config);
   peer.settle();
   EXPECT_FALSE(peer.dut.qp->wants_transmit());
-  EXPECT_TRUE(peer.dut.qp->transmit_idle());
+  EXPECT_TRUE(peer.dut.qp->transmitter().idle());
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
   peer.settle();
   EXPECT_TRUE(peer.ulpdus().empty());
-  EXPECT_FALSE(peer.dut.qp->transmit_idle());
+  EXPECT_FALSE(peer.dut.qp->transmitter().idle());
   peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
   EXPECT_EQ(peer.ulpdus().size(), 1u);
   EXPECT_TRUE(peer.dut.outcome & kRxFirstFpdu);

@@ -40,30 +40,29 @@ struct WithoutMemory : ::testing::Test {
 
   /// What an end has to send, built without memory. True if it has asked for any.
   bool send_without_memory(End& end, Pipe& out, size_t limit = ~size_t{0}) {
-    EXPECT_TRUE(end.qp->transmit_try_begin());
+    auto turn = end.qp->transmit_side().begin();
+    EXPECT_TRUE(turn);
     std::span<const iovec> window;
-    const bool asked = without_memory([&] { window = end.qp->transmit_window(); });
+    const bool asked = without_memory([&] { window = end.qp->transmitter().window(); });
     sent = out.write(window, limit);
-    if (sent != 0) end.qp->transmitted(sent);
-    (void)end.qp->transmit_end();
+    if (sent != 0) (void)end.qp->transmitter().sent(sent);
+    (void)turn.end();
     return asked;
   }
   bool receive_without_memory(End& end, Pipe& in) {
-    const std::lock_guard lock(end.qp->receive_gate());
+    const auto side = end.qp->receive_side().hold();
     size_t count = 0;
     const bool asked = without_memory([&] {
-      const auto window = end.qp->receive_window(end.staging);
+      const auto window = end.qp->receiver().window(end.staging);
       count = in.read(window, ~size_t{0});
-      end.outcome |= end.qp->received(end.staging, count);
+      end.outcome |= end.qp->receiver().received(end.staging, count);
     });
     if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
     return asked;
   }
   void expect_both_sides_free(End& end) {
-    EXPECT_TRUE(end.qp->transmit_try_begin());
-    (void)end.qp->transmit_end();
-    EXPECT_TRUE(end.qp->receive_gate().try_lock());
-    (void)end.qp->receive_gate().end();
+    EXPECT_TRUE(end.qp->transmit_side().try_begin());
+    EXPECT_TRUE(end.qp->receive_side().try_begin());
   }
   /// A Send of which the kernel has taken some.
   void send_a_part() {
@@ -73,10 +72,10 @@ struct WithoutMemory : ::testing::Test {
   }
   /// It is over, and nothing more is sent.
   void expect_silent_end() {
-    EXPECT_TRUE(pair.a.qp->transmit_try_begin());
-    EXPECT_TRUE(pair.a.qp->transmit_window().empty());
-    (void)pair.a.qp->transmit_end();
-    EXPECT_TRUE(pair.a.qp->transmit_finished());
+    const auto turn = pair.a.qp->transmit_side().begin();
+    EXPECT_TRUE(turn);
+    EXPECT_TRUE(pair.a.qp->transmitter().window().empty());
+    EXPECT_TRUE(pair.a.qp->transmitter().finished());
     pair.a_to_b.log.clear();  // no whole FPDU is to be found
   }
 
@@ -179,9 +178,9 @@ TEST_F(WithoutMemory, SendFromARegionOnDemand) {
   EXPECT_GT(sent, 64u);
   EXPECT_TRUE(send_without_memory(pair.a, pair.a_to_b));
   EXPECT_EQ(sent, 0u);
-  EXPECT_TRUE(pair.a.qp->transmit_starved());
-  EXPECT_FALSE(pair.a.qp->transmit_dry());
-  EXPECT_FALSE(pair.a.qp->transmit_idle());
+  EXPECT_TRUE(pair.a.qp->transmitter().starved());
+  EXPECT_FALSE(pair.a.qp->transmitter().dry());
+  EXPECT_FALSE(pair.a.qp->transmitter().idle());
   pair.run();
   expect_success(pair.a, 2);
   EXPECT_EQ(pair.b.receives().size(), 2u);
@@ -207,7 +206,7 @@ TEST_F(WithoutMemory, AnswerThroughAWindow) {
   EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b));
   EXPECT_TRUE(send_without_memory(pair.b, pair.b_to_a));
   EXPECT_EQ(sent, 0u);
-  EXPECT_TRUE(pair.b.qp->transmit_starved());
+  EXPECT_TRUE(pair.b.qp->transmitter().starved());
   pair.run();
   expect_success(pair.a, 1);
   EXPECT_EQ(std::memcmp(of_a.data(), of_b.data(), kLarge), 0);

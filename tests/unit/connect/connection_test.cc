@@ -959,21 +959,23 @@ TEST_F(HandMadeResponder, ASilentResponderIsChased) {
 }
 
 // siw may have overlooked the first two frames: with the FIN right behind them it would lose them.
-TEST_F(HandMadeResponder, TheFirstChaseGoesAheadOfTheEnd) {
+TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
   dial();
   const Plain peer = accept_one();
   peer.read_frame();
+  const uint64_t began_ns = now_ns();
   peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
   ASSERT_EQ(node.post_send(1, 0, 4), 0);
   ASSERT_EQ(client->disconnect(), 0);
+  if (now_ns() - began_ns > 5'000'000) GTEST_SKIP() << "so slow that the nudge has gone already";
   const std::string all = peer.read(1000);
   EXPECT_TRUE(peer.at_end());
   ASSERT_GE(all.size(), 20u + 28 + 20) << "RTR, Send, empty Write";
   EXPECT_EQ(load_be16(all.data() + all.size() - 20), 14) << "the Send is not the last";
 }
 
-TEST_F(HandMadeResponder, AResponderThatHasSpokenIsNotChased) {
+TEST_F(HandMadeResponder, AResponderThatHasSpokenIsNotNudged) {
   ASSERT_EQ(node.post_recv(1, 0, 64), 0);
   dial();
   const Plain peer = accept_one();

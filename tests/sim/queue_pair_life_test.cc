@@ -288,6 +288,21 @@ TEST(StartStream, NeedsALivingQueuePair) {
   EXPECT_EQ(pair.a.qp->state(), QpState::kRts);
 }
 
+// Whoever posts what a held stream waits for goes on with it, and one does.
+TEST(Held, MayBeResumedOnceByWhoeverPosts) {
+  RawPeer peer;
+  peer.send(send_message(1, 0));
+  ASSERT_TRUE(peer.dut.qp->receive_held());
+  EXPECT_FALSE(peer.dut.qp->receive_resumable());
+  ASSERT_EQ(peer.dut.qp->post_recv(1, {}), 0);
+  EXPECT_TRUE(peer.dut.qp->receive_resumable());
+  EXPECT_FALSE(peer.dut.qp->receive_resumable());
+  ASSERT_EQ(peer.dut.qp->post_recv(2, {}), 0);
+  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "nobody waits for this one";
+  peer.settle();
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+}
+
 // Programs tell by the opcode which queue a completion that failed belongs to, or by the number.
 TEST(Flushed, CompletionsSayWhoseTheyAre) {
   QpConfig shape = End::default_shape();

@@ -175,6 +175,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
   EXPECT_TRUE(peer.dut.qp->transmit_finished());
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});

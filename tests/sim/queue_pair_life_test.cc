@@ -247,6 +247,8 @@ TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
   EXPECT_EQ(send(shape.max_send_sge + 1, 0), EINVAL);
   EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // leaves none behind
   EXPECT_EQ(send(kMaxSge + 1, kSendInline), EINVAL);
+  EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {pieces.data(), 1}), EINVAL);
+  EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {}), 0);
   EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge}), 0);
   EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge + size_t{1}}), EINVAL);
 }

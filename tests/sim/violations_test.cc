@@ -380,6 +380,19 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   EXPECT_TRUE(peer.dut.qp->transmit_finished());
 }
 
+TEST(Terminate, IsWantedUntilItHasGone) {
+  RawPeer peer;
+  peer.reads = false;
+  peer.send(untagged(RdmapOpcode::kSend, 1, 1, 0, 8));
+  EXPECT_TRUE(peer.dut.qp->wants_transmit());
+  EXPECT_FALSE(peer.dut.qp->transmit_finished());
+  peer.reads = true;
+  peer.settle();
+  EXPECT_TRUE(peer.terminate());
+  EXPECT_FALSE(peer.dut.qp->wants_transmit());
+  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+}
+
 TEST(Terminate, MalformedOnesEndTheStreamQuietly) {
   for (size_t size : {size_t{4}, size_t{20}, size_t{52}}) {
     RawPeer peer;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "protocol/wire/delivered_mark.h"
@@ -205,6 +206,34 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
   }
   sender.join();
   EXPECT_EQ(inversions, 0u);
+}
+
+// However long the send call takes: nobody else may note what it has sent.
+TEST(CompletionOrder, WaitsForWhoeverHasTheTransmitSide) {
+  RegionTable regions;
+  End end(regions);
+  ASSERT_TRUE(end.qp->start_stream({}));
+  ASSERT_EQ(end.qp->post_recv(1, {}), 0);
+  ASSERT_EQ(end.post(SendOpcode::kSend, 2, {}), 0);
+  ASSERT_TRUE(end.qp->transmit_try_begin());
+  size_t size = 0;
+  for (const iovec& piece : end.qp->transmit_window()) size += piece.iov_len;
+  ASSERT_NE(size, 0u);
+  std::thread receiver([&end] {
+    const std::lock_guard lock(end.qp->receive_gate());
+    const auto window = end.qp->receive_window(end.staging);
+    const Bytes bytes = frame(send_message(1, 0), false);
+    std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
+    (void)end.qp->received(end.staging, bytes.size());
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(end.receives().empty());
+  EXPECT_FALSE(end.qp->transmit_try_begin());
+  end.qp->transmitted(size);
+  (void)end.qp->transmit_end();
+  receiver.join();
+  EXPECT_EQ(end.sends().size(), 1u);
+  EXPECT_EQ(end.receives().size(), 1u);
 }
 
 }  // namespace

@@ -249,6 +249,8 @@ TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
   EXPECT_EQ(send(shape.max_send_sge + 1, 0), EINVAL);
   EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // leaves none behind
   EXPECT_EQ(send(kMaxSge + 1, kSendInline), EINVAL);
+  EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {pieces.data(), 1}), EINVAL);
+  EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {}), 0);
   EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge}), 0);
   EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge + size_t{1}}), EINVAL);
 }
@@ -288,6 +290,21 @@ TEST(StartStream, NeedsALivingQueuePair) {
   pair.a.qp->to_init();
   EXPECT_TRUE(pair.a.qp->start_stream({}));
   EXPECT_EQ(pair.a.qp->state(), QpState::kRts);
+}
+
+// Whoever posts what a held stream waits for goes on with it, and one does.
+TEST(Held, MayBeResumedOnceByWhoeverPosts) {
+  RawPeer peer;
+  peer.send(send_message(1, 0));
+  ASSERT_TRUE(peer.dut.qp->receive_held());
+  EXPECT_FALSE(peer.dut.qp->receive_resumable());
+  ASSERT_EQ(peer.dut.qp->post_recv(1, {}), 0);
+  EXPECT_TRUE(peer.dut.qp->receive_resumable());
+  EXPECT_FALSE(peer.dut.qp->receive_resumable());
+  ASSERT_EQ(peer.dut.qp->post_recv(2, {}), 0);
+  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "nobody waits for this one";
+  peer.settle();
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
 }
 
 // Programs tell by the opcode which queue a completion that failed belongs to, or by the number.

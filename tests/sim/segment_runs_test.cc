@@ -239,6 +239,54 @@ TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
   EXPECT_TRUE(peer.written(0, kPayload));
 }
 
+// The same where windows are open by then, so that the octets of what came instead have been put
+// where the segment's payload belongs.
+TEST_P(Cut, WhatComesInsteadIsBroughtBack) {
+  for (const bool terminate : {true, false}) {
+    Announcer peer;
+    for (int i = 0; i < 2; ++i)
+      peer.feed(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)}));
+    peer.post_receive(7, 100);
+    peer.feed(joined({peer.write(0, 2), terminate ? terminate_of_peer() : send_message(1, 50)}),
+              GetParam());
+    EXPECT_TRUE(peer.ulpdus().empty());
+    EXPECT_TRUE(peer.written(0, kPayload));
+    EXPECT_EQ((peer.dut.outcome & kRxTerminated) != 0, terminate);
+    const auto got = peer.dut.receives();
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].status, terminate ? WcStatus::kWrFlushErr : WcStatus::kSuccess);
+    EXPECT_EQ(got[0].byte_len, terminate ? 0u : 50u);
+    if (terminate) {
+      EXPECT_EQ(peer.dut.qp->failure().terminate.code, TerminateCode::kRdmapInvalidSTag);
+    } else {
+      EXPECT_EQ(peer.receive_memory.data()[49], std::byte{0x3C});
+    }
+  }
+}
+
+TEST_P(Cut, WhatComesInsteadOfAPartOfASendIsBroughtBack) {
+  Announcer peer;
+  const Sge sge{peer.target.address(), 3 * kPayload, peer.region->key.load()};
+  const auto segment = [](uint32_t msn, uint32_t index) {
+    return Announcer::announcing(
+        send_message(msn, kPayload, index * static_cast<uint32_t>(kPayload), index == 2),
+        static_cast<uint8_t>(2 - index));
+  };
+  for (uint32_t msn = 1; msn <= 2; ++msn) {
+    ASSERT_EQ(peer.dut.qp->post_recv(msn, {&sge, 1}), 0);
+    peer.feed(joined({segment(msn, 0), segment(msn, 1), segment(msn, 2)}));
+  }
+  EXPECT_EQ(peer.dut.receives().size(), 2u);
+  ASSERT_EQ(peer.dut.qp->post_recv(3, {&sge, 1}), 0);
+  peer.feed(joined({segment(3, 0), terminate_of_peer()}), GetParam());
+  EXPECT_NE(peer.dut.outcome & kRxTerminated, 0u);
+  EXPECT_EQ(peer.dut.qp->failure().terminate.code, TerminateCode::kRdmapInvalidSTag);
+  const auto got = peer.dut.receives();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
 // Several have been put where they do not belong, all of it memory that the peer may write to: the
 // stream ends.
 TEST(Announced, ManyOtherSegmentsEndTheStream) {
@@ -253,6 +301,15 @@ TEST(Announced, ManyOtherSegmentsEndTheStream) {
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpLocalCatastrophic);
+  // The next stream of the queue pair begins with nothing of it.
+  peer.dut.qp->detach_stream();
+  peer.dut.qp->to_reset();
+  peer.dut.qp->to_init();
+  ASSERT_TRUE(peer.dut.qp->start_stream(between_uwarps()));
+  peer.post_receive(7, 100);
+  peer.feed(joined({send_message(1, 50)}));
+  ASSERT_EQ(peer.dut.receives().size(), 1u);
+  EXPECT_TRUE(peer.ulpdus().empty());
 }
 
 TEST(Announced, NothingGoesBeyondTheRegion) {

@@ -168,6 +168,7 @@ TEST_F(Traced, AReadIsAnswered) {
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&here, 1}, sink.address(), key), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kRead, 2, {&here, 1}, sink.address(), key), 0);
   pair.run();
+  EXPECT_EQ(at_a.of(Kind::kSendPosted).at(1).opcode, static_cast<uint8_t>(WcOpcode::kRead));
   const auto answers = at_a.of(Kind::kSendAnswered);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].position, 1u);

@@ -175,7 +175,12 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
+<<<<<<< HEAD
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
+=======
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
+  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+>>>>>>> 7910085344ef8a24cd2d5b1a31763033c6218d42
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});
   const auto receives = peer.dut.receives();
@@ -377,6 +382,19 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   EXPECT_TRUE(peer.ulpdus().empty());  // never answered by one of ours
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
+}
+
+TEST(Terminate, IsWantedUntilItHasGone) {
+  RawPeer peer;
+  peer.reads = false;
+  peer.send(untagged(RdmapOpcode::kSend, 1, 1, 0, 8));
+  EXPECT_TRUE(peer.dut.qp->wants_transmit());
+  EXPECT_FALSE(peer.dut.qp->transmit_finished());
+  peer.reads = true;
+  peer.settle();
+  EXPECT_TRUE(peer.terminate());
+  EXPECT_FALSE(peer.dut.qp->wants_transmit());
+  EXPECT_TRUE(peer.dut.qp->transmit_finished());
 }
 
 TEST(Terminate, MalformedOnesEndTheStreamQuietly) {

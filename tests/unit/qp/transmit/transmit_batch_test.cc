@@ -78,7 +78,23 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that came back last
 }
 
-// However the last one falls.
+// However the last one falls, with what lies between payloads that begin with a cache line.
+TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
+  std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);
+  for (size_t size = 4097; size <= memory.size(); size += 251) {
+    BufferList payload;
+    payload.append(memory.data(), static_cast<uint32_t>(size));
+    TransmitBatch batch;
+    batch.configure(true);
+    fill(batch, payload);
+    const iovec& first = batch.pending().front();
+    const iovec& last = batch.pending().back();
+    const auto* begin = static_cast<const std::byte*>(first.iov_base);
+    const auto* end = static_cast<const std::byte*>(last.iov_base) + last.iov_len;
+    EXPECT_LE(end - begin, static_cast<ptrdiff_t>(BatchBuffer::kCrcArenaBytes)) << size;
+  }
+}
+
 TEST_P(TransmitBatchRoom, ItsArenaIsNotExceeded) {
   std::vector<std::byte> memory(TransmitBatch::kCopyBytes);
   for (uint32_t size = 0; size <= memory.size(); ++size) {

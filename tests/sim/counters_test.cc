@@ -142,12 +142,12 @@ TEST_F(Counted, FlushedWorkOfBothQueues) {
 TEST_F(Counted, MessagesThatWaitForAReceive) {
   pair.connect();
   pair.run();
-  EXPECT_EQ(pair.b.qp->receive_expired(), kRxNothing) << "nothing waits";
+  EXPECT_EQ(pair.b.qp->receiver().expire(), kRxNothing) << "nothing waits";
   post(SendOpcode::kSend, 10);
   pair.run();
   EXPECT_EQ(of_b.receive.held.get(), 1u);
   EXPECT_EQ(of_b.receive.rnr_timeouts.get(), 0u);
-  EXPECT_NE(pair.b.qp->receive_expired(), 0u);
+  EXPECT_NE(pair.b.qp->receiver().expire(), 0u);
   EXPECT_EQ(of_b.receive.rnr_timeouts.get(), 1u);
 }
 

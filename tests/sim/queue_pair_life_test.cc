@@ -296,7 +296,7 @@ TEST(StartStream, NeedsALivingQueuePair) {
 TEST(Held, MayBeResumedOnceByWhoeverPosts) {
   RawPeer peer;
   peer.send(send_message(1, 0));
-  ASSERT_TRUE(peer.dut.qp->receive_held());
+  ASSERT_TRUE(peer.dut.qp->receiver().held());
   EXPECT_FALSE(peer.dut.qp->receive_resumable());
   ASSERT_EQ(peer.dut.qp->post_recv(1, {}), 0);
   EXPECT_TRUE(peer.dut.qp->receive_resumable());

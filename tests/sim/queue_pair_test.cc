@@ -84,7 +84,8 @@ TEST_P(Connected, SentTellsWhetherThereIsMore) {
   pair.run();
   (void)pair.a.sends();
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 2, {&small, 1}, there.address(), rkey()), 0);
-  ASSERT_TRUE(pair.a.qp->transmit_gate().try_begin());
+  auto turn = pair.a.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   Transmitter& transmitter = pair.a.qp->transmitter();
   const auto send = [&](size_t limit) {
     return transmitter.sent(pair.a_to_b.write(transmitter.window(), limit));
@@ -98,7 +99,7 @@ TEST_P(Connected, SentTellsWhetherThereIsMore) {
   ASSERT_EQ(pair.a.post(SendOpcode::kRead, 4, {&small, 1}, there.address(), rkey(), kSendFence), 0);
   while (send(~size_t{0})) EXPECT_FALSE(transmitter.dry());
   EXPECT_TRUE(transmitter.window().empty());
-  (void)pair.a.qp->transmit_gate().end();
+  (void)turn.end();
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 3u);
 }
@@ -410,12 +411,12 @@ TEST_F(LargeSends, AreExpectedBehindOthers) {
     pair.run();
   };
   small(3);
-  EXPECT_FALSE(pair.b.qp->receives_large());
+  EXPECT_FALSE(pair.b.qp->receiver().expects_large());
   send(1);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receives_large());
+  EXPECT_TRUE(pair.b.qp->receiver().expects_large());
   small(3);
-  EXPECT_FALSE(pair.b.qp->receives_large());
+  EXPECT_FALSE(pair.b.qp->receiver().expects_large());
 }
 
 // Where a batch is full in the middle of a message, the few octets that are left of it go along.

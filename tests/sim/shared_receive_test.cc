@@ -98,7 +98,7 @@ TEST_F(Shared, ResetStreamsLeaveTheLine) {
   EXPECT_FALSE(peers[3]->dut.resume_due);
   settle();
   EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
-  EXPECT_TRUE(peers[3]->dut.qp->receive_held());
+  EXPECT_TRUE(peers[3]->dut.qp->receiver().held());
   // Nothing stays promised to those that have left.
   ASSERT_EQ(srq.post(2, {}), 0);
   settle();

@@ -17,7 +17,7 @@ using Kind = TraceStep::Kind;
 using Phase = TraceStep::Phase;
 
 struct Recorder : TraceSink {
-  void note(const TraceStep& step) override { steps.push_back(step); }
+  void note(const TraceStep& step) noexcept override { steps.push_back(step); }
   std::vector<TraceStep> of(Kind kind) const {
     std::vector<TraceStep> found;
     for (const TraceStep& step : steps)

@@ -179,7 +179,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 =======
   EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 >>>>>>> 7910085344ef8a24cd2d5b1a31763033c6218d42
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});
@@ -388,13 +388,13 @@ TEST(Terminate, IsWantedUntilItHasGone) {
   RawPeer peer;
   peer.reads = false;
   peer.send(untagged(RdmapOpcode::kSend, 1, 1, 0, 8));
-  EXPECT_TRUE(peer.dut.qp->wants_transmit());
-  EXPECT_FALSE(peer.dut.qp->transmit_finished());
+  EXPECT_TRUE(peer.dut.qp->transmitter().wanted());
+  EXPECT_FALSE(peer.dut.qp->transmitter().finished());
   peer.reads = true;
   peer.settle();
   EXPECT_TRUE(peer.terminate());
-  EXPECT_FALSE(peer.dut.qp->wants_transmit());
-  EXPECT_TRUE(peer.dut.qp->transmit_finished());
+  EXPECT_FALSE(peer.dut.qp->transmitter().wanted());
+  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 }
 
 TEST(Terminate, MalformedOnesEndTheStreamQuietly) {
@@ -502,7 +502,7 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   config.wait_for_first_fpdu = true;
   RawPeer peer(config);
   peer.settle();
-  EXPECT_FALSE(peer.dut.qp->wants_transmit());
+  EXPECT_FALSE(peer.dut.qp->transmitter().wanted());
   EXPECT_TRUE(peer.dut.qp->transmitter().idle());
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
   peer.settle();

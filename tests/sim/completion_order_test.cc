@@ -215,12 +215,13 @@ TEST(CompletionOrder, WaitsForWhoeverHasTheTransmitSide) {
   ASSERT_TRUE(end.qp->start_stream({}));
   ASSERT_EQ(end.qp->post_recv(1, {}), 0);
   ASSERT_EQ(end.post(SendOpcode::kSend, 2, {}), 0);
-  ASSERT_TRUE(end.qp->transmit_gate().try_begin());
+  auto turn = end.qp->transmit_side().begin();
+  ASSERT_TRUE(turn);
   size_t size = 0;
   for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
   ASSERT_NE(size, 0u);
   std::thread receiver([&end] {
-    const std::lock_guard lock(end.qp->receive_gate());
+    const auto side = end.qp->receive_side().hold();
     const auto window = end.qp->receiver().window(end.staging);
     const Bytes bytes = frame(send_message(1, 0), false);
     std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
@@ -228,9 +229,9 @@ TEST(CompletionOrder, WaitsForWhoeverHasTheTransmitSide) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_TRUE(end.receives().empty());
-  EXPECT_FALSE(end.qp->transmit_gate().try_begin());
+  EXPECT_FALSE(end.qp->transmit_side().begin());
   end.qp->transmitter().sent(size);
-  (void)end.qp->transmit_gate().end();
+  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
   receiver.join();
   EXPECT_EQ(end.sends().size(), 1u);
   EXPECT_EQ(end.receives().size(), 1u);

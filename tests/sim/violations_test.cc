@@ -175,12 +175,8 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
-<<<<<<< HEAD
-  EXPECT_TRUE(peer.dut.qp->transmitter().finished());
-=======
   EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
->>>>>>> 7910085344ef8a24cd2d5b1a31763033c6218d42
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});
   const auto receives = peer.dut.receives();

@@ -152,7 +152,7 @@ TEST_F(WithoutMemory, ChangeOfARegionThatIsHalfSent) {
   send_a_part();
   EXPECT_TRUE(without_memory([&] {
     const auto held = pair.a.qp->hold();
-    pair.a.qp->region_changed(*region_a, of_a.data(), of_a.size(), true);
+    pair.a.qp->region_changed(*region_a, region_a->shape(), true);
   }));
   expect_both_sides_free(pair.a);
   EXPECT_TRUE(pair.a.qp->flush_due());

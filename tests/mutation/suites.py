@@ -119,10 +119,10 @@ class Build:
         """Not `fresh`: everything is there, and as it was."""
         if fresh:
             self._configure()
-        self.commands = {
-            entry["file"]: entry for entry in json.loads((self.build / "compile_commands.json").read_text())
-        }
-        self.sources = {os.path.relpath(self._output(e), self.build): f for f, e in self.commands.items()}
+        entries = json.loads((self.build / "compile_commands.json").read_text())
+        self.commands = {entry["file"]: entry for entry in entries}
+        # Some files are compiled for several targets.
+        self.sources = {os.path.relpath(self._output(entry), self.build): entry["file"] for entry in entries}
         self._choose_objects()
         if fresh:
             self._precompile()

@@ -164,7 +164,7 @@ void Rendezvous::start_dial(Lock& lock) {
   }();
   lock.lock();
   starting_ = false;
-  Connection* const settled = std::exchange(settled_, nullptr);
+  const Connection* const settled = std::exchange(settled_, nullptr);
   if (!placed) {
     log_event("rendezvous: cannot dial, errno %d", placed.error());
     retry_locked();
@@ -249,15 +249,16 @@ void Rendezvous::stop() {
 // --- What became of a call
 // ------------------------------------------------------------------------
 
-void Rendezvous::connection_established(Connection& connection, const ConnectParameters&) {
+void Rendezvous::connection_established(const std::shared_ptr<Connection>& connection,
+                                        const sockaddr_storage&, const ConnectParameters&) {
   const Lock lock(mutex_);
-  if (&connection == dial_.get()) {
+  if (connection == dial_) {
     kept_ = std::move(dial_);
     dial_ = nullptr;
   } else if (starting_ && kept_ == nullptr) {
-    kept_ = connection.shared();
-    settled_ = &connection;
-  } else if (&connection != kept_.get()) {
+    kept_ = connection;
+    settled_ = connection.get();
+  } else if (connection != kept_) {
     return;
   }
   connected_ = true;
@@ -265,14 +266,14 @@ void Rendezvous::connection_established(Connection& connection, const ConnectPar
   update_deadline_locked();
 }
 
-void Rendezvous::dial_over_locked(Connection& connection) {
-  if (&connection == dial_.get()) {
+void Rendezvous::dial_over_locked(const std::shared_ptr<Connection>& connection) {
+  if (connection == dial_) {
     dial_ = nullptr;
-  } else if (&connection == kept_.get()) {
+  } else if (connection == kept_) {
     if (connected_) return;
     kept_ = nullptr;
   } else if (starting_) {
-    settled_ = &connection;
+    settled_ = connection.get();
   } else {
     return;
   }
@@ -282,7 +283,7 @@ void Rendezvous::dial_over_locked(Connection& connection) {
   retry_locked();
 }
 
-void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
+void Rendezvous::connection_rejected(const std::shared_ptr<Connection>& connection, int /*status*/,
                                      std::span<const std::byte> private_data) {
   const auto answer = RendezvousAnswer::decode(private_data);
   if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
@@ -294,15 +295,15 @@ void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
   }
 }
 
-void Rendezvous::connection_failed(Connection& connection, int status) {
+void Rendezvous::connection_failed(const std::shared_ptr<Connection>& connection, int status) {
   log_event("rendezvous: call failed, status %d", status);
   const Lock lock(mutex_);
   dial_over_locked(connection);
 }
 
-void Rendezvous::connection_ended(Connection& connection) {
+void Rendezvous::connection_ended(const std::shared_ptr<Connection>& connection) {
   const Lock lock(mutex_);
-  if (&connection != kept_.get()) return;
+  if (connection != kept_) return;
   // What was connected stays what it was: a queue pair connects once between two RESETs.
   stopped_ = true;
   update_deadline_locked();

@@ -8,7 +8,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "connect/depth_reserve.h"
 #include "inject/process_faults.h"
 
 namespace uwarp {
@@ -21,9 +20,13 @@ bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET
 
 }  // namespace
 
-ActiveStartup::ActiveStartup(Terms terms, StartupModeCache& modes, uint64_t now_ns,
-                             uint64_t timeout_ns)
-    : terms_(std::move(terms)), modes_(modes), end_{now_ns + timeout_ns} {
+ActiveStartup::ActiveStartup(Options options, ConnectParameters parameters, StartupModeCache& modes,
+                             uint64_t now_ns)
+    : options_(std::move(options)), parameters_(std::move(parameters)), modes_(modes) {
+  // The modes after the first need the same port again.
+  if (options_.bound) options_.local = options_.bound->local_address();
+  const uint32_t own_ms = options_.timeout_ms;
+  end_ = {now_ns + (own_ms != 0 ? own_ms : settings().connect_timeout_ms) * kNsPerMs};
   choose_mode(now_ns);
 }
 
@@ -37,10 +40,10 @@ void ActiveStartup::on_connected() {
   config.revision = mode_ == StartupMode::kRevision1 ? 1 : 2;
   config.peer_to_peer = mode_ == StartupMode::kPeerToPeer;
   config.crc = asks_for_crc();
-  config.ird = with_reserve(terms_.parameters.responder_resources);
-  config.ord = with_reserve(terms_.parameters.initiator_depth);
+  config.ird = with_reserve(parameters_.responder_resources);
+  config.ord = with_reserve(parameters_.initiator_depth);
   config.ird_limit = kMaxReadDepth;
-  config.private_data = terms_.parameters.private_data;
+  config.private_data = parameters_.private_data;
   state_.emplace<Requesting>(config);
 }
 
@@ -85,7 +88,7 @@ ActiveStartup::Next ActiveStartup::judge(const MpaInitiator::Verdict& verdict, u
   log_event("connection: start-up failed: %s", describe(verdict.failure));
   if (fall_back(verdict)) return Next::kDial;
   if (verdict.failure == MpaFailure::kPeerClosed) return on_failed(ECONNRESET, now_ns);
-  if (!terms_.rendezvous) modes_.forget(terms_.remote);
+  if (!options_.rendezvous) modes_.forget(options_.remote);
   End end{.status = -EPROTO, .close = CloseMode::kGentle};
   if (verdict.terminate)
     end.terminate_size = write_bare_terminate_fpdu(end.terminate.data(), *verdict.terminate,
@@ -102,12 +105,12 @@ ActiveStartup::Next ActiveStartup::over(End end) {
 // can: qperf's server names its port before it listens, and with acknowledgements one that listens
 // anew after its last Send (perftest's -R) does so a round trip later than its client has that.
 ActiveStartup::Next ActiveStartup::on_failed(int error, uint64_t now_ns) {
-  if (error == ECONNREFUSED && !terms_.rendezvous && !requesting() && redials_ < kMostRedials) {
+  if (error == ECONNREFUSED && !options_.rendezvous && !requesting() && redials_ < kMostRedials) {
     ++redials_;
     state_ = Pausing{{now_ns + kRedialWaitNs}};
     return Next::kPause;
   }
-  if (!terms_.rendezvous) modes_.forget(terms_.remote);
+  if (!options_.rendezvous) modes_.forget(options_.remote);
   return over({.rejected = is_refusal(error), .status = -error});
 }
 
@@ -123,17 +126,16 @@ ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
 }
 
 // --- Modes
-// ----------------------------------------------------------------------------------------
 
 void ActiveStartup::choose_mode(uint64_t now_ns) {
   if (settings().mpa_revision < 2) {
     mode_ = StartupMode::kRevision1;
-  } else if (!terms_.rendezvous) {
-    mode_ = modes_.first_for(terms_.remote, now_ns);
+  } else if (!options_.rendezvous) {
+    mode_ = modes_.first_for(options_.remote, now_ns);
     remembered_ = mode_ != StartupMode::kPeerToPeer;
   }
   if (!log_enabled()) return;
-  log_event("connection: to %s in %s%s", name_of(terms_.remote).c_str(), describe(mode_),
+  log_event("connection: to %s in %s%s", name_of(options_.remote).c_str(), describe(mode_),
             remembered_ ? ", as remembered" : "");
 }
 
@@ -141,10 +143,10 @@ void ActiveStartup::choose_mode(uint64_t now_ns) {
 // memory was wrong all modes are, once.
 bool ActiveStartup::fall_back(const MpaInitiator::Verdict& verdict) {
   const bool closed = verdict.failure == MpaFailure::kPeerClosed;
-  if (terms_.rendezvous || (!closed && verdict.failure != MpaFailure::kRevisionMismatch))
+  if (options_.rendezvous || (!closed && verdict.failure != MpaFailure::kRevisionMismatch))
     return false;
   if (std::exchange(remembered_, false)) {
-    modes_.forget(terms_.remote);
+    modes_.forget(options_.remote);
     mode_ = StartupMode::kPeerToPeer;
   } else if (!verdict.retry_revision1 || mode_ == StartupMode::kRevision1) {
     return false;
@@ -160,14 +162,14 @@ bool ActiveStartup::fall_back(const MpaInitiator::Verdict& verdict) {
 
 void ActiveStartup::remember_mode(uint64_t now_ns) {
   remembered_ = false;
-  if (terms_.rendezvous || settings().mpa_revision < 2) return;
+  if (options_.rendezvous || settings().mpa_revision < 2) return;
   // What was too long for revision 2 at the peer may be all that kept it from the modes above.
   const bool first = mode_ == StartupMode::kPeerToPeer;
-  if (!first && terms_.parameters.private_data.size() > kPrivateDataEverywhere) return;
-  modes_.remember(terms_.remote, mode_, now_ns);
+  if (!first && parameters_.private_data.size() > kPrivateDataEverywhere) return;
+  modes_.remember(options_.remote, mode_, now_ns);
   if (!first && log_enabled())
     log_event("connection: %s has replied in %s, which is remembered",
-              name_of(terms_.remote).c_str(), describe(mode_));
+              name_of(options_.remote).c_str(), describe(mode_));
 }
 
 }  // namespace uwarp

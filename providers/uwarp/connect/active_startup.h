@@ -10,8 +10,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
@@ -27,12 +29,13 @@ class ActiveStartup {
   static constexpr uint32_t kMostRedials = 20;
   static constexpr uint64_t kRedialWaitNs = 10'000'000;
 
-  struct Terms {
-    sockaddr_storage local{};  // where to dial from; family AF_UNSPEC: kernel's choice
+  struct Options {
+    std::optional<TcpSocket> bound{};  // socket of an earlier bind, for the first attempt
+    sockaddr_storage local{};          // without it; family AF_UNSPEC: kernel's choice
     sockaddr_storage remote{};
     int tos = -1;
+    uint32_t timeout_ms = 0;  // 0: settings
     bool rendezvous = false;  // made without rdma_cm: neither falls back nor dials again
-    ConnectParameters parameters;
   };
   enum class Next : uint8_t {
     kWait,
@@ -52,9 +55,11 @@ class ActiveStartup {
   };
 
   /// The first socket is to be dialled. `modes` outlives this object. Time in nanoseconds.
-  ActiveStartup(Terms terms, StartupModeCache& modes, uint64_t now_ns, uint64_t timeout_ns);
+  ActiveStartup(Options options, ConnectParameters parameters, StartupModeCache& modes,
+                uint64_t now_ns);
 
-  const Terms& terms() const { return terms_; }
+  Options& options() { return options_; }
+  const ConnectParameters& parameters() const { return parameters_; }
   bool dialling() const { return std::holds_alternative<Dialling>(state_); }
   /// Our Request is out, or on its way.
   bool requesting() const { return std::holds_alternative<Requesting>(state_); }
@@ -93,7 +98,8 @@ class ActiveStartup {
   void remember_mode(uint64_t now_ns);
   Next over(End end);
 
-  const Terms terms_;
+  Options options_;
+  const ConnectParameters parameters_;
   StartupModeCache& modes_;
   StartupMode mode_ = StartupMode::kPeerToPeer;
   bool remembered_ = false;  // mode_ comes from memory and has not been tried out yet

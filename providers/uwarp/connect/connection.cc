@@ -2,13 +2,14 @@
 // A connection in FPDU mode and at its end, and the turns in between: edges, deadlines, calls.
 #include "connect/connection.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <utility>
 
 #include "base/log.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
-#include "connect/depth_reserve.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
 #include "os/clock.h"
@@ -33,7 +34,6 @@ Connection::~Connection() {
 }
 
 // --- Calls
-// ----------------------------------------------------------------------------------------
 
 int Connection::disconnect() {
   Turn turn(*this);
@@ -49,7 +49,7 @@ int Connection::disconnect() {
 void Connection::endpoint_gone() {
   Turn turn(*this);
   if (const Life* const open = life()) {
-    calls_.ended();
+    calls_.tell_end();
     // Where ERR is how applications disconnect, the rest of what they sent must still arrive: a
     // close with unread octets would reset the connection.
     if (settings().persona == Persona::kRoce && !open->rendezvous())
@@ -57,7 +57,7 @@ void Connection::endpoint_gone() {
     else
       close(turn, CloseMode::kGentle);
   } else if (endpoint_ != nullptr) {
-    calls_.failed(-ECONNABORTED);
+    calls_.tell(OwnerCalls::kFailed, -ECONNABORTED);
     close(turn, CloseMode::kReset);
   }
   finish(turn, Calls::kLater);
@@ -88,13 +88,12 @@ void Connection::drop_owner() {
 }
 
 // --- FPDU mode
-// ------------------------------------------------------------------------------------
 
 void Connection::established(ConnectParameters peer) {
   const StreamConfig& config = endpoint_->qp().stream();
   peer.initiator_depth = without_reserve(config.ird);
   peer.responder_resources = config.ord;
-  calls_.established(std::move(peer));
+  calls_.tell(OwnerCalls::kEstablished, 0, std::move(peer));
 }
 
 void Connection::on_events(const StreamEvents& notice) {
@@ -107,17 +106,10 @@ void Connection::follow(Turn& turn, const Life::Next& next) {
   turn.pump |= next.pump;
   if (next.turn) request_turn();
   if (next.established) established({});
-  if (next.tell_end || next.leave != Life::Leave::kStay) calls_.ended();
-  switch (next.leave) {
-    case Life::Leave::kStay:
-      return;
-    case Life::Leave::kDrain:
-      return drain(turn);
-    case Life::Leave::kGentle:
-      return close(turn, CloseMode::kGentle);
-    case Life::Leave::kReset:
-      return close(turn, CloseMode::kReset);
-  }
+  if (next.tell_end || next.leave != Life::Leave::kStay) calls_.tell_end();
+  if (next.leave == Life::Leave::kDrain) drain(turn);
+  if (next.leave == Life::Leave::kGentle) close(turn, CloseMode::kGentle);
+  if (next.leave == Life::Leave::kReset) close(turn, CloseMode::kReset);
 }
 
 void Connection::transmit_before_long() {
@@ -127,7 +119,6 @@ void Connection::transmit_before_long() {
 }
 
 // --- The end
-// --------------------------------------------------------------------------------------
 
 // Frees the queue pair. On return no thread moves bytes for it any more on our behalf, and the next
 // state is to be entered.
@@ -148,19 +139,17 @@ void Connection::drain(Turn& turn) {
   if (!settings().acknowledged()) socket_.tcp().set_reset_on_close(false);
   socket_.shutdown();
   read_away(turn);
-  if (std::holds_alternative<Draining>(state_)) turn.displaced = context_.draining.keep(shared());
+  if (!std::holds_alternative<Draining>(state_)) return;
+  rlimit open_files{};
+  (void)getrlimit(RLIMIT_NOFILE, &open_files);
+  turn.displaced =
+      context_.draining.enter(shared(), draining_places(open_files.rlim_cur)).value_or(nullptr);
 }
 
 void Connection::read_away(Turn& turn) {
   const ssize_t count = socket_.tcp().discard(kReadAwayBytes);
-  switch (Draining::on_read(count)) {
-    case Draining::Next::kWait:
-      return;
-    case Draining::Next::kReadOn:
-      return request_turn();
-    case Draining::Next::kClose:
-      return close(turn, std::get<Draining>(state_).close_mode(count));
-  }
+  if (count > 0) return request_turn();
+  if (count != -EAGAIN) close(turn, std::get<Draining>(state_).on_end(count));
 }
 
 void Connection::stop_draining() {
@@ -176,7 +165,7 @@ void Connection::stop_draining() {
 
 void Connection::close(Turn& turn, CloseMode mode) {
   leave_endpoint(turn);
-  if (std::holds_alternative<Draining>(state_)) context_.draining.let_go(shared());
+  if (std::holds_alternative<Draining>(state_)) (void)context_.draining.leave(shared());
   if (PassiveStartup* const startup = passive()) {
     if (startup->reading()) turn.listener = startup->listener();
     state_ = Closed{startup->peer_left()};
@@ -188,7 +177,6 @@ void Connection::close(Turn& turn, CloseMode mode) {
 }
 
 // --- Turns
-// ----------------------------------------------------------------------------------------
 
 Deadline Connection::deadline() const {
   const auto of = [](const auto& state) {
@@ -228,12 +216,12 @@ void Connection::deadline_passed() {
   if (ActiveStartup* const startup = active()) {
     follow(turn, *startup, startup->on_deadline(now));
   } else if (PassiveStartup* const listening = passive()) {
-    if (listening->deadline_passed(now)) close(turn, CloseMode::kReset);
+    if (listening->on_deadline(now)) close(turn, CloseMode::kReset);
   } else if (Life* const open = life()) {
     next = open->on_deadline(now);
     follow(turn, next);
   } else if (auto* const draining = std::get_if<Draining>(&state_)) {
-    if (draining->deadline_passed(socket_.tcp(), now)) close(turn, CloseMode::kReset);
+    if (draining->on_deadline(socket_.tcp(), now)) close(turn, CloseMode::kReset);
   }
   finish(turn);
   if (next.transmit_overdue) endpoint->stream().transmit_overdue();

@@ -39,14 +39,7 @@ class Listener;
 /// Public face for kernel/ (rdma_cm ids) and the rendezvous. All calls from any thread.
 class Connection final : public Source, public StreamOwner {
  public:
-  struct ConnectOptions {
-    std::optional<TcpSocket> bound;  // socket of an earlier bind, moved in
-    sockaddr_storage local{};        // used when not bound; family AF_UNSPEC: kernel's choice
-    sockaddr_storage remote{};
-    int tos = -1;
-    uint32_t timeout_ms = 0;  // 0: settings
-    bool rendezvous = false;  // made without rdma_cm: no fall-back, FIN is silent
-  };
+  using ConnectOptions = ActiveStartup::Options;
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
   /// wrong state, private data too long), EADDRNOTAVAIL, ENOMEM, EMFILE... ; all later ones come
   /// through `owner`, possibly before this returns. The handshake falls back from P2P to plain to
@@ -142,10 +135,10 @@ class Connection final : public Source, public StreamOwner {
   /// need the mutex take the turn of who has it.
   struct Turn {
     explicit Turn(Connection& connection) : lock(connection.mutex_) {}
-    Lock lock;
     bool pump = false;
     std::shared_ptr<Listener> listener;     // is told that no Request is awaited any more
     std::shared_ptr<Connection> displaced;  // has lost its place to this one, which drains
+    Lock lock;                              // last: given up before these go
   };
   /// kLater: on behalf of the owner or of verbs, who may hold locks of their own. Pumping and the
   /// owner's calls are left to whoever progresses.
@@ -167,7 +160,7 @@ class Connection final : public Source, public StreamOwner {
   void update_deadline(Turn& turn);
 
   // Start-up, active (connection_startup.cc).
-  int dial(Turn& turn, ActiveStartup& startup, std::optional<TcpSocket> bound);
+  int dial(Turn& turn, ActiveStartup& startup);
   void look_at_tcp(Turn& turn, ActiveStartup& startup);
   void send_request(Turn& turn, ActiveStartup& startup);
   void read_reply(Turn& turn);
@@ -176,7 +169,7 @@ class Connection final : public Source, public StreamOwner {
   void edge(Turn& turn, ActiveStartup& startup, uint32_t events);
   // Start-up, passive.
   void read_request(Turn& turn);
-  void refuse_request(Turn& turn, PassiveStartup& startup);
+  void refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why);
   void watch_requested(PassiveStartup& startup);
   int send_reply(std::span<const std::byte> reply);
   int answer_and_open(Turn& turn, PassiveStartup& startup, const ConnectParameters& parameters,

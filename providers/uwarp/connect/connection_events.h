@@ -5,20 +5,38 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "base/limits.h"
+#include "base/settings.h"
+#include "protocol/wire/mpa_start_frame.h"
+
 namespace uwarp {
 
 /// Connection parameters as rdma_cm names them, from the point of view of who uses them.
 struct ConnectParameters {
-  uint16_t responder_resources = 0;     // Reads and atomics that we take (IRD)
-  uint16_t initiator_depth = 0;         // Reads and atomics that we issue (ORD)
-  std::vector<std::byte> private_data;  // the application's octets, without the enhanced word
+  uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
+  uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
+  std::vector<std::byte> private_data{};  // the application's octets, without the enhanced word
 };
+
+/// What the peer is told of a depth: with acknowledged completions one more than the application
+/// uses, for the Reads that acknowledge.
+inline uint16_t with_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth < kDepthNotNegotiated ? depth + 1 : depth;
+}
+inline uint16_t without_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth > 0 ? depth - 1 : depth;
+}
+/// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
+inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
+  return on_wire ? std::min<uint16_t>(without_reserve(depth), kMaxRdAtom) : kMaxRdAtom;
+}
 
 class Connection;
 

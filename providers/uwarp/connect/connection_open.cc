@@ -6,7 +6,6 @@
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
-#include "connect/depth_reserve.h"
 #include "connect/endpoint.h"
 #include "connect/peer_magic.h"
 #include "os/clock.h"
@@ -72,9 +71,8 @@ void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
   const auto octets = initiator.private_data();
   ConnectParameters peer;
   peer.private_data.assign(octets.begin(), octets.end());
-  const ActiveStartup::Terms& terms = startup.terms();
   const Agreed agreed{initiator.negotiated(), initiator.reply().crc,
-                      terms.parameters.initiator_depth, terms.rendezvous, true};
+                      startup.parameters().initiator_depth, startup.options().rendezvous, true};
   if (int error = open_stream(turn, agreed))
     return follow(turn, startup, startup.on_failed(error, now_ns()));
   established(std::move(peer));

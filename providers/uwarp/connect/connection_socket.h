@@ -4,10 +4,12 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "carrier/tcp_socket.h"
 #include "observe/capture.h"
@@ -26,33 +28,76 @@ enum class CloseMode : uint8_t {
 class ConnectionSocket {
  public:
   explicit ConnectionSocket(Progress& progress) : progress_(progress) {}
-  /// Ends it in order.
-  ~ConnectionSocket();
+  ~ConnectionSocket() {
+    unwatch();
+    socket_.close_gently();
+  }
   ConnectionSocket(const ConnectionSocket&) = delete;
   ConnectionSocket& operator=(const ConnectionSocket&) = delete;
 
   TcpSocket& tcp() { return socket_; }
   /// Where a queue pair is connected to itself, `out` is where it sends.
-  void take(TcpSocket socket, TcpSocket out = {});
+  void take(TcpSocket socket, TcpSocket out = {}) {
+    socket_ = std::move(socket);
+    out_ = std::move(out);
+  }
   /// From now on `source` is told of edges. 0 or an errno.
-  int watch(Source& source);
+  int watch(Source& source) {
+    const auto add = [&](const TcpSocket& socket, Progress::Ticket& ticket) {
+      const auto added = progress_.add(source, socket.fd());
+      if (added) ticket = *added;
+      return added ? 0 : added.error();
+    };
+    const int error = add(socket_, ticket_);
+    return error != 0 || !out_ ? error : add(out_, out_ticket_);
+  }
   /// `active`: we have dialled. Null: no capture.
   void begin_capture(Capture* capture, const sockaddr_storage& local,
-                     const sockaddr_storage& remote, bool active);
+                     const sockaddr_storage& remote, bool active) {
+    if (capture != nullptr)
+      captured_ = std::make_unique<CapturedConnection>(*capture, local, remote, active);
+  }
   Stream::Ends ends(StreamOwner& owner) {
     return {owner, socket_, out_ ? out_ : socket_, captured_.get()};
   }
 
   // ---- Octets of the start-up, also into the capture. Counts as those of TcpSocket.
-  ssize_t send(std::span<const std::byte> octets);
-  ssize_t receive(std::span<std::byte> room);
+  ssize_t send(std::span<const std::byte> octets) {
+    const ssize_t sent = socket_.send(octets.data(), octets.size());
+    const iovec piece = {const_cast<std::byte*>(octets.data()), octets.size()};
+    if (captured_ != nullptr && sent > 0) captured_->sent({&piece, 1}, static_cast<size_t>(sent));
+    return sent;
+  }
+  ssize_t receive(std::span<std::byte> room) {
+    const iovec piece = {room.data(), room.size()};
+    const ssize_t count = socket_.receive({&piece, 1});
+    if (captured_ == nullptr || count == -EAGAIN) return count;
+    if (count > 0)
+      captured_->received({&piece, 1}, static_cast<size_t>(count));
+    else
+      captured_->peer_ended(count < 0);
+    return count;
+  }
 
   /// Our FIN.
-  void shutdown();
-  void close(CloseMode mode);
+  void shutdown() {
+    socket_.shutdown_write();
+    if (captured_ != nullptr) captured_->end(false);
+  }
+  void close(CloseMode mode) {
+    unwatch();
+    if (captured_ != nullptr) captured_->end(mode == CloseMode::kReset);
+    if (mode == CloseMode::kDone) socket_.close();
+    if (mode == CloseMode::kGentle) socket_.close_gently();
+    if (mode == CloseMode::kReset) socket_.reset();
+    out_.close();
+  }
 
  private:
-  void unwatch();
+  void unwatch() {
+    progress_.remove(std::exchange(ticket_, 0));
+    progress_.remove(std::exchange(out_ticket_, 0));
+  }
 
   Progress& progress_;
   TcpSocket socket_;

@@ -13,7 +13,6 @@
 #include "connect/bound_port.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
-#include "connect/depth_reserve.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
 #include "inject/process_faults.h"
@@ -27,23 +26,22 @@ namespace {
 /// taken out of the socket.
 using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
 
-Result<TcpSocket> socket_for(const ActiveStartup::Terms& terms, std::optional<TcpSocket> bound) {
-  if (bound) {
+Result<TcpSocket> socket_for(ActiveStartup::Options& options) {
+  if (auto bound = std::exchange(options.bound, std::nullopt)) {
     use_port(*bound);
     return std::move(*bound);
   }
-  auto opened = TcpSocket::open(terms.remote.ss_family);
-  if (!opened || address_length(terms.local) == 0) return opened;
+  auto opened = TcpSocket::open(options.remote.ss_family);
+  if (!opened || address_length(options.local) == 0) return opened;
   opened->set_reuse_address(true);
   opened->set_late_port();
-  if (int error = opened->bind(terms.local)) return Error{error};
+  if (int error = opened->bind(options.local)) return Error{error};
   return opened;
 }
 
 }  // namespace
 
 // --- Active
-// ---------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
                                                         std::shared_ptr<Endpoint> endpoint,
@@ -58,20 +56,14 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   if (int error = endpoint->claim(connection, options.rendezvous)) return Error{error};
   Turn turn(*connection);
   connection->endpoint_ = std::move(endpoint);
-  // The modes after the first need the same port again.
-  if (options.bound) options.local = options.bound->local_address();
-  connection->local_ = options.local;
   connection->remote_ = options.remote;
-  const uint32_t timeout_ms =
-      options.timeout_ms != 0 ? options.timeout_ms : settings().connect_timeout_ms;
   int error;
   try {
-    auto startup = std::make_unique<ActiveStartup>(
-        ActiveStartup::Terms{options.local, options.remote, options.tos, options.rendezvous,
-                             std::move(parameters)},
-        context.startup_modes, now_ns(), timeout_ms * kNsPerMs);
+    auto startup = std::make_unique<ActiveStartup>(std::move(options), std::move(parameters),
+                                                   context.startup_modes, now_ns());
+    connection->local_ = startup->options().local;
     connection->state_ = std::move(startup);
-    error = connection->dial(turn, *connection->active(), std::move(options.bound));
+    error = connection->dial(turn, *connection->active());
   } catch (const std::bad_alloc&) {
     error = ENOMEM;
   }
@@ -85,11 +77,11 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
 
 // One attempt. Returns an errno for faults of our own; what the network says goes to the start-up,
 // which may be no more then.
-int Connection::dial(Turn& turn, ActiveStartup& startup, std::optional<TcpSocket> bound) {
-  auto made = socket_for(startup.terms(), std::move(bound));
+int Connection::dial(Turn& turn, ActiveStartup& startup) {
+  auto made = socket_for(startup.options());
   if (!made) return made.error();
   socket_.take(std::move(*made));
-  socket_.tcp().set_tos(startup.terms().tos);
+  socket_.tcp().set_tos(startup.options().tos);
   const int error = socket_.tcp().connect(remote_);
   if (error != 0 && error != EINPROGRESS) {
     follow(turn, startup, startup.on_failed(error, now_ns()));
@@ -99,7 +91,8 @@ int Connection::dial(Turn& turn, ActiveStartup& startup, std::optional<TcpSocket
   // On the own host it stands already. Then its Request goes out before those of later connections:
   // programs with several (perftest -R -q) take the order in which they arrive for that in which
   // they were begun.
-  if (!startup.terms().rendezvous) look_at_tcp(turn, startup);
+  const bool stands = address_length(socket_.tcp().remote_address()) != 0;
+  if (stands && !startup.options().rendezvous) look_at_tcp(turn, startup);
   return 0;
 }
 
@@ -140,7 +133,7 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
       return socket_.close(CloseMode::kReset);
     case ActiveStartup::Next::kDial:
       socket_.close(CloseMode::kReset);  // frees the local port at once
-      if (int error = dial(turn, startup, std::nullopt))
+      if (int error = dial(turn, startup))
         follow(turn, startup, startup.on_failed(error, now_ns()));
       return;
     case ActiveStartup::Next::kOpen:
@@ -151,10 +144,10 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
   const ActiveStartup::End& end = startup.end();
   if (end.terminate_size != 0)
     (void)socket_.send(std::span(end.terminate).first(end.terminate_size));
-  if (end.rejected)
-    calls_.rejected(end.status, {.private_data = end.private_data});
-  else
-    calls_.failed(end.status);
+  ConnectParameters peer;
+  peer.private_data = end.private_data;
+  calls_.tell(end.rejected ? OwnerCalls::kRejected : OwnerCalls::kFailed, end.status,
+              std::move(peer));
   close(turn, end.close);
 }
 
@@ -167,7 +160,6 @@ void Connection::edge(Turn& turn, ActiveStartup& startup, uint32_t events) {
 }
 
 // --- Passive
-// --------------------------------------------------------------------------------------
 
 std::shared_ptr<Connection> Connection::incoming(ConnectContext& context, TcpSocket socket,
                                                  const sockaddr_storage& remote,
@@ -194,29 +186,24 @@ void Connection::read_request(Turn& turn) {
     const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
     const auto octets = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    switch (startup.on_received(count, octets)) {
-      case PassiveStartup::Next::kWait:
-        break;
-      case PassiveStartup::Next::kRequested:
-        request_parameters_ = startup.parameters();
-        turn.listener = startup.listener();
-        return watch_requested(startup);
-      case PassiveStartup::Next::kRefused:
-        return refuse_request(turn, startup);
-      case PassiveStartup::Next::kGone: {
-        static CollapsedLog log;
-        log.event("connection: %s ended it before its request was complete",
-                  name_of(remote_).c_str());
-        return close(turn, CloseMode::kReset);
-      }
-    }
+    const MpaResponder::Verdict verdict = startup.on_received(count, octets);
+    if (verdict.state == MpaResponder::State::kRefused)
+      return refuse_request(turn, startup, verdict.failure);
+    if (verdict.state == MpaResponder::State::kNeedMore) continue;
+    request_parameters_ = startup.parameters();
+    turn.listener = startup.listener();
+    watch_requested(startup);
   }
 }
 
-void Connection::refuse_request(Turn& turn, PassiveStartup& startup) {
-  static CollapsedLog log;
-  log.event("connection: refused a request of %s: %s", name_of(remote_).c_str(),
-            describe(startup.failure()));
+void Connection::refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why) {
+  static CollapsedLog ended, refused;
+  if (why == MpaFailure::kPeerClosed) {
+    ended.event("connection: %s ended it before its request was complete",
+                name_of(remote_).c_str());
+    return close(turn, CloseMode::kReset);
+  }
+  refused.event("connection: refused a request of %s: %s", name_of(remote_).c_str(), describe(why));
   const auto refusal = startup.responder().refusal();
   if (!refusal.empty()) (void)socket_.send(refusal);
   close(turn, CloseMode::kGentle);

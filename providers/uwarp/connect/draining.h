@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <cerrno>
 #include <cstdint>
 
 #include "connect/connection_socket.h"
@@ -23,31 +22,26 @@ class Draining {
   static constexpr uint64_t kNoRoomWaitNs = 250'000'000;
 
   Draining(bool acknowledged, uint64_t now_ns)
-      : acknowledged_(acknowledged), close_{now_ns + kCloseWaitNs} {
-    if (acknowledged) room_ = {now_ns + kNoRoomWaitNs};
-  }
+      : acknowledged_(acknowledged),
+        close_{now_ns + kCloseWaitNs},
+        room_{acknowledged ? now_ns + kNoRoomWaitNs : 0} {}
 
-  enum class Next : uint8_t { kWait, kReadOn, kClose };
-  /// `count` as read away: bytes, 0 at the end of the stream, or a negative errno.
-  static Next on_read(ssize_t count) {
-    return count == -EAGAIN ? Next::kWait : count > 0 ? Next::kReadOn : Next::kClose;
-  }
-  /// How to close after on_read() has said so. With acknowledgements a reset is still due then.
-  CloseMode close_mode(ssize_t count) const {
+  Deadline deadline() const { return earliest({close_, room_}); }
+  /// How to close after the end of the stream (0) or an error. With acknowledgements a reset is
+  /// still due then.
+  CloseMode on_end(ssize_t count) const {
     return count == 0 && !acknowledged_ ? CloseMode::kDone : CloseMode::kGentle;
   }
   /// True: to be closed with a reset. A peer that holds messages back for which it has no receive
   /// may do so without end (rnr_retry 7) and sees no FIN behind them. Between InfiniBand adapters
   /// it would hear of the end all the same, and nothing that was acknowledged is lost.
-  template <class Socket>
-  bool deadline_passed(const Socket& socket, uint64_t now_ns) {
+  bool on_deadline(const auto& socket, uint64_t now_ns) {
     if (room_.take_passed(now_ns)) {
       if (socket.peer_has_no_room()) return true;
       room_ = {now_ns + kNoRoomWaitNs};
     }
     return close_.take_passed(now_ns);
   }
-  Deadline deadline() const { return earliest({close_, room_}); }
 
  private:
   bool acknowledged_;

@@ -22,9 +22,23 @@
 
 namespace uwarp {
 
-const char* describe(StreamEnd end);
+/// How the log names the ways in which a peer ends the stream.
+constexpr const char* describe(StreamEnd end) {
+  return end == StreamEnd::kFin     ? "the peer has closed it"
+         : end == StreamEnd::kReset ? "the peer has reset it"
+                                    : "the peer does not answer any more";
+}
+
 /// What the owner of a failing queue pair wants to know first.
-void log_failure(Qpn number, const StreamFailure& failure);
+inline void log_failure(Qpn number, const StreamFailure& failure) {
+  if (failure.by_peer)
+    log_event("qp %#x: the peer terminates the stream: %s", number.value,
+              describe(failure.terminate.code));
+  else if (failure.send_terminate)
+    log_event("qp %#x: stream terminated: %s", number.value, describe(failure.terminate.code));
+  else
+    log_event("qp %#x: stream failed", number.value);
+}
 
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
 inline bool half_sent(QueuePair& qp) {
@@ -59,7 +73,7 @@ class FpduLife {
     uint32_t peer_timeout_ms = 0;
   };
   enum class Leave : uint8_t { kStay, kDrain, kGentle, kReset };
-  /// What is to be done; later() after the mutex is given up.
+  /// What is to be done: what says "later" after the mutex is given up.
   struct Next {
     Leave leave = Leave::kStay;  // all but kStay: the owner is told of the end as well
     bool established = false;    // both directions are open: tell the owner

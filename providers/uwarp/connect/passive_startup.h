@@ -5,12 +5,15 @@
 
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 
+#include "base/log.h"
 #include "connect/connection_events.h"
 #include "connect/deadline.h"
 #include "protocol/mpa/handshake.h"
@@ -21,37 +24,51 @@ class Listener;
 
 class PassiveStartup {
  public:
+  /// `listener` is to be told when reading() is over, which it is at `end` at the latest.
   PassiveStartup(std::weak_ptr<Listener> listener, bool crc, Deadline end)
       : listener_(std::move(listener)),
         responder_(MpaResponder::Config{.crc = crc}),
         state_(Reading{end}) {}
 
-  enum class Next : uint8_t {
-    kWait,
-    kRequested,  // the Request is whole
-    kRefused,    // the responder's refusal() is to be sent, then close
-    kGone,       // the peer has left
-  };
-  /// `count` as received, with the octets if it is positive.
-  Next on_received(ssize_t count, std::span<const std::byte> octets);
-  /// `count` as peeked, while the Request waits: the peer must be silent then. Octets now are a
-  /// protocol error, and its end makes accept() fail. True: this is news.
-  bool on_peeked(ssize_t count);
-  /// True: the Request has not come in time.
-  bool deadline_passed(uint64_t now_ns);
-  Deadline deadline() const { return reading() ? std::get<Reading>(state_).end : Deadline(); }
-
   bool reading() const { return std::holds_alternative<Reading>(state_); }
   bool requested() const { return std::holds_alternative<Requested>(state_); }
   bool peer_left() const { return std::holds_alternative<PeerLeft>(state_); }
-  size_t bytes_wanted() const { return responder_.bytes_wanted(); }
-  MpaResponder& responder() { return responder_; }
-  /// Why the Request was refused.
-  MpaFailure failure() const { return failure_; }
-  /// What the peer asks for, depths swapped for direct use in accept().
-  ConnectParameters parameters() const;
-  /// Who is told when reading() is over.
   std::shared_ptr<Listener> listener() const { return listener_.lock(); }
+  MpaResponder& responder() { return responder_; }
+  size_t bytes_wanted() const { return responder_.bytes_wanted(); }
+  Deadline deadline() const { return reading() ? std::get<Reading>(state_).end : Deadline(); }
+
+  /// While reading(): `count` as of the socket, not -EAGAIN, with the octets if it is positive. If
+  /// kRefused comes out, the responder's refusal() is to be sent, unless the peer has closed.
+  MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> octets) {
+    MpaResponder::Verdict verdict =
+        count > 0 ? responder_.on_bytes(octets) : responder_.on_end_of_stream();
+    if (verdict.state == MpaResponder::State::kRequest) state_ = Requested{};
+    return verdict;
+  }
+  /// `count` as peeked, while the Request waits: the peer must be silent then. Octets now are a
+  /// protocol error, and its end makes accept() fail. True: this is news.
+  bool on_peeked(ssize_t count) {
+    if (!requested() || count == -EAGAIN) return false;
+    state_ = PeerLeft{};
+    return true;
+  }
+  /// True: the Request has not come in time.
+  bool on_deadline(uint64_t now_ns) {
+    auto* const reading = std::get_if<Reading>(&state_);
+    if (reading == nullptr || !reading->end.take_passed(now_ns)) return false;
+    log_event("connection: start-up timed out");
+    return true;
+  }
+
+  /// What the peer asks for, depths swapped for direct use in accept().
+  ConnectParameters parameters() const {
+    const MpaStartFrame& request = responder_.request();
+    const auto octets = responder_.private_data();
+    return {.responder_resources = offered_depth(request.enhanced, request.ord),
+            .initiator_depth = offered_depth(request.enhanced, request.ird),
+            .private_data = {octets.begin(), octets.end()}};
+  }
 
  private:
   struct Reading {
@@ -62,7 +79,6 @@ class PassiveStartup {
 
   std::weak_ptr<Listener> listener_;
   MpaResponder responder_;
-  MpaFailure failure_ = MpaFailure::kNone;
   std::variant<Reading, Requested, PeerLeft> state_;
 };
 

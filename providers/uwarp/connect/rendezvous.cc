@@ -35,7 +35,6 @@ Rendezvous::Rendezvous(ConnectContext& context, std::weak_ptr<Endpoint> endpoint
     : context_(context), endpoint_(std::move(endpoint)), terms_(terms) {}
 
 // --- Answering
-// ------------------------------------------------------------------------------------
 
 bool Rendezvous::is_own_call_kept() const {
   return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
@@ -117,7 +116,6 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
 }
 
 // --- Dialing
-// --------------------------------------------------------------------------------------
 
 void Rendezvous::dial(const RendezvousTerms& terms) {
   Lock lock(mutex_);
@@ -247,7 +245,6 @@ void Rendezvous::stop() {
 }
 
 // --- What became of a call
-// ------------------------------------------------------------------------
 
 void Rendezvous::connection_established(const std::shared_ptr<Connection>& connection,
                                         const sockaddr_storage&, const ConnectParameters&) {

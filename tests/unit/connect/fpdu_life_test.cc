@@ -266,6 +266,13 @@ TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
   EXPECT_EQ(after("sent", world), "drain");
 }
 
+TEST(FpduLife, WhatThePeerDidNotWaitForIsCut) {
+  World world({});
+  bring_to(Phase::kPeerFinished, world);
+  world.endpoint.pair.half = true;
+  EXPECT_EQ(after("hang-up", world), "gentle | fin");
+}
+
 TEST(FpduLife, DisconnectLeavesSqd) {
   World world({});
   world.endpoint.pair.now = QpState::kSqd;
@@ -384,6 +391,16 @@ TEST(FpduLife, APeerIsLostThatOwesAndIsSilent) {
   EXPECT_EQ(look(), "reset");
   EXPECT_EQ(world.endpoint.pair.told, " timeout");
   EXPECT_EQ(world.endpoint.pump.unwatched, 4);
+}
+
+TEST(FpduLife, ItMustOweFromOneLookToTheNextButOne) {
+  World world({.peer_timeout_ms = 1000});
+  world.socket.owes = world.socket.silent = true;
+  StreamEvents events;
+  events.began_to_send = true;
+  (void)world.life.on_events(events, kNow);
+  for (const char* expected : {"stay", "stay", "reset"})
+    EXPECT_EQ(words(world.life.on_deadline(world.life.deadline().at_ns)), expected);
 }
 
 TEST(FpduLife, APeerThatOwesNothingIsNotWatched) {

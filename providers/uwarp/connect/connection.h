@@ -60,7 +60,7 @@ class Connection final : public Source, public StreamOwner {
   /// Passive: binds `endpoint` to the connection and sends the Reply. Errors: EINVAL (wrong state),
   /// ECONNRESET (the peer has gone meanwhile). ESTABLISHED comes through `owner`. An initiator
   /// depth of kDepthNotNegotiated leaves our ORD open (see Endpoint).
-  int accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters parameters,
+  int accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
              std::weak_ptr<ConnectionOwner> owner, bool rendezvous = false);
   /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
   int reject(std::span<const std::byte> private_data);

@@ -236,7 +236,7 @@ int Connection::send_reply(std::span<const std::byte> reply) {
   return socket_.send(reply) == static_cast<ssize_t>(reply.size()) ? 0 : ECONNRESET;
 }
 
-int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters parameters,
+int Connection::accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
                        std::weak_ptr<ConnectionOwner> owner, bool rendezvous) {
   Turn turn(*this);
   const auto* const closed = std::get_if<Closed>(&state_);

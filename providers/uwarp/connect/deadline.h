@@ -28,7 +28,7 @@ struct Deadline {
 /// The first of them that is waited for.
 inline Deadline earliest(std::initializer_list<Deadline> deadlines) {
   // What is not waited for becomes the last of all.
-  return std::ranges::min(deadlines, {}, [](Deadline one) { return one.at_ns - 1; });
+  return std::min(deadlines, [](Deadline a, Deadline b) { return a.at_ns - 1 < b.at_ns - 1; });
 }
 
 }  // namespace uwarp

@@ -105,7 +105,7 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
   parameters.private_data = RendezvousAnswer{}.encode();
   lock.unlock();
   if (abandoned != nullptr) abandoned->abort();
-  const int error = held.request->accept(endpoint, std::move(parameters), as_owner(), true);
+  const int error = held.request->accept(endpoint, parameters, as_owner(), true);
   if (error == 0) return;
   log_event("rendezvous: cannot accept, errno %d", error);
   lock.lock();

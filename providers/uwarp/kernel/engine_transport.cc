@@ -48,7 +48,7 @@ class EngineConnection : public CmConnection {
     auto endpoint = Engine::instance().endpoints().find(Qpn{qp_number});
     if (endpoint == nullptr) return EINVAL;
     endpoint->set_retries(retries);
-    return connection_->accept(std::move(endpoint), std::move(parameters), std::move(owner));
+    return connection_->accept(std::move(endpoint), parameters, std::move(owner));
   }
 
   int reject(std::span<const std::byte> private_data) override {

@@ -440,7 +440,7 @@ class Application {
       case 9:
         if (script_.next() & 1) {
           transport_.inside_connect = [](FakeConnection& made) {
-            if (const auto owner = made.owner.lock()) owner->connection_established({}, {});
+            if (const auto owner = made.owner.lock()) owner->connection_established({}, {}, {});
           };
         } else {
           transport_.inside_connect = nullptr;
@@ -499,10 +499,10 @@ class Application {
     const auto owner = connection->owner.lock();
     if (owner == nullptr) return;
     const ConnectParameters peer = parameters();
-    if (what == 2) owner->connection_established(network_address(), peer);
-    if (what == 3) owner->connection_rejected(script_.next(), peer.private_data);
-    if (what == 4) owner->connection_failed(script_.next() & 1 ? -ETIMEDOUT : -ECONNREFUSED);
-    if (what == 5) owner->connection_ended();
+    if (what == 2) owner->connection_established({}, network_address(), peer);
+    if (what == 3) owner->connection_rejected({}, script_.next(), peer.private_data);
+    if (what == 4) owner->connection_failed({}, script_.next() & 1 ? -ETIMEDOUT : -ECONNREFUSED);
+    if (what == 5) owner->connection_ended({});
   }
 
   Script& script_;

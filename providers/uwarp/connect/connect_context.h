@@ -4,8 +4,9 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 
-#include "connect/draining_connections.h"
+#include "connect/draining_places.h"
 #include "connect/endpoint_table.h"
 #include "connect/rendezvous_ports.h"
 #include "connect/startup_mode_cache.h"
@@ -17,6 +18,8 @@
 
 namespace uwarp {
 
+class Connection;
+
 struct ConnectContext {
   Progress& progress;
   Poller& poller;
@@ -26,7 +29,7 @@ struct ConnectContext {
   /// A forked child's view of its parent's: nothing else may be used.
   const std::atomic<bool>& dead;
   StartupModeCache startup_modes{};
-  DrainingConnections draining{};
+  DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};
   RendezvousPorts ports{};
 

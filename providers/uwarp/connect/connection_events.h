@@ -1,46 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection tells its owner (the rdma_cm side of host/, or the rendezvous), and what the
+// What a connection tells its owner (an rdma_cm id, or the rendezvous), and what the
 // two say to each other about depths and private data. RFC 5044 7, RFC 6581.
 #pragma once
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "base/limits.h"
+#include "base/settings.h"
+#include "protocol/wire/mpa_start_frame.h"
+
 namespace uwarp {
 
 /// Connection parameters as rdma_cm names them, from the point of view of who uses them.
 struct ConnectParameters {
-  uint16_t responder_resources = 0;     // Reads and atomics that we take (IRD)
-  uint16_t initiator_depth = 0;         // Reads and atomics that we issue (ORD)
-  std::vector<std::byte> private_data;  // the application's octets, without the enhanced word
+  uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
+  uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
+  std::vector<std::byte> private_data{};  // the application's octets, without the enhanced word
 };
+
+/// What the peer is told of a depth: with acknowledged completions one more than the application
+/// uses, for the Reads that acknowledge.
+inline uint16_t with_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth < kDepthNotNegotiated ? depth + 1 : depth;
+}
+inline uint16_t without_reserve(uint16_t depth) {
+  return settings().acknowledged() && depth > 0 ? depth - 1 : depth;
+}
+/// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
+inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
+  return on_wire ? std::min<uint16_t>(without_reserve(depth), kMaxRdAtom) : kMaxRdAtom;
+}
 
 class Connection;
 
 /// Owner of a connection. Calls come from whichever thread progresses, one at a time per
 /// connection, with no engine lock held; the owner may call back. After the owner called
-/// Connection::abort() or drop_owner() at most the call under way still arrives.
+/// Connection::abort() or drop_owner() at most the call under way still arrives. An owner of one
+/// connection needs not to know which it is: in tests there may be none.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
   /// Active: the Reply was accepted. Passive: the stream is open in both directions (RTR seen where
-  /// one is due). The queue pair is in RTS already. `peer` holds the negotiated depths as
-  /// ESTABLISHED reports them and (active side) the Reply's private data.
-  virtual void connection_established(Connection& connection, const ConnectParameters& peer) = 0;
+  /// one is due). The queue pair is in RTS already. `local` is its address, `peer` holds the
+  /// negotiated depths as ESTABLISHED reports them and (active side) the Reply's private data.
+  virtual void connection_established(const std::shared_ptr<Connection>& connection,
+                                      const sockaddr_storage& local,
+                                      const ConnectParameters& peer) = 0;
   /// Active: the peer said no, with private data, or refused or reset TCP (`status` -ECONNREFUSED,
   /// -ECONNRESET): REJECTED.
-  virtual void connection_rejected(Connection& connection, int status,
+  virtual void connection_rejected(const std::shared_ptr<Connection>& connection, int status,
                                    std::span<const std::byte> private_data) = 0;
   /// The connection never came to be: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
   /// errno (CONNECT_ERROR).
-  virtual void connection_failed(Connection& connection, int status) = 0;
+  virtual void connection_failed(const std::shared_ptr<Connection>& connection, int status) = 0;
   /// An established connection has ended, for whatever reason. Once.
-  virtual void connection_ended(Connection& connection) = 0;
+  virtual void connection_ended(const std::shared_ptr<Connection>& connection) = 0;
 };
 
 }  // namespace uwarp

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A connection before FPDU mode: TCP, then Request and Reply, in both roles.
-// RFC 5044 7.1, RFC 6581 6 to 10.
+// A connection before FPDU mode: TCP, then Request and Reply, in both roles, and the hand-over.
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <new>
-#include <string>
 #include <utility>
 
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "connect/bound_port.h"
@@ -29,38 +26,22 @@ namespace {
 /// taken out of the socket.
 using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
 
-uint16_t without_reserve(uint16_t depth) {
-  return settings().acknowledged() && depth > 0 ? depth - 1 : depth;
+Result<TcpSocket> socket_for(ActiveStartup::Options& options) {
+  if (auto bound = std::exchange(options.bound, std::nullopt)) {
+    use_port(*bound);
+    return std::move(*bound);
+  }
+  auto opened = TcpSocket::open(options.remote.ss_family);
+  if (!opened || address_length(options.local) == 0) return opened;
+  opened->set_reuse_address(true);
+  opened->set_late_port();
+  if (int error = opened->bind(options.local)) return Error{error};
+  return opened;
 }
-
-/// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
-uint16_t offered_depth(bool on_wire, uint16_t depth) {
-  constexpr uint16_t kMost = kMaxRdAtom;
-  return on_wire ? std::min(without_reserve(depth), kMost) : kMost;
-}
-
-/// What is said to the peer: one more than the application uses, for acknowledgements.
-uint16_t with_reserve(uint16_t depth) {
-  return settings().acknowledged() && depth < kDepthNotNegotiated ? depth + 1 : depth;
-}
-
-/// A refused connection is tried again for a fifth of a second.
-constexpr uint32_t kMostRedials = 20;
-constexpr uint64_t kRedialWaitNs = 10 * kNsPerMs;
-
-/// Private data that every known peer takes in revision 2 (docs/siw.md).
-constexpr size_t kPrivateDataEverywhere = 252;
-
-std::string name_of(const sockaddr_storage& address) {
-  return ip_of(address).to_string() + " port " + std::to_string(port_of(address));
-}
-
-bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET; }
 
 }  // namespace
 
 // --- Active
-// ---------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
                                                         std::shared_ptr<Endpoint> endpoint,
@@ -73,426 +54,228 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   if (int error = context.progress.start_helper()) return Error{error};
   std::shared_ptr<Connection> connection(new Connection(context, std::move(owner)));
   if (int error = endpoint->claim(connection, options.rendezvous)) return Error{error};
-  Lock lock(connection->mutex_);
-  std::optional<TcpSocket> bound = std::move(options.bound);
-  options.bound.reset();
-  // The modes after the first need the same port again.
-  if (bound) options.local = bound->local_address();
-  connection->active_ = true;
-  connection->rendezvous_ = options.rendezvous;
-  connection->local_ = options.local;
-  connection->remote_ = options.remote;
-  connection->parameters_ = std::move(parameters);
-  connection->options_ = std::move(options);
+  Turn turn(*connection);
   connection->endpoint_ = std::move(endpoint);
-  const int error = connection->start_or_leave_locked([&, self = connection.get()] {
-    self->choose_startup_mode_locked();
-    const uint32_t timeout_ms =
-        self->options_.timeout_ms != 0 ? self->options_.timeout_ms : settings().connect_timeout_ms;
-    self->deadlines_[Deadline::kStartup] = now_ns() + timeout_ms * kNsPerMs;
-    const int failed = self->start_attempt_locked(std::move(bound));
-    if (failed == 0) self->update_deadline_locked();
-    return failed;
+  connection->remote_ = options.remote;
+  const int error = connection->start_or_close(turn, [&, self = connection.get()] {
+    auto startup = std::make_unique<ActiveStartup>(std::move(options), std::move(parameters),
+                                                   context.startup_modes, now_ns());
+    self->local_ = startup->options().local;
+    self->state_ = std::move(startup);
+    return self->dial(turn, *self->active());
   });
   if (error != 0) return Error{error};
-  connection->finish_later(lock);
+  connection->finish(turn, Calls::kLater);
   return connection;
 }
 
-Result<TcpSocket> Connection::make_socket_locked(std::optional<TcpSocket> bound) const {
-  if (bound) {
-    use_port(*bound);
-    return std::move(*bound);
-  }
-  auto opened = TcpSocket::open(remote_.ss_family);
-  if (!opened || address_length(options_.local) == 0) return opened;
-  opened->set_reuse_address(true);
-  opened->set_late_port();
-  if (int error = opened->bind(options_.local)) return Error{error};
-  return opened;
-}
-
-// Opens the TCP connection of one start-up mode. Returns an errno for faults of our own; what the
-// network says goes to the owner.
-int Connection::start_attempt_locked(std::optional<TcpSocket> bound) {
-  auto made = make_socket_locked(std::move(bound));
+// One attempt. Returns an errno for faults of our own; what the network says goes to the start-up,
+// which may be no more then.
+int Connection::dial(Turn& turn, ActiveStartup& startup) {
+  auto made = socket_for(startup.options());
   if (!made) return made.error();
-  socket_ = std::move(*made);
-  socket_.set_tos(options_.tos);
-  MpaInitiator::Config config;
-  config.revision = startup_mode_ == StartupMode::kRevision1 ? 1 : 2;
-  config.peer_to_peer = startup_mode_ == StartupMode::kPeerToPeer;
-  config.crc = asks_for_crc();
-  config.ird = with_reserve(parameters_.responder_resources);
-  config.ord = with_reserve(parameters_.initiator_depth);
-  config.ird_limit = kMaxReadDepth;
-  config.private_data = parameters_.private_data;
-  initiator_ = std::make_unique<MpaInitiator>(config);
-  request_bytes_sent_ = 0;
-  phase_ = Phase::kConnecting;
-  const int error = socket_.connect(remote_);
+  socket_.take(std::move(*made));
+  socket_.tcp().set_tos(startup.options().tos);
+  const int error = socket_.tcp().connect(remote_);
   if (error != 0 && error != EINPROGRESS) {
-    connect_failed_locked(error);
+    follow(turn, startup, startup.on_failed(error, now_ns()));
     return 0;
   }
-  auto ticket = context_.progress.add(*this, socket_.fd());
-  if (!ticket) return ticket.error();
-  ticket_ = *ticket;
+  if (int failed = socket_.watch(*this)) return failed;
   // On the own host it stands already. Then its Request goes out before those of later connections:
   // programs with several (perftest -R -q) take the order in which they arrive for that in which
   // they were begun.
-  if (!rendezvous_ && address_length(socket_.remote_address()) != 0) continue_connect_locked();
+  const bool stands = address_length(socket_.tcp().remote_address()) != 0;
+  if (stands && !startup.options().rendezvous) look_at_tcp(turn, startup);
   return 0;
 }
 
-void Connection::continue_connect_locked() {
-  if (int error = socket_.take_error()) return connect_failed_locked(error);
+void Connection::look_at_tcp(Turn& turn, ActiveStartup& startup) {
+  if (int error = socket_.tcp().take_error())
+    return follow(turn, startup, startup.on_failed(error, now_ns()));
   // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
-  if (address_length(socket_.remote_address()) == 0) return;
-  local_ = socket_.local_address();
-  socket_.settle_congestion_control(local_, remote_);
-  begin_capture_locked();
-  phase_ = Phase::kAwaitingReply;
-  send_request_locked();
+  if (address_length(socket_.tcp().remote_address()) == 0) return;
+  local_ = socket_.tcp().local_address();
+  socket_.tcp().settle_congestion_control(local_, remote_);
+  socket_.begin_capture(context_.capture, local_, remote_, true);
+  startup.on_connected();
+  send_request(turn, startup);
 }
 
-void Connection::send_request_locked() {
-  const auto request = initiator_->request().subspan(request_bytes_sent_);
-  if (request.empty()) return;
-  const ssize_t sent = send_frame_locked(request);
-  if (sent > 0) {
-    request_bytes_sent_ += static_cast<size_t>(sent);
-  } else if (sent != -EAGAIN) {
-    judge_reply_locked(initiator_->on_end_of_stream());
-  }
+void Connection::send_request(Turn& turn, ActiveStartup& startup) {
+  const auto request = startup.unsent();
+  if (!request.empty()) follow(turn, startup, startup.on_sent(socket_.send(request), now_ns()));
 }
 
-void Connection::read_reply_locked() {
+void Connection::read_reply(Turn& turn) {
   FrameBuffer buffer;
-  while (phase_ == Phase::kAwaitingReply) {
-    const size_t wanted = std::min(initiator_->bytes_wanted(), buffer.size());
-    const ssize_t count = receive_frame_locked(std::span(buffer).first(wanted));
+  while (active() != nullptr && active()->requesting()) {
+    ActiveStartup& startup = *active();
+    const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
+    const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
-    if (count > 0) {
-      const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
-      judge_reply_locked(initiator_->on_bytes(bytes));
-    } else if (count == 0 || count == -ECONNRESET) {
-      judge_reply_locked(initiator_->on_end_of_stream());
-    } else {
-      connect_failed_locked(static_cast<int>(-count));
-    }
+    const auto octets = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    follow(turn, startup, startup.on_received(count, octets, now_ns()));
   }
 }
 
-void Connection::judge_reply_locked(const MpaInitiator::Verdict& verdict) {
-  switch (verdict.state) {
-    case MpaInitiator::State::kNeedMore:
+void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next next) {
+  switch (next) {
+    case ActiveStartup::Next::kWait:
       return;
-    case MpaInitiator::State::kAccepted:
-      remember_startup_mode_locked();
-      if (int error = open_stream_locked(initiator_->negotiated(), true)) {
-        connect_failed_locked(error);
-        return;
-      }
-      return established_locked();
-    case MpaInitiator::State::kRejected: {
-      remember_startup_mode_locked();
-      const auto octets = initiator_->private_data();
-      ConnectParameters peer;
-      peer.private_data.assign(octets.begin(), octets.end());
-      tell_locked(OwnerCall::kRejected, -ECONNREFUSED, std::move(peer));
-      leave_endpoint_locked();
-      return close_locked(CloseMode::kGentle);
-    }
-    case MpaInitiator::State::kFailed:
+    case ActiveStartup::Next::kPause:
+      return socket_.close(CloseMode::kReset);
+    case ActiveStartup::Next::kDial:
+      socket_.close(CloseMode::kReset);  // frees the local port at once
+      if (int error = dial(turn, startup))
+        follow(turn, startup, startup.on_failed(error, now_ns()));
+      return;
+    case ActiveStartup::Next::kOpen:
+      return reply_accepted(turn, startup);
+    case ActiveStartup::Next::kOver:
       break;
   }
-  log_event("connection: start-up failed: %s", describe(verdict.failure));
-  if (fall_back_locked(verdict)) return;
-  if (verdict.failure == MpaFailure::kPeerClosed) return connect_failed_locked(ECONNRESET);
-  if (verdict.terminate) {
-    std::array<std::byte, kBareTerminateFpduSize> fpdu;
-    const size_t size = write_bare_terminate_fpdu(fpdu.data(), *verdict.terminate,
-                                                  initiator_->reply().crc || asks_for_crc());
-    (void)send_frame_locked(std::span(fpdu).first(size));
-  }
-  forget_startup_mode_locked();
-  tell_locked(OwnerCall::kFailed, -EPROTO);
-  leave_endpoint_locked();
-  close_locked(CloseMode::kGentle);
+  const ActiveStartup::End& end = startup.end();
+  if (end.terminate_size != 0)
+    (void)socket_.send(std::span(end.terminate).first(end.terminate_size));
+  ConnectParameters peer;
+  peer.private_data = end.private_data;
+  calls_.tell(end.rejected ? OwnerCalls::kRejected : OwnerCalls::kFailed, end.status,
+              std::move(peer));
+  close(turn, end.close);
 }
 
-// --- The ladder
-
-void Connection::choose_startup_mode_locked() {
-  if (settings().mpa_revision < 2) {
-    startup_mode_ = StartupMode::kRevision1;
-  } else if (!rendezvous_) {
-    startup_mode_ = context_.startup_modes.first_for(remote_, now_ns());
-    startup_mode_remembered_ = startup_mode_ != StartupMode::kPeerToPeer;
-  }
-  if (!log_enabled()) return;
-  log_event("connection: to %s in %s%s", name_of(remote_).c_str(), describe(startup_mode_),
-            startup_mode_remembered_ ? ", as remembered" : "");
-}
-
-// An old peer closes on what it does not know (RFC 6581 10), so the next mode is tried. Where the
-// memory was wrong the whole ladder is, once.
-bool Connection::fall_back_locked(const MpaInitiator::Verdict& verdict) {
-  const bool closed = verdict.failure == MpaFailure::kPeerClosed;
-  if (rendezvous_ || (!closed && verdict.failure != MpaFailure::kRevisionMismatch)) return false;
-  if (std::exchange(startup_mode_remembered_, false)) {
-    context_.startup_modes.forget(remote_);
-    startup_mode_ = StartupMode::kPeerToPeer;
-  } else if (!verdict.retry_revision1 || startup_mode_ == StartupMode::kRevision1) {
-    return false;
-  } else if (startup_mode_ == StartupMode::kPeerToPeer && closed) {
-    startup_mode_ = StartupMode::kPlain;
-  } else {
-    startup_mode_ = StartupMode::kRevision1;  // also when the Reply says so
-  }
-  log_event("connection: trying %s", describe(startup_mode_));
-  unregister_locked();
-  if (captured_ != nullptr) captured_->end(true);
-  socket_.reset();  // frees the local port at once
-  if (int failed = start_attempt_locked(std::nullopt)) connect_failed_locked(failed);
-  return true;
-}
-
-void Connection::remember_startup_mode_locked() {
-  startup_mode_remembered_ = false;
-  if (rendezvous_ || settings().mpa_revision < 2) return;
-  // What was too long for revision 2 at the peer may be all that kept it from the modes above.
-  if (startup_mode_ != StartupMode::kPeerToPeer &&
-      parameters_.private_data.size() > kPrivateDataEverywhere)
-    return;
-  context_.startup_modes.remember(remote_, startup_mode_, now_ns());
-  if (startup_mode_ != StartupMode::kPeerToPeer && log_enabled())
-    log_event("connection: %s has replied in %s, which is remembered", name_of(remote_).c_str(),
-              describe(startup_mode_));
-}
-
-void Connection::forget_startup_mode_locked() {
-  if (active_ && !rendezvous_) context_.startup_modes.forget(remote_);
-}
-
-// Routes are found in no time here, so a client may come too early, which on an adapter it hardly
-// can: qperf's server names its port before it listens, and with acknowledgements one that listens
-// anew after its last Send (perftest's -R) does so a round trip later than its client has that.
-bool Connection::redial_later_locked(int error) {
-  if (error != ECONNREFUSED || rendezvous_ || phase_ != Phase::kConnecting) return false;
-  if (redials_ == kMostRedials) return false;
-  ++redials_;
-  unregister_locked();
-  socket_.reset();
-  deadlines_[Deadline::kRedial] = now_ns() + kRedialWaitNs;
-  update_deadline_locked();
-  return true;
-}
-
-void Connection::redial_locked() {
-  if (phase_ != Phase::kConnecting) return;
-  if (int failed = start_attempt_locked(std::nullopt)) connect_failed_locked(failed);
-}
-
-void Connection::connect_failed_locked(int error) {
-  if (redial_later_locked(error)) return;
-  forget_startup_mode_locked();
-  tell_locked(is_refusal(error) ? OwnerCall::kRejected : OwnerCall::kFailed, -error);
-  leave_endpoint_locked();
-  close_locked(CloseMode::kReset);
-}
-
-bool Connection::abandon_before_request() {
-  const Lock lock(mutex_);
-  if (phase_ != Phase::kConnecting && phase_ != Phase::kClosed) return false;
-  owner_.reset();
-  calls_.clear();
-  calls_due_.store(false);
-  leave_endpoint_locked();
-  close_locked(CloseMode::kReset);
-  return true;
+void Connection::edge(Turn& turn, ActiveStartup& startup, uint32_t events) {
+  // A late edge of a socket that was refused finds a start-up that pauses.
+  if (startup.dialling() && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
+    look_at_tcp(turn, startup);
+  if (active() != nullptr && active()->requesting()) send_request(turn, *active());
+  read_reply(turn);
 }
 
 // --- Passive
-// --------------------------------------------------------------------------------------
 
 std::shared_ptr<Connection> Connection::incoming(ConnectContext& context, TcpSocket socket,
                                                  const sockaddr_storage& remote,
                                                  std::weak_ptr<Listener> listener) {
   std::shared_ptr<Connection> connection(new Connection(context, {}));
-  const Lock lock(connection->mutex_);
+  Turn turn(*connection);
   connection->local_ = socket.local_address();
   connection->remote_ = remote;
-  connection->listener_ = std::move(listener);
-  connection->responder_ =
-      std::make_unique<MpaResponder>(MpaResponder::Config{.crc = asks_for_crc()});
-  connection->socket_ = std::move(socket);
-  connection->begin_capture_locked();
-  connection->socket_.settle_congestion_control(connection->local_, connection->remote_);
-  connection->phase_ = Phase::kReadingRequest;
-  connection->deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
-  auto ticket = context.progress.add(*connection, connection->socket_.fd());
-  if (!ticket) return nullptr;
-  connection->ticket_ = *ticket;
-  connection->update_deadline_locked();
+  connection->socket_.take(std::move(socket));
+  connection->state_ = std::make_unique<PassiveStartup>(
+      std::move(listener), asks_for_crc(), Deadline::after_ms(settings().mpa_timeout_ms));
+  connection->socket_.begin_capture(context.capture, connection->local_, remote, false);
+  connection->socket_.tcp().settle_congestion_control(connection->local_, remote);
+  if (connection->socket_.watch(*connection) != 0) return nullptr;
+  connection->update_deadline(turn);
   return connection;
 }
 
-void Connection::read_request_locked() {
+void Connection::read_request(Turn& turn) {
   FrameBuffer buffer;
-  while (phase_ == Phase::kReadingRequest) {
-    const size_t wanted = std::min(responder_->bytes_wanted(), buffer.size());
-    const ssize_t count = receive_frame_locked(std::span(buffer).first(wanted));
+  while (passive() != nullptr && passive()->reading()) {
+    PassiveStartup& startup = *passive();
+    const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
+    const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
-    if (count <= 0) {
-      (void)responder_->on_end_of_stream();
-      static CollapsedLog log;
-      log.event("connection: %s ended it before its request was complete",
-                name_of(remote_).c_str());
-      return close_locked(CloseMode::kReset);
-    }
-    const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(count));
-    const MpaResponder::Verdict verdict = responder_->on_bytes(bytes);
-    if (verdict.state == MpaResponder::State::kRequest) return request_complete_locked();
-    if (verdict.state == MpaResponder::State::kRefused) {
-      static CollapsedLog log;
-      log.event("connection: refused a request of %s: %s", name_of(remote_).c_str(),
-                describe(verdict.failure));
-      const auto refusal = responder_->refusal();
-      if (!refusal.empty()) (void)send_frame_locked(refusal);
-      return close_locked(CloseMode::kGentle);
-    }
+    const auto octets = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    const MpaResponder::Verdict verdict = startup.on_received(count, octets);
+    if (verdict.state == MpaResponder::State::kRefused)
+      return refuse_request(turn, startup, verdict.failure);
+    if (verdict.state == MpaResponder::State::kNeedMore) continue;
+    request_parameters_ = startup.parameters();
+    turn.listener = startup.listener();
+    watch_requested(startup);
   }
 }
 
-void Connection::request_complete_locked() {
-  phase_ = Phase::kRequested;
-  deadlines_[Deadline::kStartup] = 0;
-  update_deadline_locked();
-  const MpaStartFrame& request = responder_->request();
-  request_parameters_.initiator_depth = offered_depth(request.enhanced, request.ird);
-  request_parameters_.responder_resources = offered_depth(request.enhanced, request.ord);
-  const auto octets = responder_->private_data();
-  request_parameters_.private_data.assign(octets.begin(), octets.end());
-  watch_requested_locked();
+void Connection::refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why) {
+  static CollapsedLog ended, refused;
+  if (why == MpaFailure::kPeerClosed) {
+    ended.event("connection: %s ended it before its request was complete",
+                name_of(remote_).c_str());
+    return close(turn, CloseMode::kReset);
+  }
+  refused.event("connection: refused a request of %s: %s", name_of(remote_).c_str(), describe(why));
+  const auto refusal = startup.responder().refusal();
+  if (!refusal.empty()) (void)socket_.send(refusal);
+  close(turn, CloseMode::kGentle);
 }
 
 // What waits in the socket may complete the Request of a peer that came just before a crowd.
 void Connection::drop_half_open() {
-  Lock lock(mutex_);
-  if (phase_ == Phase::kReadingRequest) read_request_locked();
-  if (phase_ == Phase::kReadingRequest) {
+  Turn turn(*this);
+  read_request(turn);
+  if (passive() != nullptr && passive()->reading()) {
     static CollapsedLog log;
     log.event("listener: too many connections without a request: one of %s is reset",
               name_of(remote_).c_str());
-    close_locked(CloseMode::kReset);
+    close(turn, CloseMode::kReset);
   }
-  finish(lock);
+  finish(turn);
 }
 
-// Between Request and Reply the peer must be silent: octets now are a protocol error, and its end
-// makes accept() fail.
-void Connection::watch_requested_locked() {
-  if (peer_left_) return;
-  const ssize_t count = socket_.peek();
-  if (count == -EAGAIN) return;
-  peer_left_ = true;
-  peer_left_error_ = count > 0 ? EPROTO : ECONNRESET;
+void Connection::watch_requested(PassiveStartup& startup) {
+  if (!startup.requested()) return;
+  const ssize_t count = socket_.tcp().peek();
+  if (!startup.on_peeked(count)) return;
   static CollapsedLog log;
   log.event("connection: %s %s before the reply", name_of(remote_).c_str(),
             count > 0 ? "went on sending" : "left");
 }
 
-int Connection::send_reply_locked(std::span<const std::byte> reply) {
-  const ssize_t sent = send_frame_locked(reply);
+int Connection::send_reply(std::span<const std::byte> reply) {
   // The send buffer is empty and larger than any frame.
-  return sent == static_cast<ssize_t>(reply.size()) ? 0 : ECONNRESET;
+  return socket_.send(reply) == static_cast<ssize_t>(reply.size()) ? 0 : ECONNRESET;
 }
 
-int Connection::accept(std::shared_ptr<Endpoint> endpoint, ConnectParameters parameters,
+int Connection::accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
                        std::weak_ptr<ConnectionOwner> owner, bool rendezvous) {
-  Lock lock(mutex_);
-  if (phase_ == Phase::kClosed && peer_left_) return ECONNRESET;
-  if (endpoint == nullptr || phase_ != Phase::kRequested) return EINVAL;
-  if (parameters.private_data.size() > responder_->private_data_max()) return EINVAL;
-  watch_requested_locked();
-  if (peer_left_) {
-    close_locked(CloseMode::kReset);
+  Turn turn(*this);
+  const auto* const closed = std::get_if<Closed>(&state_);
+  if (closed != nullptr && closed->peer_left) return ECONNRESET;
+  PassiveStartup* const startup = passive();
+  if (endpoint == nullptr || startup == nullptr || startup->reading()) return EINVAL;
+  if (parameters.private_data.size() > startup->responder().private_data_max()) return EINVAL;
+  watch_requested(*startup);
+  if (startup->peer_left()) {
+    close(turn, CloseMode::kReset);
     return ECONNRESET;
   }
   if (int error = endpoint->claim(shared(), rendezvous)) return error;
   endpoint_ = std::move(endpoint);
-  owner_ = std::move(owner);
-  rendezvous_ = rendezvous;
-  parameters_ = std::move(parameters);
-  if (int error = start_or_leave_locked([&] { return answer_and_open_locked(); })) return error;
-  if (peer_to_peer_) {
-    deadlines_[Deadline::kStartup] = now_ns() + settings().mpa_timeout_ms * kNsPerMs;
-    update_deadline_locked();
-  } else {
-    established_locked();
-  }
-  finish_later(lock);
+  calls_.set_owner(std::move(owner));
+  const auto start = [&] { return answer_and_open(turn, *startup, parameters, rendezvous); };
+  if (int error = start_or_close(turn, start)) return error;
+  finish(turn, Calls::kLater);
   return 0;
 }
 
-int Connection::answer_and_open_locked() {
+int Connection::answer_and_open(Turn& turn, PassiveStartup& startup,
+                                const ConnectParameters& parameters, bool rendezvous) {
+  MpaResponder& responder = startup.responder();
   const MpaResponder::Reply reply =
-      responder_->accept(with_reserve(parameters_.responder_resources),
-                         with_reserve(parameters_.initiator_depth), parameters_.private_data);
-  peer_to_peer_ = reply.negotiated.peer_to_peer;
-  if (int error = send_reply_locked(reply.bytes)) return error;
-  return open_stream_locked(reply.negotiated, false);
+      responder.accept(with_reserve(parameters.responder_resources),
+                       with_reserve(parameters.initiator_depth), parameters.private_data);
+  if (int error = send_reply(reply.bytes)) return error;
+  const bool peer_opens = reply.negotiated.peer_to_peer;
+  const Agreed agreed{reply.negotiated, responder.request().crc, parameters.initiator_depth,
+                      rendezvous, false};
+  if (int error = open_stream(turn, agreed)) return error;
+  if (!peer_opens) established({});
+  return 0;
 }
 
 int Connection::reject(std::span<const std::byte> private_data) {
-  const Lock lock(mutex_);
-  if (phase_ != Phase::kRequested || private_data.size() > responder_->private_data_max())
+  Turn turn(*this);
+  PassiveStartup* const startup = passive();
+  if (startup == nullptr || startup->reading() ||
+      private_data.size() > startup->responder().private_data_max())
     return EINVAL;
-  (void)send_reply_locked(responder_->reject(private_data).bytes);
-  close_locked(CloseMode::kGentle);
+  (void)send_reply(startup->responder().reject(private_data).bytes);
+  close(turn, CloseMode::kGentle);
   return 0;
-}
-
-// --- Both
-// -----------------------------------------------------------------------------------------
-
-void Connection::begin_capture_locked() {
-  if (Capture* capture = context_.capture)
-    captured_ = std::make_unique<CapturedConnection>(*capture, local_, remote_, active_);
-}
-
-ssize_t Connection::send_frame_locked(std::span<const std::byte> octets) {
-  const ssize_t sent = socket_.send(octets.data(), octets.size());
-  if (captured_ != nullptr && sent > 0) {
-    const iovec piece = {const_cast<std::byte*>(octets.data()), octets.size()};
-    captured_->sent({&piece, 1}, static_cast<size_t>(sent));
-  }
-  return sent;
-}
-
-ssize_t Connection::receive_frame_locked(std::span<std::byte> room) {
-  const ssize_t count = socket_.receive(room.data(), room.size());
-  if (captured_ != nullptr && count > 0) {
-    const iovec piece = {room.data(), room.size()};
-    captured_->received({&piece, 1}, static_cast<size_t>(count));
-  } else if (captured_ != nullptr && count != -EAGAIN) {
-    captured_->peer_ended(count < 0);
-  }
-  return count;
-}
-
-void Connection::start_up_locked(uint32_t events) {
-  if (!socket_) return;  // a late edge of a socket that was refused: another try is under way
-  if (phase_ == Phase::kConnecting && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
-    continue_connect_locked();
-  if (phase_ == Phase::kAwaitingReply) {
-    send_request_locked();
-    if (phase_ == Phase::kAwaitingReply) read_reply_locked();
-  }
-  if (phase_ == Phase::kReadingRequest) read_request_locked();
-  if (phase_ == Phase::kRequested) watch_requested_locked();
 }
 
 }  // namespace uwarp

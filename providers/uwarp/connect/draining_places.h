@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The places of connections that drain: their queue pairs are gone, and they wait for the peer's
-// FIN. A peer need not send one, so where all places are taken the oldest gives its place up.
+// The places of connections that drain, which nobody else may hold any more: their queue pairs are
+// gone, and they wait for the peer's FIN. A peer need not send one, so where all places are taken
+// the oldest gives its place up.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,7 +23,8 @@ constexpr size_t draining_places(uint64_t open_files) {
   return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMostDraining));
 }
 
-/// A value without sockets or time: holders are kept in the order in which they came.
+/// Holders are kept in the order in which they came. Any thread; its lock is a leaf, so what comes
+/// out is let go of by the caller.
 template <class Holder>
 class DrainingPlaces {
  public:
@@ -29,13 +32,15 @@ class DrainingPlaces {
   /// before it is needed.
   DrainingPlaces() { holders_.reserve(kMostDraining + 1); }
   /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
-  std::optional<Holder> enter(Holder holder, size_t places) {
+  [[nodiscard]] std::optional<Holder> enter(Holder holder, size_t places) {
+    const std::lock_guard guard(mutex_);
     holders_.push_back(std::move(holder));
     if (holders_.size() <= places) return std::nullopt;
     return take_out(holders_.begin());
   }
   /// Returns `holder` if it had a place.
   std::optional<Holder> leave(const Holder& holder) {
+    const std::lock_guard guard(mutex_);
     const auto found = std::ranges::find(holders_, holder);
     return found == holders_.end() ? std::nullopt : std::optional(take_out(found));
   }
@@ -47,6 +52,7 @@ class DrainingPlaces {
     return gone;
   }
 
+  std::mutex mutex_;
   std::vector<Holder> holders_;
 };
 

@@ -63,7 +63,6 @@ QpConfig complete(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* t
 }  // namespace
 
 // --- Shared receive queues
-// ------------------------------------------------------------------------
 
 thread_local constinit PromisedStreams* PromisedStreams::current_ = nullptr;
 
@@ -146,7 +145,6 @@ Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, cons
 }
 
 // --- States
-// ---------------------------------------------------------------------------------------
 
 // The core is in RTS as soon as a stream runs; to an application that connects by itself the queue
 // pair is where it has been moved to.
@@ -426,7 +424,6 @@ void Endpoint::script_deadline_passed() {
 }
 
 // --- For Connection
-// -------------------------------------------------------------------------------
 
 int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvous) {
   const std::lock_guard guard(mutex_);

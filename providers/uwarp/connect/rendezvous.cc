@@ -35,7 +35,6 @@ Rendezvous::Rendezvous(ConnectContext& context, std::weak_ptr<Endpoint> endpoint
     : context_(context), endpoint_(std::move(endpoint)), terms_(terms) {}
 
 // --- Answering
-// ------------------------------------------------------------------------------------
 
 bool Rendezvous::is_own_call_kept() const {
   return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
@@ -118,7 +117,7 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
   update_deadline_locked();
   lock.unlock();
   if (abandoned != nullptr) abandoned->abort();
-  const int error = held.request->accept(endpoint, std::move(parameters), as_owner(), true);
+  const int error = held.request->accept(endpoint, parameters, as_owner(), true);
   if (error == 0) return;
   log_event("rendezvous: cannot accept, errno %d", error);
   lock.lock();
@@ -129,7 +128,6 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
 }
 
 // --- Dialing
-// --------------------------------------------------------------------------------------
 
 void Rendezvous::dial(const RendezvousTerms& terms) {
   Lock lock(mutex_);
@@ -176,7 +174,7 @@ void Rendezvous::start_dial(Lock& lock) {
   }();
   lock.lock();
   starting_ = false;
-  Connection* const settled = std::exchange(settled_, nullptr);
+  const Connection* const settled = std::exchange(settled_, nullptr);
   if (!placed) {
     log_event("rendezvous: cannot dial, errno %d", placed.error());
     retry_locked();
@@ -259,17 +257,17 @@ void Rendezvous::stop() {
 }
 
 // --- What became of a call
-// ------------------------------------------------------------------------
 
-void Rendezvous::connection_established(Connection& connection, const ConnectParameters&) {
+void Rendezvous::connection_established(const std::shared_ptr<Connection>& connection,
+                                        const sockaddr_storage&, const ConnectParameters&) {
   const Lock lock(mutex_);
-  if (&connection == dial_.get()) {
+  if (connection == dial_) {
     kept_ = std::move(dial_);
     dial_ = nullptr;
   } else if (starting_ && kept_ == nullptr) {
-    kept_ = connection.shared();
-    settled_ = &connection;
-  } else if (&connection != kept_.get()) {
+    kept_ = connection;
+    settled_ = connection.get();
+  } else if (connection != kept_) {
     return;
   }
   connected_ = true;
@@ -277,14 +275,14 @@ void Rendezvous::connection_established(Connection& connection, const ConnectPar
   update_deadline_locked();
 }
 
-void Rendezvous::dial_over_locked(Connection& connection) {
-  if (&connection == dial_.get()) {
+void Rendezvous::dial_over_locked(const std::shared_ptr<Connection>& connection) {
+  if (connection == dial_) {
     dial_ = nullptr;
-  } else if (&connection == kept_.get()) {
+  } else if (connection == kept_) {
     if (connected_) return;
     kept_ = nullptr;
   } else if (starting_) {
-    settled_ = &connection;
+    settled_ = connection.get();
   } else {
     return;
   }
@@ -294,7 +292,7 @@ void Rendezvous::dial_over_locked(Connection& connection) {
   retry_locked();
 }
 
-void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
+void Rendezvous::connection_rejected(const std::shared_ptr<Connection>& connection, int /*status*/,
                                      std::span<const std::byte> private_data) {
   const auto answer = RendezvousAnswer::decode(private_data);
   if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
@@ -306,15 +304,15 @@ void Rendezvous::connection_rejected(Connection& connection, int /*status*/,
   }
 }
 
-void Rendezvous::connection_failed(Connection& connection, int status) {
+void Rendezvous::connection_failed(const std::shared_ptr<Connection>& connection, int status) {
   log_event("rendezvous: call failed, status %d", status);
   const Lock lock(mutex_);
   dial_over_locked(connection);
 }
 
-void Rendezvous::connection_ended(Connection& connection) {
+void Rendezvous::connection_ended(const std::shared_ptr<Connection>& connection) {
   const Lock lock(mutex_);
-  if (&connection != kept_.get()) return;
+  if (connection != kept_) return;
   // What was connected stays what it was: a queue pair connects once between two RESETs.
   stopped_ = true;
   update_deadline_locked();

@@ -64,11 +64,13 @@ class Rendezvous final : public Source, public ConnectionOwner {
   bool ready(uint32_t events) override;
   void deadline_passed() override;
   // ConnectionOwner.
-  void connection_established(Connection& connection, const ConnectParameters& peer) override;
-  void connection_rejected(Connection& connection, int status,
+  void connection_established(const std::shared_ptr<Connection>& connection,
+                              const sockaddr_storage& local,
+                              const ConnectParameters& peer) override;
+  void connection_rejected(const std::shared_ptr<Connection>& connection, int status,
                            std::span<const std::byte> private_data) override;
-  void connection_failed(Connection& connection, int status) override;
-  void connection_ended(Connection& connection) override;
+  void connection_failed(const std::shared_ptr<Connection>& connection, int status) override;
+  void connection_ended(const std::shared_ptr<Connection>& connection) override;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -82,7 +84,7 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void start_dial(Lock& lock);
   Result<std::shared_ptr<Connection>> place_call(const RendezvousTerms& terms,
                                                  const std::shared_ptr<Endpoint>& endpoint);
-  void dial_over_locked(Connection& connection);
+  void dial_over_locked(const std::shared_ptr<Connection>& connection);
   void retry_locked();
   void work_waiting_locked();
   void update_deadline_locked();
@@ -97,11 +99,11 @@ class Rendezvous final : public Source, public ConnectionOwner {
   RendezvousTerms terms_;
   bool dialing_ = false;  // RTS was reached
   bool stopped_ = false;
-  bool starting_ = false;             // place_call() is under way without the mutex
-  Connection* settled_ = nullptr;     // the call being placed is over before it was known here
-  std::shared_ptr<Connection> dial_;  // our call
-  std::shared_ptr<Connection> kept_;  // the connection: accepted, or our call answered
-  bool connected_ = false;            // ... and established
+  bool starting_ = false;                // place_call() is under way without the mutex
+  const Connection* settled_ = nullptr;  // the call being placed is over before it was known here
+  std::shared_ptr<Connection> dial_;     // our call
+  std::shared_ptr<Connection> kept_;     // the connection: accepted, or our call answered
+  bool connected_ = false;               // ... and established
   RateLimit wrong_calls_{kWrongCalls, kWrongCallNs};
   std::vector<HeldCall> held_;  // came while starting_, or after too many wrong ones
   uint64_t retry_ns_ = 0;       // when to dial again; 0: not

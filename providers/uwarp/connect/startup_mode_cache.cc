@@ -18,6 +18,10 @@ const char* describe(StartupMode mode) {
   return "?";
 }
 
+std::string name_of(const sockaddr_storage& peer) {
+  return ip_of(peer).to_string() + " port " + std::to_string(port_of(peer));
+}
+
 StartupModeCache::Peer StartupModeCache::peer_of(const sockaddr_storage& address) {
   return {ip_of(address), port_of(address)};
 }

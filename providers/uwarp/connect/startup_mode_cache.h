@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
 
 #include "net/ip_address.h"
 
@@ -23,6 +24,8 @@ enum class StartupMode : uint8_t {
 };
 
 const char* describe(StartupMode mode);
+/// Address and port of a peer, for the log.
+std::string name_of(const sockaddr_storage& peer);
 
 class StartupModeCache {
  public:

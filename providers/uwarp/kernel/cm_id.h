@@ -57,7 +57,7 @@ enum class CmIdState : uint8_t {
   kDestroyed,
 };
 
-class CmId : public CmConnectionOwner,
+class CmId : public ConnectionOwner,
              public CmListenerOwner,
              public NeighbourListener,
              public std::enable_shared_from_this<CmId> {
@@ -123,11 +123,12 @@ class CmId : public CmConnectionOwner,
 
   // Engine side.
   void neighbour_known(int status) override;
-  void connection_established(const sockaddr_storage& local,
+  void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
                               const ConnectParameters& peer) override;
-  void connection_rejected(int status, std::span<const std::byte> private_data) override;
-  void connection_failed(int status) override;
-  void connection_ended() override;
+  void connection_rejected(const std::shared_ptr<Connection>&, int status,
+                           std::span<const std::byte> private_data) override;
+  void connection_failed(const std::shared_ptr<Connection>&, int status) override;
+  void connection_ended(const std::shared_ptr<Connection>&) override;
   bool connection_requested(std::shared_ptr<CmConnection> request) override;
 
  private:

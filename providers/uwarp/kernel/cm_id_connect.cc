@@ -108,7 +108,7 @@ void CmId::end_unheard(CmConnection& connection) {
     connection.disconnect();
   } catch (const std::bad_alloc&) {
     connection.abort();
-    connection_ended();
+    connection_ended({});
   }
 }
 
@@ -118,7 +118,7 @@ bool CmId::connect_fails(std::unique_lock<std::mutex>& guard) {
   const bool refused = ProcessFaults::injected(FaultKind::kRefuse);
   if (!refused && !ProcessFaults::injected(FaultKind::kUnreachable)) return false;
   guard.unlock();
-  refused ? connection_rejected(-ECONNREFUSED, {}) : connection_failed(-ETIMEDOUT);
+  refused ? connection_rejected({}, -ECONNREFUSED, {}) : connection_failed({}, -ETIMEDOUT);
   return true;
 }
 
@@ -232,7 +232,8 @@ void CmId::end_connection(CmConnection& connection, CmIdState state) {
   }
 }
 
-void CmId::connection_established(const sockaddr_storage& local, const ConnectParameters& peer) {
+void CmId::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
+                                  const ConnectParameters& peer) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
   // With InfiniBand the active side's application has its queue pair to move before it says so.
@@ -274,15 +275,18 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   if (last) push(exit, std::move(room_for_exit));
 }
 
-void CmId::connection_rejected(int status, std::span<const std::byte> private_data) {
+void CmId::connection_rejected(const std::shared_ptr<Connection>&, int status,
+                               std::span<const std::byte> private_data) {
   finish(CmEventType::kRejected, status, private_data);
 }
 
-void CmId::connection_failed(int status) {
+void CmId::connection_failed(const std::shared_ptr<Connection>&, int status) {
   finish(status == -ETIMEDOUT ? CmEventType::kUnreachable : CmEventType::kConnectError, status, {});
 }
 
-void CmId::connection_ended() { finish(CmEventType::kDisconnected, 0, {}); }
+void CmId::connection_ended(const std::shared_ptr<Connection>&) {
+  finish(CmEventType::kDisconnected, 0, {});
+}
 
 void CmId::become_request(std::shared_ptr<CmConnection> request) {
   CmEventRoom room(kConnectionEvents);

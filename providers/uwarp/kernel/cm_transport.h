@@ -27,18 +27,6 @@ class BoundPort {
   virtual sockaddr_storage local_address() const = 0;
 };
 
-/// Hears of a connection. Called from whichever thread progresses, one call at a time, without
-/// locks of the engine.
-class CmConnectionOwner {
- public:
-  virtual ~CmConnectionOwner() = default;
-  virtual void connection_established(const sockaddr_storage& local,
-                                      const ConnectParameters& peer) = 0;
-  virtual void connection_rejected(int status, std::span<const std::byte> private_data) = 0;
-  virtual void connection_failed(int status) = 0;
-  virtual void connection_ended() = 0;
-};
-
 /// Letting go of one that is open ends nothing: it goes on by itself.
 class CmConnection {
  public:
@@ -48,7 +36,7 @@ class CmConnection {
   virtual sockaddr_storage remote_address() const = 0;
   /// 0 or an errno. EINVAL: no such queue pair, or one in a wrong state. ECONNRESET: peer gone.
   virtual int accept(uint32_t qp_number, ConnectParameters parameters,
-                     const RetryAttributes& retries, std::weak_ptr<CmConnectionOwner> owner) = 0;
+                     const RetryAttributes& retries, std::weak_ptr<ConnectionOwner> owner) = 0;
   virtual int reject(std::span<const std::byte> private_data) = 0;
   virtual int disconnect() = 0;
   virtual void abort() = 0;
@@ -92,7 +80,7 @@ class CmTransport {
   /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this
   /// returns.
   virtual Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
-                                                        std::weak_ptr<CmConnectionOwner> owner) = 0;
+                                                        std::weak_ptr<ConnectionOwner> owner) = 0;
 };
 
 /// The real one, on top of the process's Engine.

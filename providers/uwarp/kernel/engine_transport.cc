@@ -31,15 +31,11 @@ TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
   return std::move(static_cast<TcpBoundPort&>(*bound).socket);
 }
 
-/// Stands between a Connection and its rdma_cm id, in both directions.
-class EngineConnection : public CmConnection,
-                         public ConnectionOwner,
-                         public std::enable_shared_from_this<EngineConnection> {
+/// A Connection, as rdma_cm ids know it.
+class EngineConnection : public CmConnection {
  public:
-  explicit EngineConnection(std::weak_ptr<CmConnectionOwner> owner) : owner_(std::move(owner)) {}
-
-  /// Before any other call of CmConnection.
-  void attach(std::shared_ptr<Connection> connection) { connection_ = std::move(connection); }
+  explicit EngineConnection(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
 
   const ConnectParameters& request_parameters() const override {
     return connection_->request_parameters();
@@ -48,15 +44,11 @@ class EngineConnection : public CmConnection,
   sockaddr_storage remote_address() const override { return connection_->remote_address(); }
 
   int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& retries,
-             std::weak_ptr<CmConnectionOwner> owner) override {
+             std::weak_ptr<ConnectionOwner> owner) override {
     auto endpoint = Engine::instance().endpoints().find(Qpn{qp_number});
     if (endpoint == nullptr) return EINVAL;
     endpoint->set_retries(retries);
-    {
-      const std::lock_guard guard(lock_);
-      owner_ = std::move(owner);
-    }
-    return connection_->accept(std::move(endpoint), std::move(parameters), weak_from_this());
+    return connection_->accept(std::move(endpoint), parameters, std::move(owner));
   }
 
   int reject(std::span<const std::byte> private_data) override {
@@ -65,31 +57,8 @@ class EngineConnection : public CmConnection,
   int disconnect() override { return connection_->disconnect(); }
   void abort() override { connection_->abort(); }
 
-  void connection_established(Connection& connection, const ConnectParameters& peer) override {
-    if (auto owner = this->owner()) {
-      owner->connection_established(connection.local_address(), peer);
-    }
-  }
-  void connection_rejected(Connection&, int status,
-                           std::span<const std::byte> private_data) override {
-    if (auto owner = this->owner()) owner->connection_rejected(status, private_data);
-  }
-  void connection_failed(Connection&, int status) override {
-    if (auto owner = this->owner()) owner->connection_failed(status);
-  }
-  void connection_ended(Connection&) override {
-    if (auto owner = this->owner()) owner->connection_ended();
-  }
-
  private:
-  std::shared_ptr<CmConnectionOwner> owner() {
-    const std::lock_guard guard(lock_);
-    return owner_.lock();
-  }
-
-  std::shared_ptr<Connection> connection_;
-  std::mutex lock_;  ///< a leaf; guards owner_, which accept() sets
-  std::weak_ptr<CmConnectionOwner> owner_;
+  const std::shared_ptr<Connection> connection_;
 };
 
 class EngineListener : public CmListener, public ListenerOwner {
@@ -108,9 +77,7 @@ class EngineListener : public CmListener, public ListenerOwner {
   bool connection_requested(std::shared_ptr<Connection> request) override {
     auto owner = owner_.lock();
     if (owner == nullptr) return false;
-    auto connection = std::make_shared<EngineConnection>(std::weak_ptr<CmConnectionOwner>());
-    connection->attach(std::move(request));
-    return owner->connection_requested(std::move(connection));
+    return owner->connection_requested(std::make_shared<EngineConnection>(std::move(request)));
   }
 
  private:
@@ -147,7 +114,7 @@ class EngineTransport : public CmTransport {
   }
 
   Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
-                                                std::weak_ptr<CmConnectionOwner> owner) override {
+                                                std::weak_ptr<ConnectionOwner> owner) override {
     Engine& engine = Engine::instance();
     auto endpoint = engine.endpoints().find(Qpn{request.qp_number});
     if (endpoint == nullptr) return Error{EINVAL};
@@ -157,12 +124,11 @@ class EngineTransport : public CmTransport {
     options.local = request.local;
     options.remote = request.remote;
     options.tos = request.tos;
-    auto adapter = std::make_shared<EngineConnection>(std::move(owner));
     auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
-                                          std::move(request.parameters), adapter);
+                                          std::move(request.parameters), std::move(owner));
     if (!connection) return Error{connection.error()};
-    adapter->attach(std::move(*connection));
-    return std::shared_ptr<CmConnection>(std::move(adapter));
+    return std::shared_ptr<CmConnection>(
+        std::make_shared<EngineConnection>(std::move(*connection)));
   }
 };
 

@@ -191,22 +191,24 @@ class Node : public QpEventListener {
 /// Remembers what happened to a connection.
 class RecordingOwner : public ConnectionOwner {
  public:
-  void connection_established(Connection&, const ConnectParameters& told) override {
+  void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
+                              const ConnectParameters& told) override {
     const std::lock_guard guard(mutex_);
     parameters_ = told;
     ++established;
   }
-  void connection_rejected(Connection&, int why, std::span<const std::byte> octets) override {
+  void connection_rejected(const std::shared_ptr<Connection>&, int why,
+                           std::span<const std::byte> octets) override {
     const std::lock_guard guard(mutex_);
     private_data_.assign(octets.begin(), octets.end());
     status = why;
     ++rejected;
   }
-  void connection_failed(Connection&, int why) override {
+  void connection_failed(const std::shared_ptr<Connection>&, int why) override {
     status = why;
     ++failed;
   }
-  void connection_ended(Connection&) override { ++ended; }
+  void connection_ended(const std::shared_ptr<Connection>&) override { ++ended; }
 
   ConnectParameters parameters() {
     const std::lock_guard guard(mutex_);

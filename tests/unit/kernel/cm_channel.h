@@ -196,7 +196,7 @@ class RdmaCmNodeTest : public ::testing::Test {
   uint32_t established_id() {
     const uint32_t id = resolved_id();
     EXPECT_EQ(channel_.connect(id), 0);
-    owner()->connection_established({}, {});
+    owner()->connection_established({}, {}, {});
     EXPECT_EQ(channel_.next_event(), kEstablished);
     return id;
   }
@@ -206,7 +206,7 @@ class RdmaCmNodeTest : public ::testing::Test {
     EXPECT_EQ(channel_.listen(id, backlog), 0);
     return id;
   }
-  std::shared_ptr<CmConnectionOwner> owner() { return transport_.connection->owner.lock(); }
+  std::shared_ptr<ConnectionOwner> owner() { return transport_.connection->owner.lock(); }
 
   /// A peer's request arrives at the listener.
   std::shared_ptr<FakeConnection> request(bool* taken = nullptr, const char* to = "127.0.0.1") {

@@ -42,7 +42,7 @@ TEST_F(CmRemovalTest, AConnectedId) {
   const uint32_t id = established_id();
   remove_all();
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
-  owner()->connection_ended();
+  owner()->connection_ended({});
   expect_removed(id, 3);
 }
 
@@ -51,7 +51,7 @@ TEST_F(CmRemovalTest, AConnectionAttempt) {
   EXPECT_EQ(channel_.connect(id), 0);
   remove_all();
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
-  owner()->connection_established({}, {});
+  owner()->connection_established({}, {}, {});
   expect_removed(id, 2);
 }
 
@@ -65,7 +65,7 @@ TEST_F(CmRemovalTest, InsideConnect) {
 
 TEST_F(CmRemovalTest, AConnectionThatHasEnded) {
   const uint32_t id = established_id();
-  owner()->connection_ended();
+  owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
   remove_all();
   EXPECT_TRUE(transport_.connection->calls.empty());

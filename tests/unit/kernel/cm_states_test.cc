@@ -94,8 +94,8 @@ class CmStates : public RdmaCmNodeTest {
   void connect_until(uint32_t id, const std::string& state) {
     EXPECT_EQ(channel_.connect(id), 0);
     if (state == "connecting") return;
-    if (state == "closed") return owner()->connection_rejected(-ECONNREFUSED, {});
-    owner()->connection_established({}, {});
+    if (state == "closed") return owner()->connection_rejected({}, -ECONNREFUSED, {});
+    owner()->connection_established({}, {}, {});
     if (state == "answered") return;
     establish(id);
     if (state == "disconnecting") {

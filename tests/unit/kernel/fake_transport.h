@@ -21,7 +21,7 @@ class FakeConnection : public CmConnection {
   sockaddr_storage local_address() const override { return local; }
   sockaddr_storage remote_address() const override { return remote; }
   int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& new_retries,
-             std::weak_ptr<CmConnectionOwner> new_owner) override {
+             std::weak_ptr<ConnectionOwner> new_owner) override {
     calls.push_back("accept " + std::to_string(qp_number));
     given = std::move(parameters);
     retries = new_retries;
@@ -45,7 +45,7 @@ class FakeConnection : public CmConnection {
   sockaddr_storage local{};
   sockaddr_storage remote{};
   int accept_result = 0;
-  std::weak_ptr<CmConnectionOwner> owner;
+  std::weak_ptr<ConnectionOwner> owner;
   std::vector<std::string> calls;
 };
 
@@ -87,7 +87,7 @@ class FakeTransport : public CmTransport {
     return std::shared_ptr<CmListener>(listener);
   }
   Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
-                                                std::weak_ptr<CmConnectionOwner> owner) override {
+                                                std::weak_ptr<ConnectionOwner> owner) override {
     if (connect_error != 0) return Error{connect_error};
     connection = std::make_shared<FakeConnection>();
     connection->owner = std::move(owner);

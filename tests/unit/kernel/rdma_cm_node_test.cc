@@ -40,7 +40,7 @@ TEST_F(RdmaCmNodeTest, ActiveSideFromCreateToDisconnected) {
   peer.private_data.assign(255, std::byte{0x5a});
   sockaddr_storage local;
   IpAddress::from_string("127.0.0.1")->to_sockaddr(local, 33333);
-  owner()->connection_established(local, peer);
+  owner()->connection_established({}, local, peer);
   ASSERT_EQ(channel_.event(event), 0);
   EXPECT_EQ(event.event, kEstablished);
   EXPECT_EQ(event.param.conn.private_data_len, 255);
@@ -50,8 +50,8 @@ TEST_F(RdmaCmNodeTest, ActiveSideFromCreateToDisconnected) {
   ASSERT_EQ(channel_.disconnect(id), 0);
   EXPECT_EQ(channel_.disconnect(id), 0);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
-  owner()->connection_ended();
-  owner()->connection_ended();
+  owner()->connection_ended({});
+  owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
   EXPECT_EQ(channel_.next_event(), kNone);
   EXPECT_EQ(channel_.disconnect(id), 0);
@@ -103,7 +103,7 @@ TEST_F(RdmaCmNodeTest, AnIpv4PeerOfAnIpv6ListenerIsSeenAsSuch) {
   };
   EXPECT_EQ(families(), std::pair(sa_family_t{AF_INET}, sa_family_t{AF_INET}));
   ASSERT_EQ(channel_.accept(event.id, 5), 0);
-  connection->owner.lock()->connection_established(connection->local, {});
+  connection->owner.lock()->connection_established({}, connection->local, {});
   EXPECT_EQ(families(), std::pair(sa_family_t{AF_INET}, sa_family_t{AF_INET}));
 }
 
@@ -206,7 +206,7 @@ TEST_F(RdmaCmNodeTest, WithoutAFreePortItIsKnownFromTheConnectionOn) {
   EXPECT_EQ(port_of(transport_.last_connect.local), 0);
   sockaddr_storage local;
   IpAddress::from_string("127.0.0.1")->to_sockaddr(local, 33333);
-  owner()->connection_established(local, {});
+  owner()->connection_established({}, local, {});
   EXPECT_EQ(ntohs(channel_.query_route(id).src_addr.sin6_port), 33333);
 }
 
@@ -331,7 +331,7 @@ TEST_F(RdmaCmNodeTest, FailuresOfTheActiveSide) {
   for (const auto& expected : cases) {
     const uint32_t id = resolved_id();
     ASSERT_EQ(channel_.connect(id), 0);
-    owner()->connection_failed(expected.status);
+    owner()->connection_failed({}, expected.status);
     rdma_ucm_event_resp event{};
     ASSERT_EQ(channel_.event(event), 0);
     EXPECT_EQ(static_cast<int>(event.event), expected.event);
@@ -341,7 +341,7 @@ TEST_F(RdmaCmNodeTest, FailuresOfTheActiveSide) {
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
   const std::byte reason[] = {std::byte{1}, std::byte{2}};
-  owner()->connection_rejected(-ECONNREFUSED, reason);
+  owner()->connection_rejected({}, -ECONNREFUSED, reason);
   rdma_ucm_event_resp event{};
   ASSERT_EQ(channel_.event(event), 0);
   EXPECT_EQ(event.event, kRejected);
@@ -362,8 +362,8 @@ TEST_F(RdmaCmNodeTest, AConnectThatFailsAtOnceMayBeRepeated) {
 TEST_F(RdmaCmNodeTest, TheOutcomeMayComeInsideConnect) {
   const uint32_t id = resolved_id();
   transport_.inside_connect = [](FakeConnection& connection) {
-    connection.owner.lock()->connection_established({}, {});
-    connection.owner.lock()->connection_ended();
+    connection.owner.lock()->connection_established({}, {}, {});
+    connection.owner.lock()->connection_ended({});
   };
   ASSERT_EQ(channel_.connect(id), 0);
   EXPECT_EQ(channel_.next_event(), kEstablished);
@@ -375,13 +375,13 @@ TEST_F(RdmaCmNodeTest, TheOutcomeMayComeInsideConnect) {
 TEST_F(RdmaCmNodeTest, ADisconnectInsideConnectIsNotLost) {
   const uint32_t id = resolved_id();
   transport_.inside_connect = [&](FakeConnection& connection) {
-    connection.owner.lock()->connection_established({}, {});
+    connection.owner.lock()->connection_established({}, {}, {});
     EXPECT_EQ(channel_.next_event(), kEstablished);
     EXPECT_EQ(channel_.disconnect(id), 0);
   };
   ASSERT_EQ(channel_.connect(id), 0);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
-  owner()->connection_ended();
+  owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
 }
 
@@ -404,12 +404,12 @@ TEST_F(RdmaCmNodeTest, PassiveSide) {
   EXPECT_EQ(ntohs(answer.dst_addr.sin6_port), 55555);
   ASSERT_EQ(channel_.accept(id, 88), 0);
   EXPECT_EQ(connection->calls, std::vector<std::string>{"accept 1193046"});
-  connection->owner.lock()->connection_established({}, {});
+  connection->owner.lock()->connection_established({}, {}, {});
   ASSERT_EQ(channel_.event(event), 0);
   EXPECT_EQ(event.event, kEstablished);
   EXPECT_EQ(event.uid, 88u);
   EXPECT_EQ(event.id, id);
-  connection->owner.lock()->connection_ended();
+  connection->owner.lock()->connection_ended({});
   // Not delivered, so not counted; CONNECT_REQUEST counts for the listener.
   EXPECT_EQ(channel_.destroy(id), 1);
   EXPECT_EQ(channel_.destroy(listener), 1);

@@ -130,7 +130,7 @@ TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
   ConnectParameters peer;
   peer.responder_resources = 2;
   peer.initiator_depth = 1;
-  owner()->connection_established({}, peer);
+  owner()->connection_established({}, {}, peer);
   rdma_ucm_event_resp event{};
   ASSERT_EQ(channel_.event(event), 0);
   EXPECT_EQ(event.event, kConnectResponse);
@@ -140,7 +140,7 @@ TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
   EXPECT_EQ(ready(id), 0);
   EXPECT_EQ(channel_.next_event(), kNone);
   ASSERT_EQ(channel_.disconnect(id), 0);
-  owner()->connection_ended();
+  owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
   EXPECT_EQ(channel_.next_event(), kTimewaitExit);
   EXPECT_EQ(channel_.next_event(), kNone);
@@ -150,8 +150,8 @@ TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
 TEST_F(RocePersona, AnEndBeforeTheThirdStepIsToldOnce) {
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {});
-  owner()->connection_ended();
+  owner()->connection_established({}, {}, {});
+  owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   EXPECT_EQ(ready(id), 0);
   EXPECT_EQ(channel_.next_event(), kDisconnected);
@@ -161,7 +161,7 @@ TEST_F(RocePersona, AnEndBeforeTheThirdStepIsToldOnce) {
 TEST_F(RocePersona, AnAnswerMayBeRejected) {
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {});
+  owner()->connection_established({}, {}, {});
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, rdma_ucm_reject{id, 0, 0, {}, {}}), 0);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
@@ -171,7 +171,7 @@ TEST_F(RocePersona, AnAnswerMayBeRejected) {
 TEST_F(RocePersona, AnAnswerMayBeRejectedInsideConnect) {
   const uint32_t id = resolved_id();
   transport_.inside_connect = [&](FakeConnection& connection) {
-    connection.owner.lock()->connection_established({}, {});
+    connection.owner.lock()->connection_established({}, {}, {});
     EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, rdma_ucm_reject{id, 0, 0, {}, {}}), 0);
   };
   ASSERT_EQ(channel_.connect(id), 0);
@@ -189,14 +189,14 @@ TEST_F(RocePersona, ThePassiveSideIsEstablishedAtOnce) {
   EXPECT_EQ(channel_.query_route(id).num_paths, 1u);
   EXPECT_TRUE(attributes(id, QpState::kRtr).ah_attr.is_global);
   ASSERT_EQ(channel_.accept(id, 5), 0);
-  connection->owner.lock()->connection_established({}, {});
+  connection->owner.lock()->connection_established({}, {}, {});
   EXPECT_EQ(channel_.next_event(), kEstablished);
 }
 
 TEST_F(RocePersona, ARejectedConnectionHasNoTimewait) {
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_rejected(-ECONNREFUSED, {});
+  owner()->connection_rejected({}, -ECONNREFUSED, {});
   EXPECT_EQ(channel_.next_event(), kRejected);
   EXPECT_EQ(channel_.next_event(), kNone);
 }

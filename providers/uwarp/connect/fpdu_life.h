@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A connection in FPDU mode, up to the decision how it ends: what the events of its stream and the
+// time mean. Without IO: acts on the queue pair only, and says what else is to be done.
+// RFC 5044 7.2, RFC 5041 6.2.1, RFC 5040 5.4.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+#include <variant>
+
+#include "base/ids.h"
+#include "base/log.h"
+#include "connect/deadline.h"
+#include "connect/draining.h"
+#include "os/clock.h"
+#include "stream/stream_owner.h"
+
+namespace uwarp {
+
+/// How the log names the ways in which a peer ends the stream.
+constexpr const char* describe(StreamEnd end) {
+  return end == StreamEnd::kFin     ? "the peer has closed it"
+         : end == StreamEnd::kReset ? "the peer has reset it"
+                                    : "the peer does not answer any more";
+}
+
+/// What the owner of a failing queue pair wants to know first.
+inline void log_failure(Qpn number, const StreamFailure& failure) {
+  if (failure.by_peer)
+    log_event("qp %#x: the peer terminates the stream: %s", number.value,
+              describe(failure.terminate.code));
+  else if (failure.send_terminate)
+    log_event("qp %#x: stream terminated: %s", number.value, describe(failure.terminate.code));
+  else
+    log_event("qp %#x: stream failed", number.value);
+}
+
+/// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
+inline bool half_sent(QueuePair& qp) {
+  const auto transmit = qp.transmit_side().hold();
+  return !qp.transmitter().window().empty();
+}
+
+/// Under the connection's mutex, in which `Endpoint` and `Socket` may be used. Time in nanoseconds.
+template <class Endpoint, class Socket>
+class FpduLife {
+ public:
+  /// siw as responder sees what came before it was ready only when more comes (docs/siw.md): when
+  /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
+  static constexpr uint64_t kFirstNudgeNs = 5'000'000;
+  static constexpr uint64_t kLastNudgeNs = 512 * kFirstNudgeNs;
+  /// How long a post that waits for others is kept back at most, if nobody polls.
+  static constexpr uint64_t kPostWaitNs = 250'000;
+  /// Looks at a peer that owes acknowledgements, within its timeout.
+  static constexpr uint32_t kPeerLooks = 2;
+  /// How long requests to a peer that went without a word wait before they fail: as long as an
+  /// adapter would repeat them, within these limits.
+  static constexpr uint32_t kLeastSilenceMs = 100;
+  static constexpr uint32_t kLongestSilenceMs = 600;
+
+  struct Terms {
+    bool rendezvous = false;    // made without rdma_cm: a FIN is silent
+    bool acknowledged = false;  // see Settings
+    bool nudges = false;        // the peer may overlook our first FPDU
+    Deadline first_fpdu{};      // until when the peer's must have come, if it opens the stream
+    uint32_t peer_timeout_ms = 0;
+  };
+  enum class Leave : uint8_t { kStay, kDrain, kGentle, kReset };
+  /// What is to be done: what says "later" after the mutex is given up.
+  struct Next {
+    Leave leave = Leave::kStay;  // all but kStay: the owner is told of the end as well
+    bool established = false;    // both directions are open: tell the owner
+    bool tell_end = false;       // ... that it has ended, though the stream goes on for a while
+    bool turn = false;           // what came before the end is read first
+    bool pump = false;           // later: there is something to send
+    bool transmit_overdue = false, release = false, expire = false;  // later, by the stream
+  };
+
+  FpduLife(Endpoint& endpoint, Socket& socket, const Terms& terms, uint64_t now_ns)
+      : endpoint_(&endpoint), socket_(&socket), terms_(terms) {
+    if (terms.nudges) nudge_ = {now_ns + nudge_wait_ns_};
+  }
+
+  bool rendezvous() const { return terms_.rendezvous; }
+  Deadline deadline() const {
+    const auto of_phase = [](const auto& phase) { return phase.until; };
+    return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, hold_, fault_, post_,
+                     peer_look_, nudge_});
+  }
+
+  Next on_events(const StreamEvents& events, uint64_t now_ns) {
+    Next next;
+    FaultScript* const script = qp().script();
+    if (script != nullptr && apply_faults(*script, next, now_ns)) return next;
+    if (events.began_to_send && !peer_look_) watch_peer(now_ns);
+    // Whoever read the first FPDU may come here later than another thread that has read the end.
+    if (terms_.first_fpdu && qp().peer_has_spoken()) {
+      terms_.first_fpdu = {};
+      next.established = true;
+    }
+    if ((events.outcome & (kRxFailed | kRxTerminated)) != 0 || qp().flush_due()) {
+      fail(next, now_ns);
+    } else if ((events.outcome & kRxHeld) != 0 && qp().receiver().held()) {
+      const bool stalled = script != nullptr && script->receive_stalled();
+      hold_ = {stalled ? 0 : endpoint_->hold_deadline_ns()};
+    }
+    if (events.ended) end(events.end, next, now_ns);
+    if (next.leave == Leave::kStay) hang_up(endpoint_->stream().hang_up(), next, now_ns);
+    if (next.leave == Leave::kStay) check_transmit(next);
+    return next;
+  }
+
+  /// Posts wait for others.
+  void on_post_waits(uint64_t now_ns) { post_ = {now_ns + kPostWaitNs}; }
+
+  /// The owner's wish: what was posted goes out first. EINVAL before the stream is established.
+  int on_disconnect(Next& next, uint64_t now_ns) {
+    if (terms_.first_fpdu) return EINVAL;
+    if (auto* const finished = std::get_if<PeerFinished>(&phase_)) {
+      if (std::exchange(finished->disconnecting, true)) return 0;
+      finished->until = {now_ns + kCloseWaitNs};
+    } else if (in<Disconnecting>() || in<Failing>()) {
+      return 0;
+    } else {
+      phase_ = Disconnecting{{now_ns + kCloseWaitNs}};
+    }
+    // rdma_disconnect() has moved the queue pair to SQD before: what was posted goes out all the
+    // same.
+    if (qp().state() == QpState::kSqd) qp().to_rts();
+    endpoint_->stream().watch_transmit();
+    next.pump = true;
+    return 0;
+  }
+
+  /// The stream cannot go on for want of memory.
+  Next on_out_of_memory(uint64_t now_ns) {
+    Next next;
+    end(StreamEnd::kReset, next, now_ns);
+    return next;
+  }
+
+  Next on_deadline(uint64_t now_ns) {
+    Next next;
+    if (nudge_.take_passed(now_ns)) nudge(next, now_ns);
+    next.transmit_overdue = post_.take_passed(now_ns);
+    next.expire = hold_.take_passed(now_ns);
+    next.release = fault_.take_passed(now_ns);
+    if (auto* const silent = std::get_if<Silent>(&phase_);
+        silent && silent->until.take_passed(now_ns)) {
+      const StreamEnd kind = silent->end;
+      phase_ = GivenUp{};
+      end(kind, next, now_ns);
+      next.pump = true;  // requests that waited fail
+    }
+    if (next.leave == Leave::kStay && peer_look_.take_passed(now_ns)) look_after_peer(next, now_ns);
+    if (next.leave == Leave::kStay && terms_.first_fpdu && terms_.first_fpdu.at_ns <= now_ns) {
+      log_event("connection: start-up timed out");
+      end(StreamEnd::kTimeout, next, now_ns);
+    }
+    Deadline* const last = next.leave == Leave::kStay ? closing() : nullptr;
+    if (last != nullptr && last->take_passed(now_ns)) {
+      // The peer takes nothing any more.
+      if (!in<Failing>()) (void)qp().end_stream(StreamEnd::kLocalClose);
+      next.leave = Leave::kReset;
+    }
+    return next;
+  }
+
+ private:
+  // What it is about; `until`: when that has taken long enough.
+  struct Flowing {
+    static constexpr Deadline until{};
+  };
+  struct Disconnecting {  // until all that was posted has gone
+    Deadline until;
+  };
+  struct PeerFinished {  // its FIN has come; until what can be sent has gone
+    Deadline until;
+    bool disconnecting = false;
+  };
+  struct Silent {  // the peer went that had no way to say so
+    Deadline until;
+    StreamEnd end;
+  };
+  struct GivenUp {  // Silent for too long
+    static constexpr Deadline until{};
+  };
+  struct Failing {  // flushed; until the Terminate has gone, or the rest of an FPDU
+    Deadline until;
+  };
+
+  template <class Phase>
+  bool in() const {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  /// Null: nothing that was handed over has to go out before the end.
+  Deadline* closing() {
+    if (auto* const phase = std::get_if<Disconnecting>(&phase_)) return &phase->until;
+    if (auto* const phase = std::get_if<PeerFinished>(&phase_)) return &phase->until;
+    auto* const phase = std::get_if<Failing>(&phase_);
+    return phase != nullptr ? &phase->until : nullptr;
+  }
+  auto& qp() { return endpoint_->qp(); }
+  auto& qp() const { return endpoint_->qp(); }
+
+  // What a script has decided inside the stream. True: the connection is no more.
+  bool apply_faults(FaultScript& script, Next& next, uint64_t now_ns) {
+    if (script.take_reset() && !in<Failing>()) {
+      end(StreamEnd::kReset, next, now_ns);
+      return true;
+    }
+    fault_ = {script.deadline_ns(now_ns)};
+    return false;
+  }
+
+  void watch_peer(uint64_t now_ns) {
+    peer_look_ = {now_ns + terms_.peer_timeout_ms * kNsPerMs / kPeerLooks};
+  }
+
+  // A peer that a debugger has stopped takes nothing, but its TCP still answers; where that is
+  // silent too, although something was owed all the time, the peer is lost.
+  void look_after_peer(Next& next, uint64_t now_ns) {
+    endpoint_->stream().unwatch_peer();
+    if (!socket_->owes_acknowledgement()) {
+      peer_looks_ = 0;
+      return;
+    }
+    if (peer_looks_ >= kPeerLooks && socket_->silent_for(terms_.peer_timeout_ms))
+      return end(StreamEnd::kTimeout, next, now_ns);
+    ++peer_looks_;
+    watch_peer(now_ns);
+  }
+
+  void nudge(Next& next, uint64_t now_ns) {
+    next.pump = true;  // the Write, or the end that has waited for this moment
+    if (!qp().nudge() || nudge_wait_ns_ >= kLastNudgeNs) return;
+    nudge_wait_ns_ *= 8;
+    nudge_ = {now_ns + nudge_wait_ns_};
+  }
+
+  // What siw has overlooked it never sees if our FIN follows, and its iw_cm may not survive it.
+  bool first_nudge_due() const {
+    return nudge_wait_ns_ == kFirstNudgeNs && nudge_ && !qp().peer_has_spoken();
+  }
+
+  // The connection is gone as far as epoll or a send could tell.
+  void hang_up(uint32_t events, Next& next, uint64_t now_ns) {
+    if (events == 0) return;
+    const bool dead = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    const bool held = qp().receiver().held();
+    if (dead && in<Failing>()) {
+      next.leave = Leave::kReset;  // nobody is left to read the Terminate
+    } else if (dead && in<PeerFinished>()) {
+      end(StreamEnd::kFin, next, now_ns);
+    } else if ((events & EPOLLERR) != 0 && endpoint_->stream().ended()) {
+      // The answer to what was sent as the silent end came: nobody has read it.
+      end(StreamEnd::kReset, next, now_ns);
+    } else if (dead && held) {
+      const bool timeout = socket_->take_error() == ETIMEDOUT;
+      end(timeout ? StreamEnd::kTimeout : StreamEnd::kReset, next, now_ns);
+    } else if (dead && !endpoint_->stream().ended()) {
+      next.turn = true;
+    } else if (held && !terms_.rendezvous) {
+      // A FIN behind messages that can still be delivered: the owner hears of it, the queue pair
+      // keeps its chance until the grace time is over.
+      next.tell_end = true;
+    }
+  }
+
+  void fail(Next& next, uint64_t now_ns) {
+    if (in<Failing>()) return;
+    if (log_enabled()) log_failure(endpoint_->number(), qp().failure());
+    hold_ = {};
+    qp().flush();
+    send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
+  }
+
+  // The end is told of now; the connection goes when check_transmit() finds all sent, or when that
+  // has taken too long.
+  template <class Phase>
+  void send_before_end(const Phase& phase, Next& next) {
+    phase_ = phase;
+    endpoint_->stream().watch_transmit();
+    next.tell_end = next.pump = true;
+  }
+
+  // A FIN ends one direction only (RFC 5041 6.2.1): what can be sent without an answer is sent, and
+  // no frame is cut. Not with acknowledgements, of which none can come any more.
+  bool send_the_rest(StreamEnd kind, Next& next, uint64_t now_ns) {
+    if (kind != StreamEnd::kFin || in<PeerFinished>() || in<Failing>() || terms_.rendezvous)
+      return false;
+    if (terms_.acknowledged || !qp().finish_input()) return false;
+    const bool disconnecting = in<Disconnecting>();
+    send_before_end(
+        PeerFinished{disconnecting ? *closing() : Deadline{now_ns + kCloseWaitNs}, disconnecting},
+        next);
+    return true;
+  }
+
+  // Without rdma_cm a peer's end has no words. Between InfiniBand adapters requests fail only after
+  // all repetitions, and applications with many queue pairs rely on that: when one queue pair's
+  // peer leaves, what it sent on the others has still to be polled. True while that time lasts.
+  bool fall_silent(StreamEnd kind, uint64_t now_ns) {
+    const bool wordless = kind == StreamEnd::kFin || kind == StreamEnd::kReset;
+    if (!terms_.rendezvous || !wordless) return false;
+    if (auto* const silent = std::get_if<Silent>(&phase_)) {
+      if (kind == StreamEnd::kReset) silent->end = kind;
+      return qp().fall_silent();
+    }
+    if (!in<Flowing>() || !qp().fall_silent()) return false;
+    const uint32_t timeout_ms = endpoint_->peer_timeout_ms();
+    const uint32_t silence_ms = timeout_ms == 0
+                                    ? kLongestSilenceMs
+                                    : std::clamp(timeout_ms, kLeastSilenceMs, kLongestSilenceMs);
+    phase_ = Silent{{now_ns + silence_ms * kNsPerMs}, kind};
+    return true;
+  }
+
+  void end(StreamEnd kind, Next& next, uint64_t now_ns) {
+    if (send_the_rest(kind, next, now_ns)) return;
+    const bool fin = kind == StreamEnd::kFin;
+    const bool never_used = terms_.rendezvous && terms_.first_fpdu;
+    if (in<Failing>()) {
+      // Our Terminate goes out first; then this end is found again while draining.
+      if (fin && !qp().transmitter().finished()) return;
+    } else if (!never_used) {
+      if (fall_silent(kind, now_ns)) return;
+      const bool open = qp().end_stream(kind);
+      log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(kind),
+                open ? ", with work open" : "");
+      // Without rdma_cm the other side's end is its own affair until something is sent to it; the
+      // stream stays attached, so that requests posted later fail.
+      if (terms_.rendezvous && fin && !qp().flush_due() && qp().state() != QpState::kErr) return;
+      // Where the rest may not follow, the FPDU that is half sent does: the peer may still listen.
+      // As behind a failure, but without a Terminate.
+      if (fin && !in<PeerFinished>() && half_sent(qp()))
+        return send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
+    }
+    next.leave = fin ? Leave::kGentle : Leave::kReset;
+  }
+
+  // Something waited for the send side: the Terminate, or the last of what was posted.
+  void check_transmit(Next& next) {
+    if (in<Failing>()) {
+      if (!qp().transmitter().finished()) return;
+    } else if (in<PeerFinished>()) {
+      if (!qp().transmitter().dry()) return;
+      (void)qp().end_stream(StreamEnd::kFin);
+    } else if (in<Disconnecting>()) {
+      if (!qp().transmitter().idle() || first_nudge_due()) return;
+      (void)qp().end_stream(StreamEnd::kLocalClose);
+    } else {
+      return;
+    }
+    next.leave = Leave::kDrain;
+  }
+
+  Endpoint* endpoint_;
+  Socket* socket_;
+  Terms terms_;
+  std::variant<Flowing, Disconnecting, PeerFinished, Silent, GivenUp, Failing> phase_;
+  Deadline hold_;       // a receive must have been posted
+  Deadline fault_;      // a FaultScript holds a direction
+  Deadline post_;       // posts that wait for others go out
+  Deadline peer_look_;  // it is looked whether the peer acknowledges what was sent
+  Deadline nudge_;      // an empty Write goes to a peer that has not been heard of
+  uint64_t nudge_wait_ns_ = kFirstNudgeNs;
+  uint32_t peer_looks_ = 0;  // at which it owed something, in a row
+};
+
+}  // namespace uwarp

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The life of a connection in FPDU mode without sockets: each phase with each event.
+#include "connect/fpdu_life.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kNow = 1'000'000'000'000;
+
+/// Answers as a test wants it, and writes down what it was told.
+struct FakeQp {
+  QpState state() const { return now; }
+  void to_rts() { told += " to_rts"; }
+  FaultScript* script() const { return nullptr; }
+  bool peer_has_spoken() const { return spoken; }
+  bool flush_due() const { return false; }
+  StreamFailure failure() const { return {}; }
+  void flush() { told += " flush"; }
+  bool fall_silent() {
+    told += " silent";
+    return true;
+  }
+  bool finish_input() {
+    told += " finish_input";
+    return finishes_input;
+  }
+  bool end_stream(StreamEnd end) {
+    static constexpr const char* kNames[] = {" fin", " reset", " timeout", " close"};
+    static_assert(static_cast<int>(StreamEnd::kFin) == 0);
+    static_assert(static_cast<int>(StreamEnd::kReset) == 1);
+    static_assert(static_cast<int>(StreamEnd::kTimeout) == 2);
+    static_assert(static_cast<int>(StreamEnd::kLocalClose) == 3);
+    told += kNames[static_cast<int>(end)];
+    return false;
+  }
+  bool nudge() {
+    told += " nudge";
+    return !spoken;
+  }
+  struct Side {
+    const FakeQp& qp;
+    bool held() const { return qp.held; }
+    bool finished() const { return qp.sent; }
+    bool dry() const { return qp.sent; }
+    bool idle() const { return qp.sent; }
+  };
+  Side receiver() const { return {*this}; }
+  Side transmitter() const { return {*this}; }
+
+  QpState now = QpState::kRts;
+  bool spoken = false, held = false, sent = false, half = false, finishes_input = true;
+  std::string told;
+};
+
+bool half_sent(const FakeQp& qp) { return qp.half; }
+
+struct FakeStream {
+  void watch_transmit() { watched = true; }
+  void unwatch_peer() { ++unwatched; }
+  uint32_t hang_up() const { return hung_up; }
+  bool ended() const { return over; }
+
+  uint32_t hung_up = 0;
+  bool over = false, watched = false;
+  int unwatched = 0;
+};
+
+struct FakeEndpoint {
+  FakeQp& qp() { return pair; }
+  FakeStream& stream() { return pump; }
+  Qpn number() const { return Qpn{7}; }
+  uint64_t hold_deadline_ns() const { return kNow + 77; }
+  uint32_t peer_timeout_ms() const { return timeout_ms; }
+
+  FakeQp pair;
+  FakeStream pump;
+  uint32_t timeout_ms = 0;
+};
+
+struct FakeSocket {
+  int take_error() const { return error; }
+  bool owes_acknowledgement() const { return owes; }
+  bool silent_for(uint32_t) const { return silent; }
+
+  int error = 0;
+  bool owes = false, silent = false;
+};
+
+using Life = FpduLife<FakeEndpoint, FakeSocket>;
+
+StreamEvents ended(StreamEnd end) {
+  StreamEvents events;
+  events.ended = true;
+  events.end = end;
+  return events;
+}
+
+StreamEvents outcome(uint32_t bits) {
+  StreamEvents events;
+  events.outcome = bits;
+  return events;
+}
+
+struct World {
+  explicit World(const Life::Terms& terms) : life(endpoint, socket, terms, kNow) {}
+
+  FakeEndpoint endpoint;
+  FakeSocket socket;
+  Life life;
+};
+
+std::string words(const Life::Next& next) {
+  static constexpr const char* kLeave[] = {"stay", "drain", "gentle", "reset"};
+  std::string all = kLeave[static_cast<int>(next.leave)];
+  if (next.established) all += " established";
+  if (next.tell_end) all += " told";
+  if (next.pump) all += " pump";
+  if (next.turn) all += " turn";
+  return all;
+}
+
+// --- Each phase with each event
+
+enum class Phase { kFlowing, kDisconnecting, kPeerFinished, kFailing, kSilent, kGivenUp };
+
+void bring_to(Phase phase, World& world) {
+  Life::Next next;
+  switch (phase) {
+    case Phase::kFlowing:
+      break;
+    case Phase::kDisconnecting:
+      ASSERT_EQ(world.life.on_disconnect(next, kNow), 0);
+      break;
+    case Phase::kPeerFinished:
+      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+      break;
+    case Phase::kFailing:
+      next = world.life.on_events(outcome(kRxFailed), kNow);
+      break;
+    case Phase::kSilent:
+      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+      break;
+    case Phase::kGivenUp:
+      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+      next = world.life.on_deadline(world.life.deadline().at_ns);
+      break;
+  }
+  ASSERT_EQ(next.leave, Life::Leave::kStay);
+  world.endpoint.pair.told.clear();
+}
+
+std::string after(std::string_view event, World& world) {
+  FakeQp& qp = world.endpoint.pair;
+  Life::Next next;
+  const auto hang_up = [&](uint32_t events) {
+    world.endpoint.pump.hung_up = events;
+    next = world.life.on_events({}, kNow);
+  };
+  if (event == "fin") next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+  if (event == "reset") next = world.life.on_events(ended(StreamEnd::kReset), kNow);
+  if (event == "timeout") next = world.life.on_events(ended(StreamEnd::kTimeout), kNow);
+  if (event == "failure") next = world.life.on_events(outcome(kRxFailed), kNow);
+  if (event == "terminate") next = world.life.on_events(outcome(kRxTerminated), kNow);
+  if (event == "disconnect") {
+    EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
+  }
+  if (event == "memory") next = world.life.on_out_of_memory(kNow);
+  if (event == "late") next = world.life.on_deadline(kNow + 2 * kCloseWaitNs);
+  if (event == "early") next = world.life.on_deadline(kNow + 1);
+  if (event == "hang-up") hang_up(EPOLLHUP);
+  if (event == "half hang-up") hang_up(EPOLLRDHUP);
+  if (event == "sent" || event == "spoken") {
+    (event == "sent" ? qp.sent : qp.spoken) = true;
+    next = world.life.on_events({}, kNow);
+  }
+  if (event.starts_with("held")) {
+    qp.held = true;
+    hang_up(event == "held hang-up" ? EPOLLHUP : EPOLLRDHUP);
+  }
+  return words(next) + (qp.told.empty() ? "" : " |" + qp.told);
+}
+
+struct Expected {
+  std::string_view event;
+  std::vector<std::string> after;  // one a phase
+};
+
+void check_all(const Life::Terms& terms, const std::vector<Phase>& phases,
+               const std::vector<Expected>& rows) {
+  for (const Expected& row : rows) {
+    ASSERT_EQ(row.after.size(), phases.size()) << row.event;
+    for (size_t i = 0; i < phases.size(); ++i) {
+      World world(terms);
+      bring_to(phases[i], world);
+      EXPECT_EQ(after(row.event, world), row.after[i])
+          << row.event << " in phase " << static_cast<int>(phases[i]);
+    }
+  }
+}
+
+TEST(FpduLife, EachEventInEachPhaseByRdmaCm) {
+  check_all(
+      {}, {Phase::kFlowing, Phase::kDisconnecting, Phase::kPeerFinished, Phase::kFailing},
+      {
+          {"fin",
+           {"stay told pump | finish_input", "stay told pump | finish_input", "gentle | fin",
+            "stay"}},
+          {"reset", {"reset | reset", "reset | reset", "reset | reset", "reset"}},
+          {"timeout", {"reset | timeout", "reset | timeout", "reset | timeout", "reset"}},
+          {"failure",
+           {"stay told pump | flush", "stay told pump | flush", "stay told pump | flush", "stay"}},
+          {"terminate",
+           {"stay told pump | flush", "stay told pump | flush", "stay told pump | flush", "stay"}},
+          {"disconnect", {"stay pump", "stay", "stay pump", "stay"}},
+          {"memory", {"reset | reset", "reset | reset", "reset | reset", "reset"}},
+          {"early", {"stay", "stay", "stay", "stay"}},
+          {"late", {"stay", "reset | close", "reset | close", "reset"}},
+          {"hang-up", {"stay turn", "stay turn", "gentle | fin", "reset"}},
+          {"half hang-up", {"stay", "stay", "stay", "stay"}},
+          {"sent", {"stay", "drain | close", "drain | fin", "drain"}},
+          {"spoken", {"stay", "stay", "stay", "stay"}},
+          {"held hang-up", {"reset | reset", "reset | reset", "gentle | fin", "reset"}},
+          {"held half hang-up", {"stay told", "stay told", "stay told", "stay told"}},
+      });
+}
+
+TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
+  check_all(
+      {.rendezvous = true}, {Phase::kFlowing, Phase::kSilent, Phase::kGivenUp, Phase::kFailing},
+      {
+          {"fin", {"stay | silent", "stay | silent", "stay | fin", "stay"}},
+          {"reset", {"stay | silent", "stay | silent", "reset | reset", "reset"}},
+          {"timeout", {"reset | timeout", "reset | timeout", "reset | timeout", "reset"}},
+          {"failure",
+           {"stay told pump | flush", "stay told pump | flush", "stay told pump | flush", "stay"}},
+          {"memory", {"stay | silent", "stay | silent", "reset | reset", "reset"}},
+          {"early", {"stay", "stay", "stay", "stay"}},
+          {"late", {"stay", "stay pump | fin", "stay", "reset"}},
+          {"hang-up", {"stay turn", "stay turn", "stay turn", "reset"}},
+          {"sent", {"stay", "stay", "stay", "drain"}},
+          {"held hang-up", {"stay | silent", "stay | silent", "reset | reset", "reset"}},
+          {"held half hang-up", {"stay", "stay", "stay", "stay"}},
+      });
+}
+
+// --- What single phases are about
+
+// Proves nothing of the wire: that is for tests with sockets.
+TEST(FpduLife, AFinThatFindsNothingToSendEndsTheConnection) {
+  World world({});
+  world.endpoint.pair.finishes_input = false;
+  EXPECT_EQ(after("fin", world), "gentle | finish_input fin");
+}
+
+TEST(FpduLife, WithAcknowledgementsNothingIsSentBehindAFin) {
+  World world({.acknowledged = true});
+  EXPECT_EQ(after("fin", world), "gentle | fin");
+}
+
+TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
+  World world({.acknowledged = true});
+  world.endpoint.pair.half = true;
+  EXPECT_EQ(after("fin", world), "stay told pump | fin");
+  EXPECT_TRUE(world.endpoint.pump.watched);
+  world.endpoint.pair.told.clear();
+  EXPECT_EQ(after("sent", world), "drain");
+}
+
+TEST(FpduLife, WhatThePeerDidNotWaitForIsCut) {
+  World world({});
+  bring_to(Phase::kPeerFinished, world);
+  world.endpoint.pair.half = true;
+  EXPECT_EQ(after("hang-up", world), "gentle | fin");
+}
+
+TEST(FpduLife, DisconnectLeavesSqd) {
+  World world({});
+  world.endpoint.pair.now = QpState::kSqd;
+  EXPECT_EQ(after("disconnect", world), "stay pump | to_rts");
+  EXPECT_TRUE(world.endpoint.pump.watched);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+}
+
+TEST(FpduLife, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
+  World world({});
+  Life::Next next;
+  ASSERT_EQ(world.life.on_disconnect(next, kNow), 0);
+  (void)world.life.on_events(ended(StreamEnd::kFin), kNow + 5);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+  ASSERT_EQ(world.life.on_disconnect(next, kNow + 6), 0);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "said already";
+}
+
+TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
+  World world({.first_fpdu = {kNow + 100}});
+  Life::Next next;
+  EXPECT_EQ(world.life.on_disconnect(next, kNow), EINVAL);
+  EXPECT_EQ(after("spoken", world), "stay established");
+  EXPECT_FALSE(world.life.deadline());
+  EXPECT_EQ(after("spoken", world), "stay") << "told once";
+  EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
+}
+
+TEST(FpduLife, WithoutAFirstFpduItEnds) {
+  World by_cm({.first_fpdu = {kNow + 100}});
+  EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 99)), "stay");
+  EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 100)), "reset");
+  EXPECT_EQ(by_cm.endpoint.pair.told, " timeout");
+  // A rendezvous may try again: the queue pair does not hear of it.
+  for (const char* event : {"late", "fin", "reset", "memory"}) {
+    World world({.rendezvous = true, .first_fpdu = {kNow + 100}});
+    EXPECT_EQ(after(event, world), std::string_view(event) == "fin" ? "gentle" : "reset") << event;
+  }
+}
+
+TEST(FpduLife, SilenceLastsAsLongAsAnAdapterWouldRepeat) {
+  for (const auto& [timeout_ms, silence_ms] :
+       {std::pair{0u, 600u}, {1u, 100u}, {300u, 300u}, {10'000u, 600u}}) {
+    World world({.rendezvous = true});
+    world.endpoint.timeout_ms = timeout_ms;
+    bring_to(Phase::kSilent, world);
+    EXPECT_EQ(world.life.deadline().at_ns, kNow + silence_ms * kNsPerMs) << timeout_ms;
+  }
+}
+
+TEST(FpduLife, AResetInSilenceIsHowItEnds) {
+  World world({.rendezvous = true});
+  bring_to(Phase::kSilent, world);
+  EXPECT_EQ(after("reset", world), "stay | silent");
+  world.endpoint.pair.told.clear();
+  EXPECT_EQ(after("late", world), "reset pump | reset");
+}
+
+TEST(FpduLife, AnErrorBehindTheEndIsAReset) {
+  World world({.rendezvous = true});
+  bring_to(Phase::kGivenUp, world);
+  world.endpoint.pump.over = true;
+  world.endpoint.pump.hung_up = EPOLLERR;
+  EXPECT_EQ(words(world.life.on_events({}, kNow)), "reset");
+  EXPECT_EQ(world.endpoint.pair.told, " reset");
+}
+
+TEST(FpduLife, ATimeoutWhileHeldIsTold) {
+  World world({});
+  world.socket.error = ETIMEDOUT;
+  EXPECT_EQ(after("held hang-up", world), "reset | timeout");
+}
+
+TEST(FpduLife, ASilentPeerIsNudgedMoreAndMoreSeldom) {
+  World world({.nudges = true});
+  uint64_t last_ns = kNow;
+  for (uint64_t wait_ns = Life::kFirstNudgeNs; wait_ns <= Life::kLastNudgeNs; wait_ns *= 8) {
+    ASSERT_EQ(world.life.deadline().at_ns, last_ns + wait_ns);
+    last_ns += wait_ns;
+    EXPECT_EQ(words(world.life.on_deadline(last_ns)), "stay pump");
+  }
+  EXPECT_FALSE(world.life.deadline()) << "after the last";
+}
+
+TEST(FpduLife, TheFirstNudgeGoesAheadOfADisconnect) {
+  World world({.nudges = true});
+  bring_to(Phase::kDisconnecting, world);
+  EXPECT_EQ(after("sent", world), "stay");
+  EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
+  EXPECT_EQ(words(world.life.on_events({}, kNow)), "drain");
+}
+
+TEST(FpduLife, APeerThatHasSpokenIsNotNudged) {
+  World world({.nudges = true});
+  world.endpoint.pair.spoken = true;
+  EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
+  EXPECT_FALSE(world.life.deadline());
+}
+
+TEST(FpduLife, APeerIsLostThatOwesAndIsSilent) {
+  World world({.peer_timeout_ms = 1000});
+  world.socket.owes = true;
+  StreamEvents events;
+  events.began_to_send = true;
+  (void)world.life.on_events(events, kNow);
+  uint64_t now_ns = kNow;
+  const auto look = [&] {
+    now_ns += 500 * kNsPerMs;
+    EXPECT_EQ(world.life.deadline().at_ns, now_ns);
+    return words(world.life.on_deadline(now_ns));
+  };
+  EXPECT_EQ(look(), "stay");
+  EXPECT_EQ(look(), "stay");
+  EXPECT_EQ(look(), "stay") << "it answers that it has no room";
+  world.socket.silent = true;
+  EXPECT_EQ(look(), "reset");
+  EXPECT_EQ(world.endpoint.pair.told, " timeout");
+  EXPECT_EQ(world.endpoint.pump.unwatched, 4);
+}
+
+TEST(FpduLife, ItMustOweFromOneLookToTheNextButOne) {
+  World world({.peer_timeout_ms = 1000});
+  world.socket.owes = world.socket.silent = true;
+  StreamEvents events;
+  events.began_to_send = true;
+  (void)world.life.on_events(events, kNow);
+  for (const char* expected : {"stay", "stay", "reset"})
+    EXPECT_EQ(words(world.life.on_deadline(world.life.deadline().at_ns)), expected);
+}
+
+TEST(FpduLife, APeerThatOwesNothingIsNotWatched) {
+  World world({.peer_timeout_ms = 1000});
+  StreamEvents events;
+  events.began_to_send = true;
+  (void)world.life.on_events(events, kNow);
+  EXPECT_EQ(words(world.life.on_deadline(kNow + 500 * kNsPerMs)), "stay");
+  EXPECT_FALSE(world.life.deadline());
+}
+
+TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
+  World world({});
+  world.endpoint.pair.held = true;
+  (void)world.life.on_events(outcome(kRxHeld), kNow);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + 77);
+  EXPECT_TRUE(world.life.on_deadline(kNow + 77).expire);
+  world.life.on_post_waits(kNow);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kPostWaitNs);
+  const Life::Next next = world.life.on_deadline(kNow + Life::kPostWaitNs);
+  EXPECT_TRUE(next.transmit_overdue);
+  EXPECT_FALSE(next.expire);
+  EXPECT_FALSE(world.life.deadline());
+}
+
+TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
+  World world({});
+  world.endpoint.pair.held = true;
+  (void)world.life.on_events(outcome(kRxHeld), kNow);
+  (void)world.life.on_events(outcome(kRxFailed), kNow);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -184,7 +184,7 @@ void Connection::read_request(Turn& turn) {
     if (verdict.state == MpaResponder::State::kRefused)
       return refuse_request(turn, startup, verdict.failure);
     if (verdict.state == MpaResponder::State::kNeedMore) continue;
-    request_parameters_ = startup.parameters();
+    request_parameters_ = startup.take_parameters();
     turn.listener = startup.listener();
     watch_requested(startup);
   }

@@ -43,7 +43,9 @@ class PassiveStartup {
   MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> octets) {
     MpaResponder::Verdict verdict =
         count > 0 ? responder_.on_bytes(octets) : responder_.on_end_of_stream();
-    if (verdict.state == MpaResponder::State::kRequest) state_ = Requested{};
+    if (verdict.state != MpaResponder::State::kRequest) return verdict;
+    parameters_ = asked_for();  // what may fail comes first
+    state_ = Requested{};
     return verdict;
   }
   /// `count` as peeked, while the Request waits: the peer must be silent then. Octets now are a
@@ -61,8 +63,11 @@ class PassiveStartup {
     return true;
   }
 
-  /// What the peer asks for, depths swapped for direct use in accept().
-  ConnectParameters parameters() const {
+  /// What the peer asks for, depths swapped for direct use in accept(). Once.
+  ConnectParameters take_parameters() { return std::move(parameters_); }
+
+ private:
+  ConnectParameters asked_for() const {
     const MpaStartFrame& request = responder_.request();
     const auto octets = responder_.private_data();
     return {.responder_resources = offered_depth(request.enhanced, request.ord),
@@ -70,7 +75,6 @@ class PassiveStartup {
             .private_data = {octets.begin(), octets.end()}};
   }
 
- private:
   struct Reading {
     Deadline end;
   };
@@ -79,6 +83,7 @@ class PassiveStartup {
 
   std::weak_ptr<Listener> listener_;
   MpaResponder responder_;
+  ConnectParameters parameters_;
   std::variant<Reading, Requested, PeerLeft> state_;
 };
 

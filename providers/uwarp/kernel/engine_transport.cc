@@ -36,6 +36,9 @@ class EngineConnection : public CmConnection {
  public:
   explicit EngineConnection(std::shared_ptr<Connection> connection)
       : connection_(std::move(connection)) {}
+  /// For connect(), which has memory for this before the connection begins.
+  EngineConnection() = default;
+  void take(std::shared_ptr<Connection> connection) { connection_ = std::move(connection); }
 
   const ConnectParameters& request_parameters() const override {
     return connection_->request_parameters();
@@ -58,7 +61,7 @@ class EngineConnection : public CmConnection {
   void abort() override { connection_->abort(); }
 
  private:
-  const std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> connection_;  // set before it is shared
 };
 
 class EngineListener : public CmListener, public ListenerOwner {
@@ -124,11 +127,12 @@ class EngineTransport : public CmTransport {
     options.local = request.local;
     options.remote = request.remote;
     options.tos = request.tos;
+    auto made = std::make_shared<EngineConnection>();
     auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
                                           std::move(request.parameters), std::move(owner));
     if (!connection) return Error{connection.error()};
-    return std::shared_ptr<CmConnection>(
-        std::make_shared<EngineConnection>(std::move(*connection)));
+    made->take(std::move(*connection));
+    return std::shared_ptr<CmConnection>(std::move(made));
   }
 };
 

@@ -51,9 +51,10 @@ TEST(PassiveStartup, ReadsARequestInPieces) {
     (void)startup.on_received(1, std::span(octets).subspan(i, 1));
   }
   EXPECT_TRUE(startup.requested());
-  EXPECT_EQ(startup.parameters().responder_resources, 5);
-  EXPECT_EQ(startup.parameters().initiator_depth, 3);
-  EXPECT_EQ(startup.parameters().private_data.size(), 2u);
+  const ConnectParameters asked = startup.take_parameters();
+  EXPECT_EQ(asked.responder_resources, 5);
+  EXPECT_EQ(asked.initiator_depth, 3);
+  EXPECT_EQ(asked.private_data.size(), 2u);
 }
 
 TEST(PassiveStartup, WhatEndsIt) {

@@ -151,8 +151,6 @@ class Connection final : public Source, public StreamOwner {
   /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
   static constexpr uint64_t kFirstNudgeNs = 5'000'000;
   static constexpr uint64_t kLastNudgeNs = 512 * kFirstNudgeNs;
-  /// How long a post that waits for others is kept back at most, if nobody polls.
-  static constexpr uint64_t kPostWaitNs = 250'000;
 
   Connection(ConnectContext& context, std::weak_ptr<ConnectionOwner> owner);
 

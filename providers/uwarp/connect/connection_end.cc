@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/tuning.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
 #include "connect/endpoint.h"
@@ -213,7 +214,7 @@ void Connection::deadline_passed() {
 void Connection::transmit_before_long() {
   const Lock lock(mutex_);
   if (phase_ != Phase::kOpen) return;
-  deadlines_[Deadline::kPost] = now_ns() + kPostWaitNs;
+  deadlines_[Deadline::kPost] = now_ns() + tuning::kPostWaitNs;
   update_deadline_locked();
 }
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 
 PollGroup& PollGroup::of(CompletionQueue& cq) {
@@ -27,9 +29,9 @@ void PollGroup::add(Stream& stream) {
   {
     const std::lock_guard waiting(waiting_lock_);
     // Posting allocates nothing.
-    if (waiting_.capacity() <= total_) waiting_.reserve(2 * total_ + kDirectStreams);
+    if (waiting_.capacity() <= total_) waiting_.reserve(2 * total_ + tuning::kDirectStreams);
   }
-  direct_.reserve(kDirectOfSome);  // nor does polling
+  direct_.reserve(tuning::kDirectOfSome);  // nor does polling
   stream.member_of(*this) = true;
   ++total_;
   if (direct_.size() < direct_room()) direct_.push_back({&stream, 0});
@@ -52,7 +54,7 @@ void PollGroup::note_busy(Stream& stream) {
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
-  asks_left_.store(kAsks, std::memory_order_relaxed);
+  asks_left_.store(tuning::kAsks, std::memory_order_relaxed);
   if (direct_.size() < direct_room()) {
     direct_.push_back({&stream, 0});
   } else {
@@ -117,13 +119,13 @@ bool PollGroup::poll() {
       if (next_ >= direct_.size()) next_ = 0;
       Direct& entry = direct_[next_];
       Stream& stream = *entry.stream;
-      const bool found = stream.receive(Stream::kTurnBytes, notice);
+      const bool found = stream.receive(tuning::kTurnBytes, notice);
       bulk |= stream.awaits_bulk();
       if (found) {
         progressed = true;
         entry.idle_turns = 0;
         ++next_;
-      } else if (++entry.idle_turns > kIdleTurns && total_ > kDirectStreams) {
+      } else if (++entry.idle_turns > tuning::kIdleTurns && total_ > tuning::kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
         publish_extra_locked();

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/settings.h"
+#include "base/tuning.h"
 #include "os/call_cost.h"
 #include "os/engine_fds.h"
 
@@ -25,14 +26,6 @@ namespace {
 /// Octets that close_gently() reads away at most: a peer that sends faster than this is not going
 /// to notice an RST any later.
 constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
-
-/// More than what is ever left unread for long by somebody who looks all the time.
-constexpr int kQuietBytes = 256 << 10;
-
-/// What the kernel takes beyond what the peer's window admits. By default it takes megabytes, and
-/// what has waited behind so much has left the cache when the peer reads it. Where system calls are
-/// dear, fewer of them are worth more.
-constexpr int kUnsentBytes = 256 << 10;
 
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
 constexpr uint32_t kAnswerMs = 1'000;
@@ -113,7 +106,7 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
 
 void TcpSocket::tune() {
   set_option(IPPROTO_TCP, TCP_NODELAY, 1);
-  if (!calls_are_dear) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+  if (!calls_are_dear) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, tuning::kUnsentBytes);
   begin_unpaced();
   const Settings& chosen = settings();
   if (chosen.sndbuf_bytes != 0)
@@ -208,7 +201,7 @@ int TcpSocket::incoming_cpu(int fd) {
 }
 
 void TcpSocket::set_quiet(bool on) {
-  (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? kQuietBytes : 1);
+  (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? tuning::kMutedBytes : 1);
 }
 
 void TcpSocket::shutdown_write() { (void)status_of(SYS_shutdown, fd_, SHUT_WR); }
@@ -347,7 +340,7 @@ void TcpSocket::settle_congestion_control(const sockaddr_storage& own,
   // A peer with this end's own address is on this machine; the others cost a look.
   if (chosen.empty() || same_host(own, peer) || is_local_address(peer)) return;
   const std::string& system = system_congestion_control();
-  if (is_pacing(system) && info_of(fd_).tcpi_rtt < kPacedRoundTripUs) return;
+  if (is_pacing(system) && info_of(fd_).tcpi_rtt < tuning::kPacedRoundTripUs) return;
   // Another one than was set is the route's own.
   if (congestion_control() == chosen) set_congestion_control(system);
 }

@@ -123,8 +123,6 @@ class TcpSocket {
 
  private:
   explicit TcpSocket(int fd) : fd_(fd) {}
-  /// Shorter round trips than this are no place for pacing, whose timers take some 50 us.
-  static constexpr uint32_t kPacedRoundTripUs = 100;
 
   int set_option(int level, int name, int value);
   void tune();

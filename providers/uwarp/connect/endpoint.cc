@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/settings.h"
+#include "base/tuning.h"
 #include "connect/connect_context.h"
 #include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
@@ -83,7 +84,7 @@ void PromisedStreams::resume() {
 void Endpoint::look_after_sending(uint64_t bytes) {
   const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
   context_.poller.poll_after_sending(*qp_.config().send_cq,
-                                     1 + static_cast<uint32_t>(sent / kBytesPerPoll));
+                                     1 + static_cast<uint32_t>(sent / tuning::kBytesPerPoll));
 }
 
 // Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.

@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/tuning.h"
 #include "connect/connection.h"
 #include "connect/held_call.h"
 #include "connect/qp_attributes.h"
@@ -95,7 +96,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
       if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
         return stream_.transmit_soon();
       stream_.transmit_posted();
-      if (bytes >= kLookBytes) look_after_sending(bytes);
+      if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
       stream_.pace().sent(span_ns());
     } catch (const std::bad_alloc&) {
       out_of_memory();
@@ -143,12 +144,6 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void rendezvous_failed();
 
  private:
-  /// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
-  static constexpr uint64_t kLookBytes = 64 << 10;
-  /// ... which counts as a poll for so many octets: they take half as long as the helper thread
-  /// allows between two polls.
-  static constexpr uint64_t kBytesPerPoll = 128 << 10;
-
   void look_after_sending(uint64_t bytes);
   Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
            const QpConfig& config);

@@ -14,6 +14,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "base/tuning.h"
 #include "connect/deadline.h"
 #include "connect/draining.h"
 #include "os/clock.h"
@@ -53,8 +54,6 @@ class FpduLife {
   /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
   static constexpr uint64_t kFirstNudgeNs = 5'000'000;
   static constexpr uint64_t kLastNudgeNs = 512 * kFirstNudgeNs;
-  /// How long a post that waits for others is kept back at most, if nobody polls.
-  static constexpr uint64_t kPostWaitNs = 250'000;
   /// Looks at a peer that owes acknowledgements, within its timeout.
   static constexpr uint32_t kPeerLooks = 2;
   /// How long requests to a peer that went without a word wait before they fail: as long as an
@@ -115,7 +114,7 @@ class FpduLife {
   }
 
   /// Posts wait for others.
-  void on_post_waits(uint64_t now_ns) { post_ = {now_ns + kPostWaitNs}; }
+  void on_post_waits(uint64_t now_ns) { post_ = {now_ns + tuning::kPostWaitNs}; }
 
   /// The owner's wish: what was posted goes out first. EINVAL before the stream is established.
   int on_disconnect(Next& next, uint64_t now_ns) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "base/tuning.h"
 #include "os/clock.h"
 
 namespace uwarp {
@@ -15,6 +16,6 @@ namespace uwarp {
 /// By rough_ns(), of one that does nothing.
 inline const uint64_t call_cost_ns = cost_ns([] { (void)syscall(SYS_getppid); });
 /// Fewer of them are worth more than what they are for: caches kept warm, turns kept short.
-inline const bool calls_are_dear = call_cost_ns > 2000;
+inline const bool calls_are_dear = call_cost_ns > tuning::kDearCallNs;
 
 }  // namespace uwarp

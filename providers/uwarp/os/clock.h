@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 
 inline constexpr uint64_t kNsPerMs = 1'000'000;
@@ -54,7 +56,7 @@ uint64_t cost_ns(Call call) {
   return least;
 }
 /// A look at the clock is a system call, or worse: not for every post.
-inline const bool clock_is_dear = cost_ns([] { (void)now_ns(); }) > 200;
+inline const bool clock_is_dear = cost_ns([] { (void)now_ns(); }) > tuning::kDearClockNs;
 
 /// The clock for spans of microseconds on the hot path: now_ns(), or rough_ns() where that is dear.
 inline uint64_t span_ns() { return clock_is_dear ? rough_ns() : now_ns(); }

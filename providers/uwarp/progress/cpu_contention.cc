@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/tuning.h"
 #include "os/clock.h"
 #include "os/thread_switches.h"
 
@@ -18,8 +19,9 @@ bool CpuContention::look(const Reading& reading) {
   const uint64_t elapsed_ns = reading.now_ns - before.now_ns;
   const uint64_t lost_ns = elapsed_ns - (reading.run_ns - before.run_ns);
   const uint64_t switches = reading.switches - before.switches;
-  const bool taken = wanted_ ? switches * kSwitchNs >= elapsed_ns : lost_ns >= kLossNs;
-  if (taken && switches != 0) until_ns_ = reading.now_ns + kMemoryNs;
+  const bool taken =
+      wanted_ ? switches * tuning::kSwitchNs >= elapsed_ns : lost_ns >= tuning::kLossNs;
+  if (taken && switches != 0) until_ns_ = reading.now_ns + tuning::kContentionNs;
   return wanted_ = reading.now_ns < until_ns_;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/settings.h"
+#include "base/tuning.h"
 #include "os/clock.h"
 #include "progress/progress.h"
 
@@ -107,7 +108,7 @@ bool Progress::look_for(Awaited& awaited) {
   if (!budget.start()) return false;
   for (uint32_t looks = 1;; ++looks) {
     bool found = look_at_last();
-    const bool turn = looks % kLooksPerTurn == 0;
+    const bool turn = looks % tuning::kLooksPerTurn == 0;
     if (turn) (void)pass(found);
     const bool arrived = (found || turn) && awaited.arrived();
     if (found || arrived) budget.found();

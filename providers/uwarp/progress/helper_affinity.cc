@@ -5,16 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/tuning.h"
 #include "carrier/tcp_socket.h"
 #include "os/clock.h"
 
 namespace uwarp {
 namespace {
-
-/// Of a turn of the helper thread; the least that the kernel grants.
-constexpr uint64_t kTurnNs = 100'000;
-/// As long as none is a miss, only every fourth wake-up is looked at.
-constexpr uint32_t kWakeUpsPerLook = 4;
 
 /// sched_setattr(2). Not in glibc before 2.41, and Linux's own header clashes with it.
 struct SchedulingAttributes {
@@ -46,26 +42,26 @@ HelperAffinity::HelperAffinity() {
   SchedulingAttributes attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
-  attributes.runtime_ns = kTurnNs;
+  attributes.runtime_ns = tuning::kHelperTurnNs;
   (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 bool HelperAffinity::woken(uint64_t now_ns, int own, int waker) {
   const uint64_t turn_ns = now_ns - last_ns_;
-  const bool soon = turn_ns <= kSoonNs && now_ns - asleep_ns_ >= turn_ns / 4 * 3;
+  const bool soon = turn_ns <= tuning::kSoonNs && now_ns - asleep_ns_ >= turn_ns / 4 * 3;
   last_ns_ = now_ns;
   if (waker < 0 || own < 0 || waker == own) {
     misses_ = 0;
     return false;
   }
   misses_ = soon ? misses_ + 1 : 1;
-  if (misses_ < kMisses || now_ns < not_before_ns_) return false;
+  if (misses_ < tuning::kMisses || now_ns < not_before_ns_) return false;
   misses_ = 0;
-  not_before_ns_ = now_ns + kPauseNs;
+  not_before_ns_ = now_ns + tuning::kMovePauseNs;
   return true;
 }
 
-bool HelperAffinity::looks() { return misses_ != 0 || ++wake_ups_ % kWakeUpsPerLook == 0; }
+bool HelperAffinity::looks() { return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerLook == 0; }
 
 void HelperAffinity::woken_by(int socket) {
   const int waker = TcpSocket::incoming_cpu(socket);

@@ -13,13 +13,6 @@ namespace uwarp {
 /// Belongs to the helper thread, which makes it.
 class HelperAffinity {
  public:
-  /// So many wake-ups in a row by another core, each so soon after the one before, and after a time
-  /// of which the thread slept three quarters at least ...
-  static constexpr uint32_t kMisses = 8;
-  static constexpr uint64_t kSoonNs = 250'000;
-  /// ... move the thread, but not more often than this.
-  static constexpr uint64_t kPauseNs = 20'000'000;
-
   /// Asks the scheduler for short turns that come soon (Linux 6.12; else nothing changes).
   HelperAffinity();
 

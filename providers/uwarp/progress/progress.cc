@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/thread_own.h"
+#include "base/tuning.h"
 #include "os/clock.h"
 #include "os/engine_fds.h"
 #include "progress/helper_affinity.h"
@@ -212,7 +213,7 @@ void Progress::nap() {
   bool served = false;
   presence_.begin_nap();
   quiet_.end_all();
-  if (!pass(served, kNapNs)) sleep_on_epoll(kNapNs);
+  if (!pass(served, tuning::kNapNs)) sleep_on_epoll(tuning::kNapNs);
   presence_.end_nap();
 }
 
@@ -312,14 +313,14 @@ void Progress::wait_disarmed(const Look& last) {
 int Progress::spin(epoll_event* events, Look& last) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
-  for (uint32_t looks = 1; finds < kFindsPerSpin && !stopping_.load() && !revisits_.waiting();
-       ++looks) {
+  for (uint32_t looks = 1;
+       finds < tuning::kFindsPerSpin && !stopping_.load() && !revisits_.waiting(); ++looks) {
     const bool found = look_at_last();
     if (found) {
       ++finds;
       helper_spin_.found();
     }
-    if (looks % kLooksPerTurn != 0) continue;
+    if (looks % tuning::kLooksPerTurn != 0) continue;
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
     if (count != 0) return static_cast<int>(count);
     if (somebody_progresses(last)) break;

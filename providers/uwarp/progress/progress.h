@@ -80,8 +80,6 @@ class Progress {
                                            .longest_ns = 20'000'000,
                                            .late_ns = 2'000'000};
 
-  static constexpr uint64_t kNapNs = 100'000;
-
   explicit Progress(const Polling& polling = kBesideOthers);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -159,10 +157,6 @@ class Progress {
 
  private:
   static constexpr int kEventsPerTurn = 32;
-  /// While a thread spins it looks so often at what it served last before it asks epoll, and finds
-  /// something there so often before it looks after the rest.
-  static constexpr uint32_t kLooksPerTurn = 4;
-  static constexpr uint32_t kFindsPerSpin = 64;
   /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
   static constexpr size_t kRevisitsPerTurn = 32;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/tuning.h"
 #include "os/clock.h"
 #include "os/thread_switches.h"
 
@@ -22,8 +23,8 @@ bool SpinBudget::go_on() {
   const uint64_t before = now_ns();
   sched_yield();
   const uint64_t now = now_ns();
-  if (now - before < kYieldNs || !others_ran()) return now < end_ns_;
-  pause_ns_ = std::clamp(2 * pause_ns_, kPauseNs, kLongestPauseNs);
+  if (now - before < tuning::kYieldNs || !others_ran()) return now < end_ns_;
+  pause_ns_ = std::clamp(2 * pause_ns_, tuning::kSpinPauseNs, tuning::kLongestSpinPauseNs);
   not_before_ns_ = now + pause_ns_;
   return false;
 }

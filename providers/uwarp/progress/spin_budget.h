@@ -10,13 +10,6 @@ namespace uwarp {
 /// Belongs to one thread at a time.
 class SpinBudget {
  public:
-  /// A yield that takes longer than this has run somebody else who needs the core, unless it was
-  /// the processor itself that stood still, as that of a virtual machine does ...
-  static constexpr uint64_t kYieldNs = 50'000;
-  /// ... and there is no spinning for a while: twice as long each time, between these bounds.
-  static constexpr uint64_t kPauseNs = 20'000'000;
-  static constexpr uint64_t kLongestPauseNs = 2'000'000'000;
-
   explicit SpinBudget(uint64_t spin_ns) : spin_ns_(spin_ns) {}
 
   /// Starts a round. False: sleep at once.

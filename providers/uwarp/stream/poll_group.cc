@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 
 PollGroup& PollGroup::of(CompletionQueue& cq) {
@@ -24,7 +26,7 @@ void PollGroup::publish_extra_locked() {
 
 void PollGroup::add(Stream& stream) {
   const auto stay = streams_.stay();
-  direct_.reserve(kDirectOfSome);  // polling allocates nothing
+  direct_.reserve(tuning::kDirectOfSome);  // polling allocates nothing
   streams_.join(stay, stream);
   if (direct_.size() < direct_room()) direct_.push_back({&stream, 0});
   while (direct_.size() > direct_room()) direct_.pop_back();
@@ -45,7 +47,7 @@ void PollGroup::note_busy(Stream& stream) {
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
-  asks_left_.store(kAsks, std::memory_order_relaxed);
+  asks_left_.store(tuning::kAsks, std::memory_order_relaxed);
   if (direct_.size() < direct_room()) {
     direct_.push_back({&stream, 0});
   } else {
@@ -90,13 +92,14 @@ bool PollGroup::poll() {
       if (next_ >= direct_.size()) next_ = 0;
       Direct& entry = direct_[next_];
       Stream& stream = *entry.stream;
-      const bool found = stream.receive(Stream::kTurnBytes, notice);
+      const bool found = stream.receive(tuning::kTurnBytes, notice);
       bulk |= stream.awaits_bulk();
       if (found) {
         progressed = true;
         entry.idle_turns = 0;
         ++next_;
-      } else if (++entry.idle_turns > kIdleTurns && streams_.members() > kDirectStreams) {
+      } else if (++entry.idle_turns > tuning::kIdleTurns &&
+                 streams_.members() > tuning::kDirectStreams) {
         entry = direct_.back();
         direct_.pop_back();
         publish_extra_locked();

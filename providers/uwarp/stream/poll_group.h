@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/tuning.h"
 #include "qp/completion_queue.h"
 #include "stream/stream.h"
 #include "stream/waiting_streams.h"
@@ -16,14 +17,6 @@ namespace uwarp {
 /// Hangs on its completion queue, so that the way from there is one load; freed with it.
 class PollGroup final : public CompletionQueueDriver {
  public:
-  /// Streams that are read without asking epoll: always so many, as a read of an empty socket costs
-  /// about as much as an epoll_wait that finds nothing ...
-  static constexpr size_t kDirectStreams = 4;
-  /// ... and as many busy ones, where most reads find something: while the group has no more
-  /// streams than kSome, so that these are a good part of all.
-  static constexpr size_t kDirectOfSome = 16;
-  static constexpr size_t kSome = 32;
-
   /// The group of `cq`, made at first use.
   static PollGroup& of(CompletionQueue& cq);
   static PollGroup* find(CompletionQueue& cq) {
@@ -60,16 +53,13 @@ class PollGroup final : public CompletionQueueDriver {
   }
 
  private:
-  /// Empty reads in a row after which a stream gives its direct place up.
-  static constexpr uint32_t kIdleTurns = 64;
-  /// Looks at epoll that one busy stream beyond the direct ones is worth.
-  static constexpr uint32_t kAsks = 16;
   struct Direct {
     Stream* stream;
     uint32_t idle_turns;
   };
   size_t direct_room() const {
-    return streams_.members() <= kSome ? kDirectOfSome : kDirectStreams;
+    return streams_.members() <= tuning::kSomeStreams ? tuning::kDirectOfSome
+                                                      : tuning::kDirectStreams;
   }
   void publish_extra_locked();
 

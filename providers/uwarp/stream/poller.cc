@@ -2,6 +2,7 @@
 // Polling on the only processor.
 #include "stream/poller.h"
 
+#include "base/tuning.h"
 #include "os/call_cost.h"
 
 namespace uwarp {
@@ -15,7 +16,7 @@ void Poller::poll_and_give_way(CompletionQueue& cq) {
   }
   const uint32_t polls = look(cq, 1) ? 0 : idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(polls, std::memory_order_relaxed);
-  if (polls % kYields != 0)
+  if (polls % tuning::kYieldsPerNap != 0)
     sched_yield();
   else if (polls != 0)
     progress_.nap();

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/thread_own.h"
+#include "base/tuning.h"
 #include "progress/cpu_contention.h"
 #include "progress/progress.h"
 #include "stream/poll_group.h"
@@ -44,7 +45,8 @@ class Poller {
     const bool found = group != nullptr && group->poll();
     // Whatever is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
-    const uint32_t polls_per_pass = only_direct ? kPollsPerPass : kPollsPerMixedPass;
+    const uint32_t polls_per_pass =
+        only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;
     const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
     if (silent || count % polls_per_pass < polls) (void)progress_.pass();
     return found;
@@ -57,14 +59,6 @@ class Poller {
   }
 
  private:
-  /// Direct reads between two looks at the epoll set.
-  static constexpr uint32_t kPollsPerPass = 32;
-  /// The same while there are streams that are not read directly.
-  static constexpr uint32_t kPollsPerMixedPass = 8;
-  /// Polls on an empty queue in a row after which a yield is not enough: the scheduler lets whoever
-  /// has run less go on, for as long as a whole time slice.
-  static constexpr uint32_t kYields = 4;
-
   void poll_and_give_way(CompletionQueue& cq);
   // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
   // served by a poller that keeps its core: asleep it would have to get the core back for each.

@@ -9,37 +9,16 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 
 /// One per queue pair. Any thread; threads that post at once may blur the figures, not the outcome.
 class PostCoalescer {
  public:
-  /// Longest time between the end of one post and the next that counts as "right after" ...
-  static constexpr uint64_t kDenseGapNs = 500;
-  /// ... where a system call takes some tenths of a microsecond. Where it takes more, both what is
-  /// saved and what the application does between two posts take longer: so many of them.
-  static constexpr uint64_t kDenseCalls = 2;
-  /// So many posts right after each other go out at once before others wait.
-  static constexpr uint32_t kDenseRun = 4;
-  static constexpr uint32_t kLongestRun = 64;  // what is remembered of it; a pause halves it
-  /// While each post follows a pause, one of so many looks at the clock, which takes 25 ns.
-  static constexpr uint32_t kPostsPerLook = 4;
-  /// What waits at most: messages, and octets of payload.
-  static constexpr uint32_t kMessages = 128;
-  static constexpr uint64_t kBytes = 1 << 20;
-  /// What is larger goes at once, with what waits: it is worth a system call of its own.
-  static constexpr uint64_t kLargeBytes = 64 << 10;
-  /// A poll that comes so soon after a post has kept it waiting for nothing that matters: what is
-  /// outstanding takes longer.
-  static constexpr uint64_t kPromptNs = 4000;
-  /// So many posts go at once, at first and after one that waited for longer: each time that it
-  /// happens twice as many.
-  static constexpr uint32_t kFewestAtOnce = 16;
-  static constexpr uint32_t kMostAtOnce = 4096;
-
   /// A system call takes `call_ns`.
   explicit PostCoalescer(uint64_t call_ns = 0)
-      : dense_gap_ns_(kDenseGapNs + kDenseCalls * call_ns) {}
+      : dense_gap_ns_(tuning::kDenseGapNs + tuning::kDenseCalls * call_ns) {}
 
   /// `messages` have been posted, with which `bytes` of payload in all go out; `clock()` is the
   /// time in ns; `answers_due`: the peer owes answers, for which the application must poll. True if
@@ -53,10 +32,10 @@ class PostCoalescer {
     const uint64_t gap_ns = now_ns - last_ns_.load(std::memory_order_relaxed);
     last_ns_.store(now_ns, std::memory_order_relaxed);
     const bool dense = note_gap(gap_ns, run);
-    if (!(dense || poll_near) || bytes > kLargeBytes) return false;
+    if (!(dense || poll_near) || bytes > tuning::kLargePostBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + messages;
     const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + bytes;
-    if (waiting >= kMessages || waiting_bytes >= kBytes) return false;
+    if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kWaitingBytes) return false;
     messages_.store(waiting, std::memory_order_relaxed);
     bytes_.store(waiting_bytes, std::memory_order_relaxed);
     if (!dense) for_poll_.store(true, std::memory_order_relaxed);
@@ -70,13 +49,13 @@ class PostCoalescer {
   void waited(Clock clock) {
     if (!for_poll_.load(std::memory_order_relaxed)) return;
     for_poll_.store(false, std::memory_order_relaxed);
-    if (clock() - last_ns_.load(std::memory_order_relaxed) <= kPromptNs) {
-      next_at_once_.store(kFewestAtOnce, std::memory_order_relaxed);
+    if (clock() - last_ns_.load(std::memory_order_relaxed) <= tuning::kPromptNs) {
+      next_at_once_.store(tuning::kFewestAtOnce, std::memory_order_relaxed);
       return;
     }
     const uint32_t count = next_at_once_.load(std::memory_order_relaxed);
     at_once_.store(count, std::memory_order_relaxed);
-    next_at_once_.store(std::min(2 * count, kMostAtOnce), std::memory_order_relaxed);
+    next_at_once_.store(std::min(2 * count, tuning::kMostAtOnce), std::memory_order_relaxed);
   }
   /// All that had been posted has been handed over.
   void sent(uint64_t now_ns) {
@@ -89,7 +68,7 @@ class PostCoalescer {
   bool look_due() {
     const uint32_t posts = posts_.load(std::memory_order_relaxed) + 1;
     posts_.store(posts, std::memory_order_relaxed);
-    return posts % kPostsPerLook == 0;
+    return posts % tuning::kPostsPerLook == 0;
   }
   bool expects_poll() {
     const uint32_t left = at_once_.load(std::memory_order_relaxed);
@@ -105,8 +84,8 @@ class PostCoalescer {
       run_.store(run / 2, std::memory_order_relaxed);
       return false;
     }
-    if (run < kLongestRun) run_.store(run + 1, std::memory_order_relaxed);
-    return run >= kDenseRun;
+    if (run < tuning::kLongestRun) run_.store(run + 1, std::memory_order_relaxed);
+    return run >= tuning::kDenseRun;
   }
 
   const uint64_t dense_gap_ns_;
@@ -115,9 +94,9 @@ class PostCoalescer {
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
   std::atomic<uint32_t> messages_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<bool> for_poll_{false};             // something waits only as a poll is expected
-  std::atomic<uint32_t> at_once_{kFewestAtOnce};  // posts that no poll is expected for
-  std::atomic<uint32_t> next_at_once_{2 * kFewestAtOnce};
+  std::atomic<bool> for_poll_{false};  // something waits only as a poll is expected
+  std::atomic<uint32_t> at_once_{tuning::kFewestAtOnce};  // posts that no poll is expected for
+  std::atomic<uint32_t> next_at_once_{2 * tuning::kFewestAtOnce};
 };
 
 }  // namespace uwarp

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "base/thread_own.h"
+#include "base/tuning.h"
 #include "observe/capture.h"
 #include "stream/poll_group.h"
 
@@ -139,7 +140,7 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
   waiting_.take(&group == groups_[1] ? WaitingMarks::kSecondGroup : WaitingMarks::kGroup);
   if (full()) return;
   pace_.waited(span_ns);
-  transmit_turns(kPostBytes, notice);
+  transmit_turns(tuning::kPostBytes, notice);
   pace_.sent(span_ns());
 }
 
@@ -147,7 +148,7 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
 // locks the socket.
 void Stream::transmit_overdue() {
   if ((waiting_.take(WaitingMarks::kTimer) & WaitingMarks::kGroup) != 0) pace_.waited(span_ns);
-  if (!full()) transmit(kTurnBytes);
+  if (!full()) transmit(tuning::kTurnBytes);
 }
 
 // Delivers nothing: the caller may hold the lock of a poll group.
@@ -236,13 +237,13 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer) transmit_turns(kTurnBytes, notice);
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
   return progressed;
 }
 
 bool Stream::look() {
   StreamEvents notice;
-  const bool progressed = receive(kTurnBytes, notice);
+  const bool progressed = receive(tuning::kTurnBytes, notice);
   deliver(notice);
   return progressed;
 }
@@ -252,7 +253,7 @@ void Stream::take_arrived() {
   bool progressed = false, answer = false;
   {
     const auto receive = qp_.receive_side().hold();
-    (void)receive_locked(kTurnBytes, progressed, answer, notice);
+    (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
   }
   deliver(notice);
 }
@@ -264,7 +265,7 @@ void Stream::note_look(bool found) {
       looked_at_.store(true, std::memory_order_relaxed);
     return;
   }
-  if (!found || ++finds_ < kFindsBeforeQuiet) return;
+  if (!found || ++finds_ < tuning::kFindsBeforeMuted) return;
   finds_ = 0;
   // Connected to itself, it is no TCP connection.
   if (in_ == out_ && !ended() && owner_->request_quiet()) set_quiet(true);
@@ -292,7 +293,7 @@ void Stream::on_edge(uint32_t events) {
   StreamEvents notice;
   // Told only of room to write, it finds nothing, and would wait while another thread is in a send
   // call, over which the kernel locks the socket.
-  if (events != EPOLLOUT) (void)receive(kTurnBytes, notice, true);
+  if (events != EPOLLOUT) (void)receive(tuning::kTurnBytes, notice, true);
   if ((events & kHangUpEvents) != 0 && (qp_.receiver().held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
     const auto receive = qp_.receive_side().hold();
@@ -303,7 +304,7 @@ void Stream::on_edge(uint32_t events) {
   // Readiness to write is part of every edge, so it alone says little.
   if (((events & EPOLLOUT) != 0 || events == 0) &&
       (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire)))
-    transmit(kTurnBytes);
+    transmit(tuning::kTurnBytes);
 }
 
 void Stream::resume() {
@@ -321,8 +322,8 @@ void Stream::resume() {
     more = !take_outcome(qp_.receiver().resume(staging), answer, notice) ||
            qp_.receiver().looks_ahead();
   }
-  if (more) (void)receive(kTurnBytes, notice, true);
-  if (answer) transmit_turns(kTurnBytes, notice);
+  if (more) (void)receive(tuning::kTurnBytes, notice, true);
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
   deliver(notice);
 }
 

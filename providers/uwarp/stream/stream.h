@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/tuning.h"
 #include "carrier/tcp_socket.h"
 #include "os/call_cost.h"
 #include "os/clock.h"
@@ -27,14 +28,6 @@ class PollGroup;
 
 class Stream {
  public:
-  /// Bytes per turn for somebody who has other sources to serve.
-  static constexpr size_t kTurnBytes = size_t{1} << 20;
-  /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
-  /// the largest send buffer of a default Linux, so that the socket ends the turn first.
-  static constexpr size_t kPostBytes = size_t{16} << 20;
-  /// Looks of pollers that found something before epoll need not be told of data any more.
-  static constexpr uint32_t kFindsBeforeQuiet = 64;
-
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
   /// What it pumps between: `in` and `out` are the same socket but for a queue pair connected to
@@ -56,7 +49,7 @@ class Stream {
 
   /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
   /// goes on for this one too).
-  void transmit(size_t budget_bytes = kPostBytes);
+  void transmit(size_t budget_bytes = tuning::kPostBytes);
   /// The same after a post, unless the socket is full: then the edge that is to come sends this
   /// too.
   void transmit_posted();

@@ -7,13 +7,14 @@
 #include <atomic>
 #include <thread>
 
+#include "base/tuning.h"
 #include "os/clock.h"
 #include "unit/one_core.h"
 
 namespace uwarp {
 namespace {
 
-constexpr uint64_t kLook = 2 * CpuContention::kLossNs;  // between two looks
+constexpr uint64_t kLook = 2 * tuning::kLossNs;  // between two looks
 
 /// A thread as the scheduler sees it.
 struct Thread {
@@ -36,37 +37,37 @@ TEST(CpuContention, NobodyWantsTheCoreOfAThreadThatKeepsIt) {
 
 TEST(CpuContention, TheFirstLookKnowsNothing) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 10 * CpuContention::kLossNs, 3));
+  EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 3));
 }
 
 TEST(CpuContention, ATimeSliceOfAnotherIsNoticed) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
+  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
 }
 
 TEST(CpuContention, AShortInterruptionIsNot) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, CpuContention::kLossNs - 1, 1));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, tuning::kLossNs - 1, 1));
 }
 
 // The processor of a virtual machine, and a thread that slept.
 TEST(CpuContention, TimeWithoutASwitchIsNobodys) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * CpuContention::kLossNs, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 0));
 }
 
 // Who gives way loses the core for moments only.
 TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
-  constexpr uint64_t kTime = CpuContention::kMemoryNs / 2;
-  constexpr uint64_t kMany = kTime / CpuContention::kSwitchNs;
+  constexpr uint64_t kTime = tuning::kContentionNs / 2;
+  constexpr uint64_t kMany = kTime / tuning::kSwitchNs;
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
+  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(kTime, 0, kMany));
-  EXPECT_TRUE(thread.look(CpuContention::kMemoryNs - 1, 0, 0));
+  EXPECT_TRUE(thread.look(tuning::kContentionNs - 1, 0, 0));
   EXPECT_FALSE(thread.look(1, 0, 0));
   EXPECT_FALSE(thread.look(kLook, 1, 1));
 }
@@ -75,9 +76,9 @@ TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
 TEST(CpuContention, EndsWhenWhoGivesWayIsLeftAlone) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, CpuContention::kLossNs, 1));
-  EXPECT_TRUE(thread.look(kLook, CpuContention::kMemoryNs / 2, 1));
-  EXPECT_FALSE(thread.look(kLook, CpuContention::kMemoryNs / 2, 1));
+  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
+  EXPECT_TRUE(thread.look(kLook, tuning::kContentionNs / 2, 1));
+  EXPECT_FALSE(thread.look(kLook, tuning::kContentionNs / 2, 1));
 }
 
 // Two threads that spin on one core.

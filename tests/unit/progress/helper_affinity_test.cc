@@ -8,11 +8,13 @@
 
 #include <thread>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 namespace {
 
-constexpr uint64_t kSoon = HelperAffinity::kSoonNs;
-constexpr uint64_t kStart = HelperAffinity::kPauseNs;
+constexpr uint64_t kSoon = tuning::kSoonNs;
+constexpr uint64_t kStart = tuning::kMovePauseNs;
 
 /// `count` wake-ups of a thread on core 0 by `waker`; how often it was to move.
 int wake(HelperAffinity& place, uint64_t& now_ns, int count, uint64_t gap_ns, int waker) {
@@ -24,7 +26,7 @@ int wake(HelperAffinity& place, uint64_t& now_ns, int count, uint64_t gap_ns, in
 TEST(HelperAffinity, MovesAfterSomeWakeUpsByAnotherCore) {
   HelperAffinity place;
   uint64_t now = kStart;
-  EXPECT_EQ(wake(place, now, HelperAffinity::kMisses - 1, kSoon, 1), 0);
+  EXPECT_EQ(wake(place, now, tuning::kMisses - 1, kSoon, 1), 0);
   EXPECT_EQ(wake(place, now, 1, kSoon, 1), 1);
 }
 
@@ -33,7 +35,7 @@ TEST(HelperAffinity, StaysWhereItIsWokenFromTheSameCore) {
   uint64_t now = kStart;
   EXPECT_EQ(wake(place, now, 1000, kSoon, 0), 0);
   for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(wake(place, now, HelperAffinity::kMisses - 1, kSoon, 1), 0);
+    EXPECT_EQ(wake(place, now, tuning::kMisses - 1, kSoon, 1), 0);
     EXPECT_EQ(wake(place, now, 1, kSoon, 0), 0);
   }
 }
@@ -68,7 +70,7 @@ TEST(HelperAffinity, StaysWhereItHasMuchToDo) {
 TEST(HelperAffinity, MovesRarely) {
   HelperAffinity place;
   uint64_t now = kStart;
-  const int wake_ups = static_cast<int>(HelperAffinity::kPauseNs / kSoon);
+  const int wake_ups = static_cast<int>(tuning::kMovePauseNs / kSoon);
   EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
   EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
 }

@@ -5,13 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include "base/tuning.h"
+
 namespace uwarp {
 namespace {
 
-constexpr uint64_t kClose = PostCoalescer::kDenseGapNs;
-constexpr uint64_t kFar = 100 * PostCoalescer::kDenseGapNs;
+constexpr uint64_t kClose = tuning::kDenseGapNs;
+constexpr uint64_t kFar = 100 * tuning::kDenseGapNs;
 /// Posts right after each other that go out at once at most, before the others wait.
-constexpr int kAtOnce = PostCoalescer::kPostsPerLook - 1 + PostCoalescer::kDenseRun;
+constexpr int kAtOnce = tuning::kPostsPerLook - 1 + tuning::kDenseRun;
 
 /// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
 /// posts went out at once.
@@ -35,24 +37,24 @@ TEST(PostCoalescer, WhoPostsNowAndThenNeverWaits) {
 TEST(PostCoalescer, DenseRunIsBatched) {
   PostCoalescer pace;
   uint64_t now = kFar;
-  constexpr int kPosts = 10 * PostCoalescer::kMessages;
+  constexpr int kPosts = 10 * tuning::kWaitingMessages;
   const int sends = post(pace, now, kPosts, kClose);
-  EXPECT_GE(sends, kPosts / static_cast<int>(PostCoalescer::kMessages));
+  EXPECT_GE(sends, kPosts / static_cast<int>(tuning::kWaitingMessages));
   EXPECT_LE(sends, 10 + kAtOnce + 1);
 }
 
 TEST(PostCoalescer, LargeMessagesDoNotWait) {
   PostCoalescer pace;
   uint64_t now = kFar;
-  EXPECT_EQ(post(pace, now, 100, kClose, PostCoalescer::kLargeBytes + 1), 100);
+  EXPECT_EQ(post(pace, now, 100, kClose, tuning::kLargePostBytes + 1), 100);
 }
 
 TEST(PostCoalescer, SoMuchGoesAtATime) {
   PostCoalescer pace;
   uint64_t now = kFar;
   post(pace, now, kAtOnce, kClose);
-  constexpr int kAtATime = PostCoalescer::kBytes / PostCoalescer::kLargeBytes;
-  EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, PostCoalescer::kLargeBytes), 10);
+  constexpr int kAtATime = tuning::kWaitingBytes / tuning::kLargePostBytes;
+  EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, tuning::kLargePostBytes), 10);
 }
 
 TEST(PostCoalescer, FirstPostAfterAPauseGoesAtOnce) {
@@ -68,8 +70,7 @@ TEST(PostCoalescer, BulkIsForgottenAfterSomePauses) {
   uint64_t now = kFar;
   post(pace, now, 1000, kClose);
   post(pace, now, 8, kFar);
-  EXPECT_EQ(post(pace, now, PostCoalescer::kDenseRun, kClose),
-            static_cast<int>(PostCoalescer::kDenseRun));
+  EXPECT_EQ(post(pace, now, tuning::kDenseRun, kClose), static_cast<int>(tuning::kDenseRun));
 }
 
 TEST(PostCoalescer, TheClockIsLeftAloneBetweenPauses) {
@@ -82,7 +83,7 @@ TEST(PostCoalescer, TheClockIsLeftAloneBetweenPauses) {
     EXPECT_FALSE(pace.may_wait(clock, 1, 8, false));
     pace.sent(now);
   }
-  EXPECT_EQ(looks, 100 / static_cast<int>(PostCoalescer::kPostsPerLook));
+  EXPECT_EQ(looks, 100 / static_cast<int>(tuning::kPostsPerLook));
 }
 
 /// Posts `count` times while answers are due; each is followed by a poll `poll_ns` later. Returns
@@ -104,15 +105,15 @@ int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t pol
 TEST(PostCoalescer, WhoAwaitsAnswersAndPollsAtOnceWaitsForThePoll) {
   PostCoalescer pace;
   uint64_t now = kFar;
-  EXPECT_EQ(post_and_poll(pace, now, 1000, PostCoalescer::kPromptNs),
-            static_cast<int>(PostCoalescer::kFewestAtOnce));
+  EXPECT_EQ(post_and_poll(pace, now, 1000, tuning::kPromptNs),
+            static_cast<int>(tuning::kFewestAtOnce));
 }
 
 TEST(PostCoalescer, WhoPollsLateHardlyEverWaits) {
   PostCoalescer pace;
   uint64_t now = kFar;
-  constexpr int kPosts = 10 * PostCoalescer::kMostAtOnce;
-  const int waits = kPosts - post_and_poll(pace, now, kPosts, PostCoalescer::kPromptNs + 1);
+  constexpr int kPosts = 10 * tuning::kMostAtOnce;
+  const int waits = kPosts - post_and_poll(pace, now, kPosts, tuning::kPromptNs + 1);
   EXPECT_GE(waits, 1);
   EXPECT_LE(waits, 20);
 }
@@ -120,8 +121,8 @@ TEST(PostCoalescer, WhoPollsLateHardlyEverWaits) {
 TEST(PostCoalescer, APromptPollIsBelievedAgain) {
   PostCoalescer pace;
   uint64_t now = kFar;
-  post_and_poll(pace, now, 1000, PostCoalescer::kPromptNs + 1);
-  post_and_poll(pace, now, PostCoalescer::kMostAtOnce, 0);
+  post_and_poll(pace, now, 1000, tuning::kPromptNs + 1);
+  post_and_poll(pace, now, tuning::kMostAtOnce, 0);
   EXPECT_EQ(post_and_poll(pace, now, 1000, 0), 0);
 }
 
@@ -130,9 +131,9 @@ TEST(PostCoalescer, ExpectingAPollNoMoreThanSoMuchWaits) {
   uint64_t now = kFar;
   const auto clock = [&] { return now; };
   post_and_poll(pace, now, 1000, 0);
-  EXPECT_FALSE(pace.may_wait(clock, 1, PostCoalescer::kLargeBytes + 1, true));
+  EXPECT_FALSE(pace.may_wait(clock, 1, tuning::kLargePostBytes + 1, true));
   pace.sent(now);
-  EXPECT_FALSE(pace.may_wait(clock, PostCoalescer::kMessages, 8, true));
+  EXPECT_FALSE(pace.may_wait(clock, tuning::kWaitingMessages, 8, true));
 }
 
 TEST(PostCoalescer, APollEndsWhatWasCounted) {
@@ -141,7 +142,7 @@ TEST(PostCoalescer, APollEndsWhatWasCounted) {
   post(pace, now, 1000, kClose);
   pace.sent(now);
   for (int polls = 0; polls < 10; ++polls) {
-    EXPECT_EQ(post(pace, now, PostCoalescer::kMessages / 2, kClose), 0);
+    EXPECT_EQ(post(pace, now, tuning::kWaitingMessages / 2, kClose), 0);
     pace.waited([&] { return now; });
     pace.sent(now);
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/tuning.h"
 #include "protocol/rdmap/responder_rules.h"
 #include "qp/terminate_status.h"
 
@@ -74,16 +75,17 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   size_t room = staged_.room_size();
   const uint32_t left = open_ ? in_.segment.payload_left : 0;
   const bool crc = in_.stream.config.crc;
-  if (left >= kDirectBytes && !crc && !closed() && staged_.size() == 0 && placer_.direct()) {
+  if (left >= tuning::kDirectBytes && !crc && !closed() && staged_.size() == 0 &&
+      placer_.direct()) {
     count = placer_.describe(iovecs, direct_bytes_);
-    room = kBehindDirect;
+    room = tuning::kBehindDirect;
     if (run_.wanted() != 0) {
       if (direct_bytes_ == left - PayloadPlacer::kTailBytes)
         count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
-      room = kBehindRun;
+      room = tuning::kBehindRun;
     }
   } else if (expects_large() && !crc && !held()) {
-    room = std::min(room, left + kBeforeDirect);
+    room = std::min(room, left + tuning::kBeforeDirect);
   }
   iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
   window_bytes_ = direct_bytes_ + run_.bytes() + room;
@@ -243,7 +245,7 @@ bool Receiver::open_message() {
   staged_.consume(kFpduLengthSize + segment.header_size());
   trailer_left_ = static_cast<uint32_t>(fpdu_trailer_size(segment.ulpdu_length));
   if (segment.ulpdu_length >= kLargeUlpdu)
-    expect_large_ = kExpectLarge;
+    expect_large_ = tuning::kExpectLarge;
   else if (expect_large_ != 0)
     --expect_large_;
   note_following();

@@ -63,19 +63,6 @@ class Receiver {
   void look_up_again(const MemoryRegion& region);
 
  private:
-  // A payload with at least this much missing is received straight into its place.
-  static constexpr uint32_t kDirectBytes = 2048;
-  // Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
-  // its second segment of some twenty bytes, between the two.
-  static constexpr size_t kBehindDirect = 128;
-  // The same behind a run of segments, where a megabyte's last segment is of some 300 bytes.
-  static constexpr size_t kBehindRun = 512;
-  // After a large segment another one is expected, or will come after the short end of this
-  // message, of which only so much goes by way of the staging buffer: a copy less of the rest is
-  // worth a second call.
-  static constexpr uint8_t kExpectLarge = 2;  // segments
-  static constexpr size_t kBeforeDirect = 2048;
-
   void begin_call();
   uint32_t consume(StagingPointer& staging);
   [[gnu::noinline, gnu::cold]] void look_ahead();

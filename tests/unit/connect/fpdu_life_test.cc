@@ -424,8 +424,8 @@ TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
   EXPECT_EQ(world.life.deadline().at_ns, kNow + 77);
   EXPECT_TRUE(world.life.on_deadline(kNow + 77).expire);
   world.life.on_post_waits(kNow);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kPostWaitNs);
-  const Life::Next next = world.life.on_deadline(kNow + Life::kPostWaitNs);
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + tuning::kPostWaitNs);
+  const Life::Next next = world.life.on_deadline(kNow + tuning::kPostWaitNs);
   EXPECT_TRUE(next.transmit_overdue);
   EXPECT_FALSE(next.expire);
   EXPECT_FALSE(world.life.deadline());

@@ -20,6 +20,7 @@
 #include "kernel/tree_folders.h"
 #include "machine.h"
 #include "memory/fault_safe_copy.h"
+#include "os/call_cost.h"
 
 namespace doctor {
 namespace {
@@ -126,6 +127,9 @@ void check_system_calls(Report& report) {
                    "used",
                    advice);
   }
+  if (uwarp::calls_are_dear)
+    report.ok("calls", "a system call takes " + std::to_string(uwarp::call_cost_ns) +
+                           " ns by itself, so fewer are made (UWARP_CALLS)");
   if (all)
     report.ok("syscalls", filtered_by_seccomp() ? "a seccomp filter lets through what is needed"
                                                 : "no seccomp filter");

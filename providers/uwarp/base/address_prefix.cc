@@ -15,7 +15,7 @@ constexpr unsigned kAllBits = 128;
 /// Bits in front of a mapped IPv4 address.
 constexpr unsigned kMappedBits = 96;
 
-/// Octets of an address, and how many bits of them are the mapping's.
+/// Bytes of an address, and how many bits of them are the mapping's.
 struct ParsedAddress {
   AddressOctets octets{};
   unsigned mapped_bits = 0;

@@ -10,7 +10,7 @@
 
 namespace uwarp {
 
-/// An address as 16 octets, IPv4 in its mapped form (RFC 4291 2.5.5.2).
+/// An address as 16 bytes, IPv4 in its mapped form (RFC 4291 2.5.5.2).
 using AddressOctets = std::array<uint8_t, 16>;
 
 class AddressPrefix {

@@ -9,7 +9,7 @@ namespace uwarp {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-/// Octets from `at` to the next cache line; 0 if one begins there.
+/// Bytes from `at` to the next cache line; 0 if one begins there.
 inline size_t to_cache_line(const void* at) {
   return -reinterpret_cast<uintptr_t>(at) % kCacheLineBytes;
 }

@@ -8,13 +8,13 @@
 
 namespace uwarp {
 
-/// Register before the first octet.
+/// Register before the first byte.
 constexpr uint32_t crc32c_begin() { return 0xFFFFFFFFu; }
 
-/// Register after `size` further octets.
+/// Register after `size` further bytes.
 uint32_t crc32c_update(uint32_t reg, const void* bytes, size_t size);
 
-/// CRC value of what the register has seen. On the wire its least significant octet goes first.
+/// CRC value of what the register has seen. On the wire its least significant byte goes first.
 constexpr uint32_t crc32c_end(uint32_t reg) { return ~reg; }
 
 /// CRC value of one buffer: "123456789" gives 0xE3069283.

@@ -35,7 +35,7 @@ enum class QueueNumber : uint32_t {
   kAtomicResponse = 3,
 };
 
-/// Octet offset inside a tagged buffer. Plain, because all 64-bit arithmetic on it is wanted.
+/// Byte offset inside a tagged buffer. Plain, because all 64-bit arithmetic on it is wanted.
 using TaggedOffset = uint64_t;
 
 /// Queue pair number as applications see it (24 bits).

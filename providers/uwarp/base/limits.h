@@ -60,7 +60,7 @@ inline constexpr uint64_t kMaxDeviceMemoryBytes = uint64_t{64} << 20;
 
 // rdma_conn_param has 8 bits for the length of private data.
 inline constexpr size_t kPrivateDataAppMax = 255;
-// MPA allows 512 octets; in an enhanced frame the first 4 of them are the IRD/ORD word.
+// MPA allows 512 bytes; in an enhanced frame the first 4 of them are the IRD/ORD word.
 inline constexpr size_t kPrivateDataWireMax = 512;
 inline constexpr size_t kPrivateDataEnhancedMax = kPrivateDataWireMax - 4;
 inline constexpr uint32_t kMaxBacklog = 4096;  // SOMAXCONN of current kernels

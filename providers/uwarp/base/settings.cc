@@ -185,6 +185,11 @@ constexpr Setting kTable[] = {
                    "How long a thread that waits for traffic polls for more before it sleeps, "
                    "unless somebody else wants its core.",
                    store_number<&Settings::spin_us>),
+    choice_setting(
+        "UWARP_CALLS", "measured", "measured|cheap|dear",
+        "Whether a system call costs so much that fewer of them are worth more than short "
+        "ways: so in User Mode Linux and some sandboxes. By default it is measured.",
+        store_number<&Settings::calls>),
     number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
                    "Send buffer of each TCP socket in bytes. 0: the system's.",
                    store_number<&Settings::sndbuf_bytes>),

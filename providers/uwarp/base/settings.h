@@ -17,8 +17,9 @@ namespace uwarp {
 
 enum class Persona : uint8_t { kIwarp, kRoce };
 enum class CmOwner : uint8_t { kUwarp, kKernel };
+enum class CallCost : uint8_t { kMeasured, kCheap, kDear };
 
-/// Where verbs' 32 bits stand among the 8 octets of Immediate Data (RFC 7306 6 does not say).
+/// Where verbs' 32 bits stand among the 8 bytes of Immediate Data (RFC 7306 6 does not say).
 enum class ImmediateHalf : uint8_t { kFirst, kLast };
 
 /// TCP ports from `low` to `high`, both included. Empty (no restriction) if both are 0.
@@ -43,13 +44,14 @@ struct Settings {
   bool crc = false;
   ImmediateHalf immediate = ImmediateHalf::kFirst;
   bool af_ib = false;
-  uint32_t fpdu_bytes = 0;  // ULPDU octets; 0: automatic
+  uint32_t fpdu_bytes = 0;  // ULPDU bytes; 0: automatic
   uint32_t mpa_revision = 2;
   uint32_t mpa_timeout_ms = 0;
   uint32_t connect_timeout_ms = 0;
   uint32_t rnr_timeout_ms = 0;
   uint32_t peer_timeout_ms = 0;  // 0: from the QP's timeout and retry count
   uint32_t spin_us = 0;
+  CallCost calls = CallCost::kMeasured;
   PortRange port_range;
   AllowList allow;  // UWARP_ALLOW: who may connect to us
   int32_t port_offset = 0;

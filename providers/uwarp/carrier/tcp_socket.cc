@@ -23,7 +23,7 @@
 namespace uwarp {
 namespace {
 
-/// Octets that close_gently() reads away at most: a peer that sends faster than this is not going
+/// Bytes that close_gently() reads away at most: a peer that sends faster than this is not going
 /// to notice an RST any later.
 constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 
@@ -174,7 +174,7 @@ ssize_t TcpSocket::receive(void* room, size_t size_bytes) {
 }
 
 ssize_t TcpSocket::discard(size_t size_bytes) {
-  // MSG_TRUNC on a TCP socket drops the octets in the kernel.
+  // MSG_TRUNC on a TCP socket drops the bytes in the kernel.
   return call(SYS_recvfrom, fd_, nullptr, size_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
 }
 

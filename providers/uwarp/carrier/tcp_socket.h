@@ -61,7 +61,7 @@ class TcpSocket {
   ssize_t receive(void* room, size_t size_bytes);
   /// Reads and forgets up to `size_bytes`, without copying.
   ssize_t discard(size_t size_bytes);
-  /// Like receive() of one octet, but leaves it there.
+  /// Like receive() of one byte, but leaves it there.
   ssize_t peek();
   /// Bytes the kernel took. -EAGAIN: the send buffer is full. Never -EINTR, no SIGPIPE.
   ssize_t send(std::span<const iovec> bytes);
@@ -80,7 +80,7 @@ class TcpSocket {
   /// True: whatever closes the fd resets the connection (a killed process too); false: an orderly
   /// FIN.
   void set_reset_on_close(bool on);
-  /// Closes. Unread octets make the kernel answer by RST instead of FIN.
+  /// Closes. Unread bytes make the kernel answer by RST instead of FIN.
   void close();
   /// Orderly end towards a peer that may still be sending: FIN first, then what has arrived is read
   /// away so that it causes no RST, then close.
@@ -104,12 +104,12 @@ class TcpSocket {
   /// The loss of a peer that owes nothing is noticed about `timeout_ms` after its last sign of
   /// life. For one that owes acknowledgements see owes_acknowledgement().
   void set_keepalive(uint32_t timeout_ms);
-  /// Octets have been sent, or wait for room, that the peer's TCP has not acknowledged.
+  /// Bytes have been sent, or wait for room, that the peer's TCP has not acknowledged.
   bool owes_acknowledgement() const;
   /// For so long nothing has been acknowledged, not even by a peer that answers only that it has no
   /// room yet (which TCP_USER_TIMEOUT takes for a loss).
   bool silent_for(uint32_t timeout_ms) const;
-  /// Octets wait to be sent and none is on its way: the peer has closed its window (RFC 9293
+  /// Bytes wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
   bool peer_has_no_room() const;
   /// To be called once the connection stands. It has begun with the congestion control of

@@ -51,7 +51,7 @@ class ActiveStartup {
     CloseMode close = CloseMode::kReset;
     std::vector<std::byte> private_data{};
     std::array<std::byte, kBareTerminateFpduSize> terminate{};
-    size_t terminate_size = 0;  // octets to send before the close
+    size_t terminate_size = 0;  // bytes to send before the close
   };
 
   /// The first socket is to be dialled. `modes` outlives this object. Time in nanoseconds.

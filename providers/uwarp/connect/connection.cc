@@ -18,7 +18,7 @@
 namespace uwarp {
 namespace {
 
-/// Octets read away per turn.
+/// Bytes read away per turn.
 constexpr size_t kReadAwayBytes = size_t{1} << 20;
 
 }  // namespace
@@ -54,7 +54,7 @@ void Connection::endpoint_gone() {
   if (const Life* const open = life()) {
     calls_.tell_end();
     // Where ERR is how applications disconnect, the rest of what they sent must still arrive: a
-    // close with unread octets would reset the connection.
+    // close with unread bytes would reset the connection.
     if (settings().persona == Persona::kRoce && !open->rendezvous())
       drain(turn);
     else

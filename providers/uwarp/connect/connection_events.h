@@ -22,7 +22,7 @@ namespace uwarp {
 struct ConnectParameters {
   uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
   uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
-  std::vector<std::byte> private_data{};  // the application's octets, without the enhanced word
+  std::vector<std::byte> private_data{};  // the application's bytes, without the enhanced word
 };
 
 /// What the peer is told of a depth: with acknowledged completions one more than the application

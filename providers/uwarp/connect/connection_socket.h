@@ -61,7 +61,7 @@ class ConnectionSocket {
     return {owner, socket_, out_ ? out_ : socket_, captured_.get()};
   }
 
-  // ---- Octets of the start-up, also into the capture. Counts as those of TcpSocket.
+  // ---- Bytes of the start-up, also into the capture. Counts as those of TcpSocket.
   ssize_t send(std::span<const std::byte> octets) {
     const ssize_t sent = socket_.send(octets.data(), octets.size());
     const iovec piece = {const_cast<std::byte*>(octets.data()), octets.size()};

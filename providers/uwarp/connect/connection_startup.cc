@@ -22,7 +22,7 @@
 namespace uwarp {
 namespace {
 
-/// One read of start-up octets: never more than the frame needs, so that nothing behind it is
+/// One read of start-up bytes: never more than the frame needs, so that nothing behind it is
 /// taken out of the socket.
 using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
 

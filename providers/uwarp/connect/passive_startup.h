@@ -38,7 +38,7 @@ class PassiveStartup {
   size_t bytes_wanted() const { return responder_.bytes_wanted(); }
   Deadline deadline() const { return reading() ? std::get<Reading>(state_).end : Deadline(); }
 
-  /// While reading(): `count` as of the socket, not -EAGAIN, with the octets if it is positive. If
+  /// While reading(): `count` as of the socket, not -EAGAIN, with the bytes if it is positive. If
   /// kRefused comes out, the responder's refusal() is to be sent, unless the peer has closed.
   MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> octets) {
     MpaResponder::Verdict verdict =
@@ -48,7 +48,7 @@ class PassiveStartup {
     state_ = Requested{};
     return verdict;
   }
-  /// `count` as peeked, while the Request waits: the peer must be silent then. Octets now are a
+  /// `count` as peeked, while the Request waits: the peer must be silent then. Bytes now are a
   /// protocol error, and its end makes accept() fail. True: this is news.
   bool on_peeked(ssize_t count) {
     if (!requested() || count == -EAGAIN) return false;

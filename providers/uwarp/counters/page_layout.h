@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The memory in which a process shows what it is doing: a header and tables of slots, laid out for
-// readers of other versions (docs/observability.md has the octets). Written by this process alone
+// readers of other versions (docs/observability.md has the bytes). Written by this process alone
 // and never read back for anything but more counting, so nobody can harm it here.
 //
 // A counter has one writer at a time and is changed by a plain load and store. What describes a
@@ -88,7 +88,7 @@ struct SlotHead {
   std::atomic<uint32_t> live{0};      // 0: free
 };
 
-/// 16 octets of an IPv6 or IPv4-mapped address, and a port in host order.
+/// 16 bytes of an IPv6 or IPv4-mapped address, and a port in host order.
 struct SlotAddress {
   uint8_t octets[16] = {};
   uint32_t port = 0;

@@ -9,19 +9,19 @@ namespace uwarp {
 struct TraceStep {
   enum class Kind : uint8_t {
     // Requests of a send queue, by their position in it.
-    kSendPosted,      // opcode: WcOpcode of its completion; octets: of its message; wr_id
+    kSendPosted,      // opcode: WcOpcode of its completion; bytes: of its message; wr_id
     kSendBegun,       // its first FPDU is built
     kSendWithKernel,  // ... and all of them are with the kernel
     kSendAnswered,    // a Read or atomic has its answer, also one that only acknowledges
     kSendCompleted,   // opcode; status; phase; reported: a completion was pushed
     // Receives of a queue pair's own queue by position; of a shared one they begin when taken.
-    kReceivePosted,     // octets; wr_id
+    kReceivePosted,     // bytes; wr_id
     kReceiveTaken,      // by the message that has come; reported: of a shared queue
     kReceiveCompleted,  // status; phase: kWaiting if it never was taken
     // Completions.
     kPolled,  // opcode: WcOpcode; wr_id; position as above
     // FPDUs.
-    kFpduSent,  // opcode: RdmapOpcode; octets: of its ULPDU
+    kFpduSent,  // opcode: RdmapOpcode; bytes: of its ULPDU
     kFpduReceived,
   } kind = Kind::kSendPosted;
   /// How far a request had come that has completed.

@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/log.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/endpoint.h"
 #include "net/neighbour_watch.h"
 #include "net/net_watch.h"
+#include "os/call_cost.h"
 #include "os/engine_fds.h"
 
 namespace uwarp {
@@ -43,7 +45,11 @@ Engine::Engine()
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
       poller_(progress_, one_processor_),
       context_{progress_, poller_, stat_page_, capture_.get(), trace_.get(), dead_},
-      neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {}
+      neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {
+  if (calls_are_dear)
+    log_event("system calls are taken for dear (%u ns each, UWARP_CALLS): fewer are made",
+              static_cast<unsigned>(call_cost_ns));
+}
 
 Engine::~Engine() = default;
 

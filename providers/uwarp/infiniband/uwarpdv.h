@@ -45,7 +45,7 @@ int uwarpdv_query_peer(struct ibv_qp* qp, struct uwarpdv_peer_attr* attr, uint32
  * Fetch and add: `boundary` cuts the 64 bits into fields. Each bit that is set is the highest of a
  * field, out of which no carry goes; 0 means one field of 64 bits.
  *
- * The old value goes to the local buffer, 8 octets, in host order. The completion has the opcode
+ * The old value goes to the local buffer, 8 bytes, in host order. The completion has the opcode
  * IBV_WC_COMP_SWAP or IBV_WC_FETCH_ADD.
  */
 enum uwarpdv_atomic_opcode {

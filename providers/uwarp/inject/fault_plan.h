@@ -51,7 +51,7 @@ struct FaultRule {
   uint32_t status = 0;  // kWcError: value of ibv_wc_status
   TerminateCode code = TerminateCode::kRdmapLocalCatastrophic;
   uint64_t for_ns = 0;  // kStall, kNoReceive, kPortDown; 0: without end
-  uint64_t rate = 0;    // kSlow: octets per second; 0: no limit
+  uint64_t rate = 0;    // kSlow: bytes per second; 0: no limit
   uint64_t delay_ns = 0;
   uint32_t event = 0;  // kAsyncEvent: value of ibv_event_type
   uint32_t burst = 1;  // ... and how many of them

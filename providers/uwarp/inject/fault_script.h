@@ -76,7 +76,7 @@ class FaultScript {
   struct Hold {
     bool on = false;
     bool forever = false;
-    uint64_t rate_ns = 0;  // time that the octets take
+    uint64_t rate_ns = 0;  // time that the bytes take
     uint64_t wait_ns = 0;  // ... and that passes besides
     uint64_t until_ns = 0;
   };

@@ -48,7 +48,7 @@ struct CounterRow {
 constexpr std::string_view kPort = "ports/1/counters/";
 constexpr std::string_view kHardware = "ports/1/hw_counters/";
 
-// docs/observability.md says what each one means here. Data are counted in words of four octets
+// docs/observability.md says what each one means here. Data are counted in words of four bytes
 // (InfiniBand specification, PortCounters); names of RDMA operations are those of irdma.
 constexpr CounterRow kCounters[] = {
     {kPort, "port_xmit_data", [](const Totals& t) { return t.transmit.octets.get() / 4; }},

@@ -11,7 +11,7 @@
 namespace uwarp {
 namespace {
 
-/// Random octets for keys, which peers must not be able to guess (RFC 5040 8.1.1).
+/// Random bytes for keys, which peers must not be able to guess (RFC 5040 8.1.1).
 template <typename T>
 T draw() {
   T value;
@@ -103,7 +103,7 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   std::lock_guard lock(mutex_);
   MemoryRegion* region = take_slot(free_regions_);
   if (region == nullptr) return Error{ENOMEM};
-  // The low octet changes with every use of the slot, starting anywhere.
+  // The low byte changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
   region->change(shape, cipher_.encrypt(region->slot) << 8 | region->generation);
   shape.domain->regions.fetch_add(1, std::memory_order_relaxed);

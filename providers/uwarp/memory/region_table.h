@@ -65,7 +65,7 @@ class RegionTable {
 
   /// Enters a window, unbound. Errors: ENOMEM when max_mw is reached.
   Result<MemoryRegion*> add_window(ProtectionDomain& domain, RegionKind kind);
-  /// A key of the window: the low octet is the one it had last, or a random one at first.
+  /// A key of the window: the low byte is the one it had last, or a random one at first.
   uint32_t window_key(const MemoryRegion& window) const {
     return cipher_.encrypt(window.slot) << 8 | window.generation;
   }

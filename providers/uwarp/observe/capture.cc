@@ -23,7 +23,7 @@ constexpr uint32_t kEthernet = 1;
 
 constexpr size_t kEthernetSize = 14, kIpv4Size = 20, kIpv6Size = 40, kTcpSize = 20;
 constexpr size_t kRecordSize = 16;
-/// Octets of the stream in one packet: what both an IPv4 and an IPv6 header can count.
+/// Bytes of the stream in one packet: what both an IPv4 and an IPv6 header can count.
 constexpr size_t kPacketOctets = 65'000;
 constexpr uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr uint8_t kProtocolTcp = 6;
@@ -112,7 +112,7 @@ void put_tcp(HeaderWriter& out, const CaptureEnd& from, const CaptureEnd& to, ui
   out.put16(0);
 }
 
-/// The pieces of [offset, offset + size) in `octets`, behind what `out` holds.
+/// The pieces of [offset, offset + size) in `bytes`, behind what `out` holds.
 void append_range(std::span<const iovec> octets, size_t offset, size_t size,
                   std::vector<iovec>& out) {
   for (const iovec& piece : octets) {

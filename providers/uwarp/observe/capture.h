@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // UWARP_PCAP: what goes over the connections of this process as a capture file, made without any
-// privilege. The octets of each stream are real; Ethernet, IP and TCP around them are made up, so
+// privilege. The bytes of each stream are real; Ethernet, IP and TCP around them are made up, so
 // that Wireshark finds MPA, DDP and RDMAP in it. Each packet is one write: a process that dies
 // leaves a file that can be read to its last packet.
 #pragma once
@@ -25,7 +25,7 @@ namespace uwarp {
 struct CaptureEnd {
   IpAddress address;
   uint16_t port = 0;
-  uint32_t next = 0;  // sequence number of its next octet
+  uint32_t next = 0;  // sequence number of its next byte
 };
 
 class Capture {
@@ -34,7 +34,7 @@ class Capture {
   static std::unique_ptr<Capture> create(const std::string& name);
 
   enum TcpFlag : uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPush = 8, kAck = 16 };
-  /// One packet or as many as the octets need; without memory for one it is missing in the file.
+  /// One packet or as many as the bytes need; without memory for one it is missing in the file.
   /// Never throws: bytes are between the socket and their place. Caller holds mutex().
   void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> octets,
              size_t size) noexcept;
@@ -44,7 +44,7 @@ class Capture {
 
  private:
   explicit Capture(std::unique_ptr<OutputFile> file) : file_(std::move(file)) {}
-  /// What pieces_ has behind its first, which is for the headers; `size` octets.
+  /// What pieces_ has behind its first, which is for the headers; `size` bytes.
   void write_packet(const CaptureEnd& from, const CaptureEnd& to, uint8_t flags, size_t size);
 
   std::mutex mutex_;
@@ -62,7 +62,7 @@ class CapturedConnection {
   /// We end the connection, in order or by RST, unless it has ended.
   void end(bool reset) { end_direction(local_, remote_, ended_, reset); }
 
-  /// The first `size` octets of `octets` are with the kernel, or have come from it.
+  /// The first `size` bytes of `bytes` are with the kernel, or have come from it.
   void sent(std::span<const iovec> octets, size_t size);
   void received(std::span<const iovec> octets, size_t size);
   /// The peer has closed its direction, or reset the connection.

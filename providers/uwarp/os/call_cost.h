@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "base/settings.h"
 #include "base/tuning.h"
 #include "os/clock.h"
 
@@ -16,6 +17,8 @@ namespace uwarp {
 /// By rough_ns(), of one that does nothing.
 inline const uint64_t call_cost_ns = cost_ns([] { (void)syscall(SYS_getppid); });
 /// Fewer of them are worth more than what they are for: caches kept warm, turns kept short.
-inline const bool calls_are_dear = call_cost_ns > tuning::kDearCallNs;
+inline const bool calls_are_dear = settings().calls == CallCost::kMeasured
+                                       ? call_cost_ns > tuning::kDearCallNs
+                                       : settings().calls == CallCost::kDear;
 
 }  // namespace uwarp

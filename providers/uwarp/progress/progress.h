@@ -143,7 +143,7 @@ class Progress {
   bool helper_armed() const { return presence_.armed(); }
 
   /// Starts the helper thread if it does not run. All signals are blocked in it; it is never
-  /// pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
+  /// left pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
   int start_helper();
   bool helper_running() const { return helper_running_.load(std::memory_order_relaxed); }
   /// Ends the helper thread and waits for it (a bounded time: exit() may run while a lock that it

@@ -67,7 +67,7 @@ struct QpConfig {
   /// InfiniBand's acknowledgements.
   bool acknowledged = false;
   bool extensions = true;  // RFC 7306: atomics and Immediate Data
-  /// Verbs' 32 bits travel in the last half of the 8 octets of Immediate Data instead of the first
+  /// Verbs' 32 bits travel in the last half of the 8 bytes of Immediate Data instead of the first
   /// (A24). No RFC says which; there are peers of either opinion.
   bool immediate_in_last_half = false;
   std::shared_ptr<FaultScript> script;  // null unless faults are to be injected

@@ -206,7 +206,7 @@ bool QueuePair::end_stream(StreamEnd end) {
   {
     const auto receive = receive_side_.hold();
     mid_message = receiver_.mid_message();
-    // The peer may answer, finish and leave while the thread that sent the last octets has not yet
+    // The peer may answer, finish and leave while the thread that sent the last bytes has not yet
     // noted that they are gone: what has been done counts as done first.
     const auto transmit = transmit_side_.hold();
     transmitter_.settle(end == StreamEnd::kFin && !mid_message,

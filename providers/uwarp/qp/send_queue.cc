@@ -79,7 +79,7 @@ int SendQueue::check(const SendRequest& request) const {
   const bool inlined = request.flags & kSendInline;
   if (inlined && !inline_allowed(request.opcode)) return EINVAL;
   if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
-  // Inline data leaves no SGEs behind, so only its octets count against the queue's shape.
+  // Inline data leaves no SGEs behind, so only its bytes count against the queue's shape.
   if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
   const uint64_t total = request.payload_bytes();
   if (total > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;

@@ -79,7 +79,7 @@ class SendQueue {
 
   /// Checks a request against the shape alone; touches nothing. 0, EINVAL or EOPNOTSUPP.
   int check(const SendRequest& request) const;
-  /// Appends a checked request, copying SGEs or inline octets. ENOMEM when no slot is free. Caller
+  /// Appends a checked request, copying SGEs or inline bytes. ENOMEM when no slot is free. Caller
   /// holds post_lock().
   int push_locked(const SendRequest& request);
   /// The same for several: all of them or none.

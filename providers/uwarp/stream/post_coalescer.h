@@ -42,7 +42,7 @@ class PostCoalescer {
     return true;
   }
 
-  /// Octets of payload that go out with the next post that may not wait.
+  /// Bytes of payload that go out with the next post that may not wait.
   uint64_t waiting_bytes() const { return bytes_.load(std::memory_order_relaxed); }
   /// What waited is about to go: somebody polls, or its time is over.
   template <typename Clock>

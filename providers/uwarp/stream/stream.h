@@ -85,7 +85,7 @@ class Stream {
   /// From now on each transmit turn ends with events: somebody waits for the send side to be idle
   /// or finished.
   void watch_transmit() { watched_.store(true, std::memory_order_release); }
-  /// The next octets that are sent are told of: nobody watches whether the peer takes them.
+  /// The next bytes that are sent are told of: nobody watches whether the peer takes them.
   void unwatch_peer() { peer_watched_.store(false); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }

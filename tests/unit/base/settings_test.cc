@@ -85,6 +85,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_RNR_TIMEOUT_MS", "0"},
                                {"UWARP_PEER_TIMEOUT_MS", "5000"},
                                {"UWARP_SPIN_US", "50"},
+                               {"UWARP_CALLS", "dear"},
                                {"UWARP_PORT_RANGE", "20000-20100"},
                                {"UWARP_ALLOW", "192.0.2.0/24,2001:db8::1"},
                                {"UWARP_PORT_OFFSET", "-7"},
@@ -97,6 +98,7 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_EQ(settings.log, "/tmp/x.log");
   EXPECT_EQ(settings.netdevs, (std::vector<std::string>{"eth0", "lo"}));
   EXPECT_EQ(settings.persona, Persona::kRoce);
+  EXPECT_EQ(settings.calls, CallCost::kDear);
   EXPECT_FALSE(settings.roce_ack);
   EXPECT_FALSE(settings.acknowledged());
   EXPECT_EQ(settings.cm, CmOwner::kKernel);

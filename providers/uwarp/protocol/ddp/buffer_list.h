@@ -14,7 +14,7 @@
 
 namespace uwarp {
 
-/// Up to kMaxSge ranges seen as one run of octets. Remembers where the last access ended, so that
+/// Up to kMaxSge ranges seen as one run of bytes. Remembers where the last access ended, so that
 /// walking a message front to back costs nothing per range already passed.
 class BufferList {
  public:
@@ -44,10 +44,10 @@ class BufferList {
   /// Describes [offset, offset + length) as up to `max` iovecs; returns their number and lowers
   /// `length` to what they hold. The range must lie inside the list.
   size_t describe(uint64_t offset, uint64_t& length, iovec* out, size_t max);
-  /// Copies `size` octets to `offset`; they must fit. False: some memory is not there (only of
+  /// Copies `size` bytes to `offset`; they must fit. False: some memory is not there (only of
   /// regions on demand).
   bool copy_in(uint64_t offset, const std::byte* from, size_t size);
-  /// Copies `size` octets out of `offset`. False: some memory is not there.
+  /// Copies `size` bytes out of `offset`. False: some memory is not there.
   bool copy_out(uint64_t offset, std::byte* to, size_t size);
   /// The region's memory may not be touched any more: nor, if a range is of it, that of the list.
   void revoke(const MemoryRegion& region);

@@ -13,7 +13,7 @@
 
 namespace uwarp {
 
-/// Payload octets of the next segment of a message of which `left` octets remain.
+/// Payload bytes of the next segment of a message of which `left` bytes remain.
 constexpr uint32_t segment_payload(uint64_t left, uint32_t mulpdu, size_t header_bytes) {
   return static_cast<uint32_t>(std::min<uint64_t>(left, mulpdu - header_bytes));
 }

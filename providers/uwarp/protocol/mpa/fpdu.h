@@ -2,7 +2,7 @@
 // The frame around one DDP segment on the TCP stream: length, pad and CRC. Markers are not
 // supported anywhere (a peer that asks for them is refused at start-up). RFC 5044 4.1, 4.4, 6.
 //
-//   ULPDU_Length (2) | ULPDU | pad (0..3, zero) | CRC32C (4, least significant octet first)
+//   ULPDU_Length (2) | ULPDU | pad (0..3, zero) | CRC32C (4, least significant byte first)
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline constexpr size_t kFpduPadMax = 3;
 inline constexpr size_t kFpduCrcSize = 4;
 inline constexpr size_t kFpduTrailerMax = kFpduPadMax + kFpduCrcSize;
 
-/// Pad octets behind a ULPDU of that length.
+/// Pad bytes behind a ULPDU of that length.
 constexpr size_t fpdu_pad(size_t ulpdu_length) {
   return (0 - (kFpduLengthSize + ulpdu_length)) & 3;
 }
@@ -41,13 +41,13 @@ constexpr size_t fpdu_size(size_t ulpdu_length) {
 inline constexpr size_t kFpduSizeMax = fpdu_size(kUlpduMax);
 
 /// A ULPDU of this size and more belongs to a large message: others like it are likely to follow,
-/// and its octets are worth system calls of their own.
+/// and its bytes are worth system calls of their own.
 inline constexpr size_t kLargeUlpdu = 16384;
 
 static_assert(fpdu_pad(14) == 0 && fpdu_pad(23) == 3 && fpdu_pad(20) == 2 && fpdu_pad(25) == 1);
 static_assert(fpdu_size(14) == 20 && fpdu_size(23) == 32 && kFpduSizeMax == 65544);
 
-/// Largest ULPDU whose FPDU fits into one TCP segment of `emss` octets. RFC 5044 4.5 (A
+/// Largest ULPDU whose FPDU fits into one TCP segment of `emss` bytes. RFC 5044 4.5 (A
 /// rounding term keeps the FPDU a multiple of 4.) Never below kUlpduMin or above kUlpduMax.
 constexpr uint32_t mulpdu_for(uint32_t emss) {
   const uint32_t overhead = 6 + emss % 4;
@@ -58,17 +58,17 @@ constexpr uint32_t mulpdu_for(uint32_t emss) {
 static_assert(mulpdu_for(1460) == 1454 && fpdu_size(mulpdu_for(1460)) == 1460);
 static_assert(mulpdu_for(1448) == 1442 && mulpdu_for(65483) == 65474);
 
-/// Writes zero pad and the CRC value (0 if CRCs are off) behind a ULPDU; returns the octets
+/// Writes zero pad and the CRC value (0 if CRCs are off) behind a ULPDU; returns the bytes
 /// written. `at` has room for kFpduTrailerMax.
 inline size_t write_fpdu_trailer(std::byte* at, size_t ulpdu_length, uint32_t crc_or_zero) {
   const size_t pad = fpdu_pad(ulpdu_length);
-  // Four octets of zero cover any pad; the CRC then overwrites what is too much.
+  // Four bytes of zero cover any pad; the CRC then overwrites what is too much.
   store_le32(at, 0);
   store_le32(at + pad, crc_or_zero);
   return pad + kFpduCrcSize;
 }
 
-/// True if the last four octets of a whole FPDU are the CRC of those before them.
+/// True if the last four bytes of a whole FPDU are the CRC of those before them.
 inline bool verify_fpdu_crc(std::span<const std::byte> fpdu) {
   if (fpdu.size() < kFpduLengthSize + kFpduCrcSize) return false;
   const size_t covered = fpdu.size() - kFpduCrcSize;

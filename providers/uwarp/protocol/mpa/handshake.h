@@ -2,7 +2,7 @@
 // MPA start-up, both roles, without IO: bytes in, bytes and a verdict out. Timers, sockets and
 // what the private data means belong to others. RFC 5044 7.1, RFC 6581 6 to 10.
 //
-// Either object is told about octets in pieces of any size and never reads beyond its frame.
+// Either object is told about bytes in pieces of any size and never reads beyond its frame.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ struct MpaNegotiated {
   uint16_t ord = 0;              // what this side may have outstanding
 };
 
-/// Writes an FPDU with a bare Terminate (28 octets, no header copies): what an initiator sends
-/// before it closes, if MpaInitiator::Verdict names a code. Returns the octets written.
+/// Writes an FPDU with a bare Terminate (28 bytes, no header copies): what an initiator sends
+/// before it closes, if MpaInitiator::Verdict names a code. Returns the bytes written.
 inline constexpr size_t kBareTerminateFpduSize = 28;
 size_t write_bare_terminate_fpdu(std::byte* at, TerminateCode code, bool crc);
 
@@ -50,7 +50,7 @@ class MpaInitiator {
     uint16_t ird = 0;  // values above 0x3FFE are sent as 0x3FFE, but for kDepthNotNegotiated
     uint16_t ord = 0;
     uint16_t ird_limit = 0;  // what `ird` may grow to if the peer's ORD asks; 0: not at all
-    // At most 512 octets in revision 1, 508 in revision 2 (asserted).
+    // At most 512 bytes in revision 1, 508 in revision 2 (asserted).
     std::span<const std::byte> private_data;
   };
 
@@ -58,7 +58,7 @@ class MpaInitiator {
 
   struct Verdict {
     State state = State::kNeedMore;
-    size_t consumed = 0;  // octets of the input that belong to the Reply; FPDUs follow
+    size_t consumed = 0;  // bytes of the input that belong to the Reply; FPDUs follow
     MpaFailure failure = MpaFailure::kNone;
     std::optional<TerminateCode> terminate;  // kFailed: send this first, then close
     bool retry_revision1 = false;            // kFailed: a new connection in revision 1 may work
@@ -69,11 +69,11 @@ class MpaInitiator {
   /// The Request, to be sent before anything else. Valid as long as this object.
   std::span<const std::byte> request() const { return std::span(request_).first(request_size_); }
 
-  /// Takes received octets. After any state but kNeedMore nothing is consumed any more.
+  /// Takes received bytes. After any state but kNeedMore nothing is consumed any more.
   Verdict on_bytes(std::span<const std::byte> bytes);
   /// The peer has closed or reset the connection.
   Verdict on_end_of_stream();
-  /// Octets that are certainly missing to the Reply: a read of that size gets no FPDU.
+  /// Bytes that are certainly missing to the Reply: a read of that size gets no FPDU.
   size_t bytes_wanted() const { return wanted_; }
 
   State state() const { return verdict_.state; }
@@ -127,11 +127,11 @@ class MpaResponder {
 
   explicit MpaResponder(const Config& config) : config_(config) {}
 
-  /// Takes received octets. Octets behind the Request, in the same piece or later, refuse the
+  /// Takes received bytes. Bytes behind the Request, in the same piece or later, refuse the
   /// connection as long as no Reply exists. 5044-7.1.2-g.
   Verdict on_bytes(std::span<const std::byte> bytes);
   Verdict on_end_of_stream();
-  /// Octets that are certainly missing to the Request; 1 while it waits for its Reply.
+  /// Bytes that are certainly missing to the Request; 1 while it waits for its Reply.
   size_t bytes_wanted() const { return wanted_; }
 
   State state() const { return verdict_.state; }
@@ -143,7 +143,7 @@ class MpaResponder {
     std::span<const std::byte> bytes;  // valid as long as the responder
     MpaNegotiated negotiated;          // accept() only
   };
-  /// Largest private data accept() and reject() take for this Request: 508 or 512 octets.
+  /// Largest private data accept() and reject() take for this Request: 508 or 512 bytes.
   size_t private_data_max() const;
   /// Makes the accepting Reply. `ird` and `ord` are this side's; a smaller Request IRD lowers
   /// `ord`, kDepthNotNegotiated goes out as it is. Only in kRequest (asserted).

@@ -104,7 +104,7 @@ struct InboundRequest {
   Msn delivered;
 
   const ReadRequestHeader* read() const { return std::get_if<ReadRequestHeader>(&header); }
-  /// A Read without octets: as a rule the peer's way to ask whether all before has been placed. Its
+  /// A Read without bytes: as a rule the peer's way to ask whether all before has been placed. Its
   /// answer is not to wait behind our own requests.
   bool wants_nothing() const { return read() != nullptr && read()->size == 0; }
   const AtomicRequestHeader* atomic() const { return std::get_if<AtomicRequestHeader>(&header); }

@@ -16,7 +16,7 @@ namespace uwarp {
 /// A refused access of a request as layer 0 reports it.
 TerminateCode request_fault_code(RegionFault fault);
 
-/// The error of a Read of which `offset` octets have been answered; otherwise `source` is what is
+/// The error of a Read of which `offset` bytes have been answered; otherwise `source` is what is
 /// left of it. An empty rest names no memory and is never wrong.
 std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request, uint64_t offset,
                                                 const RegionTable& regions,

@@ -20,7 +20,7 @@ struct RdmapFeatures {
   bool send_immediate = false;
 };
 
-/// The error of a segment whose DDP header (14 or 18 octets by its T bit) starts at `header`.
+/// The error of a segment whose DDP header (14 or 18 bytes by its T bit) starts at `header`.
 std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeatures features);
 
 /// A Write in which check_segment() finds no fault, whatever is switched on. They come in great
@@ -34,7 +34,7 @@ inline bool is_sound_write(const std::byte* header) {
 }
 
 /// The error of the RDMAP header of a control message (Read Request, Terminate, atomics, Immediate)
-/// that is `size` octets long, headers of DDP not counted.
+/// that is `size` bytes long, headers of DDP not counted.
 std::optional<TerminateCode> check_header_size(RdmapOpcode opcode, size_t size);
 
 }  // namespace uwarp

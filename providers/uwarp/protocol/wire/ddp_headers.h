@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// DDP segment headers: control octet, tagged header (14 octets), untagged header (18 octets).
+// DDP segment headers: control byte, tagged header (14 bytes), untagged header (18 bytes).
 // RFC 5041 4.1 to 4.3. Layout only: no rule about what a value may be is checked here.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace uwarp {
 
-/// First octet of every DDP segment.
+/// First byte of every DDP segment.
 ///
 ///   7   6   5..2   1..0
 ///   T   L   Rsvd   DV
@@ -36,7 +36,7 @@ struct DdpControl {
   static constexpr uint8_t kMostFollowing = ReservedField::kMax;
   constexpr uint8_t following() const { return ReservedField::get(value); }
 
-  /// The octet as we send it: version 1, and reserved bits zero unless the peer is a uwarp.
+  /// The byte as we send it: version 1, and reserved bits zero unless the peer is a uwarp.
   static constexpr DdpControl make(bool tagged, bool last, uint8_t following = 0) {
     return DdpControl{static_cast<uint8_t>(TaggedBit::flag(tagged) | LastBit::flag(last) |
                                            ReservedField::put(following) |
@@ -45,7 +45,7 @@ struct DdpControl {
   friend constexpr bool operator==(DdpControl, DdpControl) = default;
 };
 
-/// Header of a tagged segment; the payload follows it. `rsvd_ulp` is RDMAP's control octet.
+/// Header of a tagged segment; the payload follows it. `rsvd_ulp` is RDMAP's control byte.
 struct TaggedHeader {
   static constexpr size_t kWireSize = 14;
 
@@ -54,14 +54,14 @@ struct TaggedHeader {
   STag stag;
   TaggedOffset to = 0;
 
-  /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
+  /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static TaggedHeader decode(const std::byte* at) {
     return TaggedHeader{.control = DdpControl{static_cast<uint8_t>(at[0])},
                         .rsvd_ulp = static_cast<uint8_t>(at[1]),
                         .stag = STag{load_be32(at + 2)},
                         .to = load_be64(at + 6)};
   }
-  /// Writes kWireSize octets.
+  /// Writes kWireSize bytes.
   void encode(std::byte* at) const {
     at[0] = std::byte{control.value};
     at[1] = std::byte{rsvd_ulp};
@@ -72,7 +72,7 @@ struct TaggedHeader {
 };
 
 /// Header of an untagged segment; RDMAP header or payload follow it. `rsvd_ulp` is RDMAP's
-/// control octet, `invalidate_stag` its 32 further bits (RsvdULP[8:39]).
+/// control byte, `invalidate_stag` its 32 further bits (RsvdULP[8:39]).
 struct UntaggedHeader {
   static constexpr size_t kWireSize = 18;
 
@@ -83,7 +83,7 @@ struct UntaggedHeader {
   Msn msn;
   uint32_t mo = 0;
 
-  /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
+  /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static UntaggedHeader decode(const std::byte* at) {
     return UntaggedHeader{.control = DdpControl{static_cast<uint8_t>(at[0])},
                           .rsvd_ulp = static_cast<uint8_t>(at[1]),
@@ -92,7 +92,7 @@ struct UntaggedHeader {
                           .msn = Msn{load_be32(at + 10)},
                           .mo = load_be32(at + 14)};
   }
-  /// Writes kWireSize octets.
+  /// Writes kWireSize bytes.
   void encode(std::byte* at) const {
     at[0] = std::byte{control.value};
     at[1] = std::byte{rsvd_ulp};
@@ -106,7 +106,7 @@ struct UntaggedHeader {
 
 inline constexpr size_t kDdpHeaderMax = UntaggedHeader::kWireSize;
 
-/// Size of the DDP header that a control octet announces.
+/// Size of the DDP header that a control byte announces.
 constexpr size_t ddp_header_size(DdpControl control) {
   return control.tagged() ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize;
 }

@@ -27,7 +27,7 @@ StartFrameDecode need(size_t wanted) {
   return {.status = StartFrameDecode::Status::kNeedMore, .wanted = wanted};
 }
 
-// The first fault that the octets present can show.
+// The first fault that the bytes present can show.
 MpaFailure check_prefix(std::span<const std::byte> bytes, std::string_view key) {
   const size_t key_size = std::min(bytes.size(), key.size());
   if (key_size != 0 && std::memcmp(bytes.data(), key.data(), key_size) != 0)

@@ -18,13 +18,13 @@ namespace uwarp {
 /// IRD or ORD that is not negotiated in this frame. RFC 6581 9.1.
 inline constexpr uint16_t kDepthNotNegotiated = 0x3FFF;
 
-/// Private data of one frame: a copy of at most 512 octets.
+/// Private data of one frame: a copy of at most 512 bytes.
 class PrivateData {
  public:
   PrivateData() = default;
   explicit PrivateData(std::span<const std::byte> bytes) { assign(bytes); }
 
-  /// Returns false, and keeps what was there, if there are more than 512 octets.
+  /// Returns false, and keeps what was there, if there are more than 512 bytes.
   bool assign(std::span<const std::byte> bytes) {
     if (bytes.size() > kPrivateDataWireMax) return false;
     if (!bytes.empty()) std::memcpy(octets_.data(), bytes.data(), bytes.size());
@@ -45,7 +45,7 @@ struct MpaStartFrame {
   static constexpr size_t kEnhancedSize = 4;
   static constexpr size_t kSizeMax = kFixedSize + kPrivateDataWireMax;
 
-  // Flags octet. The low four bits are reserved: sent as zero, never read.
+  // Flags byte. The low four bits are reserved: sent as zero, never read.
   using MarkersBit = Field<uint8_t{0x80}>;
   using CrcBit = Field<uint8_t{0x40}>;
   using RejectBit = Field<uint8_t{0x20}>;
@@ -76,7 +76,7 @@ struct MpaStartFrame {
     return kFixedSize + (enhanced ? kEnhancedSize : 0) + private_data.size();
   }
   /// Writes the frame and returns its size; 0 if it does not fit into `room` or if private data
-  /// and enhanced word together exceed 512 octets.
+  /// and enhanced word together exceed 512 bytes.
   size_t encode(std::span<std::byte> room) const;
 };
 
@@ -86,7 +86,7 @@ enum class MpaFailure : uint8_t {
   kBadKey,
   kBadRevision,
   kPrivateDataTooLong,
-  kEnhancedTooShort,     // S=1 and fewer than 4 octets of private data
+  kEnhancedTooShort,     // S=1 and fewer than 4 bytes of private data
   kMarkersDemanded,      // the peer wants markers, which we cannot send
   kRevisionMismatch,     // the Reply is not of our Request's revision, or S is missing in it
   kInsufficientIrd,      // initiator: the peer's ORD is more than we can hold
@@ -99,12 +99,12 @@ struct StartFrameDecode {
   enum class Status : uint8_t { kNeedMore, kBad, kFrame };
   Status status = Status::kNeedMore;
   MpaFailure error = MpaFailure::kNone;  // kBad
-  size_t consumed = 0;                   // kFrame: octets of the frame
-  size_t wanted = 0;                     // kNeedMore: octets that are certainly still missing
+  size_t consumed = 0;                   // kFrame: bytes of the frame
+  size_t wanted = 0;                     // kNeedMore: bytes that are certainly still missing
 };
 
 /// Decodes a Request (`reply` false) or a Reply from the start of `bytes`. A fault is reported as
-/// soon as the octet that shows it is there. `frame` is written only with kFrame.
+/// soon as the byte that shows it is there. `frame` is written only with kFrame.
 StartFrameDecode decode_start_frame(std::span<const std::byte> bytes, bool reply,
                                     MpaStartFrame& frame);
 

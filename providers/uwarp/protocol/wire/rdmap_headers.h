@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// RDMAP: control octet, opcodes and what each of them carries, and the headers that follow the
+// RDMAP: control byte, opcodes and what each of them carries, and the headers that follow the
 // untagged DDP header. RFC 5040 4, RFC 7306 4 to 6. Layout only; no rules, no state.
 #pragma once
 
@@ -34,7 +34,7 @@ enum class RdmapOpcode : uint8_t {
   kSendImmediate = 0xF,
 };
 
-/// Second octet of every DDP segment (the first of DDP's RsvdULP).
+/// Second byte of every DDP segment (the first of DDP's RsvdULP).
 ///
 ///   7..6   5..4   3..0
 ///   RV     Rsv    Opcode
@@ -53,7 +53,7 @@ struct RdmapControl {
   constexpr RdmapOpcode opcode() const { return static_cast<RdmapOpcode>(OpcodeField::get(value)); }
 };
 
-/// The control octet as we send it: version 1, reserved bits zero.
+/// The control byte as we send it: version 1, reserved bits zero.
 constexpr uint8_t make_rdmap_control(RdmapOpcode opcode) {
   return static_cast<uint8_t>(RdmapControl::VersionField::put(RdmapControl::kVersion) |
                               RdmapControl::OpcodeField::put(static_cast<uint8_t>(opcode)));
@@ -65,8 +65,8 @@ struct RdmapOpcodeTraits {
   bool defined;         // false: the fields below mean nothing
   bool tagged;          // DDP model it must come in
   QueueNumber queue;    // untagged only
-  uint8_t header_size;  // RDMAP header octets behind the DDP header; Terminate: the least
-  bool has_payload;     // ULP octets may follow
+  uint8_t header_size;  // RDMAP header bytes behind the DDP header; Terminate: the least
+  bool has_payload;     // ULP bytes may follow
   bool invalidates;     // RsvdULP[8:39] is the Invalidate STag
   bool solicited;       // the receiver raises a solicited event
 };
@@ -108,17 +108,17 @@ constexpr const RdmapOpcodeTraits& traits(RdmapOpcode opcode) {
 }
 constexpr const char* name(RdmapOpcode opcode) { return traits(opcode).name; }
 
-/// RDMA Read Request header (28 octets). RFC 5040 4.4.
+/// RDMA Read Request header (28 bytes). RFC 5040 4.4.
 struct ReadRequestHeader {
   static constexpr size_t kWireSize = kReadRequestHeaderSize;
 
   STag sink_stag;
   TaggedOffset sink_to = 0;
-  uint32_t size = 0;  // RDMARDSZ, octets
+  uint32_t size = 0;  // RDMARDSZ, bytes
   STag source_stag;
   TaggedOffset source_to = 0;
 
-  /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
+  /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static ReadRequestHeader decode(const std::byte* at) {
     return ReadRequestHeader{.sink_stag = STag{load_be32(at)},
                              .sink_to = load_be64(at + 4),
@@ -126,7 +126,7 @@ struct ReadRequestHeader {
                              .source_stag = STag{load_be32(at + 16)},
                              .source_to = load_be64(at + 20)};
   }
-  /// Writes kWireSize octets.
+  /// Writes kWireSize bytes.
   void encode(std::byte* at) const {
     store_be32(at, sink_stag.value);
     store_be64(at + 4, sink_to);
@@ -140,7 +140,7 @@ struct ReadRequestHeader {
 /// Operation of an Atomic Request; 1 and 3 to 15 are reserved. RFC 7306 5.2.1.
 enum class AtomicOpcode : uint8_t { kFetchAdd = 0x0, kCmpSwap = 0x2 };
 
-/// Atomic Request header (52 octets). RFC 7306 5.2.1.
+/// Atomic Request header (52 bytes). RFC 7306 5.2.1.
 struct AtomicRequestHeader {
   static constexpr size_t kWireSize = kAtomicRequestHeaderSize;
   using OpcodeField = Field<uint32_t{0x0000000F}>;  // the 28 bits above are reserved
@@ -154,7 +154,7 @@ struct AtomicRequestHeader {
   uint64_t compare = 0;
   uint64_t compare_mask = ~uint64_t{0};  // FetchAdd sends all ones and nobody reads it
 
-  /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
+  /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static AtomicRequestHeader decode(const std::byte* at) {
     return AtomicRequestHeader{.opcode = static_cast<AtomicOpcode>(OpcodeField::get(load_be32(at))),
                                .request_id = load_be32(at + 4),
@@ -165,7 +165,7 @@ struct AtomicRequestHeader {
                                .compare = load_be64(at + 36),
                                .compare_mask = load_be64(at + 44)};
   }
-  /// Writes kWireSize octets.
+  /// Writes kWireSize bytes.
   void encode(std::byte* at) const {
     store_be32(at, OpcodeField::put(static_cast<uint8_t>(opcode)));
     store_be32(at + 4, request_id);
@@ -179,18 +179,18 @@ struct AtomicRequestHeader {
   friend bool operator==(const AtomicRequestHeader&, const AtomicRequestHeader&) = default;
 };
 
-/// Atomic Response header (12 octets; the 32 in RFC 7306 4 counts the framing). RFC 7306 5.2.2.
+/// Atomic Response header (12 bytes; the 32 in RFC 7306 4 counts the framing). RFC 7306 5.2.2.
 struct AtomicResponseHeader {
   static constexpr size_t kWireSize = kAtomicResponseHeaderSize;
 
   uint32_t request_id = 0;
   uint64_t original_value = 0;  // a number, whatever the target's byte order
 
-  /// Decodes kWireSize octets at `at`, which the caller has proved to be there.
+  /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static AtomicResponseHeader decode(const std::byte* at) {
     return AtomicResponseHeader{.request_id = load_be32(at), .original_value = load_be64(at + 4)};
   }
-  /// Writes kWireSize octets.
+  /// Writes kWireSize bytes.
   void encode(std::byte* at) const {
     store_be32(at, request_id);
     store_be64(at + 4, original_value);
@@ -198,7 +198,7 @@ struct AtomicResponseHeader {
   friend bool operator==(const AtomicResponseHeader&, const AtomicResponseHeader&) = default;
 };
 
-/// Terminate header (4 to 52 octets): the error, and copies of the headers that caused it.
+/// Terminate header (4 to 52 bytes): the error, and copies of the headers that caused it.
 /// RFC 5040 4.8.
 ///
 ///   31..28  27..24  23..16      15  14  13  12..0
@@ -223,17 +223,17 @@ struct TerminateHeader {
   std::array<std::byte, UntaggedHeader::kWireSize> ddp_header{};
   std::array<std::byte, ReadRequestHeader::kWireSize> rdmap_header{};
 
-  /// Copies the DDP header of the bad segment (14 or 18 octets, by its own T bit; the caller
+  /// Copies the DDP header of the bad segment (14 or 18 bytes, by its own T bit; the caller
   /// vouches for them) and its ULPDU_Length, and sets M and D.
   void copy_ddp_header(const std::byte* header, uint16_t ulpdu_length);
   /// Copies the Read Request header of the bad segment and sets R.
   void copy_read_request(const std::byte* header);
 
   size_t encoded_size() const;
-  /// Writes encoded_size() octets and returns their number.
+  /// Writes encoded_size() bytes and returns their number.
   size_t encode(std::byte* at) const;
-  /// Decodes the octets behind the untagged header of a Terminate. Octets behind what the bits
-  /// announce are ignored (A13). Nothing only if fewer than 4 octets are given.
+  /// Decodes the bytes behind the untagged header of a Terminate. Bytes behind what the bits
+  /// announce are ignored (A13). Nothing only if fewer than 4 bytes are given.
   static std::optional<TerminateHeader> decode(std::span<const std::byte> bytes);
 
  private:

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Segments that the peer, another uwarp, has announced behind the one under way: of the same
 // message and size (docs/wire.md). So one receive call may put several into place, before their
-// headers have been looked at. Counts octets only; Receiver knows the places.
+// headers have been looked at. Counts bytes only; Receiver knows the places.
 //
 // The window of such a call, in the order of the stream ("direct": to its place; "staged": to the
 // staging buffer, where the pieces lie one behind the other):
 //
-//   rest of the segment under way, direct | its last octets, trailer, next header: staged |
-//   segment 1, direct | its last octets, trailer, next header: staged | segment 2 ...
+//   rest of the segment under way, direct | its last bytes, trailer, next header: staged |
+//   segment 1, direct | its last bytes, trailer, next header: staged | segment 2 ...
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace uwarp {
 
 class SegmentRun {
  public:
-  /// A segment has come, by this DDP header: ULPDU of `ulpdu_length` octets, `following` of the
+  /// A segment has come, by this DDP header: ULPDU of `ulpdu_length` bytes, `following` of the
   /// same kind behind it.
   void begin(const std::byte* header, uint16_t ulpdu_length, uint8_t following);
   /// The segment under way has no others behind it, as far as is known.
@@ -29,25 +29,25 @@ class SegmentRun {
   /// How many of them the next window is worth: twice as many after one that was filled, fewer
   /// after one that was not. A receiver that is faster than its peer has nothing of them.
   uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
-  /// The window has places for so many of them, 0 at first: `direct` and `staged` octets of each.
+  /// The window has places for so many of them, 0 at first: `direct` and `staged` bytes of each.
   void open(uint32_t segments, size_t direct, size_t staged) {
     segments_ = segments;
     direct_ = direct;
     staged_ = staged;
   }
-  /// Of the window that is open: octets in all, and those that are staged.
+  /// Of the window that is open: bytes in all, and those that are staged.
   size_t bytes() const { return segments_ * (direct_ + staged_); }
   size_t staged_bytes() const { return segments_ * staged_; }
-  /// So many octets have come into the window behind those of the segment under way that are
+  /// So many bytes have come into the window behind those of the segment under way that are
   /// direct; `filled`: it had no room for more. Returns how many of them are staged.
   size_t take(size_t bytes, bool filled);
 
-  /// Octets that lie in place already of segments whose headers have not been looked at.
+  /// Bytes that lie in place already of segments whose headers have not been looked at.
   size_t ahead() const { return ahead_; }
   /// Whether the next FPDU, from its length field on, is the one that was announced. Only while
-  /// ahead() is not 0: as many octets of it are there as that one's header has.
+  /// ahead() is not 0: as many bytes of it are there as that one's header has.
   bool continues(const std::byte* fpdu) const;
-  /// Its header has been looked at: so many octets of it are in place.
+  /// Its header has been looked at: so many bytes of it are in place.
   size_t claim();
   /// They all are of the next segment. If it is not the one that was announced they can be taken
   /// out of its place again.
@@ -62,7 +62,7 @@ class SegmentRun {
   size_t staged_ = 0;
   size_t ahead_ = 0;
   uint16_t ulpdu_length_ = 0;
-  std::byte next_[kDdpHeaderMax]{};  // header of the next one, but for its control octet
+  std::byte next_[kDdpHeaderMax]{};  // header of the next one, but for its control byte
 };
 
 }  // namespace uwarp

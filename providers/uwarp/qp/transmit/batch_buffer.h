@@ -16,7 +16,7 @@
 
 namespace uwarp {
 
-/// Some 256 messages of 8 octets, or sixteen FPDUs of the largest size, of which each takes two
+/// Some 256 messages of 8 bytes, or sixteen FPDUs of the largest size, of which each takes two
 /// iovecs; the last one needs room for as many pieces as a payload may have.
 class BatchBuffer {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Copies of payload that live as long as the batch whose octets they are. Each is one allocation,
+// Copies of payload that live as long as the batch whose bytes they are. Each is one allocation,
 // and none throws: whoever needs a copy holds locks and has work half done.
 #pragma once
 
@@ -15,7 +15,7 @@ class PayloadCopies {
   PayloadCopies(const PayloadCopies&) = delete;
   PayloadCopies& operator=(const PayloadCopies&) = delete;
 
-  /// Room for `size` octets; null without memory for it.
+  /// Room for `size` bytes; null without memory for it.
   std::byte* add(size_t size) {
     void* const memory = ::operator new(sizeof(Head) + size, std::nothrow);
     if (memory == nullptr) return nullptr;

@@ -60,7 +60,7 @@ class TransmitBatch {
            room_->arena_bytes - arena_used_ >= kSmallestRoom;
   }
 
-  /// Builds one FPDU: `header_bytes` octets (DDP header and RDMAP header) are written by the caller
+  /// Builds one FPDU: `header_bytes` bytes (DDP header and RDMAP header) are written by the caller
   /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
   /// of `list` is the payload. Finish with end_fpdu().
   std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
@@ -79,7 +79,7 @@ class TransmitBatch {
   /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
   /// memory of its own: application buffers are not touched from here on. False as for detach().
   [[nodiscard]] bool cut();
-  /// Moves pending octets inside [base, base + length) into memory of its own. False: there is not
+  /// Moves pending bytes inside [base, base + length) into memory of its own. False: there is not
   /// enough, so what is pending must not go out.
   [[nodiscard]] bool detach(const std::byte* base, uint64_t length);
 
@@ -105,7 +105,7 @@ class TransmitBatch {
   bool crc_ = false;
   uint32_t crc_error_ = 0;  // added to the next CRC
   size_t count_ = 0;        // iovecs in use
-  size_t first_ = 0;        // first with unsent octets
+  size_t first_ = 0;        // first with unsent bytes
   size_t bytes_ = 0;        // queued in all
   size_t sent_ = 0;         // gone
   size_t fpdu_count_ = 0;

@@ -17,7 +17,7 @@ void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
   sink_.note(step);
 }
 
-// An FPDU begins in one piece: its length and the two control octets lie side by side.
+// An FPDU begins in one piece: its length and the two control bytes lie side by side.
 void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> octets,
                           std::span<const uint32_t> ends) {
   for (; begun_ < queue.started(); ++begun_) tell(TraceStep::Kind::kSendBegun, begun_);

@@ -19,7 +19,7 @@ class TransmitTrace {
  public:
   TransmitTrace(TraceSink& sink, uint32_t queue_pair) : sink_(sink), queue_pair_(queue_pair) {}
 
-  /// A batch was built, of which nothing has gone: its octets, and where its FPDUs end in them.
+  /// A batch was built, of which nothing has gone: its bytes, and where its FPDUs end in them.
   [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> octets,
                                           std::span<const uint32_t> ends);
   /// So much of the batch has gone, and of the stream.

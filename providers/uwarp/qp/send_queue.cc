@@ -161,6 +161,7 @@ void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
   at(position).sge_count = 0;
   std::byte* to = inline_area(position);
   for (const Sge& sge : sges) {
+    if (sge.length_bytes == 0) continue;  // its address may be null
     std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
     to += sge.length_bytes;
   }

@@ -42,8 +42,6 @@ UWARP_FIGURE(uint64_t, kDenseCalls, 2);
 UWARP_FIGURE(uint32_t, kDenseRun, 4);
 /// What is remembered of a run; a pause halves it.
 UWARP_FIGURE(uint32_t, kLongestRun, 64);
-/// While each post follows a pause, one of so many looks at the clock, which takes 25 ns.
-UWARP_FIGURE(uint32_t, kPostsPerLook, 4);
 /// What waits at most: messages, and bytes of payload.
 UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
 UWARP_FIGURE(uint64_t, kWaitingBytes, 1 << 20);
@@ -75,8 +73,6 @@ UWARP_FIGURE(size_t, kDirectOfSome, 16);
 UWARP_FIGURE(size_t, kSomeStreams, 32);
 /// Empty reads in a row after which a stream gives its direct place up.
 UWARP_FIGURE(uint32_t, kIdleTurns, 64);
-/// Looks at epoll that one busy stream beyond the direct ones is worth.
-UWARP_FIGURE(uint32_t, kAsks, 16);
 /// Looks of pollers that found something before epoll is not told of a stream's data any more, and
 /// how many streams at most. Rows: half round trip 8 B, 256 B.
 UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);

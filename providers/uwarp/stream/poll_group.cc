@@ -47,7 +47,6 @@ void PollGroup::note_busy(Stream& stream) {
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
-  asks_left_.store(tuning::kAsks, std::memory_order_relaxed);
   if (direct_.size() < direct_room()) {
     direct_.push_back({&stream, 0});
   } else {

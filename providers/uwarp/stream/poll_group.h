@@ -44,13 +44,8 @@ class PollGroup final : public CompletionQueueDriver {
   bool shares_core();
   /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
-  /// One of them was busy lately, or all are silent: epoll must be asked whenever poll() finds
-  /// nothing.
-  bool prefers_epoll() {
-    const uint32_t left = asks_left_.load(std::memory_order_relaxed);
-    if (left != 0) asks_left_.store(left - 1, std::memory_order_relaxed);
-    return left != 0 || direct_count_.load(std::memory_order_relaxed) == 0;
-  }
+  /// All that poll() looks at are silent: epoll must be asked whenever it finds nothing.
+  bool prefers_epoll() const { return direct_count_.load(std::memory_order_relaxed) == 0; }
 
  private:
   struct Direct {
@@ -68,7 +63,6 @@ class PollGroup final : public CompletionQueueDriver {
   size_t next_ = 0;             // of them, where the next poll() begins
   std::atomic<size_t> extra_{0};
   std::atomic<size_t> direct_count_{0};
-  std::atomic<uint32_t> asks_left_{0};
   std::atomic<bool> awaits_bulk_{false};
 };
 

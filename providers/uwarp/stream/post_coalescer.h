@@ -27,7 +27,6 @@ class PostCoalescer {
   bool may_wait(Clock clock, uint32_t messages, uint64_t bytes, bool answers_due) {
     const uint32_t run = run_.load(std::memory_order_relaxed);
     const bool poll_near = answers_due && expects_poll();
-    if (run == 0 && !poll_near && !look_due()) return false;
     const uint64_t now_ns = clock();
     const uint64_t gap_ns = now_ns - last_ns_.load(std::memory_order_relaxed);
     last_ns_.store(now_ns, std::memory_order_relaxed);
@@ -65,11 +64,6 @@ class PostCoalescer {
   }
 
  private:
-  bool look_due() {
-    const uint32_t posts = posts_.load(std::memory_order_relaxed) + 1;
-    posts_.store(posts, std::memory_order_relaxed);
-    return posts % tuning::kPostsPerLook == 0;
-  }
   bool expects_poll() {
     const uint32_t left = at_once_.load(std::memory_order_relaxed);
     if (left == 0) [[likely]]
@@ -89,7 +83,6 @@ class PostCoalescer {
   }
 
   const uint64_t dense_gap_ns_;
-  std::atomic<uint32_t> posts_{0};    // outside of runs
   std::atomic<uint64_t> last_ns_{0};  // end of the last post
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
   std::atomic<uint32_t> messages_{0};

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kClose = tuning::kDenseGapNs;
 constexpr uint64_t kFar = 100 * tuning::kDenseGapNs;
 /// Posts right after each other that go out at once at most, before the others wait.
-constexpr int kAtOnce = tuning::kPostsPerLook - 1 + tuning::kDenseRun;
+constexpr int kAtOnce = tuning::kDenseRun;
 
 /// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
 /// posts went out at once.
@@ -71,19 +71,6 @@ TEST(PostCoalescer, BulkIsForgottenAfterSomePauses) {
   post(pace, now, 1000, kClose);
   post(pace, now, 8, kFar);
   EXPECT_EQ(post(pace, now, tuning::kDenseRun, kClose), static_cast<int>(tuning::kDenseRun));
-}
-
-TEST(PostCoalescer, TheClockIsLeftAloneBetweenPauses) {
-  PostCoalescer pace;
-  uint64_t now = 0;
-  int looks = 0;
-  const auto clock = [&] { return ++looks, now; };
-  for (int i = 0; i < 100; ++i) {
-    now += kFar;
-    EXPECT_FALSE(pace.may_wait(clock, 1, 8, false));
-    pace.sent(now);
-  }
-  EXPECT_EQ(looks, 100 / static_cast<int>(tuning::kPostsPerLook));
 }
 
 /// Posts `count` times while answers are due; each is followed by a poll `poll_ns` later. Returns

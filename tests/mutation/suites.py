@@ -21,6 +21,8 @@ import signal
 import subprocess
 import time
 
+import check_layers
+
 SUITES = ("unit_tests", "sim_tests", "conformance_tests")
 # See above; g++ draws conclusions across functions only by these.
 COMPILE_OPTIONS = (
@@ -70,14 +72,6 @@ def linker_option():
     return ""
 
 
-def sans_io_rooms(tree):
-    """Folders of the product without sockets and threads."""
-    rooms = tree / "providers/uwarp/layers.txt"
-    if not rooms.exists():
-        return ["base", "stat", "fault"]
-    return ["base", *re.findall(r"^([\w/]+):(?: .*)? ?sans-io", rooms.read_text(), re.MULTILINE)]
-
-
 def programs_named(pattern):
     for folder in os.environ["PATH"].split(":"):
         yield from sorted(pathlib.Path(folder).glob(pattern))
@@ -110,7 +104,9 @@ class Build:
         self.programs = folder / "programs"
         self.recorder = folder / "called_functions.o"
         self.folders = folders
-        self.low = [*folders, *(f"providers/uwarp/{room}" for room in sans_io_rooms(self.tree))]
+        # Without sockets and threads.
+        rooms = ["base", *check_layers.Layers(check_layers.ROOT / "layers.txt").sans_io]
+        self.low = [*folders, *(f"providers/uwarp/{room}" for room in rooms)]
         self.network = network_of_its_own()
         for path in (self.build, self.overlay, self.programs):
             path.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,8 @@ struct StdAtomics {
 
   /// Threads that sleep in sleep_while(), or are about to.
   static inline std::atomic<uint32_t> sleepers{0};
-  /// Sleeps while `word` has `value`. Whoever changes it by a plain store calls wake_one(). May
-  /// return early.
+  /// Sleeps while `word` has `value`. A thread that changes it by a plain store calls wake_one().
+  /// May return early.
   template <class T>
   static void sleep_while(const std::atomic<T>& word, T value) {
     sleepers.fetch_add(1);

@@ -2,7 +2,6 @@
 #include "connect/active_startup.h"
 
 #include <cerrno>
-#include <string>
 #include <utility>
 
 #include "base/limits.h"

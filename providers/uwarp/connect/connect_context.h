@@ -26,12 +26,12 @@ struct ConnectContext {
   StatPage& stat_page;
   Capture* capture;  // null unless UWARP_PCAP asks for it
   TraceFile* trace;  // null unless UWARP_TRACE asks for it
-  /// A forked child's view of its parent's: nothing else may be used.
-  const std::atomic<bool>& dead;
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};
   RendezvousPorts ports{};
+  /// True for a parent's in a forked child: nothing else may be used.
+  std::atomic<bool> dead{false};
 
   bool alive() const { return !dead.load(std::memory_order_relaxed); }
 };

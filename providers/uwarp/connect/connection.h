@@ -14,10 +14,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <span>
 #include <variant>
-#include <vector>
 
 #include "base/result.h"
 #include "base/spinlock.h"

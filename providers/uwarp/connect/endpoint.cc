@@ -406,17 +406,6 @@ void Endpoint::pump_at_once() {
     rendezvous->work_waiting();
 }
 
-// As where it runs out under Progress: a request may have been begun that nobody will go on with.
-// Without a stream none has, and only a deadline is missing.
-void Endpoint::out_of_memory() {
-  std::shared_ptr<Connection> connection;
-  {
-    const std::lock_guard guard(mutex_);
-    if (stream_.attached()) connection = connection_;
-  }
-  if (connection != nullptr) connection->out_of_memory();
-}
-
 void Endpoint::script_deadline_passed() {
   const uint32_t released = qp_.script()->release(now_ns());
   if ((released & FaultScript::kReceive) != 0) resume();

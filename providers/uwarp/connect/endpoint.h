@@ -87,20 +87,15 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void set_retries(const RetryAttributes& retries);
 
   /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
-  /// transmits, transmit in the caller, unless more is to be expected at once. Where memory runs
-  /// out in the middle of that the connection ends: what has been posted stays so, and completes.
+  /// transmits, transmit in the caller, unless more is to be expected at once. Takes no memory.
   void pump(uint32_t messages, uint64_t bytes) {
-    try {
-      if (!stream_.attached()) [[unlikely]]
-        return pump_at_once();
-      if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
-        return stream_.transmit_soon();
-      stream_.transmit_posted();
-      if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
-      stream_.pace().sent(span_ns());
-    } catch (const std::bad_alloc&) {
-      out_of_memory();
-    }
+    if (!stream_.attached()) [[unlikely]]
+      return pump_at_once();
+    if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
+      return stream_.transmit_soon();
+    stream_.transmit_posted();
+    if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
+    stream_.pace().sent(span_ns());
   }
   /// Hot path: post; after one or several of them receives_posted() follows.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
@@ -161,7 +156,6 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
-  void out_of_memory();
   void note_depths_locked(const StreamConfig& config);
   void describe_connection(const StreamConfig& config, const Connection& connection);
 

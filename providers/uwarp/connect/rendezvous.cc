@@ -197,16 +197,11 @@ void Rendezvous::retry_locked() {
 }
 
 void Rendezvous::update_deadline_locked() {
-  uint64_t earliest = 0;
-  const auto consider = [&](uint64_t at_ns) {
-    if (at_ns != 0 && (earliest == 0 || at_ns < earliest)) earliest = at_ns;
-  };
-  if (!stopped_ && !connected_) {
-    consider(retry_ns_);
-    consider(give_up_ns_);
-  }
-  if (!held_.empty() && !starting_) consider(std::max<uint64_t>(wrong_calls_.next_ns(), 1));
-  context_.progress.set_deadline(*this, earliest);
+  Deadline next;
+  if (!stopped_ && !connected_) next = earliest({Deadline{retry_ns_}, Deadline{give_up_ns_}});
+  if (!held_.empty() && !starting_)
+    next = earliest({next, Deadline{std::max<uint64_t>(wrong_calls_.next_ns(), 1)}});
+  context_.progress.set_deadline(*this, next.at_ns);
 }
 
 void Rendezvous::work_waiting() {

@@ -44,7 +44,7 @@ Engine::Engine()
       one_processor_(has_one_processor()),
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
       poller_(progress_, one_processor_),
-      context_{progress_, poller_, stat_page_, capture_.get(), trace_.get(), dead_},
+      context_{progress_, poller_, stat_page_, capture_.get(), trace_.get()},
       neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {
   if (calls_are_dear)
     log_event("system calls are taken for dear (%u ns each, UWARP_CALLS): fewer are made",
@@ -76,7 +76,7 @@ void Engine::after_fork_parent() { creation_mutex.unlock(); }
 void Engine::after_fork_child() {
   StdAtomics::sleepers.store(0);  // these were threads of the parent
   // The parent's engine is left as it is: objects of the application may still point to it.
-  if (Engine* engine = current_engine.exchange(nullptr)) engine->dead_.store(true);
+  if (Engine* engine = current_engine.exchange(nullptr)) engine->context_.dead.store(true);
   close_engine_fds_in_child();
   creation_mutex.unlock();
 }

@@ -44,7 +44,7 @@ class Engine {
   TraceFile* trace() const { return trace_.get(); }
   /// False for a parent's engine in a forked child: its locks may be held by threads that do not
   /// exist here, and its fds are closed. Nothing of it may be used but this.
-  bool alive() const { return !dead_.load(std::memory_order_relaxed); }
+  bool alive() const { return context_.alive(); }
 
   /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys. EBUSY
   /// while memory windows are bound to it.
@@ -67,7 +67,6 @@ class Engine {
   static void after_fork_child();
   static void at_exit();
 
-  std::atomic<bool> dead_{false};
   StatPage stat_page_;
   const std::unique_ptr<Capture> capture_;
   const std::unique_ptr<TraceFile> trace_;

@@ -3,7 +3,6 @@
 // CmEventQueue.
 #include "kernel/cm_event_queue.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <mutex>

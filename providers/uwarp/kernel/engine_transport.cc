@@ -2,7 +2,6 @@
 //
 // CmTransport on top of the engine's listeners and connections.
 #include <cerrno>
-#include <mutex>
 #include <optional>
 
 #include "connect/bound_port.h"

@@ -17,6 +17,12 @@ namespace uwarp {
 inline constexpr uint64_t kNsPerMs = 1'000'000;
 inline constexpr uint64_t kNsPerSecond = 1'000'000'000;
 
+/// A span as system calls take it.
+inline timespec timespec_of(uint64_t ns) {
+  return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
+          .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
+}
+
 /// Nanoseconds since some point in the past; never goes back. Never 0.
 inline uint64_t now_ns() {
   timespec now{};

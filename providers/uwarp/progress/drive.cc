@@ -40,8 +40,7 @@ int poll_until(pollfd* fds, size_t count, uint64_t deadline_ns, const sigset_t* 
   if (deadline_ns == DeadlineHeap::kNever) return ppoll(fds, count, nullptr, signals);
   const uint64_t now = now_ns();
   const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-  const timespec timeout{.tv_sec = static_cast<time_t>(left / kNsPerSecond),
-                         .tv_nsec = static_cast<long>(left % kNsPerSecond)};
+  const timespec timeout = timespec_of(left);
   return ppoll(fds, count, &timeout, signals);
 }
 

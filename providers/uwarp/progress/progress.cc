@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -40,11 +39,6 @@ struct LastServed {
 
 /// A call that this kernel does not have, or that a sandbox does not know.
 [[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
-
-timespec timespec_of(uint64_t ns) {
-  return {.tv_sec = static_cast<time_t>(ns / kNsPerSecond),
-          .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
-}
 
 /// The helper thread runs code of this library for the rest of the process: unloading it is off.
 void pin_library() {

@@ -2,7 +2,6 @@
 // Sources that are to be called again soon, oldest first, each once.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>

@@ -3,8 +3,6 @@
 #include "stream/poll_group.h"
 
 #include <algorithm>
-#include <mutex>
-#include <utility>
 
 #include "base/tuning.h"
 

@@ -37,8 +37,16 @@ class Poller {
     else
       (void)look(cq, polls);
   }
-  /// The same after something that has taken as long as `polls` of them, where the caller has more
-  /// to do. True if a queue pair of `cq` had received something.
+  /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
+  /// ibv_req_notify_cq.
+  static void transmit_waiting(CompletionQueue& cq) {
+    PollGroup* group = PollGroup::find(cq);
+    if (group != nullptr && group->has_waiting()) group->transmit_waiting();
+  }
+
+ private:
+  /// After something that has taken as long as `polls` polls. True if a queue pair of `cq` had
+  /// received something.
   bool look(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
@@ -51,14 +59,6 @@ class Poller {
     if (silent || count % polls_per_pass < polls) (void)progress_.pass();
     return found;
   }
-  /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
-  /// ibv_req_notify_cq.
-  static void transmit_waiting(CompletionQueue& cq) {
-    PollGroup* group = PollGroup::find(cq);
-    if (group != nullptr && group->has_waiting()) group->transmit_waiting();
-  }
-
- private:
   void poll_and_give_way(CompletionQueue& cq);
   // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
   // served by a poller that keeps its core: asleep it would have to get the core back for each.

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <mutex>
 #include <new>
 
 #include "base/thread_own.h"

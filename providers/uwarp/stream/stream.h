@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "base/tuning.h"
 #include "carrier/tcp_socket.h"

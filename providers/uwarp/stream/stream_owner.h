@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "carrier/tcp_socket.h"
-#include "qp/queue_pair.h"
+#include "qp/qp_config.h"
 
 namespace uwarp {
 

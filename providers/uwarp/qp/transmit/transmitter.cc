@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/transmit/transmitter.h"
 
-#include <new>
-
 #include "qp/terminate_status.h"
 
 namespace uwarp {
@@ -135,10 +133,10 @@ bool Transmitter::begin_next() {
   const bool response = !stream_.inbound.empty();
   bool request = requester_.ready();
   if (config_.script != nullptr) [[unlikely]] {
-    const Obeyed obeyed = apply_faults(response, request);
-    if (obeyed == Obeyed::kNothing) return false;
-    if (obeyed == Obeyed::kEmitted) return true;
-    request = obeyed == Obeyed::kGo && request;
+    const AfterFaults after = apply_faults(response, request);
+    if (after == AfterFaults::kNothing) return false;
+    if (after == AfterFaults::kEmitted) return true;
+    request = after == AfterFaults::kGo && request;
   }
   if (stream_.failed()) return true;
   if (acknowledgement_due(request)) {
@@ -174,28 +172,28 @@ bool Transmitter::emit_when_idle() {
 
 // Before a message is begun, where faults are asked for. What ends the stream waits until all that
 // was begun before has completed.
-Transmitter::Obeyed Transmitter::apply_faults(bool response, bool request) {
+Transmitter::AfterFaults Transmitter::apply_faults(bool response, bool request) {
   FaultScript& script = *config_.script;
-  if (script.send_held() || stream_.failed()) return Obeyed::kNothing;
+  if (script.send_held() || stream_.failed()) return AfterFaults::kNothing;
   bool corrupt = false;
   if (request) {
     const uint64_t position = queue_.started();
     const SendWqe& wqe = queue_.at(position);
     const FaultVerdict& verdict =
         script.judge_request(position, fault_message(wqe.opcode), wqe.length_bytes);
-    if (script.send_held()) return Obeyed::kNothing;
+    if (script.send_held()) return AfterFaults::kNothing;
     corrupt = verdict.act == FaultVerdict::Act::kCorrupt;
     request = apply_fault_verdict(position, verdict);
-    if (stream_.failed()) return Obeyed::kEmitted;
+    if (stream_.failed()) return AfterFaults::kEmitted;
   }
-  const Obeyed go = request ? Obeyed::kGo : Obeyed::kNoRequest;
+  const AfterFaults go = request ? AfterFaults::kGo : AfterFaults::kNoRequest;
   if (acknowledgement_due(request)) return go;
   if (!response || (request && !response_turn_ && !stream_.inbound.front()->wants_nothing())) {
     if (corrupt) batch_.spoil_next_crc();
     return go;
   }
   const ReadRequestHeader* read = stream_.inbound.front()->read();
-  return read != nullptr && !script.admit_answer(read->size) ? Obeyed::kNothing : go;
+  return read != nullptr && !script.admit_answer(read->size) ? AfterFaults::kNothing : go;
 }
 
 // False: the request is not begun now, or not at all.

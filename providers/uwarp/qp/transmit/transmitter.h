@@ -81,8 +81,8 @@ class Transmitter {
   /// Begins the next message. False: nothing may go now.
   bool begin_next();
   // Faults that are asked for (QpConfig::script).
-  enum class Obeyed : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
-  [[gnu::noinline, gnu::cold]] Obeyed apply_faults(bool response, bool request);
+  enum class AfterFaults : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
+  [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
   [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
   [[gnu::noinline]] bool begin_local();

@@ -127,8 +127,8 @@ void check_system_calls(Report& report) {
                    "used",
                    advice);
   }
-  if (uwarp::calls_are_dear)
-    report.ok("calls", "a system call takes " + std::to_string(uwarp::call_cost_ns) +
+  if (uwarp::calls_are_dear())
+    report.ok("calls", "a system call takes " + std::to_string(uwarp::call_cost_ns()) +
                            " ns by itself, so fewer are made (UWARP_CALLS)");
   if (all)
     report.ok("syscalls", filtered_by_seccomp() ? "a seccomp filter lets through what is needed"

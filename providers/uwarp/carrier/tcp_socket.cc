@@ -106,7 +106,7 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
 
 void TcpSocket::tune() {
   set_option(IPPROTO_TCP, TCP_NODELAY, 1);
-  if (!calls_are_dear) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, tuning::kUnsentBytes);
+  if (!calls_are_dear()) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, tuning::kUnsentBytes);
   begin_unpaced();
   const Settings& chosen = settings();
   if (chosen.sndbuf_bytes != 0)

@@ -46,9 +46,9 @@ Engine::Engine()
       poller_(progress_, one_processor_),
       context_{progress_, poller_, stat_page_, capture_.get(), trace_.get()},
       neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {
-  if (calls_are_dear)
+  if (calls_are_dear())
     log_event("system calls are taken for dear (%u ns each, UWARP_CALLS): fewer are made",
-              static_cast<unsigned>(call_cost_ns));
+              static_cast<unsigned>(call_cost_ns()));
 }
 
 Engine::~Engine() = default;

@@ -14,11 +14,18 @@
 
 namespace uwarp {
 
-/// By rough_ns(), of one that does nothing.
-inline const uint64_t call_cost_ns = cost_ns([] { (void)syscall(SYS_getppid); });
-/// Fewer of them are worth more than what they are for: caches kept warm, turns kept short.
-inline const bool calls_are_dear = settings().calls == CallCost::kMeasured
-                                       ? call_cost_ns > tuning::kDearCallNs
-                                       : settings().calls == CallCost::kDear;
+/// By rough_ns(), of one that does nothing. Measured at the first call.
+inline uint64_t call_cost_ns() {
+  static const uint64_t cost = cost_ns([] { (void)syscall(SYS_getppid); });
+  return cost;
+}
+/// Fewer of them are worth more than what they are for: caches kept warm, turns kept short. Reads
+/// the settings, which takes memory: a function, so that loading the library does not.
+inline bool calls_are_dear() {
+  static const bool dear = settings().calls == CallCost::kMeasured
+                               ? call_cost_ns() > tuning::kDearCallNs
+                               : settings().calls == CallCost::kDear;
+  return dear;
+}
 
 }  // namespace uwarp

@@ -10,7 +10,7 @@ namespace uwarp {
 // On the only processor nothing can come as long as the caller keeps it. Where system calls are
 // dear one of them looks and sleeps.
 void Poller::poll_and_give_way(CompletionQueue& cq) {
-  if (calls_are_dear) {
+  if (calls_are_dear()) {
     (void)progress_.note_polls(1);
     return progress_.nap();
   }

@@ -132,7 +132,7 @@ class Stream {
   StreamOwner* owner_ = nullptr;
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
-  PostCoalescer pace_{calls_are_dear ? call_cost_ns : 0};
+  PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};
   WaitingMarks waiting_;
   std::atomic<bool> full_{false};            // the last send call found no room
   std::atomic<bool> sends_large_{false};     // ... for mostly large messages

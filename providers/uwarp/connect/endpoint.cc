@@ -217,7 +217,9 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   }
   if (to == QpState::kRtr && from == QpState::kRtr) return 0;
   if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
-  if (!transition_allowed(from, to, mask) || !attributes_in_range(attributes, mask)) return EINVAL;
+  if (!transition_allowed(qp_.config().transport, from, to, mask) ||
+      !attributes_in_range(attributes, mask))
+    return EINVAL;
   if (int error = check_address_locked(attributes, mask)) return error;
   merge_attributes(attributes_, attributes, mask);
   if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);

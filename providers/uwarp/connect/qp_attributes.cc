@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The table of ibv_modify_qp(3) for RC, with the optional bits of the InfiniBand specification's
+// The tables of ibv_modify_qp(3), with the optional bits of the InfiniBand specification's
 // transitions (11.2.4.2) that the manual leaves out.
 #include "connect/qp_attributes.h"
 
 #include <cstring>
+#include <span>
 
 #include "base/limits.h"
 
@@ -15,36 +16,110 @@ struct Transition {
   uint32_t required, optional;
 };
 
-constexpr uint32_t kConnectionOptions =
-    kAttrAccess | kAttrMinRnrTimer | kAttrAlternatePath | kAttrPathMigration;
+constexpr uint32_t kPathOptions = kAttrAccess | kAttrAlternatePath | kAttrPathMigration;
+constexpr uint32_t kConnectionOptions = kPathOptions | kAttrMinRnrTimer;
+constexpr uint32_t kInitial = kAttrPkeyIndex | kAttrPort | kAttrAccess;
+constexpr uint32_t kInitialDatagram = kAttrPkeyIndex | kAttrPort | kAttrQkey;
+constexpr uint32_t kPeer = kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn;
+constexpr uint32_t kPeerOptions = kAttrAccess | kAttrPkeyIndex | kAttrAlternatePath;
+constexpr uint32_t kRetries = kAttrTimeout | kAttrRetryCount | kAttrRnrRetry;
 
-constexpr Transition kTransitions[] = {
-    {QpState::kReset, QpState::kInit, kAttrPkeyIndex | kAttrPort | kAttrAccess, 0},
-    {QpState::kInit, QpState::kInit, 0, kAttrPkeyIndex | kAttrPort | kAttrAccess},
-    {QpState::kInit, QpState::kRtr,
-     kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn | kAttrMaxDestRdAtomic |
-         kAttrMinRnrTimer,
-     kAttrAccess | kAttrPkeyIndex | kAttrAlternatePath},
-    {QpState::kRtr, QpState::kRts,
-     kAttrSqPsn | kAttrTimeout | kAttrRetryCount | kAttrRnrRetry | kAttrMaxRdAtomic,
+// What a reliable connection needs, with a requester and a responder.
+constexpr Transition kRcTransitions[] = {
+    {QpState::kReset, QpState::kInit, kInitial, 0},
+    {QpState::kInit, QpState::kInit, 0, kInitial},
+    {QpState::kInit, QpState::kRtr, kPeer | kAttrMaxDestRdAtomic | kAttrMinRnrTimer, kPeerOptions},
+    {QpState::kRtr, QpState::kRts, kAttrSqPsn | kRetries | kAttrMaxRdAtomic,
      kConnectionOptions | kAttrCurrentState},
     {QpState::kRts, QpState::kRts, 0, kConnectionOptions | kAttrCurrentState | kAttrRateLimit},
     {QpState::kRts, QpState::kSqd, 0, kAttrNotifyDrained},
     {QpState::kSqd, QpState::kRts, 0, kConnectionOptions | kAttrCurrentState},
     {QpState::kSqd, QpState::kSqd, 0,
      kConnectionOptions | kAttrCurrentState | kAttrNotifyDrained | kAttrPkeyIndex | kAttrPort |
-         kAttrAddress | kAttrMaxRdAtomic | kAttrMaxDestRdAtomic | kAttrTimeout | kAttrRetryCount |
-         kAttrRnrRetry},
+         kAttrAddress | kAttrMaxRdAtomic | kAttrMaxDestRdAtomic | kRetries},
     {QpState::kSqe, QpState::kRts, 0, kAttrAccess | kAttrCurrentState},
 };
 
+// Nothing is repeated, and nothing is read.
+constexpr Transition kUcTransitions[] = {
+    {QpState::kReset, QpState::kInit, kInitial, 0},
+    {QpState::kInit, QpState::kInit, 0, kInitial},
+    {QpState::kInit, QpState::kRtr, kPeer, kPeerOptions},
+    {QpState::kRtr, QpState::kRts, kAttrSqPsn, kPathOptions | kAttrCurrentState},
+    {QpState::kRts, QpState::kRts, 0, kPathOptions | kAttrCurrentState | kAttrRateLimit},
+    {QpState::kRts, QpState::kSqd, 0, kAttrNotifyDrained},
+    {QpState::kSqd, QpState::kRts, 0, kPathOptions | kAttrCurrentState},
+    {QpState::kSqd, QpState::kSqd, 0,
+     kPathOptions | kAttrCurrentState | kAttrNotifyDrained | kAttrPkeyIndex | kAttrAddress},
+    {QpState::kSqe, QpState::kRts, 0, kAttrAccess | kAttrCurrentState},
+};
+
+// It has no peer.
+constexpr Transition kUdTransitions[] = {
+    {QpState::kReset, QpState::kInit, kInitialDatagram, 0},
+    {QpState::kInit, QpState::kInit, 0, kInitialDatagram},
+    {QpState::kInit, QpState::kRtr, 0, kAttrPkeyIndex | kAttrQkey},
+    {QpState::kRtr, QpState::kRts, kAttrSqPsn, kAttrQkey | kAttrCurrentState},
+    {QpState::kRts, QpState::kRts, 0, kAttrQkey | kAttrCurrentState | kAttrRateLimit},
+    {QpState::kRts, QpState::kSqd, 0, kAttrNotifyDrained},
+    {QpState::kSqd, QpState::kRts, 0, kAttrQkey | kAttrCurrentState},
+    {QpState::kSqd, QpState::kSqd, 0, kAttrQkey | kAttrPkeyIndex | kAttrNotifyDrained},
+    {QpState::kSqe, QpState::kRts, 0, kAttrQkey | kAttrCurrentState},
+};
+
+// Of the two halves of an extended reliable connection one requests, the other responds.
+constexpr Transition kXrcSendTransitions[] = {
+    {QpState::kReset, QpState::kInit, kInitial, 0},
+    {QpState::kInit, QpState::kInit, 0, kInitial},
+    {QpState::kInit, QpState::kRtr, kPeer, kPeerOptions},
+    {QpState::kRtr, QpState::kRts, kAttrSqPsn | kRetries | kAttrMaxRdAtomic,
+     kPathOptions | kAttrCurrentState},
+    {QpState::kRts, QpState::kRts, 0, kPathOptions | kAttrCurrentState},
+    {QpState::kRts, QpState::kSqd, 0, kAttrNotifyDrained},
+    {QpState::kSqd, QpState::kRts, 0, kPathOptions | kAttrCurrentState},
+    {QpState::kSqd, QpState::kSqd, 0,
+     kPathOptions | kAttrCurrentState | kAttrNotifyDrained | kAttrPkeyIndex | kAttrPort |
+         kAttrAddress | kAttrMaxRdAtomic | kRetries},
+    {QpState::kSqe, QpState::kRts, 0, kAttrAccess | kAttrCurrentState},
+};
+constexpr Transition kXrcReceiveTransitions[] = {
+    {QpState::kReset, QpState::kInit, kInitial, 0},
+    {QpState::kInit, QpState::kInit, 0, kInitial},
+    {QpState::kInit, QpState::kRtr, kPeer | kAttrMaxDestRdAtomic | kAttrMinRnrTimer, kPeerOptions},
+    {QpState::kRtr, QpState::kRts, kAttrSqPsn | kAttrTimeout,
+     kConnectionOptions | kAttrCurrentState},
+    {QpState::kRts, QpState::kRts, 0, kConnectionOptions | kAttrCurrentState},
+    {QpState::kRts, QpState::kSqd, 0, kAttrNotifyDrained},
+    {QpState::kSqd, QpState::kRts, 0, kConnectionOptions | kAttrCurrentState},
+    {QpState::kSqd, QpState::kSqd, 0,
+     kConnectionOptions | kAttrCurrentState | kAttrNotifyDrained | kAttrPkeyIndex | kAttrPort |
+         kAttrAddress | kAttrMaxDestRdAtomic | kAttrTimeout},
+    {QpState::kSqe, QpState::kRts, 0, kAttrAccess | kAttrCurrentState},
+};
+
+std::span<const Transition> transitions(Transport transport) {
+  switch (transport) {
+    case Transport::kRc:
+      return kRcTransitions;
+    case Transport::kUc:
+      return kUcTransitions;
+    case Transport::kUd:
+      return kUdTransitions;
+    case Transport::kXrcSend:
+      return kXrcSendTransitions;
+    case Transport::kXrcReceive:
+      return kXrcReceiveTransitions;
+  }
+  __builtin_unreachable();
+}
+
 }  // namespace
 
-bool transition_allowed(QpState from, QpState to, uint32_t mask) {
+bool transition_allowed(Transport transport, QpState from, QpState to, uint32_t mask) {
   mask &= ~kAttrState;
   // From anywhere, and with whatever else was given.
   if (to == QpState::kReset || to == QpState::kErr) return true;
-  for (const Transition& row : kTransitions) {
+  for (const Transition& row : transitions(transport)) {
     if (row.from != from || row.to != to) continue;
     return (mask & row.required) == row.required && (mask & ~(row.required | row.optional)) == 0;
   }
@@ -68,6 +143,7 @@ void merge_attributes(QpAttributes& into, const QpAttributes& from, uint32_t mas
     into.sgid_index = from.sgid_index;
     into.traffic_class = from.traffic_class;
   }
+  if (named(kAttrQkey)) into.qkey = from.qkey;
   if (named(kAttrPathMtu)) into.path_mtu = from.path_mtu;
   if (named(kAttrTimeout)) into.timeout = from.timeout;
   if (named(kAttrRetryCount)) into.retry_count = from.retry_count;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Attributes of a queue pair in the engine's terms, and which of them each change of state wants:
-// the state and mask table of ibv_modify_qp for reliable connected queue pairs.
+// the state and mask table of ibv_modify_qp for each transport.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,7 @@ struct QpAttributes {
   uint8_t port = 1;
   uint16_t pkey_index = 0;
   uint8_t path_mtu = 5;
+  uint32_t qkey = 0;
   uint32_t dest_qp_num = 0;
   uint32_t rq_psn = 0;
   uint32_t sq_psn = 0;
@@ -71,7 +72,7 @@ struct RetryAttributes {
 
 /// True if the manual allows `from` -> `to` with exactly these mask bits: all required ones, and
 /// beside them only optional ones. kAttrState itself is not looked at.
-bool transition_allowed(QpState from, QpState to, uint32_t mask);
+bool transition_allowed(Transport transport, QpState from, QpState to, uint32_t mask);
 
 /// True if a queue pair that rdma_cm uses may be changed like this: librdmacm moves it through
 /// INIT, RTR and RTS with the few bits that the kernel's iWARP branch hands out.

@@ -26,6 +26,9 @@ enum class QpState : uint8_t {
   kErr = 6,
 };
 
+/// What queue pairs are, as ibv_qp_type has it. All but kRc exist in the roce persona only.
+enum class Transport : uint8_t { kRc, kUc, kUd, kXrcSend, kXrcReceive };
+
 /// Values of the ibv_event_type that a queue pair raises.
 enum class QpEvent : uint8_t {
   kFatal = 1,
@@ -47,6 +50,7 @@ class QpEventListener {
 /// What a queue pair is made with. Everything pointed to outlives it.
 struct QpConfig {
   Qpn number{0};
+  Transport transport = Transport::kRc;
   ProtectionDomain* domain = nullptr;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -22,33 +23,48 @@ constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                   IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
                                   IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
-/// A type that queue pairs of other adapters have, and what its user can do here.
-struct RefusedType {
+/// A type of queue pair, and what its user can do where there is none.
+struct QpType {
   ibv_qp_type type;
   const char* name;
+  std::optional<Transport> transport;  // as which it exists
+  Persona least;                       // ... in this persona
   const char* advice;
 };
-constexpr RefusedType kRefusedTypes[] = {
-    {IBV_QPT_UC, "UC", "RC does all that UC does"},
-    {IBV_QPT_UD, "UD",
+constexpr const char* kAskForRoce = "UWARP_PERSONA=roce has it";
+constexpr QpType kTypes[] = {
+    {IBV_QPT_RC, "RC", Transport::kRc, Persona::kIwarp, ""},
+    {IBV_QPT_UC, "UC", std::nullopt, Persona::kRoce, "RC does all that UC does"},
+    {IBV_QPT_UD, "UD", std::nullopt, Persona::kRoce,
      "Set the application to reliable connections, as with UCX_TLS=rc_verbs or libfabric's "
      "FI_EP_MSG"},
-    {IBV_QPT_RAW_PACKET, "raw packet", "AF_PACKET sockets send and receive whole frames"},
-    {IBV_QPT_XRC_SEND, "XRC", "Switch XRC off in the application; shared receive queues work"},
-    {IBV_QPT_XRC_RECV, "XRC", "Switch XRC off in the application; shared receive queues work"},
-    {IBV_QPT_DRIVER, "driver's own", "Set the application to plain verbs"},
+    {IBV_QPT_RAW_PACKET, "raw packet", std::nullopt, Persona::kRoce,
+     "AF_PACKET sockets send and receive whole frames"},
+    {IBV_QPT_XRC_SEND, "XRC", std::nullopt, Persona::kRoce,
+     "Switch XRC off in the application; shared receive queues work"},
+    {IBV_QPT_XRC_RECV, "XRC", std::nullopt, Persona::kRoce,
+     "Switch XRC off in the application; shared receive queues work"},
+    {IBV_QPT_DRIVER, "driver's own", std::nullopt, Persona::kRoce,
+     "Set the application to plain verbs"},
 };
 
-/// 0; EINVAL (no such type), EOPNOTSUPP (a type that is not RC).
+/// Null: there is no such type.
+const QpType* find_type(const ibv_qp_type& type) {
+  const auto* const found =
+      std::find_if(std::begin(kTypes), std::end(kTypes),
+                   [&](const QpType& row) { return raw_value(row.type) == raw_value(type); });
+  return found != std::end(kTypes) ? found : nullptr;
+}
+
+/// 0; EINVAL (no such type), EOPNOTSUPP (a type that is not in this persona).
 int check_type(const ibv_context& context, const ibv_qp_type& type) {
-  if (raw_value(type) == IBV_QPT_RC) return 0;
-  const auto* const refused =
-      std::find_if(std::begin(kRefusedTypes), std::end(kRefusedTypes),
-                   [&](const RefusedType& row) { return raw_value(row.type) == raw_value(type); });
-  if (refused == std::end(kRefusedTypes)) return EINVAL;
-  log_event("%s: no queue pair of type %s, in the %s persona there is RC alone. %s",
-            context.device->name, refused->name,
-            settings().persona == Persona::kRoce ? "roce" : "iwarp", refused->advice);
+  const QpType* const row = find_type(type);
+  if (row == nullptr) return EINVAL;
+  const Persona persona = settings().persona;
+  if (row->transport && (row->least == Persona::kIwarp || persona == Persona::kRoce)) return 0;
+  log_event("%s: no queue pair of type %s in the %s persona. %s", context.device->name, row->name,
+            persona == Persona::kRoce ? "roce" : "iwarp",
+            row->transport ? kAskForRoce : row->advice);
   return EOPNOTSUPP;
 }
 
@@ -85,6 +101,7 @@ ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
 
 QpConfig config_of(VerbsQp& qp) {
   QpConfig config;
+  config.transport = *find_type(qp.init.qp_type)->transport;
   config.domain = &qp.parts.pd->domain;
   config.send_cq = &qp.parts.send_cq->queue;
   config.recv_cq = &qp.parts.recv_cq->queue;

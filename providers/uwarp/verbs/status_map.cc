@@ -12,12 +12,13 @@ namespace {
 
 constexpr uint32_t kNumber24Bits = 0xffffff;
 
-/// Bits of ibv_qp_attr_mask that an RC queue pair takes; alternate paths and rates do not exist.
+/// Bits of ibv_qp_attr_mask that queue pairs take; alternate paths and rates do not exist.
 constexpr int kKnownMask = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY |
                            IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_AV |
                            IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                            IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
-                           IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN;
+                           IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN |
+                           IBV_QP_QKEY;
 
 /// Access flags that a queue pair can grant.
 constexpr unsigned kQpAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
@@ -61,6 +62,7 @@ int attributes_from_verbs(const ibv_qp_attr& attr, int mask, QpAttributes& out) 
   if (mask & IBV_QP_PORT) out.port = attr.port_num;
   if (mask & IBV_QP_PKEY_INDEX) out.pkey_index = attr.pkey_index;
   if (mask & IBV_QP_PATH_MTU) out.path_mtu = static_cast<uint8_t>(attr.path_mtu);
+  if (mask & IBV_QP_QKEY) out.qkey = attr.qkey;
   if (mask & IBV_QP_DEST_QPN) out.dest_qp_num = attr.dest_qp_num;
   if (mask & IBV_QP_RQ_PSN) out.rq_psn = attr.rq_psn & kNumber24Bits;
   if (mask & IBV_QP_SQ_PSN) out.sq_psn = attr.sq_psn & kNumber24Bits;
@@ -87,6 +89,7 @@ void attributes_to_verbs(const QpAttributes& attributes, ibv_qp_attr& attr) {
   attr.port_num = attributes.port;
   attr.pkey_index = attributes.pkey_index;
   attr.path_mtu = static_cast<ibv_mtu>(attributes.path_mtu);
+  attr.qkey = attributes.qkey;
   attr.dest_qp_num = attributes.dest_qp_num;
   attr.rq_psn = attributes.rq_psn;
   attr.sq_psn = attributes.sq_psn;

@@ -21,13 +21,48 @@ TEST(QpAttributes, RequiredBitsAreRequired) {
               {QpState::kInit, QpState::kRtr, kRtr},
               {QpState::kRtr, QpState::kRts, kRts}};
   for (const auto& row : rows) {
-    EXPECT_TRUE(transition_allowed(row.from, row.to, row.mask));
+    EXPECT_TRUE(transition_allowed(Transport::kRc, row.from, row.to, row.mask));
     for (uint32_t bit = 2; bit < 1u << 21; bit <<= 1) {
       if ((row.mask & bit) != 0) {
-        EXPECT_FALSE(transition_allowed(row.from, row.to, row.mask & ~bit)) << bit;
+        EXPECT_FALSE(transition_allowed(Transport::kRc, row.from, row.to, row.mask & ~bit)) << bit;
       }
     }
-    EXPECT_FALSE(transition_allowed(row.from, row.to, row.mask | kAttrQkey));
+    EXPECT_FALSE(transition_allowed(Transport::kRc, row.from, row.to, row.mask | kAttrQkey));
+  }
+}
+
+// The least that each transport asks for, and a bit that none of its steps takes.
+TEST(QpAttributes, EachTransportHasItsTable) {
+  const uint32_t peer = kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn;
+  const uint32_t init = kAttrPkeyIndex | kAttrPort;
+  const uint32_t retries = kAttrTimeout | kAttrRetryCount | kAttrRnrRetry;
+  const struct {
+    Transport transport;
+    uint32_t init, rtr, rts, never;
+  } rows[] = {
+      {Transport::kUc, init | kAttrAccess, peer, kAttrSqPsn, kAttrTimeout},
+      {Transport::kUd, init | kAttrQkey, 0, kAttrSqPsn, kAttrAccess},
+      {Transport::kXrcSend, init | kAttrAccess, peer, kAttrSqPsn | retries | kAttrMaxRdAtomic,
+       kAttrMaxDestRdAtomic},
+      {Transport::kXrcReceive, init | kAttrAccess, peer | kAttrMaxDestRdAtomic | kAttrMinRnrTimer,
+       kAttrSqPsn | kAttrTimeout, kAttrMaxRdAtomic},
+  };
+  for (const auto& row : rows) {
+    const struct {
+      QpState from, to;
+      uint32_t mask;
+    } steps[] = {{QpState::kReset, QpState::kInit, row.init},
+                 {QpState::kInit, QpState::kRtr, row.rtr},
+                 {QpState::kRtr, QpState::kRts, row.rts}};
+    for (const auto& step : steps) {
+      EXPECT_TRUE(transition_allowed(row.transport, step.from, step.to, step.mask));
+      EXPECT_FALSE(transition_allowed(row.transport, step.from, step.to, step.mask | row.never));
+      for (uint32_t bit = 2; bit < 1u << 21; bit <<= 1) {
+        if ((step.mask & bit) == 0) continue;
+        EXPECT_FALSE(transition_allowed(row.transport, step.from, step.to, step.mask & ~bit))
+            << bit;
+      }
+    }
   }
 }
 
@@ -36,17 +71,18 @@ TEST(QpAttributes, OnlyForwardSteps) {
                             QpState::kSqd,   QpState::kSqe,  QpState::kErr};
   int allowed = 0;
   for (const QpState from : states) {
-    EXPECT_TRUE(transition_allowed(from, QpState::kReset, kAttrState));
-    EXPECT_TRUE(transition_allowed(from, QpState::kErr, kAttrState));
+    EXPECT_TRUE(transition_allowed(Transport::kRc, from, QpState::kReset, kAttrState));
+    EXPECT_TRUE(transition_allowed(Transport::kRc, from, QpState::kErr, kAttrState));
     for (const QpState to : states)
-      if (to != QpState::kReset && to != QpState::kErr && transition_allowed(from, to, kAttrState))
+      if (to != QpState::kReset && to != QpState::kErr &&
+          transition_allowed(Transport::kRc, from, to, kAttrState))
         ++allowed;
   }
   // INIT to INIT, RTS to RTS, RTS to SQD, SQD to RTS, SQD to SQD, SQE to RTS.
   EXPECT_EQ(allowed, 6);
-  EXPECT_FALSE(transition_allowed(QpState::kReset, QpState::kRtr, kRtr));
-  EXPECT_FALSE(transition_allowed(QpState::kInit, QpState::kRts, kRts));
-  EXPECT_FALSE(transition_allowed(QpState::kErr, QpState::kInit, kInit));
+  EXPECT_FALSE(transition_allowed(Transport::kRc, QpState::kReset, QpState::kRtr, kRtr));
+  EXPECT_FALSE(transition_allowed(Transport::kRc, QpState::kInit, QpState::kRts, kRts));
+  EXPECT_FALSE(transition_allowed(Transport::kRc, QpState::kErr, QpState::kInit, kInit));
 }
 
 TEST(QpAttributes, Ranges) {

@@ -80,7 +80,7 @@ TEST_F(RocePersona, TheAttributesAreWhatTheTransitionsWant) {
                                                {QpState::kRtr, QpState::kRts}};
   for (const auto& [from, to] : steps) {
     const ib_uverbs_qp_attr given = attributes(id, to);
-    EXPECT_TRUE(transition_allowed(from, to, given.qp_attr_mask));
+    EXPECT_TRUE(transition_allowed(Transport::kRc, from, to, given.qp_attr_mask));
     EXPECT_TRUE(attributes_in_range(converted(given), given.qp_attr_mask));
     EXPECT_FALSE(is_cm_mask(to, given.qp_attr_mask));
   }

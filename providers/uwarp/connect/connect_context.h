@@ -19,6 +19,15 @@
 namespace uwarp {
 
 class Connection;
+struct RendezvousCall;
+
+/// Who takes calls that are for no queue pair.
+class TrunkCalls {
+ public:
+  virtual ~TrunkCalls() = default;
+  /// Any thread, no lock held. Accepts or refuses `request`.
+  virtual void trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) = 0;
+};
 
 struct ConnectContext {
   Progress& progress;
@@ -30,6 +39,8 @@ struct ConnectContext {
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};
   RendezvousPorts ports{};
+  /// Null until the first queue pair that takes datagrams.
+  std::atomic<TrunkCalls*> trunk_calls{nullptr};
   /// True for a parent's in a forked child: nothing else may be used.
   std::atomic<bool> dead{false};
 

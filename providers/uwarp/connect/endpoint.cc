@@ -447,8 +447,9 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   const QpConfig& parts = qp_.config();
   PollGroup& first = PollGroup::of(*parts.recv_cq);
-  PollGroup* const second =
-      parts.send_cq != parts.recv_cq ? &PollGroup::of(*parts.send_cq) : nullptr;
+  PollGroup* const second = parts.send_cq != parts.recv_cq && parts.sink == nullptr
+                                ? &PollGroup::of(*parts.send_cq)
+                                : nullptr;
   if (!qp_.start_stream(config)) return false;
   try {
     stream_.attach(ends, first, second);
@@ -481,6 +482,7 @@ void Endpoint::close_stream() {
 // the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
 // count of its own.
 uint64_t Endpoint::hold_deadline_ns() const {
+  if (qp_.config().sink != nullptr) return 0;  // it ends the hold itself
   const std::lock_guard guard(mutex_);
   if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)
     return now_ns() + settings().rnr_timeout_ms * kNsPerMs;

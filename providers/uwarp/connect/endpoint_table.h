@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,18 +16,31 @@
 
 namespace uwarp {
 
-class Endpoint;
-
 /// Any thread; its lock is a leaf. Owns none of them.
-class EndpointTable {
+template <class Endpoint>
+class BasicEndpointTable {
  public:
-  void enter(Qpn number, std::weak_ptr<Endpoint> endpoint);
-  void leave(Qpn number);
+  void enter(Qpn number, std::weak_ptr<Endpoint> endpoint) {
+    const std::lock_guard guard(mutex_);
+    endpoints_.emplace(number, std::move(endpoint));
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  void leave(Qpn number) {
+    const std::lock_guard guard(mutex_);
+    endpoints_.erase(number);
+    version_.fetch_add(1, std::memory_order_release);
+  }
   /// Null if there is none.
-  std::shared_ptr<Endpoint> find(Qpn number);
+  std::shared_ptr<Endpoint> find(Qpn number) const {
+    const std::lock_guard guard(mutex_);
+    const auto found = endpoints_.find(number);
+    return found == endpoints_.end() ? nullptr : found->second.lock();
+  }
+  /// Changes whenever a number comes to lead to something else, or to nothing.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
   /// Calls `visit(std::shared_ptr<Endpoint>)` for all of them, without a lock. Takes no memory.
   template <typename Visit>
-  void visit(Visit visit) {
+  void visit(Visit visit) const {
     std::array<std::shared_ptr<Endpoint>, 64> some;
     Qpn next{0};
     for (size_t count = some.size(); count == some.size();) {
@@ -37,10 +52,23 @@ class EndpointTable {
  private:
   /// Some from `next` on, which becomes the number behind them. Fewer than fit: these were the
   /// last.
-  size_t take_some(Qpn& next, std::span<std::shared_ptr<Endpoint>> some);
+  size_t take_some(Qpn& next, std::span<std::shared_ptr<Endpoint>> some) const {
+    const std::lock_guard guard(mutex_);
+    size_t count = 0;
+    for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
+         ++at) {
+      next = Qpn{at->first.value + 1};
+      if (auto endpoint = at->second.lock()) some[count++] = std::move(endpoint);
+    }
+    return count;
+  }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
+  std::atomic<uint64_t> version_{1};
 };
+
+class Endpoint;
+using EndpointTable = BasicEndpointTable<Endpoint>;
 
 }  // namespace uwarp

@@ -23,7 +23,10 @@ struct RendezvousCall {
   Qpn source;
   Qpn target;
   uint32_t psn = 0;           // the dialer's sq_psn: the answerer must have it as rq_psn
-  uint32_t capabilities = 0;  // none so far
+  uint32_t capabilities = 0;  // unknown bits are ignored
+  /// The caller wants no queue pair but a trunk to the process of `target`; `psn` is the version of
+  /// what goes over it.
+  static constexpr uint32_t kTrunk = 1;
 
   std::vector<std::byte> encode() const;
   /// Nothing if it is no call at all, or one of a version that is not known.

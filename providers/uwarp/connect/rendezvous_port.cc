@@ -115,6 +115,14 @@ int RendezvousPort::listen() {
 
 bool RendezvousPort::connection_requested(std::shared_ptr<Connection> request) {
   const auto call = RendezvousCall::decode(request->request_parameters().private_data);
+  if (call && (call->capabilities & RendezvousCall::kTrunk) != 0) {
+    if (TrunkCalls* const trunks = context_.trunk_calls.load(std::memory_order_acquire)) {
+      trunks->trunk_called(std::move(request), *call);
+      return true;
+    }
+    refuse(*request, RendezvousVerdict::kNoSuchQp);
+    return true;
+  }
   const auto endpoint = call && port_of_number(call->target) == port_
                             ? context_.endpoints.find(call->target)
                             : nullptr;

@@ -49,7 +49,8 @@ struct alignas(128) TransmitCounters {
   Counter posted;   // requests posted, as of the last batch ...
   Counter retired;  // ... and finished
   Counter flushed;
-  Counter reserved[2];
+  Counter dropped;  // datagrams for which there was no way
+  Counter reserved;
   Counter messages[kMessageKinds];  // that were begun
 
   void count(MessageKind kind) { messages[static_cast<size_t>(kind)].add(1); }
@@ -64,7 +65,8 @@ struct alignas(128) ReceiveCounters {
   Counter rnr_timeouts;  // ... and none came in time
   Counter crc_errors;
   Counter flushed;
-  Counter reserved[2];
+  Counter dropped;                  // messages without acknowledgement that found no receive
+  Counter refused;                  // datagrams with another Q_Key, or in no state for them
   Counter messages[kMessageKinds];  // that have come whole
 
   void count(MessageKind kind, uint64_t whole) { messages[static_cast<size_t>(kind)].add(whole); }

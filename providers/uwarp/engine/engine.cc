@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/endpoint.h"
+#include "datagram/datagram_endpoint.h"
 #include "net/neighbour_watch.h"
 #include "net/net_watch.h"
 #include "os/call_cost.h"
@@ -45,6 +46,7 @@ Engine::Engine()
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
       poller_(progress_, one_processor_),
       context_{progress_, poller_, stat_page_, capture_.get(), trace_.get()},
+      trunks_(context_, regions_),
       neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {
   if (calls_are_dear())
     log_event("system calls are taken for dear (%u ns each, UWARP_CALLS): fewer are made",
@@ -110,6 +112,10 @@ int Engine::remove_region(MemoryRegion& region) {
     endpoint->qp().quiesce(region);
     tell_of_failure(*endpoint);
   });
+  // What datagrams use is copied under a lock of theirs.
+  trunks_.endpoints().visit([&](const std::shared_ptr<DatagramEndpoint>& endpoint) {
+    if (endpoint->qp().config().domain == region.domain()) (void)endpoint->qp().hold();
+  });
   regions_.release(region);
   return 0;
 }
@@ -123,11 +129,17 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
                      old.memory != shape.memory;
   const bool weaker = (old.access & ~shape.access & kAccessLocalWrite) != 0;
   std::vector<std::shared_ptr<Endpoint>> endpoints;
+  std::vector<std::shared_ptr<DatagramEndpoint>> takers;
+  trunks_.endpoints().visit(
+      [&](std::shared_ptr<DatagramEndpoint> endpoint) { takers.push_back(std::move(endpoint)); });
   context_.endpoints.visit([&](std::shared_ptr<Endpoint> endpoint) {
     const ProtectionDomain* domain = endpoint->qp().config().domain;
     if (domain == old.domain || domain == shape.domain) endpoints.push_back(std::move(endpoint));
   });
   {
+    std::vector<DatagramQueuePair::Held> datagrams;
+    datagrams.reserve(takers.size());
+    for (const auto& one : takers) datagrams.push_back(one->qp().hold());
     std::vector<QueuePair::Held> held;
     held.reserve(endpoints.size());
     for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());

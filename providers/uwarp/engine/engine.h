@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "connect/connect_context.h"
+#include "datagram/trunks.h"
 #include "memory/region_table.h"
 #include "observe/capture.h"
 #include "observe/stat_page.h"
@@ -39,6 +40,7 @@ class Engine {
   EndpointTable& endpoints() { return context_.endpoints; }
   /// For whoever connects.
   ConnectContext& context() { return context_; }
+  Trunks& trunks() { return trunks_; }
   StatPage& stat_page() { return stat_page_; }
   /// Null unless UWARP_TRACE asks for it.
   TraceFile* trace() const { return trace_.get(); }
@@ -75,6 +77,7 @@ class Engine {
   Progress progress_;
   Poller poller_;
   ConnectContext context_;
+  Trunks trunks_;
 
   std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::once_flag net_watch_once_;

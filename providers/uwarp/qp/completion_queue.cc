@@ -170,7 +170,8 @@ void BasicCompletionQueue<Atomics>::trace_polled(WorkCompletion* completions, ui
     step.kind = TraceStep::Kind::kPolled;
     step.opcode = static_cast<uint8_t>(each.opcode);
     step.queue_pair = each.qp_num;
-    step.position = std::exchange(each.src_qp, 0);
+    // A datagram needs the field for what it is there for.
+    if ((each.wc_flags & kWcGrh) == 0) step.position = std::exchange(each.src_qp, 0);
     step.status = static_cast<uint32_t>(each.status);
     step.wr_id = each.wr_id;
     options_.trace->note(step);

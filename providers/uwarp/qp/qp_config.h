@@ -11,6 +11,7 @@
 #include "inject/fault_script.h"
 #include "memory/region_table.h"
 #include "qp/completion_queue.h"
+#include "qp/receive/message_sink.h"
 #include "qp/receive_queue.h"
 
 namespace uwarp {
@@ -58,6 +59,8 @@ struct QpConfig {
   /// Told when a buffer of `srq` has come for the held stream; may be null (then whoever posts to
   /// the shared queue resumes all streams that are held).
   ReceiveWaiter* receive_waiter = nullptr;
+  /// Takes what comes instead of receives; null but for trunks.
+  MessageSink* sink = nullptr;
   RegionTable* regions = nullptr;
   QpEventListener* listener = nullptr;
   uint32_t max_send_wr = 1;

@@ -125,7 +125,7 @@ enum class WcOpcode : uint32_t {
 };
 
 /// Values of ibv_wc_flags.
-enum WcFlag : uint32_t { kWcWithImm = 1u << 1, kWcWithInvalidate = 1u << 3 };
+enum WcFlag : uint32_t { kWcGrh = 1u << 0, kWcWithImm = 1u << 1, kWcWithInvalidate = 1u << 3 };
 
 /// One completion; the layout of ibv_wc (48 bytes).
 struct WorkCompletion {

@@ -59,7 +59,13 @@ void PollGroup::note_busy(Stream& stream) {
 }
 
 void PollGroup::transmit_waiting() {
-  while (has_waiting()) {
+  transmit_own();
+  if (PollGroup* const others = shared()) [[unlikely]]
+    others->transmit_own();
+}
+
+void PollGroup::transmit_own() {
+  while (streams_.any()) {
     StreamEvents notice;
     {
       const auto stay = streams_.try_stay();
@@ -74,11 +80,17 @@ void PollGroup::transmit_waiting() {
   }
 }
 
+bool PollGroup::poll() {
+  bool progressed = streams_.members() != 0 && poll_own();
+  if (PollGroup* const others = shared()) [[unlikely]]
+    progressed |= others->poll();
+  return progressed;
+}
+
 // In turn, from where the last look ended. Answers come in the order of the questions, and who
 // polls asks anew in the order of the answers: behind one that has come, the first that has not
 // come yet is followed by others of that kind.
-bool PollGroup::poll() {
-  if (streams_.members() == 0) return false;
+bool PollGroup::poll_own() {
   bool progressed = false;
   bool bulk = false;
   StreamEvents notice;
@@ -115,6 +127,7 @@ bool PollGroup::poll() {
 }
 
 bool PollGroup::shares_core() {
+  if (PollGroup* const others = shared(); others != nullptr && others->shares_core()) return true;
   const auto stay = streams_.try_stay();
   return stay && !direct_.empty() && direct_[next_ % direct_.size()].stream->shares_core();
 }

@@ -23,6 +23,10 @@ class PollGroup final : public CompletionQueueDriver {
     return static_cast<PollGroup*>(cq.driver.load(std::memory_order_acquire));
   }
 
+  /// Whoever polls this group looks at `others` too: they serve several queues. Once, before use;
+  /// outlives this group.
+  void share(PollGroup& others) { others_.store(&others, std::memory_order_release); }
+
   void add(Stream& stream);
   /// Takes `stream` off both lists; on return no poller uses it. Not from inside a turn.
   void remove(Stream& stream);
@@ -31,21 +35,36 @@ class PollGroup final : public CompletionQueueDriver {
 
   /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
   void add_waiting(Stream& stream) { streams_.post(stream); }
-  bool has_waiting() const { return streams_.any(); }
+  bool has_waiting() const {
+    const PollGroup* const others = shared();
+    return streams_.any() || (others != nullptr && others->streams_.any());
+  }
   /// Sends what waits.
   void transmit_waiting();
 
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
   /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
-  bool awaits_bulk() const { return awaits_bulk_.load(std::memory_order_relaxed); }
+  bool awaits_bulk() const {
+    const PollGroup* const others = shared();
+    return awaits_bulk_.load(std::memory_order_relaxed) ||
+           (others != nullptr && others->awaits_bulk());
+  }
   /// The peer of the stream that the next poll() begins with cannot go on as long as the caller
   /// keeps its core; see Stream.
   bool shares_core();
   /// There are streams that poll() does not look at: epoll must be asked now and then.
-  bool needs_epoll() const { return extra_.load(std::memory_order_relaxed) != 0; }
+  bool needs_epoll() const {
+    const PollGroup* const others = shared();
+    return extra_.load(std::memory_order_relaxed) != 0 ||
+           (others != nullptr && others->needs_epoll());
+  }
   /// All that poll() looks at are silent: epoll must be asked whenever it finds nothing.
-  bool prefers_epoll() const { return direct_count_.load(std::memory_order_relaxed) == 0; }
+  bool prefers_epoll() const {
+    const PollGroup* const others = shared();
+    return direct_count_.load(std::memory_order_relaxed) == 0 &&
+           (others == nullptr || others->prefers_epoll());
+  }
 
  private:
   struct Direct {
@@ -56,8 +75,12 @@ class PollGroup final : public CompletionQueueDriver {
     return streams_.members() <= tuning::kSomeStreams ? tuning::kDirectOfSome
                                                       : tuning::kDirectStreams;
   }
+  PollGroup* shared() const { return others_.load(std::memory_order_acquire); }
+  void transmit_own();
+  bool poll_own();
   void publish_extra_locked();
 
+  std::atomic<PollGroup*> others_{nullptr};
   BasicWaitingStreams<Stream, PollGroup> streams_{*this};
   std::vector<Direct> direct_;  // used in a Stay, as next_ is
   size_t next_ = 0;             // of them, where the next poll() begins

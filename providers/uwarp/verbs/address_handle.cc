@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "base/settings.h"
+#include "net/net_device.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
@@ -23,6 +24,11 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
   return nowhere ? EINVAL : 0;
 }
 
+bool is_multicast(const ibv_gid& gid) {
+  const IpAddress address = IpAddress::from_gid(gid.raw);
+  return address.is_v4() ? (gid.raw[12] & 0xF0) == 0xE0 : gid.raw[0] == 0xFF;
+}
+
 }  // namespace
 
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
@@ -34,7 +40,13 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
     const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
     if (int error = check_attributes(current.get(), *attr)) return fail(error);
     if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
-    auto ah = std::make_unique<VerbsAh>(pd);
+    const IpAddress& own = current->gids[attr->grh.sgid_index];
+    const auto peer = IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id());
+    if (!is_multicast(attr->grh.dgid) && !find_route(peer, own)) return fail(errno);
+    auto ah = std::make_unique<VerbsAh>(pd, own, peer);
+    ah->destination.traffic_class = attr->grh.traffic_class;
+    ah->destination.hop_limit = attr->grh.hop_limit;
+    ah->destination.service_level = attr->sl;
     if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
     pd.user_made();
     ah->context = pd.context;

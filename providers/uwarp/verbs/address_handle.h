@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_ah: where a datagram would go. RoCE adapters make them, and communication libraries make one
-// when they look at such an adapter; iWARP has none. No queue pair here sends datagrams.
+// ibv_ah: where a datagram goes. RoCE adapters have them, iWARP has none.
 #pragma once
 
 #include <infiniband/verbs.h>
 
+#include "datagram/destination.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
 
 struct VerbsAh : ibv_ah {
-  explicit VerbsAh(VerbsPd& domain) : ibv_ah{}, domain(domain) {}
+  VerbsAh(VerbsPd& domain, const IpAddress& own, const IpAddress& peer)
+      : ibv_ah{}, domain(domain), destination(own, peer) {}
   VerbsPd& domain;
+  Destination destination;
 
   static VerbsAh& of(ibv_ah* ah) { return *static_cast<VerbsAh*>(ah); }
 };

@@ -15,16 +15,6 @@
 
 namespace uwarp {
 
-namespace {
-
-void fail(Endpoint& endpoint) {
-  QpAttributes attributes;
-  attributes.state = QpState::kErr;
-  (void)endpoint.modify(attributes, kAttrState);
-}
-
-}  // namespace
-
 int completion_vector_count() {
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
@@ -77,8 +67,9 @@ DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
   stop_watching();
   for (VerbsQp* qp : queue_pairs_) {
-    qp->endpoint->destroy();
+    qp->end();
     qp->endpoint.reset();
+    qp->datagrams.reset();
   }
   for (VerbsMr* mr : regions_) {
     engine_.remove_region(*mr->region);
@@ -99,12 +90,14 @@ uint32_t DeviceContext::take_back_events(const void* element, const DeliveredCou
 std::vector<std::shared_ptr<Endpoint>> DeviceContext::endpoints() {
   std::vector<std::shared_ptr<Endpoint>> all;
   const std::lock_guard guard(mutex_);
-  for (const VerbsQp* qp : queue_pairs_) all.push_back(qp->endpoint);
+  for (const VerbsQp* qp : queue_pairs_)
+    if (qp->endpoint != nullptr) all.push_back(qp->endpoint);
   return all;
 }
 
 void DeviceContext::fail_queue_pairs() {
-  for (const auto& endpoint : endpoints()) fail(*endpoint);
+  const std::lock_guard guard(mutex_);
+  for (VerbsQp* qp : queue_pairs_) qp->fail();
 }
 
 void DeviceContext::remove() {
@@ -119,7 +112,7 @@ void DeviceContext::add(VerbsQp* qp) {
     queue_pairs_.insert(qp);
   }
   // The device may have gone since the call began.
-  if (removed()) fail(*qp->endpoint);
+  if (removed()) qp->fail();
 }
 
 void DeviceContext::remove(VerbsQp* qp) {

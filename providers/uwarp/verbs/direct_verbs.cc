@@ -72,10 +72,10 @@ UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uin
   if (length < sizeof *attr) return EINVAL;
   return errno_verb([&] {
     uwarpdv_peer_attr filled = {};
-    const Endpoint& endpoint = *VerbsQp::of(base).endpoint;
-    if (endpoint.connected()) {
+    const Endpoint* const endpoint = VerbsQp::of(base).endpoint.get();
+    if (endpoint != nullptr && endpoint->connected()) {
       filled.caps = UWARPDV_PEER_CONNECTED;
-      if (endpoint.qp().peer_is_uwarp())
+      if (endpoint->qp().peer_is_uwarp())
         filled.caps |= UWARPDV_PEER_UWARP | UWARPDV_PEER_SEND_WITH_IMM | UWARPDV_PEER_ATOMICS;
     }
     std::memset(static_cast<void*>(attr), 0, length);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/post.h"
 
+#include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
 #include "verbs/status_map.h"
@@ -59,11 +60,34 @@ int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
   }
 }
 
+namespace {
+
+int post_datagrams(VerbsQp& qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  DatagramEndpoint::Poster poster(*qp.datagrams);
+  SendRequest request;
+  for (; wr != nullptr; wr = wr->next) {
+    int error = send_request_from_verbs(*wr, request);
+    if (error == 0 && wr->wr.ud.ah == nullptr) error = EINVAL;
+    if (error == 0) [[likely]]
+      error = poster.post(request, VerbsAh::of(wr->wr.ud.ah).destination, Qpn{wr->wr.ud.remote_qpn},
+                          wr->wr.ud.remote_qkey);
+    if (error != 0) [[unlikely]] {
+      if (bad_wr != nullptr) *bad_wr = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);
+    if (qp.datagrams != nullptr) [[unlikely]]
+      return post_datagrams(qp, wr, bad_wr);
     QueuePairPoster poster(*qp.endpoint);
     SendRequest request;  // of each only what its opcode uses is set, and read
     for (; wr != nullptr; wr = wr->next) {
@@ -84,6 +108,10 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);
+    if (qp.datagrams != nullptr) [[unlikely]]
+      return post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
+        return qp.datagrams->qp().post_recv(wr_id, sges);
+      });
     const auto post = [&](uint64_t wr_id, std::span<const Sge> sges) {
       return qp.endpoint->post_recv(wr_id, sges);
     };

@@ -35,9 +35,7 @@ constexpr const char* kAskForRoce = "UWARP_PERSONA=roce has it";
 constexpr QpType kTypes[] = {
     {IBV_QPT_RC, "RC", Transport::kRc, Persona::kIwarp, ""},
     {IBV_QPT_UC, "UC", std::nullopt, Persona::kRoce, "RC does all that UC does"},
-    {IBV_QPT_UD, "UD", std::nullopt, Persona::kRoce,
-     "Set the application to reliable connections, as with UCX_TLS=rc_verbs or libfabric's "
-     "FI_EP_MSG"},
+    {IBV_QPT_UD, "UD", Transport::kUd, Persona::kRoce, ""},
     {IBV_QPT_RAW_PACKET, "raw packet", std::nullopt, Persona::kRoce,
      "AF_PACKET sockets send and receive whole frames"},
     {IBV_QPT_XRC_SEND, "XRC", std::nullopt, Persona::kRoce,
@@ -120,6 +118,29 @@ QpConfig config_of(VerbsQp& qp) {
   return config;
 }
 
+/// Gives it an endpoint. 0 or an errno.
+template <typename Endpoint>
+int take(VerbsQp& qp, std::shared_ptr<Endpoint>& place, Result<std::shared_ptr<Endpoint>> made) {
+  if (!made) return made.error();
+  place = std::move(*made);
+  StatPage& page = qp.device.engine().stat_page();
+  place->name_queues(page.index_of(*qp.parts.send_cq->slot),
+                     page.index_of(*qp.parts.recv_cq->slot));
+  qp.base.qp_num = qp.base.handle = place->number().value;
+  return 0;
+}
+
+int take_endpoint(VerbsQp& qp) {
+  return take(qp, qp.endpoint,
+              Endpoint::create(qp.device.engine().context(), qp.device.device(), config_of(qp)));
+}
+
+int take_datagrams(VerbsQp& qp) {
+  return take(qp, qp.datagrams,
+              DatagramEndpoint::create(qp.device.engine().trunks(), qp.device.shared_device(),
+                                       config_of(qp)));
+}
+
 /// Makes the queue pair and writes the granted capacities back into `init`.
 ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (int error = check_capacities(init)) return fail(error);
@@ -129,14 +150,8 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
   if (const int error = device.refusal()) return fail(error);
   auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
   if (device.qp_count > kMaxQp) return fail(ENOMEM);
-  auto endpoint =
-      Endpoint::create(qp->device.engine().context(), qp->device.device(), config_of(*qp));
-  if (!endpoint) return fail(endpoint.error());
-  qp->endpoint = std::move(*endpoint);
-  StatPage& page = qp->device.engine().stat_page();
-  qp->endpoint->name_queues(page.index_of(*parts.send_cq->slot),
-                            page.index_of(*parts.recv_cq->slot));
-  qp->base.qp_num = qp->base.handle = qp->endpoint->number().value;
+  if (int error = init.qp_type == IBV_QPT_UD ? take_datagrams(*qp) : take_endpoint(*qp))
+    return fail(error);
   qp->device.add(qp.get());
   init.cap = qp->init.cap;
   return &qp.release()->base;
@@ -180,6 +195,7 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
 
 VerbsQp::~VerbsQp() {
   endpoint.reset();
+  datagrams.reset();
   --device.qp_count;
   if (parts.srq != nullptr) parts.srq->users.fetch_sub(1, std::memory_order_release);
   parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
@@ -206,7 +222,9 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
       return fail(EOPNOTSUPP);
     const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     const uint64_t operations = batches ? extended->send_ops_flags : 0;
-    if ((operations & ~kBatchOperations) != 0) return fail(EOPNOTSUPP);
+    const uint64_t possible =
+        extended->qp_type == IBV_QPT_UD ? kDatagramOperations : kBatchOperations;
+    if ((operations & ~possible) != 0) return fail(EOPNOTSUPP);
     ibv_qp_init_attr init = {};
     init.qp_context = extended->qp_context;
     init.send_cq = extended->send_cq;
@@ -227,7 +245,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
     if (const int error = qp.device.refusal()) return error;
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
-    if (int error = qp.endpoint->modify(attributes, static_cast<uint32_t>(mask))) return error;
+    if (int error = qp.modify(attributes, static_cast<uint32_t>(mask))) return error;
     qp.untouched.store(false, std::memory_order_relaxed);
     if (mask & IBV_QP_AV) {
       const std::lock_guard guard(qp.mutex);
@@ -245,12 +263,12 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
       const std::lock_guard guard(qp.mutex);
       attr->ah_attr = qp.address;
     }
-    attributes_to_verbs(qp.endpoint->attributes(), *attr);
+    attributes_to_verbs(qp.attributes(), *attr);
     if (qp.untouched.load(std::memory_order_relaxed) &&
         base->context->device->node_type == IBV_NODE_RNIC)
       attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
     attr->cap = qp.init.cap;
-    attr->sq_draining = qp.endpoint->qp().draining();
+    attr->sq_draining = qp.endpoint != nullptr && qp.endpoint->qp().draining();
     *init = qp.init;
     return 0;
   });
@@ -260,7 +278,7 @@ int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) return 0;
-    qp.endpoint->destroy();
+    qp.end();
     qp.device.remove(&qp);
     const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
     wait_acknowledged(qp.base, qp.base.events_completed, delivered);

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "connect/endpoint.h"
+#include "datagram/datagram_endpoint.h"
 #include "kernel-abi/object_abi.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/completion.h"
@@ -56,12 +57,31 @@ struct VerbsQp : object_abi::Qp {
   DeliveredCount async_events{0};
   /// Not modified yet: reported as INIT, as RNICs in the kernel do, which have no RESET.
   std::atomic<bool> untouched{true};
+  // One of the two.
   std::shared_ptr<Endpoint> endpoint;
-  const std::unique_ptr<WorkBatch> batch;  // of an ibv_qp_ex
+  std::shared_ptr<DatagramEndpoint> datagrams;  // of a UD queue pair
+  const std::unique_ptr<WorkBatch> batch;       // of an ibv_qp_ex
 
   /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
   std::mutex mutex;
   ibv_ah_attr address = {};  // under mutex
+
+  // Whichever it is of.
+  int modify(const QpAttributes& attributes, uint32_t mask) {
+    return datagrams != nullptr ? datagrams->modify(attributes, mask)
+                                : endpoint->modify(attributes, mask);
+  }
+  QpAttributes attributes() const {
+    return datagrams != nullptr ? datagrams->attributes() : endpoint->attributes();
+  }
+  /// Work is flushed.
+  void fail() {
+    QpAttributes attributes;
+    attributes.state = QpState::kErr;
+    (void)modify(attributes, kAttrState);
+  }
+  /// On return no thread uses what it was made of.
+  void end() { datagrams != nullptr ? datagrams->destroy() : endpoint->destroy(); }
 
   static VerbsQp& of(ibv_qp* qp) {
     return *static_cast<VerbsQp*>(reinterpret_cast<object_abi::Qp*>(qp));

@@ -75,6 +75,7 @@ int bind_mw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) return ENODEV;
+    if (qp.endpoint == nullptr) return EINVAL;
     if ((bind->send_flags & ~unsigned{IBV_SEND_FENCE | IBV_SEND_SIGNALED}) != 0) return EINVAL;
     SendRequest request;
     const uint32_t key = ibv_inc_rkey(mw->rkey);

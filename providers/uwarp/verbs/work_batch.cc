@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
 #include "verbs/status_map.h"
@@ -23,9 +24,8 @@ void WorkBatch::start() {
 
 void WorkBatch::abort() { leave(); }
 
-int WorkBatch::complete(Endpoint& endpoint) {
-  const Section section{*this};
-  if (error_ != 0 || requests_.empty()) return error_;
+// Nothing moves any more.
+void WorkBatch::place_payloads() {
   for (size_t i = 0; i < requests_.size(); ++i) {
     SendRequest& request = requests_[i];
     const Payload& payload = payloads_[i];
@@ -34,6 +34,28 @@ int WorkBatch::complete(Endpoint& endpoint) {
     for (size_t sge = payload.first_sge; sge != payload.first_sge + payload.sge_count; ++sge)
       sges_[sge].address += reinterpret_cast<uintptr_t>(inline_.data());
   }
+}
+
+int WorkBatch::complete(DatagramEndpoint& endpoint) {
+  const Section section{*this};
+  if (error_ != 0 || requests_.empty()) return error_;
+  for (const Payload& payload : payloads_)
+    if (payload.to == nullptr) return EINVAL;
+  place_payloads();
+  DatagramEndpoint::Poster poster(endpoint);
+  if (int error = endpoint.qp().admits_locked(requests_)) return error;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const Payload& payload = payloads_[i];
+    if (int error = poster.post(requests_[i], *payload.to, payload.number, payload.qkey))
+      return error;
+  }
+  return 0;
+}
+
+int WorkBatch::complete(Endpoint& endpoint) {
+  const Section section{*this};
+  if (error_ != 0 || requests_.empty()) return error_;
+  place_payloads();
   if (int error = endpoint.qp().post_sends(requests_)) return error;
   uint64_t bytes = 0;
   for (const SendRequest& request : requests_) bytes += request.outgoing_bytes();
@@ -87,6 +109,15 @@ void WorkBatch::set_inline(std::span<const ibv_data_buf> parts) {
   sges_.push_back({before, static_cast<uint32_t>(inline_.size() - before), 0});
 }
 
+void WorkBatch::set_target(Destination& to, Qpn number, uint32_t qkey) {
+  if (error_ != 0) return;
+  if (payloads_.empty()) return spoil(EINVAL);
+  Payload& payload = payloads_.back();
+  payload.to = &to;
+  payload.number = number;
+  payload.qkey = qkey;
+}
+
 // --- The functions of ibv_qp_ex
 // -------------------------------------------------------------------
 
@@ -112,7 +143,8 @@ int wr_complete(ibv_qp_ex* base) {
   return errno_verb([&] {
     VerbsQp& qp = qp_of(base);
     if (!qp.device.alive()) qp.batch->spoil(ENODEV);
-    return qp.batch->complete(*qp.endpoint);
+    return qp.datagrams != nullptr ? qp.batch->complete(*qp.datagrams)
+                                   : qp.batch->complete(*qp.endpoint);
   });
 }
 
@@ -214,9 +246,13 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* pa
   step(qp, [&](WorkBatch& batch) { batch.set_inline({parts, count}); });
 }
 
-// What a reliable connection does not have.
+void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t number, uint32_t qkey) {
+  if (qp_of(qp).datagrams == nullptr) return batch_of(qp).spoil(EOPNOTSUPP);
+  batch_of(qp).set_target(VerbsAh::of(ah).destination, Qpn{number}, qkey);
+}
+
+// What no queue pair here has.
 void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) { batch_of(qp).spoil(EOPNOTSUPP); }
-void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah*, uint32_t, uint32_t) { batch_of(qp).spoil(EOPNOTSUPP); }
 void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t) { batch_of(qp).spoil(EOPNOTSUPP); }
 
 }  // namespace

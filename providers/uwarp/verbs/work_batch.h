@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "connect/endpoint.h"
+#include "datagram/datagram_endpoint.h"
+#include "datagram/destination.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -22,6 +24,9 @@ inline constexpr uint64_t kBatchOperations =
     IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
     IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
     IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// The same for datagrams.
+inline constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
 class WorkBatch {
  public:
@@ -35,6 +40,7 @@ class WorkBatch {
   /// Posts what was built and leaves the section. 0, or the first error of any step: then nothing
   /// was posted.
   int complete(Endpoint& endpoint);
+  int complete(DatagramEndpoint& endpoint);
   /// Leaves it without posting.
   void abort();
 
@@ -44,6 +50,8 @@ class WorkBatch {
   /// The payload of the request that was begun last.
   void set_sges(std::span<const Sge> sges);
   void set_inline(std::span<const ibv_data_buf> parts);
+  /// Where the datagram that was begun last goes.
+  void set_target(Destination& to, Qpn number, uint32_t qkey);
   /// Something is wrong: the batch will not be posted. The first error counts.
   void spoil(int error) {
     if (error_ == 0) error_ = error;
@@ -55,6 +63,10 @@ class WorkBatch {
     size_t first_sge = 0;
     size_t sge_count = 0;
     bool set = false;
+    // Of a datagram:
+    Destination* to = nullptr;
+    Qpn number;
+    uint32_t qkey = 0;
   };
 
   /// Leaves the section at the end of a scope.
@@ -67,6 +79,7 @@ class WorkBatch {
     if (!one_thread_) mutex_.unlock();
   }
   Payload* open_payload();
+  void place_payloads();
 
   const uint64_t operations_;
   const uint32_t max_inline_bytes_;

@@ -57,6 +57,8 @@ bool InboundMessages::open(const UntaggedHeader& header) {
 bool InboundMessages::take_receive(const UntaggedHeader& header) {
   if (in_.config.script != nullptr && !apply_faults(header)) [[unlikely]]
     return false;
+  if (in_.config.sink != nullptr) [[unlikely]]
+    return take_room();
   if (!place_in_line_.take(receive_)) return hold();
   opcode_ = in_.segment.opcode;
   taken_ = true;
@@ -66,6 +68,20 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
     fail_receive();
     return false;
   }
+  sequence_.begin();
+  return true;
+}
+
+bool InboundMessages::take_room() {
+  opcode_ = in_.segment.opcode;
+  if (opcode_ != RdmapOpcode::kSend) {
+    in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return false;
+  }
+  const std::span<std::byte> room = in_.config.sink->room();
+  if (room.empty()) return hold();
+  sink_.clear();
+  sink_.append(room.data(), static_cast<uint32_t>(room.size()));
   sequence_.begin();
   return true;
 }
@@ -125,6 +141,8 @@ void InboundMessages::finish_segment() {
 
 void InboundMessages::finish() {
   sequence_.finish();
+  if (in_.config.sink != nullptr) [[unlikely]]
+    return in_.config.sink->arrived(in_.segment.payload_offset);
   WorkCompletion done = completion(WcStatus::kSuccess, 0);
   bool solicited = traits(opcode_).solicited;
   if (opcode_ != RdmapOpcode::kSend && !describe(done, solicited)) return;
@@ -201,6 +219,8 @@ WorkCompletion InboundMessages::completion(WcStatus status, uint32_t vendor_err)
 
 void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
   taken_ = false;
+  if (in_.config.sink != nullptr) [[unlikely]]
+    return;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
   if (!in_.config.recv_cq->push(completion, solicited))

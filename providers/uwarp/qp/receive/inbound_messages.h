@@ -45,6 +45,7 @@ class InboundMessages {
 
  private:
   bool take_receive(const UntaggedHeader& header);
+  [[gnu::noinline]] bool take_room();
   bool resolve_sink();
   [[gnu::noinline, gnu::cold]] bool apply_faults(const UntaggedHeader& header);
   [[gnu::noinline]] bool hold();

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "datagram/datagram_endpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "connect/connect_context.h"
+#include "connect/rendezvous_port.h"
+#include "datagram/destination.h"
+#include "datagram/trunk.h"
+#include "datagram/trunks.h"
+#include "os/clock.h"
+#include "stream/poll_group.h"
+
+namespace uwarp {
+namespace {
+
+QpConfig complete_datagram(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* trace) {
+  config.number = number;
+  config.slot = slot;
+  config.trace = trace;
+  return config;
+}
+
+void describe_datagram(QueuePairSlot& slot, const QpConfig& config, uint32_t device) {
+  const SlotChange change(slot.head);
+  slot.number = config.number.value;
+  slot.device = device;
+  slot.created_ns = wall_clock_ns();
+  slot.send_depth = config.max_send_wr;
+  slot.receive_depth = config.srq != nullptr ? 0 : config.max_recv_wr;
+  slot.send_queue = slot.receive_queue = kNoSlot;
+  slot.flags = config.srq != nullptr ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
+  slot.head.live.store(1, std::memory_order_release);
+}
+
+}  // namespace
+
+DatagramEndpoint::DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device,
+                                   RendezvousPorts::Place place, const QpConfig& config)
+    : trunks_(trunks),
+      device_(std::move(device)),
+      place_(std::move(place)),
+      slot_(trunks.context().stat_page),
+      qp_(complete_datagram(config, place_.number, slot_.get(), trunks.context().trace)) {
+  describe_datagram(*slot_, qp_.config(), trunks.context().stat_page.device(device_->verbs_name));
+}
+
+DatagramEndpoint::~DatagramEndpoint() {
+  destroy();
+  if (!trunks_.context().alive()) slot_.abandon();
+}
+
+Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
+    Trunks& trunks, std::shared_ptr<const NetDevice> device, const QpConfig& config) {
+  ConnectContext& context = trunks.context();
+  auto place = context.ports.reserve(context, *device);
+  if (!place) return Error{place.error()};
+  std::shared_ptr<DatagramEndpoint> endpoint;
+  try {
+    endpoint.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
+  } catch (...) {
+    context.ports.give_back(*place);
+    throw;
+  }
+  for (CompletionQueue* queue : {config.recv_cq, config.send_cq})
+    PollGroup::of(*queue).share(trunks.group());
+  trunks.endpoints().enter(endpoint->number(), endpoint);
+  trunks.endpoint_made();
+  return endpoint;
+}
+
+void DatagramEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+  const std::lock_guard guard(mutex_);
+  const SlotChange change(slot_->head);
+  slot_->send_queue = send_queue;
+  slot_->receive_queue = receive_queue;
+}
+
+// --- States
+
+QpAttributes DatagramEndpoint::attributes() const {
+  const std::lock_guard guard(mutex_);
+  QpAttributes all = attributes_;
+  all.state = all.current_state = qp_.state();
+  return all;
+}
+
+int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
+  if (!trunks_.context().alive()) return EINVAL;
+  const std::unique_lock lock(mutex_);
+  if (destroyed_) return EINVAL;
+  const QpState from = qp_.state();
+  const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
+  if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
+  if (!transition_allowed(Transport::kUd, from, to, mask) || !attributes_in_range(attributes, mask))
+    return EINVAL;
+  if (to == QpState::kReset) {
+    attributes_ = QpAttributes{};
+    qp_.to_reset();
+    return 0;
+  }
+  if (to == QpState::kErr) {
+    qp_.to_error();
+    return 0;
+  }
+  if (to == QpState::kInit && from == QpState::kReset) {
+    if (int error = become_callable()) return error;
+  }
+  merge_attributes(attributes_, attributes, mask);
+  qp_.set_qkey(attributes_.qkey);
+  if (from == to) return 0;
+  qp_.move_to(to);
+  if (to == QpState::kRts) go_on();
+  // Whatever was begun has been sent: there is nothing to wait for.
+  if (to == QpState::kSqd && attributes_.notify_drained && qp_.config().listener != nullptr)
+    qp_.config().listener->qp_event(QpEvent::kSqDrained);
+  return 0;
+}
+
+int DatagramEndpoint::become_callable() {
+  try {
+    if (int error = trunks_.context().progress.start_helper()) return error;
+    return place_.port->listen();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+void DatagramEndpoint::destroy() {
+  if (!trunks_.context().alive()) return;
+  {
+    const std::lock_guard guard(mutex_);
+    if (std::exchange(destroyed_, true)) return;
+  }
+  qp_.to_reset();
+  trunks_.endpoints().leave(number());
+  trunks_.context().ports.give_back(place_);
+  trunks_.endpoint_gone();
+}
+
+// --- Sending
+
+DatagramEndpoint::Poster::Poster(DatagramEndpoint& endpoint)
+    : endpoint_(endpoint), lock_(endpoint.qp_.post_lock()) {}
+
+void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramWay>& way) {
+  for (size_t i = count_; i-- > 0;)
+    if (ways_[i] == way) return;
+  if (count_ == kRoom) {
+    // Rarely so many: what goes early goes in smaller pieces.
+    for (auto& one : ways_) one->flush();
+    count_ = 0;
+  }
+  ways_[count_++] = way;
+}
+
+int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, Qpn number,
+                                   uint32_t qkey) {
+  DatagramTarget target;
+  target.way = endpoint_.trunks_.way_to(to, number, endpoint_);
+  if (target.way == nullptr) return ENOMEM;
+  target.number = number;
+  target.qkey = qkey;
+  target.traffic_class = to.traffic_class;
+  target.service_level = to.service_level;
+  target.hop_limit = to.hop_limit;
+  if (int error = endpoint_.qp_.post_send_locked(request, target)) return error;
+  note(target.way);
+  return 0;
+}
+
+DatagramEndpoint::Poster::~Poster() noexcept(false) {
+  const bool blocked = !settled_ && endpoint_.qp_.blocked_on() != nullptr;
+  lock_.unlock();
+  for (size_t i = 0; i < count_; ++i) ways_[i]->flush();
+  if (blocked) endpoint_.go_on();
+}
+
+void DatagramEndpoint::room_came() {
+  {
+    const std::lock_guard lock(qp_.post_lock());
+    waiting_ = false;
+  }
+  go_on();
+}
+
+// Sends what waits as far as there is room, and gets in line for the rest.
+void DatagramEndpoint::go_on() {
+  for (;;) {
+    std::shared_ptr<DatagramWay> blocked;
+    {
+      Poster poster(*this);
+      poster.settled_ = true;
+      if (waiting_) return;
+      qp_.send_waiting_locked([&](const auto& way) { poster.note(way); });
+      blocked = qp_.blocked_on();
+      waiting_ = blocked != nullptr;
+    }
+    if (blocked == nullptr) return;
+    if (blocked->wait_for_room(shared_from_this())) return;
+    const std::lock_guard lock(qp_.post_lock());
+    waiting_ = false;
+  }
+}
+
+}  // namespace uwarp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Where the datagrams of an address handle go: addresses of both hosts, and what the header says of
+// the way. Which process on that host is told by each queue pair number.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/spinlock.h"
+#include "net/ip_address.h"
+
+namespace uwarp {
+
+class Trunk;
+
+/// Made and destroyed with its address handle; any thread.
+class Destination {
+ public:
+  Destination(const IpAddress& own, const IpAddress& peer) : own(own), peer(peer) {}
+
+  const IpAddress own;
+  const IpAddress peer;
+  uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+  uint8_t hop_limit = 0;
+
+  /// What was remembered for `port`; null if it was another one.
+  std::shared_ptr<Trunk> recent(uint16_t port) {
+    const std::lock_guard guard(lock_);
+    return port == port_ ? trunk_ : nullptr;
+  }
+  void remember(uint16_t port, std::shared_ptr<Trunk> trunk) {
+    const std::lock_guard guard(lock_);
+    port_ = port;
+    trunk_.swap(trunk);
+  }
+
+ private:
+  SpinLock lock_;
+  uint16_t port_ = 0;  // of a process; 0: none yet
+  std::shared_ptr<Trunk> trunk_;
+};
+
+}  // namespace uwarp

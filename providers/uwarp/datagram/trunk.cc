@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "datagram/trunk.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "connect/connect_context.h"
+#include "datagram/trunks.h"
+#include "os/clock.h"
+
+namespace uwarp {
+namespace {
+
+/// A peer that could not be reached is left alone for so long, twice as long each time.
+constexpr uint64_t kFirstTrunkPauseNs = 100 * kNsPerMs;
+constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
+/// Requests wait no longer for a line, or for one to move on.
+constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
+
+}  // namespace
+
+Trunk::~Trunk() {
+  close_frame_locked();
+  drop_locked(ready_);
+  drop_locked(in_flight_);
+}
+
+// --- Filling
+
+bool Trunk::unreachable_locked() {
+  if (state_ != State::kUnreachable) return false;
+  if (now_ns() < retry_ns_) return true;
+  state_ = State::kIdle;
+  return false;
+}
+
+DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
+  const std::lock_guard lock(lock_);
+  if (unreachable_locked()) {
+    ++dropped_;
+    return Taken::kDropped;
+  }
+  const size_t size = DatagramHeader::kWireSize + header.payload_bytes;
+  if (filling_ == nullptr || filling_->size + size > kFrameBytes) {
+    close_frame_locked();
+    if (!take_frame_locked()) {
+      if (!stalled_) return Taken::kFull;
+      ++dropped_;
+      return Taken::kDropped;
+    }
+  }
+  std::byte* const to = filling_->bytes + filling_->size;
+  if (!payload.copy_out(0, to + DatagramHeader::kWireSize, header.payload_bytes))
+    return Taken::kFault;
+  header.encode(to);
+  filling_->size += static_cast<uint32_t>(size);
+  ++filling_->datagrams;
+  source_ = header.source;
+  return Taken::kYes;
+}
+
+void Trunk::close_frame_locked() {
+  if (filling_ == nullptr) return;
+  if (filling_->datagrams == 0)
+    trunks_.frames().give_back(*filling_);
+  else
+    ready_.push(*filling_);
+  filling_ = nullptr;
+}
+
+// False: there is no room. The time that this may last begins.
+bool Trunk::take_frame_locked() {
+  if (!has_room_locked()) take_done_locked();
+  if (has_room_locked()) filling_ = trunks_.frames().take();
+  if (filling_ != nullptr) {
+    full_since_ns_ = 0;
+    stalled_ = false;
+    return true;
+  }
+  if (full_since_ns_ == 0) {
+    full_since_ns_ = now_ns();
+    trunks_.context().progress.set_deadline(*this, full_since_ns_ + kTrunkStallNs);
+  }
+  return false;
+}
+
+void Trunk::take_done_locked() {
+  if (line_ == nullptr) return;
+  for (size_t left = line_->take_done(); left > 0 && !in_flight_.empty(); --left)
+    trunks_.frames().give_back(in_flight_.pop());
+}
+
+void Trunk::drop_locked(FrameQueue& frames) {
+  while (!frames.empty()) {
+    Frame& frame = frames.pop();
+    dropped_ += frame.datagrams;
+    trunks_.frames().give_back(frame);
+  }
+}
+
+// --- Sending
+
+void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
+  while (!ready_.empty() && in_flight_.size() < TrunkLine::kDepth) {
+    Frame& frame = ready_.front();
+    if (!line_->post(frame)) break;
+    in_flight_.push(ready_.pop());
+    ++frames;
+    bytes += frame.size;
+  }
+}
+
+// Somebody waits for room, or frames for their turn. True: they need not wait.
+bool Trunk::ask_for_done_locked() {
+  return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !line_->ask_for_done();
+}
+
+void Trunk::flush() {
+  for (;;) {
+    std::shared_ptr<TrunkLine> line;
+    uint32_t frames = 0;
+    uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(lock_);
+      if (state_ == State::kIdle && (filling_ != nullptr || !ready_.empty())) {
+        state_ = State::kDialing;
+      } else {
+        if (state_ != State::kOpen) return;
+        close_frame_locked();
+        post_locked(frames, bytes);
+        line = line_;
+      }
+    }
+    if (line == nullptr) return dial();
+    if (frames != 0) line->pump(frames, bytes);
+    std::shared_ptr<DatagramWaiter> waiters;
+    bool again;
+    {
+      const std::lock_guard lock(lock_);
+      if (line_ != line) return;
+      take_done_locked();
+      if (has_room_locked()) waiters = take_waiters_locked();
+      again = frames != 0 && !ready_.empty() && in_flight_.size() < TrunkLine::kDepth;
+      if (!again) again = ask_for_done_locked();
+    }
+    wake(std::move(waiters));
+    if (!again) return;
+  }
+}
+
+bool Trunk::wait_for_room(std::shared_ptr<DatagramWaiter> waiter) {
+  {
+    const std::lock_guard lock(lock_);
+    take_done_locked();
+    if (has_room_locked() || stalled_ || state_ == State::kUnreachable) return false;
+    waiter->next_waiting = std::move(waiters_);
+    waiters_ = std::move(waiter);
+    if (state_ != State::kOpen) return true;  // line_open() or line_over() comes
+    if (!ask_for_done_locked()) return true;
+  }
+  trunks_.context().progress.revisit(*this);
+  return true;
+}
+
+std::shared_ptr<DatagramWaiter> Trunk::take_waiters_locked() {
+  if (waiters_ != nullptr) full_since_ns_ = 0;
+  return std::move(waiters_);
+}
+
+void Trunk::wake(std::shared_ptr<DatagramWaiter> waiters) {
+  while (waiters != nullptr) {
+    const auto waiter = std::exchange(waiters, std::move(waiters->next_waiting));
+    waiter->room_came();
+  }
+}
+
+bool Trunk::ready(uint32_t) {
+  flush();
+  return false;
+}
+
+// It has been full for long, or was and is not any more.
+void Trunk::deadline_passed() {
+  std::shared_ptr<DatagramWaiter> waiters;
+  {
+    const std::lock_guard lock(lock_);
+    take_done_locked();
+    if (full_since_ns_ == 0) return;
+    if (!has_room_locked() && now_ns() < full_since_ns_ + kTrunkStallNs)
+      return trunks_.context().progress.set_deadline(*this, full_since_ns_ + kTrunkStallNs);
+    stalled_ = !has_room_locked();
+    waiters = take_waiters_locked();
+  }
+  wake(std::move(waiters));
+}
+
+// --- Lines
+
+void Trunk::dial() {
+  Qpn source;
+  {
+    const std::lock_guard lock(lock_);
+    source = source_;
+  }
+  int error;
+  try {
+    const auto line = TrunkLine::dial(trunks_, key, *device_, source, shared_trunk());
+    if (line) return;
+    error = line.error();
+  } catch (const std::bad_alloc&) {
+    error = ENOMEM;
+  }
+  line_over(nullptr, -error);
+}
+
+void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
+  {
+    const std::lock_guard lock(lock_);
+    if (line_ != nullptr) return;  // two called each other: the first line stays
+    line_ = std::move(line);
+    state_ = State::kOpen;
+    pause_ns_ = 0;
+    told_ = false;
+  }
+  flush();
+}
+
+void Trunk::line_over(const TrunkLine* line, int status) {
+  std::shared_ptr<DatagramWaiter> waiters;
+  std::shared_ptr<TrunkLine> gone;
+  bool tell = false;
+  {
+    const std::lock_guard lock(lock_);
+    if (line_ != nullptr && line_.get() != line) return;
+    if (line_ == nullptr && state_ != State::kDialing) return;
+    gone = std::move(line_);
+    close_frame_locked();
+    drop_locked(in_flight_);
+    drop_locked(ready_);
+    full_since_ns_ = 0;
+    stalled_ = false;
+    state_ = State::kIdle;
+    if (status != 0) {
+      state_ = State::kUnreachable;
+      pause_ns_ = std::clamp(2 * pause_ns_, kFirstTrunkPauseNs, kLongestTrunkPauseNs);
+      retry_ns_ = now_ns() + pause_ns_;
+      tell = !std::exchange(told_, true);
+    }
+    waiters = take_waiters_locked();
+  }
+  if (tell)
+    log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
+              key.port, std::strerror(-status));
+  wake(std::move(waiters));
+}
+
+}  // namespace uwarp

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The way to one process of a peer: datagrams are collected in frames, which go over the line of
+// the moment. Dials when there is something to send and no line. Nobody waits for a peer that
+// cannot be reached, or that takes nothing: what is meant for it is dropped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/ids.h"
+#include "base/spinlock.h"
+#include "datagram/frame_pool.h"
+#include "datagram/trunk_line.h"
+#include "net/net_device.h"
+#include "progress/source.h"
+#include "qp/datagram_queue_pair.h"
+
+namespace uwarp {
+
+class Trunk final : public Source, public DatagramWay {
+ public:
+  Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
+      : key(key), trunks_(trunks), device_(std::move(device)) {}
+  ~Trunk() override;
+
+  const TrunkKey key;
+
+  // DatagramWay.
+  Taken append(const DatagramHeader& header, BufferList& payload) override;
+  bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) override;
+  void flush() override;
+
+  // ---- For its line, no locks.
+  void line_open(std::shared_ptr<TrunkLine> line);
+  /// `line`: null if none could be made. `status`: a negative errno if it never was open.
+  void line_over(const TrunkLine* line, int status);
+
+  // Source.
+  bool ready(uint32_t events) override;
+  void deadline_passed() override;
+
+ private:
+  /// Frames that are filled, wait and are on their way at most.
+  static constexpr size_t kMostFrames = 64;
+  enum class State : uint8_t { kIdle, kDialing, kOpen, kUnreachable };
+
+  std::shared_ptr<Trunk> shared_trunk() {
+    return std::static_pointer_cast<Trunk>(shared_from_this());
+  }
+  bool unreachable_locked();
+  bool has_room_locked() const { return ready_.size() + in_flight_.size() < kMostFrames; }
+  bool take_frame_locked();
+  void take_done_locked();
+  void close_frame_locked();
+  void post_locked(uint32_t& frames, uint64_t& bytes);
+  bool ask_for_done_locked();
+  void drop_locked(FrameQueue& frames);
+  void dial();
+  static void wake(std::shared_ptr<DatagramWaiter> waiters);
+  std::shared_ptr<DatagramWaiter> take_waiters_locked();
+
+  Trunks& trunks_;
+  const std::shared_ptr<const NetDevice> device_;
+
+  SpinLock lock_;
+  State state_ = State::kIdle;
+  Qpn source_;  // that sent last
+  std::shared_ptr<TrunkLine> line_;
+  Frame* filling_ = nullptr;
+  FrameQueue ready_;
+  FrameQueue in_flight_;
+  std::shared_ptr<DatagramWaiter> waiters_;
+  uint64_t full_since_ns_ = 0;  // 0: there is room, or nobody wants it
+  bool stalled_ = false;        // the peer has taken nothing for too long
+  uint64_t retry_ns_ = 0;       // unreachable until then
+  uint64_t pause_ns_ = 0;       // length of the last such time
+  uint64_t dropped_ = 0;        // datagrams
+  bool told_ = false;           // the log knows that it cannot be reached
+};
+
+}  // namespace uwarp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// One connection of a trunk, from its call to its end: a queue pair of our own that carries frames
+// of datagrams both ways. What comes is handed to the queue pairs that it names.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/spinlock.h"
+#include "connect/connection_events.h"
+#include "connect/endpoint.h"
+#include "datagram/frame_pool.h"
+#include "datagram/recent_endpoints.h"
+#include "net/ip_address.h"
+#include "net/net_device.h"
+#include "progress/source.h"
+#include "protocol/wire/global_route_header.h"
+#include "qp/completion_queue.h"
+#include "qp/receive/message_sink.h"
+
+namespace uwarp {
+
+class Trunk;
+class Trunks;
+struct RendezvousCall;
+
+/// Both hosts, and the port that tells the process on the other one.
+struct TrunkKey {
+  IpAddress own;
+  IpAddress peer;
+  uint16_t port = 0;
+  friend auto operator<=>(const TrunkKey&, const TrunkKey&) = default;
+};
+
+class TrunkLine final : public Source,
+                        public ConnectionOwner,
+                        private MessageSink,
+                        private CompletionNotifier {
+ public:
+  /// Frames that are posted at a time.
+  static constexpr uint32_t kDepth = 32;
+
+  /// Calls the process that `key` names. `source` is the queue pair that has something to send.
+  /// Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...; what becomes of the call is told to `trunk`.
+  static Result<std::shared_ptr<TrunkLine>> dial(Trunks& trunks, const TrunkKey& key,
+                                                 const NetDevice& device, Qpn source,
+                                                 std::weak_ptr<Trunk> trunk);
+  /// Answers a call.
+  static Result<std::shared_ptr<TrunkLine>> answer(Trunks& trunks, const TrunkKey& key,
+                                                   const NetDevice& device,
+                                                   const std::shared_ptr<Connection>& request,
+                                                   std::weak_ptr<Trunk> trunk);
+  ~TrunkLine() override;
+
+  /// Ends it in order; the owner is told.
+  void close();
+
+  // ---- For its trunk, under the trunk's lock.
+  /// False: no room in its queue, or the line has failed.
+  bool post(const Frame& frame);
+  /// How many posted frames are done with since the last call, oldest first.
+  size_t take_done();
+  /// An event is wanted as soon as there is something to take. False: there is something already.
+  bool ask_for_done() { return !completions_.arm(false); }
+
+  // ---- Without locks.
+  /// Sends what was posted.
+  void pump(uint32_t frames, uint64_t bytes);
+  void transmit();
+
+  // Source.
+  bool ready(uint32_t events) override;
+  void deadline_passed() override;
+  // ConnectionOwner.
+  void connection_established(const std::shared_ptr<Connection>& connection,
+                              const sockaddr_storage& local,
+                              const ConnectParameters& peer) override;
+  void connection_rejected(const std::shared_ptr<Connection>& connection, int status,
+                           std::span<const std::byte> private_data) override;
+  void connection_failed(const std::shared_ptr<Connection>& connection, int status) override;
+  void connection_ended(const std::shared_ptr<Connection>& connection) override;
+
+ private:
+  TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& device,
+            std::weak_ptr<Trunk> trunk, bool dialed);
+  std::shared_ptr<TrunkLine> shared_line() {
+    return std::static_pointer_cast<TrunkLine>(shared_from_this());
+  }
+  void set_connection(std::shared_ptr<Connection> connection) {
+    const std::lock_guard lock(lock_);
+    connection_.swap(connection);
+  }
+  int make_endpoint(const NetDevice& device);
+  // MessageSink and CompletionNotifier.
+  std::span<std::byte> room() override;
+  void arrived(size_t bytes) override;
+  void completion_event() override;
+  void completion_overrun() override {}
+  void deliver();
+  bool deliver_one(const DatagramHeader& header, const std::byte* payload);
+  void over(int status);
+
+  Trunks& trunks_;
+  const int ifindex_;
+  const std::weak_ptr<Trunk> trunk_;
+  CompletionQueue completions_{kDepth, this};
+  std::shared_ptr<Endpoint> endpoint_;
+  const bool dialed_;
+  std::atomic<bool> open_{false};  // it was established
+  std::atomic<bool> used_{false};  // since the last look
+  SpinLock lock_;
+  std::shared_ptr<Connection> connection_;  // under lock_
+
+  // Under the receive side of the endpoint.
+  GlobalRouteHeader route_;
+  RecentEndpoints recent_;
+  std::unique_ptr<std::byte[]> buffer_;  // kFrameBytes; from the first message on
+  size_t filled_ = 0;                    // bytes of the message in it ...
+  size_t next_ = 0;                      // ... of which these have been delivered or dropped
+  uint64_t patience_until_ns_ = 0;       // a datagram waits for a receive; 0: none does
+};
+
+}  // namespace uwarp

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "datagram/trunks.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "connect/connection.h"
+#include "connect/held_call.h"
+#include "connect/rendezvous_message.h"
+#include "connect/rendezvous_port.h"
+#include "datagram/datagram_endpoint.h"
+#include "datagram/destination.h"
+#include "datagram/trunk.h"
+
+namespace uwarp {
+
+std::shared_ptr<Trunk> Trunks::trunk_locked(const TrunkKey& key,
+                                            const std::shared_ptr<const NetDevice>& device) {
+  if (trunks_.size() >= kMostIdle)
+    std::erase_if(trunks_, [](const auto& one) { return one.second.use_count() == 1; });
+  std::shared_ptr<Trunk>& place = trunks_[key];
+  if (place == nullptr) place = std::make_shared<Trunk>(*this, key, device);
+  return place;
+}
+
+std::shared_ptr<DatagramWay> Trunks::way_to(Destination& to, Qpn number,
+                                            const DatagramEndpoint& from) {
+  const uint16_t port = port_of_number(number);
+  if (auto trunk = to.recent(port)) return trunk;
+  const std::lock_guard lock(mutex_);
+  auto trunk = trunk_locked({to.own, to.peer, port}, from.shared_device());
+  to.remember(port, trunk);
+  return trunk;
+}
+
+void Trunks::endpoint_made() {
+  const std::lock_guard lock(mutex_);
+  ++endpoint_count_;
+  context_.trunk_calls.store(this, std::memory_order_release);
+}
+
+void Trunks::endpoint_gone() {
+  std::vector<std::shared_ptr<TrunkLine>> lines;
+  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--endpoint_count_ != 0) return;
+    trunks.swap(trunks_);
+    for (const auto& [key, line] : lines_) lines.push_back(line);
+  }
+  for (const auto& line : lines) line->close();
+}
+
+void Trunks::keep(const std::shared_ptr<TrunkLine>& line) {
+  const std::lock_guard lock(mutex_);
+  lines_.emplace(line.get(), line);
+}
+
+void Trunks::let_go(TrunkLine& line) {
+  std::shared_ptr<TrunkLine> gone;  // after the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = lines_.find(&line);
+  if (found == lines_.end()) return;
+  gone = std::move(found->second);
+  lines_.erase(found);
+}
+
+void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) {
+  const IpAddress own = ip_of(request->local_address());
+  const auto device = net_devices()->by_address(own);
+  const TrunkKey key{own, ip_of(request->remote_address()), port_of_number(call.source)};
+  std::shared_ptr<Trunk> trunk;
+  RendezvousVerdict verdict = RendezvousVerdict::kAccepted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (device == nullptr || endpoint_count_ == 0) {
+      verdict = RendezvousVerdict::kNoSuchQp;
+    } else if (lines_.size() >= kMostLines) {
+      verdict = RendezvousVerdict::kTooMany;
+    } else {
+      trunk = trunk_locked(key, device);
+    }
+  }
+  if (trunk == nullptr) return refuse(*request, verdict);
+  const auto line = TrunkLine::answer(*this, key, *device, request, trunk);
+  if (!line) log_event("datagrams: cannot answer a peer, errno %d", line.error());
+}
+
+}  // namespace uwarp

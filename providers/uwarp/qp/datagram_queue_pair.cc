@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "qp/datagram_queue_pair.h"
+
+#include <bit>
+#include <cerrno>
+
+#include "qp/local_memory.h"
+
+namespace uwarp {
+namespace {
+
+SendQueue::Shape datagram_shape(const QpConfig& config) {
+  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+          config.extensions};
+}
+
+uint64_t ring_slots(uint32_t depth) { return std::bit_ceil(uint64_t{std::max(depth, 1u)}); }
+
+}  // namespace
+
+DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
+    : config_(config),
+      slot_(*config.slot),
+      sends_(datagram_shape(config), *config.send_cq),
+      target_mask_(ring_slots(config.max_send_wr) - 1),
+      targets_(std::make_unique<DatagramTarget[]>(target_mask_ + 1)),
+      own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
+      receives_(config.srq != nullptr ? config.srq : &own_receives_) {
+  sends_.trace(config.trace, config.number.value);
+  own_receives_.trace(config.trace, config.number.value);
+}
+
+// --- Sending
+
+int DatagramQueuePair::check_send(const SendRequest& request) const {
+  if (request.opcode != SendOpcode::kSend && request.opcode != SendOpcode::kSendWithImm)
+    return EINVAL;
+  if (int error = sends_.check(request)) return error;
+  return request.payload_bytes() > kMaxDatagramBytes ? EINVAL : 0;
+}
+
+int DatagramQueuePair::admits_locked(std::span<const SendRequest> requests) {
+  for (const SendRequest& request : requests)
+    if (int error = check_send(request)) return error;
+  if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
+  return sends_.has_room_locked(requests.size()) ? 0 : ENOMEM;
+}
+
+int DatagramQueuePair::post_send_locked(const SendRequest& request, const DatagramTarget& target) {
+  if (int error = check_send(request)) return error;
+  const QpState now = state();
+  if (now == QpState::kReset || now == QpState::kInit) return EINVAL;
+  const uint64_t position = sends_.posted();
+  if (int error = sends_.push_locked(request)) return error;
+  slot_.transmit.posted.set(position + 1);
+  if (now == QpState::kErr) [[unlikely]] {
+    flush_sends_locked();
+    return 0;
+  }
+  if (sends_.started() != position || !may_send() || !send_one(position, target)) [[unlikely]]
+    targets_[position & target_mask_] = target;
+  return 0;
+}
+
+// False: there is no room.
+bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target) {
+  const SendWqe& wqe = sends_.at(position);
+  if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]] {
+    complete_send(position, WcStatus::kLocProtErr);
+    return true;
+  }
+  switch (target.way->append(header_of(wqe, target), payload_)) {
+    case DatagramWay::Taken::kFull:
+      blocked_on_ = target.way;
+      return false;
+    case DatagramWay::Taken::kFault:
+      complete_send(position, WcStatus::kLocProtErr);
+      return true;
+    case DatagramWay::Taken::kDropped:
+      slot_.transmit.dropped.add(1);
+      break;
+    case DatagramWay::Taken::kYes:
+      slot_.transmit.octets.add(wqe.length_bytes);
+      slot_.transmit.count(MessageKind::kSend);
+      break;
+  }
+  complete_send(position, WcStatus::kSuccess);
+  return true;
+}
+
+DatagramHeader DatagramQueuePair::header_of(const SendWqe& wqe,
+                                            const DatagramTarget& target) const {
+  DatagramHeader header;
+  header.payload_bytes = static_cast<uint16_t>(wqe.length_bytes);
+  if (wqe.opcode == SendOpcode::kSendWithImm) {
+    header.flags = DatagramHeader::kImmediate;
+    header.immediate = wqe.imm_or_invalidate;
+  }
+  if ((wqe.flags & kSendSolicited) != 0) header.flags |= DatagramHeader::kSolicited;
+  header.destination = target.number;
+  header.source = config_.number;
+  header.qkey =
+      (target.qkey & kControlledQkey) != 0 ? qkey_.load(std::memory_order_relaxed) : target.qkey;
+  header.traffic_class = target.traffic_class;
+  header.service_level = target.service_level;
+  header.hop_limit = target.hop_limit;
+  return header;
+}
+
+void DatagramQueuePair::complete_send(uint64_t position, WcStatus status) {
+  const SendWqe& wqe = sends_.at(position);
+  const bool wanted = status != WcStatus::kSuccess || sends_.signaled(wqe);
+  WorkCompletion completion{};
+  completion.wr_id = wqe.wr_id;
+  completion.status = status;
+  completion.opcode = WcOpcode::kSend;
+  completion.byte_len = wqe.length_bytes;
+  completion.qp_num = config_.number.value;
+  if (config_.trace != nullptr) [[unlikely]]
+    completion.src_qp = static_cast<uint32_t>(position);
+  sends_.start_one();
+  std::atomic<uint64_t>* const index = sends_.retire_one(wanted);
+  slot_.transmit.retired.set(position + 1);
+  if (wanted) (void)config_.send_cq->push(completion, false, index);
+  sends_.note_completed();
+}
+
+void DatagramQueuePair::flush_sends_locked() {
+  blocked_on_ = nullptr;
+  while (sends_.waiting()) {
+    const uint64_t position = sends_.started();
+    targets_[position & target_mask_].way = nullptr;
+    slot_.transmit.flushed.add(1);
+    complete_send(position, WcStatus::kWrFlushErr);
+  }
+}
+
+// --- Receiving
+
+int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
+  if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
+  if (int error = own_receives_.post(wr_id, sges)) return error;
+  if (!grace_.load(std::memory_order_relaxed)) grace_.store(true, std::memory_order_relaxed);
+  if (state() == QpState::kErr) [[unlikely]] {
+    const std::lock_guard lock(receive_lock_);
+    if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
+  }
+  return 0;
+}
+
+bool DatagramQueuePair::resolve(const RecvWqe& receive) {
+  sink_.clear();
+  for (const Sge& sge : std::span(receive.sges, receive.sge_count))
+    if (!append_local(sink_, sge, *config_.regions, *config_.domain, kAccessLocalWrite))
+      return false;
+  return true;
+}
+
+DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& header,
+                                                       std::span<const std::byte> route,
+                                                       const std::byte* payload) {
+  const std::lock_guard lock(receive_lock_);
+  const QpState now = state();
+  if (now == QpState::kReset || now == QpState::kInit || now == QpState::kErr ||
+      header.qkey != qkey_.load(std::memory_order_relaxed)) {
+    slot_.receive.refused.add(1);
+    return Delivery::kDropped;
+  }
+  RecvWqe receive;
+  if (!receives_->take(receive, ticket_)) {
+    receives_->cancel(ticket_);  // others wait for it, by claim_grace()
+    return Delivery::kNoReceive;
+  }
+  WorkCompletion completion{};
+  completion.byte_len = kRouteHeaderBytes + header.payload_bytes;
+  completion.src_qp = header.source.value;
+  completion.sl = header.service_level;
+  completion.wc_flags = kWcGrh;
+  if ((header.flags & DatagramHeader::kImmediate) != 0) {
+    completion.wc_flags |= kWcWithImm;
+    completion.imm_or_invalidated = header.immediate;
+  }
+  if (!resolve(receive)) [[unlikely]] {
+    completion.status = WcStatus::kLocProtErr;
+  } else if (sink_.length_bytes() < completion.byte_len) [[unlikely]] {
+    completion.status = WcStatus::kLocLenErr;
+  } else if (!sink_.copy_in(0, route.data(), route.size()) ||
+             !sink_.copy_in(kRouteHeaderBytes, payload, header.payload_bytes)) [[unlikely]] {
+    completion.status = WcStatus::kLocProtErr;
+  }
+  slot_.receive.octets.add(header.payload_bytes);
+  slot_.receive.count(MessageKind::kSend, 1);
+  complete_receive(receive, completion, (header.flags & DatagramHeader::kSolicited) != 0);
+  return Delivery::kTaken;
+}
+
+void DatagramQueuePair::complete_receive(const RecvWqe& receive, WorkCompletion completion,
+                                         bool solicited) {
+  completion.wr_id = receive.wr_id;
+  completion.opcode = WcOpcode::kRecv;
+  completion.qp_num = config_.number.value;
+  (void)config_.recv_cq->push(completion, solicited);
+}
+
+void DatagramQueuePair::flush_receives_locked() {
+  if (config_.srq != nullptr) return;
+  RecvWqe receive;
+  while (receives_->drain(receive.wr_id, receive.position)) {
+    slot_.receive.flushed.add(1);
+    WorkCompletion completion{};
+    completion.status = WcStatus::kWrFlushErr;
+    complete_receive(receive, completion, true);
+  }
+}
+
+// --- States
+
+void DatagramQueuePair::move_to(QpState state) {
+  QpState now = this->state();
+  while (now != QpState::kErr &&
+         !state_.compare_exchange_weak(now, state, std::memory_order_acq_rel)) {
+  }
+  slot_.state.store(static_cast<uint32_t>(this->state()), std::memory_order_relaxed);
+}
+
+void DatagramQueuePair::to_error() {
+  const Held held = hold();
+  state_.store(QpState::kErr, std::memory_order_release);
+  slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+  flush_sends_locked();
+  flush_receives_locked();
+}
+
+void DatagramQueuePair::to_reset() {
+  {
+    const Held held = hold();
+    state_.store(QpState::kReset, std::memory_order_release);
+    slot_.state.store(static_cast<uint32_t>(QpState::kReset), std::memory_order_relaxed);
+    blocked_on_ = nullptr;
+    for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
+      targets_[at & target_mask_].way = nullptr;
+  }
+  // Nothing is posted or delivered in RESET.
+  sends_.reset();
+  if (config_.srq == nullptr) own_receives_.reset();
+  const uint32_t number = config_.number.value;
+  config_.send_cq->drop(number, CompletionQueue::Drop::kAll);
+  if (config_.recv_cq != config_.send_cq)
+    config_.recv_cq->drop(number, CompletionQueue::Drop::kAll);
+}
+
+}  // namespace uwarp

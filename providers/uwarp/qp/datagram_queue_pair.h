@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A queue pair of datagrams: it has no peer, each request names one, and what cannot be delivered
+// is dropped. Sans-IO: a DatagramWay takes what is sent, deliver() is given what has come.
+//
+// Two locks, each held for the copy of a payload at most: that of posting for all that is sent, and
+// one for all that is received. What is sent is copied before its request completes, so that
+// nothing refers to the application's memory but under these locks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "base/ids.h"
+#include "base/spinlock.h"
+#include "protocol/ddp/buffer_list.h"
+#include "protocol/wire/datagram_header.h"
+#include "qp/qp_config.h"
+#include "qp/receive_queue.h"
+#include "qp/send_queue.h"
+
+namespace uwarp {
+
+/// Who waits for room on a way; see DatagramWay::wait_for_room().
+class DatagramWaiter {
+ public:
+  virtual ~DatagramWaiter() = default;
+  /// There is room, or there will be none. No lock held.
+  virtual void room_came() = 0;
+  /// Of the way on which it waits: the one that waits behind it.
+  std::shared_ptr<DatagramWaiter> next_waiting;
+};
+
+/// Takes datagrams towards one process, or a group. Any thread.
+class DatagramWay {
+ public:
+  enum class Taken : uint8_t {
+    kYes,      // copied: it goes with the next flush()
+    kFull,     // not now
+    kDropped,  // there is no way at present
+    kFault,    // some memory of the payload is not there
+  };
+  virtual ~DatagramWay() = default;
+  /// Under the posting lock of a queue pair; its own lock is a leaf.
+  virtual Taken append(const DatagramHeader& header, BufferList& payload) = 0;
+  /// room_came() of `waiter` is called once, soon. The caller is not in line already. False, and
+  /// nothing is done: there is room by now.
+  virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
+  /// Sends what was appended. No lock held.
+  virtual void flush() = 0;
+};
+
+/// Where a datagram goes.
+struct DatagramTarget {
+  std::shared_ptr<DatagramWay> way;
+  Qpn number;
+  uint32_t qkey = 0;
+  uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+  uint8_t hop_limit = 0;
+};
+
+class DatagramQueuePair {
+ public:
+  /// In front of the payload, in the receive buffer.
+  static constexpr uint32_t kRouteHeaderBytes = 40;
+  /// A Q_Key with this bit in a request stands for the queue pair's own (InfiniBand
+  /// specification, 10.2.5).
+  static constexpr uint32_t kControlledQkey = 1u << 31;
+
+  explicit DatagramQueuePair(const QpConfig& config);
+
+  const QpConfig& config() const { return config_; }
+  QpState state() const { return state_.load(std::memory_order_acquire); }
+
+  // ---- Posting. Any thread. 0 or an errno: EINVAL (state, opcode, SGE count, length, inline
+  // misuse), ENOMEM (queue full). In ERR a request is taken and flushed.
+  SpinLock& post_lock() { return sends_.post_lock(); }
+  /// Caller holds post_lock(). What fits goes to its way at once and completes; the caller flushes
+  /// the way once the lock is free.
+  int post_send_locked(const SendRequest& request, const DatagramTarget& target);
+  /// 0, or why not all of them can be posted one after the other. Under post_lock().
+  int admits_locked(std::span<const SendRequest> requests);
+  /// A request waits for room on this way, and all behind it with it; null: none waits. Under
+  /// post_lock().
+  const std::shared_ptr<DatagramWay>& blocked_on() const { return blocked_on_; }
+  /// Goes on with those. `sent(way)` is called for each way that took something. Under post_lock().
+  template <typename Sent>
+  void send_waiting_locked(Sent sent) {
+    blocked_on_ = nullptr;
+    while (sends_.waiting() && may_send()) {
+      const uint64_t position = sends_.started();
+      DatagramTarget& target = targets_[position & target_mask_];
+      if (!send_one(position, target)) return;
+      sent(target.way);
+      target.way = nullptr;
+    }
+  }
+  int post_recv(uint64_t wr_id, std::span<const Sge> sges);
+
+  // ---- Receiving. Any thread.
+  enum class Delivery : uint8_t { kTaken, kDropped, kNoReceive };
+  /// `route` holds kRouteHeaderBytes. kNoReceive: nothing is posted; nothing was done.
+  Delivery deliver(const DatagramHeader& header, std::span<const std::byte> route,
+                   const std::byte* payload);
+  /// One that was kNoReceive, or for other reasons, is given up.
+  void count_drop() {
+    const std::lock_guard lock(receive_lock_);
+    slot_.receive.dropped.add(1);
+  }
+  /// True once until a receive has been posted again: somebody may wait for one.
+  bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
+
+  // ---- Verbs state. Any thread, no lock held.
+  void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
+  /// Any state but RESET and ERR. To RTS: the caller goes on with what waits.
+  void move_to(QpState state);
+  /// All work is flushed.
+  void to_error();
+  /// All work is dropped, with completions that nobody has polled. On return nothing refers to the
+  /// memory of the queue pair's domain.
+  void to_reset();
+
+  /// While it lives no memory of the application is touched.
+  struct [[nodiscard]] Held {
+    std::unique_lock<SpinLock> post;
+    std::unique_lock<SpinLock> receive;
+  };
+  Held hold() { return {std::unique_lock(post_lock()), std::unique_lock(receive_lock_)}; }
+
+ private:
+  bool may_send() const { return state() == QpState::kRts; }
+  int check_send(const SendRequest& request) const;
+  bool send_one(uint64_t position, const DatagramTarget& target);
+  DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
+  void complete_send(uint64_t position, WcStatus status);
+  void flush_sends_locked();
+  void complete_receive(const RecvWqe& receive, WorkCompletion completion, bool solicited);
+  void flush_receives_locked();
+  bool resolve(const RecvWqe& receive);
+
+  const QpConfig config_;
+  QueuePairSlot& slot_;
+  std::atomic<QpState> state_{QpState::kReset};
+  std::atomic<uint32_t> qkey_{0};
+
+  SendQueue sends_;
+  // Under its post lock:
+  BufferList payload_;
+  const uint64_t target_mask_;
+  const std::unique_ptr<DatagramTarget[]> targets_;  // of requests that wait
+  std::shared_ptr<DatagramWay> blocked_on_;
+
+  alignas(64) SpinLock receive_lock_;
+  ReceiveQueue own_receives_;
+  ReceiveQueue* const receives_;
+  ReceiveTicket ticket_;
+  BufferList sink_;
+  std::atomic<bool> grace_{true};
+};
+
+}  // namespace uwarp

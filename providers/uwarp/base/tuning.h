@@ -162,6 +162,8 @@ UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 /// For so long a datagram waits for a receive, with all behind it on its trunk: a receiver that
 /// posts in a loop is late by less. Row: ib_send_bw -c UD (what is lost there ends it).
 UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
+/// The same while all that has come was for the same queue pair, so that nobody else waits.
+UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 
 // --- What the machine is like, measured once.
 

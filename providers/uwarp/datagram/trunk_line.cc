@@ -115,7 +115,8 @@ void TrunkLine::close() {
 void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
                                        const ConnectParameters&) {
   open_.store(true, std::memory_order_relaxed);
-  trunks_.context().progress.set_deadline(*this, now_ns() + kIdleNs);
+  idle_at_ns_.store(now_ns() + kIdleNs, std::memory_order_relaxed);
+  trunks_.context().progress.set_deadline(*this, idle_at_ns_.load(std::memory_order_relaxed));
   if (const auto trunk = trunk_.lock()) trunk->line_open(shared_line());
 }
 
@@ -140,8 +141,14 @@ void TrunkLine::over(int status) {
 }
 
 void TrunkLine::deadline_passed() {
-  if (!used_.exchange(false, std::memory_order_relaxed)) return close();
-  trunks_.context().progress.set_deadline(*this, now_ns() + kIdleNs);
+  go_on(false);
+  const uint64_t now = now_ns();
+  uint64_t idle_at = idle_at_ns_.load(std::memory_order_relaxed);
+  if (now >= idle_at) {
+    if (!used_.exchange(false, std::memory_order_relaxed)) return close();
+    idle_at_ns_.store(idle_at = now + kIdleNs, std::memory_order_relaxed);
+  }
+  trunks_.context().progress.set_deadline(*this, idle_at);
 }
 
 // --- Sending
@@ -215,30 +222,48 @@ void TrunkLine::deliver() {
 bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
   if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) return true;
+  if (header.destination != first_) [[unlikely]] {
+    several_ = first_.value != 0;
+    if (!several_) first_ = header.destination;
+  }
   DatagramQueuePair& qp = endpoint->qp();
   const auto route = route_.of(header.payload_bytes, header.traffic_class, header.hop_limit);
-  if (qp.deliver(header, route, payload) != DatagramQueuePair::Delivery::kNoReceive) {
-    patience_until_ns_ = 0;
-    return true;
-  }
-  if (patience_until_ns_ == 0 && qp.claim_grace())
-    patience_until_ns_ = now_ns() + tuning::kReceiveGraceNs;
-  if (patience_until_ns_ != 0 && now_ns() < patience_until_ns_) {
-    trunks_.context().progress.revisit(*this);
-    return false;
+  while (qp.deliver(header, route, payload) == DatagramQueuePair::Delivery::kNoReceive) {
+    if (!wait_for_receive(qp)) {
+      qp.count_drop();
+      break;
+    }
+    if (waiting_ || qp.hold_for_receive(shared_line())) {
+      waiting_ = true;
+      return false;
+    }
   }
   patience_until_ns_ = 0;
-  qp.count_drop();
   return true;
 }
 
-bool TrunkLine::ready(uint32_t) {
+bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
+  const uint64_t now = now_ns();
+  if (patience_until_ns_ != 0) return now < patience_until_ns_;
+  if (!qp.claim_grace()) return false;
+  patience_until_ns_ = now + (several_ ? tuning::kReceiveGraceNs : tuning::kSoleReceiverGraceNs);
+  trunks_.context().progress.set_deadline(*this, patience_until_ns_);
+  return true;
+}
+
+// A receive has come (`told`), or the time for it is over.
+void TrunkLine::go_on(bool told) {
   {
     const auto receive = endpoint_->qp().receive_side().hold();
+    if (told) waiting_ = false;
     if (next_ < filled_) deliver();
-    if (next_ < filled_) return true;
+    if (next_ < filled_) return;
   }
   endpoint_->resume();
+}
+
+bool TrunkLine::ready(uint32_t) {
+  go_on(false);
   return false;
 }
 

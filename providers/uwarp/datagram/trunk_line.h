@@ -21,6 +21,7 @@
 #include "progress/source.h"
 #include "protocol/wire/global_route_header.h"
 #include "qp/completion_queue.h"
+#include "qp/datagram_queue_pair.h"
 #include "qp/receive/message_sink.h"
 
 namespace uwarp {
@@ -39,6 +40,7 @@ struct TrunkKey {
 
 class TrunkLine final : public Source,
                         public ConnectionOwner,
+                        public DatagramHolder,
                         private MessageSink,
                         private CompletionNotifier {
  public:
@@ -76,6 +78,7 @@ class TrunkLine final : public Source,
   // Source.
   bool ready(uint32_t events) override;
   void deadline_passed() override;
+  void receive_came() override { go_on(true); }
   // ConnectionOwner.
   void connection_established(const std::shared_ptr<Connection>& connection,
                               const sockaddr_storage& local,
@@ -102,6 +105,8 @@ class TrunkLine final : public Source,
   void completion_event() override;
   void completion_overrun() override {}
   void deliver();
+  void go_on(bool told);
+  bool wait_for_receive(DatagramQueuePair& qp);
   bool deliver_one(const DatagramHeader& header, const std::byte* payload);
   void over(int status);
 
@@ -123,6 +128,10 @@ class TrunkLine final : public Source,
   size_t filled_ = 0;                    // bytes of the message in it ...
   size_t next_ = 0;                      // ... of which these have been delivered or dropped
   uint64_t patience_until_ns_ = 0;       // a datagram waits for a receive; 0: none does
+  bool waiting_ = false;                 // receive_came() will be called, some time
+  Qpn first_;                            // that has been served
+  bool several_ = false;                 // others have, too
+  std::atomic<uint64_t> idle_at_ns_{0};
 };
 
 }  // namespace uwarp

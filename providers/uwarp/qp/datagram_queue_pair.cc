@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "qp/local_memory.h"
 
@@ -25,7 +26,8 @@ DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
       target_mask_(ring_slots(config.max_send_wr) - 1),
       targets_(std::make_unique<DatagramTarget[]>(target_mask_ + 1)),
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
-      receives_(config.srq != nullptr ? config.srq : &own_receives_) {
+      receives_(config.srq != nullptr ? config.srq : &own_receives_),
+      grace_(config.srq == nullptr) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
 }
@@ -140,12 +142,40 @@ void DatagramQueuePair::flush_sends_locked() {
 int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
   if (int error = own_receives_.post(wr_id, sges)) return error;
-  if (!grace_.load(std::memory_order_relaxed)) grace_.store(true, std::memory_order_relaxed);
+  if (!grace_.load(std::memory_order_relaxed)) [[unlikely]]
+    grace_.store(true, std::memory_order_relaxed);
+  // Either this sees who holds, or that one the receive.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (held_for_.load(std::memory_order_relaxed)) [[unlikely]]
+    tell_holders();
   if (state() == QpState::kErr) [[unlikely]] {
     const std::lock_guard lock(receive_lock_);
     if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
   }
   return 0;
+}
+
+bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder) {
+  const std::lock_guard lock(receive_lock_);
+  held_for_.store(true, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!own_receives_.empty() || state() == QpState::kErr) return false;
+  holder->next_holding = std::move(holders_);
+  holders_ = std::move(holder);
+  return true;
+}
+
+void DatagramQueuePair::tell_holders() {
+  std::shared_ptr<DatagramHolder> holders;
+  {
+    const std::lock_guard lock(receive_lock_);
+    held_for_.store(false, std::memory_order_relaxed);
+    holders = std::move(holders_);
+  }
+  while (holders != nullptr) {
+    const auto holder = std::exchange(holders, std::move(holders->next_holding));
+    holder->receive_came();
+  }
 }
 
 bool DatagramQueuePair::resolve(const RecvWqe& receive) {
@@ -224,11 +254,14 @@ void DatagramQueuePair::move_to(QpState state) {
 }
 
 void DatagramQueuePair::to_error() {
-  const Held held = hold();
-  state_.store(QpState::kErr, std::memory_order_release);
-  slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
-  flush_sends_locked();
-  flush_receives_locked();
+  {
+    const Held held = hold();
+    state_.store(QpState::kErr, std::memory_order_release);
+    slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+    flush_sends_locked();
+    flush_receives_locked();
+  }
+  tell_holders();
 }
 
 void DatagramQueuePair::to_reset() {
@@ -240,6 +273,7 @@ void DatagramQueuePair::to_reset() {
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
       targets_[at & target_mask_].way = nullptr;
   }
+  tell_holders();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

@@ -34,6 +34,16 @@ class DatagramWaiter {
   std::shared_ptr<DatagramWaiter> next_waiting;
 };
 
+/// Who holds a datagram for which there is no receive; see DatagramQueuePair::hold_for_receive().
+class DatagramHolder {
+ public:
+  virtual ~DatagramHolder() = default;
+  /// One has been posted, by the calling thread. No lock held.
+  virtual void receive_came() = 0;
+  /// Of the queue pair for which it holds: another holder.
+  std::shared_ptr<DatagramHolder> next_holding;
+};
+
 /// Takes datagrams towards one process, or a group. Any thread.
 class DatagramWay {
  public:
@@ -111,8 +121,11 @@ class DatagramQueuePair {
     const std::lock_guard lock(receive_lock_);
     slot_.receive.dropped.add(1);
   }
-  /// True once until a receive has been posted again: somebody may wait for one.
+  /// True once until a receive has been posted again: one may be waited for. Never with a shared
+  /// queue, whose posts are not seen here.
   bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
+  /// receive_came() of `holder` is called once, with the next receive. False: one is there by now.
+  bool hold_for_receive(std::shared_ptr<DatagramHolder> holder);
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -141,6 +154,7 @@ class DatagramQueuePair {
   void complete_receive(const RecvWqe& receive, WorkCompletion completion, bool solicited);
   void flush_receives_locked();
   bool resolve(const RecvWqe& receive);
+  void tell_holders();
 
   const QpConfig config_;
   QueuePairSlot& slot_;
@@ -159,7 +173,9 @@ class DatagramQueuePair {
   ReceiveQueue* const receives_;
   ReceiveTicket ticket_;
   BufferList sink_;
-  std::atomic<bool> grace_{true};
+  std::atomic<bool> grace_;
+  std::shared_ptr<DatagramHolder> holders_;  // under receive_lock_
+  std::atomic<bool> held_for_{false};        // there are some
 };
 
 }  // namespace uwarp

@@ -165,7 +165,6 @@ int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, 
   target.number = number;
   target.qkey = qkey;
   target.traffic_class = to.traffic_class;
-  target.service_level = to.service_level;
   target.hop_limit = to.hop_limit;
   if (int error = endpoint_.qp_.post_send_locked(request, target)) return error;
   note(target.way);

@@ -21,7 +21,6 @@ class Destination {
   const IpAddress own;
   const IpAddress peer;
   uint8_t traffic_class = 0;
-  uint8_t service_level = 0;
   uint8_t hop_limit = 0;
 
   /// What was remembered for `port`; null if it was another one.

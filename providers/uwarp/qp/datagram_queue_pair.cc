@@ -15,6 +15,12 @@ SendQueue::Shape datagram_shape(const QpConfig& config) {
           config.extensions};
 }
 
+/// What adapters for RoCE say in the place of the service level, and UCX reads: which header stands
+/// before the payload, that of IPv6 or of IPv4 (bits 0 to 2), and that UDP was behind it (bit 3).
+uint8_t packet_type(std::span<const std::byte> route) {
+  return static_cast<uint8_t>(route[0]) >> 4 == 6 ? 0x9 : 0xA;
+}
+
 uint64_t ring_slots(uint32_t depth) { return std::bit_ceil(uint64_t{std::max(depth, 1u)}); }
 
 }  // namespace
@@ -104,7 +110,6 @@ DatagramHeader DatagramQueuePair::header_of(const SendWqe& wqe,
   header.qkey =
       (target.qkey & kControlledQkey) != 0 ? qkey_.load(std::memory_order_relaxed) : target.qkey;
   header.traffic_class = target.traffic_class;
-  header.service_level = target.service_level;
   header.hop_limit = target.hop_limit;
   return header;
 }
@@ -204,7 +209,7 @@ DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& hea
   WorkCompletion completion{};
   completion.byte_len = kRouteHeaderBytes + header.payload_bytes;
   completion.src_qp = header.source.value;
-  completion.sl = header.service_level;
+  completion.sl = packet_type(route);
   completion.wc_flags = kWcGrh;
   if ((header.flags & DatagramHeader::kImmediate) != 0) {
     completion.wc_flags |= kWcWithImm;

@@ -69,7 +69,6 @@ struct DatagramTarget {
   Qpn number;
   uint32_t qkey = 0;
   uint8_t traffic_class = 0;
-  uint8_t service_level = 0;
   uint8_t hop_limit = 0;
 };
 

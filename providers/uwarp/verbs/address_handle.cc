@@ -46,7 +46,6 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
     auto ah = std::make_unique<VerbsAh>(pd, own, peer);
     ah->destination.traffic_class = attr->grh.traffic_class;
     ah->destination.hop_limit = attr->grh.hop_limit;
-    ah->destination.service_level = attr->sl;
     if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
     pd.user_made();
     ah->context = pd.context;

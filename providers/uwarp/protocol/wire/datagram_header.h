@@ -25,7 +25,6 @@ struct DatagramHeader {
   Qpn source;
   uint32_t qkey = 0;
   uint32_t immediate = 0;  // as the application gave it: network order
-  uint8_t service_level = 0;
   uint8_t hop_limit = 0;
 
   void encode(std::byte* to) const {
@@ -36,9 +35,8 @@ struct DatagramHeader {
     store_be32(to + 8, source.value);
     store_be32(to + 12, qkey);
     std::memcpy(to + 16, &immediate, sizeof immediate);
-    to[20] = std::byte{service_level};
-    to[21] = std::byte{hop_limit};
-    store_be16(to + 22, 0);
+    to[20] = std::byte{hop_limit};
+    std::memset(to + 21, 0, 3);
   }
   /// Any values when it comes from a peer.
   static DatagramHeader decode(const std::byte* from) {
@@ -50,8 +48,7 @@ struct DatagramHeader {
     header.source.value = load_be32(from + 8);
     header.qkey = load_be32(from + 12);
     std::memcpy(&header.immediate, from + 16, sizeof header.immediate);
-    header.service_level = static_cast<uint8_t>(from[20]);
-    header.hop_limit = static_cast<uint8_t>(from[21]);
+    header.hop_limit = static_cast<uint8_t>(from[20]);
     return header;
   }
 };

@@ -22,6 +22,10 @@ enum class FaultKind : uint8_t {
   kSlow,
   kWcError,
   kNoReceive,
+  // Of one that takes datagrams.
+  kLose,
+  kDuplicate,
+  kReorder,
   // Of the device: counted in the messages of a queue pair, or at a time.
   kAsyncEvent,
   kPortDown,

@@ -12,6 +12,23 @@ bool concerns_messages(const FaultRule& rule) {
   return rule.kind <= FaultKind::kPortDown && rule.when != FaultRule::When::kAt;
 }
 
+bool concerns(const FaultRule& rule, FaultScript::Of of) {
+  switch (rule.kind) {
+    case FaultKind::kLose:
+    case FaultKind::kDuplicate:
+    case FaultKind::kReorder:
+      return of == FaultScript::Of::kDatagrams;
+    case FaultKind::kReset:
+    case FaultKind::kTerminate:
+    case FaultKind::kCorrupt:
+    case FaultKind::kStall:
+    case FaultKind::kSlow:
+      return of == FaultScript::Of::kConnection;
+    default:
+      return true;
+  }
+}
+
 bool concerns(const FaultRule& rule, FaultMessage message) {
   return rule.message == FaultMessage::kAnyRequest || rule.message == message;
 }
@@ -24,11 +41,13 @@ uint64_t transfer_ns(uint64_t bytes, uint64_t rate) {
 }  // namespace
 
 FaultScript::FaultScript(const FaultPlan& plan, uint32_t number,
-                         std::shared_ptr<FaultListener> listener)
+                         std::shared_ptr<FaultListener> listener, Of of)
     : number_(number), listener_(std::move(listener)) {
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const FaultRule& rule = plan.rules[i];
-    if (!concerns_messages(rule) || (rule.queue_pair != 0 && rule.queue_pair != number)) continue;
+    if (!concerns_messages(rule) || !concerns(rule, of) ||
+        (rule.queue_pair != 0 && rule.queue_pair != number))
+      continue;
     const bool arrival = rule.message == FaultMessage::kArrival;
     (arrival ? arrivals_ : requests_).emplace_back(plan, i, number);
   }
@@ -70,6 +89,15 @@ void FaultScript::act(const FaultCounter& counter, FaultVerdict& verdict, Hold& 
       break;
     case FaultKind::kTerminate:
       if (!ends) verdict = {FaultVerdict::Act::kTerminate, 0, rule.code};
+      break;
+    case FaultKind::kLose:
+      if (!ends) verdict.act = FaultVerdict::Act::kLose;
+      break;
+    case FaultKind::kDuplicate:
+      if (!ends) verdict.act = FaultVerdict::Act::kDuplicate;
+      break;
+    case FaultKind::kReorder:
+      if (!ends) verdict.act = FaultVerdict::Act::kReorder;
       break;
     case FaultKind::kWcError:
       if (!ends) verdict = {FaultVerdict::Act::kFail, rule.status, {}};

@@ -16,7 +16,18 @@ namespace uwarp {
 
 /// What is to become of a message.
 struct FaultVerdict {
-  enum class Act : uint8_t { kGo, kReset, kTerminate, kFail, kNoReceive, kCorrupt } act = Act::kGo;
+  enum class Act : uint8_t {
+    kGo,
+    kReset,
+    kTerminate,
+    kFail,
+    kNoReceive,
+    kCorrupt,
+    // Of datagrams.
+    kLose,
+    kDuplicate,
+    kReorder,  // behind the next one
+  } act = Act::kGo;
   uint32_t status = 0;  // kFail
   TerminateCode code = TerminateCode::kRdmapLocalCatastrophic;
 };
@@ -31,8 +42,11 @@ class FaultListener {
 
 class FaultScript {
  public:
+  /// What there may be to break. Rules about the other are left out.
+  enum class Of : uint8_t { kConnection, kDatagrams };
   /// `number`: of the queue pair, in the order of creation, from 1. `listener` may be null.
-  FaultScript(const FaultPlan& plan, uint32_t number, std::shared_ptr<FaultListener> listener);
+  FaultScript(const FaultPlan& plan, uint32_t number, std::shared_ptr<FaultListener> listener,
+              Of of = Of::kConnection);
 
   /// A stream begins. Both directions quiet.
   void restart();

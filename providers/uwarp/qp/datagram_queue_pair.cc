@@ -61,7 +61,7 @@ int DatagramQueuePair::post_send_locked(const SendRequest& request, const Datagr
   const uint64_t position = sends_.posted();
   if (int error = sends_.push_locked(request)) return error;
   slot_.transmit.posted.set(position + 1);
-  if (now == QpState::kErr) [[unlikely]] {
+  if (now == QpState::kErr || now == QpState::kSqe) [[unlikely]] {
     flush_sends_locked();
     return 0;
   }
@@ -74,15 +74,19 @@ int DatagramQueuePair::post_send_locked(const SendRequest& request, const Datagr
 bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target) {
   const SendWqe& wqe = sends_.at(position);
   if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]] {
-    complete_send(position, WcStatus::kLocProtErr);
+    fail_send(position, WcStatus::kLocProtErr);
     return true;
   }
-  switch (target.way->append(header_of(wqe, target), payload_)) {
+  const DatagramHeader header = header_of(wqe, target);
+  const DatagramWay::Taken taken = config_.script == nullptr
+                                       ? target.way->append(header, payload_)
+                                       : send_with_faults(position, header, target);
+  switch (taken) {
     case DatagramWay::Taken::kFull:
       blocked_on_ = target.way;
       return false;
     case DatagramWay::Taken::kFault:
-      complete_send(position, WcStatus::kLocProtErr);
+      fail_send(position, WcStatus::kLocProtErr);
       return true;
     case DatagramWay::Taken::kDropped:
       slot_.transmit.dropped.add(1);
@@ -92,8 +96,53 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
       slot_.transmit.count(MessageKind::kSend);
       break;
   }
-  complete_send(position, WcStatus::kSuccess);
+  if (sends_.started() == position) complete_send(position, WcStatus::kSuccess);
   return true;
+}
+
+// Where it says kDropped the request may have failed already.
+DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
+                                                       const DatagramHeader& header,
+                                                       const DatagramTarget& target) {
+  const FaultVerdict& verdict =
+      config_.script->judge_request(position, FaultMessage::kSend, header.payload_bytes);
+  if (config_.script->send_held()) return DatagramWay::Taken::kDropped;  // the port is down
+  std::unique_ptr<Postponed> behind;
+  if (postponed_ != nullptr && postponed_->way == target.way) behind = std::move(postponed_);
+  DatagramWay::Taken taken = DatagramWay::Taken::kDropped;
+  switch (verdict.act) {
+    case FaultVerdict::Act::kLose:
+      break;
+    case FaultVerdict::Act::kFail:
+      fail_send(position, static_cast<WcStatus>(verdict.status));
+      break;
+    case FaultVerdict::Act::kReorder:
+      postponed_ = std::make_unique<Postponed>();
+      postponed_->way = target.way;
+      postponed_->header = header;
+      if (!payload_.copy_out(0, postponed_->payload, header.payload_bytes))
+        taken = DatagramWay::Taken::kFault;
+      break;
+    case FaultVerdict::Act::kDuplicate:
+      (void)target.way->append(header, payload_);
+      [[fallthrough]];
+    default:
+      taken = target.way->append(header, payload_);
+  }
+  if (behind != nullptr) {
+    BufferList payload;
+    payload.append(behind->payload, behind->header.payload_bytes);
+    (void)target.way->append(behind->header, payload);
+  }
+  return taken;
+}
+
+// What follows is flushed until the application says that it goes on (InfiniBand specification,
+// 10.3.1).
+void DatagramQueuePair::fail_send(uint64_t position, WcStatus status) {
+  complete_send(position, status);
+  move_to(QpState::kSqe);
+  flush_sends_locked();
 }
 
 DatagramHeader DatagramQueuePair::header_of(const SendWqe& wqe,
@@ -183,12 +232,17 @@ void DatagramQueuePair::tell_holders() {
   }
 }
 
-bool DatagramQueuePair::resolve(const RecvWqe& receive) {
+// A receive that is too short fails alone, and the queue pair goes on: a peer must not end it.
+WcStatus DatagramQueuePair::place(const RecvWqe& receive, const DatagramHeader& header,
+                                  std::span<const std::byte> route, const std::byte* payload) {
   sink_.clear();
   for (const Sge& sge : std::span(receive.sges, receive.sge_count))
     if (!append_local(sink_, sge, *config_.regions, *config_.domain, kAccessLocalWrite))
-      return false;
-  return true;
+      return WcStatus::kLocProtErr;
+  if (sink_.length_bytes() < kRouteHeaderBytes + header.payload_bytes) return WcStatus::kLocLenErr;
+  const bool placed = sink_.copy_in(0, route.data(), route.size()) &&
+                      sink_.copy_in(kRouteHeaderBytes, payload, header.payload_bytes);
+  return placed ? WcStatus::kSuccess : WcStatus::kLocProtErr;
 }
 
 DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& header,
@@ -201,12 +255,47 @@ DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& hea
     slot_.receive.refused.add(1);
     return Delivery::kDropped;
   }
+  return config_.script == nullptr ? take(header, route, payload, WcStatus::kSuccess)
+                                   : take_with_faults(header, route, payload);
+}
+
+DatagramQueuePair::Delivery DatagramQueuePair::take_with_faults(const DatagramHeader& header,
+                                                                std::span<const std::byte> route,
+                                                                const std::byte* payload) {
+  const FaultVerdict& verdict = config_.script->judge_arrival(arrivals_);
+  WcStatus status = WcStatus::kSuccess;
+  switch (verdict.act) {
+    case FaultVerdict::Act::kLose:
+    case FaultVerdict::Act::kNoReceive:
+      ++arrivals_;
+      slot_.receive.dropped.add(1);
+      return Delivery::kDropped;
+    case FaultVerdict::Act::kFail:
+      status = static_cast<WcStatus>(verdict.status);
+      break;
+    case FaultVerdict::Act::kDuplicate:
+      (void)take(header, route, payload, WcStatus::kSuccess);
+      break;
+    default:
+      break;
+  }
+  const Delivery delivery = take(header, route, payload, status);
+  // What finds no receive comes again.
+  if (delivery != Delivery::kNoReceive) ++arrivals_;
+  return delivery;
+}
+
+DatagramQueuePair::Delivery DatagramQueuePair::take(const DatagramHeader& header,
+                                                    std::span<const std::byte> route,
+                                                    const std::byte* payload, WcStatus status) {
   RecvWqe receive;
   if (!receives_->take(receive, ticket_)) {
     receives_->cancel(ticket_);  // others wait for it, by claim_grace()
     return Delivery::kNoReceive;
   }
   WorkCompletion completion{};
+  completion.status =
+      status == WcStatus::kSuccess ? place(receive, header, route, payload) : status;
   completion.byte_len = kRouteHeaderBytes + header.payload_bytes;
   completion.src_qp = header.source.value;
   completion.sl = packet_type(route);
@@ -214,14 +303,6 @@ DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& hea
   if ((header.flags & DatagramHeader::kImmediate) != 0) {
     completion.wc_flags |= kWcWithImm;
     completion.imm_or_invalidated = header.immediate;
-  }
-  if (!resolve(receive)) [[unlikely]] {
-    completion.status = WcStatus::kLocProtErr;
-  } else if (sink_.length_bytes() < completion.byte_len) [[unlikely]] {
-    completion.status = WcStatus::kLocLenErr;
-  } else if (!sink_.copy_in(0, route.data(), route.size()) ||
-             !sink_.copy_in(kRouteHeaderBytes, payload, header.payload_bytes)) [[unlikely]] {
-    completion.status = WcStatus::kLocProtErr;
   }
   slot_.receive.octets.add(header.payload_bytes);
   slot_.receive.count(MessageKind::kSend, 1);

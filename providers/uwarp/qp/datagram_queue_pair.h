@@ -144,15 +144,32 @@ class DatagramQueuePair {
   Held hold() { return {std::unique_lock(post_lock()), std::unique_lock(receive_lock_)}; }
 
  private:
+  /// One that goes out behind the next, where faults are asked for.
+  struct Postponed {
+    std::shared_ptr<DatagramWay> way;
+    DatagramHeader header;
+    std::byte payload[kMaxDatagramBytes];
+  };
+
   bool may_send() const { return state() == QpState::kRts; }
   int check_send(const SendRequest& request) const;
   bool send_one(uint64_t position, const DatagramTarget& target);
+  [[gnu::noinline, gnu::cold]] DatagramWay::Taken send_with_faults(uint64_t position,
+                                                                   const DatagramHeader& header,
+                                                                   const DatagramTarget& target);
+  [[gnu::noinline, gnu::cold]] void fail_send(uint64_t position, WcStatus status);
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
   void flush_sends_locked();
+  Delivery take(const DatagramHeader& header, std::span<const std::byte> route,
+                const std::byte* payload, WcStatus status);
+  [[gnu::noinline, gnu::cold]] Delivery take_with_faults(const DatagramHeader& header,
+                                                         std::span<const std::byte> route,
+                                                         const std::byte* payload);
   void complete_receive(const RecvWqe& receive, WorkCompletion completion, bool solicited);
   void flush_receives_locked();
-  bool resolve(const RecvWqe& receive);
+  WcStatus place(const RecvWqe& receive, const DatagramHeader& header,
+                 std::span<const std::byte> route, const std::byte* payload);
   void tell_holders();
 
   const QpConfig config_;
@@ -166,12 +183,14 @@ class DatagramQueuePair {
   const uint64_t target_mask_;
   const std::unique_ptr<DatagramTarget[]> targets_;  // of requests that wait
   std::shared_ptr<DatagramWay> blocked_on_;
+  std::unique_ptr<Postponed> postponed_;
 
   alignas(64) SpinLock receive_lock_;
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
   ReceiveTicket ticket_;
   BufferList sink_;
+  uint32_t arrivals_ = 0;  // where faults are asked for
   std::atomic<bool> grace_;
   std::shared_ptr<DatagramHolder> holders_;  // under receive_lock_
   std::atomic<bool> held_for_{false};        // there are some

@@ -38,6 +38,9 @@ constexpr uint32_t kOnDemandOperations = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_
                                          IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                          IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
 
+constexpr uint32_t kOnDemandDatagrams =
+    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+
 // The raw clock counts nanoseconds; this is its rate in kHz.
 constexpr uint64_t kRawClockKhz = 1'000'000;
 
@@ -107,6 +110,8 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
     if (fault_safe_copy_works()) {
       filled.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
       filled.odp_caps.per_transport_caps.rc_odp_caps = kOnDemandOperations;
+      if (settings().persona == Persona::kRoce)
+        filled.odp_caps.per_transport_caps.ud_odp_caps = kOnDemandDatagrams;
     }
     // The caller's struct may be of an older or a newer release than ours.
     std::memset(static_cast<void*>(attr), 0, attr_bytes);
@@ -136,7 +141,10 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
     // Single assignments: the caller's struct ends earlier or later than the one we know.
     attr->state = running ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
     attr->max_mtu = IBV_MTU_4096;
-    attr->active_mtu = mtu_code(current != nullptr ? current->mtu_bytes : opened.mtu_bytes);
+    // A datagram may be as long as this, and TCP carries the largest over any link.
+    attr->active_mtu = settings().persona == Persona::kRoce
+                           ? IBV_MTU_4096
+                           : mtu_code(current != nullptr ? current->mtu_bytes : opened.mtu_bytes);
     attr->gid_tbl_len = kGidTableEntries;
     attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr->max_msg_sz = static_cast<uint32_t>(kMaxMessageBytes);

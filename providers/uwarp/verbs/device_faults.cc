@@ -37,11 +37,11 @@ void DeviceFaults::stop() {
   device_ = nullptr;
 }
 
-std::shared_ptr<FaultScript> DeviceFaults::make_script() {
+std::shared_ptr<FaultScript> DeviceFaults::make_script(FaultScript::Of of) {
   ProcessFaults& faults = *ProcessFaults::instance();
   auto self = std::static_pointer_cast<DeviceFaults>(shared_from_this());
   auto script =
-      std::make_shared<FaultScript>(faults.plan(), faults.next_queue_pair(), std::move(self));
+      std::make_shared<FaultScript>(faults.plan(), faults.next_queue_pair(), std::move(self), of);
   script->set_port_down(port_down());
   return script;
 }

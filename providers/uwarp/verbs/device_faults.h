@@ -26,7 +26,7 @@ class DeviceFaults final : public Source, public FaultListener {
   /// The device is being closed: on return it is not used any more.
   void stop();
 
-  std::shared_ptr<FaultScript> make_script();
+  std::shared_ptr<FaultScript> make_script(FaultScript::Of of);
   bool port_down() const { return port_down_.load(std::memory_order_acquire); }
 
   void fault_acts(uint32_t queue_pair, const FaultRule& rule, uint64_t count) override;

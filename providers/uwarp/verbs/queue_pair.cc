@@ -114,7 +114,10 @@ QpConfig config_of(VerbsQp& qp) {
   config.acknowledged = settings().acknowledged();
   config.immediate_in_last_half = settings().immediate == ImmediateHalf::kLast;
   config.signal_all = qp.init.sq_sig_all != 0;
-  if (DeviceFaults* faults = qp.device.faults()) config.script = faults->make_script();
+  if (DeviceFaults* faults = qp.device.faults())
+    config.script =
+        faults->make_script(config.transport == Transport::kUd ? FaultScript::Of::kDatagrams
+                                                               : FaultScript::Of::kConnection);
   return config;
 }
 

@@ -38,6 +38,14 @@ static_assert(sizeof(ibv_cq) == 128 + kMutexGrowth && sizeof(ibv_cq_ex) == 288 +
 static_assert(offsetof(ibv_cq, cqe) == 28);
 static_assert(offsetof(ibv_cq, comp_events_completed) == 120 + kMutexGrowth);
 
+/// verbs_xrcd. Same from v34 to v64.
+struct Xrcd {
+  ibv_xrcd base;
+  uint32_t comp_mask;
+  uint32_t handle;
+};
+static_assert(sizeof(Xrcd) == 16 && offsetof(Xrcd, handle) == 12);
+
 /// verbs_srq. Same from v34 to v64.
 struct Srq {
   ibv_srq base;

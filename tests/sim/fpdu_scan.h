@@ -56,6 +56,8 @@ class FpduScan {
   /// Segments that others before them had announced.
   size_t announced() const { return announced_; }
   bool terminated() const { return terminated_; }
+  /// XRC: messages for queue 0 name a shared receive queue instead, with one sequence of numbers.
+  void expect_shared_queues() { shared_queues_ = true; }
   /// Neither an FPDU nor a message is half sent.
   bool at_boundary() const { return pending_.empty() && !open_; }
 
@@ -152,15 +154,16 @@ class FpduScan {
   }
 
   void check_untagged(std::span<const std::byte> ulpdu, uint8_t opcode) {
-    const uint32_t qn = load_be32(&ulpdu[6]), msn = load_be32(&ulpdu[10]),
+    const uint32_t named = load_be32(&ulpdu[6]), msn = load_be32(&ulpdu[10]),
                    mo = load_be32(&ulpdu[14]);
+    const uint32_t qn = shared_queues_ && named >= 16 ? 0 : named;
     constexpr uint32_t kQueues[16] = {9, 1, 9, 0, 0, 0, 0, 2, 0, 0, 1, 3, 9, 9, 9, 0};
     expect(qn == kQueues[opcode], "queue number does not fit the opcode");
     if (opcode != 4 && opcode != 6 && opcode != 0xF)
       expect(load_be32(&ulpdu[2]) == 0, "STag to invalidate is not zero");
     if (!open_) {
       begin(ulpdu, opcode, false);
-      message_.qn = qn;
+      message_.qn = named;
       message_.msn = msn;
       expect(qn > 3 || msn == next_msn_[qn], "MSN does not go up by one");
       if (qn <= 3) next_msn_[qn] = msn + 1;
@@ -247,6 +250,7 @@ class FpduScan {
   const bool crc_;
   const size_t mulpdu_;
   const bool to_uwarp_;
+  bool shared_queues_ = false;
   unsigned due_ = 0;  // segments that have been announced and not come
   size_t due_size_ = 0;
   size_t announced_ = 0;

@@ -88,9 +88,9 @@ class GuardedMemory {
 struct End : QpEventListener, ReceiveWaiter {
   explicit End(RegionTable& regions, QpConfig shape = default_shape())
       : send_cq(shape.max_send_wr * 2, nullptr), recv_cq(shape.max_recv_wr * 2, nullptr) {
-    shape.domain = &domain;
-    shape.send_cq = &send_cq;
-    shape.recv_cq = &recv_cq;
+    shape.domain = shape.xrc != nullptr ? &shape.xrc->protection_domain() : &domain;
+    shape.send_cq = shape.xrc != nullptr ? &shape.xrc->no_completions() : &send_cq;
+    shape.recv_cq = shape.xrc != nullptr ? &shape.xrc->no_completions() : &recv_cq;
     shape.regions = &regions;
     shape.listener = this;
     shape.receive_waiter = this;
@@ -120,8 +120,9 @@ struct End : QpEventListener, ReceiveWaiter {
   }
 
   int post(SendOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint64_t remote = 0,
-           uint32_t rkey = 0, uint8_t flags = kSendSignaled) {
+           uint32_t rkey = 0, uint8_t flags = kSendSignaled, uint32_t receive_queue = 0) {
     SendRequest request;
+    request.receive_queue = receive_queue;
     request.wr_id = wr_id;
     request.opcode = opcode;
     request.flags = flags;
@@ -176,6 +177,7 @@ class Pair {
   ~Pair() {
     for (const Pipe* pipe : {&a_to_b, &b_to_a}) {
       FpduScan scan(crc, mulpdu, first_msn, uwarps && !crc);
+      if (is_xrc(a.qp->config().transport)) scan.expect_shared_queues();
       scan.feed(pipe->log);
       for (const std::string& finding : scan.findings()) ADD_FAILURE() << finding;
     }

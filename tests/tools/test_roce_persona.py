@@ -27,6 +27,7 @@ PERFTEST = {
     "send_bw_both_ways": ["ib_send_bw", "-b"],
     "write_bw_queue_pairs": ["ib_write_bw", "-q", "4"],
 }
+XRC = dict(PERFTEST)
 SHARED = {
     "bw": ["ib_send_bw", "--use-srq"],
     "bw_queue_pairs": ["ib_send_bw", "--use-srq", "-q", "4"],
@@ -113,6 +114,33 @@ def test_unreliable_pingpong(roce_pair, link, options):
     command = ["ibv_uc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", *options]
     for output in roce_pair(link, command, command + ["{address}"]):
         assert "iters in" in output, output
+
+
+@pytest.mark.parametrize("name", XRC)
+def test_xrc_perftest(roce_pair, link, name):
+    perftest(roce_pair, link, XRC[name], "-c", "XRC")
+
+
+@pytest.mark.parametrize("options", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_xsrq_pingpong(start, link, port, clients, options):
+    """The clients have one shared queue each, of the same number: the server sends to one by the
+    connection of another, which adapters deliver if both are of one host."""
+    command = ["ibv_xsrq_pingpong", "-g", "0", "-p", port, "-n", "200", *options]
+    server = start([*command, "-d", link.server.device, "-c", clients], link.server, env=ROCE)
+    places.wait_listening(server, port)
+    reached = [*command, "-d", link.client.device, link.server.address]
+    all_clients = [start(reached, link.client, env=ROCE) for _ in range(clients)]
+    for process in (*all_clients, server):
+        assert process.succeed().rstrip().endswith("success"), process
+
+
+def test_rdma_xserver_and_xclient(roce_pair, link):
+    """XRC queue pairs by rdma_cm: the port space IB, and the shared queue's number as private data."""
+    server, client = roce_pair(link, ["rdma_xserver", "-c", "x", "-p", "{port}"],
+                               ["rdma_xclient", "-c", "x", "-s", "{address}", "-p", "{port}"])
+    assert "rdma_xserver: end 0" in server, server
+    assert "rdma_xclient: end 0" in client, client
 
 
 @pytest.mark.parametrize("how", ["exit", "stay", "die"])

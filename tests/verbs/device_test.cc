@@ -187,9 +187,6 @@ TEST_F(Device, ForkedChildStartsAfresh) {
 
 TEST_F(Device, WhatDoesNotExistHereSaysSo) {
   Pd pd(ibv_alloc_pd(context()));
-  ibv_xrcd_init_attr xrcd = {};
-  EXPECT_EQ(ibv_open_xrcd(context(), &xrcd), nullptr);
-  EXPECT_EQ(errno, EOPNOTSUPP);
   ibv_wq_init_attr wq = {};
   EXPECT_EQ(ibv_create_wq(context(), &wq), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

@@ -3,6 +3,7 @@
 // and complains about each that is on the page and not here, or here and not on the page; so a row
 // is
 // {"call", ERRNO, "what is wrong", how}.
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/eventfd.h>
@@ -37,6 +38,7 @@ struct Ground {
   ibv_cq* cq() { return pair.a.cq.get(); }
   void* memory() { return pair.a.memory.data(); }
 
+  bool roce() const { return context->device->node_type == IBV_NODE_CA; }
   Qp fresh_qp() {
     ibv_qp_init_attr init = init_attributes(cq());
     return Qp(ibv_create_qp(pd(), &init));
@@ -265,6 +267,38 @@ struct Row {
 
 const uint64_t kNowhere = uint64_t{1} << 46;  // an address that is not mapped
 
+ibv_xrcd_init_attr anonymous_domain() {
+  ibv_xrcd_init_attr attr = {};
+  attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  attr.fd = -1;
+  attr.oflags = O_CREAT;
+  return attr;
+}
+
+int open_xrcd(Ground& g, int fd, int flags) {
+  ibv_xrcd_init_attr attr = anonymous_domain();
+  attr.fd = fd;
+  attr.oflags = flags;
+  return outcome<ibv_close_xrcd>(ibv_open_xrcd(g.context, &attr));
+}
+
+/// In a domain of its own, or in none.
+int open_qp(Ground& g, uint32_t number) {
+  ibv_xrcd_init_attr domain = anonymous_domain();
+  ibv_xrcd* const xrcd = ibv_open_xrcd(g.context, &domain);
+  ibv_qp_open_attr attr = {};
+  attr.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  attr.qp_num = number;
+  attr.xrcd = xrcd;
+  attr.qp_type = IBV_QPT_XRC_RECV;
+  errno = 0;
+  const int result = outcome<ibv_destroy_qp>(ibv_open_qp(g.context, &attr));
+  if (xrcd != nullptr) {
+    EXPECT_EQ(ibv_close_xrcd(xrcd), 0);
+  }
+  return result;
+}
+
 const Row kQueueRows[] = {
     {"ibv_query_device_ex", EINVAL, "unknown comp_mask",
      [](Ground& g) {
@@ -415,15 +449,35 @@ const Row kQueueRows[] = {
        ibv_ece ece = {};
        return ibv_query_ece(g.qp(), &ece);
      }},
-    {"ibv_open_qp", EOPNOTSUPP, "XRC",
-     [](Ground& g) {
-       ibv_qp_open_attr attr = {};
-       return outcome_of_none(ibv_open_qp(g.context, &attr));
-     }},
-    {"ibv_open_xrcd", EOPNOTSUPP, "XRC",
+    {"ibv_open_qp", EOPNOTSUPP, "iWARP",
+     [](Ground& g) { return g.roce() ? EOPNOTSUPP : open_qp(g, 0); }},
+    {"ibv_open_qp", EINVAL, "no such number",
+     [](Ground& g) { return g.roce() ? open_qp(g, 1) : EINVAL; }},
+    {"ibv_open_xrcd", EOPNOTSUPP, "iWARP",
+     [](Ground& g) { return g.roce() ? EOPNOTSUPP : open_xrcd(g, -1, O_CREAT); }},
+    {"ibv_open_xrcd", EBADF, "no file",
+     [](Ground& g) { return g.roce() ? open_xrcd(g, 9999, O_CREAT) : EBADF; }},
+    {"ibv_open_xrcd", EAGAIN, "none yet",
+     [](Ground& g) { return g.roce() ? open_xrcd(g, g.context->async_fd, 0) : EAGAIN; }},
+    {"ibv_open_xrcd", EINVAL, "no file and flags given",
      [](Ground& g) {
        ibv_xrcd_init_attr attr = {};
-       return outcome_of_none(ibv_open_xrcd(g.context, &attr));
+       return g.roce() ? outcome<ibv_close_xrcd>(ibv_open_xrcd(g.context, &attr)) : EINVAL;
+     }},
+    {"ibv_close_xrcd", EBUSY, "used by a queue pair",
+     [](Ground& g) {
+       if (!g.roce()) return EBUSY;
+       ibv_xrcd_init_attr attr = anonymous_domain();
+       ibv_xrcd* const xrcd = ibv_open_xrcd(g.context, &attr);
+       ibv_qp_init_attr_ex init = {};
+       init.qp_type = IBV_QPT_XRC_RECV;
+       init.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+       init.xrcd = xrcd;
+       ibv_qp* const qp = ibv_create_qp_ex(g.context, &init);
+       const int result = ibv_close_xrcd(xrcd);
+       EXPECT_EQ(ibv_destroy_qp(qp), 0);
+       EXPECT_EQ(ibv_close_xrcd(xrcd), 0);
+       return result;
      }},
     {"ibv_create_wq", EOPNOTSUPP, "raw packets",
      [](Ground& g) {

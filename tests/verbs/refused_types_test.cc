@@ -22,8 +22,8 @@ struct Row {
   bool in_roce = false;  // is there in that persona
 };
 constexpr Row kRows[] = {{IBV_QPT_UC, "UC", true},           {IBV_QPT_UD, "UD", true},
-                         {IBV_QPT_RAW_PACKET, "raw packet"}, {IBV_QPT_XRC_SEND, "XRC"},
-                         {IBV_QPT_XRC_RECV, "XRC"},          {IBV_QPT_DRIVER, "driver"}};
+                         {IBV_QPT_RAW_PACKET, "raw packet"}, {IBV_QPT_XRC_SEND, "XRC", true},
+                         {IBV_QPT_XRC_RECV, "XRC", true},    {IBV_QPT_DRIVER, "driver"}};
 
 std::vector<Row> refused(bool roce) {
   std::vector<Row> rows;
@@ -44,8 +44,7 @@ TEST_F(RefusedTypes, DISABLED_AreAskedFor) {
     EXPECT_EQ(errno, EOPNOTSUPP) << row.name;
   }
   ibv_qp_init_attr_ex extended = {};
-  extended.qp_type = IBV_QPT_XRC_RECV;
-  extended.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+  extended.qp_type = IBV_QPT_DRIVER;
   errno = 0;
   EXPECT_EQ(ibv_create_qp_ex(context(), &extended), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

@@ -34,6 +34,8 @@ enum class QueueNumber : uint32_t {
   kTerminate = 2,
   kAtomicResponse = 3,
 };
+/// From here on queue numbers name XRC shared receive queues (docs/wire.md).
+inline constexpr uint32_t kFirstSharedQueue = 16;
 
 /// Byte offset inside a tagged buffer. Plain, because all 64-bit arithmetic on it is wanted.
 using TaggedOffset = uint64_t;

@@ -101,7 +101,11 @@ void Connection::established(ConnectParameters peer) {
 
 void Connection::on_events(const StreamEvents& notice) {
   Turn turn(*this);
-  if (Life* const open = life()) follow(turn, open->on_events(notice, now_ns()));
+  if (Life* const open = life()) {
+    if ((notice.outcome & kRxNewQueue) != 0) [[unlikely]]
+      endpoint_->follow_receives();
+    follow(turn, open->on_events(notice, now_ns()));
+  }
   finish(turn);
 }
 

@@ -46,9 +46,9 @@ void describe(QueuePairSlot& slot, const QpConfig& config, Qpn number, uint32_t 
   slot.device = device;
   slot.created_ns = wall_clock_ns();
   slot.send_depth = config.max_send_wr;
-  slot.receive_depth = config.srq != nullptr ? 0 : config.max_recv_wr;
+  slot.receive_depth = config.shares_receives() ? 0 : config.max_recv_wr;
   slot.send_queue = slot.receive_queue = kNoSlot;
-  slot.flags = config.srq != nullptr ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
+  slot.flags = config.shares_receives() ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
   slot.head.live.store(1, std::memory_order_release);
 }
 
@@ -57,7 +57,7 @@ QpConfig complete(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* t
   config.trace = trace;
   config.number = number;
   config.slot = slot;
-  if (config.srq != nullptr) config.receive_waiter = waiter;
+  if (config.shares_receives()) config.receive_waiter = waiter;
   return config;
 }
 
@@ -172,6 +172,7 @@ void Endpoint::set_retries(const RetryAttributes& retries) {
 
 int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (!context_.alive()) return EINVAL;
+  mask = meaningful_mask(qp_.config().transport, mask);
   std::unique_lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = state_locked();
@@ -482,15 +483,39 @@ void Endpoint::close_stream() {
   slot_->connected_ns = 0;
 }
 
+void Endpoint::follow_receives() {
+  const std::lock_guard guard(mutex_);
+  CompletionQueue* completions;
+  {
+    const auto receive = qp_.receive_side().hold();
+    completions = qp_.receiver().named_completions();
+  }
+  if (completions != nullptr) stream_.join(PollGroup::of(*completions));
+}
+
+void Endpoint::forget(const XrcQueue& queue) {
+  const std::lock_guard guard(mutex_);
+  {
+    const QueuePair::Held held = qp_.hold();
+    qp_.receiver().forget(queue);
+  }
+  PollGroup* const group = PollGroup::find(*queue.completions);
+  if (group == nullptr || qp_.config().xrc->completes_to(*queue.completions)) return;
+  stream_.leave(*group);
+  const auto receive = qp_.receive_side().hold();
+  qp_.receiver().report_queue();
+}
+
 // Decided by the end that has no buffer: the sender's counts of retries are not on the wire. With
 // rdma_cm that is exact, because rnr_retry_count of rdma_connect() and rdma_accept() is meant for
 // the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
-// count of its own.
+// count of its own; one of XRC is not given any by ibv_modify_qp.
 uint64_t Endpoint::hold_deadline_ns() const {
   if (qp_.config().sink != nullptr) return 0;  // it ends the hold itself
   if (unreliable()) return now_ns() + tuning::kSoleReceiverGraceNs;
   const std::lock_guard guard(mutex_);
-  if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)
+  const bool xrc = qp_.config().transport == Transport::kXrcReceive && !cm_owned_;
+  if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr || xrc)
     return now_ns() + settings().rnr_timeout_ms * kNsPerMs;
   constexpr uint8_t kWithoutEnd = 7;
   if (attributes_.rnr_retry == kWithoutEnd) return 0;

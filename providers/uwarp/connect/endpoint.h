@@ -119,6 +119,10 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// queue pair, its completion queues or the memory of its domain on its behalf any more.
   void destroy();
 
+  /// XRC: `queue` has left the domain. On return no thread uses it, nor its completion queue, on
+  /// this queue pair's behalf.
+  void forget(const XrcQueue& queue);
+
   // ---- For Connection, under its mutex.
   /// Takes the queue pair for a connection that is being made. Errors: EINVAL (state, taken).
   int claim(const std::shared_ptr<Connection>& connection, bool rendezvous);
@@ -127,6 +131,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
   /// Leaves it. On return no byte moves any more.
   void close_stream();
+  /// XRC: who polls where a message has completed is to drive the stream.
+  void follow_receives();
   /// When a message without a buffer has waited long enough; 0: never.
   uint64_t hold_deadline_ns() const;
   /// From timeout and retry count; 0: not set, or infinite.

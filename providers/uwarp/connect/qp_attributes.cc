@@ -115,6 +115,13 @@ std::span<const Transition> transitions(Transport transport) {
 
 }  // namespace
 
+uint32_t meaningful_mask(Transport transport, uint32_t mask) {
+  if (transport == Transport::kXrcSend) return mask & ~(kAttrMaxDestRdAtomic | kAttrMinRnrTimer);
+  if (transport == Transport::kXrcReceive)
+    return mask & ~(kAttrMaxRdAtomic | kAttrRetryCount | kAttrRnrRetry);
+  return mask;
+}
+
 bool transition_allowed(Transport transport, QpState from, QpState to, uint32_t mask) {
   mask &= ~kAttrState;
   // From anywhere, and with whatever else was given.

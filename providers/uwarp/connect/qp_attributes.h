@@ -70,6 +70,10 @@ struct RetryAttributes {
   std::optional<uint8_t> rnr_retry;
 };
 
+/// `mask` without the bits that the kernel ignores: those of the half that an XRC queue pair does
+/// not have. Applications pass them.
+uint32_t meaningful_mask(Transport transport, uint32_t mask);
+
 /// True if the manual allows `from` -> `to` with exactly these mask bits: all required ones, and
 /// beside them only optional ones. kAttrState itself is not looked at.
 bool transition_allowed(Transport transport, QpState from, QpState to, uint32_t mask);

@@ -31,6 +31,12 @@ std::mutex creation_mutex;
   if (current_engine.load() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
 }
 
+/// Regions of this domain are, or were a moment ago, within reach of the queue pair or its peer.
+bool may_use(const Endpoint& endpoint, const ProtectionDomain* domain) {
+  const QpConfig& config = endpoint.qp().config();
+  return config.domain == domain || config.xrc != nullptr;
+}
+
 bool has_one_processor() {
   cpu_set_t usable;
   return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) == 1;
@@ -103,12 +109,22 @@ void Engine::tell_of_failure(Endpoint& endpoint) {
   if (endpoint.qp().flush_due()) endpoint.stream().transmit();
 }
 
+void Engine::remove_xrc_queue(XrcDomain& domain, const XrcQueue& queue) {
+  domain.leave(queue);
+  if (!alive()) return;
+  context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
+    if (endpoint->qp().config().xrc != &domain) return;
+    endpoint->forget(queue);
+    tell_of_failure(*endpoint);
+  });
+}
+
 int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
   if (int error = regions_.invalidate(region)) return error;
   // A queue pair that comes later does not find it.
   context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
-    if (endpoint->qp().config().domain != region.domain()) return;
+    if (!may_use(*endpoint, region.domain())) return;
     endpoint->qp().quiesce(region);
     tell_of_failure(*endpoint);
   });
@@ -133,8 +149,8 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   trunks_.endpoints().visit(
       [&](std::shared_ptr<DatagramEndpoint> endpoint) { takers.push_back(std::move(endpoint)); });
   context_.endpoints.visit([&](std::shared_ptr<Endpoint> endpoint) {
-    const ProtectionDomain* domain = endpoint->qp().config().domain;
-    if (domain == old.domain || domain == shape.domain) endpoints.push_back(std::move(endpoint));
+    if (may_use(*endpoint, old.domain) || may_use(*endpoint, shape.domain))
+      endpoints.push_back(std::move(endpoint));
   });
   {
     std::vector<DatagramQueuePair::Held> datagrams;

@@ -3,9 +3,14 @@
 // Made at first use, dead in a forked child until used afresh.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <tuple>
 
 #include "connect/connect_context.h"
 #include "datagram/trunks.h"
@@ -20,6 +25,8 @@ namespace uwarp {
 
 class NeighbourWatch;
 class NetWatch;
+class XrcDomain;
+struct XrcQueue;
 
 class Engine {
  public:
@@ -56,6 +63,16 @@ class Engine {
   /// it.
   int change_region(MemoryRegion& region, const RegionShape& shape);
 
+  /// XRC domains that a file names, by verbs device and file.
+  struct XrcDomains {
+    std::mutex mutex;
+    std::map<std::tuple<std::string, dev_t, ino_t>, std::weak_ptr<XrcDomain>> by_file;
+  };
+  XrcDomains& xrc_domains() { return xrc_domains_; }
+  /// Takes an XRC shared receive queue out of its domain. On return no queue pair uses it, nor its
+  /// completion queue.
+  void remove_xrc_queue(XrcDomain& domain, const XrcQueue& queue);
+
   /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
   /// serves it while nobody polls.
   NetWatch& net_watch();
@@ -78,6 +95,8 @@ class Engine {
   Poller poller_;
   ConnectContext context_;
   Trunks trunks_;
+
+  XrcDomains xrc_domains_;
 
   std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::once_flag net_watch_once_;

@@ -10,6 +10,7 @@
 #include "base/atomics.h"
 #include "base/ids.h"
 #include "base/spinlock.h"
+#include "memory/domain_set.h"
 
 namespace uwarp {
 
@@ -31,6 +32,13 @@ struct ProtectionDomain {
   std::atomic<uint32_t> users{0};
   /// Regions that refer to it; its memory stays until zero.
   std::atomic<uint32_t> regions{0};
+  /// Whose regions its queue pairs' peers may use as well; null: nobody's.
+  const DomainSet* others = nullptr;
+
+  /// A peer on a queue pair of this domain may use regions of `domain`.
+  bool reaches(const ProtectionDomain* domain) const {
+    return domain == this || (others != nullptr && others->contains(domain));
+  }
 };
 
 /// Why an access was refused. The order is the order of the checks (verbs-level rule).

@@ -26,7 +26,9 @@ constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAcc
 RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, TaggedOffset offset,
                         uint64_t length, uint32_t needed, const RemoteAccessor& who,
                         RemotePlace& place) {
-  if (shape.domain != who.domain) return RegionFault::kWrongDomain;
+  if (shape.domain != who.domain && (who.domain == nullptr || !who.domain->reaches(shape.domain)))
+      [[unlikely]]
+    return RegionFault::kWrongDomain;
   RegionFault fault;
   std::byte* address = shape.range(offset, length, fault);
   if (fault != RegionFault::kNone) return fault;

@@ -64,7 +64,9 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
     case QueueNumber::kReadRequest:
       return failed_read(untagged.msn, outbound);
     default:
-      return StreamFailure::kNoRequest;
+      return static_cast<uint32_t>(untagged.qn) >= kFirstSharedQueue
+                 ? failed_send(untagged.msn, queue)
+                 : StreamFailure::kNoRequest;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "qp/completion_queue.h"
 #include "qp/receive/message_sink.h"
 #include "qp/receive_queue.h"
+#include "qp/xrc_domain.h"
 
 namespace uwarp {
 
@@ -29,6 +30,9 @@ enum class QpState : uint8_t {
 
 /// What queue pairs are, as ibv_qp_type has it. All but kRc exist in the roce persona only.
 enum class Transport : uint8_t { kRc, kUc, kUd, kXrcSend, kXrcReceive };
+constexpr bool is_xrc(Transport transport) {
+  return transport == Transport::kXrcSend || transport == Transport::kXrcReceive;
+}
 
 /// Nothing is acknowledged, asked for or repeated: what finds no peer or no receive is lost.
 constexpr bool is_unreliable(Transport transport) {
@@ -55,12 +59,16 @@ class QpEventListener {
 
 /// What a queue pair is made with. Everything pointed to outlives it.
 struct QpConfig {
+  /// Its receives come from queues that are not its own.
+  bool shares_receives() const { return srq != nullptr || xrc != nullptr; }
+
   Qpn number{0};
   Transport transport = Transport::kRc;
   ProtectionDomain* domain = nullptr;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;  // null: own receive queue
+  XrcDomain* xrc = nullptr;           // kXrcReceive: each message names a shared queue of it
   /// Told when a buffer of `srq` has come for the held stream; may be null (then whoever posts to
   /// the shared queue resumes all streams that are held).
   ReceiveWaiter* receive_waiter = nullptr;

@@ -154,7 +154,7 @@ void QueuePair::flush() {
   transmitter_.flush();
   receiver_.flush();
   // The buffer that it had taken is flushed; it takes no more.
-  if (first && config_.srq != nullptr) stream_.raise(QpEvent::kLastWqeReached);
+  if (first && config_.shares_receives()) stream_.raise(QpEvent::kLastWqeReached);
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {

@@ -136,19 +136,19 @@ class BasicSharedReceiveQueue : public BasicReceiveQueue<Atomics> {
 template <class Atomics = StdAtomics>
 class BasicReceivePlace {
  public:
-  BasicReceivePlace(BasicReceiveQueue<Atomics>& queue, ReceiveWaiter* waiter) : queue_(queue) {
+  BasicReceivePlace(BasicReceiveQueue<Atomics>& queue, ReceiveWaiter* waiter) : queue_(&queue) {
     ticket_.waiter = waiter;
   }
   // After leave() there is nothing to give back, and a shared queue may be gone by now.
   ~BasicReceivePlace() {
-    if (ticket_.state != ReceiveTicket::State::kNone) queue_.cancel(ticket_);
+    if (ticket_.state != ReceiveTicket::State::kNone) queue_->cancel(ticket_);
   }
   BasicReceivePlace(const BasicReceivePlace&) = delete;
   BasicReceivePlace& operator=(const BasicReceivePlace&) = delete;
 
   /// Takes the oldest buffer. False: the stream is in line for one, and held.
   bool take(RecvWqe& out) {
-    if (queue_.take(out, ticket_)) [[likely]]
+    if (queue_->take(out, ticket_)) [[likely]]
       return true;
     hold();
     return false;
@@ -159,14 +159,19 @@ class BasicReceivePlace {
   void go_on() { held_.store(false, std::memory_order_release); }
   void leave() {
     go_on();
-    queue_.cancel(ticket_);
+    queue_->cancel(ticket_);
+  }
+  /// Leaves the line; the next buffers come from `queue`.
+  void move_to(BasicReceiveQueue<Atomics>& queue) {
+    leave();
+    queue_ = &queue;
   }
   /// Who makes the stream go on looks with the receive side: a stream enters the line a moment
   /// before it says that it is held.
   bool held() const { return held_.load(std::memory_order_acquire); }
 
  private:
-  BasicReceiveQueue<Atomics>& queue_;
+  BasicReceiveQueue<Atomics>* queue_;
   ReceiveTicket ticket_;
   typename Atomics::template atomic<bool> held_{false};
 };

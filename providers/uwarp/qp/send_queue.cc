@@ -115,6 +115,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.remote_address = request.remote_address;
   wqe.rkey = request.rkey;
   wqe.imm_or_invalidate = request.imm_or_invalidate;
+  wqe.msn = request.receive_queue;
   wqe.opcode = request.opcode;
   wqe.flags = request.flags;
   wqe.end_position.store(SendWqe::kNotBuilt, std::memory_order_relaxed);

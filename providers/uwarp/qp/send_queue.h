@@ -40,7 +40,7 @@ struct alignas(kCacheLineBytes) SendWqe {
   uint32_t length_bytes = 0;
   uint32_t rkey = 0;
   uint32_t imm_or_invalidate = 0;
-  uint32_t msn = 0;  // of the untagged message, for a Terminate that names it
+  uint32_t msn = 0;  // of the untagged message, for a Terminate that names it; before, its queue
   uint16_t sge_count = 0;
   SendOpcode opcode = SendOpcode::kSend;
   uint8_t flags = 0;

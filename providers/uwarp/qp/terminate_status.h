@@ -25,6 +25,7 @@ inline WcStatus terminate_status(TerminateCode received) {
       return WcStatus::kRemAccessErr;
     case TerminateCode::kRdmapUnexpectedOpcode:
     case TerminateCode::kRdmapStreamCatastrophic:
+    case TerminateCode::kDdpUntaggedInvalidQn:
     case TerminateCode::kDdpUntaggedTooLong:
       return WcStatus::kRemInvReqErr;
     default:

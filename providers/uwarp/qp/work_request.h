@@ -83,6 +83,7 @@ struct SendRequest {
   uint64_t bind_length_bytes = 0;
   uint32_t bind_lkey = 0;
   uint32_t bind_access = 0;
+  uint32_t receive_queue = 0;  // XRC: number of the peer's shared receive queue
 
   uint64_t payload_bytes() const {
     uint64_t bytes = 0;

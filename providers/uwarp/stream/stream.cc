@@ -82,6 +82,29 @@ void Stream::detach() {
     if (group != nullptr) group->remove(*this);
 }
 
+// A group finds a stream by groups_, so it joins behind that.
+void Stream::join(PollGroup& group) {
+  {
+    const QueuePair::Held held = qp_.hold();
+    if (!attached() || groups_[1] != nullptr || groups_[0] == &group) return;
+    groups_[1] = &group;
+  }
+  try {
+    group.add(*this);
+  } catch (...) {
+    const QueuePair::Held held = qp_.hold();
+    groups_[1] = nullptr;
+    throw;
+  }
+}
+
+void Stream::leave(PollGroup& group) {
+  if (groups_[1] != &group) return;
+  group.remove(*this);
+  const QueuePair::Held held = qp_.hold();
+  groups_[1] = nullptr;
+}
+
 // Events that are lost would leave the stream without an end.
 void Stream::tell_owner(StreamEvents& notice) {
   const std::shared_ptr<StreamOwner> owner = std::move(notice.owner);

@@ -44,6 +44,12 @@ class Stream {
   /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
   /// list of its groups. Call without locks of the queue pair and outside a turn.
   void detach();
+  /// The pollers of `group` are to drive it, too; it must have been attached with one group. Does
+  /// nothing if it has joined another one. Throws std::bad_alloc. As leave(), not inside a turn,
+  /// and one call at a time.
+  void join(PollGroup& group);
+  /// Takes that back. On return no poller of `group` uses the stream.
+  void leave(PollGroup& group);
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 
   /// Sends what is there to send. Any thread; returns at once if another one is at it (which then

@@ -34,6 +34,10 @@ constexpr unsigned kCapabilities = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS
                                    IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
                                    IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
+unsigned capabilities() {
+  return settings().persona == Persona::kRoce ? kCapabilities | IBV_DEVICE_XRC : kCapabilities;
+}
+
 constexpr uint32_t kOnDemandOperations = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                          IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                          IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
@@ -68,7 +72,7 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
-  attr.device_cap_flags = kCapabilities;
+  attr.device_cap_flags = capabilities();
   attr.max_mw = kMaxMw;
   // CPU instructions on host memory, hence with everybody. But RoCE adapters are atomic among
   // themselves only, and applications for them (UCX) ask whether it is exactly that.
@@ -115,6 +119,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
       if (settings().persona == Persona::kRoce) {
         filled.odp_caps.per_transport_caps.uc_odp_caps = kOnDemandUnanswered;
         filled.odp_caps.per_transport_caps.ud_odp_caps = kOnDemandDatagrams;
+        filled.xrc_odp_caps = kOnDemandOperations;
       }
     }
     // The caller's struct may be of an older or a newer release than ours.

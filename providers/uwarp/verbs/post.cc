@@ -89,9 +89,11 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     if (qp.datagrams != nullptr) [[unlikely]]
       return post_datagrams(qp, wr, bad_wr);
     QueuePairPoster poster(*qp.endpoint);
+    const bool xrc = base->qp_type == IBV_QPT_XRC_SEND;
     SendRequest request;  // of each only what its opcode uses is set, and read
     for (; wr != nullptr; wr = wr->next) {
       int error = send_request_from_verbs(*wr, request);
+      if (xrc) request.receive_queue = wr->qp_type.xrc.remote_srqn;
       if (error == 0) [[likely]]
         error = poster.post(request);
       if (error != 0) [[unlikely]] {

@@ -16,8 +16,8 @@ namespace uwarp {
 namespace {
 
 /// Extensions of ibv_qp_init_attr_ex that are known here; the others belong to other transports.
-constexpr uint32_t kKnownInitMask =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+constexpr uint32_t kKnownInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                                    IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                   IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
                                   IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
@@ -38,10 +38,8 @@ constexpr QpType kTypes[] = {
     {IBV_QPT_UD, "UD", Transport::kUd, Persona::kRoce, ""},
     {IBV_QPT_RAW_PACKET, "raw packet", std::nullopt, Persona::kRoce,
      "AF_PACKET sockets send and receive whole frames"},
-    {IBV_QPT_XRC_SEND, "XRC", std::nullopt, Persona::kRoce,
-     "Switch XRC off in the application; shared receive queues work"},
-    {IBV_QPT_XRC_RECV, "XRC", std::nullopt, Persona::kRoce,
-     "Switch XRC off in the application; shared receive queues work"},
+    {IBV_QPT_XRC_SEND, "XRC", Transport::kXrcSend, Persona::kRoce, ""},
+    {IBV_QPT_XRC_RECV, "XRC", Transport::kXrcReceive, Persona::kRoce, ""},
     {IBV_QPT_DRIVER, "driver's own", std::nullopt, Persona::kRoce,
      "Set the application to plain verbs"},
 };
@@ -77,23 +75,33 @@ int check_capacities(const ibv_qp_init_attr& init) {
 }
 
 /// Finds our objects behind the public ones. EINVAL when one is missing or of another device.
-int find_parts(ibv_pd* pd, const ibv_qp_init_attr& init, QpParts& parts) {
-  if (pd == nullptr || init.send_cq == nullptr || init.recv_cq == nullptr) return EINVAL;
-  if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context) return EINVAL;
-  if (init.srq != nullptr && init.srq->context != pd->context) return EINVAL;
+int find_parts(const ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, const ibv_qp_init_attr& init,
+               QpParts& parts) {
+  if (init.qp_type == IBV_QPT_XRC_RECV) {
+    if (xrcd == nullptr || xrcd->context != context) return EINVAL;
+    parts.xrcd = &VerbsXrcd::of(xrcd);
+    return 0;
+  }
+  if (pd == nullptr || init.send_cq == nullptr || init.send_cq->context != pd->context)
+    return EINVAL;
   parts.pd = &VerbsPd::of(pd);
   parts.send_cq = &VerbsCq::of(init.send_cq);
+  if (init.qp_type == IBV_QPT_XRC_SEND) return 0;
+  if (init.recv_cq == nullptr || init.recv_cq->context != pd->context) return EINVAL;
+  if (init.srq != nullptr && init.srq->context != pd->context) return EINVAL;
   parts.recv_cq = &VerbsCq::of(init.recv_cq);
   parts.srq = init.srq != nullptr ? &VerbsSrq::of(init.srq) : nullptr;
-  return 0;
+  return parts.srq != nullptr && parts.srq->opened != nullptr ? EINVAL : 0;  // of an XRC domain
 }
 
 /// What is given for what was asked: rings are made as asked, a shared queue has its own limits,
-/// and some inline data is always possible.
+/// some inline data is always possible, and XRC has one direction.
 ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
   ibv_qp_init_attr init = asked;
   init.cap.max_inline_data = std::max(init.cap.max_inline_data, kLeastInline);
-  if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+  if (init.qp_type == IBV_QPT_XRC_RECV) init.cap = {};
+  if (init.srq != nullptr || init.qp_type == IBV_QPT_XRC_SEND)
+    init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
   return init;
 }
 
@@ -112,12 +120,19 @@ uint64_t operations_of(const ibv_qp_type& type) {
 QpConfig config_of(VerbsQp& qp) {
   QpConfig config;
   config.transport = *find_type(qp.init.qp_type)->transport;
-  config.domain = &qp.parts.pd->domain;
-  config.send_cq = &qp.parts.send_cq->queue;
-  config.recv_cq = &qp.parts.recv_cq->queue;
+  if (qp.parts.xrcd != nullptr) {
+    config.xrc = qp.parts.xrcd->domain.get();
+    config.domain = &config.xrc->protection_domain();
+    config.send_cq = config.recv_cq = &config.xrc->no_completions();
+  } else {
+    config.domain = &qp.parts.pd->domain;
+    config.send_cq = &qp.parts.send_cq->queue;
+    config.recv_cq = qp.parts.recv_cq != nullptr ? &qp.parts.recv_cq->queue : config.send_cq;
+  }
   config.srq = qp.parts.srq != nullptr ? &qp.parts.srq->queue : nullptr;
   config.regions = &qp.device.engine().regions();
-  config.listener = &qp.listener;
+  config.listener =
+      qp.shared != nullptr ? static_cast<QpEventListener*>(qp.shared.get()) : &qp.listener;
   config.max_send_wr = qp.init.cap.max_send_wr;
   config.max_recv_wr = qp.init.cap.max_recv_wr;
   config.max_send_sge = qp.init.cap.max_send_sge;
@@ -133,21 +148,31 @@ QpConfig config_of(VerbsQp& qp) {
   return config;
 }
 
+uint32_t slot_of(StatPage& page, const VerbsCq* cq) {
+  return cq != nullptr ? page.index_of(*cq->slot) : kNoSlot;
+}
+
 /// Gives it an endpoint. 0 or an errno.
 template <typename Endpoint>
 int take(VerbsQp& qp, std::shared_ptr<Endpoint>& place, Result<std::shared_ptr<Endpoint>> made) {
   if (!made) return made.error();
   place = std::move(*made);
   StatPage& page = qp.device.engine().stat_page();
-  place->name_queues(page.index_of(*qp.parts.send_cq->slot),
-                     page.index_of(*qp.parts.recv_cq->slot));
+  place->name_queues(slot_of(page, qp.parts.send_cq), slot_of(page, qp.parts.recv_cq));
   qp.base.qp_num = qp.base.handle = place->number().value;
   return 0;
 }
 
 int take_endpoint(VerbsQp& qp) {
-  return take(qp, qp.endpoint,
-              Endpoint::create(qp.device.engine().context(), qp.device.device(), config_of(qp)));
+  if (qp.parts.xrcd != nullptr) qp.shared = std::make_shared<SharedEndpoint>();
+  if (const int error =
+          take(qp, qp.endpoint,
+               Endpoint::create(qp.device.engine().context(), qp.device.device(), config_of(qp))))
+    return error;
+  if (qp.shared == nullptr) return 0;
+  qp.shared->endpoint = qp.endpoint;
+  qp.parts.xrcd->domain->add(qp.shared, qp.listener);
+  return 0;
 }
 
 int take_datagrams(VerbsQp& qp) {
@@ -156,15 +181,18 @@ int take_datagrams(VerbsQp& qp) {
                                        config_of(qp)));
 }
 
-/// Makes the queue pair and writes the granted capacities back into `init`.
-ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
+/// Makes the queue pair and writes the granted capacities back into `init`. `pd` or `xrcd` may be
+/// null.
+ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, ibv_qp_init_attr& init,
+                uint64_t operations = 0) {
   if (int error = check_capacities(init)) return fail(error);
   QpParts parts;
-  if (int error = find_parts(pd, init, parts)) return fail(error);
-  DeviceContext& device = parts.pd->device;
+  if (int error = find_parts(context, pd, xrcd, init, parts)) return fail(error);
+  DeviceContext& device = DeviceContext::of(context);
   if (const int error = device.refusal()) return fail(error);
-  auto qp = std::make_unique<VerbsQp>(parts, granted(init), operations);
+  auto qp = std::make_unique<VerbsQp>(device, parts, granted(init), operations);
   if (device.qp_count > kMaxQp) return fail(ENOMEM);
+  qp->base.pd = pd;  // as given, also where it has no meaning
   if (int error = init.qp_type == IBV_QPT_UD ? take_datagrams(*qp) : take_endpoint(*qp))
     return fail(error);
   qp->device.add(qp.get());
@@ -174,20 +202,20 @@ ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr& init, uint64_t operations = 0) {
 
 }  // namespace
 
-VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t operations)
+VerbsQp::VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_attr& init,
+                 uint64_t operations)
     : object_abi::Qp{},
-      device(parts.pd->device),
+      device(device),
       parts(parts),
       init(init),
       listener(*this),
       event_room(device.async_channel(), kEventKinds),
       batch(operations != 0
                 ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
-                                              parts.pd->one_thread())
+                                              parts.pd != nullptr && parts.pd->one_thread())
                 : nullptr) {
-  base.context = parts.pd->context;
+  base.context = device.base();
   base.qp_context = init.qp_context;
-  base.pd = parts.pd;
   base.send_cq = init.send_cq;
   base.recv_cq = init.recv_cq;
   base.srq = init.srq;
@@ -196,10 +224,8 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
   pthread_mutex_init(&base.mutex, nullptr);
   pthread_cond_init(&base.cond, nullptr);
   ++device.qp_count;
-  parts.pd->user_made();
-  parts.send_cq->users.fetch_add(1, std::memory_order_relaxed);
-  parts.recv_cq->users.fetch_add(1, std::memory_order_relaxed);
-  if (parts.srq != nullptr) parts.srq->users.fetch_add(1, std::memory_order_relaxed);
+  if (parts.pd != nullptr) parts.pd->user_made();
+  each_part([](auto& part) { part.users.fetch_add(1, std::memory_order_relaxed); });
   if (batch == nullptr) return;
   fill_functions(extended);
   // Where a release does not look for its comp_mask, the word belongs to functions of operations
@@ -209,21 +235,27 @@ VerbsQp::VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t op
 }
 
 VerbsQp::~VerbsQp() {
+  if (shared != nullptr) end();
   endpoint.reset();
   datagrams.reset();
   --device.qp_count;
-  if (parts.srq != nullptr) parts.srq->users.fetch_sub(1, std::memory_order_release);
-  parts.recv_cq->users.fetch_sub(1, std::memory_order_release);
-  parts.send_cq->users.fetch_sub(1, std::memory_order_release);
-  parts.pd->user_gone();
+  each_part([](auto& part) { part.users.fetch_sub(1, std::memory_order_release); });
+  if (parts.pd != nullptr) parts.pd->user_gone();
   pthread_cond_destroy(&base.cond);
   pthread_mutex_destroy(&base.mutex);
+}
+
+void VerbsQp::end() {
+  if (shared == nullptr) return datagrams != nullptr ? datagrams->destroy() : endpoint->destroy();
+  if (endpoint != nullptr) parts.xrcd->domain->close(*shared, listener);
+  endpoint.reset();
+  shared.reset();
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   return pointer_verb([&]() -> ibv_qp* {
     if (int error = check_type(*pd->context, init->qp_type)) return fail(error);
-    return make_qp(pd, *init);
+    return make_qp(pd->context, pd, nullptr, *init);
   });
 }
 
@@ -232,7 +264,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     if (int error = check_type(*context, extended->qp_type)) return fail(error);
     if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
     if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
-    if ((extended->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail(EINVAL);
+    if ((extended->comp_mask & IBV_QP_INIT_ATTR_XRCD) && extended->qp_type != IBV_QPT_XRC_RECV)
+      return fail(EOPNOTSUPP);
+    const auto given = [&](uint32_t bit) { return (extended->comp_mask & bit) != 0; };
+    ibv_pd* const pd = given(IBV_QP_INIT_ATTR_PD) ? extended->pd : nullptr;
+    ibv_xrcd* const xrcd = given(IBV_QP_INIT_ATTR_XRCD) ? extended->xrcd : nullptr;
     if ((extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended->create_flags != 0)
       return fail(EOPNOTSUPP);
     const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
@@ -246,7 +282,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     init.cap = extended->cap;
     init.qp_type = extended->qp_type;
     init.sq_sig_all = extended->sq_sig_all;
-    ibv_qp* qp = make_qp(extended->pd, init, operations);
+    ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
     if (qp != nullptr) extended->cap = init.cap;
     return qp;
   });
@@ -287,12 +323,37 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
   });
 }
 
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+  return pointer_verb([&]() -> ibv_qp* {
+    constexpr uint32_t kNeeded =
+        IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    if (const int error = check_xrc(*context)) return fail(error);
+    if (attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) return fail(EOPNOTSUPP);
+    if ((attr->comp_mask & kNeeded) != kNeeded || raw_value(attr->qp_type) != IBV_QPT_XRC_RECV)
+      return fail(EINVAL);
+    DeviceContext& device = DeviceContext::of(context);
+    if (const int error = device.refusal()) return fail(error);
+    QpParts parts;
+    parts.xrcd = &VerbsXrcd::of(attr->xrcd);
+    ibv_qp_init_attr init = {};
+    if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = attr->qp_context;
+    init.qp_type = IBV_QPT_XRC_RECV;
+    auto qp = std::make_unique<VerbsQp>(device, parts, init, 0);
+    qp->shared = parts.xrcd->domain->open(attr->qp_num, qp->listener);
+    if (qp->shared == nullptr) return fail(EINVAL);
+    qp->endpoint = qp->shared->endpoint;
+    qp->base.qp_num = qp->base.handle = attr->qp_num;
+    device.add(qp.get());
+    return &qp.release()->base;
+  });
+}
+
 int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) return 0;
-    qp.end();
     qp.device.remove(&qp);
+    qp.end();
     const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
     wait_acknowledged(qp.base, qp.base.events_completed, delivered);
     delete &qp;

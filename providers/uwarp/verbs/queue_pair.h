@@ -17,21 +17,25 @@
 #include "verbs/protection_domain.h"
 #include "verbs/shared_receive.h"
 #include "verbs/work_batch.h"
+#include "verbs/xrc_domain.h"
 
 namespace uwarp {
 
-/// What a queue pair is built of; checked before any of it is used.
+/// What a queue pair is built of; checked before any of it is used. A receiving queue pair of XRC
+/// has an XRC domain and nothing else, a sending one no queue for receives.
 struct QpParts {
   VerbsPd* pd = nullptr;
   VerbsCq* send_cq = nullptr;
   VerbsCq* recv_cq = nullptr;
   VerbsSrq* srq = nullptr;  // or null
+  VerbsXrcd* xrcd = nullptr;
 };
 
 struct VerbsQp : object_abi::Qp {
   /// Takes a place in all parts; the destructor leaves them. `operations`: those to be posted by
   /// ibv_wr_*; 0 makes a plain ibv_qp.
-  VerbsQp(const QpParts& parts, const ibv_qp_init_attr& init, uint64_t operations);
+  VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_attr& init,
+          uint64_t operations);
   ~VerbsQp();
   VerbsQp(const VerbsQp&) = delete;
   VerbsQp& operator=(const VerbsQp&) = delete;
@@ -59,8 +63,13 @@ struct VerbsQp : object_abi::Qp {
   std::atomic<bool> untouched{true};
   // One of the two.
   std::shared_ptr<Endpoint> endpoint;
+  std::shared_ptr<SharedEndpoint> shared;       // of a receiving queue pair of XRC
   std::shared_ptr<DatagramEndpoint> datagrams;  // of a UD queue pair
   const std::unique_ptr<WorkBatch> batch;       // of an ibv_qp_ex
+
+  /// The application is done with the queue pair, of which others may have a share. On return no
+  /// thread uses what it was made of.
+  void end();
 
   /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
   std::mutex mutex;
@@ -80,8 +89,14 @@ struct VerbsQp : object_abi::Qp {
     attributes.state = QpState::kErr;
     (void)modify(attributes, kAttrState);
   }
-  /// On return no thread uses what it was made of.
-  void end() { datagrams != nullptr ? datagrams->destroy() : endpoint->destroy(); }
+  /// Calls `visit` for all parts that count their users.
+  template <typename Visit>
+  void each_part(const Visit& visit) {
+    if (parts.send_cq != nullptr) visit(*parts.send_cq);
+    if (parts.recv_cq != nullptr) visit(*parts.recv_cq);
+    if (parts.srq != nullptr) visit(*parts.srq);
+    if (parts.xrcd != nullptr) visit(*parts.xrcd);
+  }
 
   static VerbsQp& of(ibv_qp* qp) {
     return *static_cast<VerbsQp*>(reinterpret_cast<object_abi::Qp*>(qp));
@@ -120,5 +135,6 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init);
 int modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask);
 int query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init);
 int destroy_qp(ibv_qp* qp);
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 
 }  // namespace uwarp

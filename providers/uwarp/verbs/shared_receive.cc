@@ -11,20 +11,64 @@
 
 namespace uwarp {
 
+void VerbsSrq::enter_domain(VerbsXrcd& xrc, VerbsCq& completions) {
+  entry = {number, &queue, &completions.queue, &domain.domain};
+  xrc.domain->enter(entry);
+  opened = &xrc;
+  type = IBV_SRQT_XRC;
+  xrcd = &xrc.base;
+  cq = &completions.base;
+  completions.users.fetch_add(1, std::memory_order_relaxed);
+  xrc.users.fetch_add(1, std::memory_order_relaxed);
+}
+
+void VerbsSrq::leave_domain() {
+  if (opened == nullptr || !domain.device.alive()) return;
+  domain.device.engine().remove_xrc_queue(*opened->domain, entry);
+  VerbsCq::of(cq).users.fetch_sub(1, std::memory_order_release);
+  opened->users.fetch_sub(1, std::memory_order_release);
+  opened = nullptr;
+}
+
 namespace {
 
-ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr) {
-  static std::atomic<uint32_t> last_handle{0};
+/// `xrcd` and `cq` are null for a shared queue of the basic type.
+ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
+                  ibv_cq* cq = nullptr) {
+  static std::atomic<uint32_t> last_handle{kFirstSharedQueue - 1};
   VerbsPd& pd = VerbsPd::of(base);
   if (const int error = pd.device.refusal()) return fail(error);
   if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
-  if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
-  pd.user_made();
   srq->base.context = pd.context;
+  srq->base.pd = base;
   srq->base.handle = srq->number = ++last_handle;
   srq->type = IBV_SRQT_BASIC;
+  if (xrcd != nullptr) srq->enter_domain(VerbsXrcd::of(xrcd), VerbsCq::of(cq));
+  if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
+  pd.user_made();
   return &srq.release()->base;
+}
+
+/// 0; EOPNOTSUPP: tag matching, XRC in a persona without it, or parts of XRC for the basic type.
+/// EINVAL: no such type, or what it needs is missing or of another device.
+int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv_srq_type type) {
+  constexpr uint32_t kOfOthers =
+      IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+  constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE | kOfOthers;
+  const auto given = [&](uint32_t bit, const auto* part) {
+    return (init.comp_mask & bit) != 0 && part != nullptr && part->context == context;
+  };
+  if ((init.comp_mask & ~kKnown) != 0 || raw_value(type) > IBV_SRQT_TM) return EINVAL;
+  constexpr uint32_t kOfTags = IBV_SRQ_INIT_ATTR_TM;
+  const uint32_t unused = type == IBV_SRQT_XRC ? kOfTags : kOfOthers;
+  if (type == IBV_SRQT_TM || (init.comp_mask & unused) != 0) return EOPNOTSUPP;
+  if (!given(IBV_SRQ_INIT_ATTR_PD, init.pd)) return EINVAL;
+  if (type != IBV_SRQT_XRC) return 0;
+  if (const int error = check_xrc(*context)) return error;
+  const bool whole =
+      given(IBV_SRQ_INIT_ATTR_XRCD, init.xrcd) && given(IBV_SRQ_INIT_ATTR_CQ, init.cq);
+  return whole ? 0 : EINVAL;
 }
 
 }  // namespace
@@ -35,19 +79,13 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
   return pointer_verb([&]() -> ibv_srq* {
-    constexpr uint32_t kOfOthers =
-        IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
-    constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
     const bool typed = (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
-    if ((init->comp_mask & ~(kKnown | kOfOthers)) != 0) return fail(EINVAL);
-    if (typed && raw_value(init->srq_type) > IBV_SRQT_TM) return fail(EINVAL);
-    // Shared queues of XRC and of tag matching.
-    if ((init->comp_mask & kOfOthers) != 0 || (typed && init->srq_type != IBV_SRQT_BASIC))
-      return fail(EOPNOTSUPP);
-    if ((init->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || init->pd == nullptr ||
-        init->pd->context != context)
-      return fail(EINVAL);
-    return make_srq(init->pd, init->attr);
+    const ibv_srq_type type = typed ? init->srq_type : IBV_SRQT_BASIC;
+    if (const int error = check_init(context, *init, type)) return fail(error);
+    const bool xrc = type == IBV_SRQT_XRC;
+    ibv_srq* srq = make_srq(init->pd, init->attr, xrc ? init->xrcd : nullptr, init->cq);
+    if (srq != nullptr) srq->srq_context = init->srq_context;
+    return srq;
   });
 }
 
@@ -62,6 +100,7 @@ int destroy_srq(ibv_srq* base) {
     DeviceContext& device = srq.domain.device;
     if (!device.alive()) return 0;
     if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
+    srq.leave_domain();
     const uint32_t delivered = device.take_back_events(&srq.base, srq.async_events);
     wait_acknowledged(srq.base, srq.base.events_completed, delivered);
     srq.domain.user_gone();

@@ -10,7 +10,9 @@
 #include "kernel-abi/object_abi.h"
 #include "qp/receive_queue.h"
 #include "verbs/acknowledgement.h"
+#include "verbs/completion.h"
 #include "verbs/protection_domain.h"
+#include "verbs/xrc_domain.h"
 
 namespace uwarp {
 
@@ -21,7 +23,19 @@ struct VerbsSrq : object_abi::Srq {
         max_sge(attr.max_sge),
         event_room(pd.device.async_channel(), 1),
         listener(*this),
-        queue(attr.max_wr, attr.max_sge, &listener) {}
+        queue(attr.max_wr, attr.max_sge, &listener) {
+    pthread_mutex_init(&base.mutex, nullptr);
+    pthread_cond_init(&base.cond, nullptr);
+  }
+  ~VerbsSrq() {
+    leave_domain();
+    pthread_cond_destroy(&base.cond);
+    pthread_mutex_destroy(&base.mutex);
+  }
+  /// XRC: can be named by peers from now on. Once. Throws std::bad_alloc.
+  void enter_domain(VerbsXrcd& domain, VerbsCq& completions);
+  /// It cannot any more, and no queue pair uses it.
+  void leave_domain();
 
   class LimitListener final : public ReceiveLimitListener {
    public:
@@ -41,6 +55,8 @@ struct VerbsSrq : object_abi::Srq {
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs
+  XrcQueue entry{};                // of an XRC domain
+  VerbsXrcd* opened = nullptr;     // ... in which it is
 
   static VerbsSrq& of(ibv_srq* srq) {
     return *static_cast<VerbsSrq*>(reinterpret_cast<object_abi::Srq*>(srq));

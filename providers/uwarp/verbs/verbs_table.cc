@@ -13,6 +13,7 @@
 #include "verbs/region.h"
 #include "verbs/shared_receive.h"
 #include "verbs/window.h"
+#include "verbs/xrc_domain.h"
 
 namespace uwarp {
 namespace {

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define UWARP_VERBS_TABLE_VERSION 3u
+#define UWARP_VERBS_TABLE_VERSION 4u
 
 /* What the plugin leaves behind the ibv_context that libibverbs allocates: ours to fill in. */
 struct uwarp_context_tail {
@@ -25,6 +25,12 @@ struct uwarp_context_tail {
   X(get_srq_num, int, (struct ibv_srq*, uint32_t*))                                      \
   X(modify_cq, int, (struct ibv_cq*, struct ibv_modify_cq_attr*))                        \
   X(resize_cq, int, (struct ibv_cq*, int))
+
+/* Of extended reliable connections. */
+#define UWARP_XRC_OPERATIONS(X)                                               \
+  X(close_xrcd, int, (struct ibv_xrcd*))                                      \
+  X(open_qp, struct ibv_qp*, (struct ibv_context*, struct ibv_qp_open_attr*)) \
+  X(open_xrcd, struct ibv_xrcd*, (struct ibv_context*, struct ibv_xrcd_init_attr*))
 
 /* X(name, result, parameters): names as in the private operation table of libibverbs, signatures
  * as there, with ibv_mr in place of the private type that starts with it. */
@@ -73,7 +79,8 @@ struct uwarp_context_tail {
   X(reg_mr, struct ibv_mr*, (struct ibv_pd*, void*, size_t, uint64_t, int))                      \
   X(req_notify_cq, int, (struct ibv_cq*, int))                                                   \
   X(rereg_mr, int, (struct ibv_mr*, int, struct ibv_pd*, void*, size_t, int))                    \
-  UWARP_QUEUE_OPERATIONS(X)
+  UWARP_QUEUE_OPERATIONS(X)                                                                      \
+  UWARP_XRC_OPERATIONS(X)
 
 struct uwarp_verbs_table {
   uint32_t version; /* UWARP_VERBS_TABLE_VERSION */

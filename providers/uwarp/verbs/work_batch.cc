@@ -95,6 +95,11 @@ void WorkBatch::set_sges(std::span<const Sge> sges) {
   sges_.insert(sges_.end(), sges.begin(), sges.end());
 }
 
+void WorkBatch::set_receive_queue(uint32_t number) {
+  if (requests_.empty()) return spoil(EINVAL);
+  requests_.back().receive_queue = number;
+}
+
 void WorkBatch::set_inline(std::span<const ibv_data_buf> parts) {
   Payload* payload = open_payload();
   if (payload == nullptr) return;
@@ -251,9 +256,15 @@ void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t number, uint32_t qkey) {
   batch_of(qp).set_target(VerbsAh::of(ah).destination, Qpn{number}, qkey);
 }
 
+void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {
+  step(qp, [&](WorkBatch& batch) {
+    if (qp->qp_base.qp_type != IBV_QPT_XRC_SEND) return batch.spoil(EOPNOTSUPP);
+    batch.set_receive_queue(number);
+  });
+}
+
 // What no queue pair here has.
 void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) { batch_of(qp).spoil(EOPNOTSUPP); }
-void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t) { batch_of(qp).spoil(EOPNOTSUPP); }
 
 }  // namespace
 

@@ -56,6 +56,8 @@ class WorkBatch {
   void set_inline(std::span<const ibv_data_buf> parts);
   /// Where the datagram that was begun last goes.
   void set_target(Destination& to, Qpn number, uint32_t qkey);
+  /// XRC: the peer's shared receive queue that it is for.
+  void set_receive_queue(uint32_t number);
   /// Something is wrong: the batch will not be posted. The first error counts.
   void spoil(int error) {
     if (error_ == 0) error_ = error;

@@ -51,7 +51,6 @@ class Node : public QpEventListener {
             .add(domain, memory.data(), memory.size(), reinterpret_cast<uintptr_t>(memory.data()),
                  kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead)
             .value();
-    QpConfig config;
     config.domain = &domain;
     config.send_cq = config.recv_cq = &cq;
     config.regions = &engine.regions();
@@ -61,9 +60,14 @@ class Node : public QpEventListener {
     config.max_send_sge = config.max_recv_sge = 4;
     config.max_inline_bytes = 64;
     config.extensions = extensions;
-    auto made = Endpoint::create(engine.context(), loopback_device(), config);
-    EXPECT_TRUE(made.ok());
-    endpoint = std::move(*made);
+    make_endpoint();
+  }
+  /// Makes the queue pair anew, of another kind.
+  template <typename Change>
+  void replace(const Change& change) {
+    endpoint->destroy();
+    change(config);
+    make_endpoint();
   }
   ~Node() override {
     endpoint->destroy();
@@ -178,12 +182,19 @@ class Node : public QpEventListener {
   Engine& engine = Engine::instance();
   CompletionQueue cq;
   ProtectionDomain domain;
+  QpConfig config;
   std::vector<std::byte> memory;
   MemoryRegion* region;
   std::shared_ptr<Endpoint> endpoint;
   std::atomic<int> communication_established{0};
 
  private:
+  void make_endpoint() {
+    auto made = Endpoint::create(engine.context(), loopback_device(), config);
+    EXPECT_TRUE(made.ok());
+    endpoint = std::move(*made);
+  }
+
   std::mutex mutex_;
   std::vector<QpEvent> events_;
 };

@@ -66,6 +66,16 @@ TEST(QpAttributes, EachTransportHasItsTable) {
   }
 }
 
+// As the kernel: perftest gives both kinds all that a reliable connection takes.
+TEST(QpAttributes, WhatIsIgnoredOfHalves) {
+  const uint32_t rtr = kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
+  const uint32_t rts = kAttrMaxRdAtomic | kAttrRetryCount | kAttrRnrRetry;
+  const uint32_t all = rtr | rts | kAttrTimeout;
+  EXPECT_EQ(meaningful_mask(Transport::kXrcSend, all), rts | kAttrTimeout);
+  EXPECT_EQ(meaningful_mask(Transport::kXrcReceive, all), rtr | kAttrTimeout);
+  EXPECT_EQ(meaningful_mask(Transport::kRc, all), all);
+}
+
 TEST(QpAttributes, OnlyForwardSteps) {
   const QpState states[] = {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts,
                             QpState::kSqd,   QpState::kSqe,  QpState::kErr};

@@ -19,10 +19,11 @@ bool enabled(RdmapOpcode opcode, RdmapFeatures features) {
   }
 }
 
-bool queue_exists(QueueNumber queue, RdmapFeatures features) {
-  return queue == QueueNumber::kSend || queue == QueueNumber::kReadRequest ||
-         queue == QueueNumber::kTerminate ||
-         (features.atomics && queue == QueueNumber::kAtomicResponse);
+// Each opcode that is enabled has a queue that exists.
+bool queue_fits(QueueNumber queue, QueueNumber of_opcode, RdmapFeatures features) {
+  if (features.shared_queues && of_opcode == QueueNumber::kSend) [[unlikely]]
+    return static_cast<uint32_t>(queue) >= kFirstSharedQueue;
+  return queue == of_opcode;
 }
 
 }  // namespace
@@ -38,8 +39,7 @@ std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeature
   if (!enabled(rdmap.opcode(), features) || opcode.tagged != ddp.tagged())
     return TerminateCode::kRdmapUnexpectedOpcode;
   if (!ddp.tagged()) {
-    const QueueNumber queue = UntaggedHeader::decode(header).qn;
-    if (!queue_exists(queue, features) || queue != opcode.queue)
+    if (!queue_fits(UntaggedHeader::decode(header).qn, opcode.queue, features))
       return TerminateCode::kDdpUntaggedInvalidQn;
   }
   return std::nullopt;

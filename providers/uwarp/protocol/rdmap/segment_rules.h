@@ -13,11 +13,12 @@
 
 namespace uwarp {
 
-/// What is switched on beyond RFC 5040: RFC 7306, and our own Send with Immediate.
+/// What is switched on beyond RFC 5040: RFC 7306, our own Send with Immediate, and queues of XRC.
 struct RdmapFeatures {
   bool atomics = false;
   bool immediate = false;
   bool send_immediate = false;
+  bool shared_queues = false;  // messages for queue 0 name a shared receive queue instead
 };
 
 /// The error of a segment whose DDP header (14 or 18 bytes by its T bit) starts at `header`.

@@ -25,13 +25,55 @@ InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, Inbo
       receives_(receives),
       place_in_line_(receives, in.config.receive_waiter),
       writes_(writes),
-      order_(order) {
+      order_(order),
+      unusual_(in.config.script != nullptr || in.config.sink != nullptr ||
+               is_xrc(in.config.transport)),
+      completions_(in.config.recv_cq),
+      domain_(in.config.domain) {
   receive_.position = ~uint32_t{0};  // none yet
 }
 
 void InboundMessages::reset() {
-  place_in_line_.leave();
+  aim_nowhere();
   taken_ = false;
+}
+
+// XRC. A message that waits in line comes here again.
+bool InboundMessages::aim(const UntaggedHeader& header) {
+  const auto number = static_cast<uint32_t>(header.qn);
+  const XrcQueue* queue = named_;
+  if (queue == nullptr || queue->number != number)
+    queue = in_.config.xrc != nullptr ? in_.config.xrc->find(number) : nullptr;
+  if (queue == nullptr) {
+    in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
+    return false;
+  }
+  if (report_queue_) in_.outcome |= kRxNewQueue;
+  report_queue_ = false;
+  qn_ = header.qn;
+  if (queue == named_) return true;
+  place_in_line_.move_to(*queue->receives);
+  completions_ = queue->completions;
+  domain_ = queue->domain;
+  named_ = queue;
+  return true;
+}
+
+void InboundMessages::aim_nowhere() {
+  place_in_line_.move_to(receives_);
+  completions_ = in_.config.recv_cq;
+  domain_ = in_.config.domain;
+  named_ = nullptr;
+  report_queue_ = true;
+}
+
+void InboundMessages::forget(const XrcQueue& queue) {
+  if (named_ != &queue) return;
+  if (taken_ || held())
+    in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
+  sink_.clear();
+  aim_nowhere();
+  taken_ = false;  // the receive goes with its queue
 }
 
 bool InboundMessages::open(const UntaggedHeader& header) {
@@ -42,8 +84,11 @@ bool InboundMessages::open(const UntaggedHeader& header) {
   }
   if (!sequence_.open()) {
     if (!take_receive(header)) return false;
-  } else if (segment.opcode != opcode_ && !continues_dropped()) {
-    in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+  } else if ((segment.opcode != opcode_ && !continues_dropped()) || header.qn != qn_) {
+    const bool other_queue = header.qn != qn_;
+    in_.fail(
+        other_queue ? TerminateCode::kDdpUntaggedInvalidQn : TerminateCode::kRdmapUnexpectedOpcode,
+        QpEvent::kRequestError, true);
     return false;
   }
   if (const auto error =
@@ -59,11 +104,13 @@ bool InboundMessages::open(const UntaggedHeader& header) {
 }
 
 bool InboundMessages::take_receive(const UntaggedHeader& header) {
-  if (in_.config.script != nullptr) [[unlikely]] {
-    if (const auto taken = apply_faults(header)) return *taken;
+  if (unusual_) [[unlikely]] {
+    if (is_xrc(in_.config.transport) && !aim(header)) return false;
+    if (in_.config.script != nullptr) {
+      if (const auto taken = apply_faults(header)) return *taken;
+    }
+    if (in_.config.sink != nullptr) return take_room();
   }
-  if (in_.config.sink != nullptr) [[unlikely]]
-    return take_room();
   if (!place_in_line_.take(receive_)) return do_without_receive();
   opcode_ = in_.segment.opcode;
   taken_ = true;
@@ -160,8 +207,7 @@ bool InboundMessages::resolve_sink() {
     return true;
   }
   for (const Sge& sge : std::span(receive_.sges, receive_.sge_count))
-    if (!append_local(sink_, sge, *in_.config.regions, *in_.config.domain, kAccessLocalWrite))
-      return false;
+    if (!append_local(sink_, sge, *in_.config.regions, *domain_, kAccessLocalWrite)) return false;
   return true;
 }
 
@@ -271,7 +317,7 @@ void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
     return;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
-  if (!in_.config.recv_cq->push(completion, solicited))
+  if (!completions_->push(completion, solicited))
     in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
 }
 
@@ -282,13 +328,13 @@ void InboundMessages::flush() {
     in_.counters.flushed.add(1);
     push(completion(WcStatus::kWrFlushErr, 0), true);
   }
-  if (in_.config.srq != nullptr) return;
+  if (in_.config.shares_receives()) return;
   while (receives_.drain(receive_.wr_id, receive_.position)) {
     in_.counters.flushed.add(1);
     if (in_.config.trace != nullptr) [[unlikely]]
       trace_receive(TraceStep::Kind::kReceiveCompleted, WcStatus::kWrFlushErr,
                     TraceStep::Phase::kWaiting);
-    in_.config.recv_cq->push(completion(WcStatus::kWrFlushErr, 0), true);
+    completions_->push(completion(WcStatus::kWrFlushErr, 0), true);
   }
 }
 
@@ -297,7 +343,7 @@ void InboundMessages::trace_receive(TraceStep::Kind kind, WcStatus status, Trace
   TraceStep step;
   step.kind = kind;
   step.phase = phase;
-  step.reported = in_.config.srq != nullptr;
+  step.reported = in_.config.shares_receives();
   step.queue_pair = in_.config.number.value;
   step.position = receive_.position;
   step.status = static_cast<uint32_t>(status);

@@ -47,9 +47,21 @@ class InboundMessages {
   /// No more bytes will come: the receive that was taken is flushed, and those that wait.
   void flush();
 
+  /// XRC: where receives complete, if a message has named a queue since the last reset.
+  CompletionQueue* named_completions() const {
+    return named_ != nullptr ? named_->completions : nullptr;
+  }
+  /// XRC: `queue` is going away. What has taken a receive of it, or waits for one, fails the
+  /// stream.
+  void forget(const XrcQueue& queue);
+  /// The next message that takes a receive reports kRxNewQueue.
+  void report_queue() { report_queue_ = true; }
+
  private:
   bool take_receive(const UntaggedHeader& header);
   [[gnu::noinline]] bool take_room();
+  [[gnu::noinline]] bool aim(const UntaggedHeader& header);
+  [[gnu::noinline]] void aim_nowhere();
   bool resolve_sink();
   [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
   [[gnu::noinline]] bool hold();
@@ -76,7 +88,13 @@ class InboundMessages {
   InboundWrites& writes_;
   CompletionOrder& order_;
   UntaggedSequence sequence_;
-  bool taken_ = false;  // a receive is in use
+  const bool unusual_;  // faults may be injected, messages name their queue, or take no receive
+  bool report_queue_ = false;
+  CompletionQueue* completions_;         // of the receive that is in use
+  const ProtectionDomain* domain_;       // ... of its memory
+  const XrcQueue* named_ = nullptr;      // XRC: that the last message has named
+  QueueNumber qn_ = QueueNumber::kSend;  // the same in all segments of the message
+  bool taken_ = false;                   // a receive is in use
   /// What the last receive was when a message had waited long enough for the next one.
   std::optional<uint32_t> grace_ended_at_;
   RecvWqe receive_;

@@ -23,6 +23,7 @@ enum ReceiveOutcome : uint32_t {
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
   kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
+  kRxNewQueue = 1u << 6,  // receives complete to a queue whose pollers should drive the stream
 };
 
 /// A DDP segment as its header says, and how much of its payload has come.
@@ -44,7 +45,11 @@ struct InboundSegment {
 
 struct InboundStream {
   InboundStream(const QpConfig& config, StreamState& stream, ReceiveCounters& counters)
-      : config(config), stream(stream), counters(counters) {}
+      : config(config),
+        stream(stream),
+        counters(counters),
+        extensions_(config.extensions),
+        shared_queues_(config.xrc != nullptr) {}
 
   const QpConfig& config;
   StreamState& stream;
@@ -58,8 +63,8 @@ struct InboundStream {
   void reopen() { closed_.store(false, std::memory_order_release); }
 
   RdmapFeatures features() const {
-    return {config.extensions, config.extensions,
-            stream.peer_is_uwarp.load(std::memory_order_relaxed)};
+    return {extensions_, extensions_, stream.peer_is_uwarp.load(std::memory_order_relaxed),
+            shared_queues_};
   }
   void count_fpdu(RdmapOpcode opcode, bool last) {
     counters.fpdus.add(1);
@@ -81,6 +86,8 @@ struct InboundStream {
   [[gnu::noinline, gnu::cold]] void trace_fpdu(RdmapOpcode opcode);
 
   std::atomic<bool> closed_{true};
+  const bool extensions_;
+  const bool shared_queues_;
 };
 
 inline bool is_version_error(TerminateCode code) {

@@ -116,6 +116,7 @@ void Requester::begin() {
     return;
   }
   if (wqe.opcode != SendOpcode::kWrite) {
+    qn_ = static_cast<QueueNumber>(wqe.msn);
     wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
     send_msn_ = send_msn_.next();
   }
@@ -235,6 +236,7 @@ FpduWriter::Built Requester::append_send(const SendWqe& wqe, const FpduWriter::S
     header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};  // network order as is
     header.rsvd_ulp |= RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
   }
+  header.qn = qn_;
   header.msn = Msn{wqe.msn};
   header.mo = static_cast<uint32_t>(offset_);
   return writer_.append(header, &payload_, offset_, segment.payload);
@@ -251,6 +253,7 @@ bool Requester::append_immediate(SendWqe& wqe) {
   UntaggedHeader header;
   header.rsvd_ulp =
       make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited : RdmapOpcode::kImmediate);
+  header.qn = qn_;
   header.msn = Msn{wqe.msn};
   static_assert(kImmediateSize <= TransmitBatch::kCopyBytes);  // so `value` may go
   if (writer_.append(header, &data, 0, sizeof value) == FpduWriter::Built::kNoRoom) return false;

@@ -78,8 +78,9 @@ class Requester {
   uint64_t message_bytes_ = 0;
   BufferList payload_;
   Msn send_msn_;
-  Msn request_msn_;          // queue 1: Reads and atomics
-  uint32_t request_id_ = 0;  // of the next atomic
+  QueueNumber qn_ = QueueNumber::kSend;  // of the open message
+  Msn request_msn_;                      // queue 1: Reads and atomics
+  uint32_t request_id_ = 0;              // of the next atomic
   uint64_t token_state_;
 };
 

@@ -43,7 +43,8 @@ bool Rendezvous::is_own_call_kept() const {
 
 RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
-  if (call.source != terms_.peer || call.psn != terms_.rq_psn || call.transport != terms_.transport)
+  if (call.source != terms_.peer || call.psn != terms_.rq_psn ||
+      call.transport != peer_of(terms_.transport))
     return RendezvousVerdict::kNotExpected;
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
   // The peer does the same comparison with the same numbers and keeps our call, once it has seen

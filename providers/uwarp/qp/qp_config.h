@@ -30,6 +30,12 @@ enum class QpState : uint8_t {
 
 /// What queue pairs are, as ibv_qp_type has it. All but kRc exist in the roce persona only.
 enum class Transport : uint8_t { kRc, kUc, kUd, kXrcSend, kXrcReceive };
+/// What the other end of a connection is.
+constexpr Transport peer_of(Transport transport) {
+  return transport == Transport::kXrcSend      ? Transport::kXrcReceive
+         : transport == Transport::kXrcReceive ? Transport::kXrcSend
+                                               : transport;
+}
 constexpr bool is_xrc(Transport transport) {
   return transport == Transport::kXrcSend || transport == Transport::kXrcReceive;
 }

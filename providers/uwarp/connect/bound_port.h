@@ -18,6 +18,7 @@ struct BindOptions {
   bool shared = false;          ///< others that are shared too may bind the same port
   std::optional<bool> v6_only;  ///< nullopt: net.ipv6.bindv6only
   bool datagram = false;        ///< a UDP port
+  uint16_t port_space = 0;      ///< rdma_ucm_port_space, which requests for a UDP port name
   int tos = -1;                 ///< -1: system default
 };
 

@@ -61,13 +61,17 @@ class CmTransport {
     std::unique_ptr<BoundPort> bound;  ///< may be null
     sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
     sockaddr_storage remote{};
-    int tos = -1;
+    BindOptions options;
     uint32_t qp_number = 0;
     RetryAttributes retries;  ///< for that queue pair
     ConnectParameters parameters;
   };
 
   virtual ~CmTransport() = default;
+  // Of ports of datagrams (BindOptions) come listeners and connections that stand for service ID
+  // resolution. Their ConnectParameters have private data, qp_number and qkey;
+  // connection_rejected() then brings an ib_cm_sidr_status, and there is no connection that ends.
+
   /// True if the listener will be told, after `timeout_ms` at the latest, whether the neighbour on
   /// the way answers; it may be told before this returns. False if there is nothing to wait for.
   virtual bool wait_for_neighbour(const IpAddress& destination, const Route& route,

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "kernel/cm_transport.h"
 #include "kernel/open_listeners.h"
+#include "kernel/sidr_transport.h"
 #include "net/neighbour_watch.h"
 #include "os/clock.h"
 
@@ -19,11 +20,13 @@ namespace {
 
 class TcpBoundPort : public BoundPort {
  public:
-  explicit TcpBoundPort(TcpSocket bound) : socket(std::move(bound)) {}
+  TcpBoundPort(TcpSocket bound, const BindOptions& options)
+      : socket(std::move(bound)), options(options) {}
   void share() override { share_port(socket); }
   sockaddr_storage local_address() const override { return socket.local_address(); }
 
   TcpSocket socket;
+  const BindOptions options;
 };
 
 TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
@@ -101,14 +104,17 @@ class EngineTransport : public CmTransport {
                                           const BindOptions& options) override {
     auto bound = bind_port(address, options);
     if (!bound) return Error{bound.error()};
-    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
+    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound), options));
   }
 
   Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
                                              std::weak_ptr<CmListenerOwner> owner) override {
+    const BindOptions options = static_cast<TcpBoundPort&>(*bound).options;
+    TcpSocket socket = socket_of(std::move(bound));
+    if (options.datagram)
+      return listen_for_sidr(std::move(socket), options.port_space, std::move(owner));
     auto adapter = std::make_shared<EngineListener>(std::move(owner));
     Engine& engine = Engine::instance();
-    TcpSocket socket = socket_of(std::move(bound));
     auto listener = Listener::start(engine.context(), socket, adapter);
     if (!listener) return Error{listener.error()};
     adapter->attach(std::move(*listener));
@@ -117,15 +123,19 @@ class EngineTransport : public CmTransport {
 
   Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
                                                 std::weak_ptr<ConnectionOwner> owner) override {
+    TcpSocket bound;
+    if (request.bound) bound = socket_of(std::move(request.bound));
+    if (request.options.datagram)
+      return query_by_sidr(std::move(bound), std::move(request), std::move(owner));
     Engine& engine = Engine::instance();
     auto endpoint = engine.endpoints().find(Qpn{request.qp_number});
     if (endpoint == nullptr) return Error{EINVAL};
     endpoint->set_retries(request.retries);
     Connection::ConnectOptions options;
-    if (request.bound) options.bound = socket_of(std::move(request.bound));
+    options.bound = std::move(bound);
     options.local = request.local;
     options.remote = request.remote;
-    options.tos = request.tos;
+    options.tos = request.options.tos;
     auto made = std::make_shared<EngineConnection>();
     auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
                                           std::move(request.parameters), std::move(owner));

@@ -102,9 +102,10 @@ std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
 int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
   if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
-  if (!is_port_space(request.ps)) return EINVAL;
+  const auto service = CmService::of(request.ps, request.qp_type);
+  if (!service) return EINVAL;
   const auto id = ids_.create([&](uint32_t number) {
-    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps, persona_);
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, *service, persona_);
     CmEventQueue::open(*made->events(), queue_);
     return made;
   });

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "carrier/udp_socket.h"
+
+#include <netinet/in.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace uwarp {
+namespace {
+
+/// Room for the one control message that is asked for; that of IPv6 is the larger one.
+union ControlRoom {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(in6_pktinfo))];
+};
+
+ssize_t udp_call(long number, int fd, msghdr& message, int flags) {
+  for (;;) {
+    const long result = syscall(number, fd, &message, flags);
+    if (result >= 0) return result;
+    if (errno != EINTR) return -errno;
+  }
+}
+
+template <typename Info>
+Info info_in(const cmsghdr& header) {
+  Info info;
+  std::memcpy(&info, CMSG_DATA(&header), sizeof info);
+  return info;
+}
+
+void read_v4(const in_pktinfo& info, UdpPath& path) {
+  // To a broadcast or multicast address: the other field is this host's own address.
+  if (info.ipi_addr.s_addr != info.ipi_spec_dst.s_addr) return;
+  auto& local = reinterpret_cast<sockaddr_in&>(path.local);
+  local.sin_family = AF_INET;
+  local.sin_addr = info.ipi_addr;
+}
+
+void read_v6(const in6_pktinfo& info, UdpPath& path) {
+  if (IN6_IS_ADDR_MULTICAST(&info.ipi6_addr)) return;
+  auto& local = reinterpret_cast<sockaddr_in6&>(path.local);
+  local.sin6_family = AF_INET6;
+  local.sin6_addr = info.ipi6_addr;
+  if (IN6_IS_ADDR_LINKLOCAL(&info.ipi6_addr))
+    local.sin6_scope_id = path.interface = info.ipi6_ifindex;
+}
+
+template <typename Info>
+void put_info(msghdr& message, int level, int type, const Info& info) {
+  cmsghdr& header = *CMSG_FIRSTHDR(&message);
+  header.cmsg_level = level;
+  header.cmsg_type = type;
+  header.cmsg_len = CMSG_LEN(sizeof info);
+  std::memcpy(CMSG_DATA(&header), &info, sizeof info);
+  message.msg_controllen = CMSG_SPACE(sizeof info);
+}
+
+void put_source(msghdr& message, ControlRoom& room, const UdpPath& path) {
+  message.msg_control = &room;
+  message.msg_controllen = sizeof room;
+  if (path.local.ss_family == AF_INET) {
+    in_pktinfo info{};
+    info.ipi_spec_dst = reinterpret_cast<const sockaddr_in&>(path.local).sin_addr;
+    put_info(message, IPPROTO_IP, IP_PKTINFO, info);
+  } else {
+    in6_pktinfo info{};
+    info.ipi6_addr = reinterpret_cast<const sockaddr_in6&>(path.local).sin6_addr;
+    info.ipi6_ifindex = path.interface;
+    put_info(message, IPPROTO_IPV6, IPV6_PKTINFO, info);
+  }
+}
+
+}  // namespace
+
+void UdpSocket::tell_local_address() {
+  const int on = 1;
+  const bool v6 = local_address().ss_family == AF_INET6;
+  (void)syscall(SYS_setsockopt, fd(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
+                v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &on, sizeof on);
+}
+
+ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
+  path = {};
+  iovec part{room.data(), room.size()};
+  ControlRoom control{};
+  msghdr message{};
+  message.msg_name = &path.peer;
+  message.msg_namelen = sizeof path.peer;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control;
+  const ssize_t length = udp_call(SYS_recvmsg, fd(), message, MSG_DONTWAIT | MSG_TRUNC);
+  if (length < 0) return length;
+  // There is one at most; on an IPv6 socket also IPv4 datagrams have that of IPv6.
+  const cmsghdr* told = CMSG_FIRSTHDR(&message);
+  if (told != nullptr && told->cmsg_level == IPPROTO_IPV6 && told->cmsg_type == IPV6_PKTINFO)
+    read_v6(info_in<in6_pktinfo>(*told), path);
+  else if (told != nullptr && told->cmsg_level == IPPROTO_IP && told->cmsg_type == IP_PKTINFO)
+    read_v4(info_in<in_pktinfo>(*told), path);
+  return length;
+}
+
+ssize_t UdpSocket::send(std::span<const std::byte> bytes, const UdpPath& path) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  ControlRoom control{};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr_storage*>(&path.peer);
+  message.msg_namelen = address_length(path.peer);
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (path.local.ss_family != AF_UNSPEC) put_source(message, control, path);
+  return udp_call(SYS_sendmsg, fd(), message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace uwarp

@@ -2,11 +2,14 @@
 #include "carrier/udp_socket.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 namespace uwarp {
 namespace {
@@ -24,6 +27,14 @@ ssize_t udp_call(long number, int fd, msghdr& message, int flags) {
     if (errno != EINTR) return -errno;
   }
 }
+
+template <typename Value>
+int set_udp_option(int fd, int level, int name, const Value& value) {
+  return syscall(SYS_setsockopt, fd, level, name, &value, sizeof value) == 0 ? 0 : errno;
+}
+
+/// Datagrams per system call.
+constexpr size_t kMostAtOnce = 32;
 
 template <typename Info>
 Info info_in(const cmsghdr& header) {
@@ -75,6 +86,60 @@ void put_source(msghdr& message, ControlRoom& room, const UdpPath& path) {
 }
 
 }  // namespace
+
+Result<UdpSocket> UdpSocket::open(int family) {
+  auto socket = TcpSocket::open_datagram(family);
+  if (!socket) return Error{socket.error()};
+  return UdpSocket(std::move(*socket));
+}
+
+int UdpSocket::join(const sockaddr_storage& group, int ifindex) {
+  const bool v6 = group.ss_family == AF_INET6;
+  const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+  // Not what others of this host have joined through other interfaces.
+  (void)set_udp_option(fd(), level, v6 ? IPV6_MULTICAST_ALL : IP_MULTICAST_ALL, 0);
+  group_req request{};
+  request.gr_interface = static_cast<uint32_t>(ifindex);
+  request.gr_group = group;
+  return set_udp_option(fd(), level, MCAST_JOIN_GROUP, request);
+}
+
+int UdpSocket::send_through(int ifindex, uint8_t hop_limit, uint8_t traffic_class) {
+  if (local_address().ss_family == AF_INET6) {
+    (void)set_udp_option(fd(), IPPROTO_IPV6, IPV6_MULTICAST_HOPS, int{hop_limit});
+    (void)set_udp_option(fd(), IPPROTO_IPV6, IPV6_TCLASS, int{traffic_class});
+    return set_udp_option(fd(), IPPROTO_IPV6, IPV6_MULTICAST_IF, ifindex);
+  }
+  (void)set_udp_option(fd(), IPPROTO_IP, IP_MULTICAST_TTL, int{hop_limit});
+  (void)set_udp_option(fd(), IPPROTO_IP, IP_TOS, int{traffic_class});
+  ip_mreqn through{};
+  through.imr_ifindex = ifindex;
+  return set_udp_option(fd(), IPPROTO_IP, IP_MULTICAST_IF, through);
+}
+
+void UdpSocket::set_receive_buffer(int bytes) {
+  (void)set_udp_option(fd(), SOL_SOCKET, SO_RCVBUF, bytes);
+}
+
+ssize_t UdpSocket::send_each(std::span<const iovec> datagrams) {
+  mmsghdr messages[kMostAtOnce]{};
+  const size_t count = std::min(datagrams.size(), kMostAtOnce);
+  for (size_t i = 0; i < count; ++i) {
+    messages[i].msg_hdr.msg_iov = const_cast<iovec*>(&datagrams[i]);
+    messages[i].msg_hdr.msg_iovlen = 1;
+  }
+  for (;;) {
+    const long sent = syscall(SYS_sendmmsg, fd(), messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return sent;
+    if (errno != EINTR) return -errno;
+  }
+}
+
+bool UdpSocket::wait_for_room(int timeout_ms) {
+  pollfd wait{fd(), POLLOUT, 0};
+  const timespec limit{timeout_ms / 1'000, timeout_ms % 1'000 * 1'000'000L};
+  return syscall(SYS_ppoll, &wait, 1, &limit, nullptr, 0) > 0;
+}
 
 void UdpSocket::tell_local_address() {
   const int on = 1;

@@ -30,12 +30,25 @@ class UdpSocket {
   /// Takes a socket of TcpSocket::open_datagram(), which is bound.
   explicit UdpSocket(TcpSocket bound) : socket_(std::move(bound)) {}
 
+  /// A fresh one of AF_INET or AF_INET6.
+  static Result<UdpSocket> open(int family);
+
   int fd() const { return socket_.fd(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
   sockaddr_storage local_address() const { return socket_.local_address(); }
   sockaddr_storage remote_address() const { return socket_.remote_address(); }
   void close() { socket_.close(); }
 
+  int bind(const sockaddr_storage& address) { return socket_.bind(address); }
+  /// Other sockets that say so too may be bound to the same port; each gets what comes for a group
+  /// that it has joined. Before bind().
+  void share_port() { socket_.set_reuse_address(true); }
+  /// Takes what is sent to `group` through this interface. 0 or an errno.
+  int join(const sockaddr_storage& group, int ifindex);
+  /// What goes to a multicast group goes through this interface, and comes back to sockets of this
+  /// host that have joined it. `hop_limit`, `traffic_class`: of those. 0 or an errno.
+  int send_through(int ifindex, uint8_t hop_limit, uint8_t traffic_class);
+  void set_receive_buffer(int bytes);
   /// Only datagrams of `peer` come in from now on; send() goes there. 0 or an errno.
   int connect(const sockaddr_storage& peer) { return socket_.connect(peer); }
   /// receive() tells the local address of what comes from now on.
@@ -47,6 +60,10 @@ class UdpSocket {
   ssize_t receive(std::span<std::byte> room, UdpPath& path);
   /// Bytes sent or a negative errno.
   ssize_t send(std::span<const std::byte> bytes, const UdpPath& path);
+  /// Several datagrams of a connected socket: how many were sent, or a negative errno for none.
+  ssize_t send_each(std::span<const iovec> datagrams);
+  /// Waits until there is room to send. False: there was none within `timeout_ms`.
+  bool wait_for_room(int timeout_ms);
   ssize_t send(std::span<const std::byte> bytes) {
     return socket_.send(bytes.data(), bytes.size());
   }

@@ -28,6 +28,11 @@ struct BindOptions {
 /// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
 
+/// True if a UDP socket of the application's own, in this process, has the port. The rdma_cm of a
+/// kernel has ports of its own, and rsockets bind an id of datagrams to the port that their UDP
+/// socket has.
+bool application_has_udp_port(uint16_t port);
+
 /// Lets others share the port that is shared from now on.
 void share_port(TcpSocket& bound);
 

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
+#include "datagram/multicast_way.h"
 #include "inject/process_faults.h"
 #include "kernel/cm_address.h"
 #include "kernel/cm_id_table.h"
@@ -45,6 +46,13 @@ sockaddr_storage reachable(const sockaddr_storage& destination,
   const IpAddress loopback = ip.is_v4() ? IpAddress::from_v4({htonl(INADDR_LOOPBACK)})
                                         : IpAddress::from_v6(in6addr_loopback);
   return in_family_of(destination, from.value_or(loopback), port_of(destination));
+}
+
+/// Errno is kept if the address is of no device.
+std::optional<Route> route_from(const IpAddress& own) {
+  auto device = net_devices()->by_address(own);
+  if (device == nullptr) return std::nullopt;
+  return Route{own, std::move(device)};
 }
 
 template <typename T>
@@ -216,10 +224,10 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     state_ = CmIdState::kAddressAsked;
     room_ = std::move(room);
     guard.unlock();
-    // IP over InfiniBand is for links of InfiniBand.
+    // IP over InfiniBand is for links of InfiniBand. A group has no neighbours.
     if (service_.port_space == RDMA_PS_IPOIB)
       neighbour_known(-EINVAL);
-    else if (!waits_for_neighbour(to, route, timeout_ms))
+    else if (is_multicast(to) || !waits_for_neighbour(to, route, timeout_ms))
       neighbour_known(0);
     return 0;
   }
@@ -288,7 +296,9 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   std::optional<IpAddress> from;
   if (source_fixed_) from = ip_of(local_);
   const sockaddr_storage to = reachable(destination, from);
-  const auto route = find_route(ip_of(to), from);
+  auto route = find_route(ip_of(to), from);
+  // A source says through which device a group is reached, where the routes do not.
+  if (!route && from && is_multicast(ip_of(to))) route = route_from(*from);
   if (!route) {
     const int error = errno;
     // The next try may come with another source, or none.

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/settings.h"
 #include "kernel/cm_event_queue.h"
@@ -113,6 +114,12 @@ class CmId : public ConnectionOwner,
   /// for a message of the peer's that it has lost. EISCONN: not lost.
   int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
+  /// Joins a multicast group (bound to a device or address resolved; an rdma_ucm join flag). `uid`
+  /// names it in its event, MULTICAST_JOIN or MULTICAST_ERROR; `number` in leave_group().
+  /// ENOSYS: iWARP has none.
+  int join_group(const sockaddr_storage& group, uint64_t uid, uint16_t flags, uint32_t& number);
+  /// How many events of the group were delivered; none follows. Nullopt: not joined.
+  std::optional<uint32_t> leave_group(uint32_t number);
   /// Attributes with which the application moves its queue pair to `qp_state`.
   int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out);
 
@@ -196,6 +203,12 @@ class CmId : public ConnectionOwner,
   CmIdTable& table_;
   CmTransport& transport_;
   const uint32_t number_;
+  /// A multicast group that was joined.
+  struct Group {
+    uint32_t number;
+    std::shared_ptr<uint32_t> reported;
+  };
+
   const CmService service_;
   const Persona persona_;
   const std::shared_ptr<CmEventSource> events_;
@@ -220,6 +233,7 @@ class CmId : public ConnectionOwner,
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
+  std::vector<Group> groups_;
   CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
 };
 

@@ -77,6 +77,9 @@ class CmTransport {
   virtual bool wait_for_neighbour(const IpAddress& destination, const Route& route,
                                   uint32_t timeout_ms,
                                   std::weak_ptr<NeighbourListener> listener) = 0;
+  /// 0, or an errno: this device cannot join the group, or send to it from its address `own`.
+  virtual int check_group(const NetDevice& device, const IpAddress& own,
+                          const IpAddress& group) = 0;
   virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                                   const BindOptions& options) = 0;
   virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,

@@ -8,6 +8,7 @@
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
+#include "datagram/multicast_groups.h"
 #include "engine/engine.h"
 #include "kernel/cm_transport.h"
 #include "kernel/open_listeners.h"
@@ -21,12 +22,18 @@ namespace {
 class TcpBoundPort : public BoundPort {
  public:
   TcpBoundPort(TcpSocket bound, const BindOptions& options)
-      : socket(std::move(bound)), options(options) {}
+      : socket(std::move(bound)), options(options), address_(socket.local_address()) {}
+  /// A UDP port that the application itself holds.
+  TcpBoundPort(const sockaddr_storage& address, const BindOptions& options)
+      : options(options), address_(address) {}
   void share() override { share_port(socket); }
-  sockaddr_storage local_address() const override { return socket.local_address(); }
+  sockaddr_storage local_address() const override { return address_; }
 
-  TcpSocket socket;
+  TcpSocket socket;  // empty: nothing can listen on the port
   const BindOptions options;
+
+ private:
+  const sockaddr_storage address_;
 };
 
 TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
@@ -100,9 +107,17 @@ class EngineTransport : public CmTransport {
                                                      std::move(listener));
   }
 
+  int check_group(const NetDevice& device, const IpAddress& own, const IpAddress& group) override {
+    if (!is_multicast(group)) return EINVAL;
+    return Engine::instance().trunks().groups().check(device, {own, group, 1, 0});
+  }
+
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const BindOptions& options) override {
     auto bound = bind_port(address, options);
+    if (!bound && bound.error() == EADDRINUSE && options.datagram &&
+        application_has_udp_port(port_of(address)))
+      return std::unique_ptr<BoundPort>(new TcpBoundPort(address, options));
     if (!bound) return Error{bound.error()};
     return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound), options));
   }
@@ -111,6 +126,7 @@ class EngineTransport : public CmTransport {
                                              std::weak_ptr<CmListenerOwner> owner) override {
     const BindOptions options = static_cast<TcpBoundPort&>(*bound).options;
     TcpSocket socket = socket_of(std::move(bound));
+    if (!socket) return Error{EADDRINUSE};
     if (options.datagram)
       return listen_for_sidr(std::move(socket), options.port_space, std::move(owner));
     auto adapter = std::make_shared<EngineListener>(std::move(owner));

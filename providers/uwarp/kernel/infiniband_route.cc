@@ -102,6 +102,12 @@ ib_uverbs_ah_attr path_address(const CmId::Addresses& addresses) {
   return to;
 }
 
+ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const sockaddr_storage& group) {
+  ib_uverbs_ah_attr to = path_address(addresses);
+  copy_gid(to.grh.dgid, group);
+  return to;
+}
+
 void datagram_attributes(uint32_t qp_state, uint32_t qkey, ib_uverbs_qp_attr& out) {
   out = {};
   out.qp_state = qp_state;

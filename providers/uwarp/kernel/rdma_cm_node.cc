@@ -52,13 +52,13 @@ RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
       nullptr,                     // 13 GET_OPTION: never existed
       &RdmaCmNode::set_option,     // 14
       &RdmaCmNode::notify,         // 15
-      &RdmaCmNode::no_multicast,   // 16
-      &RdmaCmNode::no_multicast,   // 17
+      &RdmaCmNode::join_ip_group,  // 16
+      &RdmaCmNode::leave_group,    // 17
       &RdmaCmNode::migrate_id,     // 18
       &RdmaCmNode::query,          // 19
       &RdmaCmNode::bind,           // 20
       &RdmaCmNode::resolve_addr,   // 21
-      &RdmaCmNode::no_multicast,   // 22
+      &RdmaCmNode::join_group,     // 22
   };
   return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
 }
@@ -290,7 +290,48 @@ int RdmaCmNode::notify(Command& command) {
   return id == nullptr ? error : id->notify(request.event);
 }
 
-int RdmaCmNode::no_multicast(Command&) { return EINVAL; }
+int RdmaCmNode::join_ip_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_ip_mcast>();
+  sockaddr_storage group;
+  if (!read_address(&request.addr, sizeof request.addr, group)) return EINVAL;
+  rdma_ucm_join_mcast asked{};
+  asked.response = request.response;
+  asked.uid = request.uid;
+  asked.id = request.id;
+  return join(command, asked, group);
+}
+
+int RdmaCmNode::join_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_mcast>();
+  sockaddr_storage group;
+  if (!is_address(&request.addr, request.addr_size, group)) return EINVAL;
+  return join(command, request, group);
+}
+
+int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
+                     const sockaddr_storage& group) {
+  rdma_ucm_create_id_resp response{};
+  int error = command.check_room(sizeof response);
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  error = id->join_group(group, request.uid, request.join_flags, response.id);
+  if (error != 0) return error;
+  error = command.respond(request.response, response);
+  if (error != 0) (void)id->leave_group(response.id);
+  return error;
+}
+
+int RdmaCmNode::leave_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_destroy_id>();
+  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  for (const auto& id : ids_.all()) {
+    if (!queue_->takes_from(*id->events())) continue;
+    if (const auto reported = id->leave_group(request.id))
+      return command.respond(request.response, rdma_ucm_destroy_id_resp{*reported});
+  }
+  return ENOENT;
+}
 
 int RdmaCmNode::migrate_id(Command& command) {
   const auto request = command.payload<rdma_ucm_migrate_id>();

@@ -8,6 +8,7 @@
 #include "connect/sidr_listener.h"
 #include "connect/sidr_query.h"
 #include "engine/engine.h"
+#include "kernel/cm_address.h"
 #include "kernel/open_listeners.h"
 
 namespace uwarp {
@@ -104,7 +105,8 @@ Result<std::shared_ptr<CmListener>> listen_for_sidr(TcpSocket bound, uint16_t po
 Result<std::shared_ptr<CmConnection>> query_by_sidr(TcpSocket bound,
                                                     CmTransport::ConnectRequest request,
                                                     std::weak_ptr<ConnectionOwner> owner) {
-  if (!bound) {
+  if (!bound) {  // the application has the port, or none was free
+    set_port(request.local, 0);
     auto late = bind_port(request.local, request.options);
     if (!late) return Error{late.error()};
     bound = std::move(*late);

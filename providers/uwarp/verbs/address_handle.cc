@@ -24,11 +24,6 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
   return nowhere ? EINVAL : 0;
 }
 
-bool is_multicast(const ibv_gid& gid) {
-  const IpAddress address = IpAddress::from_gid(gid.raw);
-  return address.is_v4() ? (gid.raw[12] & 0xF0) == 0xE0 : gid.raw[0] == 0xFF;
-}
-
 }  // namespace
 
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
@@ -42,8 +37,14 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
     if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
     const IpAddress& own = current->gids[attr->grh.sgid_index];
     const auto peer = IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id());
-    if (!is_multicast(attr->grh.dgid) && !find_route(peer, own)) return fail(errno);
+    if (!is_multicast(peer) && !find_route(peer, own)) return fail(errno);
     auto ah = std::make_unique<VerbsAh>(pd, own, peer);
+    if (is_multicast(peer)) {
+      auto way = device.engine().trunks().groups().way_to(
+          *current, {own, peer, attr->grh.hop_limit, attr->grh.traffic_class});
+      if (!way) return fail(way.error());
+      ah->destination.group = std::move(*way);
+    }
     ah->destination.traffic_class = attr->grh.traffic_class;
     ah->destination.hop_limit = attr->grh.hop_limit;
     if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);

@@ -291,6 +291,8 @@ int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) return 0;
+    if (qp.datagrams != nullptr && qp.device.engine().trunks().groups().has(*qp.datagrams))
+      return EBUSY;
     qp.end();
     qp.device.remove(&qp);
     const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);

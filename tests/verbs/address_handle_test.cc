@@ -77,7 +77,8 @@ TEST_F(AddressHandles, WrongAttributesAreRefused) {
   } rows[] = {
       {"no such port", [](ibv_ah_attr& attr) { attr.port_num = 2; }},
       {"no port", [](ibv_ah_attr& attr) { attr.port_num = 0; }},
-      {"no GRH", [](ibv_ah_attr& attr) { attr.is_global = 0; }},
+      {"no GRH, and not the port's own LID",
+       [](ibv_ah_attr& attr) { attr.is_global = 0, attr.dlid = 1; }},
       {"GID index without a GID", [](ibv_ah_attr& attr) { attr.grh.sgid_index = 255; }},
       {"to nowhere", [](ibv_ah_attr& attr) { attr.grh.dgid = {}; }},
   };

@@ -456,22 +456,35 @@ const Row kQueueRows[] = {
        ibv_ah_attr attr = g.address();
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
-    {"ibv_create_ah", EINVAL, "without a GRH",
+    {"ibv_create_ah", EINVAL, "without a GRH, and not the port's own LID",
      [](Ground& g) {
        ibv_ah_attr attr = g.address();
        attr.is_global = 0;
+       attr.dlid = 1;
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
-    {"ibv_attach_mcast", EOPNOTSUPP, "datagrams",
+    {"ibv_attach_mcast", EOPNOTSUPP, "iWARP has none",
      [](Ground& g) {
-       ibv_gid gid = {};
-       gid.raw[0] = 0xff;
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;
+       const ibv_gid gid = {{0xff}};
        return ibv_attach_mcast(g.qp(), &gid, 0);
      }},
-    {"ibv_detach_mcast", EOPNOTSUPP, "datagrams",
+    {"ibv_attach_mcast", EINVAL, "a connected queue pair",
      [](Ground& g) {
-       ibv_gid gid = {};
-       gid.raw[0] = 0xff;
+       if (g.context->device->node_type != IBV_NODE_CA) return EINVAL;
+       const ibv_gid gid = {{0xff}};
+       return ibv_attach_mcast(g.qp(), &gid, 0);
+     }},
+    {"ibv_detach_mcast", EOPNOTSUPP, "iWARP has none",
+     [](Ground& g) {
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;
+       const ibv_gid gid = {{0xff}};
+       return ibv_detach_mcast(g.qp(), &gid, 0);
+     }},
+    {"ibv_detach_mcast", EINVAL, "a connected queue pair",
+     [](Ground& g) {
+       if (g.context->device->node_type != IBV_NODE_CA) return EINVAL;
+       const ibv_gid gid = {{0xff}};
        return ibv_detach_mcast(g.qp(), &gid, 0);
      }},
 };

@@ -116,6 +116,9 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
   const auto written = route.of(header.payload_bytes, header.traffic_class, header.hop_limit);
   // Each of them, also the one that has sent it, as RoCE adapters do.
   for (const auto& endpoint : endpoints_) {
+    if (!endpoint->takes_own_multicast() && endpoint->number() == header.source &&
+        endpoint->device().owns(from))
+      continue;
     DatagramQueuePair& qp = endpoint->qp();
     if (qp.deliver(header, written, payload.data()) == DatagramQueuePair::Delivery::kNoReceive)
       qp.count_drop();

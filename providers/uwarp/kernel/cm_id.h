@@ -117,7 +117,7 @@ class CmId : public ConnectionOwner,
   /// Joins a multicast group (bound to a device or address resolved; an rdma_ucm join flag). `uid`
   /// names it in its event, MULTICAST_JOIN or MULTICAST_ERROR; `number` in leave_group().
   /// ENOSYS: iWARP has none.
-  int join_group(const sockaddr_storage& group, uint64_t uid, uint16_t flags, uint32_t& number);
+  int join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint32_t& number);
   /// How many events of the group were delivered; none follows. Nullopt: not joined.
   std::optional<uint32_t> leave_group(uint32_t number);
   /// Attributes with which the application moves its queue pair to `qp_state`.

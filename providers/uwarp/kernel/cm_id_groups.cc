@@ -14,8 +14,7 @@
 
 namespace uwarp {
 
-int CmId::join_group(const sockaddr_storage& group, uint64_t uid, uint16_t flags,
-                     uint32_t& number) {
+int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint32_t& number) {
   CmEventRoom room(1);
   auto reported = std::make_shared<uint32_t>(0);
   if (flags >= RDMA_MC_JOIN_FLAG_RESERVED) return EINVAL;
@@ -23,9 +22,9 @@ int CmId::join_group(const sockaddr_storage& group, uint64_t uid, uint16_t flags
   if (device_ == nullptr || !service_.datagram) return EINVAL;
   if (state_ != CmIdState::kBound && state_ != CmIdState::kAddressResolved) return EINVAL;
   if (!is_roce()) return ENOSYS;
-  if (ip_of(group).is_any()) return EINVAL;  // also what is no IP address
+  if (group.is_any()) return EINVAL;
   // Quick, and nobody calls back: the lock may stay.
-  const int error = transport_.check_group(*device_, ip_of(local_), ip_of(group));
+  const int error = transport_.check_group(*device_, ip_of(local_), group);
   number = table_.name_group();
   groups_.push_back({number, reported});
   if (qkey_ == 0) qkey_ = kCmQkey;

@@ -102,9 +102,9 @@ ib_uverbs_ah_attr path_address(const CmId::Addresses& addresses) {
   return to;
 }
 
-ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const sockaddr_storage& group) {
+ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const IpAddress& group) {
   ib_uverbs_ah_attr to = path_address(addresses);
-  copy_gid(to.grh.dgid, group);
+  std::memcpy(to.grh.dgid, group.bytes().data(), sizeof to.grh.dgid);
   return to;
 }
 

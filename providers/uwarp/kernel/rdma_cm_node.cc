@@ -4,6 +4,7 @@
 // cancelled inside GET_EVENT.
 #include "kernel/rdma_cm_node.h"
 
+#include <cstring>
 #include <iterator>
 
 #include "kernel/cm_address.h"
@@ -24,6 +25,14 @@ std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
 /// An address of exactly so many bytes.
 bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
   return read_address(bytes, length, out) && length == size_of_address(out);
+}
+
+/// A multicast group may be named by its GID.
+IpAddress group_of(const sockaddr_storage& address) {
+  if (address.ss_family != kAfIb) return ip_of(address);
+  SockaddrIb ib;
+  std::memcpy(&ib, &address, sizeof ib);
+  return IpAddress::from_gid(ib.address);
 }
 
 }  // namespace
@@ -315,7 +324,7 @@ int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
   if (error != 0) return error;
   const auto id = find(request.id, error);
   if (id == nullptr) return error;
-  error = id->join_group(group, request.uid, request.join_flags, response.id);
+  error = id->join_group(group_of(group), request.uid, request.join_flags, response.id);
   if (error != 0) return error;
   error = command.respond(request.response, response);
   if (error != 0) (void)id->leave_group(response.id);

@@ -233,8 +233,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
     if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
     if ((extended->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail(EINVAL);
-    if ((extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended->create_flags != 0)
-      return fail(EOPNOTSUPP);
+    const uint32_t flags =
+        (extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 ? extended->create_flags : 0;
+    const uint32_t known =
+        extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
+    if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
     const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     const uint64_t operations = batches ? extended->send_ops_flags : 0;
     if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
@@ -247,7 +250,9 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     init.qp_type = extended->qp_type;
     init.sq_sig_all = extended->sq_sig_all;
     ibv_qp* qp = make_qp(extended->pd, init, operations);
-    if (qp != nullptr) extended->cap = init.cap;
+    if (qp == nullptr) return nullptr;
+    extended->cap = init.cap;
+    if (flags != 0) VerbsQp::of(qp).datagrams->refuse_own_multicast();
     return qp;
   });
 }

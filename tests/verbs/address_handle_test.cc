@@ -70,6 +70,14 @@ TEST_F(AddressHandles, OfEachGid) {
   }
 }
 
+// By the LID that ibv_query_port tells, as rsockets do it for their own queue pair.
+TEST_F(AddressHandles, OfTheOwnPortNeedNoGid) {
+  if (!roce()) GTEST_SKIP() << "iWARP has none";
+  ibv_ah_attr attr = {};
+  attr.port_num = 1;
+  EXPECT_NE(make(attr), nullptr) << std::strerror(errno);
+}
+
 TEST_F(AddressHandles, WrongAttributesAreRefused) {
   const struct {
     const char* what;
@@ -115,6 +123,7 @@ TEST_F(AddressHandles, FromACompletion) {
   EXPECT_NE(make(attr), nullptr) << std::strerror(errno);
   EXPECT_NE(Ah(ibv_create_ah_from_wc(pd_.get(), &wc, &grh, 1)), nullptr) << std::strerror(errno);
   wc.wc_flags = 0;
+  wc.slid = 1;
   EXPECT_EQ(ibv_create_ah_from_wc(pd_.get(), &wc, &grh, 1), nullptr) << "without a GRH";
   EXPECT_EQ(errno, EINVAL);
 }

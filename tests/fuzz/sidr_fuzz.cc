@@ -10,6 +10,7 @@
 #include "connect/sidr_repetition.h"
 #include "connect/sidr_transactions.h"
 #include "fuzz/script.h"
+#include "protocol/wire/multicast_mark.h"
 #include "protocol/wire/sidr_message.h"
 
 namespace uwarp {
@@ -18,6 +19,8 @@ namespace {
 using fuzz::Script;
 
 void check_datagram(std::span<const std::byte> bytes) {
+  if (const auto behind = behind_multicast_mark(bytes))
+    UWARP_REQUIRE(behind->size() + kMulticastMark.size() == bytes.size());
   const auto request = SidrRequest::decode(bytes);
   const auto other = SidrRequest::of_other_version(bytes);
   const auto reply = SidrReply::decode(bytes);

@@ -184,5 +184,6 @@ def test_strangers_in_a_group_do_no_harm(start, loopback, group):
         rng = random.Random(1)
         for size in [0, 1, 23, 24, 25, 100, 4120, 4121, 9000, *[200] * 200]:
             stranger.sendto(rng.randbytes(size), (group, MULTICAST_PORT))
+            stranger.sendto(b"uMC\1" + rng.randbytes(size), (group, MULTICAST_PORT))
     check_mckey(start(mckey(loopback, "-m", [], group, sends=True), loopback.client, env=ROCE),
                 members)

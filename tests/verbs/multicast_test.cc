@@ -271,14 +271,21 @@ TEST_F(Multicast, StrangersDoNoHarm) {
               static_cast<ssize_t>(size));
   };
   for (const size_t size : {0, 1, 23, 24, 25, 100, 4120, 4121, 9000}) send(size);
-  // The right header for a length that is not there, and with another Q_Key.
-  std::fill(bytes.begin(), bytes.begin() + 24, uint8_t{0});
-  std::fill(bytes.begin() + 5, bytes.begin() + 8, uint8_t{0xff});
-  bytes[0] = 0x10;
-  send(30);
-  bytes[0] = 0;
-  bytes[1] = 6;
-  send(30);
+  // The right mark; then a right header too, for a length that is not there, and with another
+  // Q_Key.
+  std::memcpy(bytes.data(), "uMC\1", 4);
+  for (const size_t size : {4, 27, 28, 29, 4124, 4125}) send(size);
+  std::fill(bytes.begin() + 4, bytes.begin() + 28, uint8_t{0});
+  std::fill(bytes.begin() + 9, bytes.begin() + 12, uint8_t{0xff});
+  bytes[4] = 0x10;
+  send(34);
+  bytes[4] = 0;
+  bytes[5] = 6;
+  send(34);
+  // Another version.
+  bytes[3] = 2;
+  bytes[16] = 0x01, bytes[17] = 0x23, bytes[18] = 0x45, bytes[19] = 0x67;
+  send(34);
   close(fd);
   sender.send(handle(sender, group_).get(), 10);
   expect_datagram(member, 1, 10, sender.qp->qp_num);

@@ -12,6 +12,7 @@
 #include "datagram/datagram_endpoint.h"
 #include "os/collapsed_log.h"
 #include "protocol/wire/global_route_header.h"
+#include "protocol/wire/multicast_mark.h"
 
 namespace uwarp {
 namespace {
@@ -80,7 +81,7 @@ size_t MulticastGroup::attached() const {
 }
 
 bool MulticastGroup::ready(uint32_t /*events*/) {
-  std::byte bytes[DatagramHeader::kWireSize + kMaxDatagramBytes];
+  std::byte bytes[kMulticastMark.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
   UdpPath path;
   const std::lock_guard guard(mutex_);
   for (int i = 0; i < kMulticastsPerTurn; ++i) {
@@ -102,12 +103,13 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
     static CollapsedLog log;
     log.event("multicast: %s is not in UWARP_ALLOW", from.to_string().c_str());
   }
-  if (!allowed || bytes.size() < DatagramHeader::kWireSize) {
+  const auto datagram = behind_multicast_mark(bytes);
+  if (!allowed || !datagram || datagram->size() < DatagramHeader::kWireSize) {
     dropped_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const DatagramHeader header = DatagramHeader::decode(bytes.data());
-  const auto payload = bytes.subspan(DatagramHeader::kWireSize);
+  const DatagramHeader header = DatagramHeader::decode(datagram->data());
+  const auto payload = datagram->subspan(DatagramHeader::kWireSize);
   if (header.destination != kGroupQpn || header.payload_bytes != payload.size()) {
     dropped_.fetch_add(1, std::memory_order_relaxed);
     return;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "protocol/wire/multicast_mark.h"
 
 namespace uwarp {
 namespace {
@@ -102,7 +103,8 @@ void MulticastWay::send(const Frame& frame) {
       at += one.iov_len;
     }
     for (size_t done = 0; done < count;) {
-      const ssize_t sent = socket_.send_each(std::span(some).first(count).subspan(done));
+      const ssize_t sent =
+          socket_.send_each(kMulticastMark, std::span(some).first(count).subspan(done));
       if (sent > 0)
         done += static_cast<size_t>(sent);
       else if (sent != -EAGAIN || !socket_.wait_for_room(kMostPatienceMs))

@@ -86,32 +86,41 @@ bool MulticastWay::wait_for_room(std::shared_ptr<DatagramWaiter>) {
 void MulticastWay::flush() {
   const std::lock_guard order(sending_);
   FrameQueue frames = take_filled();
+  bool moves = true;
   while (!frames.empty()) {
     Frame& frame = frames.pop();
-    send(frame);
+    moves = moves && send(frame);
     frames_.give_back(frame);
   }
 }
 
-void MulticastWay::send(const Frame& frame) {
-  std::byte* at = frame.bytes;
+// False: the device takes nothing.
+bool MulticastWay::send(const Frame& frame) {
+  const std::byte* at = frame.bytes;
   for (uint32_t left = frame.datagrams; left > 0;) {
     iovec some[kMostTogether];
     const size_t count = std::min<size_t>(left, kMostTogether);
     for (iovec& one : std::span(some).first(count)) {
-      one = {at, DatagramHeader::kWireSize + DatagramHeader::decode(at).payload_bytes};
+      one.iov_base = const_cast<std::byte*>(at);
+      one.iov_len = DatagramHeader::kWireSize + DatagramHeader::decode(at).payload_bytes;
       at += one.iov_len;
     }
-    for (size_t done = 0; done < count;) {
-      const ssize_t sent =
-          socket_.send_each(kMulticastMark, std::span(some).first(count).subspan(done));
-      if (sent > 0)
-        done += static_cast<size_t>(sent);
-      else if (sent != -EAGAIN || !socket_.wait_for_room(kMostPatienceMs))
-        ++done;  // this one is lost
-    }
+    if (!send(std::span(some).first(count))) return false;
     left -= static_cast<uint32_t>(count);
   }
+  return true;
+}
+
+bool MulticastWay::send(std::span<const iovec> datagrams) {
+  while (!datagrams.empty()) {
+    const ssize_t sent = socket_.send_each(kMulticastMark, datagrams);
+    if (sent == -EAGAIN) {
+      if (!socket_.wait_for_room(kMostPatienceMs)) return false;
+      continue;
+    }
+    datagrams = datagrams.subspan(sent > 0 ? static_cast<size_t>(sent) : 1);  // one is lost
+  }
+  return true;
 }
 
 }  // namespace uwarp

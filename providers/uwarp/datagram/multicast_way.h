@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "base/result.h"
 #include "base/spinlock.h"
@@ -35,8 +36,7 @@ class MulticastWay final : public DatagramWay {
                                                     const Key& key);
   ~MulticastWay() override;
 
-  // DatagramWay. Nobody has to wait: what the kernel does not take within kMostPatienceMs is
-  // dropped.
+  // DatagramWay. Where the device takes nothing for kMostPatienceMs, what waits is dropped.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
   bool wait_for_room(std::shared_ptr<DatagramWaiter>) override;
   void flush() override;
@@ -51,7 +51,8 @@ class MulticastWay final : public DatagramWay {
   bool take_frame_locked();
   /// What is to go out, in order; empty: nothing.
   FrameQueue take_filled();
-  void send(const Frame& frame);
+  bool send(const Frame& frame);
+  bool send(std::span<const iovec> datagrams);
 
   FramePool& frames_;
   std::mutex sending_;  // before `lock_`; keeps the datagrams of a queue pair in order

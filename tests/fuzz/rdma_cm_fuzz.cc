@@ -190,7 +190,7 @@ class Application {
       case RDMA_USER_CM_CMD_CREATE_ID:
         return edit<rdma_ucm_create_id>([&](auto& it) {
           it.uid = uid_;
-          if ((it.ps & 7) != 0) it.ps = RDMA_PS_TCP;
+          if ((it.ps & 7) != 0) it.ps = (it.ps & 7) == 1 ? RDMA_PS_UDP : RDMA_PS_TCP;
         });
       case RDMA_USER_CM_CMD_BIND_IP:
         return edit<rdma_ucm_bind_ip>([&](auto& it) { put_address(&it.addr, true); });
@@ -471,6 +471,7 @@ class Application {
     ConnectParameters made;
     made.responder_resources = script_.next16();
     made.initiator_depth = script_.next16();
+    made.qkey = made.initiator_depth & 1 ? kCmQkey : 0;
     made.private_data.resize(script_.next16() % 600);
     if (!made.private_data.empty()) made.private_data[0] = std::byte{script_.next()};
     return made;

@@ -146,11 +146,11 @@ def sockets_of_group(group):
     return found
 
 
-def has_socket(pid, port, state):
+def has_socket(pid, port, state, tables=("tcp", "tcp6")):
     """Whether the group of the process has a TCP socket of this local port and state. Not just
     anybody in its namespace: another run of the tests may use the same port."""
     inodes = set()
-    for table in ("tcp", "tcp6"):
+    for table in tables:
         with contextlib.suppress(OSError):
             for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
@@ -167,6 +167,14 @@ def connected(pid, port):
     return has_socket(pid, port, ESTABLISHED)
 
 
+UNCONNECTED = "07"
+
+
+def takes_datagrams(pid, port):
+    """Whether the group of the process has a UDP socket of this port to which anybody may send."""
+    return has_socket(pid, port, UNCONNECTED, ("udp", "udp6"))
+
+
 def wait_until(condition, what, seconds=None):
     deadline = time.monotonic() + (seconds or GUARD_SECONDS)
     while not condition():
@@ -180,6 +188,14 @@ def wait_listening(server, port):
         lambda: f"a listener on port {port} by {server}",
     )
     assert server.running(), f"ended before it listened: {server}"
+
+
+def wait_datagrams(server, port):
+    wait_until(
+        lambda: not server.running() or takes_datagrams(server.pid, port),
+        lambda: f"a UDP socket on port {port} by {server}",
+    )
+    assert server.running(), f"ended before: {server}"
 
 
 def can_unshare():

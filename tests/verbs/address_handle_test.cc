@@ -70,6 +70,14 @@ TEST_F(AddressHandles, OfEachGid) {
   }
 }
 
+// By the LID that ibv_query_port tells, as rsockets do it for their own queue pair.
+TEST_F(AddressHandles, OfTheOwnPortNeedNoGid) {
+  if (!roce()) GTEST_SKIP() << "iWARP has none";
+  ibv_ah_attr attr = {};
+  attr.port_num = 1;
+  EXPECT_NE(make(attr), nullptr) << std::strerror(errno);
+}
+
 TEST_F(AddressHandles, WrongAttributesAreRefused) {
   const struct {
     const char* what;
@@ -77,7 +85,8 @@ TEST_F(AddressHandles, WrongAttributesAreRefused) {
   } rows[] = {
       {"no such port", [](ibv_ah_attr& attr) { attr.port_num = 2; }},
       {"no port", [](ibv_ah_attr& attr) { attr.port_num = 0; }},
-      {"no GRH", [](ibv_ah_attr& attr) { attr.is_global = 0; }},
+      {"no GRH, and not the port's own LID",
+       [](ibv_ah_attr& attr) { attr.is_global = 0, attr.dlid = 1; }},
       {"GID index without a GID", [](ibv_ah_attr& attr) { attr.grh.sgid_index = 255; }},
       {"to nowhere", [](ibv_ah_attr& attr) { attr.grh.dgid = {}; }},
   };
@@ -114,6 +123,7 @@ TEST_F(AddressHandles, FromACompletion) {
   EXPECT_NE(make(attr), nullptr) << std::strerror(errno);
   EXPECT_NE(Ah(ibv_create_ah_from_wc(pd_.get(), &wc, &grh, 1)), nullptr) << std::strerror(errno);
   wc.wc_flags = 0;
+  wc.slid = 1;
   EXPECT_EQ(ibv_create_ah_from_wc(pd_.get(), &wc, &grh, 1), nullptr) << "without a GRH";
   EXPECT_EQ(errno, EINVAL);
 }

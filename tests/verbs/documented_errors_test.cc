@@ -28,6 +28,9 @@ using Mw = std::unique_ptr<ibv_mw, Destroyer<ibv_dealloc_mw>>;
 using Dm = std::unique_ptr<ibv_dm, Destroyer<ibv_free_dm>>;
 using Td = std::unique_ptr<ibv_td, Destroyer<ibv_dealloc_td>>;
 
+/// 239.255.87.87: only attached to, never sent to.
+const ibv_gid kGroup = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 255, 87, 87}};
+
 /// What a row has to work with: two connected ends, and things beside them.
 struct Ground {
   explicit Ground(ibv_context* context)
@@ -52,6 +55,11 @@ struct Ground {
     init.pd = pd();
     init.send_ops_flags = operations;
     return Qp(ibv_create_qp_ex(context, &init));
+  }
+  Qp datagram_qp() {
+    ibv_qp_init_attr init = init_attributes(cq());
+    init.qp_type = IBV_QPT_UD;
+    return Qp(ibv_create_qp(pd(), &init));
   }
   Srq srq(uint32_t depth) {
     ibv_srq_init_attr init = {nullptr, {depth, 1, 0}};
@@ -510,23 +518,56 @@ const Row kQueueRows[] = {
        ibv_ah_attr attr = g.address();
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
-    {"ibv_create_ah", EINVAL, "without a GRH",
+    {"ibv_create_ah", EINVAL, "without a GRH, and not the port's own LID",
      [](Ground& g) {
        ibv_ah_attr attr = g.address();
        attr.is_global = 0;
+       attr.dlid = 1;
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
-    {"ibv_attach_mcast", EOPNOTSUPP, "datagrams",
+    {"ibv_attach_mcast", EOPNOTSUPP, "iWARP has none",
      [](Ground& g) {
-       ibv_gid gid = {};
-       gid.raw[0] = 0xff;
-       return ibv_attach_mcast(g.qp(), &gid, 0);
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;
+       return ibv_attach_mcast(g.qp(), &kGroup, 0);
      }},
-    {"ibv_detach_mcast", EOPNOTSUPP, "datagrams",
+    {"ibv_attach_mcast", EINVAL, "a connected queue pair",
      [](Ground& g) {
-       ibv_gid gid = {};
-       gid.raw[0] = 0xff;
-       return ibv_detach_mcast(g.qp(), &gid, 0);
+       if (g.context->device->node_type != IBV_NODE_CA) return EINVAL;
+       return ibv_attach_mcast(g.qp(), &kGroup, 0);
+     }},
+    {"ibv_attach_mcast", ENOMEM, "more queue pairs than max_mcast_qp_attach",
+     [](Ground& g) {
+       if (g.context->device->node_type != IBV_NODE_CA) return ENOMEM;
+       ibv_device_attr device = {};
+       EXPECT_EQ(ibv_query_device(g.context, &device), 0);
+       std::vector<Qp> attached;
+       for (int i = 0; i < device.max_mcast_qp_attach; ++i) {
+         attached.push_back(g.datagram_qp());
+         EXPECT_EQ(ibv_attach_mcast(attached.back().get(), &kGroup, 0), 0);
+       }
+       const Qp one_more = g.datagram_qp();
+       const int result = ibv_attach_mcast(one_more.get(), &kGroup, 0);
+       for (const Qp& qp : attached) EXPECT_EQ(ibv_detach_mcast(qp.get(), &kGroup, 0), 0);
+       return result;
+     }},
+    {"ibv_destroy_qp", EBUSY, "in a multicast group",
+     [](Ground& g) {
+       if (g.context->device->node_type != IBV_NODE_CA) return EBUSY;
+       const Qp qp = g.datagram_qp();
+       EXPECT_EQ(ibv_attach_mcast(qp.get(), &kGroup, 0), 0);
+       const int result = ibv_destroy_qp(qp.get());
+       EXPECT_EQ(ibv_detach_mcast(qp.get(), &kGroup, 0), 0);
+       return result;
+     }},
+    {"ibv_detach_mcast", EOPNOTSUPP, "iWARP has none",
+     [](Ground& g) {
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;
+       return ibv_detach_mcast(g.qp(), &kGroup, 0);
+     }},
+    {"ibv_detach_mcast", EINVAL, "a connected queue pair",
+     [](Ground& g) {
+       if (g.context->device->node_type != IBV_NODE_CA) return EINVAL;
+       return ibv_detach_mcast(g.qp(), &kGroup, 0);
      }},
 };
 

@@ -166,6 +166,9 @@ constexpr Setting kTable[] = {
     {"UWARP_PORT_RANGE", "", SettingKind::kPortRange, "", 0, 0, false,
      "TCP ports for connections made without rdma_cm, as LOW-HIGH. Empty: any free port.",
      store_port_range},
+    number_setting("UWARP_MULTICAST_PORT", "22359", 1, 65535, false,
+                   "UDP port of all multicast groups, the same on all hosts of a group.",
+                   store_number<&Settings::multicast_port>),
     {"UWARP_ALLOW", "", SettingKind::kAllowList, "", 0, 0, false,
      "Addresses that may connect to this process, by rdma_cm or without, as 192.0.2.7 or "
      "2001:db8::/32, separated by commas. Everybody else is cut off at once. Empty: all may. If "

@@ -53,6 +53,7 @@ struct Settings {
   uint32_t spin_us = 0;
   CallCost calls = CallCost::kMeasured;
   PortRange port_range;
+  uint32_t multicast_port = 0;
   AllowList allow;  // UWARP_ALLOW: who may connect to us
   int32_t port_offset = 0;
   std::string congestion;  // empty: the system's

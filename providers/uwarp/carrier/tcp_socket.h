@@ -36,7 +36,7 @@ class TcpSocket {
 
   /// A fresh socket of AF_INET or AF_INET6, tuned (no delay, buffer sizes of the settings).
   static Result<TcpSocket> open(int family);
-  /// A UDP socket, which is good for nothing but to hold its port.
+  /// A UDP socket, which holds its port until a UdpSocket takes it.
   static Result<TcpSocket> open_datagram(int family);
   /// Two ends of one local byte stream, for a queue pair connected to itself.
   static Result<std::pair<TcpSocket, TcpSocket>> open_pair();

@@ -7,7 +7,15 @@
 // second listener would get a part of its connections.
 #include "connect/bound_port.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
+
+#include "net/ip_address.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {
@@ -34,6 +42,25 @@ Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& 
   auto socket = try_to_bind(address, options, false);
   if (socket || socket.error() != EADDRINUSE) return socket;
   return try_to_bind(address, options, true);
+}
+
+bool application_has_udp_port(uint16_t port) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
+  // Some milliseconds at most, and only for a port that is taken.
+  constexpr rlim_t kMostLooked = 65'536;
+  const int end = static_cast<int>(std::min(files.rlim_cur, kMostLooked));
+  for (int fd = 0; fd < end; ++fd) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0 ||
+        type != SOCK_DGRAM || is_engine_fd(fd))
+      continue;
+    sockaddr_storage bound{};
+    length = sizeof bound;
+    if (syscall(SYS_getsockname, fd, &bound, &length) == 0 && port_of(bound) == port) return true;
+  }
+  return false;
 }
 
 void share_port(TcpSocket& bound) { bound.set_reuse_port(true); }

@@ -18,6 +18,7 @@ struct BindOptions {
   bool shared = false;          ///< others that are shared too may bind the same port
   std::optional<bool> v6_only;  ///< nullopt: net.ipv6.bindv6only
   bool datagram = false;        ///< a UDP port
+  uint16_t port_space = 0;      ///< rdma_ucm_port_space, which requests for a UDP port name
   int tos = -1;                 ///< -1: system default
 };
 
@@ -26,6 +27,11 @@ struct BindOptions {
 /// unless both are shared. Connections that an earlier user of the port has left do not count.
 /// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
+
+/// True if a UDP socket of the application's own, in this process, has the port. The rdma_cm of a
+/// kernel has ports of its own, and rsockets bind an id of datagrams to the port that their UDP
+/// socket has.
+bool application_has_udp_port(uint16_t port);
 
 /// Lets others share the port that is shared from now on.
 void share_port(TcpSocket& bound);

@@ -23,6 +23,9 @@ struct ConnectParameters {
   uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
   uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
   std::vector<std::byte> private_data{};  // the application's bytes, without the enhanced word
+  // Of the passive side, for an id of datagrams: where they go.
+  uint32_t qp_number = 0;
+  uint32_t qkey = 0;
 };
 
 /// What the peer is told of a depth: with acknowledged completions (of the queue pair, QpConfig)

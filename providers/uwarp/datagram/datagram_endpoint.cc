@@ -135,6 +135,7 @@ void DatagramEndpoint::destroy() {
     const std::lock_guard guard(mutex_);
     if (std::exchange(destroyed_, true)) return;
   }
+  trunks_.groups().leave_all(*this);
   qp_.to_reset();
   trunks_.endpoints().leave(number());
   trunks_.context().ports.give_back(place_);
@@ -160,7 +161,7 @@ void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramWay>& way) {
 int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, Qpn number,
                                    uint32_t qkey) {
   DatagramTarget target;
-  target.way = endpoint_.trunks_.way_to(to, number, endpoint_);
+  target.way = to.group != nullptr ? to.group : endpoint_.trunks_.way_to(to, number, endpoint_);
   if (target.way == nullptr) return ENOMEM;
   target.number = number;
   target.qkey = qkey;

@@ -41,6 +41,9 @@ class DatagramEndpoint final : public DatagramWaiter,
   const NetDevice& device() const { return *device_; }
   const std::shared_ptr<const NetDevice>& shared_device() const { return device_; }
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
+  /// Before it is used: of what it sends to a multicast group it gets no copy itself.
+  void refuse_own_multicast() { own_multicast_ = false; }
+  bool takes_own_multicast() const { return own_multicast_; }
 
   /// ibv_modify_qp: 0 or EINVAL, ENOMEM, EADDRINUSE...
   int modify(const QpAttributes& attributes, uint32_t mask);
@@ -86,6 +89,7 @@ class DatagramEndpoint final : public DatagramWaiter,
   const RendezvousPorts::Place place_;
   SlotLease<QueuePairSlot> slot_;
   DatagramQueuePair qp_;
+  bool own_multicast_ = true;
   bool waiting_ = false;  // in line for room; under the posting lock
 
   mutable std::mutex mutex_;

@@ -8,6 +8,7 @@
 
 #include "base/spinlock.h"
 #include "net/ip_address.h"
+#include "qp/datagram_queue_pair.h"
 
 namespace uwarp {
 
@@ -22,6 +23,7 @@ class Destination {
   const IpAddress peer;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;
+  std::shared_ptr<DatagramWay> group;  ///< of a multicast group, the one way there is
 
   /// What was remembered for `port`; null if it was another one.
   std::shared_ptr<Trunk> recent(uint16_t port) {

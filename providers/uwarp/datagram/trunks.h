@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "connect/connect_context.h"
 #include "datagram/frame_pool.h"
+#include "datagram/multicast_groups.h"
 #include "datagram/recent_endpoints.h"
 #include "datagram/trunk_line.h"
 #include "qp/completion_queue.h"
@@ -37,6 +38,7 @@ class Trunks final : public TrunkCalls {
   RegionTable& regions() { return regions_; }
   FramePool& frames() { return frames_; }
   DatagramTable& endpoints() { return endpoints_; }
+  MulticastGroups& groups() { return groups_; }
   /// Whose group the streams of all lines are in. Nothing is ever completed on it.
   CompletionQueue& polled() { return polled_; }
   PollGroup& group() { return PollGroup::of(polled_); }
@@ -62,6 +64,7 @@ class Trunks final : public TrunkCalls {
   RegionTable& regions_;
   FramePool frames_;
   DatagramTable endpoints_;
+  MulticastGroups groups_{context_, frames_};
   CompletionQueue polled_{1, nullptr};
 
   std::mutex mutex_;

@@ -125,6 +125,21 @@ uint32_t CmEventQueue::close(CmEventSource& source, CmEventRoom& dropped) {
   return source.reported;
 }
 
+uint32_t CmEventQueue::forget_group(CmEventSource& source,
+                                    const std::shared_ptr<uint32_t>& reported) {
+  CmEventRoom dropped;
+  const std::lock_guard guard(event_lock());
+  if (source.queue == nullptr) return *reported;
+  CmEventRoom all = source.queue->events_.extract(source);
+  while (!all.empty()) {
+    if (all.front().event.group_reported == reported)
+      dropped.splice(dropped.end(), all, all.begin());
+    else
+      source.queue->events_.add(all, false);
+  }
+  return *reported;
+}
+
 uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to) {
   const std::lock_guard guard(event_lock());
   // A source that is being destroyed at the same time has no queue any more.
@@ -152,6 +167,7 @@ int CmEventQueue::take(CmEventRoom& taken) {
     const std::lock_guard guard(event_lock());
     if (!events_.take(taken)) continue;
     ++taken.back().source->reported;
+    if (const auto& group = taken.back().event.group_reported) ++*group;
     return 0;
   }
 }
@@ -160,6 +176,7 @@ void CmEventQueue::put_back(CmEventRoom taken) {
   const std::lock_guard guard(event_lock());
   CmEventSource& source = *taken.front().source;
   --source.reported;
+  if (const auto& group = taken.front().event.group_reported) --*group;
   if (source.closed) return;
   // It may have moved meanwhile.
   const std::shared_ptr<CmEventQueue> queue = source.queue;

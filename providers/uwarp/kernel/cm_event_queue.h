@@ -63,6 +63,8 @@ class CmEventQueue {
   /// No event of `source` is delivered any more; hands out those that were not, with the ids of
   /// CONNECT_REQUESTs. Returns how many events were delivered.
   static uint32_t close(CmEventSource& source, CmEventRoom& dropped);
+  /// No event of this group of `source` is delivered any more. Returns how many were.
+  static uint32_t forget_group(CmEventSource& source, const std::shared_ptr<uint32_t>& reported);
   /// Undelivered events move along. Returns how many were delivered so far.
   static uint32_t move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to);
 

@@ -29,6 +29,8 @@ enum class CmEventType : uint32_t {
   kEstablished = 9,
   kDisconnected = 10,
   kDeviceRemoval = 11,
+  kMulticastJoin = 12,
+  kMulticastError = 13,
   kTimewaitExit = 15,
 };
 
@@ -36,7 +38,10 @@ enum class CmEventType : uint32_t {
 /// delivered.
 struct CmEvent {
   rdma_ucm_event_resp response{};
-  std::shared_ptr<CmId> request;
+  std::shared_ptr<CmId> request{};
+  /// Of a multicast group: how many of its events were delivered. It counts them apart, beside the
+  /// id. Belongs to CmEventQueue's lock.
+  std::shared_ptr<uint32_t> group_reported{};
 };
 
 /// What an id is to the queues. All members belong to CmEventQueue's one lock.

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
+#include "datagram/multicast_way.h"
 #include "inject/process_faults.h"
 #include "kernel/cm_address.h"
 #include "kernel/cm_id_table.h"
@@ -47,6 +48,13 @@ sockaddr_storage reachable(const sockaddr_storage& destination,
   return in_family_of(destination, from.value_or(loopback), port_of(destination));
 }
 
+/// Errno is kept if the address is of no device.
+std::optional<Route> route_from(const IpAddress& own) {
+  auto device = net_devices()->by_address(own);
+  if (device == nullptr) return std::nullopt;
+  return Route{own, std::move(device)};
+}
+
 template <typename T>
 bool read_value(std::span<const std::byte> bytes, T& value) {
   if (bytes.size() != sizeof value) return false;
@@ -62,15 +70,16 @@ void log_bind_error(const sockaddr_storage& address, int error) {
 }  // namespace
 
 CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid,
-           uint16_t port_space, Persona persona)
+           CmService service, Persona persona)
     : table_(table),
       transport_(transport),
       number_(number),
-      port_space_(port_space),
+      service_(service),
       persona_(persona),
       events_(std::make_shared<CmEventSource>()),
       uid_(uid) {
-  options_.datagram = is_datagram(port_space);
+  options_.datagram = service.datagram;
+  options_.port_space = service.port_space;
 }
 
 CmId::~CmId() = default;
@@ -110,6 +119,7 @@ int CmId::bind_locked(const sockaddr_storage& address) {
     device = refresh_net_devices()->by_address(ip);
     if (device == nullptr) return is_local_address(address) ? ENODEV : EADDRNOTAVAIL;
   }
+  if (device != nullptr && service_.port_space == RDMA_PS_IPOIB) return EINVAL;
   if (const int error = reserve_port_locked(address)) return error;
   device_ = std::move(device);
   source_fixed_ = !ip.is_any();
@@ -158,7 +168,7 @@ int CmId::rebind_locked() {
 
 int CmId::listen(int backlog) {
   std::unique_lock guard(lock_);
-  if (is_datagram(port_space_)) return EOPNOTSUPP;
+  if (const int error = datagrams_refused()) return error;
   if (state_ == CmIdState::kIdle) {
     sockaddr_storage any{};
     any.ss_family = AF_INET;
@@ -214,7 +224,11 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     state_ = CmIdState::kAddressAsked;
     room_ = std::move(room);
     guard.unlock();
-    if (!waits_for_neighbour(to, route, timeout_ms)) neighbour_known(0);
+    // IP over InfiniBand is for links of InfiniBand. A group has no neighbours.
+    if (service_.port_space == RDMA_PS_IPOIB)
+      neighbour_known(-EINVAL);
+    else if (is_multicast(to) || !waits_for_neighbour(to, route, timeout_ms))
+      neighbour_known(0);
     return 0;
   }
   // A netdev that is no device is told by an event, other failures by the command itself.
@@ -282,7 +296,9 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   std::optional<IpAddress> from;
   if (source_fixed_) from = ip_of(local_);
   const sockaddr_storage to = reachable(destination, from);
-  const auto route = find_route(ip_of(to), from);
+  auto route = find_route(ip_of(to), from);
+  // A source says through which device a group is reached, where the routes do not.
+  if (!route && from && is_multicast(ip_of(to))) route = route_from(*from);
   if (!route) {
     const int error = errno;
     // The next try may come with another source, or none.
@@ -332,7 +348,7 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
     case RDMA_OPTION_ID_AFONLY:
       return read_value(value, number) ? set_afonly_locked(number != 0) : EINVAL;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
-      if (!read_value(value, byte) || is_datagram(port_space_)) return EINVAL;
+      if (!read_value(value, byte) || service_.datagram) return EINVAL;
       retries_.timeout = std::min(byte, kMaxAckTimeout);
       return 0;
     default:
@@ -355,7 +371,7 @@ int CmId::set_afonly_locked(bool on) {
   return state_ == CmIdState::kBound && local_.ss_family == AF_INET6 ? rebind_locked() : 0;
 }
 
-int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
+int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) {
   // Bits of ibv_qp_attr_mask.
   constexpr uint32_t kMaskState = 1u << 0;
   constexpr uint32_t kMaskAccess = 1u << 3;
@@ -366,6 +382,11 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const {
 
   const std::lock_guard guard(lock_);
   if (device_ == nullptr) return EINVAL;
+  if (is_roce() && service_.datagram) {
+    if (qkey_ == 0) qkey_ = kCmQkey;
+    datagram_attributes(qp_state, qkey_, out);
+    return 0;
+  }
   if (is_roce()) {
     return infiniband_attributes(addresses_locked(), qp_state, retries_, depths_, out);
   }

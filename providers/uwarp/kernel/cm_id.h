@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "base/settings.h"
 #include "kernel/cm_event_queue.h"
@@ -29,14 +31,32 @@ struct CmDepths {
   uint8_t initiator_depth = 0;
 };
 
-/// Port spaces (rdma_ucm_port_space) that there are, and those of datagrams, which only bind here.
-constexpr bool is_port_space(uint16_t number) {
-  return number == RDMA_PS_TCP || number == RDMA_PS_UDP || number == RDMA_PS_IPOIB ||
-         number == RDMA_PS_IB;
-}
-constexpr bool is_datagram(uint16_t port_space) {
-  return port_space == RDMA_PS_UDP || port_space == RDMA_PS_IPOIB;
-}
+/// What an id is for: its port space (rdma_ucm_port_space), and whether queue pairs of datagrams
+/// (UD) belong to it.
+struct CmService {
+  uint16_t port_space = RDMA_PS_TCP;
+  bool datagram = false;
+
+  /// In port space IB the application says by a queue pair type (ib_qp_type) what it is for.
+  /// Nullopt: no such port space.
+  static constexpr std::optional<CmService> of(uint16_t port_space, uint8_t qp_type) {
+    constexpr uint8_t kUnreliableDatagram = 4;
+    switch (port_space) {
+      case RDMA_PS_TCP:
+        return CmService{port_space, false};
+      case RDMA_PS_UDP:
+      case RDMA_PS_IPOIB:
+        return CmService{port_space, true};
+      case RDMA_PS_IB:
+        return CmService{port_space, qp_type == kUnreliableDatagram};
+      default:
+        return std::nullopt;
+    }
+  }
+};
+
+/// The Q_Key of queue pairs of rdma_cm, unless an application names another one (RDMA_UDP_QKEY).
+inline constexpr uint32_t kCmQkey = 0x01234567;
 
 /// What has been done with an id. Names are of what is reached, not of what is asked for.
 enum class CmIdState : uint8_t {
@@ -62,8 +82,8 @@ class CmId : public ConnectionOwner,
              public NeighbourListener,
              public std::enable_shared_from_this<CmId> {
  public:
-  /// `port_space` is an rdma_ucm_port_space. `persona`: whose rules librdmacm follows.
-  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, uint16_t port_space,
+  /// `persona`: whose rules librdmacm follows.
+  CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
        Persona persona = settings().persona);
   ~CmId() override;
 
@@ -94,8 +114,14 @@ class CmId : public ConnectionOwner,
   /// for a message of the peer's that it has lost. EISCONN: not lost.
   int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
+  /// Joins a multicast group (bound to a device or address resolved; an rdma_ucm join flag). `uid`
+  /// names it in its event, MULTICAST_JOIN or MULTICAST_ERROR; `number` in leave_group().
+  /// ENOSYS: iWARP has none.
+  int join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint32_t& number);
+  /// How many events of the group were delivered; none follows. Nullopt: not joined.
+  std::optional<uint32_t> leave_group(uint32_t number);
   /// Attributes with which the application moves its queue pair to `qp_state`.
-  int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) const;
+  int qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out);
 
   struct Addresses {
     sockaddr_storage local{};  ///< AF_UNSPEC when there is none yet
@@ -133,6 +159,8 @@ class CmId : public ConnectionOwner,
 
  private:
   bool is_roce() const { return persona_ == Persona::kRoce; }
+  /// iWARP has no datagrams: EOPNOTSUPP for an id of them, and a line of the log.
+  int datagrams_refused() const;
   Addresses addresses_locked() const;
   int bind_locked(const sockaddr_storage& address);
   int bind_ib_locked(const sockaddr_storage& address);
@@ -150,6 +178,10 @@ class CmId : public ConnectionOwner,
   bool connect_fails(std::unique_lock<std::mutex>& guard);
   /// ACCEPT of the active side.
   int ready_locked();
+  // Of datagrams, which have no connection: one question, one answer.
+  int accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters);
+  bool settle_qkey_locked(uint32_t qkey);
+  void datagram_established(const ConnectParameters& peer);
   /// Becomes the id of a request that came in. Throws std::bad_alloc, and has done nothing then.
   void become_request(std::shared_ptr<CmConnection> request);
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
@@ -171,7 +203,13 @@ class CmId : public ConnectionOwner,
   CmIdTable& table_;
   CmTransport& transport_;
   const uint32_t number_;
-  const uint16_t port_space_;
+  /// A multicast group that was joined.
+  struct Group {
+    uint32_t number;
+    std::shared_ptr<uint32_t> reported;
+  };
+
+  const CmService service_;
   const Persona persona_;
   const std::shared_ptr<CmEventSource> events_;
 
@@ -187,6 +225,7 @@ class CmId : public ConnectionOwner,
   bool source_fixed_ = false;
   std::shared_ptr<const NetDevice> device_;
   BindOptions options_;
+  uint32_t qkey_ = 0;  ///< of datagrams; 0: not settled yet
   // For the queue pair's attributes.
   CmDepths depths_;  ///< roce
   RetryAttributes retries_;
@@ -194,6 +233,7 @@ class CmId : public ConnectionOwner,
   std::unique_ptr<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
+  std::vector<Group> groups_;
   CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
 };
 

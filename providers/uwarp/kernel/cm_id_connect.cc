@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "connect/qp_attributes.h"
 #include "inject/process_faults.h"
 #include "kernel/cm_address.h"
@@ -15,6 +16,7 @@
 #include "kernel/cm_id_table.h"
 #include "kernel/infiniband_route.h"
 #include "net/cached_device_scan.h"
+#include "protocol/wire/sidr_message.h"
 
 namespace uwarp {
 namespace {
@@ -45,6 +47,12 @@ void fill(rdma_ucm_conn_param& to, std::span<const std::byte> private_data) {
   to.private_data_len = static_cast<uint8_t>(length);
 }
 
+void fill_datagram(rdma_ucm_ud_param& to, std::span<const std::byte> private_data) {
+  const size_t length = std::min(private_data.size(), sizeof to.private_data - 1);
+  if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
+  to.private_data_len = static_cast<uint8_t>(length);
+}
+
 void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
   fill(to, from.private_data);
   to.responder_resources = clamp_depth(from.responder_resources);
@@ -60,7 +68,8 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.parameters = parameters_of(parameters);
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
-  if (is_datagram(port_space_)) return EOPNOTSUPP;
+  if (const int error = datagrams_refused()) return error;
+  if (service_.datagram && parameters.private_data_len > kSidrRequestDataMax) return EINVAL;
   const auto local = to_tcp(local_);
   const auto remote = to_tcp(remote_);
   if (!local || !remote) return EADDRNOTAVAIL;
@@ -70,7 +79,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.bound = std::move(bound_);
   request.local = *local;
   request.remote = *remote;
-  request.tos = options_.tos;
+  request.options = options_;
   request.qp_number = parameters.qp_num;
   note_parameters_locked(parameters);
   request.retries = retries_;
@@ -118,11 +127,19 @@ bool CmId::connect_fails(std::unique_lock<std::mutex>& guard) {
   const bool refused = ProcessFaults::injected(FaultKind::kRefuse);
   if (!refused && !ProcessFaults::injected(FaultKind::kUnreachable)) return false;
   guard.unlock();
-  refused ? connection_rejected({}, -ECONNREFUSED, {}) : connection_failed({}, -ETIMEDOUT);
+  const int status = service_.datagram ? static_cast<int>(SidrStatus::kRejected) : -ECONNREFUSED;
+  refused ? connection_rejected({}, status, {}) : connection_failed({}, -ETIMEDOUT);
   return true;
 }
 
+int CmId::datagrams_refused() const {
+  if (!service_.datagram || is_roce()) return 0;
+  log_event("rdma_cm: iWARP has no datagrams; UWARP_PERSONA=roce has them");
+  return EOPNOTSUPP;
+}
+
 int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  if (service_.datagram) return accept_datagram(uid, parameters);
   ConnectParameters answer = parameters_of(parameters);  // may lack memory
   std::unique_lock guard(lock_);
   if (is_roce() && !parameters.valid) return ready_locked();
@@ -145,6 +162,48 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
     state_ = error == EINVAL ? CmIdState::kRequest : CmIdState::kClosed;
   }
   return error;
+}
+
+// The peer is told at once, and this side of nothing. What is wrong rejects the request, as the
+// kernel does.
+int CmId::accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  ConnectParameters answer = parameters_of(parameters);  // may lack memory
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRequest) return EINVAL;
+  if (parameters.valid) uid_ = uid;
+  const bool fits = answer.private_data.size() <= kSidrReplyDataMax &&
+                    settle_qkey_locked(parameters.qkey == 0 ? kCmQkey : parameters.qkey);
+  state_ = fits ? CmIdState::kEstablished : CmIdState::kClosed;
+  answer.qkey = qkey_;
+  const auto connection = connection_;
+  guard.unlock();
+  if (fits) return connection->accept(parameters.qp_num, std::move(answer), {}, {});
+  (void)connection->reject({});
+  return EINVAL;
+}
+
+/// False: the id's queue pair has another one.
+bool CmId::settle_qkey_locked(uint32_t qkey) {
+  if (qkey_ == 0) qkey_ = qkey;
+  return qkey_ == qkey && qkey != 0;
+}
+
+void CmId::datagram_established(const ConnectParameters& peer) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kConnecting) return;
+  const bool agreed = settle_qkey_locked(peer.qkey);
+  state_ = agreed ? CmIdState::kEstablished : CmIdState::kClosed;
+  auto event = agreed ? event_locked(CmEventType::kEstablished, 0)
+                      : event_locked(CmEventType::kAddressError, -EINVAL);
+  fill_datagram(event.param.ud, peer.private_data);
+  if (agreed) {
+    event.param.ud.ah_attr = path_address(addresses_locked());
+    event.param.ud.qp_num = peer.qp_number;
+    event.param.ud.qkey = peer.qkey;
+  }
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
 }
 
 // Of the accepting side's queue pair the peer's retry_count would be the one, which is not on the
@@ -176,6 +235,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
     return answered == nullptr ? 0 : answered->disconnect();
   }
   if (state_ != CmIdState::kRequest) return EINVAL;
+  if (service_.datagram && private_data.size() > kSidrReplyDataMax) return EINVAL;
   state_ = CmIdState::kClosed;
   const auto connection = std::move(connection_);
   guard.unlock();
@@ -184,6 +244,8 @@ int CmId::reject(std::span<const std::byte> private_data) {
 
 int CmId::disconnect() {
   std::unique_lock guard(lock_);
+  // There is nothing to end, and nobody to tell.
+  if (service_.datagram) return state_ >= CmIdState::kConnecting ? 0 : EINVAL;
   if (!was_established_) {
     return state_ == CmIdState::kRequest || state_ == CmIdState::kClosed ? 0 : EINVAL;
   }
@@ -207,7 +269,7 @@ int CmId::notify(uint32_t event) const {
   const std::lock_guard guard(lock_);
   if (state_ < CmIdState::kConnecting) return EINVAL;
   if (!is_roce()) return 0;
-  if (event != kCommunicationEstablished) return EINVAL;
+  if (event != kCommunicationEstablished || service_.datagram) return EINVAL;
   if (state_ == CmIdState::kEstablished) return EISCONN;
   return state_ == CmIdState::kAccepting ? 0 : EINVAL;
 }
@@ -234,6 +296,7 @@ void CmId::end_connection(CmConnection& connection, CmIdState state) {
 
 void CmId::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
                                   const ConnectParameters& peer) {
+  if (service_.datagram) return datagram_established(peer);
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
   // With InfiniBand the active side's application has its queue pair to move before it says so.
@@ -262,8 +325,13 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   std::unique_lock guard(lock_);
   if (state_ < CmIdState::kConnecting || state_ >= CmIdState::kClosed) return;
   state_ = CmIdState::kClosed;
+  // In the kernel too a peer of datagrams that says no is unreachable; the status tells the two.
+  if (service_.datagram) type = CmEventType::kUnreachable;
   auto event = event_locked(type, status);
-  fill(event.param.conn, private_data);
+  if (service_.datagram)
+    fill_datagram(event.param.ud, private_data);
+  else
+    fill(event.param.conn, private_data);
   // Applications written for InfiniBand may free what belongs to a connection only then. TCP
   // watches over late packets: there is nothing to wait for.
   const bool last = is_roce() && type == CmEventType::kDisconnected;
@@ -312,12 +380,16 @@ bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
   auto event = event_locked(CmEventType::kConnectRequest, 0);
   guard.unlock();
 
-  fill(event.param.conn, request->request_parameters());
-  if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
+  if (service_.datagram) {
+    fill_datagram(event.param.ud, request->request_parameters().private_data);
+  } else {
+    fill(event.param.conn, request->request_parameters());
+    if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
+  }
   CmEventRoom room(1);
   auto id = table_.create([&](uint32_t number) {
     // Its uid comes with ACCEPT; until then it has no events of its own.
-    return std::make_shared<CmId>(table_, transport_, number, 0, port_space_, persona_);
+    return std::make_shared<CmId>(table_, transport_, number, 0, service_, persona_);
   });
   if (id == nullptr) return false;
   try {

@@ -4,6 +4,7 @@
 // over all channels, so it is unique per process and has 16 bits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,11 +29,14 @@ class CmIdTable {
   /// Takes it out; null when it was out already. Of two callers one gets it.
   std::shared_ptr<CmId> remove(uint32_t number);
   std::vector<std::shared_ptr<CmId>> all() const;
+  /// A name for a multicast group that an id joins; not used twice.
+  uint32_t name_group() { return next_group_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   mutable std::mutex lock_;                 ///< before the lock of the event queues
   std::vector<std::shared_ptr<CmId>> ids_;  ///< by number, grows on demand
   uint32_t next_ = 1;
+  std::atomic<uint32_t> next_group_{1};
 };
 
 }  // namespace uwarp

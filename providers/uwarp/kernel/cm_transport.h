@@ -61,18 +61,25 @@ class CmTransport {
     std::unique_ptr<BoundPort> bound;  ///< may be null
     sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
     sockaddr_storage remote{};
-    int tos = -1;
+    BindOptions options;
     uint32_t qp_number = 0;
     RetryAttributes retries;  ///< for that queue pair
     ConnectParameters parameters;
   };
 
   virtual ~CmTransport() = default;
+  // Of ports of datagrams (BindOptions) come listeners and connections that stand for service ID
+  // resolution. Their ConnectParameters have private data, qp_number and qkey;
+  // connection_rejected() then brings an ib_cm_sidr_status, and there is no connection that ends.
+
   /// True if the listener will be told, after `timeout_ms` at the latest, whether the neighbour on
   /// the way answers; it may be told before this returns. False if there is nothing to wait for.
   virtual bool wait_for_neighbour(const IpAddress& destination, const Route& route,
                                   uint32_t timeout_ms,
                                   std::weak_ptr<NeighbourListener> listener) = 0;
+  /// 0, or an errno: this device cannot join the group, or send to it from its address `own`.
+  virtual int check_group(const NetDevice& device, const IpAddress& own,
+                          const IpAddress& group) = 0;
   virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                                   const BindOptions& options) = 0;
   virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,

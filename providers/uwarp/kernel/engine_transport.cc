@@ -8,9 +8,11 @@
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
+#include "datagram/multicast_groups.h"
 #include "engine/engine.h"
 #include "kernel/cm_transport.h"
 #include "kernel/open_listeners.h"
+#include "kernel/sidr_transport.h"
 #include "net/neighbour_watch.h"
 #include "os/clock.h"
 
@@ -19,11 +21,19 @@ namespace {
 
 class TcpBoundPort : public BoundPort {
  public:
-  explicit TcpBoundPort(TcpSocket bound) : socket(std::move(bound)) {}
+  TcpBoundPort(TcpSocket bound, const BindOptions& options)
+      : socket(std::move(bound)), options(options), address_(socket.local_address()) {}
+  /// A UDP port that the application itself holds.
+  TcpBoundPort(const sockaddr_storage& address, const BindOptions& options)
+      : options(options), address_(address) {}
   void share() override { share_port(socket); }
-  sockaddr_storage local_address() const override { return socket.local_address(); }
+  sockaddr_storage local_address() const override { return address_; }
 
-  TcpSocket socket;
+  TcpSocket socket;  // empty: nothing can listen on the port
+  const BindOptions options;
+
+ private:
+  const sockaddr_storage address_;
 };
 
 TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
@@ -97,18 +107,30 @@ class EngineTransport : public CmTransport {
                                                      std::move(listener));
   }
 
+  int check_group(const NetDevice& device, const IpAddress& own, const IpAddress& group) override {
+    if (!is_multicast(group)) return EINVAL;
+    return Engine::instance().trunks().groups().check(device, {own, group, 1, 0});
+  }
+
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const BindOptions& options) override {
     auto bound = bind_port(address, options);
+    if (!bound && bound.error() == EADDRINUSE && options.datagram &&
+        application_has_udp_port(port_of(address)))
+      return std::unique_ptr<BoundPort>(new TcpBoundPort(address, options));
     if (!bound) return Error{bound.error()};
-    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound)));
+    return std::unique_ptr<BoundPort>(new TcpBoundPort(std::move(*bound), options));
   }
 
   Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
                                              std::weak_ptr<CmListenerOwner> owner) override {
+    const BindOptions options = static_cast<TcpBoundPort&>(*bound).options;
+    TcpSocket socket = socket_of(std::move(bound));
+    if (!socket) return Error{EADDRINUSE};
+    if (options.datagram)
+      return listen_for_sidr(std::move(socket), options.port_space, std::move(owner));
     auto adapter = std::make_shared<EngineListener>(std::move(owner));
     Engine& engine = Engine::instance();
-    TcpSocket socket = socket_of(std::move(bound));
     auto listener = Listener::start(engine.context(), socket, adapter);
     if (!listener) return Error{listener.error()};
     adapter->attach(std::move(*listener));
@@ -117,15 +139,19 @@ class EngineTransport : public CmTransport {
 
   Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
                                                 std::weak_ptr<ConnectionOwner> owner) override {
+    TcpSocket bound;
+    if (request.bound) bound = socket_of(std::move(request.bound));
+    if (request.options.datagram)
+      return query_by_sidr(std::move(bound), std::move(request), std::move(owner));
     Engine& engine = Engine::instance();
     auto endpoint = engine.endpoints().find(Qpn{request.qp_number});
     if (endpoint == nullptr) return Error{EINVAL};
     endpoint->set_retries(request.retries);
     Connection::ConnectOptions options;
-    if (request.bound) options.bound = socket_of(std::move(request.bound));
+    options.bound = std::move(bound);
     options.local = request.local;
     options.remote = request.remote;
-    options.tos = request.tos;
+    options.tos = request.options.tos;
     auto made = std::make_shared<EngineConnection>();
     auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
                                           std::move(request.parameters), std::move(owner));

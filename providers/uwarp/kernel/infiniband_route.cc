@@ -91,6 +91,31 @@ ib_path_rec_data packed_path(const CmId::Addresses& addresses) {
   return out;
 }
 
+ib_uverbs_ah_attr path_address(const CmId::Addresses& addresses) {
+  ib_uverbs_ah_attr to{};
+  copy_gid(to.grh.dgid, addresses.remote);
+  to.grh.sgid_index = source_index(addresses);
+  to.grh.hop_limit = kHopLimit;
+  to.grh.traffic_class = addresses.traffic_class;
+  to.is_global = 1;
+  to.port_num = 1;
+  return to;
+}
+
+ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const IpAddress& group) {
+  ib_uverbs_ah_attr to = path_address(addresses);
+  std::memcpy(to.grh.dgid, group.bytes().data(), sizeof to.grh.dgid);
+  return to;
+}
+
+void datagram_attributes(uint32_t qp_state, uint32_t qkey, ib_uverbs_qp_attr& out) {
+  out = {};
+  out.qp_state = qp_state;
+  out.qp_attr_mask = kAttrState | kAttrPkeyIndex | kAttrPort | kAttrQkey;
+  out.port_num = 1;
+  out.qkey = qkey;
+}
+
 // The masks are those that the kernel's InfiniBand connection manager hands out: the table of
 // ibv_modify_qp wants every one of these bits.
 int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
@@ -108,12 +133,7 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
       if (addresses.remote.ss_family == AF_UNSPEC) return EINVAL;
       out.qp_attr_mask = kAttrState | kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn |
                          kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
-      copy_gid(out.ah_attr.grh.dgid, addresses.remote);
-      out.ah_attr.grh.sgid_index = source_index(addresses);
-      out.ah_attr.grh.hop_limit = kHopLimit;
-      out.ah_attr.grh.traffic_class = addresses.traffic_class;
-      out.ah_attr.is_global = 1;
-      out.ah_attr.port_num = 1;
+      out.ah_attr = path_address(addresses);
       out.path_mtu = mtu_code(*addresses.device);
       out.dest_qp_num = kCmPeerQpn;
       out.max_dest_rd_atomic = depths.responder_resources;

@@ -4,6 +4,7 @@
 // cancelled inside GET_EVENT.
 #include "kernel/rdma_cm_node.h"
 
+#include <cstring>
 #include <iterator>
 
 #include "kernel/cm_address.h"
@@ -24,6 +25,14 @@ std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
 /// An address of exactly so many bytes.
 bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
   return read_address(bytes, length, out) && length == size_of_address(out);
+}
+
+/// A multicast group may be named by its GID.
+IpAddress group_of(const sockaddr_storage& address) {
+  if (address.ss_family != kAfIb) return ip_of(address);
+  SockaddrIb ib;
+  std::memcpy(&ib, &address, sizeof ib);
+  return IpAddress::from_gid(ib.address);
 }
 
 }  // namespace
@@ -52,13 +61,13 @@ RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
       nullptr,                     // 13 GET_OPTION: never existed
       &RdmaCmNode::set_option,     // 14
       &RdmaCmNode::notify,         // 15
-      &RdmaCmNode::no_multicast,   // 16
-      &RdmaCmNode::no_multicast,   // 17
+      &RdmaCmNode::join_ip_group,  // 16
+      &RdmaCmNode::leave_group,    // 17
       &RdmaCmNode::migrate_id,     // 18
       &RdmaCmNode::query,          // 19
       &RdmaCmNode::bind,           // 20
       &RdmaCmNode::resolve_addr,   // 21
-      &RdmaCmNode::no_multicast,   // 22
+      &RdmaCmNode::join_group,     // 22
   };
   return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
 }
@@ -102,9 +111,10 @@ std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
 int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
   if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
-  if (!is_port_space(request.ps)) return EINVAL;
+  const auto service = CmService::of(request.ps, request.qp_type);
+  if (!service) return EINVAL;
   const auto id = ids_.create([&](uint32_t number) {
-    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, request.ps, persona_);
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, *service, persona_);
     CmEventQueue::open(*made->events(), queue_);
     return made;
   });
@@ -289,7 +299,48 @@ int RdmaCmNode::notify(Command& command) {
   return id == nullptr ? error : id->notify(request.event);
 }
 
-int RdmaCmNode::no_multicast(Command&) { return EINVAL; }
+int RdmaCmNode::join_ip_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_ip_mcast>();
+  sockaddr_storage group;
+  if (!read_address(&request.addr, sizeof request.addr, group)) return EINVAL;
+  rdma_ucm_join_mcast asked{};
+  asked.response = request.response;
+  asked.uid = request.uid;
+  asked.id = request.id;
+  return join(command, asked, group);
+}
+
+int RdmaCmNode::join_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_mcast>();
+  sockaddr_storage group;
+  if (!is_address(&request.addr, request.addr_size, group)) return EINVAL;
+  return join(command, request, group);
+}
+
+int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
+                     const sockaddr_storage& group) {
+  rdma_ucm_create_id_resp response{};
+  int error = command.check_room(sizeof response);
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  error = id->join_group(group_of(group), request.uid, request.join_flags, response.id);
+  if (error != 0) return error;
+  error = command.respond(request.response, response);
+  if (error != 0) (void)id->leave_group(response.id);
+  return error;
+}
+
+int RdmaCmNode::leave_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_destroy_id>();
+  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  for (const auto& id : ids_.all()) {
+    if (!queue_->takes_from(*id->events())) continue;
+    if (const auto reported = id->leave_group(request.id))
+      return command.respond(request.response, rdma_ucm_destroy_id_resp{*reported});
+  }
+  return ENOENT;
+}
 
 int RdmaCmNode::migrate_id(Command& command) {
   const auto request = command.payload<rdma_ucm_migrate_id>();

@@ -62,7 +62,10 @@ class RdmaCmNode {
   int get_event(Command& command);
   int set_option(Command& command);
   int notify(Command& command);
-  int no_multicast(Command& command);
+  int join_ip_group(Command& command);
+  int join_group(Command& command);
+  int leave_group(Command& command);
+  int join(Command& command, const rdma_ucm_join_mcast& request, const sockaddr_storage& group);
   int migrate_id(Command& command);
 
   /// The id if it belongs to this channel; else null and `error` is ENOENT or EINVAL.

@@ -13,20 +13,18 @@
 namespace uwarp {
 namespace {
 
-/// 0, or an errno. On RoCE everything is global: the GRH says where to, by GIDs.
+/// 0, or an errno. On RoCE everything is global: the GRH says where to, by GIDs. Without one there
+/// is the LID that ibv_query_port tells, that of the port itself: rsockets make such a handle for
+/// their own queue pair of datagrams.
 int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
   if (device == nullptr) return ENODEV;
-  if (attr.port_num != kPort || attr.is_global == 0) return EINVAL;
+  if (attr.port_num != kPort) return EINVAL;
+  if (attr.is_global == 0) return attr.dlid == 0 && !device->gids.empty() ? 0 : EINVAL;
   if (attr.grh.sgid_index >= device->gids.size()) return EINVAL;
   const uint8_t* const to = attr.grh.dgid.raw;
   const bool nowhere =
       std::all_of(to, to + sizeof attr.grh.dgid.raw, [](uint8_t b) { return b == 0; });
   return nowhere ? EINVAL : 0;
-}
-
-bool is_multicast(const ibv_gid& gid) {
-  const IpAddress address = IpAddress::from_gid(gid.raw);
-  return address.is_v4() ? (gid.raw[12] & 0xF0) == 0xE0 : gid.raw[0] == 0xFF;
 }
 
 }  // namespace
@@ -40,10 +38,17 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
     const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
     if (int error = check_attributes(current.get(), *attr)) return fail(error);
     if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
-    const IpAddress& own = current->gids[attr->grh.sgid_index];
-    const auto peer = IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id());
-    if (!is_multicast(attr->grh.dgid) && !find_route(peer, own)) return fail(errno);
+    const bool global = attr->is_global != 0;
+    const IpAddress& own = current->gids[global ? attr->grh.sgid_index : 0];
+    const auto peer = global ? IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id()) : own;
+    if (!is_multicast(peer) && !find_route(peer, own)) return fail(errno);
     auto ah = std::make_unique<VerbsAh>(pd, own, peer);
+    if (is_multicast(peer)) {
+      auto way = device.engine().trunks().groups().way_to(
+          *current, {own, peer, attr->grh.hop_limit, attr->grh.traffic_class});
+      if (!way) return fail(way.error());
+      ah->destination.group = std::move(*way);
+    }
     ah->destination.traffic_class = attr->grh.traffic_class;
     ah->destination.hop_limit = attr->grh.hop_limit;
     if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);

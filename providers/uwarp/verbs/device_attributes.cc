@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/settings.h"
+#include "datagram/multicast_groups.h"
 #include "memory/fault_safe_copy.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"
@@ -68,7 +69,12 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_cqe = kMaxCqe;
   attr.max_mr = kMaxMr;
   attr.max_pd = kMaxPd;
-  attr.max_ah = settings().persona == Persona::kRoce ? kMaxAh : 0;
+  if (settings().persona == Persona::kRoce) {
+    attr.max_ah = kMaxAh;
+    attr.max_mcast_grp = MulticastGroups::kMostGroups;
+    attr.max_mcast_qp_attach = MulticastGroups::kMostAttached;
+    attr.max_total_mcast_qp_attach = MulticastGroups::kMostGroups * MulticastGroups::kMostAttached;
+  }
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;

@@ -269,8 +269,10 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     const auto given = [&](uint32_t bit) { return (extended->comp_mask & bit) != 0; };
     ibv_pd* const pd = given(IBV_QP_INIT_ATTR_PD) ? extended->pd : nullptr;
     ibv_xrcd* const xrcd = given(IBV_QP_INIT_ATTR_XRCD) ? extended->xrcd : nullptr;
-    if ((extended->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended->create_flags != 0)
-      return fail(EOPNOTSUPP);
+    const uint32_t flags = given(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? extended->create_flags : 0;
+    const uint32_t known =
+        extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
+    if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
     const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     const uint64_t operations = batches ? extended->send_ops_flags : 0;
     if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
@@ -283,7 +285,9 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     init.qp_type = extended->qp_type;
     init.sq_sig_all = extended->sq_sig_all;
     ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
-    if (qp != nullptr) extended->cap = init.cap;
+    if (qp == nullptr) return nullptr;
+    extended->cap = init.cap;
+    if (flags != 0) VerbsQp::of(qp).datagrams->refuse_own_multicast();
     return qp;
   });
 }
@@ -352,6 +356,8 @@ int destroy_qp(ibv_qp* base) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) return 0;
+    if (qp.datagrams != nullptr && qp.device.engine().trunks().groups().has(*qp.datagrams))
+      return EBUSY;
     qp.device.remove(&qp);
     qp.end();
     const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);

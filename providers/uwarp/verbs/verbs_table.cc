@@ -7,6 +7,7 @@
 #include "verbs/completion.h"
 #include "verbs/device_context.h"
 #include "verbs/device_memory.h"
+#include "verbs/multicast.h"
 #include "verbs/post.h"
 #include "verbs/protection_domain.h"
 #include "verbs/queue_pair.h"

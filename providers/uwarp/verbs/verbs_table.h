@@ -45,6 +45,7 @@ struct uwarp_context_tail {
   X(alloc_pd, struct ibv_pd*, (struct ibv_context*))                                             \
   X(alloc_td, struct ibv_td*, (struct ibv_context*, struct ibv_td_init_attr*))                   \
   X(async_event, void, (struct ibv_context*, struct ibv_async_event*))                           \
+  X(attach_mcast, int, (struct ibv_qp*, const union ibv_gid*, uint16_t))                         \
   X(bind_mw, int, (struct ibv_qp*, struct ibv_mw*, struct ibv_mw_bind*))                         \
   X(cq_event, void, (struct ibv_cq*))                                                            \
   X(create_ah, struct ibv_ah*, (struct ibv_pd*, struct ibv_ah_attr*))                            \
@@ -60,6 +61,7 @@ struct uwarp_context_tail {
   X(destroy_cq, int, (struct ibv_cq*))                                                           \
   X(destroy_qp, int, (struct ibv_qp*))                                                           \
   X(destroy_srq, int, (struct ibv_srq*))                                                         \
+  X(detach_mcast, int, (struct ibv_qp*, const union ibv_gid*, uint16_t))                         \
   X(free_dm, int, (struct ibv_dm*))                                                              \
   X(modify_qp, int, (struct ibv_qp*, struct ibv_qp_attr*, int))                                  \
   X(modify_srq, int, (struct ibv_srq*, struct ibv_srq_attr*, int))                               \

@@ -63,12 +63,15 @@ class Channel {
     return 0;
   }
 
-  uint32_t create(uint64_t uid = 1, uint16_t port_space = RDMA_PS_TCP) {
+  uint16_t usual_port_space = RDMA_PS_TCP;
+  uint32_t create(uint64_t uid = 1) { return create(uid, usual_port_space); }
+  /// The queue pair type (RC) counts in port space IB only.
+  uint32_t create(uint64_t uid, uint16_t port_space, uint8_t qp_type = 2) {
     rdma_ucm_create_id_resp response{};
-    EXPECT_EQ(
-        command(RDMA_USER_CM_CMD_CREATE_ID,
-                rdma_ucm_create_id{uid, address_of(response), port_space, 2, {}}, sizeof response),
-        0);
+    EXPECT_EQ(command(RDMA_USER_CM_CMD_CREATE_ID,
+                      rdma_ucm_create_id{uid, address_of(response), port_space, qp_type, {}},
+                      sizeof response),
+              0);
     return response.id;
   }
   /// Events reported, or a negative errno.
@@ -103,12 +106,21 @@ class Channel {
     payload.id = id;
     return command(RDMA_USER_CM_CMD_CONNECT, payload);
   }
-  int accept(uint32_t id, uint64_t uid) {
+  int accept(uint32_t id, uint64_t uid, const std::string& private_data = "yes",
+             uint32_t qkey = 0) {
     rdma_ucm_accept payload{};
     payload.uid = uid;
-    payload.conn_param = parameters("yes");
+    payload.conn_param = parameters(private_data);
+    payload.conn_param.qkey = qkey;
     payload.id = id;
     return command(RDMA_USER_CM_CMD_ACCEPT, payload);
+  }
+  int reject(uint32_t id, const std::string& private_data = "") {
+    rdma_ucm_reject payload{};
+    payload.id = id;
+    payload.private_data_len = static_cast<uint8_t>(private_data.size());
+    memcpy(payload.private_data, private_data.data(), private_data.size());
+    return command(RDMA_USER_CM_CMD_REJECT, payload);
   }
   int disconnect(uint32_t id) {
     return command(RDMA_USER_CM_CMD_DISCONNECT, rdma_ucm_disconnect{id});

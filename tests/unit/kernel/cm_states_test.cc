@@ -66,6 +66,28 @@ constexpr Row kRoce[] = {
     {"reuseaddr off",   "ok   -     -      -    -     -          -       -         -        -           -             -"},
     {"qp attributes",   "-    -     -      ok   ok    ok         ok      ok        ok       ok          ok            ok"},
 };
+// Of datagrams: one question, one answer, and nothing that could end.
+constexpr Row kRoceDatagrams[] = {
+    {"bind",            "ok   -     -      -    -     -          -       x         x        -           x             -"},
+    {"resolve_addr",    "ok   ok    -      -    -     -          -       x         x        -           x             -"},
+    {"resolve_route",   "-    -     -      ok   -     -          -       x         x        -           x             -"},
+    {"listen",          "ok   ok    -      -    -     -          -       x         x        -           x             -"},
+    {"connect",         "-    -     -      -    ok    -          -       x         x        -           x             -"},
+    {"accept",          "-    -     -      -    -     -          ok      x         x        -           x             -"},
+    {"establish",       "-    -     -      -    -     -          ok      x         x        -           x             -"},
+    {"reject",          "-    -     -      -    -     -          ok      x         x        -           x             -"},
+    {"disconnect",      "-    -     -      -    -     ok         ok      x         x        ok          x             ok"},
+    {"notify",          "-    -     -      -    -     -          -       x         x        -           x             -"},
+    {"afonly",          "ok   ok    -      -    -     -          -       x         x        -           x             -"},
+    {"reuseaddr on",    "ok   ok    -      ok   ok    ok         ok      x         x        ok          x             ok"},
+    {"reuseaddr off",   "ok   -     -      -    -     -          -       x         x        -           x             -"},
+    {"tos",             "ok   ok    ok     ok   ok    ok         ok      x         x        ok          x             ok"},
+    {"ack_timeout",     "-    -     -      -    -     -          -       x         x        -           x             -"},
+    {"qp attributes",   "-    -     -      ok   ok    ok         ok      x         x        ok          x             ok"},
+    {"migrate",         "ok   ok    ok     ok   ok    ok         ok      x         x        ok          x             ok"},
+    // A loopback address has no device: an id that is bound to another one may join as well.
+    {"join multicast",  "-    -     -      ok   -     -          -       x         x        -           x             -"},
+};
 // clang-format on
 
 class CmStates : public RdmaCmNodeTest {
@@ -95,7 +117,9 @@ class CmStates : public RdmaCmNodeTest {
     EXPECT_EQ(channel_.connect(id), 0);
     if (state == "connecting") return;
     if (state == "closed") return owner()->connection_rejected({}, -ECONNREFUSED, {});
-    owner()->connection_established({}, {}, {});
+    ConnectParameters peer;
+    peer.qkey = kCmQkey;
+    owner()->connection_established({}, {}, peer);
     if (state == "answered") return;
     establish(id);
     if (state == "disconnecting") {
@@ -163,10 +187,7 @@ class CmStates : public RdmaCmNodeTest {
         {"connect", [&] { return channel_.connect(id); }},
         {"accept", [&] { return channel_.accept(id, 5); }},
         {"establish", [&] { return establish(id); }},
-        {"reject",
-         [&] {
-           return channel_.command(RDMA_USER_CM_CMD_REJECT, rdma_ucm_reject{id, 0, 0, {}, {}});
-         }},
+        {"reject", [&] { return channel_.reject(id); }},
         {"disconnect", [&] { return channel_.disconnect(id); }},
         {"notify",
          [&] {
@@ -211,6 +232,11 @@ TEST_F(CmStates, EveryCallInEveryState) {
 
 TEST_F(CmStatesRoce, EveryCallInEveryState) {
   for (const Row& row : kRoce) check(row.call, row.results);
+}
+
+TEST_F(CmStatesRoce, EveryCallInEveryStateOfDatagrams) {
+  channel_.usual_port_space = RDMA_PS_UDP;
+  for (const Row& row : kRoceDatagrams) check(row.call, row.results);
 }
 
 // As the kernel takes the number: at most 1024, and as many for none at all.

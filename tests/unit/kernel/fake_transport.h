@@ -71,6 +71,10 @@ class FakeTransport : public CmTransport {
     if (inside_wait) inside_wait(*neighbour.lock());
     return neighbour_is_asked_for;
   }
+  int check_group(const NetDevice&, const IpAddress&, const IpAddress& group) override {
+    last_group = group;
+    return group_error;
+  }
   Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
                                           const BindOptions& options) override {
     if (bind_error != 0) return Error{bind_error};
@@ -100,6 +104,8 @@ class FakeTransport : public CmTransport {
   uint32_t neighbour_timeout_ms = 0;
   std::weak_ptr<NeighbourListener> neighbour;
   std::function<void(NeighbourListener&)> inside_wait;
+  int group_error = 0;
+  IpAddress last_group;
   int bind_error = 0;
   int listen_error = 0;
   int connect_error = 0;

@@ -580,11 +580,13 @@ TEST_F(RdmaCmNodeTest, AfOnlyAfterBindBindsThePortAgain) {
   EXPECT_EQ(set(id, 1), EINVAL);
 }
 
-TEST_F(RdmaCmNodeTest, DatagramPortSpacesCannotConnect) {
+TEST_F(RdmaCmNodeTest, DatagramsAreNotForIwarp) {
   const uint32_t id = channel_.create(1, RDMA_PS_UDP);
   EXPECT_EQ(channel_.listen(id), EOPNOTSUPP);
   EXPECT_EQ(channel_.bind(id, 7174), 0);
   EXPECT_TRUE(transport_.last_options.datagram);
+  channel_.usual_port_space = RDMA_PS_UDP;
+  EXPECT_EQ(channel_.connect(resolved_id()), EOPNOTSUPP);
 }
 
 }  // namespace

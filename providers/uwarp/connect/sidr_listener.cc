@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "connect/sidr_listener.h"
+
+#include <netinet/in.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "base/settings.h"
+#include "connect/connect_context.h"
+#include "os/clock.h"
+#include "os/collapsed_log.h"
+
+namespace uwarp {
+namespace {
+
+/// Datagrams looked at per turn, so that a flood does not keep other sources waiting.
+constexpr int kRequestsPerTurn = 16;
+/// Pause after there was no memory for a request.
+constexpr uint64_t kSidrRetryNs = 100 * kNsPerMs;
+
+}  // namespace
+
+bool SidrPort::enter(const SidrTransactions::Key& key, const UdpPath& path) {
+  const std::lock_guard guard(mutex_);
+  const auto [outcome, reply] = transactions_.enter(key);
+  if (outcome == SidrTransactions::Outcome::kAnswered) (void)socket_.send(*reply, path);
+  return outcome == SidrTransactions::Outcome::kNew;
+}
+
+void SidrPort::forget(const SidrTransactions::Key& key) {
+  const std::lock_guard guard(mutex_);
+  transactions_.forget(key);
+}
+
+// A reply that is lost, here or on the way, is asked for again.
+void SidrPort::answer(const SidrTransactions::Key& key, const UdpPath& path,
+                      const SidrReply& reply) {
+  std::vector<std::byte> bytes = reply.encode();
+  const std::lock_guard guard(mutex_);
+  (void)socket_.send(bytes, path);
+  transactions_.answered(key, std::move(bytes));
+}
+
+void SidrPort::refuse(uint64_t transaction, const UdpPath& path, SidrStatus status) {
+  SidrReply reply;
+  reply.transaction = transaction;
+  reply.status = status;
+  (void)socket_.send(reply.encode(), path);
+}
+
+sockaddr_storage SidrCall::local_of(const SidrPort& port, const UdpPath& path) {
+  sockaddr_storage address = path.local;
+  const sockaddr_storage bound = port.local_address();
+  // At the same place in both families.
+  reinterpret_cast<sockaddr_in&>(address).sin_port =
+      reinterpret_cast<const sockaddr_in&>(bound).sin_port;
+  return address;
+}
+
+SidrCall::~SidrCall() {
+  try {
+    SidrReply reply;
+    reply.status = SidrStatus::kRejected;
+    (void)answer(std::move(reply));
+  } catch (const std::bad_alloc&) {
+    // The peer's next repetitions find it waiting, and its time-out ends it.
+  }
+}
+
+int SidrCall::answer(SidrReply reply) {
+  reply.transaction = key_.transaction;
+  const std::lock_guard guard(mutex_);
+  if (port_ == nullptr) return EINVAL;
+  port_->answer(key_, path_, reply);
+  port_.reset();
+  return 0;
+}
+
+SidrListener::SidrListener(ConnectContext& context, UdpSocket bound, uint16_t port_space,
+                           std::weak_ptr<SidrListenerOwner> owner)
+    : context_(context),
+      port_space_(port_space),
+      port_(std::make_shared<SidrPort>(std::move(bound))),
+      owner_(std::move(owner)) {}
+
+SidrListener::~SidrListener() { close(); }
+
+Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& context, UdpSocket bound,
+                                                          uint16_t port_space,
+                                                          std::weak_ptr<SidrListenerOwner> owner) {
+  // Who waits for a request may not look before there is one.
+  if (int error = context.progress.start_helper()) return Error{error};
+  bound.tell_local_address();
+  std::shared_ptr<SidrListener> listener(
+      new SidrListener(context, std::move(bound), port_space, std::move(owner)));
+  const std::lock_guard guard(listener->mutex_);
+  auto ticket = context.progress.add(*listener, listener->port_->fd(), EPOLLIN | EPOLLET);
+  if (!ticket) return Error{ticket.error()};
+  listener->ticket_ = *ticket;
+  return listener;
+}
+
+void SidrListener::close() {
+  const std::lock_guard guard(mutex_);
+  context_.progress.remove(std::exchange(ticket_, 0));
+  owner_.reset();
+  port_.reset();
+}
+
+void SidrListener::deadline_passed() { context_.progress.revisit(*this); }
+
+void SidrListener::out_of_memory() {
+  context_.progress.set_deadline(*this, now_ns() + kSidrRetryNs);
+}
+
+bool SidrListener::ready(uint32_t /*events*/) {
+  for (int i = 0; i < kRequestsPerTurn; ++i) {
+    std::shared_ptr<SidrPort> port;
+    {
+      const std::lock_guard guard(mutex_);
+      port = port_;
+    }
+    if (port == nullptr) return false;
+    std::byte bytes[SidrRequest::kWireSize];
+    UdpPath path;
+    const ssize_t length = port->receive(bytes, path);
+    if (length < 0) return false;
+    received(port, {bytes, std::min(static_cast<size_t>(length), sizeof bytes)}, path);
+  }
+  return true;
+}
+
+void SidrListener::received(const std::shared_ptr<SidrPort>& port, std::span<const std::byte> bytes,
+                            const UdpPath& path) {
+  const IpAddress from = ip_of(path.peer);
+  if (!settings().allow.allows(from.bytes())) {
+    static CollapsedLog log;
+    log.event("rdma_cm: %s is not in UWARP_ALLOW", from.to_string().c_str());
+    return;
+  }
+  // What came to more than this host is not answered: all of them would.
+  if (path.local.ss_family == AF_UNSPEC) return;
+  if (const auto transaction = SidrRequest::of_other_version(bytes))
+    return port->refuse(*transaction, path, SidrStatus::kUnknownVersion);
+  auto request = SidrRequest::decode(bytes);
+  if (!request) return;
+  if (request->port_space != port_space_)
+    return port->refuse(request->transaction, path, SidrStatus::kUnsupported);
+  const SidrTransactions::Key key{from, port_of(path.peer), request->transaction};
+  if (!port->enter(key, path)) return;
+  std::shared_ptr<SidrCall> call;
+  try {
+    call = std::make_shared<SidrCall>(port, key, path, std::move(request->private_data));
+  } catch (const std::bad_alloc&) {
+    port->forget(key);
+    throw;
+  }
+  std::shared_ptr<SidrListenerOwner> owner;
+  {
+    const std::lock_guard guard(mutex_);
+    owner = owner_.lock();
+  }
+  if (owner != nullptr) (void)owner->sidr_requested(std::move(call));
+}
+
+}  // namespace uwarp

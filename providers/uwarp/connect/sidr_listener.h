@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A UDP port on which an rdma_cm id of datagrams listens, and the requests that come in on it
+// (service ID resolution, docs/wire.md). Any host can send here, under any address.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "carrier/udp_socket.h"
+#include "connect/sidr_transactions.h"
+#include "progress/progress.h"
+#include "protocol/wire/sidr_message.h"
+
+namespace uwarp {
+
+struct ConnectContext;
+
+/// The socket of a listener and what it knows. Open until the listener is closed and each request
+/// has its reply, which must come from this port. Any thread.
+class SidrPort {
+ public:
+  explicit SidrPort(UdpSocket socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.fd(); }
+  sockaddr_storage local_address() const { return socket_.local_address(); }
+  ssize_t receive(std::span<std::byte> room, UdpPath& path) { return socket_.receive(room, path); }
+  /// True if the request is new, and waits for answer() from now on. A repetition of one that has
+  /// its reply gets it again.
+  bool enter(const SidrTransactions::Key& key, const UdpPath& path);
+  /// There is no memory for a new one, and its repetition counts as new.
+  void forget(const SidrTransactions::Key& key);
+  /// The reply to a request that waits.
+  void answer(const SidrTransactions::Key& key, const UdpPath& path, const SidrReply& reply);
+  /// A reply to what is no request for this port.
+  void refuse(uint64_t transaction, const UdpPath& path, SidrStatus status);
+
+ private:
+  UdpSocket socket_;
+  std::mutex mutex_;
+  SidrTransactions transactions_;
+};
+
+/// A request that waits for the application. The last reference to it rejects it.
+class SidrCall {
+ public:
+  SidrCall(std::shared_ptr<SidrPort> port, SidrTransactions::Key key, UdpPath path,
+           std::vector<std::byte> private_data)
+      : port_(std::move(port)),
+        key_(std::move(key)),
+        path_(path),
+        private_data_(std::move(private_data)),
+        local_(local_of(*port_, path_)) {}
+  ~SidrCall();
+  SidrCall(const SidrCall&) = delete;
+  SidrCall& operator=(const SidrCall&) = delete;
+
+  const std::vector<std::byte>& private_data() const { return private_data_; }
+  /// With the listener's port.
+  const sockaddr_storage& local_address() const { return local_; }
+  const sockaddr_storage& remote_address() const { return path_.peer; }
+  /// 0, or EINVAL: it has its reply already. `reply` needs no transaction.
+  int answer(SidrReply reply);
+
+ private:
+  static sockaddr_storage local_of(const SidrPort& port, const UdpPath& path);
+
+  std::mutex mutex_;
+  std::shared_ptr<SidrPort> port_;  ///< null once it has its reply
+  const SidrTransactions::Key key_;
+  const UdpPath path_;
+  const std::vector<std::byte> private_data_;
+  const sockaddr_storage local_;
+};
+
+class SidrListenerOwner {
+ public:
+  virtual ~SidrListenerOwner() = default;
+  /// By whichever thread progresses, without locks. False: no room; the request is rejected.
+  virtual bool sidr_requested(std::shared_ptr<SidrCall> call) = 0;
+};
+
+class SidrListener final : public Source {
+ public:
+  /// Requests for another `port_space` are refused. Errors: ENOMEM, EAGAIN (no thread).
+  static Result<std::shared_ptr<SidrListener>> start(ConnectContext& context, UdpSocket bound,
+                                                     uint16_t port_space,
+                                                     std::weak_ptr<SidrListenerOwner> owner);
+  ~SidrListener() override;
+  /// Stops. Idempotent. No owner call starts after it returned.
+  void close();
+
+  bool ready(uint32_t events) override;
+  void deadline_passed() override;
+  /// What waits in the socket makes no new edge.
+  void out_of_memory() override;
+
+ private:
+  SidrListener(ConnectContext& context, UdpSocket bound, uint16_t port_space,
+               std::weak_ptr<SidrListenerOwner> owner);
+  void received(const std::shared_ptr<SidrPort>& port, std::span<const std::byte> bytes,
+                const UdpPath& path);
+
+  ConnectContext& context_;
+  const uint16_t port_space_;
+  std::mutex mutex_;
+  std::shared_ptr<SidrPort> port_;  ///< null after close()
+  Progress::Ticket ticket_ = 0;
+  std::weak_ptr<SidrListenerOwner> owner_;
+};
+
+}  // namespace uwarp

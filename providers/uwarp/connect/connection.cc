@@ -102,6 +102,7 @@ void Connection::established(ConnectParameters peer) {
 void Connection::on_events(const StreamEvents& notice) {
   Turn turn(*this);
   if (Life* const open = life()) follow(turn, open->on_events(notice, now_ns()));
+  if (notice.busy || (notice.outcome & (kRxOffer | kRxSwitch)) != 0) follow_carrier(turn, notice);
   finish(turn);
 }
 
@@ -128,6 +129,7 @@ void Connection::transmit_before_long() {
 void Connection::leave_endpoint(Turn& /*turn*/) {
   if (endpoint_ == nullptr) return;
   if (open_) endpoint_->close_stream();
+  if (ticket_ != 0) context_.door->forget(std::exchange(ticket_, 0));
   endpoint_->release(*this);
   std::shared_ptr<Endpoint> left;
   const std::lock_guard guard(endpoint_lock_);

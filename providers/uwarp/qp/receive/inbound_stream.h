@@ -23,6 +23,8 @@ enum ReceiveOutcome : uint32_t {
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
   kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
+  kRxOffer = 1u << 6,           // it would share memory: StreamState::peer_door, peer_ticket
+  kRxSwitch = 1u << 7,          // what follows comes through shared memory
 };
 
 /// A DDP segment as its header says, and how much of its payload has come.

@@ -67,6 +67,7 @@ class Page : public ::testing::Test {
     slot.transmit.posted.set(10);
     slot.transmit.retired.set(8);
     slot.receive.held.add(2);
+    slot.receive.dropped.add(3);
     slot.head.live.store(1);
   }
 
@@ -113,6 +114,7 @@ TEST_F(Page, ReadsWhatWasWritten) {
   EXPECT_EQ(qp.outstanding, 2u);
   EXPECT_EQ(qp.traffic.sent.all_messages(), 1u);
   EXPECT_EQ(qp.traffic.held, 2u);
+  EXPECT_EQ(qp.traffic.dropped, 3u);
   ASSERT_EQ(process.completion_queues.size(), 1u);
   EXPECT_EQ(process.completion_queues[0].waiting(), 2u);
   ASSERT_EQ(process.regions.size(), 1u);
@@ -125,6 +127,7 @@ TEST_F(Page, DeviceKeepsWhatItsQueuePairsDid) {
   EXPECT_TRUE(process.queue_pairs.empty());
   EXPECT_EQ(process.devices.at(0).traffic.sent.octets, 1000u);
   EXPECT_EQ(process.devices.at(0).traffic.held, 2u);
+  EXPECT_EQ(process.devices.at(0).traffic.dropped, 3u);
   const DeviceTotals totals = page_.totals("uwarp_lo");
   EXPECT_EQ(totals.transmit.octets.get(), 1000u);
   // The slot begins anew for the next one.

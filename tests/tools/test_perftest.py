@@ -126,7 +126,8 @@ def test_shared_receive_queue(pair, link, tool):
 
 @pytest.mark.parametrize("kind", ["UD", "UC"])
 def test_other_transports_fail_cleanly(start, loopback, port, kind):
-    """Types of queue pairs that iWARP lacks are refused at creation, without a crash."""
+    """Types of queue pairs that iWARP lacks are refused at creation, without a crash. Those of the
+    roce persona are in test_roce_persona.py."""
     server = start(["ib_send_bw", "-d", loopback.server.device, "-p", port, "-F", "-c", kind])
     client = start(["ib_send_bw", "-d", loopback.client.device, "-p", port, "-F", "-c", kind,
                     "127.0.0.1"])

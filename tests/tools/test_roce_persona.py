@@ -75,6 +75,46 @@ def test_shared_receive_queue(roce_pair, link, name):
     perftest(roce_pair, link, SHARED[name])
 
 
+UNRELIABLE = {
+    "send_bw": ["ib_send_bw"],
+    "send_bw_byte": ["ib_send_bw", "-s", "1", "-n", "5000"],
+    "send_bw_large": ["ib_send_bw", "-s", "1048576"],
+    "send_bw_events": ["ib_send_bw", "-e"],
+    "send_bw_both_ways": ["ib_send_bw", "-b"],
+    "send_bw_few_receives": ["ib_send_bw", "-r", "16", "-n", "5000"],
+    "send_bw_queue_pairs": ["ib_send_bw", "-q", "4", "-b"],
+    "send_bw_shared": ["ib_send_bw", "--use-srq"],
+    "send_lat": ["ib_send_lat"],
+    "send_lat_sizes": ["ib_send_lat", "-a", "-n", "20"],
+    "send_lat_events": ["ib_send_lat", "-e"],
+    "write_bw": ["ib_write_bw"],
+    "write_bw_sizes": ["ib_write_bw", "-a", "-n", "20"],
+    "write_bw_both_ways": ["ib_write_bw", "-b"],
+    "write_bw_queue_pairs": ["ib_write_bw", "-q", "4"],
+    "write_lat": ["ib_write_lat"],
+    "write_lat_large": ["ib_write_lat", "-s", "1048576"],
+}
+
+
+@pytest.mark.parametrize("name", UNRELIABLE)
+def test_unreliable_connections(roce_pair, link, name):
+    """-c UC. A message that is lost makes perftest wait without end."""
+    tool, *options = UNRELIABLE[name]
+    usual = [] if "-n" in options else ["-n", "500"]
+    command = [tool, "-d", "{device}", "-p", "{port}", "-F", "-c", "UC", *usual, *options]
+    server, client = roce_pair(link, command, command + ["{address}"])
+    assert report.rows(client), f"{client}\n==== server\n{server}"
+    assert "rror" not in client + server, f"{client}\n==== server\n{server}"
+
+
+@pytest.mark.parametrize("options", [[], ["-e"], ["-s", "1"], ["-s", "1048576", "-n", "100"]],
+                         ids=["poll", "events", "byte", "large"])
+def test_unreliable_pingpong(roce_pair, link, options):
+    command = ["ibv_uc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", *options]
+    for output in roce_pair(link, command, command + ["{address}"]):
+        assert "iters in" in output, output
+
+
 @pytest.mark.parametrize("how", ["exit", "stay", "die"])
 def test_end_behind_messages_that_are_held(start, loopback, port, how):
     """A message waits for its receive without end, and no FIN gets past it: both windows are closed.

@@ -343,8 +343,8 @@ const Row kQueueRows[] = {
        ibv_ops_wr* bad = nullptr;
        return ibv_post_srq_ops(srq.get(), &wr, &bad);
      }},
-    {"ibv_create_qp", EOPNOTSUPP, "UD",
-     [](Ground& g) { return create_qp(g, [](auto& init) { init.qp_type = IBV_QPT_UD; }); }},
+    {"ibv_create_qp", EOPNOTSUPP, "raw packet",
+     [](Ground& g) { return create_qp(g, [](auto& init) { init.qp_type = IBV_QPT_RAW_PACKET; }); }},
     {"ibv_create_qp", EINVAL, "too deep",
      [](Ground& g) { return create_qp(g, [](auto& init) { init.cap.max_send_wr = 1u << 30; }); }},
     {"ibv_create_qp_ex", EOPNOTSUPP, "an operation that iWARP lacks",

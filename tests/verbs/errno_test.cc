@@ -269,7 +269,7 @@ TEST_F(CmErrno, OfACallThatFailsIsItsReason) {
   EXPECT_EQ(rdma_create_qp(id, nullptr, &init), -1);
   EXPECT_EQ(errno, EINVAL);
   init = init_attributes(nullptr, 16);
-  init.qp_type = IBV_QPT_UC;
+  init.qp_type = IBV_QPT_RAW_PACKET;
   errno = 0;
   EXPECT_EQ(rdma_create_qp(id, nullptr, &init), -1);
   EXPECT_EQ(errno, EOPNOTSUPP);

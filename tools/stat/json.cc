@@ -29,6 +29,7 @@ void put_traffic(json& out, const Traffic& traffic) {
   out["flushed_receives"] = traffic.flushed_receives;
   out["held_receives"] = traffic.held;
   out["rnr_timeouts"] = traffic.rnr_timeouts;
+  out["dropped_receives"] = traffic.dropped;
   out["crc_errors"] = traffic.crc_errors;
   out["connections"] = traffic.stream.connections;
   out["peer_closes"] = traffic.stream.fins;

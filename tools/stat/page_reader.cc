@@ -41,6 +41,7 @@ void Traffic::add(const Traffic& other) {
   flushed_sends += other.flushed_sends;
   held += other.held;
   rnr_timeouts += other.rnr_timeouts;
+  dropped += other.dropped;
   crc_errors += other.crc_errors;
   flushed_receives += other.flushed_receives;
   stream.connections += other.stream.connections;
@@ -219,6 +220,7 @@ class PageReader {
     traffic.flushed_sends = slot.transmit.flushed.get();
     traffic.held = slot.receive.held.get();
     traffic.rnr_timeouts = slot.receive.rnr_timeouts.get();
+    traffic.dropped = slot.receive.dropped.get();
     traffic.crc_errors = slot.receive.crc_errors.get();
     traffic.flushed_receives = slot.receive.flushed.get();
     traffic.stream = {slot.stream.connections.get(), slot.stream.fins.get(),

@@ -36,6 +36,7 @@ struct Traffic {
   uint64_t flushed_sends = 0;
   uint64_t held = 0;
   uint64_t rnr_timeouts = 0;
+  uint64_t dropped = 0;
   uint64_t crc_errors = 0;
   uint64_t flushed_receives = 0;
   Endings stream;

@@ -192,17 +192,18 @@ std::vector<std::string> regions(const Snapshot& snapshot) {
 
 std::vector<std::string> devices(const Snapshot& snapshot) {
   Table table({"PID", "<PROGRAM", "<DEVICE", "<LINK", "SENT", "RCVD", "CONNECTIONS", "CLOSES",
-               "RESETS", "TIMEOUTS", "FAILURES", "HELD", "RNR", "CRC", "FLUSHED"});
+               "RESETS", "TIMEOUTS", "FAILURES", "HELD", "RNR", "DROPPED", "CRC", "FLUSHED"});
   for (const Process& process : snapshot.processes) {
     for (const Device& device : process.devices) {
       const Traffic& t = device.traffic;
-      table.add(static_cast<double>(t.sent.octets + t.received.octets),
-                {std::to_string(process.pid), printable(process.program), printable(device.name),
-                 device.link, octets_text(static_cast<double>(t.sent.octets)),
-                 octets_text(static_cast<double>(t.received.octets)), number(t.stream.connections),
-                 number(t.stream.fins), number(t.stream.resets), number(t.stream.timeouts),
-                 number(t.stream.failures), number(t.held), number(t.rnr_timeouts),
-                 number(t.crc_errors), number(t.flushed_sends + t.flushed_receives)});
+      table.add(
+          static_cast<double>(t.sent.octets + t.received.octets),
+          {std::to_string(process.pid), printable(process.program), printable(device.name),
+           device.link, octets_text(static_cast<double>(t.sent.octets)),
+           octets_text(static_cast<double>(t.received.octets)), number(t.stream.connections),
+           number(t.stream.fins), number(t.stream.resets), number(t.stream.timeouts),
+           number(t.stream.failures), number(t.held), number(t.rnr_timeouts), number(t.dropped),
+           number(t.crc_errors), number(t.flushed_sends + t.flushed_receives)});
     }
   }
   return table.lines();

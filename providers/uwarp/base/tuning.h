@@ -162,7 +162,10 @@ UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 /// For so long a datagram waits for a receive, with all behind it on its trunk: a receiver that
 /// posts in a loop is late by less. Row: ib_send_bw -c UD (what is lost there ends it).
 UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
-/// The same while all that has come was for the same queue pair, so that nobody else waits.
+/// The same while all that has come was for the same queue pair, so that nobody else waits: always
+/// on an unreliable connection (UC), where a message waits once until another one has been
+/// received. Of 16 runs of ib_send_bw -c UC on two busy cores (both directions, few receives, one
+/// core) 9 lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.
 UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 
 /// A piece of at least so many bytes is copied once, by the reader out of the writer's memory,

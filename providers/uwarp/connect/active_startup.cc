@@ -39,8 +39,8 @@ void ActiveStartup::on_connected() {
   config.revision = mode_ == StartupMode::kRevision1 ? 1 : 2;
   config.peer_to_peer = mode_ == StartupMode::kPeerToPeer;
   config.crc = asks_for_crc();
-  config.ird = with_reserve(parameters_.responder_resources);
-  config.ord = with_reserve(parameters_.initiator_depth);
+  config.ird = with_reserve(parameters_.responder_resources, options_.acknowledged);
+  config.ord = with_reserve(parameters_.initiator_depth, options_.acknowledged);
   config.ird_limit = kMaxReadDepth;
   config.private_data = parameters_.private_data;
   state_.emplace<Requesting>(config);

@@ -34,8 +34,9 @@ class ActiveStartup {
     sockaddr_storage local{};          // without it; family AF_UNSPEC: kernel's choice
     sockaddr_storage remote{};
     int tos = -1;
-    uint32_t timeout_ms = 0;  // 0: settings
-    bool rendezvous = false;  // made without rdma_cm: neither falls back nor dials again
+    uint32_t timeout_ms = 0;    // 0: settings
+    bool rendezvous = false;    // made without rdma_cm: neither falls back nor dials again
+    bool acknowledged = false;  // QpConfig::acknowledged of its queue pair
   };
   enum class Next : uint8_t {
     kWait,

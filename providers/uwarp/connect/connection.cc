@@ -94,7 +94,7 @@ void Connection::drop_owner() {
 
 void Connection::established(ConnectParameters peer) {
   const StreamConfig& config = endpoint_->qp().stream();
-  peer.initiator_depth = without_reserve(config.ird);
+  peer.initiator_depth = without_reserve(config.ird, acknowledged());
   peer.responder_resources = config.ord;
   calls_.tell(OwnerCalls::kEstablished, 0, std::move(peer));
 }
@@ -139,9 +139,10 @@ void Connection::leave_endpoint(Turn& /*turn*/) {
 
 // Our FIN goes out; whatever the peer still sends is read away until its own FIN, for some time.
 void Connection::drain(Turn& turn) {
+  const bool due = acknowledged();
   leave_endpoint(turn);
-  state_ = Draining(settings().acknowledged(), now_ns());
-  if (!settings().acknowledged()) socket_.tcp().set_reset_on_close(false);
+  state_ = Draining(due, now_ns());
+  if (!due) socket_.tcp().set_reset_on_close(false);
   socket_.shutdown();
   read_away(turn);
   if (!std::holds_alternative<Draining>(state_)) return;
@@ -233,6 +234,8 @@ void Connection::deadline_passed() {
   if (next.release) endpoint->script_deadline_passed();
   if (next.expire) endpoint->stream().expire();
 }
+
+bool Connection::acknowledged() const { return endpoint_->qp().config().acknowledged; }
 
 void Connection::request_turn() { context_.progress.revisit(*this); }
 

@@ -217,6 +217,8 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   void leave_endpoint(Turn& turn);
   void close(Turn& turn, CloseMode mode);
   std::shared_ptr<Endpoint> open_endpoint() const;
+  /// QpConfig::acknowledged of the endpoint, which there must be.
+  bool acknowledged() const;
 
   ConnectContext& context_;
   sockaddr_storage remote_{};             // set before the object is shared

@@ -25,17 +25,18 @@ struct ConnectParameters {
   std::vector<std::byte> private_data{};  // the application's bytes, without the enhanced word
 };
 
-/// What the peer is told of a depth: with acknowledged completions one more than the application
-/// uses, for the Reads that acknowledge.
-inline uint16_t with_reserve(uint16_t depth) {
-  return settings().acknowledged() && depth < kDepthNotNegotiated ? depth + 1 : depth;
+/// What the peer is told of a depth: with acknowledged completions (of the queue pair, QpConfig)
+/// one more than the application uses, for the Reads that acknowledge.
+inline uint16_t with_reserve(uint16_t depth, bool acknowledged) {
+  return acknowledged && depth < kDepthNotNegotiated ? depth + 1 : depth;
 }
-inline uint16_t without_reserve(uint16_t depth) {
-  return settings().acknowledged() && depth > 0 ? depth - 1 : depth;
+inline uint16_t without_reserve(uint16_t depth, bool acknowledged) {
+  return acknowledged && depth > 0 ? depth - 1 : depth;
 }
 /// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
 inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
-  return on_wire ? std::min<uint16_t>(without_reserve(depth), kMaxRdAtom) : kMaxRdAtom;
+  if (!on_wire) return kMaxRdAtom;
+  return std::min<uint16_t>(without_reserve(depth, settings().acknowledged()), kMaxRdAtom);
 }
 
 class Connection;

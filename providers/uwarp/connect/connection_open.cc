@@ -42,7 +42,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.ord = config.read_depth = negotiated.ord;
   config.ird = negotiated.ird;
   // The peer may have granted the one that is kept for acknowledgements.
-  if (settings().acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
+  if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
   // The private data of a rendezvous says who is there; an answer to the mark could meet a peer
@@ -85,7 +85,8 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();
   Life::Terms terms;
   terms.rendezvous = agreed.rendezvous;
-  terms.acknowledged = settings().acknowledged();
+  terms.acknowledged = acknowledged();
+  terms.unreliable = is_unreliable(endpoint_->qp().config().transport);
   terms.nudges = agreed.initiator && !agreed.rendezvous;
   terms.peer_timeout_ms =
       own_ms == 0 ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
@@ -122,12 +123,15 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   connection->socket_.take(std::move(pair->first), std::move(pair->second));
   StreamConfig config;
   config.ord = depth;
-  config.read_depth = config.ird = depth + 1;
+  config.read_depth = config.ird = with_reserve(depth, connection->acknowledged());
   config.silent_fin = config.peer_is_uwarp = true;
   const int error = connection->start_or_close(turn, [&, self = connection.get()] {
     if (int failed = self->socket_.watch(*self)) return failed;
-    return self->enter_life(turn, config,
-                            {.rendezvous = true, .acknowledged = settings().acknowledged()});
+    return self->enter_life(
+        turn, config,
+        {.rendezvous = true,
+         .acknowledged = self->acknowledged(),
+         .unreliable = is_unreliable(self->endpoint_->qp().config().transport)});
   });
   if (error != 0) return Error{error};
   connection->established({});

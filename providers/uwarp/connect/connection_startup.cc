@@ -56,6 +56,7 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   Turn turn(*connection);
   connection->endpoint_ = std::move(endpoint);
   connection->remote_ = options.remote;
+  options.acknowledged = connection->acknowledged();
   const int error = connection->start_or_close(turn, [&, self = connection.get()] {
     auto startup = std::make_unique<ActiveStartup>(std::move(options), std::move(parameters),
                                                    context.startup_modes, now_ns());
@@ -254,9 +255,9 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, const ConnectParamete
 int Connection::answer_and_open(Turn& turn, PassiveStartup& startup,
                                 const ConnectParameters& parameters, bool rendezvous) {
   MpaResponder& responder = startup.responder();
-  const MpaResponder::Reply reply =
-      responder.accept(with_reserve(parameters.responder_resources),
-                       with_reserve(parameters.initiator_depth), parameters.private_data);
+  const MpaResponder::Reply reply = responder.accept(
+      with_reserve(parameters.responder_resources, acknowledged()),
+      with_reserve(parameters.initiator_depth, acknowledged()), parameters.private_data);
   if (int error = send_reply(reply.bytes)) return error;
   const bool peer_opens = reply.negotiated.peer_to_peer;
   const Agreed agreed{reply.negotiated, responder.request().crc, parameters.initiator_depth,

@@ -201,8 +201,8 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     }
     return 0;
   }
-  const bool by_cm = cm_owned_ || ((is_cm_mask(to, mask) || names_cm_peer(attributes, mask)) &&
-                                   rendezvous_ == nullptr);
+  const bool for_cm = is_cm_mask(to, mask) || names_cm_peer(attributes, mask);
+  const bool by_cm = cm_owned_ || (for_cm && rendezvous_ == nullptr && !unreliable());
   if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
     cm_owned_ = true;
@@ -291,6 +291,7 @@ RendezvousTerms Endpoint::terms_locked() const {
   terms.rq_psn = attributes_.rq_psn;
   terms.ord = attributes_.max_rd_atomic;
   terms.ird = attributes_.max_dest_rd_atomic;
+  terms.transport = qp_.config().transport;
   terms.timeout_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
   if (attributes_.traffic_class != 0) terms.traffic_class = attributes_.traffic_class;
   return terms;
@@ -367,6 +368,10 @@ void Endpoint::destroy() {
 void Endpoint::rendezvous_failed() {
   std::unique_lock lock(mutex_);
   if (destroyed_) return;
+  if (unreliable()) {
+    lock.unlock();
+    return qp_.lose_sends();
+  }
   verbs_state_ = QpState::kErr;
   cut_off(lock);
   if (destroyed_) return;
@@ -423,7 +428,7 @@ int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvo
   const QpState state = qp_.state();
   if (state != QpState::kInit && state != QpState::kRtr && state != QpState::kRts) return EINVAL;
   if (!rendezvous) {
-    if (rendezvous_ != nullptr) return EINVAL;
+    if (rendezvous_ != nullptr || unreliable()) return EINVAL;
     cm_owned_ = true;
   }
   connection_ = connection;
@@ -483,6 +488,7 @@ void Endpoint::close_stream() {
 // count of its own.
 uint64_t Endpoint::hold_deadline_ns() const {
   if (qp_.config().sink != nullptr) return 0;  // it ends the hold itself
+  if (unreliable()) return now_ns() + tuning::kSoleReceiverGraceNs;
   const std::lock_guard guard(mutex_);
   if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr)
     return now_ns() + settings().rnr_timeout_ms * kNsPerMs;

@@ -135,7 +135,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   // ---- For the rendezvous, no locks.
   /// A peer's call came in on the rendezvous port.
   void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
-  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR.
+  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR, or are lost.
   void rendezvous_failed();
 
  private:
@@ -144,6 +144,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
            const QpConfig& config);
   void receive_posted() override;
   QpState state_locked() const;
+  bool unreliable() const { return is_unreliable(qp_.config().transport); }
   int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
   RendezvousTerms terms_locked() const;
   int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,

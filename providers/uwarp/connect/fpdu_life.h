@@ -63,7 +63,8 @@ class FpduLife {
 
   struct Terms {
     bool rendezvous = false;    // made without rdma_cm: a FIN is silent
-    bool acknowledged = false;  // see Settings
+    bool acknowledged = false;  // see QpConfig
+    bool unreliable = false;    // see is_unreliable()
     bool nudges = false;        // the peer may overlook our first FPDU
     Deadline first_fpdu{};      // until when the peer's must have come, if it opens the stream
     uint32_t peer_timeout_ms = 0;
@@ -319,7 +320,19 @@ class FpduLife {
     return true;
   }
 
+  // An adapter that gets no acknowledgements does not hear of its peer's end either. The stream
+  // stays attached: what is posted is lost.
+  bool lose_peer(StreamEnd kind) {
+    if (!terms_.unreliable || terms_.first_fpdu || in<Failing>() || qp().flush_due()) return false;
+    peer_look_ = {};
+    if (qp().lose_peer(kind))
+      log_event("qp %#x: end of the stream: %s; what is sent from now on is lost",
+                endpoint_->number().value, describe(kind));
+    return true;
+  }
+
   void end(StreamEnd kind, Next& next, uint64_t now_ns) {
+    if (lose_peer(kind)) return;
     if (send_the_rest(kind, next, now_ns)) return;
     const bool fin = kind == StreamEnd::kFin;
     const bool never_used = terms_.rendezvous && terms_.first_fpdu;

@@ -43,7 +43,7 @@ bool Rendezvous::is_own_call_kept() const {
 
 RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
-  if (call.source != terms_.peer || call.psn != terms_.rq_psn)
+  if (call.source != terms_.peer || call.psn != terms_.rq_psn || call.transport != terms_.transport)
     return RendezvousVerdict::kNotExpected;
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
   // The peer does the same comparison with the same numbers and keeps our call, once it has seen
@@ -152,6 +152,7 @@ Result<std::shared_ptr<Connection>> Rendezvous::place_call(
   RendezvousCall call;
   call.source = terms.own;
   call.target = terms.peer;
+  call.transport = terms.transport;
   call.psn = terms.sq_psn;
   parameters.private_data = call.encode();
   return Connection::connect(context_, endpoint, std::move(options), std::move(parameters),
@@ -209,9 +210,14 @@ void Rendezvous::work_waiting() {
   work_waiting_locked();
 }
 
+uint64_t Rendezvous::patience_ns_locked() const {
+  return std::max(terms_.timeout_ns, kLeastTimeoutNs);
+}
+
 void Rendezvous::work_waiting_locked() {
-  if (stopped_ || connected_ || give_up_ns_ != 0 || terms_.timeout_ns == 0) return;
-  give_up_ns_ = now_ns() + std::max(terms_.timeout_ns, kLeastTimeoutNs);
+  if (stopped_ || connected_ || give_up_ns_ != 0) return;
+  if (terms_.timeout_ns == 0 && !is_unreliable(terms_.transport)) return;
+  give_up_ns_ = now_ns() + (gave_up_ ? 0 : patience_ns_locked());
   update_deadline_locked();
 }
 
@@ -220,19 +226,25 @@ void Rendezvous::deadline_passed() {
   take_held_calls(lock);
   if (stopped_ || connected_) return;
   const uint64_t now = now_ns();
-  if (give_up_ns_ != 0 && give_up_ns_ <= now) {
-    const auto endpoint = endpoint_.lock();
-    lock.unlock();
-    log_event(
-        "rendezvous: qp %#x has waited %llu ms for qp %#x at %s", terms_.own.value,
-        static_cast<unsigned long long>(std::max(terms_.timeout_ns, kLeastTimeoutNs) / kNsPerMs),
-        terms_.peer.value, terms_.peer_address.to_string().c_str());
-    if (endpoint != nullptr) endpoint->rendezvous_failed();
-    return;
-  }
+  if (give_up_ns_ != 0 && give_up_ns_ <= now) return give_up(lock);
   if (retry_ns_ != 0 && retry_ns_ <= now && kept_ == nullptr && dial_ == nullptr)
     return start_dial(lock);
   update_deadline_locked();
+}
+
+// Gives the lock up. An unreliable queue pair goes on: its peer may still come.
+void Rendezvous::give_up(Lock& lock) {
+  give_up_ns_ = 0;
+  const bool first = !std::exchange(gave_up_, true);
+  if (is_unreliable(terms_.transport)) update_deadline_locked();
+  const uint64_t waited_ms = patience_ns_locked() / kNsPerMs;
+  const auto endpoint = endpoint_.lock();
+  lock.unlock();
+  if (first)
+    log_event("rendezvous: qp %#x has waited %llu ms for qp %#x at %s", terms_.own.value,
+              static_cast<unsigned long long>(waited_ms), terms_.peer.value,
+              terms_.peer_address.to_string().c_str());
+  if (endpoint != nullptr) endpoint->rendezvous_failed();
 }
 
 bool Rendezvous::ready(uint32_t /*events*/) { return false; }

@@ -18,6 +18,7 @@
 #include "connect/rendezvous_message.h"
 #include "net/ip_address.h"
 #include "progress/source.h"
+#include "qp/qp_config.h"
 
 namespace uwarp {
 
@@ -30,6 +31,7 @@ struct RendezvousTerms {
   IpAddress peer_address;
   Qpn own;
   Qpn peer;
+  Transport transport = Transport::kRc;
   uint32_t sq_psn = 0;
   uint32_t rq_psn = 0;
   uint16_t ord = 0;  // from RTS on
@@ -87,6 +89,8 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void dial_over_locked(const std::shared_ptr<Connection>& connection);
   void retry_locked();
   void work_waiting_locked();
+  uint64_t patience_ns_locked() const;
+  void give_up(Lock& lock);
   void update_deadline_locked();
   std::weak_ptr<ConnectionOwner> as_owner() {
     return std::static_pointer_cast<Rendezvous>(shared_from_this());
@@ -107,7 +111,8 @@ class Rendezvous final : public Source, public ConnectionOwner {
   RateLimit wrong_calls_{kWrongCalls, kWrongCallNs};
   std::vector<HeldCall> held_;  // came while starting_, or after too many wrong ones
   uint64_t retry_ns_ = 0;       // when to dial again; 0: not
-  uint64_t give_up_ns_ = 0;     // when waiting requests fail; 0: none waits
+  uint64_t give_up_ns_ = 0;     // when waiting requests fail, or are lost; 0: none waits
+  bool gave_up_ = false;        // requests have been lost: later ones do not wait
   uint64_t pause_ns_ = 0;       // length of the last pause between two calls
 };
 

@@ -15,6 +15,7 @@ std::vector<std::byte> RendezvousCall::encode() const {
   std::vector<std::byte> octets(kWireSize);
   store_be32(&octets[0], kMark);
   octets[4] = std::byte{kRendezvousVersion};
+  octets[5] = static_cast<std::byte>(transport);
   store_be32(&octets[8], source.value);
   store_be32(&octets[12], target.value);
   store_be32(&octets[16], psn);
@@ -28,6 +29,7 @@ std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> 
       octets[4] != std::byte{kRendezvousVersion})
     return std::nullopt;
   RendezvousCall call;
+  call.transport = static_cast<Transport>(octets[5]);
   call.source.value = load_be32(&octets[8]);
   call.target.value = load_be32(&octets[12]);
   call.psn = load_be32(&octets[16]);

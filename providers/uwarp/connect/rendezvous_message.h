@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "qp/qp_config.h"
 
 namespace uwarp {
 
@@ -22,6 +23,7 @@ struct RendezvousCall {
 
   Qpn source;
   Qpn target;
+  Transport transport = Transport::kRc;
   uint32_t psn = 0;           // the dialer's sq_psn: the answerer must have it as rq_psn
   uint32_t capabilities = 0;  // unknown bits are ignored
   /// The caller wants no queue pair but a trunk to the process of `target`; `psn` is the version of
@@ -38,7 +40,7 @@ enum class RendezvousVerdict : uint8_t {
   kAccepted = 0,
   kUnknownVersion = 1,
   kNoSuchQp = 2,     // also: a queue pair that rdma_cm uses, or one in ERR
-  kNotExpected = 3,  // address, number or PSN is not what the target was told to expect
+  kNotExpected = 3,  // address, number, transport or PSN is not what the target was told to expect
   kBusy = 4,         // connected already
   kCollision = 5,    // the target's own call is the one to be kept
   kTooMany = 6,      // more calls are held than there is room for

@@ -65,8 +65,8 @@ struct alignas(128) ReceiveCounters {
   Counter rnr_timeouts;  // ... and none came in time
   Counter crc_errors;
   Counter flushed;
-  Counter dropped;                  // messages without acknowledgement that found no receive
-  Counter refused;                  // datagrams with another Q_Key, or in no state for them
+  Counter dropped;  // messages without acknowledgement that found no receive, or one too short
+  Counter refused;  // datagrams with another Q_Key, or in no state for them
   Counter messages[kMessageKinds];  // that have come whole
 
   void count(MessageKind kind, uint64_t whole) { messages[static_cast<size_t>(kind)].add(whole); }

@@ -93,6 +93,7 @@ constexpr CounterRow kCounters[] = {
     {kHardware, "crc_errors", [](const Totals& t) { return t.receive.crc_errors.get(); }},
     {kHardware, "held_receives", [](const Totals& t) { return t.receive.held.get(); }},
     {kHardware, "rnr_timeouts", [](const Totals& t) { return t.receive.rnr_timeouts.get(); }},
+    {kHardware, "dropped_receives", [](const Totals& t) { return t.receive.dropped.get(); }},
     {kHardware, "flushed_sends", [](const Totals& t) { return t.transmit.flushed.get(); }},
     {kHardware, "flushed_receives", [](const Totals& t) { return t.receive.flushed.get(); }},
 };

@@ -30,6 +30,11 @@ enum class QpState : uint8_t {
 /// What queue pairs are, as ibv_qp_type has it. All but kRc exist in the roce persona only.
 enum class Transport : uint8_t { kRc, kUc, kUd, kXrcSend, kXrcReceive };
 
+/// Nothing is acknowledged, asked for or repeated: what finds no peer or no receive is lost.
+constexpr bool is_unreliable(Transport transport) {
+  return transport == Transport::kUc || transport == Transport::kUd;
+}
+
 /// Values of the ibv_event_type that a queue pair raises.
 enum class QpEvent : uint8_t {
   kFatal = 1,

@@ -8,8 +8,8 @@ namespace uwarp {
 namespace {
 
 SendQueue::Shape send_shape(const QpConfig& config) {
-  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
-          config.extensions};
+  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes,
+          config.signal_all,  config.extensions,   !is_unreliable(config.transport)};
 }
 
 }  // namespace
@@ -199,6 +199,21 @@ void QueuePair::count_end(StreamEnd end) {
   if (end == StreamEnd::kFin) slot_.stream.fins.add(1);
   if (end == StreamEnd::kReset) slot_.stream.resets.add(1);
   if (end == StreamEnd::kTimeout) slot_.stream.timeouts.add(1);
+}
+
+bool QueuePair::lose_peer(StreamEnd end) {
+  const Held held = hold();
+  if (stream_.lost.exchange(true)) return false;
+  count_end(end);
+  receiver_.close();
+  transmitter_.lose();
+  return true;
+}
+
+void QueuePair::lose_sends() {
+  const auto transmit = transmit_side_.hold();
+  if (!stream_.running.load(std::memory_order_acquire) && state() == QpState::kRts)
+    transmitter_.lose();
 }
 
 bool QueuePair::end_stream(StreamEnd end) {

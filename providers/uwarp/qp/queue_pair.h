@@ -90,6 +90,11 @@ class QueuePair {
   /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
   /// end is a failure by itself: inside a message, or behind another failure.
   bool fall_silent();
+  /// The byte stream has ended, of an unreliable queue pair: nobody is told. It stays in its state,
+  /// what is posted is lost, and what may still come is read away. False: that was so already.
+  bool lose_peer(StreamEnd end);
+  /// No peer has been found for an unreliable queue pair: what has been posted is lost.
+  void lose_sends();
   /// The byte stream has ended. ERR, flush and the event that verbs asks for (RFC 5044 7.2: FIN
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.

@@ -2,6 +2,7 @@
 #include "qp/send_queue.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -18,8 +19,13 @@ bool inline_allowed(SendOpcode opcode) {
          opcode == SendOpcode::kSendWithImm || is_write(opcode);
 }
 
-// EOPNOTSUPP for what iWARP cannot say, or what is switched off.
-int check_opcode(SendOpcode opcode, bool extensions) {
+constexpr size_t kOpcodes = static_cast<size_t>(SendOpcode::kMaskedFetchAdd) + 1;
+using Refusals = std::array<uint8_t, kOpcodes>;
+
+// EOPNOTSUPP for what iWARP cannot say, or what is switched off; EINVAL for what the transport
+// lacks (ibv_post_send(3)).
+constexpr uint8_t refusal(SendOpcode opcode, bool extensions, bool answers) {
+  if (awaits_answer(opcode) && !answers) return EINVAL;
   switch (opcode) {
     case SendOpcode::kSend:
     case SendOpcode::kSendWithInvalidate:
@@ -39,6 +45,16 @@ int check_opcode(SendOpcode opcode, bool extensions) {
       return EOPNOTSUPP;
   }
 }
+
+constexpr Refusals refusals(bool extensions, bool answers) {
+  Refusals all{};
+  for (size_t i = 0; i < kOpcodes; ++i)
+    all[i] = refusal(static_cast<SendOpcode>(i), extensions, answers);
+  return all;
+}
+
+constexpr Refusals kRefusals[2][2] = {{refusals(false, false), refusals(false, true)},
+                                      {refusals(true, false), refusals(true, true)}};
 
 }  // namespace
 
@@ -65,7 +81,9 @@ WcOpcode completion_opcode(SendOpcode opcode) {
 }
 
 SendQueue::SendQueue(const Shape& shape, const CompletionQueue& completions)
-    : shape_(shape), completions_(completions) {
+    : shape_(shape),
+      refusals_(kRefusals[shape.extensions][shape.answers].data()),
+      completions_(completions) {
   const uint64_t slots = std::bit_ceil(static_cast<uint64_t>(std::max(shape.depth, 1u)));
   mask_ = slots - 1;
   ring_ = std::make_unique<SendWqe[]>(slots);
@@ -75,7 +93,9 @@ SendQueue::SendQueue(const Shape& shape, const CompletionQueue& completions)
 }
 
 int SendQueue::check(const SendRequest& request) const {
-  if (int error = check_opcode(request.opcode, shape_.extensions)) return error;
+  const auto opcode = static_cast<size_t>(request.opcode);
+  if (opcode >= kOpcodes) return EOPNOTSUPP;
+  if (int error = refusals_[opcode]) return error;
   const bool inlined = request.flags & kSendInline;
   if (inlined && !inline_allowed(request.opcode)) return EINVAL;
   if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;

@@ -73,6 +73,7 @@ class SendQueue {
     uint32_t max_inline_bytes = 0;
     bool signal_all = false;
     bool extensions = true;  // of RFC 7306
+    bool answers = true;     // Reads and atomics
   };
   /// `completions`, where its completions go, outlives the queue.
   SendQueue(const Shape& shape, const CompletionQueue& completions);
@@ -149,6 +150,7 @@ class SendQueue {
   }
 
   const Shape shape_;
+  const uint8_t* const refusals_;  // of each opcode: 0 or an errno
   const CompletionQueue& completions_;
   TraceSink* trace_ = nullptr;
   uint32_t trace_name_ = 0;

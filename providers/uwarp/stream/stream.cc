@@ -402,6 +402,7 @@ void Stream::expire() {
     take_outcome(qp_.receiver().expire(), answer, notice);
   }
   deliver(notice);
+  resume();  // where the message is dropped
 }
 
 Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,

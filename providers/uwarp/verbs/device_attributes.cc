@@ -37,7 +37,9 @@ constexpr unsigned kCapabilities = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS
 constexpr uint32_t kOnDemandOperations = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                          IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                          IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
-
+/// ... and what of it unreliable connections have.
+constexpr uint32_t kOnDemandUnanswered =
+    kOnDemandOperations & ~uint32_t{IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC};
 constexpr uint32_t kOnDemandDatagrams =
     IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 
@@ -110,8 +112,10 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
     if (fault_safe_copy_works()) {
       filled.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
       filled.odp_caps.per_transport_caps.rc_odp_caps = kOnDemandOperations;
-      if (settings().persona == Persona::kRoce)
+      if (settings().persona == Persona::kRoce) {
+        filled.odp_caps.per_transport_caps.uc_odp_caps = kOnDemandUnanswered;
         filled.odp_caps.per_transport_caps.ud_odp_caps = kOnDemandDatagrams;
+      }
     }
     // The caller's struct may be of an older or a newer release than ours.
     std::memset(static_cast<void*>(attr), 0, attr_bytes);

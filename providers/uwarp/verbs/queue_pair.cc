@@ -34,7 +34,7 @@ struct QpType {
 constexpr const char* kAskForRoce = "UWARP_PERSONA=roce has it";
 constexpr QpType kTypes[] = {
     {IBV_QPT_RC, "RC", Transport::kRc, Persona::kIwarp, ""},
-    {IBV_QPT_UC, "UC", std::nullopt, Persona::kRoce, "RC does all that UC does"},
+    {IBV_QPT_UC, "UC", Transport::kUc, Persona::kRoce, ""},
     {IBV_QPT_UD, "UD", Transport::kUd, Persona::kRoce, ""},
     {IBV_QPT_RAW_PACKET, "raw packet", std::nullopt, Persona::kRoce,
      "AF_PACKET sockets send and receive whole frames"},
@@ -97,6 +97,18 @@ ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
   return init;
 }
 
+/// What ibv_wr_* can be asked for.
+uint64_t operations_of(const ibv_qp_type& type) {
+  switch (*find_type(type)->transport) {
+    case Transport::kUc:
+      return kUnansweredOperations;
+    case Transport::kUd:
+      return kDatagramOperations;
+    default:
+      return kBatchOperations;
+  }
+}
+
 QpConfig config_of(VerbsQp& qp) {
   QpConfig config;
   config.transport = *find_type(qp.init.qp_type)->transport;
@@ -111,7 +123,7 @@ QpConfig config_of(VerbsQp& qp) {
   config.max_send_sge = qp.init.cap.max_send_sge;
   config.max_recv_sge = qp.init.cap.max_recv_sge;
   config.max_inline_bytes = qp.init.cap.max_inline_data;
-  config.acknowledged = settings().acknowledged();
+  config.acknowledged = settings().acknowledged() && !is_unreliable(config.transport);
   config.immediate_in_last_half = settings().immediate == ImmediateHalf::kLast;
   config.signal_all = qp.init.sq_sig_all != 0;
   if (DeviceFaults* faults = qp.device.faults())
@@ -225,9 +237,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
       return fail(EOPNOTSUPP);
     const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     const uint64_t operations = batches ? extended->send_ops_flags : 0;
-    const uint64_t possible =
-        extended->qp_type == IBV_QPT_UD ? kDatagramOperations : kBatchOperations;
-    if ((operations & ~possible) != 0) return fail(EOPNOTSUPP);
+    if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
     ibv_qp_init_attr init = {};
     init.qp_context = extended->qp_context;
     init.send_cq = extended->send_cq;

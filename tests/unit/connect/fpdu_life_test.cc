@@ -25,6 +25,10 @@ struct FakeQp {
     told += " silent";
     return true;
   }
+  bool lose_peer(StreamEnd) {
+    told += " lost";
+    return true;
+  }
   bool finish_input() {
     told += " finish_input";
     return finishes_input;
@@ -260,6 +264,19 @@ TEST(FpduLife, AFinThatFindsNothingToSendEndsTheConnection) {
 TEST(FpduLife, WithAcknowledgementsNothingIsSentBehindAFin) {
   World world({.acknowledged = true});
   EXPECT_EQ(after("fin", world), "gentle | fin");
+}
+
+TEST(FpduLife, NobodyHearsOfTheEndOfAnUnreliablePeer) {
+  for (const char* end : {"fin", "reset", "timeout", "memory"}) {
+    World world({.rendezvous = true, .unreliable = true});
+    EXPECT_EQ(after(end, world), "stay | lost") << end;
+    EXPECT_EQ(world.life.deadline().at_ns, Deadline{}.at_ns) << end;
+  }
+}
+
+TEST(FpduLife, AnUnreliablePeerThatNeverBeganIsLeft) {
+  World world({.rendezvous = true, .unreliable = true, .first_fpdu = {kNow + 100}});
+  EXPECT_EQ(after("reset", world), "reset");
 }
 
 TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {

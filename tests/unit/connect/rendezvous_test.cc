@@ -278,6 +278,9 @@ TEST(Rendezvous, OnlyTheExpectedPeerIsTaken) {
   wrong = right;
   wrong.psn ^= 1;
   EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNotExpected);
+  wrong = right;
+  wrong.transport = Transport::kUc;
+  EXPECT_EQ(HandMadeCall("127.0.0.1", wrong).verdict(), RendezvousVerdict::kNotExpected);
   EXPECT_EQ(HandMadeCall("127.0.0.2", right).verdict(), RendezvousVerdict::kNotExpected);
   wrong = right;
   wrong.target = Qpn{own.value ^ 1};
@@ -516,13 +519,17 @@ TEST(Rendezvous, ManyQueuePairsOfOneProcess) {
 }
 
 TEST(RendezvousMessage, RoundTripAndRefusals) {
-  RendezvousCall call{.source = Qpn{0x123456}, .target = Qpn{0xABCDEF}, .psn = 0x654321};
+  RendezvousCall call{.source = Qpn{0x123456},
+                      .target = Qpn{0xABCDEF},
+                      .transport = Transport::kUc,
+                      .psn = 0x654321};
   const auto octets = call.encode();
   ASSERT_EQ(octets.size(), RendezvousCall::kWireSize);
   const auto decoded = RendezvousCall::decode(octets);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->source, call.source);
   EXPECT_EQ(decoded->target, call.target);
+  EXPECT_EQ(decoded->transport, call.transport);
   EXPECT_EQ(decoded->psn, call.psn);
   for (size_t size = 0; size < octets.size(); ++size)
     EXPECT_FALSE(RendezvousCall::decode(std::span(octets).first(size)).has_value());

@@ -49,6 +49,7 @@ class UntaggedSequence {
     placed_bytes_ = 0;
   }
   void placed(uint64_t bytes) { placed_bytes_ += bytes; }
+  uint64_t placed_bytes() const { return placed_bytes_; }
   /// The last segment has been placed.
   void finish() {
     open_ = false;

@@ -25,7 +25,9 @@ InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, Inbo
       receives_(receives),
       place_in_line_(receives, in.config.receive_waiter),
       writes_(writes),
-      order_(order) {}
+      order_(order) {
+  receive_.position = ~uint32_t{0};  // none yet
+}
 
 void InboundMessages::reset() {
   place_in_line_.leave();
@@ -40,14 +42,16 @@ bool InboundMessages::open(const UntaggedHeader& header) {
   }
   if (!sequence_.open()) {
     if (!take_receive(header)) return false;
-  } else if (segment.opcode != opcode_) {
+  } else if (segment.opcode != opcode_ && !continues_dropped()) {
     in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
     return false;
   }
   if (const auto error =
           sequence_.check_range(header.mo, segment.payload_left, sink_.length_bytes())) {
-    fail_range(*error);
-    return false;
+    if (!lose_long_message(*error)) {
+      fail_range(*error);
+      return false;
+    }
   }
   segment.payload_offset = header.mo;
   invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
@@ -55,11 +59,12 @@ bool InboundMessages::open(const UntaggedHeader& header) {
 }
 
 bool InboundMessages::take_receive(const UntaggedHeader& header) {
-  if (in_.config.script != nullptr && !apply_faults(header)) [[unlikely]]
-    return false;
+  if (in_.config.script != nullptr) [[unlikely]] {
+    if (const auto taken = apply_faults(header)) return *taken;
+  }
   if (in_.config.sink != nullptr) [[unlikely]]
     return take_room();
-  if (!place_in_line_.take(receive_)) return hold();
+  if (!place_in_line_.take(receive_)) return do_without_receive();
   opcode_ = in_.segment.opcode;
   taken_ = true;
   if (in_.config.trace != nullptr) [[unlikely]]
@@ -86,6 +91,30 @@ bool InboundMessages::take_room() {
   return true;
 }
 
+// Without acknowledgements a message waits for a moment only, and only if one has been received
+// since the last that waited in vain. False: it is held.
+bool InboundMessages::do_without_receive() {
+  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return hold();
+  place_in_line_.leave();
+  return drop();
+}
+
+// The message is read away, or the rest of it. Its Write, if it is Immediate Data, has been placed.
+bool InboundMessages::drop() {
+  read_away();
+  sequence_.begin();
+  return true;
+}
+
+void InboundMessages::read_away() {
+  dropped_opcode_ = in_.segment.opcode;
+  opcode_ = kDropped;
+  sink_.clear();
+  sink_.append(nullptr, is_immediate(dropped_opcode_) ? kImmediateSize : ~uint32_t{0}, nullptr,
+               MemoryKind::kNull);
+  in_.counters.dropped.add(1);
+}
+
 bool InboundMessages::hold() {
   place_in_line_.hold();
   in_.counters.held.add(1);
@@ -93,8 +122,9 @@ bool InboundMessages::hold() {
   return false;
 }
 
-// Before a message takes its receive, where faults are asked for. False: it does not, or not now.
-bool InboundMessages::apply_faults(const UntaggedHeader& header) {
+// Before a message takes its receive, where faults are asked for: what take_receive() returns, or
+// nothing if it goes on.
+std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) {
   FaultScript& script = *in_.config.script;
   const FaultVerdict& verdict = script.judge_arrival(header.msn.value);
   if (script.receive_held()) return hold();
@@ -103,6 +133,7 @@ bool InboundMessages::apply_faults(const UntaggedHeader& header) {
       script.want_reset();
       return hold();
     case FaultVerdict::Act::kNoReceive:
+      if (is_unreliable(in_.config.transport)) return drop();
       in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
       return false;
     case FaultVerdict::Act::kTerminate:
@@ -116,7 +147,7 @@ bool InboundMessages::apply_faults(const UntaggedHeader& header) {
       fail_receive(static_cast<WcStatus>(verdict.status));
       return false;
     default:
-      return true;
+      return std::nullopt;
   }
 }
 
@@ -153,8 +184,13 @@ void InboundMessages::finish() {
   push(done, solicited);
 }
 
-// What a message that is more than a Send adds to its completion. False: it has failed the stream.
+// What a message that is more than a Send adds to its completion. False: it has none, or has failed
+// the stream.
 bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
+  if (opcode_ == kDropped) {
+    writes_.forget_length();
+    return false;
+  }
   if (traits(opcode_).invalidates) {
     const STag stag{invalidate_};
     if (!in_.config.regions->invalidate_window(stag, in_.stream.peer(in_.config.domain))) {
@@ -184,9 +220,21 @@ bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
   return true;
 }
 
+// Where nothing is acknowledged a message that is longer than its receive is the receive's error
+// alone: the stream goes on behind it. False: it is another error.
+bool InboundMessages::lose_long_message(TerminateCode code) {
+  if (!is_unreliable(in_.config.transport) || !taken_ || is_immediate(opcode_) ||
+      code != TerminateCode::kDdpUntaggedTooLong)
+    return false;
+  in_.segment.payload_offset = sequence_.placed_bytes();
+  push(completion(WcStatus::kLocLenErr, 0), true);
+  read_away();
+  return true;
+}
+
 // For Immediate Data it is not the buffer's fault: it has exactly 8 bytes (7306-6.3-g).
 void InboundMessages::fail_range(TerminateCode code) {
-  if (is_immediate(opcode_))
+  if (is_immediate(in_.segment.opcode))
     in_.fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
   else
     fail(code, QpEvent::kFatal, WcStatus::kLocLenErr);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "protocol/ddp/buffer_list.h"
 #include "protocol/ddp/segment.h"
@@ -34,6 +35,9 @@ class InboundMessages {
   /// No receive is posted for the message that has come.
   bool held() const { return place_in_line_.held(); }
   void end_hold() { place_in_line_.go_on(); }
+  /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
+  /// those behind it until there is a receive again.
+  void end_grace() { grace_ended_at_ = receive_.position; }
 
   /// The memory of the message under way.
   BufferList& sink() { return sink_; }
@@ -47,12 +51,19 @@ class InboundMessages {
   bool take_receive(const UntaggedHeader& header);
   [[gnu::noinline]] bool take_room();
   bool resolve_sink();
-  [[gnu::noinline, gnu::cold]] bool apply_faults(const UntaggedHeader& header);
+  [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
   [[gnu::noinline]] bool hold();
+  [[gnu::noinline]] bool do_without_receive();
+  bool drop();
+  void read_away();
+  bool continues_dropped() const {
+    return opcode_ == kDropped && in_.segment.opcode == dropped_opcode_;
+  }
   void finish();
   [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
   /// The message is wrong, or does not fit its receive.
   [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, WcStatus status);
+  [[gnu::noinline, gnu::cold]] bool lose_long_message(TerminateCode code);
   [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
@@ -66,10 +77,17 @@ class InboundMessages {
   CompletionOrder& order_;
   UntaggedSequence sequence_;
   bool taken_ = false;  // a receive is in use
+  /// What the last receive was when a message had waited long enough for the next one.
+  std::optional<uint32_t> grace_ended_at_;
   RecvWqe receive_;
   BufferList sink_;
+  /// Of a message that is read away, in place of its own opcode: none that a segment has, so that
+  /// only rare paths come across it.
+  static constexpr RdmapOpcode kDropped{0xE};
+  static_assert(!traits(kDropped).defined);
   RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
-  uint32_t invalidate_ = 0;                  // its Invalidate STag, or immediate of our own Send
+  RdmapOpcode dropped_opcode_ = kDropped;
+  uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
   std::byte immediate_[kImmediateSize];
 };
 

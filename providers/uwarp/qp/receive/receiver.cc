@@ -120,6 +120,10 @@ uint32_t Receiver::resume(StagingPointer& staging) {
 uint32_t Receiver::expire() {
   begin_call();
   if (!held() || closed()) return kRxNothing;
+  if (is_unreliable(in_.config.transport)) {
+    messages_.end_grace();
+    return kRxNothing;
+  }
   messages_.end_hold();
   in_.counters.rnr_timeouts.add(1);
   in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
@@ -352,6 +356,8 @@ void Receiver::deliver_control(std::span<const std::byte> rdmap) {
 // Both kinds share the depth that was negotiated.
 template <typename Header>
 void Receiver::take_request(const Header& header) {
+  if (is_unreliable(in_.config.transport))
+    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
   if (in_.stream.inbound.full())
     return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
   request_sequence_.skip();

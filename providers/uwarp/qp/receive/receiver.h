@@ -36,13 +36,15 @@ class Receiver {
   uint32_t received(StagingPointer& staging, size_t bytes);
   /// Goes on after kRxHeld: consumes what is kept.
   uint32_t resume(StagingPointer& staging);
-  /// The grace time of a held stream is over: Terminate 1/2/02.
+  /// The grace time of a held stream is over: Terminate 1/2/02. Of an unreliable one: resume()
+  /// follows, and drops the message.
   uint32_t expire();
   /// The kernel could not write to the place of the last window (memory unmapped): Terminate.
   uint32_t fault();
 
   /// Further bytes are dropped: the stream failed or ended. Reads only to see the FIN.
   bool closed() const { return in_.closed(); }
+  void close() { in_.close(); }
   bool held() const { return messages_.held(); }
   /// Held, and yet worth reading on: an acknowledgement is due that may be behind the message that
   /// waits, and there is room to keep what comes before it.

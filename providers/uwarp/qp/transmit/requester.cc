@@ -43,6 +43,7 @@ void Requester::restart() {
 bool Requester::ready() {
   if (!queue_.waiting() || stream_.drain.paused()) return false;
   if (stream_.lost.load(std::memory_order_acquire)) {
+    if (is_unreliable(config_.transport)) return lose();
     // The peer left without a word: to the application it does not answer any more.
     StreamFailure failure;
     failure.oldest_request = true;
@@ -64,6 +65,12 @@ bool Requester::ready() {
     return false;
   }
   return stream_.outbound.size() < ord;
+}
+
+bool Requester::lose() {
+  if (stream_.drain.paused()) return false;
+  completer_.lose();
+  return queue_.waiting();
 }
 
 // The peer shows with its first message what it is, unless it cannot know us for a uwarp either.

@@ -49,6 +49,17 @@ void SendCompleter::note_peer_delivered() {
   look_for_drain();
 }
 
+void SendCompleter::lose() {
+  while (queue_.retired() != queue_.posted()) {
+    if (queue_.started() == queue_.retired()) {
+      if (is_local(queue_.at(queue_.started()).opcode)) break;
+      queue_.start_one();
+    }
+    complete(queue_.retired(), WcStatus::kSuccess, 0);
+  }
+  look_for_drain();
+}
+
 void SendCompleter::look_for_drain() {
   if (stream_.drain.due([&] {
         return writer_.batch().empty() && queue_.retired() == queue_.started();

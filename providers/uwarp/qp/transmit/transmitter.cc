@@ -336,6 +336,13 @@ void Transmitter::settle(bool peer_done, bool cut) {
   completer_.retire();
 }
 
+void Transmitter::lose() {
+  writer_.drop();
+  drop_messages();
+  while (requester_.lose()) requester_.begin();
+  note_progress();
+}
+
 void Transmitter::flush() {
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half

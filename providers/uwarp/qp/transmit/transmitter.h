@@ -72,6 +72,8 @@ class Transmitter {
   /// answer no more, so that what has gone counts as acknowledged. `cut`: what has not gone never
   /// will.
   void settle(bool peer_done, bool cut);
+  /// Nothing goes out: what has been posted is lost (Requester::lose()).
+  void lose();
   /// Forgets everything without completions.
   void reset();
   /// No byte of what `shape` says this region was is looked at after this.

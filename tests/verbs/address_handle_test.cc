@@ -65,6 +65,7 @@ TEST_F(AddressHandles, OfEachGid) {
         ibv_query_gid(context(), 1, index, &gid) == 0 && std::memcmp(&gid, &none, sizeof gid) != 0;
     ibv_ah_attr attr = attributes();
     attr.grh.sgid_index = static_cast<uint8_t>(index);
+    if (there) attr.grh.dgid = gid;
     EXPECT_EQ(make(attr) != nullptr, there) << index;
   }
 }

@@ -61,7 +61,7 @@ TEST_F(Device, ExtendedAttributesStartWithTheBasicOnes) {
   EXPECT_EQ(extended.odp_caps.general_caps,
             uint64_t{IBV_ODP_SUPPORT} | uint64_t{IBV_ODP_SUPPORT_IMPLICIT});
   EXPECT_EQ(extended.odp_caps.per_transport_caps.rc_odp_caps, 0x3fu);
-  EXPECT_EQ(extended.odp_caps.per_transport_caps.ud_odp_caps, 0u);
+  EXPECT_EQ(extended.odp_caps.per_transport_caps.ud_odp_caps != 0, roce());
   EXPECT_EQ(extended.tso_caps.max_tso, 0u);
   EXPECT_EQ(extended.rss_caps.rx_hash_function, 0);
   const ibv_query_device_ex_input unknown = {1};

@@ -298,7 +298,8 @@ TEST(Rendezvous, OldAgainstNew) {
   ASSERT_EQ(target.init(), 0);
   ASSERT_EQ(target.rtr(peer), 0);
   auto call = RendezvousCall{.source = peer, .target = own, .psn = 0x123456}.encode();
-  call[20] = call[23] = std::byte{0xff};  // capabilities that nobody has yet
+  call[20] = std::byte{0xff};  // capabilities that nobody has yet
+  call[23] = std::byte{0xfe};
   call.resize(64, std::byte{0xee});       // and fields
   auto later = call;
   later[4] = std::byte{2};

@@ -300,7 +300,7 @@ TEST(Rendezvous, OldAgainstNew) {
   auto call = RendezvousCall{.source = peer, .target = own, .psn = 0x123456}.encode();
   call[20] = std::byte{0xff};  // capabilities that nobody has yet
   call[23] = std::byte{0xfe};
-  call.resize(64, std::byte{0xee});       // and fields
+  call.resize(64, std::byte{0xee});  // and fields
   auto later = call;
   later[4] = std::byte{2};
   EXPECT_EQ(HandMadeCall("127.0.0.1", own, later).verdict(), RendezvousVerdict::kUnknownVersion);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "model/explorer.h"
+#include "mutants/byte_ring_test.h"
 
 namespace uwarp::model {
 namespace {

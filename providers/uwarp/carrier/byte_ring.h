@@ -3,10 +3,6 @@
 // hostile, or be killed at any instruction: each side keeps its own position to itself, checks what
 // it reads of the other's against the size of the ring, and touches nothing outside of it. There is
 // no lock in shared memory.
-//
-// The stream is cut into records of 8-byte steps: bytes, or a place in the writer's memory from
-// which the reader takes them by itself. A ring that is empty begins again at its start, so that a
-// stream of small messages stays in the cache: positions carry a generation.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +12,7 @@
 #include <cstring>
 
 #include "base/atomics.h"
+#include "carrier/ring_record.h"
 
 namespace uwarp {
 
@@ -37,27 +34,6 @@ struct BasicRingControl {
   Atomic<uint32_t> writer_sleeps{0};
 };
 static_assert(sizeof(BasicRingControl<>) == 192);
-
-/// A generation, which changes when the ring begins again at its start, and bytes since then.
-struct RingPosition {
-  uint32_t generation = 0;
-  uint32_t bytes = 0;
-
-  uint64_t word() const { return uint64_t{generation} << 32 | bytes; }
-  static RingPosition of(uint64_t word) {
-    return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word)};
-  }
-};
-
-struct RingRecord {
-  enum Kind : uint32_t { kBytes = 0, kPlace = 1, kSkip = 2 };
-  uint32_t bytes = 0;
-  uint32_t kind = kBytes;
-};
-inline constexpr uint32_t kRingStep = 8;
-static_assert(sizeof(RingRecord) == kRingStep);
-
-constexpr uint32_t ring_steps(uint32_t bytes) { return (bytes + kRingStep - 1) & ~(kRingStep - 1); }
 
 template <class Atomics = StdAtomics>
 class BasicRingWriter {

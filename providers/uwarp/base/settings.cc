@@ -127,6 +127,10 @@ constexpr Setting kTable[] = {
                    "In the roce persona a Send or Write completes once the peer has placed it, as "
                    "with InfiniBand; 0: once it is handed to the kernel, as with iWARP.",
                    store_number<&Settings::roce_ack>),
+    switch_setting("UWARP_SHM", "1",
+                   "Connections between processes of one user on this host leave TCP for shared "
+                   "memory once they are busy; 0: they do not.",
+                   store_number<&Settings::shared_memory>),
     choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
                    "Who serves rdma_cm: uwarp, or the kernel's own device.",
                    store_number<&Settings::cm>),

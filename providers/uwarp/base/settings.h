@@ -36,6 +36,7 @@ struct Settings {
   std::string log;                   // UWARP_LOG: empty is off
   std::vector<std::string> netdevs;  // UWARP_NETDEVS: empty is all
   Persona persona = Persona::kIwarp;
+  bool shared_memory = true;
   bool roce_ack = true;
   CmOwner cm = CmOwner::kUwarp;
   std::string host_sysfs;  // UWARP_HOST_SYSFS

@@ -168,6 +168,10 @@ UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
 /// core) 9 lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.
 UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 
+/// A piece of at least so many bytes is copied once, by the reader out of the writer's memory,
+/// where both are on one host; smaller ones twice, by way of the ring. Rows: streams on one host.
+UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
+
 // --- What the machine is like, measured once.
 
 /// A system call that takes longer by itself is dear: fewer of them are worth more than what they

@@ -8,6 +8,7 @@
 
 #include "connect/draining_places.h"
 #include "connect/endpoint_table.h"
+#include "connect/local_door.h"
 #include "connect/rendezvous_ports.h"
 #include "connect/startup_mode_cache.h"
 #include "observe/capture.h"
@@ -35,6 +36,7 @@ struct ConnectContext {
   StatPage& stat_page;
   Capture* capture;  // null unless UWARP_PCAP asks for it
   TraceFile* trace;  // null unless UWARP_TRACE asks for it
+  std::shared_ptr<LocalDoor> door{std::make_shared<LocalDoor>(progress)};
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};

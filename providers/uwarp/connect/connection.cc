@@ -106,6 +106,7 @@ void Connection::on_events(const StreamEvents& notice) {
       endpoint_->follow_receives();
     follow(turn, open->on_events(notice, now_ns()));
   }
+  if (notice.busy || (notice.outcome & (kRxOffer | kRxSwitch)) != 0) follow_carrier(turn, notice);
   finish(turn);
 }
 
@@ -132,6 +133,7 @@ void Connection::transmit_before_long() {
 void Connection::leave_endpoint(Turn& /*turn*/) {
   if (endpoint_ == nullptr) return;
   if (open_) endpoint_->close_stream();
+  if (ticket_ != 0) context_.door->forget(std::exchange(ticket_, 0));
   endpoint_->release(*this);
   std::shared_ptr<Endpoint> left;
   const std::lock_guard guard(endpoint_lock_);

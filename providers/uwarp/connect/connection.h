@@ -25,6 +25,7 @@
 #include "connect/connection_socket.h"
 #include "connect/draining.h"
 #include "connect/fpdu_life.h"
+#include "connect/local_door.h"
 #include "connect/owner_calls.h"
 #include "connect/passive_startup.h"
 #include "progress/progress.h"
@@ -37,7 +38,7 @@ struct ConnectContext;
 class Listener;
 
 /// Public face for kernel/ (rdma_cm ids) and the rendezvous. All calls from any thread.
-class Connection final : public Source, public StreamOwner {
+class Connection final : public Source, public StreamOwner, public CarrierOwner {
  public:
   using ConnectOptions = ActiveStartup::Options;
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
@@ -98,6 +99,9 @@ class Connection final : public Source, public StreamOwner {
   void request_turn() override;
   bool request_quiet() override;
   void transmit_before_long() override;
+
+  // ---- For LocalDoor.
+  void carrier_arrived(std::unique_ptr<RingCarrier> carrier) override;
 
   // ---- For Listener.
   /// Silence after which a peer is lost, unless its queue pair has a timeout of its own.
@@ -200,6 +204,12 @@ class Connection final : public Source, public StreamOwner {
   int open_stream(Turn& turn, const Agreed& agreed);
   int enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
   void established(ConnectParameters peer);
+  // Leaving TCP (connection_carrier.cc).
+  bool may_leave_tcp() const;
+  void follow_carrier(Turn& turn, const StreamEvents& notice);
+  void offer_carrier(Turn& turn);
+  void take_offer(Turn& turn);
+  bool join_carrier(Turn& turn, std::unique_ptr<RingCarrier> carrier);
   // What follows in FPDU mode and after.
   void follow(Turn& turn, const Life::Next& next);
   void drain(Turn& turn);
@@ -220,6 +230,8 @@ class Connection final : public Source, public StreamOwner {
   OwnerCalls calls_;
   State state_;
   uint64_t deadline_ns_ = 0;  // as Progress knows it
+  bool dialed_ = false;       // of a stream: we did
+  uint64_t ticket_ = 0;       // with which shared memory may be brought; 0: none was offered
 
   // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
   mutable SpinLock endpoint_lock_;  // leaf

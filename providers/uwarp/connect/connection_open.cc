@@ -51,6 +51,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;
   config.magic_offset = kPeerMagicOffset;
+  config.may_leave_tcp = may_leave_tcp();
   if (agreed.initiator) {
     config.rtr = rtr_of(negotiated.rtr);
     config.rtr_stag = kPeerMagicStag;
@@ -80,6 +81,7 @@ void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
 
 // In place of the start-up, which is no more if it succeeds. 0 or an errno.
 int Connection::open_stream(Turn& turn, const Agreed& agreed) {
+  dialed_ = agreed.initiator;
   const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();
   Life::Terms terms;
   terms.rendezvous = agreed.rendezvous;
@@ -100,6 +102,7 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
 
 int Connection::enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
+  if (config.may_leave_tcp && dialed_) endpoint_->stream().tell_when_busy();
   state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());
   turn.pump = true;
   const std::lock_guard guard(endpoint_lock_);

@@ -2,6 +2,7 @@
 // What a connection has of TCP: its socket, who is told of its edges, and its capture.
 #pragma once
 
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
 #include "observe/capture.h"
 #include "progress/progress.h"
@@ -84,6 +86,17 @@ class ConnectionSocket {
     socket_.shutdown_write();
     if (captured_ != nullptr) captured_->end(false);
   }
+  // ---- Shared memory instead of TCP; the stream does not use it any more before close().
+  /// 0 or an errno.
+  int watch_ring(Source& source, std::unique_ptr<RingCarrier> ring) {
+    const auto added = progress_.add(source, ring->own_bell(), EPOLLIN | EPOLLET);
+    if (!added) return added.error();
+    bell_ticket_ = *added;
+    ring_ = std::move(ring);
+    return 0;
+  }
+  RingCarrier* ring() { return ring_.get(); }
+
   void close(CloseMode mode) {
     unwatch();
     if (captured_ != nullptr) captured_->end(mode == CloseMode::kReset);
@@ -91,12 +104,14 @@ class ConnectionSocket {
     if (mode == CloseMode::kGentle) socket_.close_gently();
     if (mode == CloseMode::kReset) socket_.reset();
     out_.close();
+    ring_.reset();
   }
 
  private:
   void unwatch() {
     progress_.remove(std::exchange(ticket_, 0));
     progress_.remove(std::exchange(out_ticket_, 0));
+    progress_.remove(std::exchange(bell_ticket_, 0));
   }
 
   Progress& progress_;
@@ -104,6 +119,8 @@ class ConnectionSocket {
   TcpSocket out_;
   Progress::Ticket ticket_ = 0;
   Progress::Ticket out_ticket_ = 0;
+  Progress::Ticket bell_ticket_ = 0;
+  std::unique_ptr<RingCarrier> ring_;
   std::unique_ptr<CapturedConnection> captured_;
 };
 

@@ -109,6 +109,21 @@ class QueuePair {
   /// Whoever answers will be a uwarp: nobody else takes part in the rendezvous.
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
+  /// Says something to a peer on this host; the caller pumps.
+  void say_to_peer(StreamState::CarrierDue what) {
+    stream_.carrier_due.fetch_or(what, std::memory_order_release);
+  }
+  /// What offer_ticket() says. Before the first bit of it is due.
+  void offer_memory(uint64_t door, uint64_t ticket) {
+    stream_.door = door;
+    stream_.ticket = ticket;
+    stream_.carrier_due.fetch_or(StreamState::kOfferDue | StreamState::kTicketDue,
+                                 std::memory_order_release);
+  }
+  uint64_t peer_door() const { return stream_.peer_door; }
+  uint64_t peer_ticket() const { return stream_.peer_ticket; }
+  /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
+  void lend(LentMemory* lent) { stream_.lent = lent; }
   /// The peer's first FPDU has come.
   bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
   /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was

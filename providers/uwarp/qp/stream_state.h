@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/lent_memory.h"
 #include "base/spinlock.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/rdmap/read_queues.h"
@@ -106,14 +107,21 @@ class StreamState {
   /// ours that the peer has said this of (DeliveredMark).
   std::atomic<uint32_t> delivered{0};
   std::atomic<uint32_t> peer_delivered{0};
-  std::atomic<bool> running{false};          // a stream is attached
-  std::atomic<bool> first_fpdu{false};       // the peer's first FPDU has come
-  std::atomic<bool> peer_is_uwarp{false};    // ... and carried the magic, or a later one did
-  std::atomic<bool> answer_due{false};       // owe the magic's answer
-  std::atomic<bool> nudge_due{false};        // a zero-length Write is due if nothing else is sent
+  std::atomic<bool> running{false};        // a stream is attached
+  std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
+  std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
+  std::atomic<bool> answer_due{false};     // owe the magic's answer
+  std::atomic<bool> nudge_due{false};      // a zero-length Write is due if nothing else is sent
+  // What is to be said to a peer on the same host (CarrierMark), and what it has said. The values
+  // are set before their bit, and read by the side that it is for.
+  enum CarrierDue : uint32_t { kOfferDue = 1, kTicketDue = 2, kSwitchDue = 4 };
+  std::atomic<uint32_t> carrier_due{0};
+  uint64_t door = 0, ticket = 0;             // of ours, to be offered
+  uint64_t peer_door = 0, peer_ticket = 0;   // that it has offered
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
   std::atomic<bool> silent{false};           // peer gone without a word: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail
+  LentMemory* lent = nullptr;                // or null; under the transmit side
   SendDrain drain;                           // SQD
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 

@@ -68,6 +68,10 @@ void Stream::take_ends(const Ends& ends) {
   full_.store(false, std::memory_order_relaxed);
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
+  ring_ = nullptr;
+  receives_by_ring_ = false;
+  sends_by_ring_.store(false, std::memory_order_relaxed);
+  until_busy_.store(0, std::memory_order_relaxed);
   waiting_.reset(groups_[1] != nullptr);
 }
 
@@ -76,6 +80,12 @@ void Stream::detach() {
     const QueuePair::Held held = qp_.hold();
     if (quiet()) set_quiet(false);
     attached_.store(false, std::memory_order_release);
+    if (ring_ != nullptr) {
+      ring_->withdraw();
+      qp_.lend(nullptr);
+      sends_by_ring_.store(false, std::memory_order_relaxed);
+      ring_ = nullptr;
+    }
   }
   // No turn begins any more, and none lists the stream. A poller may still have it from a list.
   for (PollGroup* group : groups_)
@@ -122,7 +132,56 @@ void Stream::name_owner(StreamEvents& notice) {
 // Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
 // are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
-  return attached() && !qp_.awaits_answers() && in_->incoming_cpu() == sched_getcpu();
+  if (!attached() || qp_.awaits_answers()) return false;
+  return (receives_by_ring_ ? ring_->incoming_cpu() : in_->incoming_cpu()) == sched_getcpu();
+}
+
+// --- The carrier
+
+bool Stream::join_ring(RingCarrier& ring) {
+  const QueuePair::Held held = qp_.hold();
+  if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
+  ring_ = &ring;
+  qp_.lend(&ring);
+  return true;
+}
+
+void Stream::switch_to_ring() {
+  qp_.say_to_peer(StreamState::kSwitchDue);
+  transmit();
+}
+
+inline ssize_t Stream::read(std::span<const iovec> room) {
+  return receives_by_ring_ ? read_ring(room) : in_->receive(room);
+}
+
+// The end comes by TCP, and what was written before it counts.
+ssize_t Stream::read_ring(std::span<const iovec> room) {
+  ssize_t count = ring_->receive(room);
+  if (count == -EAGAIN && hang_up_.load(std::memory_order_acquire) != 0) {
+    const ssize_t end = in_->peek();
+    if (end == -EAGAIN) return end;
+    count = ring_->receive(room);
+    if (count == -EAGAIN) count = end > 0 ? -EPROTO : end;
+  }
+  return count == -EPROTO ? -ECONNRESET : count;
+}
+
+inline ssize_t Stream::write(std::span<const iovec> bytes) {
+  if (!sends_by_ring_.load(std::memory_order_relaxed)) return out_->send(bytes);
+  const ssize_t count = ring_->send(bytes);
+  return count == -EPROTO ? -ECONNRESET : count;
+}
+
+// Two sides may count at once, and lose a turn or two.
+inline void Stream::count_turn(StreamEvents& notice) {
+  const int32_t left = until_busy_.load(std::memory_order_relaxed);
+  if (left == 0) [[likely]]
+    return;
+  until_busy_.store(left - 1, std::memory_order_relaxed);
+  if (left != 1) return;
+  notice.busy = true;
+  name_owner(notice);
 }
 
 // --- Transmit
@@ -190,11 +249,17 @@ void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
         owner_->request_turn();
       break;
     }
-    const ssize_t sent = out_->send(window);
+    const ssize_t sent = write(window);
     if (sent > 0) {
+      count_turn(notice);
       if (capture_ != nullptr) [[unlikely]]
         capture_->sent(window, static_cast<size_t>(sent));
-      const bool more = qp_.transmitter().sent(static_cast<size_t>(sent));
+      bool more = qp_.transmitter().sent(static_cast<size_t>(sent));
+      if (qp_.transmitter().carrier_change_due()) [[unlikely]] {
+        sends_by_ring_.store(ring_ != nullptr, std::memory_order_release);
+        qp_.transmitter().carrier_changed();
+        more = true;
+      }
       if (!peer_watched_.load(std::memory_order_relaxed)) [[unlikely]] {
         peer_watched_.store(true);
         notice.began_to_send = true;
@@ -259,7 +324,7 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer || (!from_epoll && room_came())) transmit_turns(tuning::kTurnBytes, notice);
   return progressed;
 }
 
@@ -294,7 +359,7 @@ void Stream::note_look(bool found) {
 }
 
 void Stream::set_quiet(bool on) {
-  in_->set_quiet(on);
+  receives_by_ring_ ? ring_->set_quiet(on) : in_->set_quiet(on);
   looked_at_.store(true, std::memory_order_relaxed);
   quiet_.store(on, std::memory_order_relaxed);
 }
@@ -309,6 +374,8 @@ bool Stream::looked_at() {
 }
 
 void Stream::on_edge(uint32_t events) {
+  // A ring's bell does not say what for.
+  if (events == EPOLLIN && sends_by_ring_.load(std::memory_order_relaxed)) events |= EPOLLOUT;
   if (events == 0 && resume_due_.exchange(false)) resume();
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);
@@ -379,7 +446,7 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
       return Found::kMore;  // an edge is told only once
     const std::span<const iovec> window = qp_.receiver().window(staging);
     const size_t room = size_of(window);
-    const ssize_t count = in_->receive(window);
+    const ssize_t count = read(window);
     if (count <= 0) {
       if (count == -EAGAIN) return Found::kDrained;
       if (held) {
@@ -394,6 +461,7 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
       return Found::kStopped;
     }
     progressed = true;
+    count_turn(notice);
     const auto bytes = static_cast<size_t>(count);
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
@@ -403,7 +471,9 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
-    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0) return Found::kDrained;
+    // A ring says so itself.
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0 && !receives_by_ring_)
+      return Found::kDrained;
     if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
   }
@@ -414,11 +484,22 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) 
   if (outcome == kRxNothing) [[likely]]
     return false;
   if ((outcome & kRxTransmitWanted) != 0) answer = true;
+  if ((outcome & kRxSwitch) != 0) [[unlikely]]
+    receive_by_ring();
   outcome &= ~uint32_t{kRxTransmitWanted};
   if (outcome == 0) return false;
   notice.outcome |= outcome;
   name_owner(notice);
   return (outcome & kStopping) != 0;
+}
+
+// A peer that switches to what it has never been given is told nothing, and nothing more is taken
+// from it.
+void Stream::receive_by_ring() {
+  if (ring_ == nullptr || receives_by_ring_) return;
+  if (quiet()) in_->set_quiet(false);
+  receives_by_ring_ = true;
+  ring_->set_quiet(quiet());
 }
 
 // What is held keeps its chance: a FIN is read again behind it. An error is told only once.

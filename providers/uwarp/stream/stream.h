@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/tuning.h"
+#include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
 #include "os/call_cost.h"
 #include "os/clock.h"
@@ -58,6 +59,18 @@ class Stream {
   /// The same after a post, unless the socket is full: then the edge that is to come sends this
   /// too.
   void transmit_posted();
+  /// Busy enough that shared memory would pay: told of once (StreamEvents::busy), where this is on.
+  void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
+  /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as
+  /// switch_to_ring() has said so to the peer. It stays valid until detach() returns. False: the
+  /// stream has ended, or has one already.
+  bool join_ring(RingCarrier& ring);
+  void switch_to_ring();
+  /// Both directions have left TCP.
+  bool on_ring() const {
+    return receives_by_ring_ && sends_by_ring_.load(std::memory_order_relaxed);
+  }
+
   /// When posts wait for more.
   PostCoalescer& pace() { return pace_; }
   /// What has been posted may wait for more: it goes out when the queue pair's completion queues
@@ -118,6 +131,17 @@ class Stream {
  private:
   enum class Found : uint8_t { kDrained, kMore, kStopped };
 
+  static constexpr int32_t kBusyTurns = 16;
+
+  ssize_t read(std::span<const iovec> room);
+  ssize_t write(std::span<const iovec> bytes);
+  [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> room);
+  bool room_came() const {
+    return full_.load(std::memory_order_relaxed) &&
+           sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
+  }
+  void receive_by_ring();
+  void count_turn(StreamEvents& notice);
   void take_ends(const Ends& ends);
   Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
@@ -136,6 +160,10 @@ class Stream {
   TcpSocket* out_ = nullptr;
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
+  RingCarrier* ring_ = nullptr;             // or null; set under both sides
+  bool receives_by_ring_ = false;           // under the receive side
+  std::atomic<bool> sends_by_ring_{false};  // under the transmit side
+  std::atomic<int32_t> until_busy_{0};      // turns; 0: nobody wants to know
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};

@@ -35,6 +35,7 @@ struct StreamEvents {
   uint32_t outcome = 0;                // ReceiveOutcome bits that are no daily business
   bool ended = false;                  // the receive direction is over, by `end`
   StreamEnd end = StreamEnd::kFin;
+  bool busy = false;           // Stream::tell_when_busy()
   bool began_to_send = false;  // the peer owes acknowledgements, and nobody watches it yet
 };
 

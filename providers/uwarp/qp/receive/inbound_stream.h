@@ -23,7 +23,9 @@ enum ReceiveOutcome : uint32_t {
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
   kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
-  kRxNewQueue = 1u << 6,  // receives complete to a queue whose pollers should drive the stream
+  kRxOffer = 1u << 6,           // it would share memory: StreamState::peer_door, peer_ticket
+  kRxSwitch = 1u << 7,          // what follows comes through shared memory
+  kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
 };
 
 /// A DDP segment as its header says, and how much of its payload has come.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "memory/place_last.h"
+#include "protocol/wire/carrier_mark.h"
 #include "protocol/wire/delivered_mark.h"
 
 namespace uwarp {
@@ -65,12 +66,31 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
     // A Send with Immediate may have waited for it.
     if (config.answer_magic || in_.config.acknowledged) in_.outcome |= kRxTransmitWanted;
   }
+  if (config.may_leave_tcp && alone && in_.stream.peer_is_uwarp.load(std::memory_order_relaxed))
+    take_carrier_mark(header);
   if (!in_.stream.marks_deliveries(in_.config)) [[likely]]
     return;
   if (const auto mark = DeliveredMark::decode(header)) {
     in_.stream.peer_delivered.store(mark->msn.value, std::memory_order_release);
     order_.note_acknowledged();
     in_.outcome |= kRxTransmitWanted;
+  }
+}
+
+void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
+  const auto mark = CarrierMark::decode(header);
+  if (!mark) return;
+  switch (mark->kind) {
+    case CarrierMark::Kind::kDoor:
+      in_.stream.peer_door = mark->value;
+      break;
+    case CarrierMark::Kind::kTicket:
+      in_.stream.peer_ticket = mark->value;
+      in_.outcome |= kRxOffer;
+      break;
+    case CarrierMark::Kind::kSwitch:
+      in_.outcome |= kRxSwitch;
+      break;
   }
 }
 

@@ -169,14 +169,22 @@ bool TransmitBatch::cut() {
   return true;
 }
 
-bool TransmitBatch::detach(const std::byte* base, uint64_t length) {
+bool TransmitBatch::lies_in(const iovec& piece, const std::byte* base, uint64_t length) const {
+  if (room_->has_arena(static_cast<std::byte*>(piece.iov_base))) return false;
   const auto low = reinterpret_cast<uintptr_t>(base);
+  const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
+  return at < low ? low - at < piece.iov_len : at - low < length;
+}
+
+bool TransmitBatch::refers_to(const std::byte* base, uint64_t length) const {
+  return std::ranges::any_of(pending(),
+                             [&](const iovec& piece) { return lies_in(piece, base, length); });
+}
+
+bool TransmitBatch::detach(const std::byte* base, uint64_t length) {
   for (size_t i = first_; i < count_; ++i) {
     iovec& piece = room_->iovecs[i];
-    if (room_->has_arena(static_cast<std::byte*>(piece.iov_base))) continue;
-    const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
-    const bool hit = at < low ? low - at < piece.iov_len : at - low < length;
-    if (hit && !keep_copy(piece)) return false;
+    if (lies_in(piece, base, length) && !keep_copy(piece)) return false;
   }
   return true;
 }

@@ -78,6 +78,8 @@ class TransmitBatch {
   /// Drops all FPDUs of which nothing has gone yet, and moves what is left of the one that has into
   /// memory of its own: application buffers are not touched from here on. False as for detach().
   [[nodiscard]] bool cut();
+  /// Pending bytes lie inside [base, base + length).
+  bool refers_to(const std::byte* base, uint64_t length) const;
   /// Moves pending bytes inside [base, base + length) into memory of its own. False: there is not
   /// enough, so what is pending must not go out.
   [[nodiscard]] bool detach(const std::byte* base, uint64_t length);
@@ -90,6 +92,7 @@ class TransmitBatch {
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
+  bool lies_in(const iovec& piece, const std::byte* base, uint64_t length) const;
   void clear();
   void add_iovec(std::byte* at, size_t size);
   bool keep_copy(iovec& piece);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/transmit/transmitter.h"
 
+#include "protocol/wire/carrier_mark.h"
 #include "qp/terminate_status.h"
 
 namespace uwarp {
@@ -39,7 +40,7 @@ void Transmitter::restart() {
   completer_.restart();
   requester_.restart();
   responder_.restart();
-  response_turn_ = opened_ = closed_ = flushed_ = false;
+  response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
   if (config_.script != nullptr) config_.script->restart();
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
@@ -89,7 +90,9 @@ void Transmitter::note_progress() {
 bool Transmitter::wanted() const {
   return !idle() || !stream_.inbound.empty() ||
          stream_.answer_due.load(std::memory_order_relaxed) ||
-         stream_.nudge_due.load(std::memory_order_relaxed) || (stream_.failed() && !finished());
+         stream_.nudge_due.load(std::memory_order_relaxed) ||
+         stream_.carrier_due.load(std::memory_order_relaxed) != 0 ||
+         (stream_.failed() && !finished());
 }
 
 void Transmitter::fill_traced() {
@@ -101,7 +104,7 @@ void Transmitter::fill_traced() {
 // is noinline. The calls were a tenth of the time that such a message takes.
 [[gnu::flatten]] void Transmitter::fill() {
   completer_.acknowledging().begin_batch();
-  while (!closed_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
+  while (!closed_ && !switching_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
     const bool open = requester_.open() || responder_.open();
     if (!(open ? append_segment() : begin_next())) return;
   }
@@ -130,6 +133,9 @@ bool Transmitter::begin_next() {
     writer_.append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
     return true;
   }
+  if (const uint32_t due = stream_.carrier_due.load(std::memory_order_acquire); due != 0)
+      [[unlikely]]
+    return emit_carrier_mark(due);
   const bool response = !stream_.inbound.empty();
   bool request = requester_.ready();
   if (config_.script != nullptr) [[unlikely]] {
@@ -152,6 +158,23 @@ bool Transmitter::begin_next() {
   } else {
     response_turn_ = true;
     requester_.begin();
+  }
+  return true;
+}
+
+// Behind that of the switch nothing may go before the carrier has been changed.
+bool Transmitter::emit_carrier_mark(uint32_t due) {
+  const auto emit = [&](StreamState::CarrierDue bit, CarrierMark mark) {
+    stream_.carrier_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
+    writer_.append_empty_write(CarrierMark::kStag, mark.offset());
+  };
+  if ((due & StreamState::kOfferDue) != 0)
+    emit(StreamState::kOfferDue, {CarrierMark::Kind::kDoor, stream_.door});
+  else if ((due & StreamState::kTicketDue) != 0)
+    emit(StreamState::kTicketDue, {CarrierMark::Kind::kTicket, stream_.ticket});
+  else {
+    emit(StreamState::kSwitchDue, {CarrierMark::Kind::kSwitch});
+    switching_ = true;
   }
   return true;
 }
@@ -297,8 +320,14 @@ void Transmitter::fault() {
 // What is built may not go out: with a frame that is cut the stream cannot go on, nor can a
 // Terminate follow.
 void Transmitter::drop_batch() {
+  withdraw();
   writer_.drop();
   closed_ = true;
+}
+
+void Transmitter::withdraw() {
+  if (stream_.lent != nullptr) [[unlikely]]
+    stream_.lent->withdraw();
 }
 
 void Transmitter::settle(bool peer_done, bool cut) {
@@ -318,6 +347,7 @@ void Transmitter::flush() {
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
   // sent is finished. Either way from memory of our own: the buffers are the application's again.
+  withdraw();
   const bool whole = stream_.failed() && stream_.failure().send_terminate;
   if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
   drop_messages();
@@ -327,6 +357,7 @@ void Transmitter::flush() {
 }
 
 void Transmitter::reset() {
+  withdraw();
   queue_.reset();
   writer_.drop();
   drop_messages();
@@ -338,7 +369,9 @@ void Transmitter::reset() {
 // What lies in the region and is on its way goes out of a copy. Without memory for one the stream
 // ends: nothing may refer to the region any more.
 void Transmitter::quiesce(const MemoryRegion& region, const RegionShape& shape) {
-  if (!batch_.detach(static_cast<const std::byte*>(shape.address), shape.length_bytes)) fault();
+  const auto* const base = static_cast<const std::byte*>(shape.address);
+  if (batch_.refers_to(base, shape.length_bytes)) withdraw();
+  if (!batch_.detach(base, shape.length_bytes)) fault();
   requester_.revoke(region);
 }
 

@@ -44,6 +44,11 @@ class Transmitter {
   /// still have to wait for ORD or a fence. Lock-free.
   bool wanted() const;
 
+  /// The last bytes that may go over the present carrier have gone: carrier_changed() follows once
+  /// what comes next goes over another one.
+  bool carrier_change_due() const { return switching_ && batch_.empty(); }
+  void carrier_changed() { switching_ = false; }
+
   /// What the last window() holds is mostly of large messages.
   bool sends_large() const { return batch_.large(); }
   /// All that was posted or owed has been handed over, so that a FIN loses nothing (answers to
@@ -87,6 +92,7 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
   [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
+  [[gnu::noinline, gnu::cold]] bool emit_carrier_mark(uint32_t due);
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();
   [[gnu::noinline]] bool emit_when_idle();
@@ -94,6 +100,7 @@ class Transmitter {
   [[gnu::noinline]] void emit_acknowledgement();
   void drop_messages();
   void drop_batch();
+  void withdraw();
   void note_progress();
 
   const QpConfig& config_;
@@ -111,6 +118,7 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
+  bool switching_ = false;      // ... and the mark behind which the carrier changes
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What has been sent, and may still be read by the peer out of the memory that it was sent from.
+#pragma once
+
+namespace uwarp {
+
+class LentMemory {
+ public:
+  virtual ~LentMemory() = default;
+  /// That memory is about to become another's: it is not read any more, and if something is missing
+  /// the stream ends. Under the transmit side of the queue pair.
+  virtual void withdraw() = 0;
+};
+
+}  // namespace uwarp

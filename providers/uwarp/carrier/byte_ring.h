@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// One direction of a byte stream through memory that two processes share. The other process may be
+// hostile, or be killed at any instruction: each side keeps its own position to itself, checks what
+// it reads of the other's against the size of the ring, and touches nothing outside of it. There is
+// no lock in shared memory.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/atomics.h"
+#include "carrier/ring_record.h"
+
+namespace uwarp {
+
+/// What the two sides show each other. Zero at first.
+template <class Atomics = StdAtomics>
+struct BasicRingControl {
+  template <class T>
+  using Atomic = typename Atomics::template atomic<T>;
+
+  // By the writer.
+  alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
+  Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
+  Atomic<uint32_t> withdrawn{0};         // its memory must not be read any more
+  // By the reader.
+  alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
+  Atomic<uint32_t> can_pull{0};          // it can read the writer's memory
+  // By both, seldom. Who sets one looks once more before it sleeps; who takes one rings the bell.
+  alignas(64) Atomic<uint32_t> reader_sleeps{0};
+  Atomic<uint32_t> writer_sleeps{0};
+};
+static_assert(sizeof(BasicRingControl<>) == 192);
+
+template <class Atomics = StdAtomics>
+class BasicRingWriter {
+ public:
+  /// `size`: a power of two, of the memory at `base`.
+  BasicRingWriter(BasicRingControl<Atomics>& control, std::byte* base, uint32_t size)
+      : control_(control), base_(base), size_(size) {}
+
+  /// How far the reader has come. False: it says what cannot be.
+  bool look() {
+    const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_acquire));
+    // In a generation that it has not seen it has read nothing.
+    const uint32_t read = tail.generation == at_.generation ? tail.bytes : 0;
+    if (at_.bytes - read > size_ || read - read_ > at_.bytes - read_) return false;
+    read_ = read;
+    if (read_ == at_.bytes && at_.bytes != 0) begin_again();
+    return true;
+  }
+  uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
+  /// Everything has been read, as of the last look().
+  bool empty() const { return at_.bytes == read_; }
+  /// Worth a look(): the ring could begin again, and is out of the nearest cache by now.
+  bool far() const { return at_.bytes > kNear; }
+
+  /// A place of up to `wanted` bytes for a record of its own; 0: no room. Filled, it is ended by
+  /// put().
+  uint32_t room(uint32_t wanted) {
+    uint32_t free = free_bytes();
+    const uint32_t to_end = size_ - offset();
+    if (to_end < kLeast && free > to_end) {
+      skip(to_end);
+      free -= to_end;
+    }
+    const uint32_t fits = std::min(free, size_ - offset());
+    return fits <= kRingStep ? 0 : std::min(wanted, fits - kRingStep);
+  }
+  std::byte* place() { return base_ + offset() + kRingStep; }
+  void put(RingRecord::Kind kind, uint32_t bytes) { put(kind, bytes, ring_steps(bytes)); }
+  /// The bytes are at `address`, in our memory. False: no room.
+  bool put_place(const void* address, uint32_t bytes) {
+    if (room(sizeof address) < sizeof address) return false;
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    std::memcpy(place(), &number, sizeof number);
+    put(RingRecord::kPlace, bytes, ring_steps(sizeof number));
+    return true;
+  }
+  /// What was put may be read. True: the reader sleeps, and is to be woken.
+  bool publish() {
+    control_.head.store(at_.word(), std::memory_order_seq_cst);
+    return control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+           control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+  }
+  /// We are about to sleep until there is room. False: the reader has moved on since look().
+  bool begin_sleep() {
+    control_.writer_sleeps.store(1, std::memory_order_seq_cst);
+    return !moved();
+  }
+  /// The reader has moved on since look(). Any thread that knows the ring.
+  bool moved() const {
+    const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_seq_cst));
+    return (tail.generation == at_.generation ? tail.bytes : 0) != read_;
+  }
+  RingPosition at() const { return at_; }
+  /// The reader is behind this position, as of the last look().
+  bool has_read(RingPosition position) const {
+    return position.generation != at_.generation ||
+           static_cast<int32_t>(read_ - position.bytes) >= 0;
+  }
+
+ private:
+  // Two pages: with less there would be more to look at than to gain.
+  static constexpr uint32_t kNear = 8192;
+  // What is left of the ring's end is skipped if no useful record fits.
+  static constexpr uint32_t kLeast = 256;
+
+  uint32_t offset() const { return at_.bytes & (size_ - 1); }
+  void begin_again() {
+    at_ = {at_.generation + 1, 0};
+    read_ = 0;
+  }
+  void put(RingRecord::Kind kind, uint32_t bytes, uint32_t steps) {
+    const RingRecord record{bytes, kind};
+    std::memcpy(base_ + offset(), &record, sizeof record);
+    at_.bytes += kRingStep + steps;
+  }
+  void skip(uint32_t to_end) { put(RingRecord::kSkip, to_end - kRingStep, to_end - kRingStep); }
+
+  BasicRingControl<Atomics>& control_;
+  std::byte* const base_;
+  const uint32_t size_;
+  RingPosition at_;
+  uint32_t read_ = 0;  // by the reader, of our generation
+};
+
+template <class Atomics = StdAtomics>
+class BasicRingReader {
+ public:
+  BasicRingReader(BasicRingControl<Atomics>& control, const std::byte* base, uint32_t size)
+      : control_(control), base_(base), size_(size) {}
+
+  /// Something can be read. False also of a ring that is broken().
+  bool look() {
+    if (left_ != 0 || at_.bytes != end_) return true;
+    const uint64_t head = control_.head.load(std::memory_order_seq_cst);
+    if (head == head_) return false;
+    const RingPosition to = RingPosition::of(head);
+    head_ = head;
+    if (to.generation != at_.generation) at_ = {to.generation, 0};
+    end_ = to.bytes;
+    if (end_ - at_.bytes > size_ || end_ % kRingStep != 0) broken_ = true;
+    return !broken_ && at_.bytes != end_;
+  }
+  /// The other side says what cannot be.
+  bool broken() const { return broken_; }
+
+  /// Begins the next record, unless one is under way. False: none there, or broken().
+  bool begin() {
+    while (left_ == 0) {
+      if (!look()) return false;
+      RingRecord record;
+      std::memcpy(&record, base_ + offset(), sizeof record);
+      if (!take(record)) return false;
+    }
+    return true;
+  }
+  bool is_place() const { return kind_ == RingRecord::kPlace; }
+  uint32_t left() const { return left_; }
+  /// Of a record of bytes: the next of them, left() in all.
+  const std::byte* data() const { return base_ + data_; }
+  /// Of the other kind: where they are in the writer's memory.
+  uint64_t address() const { return address_; }
+  void advance(uint32_t bytes) {
+    left_ -= bytes;
+    data_ += bytes;
+    address_ += bytes;
+    if (left_ == 0) at_.bytes += steps_;
+  }
+  /// The writer may use the room of what has been read. True: it sleeps, and is to be woken.
+  bool release() {
+    control_.tail.store(at_.word(), std::memory_order_seq_cst);
+    return control_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+           control_.writer_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+  }
+  /// We are about to sleep until something comes. False: it has come.
+  bool begin_sleep() {
+    control_.reader_sleeps.store(1, std::memory_order_seq_cst);
+    return !look() && !broken_;
+  }
+  bool withdrawn() const { return control_.withdrawn.load(std::memory_order_acquire) != 0; }
+
+ private:
+  uint32_t offset() const { return at_.bytes & (size_ - 1); }
+  // Everything that is wrong with a record breaks the ring.
+  bool take(const RingRecord& record) {
+    const uint32_t there = std::min(end_ - at_.bytes, size_ - offset()) - kRingStep;
+    const uint32_t inside =
+        record.kind == RingRecord::kPlace ? uint32_t{sizeof address_} : record.bytes;
+    if (inside > there || record.kind > RingRecord::kSkip ||
+        (record.bytes == 0 && record.kind != RingRecord::kSkip)) {
+      broken_ = true;
+      return false;
+    }
+    steps_ = kRingStep + ring_steps(inside);
+    data_ = offset() + kRingStep;
+    kind_ = record.kind;
+    if (record.kind == RingRecord::kPlace) std::memcpy(&address_, base_ + data_, sizeof address_);
+    if (record.kind == RingRecord::kSkip)
+      at_.bytes += steps_;
+    else
+      left_ = record.bytes;
+    return true;
+  }
+
+  BasicRingControl<Atomics>& control_;
+  const std::byte* const base_;
+  const uint32_t size_;
+  RingPosition at_;    // of the record under way
+  uint32_t end_ = 0;   // of what is known to be there
+  uint64_t head_ = 0;  // that said so
+  // The record under way.
+  uint32_t left_ = 0;
+  uint32_t steps_ = 0;
+  uint32_t data_ = 0;
+  uint32_t kind_ = RingRecord::kBytes;
+  uint64_t address_ = 0;
+  bool broken_ = false;
+};
+
+using RingControl = BasicRingControl<>;
+using RingWriter = BasicRingWriter<>;
+using RingReader = BasicRingReader<>;
+
+}  // namespace uwarp

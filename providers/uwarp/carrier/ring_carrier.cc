@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "carrier/ring_carrier.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "os/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+RingControl& control_of(const SharedMemory& memory, bool first) {
+  return reinterpret_cast<RingControl*>(memory.base())[first ? 0 : 1];
+}
+std::byte* ring_of(const SharedMemory& memory, bool first) {
+  return memory.base() + 4096 + (first ? 0 : RingCarrier::kRingBytes);
+}
+
+}  // namespace
+
+/// Pieces of the peer's memory and where they go: one call for all.
+class RingCarrier::Pull {
+ public:
+  bool full() const { return local_count_ == kMostPulls || remote_count_ == kMostPulls; }
+  bool empty() const { return bytes_ == 0; }
+  size_t bytes() const { return bytes_; }
+  void from(uint64_t address, size_t bytes) {
+    remote_[remote_count_++] = {reinterpret_cast<void*>(address), bytes};
+    bytes_ += bytes;
+  }
+  void to(std::byte* at, size_t bytes) { local_[local_count_++] = {at, bytes}; }
+  /// True if all has been copied.
+  bool run(pid_t pid) {
+    const long got =
+        syscall(SYS_process_vm_readv, pid, local_, local_count_, remote_, remote_count_, 0);
+    return got >= 0 && static_cast<size_t>(got) == bytes_;
+  }
+
+ private:
+  iovec local_[kMostPulls];
+  iovec remote_[kMostPulls];
+  size_t local_count_ = 0;
+  size_t remote_count_ = 0;
+  size_t bytes_ = 0;
+};
+
+RingCarrier::RingCarrier(SharedMemory memory, bool creator, const Peer& peer)
+    : peer_(peer),
+      memory_(std::move(memory)),
+      out_(control_of(memory_, creator)),
+      in_(control_of(memory_, !creator)),
+      reader_(in_, ring_of(memory_, !creator), kRingBytes),
+      writer_(out_, ring_of(memory_, creator), kRingBytes) {
+  memory_.close_fd();
+}
+
+RingCarrier::~RingCarrier() {
+  close_engine_fd(peer_.own_bell);
+  close_engine_fd(peer_.bell);
+}
+
+void RingCarrier::ring(int bell) {
+  const uint64_t one = 1;
+  (void)!syscall(SYS_write, bell, &one, sizeof one);
+}
+
+// Any word of it will do: all processes have this one at the stack's end, or nowhere. So it is
+// asked for something that must fail by its address alone.
+void RingCarrier::look_whether_it_can_pull() {
+  if (peer_.pid == 0) return;
+  char byte;
+  const iovec local = {&byte, 1};
+  const iovec remote = {nullptr, 1};
+  const long got = syscall(SYS_process_vm_readv, peer_.pid, &local, 1, &remote, 1, 0);
+  if (got < 0 && errno == EFAULT) in_.can_pull.store(1, std::memory_order_release);
+}
+
+void RingCarrier::set_quiet(bool on) {
+  quiet_.store(on, std::memory_order_seq_cst);
+  if (on) return;
+  const bool came = !reader_.begin_sleep();
+  out_.writer_sleeps.store(1, std::memory_order_seq_cst);
+  if (came || waits_for_room_.load(std::memory_order_seq_cst)) ring(peer_.own_bell);
+}
+
+// --- Receiving
+
+ssize_t RingCarrier::receive(std::span<const iovec> room) {
+  Pull pull;
+  size_t received = 0;
+  size_t index = 0;
+  size_t filled = 0;  // of room[index]
+  while (index != room.size() && reader_.begin()) {
+    // Into the last piece of the room goes what the reader knows no better place for: with the
+    // header before it, it will know one.
+    if (reader_.is_place() && received != 0 && index + 1 == room.size()) break;
+    std::byte* const to = static_cast<std::byte*>(room[index].iov_base) + filled;
+    const size_t size = std::min<size_t>(reader_.left(), room[index].iov_len - filled);
+    if (reader_.is_place()) {
+      if (pull.full()) break;
+      pull.from(reader_.address(), size);
+      pull.to(to, size);
+    } else {
+      std::memcpy(to, reader_.data(), size);
+    }
+    reader_.advance(static_cast<uint32_t>(size));
+    received += size;
+    filled += size;
+    if (filled == room[index].iov_len) {
+      ++index;
+      filled = 0;
+    }
+  }
+  if (!pull.empty() && (!pull.run(peer_.pid) || reader_.withdrawn())) return -ECONNRESET;
+  if (received != 0) {
+    if (reader_.release()) ring(peer_.bell);
+    return static_cast<ssize_t>(received);
+  }
+  if (reader_.broken()) return -EPROTO;
+  if (!quiet_.load(std::memory_order_relaxed) && !reader_.begin_sleep()) return receive(room);
+  return -EAGAIN;
+}
+
+// --- Sending
+
+// False: the peer says what cannot be.
+bool RingCarrier::take_back() {
+  tail_seen_.store(out_.tail.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  if (!writer_.look()) return false;
+  while (lent_count_ != 0 && writer_.has_read(lent_[first_lent_].end)) {
+    first_lent_ = (first_lent_ + 1) % kMostLent;
+    --lent_count_;
+  }
+  return true;
+}
+
+// False: no more room.
+bool RingCarrier::write_piece(const std::byte* at, size_t size, size_t& written) {
+  written = 0;
+  if (size >= tuning::kPullBytes && out_.can_pull.load(std::memory_order_relaxed) != 0) {
+    if (lent_count_ == kMostLent || !writer_.put_place(at, static_cast<uint32_t>(size)))
+      return false;
+    lent_[(first_lent_ + lent_count_++) % kMostLent] = {written_, writer_.at()};
+    written_ += size;
+    written = size;
+    return true;
+  }
+  while (written != size) {
+    const uint32_t fits =
+        writer_.room(static_cast<uint32_t>(std::min<size_t>(size - written, kRecordBytes)));
+    if (fits == 0) return false;
+    std::memcpy(writer_.place(), at + written, fits);
+    writer_.put(RingRecord::kBytes, fits);
+    written_ += fits;
+    written += fits;
+  }
+  return true;
+}
+
+ssize_t RingCarrier::given_back() {
+  const uint64_t kept_from = lent_count_ != 0 ? lent_[first_lent_].begin : written_;
+  return static_cast<ssize_t>(kept_from - std::exchange(given_, kept_from));
+}
+
+ssize_t RingCarrier::send(std::span<const iovec> bytes) {
+  if (withdrawn_) return -ECONNRESET;
+  if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
+  size_t skip = written_ - given_;  // in the ring already
+  bool full = false;
+  bool looked = false;
+  bool wrote = false;
+  for (size_t i = 0; i != bytes.size() && !full;) {
+    if (skip >= bytes[i].iov_len) {
+      skip -= bytes[i++].iov_len;
+      continue;
+    }
+    size_t written;
+    const auto* const at = static_cast<const std::byte*>(bytes[i].iov_base) + skip;
+    const bool all = write_piece(at, bytes[i].iov_len - skip, written);
+    wrote |= written != 0;
+    skip += written;
+    if (all) continue;
+    if (std::exchange(looked, true)) full = true;
+    if (!take_back()) return -EPROTO;
+  }
+  if (wrote) {
+    out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
+    if (writer_.publish()) ring(peer_.bell);
+  }
+  const ssize_t free = given_back();
+  if (free > 0) {
+    waits_for_room_.store(false, std::memory_order_relaxed);
+    return free;
+  }
+  waits_for_room_.store(true, std::memory_order_seq_cst);
+  if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
+  return take_back() ? send(bytes) : -EPROTO;
+}
+
+void RingCarrier::withdraw() {
+  if (lent_count_ == 0 || !take_back() || lent_count_ == 0) return;
+  withdrawn_ = true;
+  out_.withdrawn.store(1, std::memory_order_seq_cst);
+}
+
+}  // namespace uwarp

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Both directions of a stream between two processes of one kernel and user, through shared memory:
+// what carries bytes instead of TCP once both have agreed. Small pieces are copied into the ring
+// and out of it; of large ones the ring says where they are, and the reader copies them out of the
+// writer's memory itself, straight into their place (process_vm_readv), where the kernel permits
+// it.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/lent_memory.h"
+#include "base/tuning.h"
+#include "carrier/byte_ring.h"
+#include "carrier/shared_memory.h"
+
+namespace uwarp {
+
+class RingCarrier final : public LentMemory {
+ public:
+  /// Of each direction.
+  static constexpr uint32_t kRingBytes = 1 << 20;
+  /// Of the memory that both share.
+  static constexpr size_t kSharedBytes = 4096 + 2 * size_t{kRingBytes};
+
+  /// What the two have to know of each other. Bells are eventfds; both are taken.
+  struct Peer {
+    int own_bell = -1;
+    int bell = -1;
+    pid_t pid = 0;  // in our pid namespace; 0: not known
+  };
+  /// `creator`: of the memory, which is the first to write into the first ring.
+  RingCarrier(SharedMemory memory, bool creator, const Peer& peer);
+  ~RingCarrier() override;
+  RingCarrier(const RingCarrier&) = delete;
+  RingCarrier& operator=(const RingCarrier&) = delete;
+
+  /// Readable edges come when there is something to receive, or room to send, that was waited for.
+  int own_bell() const { return peer_.own_bell; }
+  /// Of one of our ends by the other: whether its memory can be read from here. Before anything is
+  /// sent.
+  void look_whether_it_can_pull();
+
+  // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
+  /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer writes what
+  /// cannot be. -EFAULT, never: memory of the peer that is not there is -ECONNRESET.
+  ssize_t receive(std::span<const iovec> room);
+  /// More is there.
+  bool readable() { return reader_.look() || reader_.broken(); }
+  /// The processor on which the peer wrote last.
+  int incoming_cpu() const {
+    return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
+  }
+  /// True: somebody looks all the time, and the bell need not ring; false: it rings, also for what
+  /// is there already.
+  void set_quiet(bool on);
+
+  // ---- Transmit side.
+  /// Bytes of the front of `bytes` that need not be kept any more; what is behind may have been
+  /// written already, and must come again as it is. -EAGAIN: none at the moment. -EPROTO.
+  ssize_t send(std::span<const iovec> bytes);
+  /// What send() has written and not given back must not be read by the peer any more: the memory
+  /// is about to become another's. If there is such, the stream cannot go on.
+  void withdraw() override;
+
+  // ---- Any thread.
+  /// send() found no room, and there may be some now.
+  bool room_came() const {
+    return waits_for_room_.load(std::memory_order_acquire) &&
+           out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  /// A piece of our memory that the peer has not read yet.
+  struct Lent {
+    uint64_t begin = 0;  // bytes of the stream before it
+    RingPosition end;    // of its record
+  };
+  static constexpr size_t kMostLent = 64;
+  /// Of the largest record: so much room comes free at a time.
+  static constexpr size_t kRecordBytes = 64 << 10;
+  static constexpr size_t kMostPulls = 64;
+  class Pull;
+
+  bool take_back();
+  bool write_piece(const std::byte* at, size_t size, size_t& written);
+  ssize_t given_back();
+  static void ring(int bell);
+
+  const Peer peer_;
+  SharedMemory memory_;
+  RingControl& out_;
+  RingControl& in_;
+  std::atomic<bool> quiet_{false};
+
+  alignas(64) RingReader reader_;
+
+  alignas(64) RingWriter writer_;
+  std::array<Lent, kMostLent> lent_;
+  size_t first_lent_ = 0;
+  size_t lent_count_ = 0;
+  bool withdrawn_ = false;
+  uint64_t written_ = 0;  // bytes of the stream
+  uint64_t given_ = 0;    // ... that send() has given back
+  std::atomic<bool> waits_for_room_{false};
+  std::atomic<uint64_t> tail_seen_{0};
+};
+
+}  // namespace uwarp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Memory that two processes share: without a name in any file system, and sealed, so that neither
+// can cut it short under the other (memfd_create(2)).
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "base/result.h"
+
+namespace uwarp {
+
+/// Move-only. Errors are positive errnos.
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)),
+        base_(std::exchange(other.base_, nullptr)),
+        bytes_(other.bytes_) {}
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(base_, other.base_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~SharedMemory();
+
+  /// Fresh memory, zeros.
+  static Result<SharedMemory> create(size_t bytes);
+  /// What another process has made; `fd` is taken in any case. EPERM: it is not sealed, or of
+  /// another size.
+  static Result<SharedMemory> adopt(int fd, size_t bytes);
+
+  std::byte* base() const { return base_; }
+  /// -1 once it has been closed.
+  int fd() const { return fd_; }
+  /// The mapping stays.
+  void close_fd();
+
+ private:
+  SharedMemory(int fd, size_t bytes) : fd_(fd), bytes_(bytes) {}
+  int map();
+
+  int fd_ = -1;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host: who has
+// dialled offers it once the stream is busy, the other one brings the memory, the first one
+// switches, then the other. TCP stays, for the end, and is what goes on if anything fails.
+// docs/wire.md, "Shared memory".
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "connect/connect_context.h"
+#include "connect/connection.h"
+#include "connect/endpoint.h"
+#include "os/collapsed_log.h"
+
+namespace uwarp {
+namespace {
+
+void log_refusal(const sockaddr_storage& peer, int error) {
+  static CollapsedLog log;
+  log.event("connection: to %s by TCP, not by shared memory: %s", ip_of(peer).to_string().c_str(),
+            error == ECONNREFUSED ? "it is in another network namespace"
+            : error == EPERM      ? "it is of another user"
+                                  : std::strerror(error));
+}
+
+}  // namespace
+
+bool Connection::may_leave_tcp() const {
+  return settings().shared_memory && !settings().crc && is_local_address(remote_);
+}
+
+void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
+  if (life() == nullptr || endpoint_ == nullptr) return;
+  if (notice.busy) offer_carrier(turn);
+  if ((notice.outcome & kRxOffer) != 0) take_offer(turn);
+  // The one that has dialled has switched already.
+  if ((notice.outcome & kRxSwitch) != 0 && !dialed_ && socket_.ring() != nullptr) {
+    endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
+    turn.pump = true;
+  }
+}
+
+void Connection::offer_carrier(Turn& turn) {
+  if (!endpoint_->qp().peer_is_uwarp() || ticket_ != 0) return;
+  const auto ticket = context_.door->expect(std::weak_ptr<Connection>(shared()));
+  if (!ticket) return log_refusal(remote_, ticket.error());
+  ticket_ = ticket->number;
+  endpoint_->qp().offer_memory(ticket->door, ticket->number);
+  turn.pump = true;
+}
+
+void Connection::take_offer(Turn& turn) {
+  if (dialed_ || socket_.ring() != nullptr) return;
+  auto carrier = LocalDoor::bring({endpoint_->qp().peer_door(), endpoint_->qp().peer_ticket()});
+  if (!carrier) return log_refusal(remote_, carrier.error());
+  (void)join_carrier(turn, std::move(*carrier));
+}
+
+bool Connection::join_carrier(Turn& /*turn*/, std::unique_ptr<RingCarrier> carrier) {
+  carrier->look_whether_it_can_pull();
+  RingCarrier& ring = *carrier;
+  if (int error = socket_.watch_ring(*this, std::move(carrier))) {
+    log_refusal(remote_, error);
+    return false;
+  }
+  return endpoint_->stream().join_ring(ring);
+}
+
+void Connection::carrier_arrived(std::unique_ptr<RingCarrier> carrier) {
+  Turn turn(*this);
+  if (life() != nullptr && endpoint_ != nullptr && socket_.ring() == nullptr &&
+      join_carrier(turn, std::move(carrier))) {
+    endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
+    turn.pump = true;
+    log_event("qp %#x: shared memory carries it from here on", endpoint_->number().value);
+  }
+  finish(turn);
+}
+
+}  // namespace uwarp

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Handing three descriptors from one process to another: the memory, and a bell for each.
+#include "connect/local_door.h"
+
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "os/engine_fds.h"
+#include "protocol/wire/carrier_mark.h"
+
+namespace uwarp {
+namespace {
+
+constexpr int kHanded = 3;  // memory, the bell of who brings it, the bell of who takes it
+constexpr int kUnixFlags = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+// Raw calls, as in TcpSocket: preloaded wrappers must not see them.
+template <typename... Args>
+long raw(long number, Args... args) {
+  return syscall(number, args...);
+}
+
+uint64_t draw_48_bits() {
+  uint64_t value = 0;
+  while (getrandom(&value, sizeof value, 0) != sizeof value) {
+  }
+  return value & CarrierMark::kValueMask;
+}
+
+/// Descriptors on their way, closed if nobody takes them.
+struct HandedFds {
+  int fds[kHanded] = {-1, -1, -1};
+  ~HandedFds() {
+    for (int fd : fds) close_engine_fd(fd);
+  }
+  int take(int which) { return std::exchange(fds[which], -1); }
+};
+
+socklen_t door_address(uint64_t name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const int size = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "uwarp-%012llx",
+                                 static_cast<unsigned long long>(name));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+}
+
+/// The process at the other end, if it is of our user. Its number is 0 in another pid namespace.
+std::optional<pid_t> peer_of(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (raw(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer.uid == geteuid() ? std::optional(peer.pid) : std::nullopt;
+}
+
+union ControlRoom {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(kHanded * sizeof(int))];
+};
+
+int send_fds(int to, uint64_t number, const HandedFds& handed) {
+  ControlRoom control{};
+  iovec body = {&number, sizeof number};
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof handed.fds);
+  std::memcpy(CMSG_DATA(header), handed.fds, sizeof handed.fds);
+  return raw(SYS_sendmsg, to, &message, MSG_NOSIGNAL) == sizeof number ? 0 : errno;
+}
+
+/// -1 with errno; 0: nothing of use; 1.
+int receive_fds(int from, uint64_t& number, HandedFds& handed) {
+  ControlRoom control{};
+  iovec body = {&number, sizeof number};
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
+  const long got = raw(SYS_recvmsg, from, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return -1;
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return 0;
+  const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  std::memcpy(handed.fds, CMSG_DATA(header), std::min<size_t>(count, kHanded) * sizeof(int));
+  for (int& fd : handed.fds) fd = adopt_engine_fd(fd);
+  return got == sizeof number && count == kHanded && (message.msg_flags & MSG_CTRUNC) == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+LocalDoor::~LocalDoor() {
+  const std::lock_guard guard(mutex_);
+  for (const Visitor& visitor : visitors_) let_go_locked(visitor);
+  progress_.remove(ticket_);
+  close_engine_fd(fd_);
+}
+
+int LocalDoor::open_locked() {
+  if (fd_ >= 0) return 0;
+  const int fd = adopt_engine_fd(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
+  if (fd < 0) return errno;
+  sockaddr_un address;
+  const uint64_t name = draw_48_bits();
+  const socklen_t size = door_address(name, address);
+  int error = 0;
+  if (raw(SYS_bind, fd, &address, size) != 0 || raw(SYS_listen, fd, kMostVisitors) != 0)
+    error = errno;
+  const auto ticket =
+      error == 0 ? progress_.add(*this, fd) : Result<Progress::Ticket>(Error{error});
+  if (!ticket) {
+    close_engine_fd(fd);
+    return ticket.error();
+  }
+  fd_ = fd;
+  name_ = name;
+  ticket_ = *ticket;
+  return 0;
+}
+
+Result<LocalDoor::Ticket> LocalDoor::expect(std::weak_ptr<CarrierOwner> owner) {
+  const std::lock_guard guard(mutex_);
+  if (int error = open_locked()) return Error{error};
+  const Ticket ticket{name_, draw_48_bits()};
+  expected_[ticket.number] = std::move(owner);
+  return ticket;
+}
+
+void LocalDoor::forget(uint64_t number) {
+  const std::lock_guard guard(mutex_);
+  expected_.erase(number);
+}
+
+Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
+  const int fd = adopt_engine_fd(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
+  if (fd < 0) return Error{errno};
+  struct Closing {
+    int fd;
+    ~Closing() { close_engine_fd(fd); }
+  } closing{fd};
+  sockaddr_un address;
+  const socklen_t size = door_address(ticket.door, address);
+  if (raw(SYS_connect, fd, &address, size) != 0) return Error{errno};
+  const auto pid = peer_of(fd);
+  if (!pid) return Error{EPERM};
+  auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
+  if (!memory) return Error{memory.error()};
+  HandedFds bells;
+  for (int which : {1, 2}) {
+    bells.fds[which] = adopt_engine_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (bells.fds[which] < 0) return Error{errno};
+  }
+  HandedFds handed{{memory->fd(), bells.fds[1], bells.fds[2]}};
+  const int error = send_fds(fd, ticket.number, handed);
+  for (int which = 0; which != kHanded; ++which) (void)handed.take(which);
+  if (error != 0) return Error{error};
+  return std::make_unique<RingCarrier>(
+      std::move(*memory), true,
+      RingCarrier::Peer{.own_bell = bells.take(1), .bell = bells.take(2), .pid = *pid});
+}
+
+// --- Visitors
+
+void LocalDoor::let_go_locked(const Visitor& visitor) {
+  progress_.remove(visitor.ticket);
+  close_engine_fd(visitor.fd);
+}
+
+bool LocalDoor::accept_one() {
+  const int fd = adopt_engine_fd(
+      static_cast<int>(raw(SYS_accept4, fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
+  if (fd < 0) return false;
+  const auto ticket = progress_.add(*this, fd);
+  if (!ticket) {
+    close_engine_fd(fd);
+    return true;
+  }
+  if (visitors_.size() == kMostVisitors) {  // whoever says nothing makes room
+    let_go_locked(visitors_.front());
+    visitors_.erase(visitors_.begin());
+  }
+  visitors_.push_back({fd, *ticket});
+  return true;
+}
+
+// True: nothing more is to be expected of it.
+bool LocalDoor::serve(const Visitor& visitor) {
+  HandedFds handed;
+  uint64_t number = 0;
+  const int got = receive_fds(visitor.fd, number, handed);
+  if (got < 0) return errno != EAGAIN && errno != EINTR;
+  std::shared_ptr<CarrierOwner> owner;
+  if (const auto found = expected_.find(number); got == 1 && found != expected_.end()) {
+    owner = found->second.lock();
+    expected_.erase(found);
+  }
+  const auto pid = peer_of(visitor.fd);
+  if (owner == nullptr || !pid) return true;
+  auto memory = SharedMemory::adopt(handed.take(0), RingCarrier::kSharedBytes);
+  if (!memory) return true;
+  auto carrier = std::make_unique<RingCarrier>(
+      std::move(*memory), false,
+      RingCarrier::Peer{.own_bell = handed.take(2), .bell = handed.take(1), .pid = *pid});
+  arrived_.emplace_back(std::move(owner), std::move(carrier));
+  return true;
+}
+
+bool LocalDoor::ready(uint32_t) {
+  std::vector<std::pair<std::shared_ptr<CarrierOwner>, std::unique_ptr<RingCarrier>>> arrived;
+  {
+    const std::lock_guard guard(mutex_);
+    while (accept_one()) {
+    }
+    std::erase_if(visitors_, [&](const Visitor& visitor) {
+      const bool done = serve(visitor);
+      if (done) let_go_locked(visitor);
+      return done;
+    });
+    arrived.swap(arrived_);
+  }
+  for (auto& [owner, carrier] : arrived) owner->carrier_arrived(std::move(carrier));
+  return false;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Where other processes of this host and user bring the memory that is to carry a connection
+// instead of TCP: a Unix socket with a random name in the abstract namespace, which reaches as far
+// as the network namespace and leaves nothing behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "carrier/ring_carrier.h"
+#include "progress/progress.h"
+
+namespace uwarp {
+
+/// Who waits for memory. Called from whichever thread progresses, no lock held.
+class CarrierOwner {
+ public:
+  virtual ~CarrierOwner() = default;
+  virtual void carrier_arrived(std::unique_ptr<RingCarrier> carrier) = 0;
+};
+
+class LocalDoor final : public Source {
+ public:
+  explicit LocalDoor(Progress& progress) : progress_(progress) {}
+  ~LocalDoor() override;
+
+  /// What is offered to a peer: where it shall come to, and with what. Errors: EMFILE, ENOMEM...
+  struct Ticket {
+    uint64_t door = 0;
+    uint64_t number = 0;
+  };
+  Result<Ticket> expect(std::weak_ptr<CarrierOwner> owner);
+  /// The owner does not wait any more.
+  void forget(uint64_t number);
+
+  /// The other side: makes memory and brings it to the door that a peer has named. EPERM: somebody
+  /// of another user, or root and not root, is behind it; ECONNREFUSED: nobody is, so the peer is
+  /// in another network namespace; ENOMEM, EMFILE...
+  static Result<std::unique_ptr<RingCarrier>> bring(const Ticket& ticket);
+
+  bool ready(uint32_t events) override;
+
+ private:
+  struct Visitor {
+    int fd = -1;
+    Progress::Ticket ticket = 0;
+  };
+  static constexpr size_t kMostVisitors = 64;
+  int open_locked();
+  bool accept_one();
+  bool serve(const Visitor& visitor);
+  void let_go_locked(const Visitor& visitor);
+
+  Progress& progress_;
+  std::mutex mutex_;
+  int fd_ = -1;
+  uint64_t name_ = 0;
+  Progress::Ticket ticket_ = 0;
+  std::map<uint64_t, std::weak_ptr<CarrierOwner>> expected_;
+  std::vector<Visitor> visitors_;
+  std::vector<std::pair<std::shared_ptr<CarrierOwner>, std::unique_ptr<RingCarrier>>> arrived_;
+};
+
+}  // namespace uwarp

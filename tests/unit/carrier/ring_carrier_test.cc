@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Both directions between two ends in one process: copies, places that are pulled, bells, and
+// memory that is withdrawn.
+#include "carrier/ring_carrier.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "os/engine_fds.h"
+
+namespace uwarp {
+namespace {
+
+int bell() { return adopt_engine_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
+int same(int fd) { return adopt_engine_fd(dup(fd)); }
+
+struct TwoEnds {
+  TwoEnds() {
+    auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
+    auto other = SharedMemory::adopt(same(memory.fd()), RingCarrier::kSharedBytes).value();
+    const int first_bell = bell(), second_bell = bell();
+    first = std::make_unique<RingCarrier>(
+        std::move(memory), true,
+        RingCarrier::Peer{.own_bell = first_bell, .bell = same(second_bell), .pid = getpid()});
+    second = std::make_unique<RingCarrier>(
+        std::move(other), false,
+        RingCarrier::Peer{.own_bell = second_bell, .bell = same(first_bell), .pid = getpid()});
+    first->look_whether_it_can_pull();
+    second->look_whether_it_can_pull();
+  }
+  std::unique_ptr<RingCarrier> first, second;
+};
+
+ssize_t send(RingCarrier& end, const std::string& text) {
+  const iovec piece = {const_cast<char*>(text.data()), text.size()};
+  return end.send({&piece, 1});
+}
+ssize_t receive(RingCarrier& end, std::string& text, size_t room) {
+  text.assign(room, '?');
+  const iovec piece = {text.data(), room};
+  const ssize_t count = end.receive({&piece, 1});
+  text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return count;
+}
+bool rings(const RingCarrier& end) {
+  pollfd one = {end.own_bell(), POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
+}
+
+TEST(RingCarrier, SmallPiecesAreGivenBackAtOnce) {
+  TwoEnds ends;
+  std::string got;
+  EXPECT_EQ(send(*ends.first, "abc"), 3);
+  EXPECT_EQ(receive(*ends.second, got, 10), 3);
+  EXPECT_EQ(got, "abc");
+  EXPECT_EQ(receive(*ends.second, got, 10), -EAGAIN);
+  EXPECT_EQ(send(*ends.second, "back"), 4);
+  EXPECT_EQ(receive(*ends.first, got, 2), 2);
+  EXPECT_EQ(receive(*ends.first, got, 10), 2);
+  EXPECT_EQ(got, "ck");
+}
+
+TEST(RingCarrier, LargePiecesAreGivenBackOnceTheyHaveBeenRead) {
+  TwoEnds ends;
+  std::string got;
+  const std::string large(100'000, 'L');
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN);
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN) << "it is not written twice";
+  EXPECT_EQ(receive(*ends.second, got, 60'000), 60'000);
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN);
+  EXPECT_EQ(receive(*ends.second, got, 60'000), 40'000);
+  EXPECT_EQ(got, large.substr(0, 40'000));
+  EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
+  EXPECT_TRUE(ends.first->room_came());
+  EXPECT_EQ(send(*ends.first, large), 100'000);
+}
+
+// As a frame is built: header, payload, header, payload.
+TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
+  TwoEnds ends;
+  std::vector<std::string> parts;
+  std::string all;
+  for (int i = 0; i < 30; ++i) {
+    parts.push_back(std::string(i % 2 == 0 ? 20 : 40'000, static_cast<char>('a' + i % 26)));
+    all += parts.back();
+  }
+  std::vector<iovec> window;
+  for (std::string& part : parts) window.push_back({part.data(), part.size()});
+  std::string got;
+  size_t sent = 0, first = 0;
+  while (got.size() != all.size()) {
+    const ssize_t count = ends.first->send(std::span(window).subspan(first));
+    if (count > 0) {
+      sent += static_cast<size_t>(count);
+      size_t gone = static_cast<size_t>(count);
+      while (gone != 0) {
+        const size_t step = std::min(gone, window[first].iov_len);
+        window[first].iov_base = static_cast<char*>(window[first].iov_base) + step;
+        window[first].iov_len -= step;
+        gone -= step;
+        if (window[first].iov_len == 0) ++first;
+      }
+    }
+    std::string piece;
+    if (receive(*ends.second, piece, 33'333) > 0) got += piece;
+  }
+  EXPECT_EQ(got, all);
+  while (sent != all.size()) {
+    const ssize_t count = ends.first->send(std::span(window).subspan(first));
+    ASSERT_GT(count, 0);
+    sent += static_cast<size_t>(count);
+    ++first;
+  }
+}
+
+TEST(RingCarrier, TheBellRingsForWhoWaitsAndForNobodyElse) {
+  TwoEnds ends;
+  std::string got;
+  ends.second->set_quiet(true);
+  EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
+  EXPECT_EQ(send(*ends.first, "x"), 1);
+  EXPECT_FALSE(rings(*ends.second)) << "it looks all the time";
+  ends.second->set_quiet(false);
+  EXPECT_TRUE(rings(*ends.second)) << "for what was there already";
+}
+
+TEST(RingCarrier, TheBellRingsForASleeper) {
+  TwoEnds ends;
+  std::string got;
+  EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
+  EXPECT_FALSE(rings(*ends.second));
+  EXPECT_EQ(send(*ends.first, "x"), 1);
+  EXPECT_TRUE(rings(*ends.second));
+}
+
+TEST(RingCarrier, AFullRingRingsWhenThereIsRoom) {
+  TwoEnds ends;
+  ends.first->set_quiet(false);
+  const std::string piece(10'000, 'p');
+  ssize_t count;
+  size_t sent = 0;
+  while ((count = send(*ends.first, piece)) > 0) sent += static_cast<size_t>(count);
+  EXPECT_EQ(count, -EAGAIN);
+  EXPECT_GT(sent, size_t{RingCarrier::kRingBytes} / 2);
+  std::string got;
+  EXPECT_GT(receive(*ends.second, got, 50'000), 0);
+  EXPECT_TRUE(rings(*ends.first));
+}
+
+TEST(RingCarrier, WithdrawnMemoryEndsTheStream) {
+  TwoEnds ends;
+  const std::string large(100'000, 'L');
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN);
+  ends.first->withdraw();
+  EXPECT_EQ(send(*ends.first, large), -ECONNRESET);
+  std::string got;
+  EXPECT_EQ(receive(*ends.second, got, 200'000), -ECONNRESET);
+}
+
+TEST(RingCarrier, NothingIsWithdrawnThatHasBeenRead) {
+  TwoEnds ends;
+  const std::string large(100'000, 'L');
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN);
+  std::string got;
+  EXPECT_EQ(receive(*ends.second, got, 200'000), 100'000);
+  ends.first->withdraw();
+  EXPECT_EQ(send(*ends.first, large), 100'000);
+}
+
+TEST(RingCarrier, MemoryThatIsNotThereEndsTheStream) {
+  TwoEnds ends;
+  const iovec nowhere = {reinterpret_cast<void*>(uintptr_t{4096}), 100'000};
+  EXPECT_EQ(ends.first->send({&nowhere, 1}), -EAGAIN);
+  std::string got;
+  EXPECT_EQ(receive(*ends.second, got, 200'000), -ECONNRESET);
+}
+
+TEST(SharedMemory, IsSealed) {
+  auto memory = SharedMemory::create(8192).value();
+  EXPECT_NE(ftruncate(memory.fd(), 4096), 0);
+  const int fd = adopt_engine_fd(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(SharedMemory::adopt(fd, 8192).ok());
+  EXPECT_FALSE(SharedMemory::adopt(same(memory.fd()), 4096).ok()) << "another size";
+}
+
+}  // namespace
+}  // namespace uwarp

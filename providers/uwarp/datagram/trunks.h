@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "base/ids.h"
 #include "connect/connect_context.h"
@@ -47,7 +46,7 @@ class Trunks final : public TrunkCalls {
   std::shared_ptr<DatagramWay> way_to(Destination& to, Qpn number, const DatagramEndpoint& from);
 
   void endpoint_made();
-  /// With the last one all trunks end.
+  /// Nothing refers to it on return. With the last one all trunks end.
   void endpoint_gone();
 
   // ---- For lines.
@@ -59,6 +58,8 @@ class Trunks final : public TrunkCalls {
  private:
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
                                       const std::shared_ptr<const NetDevice>& device);
+  template <typename Visit>
+  void visit_lines(Visit visit);
 
   ConnectContext& context_;
   RegionTable& regions_;
@@ -70,7 +71,7 @@ class Trunks final : public TrunkCalls {
   std::mutex mutex_;
   size_t endpoint_count_ = 0;
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
-  std::unordered_map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
+  std::map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
 };
 
 }  // namespace uwarp

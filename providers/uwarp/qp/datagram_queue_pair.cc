@@ -177,8 +177,20 @@ void DatagramQueuePair::complete_send(uint64_t position, WcStatus status) {
   sends_.start_one();
   std::atomic<uint64_t>* const index = sends_.retire_one(wanted);
   slot_.transmit.retired.set(position + 1);
-  if (wanted) (void)config_.send_cq->push(completion, false, index);
+  if (wanted && !config_.send_cq->push(completion, false, index)) [[unlikely]]
+    overrun();
   sends_.note_completed();
+}
+
+// A completion is lost: the queue pair goes no further. Under one of its locks, so what waits is
+// flushed by whoever looks at it next.
+void DatagramQueuePair::overrun() {
+  QpState now = state();
+  do {
+    if (now == QpState::kErr || now == QpState::kReset) return;
+  } while (!state_.compare_exchange_weak(now, QpState::kErr, std::memory_order_acq_rel));
+  slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+  if (config_.listener != nullptr) config_.listener->qp_event(QpEvent::kFatal);
 }
 
 void DatagramQueuePair::flush_sends_locked() {
@@ -213,10 +225,21 @@ bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder)
   const std::lock_guard lock(receive_lock_);
   held_for_.store(true, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!own_receives_.empty() || state() == QpState::kErr) return false;
+  if (!own_receives_.empty() || !may_receive()) return false;
   holder->next_holding = std::move(holders_);
   holders_ = std::move(holder);
   return true;
+}
+
+bool DatagramQueuePair::stop_holding(const DatagramHolder& holder) {
+  const std::lock_guard lock(receive_lock_);
+  for (auto* at = &holders_; *at != nullptr; at = &(*at)->next_holding) {
+    if (at->get() != &holder) continue;
+    auto rest = std::move((*at)->next_holding);
+    *at = std::move(rest);
+    return true;
+  }
+  return false;
 }
 
 void DatagramQueuePair::tell_holders() {
@@ -249,9 +272,7 @@ DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& hea
                                                        std::span<const std::byte> route,
                                                        const std::byte* payload) {
   const std::lock_guard lock(receive_lock_);
-  const QpState now = state();
-  if (now == QpState::kReset || now == QpState::kInit || now == QpState::kErr ||
-      header.qkey != qkey_.load(std::memory_order_relaxed)) {
+  if (!may_receive() || header.qkey != qkey_.load(std::memory_order_relaxed)) {
     slot_.receive.refused.add(1);
     return Delivery::kDropped;
   }
@@ -315,7 +336,8 @@ void DatagramQueuePair::complete_receive(const RecvWqe& receive, WorkCompletion 
   completion.wr_id = receive.wr_id;
   completion.opcode = WcOpcode::kRecv;
   completion.qp_num = config_.number.value;
-  (void)config_.recv_cq->push(completion, solicited);
+  if (!config_.recv_cq->push(completion, solicited)) [[unlikely]]
+    overrun();
 }
 
 void DatagramQueuePair::flush_receives_locked() {

@@ -61,6 +61,8 @@ class DatagramWay {
   virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
   /// Sends what was appended. No lock held.
   virtual void flush() = 0;
+  /// Has that done soon, by whoever progresses. Any locks may be held.
+  virtual void flush_soon() = 0;
 };
 
 /// Where a datagram goes.
@@ -107,6 +109,8 @@ class DatagramQueuePair {
       sent(target.way);
       target.way = nullptr;
     }
+    if (state() == QpState::kErr) [[unlikely]]
+      flush_sends_locked();
   }
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
 
@@ -123,8 +127,11 @@ class DatagramQueuePair {
   /// True once until a receive has been posted again: one may be waited for. Never with a shared
   /// queue, whose posts are not seen here.
   bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
-  /// receive_came() of `holder` is called once, with the next receive. False: one is there by now.
+  /// receive_came() of `holder`, which holds for no other queue pair, is called once: with the next
+  /// receive, or when none will be taken any more. False: that is so already.
   bool hold_for_receive(std::shared_ptr<DatagramHolder> holder);
+  /// False: it has been called, or will be in a moment.
+  bool stop_holding(const DatagramHolder& holder);
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -152,6 +159,10 @@ class DatagramQueuePair {
   };
 
   bool may_send() const { return state() == QpState::kRts; }
+  bool may_receive() const {
+    const QpState now = state();
+    return now != QpState::kReset && now != QpState::kInit && now != QpState::kErr;
+  }
   int check_send(const SendRequest& request) const;
   bool send_one(uint64_t position, const DatagramTarget& target);
   [[gnu::noinline, gnu::cold]] DatagramWay::Taken send_with_faults(uint64_t position,
@@ -171,6 +182,7 @@ class DatagramQueuePair {
   WcStatus place(const RecvWqe& receive, const DatagramHeader& header,
                  std::span<const std::byte> route, const std::byte* payload);
   void tell_holders();
+  void overrun();
 
   const QpConfig config_;
   QueuePairSlot& slot_;

@@ -303,6 +303,26 @@ void Trunk::line_over(const TrunkLine& line, int status) {
   wake(std::move(waiters));
 }
 
+void Trunk::line_closing(TrunkLine& line) {
+  std::shared_ptr<DatagramWaiter> waiters;
+  std::shared_ptr<TrunkLine> closing;
+  uint32_t frames = 0;
+  uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(lock_);
+    if (line_.get() != &line) return;
+    take_done_locked();
+    close_frame_locked();
+    post_locked(frames, bytes);
+    closing = std::move(line_);
+    closing->keep_frames(std::exchange(in_flight_, {}));
+    state_ = State::kIdle;
+    waiters = take_waiters_locked();
+  }
+  if (frames != 0) closing->pump(frames, bytes);
+  wake(std::move(waiters));
+}
+
 void Trunk::dial_failed(int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   bool tell = false;

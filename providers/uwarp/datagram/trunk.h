@@ -39,6 +39,8 @@ class Trunk final : public Source, public DatagramWay {
   void line_open(std::shared_ptr<TrunkLine> line);
   /// One that was open has ended: 0, or a negative errno if it was given up.
   void line_over(const TrunkLine& line, int status);
+  /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
+  void line_closing(TrunkLine& line);
   /// The one that was called for did not open, for this negative errno.
   void dial_failed(int status);
 

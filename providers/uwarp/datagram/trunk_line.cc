@@ -35,6 +35,7 @@ TrunkLine::TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& devic
 
 TrunkLine::~TrunkLine() {
   if (endpoint_ != nullptr) endpoint_->destroy();
+  give_back_kept();
 }
 
 int TrunkLine::make_endpoint(const NetDevice& device) {
@@ -119,9 +120,30 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks, const Trunk
 }
 
 void TrunkLine::close() {
+  if (!open_.load()) return;  // its owner is told when it is
+  trunk_->line_closing(*this);
   const auto connection = this->connection();
   if (connection == nullptr || connection->disconnect() == 0) return;
   give_up(0);
+}
+
+void TrunkLine::keep_frames(FrameQueue frames) {
+  {
+    const std::lock_guard lock(lock_);
+    kept_ = frames;
+    if (!done_) return;
+  }
+  give_back_kept();
+}
+
+void TrunkLine::give_back_kept() {
+  FrameQueue frames;
+  {
+    const std::lock_guard lock(lock_);
+    done_ = true;
+    frames = std::exchange(kept_, {});
+  }
+  while (!frames.empty()) trunks_.frames().give_back(frames.pop());
 }
 
 void TrunkLine::give_up(int status) {
@@ -144,6 +166,7 @@ void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const
   }
   trunk_->line_open(shared_line());
   if (over_.load()) trunk_->line_over(*this, 0);  // meanwhile: over() may not have seen it open
+  if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
 }
 
 void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int status,
@@ -161,6 +184,7 @@ void TrunkLine::over(int status) {
   trunks_.context().progress.set_deadline(*this, 0);
   endpoint_->destroy();
   set_connection(nullptr);
+  give_back_kept();
   if (open_.load())
     trunk_->line_over(*this, status);
   else if (dialed_)

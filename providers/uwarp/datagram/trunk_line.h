@@ -62,7 +62,7 @@ class TrunkLine final : public Source,
                                                    std::shared_ptr<Trunk> trunk);
   ~TrunkLine() override;
 
-  /// Ends it in order; the trunk is told.
+  /// Ends it in order, if it is open. What was sent before goes out.
   void close();
   /// Ends it at once. `status`: 0 or a negative errno, for the trunk.
   void give_up(int status);
@@ -74,6 +74,8 @@ class TrunkLine final : public Source,
   bool post(const Frame& frame);
   /// How many posted frames are done with since the last call, oldest first.
   size_t take_done();
+  /// These are posted; they are given back when it is over.
+  void keep_frames(FrameQueue frames);
   /// An event is wanted as soon as there is something to take. False: there is something already.
   bool ask_for_done() { return !completions_.arm(false); }
 
@@ -118,6 +120,7 @@ class TrunkLine final : public Source,
   void end_hold();
   bool deliver_one(const DatagramHeader& header, const std::byte* payload);
   void set_alarm();
+  void give_back_kept();
   std::shared_ptr<Connection> connection() {
     const std::lock_guard lock(lock_);
     return connection_;
@@ -136,7 +139,10 @@ class TrunkLine final : public Source,
   std::atomic<bool> over_{false};  // it has ended, or was given up
   std::atomic<bool> used_{false};  // since the last look
   SpinLock lock_;
-  std::shared_ptr<Connection> connection_;  // under lock_
+  // Under lock_:
+  std::shared_ptr<Connection> connection_;
+  FrameQueue kept_;
+  bool done_ = false;  // no frame is sent from any more
 
   // Under the receive side of the endpoint.
   GlobalRouteHeader route_;

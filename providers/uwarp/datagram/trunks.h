@@ -46,10 +46,16 @@ class Trunks final : public TrunkCalls {
   std::shared_ptr<DatagramWay> way_to(Destination& to, Qpn number, const DatagramEndpoint& from);
 
   void endpoint_made();
-  /// Nothing refers to it on return. With the last one all trunks end.
+  /// Nothing refers to it on return. With the last one all trunks end, those that are being called
+  /// for when they have been: what was sent before goes out.
   void endpoint_gone();
 
   // ---- For lines.
+  /// There are queue pairs that take datagrams.
+  bool in_use() {
+    const std::lock_guard lock(mutex_);
+    return endpoint_count_ != 0;
+  }
   void keep(const std::shared_ptr<TrunkLine>& line);
   void let_go(TrunkLine& line);
 

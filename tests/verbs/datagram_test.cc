@@ -248,9 +248,7 @@ TEST_F(UdQueuePairs, SharedReceives) {
   UdEnd a(context()), b(context(), nullptr, false, true);
   a.ready();
   b.ready();
-  EXPECT_EQ(a.send(b.number(), "lost: there is no receive"), 0);
-  ASSERT_TRUE(a.completion(1).has_value());
-  expect_arrival(a, b);
+  for (int i = 0; i < 5; ++i) expect_arrival(a, b);
 }
 
 TEST_F(UdQueuePairs, EventsWake) {

@@ -221,13 +221,21 @@ TEST_F(Datagrams, InlineDataNeedsNoKey) {
   EXPECT_EQ(way->went.at(1).payload, "inline");
 }
 
+// What follows is flushed until the application goes on. Receives are not concerned.
 TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
   ready();
   ASSERT_EQ(post({}, {{memory.address(), 8, region->key.load() + 1}}), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kLocProtErr);
+  EXPECT_EQ(qp->state(), QpState::kSqe);
+  ASSERT_EQ(send(2), 0);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kWrFlushErr);
+  ASSERT_EQ(receive(1), 0);
+  EXPECT_EQ(deliver(), Delivery::kTaken);
+  to(QpState::kRts);
   ASSERT_EQ(post({}, {sge(19999, 2)}), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kLocProtErr);
   EXPECT_TRUE(way->went.empty());
+  to(QpState::kRts);
   ASSERT_EQ(send(3), 0);
   EXPECT_EQ(next(send_cq).wr_id, 3u);
 }

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "qp/local_memory.h"
@@ -117,7 +118,8 @@ DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
       fail_send(position, static_cast<WcStatus>(verdict.status));
       break;
     case FaultVerdict::Act::kReorder:
-      postponed_ = std::make_unique<Postponed>();
+      postponed_.reset(new (std::nothrow) Postponed);
+      if (postponed_ == nullptr) break;
       postponed_->way = target.way;
       postponed_->header = header;
       if (!payload_.copy_out(0, postponed_->payload, header.payload_bytes))
@@ -210,10 +212,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (!grace_.load(std::memory_order_relaxed)) [[unlikely]]
     grace_.store(true, std::memory_order_relaxed);
-  // Either this sees who holds, or that one the receive.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (held_for_.load(std::memory_order_relaxed)) [[unlikely]]
-    tell_holders();
+  holders_.posted();
   if (state() == QpState::kErr) [[unlikely]] {
     const std::lock_guard lock(receive_lock_);
     if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
@@ -222,37 +221,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
 }
 
 bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder) {
-  const std::lock_guard lock(receive_lock_);
-  held_for_.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!own_receives_.empty() || !may_receive()) return false;
-  holder->next_holding = std::move(holders_);
-  holders_ = std::move(holder);
-  return true;
-}
-
-bool DatagramQueuePair::stop_holding(const DatagramHolder& holder) {
-  const std::lock_guard lock(receive_lock_);
-  for (auto* at = &holders_; *at != nullptr; at = &(*at)->next_holding) {
-    if (at->get() != &holder) continue;
-    auto rest = std::move((*at)->next_holding);
-    *at = std::move(rest);
-    return true;
-  }
-  return false;
-}
-
-void DatagramQueuePair::tell_holders() {
-  std::shared_ptr<DatagramHolder> holders;
-  {
-    const std::lock_guard lock(receive_lock_);
-    held_for_.store(false, std::memory_order_relaxed);
-    holders = std::move(holders_);
-  }
-  while (holders != nullptr) {
-    const auto holder = std::exchange(holders, std::move(holders->next_holding));
-    holder->receive_came();
-  }
+  return holders_.hold(std::move(holder), [&] { return !own_receives_.empty() || !may_receive(); });
 }
 
 // A receive that is too short fails alone, and the queue pair goes on: a peer must not end it.
@@ -369,7 +338,7 @@ void DatagramQueuePair::to_error() {
     flush_sends_locked();
     flush_receives_locked();
   }
-  tell_holders();
+  holders_.tell();
 }
 
 void DatagramQueuePair::to_reset() {
@@ -381,7 +350,7 @@ void DatagramQueuePair::to_reset() {
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
       targets_[at & target_mask_].way = nullptr;
   }
-  tell_holders();
+  holders_.tell();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

@@ -19,6 +19,7 @@
 #include "protocol/ddp/buffer_list.h"
 #include "protocol/wire/datagram_header.h"
 #include "qp/qp_config.h"
+#include "qp/receive_holders.h"
 #include "qp/receive_queue.h"
 #include "qp/send_queue.h"
 
@@ -32,16 +33,6 @@ class DatagramWaiter {
   virtual void room_came() = 0;
   /// Of the way on which it waits: the one that waits behind it.
   std::shared_ptr<DatagramWaiter> next_waiting;
-};
-
-/// Who holds a datagram for which there is no receive; see DatagramQueuePair::hold_for_receive().
-class DatagramHolder {
- public:
-  virtual ~DatagramHolder() = default;
-  /// One has been posted, by the calling thread. No lock held.
-  virtual void receive_came() = 0;
-  /// Of the queue pair for which it holds: another holder.
-  std::shared_ptr<DatagramHolder> next_holding;
 };
 
 /// Takes datagrams towards one process, or a group. Any thread.
@@ -131,7 +122,7 @@ class DatagramQueuePair {
   /// receive, or when none will be taken any more. False: that is so already.
   bool hold_for_receive(std::shared_ptr<DatagramHolder> holder);
   /// False: it has been called, or will be in a moment.
-  bool stop_holding(const DatagramHolder& holder);
+  bool stop_holding(const DatagramHolder& holder) { return holders_.stop(holder); }
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -181,7 +172,6 @@ class DatagramQueuePair {
   void flush_receives_locked();
   WcStatus place(const RecvWqe& receive, const DatagramHeader& header,
                  std::span<const std::byte> route, const std::byte* payload);
-  void tell_holders();
   void overrun();
 
   const QpConfig config_;
@@ -204,8 +194,7 @@ class DatagramQueuePair {
   BufferList sink_;
   uint32_t arrivals_ = 0;  // where faults are asked for
   std::atomic<bool> grace_;
-  std::shared_ptr<DatagramHolder> holders_;  // under receive_lock_
-  std::atomic<bool> held_for_{false};        // there are some
+  ReceiveHolders holders_;
 };
 
 }  // namespace uwarp

@@ -58,14 +58,15 @@ Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
   ConnectContext& context = trunks.context();
   auto place = context.ports.reserve(context, *device);
   if (!place) return Error{place.error()};
-  std::shared_ptr<DatagramEndpoint> endpoint;
+  std::unique_ptr<DatagramEndpoint> made;
   try {
-    endpoint.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
+    made.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
   } catch (...) {
     context.ports.give_back(*place);
     throw;
   }
-  trunks.endpoint_made();  // from here on it leaves by itself
+  trunks.endpoint_made();
+  std::shared_ptr<DatagramEndpoint> endpoint = std::move(made);  // from here on it leaves by itself
   for (CompletionQueue* queue : {config.recv_cq, config.send_cq})
     PollGroup::of(*queue).share(trunks.group());
   trunks.endpoints().enter(endpoint->number(), endpoint);

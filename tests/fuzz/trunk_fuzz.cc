@@ -184,7 +184,7 @@ class Line {
       if (room.size() - size < DatagramHeader::kWireSize) break;
       size += datagram(room.subspan(size));
     }
-    if (script_.next() == 0) size = script_.next16() % (kFrameBytes + 1);  // cut, or old bytes
+    if (script_.next() == 0) size = std::min<size_t>(size, script_.next16());  // cut
     line_->arrived(size);
   }
   size_t datagram(std::span<std::byte> room) {

@@ -88,6 +88,7 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::dial(Trunks& trunks, const TrunkKe
   Connection::ConnectOptions options;
   (void)key.own.to_sockaddr(options.local, 0);
   (void)key.peer.to_sockaddr(options.remote, key.port);
+  options.falls_back = false;  // either side may be the first with something to send
   RendezvousCall call;
   call.source = source;
   call.target = Qpn{uint32_t{key.port} << 8};

@@ -170,6 +170,8 @@ emulated_gtests() {
 faults() {
   gtest "$1" engine_fault_tests
   gtest "$1" fault_tests "$1/bin/uwarp-run"
+  # Datagrams: iWARP has none.
+  UWARP_PERSONA=roce name=${name:-OfQueuePairsForDatagrams} gtest "$1" fault_tests "$1/bin/uwarp-run"
 }
 
 # pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it.
@@ -227,6 +229,8 @@ fuzz() {
 soak() {
   check "soak for $1 s" timeout $(($1 + 300)) build/bin/uwarp-run build/bin/soak \
     --seconds "$1" --seed "${SOAK_SEED:-1}"
+  check "soak of datagrams for $1 s" timeout $(($1 + 300)) env UWARP_PERSONA=roce \
+    build/bin/uwarp-run build/bin/datagram_soak --seconds "$1" --seed "${SOAK_SEED:-1}"
 }
 
 # What can be said of the source without building it.

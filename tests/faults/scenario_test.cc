@@ -114,6 +114,141 @@ TEST_F(Lives, OfQueuePairsThatConnectThemselves) {
   try_lives([&] { return live_alone(context()->device); });
 }
 
+/// Two queue pairs of datagrams that talk until both have been heard. What is lost on the way is
+/// sent again, as applications do: nobody is told of that. Takes no memory itself.
+class DatagramLife {
+ public:
+  explicit DatagramLife(ibv_device* device) : device_(device) {}
+  Life live() {
+    const bool whole = made(context_ = ibv_open_device(device_)) && create() && heard(a_, b_) &&
+                       heard(b_, a_) && heard(a_, a_);
+    destroy();
+    return {whole, told_};
+  }
+
+ private:
+  static constexpr uint32_t kQkey = 0x11111111;
+  static constexpr size_t kBytes = 16384;
+  struct Side {
+    ibv_qp* qp = nullptr;
+    int receives = 0, received = 0, sends = 0, sent = 0;
+  };
+
+  template <typename T>
+  bool made(T* object) {
+    return object != nullptr || ok(errno);
+  }
+  bool ok(int error) {
+    if (error == 0) return true;
+    EXPECT_EQ(error, ENOMEM);
+    told_ = true;
+    return false;
+  }
+  bool create() {
+    ibv_ah_attr to{};
+    to.is_global = 1;
+    to.port_num = 1;
+    if (!ok(ibv_query_gid(context_, 1, 0, &to.grh.dgid) == 0 ? 0 : errno)) return false;
+    return made(pd_ = ibv_alloc_pd(context_)) &&
+           made(mr_ = ibv_reg_mr(pd_, memory(), kBytes, IBV_ACCESS_LOCAL_WRITE)) &&
+           made(channel_ = ibv_create_comp_channel(context_)) &&
+           made(cq_ = ibv_create_cq(context_, 512, nullptr, channel_, 0)) &&
+           made(ah_ = ibv_create_ah(pd_, &to)) && create(a_) && create(b_);
+  }
+  bool create(Side& side) {
+    ibv_qp_init_attr shape = init_attributes(cq_);
+    shape.qp_type = IBV_QPT_UD;
+    if (!made(side.qp = ibv_create_qp(pd_, &shape))) return false;
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    attr.qkey = kQkey;
+    if (!ok(ibv_modify_qp(side.qp, &attr,
+                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)) ||
+        !ok(to_state(side.qp, IBV_QPS_RTR)))
+      return false;
+    attr.qp_state = IBV_QPS_RTS;
+    return ok(ibv_modify_qp(side.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+  }
+  bool heard(Side& from, Side& to) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const int before = to.received;
+    for (int round = 0; to.received == before; ++round) {
+      EXPECT_LT(std::chrono::steady_clock::now(), end) << "nothing is heard";
+      if (std::chrono::steady_clock::now() > end) return false;
+      if (to.receives == to.received && !receive(to)) return false;
+      if (from.sends == from.sent && round % 64 == 0 && !send(from, to)) return false;
+      poll();
+      if (round % 64 == 63) usleep(1000);
+    }
+    return true;
+  }
+  bool receive(Side& side) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory()) + kBytes / 2, kBytes / 2, mr_->lkey};
+    ibv_recv_wr wr{2, nullptr, &sge, 1};
+    ibv_recv_wr* bad = nullptr;
+    if (!ok(ibv_post_recv(side.qp, &wr, &bad))) return false;
+    ++side.receives;
+    return true;
+  }
+  bool send(Side& from, Side& to) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory()), 4000, mr_->lkey};
+    ibv_send_wr wr{};
+    wr.wr_id = 1;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.ud = {ah_, to.qp->qp_num, kQkey};
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(from.qp, &wr, &bad);
+    EXPECT_TRUE(error == 0 || bad == &wr);
+    if (!ok(error)) return false;
+    ++from.sends;
+    return true;
+  }
+  void poll() {
+    ibv_wc wc;
+    while (ibv_poll_cq(cq_, 1, &wc) == 1) {
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+      Side& side = wc.qp_num == a_.qp->qp_num ? a_ : b_;
+      ++(wc.wr_id == 1 ? side.sent : side.received);
+    }
+  }
+  void destroy() {
+    for (const Side* side : {&a_, &b_}) destroy_one(ibv_destroy_qp, side->qp);
+    destroy_one(ibv_destroy_ah, ah_);
+    destroy_one(ibv_destroy_cq, cq_);
+    destroy_one(ibv_destroy_comp_channel, channel_);
+    destroy_one(ibv_dereg_mr, mr_);
+    destroy_one(ibv_dealloc_pd, pd_);
+    destroy_one(ibv_close_device, context_);
+  }
+  template <typename Destroy, typename T>
+  static void destroy_one(Destroy destroy, T* object) {
+    EXPECT_EQ(object != nullptr ? destroy(object) : 0, 0);
+  }
+  static std::byte* memory() {
+    static std::byte bytes[kBytes];
+    return bytes;
+  }
+
+  ibv_device* const device_;
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_mr* mr_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  ibv_ah* ah_ = nullptr;
+  Side a_, b_;
+  bool told_ = false;
+};
+
+TEST_F(Lives, OfQueuePairsForDatagrams) {
+  if (!roce()) GTEST_SKIP() << "iWARP has none";
+  try_lives([&] { return DatagramLife(context()->device).live(); });
+}
+
 class Managed {
  public:
   explicit Managed(ConnectionEnds& ends) : ends_(ends) {

@@ -129,7 +129,7 @@ ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
 void ActiveStartup::choose_mode(uint64_t now_ns) {
   if (settings().mpa_revision < 2) {
     mode_ = StartupMode::kRevision1;
-  } else if (!options_.rendezvous) {
+  } else if (!options_.rendezvous && options_.falls_back) {
     mode_ = modes_.first_for(options_.remote, now_ns);
     remembered_ = mode_ != StartupMode::kPeerToPeer;
   }
@@ -142,7 +142,8 @@ void ActiveStartup::choose_mode(uint64_t now_ns) {
 // memory was wrong all modes are, once.
 bool ActiveStartup::fall_back(const MpaInitiator::Verdict& verdict) {
   const bool closed = verdict.failure == MpaFailure::kPeerClosed;
-  if (options_.rendezvous || (!closed && verdict.failure != MpaFailure::kRevisionMismatch))
+  if (options_.rendezvous || !options_.falls_back ||
+      (!closed && verdict.failure != MpaFailure::kRevisionMismatch))
     return false;
   if (std::exchange(remembered_, false)) {
     modes_.forget(options_.remote);
@@ -161,7 +162,7 @@ bool ActiveStartup::fall_back(const MpaInitiator::Verdict& verdict) {
 
 void ActiveStartup::remember_mode(uint64_t now_ns) {
   remembered_ = false;
-  if (options_.rendezvous || settings().mpa_revision < 2) return;
+  if (options_.rendezvous || !options_.falls_back || settings().mpa_revision < 2) return;
   // What was too long for revision 2 at the peer may be all that kept it from the modes above.
   const bool first = mode_ == StartupMode::kPeerToPeer;
   if (!first && parameters_.private_data.size() > kPrivateDataEverywhere) return;

@@ -58,17 +58,18 @@ Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
   ConnectContext& context = trunks.context();
   auto place = context.ports.reserve(context, *device);
   if (!place) return Error{place.error()};
-  std::shared_ptr<DatagramEndpoint> endpoint;
+  std::unique_ptr<DatagramEndpoint> made;
   try {
-    endpoint.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
+    made.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
   } catch (...) {
     context.ports.give_back(*place);
     throw;
   }
+  trunks.endpoint_made();
+  std::shared_ptr<DatagramEndpoint> endpoint = std::move(made);  // from here on it leaves by itself
   for (CompletionQueue* queue : {config.recv_cq, config.send_cq})
     PollGroup::of(*queue).share(trunks.group());
   trunks.endpoints().enter(endpoint->number(), endpoint);
-  trunks.endpoint_made();
   return endpoint;
 }
 
@@ -150,19 +151,18 @@ DatagramEndpoint::Poster::Poster(DatagramEndpoint& endpoint)
 void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramWay>& way) {
   for (size_t i = count_; i-- > 0;)
     if (ways_[i] == way) return;
-  if (count_ == kRoom) {
-    // Rarely so many: what goes early goes in smaller pieces.
-    for (auto& one : ways_) one->flush();
-    count_ = 0;
-  }
+  if (count_ == kRoom) return way->flush_soon();  // a flush now would be under the lock
   ways_[count_++] = way;
 }
 
 int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, Qpn number,
                                    uint32_t qkey) {
   DatagramTarget target;
-  target.way = to.group != nullptr ? to.group : endpoint_.trunks_.way_to(to, number, endpoint_);
-  if (target.way == nullptr) return ENOMEM;
+  try {
+    target.way = to.group != nullptr ? to.group : endpoint_.trunks_.way_to(to, number, endpoint_);
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
   target.number = number;
   target.qkey = qkey;
   target.traffic_class = to.traffic_class;

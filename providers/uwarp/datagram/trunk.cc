@@ -21,13 +21,20 @@ constexpr uint64_t kFirstTrunkPauseNs = 100 * kNsPerMs;
 constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
 /// Requests wait no longer for a line, or for one to move on.
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
+/// So many lines in a row may end as soon as they are open without a pause.
+constexpr uint32_t kBriefLines = 3;
+/// A line that moves on no more for so long is given up: what is on it keeps memory from others.
+constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
 }  // namespace
 
 Trunk::~Trunk() {
-  close_frame_locked();
-  drop_locked(ready_);
-  drop_locked(in_flight_);
+  if (trunks_.context().alive()) drop_all_locked();
+}
+
+bool Trunk::idle() {
+  const std::lock_guard lock(lock_);
+  return waiters_ == nullptr && filling_ == nullptr && ready_.empty();
 }
 
 // --- Filling
@@ -49,7 +56,8 @@ DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& paylo
   if (filling_ == nullptr || filling_->size + size > kFrameBytes) {
     close_frame_locked();
     if (!take_frame_locked()) {
-      if (!stalled_) return Taken::kFull;
+      // Without memory for a frame there is nothing to wait for.
+      if (!stalled_ && !has_room_locked()) return Taken::kFull;
       ++dropped_;
       return Taken::kDropped;
     }
@@ -73,14 +81,14 @@ void Trunk::close_frame_locked() {
   filling_ = nullptr;
 }
 
-// False: there is no room. The time that this may last begins.
+// False: there is no room, and the time that this may last begins; or no memory.
 bool Trunk::take_frame_locked() {
   if (!has_room_locked()) take_done_locked();
-  if (has_room_locked()) filling_ = trunks_.frames().take();
-  if (filling_ != nullptr) {
+  if (has_room_locked()) {
     full_since_ns_ = 0;
     stalled_ = false;
-    return true;
+    filling_ = trunks_.frames().take();
+    return filling_ != nullptr;
   }
   if (full_since_ns_ == 0) {
     full_since_ns_ = now_ns();
@@ -89,10 +97,17 @@ bool Trunk::take_frame_locked() {
   return false;
 }
 
-void Trunk::take_done_locked() {
-  if (line_ == nullptr) return;
-  for (size_t left = line_->take_done(); left > 0 && !in_flight_.empty(); --left)
+size_t Trunk::take_done_locked() {
+  const size_t done = line_ != nullptr ? line_->take_done() : 0;
+  for (size_t left = done; left > 0 && !in_flight_.empty(); --left)
     trunks_.frames().give_back(in_flight_.pop());
+  return done;
+}
+
+void Trunk::drop_all_locked() {
+  close_frame_locked();
+  drop_locked(ready_);
+  drop_locked(in_flight_);
 }
 
 void Trunk::drop_locked(FrameQueue& frames) {
@@ -143,15 +158,19 @@ void Trunk::flush() {
     {
       const std::lock_guard lock(lock_);
       if (line_ != line) return;
-      take_done_locked();
+      const size_t done = take_done_locked();
       if (has_room_locked()) waiters = take_waiters_locked();
-      again = frames != 0 && !ready_.empty() && in_flight_.size() < TrunkLine::kDepth;
+      // A line that takes nothing any more is about to end.
+      again =
+          (frames != 0 || done != 0) && !ready_.empty() && in_flight_.size() < TrunkLine::kDepth;
       if (!again) again = ask_for_done_locked();
     }
     wake(std::move(waiters));
     if (!again) return;
   }
 }
+
+void Trunk::flush_soon() { trunks_.context().progress.revisit(*this); }
 
 bool Trunk::wait_for_room(std::shared_ptr<DatagramWaiter> waiter) {
   {
@@ -163,12 +182,14 @@ bool Trunk::wait_for_room(std::shared_ptr<DatagramWaiter> waiter) {
     if (state_ != State::kOpen) return true;  // line_open() or line_over() comes
     if (!ask_for_done_locked()) return true;
   }
-  trunks_.context().progress.revisit(*this);
+  flush_soon();
   return true;
 }
 
+// There is room.
 std::shared_ptr<DatagramWaiter> Trunk::take_waiters_locked() {
-  if (waiters_ != nullptr) full_since_ns_ = 0;
+  full_since_ns_ = 0;
+  stalled_ = false;
   return std::move(waiters_);
 }
 
@@ -187,16 +208,28 @@ bool Trunk::ready(uint32_t) {
 // It has been full for long, or was and is not any more.
 void Trunk::deadline_passed() {
   std::shared_ptr<DatagramWaiter> waiters;
+  std::shared_ptr<TrunkLine> dead;
   {
     const std::lock_guard lock(lock_);
     take_done_locked();
     if (full_since_ns_ == 0) return;
-    if (!has_room_locked() && now_ns() < full_since_ns_ + kTrunkStallNs)
-      return trunks_.context().progress.set_deadline(*this, full_since_ns_ + kTrunkStallNs);
-    stalled_ = !has_room_locked();
-    waiters = take_waiters_locked();
+    if (has_room_locked()) {
+      waiters = take_waiters_locked();
+    } else {
+      Progress& progress = trunks_.context().progress;
+      const uint64_t full_ns = now_ns() - full_since_ns_;
+      if (full_ns < kTrunkStallNs)
+        return progress.set_deadline(*this, full_since_ns_ + kTrunkStallNs);
+      stalled_ = true;
+      waiters = std::move(waiters_);
+      if (full_ns < kTrunkGiveUpNs)
+        progress.set_deadline(*this, full_since_ns_ + kTrunkGiveUpNs);
+      else
+        dead = line_;
+    }
   }
   wake(std::move(waiters));
+  if (dead != nullptr) dead->give_up(-ETIMEDOUT);
 }
 
 // --- Lines
@@ -215,7 +248,7 @@ void Trunk::dial() {
   } catch (const std::bad_alloc&) {
     error = ENOMEM;
   }
-  line_over(nullptr, -error);
+  dial_failed(-error);
 }
 
 void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
@@ -224,38 +257,84 @@ void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
     if (line_ != nullptr) return;  // two called each other: the first line stays
     line_ = std::move(line);
     state_ = State::kOpen;
-    pause_ns_ = 0;
-    told_ = false;
+    open_since_ns_ = now_ns();
   }
   flush();
 }
 
-void Trunk::line_over(const TrunkLine* line, int status) {
+// It is left alone for a while.
+void Trunk::pause_locked() {
+  state_ = State::kUnreachable;
+  pause_ns_ = std::clamp(2 * pause_ns_, kFirstTrunkPauseNs, kLongestTrunkPauseNs);
+  retry_ns_ = now_ns() + pause_ns_;
+}
+
+void Trunk::tell_of_pause(bool tell, int status) {
+  if (tell)
+    log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
+              key.port, status != 0 ? std::strerror(-status) : "each call is ended at once");
+}
+
+void Trunk::line_over(const TrunkLine& line, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkLine> gone;
   bool tell = false;
   {
     const std::lock_guard lock(lock_);
-    if (line_ != nullptr && line_.get() != line) return;
-    if (line_ == nullptr && state_ != State::kDialing) return;
+    if (line_.get() != &line) return;
     gone = std::move(line_);
-    close_frame_locked();
-    drop_locked(in_flight_);
-    drop_locked(ready_);
-    full_since_ns_ = 0;
-    stalled_ = false;
+    drop_all_locked();
     state_ = State::kIdle;
-    if (status != 0) {
-      state_ = State::kUnreachable;
-      pause_ns_ = std::clamp(2 * pause_ns_, kFirstTrunkPauseNs, kLongestTrunkPauseNs);
-      retry_ns_ = now_ns() + pause_ns_;
+    if (now_ns() - open_since_ns_ >= kFirstTrunkPauseNs) {
+      brief_ = 0;
+      pause_ns_ = 0;
+      told_ = false;
+    } else {
+      ++brief_;
+    }
+    // A peer that takes each call and ends it at once is not called for each datagram.
+    if (status != 0 || brief_ > kBriefLines) {
+      pause_locked();
       tell = !std::exchange(told_, true);
     }
     waiters = take_waiters_locked();
   }
-  if (tell)
-    log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
-              key.port, std::strerror(-status));
+  tell_of_pause(tell, status);
+  wake(std::move(waiters));
+}
+
+void Trunk::line_closing(TrunkLine& line) {
+  std::shared_ptr<DatagramWaiter> waiters;
+  std::shared_ptr<TrunkLine> closing;
+  uint32_t frames = 0;
+  uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(lock_);
+    if (line_.get() != &line) return;
+    take_done_locked();
+    close_frame_locked();
+    post_locked(frames, bytes);
+    closing = std::move(line_);
+    closing->keep_frames(std::exchange(in_flight_, {}));
+    state_ = State::kIdle;
+    waiters = take_waiters_locked();
+  }
+  if (frames != 0) closing->pump(frames, bytes);
+  wake(std::move(waiters));
+}
+
+void Trunk::dial_failed(int status) {
+  std::shared_ptr<DatagramWaiter> waiters;
+  bool tell = false;
+  {
+    const std::lock_guard lock(lock_);
+    if (state_ != State::kDialing) return;  // the peer's own call was first
+    drop_all_locked();
+    pause_locked();
+    tell = !std::exchange(told_, true);
+    waiters = take_waiters_locked();
+  }
+  tell_of_pause(tell, status);
   wake(std::move(waiters));
 }
 

@@ -21,19 +21,28 @@ class Trunk final : public Source, public DatagramWay {
  public:
   Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
       : key(key), trunks_(trunks), device_(std::move(device)) {}
+  /// Its lines hold it: nothing is on its way any more.
   ~Trunk() override;
 
   const TrunkKey key;
+
+  /// Nobody waits, and nothing does.
+  bool idle();
 
   // DatagramWay.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
   bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) override;
   void flush() override;
+  void flush_soon() override;
 
-  // ---- For its line, no locks.
+  // ---- For its lines, no locks.
   void line_open(std::shared_ptr<TrunkLine> line);
-  /// `line`: null if none could be made. `status`: a negative errno if it never was open.
-  void line_over(const TrunkLine* line, int status);
+  /// One that was open has ended: 0, or a negative errno if it was given up.
+  void line_over(const TrunkLine& line, int status);
+  /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
+  void line_closing(TrunkLine& line);
+  /// The one that was called for did not open, for this negative errno.
+  void dial_failed(int status);
 
   // Source.
   bool ready(uint32_t events) override;
@@ -50,11 +59,14 @@ class Trunk final : public Source, public DatagramWay {
   bool unreachable_locked();
   bool has_room_locked() const { return ready_.size() + in_flight_.size() < kMostFrames; }
   bool take_frame_locked();
-  void take_done_locked();
+  size_t take_done_locked();
   void close_frame_locked();
   void post_locked(uint32_t& frames, uint64_t& bytes);
   bool ask_for_done_locked();
   void drop_locked(FrameQueue& frames);
+  void drop_all_locked();
+  void pause_locked();
+  void tell_of_pause(bool tell, int status);
   void dial();
   static void wake(std::shared_ptr<DatagramWaiter> waiters);
   std::shared_ptr<DatagramWaiter> take_waiters_locked();
@@ -71,6 +83,8 @@ class Trunk final : public Source, public DatagramWay {
   FrameQueue in_flight_;
   std::shared_ptr<DatagramWaiter> waiters_;
   uint64_t full_since_ns_ = 0;  // 0: there is room, or nobody wants it
+  uint64_t open_since_ns_ = 0;  // of the line
+  uint32_t brief_ = 0;          // so many lines in a row were over as soon as they were open
   bool stalled_ = false;        // the peer has taken nothing for too long
   uint64_t retry_ns_ = 0;       // unreachable until then
   uint64_t pause_ns_ = 0;       // length of the last such time

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "datagram/trunk_line.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -21,13 +22,11 @@ namespace {
 
 /// A line over which nothing has gone for one to two of these is closed.
 constexpr uint64_t kIdleNs = 60 * kNsPerSecond;
-/// Of what goes over a trunk: docs/wire.md.
-constexpr uint32_t kTrunkVersion = 1;
 
 }  // namespace
 
 TrunkLine::TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& device,
-                     std::weak_ptr<Trunk> trunk, bool dialed)
+                     std::shared_ptr<Trunk> trunk, bool dialed)
     : trunks_(trunks),
       ifindex_(device.ifindex),
       trunk_(std::move(trunk)),
@@ -36,6 +35,7 @@ TrunkLine::TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& devic
 
 TrunkLine::~TrunkLine() {
   if (endpoint_ != nullptr) endpoint_->destroy();
+  give_back_kept();
 }
 
 int TrunkLine::make_endpoint(const NetDevice& device) {
@@ -58,14 +58,37 @@ int TrunkLine::make_endpoint(const NetDevice& device) {
 
 // --- Connecting
 
+namespace {
+
+/// A line among those of the process; taken out again unless it comes to be.
+class KeptLine {
+ public:
+  KeptLine(Trunks& trunks, const std::shared_ptr<TrunkLine>& line) : trunks_(trunks), line_(*line) {
+    trunks.keep(line);
+  }
+  ~KeptLine() {
+    if (!stays) trunks_.let_go(line_);
+  }
+  KeptLine(const KeptLine&) = delete;
+  KeptLine& operator=(const KeptLine&) = delete;
+  bool stays = false;
+
+ private:
+  Trunks& trunks_;
+  TrunkLine& line_;
+};
+
+}  // namespace
+
 Result<std::shared_ptr<TrunkLine>> TrunkLine::dial(Trunks& trunks, const TrunkKey& key,
                                                    const NetDevice& device, Qpn source,
-                                                   std::weak_ptr<Trunk> trunk) {
+                                                   std::shared_ptr<Trunk> trunk) {
   std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, key, device, std::move(trunk), true));
   if (int error = line->make_endpoint(device)) return Error{error};
   Connection::ConnectOptions options;
   (void)key.own.to_sockaddr(options.local, 0);
   (void)key.peer.to_sockaddr(options.remote, key.port);
+  options.falls_back = false;  // either side may be the first with something to send
   RendezvousCall call;
   call.source = source;
   call.target = Qpn{uint32_t{key.port} << 8};
@@ -73,13 +96,11 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::dial(Trunks& trunks, const TrunkKe
   call.capabilities = RendezvousCall::kTrunk;
   ConnectParameters parameters;
   parameters.private_data = call.encode();
-  trunks.keep(line);
+  KeptLine kept(trunks, line);
   auto connection = Connection::connect(trunks.context(), line->endpoint_, std::move(options),
                                         std::move(parameters), line);
-  if (!connection) {
-    trunks.let_go(*line);
-    return Error{connection.error()};
-  }
+  if (!connection) return Error{connection.error()};
+  kept.stays = true;
   line->set_connection(std::move(*connection));
   return line;
 }
@@ -87,37 +108,66 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::dial(Trunks& trunks, const TrunkKe
 Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks, const TrunkKey& key,
                                                      const NetDevice& device,
                                                      const std::shared_ptr<Connection>& request,
-                                                     std::weak_ptr<Trunk> trunk) {
+                                                     std::shared_ptr<Trunk> trunk) {
   std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, key, device, std::move(trunk), false));
   if (int error = line->make_endpoint(device)) return Error{error};
   line->set_connection(request);
   ConnectParameters parameters;
   parameters.private_data = RendezvousAnswer{}.encode();
-  trunks.keep(line);
-  if (int error = request->accept(line->endpoint_, parameters, line)) {
-    trunks.let_go(*line);
-    return Error{error};
-  }
+  KeptLine kept(trunks, line);
+  if (int error = request->accept(line->endpoint_, parameters, line)) return Error{error};
+  kept.stays = true;
   return line;
 }
 
 void TrunkLine::close() {
-  std::shared_ptr<Connection> connection;
+  if (!open_.load()) return;  // its owner is told when it is
+  trunk_->line_closing(*this);
+  const auto connection = this->connection();
+  if (connection == nullptr || connection->disconnect() == 0) return;
+  give_up(0);
+}
+
+void TrunkLine::keep_frames(FrameQueue frames) {
   {
     const std::lock_guard lock(lock_);
-    connection = connection_;
+    kept_ = frames;
+    if (!done_) return;
   }
-  if (connection == nullptr || connection->disconnect() == 0) return;
-  connection->abort();
-  over(0);
+  give_back_kept();
+}
+
+void TrunkLine::give_back_kept() {
+  FrameQueue frames;
+  {
+    const std::lock_guard lock(lock_);
+    done_ = true;
+    frames = std::exchange(kept_, {});
+  }
+  while (!frames.empty()) trunks_.frames().give_back(frames.pop());
+}
+
+void TrunkLine::give_up(int status) {
+  if (const auto connection = this->connection()) connection->abort();
+  over(status);
+}
+
+void TrunkLine::forget_endpoints() {
+  const auto receive = endpoint_->qp().receive_side().hold();
+  recent_ = {};
 }
 
 void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
                                        const ConnectParameters&) {
-  open_.store(true, std::memory_order_relaxed);
-  idle_at_ns_.store(now_ns() + kIdleNs, std::memory_order_relaxed);
-  trunks_.context().progress.set_deadline(*this, idle_at_ns_.load(std::memory_order_relaxed));
-  if (const auto trunk = trunk_.lock()) trunk->line_open(shared_line());
+  open_.store(true);
+  {
+    const auto receive = endpoint_->qp().receive_side().hold();
+    idle_at_ns_ = now_ns() + kIdleNs;
+    set_alarm();
+  }
+  trunk_->line_open(shared_line());
+  if (over_.load()) trunk_->line_over(*this, 0);  // meanwhile: over() may not have seen it open
+  if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
 }
 
 void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int status,
@@ -130,25 +180,37 @@ void TrunkLine::connection_failed(const std::shared_ptr<Connection>&, int status
 void TrunkLine::connection_ended(const std::shared_ptr<Connection>&) { over(0); }
 
 void TrunkLine::over(int status) {
+  if (over_.exchange(true)) return;
   const auto self = shared_from_this();
   trunks_.context().progress.set_deadline(*this, 0);
   endpoint_->destroy();
   set_connection(nullptr);
-  const auto trunk = trunk_.lock();
-  if (trunk != nullptr && (dialed_ || open_.load(std::memory_order_relaxed)))
-    trunk->line_over(this, status);
+  give_back_kept();
+  if (open_.load())
+    trunk_->line_over(*this, status);
+  else if (dialed_)
+    trunk_->dial_failed(status != 0 ? status : -ECONNABORTED);
   trunks_.let_go(*this);
 }
 
 void TrunkLine::deadline_passed() {
   go_on(false);
-  const uint64_t now = now_ns();
-  uint64_t idle_at = idle_at_ns_.load(std::memory_order_relaxed);
-  if (now >= idle_at) {
-    if (!used_.exchange(false, std::memory_order_relaxed)) return close();
-    idle_at_ns_.store(idle_at = now + kIdleNs, std::memory_order_relaxed);
+  {
+    const auto receive = endpoint_->qp().receive_side().hold();
+    const uint64_t now = now_ns();
+    const bool idle = now >= idle_at_ns_ && !used_.exchange(false, std::memory_order_relaxed);
+    if (!idle) {
+      if (now >= idle_at_ns_) idle_at_ns_ = now + kIdleNs;
+      return set_alarm();
+    }
   }
-  trunks_.context().progress.set_deadline(*this, idle_at);
+  close();
+}
+
+// There is one deadline for both. Under the receive side.
+void TrunkLine::set_alarm() {
+  trunks_.context().progress.set_deadline(
+      *this, patience_until_ns_ != 0 ? std::min(patience_until_ns_, idle_at_ns_) : idle_at_ns_);
 }
 
 // --- Sending
@@ -177,9 +239,7 @@ void TrunkLine::pump(uint32_t frames, uint64_t bytes) {
 void TrunkLine::transmit() { endpoint_->stream().transmit(); }
 
 // With locks of the queue pair held.
-void TrunkLine::completion_event() {
-  if (const auto trunk = trunk_.lock()) trunks_.context().progress.revisit(*trunk);
-}
+void TrunkLine::completion_event() { trunk_->flush_soon(); }
 
 // --- Receiving
 
@@ -214,6 +274,7 @@ void TrunkLine::deliver() {
     next_ += size;
   }
   filled_ = next_ = 0;
+  patience_until_ns_ = 0;
 }
 
 // False: it waits for a receive. An application that receives in a loop is behind for a moment at
@@ -221,7 +282,10 @@ void TrunkLine::deliver() {
 // it has posted one, so that a queue pair that nobody looks after holds nobody up.
 bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
-  if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) return true;
+  if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) {
+    end_hold();
+    return true;
+  }
   if (header.destination != first_) [[unlikely]] {
     several_ = first_.value != 0;
     if (!several_) first_ = header.destination;
@@ -233,13 +297,25 @@ bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* paylo
       qp.count_drop();
       break;
     }
-    if (waiting_ || qp.hold_for_receive(shared_line())) {
-      waiting_ = true;
-      return false;
-    }
+    if (hold_for(*endpoint)) return false;
   }
-  patience_until_ns_ = 0;
+  end_hold();
   return true;
+}
+
+// True: receive_came() is called.
+bool TrunkLine::hold_for(DatagramEndpoint& endpoint) {
+  if (held_at_ != nullptr) return true;
+  held_at_ = endpoint.shared_from_this();
+  if (endpoint.qp().hold_for_receive(shared_line())) return true;
+  held_at_ = nullptr;
+  return false;
+}
+
+// The datagram for which it held is done with.
+void TrunkLine::end_hold() {
+  patience_until_ns_ = 0;
+  if (held_at_ != nullptr && held_at_->qp().stop_holding(*this)) held_at_ = nullptr;
 }
 
 bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
@@ -247,7 +323,7 @@ bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
   if (patience_until_ns_ != 0) return now < patience_until_ns_;
   if (!qp.claim_grace()) return false;
   patience_until_ns_ = now + (several_ ? tuning::kReceiveGraceNs : tuning::kSoleReceiverGraceNs);
-  trunks_.context().progress.set_deadline(*this, patience_until_ns_);
+  set_alarm();
   return true;
 }
 
@@ -255,7 +331,7 @@ bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
 void TrunkLine::go_on(bool told) {
   {
     const auto receive = endpoint_->qp().receive_side().hold();
-    if (told) waiting_ = false;
+    if (told) held_at_ = nullptr;
     if (next_ < filled_) deliver();
     if (next_ < filled_) return;
   }

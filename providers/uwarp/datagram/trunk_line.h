@@ -30,6 +30,9 @@ class Trunk;
 class Trunks;
 struct RendezvousCall;
 
+/// Of what goes over a trunk: docs/wire.md.
+inline constexpr uint32_t kTrunkVersion = 1;
+
 /// Both hosts, and the port that tells the process on the other one.
 struct TrunkKey {
   IpAddress own;
@@ -51,22 +54,28 @@ class TrunkLine final : public Source,
   /// Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...; what becomes of the call is told to `trunk`.
   static Result<std::shared_ptr<TrunkLine>> dial(Trunks& trunks, const TrunkKey& key,
                                                  const NetDevice& device, Qpn source,
-                                                 std::weak_ptr<Trunk> trunk);
+                                                 std::shared_ptr<Trunk> trunk);
   /// Answers a call.
   static Result<std::shared_ptr<TrunkLine>> answer(Trunks& trunks, const TrunkKey& key,
                                                    const NetDevice& device,
                                                    const std::shared_ptr<Connection>& request,
-                                                   std::weak_ptr<Trunk> trunk);
+                                                   std::shared_ptr<Trunk> trunk);
   ~TrunkLine() override;
 
-  /// Ends it in order; the owner is told.
+  /// Ends it in order, if it is open. What was sent before goes out.
   void close();
+  /// Ends it at once. `status`: 0 or a negative errno, for the trunk.
+  void give_up(int status);
+  /// Nothing of queue pairs that have gone is kept on return.
+  void forget_endpoints();
 
   // ---- For its trunk, under the trunk's lock.
   /// False: no room in its queue, or the line has failed.
   bool post(const Frame& frame);
   /// How many posted frames are done with since the last call, oldest first.
   size_t take_done();
+  /// These are posted; they are given back when it is over.
+  void keep_frames(FrameQueue frames);
   /// An event is wanted as soon as there is something to take. False: there is something already.
   bool ask_for_done() { return !completions_.arm(false); }
 
@@ -90,7 +99,7 @@ class TrunkLine final : public Source,
 
  private:
   TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& device,
-            std::weak_ptr<Trunk> trunk, bool dialed);
+            std::shared_ptr<Trunk> trunk, bool dialed);
   std::shared_ptr<TrunkLine> shared_line() {
     return std::static_pointer_cast<TrunkLine>(shared_from_this());
   }
@@ -107,31 +116,45 @@ class TrunkLine final : public Source,
   void deliver();
   void go_on(bool told);
   bool wait_for_receive(DatagramQueuePair& qp);
+  bool hold_for(DatagramEndpoint& endpoint);
+  void end_hold();
   bool deliver_one(const DatagramHeader& header, const std::byte* payload);
+  void set_alarm();
+  void give_back_kept();
+  std::shared_ptr<Connection> connection() {
+    const std::lock_guard lock(lock_);
+    return connection_;
+  }
   void over(int status);
 
   Trunks& trunks_;
   const int ifindex_;
-  const std::weak_ptr<Trunk> trunk_;
+  // Memory of its frames is sent from here: it stays until the end of both. The trunk lets go of a
+  // line that is over.
+  const std::shared_ptr<Trunk> trunk_;
   CompletionQueue completions_{kDepth, this};
   std::shared_ptr<Endpoint> endpoint_;
   const bool dialed_;
   std::atomic<bool> open_{false};  // it was established
+  std::atomic<bool> over_{false};  // it has ended, or was given up
   std::atomic<bool> used_{false};  // since the last look
   SpinLock lock_;
-  std::shared_ptr<Connection> connection_;  // under lock_
+  // Under lock_:
+  std::shared_ptr<Connection> connection_;
+  FrameQueue kept_;
+  bool done_ = false;  // no frame is sent from any more
 
   // Under the receive side of the endpoint.
   GlobalRouteHeader route_;
   RecentEndpoints recent_;
-  std::unique_ptr<std::byte[]> buffer_;  // kFrameBytes; from the first message on
-  size_t filled_ = 0;                    // bytes of the message in it ...
-  size_t next_ = 0;                      // ... of which these have been delivered or dropped
-  uint64_t patience_until_ns_ = 0;       // a datagram waits for a receive; 0: none does
-  bool waiting_ = false;                 // receive_came() will be called, some time
-  Qpn first_;                            // that has been served
-  bool several_ = false;                 // others have, too
-  std::atomic<uint64_t> idle_at_ns_{0};
+  std::unique_ptr<std::byte[]> buffer_;        // kFrameBytes; from the first message on
+  size_t filled_ = 0;                          // bytes of the message in it ...
+  size_t next_ = 0;                            // ... of which these have been delivered or dropped
+  uint64_t patience_until_ns_ = 0;             // a datagram waits for a receive; 0: none does
+  std::shared_ptr<DatagramEndpoint> held_at_;  // receive_came() will be called by this one
+  Qpn first_;                                  // that has been served
+  bool several_ = false;                       // others have, too
+  uint64_t idle_at_ns_ = ~uint64_t{0};         // when to look whether it was used
 };
 
 }  // namespace uwarp

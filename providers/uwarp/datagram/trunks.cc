@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "datagram/trunks.h"
 
+#include <array>
+#include <cerrno>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "connect/connection.h"
@@ -18,7 +20,8 @@ namespace uwarp {
 std::shared_ptr<Trunk> Trunks::trunk_locked(const TrunkKey& key,
                                             const std::shared_ptr<const NetDevice>& device) {
   if (trunks_.size() >= kMostIdle)
-    std::erase_if(trunks_, [](const auto& one) { return one.second.use_count() == 1; });
+    std::erase_if(
+        trunks_, [](const auto& one) { return one.second.use_count() == 1 && one.second->idle(); });
   std::shared_ptr<Trunk>& place = trunks_[key];
   if (place == nullptr) place = std::make_shared<Trunk>(*this, key, device);
   return place;
@@ -41,15 +44,32 @@ void Trunks::endpoint_made() {
 }
 
 void Trunks::endpoint_gone() {
-  std::vector<std::shared_ptr<TrunkLine>> lines;
-  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;
+  visit_lines([](TrunkLine& line) { line.forget_endpoints(); });
+  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;  // let go of after the lock
   {
     const std::lock_guard lock(mutex_);
     if (--endpoint_count_ != 0) return;
     trunks.swap(trunks_);
-    for (const auto& [key, line] : lines_) lines.push_back(line);
   }
-  for (const auto& line : lines) line->close();
+  visit_lines([](TrunkLine& line) { line.close(); });
+}
+
+// Without a lock, and without memory.
+template <typename Visit>
+void Trunks::visit_lines(Visit visit) {
+  std::array<std::shared_ptr<TrunkLine>, 64> some;
+  TrunkLine* last = nullptr;
+  for (size_t count = some.size(); count == some.size();) {
+    count = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto at = lines_.upper_bound(last); at != lines_.end() && count != some.size(); ++at) {
+        last = at->first;
+        some[count++] = at->second;
+      }
+    }
+    for (size_t i = 0; i < count; ++i) visit(*std::exchange(some[i], nullptr));
+  }
 }
 
 void Trunks::keep(const std::shared_ptr<TrunkLine>& line) {
@@ -74,7 +94,9 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
   RendezvousVerdict verdict = RendezvousVerdict::kAccepted;
   {
     const std::lock_guard lock(mutex_);
-    if (device == nullptr || endpoint_count_ == 0) {
+    if (call.psn != kTrunkVersion) {
+      verdict = RendezvousVerdict::kUnknownVersion;
+    } else if (device == nullptr || endpoint_count_ == 0) {
       verdict = RendezvousVerdict::kNoSuchQp;
     } else if (lines_.size() >= kMostLines) {
       verdict = RendezvousVerdict::kTooMany;
@@ -83,8 +105,15 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
     }
   }
   if (trunk == nullptr) return refuse(*request, verdict);
-  const auto line = TrunkLine::answer(*this, key, *device, request, trunk);
-  if (!line) log_event("datagrams: cannot answer a peer, errno %d", line.error());
+  int error = ENOMEM;
+  try {
+    const auto line = TrunkLine::answer(*this, key, *device, request, trunk);
+    if (line) return;
+    error = line.error();
+  } catch (const std::bad_alloc&) {
+  }
+  log_event("datagrams: cannot answer a peer, errno %d", error);
+  refuse(*request, RendezvousVerdict::kTooMany);
 }
 
 }  // namespace uwarp

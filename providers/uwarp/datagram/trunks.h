@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "base/ids.h"
 #include "connect/connect_context.h"
@@ -47,10 +46,16 @@ class Trunks final : public TrunkCalls {
   std::shared_ptr<DatagramWay> way_to(Destination& to, Qpn number, const DatagramEndpoint& from);
 
   void endpoint_made();
-  /// With the last one all trunks end.
+  /// Nothing refers to it on return. With the last one all trunks end, those that are being called
+  /// for when they have been: what was sent before goes out.
   void endpoint_gone();
 
   // ---- For lines.
+  /// There are queue pairs that take datagrams.
+  bool in_use() {
+    const std::lock_guard lock(mutex_);
+    return endpoint_count_ != 0;
+  }
   void keep(const std::shared_ptr<TrunkLine>& line);
   void let_go(TrunkLine& line);
 
@@ -59,6 +64,8 @@ class Trunks final : public TrunkCalls {
  private:
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
                                       const std::shared_ptr<const NetDevice>& device);
+  template <typename Visit>
+  void visit_lines(Visit visit);
 
   ConnectContext& context_;
   RegionTable& regions_;
@@ -70,7 +77,7 @@ class Trunks final : public TrunkCalls {
   std::mutex mutex_;
   size_t endpoint_count_ = 0;
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
-  std::unordered_map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
+  std::map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
 };
 
 }  // namespace uwarp

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "qp/local_memory.h"
@@ -117,7 +118,8 @@ DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
       fail_send(position, static_cast<WcStatus>(verdict.status));
       break;
     case FaultVerdict::Act::kReorder:
-      postponed_ = std::make_unique<Postponed>();
+      postponed_.reset(new (std::nothrow) Postponed);
+      if (postponed_ == nullptr) break;
       postponed_->way = target.way;
       postponed_->header = header;
       if (!payload_.copy_out(0, postponed_->payload, header.payload_bytes))
@@ -177,8 +179,20 @@ void DatagramQueuePair::complete_send(uint64_t position, WcStatus status) {
   sends_.start_one();
   std::atomic<uint64_t>* const index = sends_.retire_one(wanted);
   slot_.transmit.retired.set(position + 1);
-  if (wanted) (void)config_.send_cq->push(completion, false, index);
+  if (wanted && !config_.send_cq->push(completion, false, index)) [[unlikely]]
+    overrun();
   sends_.note_completed();
+}
+
+// A completion is lost: the queue pair goes no further. Under one of its locks, so what waits is
+// flushed by whoever looks at it next.
+void DatagramQueuePair::overrun() {
+  QpState now = state();
+  do {
+    if (now == QpState::kErr || now == QpState::kReset) return;
+  } while (!state_.compare_exchange_weak(now, QpState::kErr, std::memory_order_acq_rel));
+  slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+  if (config_.listener != nullptr) config_.listener->qp_event(QpEvent::kFatal);
 }
 
 void DatagramQueuePair::flush_sends_locked() {
@@ -198,10 +212,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (!grace_.load(std::memory_order_relaxed)) [[unlikely]]
     grace_.store(true, std::memory_order_relaxed);
-  // Either this sees who holds, or that one the receive.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (held_for_.load(std::memory_order_relaxed)) [[unlikely]]
-    tell_holders();
+  holders_.posted();
   if (state() == QpState::kErr) [[unlikely]] {
     const std::lock_guard lock(receive_lock_);
     if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
@@ -210,26 +221,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
 }
 
 bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder) {
-  const std::lock_guard lock(receive_lock_);
-  held_for_.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!own_receives_.empty() || state() == QpState::kErr) return false;
-  holder->next_holding = std::move(holders_);
-  holders_ = std::move(holder);
-  return true;
-}
-
-void DatagramQueuePair::tell_holders() {
-  std::shared_ptr<DatagramHolder> holders;
-  {
-    const std::lock_guard lock(receive_lock_);
-    held_for_.store(false, std::memory_order_relaxed);
-    holders = std::move(holders_);
-  }
-  while (holders != nullptr) {
-    const auto holder = std::exchange(holders, std::move(holders->next_holding));
-    holder->receive_came();
-  }
+  return holders_.hold(std::move(holder), [&] { return !own_receives_.empty() || !may_receive(); });
 }
 
 // A receive that is too short fails alone, and the queue pair goes on: a peer must not end it.
@@ -249,9 +241,7 @@ DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& hea
                                                        std::span<const std::byte> route,
                                                        const std::byte* payload) {
   const std::lock_guard lock(receive_lock_);
-  const QpState now = state();
-  if (now == QpState::kReset || now == QpState::kInit || now == QpState::kErr ||
-      header.qkey != qkey_.load(std::memory_order_relaxed)) {
+  if (!may_receive() || header.qkey != qkey_.load(std::memory_order_relaxed)) {
     slot_.receive.refused.add(1);
     return Delivery::kDropped;
   }
@@ -315,7 +305,8 @@ void DatagramQueuePair::complete_receive(const RecvWqe& receive, WorkCompletion 
   completion.wr_id = receive.wr_id;
   completion.opcode = WcOpcode::kRecv;
   completion.qp_num = config_.number.value;
-  (void)config_.recv_cq->push(completion, solicited);
+  if (!config_.recv_cq->push(completion, solicited)) [[unlikely]]
+    overrun();
 }
 
 void DatagramQueuePair::flush_receives_locked() {
@@ -347,7 +338,7 @@ void DatagramQueuePair::to_error() {
     flush_sends_locked();
     flush_receives_locked();
   }
-  tell_holders();
+  holders_.tell();
 }
 
 void DatagramQueuePair::to_reset() {
@@ -359,7 +350,7 @@ void DatagramQueuePair::to_reset() {
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
       targets_[at & target_mask_].way = nullptr;
   }
-  tell_holders();
+  holders_.tell();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

@@ -19,6 +19,7 @@
 #include "protocol/ddp/buffer_list.h"
 #include "protocol/wire/datagram_header.h"
 #include "qp/qp_config.h"
+#include "qp/receive_holders.h"
 #include "qp/receive_queue.h"
 #include "qp/send_queue.h"
 
@@ -32,16 +33,6 @@ class DatagramWaiter {
   virtual void room_came() = 0;
   /// Of the way on which it waits: the one that waits behind it.
   std::shared_ptr<DatagramWaiter> next_waiting;
-};
-
-/// Who holds a datagram for which there is no receive; see DatagramQueuePair::hold_for_receive().
-class DatagramHolder {
- public:
-  virtual ~DatagramHolder() = default;
-  /// One has been posted, by the calling thread. No lock held.
-  virtual void receive_came() = 0;
-  /// Of the queue pair for which it holds: another holder.
-  std::shared_ptr<DatagramHolder> next_holding;
 };
 
 /// Takes datagrams towards one process, or a group. Any thread.
@@ -61,6 +52,8 @@ class DatagramWay {
   virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
   /// Sends what was appended. No lock held.
   virtual void flush() = 0;
+  /// Has that done soon, by whoever progresses. Any locks may be held.
+  virtual void flush_soon() = 0;
 };
 
 /// Where a datagram goes.
@@ -107,6 +100,8 @@ class DatagramQueuePair {
       sent(target.way);
       target.way = nullptr;
     }
+    if (state() == QpState::kErr) [[unlikely]]
+      flush_sends_locked();
   }
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
 
@@ -123,8 +118,11 @@ class DatagramQueuePair {
   /// True once until a receive has been posted again: one may be waited for. Never with a shared
   /// queue, whose posts are not seen here.
   bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
-  /// receive_came() of `holder` is called once, with the next receive. False: one is there by now.
+  /// receive_came() of `holder`, which holds for no other queue pair, is called once: with the next
+  /// receive, or when none will be taken any more. False: that is so already.
   bool hold_for_receive(std::shared_ptr<DatagramHolder> holder);
+  /// False: it has been called, or will be in a moment.
+  bool stop_holding(const DatagramHolder& holder) { return holders_.stop(holder); }
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -152,6 +150,10 @@ class DatagramQueuePair {
   };
 
   bool may_send() const { return state() == QpState::kRts; }
+  bool may_receive() const {
+    const QpState now = state();
+    return now != QpState::kReset && now != QpState::kInit && now != QpState::kErr;
+  }
   int check_send(const SendRequest& request) const;
   bool send_one(uint64_t position, const DatagramTarget& target);
   [[gnu::noinline, gnu::cold]] DatagramWay::Taken send_with_faults(uint64_t position,
@@ -170,7 +172,7 @@ class DatagramQueuePair {
   void flush_receives_locked();
   WcStatus place(const RecvWqe& receive, const DatagramHeader& header,
                  std::span<const std::byte> route, const std::byte* payload);
-  void tell_holders();
+  void overrun();
 
   const QpConfig config_;
   QueuePairSlot& slot_;
@@ -192,8 +194,7 @@ class DatagramQueuePair {
   BufferList sink_;
   uint32_t arrivals_ = 0;  // where faults are asked for
   std::atomic<bool> grace_;
-  std::shared_ptr<DatagramHolder> holders_;  // under receive_lock_
-  std::atomic<bool> held_for_{false};        // there are some
+  ReceiveHolders holders_;
 };
 
 }  // namespace uwarp

@@ -61,9 +61,9 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
 
 int destroy_ah(ibv_ah* base) {
   return errno_verb([&] {
-    const std::unique_ptr<VerbsAh> ah(&VerbsAh::of(base));
-    VerbsPd& pd = ah->domain;
+    VerbsPd& pd = VerbsAh::of(base).domain;
     if (!pd.device.alive()) return 0;
+    const std::unique_ptr<VerbsAh> ah(&VerbsAh::of(base));
     --pd.device.ah_count;
     pd.user_gone();
     return 0;

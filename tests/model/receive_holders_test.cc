@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// qp/receive_holders.h: a line that holds a datagram for want of a receive, an application that
+// posts one, the end of the patience, and a queue pair that takes nothing any more.
+#include "qp/receive_holders.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "model/explorer.h"
+#include "qp/handoff_lock.h"
+#include "qp/receive_queue.cc"
+
+namespace uwarp::model {
+namespace {
+
+// What DatagramQueuePair and TrunkLine have of it, with one datagram to deliver.
+struct HeldLine : Scenario {
+  enum class Fault { kNone, kNoSecondLook, kTellsFirst, kForgetsTheEnd };
+  HeldLine(bool expires, bool ends, Fault fault = Fault::kNone)
+      : expires(expires), ends(ends), fault(fault) {}
+
+  struct Line : DatagramHolder {
+    explicit Line(HeldLine& all) : all(all) {}
+    void receive_came() override {
+      const auto held = side.hold();
+      check(holds, "told without holding");
+      holds = false;
+      if (open) go_on();
+    }
+    // With the side.
+    void go_on() {
+      while (!deliver()) {
+        if (holds) return;
+        holds = true;
+        if (all.hold()) return;
+        holds = false;
+      }
+      open = false;
+      if (holds && all.holders.stop(*this)) holds = false;
+    }
+    // It is taken, or there is nobody to take it.
+    bool deliver() {
+      RecvWqe receive;
+      if (all.over.load()) return true;
+      if (!all.queue.take(receive, ticket)) {
+        all.queue.cancel(ticket);
+        return false;
+      }
+      ++taken;
+      return true;
+    }
+    void expire() {
+      const auto held = side.hold();
+      open = false;
+      if (holds && all.holders.stop(*this)) holds = false;
+    }
+    HeldLine& all;
+    BasicHandoffLock<ModelAtomics> side;
+    ReceiveTicket ticket;
+    bool open = true;
+    bool holds = false;
+    int taken = 0;
+  };
+
+  bool hold() {
+    return holders.hold(line, [&] {
+      if (fault == Fault::kNoSecondLook) return false;
+      return !queue.empty() || (over.load() && fault != Fault::kForgetsTheEnd);
+    });
+  }
+  void start(Threads& threads) override {
+    threads.add("line", [this] {
+      const auto held = line->side.hold();
+      if (line->open) line->go_on();
+    });
+    threads.add("poster", [this] {
+      if (fault == Fault::kTellsFirst) holders.posted();
+      check(queue.post(1, {}) == 0, "full");
+      if (fault != Fault::kTellsFirst) holders.posted();
+    });
+    if (expires) threads.add("patience", [this] { line->expire(); });
+    if (ends)
+      threads.add("end", [this] {
+        over.store(true);
+        holders.tell();
+      });
+  }
+  void finish() override {
+    check(!line->open, "held although there is a receive");
+    check(!line->holds && line.use_count() == 1, "still in line");
+    if (!expires && !ends) check(line->taken == 1, "not taken");
+  }
+
+  const bool expires, ends;
+  const Fault fault;
+  BasicReceiveQueue<ModelAtomics> queue{4, 1};
+  BasicReceiveHolders<ModelAtomics> holders;
+  Atomic<bool> over{false};
+  std::shared_ptr<Line> line = std::make_shared<Line>(*this);
+};
+
+// Without a post it ends alone.
+struct EndingLine : HeldLine {
+  explicit EndingLine(Fault fault = Fault::kNone) : HeldLine(false, true, fault) {}
+  void start(Threads& threads) override {
+    threads.add("line", [this] {
+      const auto held = line->side.hold();
+      line->go_on();
+    });
+    threads.add("end", [this] {
+      over.store(true);
+      holders.tell();
+    });
+  }
+};
+
+constexpr Property kHeld{"Held datagram",
+                         "A datagram that is held goes on once there is a receive for it, or "
+                         "nobody to wait for; who holds is told once.",
+                         2};
+
+TEST(ReceiveHoldersModel, AHeldDatagramGoesOn) {
+  for (const bool expires : {false, true})
+    for (const bool ends : {false, true}) expect_holds<HeldLine>(kHeld, expires, ends);
+  expect_holds<EndingLine>(kHeld);
+}
+
+TEST(ReceiveHoldersModel, FindsOneThatIsForgotten) {
+  using Fault = HeldLine::Fault;
+  expect_found<HeldLine>(kHeld, "held although", false, false, Fault::kNoSecondLook);
+  expect_found<HeldLine>(kHeld, "held although", false, false, Fault::kTellsFirst);
+  expect_found<EndingLine>(kHeld, "held although", Fault::kForgetsTheEnd);
+}
+
+}  // namespace
+}  // namespace uwarp::model

@@ -33,7 +33,7 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
                   the report is build-coverage/coverage.txt
   --mutate COUNT  changes the protocol code in COUNT places (300), one at a time, and says which
                   changes unit, simulation and conformance tests do not notice
-  --applications  fio, libfabric, UCX, Open MPI, QEMU, hpcc, Ceph and Go in full
+  --applications  fio, libfabric, UCX, Open MPI, MPICH, QEMU, hpcc, Ceph and Go in full
   --containers    README's first steps and the recipes of docs/containers.md, in bare root file
                   systems of Debian 12; needs root and the network
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total

@@ -13,7 +13,8 @@ TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                abigail-tools
                fio libfabric-bin ucx-utils python3-mpi4py bubblewrap python3-seccomp
                iperf dapl2-utils tgt libiscsi-bin)
-APPLICATION_PACKAGES=(libucx-dev qemu-system-x86 hpcc golang-go ceph-mon ceph-common)
+APPLICATION_PACKAGES=(libucx-dev qemu-system-x86 hpcc golang-go ceph-mon ceph-common
+                      mpich libmpich-dev)
 CONTAINER_PACKAGES=(debootstrap git python3-yaml)
 FUZZ_PACKAGES=(clang)
 ARM64_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static)

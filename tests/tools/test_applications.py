@@ -86,6 +86,9 @@ def test_fio_everywhere(fio, link, verb, size, persona):
 # ---- libfabric
 
 PROVIDERS = {"msg": "verbs", "rdm": "verbs;ofi_rxm"}
+DATAGRAM = {"dgram": "verbs"}
+# Without -d libfabric takes the device with the lowest GUID, which may be that of loopback.
+DGRAM = ["dgram", "-d", "{device}-dgram"]
 
 
 @needs("fi_info")
@@ -98,7 +101,8 @@ def test_libfabric_lists_the_provider(start, veth):
 
 
 def libfabric(pair, link, endpoint, *options, env=None):
-    common = ["fi_pingpong", "-p", PROVIDERS[endpoint], "-e", endpoint, "-c", *options]
+    provider = (PROVIDERS | DATAGRAM)[endpoint]
+    common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", *options]
     for output in pair(link, [*common, "-B", "{port}"], [*common, "-P", "{port}", "{address}"],
                        env=env, seconds=2 * places.GUARD_SECONDS):
         sizes = re.findall(r"^(\d[\d.]*[kmg]?) +\d+ +=\d+ ", output, re.M)
@@ -122,8 +126,23 @@ def test_libfabric_all_sizes(pair, veth, endpoint, persona):
         assert sizes[-1] == "6m" and len(sizes) > 40, sizes
 
 
+@needs("fi_pingpong")
+def test_libfabric_datagrams(pair, veth):
+    for sizes in libfabric(pair, veth, *DGRAM, "-I", 100, env=ROCE):
+        assert sizes == ["64", "256", "1k", "4k"]
+
+
+@needs("fi_pingpong")
+@applications
+def test_libfabric_datagrams_of_all_sizes(pair, veth):
+    for sizes in libfabric(pair, veth, *DGRAM, "-I", 100, "-S", "all", env=ROCE):
+        assert sizes[-1] == "4k" and len(sizes) > 10, sizes
+
+
 # ---- UCX
 
+RC_VERBS = ["-d", "{device}:1", "-x", "rc_verbs"]
+UD_VERBS = ["-d", "{device}:1", "-x", "ud_verbs"]
 UCX_SAMPLE = ["am_lat -s 8", "put_lat -s 8", "put_bw -s 65536 -D zcopy", "get -s 4096 -D bcopy",
               "get -s 65536 -D zcopy", "fadd -s 8", "cswap -s 8"]
 UCX_MORE = ["am_lat -s 4000 -D bcopy", "am_lat -s 4000 -D zcopy", "am_bw -s 4000 -D bcopy",
@@ -131,12 +150,24 @@ UCX_MORE = ["am_lat -s 4000 -D bcopy", "am_lat -s 4000 -D zcopy", "am_bw -s 4000
             "get -s 1000000 -D zcopy", "add_lat -s 8", "add_mr -s 8"]
 
 
-def ucx(pair, link, test, count):
-    """Of the transport rc_verbs itself (UCT)."""
+UD_SAMPLE = ["am_lat -s 8", "am_bw -s 4000 -D zcopy"]
+UD_MORE = ["am_bw -s 8", "am_lat -s 1024 -D bcopy", "am_lat -s 4000 -D zcopy"]
+# None: no setting but the persona. UCX then takes shared memory for peers of its own machine. "ib" has
+# all that it knows of this device, for these as well.
+UCX_TLS = {"unset": None, "ib": "ib", "ud": "ud_verbs", "both": "rc_verbs,ud_verbs"}
+UCP_SAMPLE = ["tag_lat", "tag_bw -s 100000"]
+UCP_MORE = ["tag_bw", "tag_sync_lat", "ucp_am_lat", "ucp_am_bw -s 100000", "ucp_put_lat",
+            "ucp_put_bw -s 65536", "ucp_get -s 65536", "stream_lat", "stream_bw -s 4096",
+            "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"]
+
+
+def ucx(pair, link, test, count, *transport, env=None):
+    """Of one transport (UCT) if it is named, else of UCP, which chooses by itself."""
     common = ["ucx_perftest", "-p", "{port}"]
-    client = [*common, "{address}", "-d", "{device}:1", "-x", "rc_verbs", "-n", count, "-w", 10,
-              "-f", "-v", "-t", *test.split()]
-    _, output = pair(link, common, client, env=ROCE | {"UCX_WARN_UNUSED_ENV_VARS": "n"})
+    client = [*common, "{address}", *transport, "-n", count, "-w", 10, "-f", "-v", "-t",
+              *test.split()]
+    _, output = pair(link, common, client,
+                     env=ROCE | {"UCX_WARN_UNUSED_ENV_VARS": "n"} | (env or {}))
     figures = re.findall(r"^\s*(\d+)(?:,[\d.]+){7}$", output, re.M)
     assert figures and int(figures[-1]) == count, output
     assert "ERROR" not in output, output
@@ -145,7 +176,38 @@ def ucx(pair, link, test, count):
 @needs("ucx_perftest")
 @pytest.mark.parametrize("test", UCX_SAMPLE)
 def test_ucx(pair, loopback, test):
-    ucx(pair, loopback, test, 200)
+    ucx(pair, loopback, test, 200, *RC_VERBS)
+
+
+@needs("ucx_perftest")
+@pytest.mark.parametrize("test", UD_SAMPLE)
+def test_ucx_datagrams(pair, loopback, test):
+    ucx(pair, loopback, test, 1000, *UD_VERBS)
+
+
+def ucp(pair, link, test, transports):
+    """Peers exchange the addresses of their workers, so UD sets up what RC there is. UCX sends long
+    messages over two devices, and does not know that it cannot reach the other machine by the one of
+    loopback."""
+    devices = {f"{place.device}:1": None for place in (link.server, link.client)}
+    chosen = {"UCX_NET_DEVICES": ",".join(devices)}
+    if UCX_TLS[transports]:
+        chosen["UCX_TLS"] = UCX_TLS[transports]
+    ucx(pair, link, test, 200, env=chosen)
+
+
+@needs("ucx_perftest")
+@pytest.mark.parametrize("test", UCP_SAMPLE)
+def test_ucx_by_worker_address(pair, veth, test):
+    ucp(pair, veth, test, "ib")
+
+
+@needs("ucx_perftest")
+@applications
+@pytest.mark.parametrize("transports", UCX_TLS)
+@pytest.mark.parametrize("test", UCP_SAMPLE + UCP_MORE)
+def test_ucx_by_worker_address_everywhere(pair, link, test, transports):
+    ucp(pair, link, test, transports)
 
 
 @needs("ucx_perftest")
@@ -153,14 +215,22 @@ def test_ucx(pair, loopback, test):
 @pytest.mark.parametrize("test", UCX_SAMPLE + UCX_MORE)
 def test_ucx_everywhere(pair, link, test):
     # The server takes the name of its device from the client, so both must have one of that name.
-    ucx(pair, places.Link(link.name, link.server, link.server), test, 2000)
+    ucx(pair, places.Link(link.name, link.server, link.server), test, 2000, *RC_VERBS)
+
+
+@needs("ucx_perftest")
+@applications
+@pytest.mark.parametrize("test", UD_SAMPLE + UD_MORE)
+def test_ucx_datagrams_everywhere(pair, link, test):
+    ucx(pair, places.Link(link.name, link.server, link.server), test, 5000, *UD_VERBS)
 
 
 @needs("ucx_info")
 def test_ucx_lists_the_transport(start, veth):
     output = start(["ucx_info", "-d"], veth.server, env=ROCE).succeed()
     section = output[output.index("Memory domain: uwarp_veth0"):]
-    assert re.search(r"Transport: rc_verbs\n# +Device: uwarp_veth0:1", section), output
+    for transport in ("rc_verbs", "ud_verbs"):
+        assert re.search(rf"Transport: {transport}\n# +Device: uwarp_veth0:1", section), output
     for operation in ("add", "fadd", "cswap"):
         assert f"atomic_{operation}: 64 bit" in section, section
 
@@ -189,16 +259,18 @@ def test_ucx_client_and_server(start, loopback, port, tmp_path, kind, size):
 
 # ---- Open MPI
 
+MPIRUN = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
+          "mpi_yield_when_idle", "1"]
+MPI_PROGRAM = ["/usr/bin/python3", places.ROOT / "tests" / "tools" / "mpi_ping_pong.py"]
+
+
 def mpirun(ranks):
-    return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
-            ranks, "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
-            "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm"]
+    return [*MPIRUN, "-n", ranks, "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca",
+            "mtl_ofi_provider_include", "verbs;ofi_rxm"]
 
 
 def mpi(start, place, ranks, *options):
-    command = [*mpirun(ranks), "/usr/bin/python3",
-               places.ROOT / "tests" / "tools" / "mpi_ping_pong.py", *options]
-    return start(command, place, env={"FI_UNIVERSE_SIZE": ranks})
+    return start([*mpirun(ranks), *MPI_PROGRAM, *options], place, env={"FI_UNIVERSE_SIZE": ranks})
 
 
 def has_mpi():
@@ -220,6 +292,48 @@ def test_open_mpi_in_full(start, veth):
     output = mpi(start, veth.server, 4, "--one-sided").succeed(10 * places.GUARD_SECONDS)
     assert "one-sided: ok" in output and "4 ranks: ok" in output, output
 
+
+def mpi_over_ucx(start, place, *options, env=None):
+    command = [*MPIRUN, "-n", 4, "--mca", "pml", "ucx", *options]
+    output = start(command, place, env=ROCE | (env or {})).succeed(10 * places.GUARD_SECONDS)
+    assert "4 ranks: ok" in output and "UCX  ERROR" not in output, output
+
+
+@needs_mpi
+def test_open_mpi_over_ucx(start, veth):
+    """UCX_TLS=ib leaves out shared memory, so that all goes over the device."""
+    mpi_over_ucx(start, veth.server, *MPI_PROGRAM, "--short", env={"UCX_TLS": "ib"})
+
+
+@needs_mpi
+@applications
+@pytest.mark.parametrize("env", [{}, {"UCX_TLS": "ib"}, {"UCX_TLS": "ud"}], ids=["unset", "ib", "ud"])
+def test_open_mpi_over_ucx_in_full(start, veth, env):
+    mpi_over_ucx(start, veth.server, *MPI_PROGRAM, env=env)
+
+
+@needs_mpi
+@applications
+def test_open_mpi_over_ucx_one_sided(start, veth):
+    mpi_over_ucx(start, veth.server, "--mca", "osc", "ucx", *MPI_PROGRAM, "--one-sided")
+
+
+# ---- MPICH
+
+@needs("mpicc.mpich")
+@applications
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("env", [{}, {"UCX_TLS": "ib"}, {"UCX_TLS": "ud"}], ids=["unset", "ib", "ud"])
+def test_mpich(start, veth, tmp_path, env, ranks):
+    """UCX_TLS=ib leaves out shared memory, UCX_TLS=ud connections too."""
+    source = places.ROOT / "tests" / "tools" / "mpi_ring.c"
+    subprocess.run(["mpicc.mpich", "-o", tmp_path / "ring", source], check=True)
+    output = start(["mpirun.mpich", "-n", ranks, tmp_path / "ring"], veth.server,
+                   env=ROCE | env).succeed(4 * places.GUARD_SECONDS)
+    assert f"{ranks} ranks: ok" in output and "UCX  ERROR" not in output, output
+
+
+# ---- hpcc
 
 HPCC_INPUT = """\
 HPLinpack benchmark input file
@@ -256,12 +370,20 @@ HPL.out      output file name
 """
 
 
+OVER = {
+    "libfabric": (mpirun(2), {"FI_UNIVERSE_SIZE": 2}),
+    "ucx": ([*MPIRUN, "-n", 2, "--mca", "pml", "ucx"], ROCE | {"UCX_TLS": "ib"}),
+}
+
+
 @needs("hpcc")
 @applications
-def test_hpcc(start, veth, tmp_path):
+@pytest.mark.parametrize("over", OVER)
+def test_hpcc(start, veth, tmp_path, over):
+    command, env = OVER[over]
     (tmp_path / "hpccinf.txt").write_text(HPCC_INPUT)
-    start(["sh", "-c", f"cd {tmp_path} && exec \"$@\"", "sh", *mpirun(2), "hpcc"], veth.server,
-          env={"FI_UNIVERSE_SIZE": 2}).succeed(4 * places.GUARD_SECONDS)
+    start(["sh", "-c", f"cd {tmp_path} && exec \"$@\"", "sh", *command, "hpcc"], veth.server,
+          env=env).succeed(4 * places.GUARD_SECONDS)
     report = (tmp_path / "hpccoutf.txt").read_text()
     assert "\nSuccess=1\n" in report and "PASSED" in report and "FAILED" not in report, report
 

@@ -53,3 +53,20 @@ def test_polling(start, loopback, port):
     """-cp1: polls, where qperf otherwise sleeps until an event tells of a completion."""
     tests = ["rc_lat", "rc_bw", "rc_rdma_write_lat"]
     check(qperf(start, loopback, port, tests, "-cm1", "-cp1"))
+
+
+def test_datagrams(start, loopback, port):
+    """It sends to LID 0, which is the port itself here: so on one device only."""
+    found = qperf(start, loopback, port, ["ud_lat"], env=PERSONAS["roce"])
+    assert re.search(r"latency += +[\d.]+ ", found["ud_lat"]), found
+
+
+def test_addressing_by_lid(start, loopback, port):
+    """-cm1 is not for uc_lat. A connection wants a GID, so it ends with a message, as on an adapter
+    for RoCE."""
+    env = PERSONAS["roce"]
+    server = start(["qperf", "-lp", port], loopback.server, env=env)
+    places.wait_listening(server, port)
+    client = start(["qperf", "127.0.0.1", "-lp", port, "-t", "1", "uc_lat"], loopback.client,
+                   env=env)
+    assert client.wait() == 1 and "Invalid argument" in client.output, client

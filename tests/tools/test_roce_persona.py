@@ -143,6 +143,57 @@ def test_rdma_xserver_and_xclient(roce_pair, link):
     assert "rdma_xclient: end 0" in client, client
 
 
+# A datagram that finds no receive is lost, and ib_send_bw waits for it without end; hence -r, which
+# posts as many receives as there are messages.
+DATAGRAMS = {
+    "send_bw": ["ib_send_bw", "-n", "1000", "-r", "1000"],
+    "send_bw_both_ways": ["ib_send_bw", "-b", "-n", "500", "-r", "500"],
+    "send_lat": ["ib_send_lat", "-n", "500"],
+}
+MORE_DATAGRAMS = {
+    "send_bw_few_bytes": ["ib_send_bw", "-s", "2", "-n", "4000", "-r", "4000"],
+    "send_bw_sizes": ["ib_send_bw", "-a", "-n", "500", "-r", "500"],
+    "send_bw_events": ["ib_send_bw", "-e", "-n", "1000", "-r", "1000"],
+    "send_bw_queue_pairs": ["ib_send_bw", "-q", "4", "-n", "500", "-r", "500"],
+    "send_bw_lists": ["ib_send_bw", "-l", "8", "-n", "512", "-r", "512"],
+    "send_bw_inline": ["ib_send_bw", "-I", "64", "-s", "64", "-n", "512", "-r", "512"],
+    "send_bw_shared": ["ib_send_bw", "--use-srq", "-n", "500", "-r", "500"],
+    "send_bw_plain": ["ib_send_bw", "-n", "5000"],
+    "send_lat_sizes": ["ib_send_lat", "-a", "-n", "100"],
+    "send_lat_events": ["ib_send_lat", "-e", "-n", "500"],
+    "send_lat_inline": ["ib_send_lat", "-I", "64", "-s", "64", "-n", "500"],
+    "send_lat_duration": ["ib_send_lat", "-D", "2", "-f", "0", "-s", "64"],
+}
+DATAGRAM_SIZES = [1 << shift for shift in range(1, 13)]
+
+
+def datagrams(roce_pair, link, options):
+    command = [*options, "-d", "{device}", "-p", "{port}", "-F", "-c", "UD"]
+    server, client = roce_pair(link, command, command + ["{address}"])
+    sizes = [row.size for row in report.rows(client)]
+    assert sizes == DATAGRAM_SIZES if "-a" in options else len(sizes) == 1, client
+    assert "rror" not in client + server, f"{client}\n==== server\n{server}"
+
+
+@pytest.mark.parametrize("name", DATAGRAMS)
+def test_datagrams(roce_pair, link, name):
+    datagrams(roce_pair, link, DATAGRAMS[name])
+
+
+@pytest.mark.applications
+@pytest.mark.parametrize("name", MORE_DATAGRAMS)
+def test_more_datagrams(roce_pair, link, name):
+    datagrams(roce_pair, link, MORE_DATAGRAMS[name])
+
+
+@pytest.mark.parametrize("options", [[], ["-e"], ["-s", "1"], ["-s", "4096"]],
+                         ids=["poll", "events", "byte", "large"])
+def test_datagram_pingpong(roce_pair, link, options):
+    command = ["ibv_ud_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", *options]
+    for output in roce_pair(link, command, command + ["{address}"]):
+        assert "1000 iters in" in output, output
+
+
 @pytest.mark.parametrize("how", ["exit", "stay", "die"])
 def test_end_behind_messages_that_are_held(start, loopback, port, how):
     """A message waits for its receive without end, and no FIN gets past it: both windows are closed.

@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "os/engine_fds.h"
-
 namespace uwarp {
 namespace {
 
@@ -50,24 +48,17 @@ class RingCarrier::Pull {
   size_t bytes_ = 0;
 };
 
-RingCarrier::RingCarrier(SharedMemory memory, bool creator, const Peer& peer)
-    : peer_(peer),
+RingCarrier::RingCarrier(SharedMemory memory, bool creator, Peer peer)
+    : peer_(std::move(peer)),
       memory_(std::move(memory)),
       out_(control_of(memory_, creator)),
       in_(control_of(memory_, !creator)),
       reader_(in_, ring_of(memory_, !creator), kRingBytes),
-      writer_(out_, ring_of(memory_, creator), kRingBytes) {
-  memory_.close_fd();
-}
+      writer_(out_, ring_of(memory_, creator), kRingBytes) {}
 
-RingCarrier::~RingCarrier() {
-  close_engine_fd(peer_.own_bell);
-  close_engine_fd(peer_.bell);
-}
-
-void RingCarrier::ring(int bell) {
+void RingCarrier::ring(const EngineFd& bell) {
   const uint64_t one = 1;
-  (void)!syscall(SYS_write, bell, &one, sizeof one);
+  (void)!syscall(SYS_write, bell.get(), &one, sizeof one);
 }
 
 // Any word of it will do: all processes have this one at the stack's end, or nowhere. So it is

@@ -19,6 +19,7 @@
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/shared_memory.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 
@@ -29,20 +30,21 @@ class RingCarrier final : public LentMemory {
   /// Of the memory that both share.
   static constexpr size_t kSharedBytes = 4096 + 2 * size_t{kRingBytes};
 
-  /// What the two have to know of each other. Bells are eventfds; both are taken.
+  /// What the two have to know of each other. Bells are eventfds.
   struct Peer {
-    int own_bell = -1;
-    int bell = -1;
+    EngineFd own_bell;
+    EngineFd bell;
     pid_t pid = 0;  // in our pid namespace; 0: not known
   };
   /// `creator`: of the memory, which is the first to write into the first ring.
-  RingCarrier(SharedMemory memory, bool creator, const Peer& peer);
-  ~RingCarrier() override;
+  RingCarrier(SharedMemory memory, bool creator, Peer peer);
   RingCarrier(const RingCarrier&) = delete;
   RingCarrier& operator=(const RingCarrier&) = delete;
 
   /// Readable edges come when there is something to receive, or room to send, that was waited for.
-  int own_bell() const { return peer_.own_bell; }
+  int own_bell() const { return peer_.own_bell.get(); }
+  /// The other process has it: it is not needed any more.
+  void close_memory_fd() { memory_.close_fd(); }
   /// Of one of our ends by the other: whether its memory can be read from here. Before anything is
   /// sent.
   void look_whether_it_can_pull();
@@ -91,7 +93,7 @@ class RingCarrier final : public LentMemory {
   bool take_back();
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
-  static void ring(int bell);
+  static void ring(const EngineFd& bell);
 
   const Peer peer_;
   SharedMemory memory_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 
@@ -15,7 +16,7 @@ class SharedMemory {
  public:
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)),
+      : fd_(std::move(other.fd_)),
         base_(std::exchange(other.base_, nullptr)),
         bytes_(other.bytes_) {}
   SharedMemory& operator=(SharedMemory&& other) noexcept {
@@ -28,21 +29,20 @@ class SharedMemory {
 
   /// Fresh memory, zeros.
   static Result<SharedMemory> create(size_t bytes);
-  /// What another process has made; `fd` is taken in any case. EPERM: it is not sealed, or of
-  /// another size.
-  static Result<SharedMemory> adopt(int fd, size_t bytes);
+  /// What another process has made. EPERM: it is not sealed, or of another size.
+  static Result<SharedMemory> adopt(EngineFd fd, size_t bytes);
 
   std::byte* base() const { return base_; }
   /// -1 once it has been closed.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   /// The mapping stays.
-  void close_fd();
+  void close_fd() { fd_ = EngineFd(); }
 
  private:
-  SharedMemory(int fd, size_t bytes) : fd_(fd), bytes_(bytes) {}
+  SharedMemory(EngineFd fd, size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {}
   int map();
 
-  int fd_ = -1;
+  EngineFd fd_;
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
 };

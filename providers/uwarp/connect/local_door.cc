@@ -38,13 +38,8 @@ uint64_t draw_48_bits() {
   return value & CarrierMark::kValueMask;
 }
 
-/// Descriptors on their way, closed if nobody takes them.
 struct HandedFds {
-  int fds[kHanded] = {-1, -1, -1};
-  ~HandedFds() {
-    for (int fd : fds) close_engine_fd(fd);
-  }
-  int take(int which) { return std::exchange(fds[which], -1); }
+  EngineFd memory, bringer_bell, taker_bell;
 };
 
 socklen_t door_address(uint64_t name, sockaddr_un& address) {
@@ -68,7 +63,7 @@ union ControlRoom {
   char bytes[CMSG_SPACE(kHanded * sizeof(int))];
 };
 
-int send_fds(int to, uint64_t number, const HandedFds& handed) {
+int send_fds(int to, uint64_t number, const int (&fds)[kHanded]) {
   ControlRoom control{};
   iovec body = {&number, sizeof number};
   msghdr message{};
@@ -79,8 +74,8 @@ int send_fds(int to, uint64_t number, const HandedFds& handed) {
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof handed.fds);
-  std::memcpy(CMSG_DATA(header), handed.fds, sizeof handed.fds);
+  header->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(header), fds, sizeof fds);
   return raw(SYS_sendmsg, to, &message, MSG_NOSIGNAL) == sizeof number ? 0 : errno;
 }
 
@@ -98,8 +93,9 @@ int receive_fds(int from, uint64_t& number, HandedFds& handed) {
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return 0;
   const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-  std::memcpy(handed.fds, CMSG_DATA(header), std::min<size_t>(count, kHanded) * sizeof(int));
-  for (int& fd : handed.fds) fd = adopt_engine_fd(fd);
+  int fds[kHanded] = {-1, -1, -1};
+  std::memcpy(fds, CMSG_DATA(header), std::min<size_t>(count, kHanded) * sizeof(int));
+  handed = {EngineFd(fds[0]), EngineFd(fds[1]), EngineFd(fds[2])};
   return got == sizeof number && count == kHanded && (message.msg_flags & MSG_CTRUNC) == 0 ? 1 : 0;
 }
 
@@ -107,28 +103,24 @@ int receive_fds(int from, uint64_t& number, HandedFds& handed) {
 
 LocalDoor::~LocalDoor() {
   const std::lock_guard guard(mutex_);
-  for (const Visitor& visitor : visitors_) let_go_locked(visitor);
+  for (const Visitor& visitor : visitors_) progress_.remove(visitor.ticket);
   progress_.remove(ticket_);
-  close_engine_fd(fd_);
 }
 
 int LocalDoor::open_locked() {
-  if (fd_ >= 0) return 0;
-  const int fd = adopt_engine_fd(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
-  if (fd < 0) return errno;
+  if (socket_) return 0;
+  visitors_.reserve(kMostVisitors);
+  EngineFd socket(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
+  if (!socket) return errno;
   sockaddr_un address;
   const uint64_t name = draw_48_bits();
   const socklen_t size = door_address(name, address);
-  int error = 0;
-  if (raw(SYS_bind, fd, &address, size) != 0 || raw(SYS_listen, fd, kMostVisitors) != 0)
-    error = errno;
-  const auto ticket =
-      error == 0 ? progress_.add(*this, fd) : Result<Progress::Ticket>(Error{error});
-  if (!ticket) {
-    close_engine_fd(fd);
-    return ticket.error();
-  }
-  fd_ = fd;
+  if (raw(SYS_bind, socket.get(), &address, size) != 0 ||
+      raw(SYS_listen, socket.get(), kMostVisitors) != 0)
+    return errno;
+  const auto ticket = progress_.add(*this, socket.get());
+  if (!ticket) return ticket.error();
+  socket_ = std::move(socket);
   name_ = name;
   ticket_ = *ticket;
   return 0;
@@ -145,78 +137,75 @@ Result<LocalDoor::Ticket> LocalDoor::expect(std::weak_ptr<CarrierOwner> owner) {
 void LocalDoor::forget(uint64_t number) {
   const std::lock_guard guard(mutex_);
   expected_.erase(number);
+  close_unless_needed_locked();
+}
+
+void LocalDoor::close_unless_needed_locked() {
+  if (!expected_.empty() || !visitors_.empty() || !socket_) return;
+  progress_.remove(std::exchange(ticket_, 0));
+  socket_ = EngineFd();
 }
 
 Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
-  const int fd = adopt_engine_fd(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
-  if (fd < 0) return Error{errno};
-  struct Closing {
-    int fd;
-    ~Closing() { close_engine_fd(fd); }
-  } closing{fd};
+  const EngineFd socket(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
+  if (!socket) return Error{errno};
   sockaddr_un address;
   const socklen_t size = door_address(ticket.door, address);
-  if (raw(SYS_connect, fd, &address, size) != 0) return Error{errno};
-  const auto pid = peer_of(fd);
+  if (raw(SYS_connect, socket.get(), &address, size) != 0) return Error{errno};
+  const auto pid = peer_of(socket.get());
   if (!pid) return Error{EPERM};
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  HandedFds bells;
-  for (int which : {1, 2}) {
-    bells.fds[which] = adopt_engine_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (bells.fds[which] < 0) return Error{errno};
-  }
-  HandedFds handed{{memory->fd(), bells.fds[1], bells.fds[2]}};
-  const int error = send_fds(fd, ticket.number, handed);
-  for (int which = 0; which != kHanded; ++which) (void)handed.take(which);
-  if (error != 0) return Error{error};
-  return std::make_unique<RingCarrier>(
+  EngineFd own_bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!own_bell) return Error{errno};
+  EngineFd bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell) return Error{errno};
+  const int fds[kHanded] = {memory->fd(), own_bell.get(), bell.get()};
+  auto carrier = std::make_unique<RingCarrier>(
       std::move(*memory), true,
-      RingCarrier::Peer{.own_bell = bells.take(1), .bell = bells.take(2), .pid = *pid});
+      RingCarrier::Peer{.own_bell = std::move(own_bell), .bell = std::move(bell), .pid = *pid});
+  if (int error = send_fds(socket.get(), ticket.number, fds)) return Error{error};
+  carrier->close_memory_fd();
+  return carrier;
 }
 
 // --- Visitors
 
-void LocalDoor::let_go_locked(const Visitor& visitor) {
-  progress_.remove(visitor.ticket);
-  close_engine_fd(visitor.fd);
-}
-
 bool LocalDoor::accept_one() {
-  const int fd = adopt_engine_fd(
-      static_cast<int>(raw(SYS_accept4, fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
-  if (fd < 0) return false;
-  const auto ticket = progress_.add(*this, fd);
-  if (!ticket) {
-    close_engine_fd(fd);
-    return true;
-  }
+  EngineFd fd(static_cast<int>(
+      raw(SYS_accept4, socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
+  if (!fd) return false;
+  const auto ticket = progress_.add(*this, fd.get());
+  if (!ticket) return true;
   if (visitors_.size() == kMostVisitors) {  // whoever says nothing makes room
-    let_go_locked(visitors_.front());
+    progress_.remove(visitors_.front().ticket);
     visitors_.erase(visitors_.begin());
   }
-  visitors_.push_back({fd, *ticket});
+  visitors_.push_back({std::move(fd), *ticket});  // room was reserved
   return true;
 }
 
-// True: nothing more is to be expected of it.
+// True: nothing more is to be expected of it. Throws std::bad_alloc; what it brought is lost then.
 bool LocalDoor::serve(const Visitor& visitor) {
   HandedFds handed;
   uint64_t number = 0;
-  const int got = receive_fds(visitor.fd, number, handed);
+  const int got = receive_fds(visitor.fd.get(), number, handed);
   if (got < 0) return errno != EAGAIN && errno != EINTR;
   std::shared_ptr<CarrierOwner> owner;
   if (const auto found = expected_.find(number); got == 1 && found != expected_.end()) {
     owner = found->second.lock();
     expected_.erase(found);
   }
-  const auto pid = peer_of(visitor.fd);
+  const auto pid = peer_of(visitor.fd.get());
   if (owner == nullptr || !pid) return true;
-  auto memory = SharedMemory::adopt(handed.take(0), RingCarrier::kSharedBytes);
+  auto memory = SharedMemory::adopt(std::move(handed.memory), RingCarrier::kSharedBytes);
   if (!memory) return true;
-  auto carrier = std::make_unique<RingCarrier>(
-      std::move(*memory), false,
-      RingCarrier::Peer{.own_bell = handed.take(2), .bell = handed.take(1), .pid = *pid});
+  auto carrier =
+      std::make_unique<RingCarrier>(std::move(*memory), false,
+                                    RingCarrier::Peer{.own_bell = std::move(handed.taker_bell),
+                                                      .bell = std::move(handed.bringer_bell),
+                                                      .pid = *pid});
+  carrier->close_memory_fd();
   arrived_.emplace_back(std::move(owner), std::move(carrier));
   return true;
 }
@@ -225,13 +214,22 @@ bool LocalDoor::ready(uint32_t) {
   std::vector<std::pair<std::shared_ptr<CarrierOwner>, std::unique_ptr<RingCarrier>>> arrived;
   {
     const std::lock_guard guard(mutex_);
-    while (accept_one()) {
+    while (socket_ && accept_one()) {
     }
-    std::erase_if(visitors_, [&](const Visitor& visitor) {
-      const bool done = serve(visitor);
-      if (done) let_go_locked(visitor);
-      return done;
-    });
+    for (size_t i = 0; i < visitors_.size();) {
+      bool done = true;
+      try {
+        done = serve(visitors_[i]);
+      } catch (const std::bad_alloc&) {  // TCP goes on
+      }
+      if (!done) {
+        ++i;
+        continue;
+      }
+      progress_.remove(visitors_[i].ticket);
+      visitors_.erase(visitors_.begin() + static_cast<ptrdiff_t>(i));
+    }
+    close_unless_needed_locked();
     arrived.swap(arrived_);
   }
   for (auto& [owner, carrier] : arrived) owner->carrier_arrived(std::move(carrier));

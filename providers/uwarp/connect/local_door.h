@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "carrier/ring_carrier.h"
+#include "os/engine_fds.h"
 #include "progress/progress.h"
 
 namespace uwarp {
@@ -49,18 +50,18 @@ class LocalDoor final : public Source {
 
  private:
   struct Visitor {
-    int fd = -1;
+    EngineFd fd;
     Progress::Ticket ticket = 0;
   };
   static constexpr size_t kMostVisitors = 64;
   int open_locked();
+  void close_unless_needed_locked();
   bool accept_one();
   bool serve(const Visitor& visitor);
-  void let_go_locked(const Visitor& visitor);
 
   Progress& progress_;
   std::mutex mutex_;
-  int fd_ = -1;
+  EngineFd socket_;
   uint64_t name_ = 0;
   Progress::Ticket ticket_ = 0;
   std::map<uint64_t, std::weak_ptr<CarrierOwner>> expected_;

@@ -4,6 +4,8 @@
 // every lock in the state in which some other thread left it.
 #pragma once
 
+#include <utility>
+
 namespace uwarp {
 
 /// Told about every engine fd, so that an application which closes all fds it can misses them
@@ -24,6 +26,25 @@ void forget_engine_fd(int fd);
 /// Closes an engine fd by a raw system call. Ignores negative ones, keeps errno.
 void close_engine_fd(int fd);
 bool is_engine_fd(int fd);
+
+/// One that is closed with its owner. Move-only; empty at first.
+class EngineFd {
+ public:
+  EngineFd() = default;
+  /// Adopts `fd`; negative: empty.
+  explicit EngineFd(int fd) : fd_(adopt_engine_fd(fd)) {}
+  EngineFd(EngineFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  EngineFd& operator=(EngineFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~EngineFd() { close_engine_fd(fd_); }
+  explicit operator bool() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
 
 /// Programs number their own fds from 0, put them into fd_sets of 1024, or loop over the first few
 /// when they daemonise. Engine fds start at 1024 where the limit leaves room above it, else in the

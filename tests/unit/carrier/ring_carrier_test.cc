@@ -19,20 +19,21 @@
 namespace uwarp {
 namespace {
 
-int bell() { return adopt_engine_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
-int same(int fd) { return adopt_engine_fd(dup(fd)); }
+EngineFd bell() { return EngineFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
+EngineFd same(int fd) { return EngineFd(dup(fd)); }
 
 struct TwoEnds {
   TwoEnds() {
     auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
     auto other = SharedMemory::adopt(same(memory.fd()), RingCarrier::kSharedBytes).value();
-    const int first_bell = bell(), second_bell = bell();
+    EngineFd first_bell = bell(), second_bell = bell();
+    EngineFd of_second = same(second_bell.get()), of_first = same(first_bell.get());
     first = std::make_unique<RingCarrier>(
         std::move(memory), true,
-        RingCarrier::Peer{.own_bell = first_bell, .bell = same(second_bell), .pid = getpid()});
+        RingCarrier::Peer{std::move(first_bell), std::move(of_second), getpid()});
     second = std::make_unique<RingCarrier>(
         std::move(other), false,
-        RingCarrier::Peer{.own_bell = second_bell, .bell = same(first_bell), .pid = getpid()});
+        RingCarrier::Peer{std::move(second_bell), std::move(of_first), getpid()});
     first->look_whether_it_can_pull();
     second->look_whether_it_can_pull();
   }
@@ -186,8 +187,7 @@ TEST(RingCarrier, MemoryThatIsNotThereEndsTheStream) {
 TEST(SharedMemory, IsSealed) {
   auto memory = SharedMemory::create(8192).value();
   EXPECT_NE(ftruncate(memory.fd(), 4096), 0);
-  const int fd = adopt_engine_fd(open("/dev/zero", O_RDWR | O_CLOEXEC));
-  EXPECT_FALSE(SharedMemory::adopt(fd, 8192).ok());
+  EXPECT_FALSE(SharedMemory::adopt(EngineFd(open("/dev/zero", O_RDWR | O_CLOEXEC)), 8192).ok());
   EXPECT_FALSE(SharedMemory::adopt(same(memory.fd()), 4096).ok()) << "another size";
 }
 

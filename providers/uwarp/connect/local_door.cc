@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -28,7 +29,10 @@ constexpr int kUnixFlags = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
 // Raw calls, as in TcpSocket: preloaded wrappers must not see them.
 template <typename... Args>
 long raw(long number, Args... args) {
-  return syscall(number, args...);
+  for (;;) {
+    const long result = syscall(number, args...);
+    if (result >= 0 || errno != EINTR) return result;
+  }
 }
 
 uint64_t draw_48_bits() {
@@ -130,7 +134,12 @@ Result<LocalDoor::Ticket> LocalDoor::expect(std::weak_ptr<CarrierOwner> owner) {
   const std::lock_guard guard(mutex_);
   if (int error = open_locked()) return Error{error};
   const Ticket ticket{name_, draw_48_bits()};
-  expected_[ticket.number] = std::move(owner);
+  try {
+    expected_[ticket.number] = std::move(owner);
+  } catch (const std::bad_alloc&) {
+    close_unless_needed_locked();
+    return Error{ENOMEM};
+  }
   return ticket;
 }
 

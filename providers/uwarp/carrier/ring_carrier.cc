@@ -89,8 +89,10 @@ ssize_t RingCarrier::receive(std::span<const iovec> room) {
   size_t filled = 0;  // of room[index]
   while (index != room.size() && reader_.begin()) {
     // Into the last piece of the room goes what the reader knows no better place for: with the
-    // header before it, it will know one.
-    if (reader_.is_place() && received != 0 && index + 1 == room.size()) break;
+    // header before it, it will know one. The end of a payload is meant to go there.
+    if (reader_.is_place() && received != 0 && index + 1 == room.size() &&
+        reader_.left() > kShortEnd)
+      break;
     std::byte* const to = static_cast<std::byte*>(room[index].iov_base) + filled;
     const size_t size = std::min<size_t>(reader_.left(), room[index].iov_len - filled);
     if (reader_.is_place()) {

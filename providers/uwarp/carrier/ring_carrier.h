@@ -88,6 +88,7 @@ class RingCarrier final : public LentMemory {
   /// Of the largest record: so much room comes free at a time.
   static constexpr size_t kRecordBytes = 64 << 10;
   static constexpr size_t kMostPulls = 64;
+  static constexpr uint32_t kShortEnd = 64;
   class Pull;
 
   bool take_back();

@@ -307,7 +307,9 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     const Found found = receive_locked(budget_bytes, progressed, answer, notice);
     if (progressed)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
-    if (!from_epoll) note_look(progressed);
+    const bool room = !from_epoll && room_came();
+    if (!from_epoll) note_look(progressed || room);
+    answer |= room;
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
         if (group != nullptr) group->note_busy(*this);
@@ -324,7 +326,7 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer || (!from_epoll && room_came())) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
   return progressed;
 }
 

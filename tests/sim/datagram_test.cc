@@ -53,8 +53,16 @@ struct Datagrams : ::testing::Test, QpEventListener {
     config.max_recv_wr = 8;
     return config;
   }
-  Datagrams() {
+  Datagrams() { make(""); }
+  /// With these faults (UWARP_FAULT).
+  void make(std::string_view faults) {
     QpConfig config = shape();
+    if (!faults.empty()) {
+      std::string error;
+      const FaultPlan plan = FaultPlan::parse(faults, error);
+      ASSERT_EQ(error, "");
+      config.script = std::make_shared<FaultScript>(plan, 1, nullptr, FaultScript::Of::kDatagrams);
+    }
     config.domain = &domain;
     config.send_cq = &send_cq;
     config.recv_cq = &recv_cq;
@@ -63,6 +71,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
     config.slot = &slot;
     config.number = Qpn{0x123456};
     qp = std::make_unique<DatagramQueuePair>(config);
+    if (region != nullptr) return;
     region =
         *regions.add(domain, memory.data(), memory.size(), memory.address(), kAccessLocalWrite);
     for (size_t i = 0; i < 5000; ++i) memory.data()[i] = static_cast<std::byte>('a' + i % 26);
@@ -141,7 +150,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
   CompletionQueue recv_cq{16, nullptr};
   QueuePairSlot slot{};
   GuardedMemory memory{20000};
-  MemoryRegion* region;
+  MemoryRegion* region = nullptr;
   GlobalRouteHeader route{{0xFE, 0x80, 1}, {0xFE, 0x80, 2}};
   std::shared_ptr<MadeUpWay> way = std::make_shared<MadeUpWay>();
   std::unique_ptr<DatagramQueuePair> qp;
@@ -604,6 +613,60 @@ TEST_F(Datagrams, AnOverrunOfSendsEndsTheQueuePair) {
   EXPECT_EQ(blocked_on(), nullptr);
   EXPECT_LT(way->went.size(), 6u);
   EXPECT_EQ(way.use_count(), 1);
+}
+
+// --- UWARP_FAULT
+
+TEST_F(Datagrams, AreLostAsAskedFor) {
+  make("lose every=2");
+  ready();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(send(id, id, 1), 0);
+  ASSERT_EQ(way->went.size(), 2u);
+  EXPECT_EQ(way->went[0].payload, "b");
+  EXPECT_EQ(way->went[1].payload, "d");
+  for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
+}
+
+TEST_F(Datagrams, GoTwiceAsAskedFor) {
+  make("duplicate nth=2");
+  ready();
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id, id, 1), 0);
+  ASSERT_EQ(way->went.size(), 4u);
+  EXPECT_EQ(way->went[1].payload + way->went[2].payload, "cc");
+}
+
+TEST_F(Datagrams, GoBehindTheNextAsAskedFor) {
+  make("reorder nth=1");
+  ready();
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id, id, 1), 0);
+  ASSERT_EQ(way->went.size(), 3u);
+  EXPECT_EQ(way->went[0].payload + way->went[1].payload + way->went[2].payload, "cbd");
+}
+
+TEST_F(Datagrams, AreLostOrDoubledOnArrivalAsAskedFor) {
+  make("lose op=recv nth=1; duplicate op=recv nth=2");
+  ready();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(receive(id), 0);
+  EXPECT_EQ(deliver("one"), Delivery::kDropped);
+  EXPECT_EQ(deliver("two"), Delivery::kTaken);
+  EXPECT_EQ(deliver("three"), Delivery::kTaken);
+  EXPECT_EQ(next(recv_cq).byte_len, kRoute + 3);
+  EXPECT_EQ(next(recv_cq).byte_len, kRoute + 3);
+  EXPECT_EQ(next(recv_cq).byte_len, kRoute + 5);
+  EXPECT_TRUE(none(recv_cq));
+}
+
+TEST_F(Datagrams, FailAsAskedFor) {
+  make("wc-error status=LOC_QP_OP_ERR nth=2");
+  ready();
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id), 0);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kLocQpOpErr);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(qp->state(), QpState::kSqe);
+  to(QpState::kRts);
+  ASSERT_EQ(send(4), 0);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class Page : public ::testing::Test {
     slot.created_ns = 7;
     slot.connected_ns = 9;
     slot.send_depth = 128;
-    slot.flags = QueuePairSlot::kRdmaCm | QueuePairSlot::kCrc;
+    slot.flags = QueuePairSlot::kRdmaCm | QueuePairSlot::kCrc | QueuePairSlot::kSharedMemory;
     const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7};
     std::memcpy(slot.peer.octets, mapped, sizeof mapped);
     slot.peer.port = 4791;
@@ -110,6 +110,7 @@ TEST_F(Page, ReadsWhatWasWritten) {
   EXPECT_EQ(qp.local, "");
   EXPECT_TRUE(qp.rdma_cm);
   EXPECT_TRUE(qp.crc);
+  EXPECT_TRUE(qp.shared_memory);
   EXPECT_FALSE(qp.shared_receive);
   EXPECT_EQ(qp.outstanding, 2u);
   EXPECT_EQ(qp.traffic.sent.all_messages(), 1u);

@@ -30,6 +30,8 @@ void put_traffic(json& out, const Traffic& traffic) {
   out["held_receives"] = traffic.held;
   out["rnr_timeouts"] = traffic.rnr_timeouts;
   out["dropped_receives"] = traffic.dropped;
+  out["dropped_sends"] = traffic.lost_sends;
+  out["refused_datagrams"] = traffic.refused;
   out["crc_errors"] = traffic.crc_errors;
   out["connections"] = traffic.stream.connections;
   out["peer_closes"] = traffic.stream.fins;
@@ -63,6 +65,7 @@ json queue_pair(const QueuePair& from) {
               {"peer", from.peer},
               {"rdma_cm", from.rdma_cm},
               {"crc", from.crc},
+              {"shared_memory", from.shared_memory},
               {"shared_receive_queue", from.shared_receive},
               {"mulpdu", from.mulpdu},
               {"ord", from.ord},

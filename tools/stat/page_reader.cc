@@ -42,6 +42,8 @@ void Traffic::add(const Traffic& other) {
   held += other.held;
   rnr_timeouts += other.rnr_timeouts;
   dropped += other.dropped;
+  lost_sends += other.lost_sends;
+  refused += other.refused;
   crc_errors += other.crc_errors;
   flushed_receives += other.flushed_receives;
   stream.connections += other.stream.connections;
@@ -221,6 +223,8 @@ class PageReader {
     traffic.held = slot.receive.held.get();
     traffic.rnr_timeouts = slot.receive.rnr_timeouts.get();
     traffic.dropped = slot.receive.dropped.get();
+    traffic.lost_sends = slot.transmit.dropped.get();
+    traffic.refused = slot.receive.refused.get();
     traffic.crc_errors = slot.receive.crc_errors.get();
     traffic.flushed_receives = slot.receive.flushed.get();
     traffic.stream = {slot.stream.connections.get(), slot.stream.fins.get(),
@@ -273,6 +277,7 @@ class PageReader {
     qp.receive_queue = slot.receive_queue;
     qp.rdma_cm = (slot.flags & uwarp::QueuePairSlot::kRdmaCm) != 0;
     qp.crc = (slot.flags & uwarp::QueuePairSlot::kCrc) != 0;
+    qp.shared_memory = (slot.flags & uwarp::QueuePairSlot::kSharedMemory) != 0;
     qp.shared_receive = (slot.flags & uwarp::QueuePairSlot::kSharedReceive) != 0;
     qp.mulpdu = slot.mulpdu;
     qp.ord = slot.ord;

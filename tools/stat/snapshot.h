@@ -37,6 +37,8 @@ struct Traffic {
   uint64_t held = 0;
   uint64_t rnr_timeouts = 0;
   uint64_t dropped = 0;
+  uint64_t lost_sends = 0;  // datagrams for which there was no way
+  uint64_t refused = 0;     // datagrams with another Q_Key, or in no state for them
   uint64_t crc_errors = 0;
   uint64_t flushed_receives = 0;
   Endings stream;
@@ -63,6 +65,7 @@ struct QueuePair {
   uint32_t receive_queue = 0;
   bool rdma_cm = false;
   bool crc = false;
+  bool shared_memory = false;  // carries what comes
   bool shared_receive = false;
   uint16_t mulpdu = 0;
   uint16_t ord = 0;

@@ -34,6 +34,8 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
   if (notice.busy) offer_carrier(turn);
   if ((notice.outcome & kRxOffer) != 0) take_offer(turn);
+  if ((notice.outcome & kRxSwitch) != 0 && endpoint_->stream().on_ring())
+    endpoint_->describe_carrier(true);
   // The one that has dialled has switched already.
   if ((notice.outcome & kRxSwitch) != 0 && !dialed_ && socket_.ring() != nullptr) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);

@@ -129,6 +129,13 @@ void Endpoint::describe_connection(const StreamConfig& config, const Connection&
   if (config.crc) slot_->flags |= QueuePairSlot::kCrc;
 }
 
+void Endpoint::describe_carrier(bool shared_memory) {
+  const std::lock_guard guard(mutex_);
+  const SlotChange change(slot_->head);
+  slot_->flags &= ~uint32_t{QueuePairSlot::kSharedMemory};
+  if (shared_memory) slot_->flags |= QueuePairSlot::kSharedMemory;
+}
+
 Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, const NetDevice& device,
                                                    const QpConfig& config) {
   auto place = context.ports.reserve(context, device);

@@ -129,6 +129,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void release(const Connection& connection);
   /// Enters FPDU mode. False: the queue pair is not in a state for it any more.
   bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
+  /// What others see of the carrier.
+  void describe_carrier(bool shared_memory);
   /// Leaves it. On return no byte moves any more.
   void close_stream();
   /// XRC: who polls where a message has completed is to drive the stream.

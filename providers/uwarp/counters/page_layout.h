@@ -135,6 +135,7 @@ struct alignas(128) QueuePairSlot {
     kRdmaCm = 1,  // connected by rdma_cm
     kCrc = 2,
     kSharedReceive = 4,
+    kSharedMemory = 8,  // what comes does so by shared memory
   };
 };
 

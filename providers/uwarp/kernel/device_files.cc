@@ -94,6 +94,8 @@ constexpr CounterRow kCounters[] = {
     {kHardware, "held_receives", [](const Totals& t) { return t.receive.held.get(); }},
     {kHardware, "rnr_timeouts", [](const Totals& t) { return t.receive.rnr_timeouts.get(); }},
     {kHardware, "dropped_receives", [](const Totals& t) { return t.receive.dropped.get(); }},
+    {kHardware, "dropped_sends", [](const Totals& t) { return t.transmit.dropped.get(); }},
+    {kHardware, "refused_datagrams", [](const Totals& t) { return t.receive.refused.get(); }},
     {kHardware, "flushed_sends", [](const Totals& t) { return t.transmit.flushed.get(); }},
     {kHardware, "flushed_receives", [](const Totals& t) { return t.receive.flushed.get(); }},
 };

@@ -69,7 +69,7 @@ void Stream::take_ends(const Ends& ends) {
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
   ring_ = nullptr;
-  receives_by_ring_ = false;
+  receives_by_ring_.store(false, std::memory_order_relaxed);
   sends_by_ring_.store(false, std::memory_order_relaxed);
   until_busy_.store(0, std::memory_order_relaxed);
   waiting_.reset(groups_[1] != nullptr);
@@ -133,7 +133,7 @@ void Stream::name_owner(StreamEvents& notice) {
 // are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
   if (!attached() || qp_.awaits_answers()) return false;
-  return (receives_by_ring_ ? ring_->incoming_cpu() : in_->incoming_cpu()) == sched_getcpu();
+  return (on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu()) == sched_getcpu();
 }
 
 // --- The carrier
@@ -152,7 +152,7 @@ void Stream::switch_to_ring() {
 }
 
 inline ssize_t Stream::read(std::span<const iovec> room) {
-  return receives_by_ring_ ? read_ring(room) : in_->receive(room);
+  return on_ring() ? read_ring(room) : in_->receive(room);
 }
 
 // The end comes by TCP, and what was written before it counts.
@@ -361,7 +361,7 @@ void Stream::note_look(bool found) {
 }
 
 void Stream::set_quiet(bool on) {
-  receives_by_ring_ ? ring_->set_quiet(on) : in_->set_quiet(on);
+  on_ring() ? ring_->set_quiet(on) : in_->set_quiet(on);
   looked_at_.store(true, std::memory_order_relaxed);
   quiet_.store(on, std::memory_order_relaxed);
 }
@@ -474,7 +474,7 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
     // A ring says so itself.
-    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0 && !receives_by_ring_)
+    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0 && !on_ring())
       return Found::kDrained;
     if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
@@ -498,9 +498,9 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) 
 // A peer that switches to what it has never been given is told nothing, and nothing more is taken
 // from it.
 void Stream::receive_by_ring() {
-  if (ring_ == nullptr || receives_by_ring_) return;
+  if (ring_ == nullptr || on_ring()) return;
   if (quiet()) in_->set_quiet(false);
-  receives_by_ring_ = true;
+  receives_by_ring_.store(true, std::memory_order_relaxed);
   ring_->set_quiet(quiet());
 }
 

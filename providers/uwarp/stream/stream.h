@@ -66,10 +66,8 @@ class Stream {
   /// stream has ended, or has one already.
   bool join_ring(RingCarrier& ring);
   void switch_to_ring();
-  /// Both directions have left TCP.
-  bool on_ring() const {
-    return receives_by_ring_ && sends_by_ring_.load(std::memory_order_relaxed);
-  }
+  /// What comes has left TCP.
+  bool on_ring() const { return receives_by_ring_.load(std::memory_order_relaxed); }
 
   /// When posts wait for more.
   PostCoalescer& pace() { return pace_; }
@@ -160,10 +158,10 @@ class Stream {
   TcpSocket* out_ = nullptr;
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
-  RingCarrier* ring_ = nullptr;             // or null; set under both sides
-  bool receives_by_ring_ = false;           // under the receive side
-  std::atomic<bool> sends_by_ring_{false};  // under the transmit side
-  std::atomic<int32_t> until_busy_{0};      // turns; 0: nobody wants to know
+  RingCarrier* ring_ = nullptr;                // or null; set under both sides
+  std::atomic<bool> receives_by_ring_{false};  // set under the receive side
+  std::atomic<bool> sends_by_ring_{false};     // under the transmit side
+  std::atomic<int32_t> until_busy_{0};         // turns; 0: nobody wants to know
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};

@@ -162,5 +162,15 @@ TEST(FaultCounter, ThisSeedGivesTheseMessages) {
             (std::vector<uint64_t>{135, 267, 530, 636, 767, 905}));
 }
 
+TEST(FaultPlan, OfDatagrams) {
+  const FaultPlan plan = parse("lose p=0.1; duplicate op=recv every=3 times=2; reorder nth=4");
+  ASSERT_EQ(plan.rules.size(), 3u);
+  EXPECT_EQ(plan.rules[0].kind, FaultKind::kLose);
+  EXPECT_EQ(plan.rules[1].kind, FaultKind::kDuplicate);
+  EXPECT_EQ(plan.rules[1].message, FaultMessage::kArrival);
+  EXPECT_EQ(plan.rules[2].kind, FaultKind::kReorder);
+  EXPECT_NE(error_of("reorder op=recv"), "") << "only what is sent can wait for the next";
+}
+
 }  // namespace
 }  // namespace uwarp

@@ -172,6 +172,10 @@ UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 /// where both are on one host; smaller ones twice, by way of the ring. Rows: streams on one host.
 UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
 
+/// So many polls in vain after which a peer on this host that has not read what it was sent is
+/// nudged; twice as many each time. Row: ib_write_lat 8 B, roce.
+UWARP_FIGURE(uint32_t, kLooksPerNudge, 256);
+
 // --- What the machine is like, measured once.
 
 /// A system call that takes longer by itself is dear: fewer of them are worth more than what they

@@ -26,6 +26,7 @@ struct BasicRingControl {
   alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
   Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
   Atomic<uint32_t> withdrawn{0};         // its memory must not be read any more
+  Atomic<uint32_t> wake_fd{0};           // of its helper thread; 0: none
   // By the reader.
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
   Atomic<uint32_t> can_pull{0};          // it can read the writer's memory

@@ -80,6 +80,19 @@ void RingCarrier::set_quiet(bool on) {
   if (came || waits_for_room_.load(std::memory_order_seq_cst)) ring(peer_.own_bell);
 }
 
+// Taking a descriptor of another process asks for the same right as reading its memory.
+void RingCarrier::nudge() {
+  const auto number = static_cast<int>(in_.wake_fd.load(std::memory_order_relaxed));
+  if (!peer_wake_tried_ && number != 0 && peer_.pid != 0) {
+    const EngineFd process(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
+    if (process)
+      peer_wake_ = EngineFd(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+  }
+  peer_wake_tried_ = true;
+  ring(peer_.bell);
+  if (peer_wake_) ring(peer_wake_);
+}
+
 // --- Receiving
 
 ssize_t RingCarrier::receive(std::span<const iovec> room) {

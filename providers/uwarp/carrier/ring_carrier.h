@@ -49,6 +49,10 @@ class RingCarrier final : public LentMemory {
   /// sent.
   void look_whether_it_can_pull();
 
+  /// The eventfd of this process by which the peer may wake its helper thread. Before anything is
+  /// sent.
+  void show_wake_fd(int fd) { out_.wake_fd.store(static_cast<uint32_t>(fd)); }
+
   // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer writes what
   /// cannot be. -EFAULT, never: memory of the peer that is not there is -ECONNRESET.
@@ -59,6 +63,13 @@ class RingCarrier final : public LentMemory {
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
   }
+  /// The peer has not read all that was sent.
+  bool unread() const {
+    return out_.head.load(std::memory_order_relaxed) != out_.tail.load(std::memory_order_relaxed);
+  }
+  /// It should look: its application has polled a moment ago and does not any more, so that no bell
+  /// was due, and its helper thread thinks that somebody polls.
+  void nudge();
   /// True: somebody looks all the time, and the bell need not ring; false: it rings, also for what
   /// is there already.
   void set_quiet(bool on);
@@ -103,6 +114,8 @@ class RingCarrier final : public LentMemory {
   std::atomic<bool> quiet_{false};
 
   alignas(64) RingReader reader_;
+  EngineFd peer_wake_;
+  bool peer_wake_tried_ = false;
 
   alignas(64) RingWriter writer_;
   std::array<Lent, kMostLent> lent_;

@@ -61,6 +61,7 @@ void Connection::take_offer(Turn& turn) {
 
 bool Connection::join_carrier(Turn& /*turn*/, std::unique_ptr<RingCarrier> carrier) {
   carrier->look_whether_it_can_pull();
+  carrier->show_wake_fd(context_.progress.wake_fd());
   RingCarrier& ring = *carrier;
   if (int error = socket_.watch_ring(*this, std::move(carrier))) {
     log_refusal(remote_, error);

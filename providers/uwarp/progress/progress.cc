@@ -292,6 +292,7 @@ void Progress::wait_disarmed(const Look& last) {
     const bool forever = until == DeadlineHeap::kNever;
     if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) {
       drain_wake_up();
+      (void)pass();  // a peer may know better that nobody polls any more
       whole = false;
     }
   }

@@ -150,6 +150,8 @@ class Progress {
   void stop_helper();
   /// Makes the helper thread look around.
   void wake_helper();
+  /// An eventfd that does the same.
+  int wake_fd() const { return wake_fd_; }
   /// A sleeping application thread has been woken: the helper thread goes to sleep instead of
   /// spinning, so that both take their turns on one core.
   void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }

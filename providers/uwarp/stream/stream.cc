@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 
@@ -309,6 +310,7 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
     const bool room = !from_epoll && room_came();
     if (!from_epoll) note_look(progressed || room);
+    if (!from_epoll && on_ring()) note_silence(progressed);
     answer |= room;
     if (from_epoll && progressed) {
       for (PollGroup* group : groups_)
@@ -358,6 +360,19 @@ void Stream::note_look(bool found) {
   finds_ = 0;
   // Connected to itself, it is no TCP connection.
   if (in_ == out_ && !ended() && owner_->request_quiet()) set_quiet(true);
+}
+
+// Under the receive side. Who polls waits for an answer, and the peer has not even read the
+// question.
+inline void Stream::note_silence(bool found) {
+  if (found) {
+    idle_looks_ = 0;
+    nudge_after_ = tuning::kLooksPerNudge;
+  } else if (++idle_looks_ >= nudge_after_) [[unlikely]] {
+    idle_looks_ = 0;
+    nudge_after_ = std::min(2 * nudge_after_, tuning::kLooksPerNudge << 10);
+    if (ring_->unread()) ring_->nudge();
+  }
 }
 
 void Stream::set_quiet(bool on) {

@@ -139,6 +139,7 @@ class Stream {
            sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
   }
   void receive_by_ring();
+  void note_silence(bool found);
   void count_turn(StreamEvents& notice);
   void take_ends(const Ends& ends);
   Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
@@ -172,6 +173,8 @@ class Stream {
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<bool> peer_watched_{false};
+  uint32_t idle_looks_ = 0;  // of pollers, since something came or the peer was nudged
+  uint32_t nudge_after_ = tuning::kLooksPerNudge;
   uint32_t finds_ = 0;              // of pollers, while not quiet
   std::atomic<bool> quiet_{false};  // epoll is not told of data
   std::atomic<bool> looked_at_{false};

@@ -156,6 +156,24 @@ TEST(RingCarrier, AFullRingRingsWhenThereIsRoom) {
   EXPECT_TRUE(rings(*ends.first));
 }
 
+TEST(RingCarrier, ANudgeRingsBothBells) {
+  TwoEnds ends;
+  const EngineFd wake = bell();
+  ends.second->show_wake_fd(wake.get());
+  ends.second->set_quiet(true);
+  EXPECT_FALSE(ends.first->unread());
+  EXPECT_EQ(send(*ends.first, "x"), 1);
+  EXPECT_TRUE(ends.first->unread());
+  EXPECT_FALSE(rings(*ends.second));
+  ends.first->nudge();
+  EXPECT_TRUE(rings(*ends.second));
+  pollfd one = {wake.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&one, 1, 0), 1);
+  std::string got;
+  EXPECT_EQ(receive(*ends.second, got, 1), 1);
+  EXPECT_FALSE(ends.first->unread());
+}
+
 TEST(RingCarrier, WithdrawnMemoryEndsTheStream) {
   TwoEnds ends;
   const std::string large(100'000, 'L');

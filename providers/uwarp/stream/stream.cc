@@ -169,7 +169,15 @@ ssize_t Stream::read_ring(std::span<const iovec> room) {
 }
 
 inline ssize_t Stream::write(std::span<const iovec> bytes) {
-  if (!sends_by_ring_.load(std::memory_order_relaxed)) return out_->send(bytes);
+  return sends_by_ring_.load(std::memory_order_relaxed) ? write_ring(bytes) : out_->send(bytes);
+}
+
+// A peer that has ended reads nothing any more. TCP would take what is sent to it all the same.
+ssize_t Stream::write_ring(std::span<const iovec> bytes) {
+  if (ended()) {
+    ring_->withdraw();
+    return static_cast<ssize_t>(size_of(bytes));
+  }
   const ssize_t count = ring_->send(bytes);
   return count == -EPROTO ? -ECONNRESET : count;
 }
@@ -534,6 +542,8 @@ void Stream::take_end(ssize_t result, StreamEvents& notice) {
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);
+  // No room comes any more: what waits for it is sent to nobody.
+  if (sends_by_ring_.load(std::memory_order_relaxed)) owner_->request_turn();
   notice.ended = true;
   if (error == 0) {
     notice.end = StreamEnd::kFin;

@@ -133,6 +133,7 @@ class Stream {
 
   ssize_t read(std::span<const iovec> room);
   ssize_t write(std::span<const iovec> bytes);
+  [[gnu::noinline]] ssize_t write_ring(std::span<const iovec> bytes);
   [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> room);
   bool room_came() const {
     return full_.load(std::memory_order_relaxed) &&

@@ -133,8 +133,8 @@ bool Transmitter::begin_next() {
     writer_.append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
     return true;
   }
-  if (const uint32_t due = stream_.carrier_due.load(std::memory_order_acquire); due != 0)
-      [[unlikely]]
+  if (const uint32_t due = stream_.carrier_due.load(std::memory_order_acquire);
+      due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
     return emit_carrier_mark(due);
   const bool response = !stream_.inbound.empty();
   bool request = requester_.ready();
@@ -332,11 +332,16 @@ void Transmitter::withdraw() {
 
 void Transmitter::settle(bool peer_done, bool cut) {
   if (peer_done) completer_.acknowledging().stop();
-  if (cut) writer_.drop();
+  if (cut) {
+    withdraw();
+    writer_.drop();
+  }
   completer_.retire();
 }
 
 void Transmitter::lose() {
+  stream_.carrier_due.store(0, std::memory_order_relaxed);
+  switching_ = false;
   writer_.drop();
   drop_messages();
   while (requester_.lose()) requester_.begin();

@@ -27,10 +27,10 @@ void log_refusal(const sockaddr_storage& peer, int error) {
 }  // namespace
 
 // Unreliable queue pairs stay: what a peer that is gone was sent counts as sent there, which the
-// ring does not do yet.
+// ring does not do yet. So does what is captured: Wireshark shall see nothing but iWARP.
 bool Connection::may_leave_tcp() const {
-  return !is_unreliable(endpoint_->qp().config().transport) && settings().shared_memory &&
-         !settings().crc && is_local_address(remote_);
+  return settings().shared_memory && !settings().crc && context_.capture == nullptr &&
+         !is_unreliable(endpoint_->qp().config().transport) && is_local_address(remote_);
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {

@@ -212,7 +212,8 @@ bool Stream::full() {
   if (!full_.load(std::memory_order_relaxed)) [[likely]]
     return false;
   bool expected = true;
-  return full_.compare_exchange_strong(expected, true) && !qp_.flush_due();
+  // No edge comes behind the end of an unreliable queue pair, which goes on.
+  return full_.compare_exchange_strong(expected, true) && !qp_.flush_due() && !ended();
 }
 
 void Stream::transmit_soon() {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 namespace uwarp {
 namespace {
 
+// Raw calls where libc has a cancellation point.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
@@ -32,7 +34,7 @@ Result<SharedMemory> SharedMemory::create(size_t bytes) {
   if (!fd) return Error{errno};
   SharedMemory memory(std::move(fd), bytes);
   if (ftruncate(memory.fd(), static_cast<off_t>(bytes)) != 0 ||
-      fcntl(memory.fd(), F_ADD_SEALS, kSeals) != 0)
+      syscall(SYS_fcntl, memory.fd(), F_ADD_SEALS, kSeals) != 0)
     return Error{errno};
   if (int error = memory.map()) return Error{error};
   return memory;
@@ -42,7 +44,8 @@ Result<SharedMemory> SharedMemory::adopt(EngineFd fd, size_t bytes) {
   SharedMemory memory(std::move(fd), bytes);
   struct stat status {};
   if (fstat(memory.fd(), &status) != 0) return Error{errno};
-  if (static_cast<size_t>(status.st_size) != bytes || fcntl(memory.fd(), F_GET_SEALS) != kSeals)
+  if (static_cast<size_t>(status.st_size) != bytes ||
+      syscall(SYS_fcntl, memory.fd(), F_GET_SEALS) != kSeals)
     return Error{EPERM};
   if (int error = memory.map()) return Error{error};
   return memory;

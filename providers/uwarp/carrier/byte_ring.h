@@ -54,8 +54,6 @@ class BasicRingWriter {
     return true;
   }
   uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
-  /// Everything has been read, as of the last look().
-  bool empty() const { return at_.bytes == read_; }
   /// Worth a look(): the ring could begin again, and is out of the nearest cache by now.
   bool far() const { return at_.bytes > kNear; }
 

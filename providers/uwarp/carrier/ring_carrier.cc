@@ -2,7 +2,6 @@
 #include "carrier/ring_carrier.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,7 +26,6 @@ class RingCarrier::Pull {
  public:
   bool full() const { return local_count_ == kMostPulls || remote_count_ == kMostPulls; }
   bool empty() const { return bytes_ == 0; }
-  size_t bytes() const { return bytes_; }
   void from(uint64_t address, size_t bytes) {
     remote_[remote_count_++] = {reinterpret_cast<void*>(address), bytes};
     bytes_ += bytes;

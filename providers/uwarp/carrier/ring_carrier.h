@@ -57,8 +57,6 @@ class RingCarrier final : public LentMemory {
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer writes what
   /// cannot be. -EFAULT, never: memory of the peer that is not there is -ECONNRESET.
   ssize_t receive(std::span<const iovec> room);
-  /// More is there.
-  bool readable() { return reader_.look() || reader_.broken(); }
   /// The processor on which the peer wrote last.
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "carrier/shared_memory.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 
+#include "os/sealed_memory.h"
+
 namespace uwarp {
-namespace {
-
-// Raw calls where libc has a cancellation point.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-}  // namespace
 
 SharedMemory::~SharedMemory() {
   if (base_ != nullptr) munmap(base_, bytes_);
@@ -30,12 +23,9 @@ int SharedMemory::map() {
 }
 
 Result<SharedMemory> SharedMemory::create(size_t bytes) {
-  EngineFd fd(memfd_create("uwarp-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EngineFd fd = make_sealed_memory("uwarp-rings", bytes);
   if (!fd) return Error{errno};
   SharedMemory memory(std::move(fd), bytes);
-  if (ftruncate(memory.fd(), static_cast<off_t>(bytes)) != 0 ||
-      syscall(SYS_fcntl, memory.fd(), F_ADD_SEALS, kSeals) != 0)
-    return Error{errno};
   if (int error = memory.map()) return Error{error};
   return memory;
 }
@@ -44,8 +34,7 @@ Result<SharedMemory> SharedMemory::adopt(EngineFd fd, size_t bytes) {
   SharedMemory memory(std::move(fd), bytes);
   struct stat status {};
   if (fstat(memory.fd(), &status) != 0) return Error{errno};
-  if (static_cast<size_t>(status.st_size) != bytes ||
-      syscall(SYS_fcntl, memory.fd(), F_GET_SEALS) != kSeals)
+  if (static_cast<size_t>(status.st_size) != bytes || !is_sealed_memory(memory.fd()))
     return Error{EPERM};
   if (int error = memory.map()) return Error{error};
   return memory;

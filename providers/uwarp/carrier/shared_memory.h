@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Memory that two processes share: without a name in any file system, and sealed, so that neither
-// can cut it short under the other (memfd_create(2)).
+// Memory that two processes share.
 #pragma once
 
 #include <cstddef>

@@ -19,6 +19,7 @@
 #include "base/tuning.h"
 #include "os/call_cost.h"
 #include "os/engine_fds.h"
+#include "os/raw_call.h"
 
 namespace uwarp {
 namespace {
@@ -30,22 +31,6 @@ constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 /// How long the answer to a segment may take, and how exact TCP_INFO's times are.
 constexpr uint32_t kAnswerMs = 1'000;
 constexpr uint32_t kClockMs = 20;
-
-/// Repeats an interrupted call; the result or the negative errno.
-template <typename... Args>
-ssize_t call(long number, Args... args) {
-  for (;;) {
-    const long result = syscall(number, args...);
-    if (result >= 0) return result;
-    if (errno != EINTR) return -errno;
-  }
-}
-
-/// The same for calls whose result is only success: 0 or the errno.
-template <typename... Args>
-int status_of(long number, Args... args) {
-  return static_cast<int>(std::max<ssize_t>(0, -call(number, args...)));
-}
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
@@ -60,13 +45,13 @@ constexpr int kSocketFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
 tcp_info info_of(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  (void)status_of(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+  (void)raw_status(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &size);
   return info;
 }
 
 bool no_room_beyond(int fd) {
   int unsent = 0;
-  return status_of(SYS_ioctl, fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0 &&
+  return raw_status(SYS_ioctl, fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0 &&
          info_of(fd).tcpi_unacked == 0;
 }
 
@@ -84,7 +69,7 @@ socklen_t address_length(const sockaddr_storage& address) {
 }
 
 Result<TcpSocket> TcpSocket::open(int family) {
-  const ssize_t fd = call(SYS_socket, family, SOCK_STREAM | kSocketFlags, IPPROTO_TCP);
+  const ssize_t fd = raw_call(SYS_socket, family, SOCK_STREAM | kSocketFlags, IPPROTO_TCP);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   TcpSocket socket(adopt_engine_fd(static_cast<int>(fd)));
   socket.tune();
@@ -92,14 +77,14 @@ Result<TcpSocket> TcpSocket::open(int family) {
 }
 
 Result<TcpSocket> TcpSocket::open_datagram(int family) {
-  const ssize_t fd = call(SYS_socket, family, SOCK_DGRAM | kSocketFlags, IPPROTO_UDP);
+  const ssize_t fd = raw_call(SYS_socket, family, SOCK_DGRAM | kSocketFlags, IPPROTO_UDP);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   return TcpSocket(adopt_engine_fd(static_cast<int>(fd)));
 }
 
 Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
   int ends[2];
-  const int error = status_of(SYS_socketpair, AF_UNIX, SOCK_STREAM | kSocketFlags, 0, ends);
+  const int error = raw_status(SYS_socketpair, AF_UNIX, SOCK_STREAM | kSocketFlags, 0, ends);
   if (error != 0) return Error{error};
   return std::pair(TcpSocket(adopt_engine_fd(ends[0])), TcpSocket(adopt_engine_fd(ends[1])));
 }
@@ -116,14 +101,14 @@ void TcpSocket::tune() {
 }
 
 int TcpSocket::set_option(int level, int name, int value) {
-  return status_of(SYS_setsockopt, fd_, level, name, &value, sizeof value);
+  return raw_status(SYS_setsockopt, fd_, level, name, &value, sizeof value);
 }
 
 int TcpSocket::bind(const sockaddr_storage& address) {
-  return status_of(SYS_bind, fd_, &address, address_length(address));
+  return raw_status(SYS_bind, fd_, &address, address_length(address));
 }
 
-int TcpSocket::listen(int backlog) { return status_of(SYS_listen, fd_, backlog); }
+int TcpSocket::listen(int backlog) { return raw_status(SYS_listen, fd_, backlog); }
 
 int TcpSocket::connect(const sockaddr_storage& address) {
   // Not repeated after EINTR: the connection then goes on in the background.
@@ -134,14 +119,14 @@ int TcpSocket::connect(const sockaddr_storage& address) {
 int TcpSocket::take_error() {
   int error = 0;
   socklen_t length = sizeof error;
-  const int failed = status_of(SYS_getsockopt, fd_, SOL_SOCKET, SO_ERROR, &error, &length);
+  const int failed = raw_status(SYS_getsockopt, fd_, SOL_SOCKET, SO_ERROR, &error, &length);
   return failed != 0 ? failed : error;
 }
 
 Result<TcpSocket> TcpSocket::accept(sockaddr_storage& peer) {
   peer = {};
   socklen_t length = sizeof peer;
-  const ssize_t fd = call(SYS_accept4, fd_, &peer, &length, kSocketFlags);
+  const ssize_t fd = raw_call(SYS_accept4, fd_, &peer, &length, kSocketFlags);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   TcpSocket socket(adopt_engine_fd(static_cast<int>(fd)));
   socket.keepalive_s_ = keepalive_s_;
@@ -151,14 +136,14 @@ Result<TcpSocket> TcpSocket::accept(sockaddr_storage& peer) {
 sockaddr_storage TcpSocket::local_address() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (status_of(SYS_getsockname, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
+  if (raw_status(SYS_getsockname, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
   return address;
 }
 
 sockaddr_storage TcpSocket::remote_address() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (status_of(SYS_getpeername, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
+  if (raw_status(SYS_getpeername, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
   return address;
 }
 
@@ -166,37 +151,39 @@ ssize_t TcpSocket::receive(std::span<const iovec> room) {
   // One place is by far the most frequent case, and the kernel then has no vector to copy.
   if (room.size() == 1) return receive(room[0].iov_base, room[0].iov_len);
   msghdr message = message_of(room);
-  return call(SYS_recvmsg, fd_, &message, MSG_DONTWAIT);
+  return raw_call(SYS_recvmsg, fd_, &message, MSG_DONTWAIT);
 }
 
 ssize_t TcpSocket::receive(void* room, size_t size_bytes) {
-  return call(SYS_recvfrom, fd_, room, size_bytes, MSG_DONTWAIT, nullptr, nullptr);
+  return raw_call(SYS_recvfrom, fd_, room, size_bytes, MSG_DONTWAIT, nullptr, nullptr);
 }
 
 ssize_t TcpSocket::discard(size_t size_bytes) {
   // MSG_TRUNC on a TCP socket drops the bytes in the kernel.
-  return call(SYS_recvfrom, fd_, nullptr, size_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
+  return raw_call(SYS_recvfrom, fd_, nullptr, size_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr,
+                  nullptr);
 }
 
 ssize_t TcpSocket::peek() {
   char octet;
-  return call(SYS_recvfrom, fd_, &octet, sizeof octet, MSG_DONTWAIT | MSG_PEEK, nullptr, nullptr);
+  return raw_call(SYS_recvfrom, fd_, &octet, sizeof octet, MSG_DONTWAIT | MSG_PEEK, nullptr,
+                  nullptr);
 }
 
 ssize_t TcpSocket::send(std::span<const iovec> bytes) {
   if (bytes.size() == 1) return send(bytes[0].iov_base, bytes[0].iov_len);
   msghdr message = message_of(bytes);
-  return call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  return raw_call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 ssize_t TcpSocket::send(const void* bytes, size_t size_bytes) {
-  return call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+  return raw_call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
 }
 
 int TcpSocket::incoming_cpu(int fd) {
   int cpu = -1;
   socklen_t size = sizeof cpu;
-  (void)status_of(SYS_getsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size);
+  (void)raw_status(SYS_getsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size);
   return cpu;
 }
 
@@ -204,11 +191,11 @@ void TcpSocket::set_quiet(bool on) {
   (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? tuning::kMutedBytes : 1);
 }
 
-void TcpSocket::shutdown_write() { (void)status_of(SYS_shutdown, fd_, SHUT_WR); }
+void TcpSocket::shutdown_write() { (void)raw_status(SYS_shutdown, fd_, SHUT_WR); }
 
 void TcpSocket::set_reset_on_close(bool on) {
   const linger value{.l_onoff = on ? 1 : 0, .l_linger = 0};
-  (void)status_of(SYS_setsockopt, fd_, SOL_SOCKET, SO_LINGER, &value, sizeof value);
+  (void)raw_status(SYS_setsockopt, fd_, SOL_SOCKET, SO_LINGER, &value, sizeof value);
 }
 
 void TcpSocket::close() { close_engine_fd(std::exchange(fd_, -1)); }
@@ -228,13 +215,13 @@ void TcpSocket::close_gently() {
 void TcpSocket::end_in_order(int fd) {
   linger value{};
   socklen_t length = sizeof value;
-  if (status_of(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &value, &length) != 0) return;
+  if (raw_status(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &value, &length) != 0) return;
   if (value.l_onoff == 0 || (settings().acknowledged() && no_room_beyond(fd))) return;
   value = {};
-  (void)status_of(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
-  (void)status_of(SYS_shutdown, fd, SHUT_WR);
-  (void)call(SYS_recvfrom, fd, nullptr, kGentleDiscardBytes, MSG_DONTWAIT | MSG_TRUNC, nullptr,
-             nullptr);
+  (void)raw_status(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
+  (void)raw_status(SYS_shutdown, fd, SHUT_WR);
+  (void)raw_call(SYS_recvfrom, fd, nullptr, kGentleDiscardBytes, MSG_DONTWAIT | MSG_TRUNC, nullptr,
+                 nullptr);
 }
 
 void TcpSocket::reset() {
@@ -272,7 +259,7 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
 
 bool TcpSocket::owes_acknowledgement() const {
   int octets = 0;
-  return status_of(SYS_ioctl, fd_, SIOCOUTQ, &octets) == 0 && octets > 0;
+  return raw_status(SYS_ioctl, fd_, SIOCOUTQ, &octets) == 0 && octets > 0;
 }
 
 bool TcpSocket::silent_for(uint32_t timeout_ms) const {
@@ -314,12 +301,12 @@ bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
 std::string TcpSocket::congestion_control() const {
   char name[16] = {};  // TCP_CA_NAME_MAX, which is the kernel's own
   socklen_t size = sizeof name;
-  (void)status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  (void)raw_status(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name, &size);
   return {name, strnlen(name, sizeof name)};
 }
 
 void TcpSocket::set_congestion_control(const std::string& name) {
-  (void)status_of(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size());
+  (void)raw_status(SYS_setsockopt, fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size());
 }
 
 const std::string& TcpSocket::system_congestion_control() const {
@@ -348,7 +335,7 @@ void TcpSocket::settle_congestion_control(const sockaddr_storage& own,
 uint32_t TcpSocket::segment_bytes() const {
   int value = 0;
   socklen_t length = sizeof value;
-  if (status_of(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_MAXSEG, &value, &length) != 0) return 0;
+  if (raw_status(SYS_getsockopt, fd_, IPPROTO_TCP, TCP_MAXSEG, &value, &length) != 0) return 0;
   return static_cast<uint32_t>(std::max(value, 0));
 }
 
@@ -367,10 +354,10 @@ bool is_local_address(const sockaddr_storage& address) {
     reinterpret_cast<sockaddr_in6&>(any_port).sin6_port = 0;
   else
     return false;
-  const ssize_t fd = call(SYS_socket, address.ss_family, SOCK_DGRAM | kSocketFlags, 0);
+  const ssize_t fd = raw_call(SYS_socket, address.ss_family, SOCK_DGRAM | kSocketFlags, 0);
   if (fd < 0) return false;
   const bool local =
-      status_of(SYS_bind, static_cast<int>(fd), &any_port, address_length(any_port)) == 0;
+      raw_status(SYS_bind, static_cast<int>(fd), &any_port, address_length(any_port)) == 0;
   syscall(SYS_close, static_cast<int>(fd));
   return local;
 }

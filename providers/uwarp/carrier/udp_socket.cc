@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <ctime>
+
+#include "os/raw_call.h"
 
 namespace uwarp {
 namespace {
@@ -20,17 +21,9 @@ union ControlRoom {
   char bytes[CMSG_SPACE(sizeof(in6_pktinfo))];
 };
 
-ssize_t udp_call(long number, int fd, msghdr& message, int flags) {
-  for (;;) {
-    const long result = syscall(number, fd, &message, flags);
-    if (result >= 0) return result;
-    if (errno != EINTR) return -errno;
-  }
-}
-
 template <typename Value>
 int set_udp_option(int fd, int level, int name, const Value& value) {
-  return syscall(SYS_setsockopt, fd, level, name, &value, sizeof value) == 0 ? 0 : errno;
+  return raw_status(SYS_setsockopt, fd, level, name, &value, sizeof value);
 }
 
 /// Datagrams per system call.
@@ -131,11 +124,7 @@ ssize_t UdpSocket::send_each(std::span<const std::byte> mark, std::span<const io
     messages[i].msg_hdr.msg_iov = parts[i];
     messages[i].msg_hdr.msg_iovlen = 2;
   }
-  for (;;) {
-    const long sent = syscall(SYS_sendmmsg, fd(), messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
-    if (errno != EINTR) return -errno;
-  }
+  return raw_call(SYS_sendmmsg, fd(), messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool UdpSocket::wait_for_room(int timeout_ms) {
@@ -145,10 +134,8 @@ bool UdpSocket::wait_for_room(int timeout_ms) {
 }
 
 void UdpSocket::tell_local_address() {
-  const int on = 1;
   const bool v6 = local_address().ss_family == AF_INET6;
-  (void)syscall(SYS_setsockopt, fd(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
-                v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &on, sizeof on);
+  (void)set_udp_option(fd(), v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, 1);
 }
 
 ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
@@ -162,7 +149,7 @@ ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
   message.msg_iovlen = 1;
   message.msg_control = &control;
   message.msg_controllen = sizeof control;
-  const ssize_t length = udp_call(SYS_recvmsg, fd(), message, MSG_DONTWAIT | MSG_TRUNC);
+  const ssize_t length = raw_call(SYS_recvmsg, fd(), &message, MSG_DONTWAIT | MSG_TRUNC);
   if (length < 0) return length;
   // There is one at most; on an IPv6 socket also IPv4 datagrams have that of IPv6.
   const cmsghdr* told = CMSG_FIRSTHDR(&message);
@@ -182,7 +169,7 @@ ssize_t UdpSocket::send(std::span<const std::byte> bytes, const UdpPath& path) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   if (path.local.ss_family != AF_UNSPEC) put_source(message, control, path);
-  return udp_call(SYS_sendmsg, fd(), message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  return raw_call(SYS_sendmsg, fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 }  // namespace uwarp

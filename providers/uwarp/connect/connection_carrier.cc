@@ -30,7 +30,7 @@ void log_refusal(const sockaddr_storage& peer, int error) {
 // ring does not do yet. So does what is captured: Wireshark shall see nothing but iWARP.
 bool Connection::may_leave_tcp() const {
   return settings().shared_memory && !settings().crc && context_.capture == nullptr &&
-         !is_unreliable(endpoint_->qp().config().transport) && is_local_address(remote_);
+         !is_unreliable(endpoint_->qp().config().transport);
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
@@ -47,7 +47,7 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
 }
 
 void Connection::offer_carrier(Turn& turn) {
-  if (!endpoint_->qp().peer_is_uwarp() || ticket_ != 0) return;
+  if (!endpoint_->qp().peer_is_uwarp() || ticket_ != 0 || !is_local_address(remote_)) return;
   const auto ticket = context_.door->expect(std::weak_ptr<Connection>(shared()));
   if (!ticket) return log_refusal(remote_, ticket.error());
   ticket_ = ticket->number;
@@ -56,7 +56,7 @@ void Connection::offer_carrier(Turn& turn) {
 }
 
 void Connection::take_offer(Turn& turn) {
-  if (dialed_ || socket_.ring() != nullptr) return;
+  if (dialed_ || socket_.ring() != nullptr || !is_local_address(remote_)) return;
   auto carrier = LocalDoor::bring({endpoint_->qp().peer_door(), endpoint_->qp().peer_ticket()});
   if (!carrier) return log_refusal(remote_, carrier.error());
   (void)join_carrier(turn, std::move(*carrier));

@@ -40,23 +40,7 @@ SlotAddress slot_address(const sockaddr_storage& address) {
   return shown;
 }
 
-void describe(QueuePairSlot& slot, const QpConfig& config, Qpn number, uint32_t device) {
-  const SlotChange change(slot.head);
-  slot.number = number.value;
-  slot.device = device;
-  slot.created_ns = wall_clock_ns();
-  slot.send_depth = config.max_send_wr;
-  slot.receive_depth = config.shares_receives() ? 0 : config.max_recv_wr;
-  slot.send_queue = slot.receive_queue = kNoSlot;
-  slot.flags = config.shares_receives() ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
-  slot.head.live.store(1, std::memory_order_release);
-}
-
-QpConfig complete(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* trace,
-                  ReceiveWaiter* waiter) {
-  config.trace = trace;
-  config.number = number;
-  config.slot = slot;
+QpConfig with_waiter(QpConfig config, ReceiveWaiter* waiter) {
   if (config.shares_receives()) config.receive_waiter = waiter;
   return config;
 }
@@ -93,61 +77,50 @@ void Endpoint::receive_posted() {
   if (self != nullptr && !PromisedStreams::note(self)) context_.progress.revisit(*this);
 }
 
-Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
+Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
                    const QpConfig& config)
     : context_(context),
       addresses_(device.gids),
       place_(std::move(place)),
-      slot_(context.stat_page),
-      qp_(complete(config, place_.number, slot_.get(), context.trace, this)),
+      qp_(with_waiter(place_.complete(config), this)),
       stream_(qp_) {
-  describe(*slot_, config, place_.number, context.stat_page.device(device.verbs_name));
+  place_.show(config, device);
 }
 
-Endpoint::~Endpoint() {
-  destroy();
-  if (!context_.alive()) slot_.abandon();
-}
+Endpoint::~Endpoint() { destroy(); }
 
 void Endpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   const std::lock_guard guard(mutex_);
-  const SlotChange change(slot_->head);
-  slot_->send_queue = send_queue;
-  slot_->receive_queue = receive_queue;
+  place_.name_queues(send_queue, receive_queue);
 }
 
 void Endpoint::describe_connection(const StreamConfig& config, const Connection& connection) {
-  const SlotChange change(slot_->head);
-  slot_->connected_ns = wall_clock_ns();
-  slot_->local = slot_address(connection.local_address_locked());
-  slot_->peer = slot_address(connection.remote_address());
-  slot_->mulpdu = config.mulpdu;
-  slot_->ord = config.ord;
-  slot_->ird = config.ird;
-  slot_->flags &= QueuePairSlot::kSharedReceive;
-  if (!config.silent_fin) slot_->flags |= QueuePairSlot::kRdmaCm;
-  if (config.crc) slot_->flags |= QueuePairSlot::kCrc;
+  QueuePairSlot& slot = place_.slot();
+  const SlotChange change(slot.head);
+  slot.connected_ns = wall_clock_ns();
+  slot.local = slot_address(connection.local_address_locked());
+  slot.peer = slot_address(connection.remote_address());
+  slot.mulpdu = config.mulpdu;
+  slot.ord = config.ord;
+  slot.ird = config.ird;
+  slot.flags &= QueuePairSlot::kSharedReceive;
+  if (!config.silent_fin) slot.flags |= QueuePairSlot::kRdmaCm;
+  if (config.crc) slot.flags |= QueuePairSlot::kCrc;
 }
 
 void Endpoint::describe_carrier(bool shared_memory) {
   const std::lock_guard guard(mutex_);
-  const SlotChange change(slot_->head);
-  slot_->flags &= ~uint32_t{QueuePairSlot::kSharedMemory};
-  if (shared_memory) slot_->flags |= QueuePairSlot::kSharedMemory;
+  QueuePairSlot& slot = place_.slot();
+  const SlotChange change(slot.head);
+  slot.flags &= ~uint32_t{QueuePairSlot::kSharedMemory};
+  if (shared_memory) slot.flags |= QueuePairSlot::kSharedMemory;
 }
 
 Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, const NetDevice& device,
                                                    const QpConfig& config) {
-  auto place = context.ports.reserve(context, device);
+  auto place = QueuePairPlace::reserve(context, device);
   if (!place) return Error{place.error()};
-  std::unique_ptr<Endpoint> made;
-  try {
-    made.reset(new Endpoint(context, device, *place, config));
-  } catch (...) {
-    context.ports.give_back(*place);
-    throw;
-  }
-  std::shared_ptr<Endpoint> endpoint = std::move(made);  // from here on it gives its number back
+  std::shared_ptr<Endpoint> endpoint(new Endpoint(context, device, std::move(*place), config));
   context.endpoints.enter(endpoint->number(), endpoint);
   return endpoint;
 }
@@ -273,20 +246,11 @@ int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
   if (cm_owned_) return 0;
   // Whoever connects by itself can be called from now on; calls are held until RTR.
   lock.unlock();
-  const int error = become_callable();
+  const int error = place_.become_callable();
   if (error == 0) return 0;
   lock.lock();
   to_error_or_reset(lock, QpState::kReset);
   return error;
-}
-
-int Endpoint::become_callable() {
-  try {
-    if (int error = context_.progress.start_helper()) return error;
-    return place_.port->listen();
-  } catch (const std::bad_alloc&) {
-    return ENOMEM;
-  }
 }
 
 RendezvousTerms Endpoint::terms_locked() const {
@@ -370,7 +334,7 @@ void Endpoint::destroy() {
   // Gives up its place at a shared receive queue, which may be destroyed before this object is.
   qp_.retire();
   context_.endpoints.leave(number());
-  context_.ports.give_back(place_);
+  place_.give_back();
 }
 
 void Endpoint::rendezvous_failed() {
@@ -486,8 +450,8 @@ void Endpoint::close_stream() {
   if (!stream_.attached()) return;
   stream_.detach();
   qp_.detach_stream();
-  const SlotChange change(slot_->head);
-  slot_->connected_ns = 0;
+  const SlotChange change(place_.slot().head);
+  place_.slot().connected_ns = 0;
 }
 
 void Endpoint::follow_receives() {

@@ -17,8 +17,8 @@
 #include "connect/connection.h"
 #include "connect/held_call.h"
 #include "connect/qp_attributes.h"
+#include "connect/queue_pair_place.h"
 #include "connect/rendezvous_message.h"
-#include "connect/rendezvous_ports.h"
 #include "net/net_device.h"
 #include "observe/stat_page.h"
 #include "os/clock.h"
@@ -148,7 +148,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
 
  private:
   void look_after_sending(uint64_t bytes);
-  Endpoint(ConnectContext& context, const NetDevice& device, RendezvousPorts::Place place,
+  Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
            const QpConfig& config);
   void receive_posted() override;
   QpState state_locked() const;
@@ -158,8 +158,6 @@ class Endpoint final : public Source, private ReceiveWaiter {
   int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
                     std::unique_lock<std::mutex>& lock);
   int to_init(std::unique_lock<std::mutex>& lock);
-  /// What has to be there before a peer can call. 0 or an errno.
-  int become_callable();
   void to_rtr(std::unique_lock<std::mutex>& lock);
   void to_rts(std::unique_lock<std::mutex>& lock);
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
@@ -170,8 +168,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
 
   ConnectContext& context_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
-  const RendezvousPorts::Place place_;
-  SlotLease<QueuePairSlot> slot_;
+  QueuePairPlace place_;
   QueuePair qp_;
   Stream stream_;
 

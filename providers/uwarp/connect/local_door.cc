@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "os/engine_fds.h"
+#include "os/raw_call.h"
 #include "protocol/wire/carrier_mark.h"
 
 namespace uwarp {
@@ -25,21 +26,17 @@ namespace {
 constexpr int kHanded = 3;  // memory, the bell of who brings it, the bell of who takes it
 constexpr int kUnixFlags = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-// Raw calls, as in TcpSocket: preloaded wrappers must not see them, and a poller that is cancelled
-// must not end in one.
-template <typename... Args>
-long raw(long number, Args... args) {
-  for (;;) {
-    const long result = syscall(number, args...);
-    if (result >= 0 || errno != EINTR) return result;
-  }
-}
-
 uint64_t draw_48_bits() {
   uint64_t value = 0;
-  while (raw(SYS_getrandom, &value, sizeof value, 0) != sizeof value) {
+  while (raw_call(SYS_getrandom, &value, sizeof value, 0) != sizeof value) {
   }
   return value & CarrierMark::kValueMask;
+}
+
+Result<EngineFd> open_socket() {
+  const ssize_t fd = raw_call(SYS_socket, AF_UNIX, kUnixFlags, 0);
+  if (fd < 0) return Error{static_cast<int>(-fd)};
+  return EngineFd(static_cast<int>(fd));
 }
 
 struct HandedFds {
@@ -58,7 +55,8 @@ socklen_t door_address(uint64_t name, sockaddr_un& address) {
 std::optional<pid_t> peer_of(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (raw(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  if (raw_status(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    return std::nullopt;
   return peer.uid == geteuid() ? std::optional(peer.pid) : std::nullopt;
 }
 
@@ -67,33 +65,36 @@ union ControlRoom {
   char bytes[CMSG_SPACE(kHanded * sizeof(int))];
 };
 
-int send_fds(int to, uint64_t number, const int (&fds)[kHanded]) {
-  ControlRoom control{};
-  iovec body = {&number, sizeof number};
+/// What goes through the door: a number, and descriptors beside it.
+msghdr message_of(iovec& body, ControlRoom& control) {
   msghdr message{};
   message.msg_iov = &body;
   message.msg_iovlen = 1;
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof control.bytes;
+  return message;
+}
+
+/// 0 or an errno.
+int send_fds(int to, uint64_t number, const int (&fds)[kHanded]) {
+  ControlRoom control{};
+  iovec body = {&number, sizeof number};
+  const msghdr message = message_of(body, control);
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof fds);
   std::memcpy(CMSG_DATA(header), fds, sizeof fds);
-  return raw(SYS_sendmsg, to, &message, MSG_NOSIGNAL) == sizeof number ? 0 : errno;
+  return raw_status(SYS_sendmsg, to, &message, MSG_NOSIGNAL);  // whole, or not at all
 }
 
-/// -1 with errno; 0: nothing of use; 1.
+/// A negative errno; 0: nothing of use; 1.
 int receive_fds(int from, uint64_t& number, HandedFds& handed) {
   ControlRoom control{};
   iovec body = {&number, sizeof number};
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof control.bytes;
-  const long got = raw(SYS_recvmsg, from, &message, MSG_CMSG_CLOEXEC);
-  if (got < 0) return -1;
+  msghdr message = message_of(body, control);
+  const ssize_t got = raw_call(SYS_recvmsg, from, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return static_cast<int>(got);
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return 0;
   const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -114,17 +115,17 @@ LocalDoor::~LocalDoor() {
 int LocalDoor::open_locked() {
   if (socket_) return 0;
   visitors_.reserve(kMostVisitors);
-  EngineFd socket(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
-  if (!socket) return errno;
+  auto socket = open_socket();
+  if (!socket) return socket.error();
   sockaddr_un address;
   const uint64_t name = draw_48_bits();
   const socklen_t size = door_address(name, address);
-  if (raw(SYS_bind, socket.get(), &address, size) != 0 ||
-      raw(SYS_listen, socket.get(), kMostVisitors) != 0)
-    return errno;
-  const auto ticket = progress_.add(*this, socket.get());
+  int error = raw_status(SYS_bind, socket->get(), &address, size);
+  if (error == 0) error = raw_status(SYS_listen, socket->get(), kMostVisitors);
+  if (error != 0) return error;
+  const auto ticket = progress_.add(*this, socket->get());
   if (!ticket) return ticket.error();
-  socket_ = std::move(socket);
+  socket_ = std::move(*socket);
   name_ = name;
   ticket_ = *ticket;
   return 0;
@@ -156,12 +157,12 @@ void LocalDoor::close_unless_needed_locked() {
 }
 
 Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
-  const EngineFd socket(static_cast<int>(raw(SYS_socket, AF_UNIX, kUnixFlags, 0)));
-  if (!socket) return Error{errno};
+  const auto socket = open_socket();
+  if (!socket) return Error{socket.error()};
   sockaddr_un address;
   const socklen_t size = door_address(ticket.door, address);
-  if (raw(SYS_connect, socket.get(), &address, size) != 0) return Error{errno};
-  const auto pid = peer_of(socket.get());
+  if (int error = raw_status(SYS_connect, socket->get(), &address, size)) return Error{error};
+  const auto pid = peer_of(socket->get());
   if (!pid) return Error{EPERM};
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
@@ -173,7 +174,7 @@ Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
   auto carrier = std::make_unique<RingCarrier>(
       std::move(*memory), true,
       RingCarrier::Peer{.own_bell = std::move(own_bell), .bell = std::move(bell), .pid = *pid});
-  if (int error = send_fds(socket.get(), ticket.number, fds)) return Error{error};
+  if (int error = send_fds(socket->get(), ticket.number, fds)) return Error{error};
   carrier->close_memory_fd();
   return carrier;
 }
@@ -182,7 +183,7 @@ Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
 
 bool LocalDoor::accept_one() {
   EngineFd fd(static_cast<int>(
-      raw(SYS_accept4, socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
+      raw_call(SYS_accept4, socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
   if (!fd) return false;
   const auto ticket = progress_.add(*this, fd.get());
   if (!ticket) return true;
@@ -199,7 +200,7 @@ bool LocalDoor::serve(const Visitor& visitor) {
   HandedFds handed;
   uint64_t number = 0;
   const int got = receive_fds(visitor.fd.get(), number, handed);
-  if (got < 0) return errno != EAGAIN && errno != EINTR;
+  if (got < 0) return got != -EAGAIN;
   std::shared_ptr<CarrierOwner> owner;
   if (const auto found = expected_.find(number); got == 1 && found != expected_.end()) {
     owner = found->second.lock();

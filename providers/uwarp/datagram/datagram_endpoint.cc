@@ -15,58 +15,25 @@
 #include "stream/poll_group.h"
 
 namespace uwarp {
-namespace {
-
-QpConfig complete_datagram(QpConfig config, Qpn number, QueuePairSlot* slot, TraceSink* trace) {
-  config.number = number;
-  config.slot = slot;
-  config.trace = trace;
-  return config;
-}
-
-void describe_datagram(QueuePairSlot& slot, const QpConfig& config, uint32_t device) {
-  const SlotChange change(slot.head);
-  slot.number = config.number.value;
-  slot.device = device;
-  slot.created_ns = wall_clock_ns();
-  slot.send_depth = config.max_send_wr;
-  slot.receive_depth = config.srq != nullptr ? 0 : config.max_recv_wr;
-  slot.send_queue = slot.receive_queue = kNoSlot;
-  slot.flags = config.srq != nullptr ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
-  slot.head.live.store(1, std::memory_order_release);
-}
-
-}  // namespace
 
 DatagramEndpoint::DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device,
-                                   RendezvousPorts::Place place, const QpConfig& config)
+                                   QueuePairPlace place, const QpConfig& config)
     : trunks_(trunks),
       device_(std::move(device)),
       place_(std::move(place)),
-      slot_(trunks.context().stat_page),
-      qp_(complete_datagram(config, place_.number, slot_.get(), trunks.context().trace)) {
-  describe_datagram(*slot_, qp_.config(), trunks.context().stat_page.device(device_->verbs_name));
+      qp_(place_.complete(config)) {
+  place_.show(config, *device_);
+  trunks_.endpoint_made();
 }
 
-DatagramEndpoint::~DatagramEndpoint() {
-  destroy();
-  if (!trunks_.context().alive()) slot_.abandon();
-}
+DatagramEndpoint::~DatagramEndpoint() { destroy(); }
 
 Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
     Trunks& trunks, std::shared_ptr<const NetDevice> device, const QpConfig& config) {
-  ConnectContext& context = trunks.context();
-  auto place = context.ports.reserve(context, *device);
+  auto place = QueuePairPlace::reserve(trunks.context(), *device);
   if (!place) return Error{place.error()};
-  std::unique_ptr<DatagramEndpoint> made;
-  try {
-    made.reset(new DatagramEndpoint(trunks, std::move(device), *place, config));
-  } catch (...) {
-    context.ports.give_back(*place);
-    throw;
-  }
-  trunks.endpoint_made();
-  std::shared_ptr<DatagramEndpoint> endpoint = std::move(made);  // from here on it leaves by itself
+  std::shared_ptr<DatagramEndpoint> endpoint(
+      new DatagramEndpoint(trunks, std::move(device), std::move(*place), config));
   for (CompletionQueue* queue : {config.recv_cq, config.send_cq})
     PollGroup::of(*queue).share(trunks.group());
   trunks.endpoints().enter(endpoint->number(), endpoint);
@@ -75,9 +42,7 @@ Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
 
 void DatagramEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   const std::lock_guard guard(mutex_);
-  const SlotChange change(slot_->head);
-  slot_->send_queue = send_queue;
-  slot_->receive_queue = receive_queue;
+  place_.name_queues(send_queue, receive_queue);
 }
 
 // --- States
@@ -108,7 +73,7 @@ int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     return 0;
   }
   if (to == QpState::kInit && from == QpState::kReset) {
-    if (int error = become_callable()) return error;
+    if (int error = place_.become_callable()) return error;
   }
   merge_attributes(attributes_, attributes, mask);
   qp_.set_qkey(attributes_.qkey);
@@ -121,15 +86,6 @@ int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   return 0;
 }
 
-int DatagramEndpoint::become_callable() {
-  try {
-    if (int error = trunks_.context().progress.start_helper()) return error;
-    return place_.port->listen();
-  } catch (const std::bad_alloc&) {
-    return ENOMEM;
-  }
-}
-
 void DatagramEndpoint::destroy() {
   if (!trunks_.context().alive()) return;
   {
@@ -139,7 +95,7 @@ void DatagramEndpoint::destroy() {
   trunks_.groups().leave_all(*this);
   qp_.to_reset();
   trunks_.endpoints().leave(number());
-  trunks_.context().ports.give_back(place_);
+  place_.give_back();
   trunks_.endpoint_gone();
 }
 

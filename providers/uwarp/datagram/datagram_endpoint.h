@@ -7,14 +7,12 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "connect/qp_attributes.h"
-#include "connect/rendezvous_ports.h"
+#include "connect/queue_pair_place.h"
 #include "net/net_device.h"
-#include "observe/stat_page.h"
 #include "qp/datagram_queue_pair.h"
 
 namespace uwarp {
@@ -79,15 +77,13 @@ class DatagramEndpoint final : public DatagramWaiter,
   void room_came() override;
 
  private:
-  DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device,
-                   RendezvousPorts::Place place, const QpConfig& config);
-  int become_callable();
+  DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QueuePairPlace place,
+                   const QpConfig& config);
   void go_on();
 
   Trunks& trunks_;
   const std::shared_ptr<const NetDevice> device_;
-  const RendezvousPorts::Place place_;
-  SlotLease<QueuePairSlot> slot_;
+  QueuePairPlace place_;
   DatagramQueuePair qp_;
   bool own_multicast_ = true;
   bool waiting_ = false;  // in line for room; under the posting lock

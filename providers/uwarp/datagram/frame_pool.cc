@@ -29,6 +29,10 @@ void FramePool::give_back(Frame& frame) {
   free_ = &frame;
 }
 
+void FramePool::give_back(FrameQueue frames) {
+  while (!frames.empty()) give_back(frames.pop());
+}
+
 bool FramePool::grow() {
   if (chunks_.size() == kMostChunks) return false;
   try {

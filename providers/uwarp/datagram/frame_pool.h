@@ -10,6 +10,7 @@
 
 #include "base/spinlock.h"
 #include "memory/region_table.h"
+#include "protocol/ddp/buffer_list.h"
 #include "protocol/wire/datagram_header.h"
 
 namespace uwarp {
@@ -18,6 +19,20 @@ namespace uwarp {
 inline constexpr size_t kFrameBytes = 2 * (DatagramHeader::kWireSize + kMaxDatagramBytes);
 
 struct Frame {
+  bool has_room(const DatagramHeader& header) const {
+    return size + DatagramHeader::kWireSize + header.payload_bytes <= kFrameBytes;
+  }
+  /// Copies a datagram for which there is room behind the others. False: some memory of the payload
+  /// is not there.
+  bool append(const DatagramHeader& header, BufferList& payload) {
+    std::byte* const to = bytes + size;
+    if (!payload.copy_out(0, to + DatagramHeader::kWireSize, header.payload_bytes)) return false;
+    header.encode(to);
+    size += static_cast<uint32_t>(DatagramHeader::kWireSize + header.payload_bytes);
+    ++datagrams;
+    return true;
+  }
+
   std::byte* bytes = nullptr;  // kFrameBytes of them
   uint32_t lkey = 0;
   uint32_t size = 0;       // of what is in use
@@ -64,6 +79,7 @@ class FramePool {
   /// An empty frame; null without memory for one, or when kMostChunks are in use.
   Frame* take();
   void give_back(Frame& frame);
+  void give_back(FrameQueue frames);
 
  private:
   static constexpr size_t kFramesPerChunk = 64;

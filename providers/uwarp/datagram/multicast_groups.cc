@@ -87,11 +87,8 @@ bool MulticastGroup::ready(uint32_t /*events*/) {
   for (int i = 0; i < kMulticastsPerTurn; ++i) {
     const ssize_t length = socket_.receive(bytes, path);
     if (length < 0) return false;
-    if (static_cast<size_t>(length) > sizeof bytes) {
-      dropped_.fetch_add(1, std::memory_order_relaxed);
-      continue;
-    }
-    received({bytes, static_cast<size_t>(length)}, path);
+    if (static_cast<size_t>(length) <= sizeof bytes)
+      received({bytes, static_cast<size_t>(length)}, path);
   }
   return true;
 }
@@ -104,16 +101,10 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
     log.event("multicast: %s is not in UWARP_ALLOW", from.to_string().c_str());
   }
   const auto datagram = behind_multicast_mark(bytes);
-  if (!allowed || !datagram || datagram->size() < DatagramHeader::kWireSize) {
-    dropped_.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+  if (!allowed || !datagram || datagram->size() < DatagramHeader::kWireSize) return;
   const DatagramHeader header = DatagramHeader::decode(datagram->data());
   const auto payload = datagram->subspan(DatagramHeader::kWireSize);
-  if (header.destination != kGroupQpn || header.payload_bytes != payload.size()) {
-    dropped_.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+  if (header.destination != kGroupQpn || header.payload_bytes != payload.size()) return;
   GlobalRouteHeader route(from.bytes(), group_.bytes());
   const auto written = route.of(header.payload_bytes, header.traffic_class, header.hop_limit);
   // Each of them, also the one that has sent it, as RoCE adapters do.

@@ -4,7 +4,6 @@
 // group whatever it likes.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,8 +39,6 @@ class MulticastGroup final : public Source {
   bool detach(const DatagramEndpoint& endpoint);
   bool has(const DatagramEndpoint& endpoint) const;
   size_t attached() const;
-  /// Datagrams that were for nobody here: not ours, or not whole.
-  uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   bool ready(uint32_t events) override;
 
@@ -57,7 +54,6 @@ class MulticastGroup final : public Source {
   UdpSocket socket_;
   Progress::Ticket ticket_ = 0;
   std::vector<std::shared_ptr<DatagramEndpoint>> endpoints_;
-  std::atomic<uint64_t> dropped_{0};
 };
 
 /// Any thread.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <vector>
+#include <utility>
 
 #include "base/settings.h"
 #include "protocol/wire/multicast_mark.h"
@@ -39,24 +39,13 @@ Result<std::shared_ptr<MulticastWay>> MulticastWay::open(FramePool& frames, cons
   return std::make_shared<MulticastWay>(frames, std::move(*socket));
 }
 
-MulticastWay::~MulticastWay() {
-  FrameQueue left = take_filled();
-  while (!left.empty()) frames_.give_back(left.pop());
-}
+MulticastWay::~MulticastWay() { frames_.give_back(take_filled()); }
 
 DatagramWay::Taken MulticastWay::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
-  const size_t size = DatagramHeader::kWireSize + header.payload_bytes;
-  if (filling_ == nullptr || filling_->size + size > kFrameBytes) {
-    if (!take_frame_locked()) return Taken::kFull;
-  }
-  std::byte* const to = filling_->bytes + filling_->size;
-  if (!payload.copy_out(0, to + DatagramHeader::kWireSize, header.payload_bytes))
-    return Taken::kFault;
-  header.encode(to);
-  filling_->size += static_cast<uint32_t>(size);
-  ++filling_->datagrams;
-  return Taken::kYes;
+  if ((filling_ == nullptr || !filling_->has_room(header)) && !take_frame_locked())
+    return Taken::kFull;
+  return filling_->append(header, payload) ? Taken::kYes : Taken::kFault;
 }
 
 // False: there is no room, until flush() has made some.

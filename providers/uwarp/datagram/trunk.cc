@@ -48,26 +48,13 @@ bool Trunk::unreachable_locked() {
 
 DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
-  if (unreachable_locked()) {
-    ++dropped_;
-    return Taken::kDropped;
-  }
-  const size_t size = DatagramHeader::kWireSize + header.payload_bytes;
-  if (filling_ == nullptr || filling_->size + size > kFrameBytes) {
+  if (unreachable_locked()) return Taken::kDropped;
+  if (filling_ == nullptr || !filling_->has_room(header)) {
     close_frame_locked();
-    if (!take_frame_locked()) {
-      // Without memory for a frame there is nothing to wait for.
-      if (!stalled_ && !has_room_locked()) return Taken::kFull;
-      ++dropped_;
-      return Taken::kDropped;
-    }
+    // Without memory for a frame there is nothing to wait for.
+    if (!take_frame_locked()) return stalled_ || has_room_locked() ? Taken::kDropped : Taken::kFull;
   }
-  std::byte* const to = filling_->bytes + filling_->size;
-  if (!payload.copy_out(0, to + DatagramHeader::kWireSize, header.payload_bytes))
-    return Taken::kFault;
-  header.encode(to);
-  filling_->size += static_cast<uint32_t>(size);
-  ++filling_->datagrams;
+  if (!filling_->append(header, payload)) return Taken::kFault;
   source_ = header.source;
   return Taken::kYes;
 }
@@ -106,16 +93,8 @@ size_t Trunk::take_done_locked() {
 
 void Trunk::drop_all_locked() {
   close_frame_locked();
-  drop_locked(ready_);
-  drop_locked(in_flight_);
-}
-
-void Trunk::drop_locked(FrameQueue& frames) {
-  while (!frames.empty()) {
-    Frame& frame = frames.pop();
-    dropped_ += frame.datagrams;
-    trunks_.frames().give_back(frame);
-  }
+  trunks_.frames().give_back(std::exchange(ready_, {}));
+  trunks_.frames().give_back(std::exchange(in_flight_, {}));
 }
 
 // --- Sending

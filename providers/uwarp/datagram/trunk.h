@@ -63,7 +63,6 @@ class Trunk final : public Source, public DatagramWay {
   void close_frame_locked();
   void post_locked(uint32_t& frames, uint64_t& bytes);
   bool ask_for_done_locked();
-  void drop_locked(FrameQueue& frames);
   void drop_all_locked();
   void pause_locked();
   void tell_of_pause(bool tell, int status);
@@ -88,7 +87,6 @@ class Trunk final : public Source, public DatagramWay {
   bool stalled_ = false;        // the peer has taken nothing for too long
   uint64_t retry_ns_ = 0;       // unreachable until then
   uint64_t pause_ns_ = 0;       // length of the last such time
-  uint64_t dropped_ = 0;        // datagrams
   bool told_ = false;           // the log knows that it cannot be reached
 };
 

@@ -144,7 +144,7 @@ void TrunkLine::give_back_kept() {
     done_ = true;
     frames = std::exchange(kept_, {});
   }
-  while (!frames.empty()) trunks_.frames().give_back(frames.pop());
+  trunks_.frames().give_back(frames);
 }
 
 void TrunkLine::give_up(int status) {
@@ -235,8 +235,6 @@ void TrunkLine::pump(uint32_t frames, uint64_t bytes) {
   endpoint_->qp().flush_late_posts();
   endpoint_->pump(frames, bytes);
 }
-
-void TrunkLine::transmit() { endpoint_->stream().transmit(); }
 
 // With locks of the queue pair held.
 void TrunkLine::completion_event() { trunk_->flush_soon(); }

@@ -82,7 +82,6 @@ class TrunkLine final : public Source,
   // ---- Without locks.
   /// Sends what was posted.
   void pump(uint32_t frames, uint64_t bytes);
-  void transmit();
 
   // Source.
   bool ready(uint32_t events) override;

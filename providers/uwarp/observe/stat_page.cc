@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "observe/stat_page.h"
 
-#include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -17,13 +16,10 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "os/clock.h"
-#include "os/engine_fds.h"
+#include "os/sealed_memory.h"
 
 namespace uwarp {
 namespace {
-
-// <linux/memfd.h> of older systems has no MFD_NOEXEC_SEAL.
-constexpr unsigned kCloseOnExec = 1, kAllowSealing = 2, kNoExecSeal = 8;
 
 constexpr std::array<size_t, kPageTables> kSlotOctets = {
     sizeof(DeviceSlot), sizeof(QueuePairSlot), sizeof(CompletionSlot), sizeof(RegionSlot)};
@@ -31,21 +27,6 @@ constexpr std::array<size_t, kPageTables> kSlotOctets = {
 constexpr uint32_t kLinkUp = 1, kLinkDown = 2;  // DeviceSlot::link
 
 constexpr uint64_t page_up(uint64_t octets) { return (octets + 4095) & ~uint64_t{4095}; }
-
-/// Memory with a descriptor, sealed against every change of its size. -1 and errno.
-int make_sealed_memory(size_t octets) {
-  const unsigned flags = kCloseOnExec | kAllowSealing;
-  long fd = syscall(SYS_memfd_create, kPageName, flags | kNoExecSeal);
-  if (fd < 0 && errno == EINVAL) fd = syscall(SYS_memfd_create, kPageName, flags);
-  if (fd < 0) return -1;
-  if (syscall(SYS_ftruncate, fd, octets) == 0 &&
-      syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-    return static_cast<int>(fd);
-  const int error = errno;
-  syscall(SYS_close, fd);
-  errno = error;
-  return -1;
-}
 
 void copy_text(std::string_view text, char* out, size_t size) {
   const size_t length = std::min(text.size(), size - 1);
@@ -80,15 +61,12 @@ StatPage::StatPage(bool shown) {
   for (size_t i = 0; i < kPageTables; ++i) octets_ += page_up(kSlots[i] * kSlotOctets[i]);
   // A program with more rights than its user shows nothing.
   if (shown && getauxval(AT_SECURE) == 0) {
-    fd_ = adopt_engine_fd(make_sealed_memory(octets_));
-    if (fd_ < 0) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
+    fd_ = make_sealed_memory(kPageName, octets_);
+    if (!fd_) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
   }
-  const int flags = fd_ >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* mapped = mmap(nullptr, octets_, PROT_READ | PROT_WRITE, flags, fd_, 0);
-  if (mapped == MAP_FAILED) {
-    close_engine_fd(fd_);
-    throw std::bad_alloc();
-  }
+  const int flags = fd_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* mapped = mmap(nullptr, octets_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(mapped);
   header_ = new (memory_) PageHeader;
   lay_out();
@@ -96,10 +74,7 @@ StatPage::StatPage(bool shown) {
   header_->magic.store(PageHeader::kMagic, std::memory_order_release);
 }
 
-StatPage::~StatPage() {
-  munmap(memory_, octets_);
-  close_engine_fd(fd_);
-}
+StatPage::~StatPage() { munmap(memory_, octets_); }
 
 void StatPage::lay_out() {
   uint64_t offset = PageHeader::kBytes;

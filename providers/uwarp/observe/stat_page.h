@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "counters/page_layout.h"
+#include "os/engine_fds.h"
 
 namespace uwarp {
 
@@ -63,7 +64,7 @@ class StatPage {
 
   const PageHeader& header() const { return *header_; }
   /// Where uwarp-stat finds it; -1: nowhere.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
  private:
   template <typename Slot>
@@ -87,7 +88,7 @@ class StatPage {
 
   std::byte* memory_ = nullptr;
   size_t octets_ = 0;
-  int fd_ = -1;
+  EngineFd fd_;
   PageHeader* header_ = nullptr;
 
   std::mutex mutex_;

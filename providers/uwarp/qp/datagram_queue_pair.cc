@@ -32,7 +32,7 @@ DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
       sends_(datagram_shape(config), *config.send_cq),
       target_mask_(ring_slots(config.max_send_wr) - 1),
       targets_(std::make_unique<DatagramTarget[]>(target_mask_ + 1)),
-      own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
+      own_receives_(config.shares_receives() ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       grace_(config.srq == nullptr) {
   sends_.trace(config.trace, config.number.value);
@@ -191,7 +191,7 @@ void DatagramQueuePair::overrun() {
   do {
     if (now == QpState::kErr || now == QpState::kReset) return;
   } while (!state_.compare_exchange_weak(now, QpState::kErr, std::memory_order_acq_rel));
-  slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+  show_state();
   if (config_.listener != nullptr) config_.listener->qp_event(QpEvent::kFatal);
 }
 
@@ -327,14 +327,14 @@ void DatagramQueuePair::move_to(QpState state) {
   while (now != QpState::kErr &&
          !state_.compare_exchange_weak(now, state, std::memory_order_acq_rel)) {
   }
-  slot_.state.store(static_cast<uint32_t>(this->state()), std::memory_order_relaxed);
+  show_state();
 }
 
 void DatagramQueuePair::to_error() {
   {
     const Held held = hold();
     state_.store(QpState::kErr, std::memory_order_release);
-    slot_.state.store(static_cast<uint32_t>(QpState::kErr), std::memory_order_relaxed);
+    show_state();
     flush_sends_locked();
     flush_receives_locked();
   }
@@ -345,7 +345,7 @@ void DatagramQueuePair::to_reset() {
   {
     const Held held = hold();
     state_.store(QpState::kReset, std::memory_order_release);
-    slot_.state.store(static_cast<uint32_t>(QpState::kReset), std::memory_order_relaxed);
+    show_state();
     blocked_on_ = nullptr;
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
       targets_[at & target_mask_].way = nullptr;

@@ -149,6 +149,9 @@ class DatagramQueuePair {
     std::byte payload[kMaxDatagramBytes];
   };
 
+  void show_state() {
+    slot_.state.store(static_cast<uint32_t>(state()), std::memory_order_relaxed);
+  }
   bool may_send() const { return state() == QpState::kRts; }
   bool may_receive() const {
     const QpState now = state();

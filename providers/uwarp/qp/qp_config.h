@@ -126,7 +126,7 @@ struct StreamConfig {
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
-  /// The peer is on this host, and the two may agree to leave TCP (CarrierMark).
+  /// Two on one host may agree to leave TCP (CarrierMark).
   bool may_leave_tcp = false;
   /// First MSN of queues 0, 1 and 3, both ways. RFC 5041 4.3 says 1; tests of the wrap begin late.
   Msn first_msn{1};

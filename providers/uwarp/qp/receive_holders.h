@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -31,9 +32,8 @@ class BasicReceiveHolders {
   template <typename Pointless>
   bool hold(std::shared_ptr<DatagramHolder> holder, Pointless pointless) {
     const std::lock_guard lock(lock_);
-    any_.store(true, std::memory_order_relaxed);
-    // Either this sees the receive, or posted() that somebody holds.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // With that of posted(): either this sees the receive, or posted() that somebody holds.
+    any_.exchange(1, std::memory_order_acq_rel);
     if (pointless()) return false;
     holder->next_holding = std::move(first_);
     first_ = std::move(holder);
@@ -52,15 +52,14 @@ class BasicReceiveHolders {
   }
   /// A receive has been posted.
   void posted() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (any_.load(std::memory_order_relaxed)) [[unlikely]]
+    if (any_.fetch_add(0, std::memory_order_acq_rel) != 0) [[unlikely]]
       tell();
   }
   void tell() {
     std::shared_ptr<DatagramHolder> holders;
     {
       const std::lock_guard lock(lock_);
-      any_.store(false, std::memory_order_relaxed);
+      any_.store(0, std::memory_order_relaxed);
       holders = std::move(first_);
     }
     while (holders != nullptr) {
@@ -72,7 +71,7 @@ class BasicReceiveHolders {
  private:
   BasicSpinLock<Atomics> lock_;
   std::shared_ptr<DatagramHolder> first_;
-  typename Atomics::template atomic<bool> any_{false};
+  typename Atomics::template atomic<uint32_t> any_{0};
 };
 
 using ReceiveHolders = BasicReceiveHolders<>;

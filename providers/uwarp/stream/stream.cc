@@ -147,11 +147,6 @@ bool Stream::join_ring(RingCarrier& ring) {
   return true;
 }
 
-void Stream::switch_to_ring() {
-  qp_.say_to_peer(StreamState::kSwitchDue);
-  transmit();
-}
-
 inline ssize_t Stream::read(std::span<const iovec> room) {
   return on_ring() ? read_ring(room) : in_->receive(room);
 }
@@ -317,13 +312,13 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     const Found found = receive_locked(budget_bytes, progressed, answer, notice);
     if (progressed)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
-    const bool room = !from_epoll && room_came();
-    if (!from_epoll) note_look(progressed || room);
-    if (!from_epoll && on_ring()) note_silence(progressed);
-    answer |= room;
-    if (from_epoll && progressed) {
-      for (PollGroup* group : groups_)
-        if (group != nullptr) group->note_busy(*this);
+    if (from_epoll) {
+      if (progressed) note_busy();
+    } else {
+      const bool room = room_came();
+      note_look(progressed || room);
+      if (on_ring()) note_silence(progressed);
+      answer |= room;
     }
     std::shared_ptr<StreamOwner> unfinished;
     if (found == Found::kMore) unfinished = owner_->hold_owner();
@@ -356,6 +351,12 @@ void Stream::take_arrived() {
     (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
   }
   deliver(notice);
+}
+
+// Under the receive side.
+void Stream::note_busy() {
+  for (PollGroup* group : groups_)
+    if (group != nullptr) group->note_busy(*this);
 }
 
 // Under the receive side.

@@ -61,11 +61,10 @@ class Stream {
   void transmit_posted();
   /// Busy enough that shared memory would pay: told of once (StreamEvents::busy), where this is on.
   void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
-  /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as
-  /// switch_to_ring() has said so to the peer. It stays valid until detach() returns. False: the
+  /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as that was
+  /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
   /// stream has ended, or has one already.
   bool join_ring(RingCarrier& ring);
-  void switch_to_ring();
   /// What comes has left TCP.
   bool on_ring() const { return receives_by_ring_.load(std::memory_order_relaxed); }
 
@@ -152,6 +151,7 @@ class Stream {
   void name_owner(StreamEvents& notice);
   bool full();
   static void tell_owner(StreamEvents& notice);
+  void note_busy();
   void note_look(bool found);
   void set_quiet(bool on);
 

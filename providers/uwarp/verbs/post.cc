@@ -62,15 +62,15 @@ int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
 
 namespace {
 
-int post_datagrams(VerbsQp& qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
-  DatagramEndpoint::Poster poster(*qp.datagrams);
-  SendRequest request;
+/// Posts requests in order by `post(wr, request)`; at the first failure stops and tells which it
+/// was.
+template <typename Post>
+int post_send_list(ibv_send_wr* wr, ibv_send_wr** bad_wr, Post&& post) {
+  SendRequest request;  // of each only what its opcode uses is set, and read
   for (; wr != nullptr; wr = wr->next) {
     int error = send_request_from_verbs(*wr, request);
-    if (error == 0 && wr->wr.ud.ah == nullptr) error = EINVAL;
     if (error == 0) [[likely]]
-      error = poster.post(request, VerbsAh::of(wr->wr.ud.ah).destination, Qpn{wr->wr.ud.remote_qpn},
-                          wr->wr.ud.remote_qkey);
+      error = post(*wr, request);
     if (error != 0) [[unlikely]] {
       if (bad_wr != nullptr) *bad_wr = wr;
       return error;
@@ -79,29 +79,31 @@ int post_datagrams(VerbsQp& qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   return 0;
 }
 
+int post_datagrams(VerbsQp& qp, ibv_send_wr* list, ibv_send_wr** bad_wr) {
+  DatagramEndpoint::Poster poster(*qp.datagrams);
+  return post_send_list(list, bad_wr, [&](const ibv_send_wr& wr, const SendRequest& request) {
+    const auto& to = wr.wr.ud;
+    return to.ah == nullptr ? EINVAL
+                            : poster.post(request, VerbsAh::of(to.ah).destination,
+                                          Qpn{to.remote_qpn}, to.remote_qkey);
+  });
+}
+
 }  // namespace
 
-int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base);
     if (!qp.device.alive()) [[unlikely]]
-      return refuse_in_child(wr, bad_wr);
+      return refuse_in_child(list, bad_wr);
     if (qp.datagrams != nullptr) [[unlikely]]
-      return post_datagrams(qp, wr, bad_wr);
+      return post_datagrams(qp, list, bad_wr);
     QueuePairPoster poster(*qp.endpoint);
     const bool xrc = base->qp_type == IBV_QPT_XRC_SEND;
-    SendRequest request;  // of each only what its opcode uses is set, and read
-    for (; wr != nullptr; wr = wr->next) {
-      int error = send_request_from_verbs(*wr, request);
-      if (xrc) request.receive_queue = wr->qp_type.xrc.remote_srqn;
-      if (error == 0) [[likely]]
-        error = poster.post(request);
-      if (error != 0) [[unlikely]] {
-        if (bad_wr != nullptr) *bad_wr = wr;
-        return error;
-      }
-    }
-    return 0;
+    return post_send_list(list, bad_wr, [&](const ibv_send_wr& wr, SendRequest& request) {
+      if (xrc) request.receive_queue = wr.qp_type.xrc.remote_srqn;
+      return poster.post(request);
+    });
   });
 }
 

@@ -6,6 +6,7 @@ import statistics
 
 from .campaign import beside
 from .figures import plain, with_unit
+from .rows import LESS_IS_BETTER
 
 HEADERS = ("row", "uwarp", "min..max", "reference", "ratio", "min..max", "target", "verdict",
            "UCX tcp", "libfabric tcp", "cross-checks")
@@ -102,7 +103,7 @@ def _verdict(result, less_is_better):
 
 
 def _target(result, unit):
-    sign = "<=" if unit in ("us", "KiB") else ">="
+    sign = "<=" if unit in LESS_IS_BETTER else ">="
     parts = []
     if result["ratio_target"] is not None:
         parts.append(f"{sign} {result['ratio_target']:.2f} x")
@@ -235,17 +236,15 @@ def to_json(campaign, rows, conditions, micro):
                       indent=2) + "\n"
 
 
-def siw_markdown(machines):
-    """`machines`: (name, conditions, campaign, rows) of each form of the virtual machine."""
-    parts = ["# uwarp beside siw", "",
-             "Written by `bench/run --siw`; what the rows mean and why one-sided latency has no "
-             "target: [performance.md](../performance.md).", ""]
-    for name, facts, campaign, rows in machines:
+def sections_markdown(title, introduction, measured):
+    """`measured`: (name, conditions, campaign, rows) of each section."""
+    parts = [f"# {title}", "", introduction, ""]
+    for name, facts, campaign, rows in measured:
         parts += [f"## {name}", "", f"{conditions_line(facts)}. {summary(rows)}.", "",
                   _markdown_table(*_filled_columns(rows)), "", *_failures(campaign.failures)]
     return "\n".join(parts)
 
 
-def siw_json(machines):
-    return json.dumps([{"machine": name, "conditions": facts, "rows": rows, **_measured(campaign)}
-                       for name, facts, campaign, rows in machines], indent=2) + "\n"
+def sections_json(measured):
+    return json.dumps([{"part": name, "conditions": facts, "rows": rows, **_measured(campaign)}
+                       for name, facts, campaign, rows in measured], indent=2) + "\n"

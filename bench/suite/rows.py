@@ -13,6 +13,7 @@ from .contenders import BULK_BYTES_VETH, available, with_busy_core
 
 KIB, MIB = 1 << 10, 1 << 20
 READ_SIZES = (64 * KIB, 256 * KIB, MIB)
+LESS_IS_BETTER = ("us", "KiB", "round trips")
 QUEUE_PAIR_COUNTS = (1, 16, 256, 1000, 10000)
 
 
@@ -39,14 +40,14 @@ class Row:
 @dataclasses.dataclass
 class Group:
     name: str
-    unit: str  # us, MB/s, /s or KiB
+    unit: str  # us, MB/s, /s, KiB or round trips
     link: str  # loopback, or veth and the MTU
     contenders: list = dataclasses.field(default_factory=list)
     rows: list = dataclasses.field(default_factory=list)
 
     @property
     def less_is_better(self):
-        return self.unit in ("us", "KiB")
+        return self.unit in LESS_IS_BETTER
 
     def add(self, label, kind, measure, plot=None):
         self.contenders.append(Contender(label, kind, measure, plot))

@@ -23,6 +23,9 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
+    if hasattr(session.config, "workerinput"):
+        # One of several workers of pytest-xdist: each has its own loopback, and so its own ports.
+        places.enter_namespace()
     if not places.UWARP_RUN.exists():
         pytest.exit(f"{places.UWARP_RUN} does not exist: run ./build.sh first", returncode=3)
 

@@ -24,8 +24,9 @@ UWARP_RUN = BUILD / "bin" / "uwarp-run"
 GUARD_SECONDS = float(os.environ.get("UWARP_TEST_GUARD", "60"))
 POLL_SECONDS = 0.02
 
-LIBC = ctypes.CDLL(None)
+LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNET = 0x40000000
 
 
 class Place:
@@ -205,6 +206,13 @@ def can_unshare():
     ).returncode == 0
 
 
+def enter_namespace():
+    """Moves this process into a network namespace of its own, which needs root."""
+    if LIBC.unshare(CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "cannot make a network namespace")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
 class Namespace:
     """A network namespace, held alive by a waiting process.
 
@@ -254,20 +262,50 @@ class Namespaces:
     def _wire(self):
         self.near.ip("link", "add", "veth0", "mtu", str(self.MTU), "type", "veth", "peer", "name",
                      "veth1", "mtu", str(self.MTU), "netns", str(self.far.pid))
-        for space, link, number in ((self.near, "veth0", 1), (self.far, "veth1", 2)):
+        self._set_up("veth0", "veth1")
+
+    def _set_up(self, near_device, far_device):
+        for space, link, number in ((self.near, near_device, 1), (self.far, far_device, 2)):
             space.ip("link", "set", "lo", "up")
             space.ip("link", "set", link, "up")
             space.ip("addr", "add", f"10.77.0.{number}/24", "dev", link)
             space.ip("-6", "addr", "add", f"fd77::{number}/64", "dev", link, "nodad")
+        self._ends = [Place(name, space.enter(), f"10.77.0.{number}", f"fd77::{number}",
+                            f"uwarp_{device}")
+                      for name, space, device, number in (("near", self.near, near_device, 1),
+                                                          ("far", self.far, far_device, 2))]
 
     def link(self):
-        near = Place("near", self.near.enter(), "10.77.0.1", "fd77::1", "uwarp_veth0")
-        far = Place("far", self.far.enter(), "10.77.0.2", "fd77::2", "uwarp_veth1")
-        return Link("veth", near, far)
+        return Link("veth", *self._ends)
 
     def close(self):
         self.far.close()
         self.near.close()
+
+
+class FarNamespaces(Namespaces):
+    """The same with far_wire between them, which is told how far and how bad the way is."""
+
+    def __init__(self, *options):
+        self._options = [str(option) for option in options]
+        super().__init__()
+
+    def _wire(self):
+        command = [*self.near.enter(), str(BUILD / "bin" / "far_wire"), "wire0",
+                   f"/proc/{self.far.pid}/ns/net", *self._options]
+        # It ends with the pipe, as the holders of the namespaces do.
+        self._carrier = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         start_new_session=True)
+        assert self._carrier.stdout.readline() == b"ready\n", "far_wire does not start"
+        self._set_up("wire0", "wire0")
+
+    def link(self):
+        return Link("far", *self._ends)
+
+    def close(self):
+        self._carrier.stdin.close()
+        self._carrier.wait()
+        super().close()
 
 
 def loopback():

@@ -174,7 +174,8 @@ faults() {
   UWARP_PERSONA=roce name=${name:-OfQueuePairsForDatagrams} gtest "$1" fault_tests "$1/bin/uwarp-run"
 }
 
-# pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it.
+# pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it;
+# with WORKERS set, so many at a time.
 pytest_run() {
   local label=$1 folder=$2 status=0
   shift 2
@@ -183,6 +184,7 @@ pytest_run() {
   local select=()
   [ -z "$name" ] || select=(-k "$name")
   [ -z "${MARK:-}" ] || select+=(-m "$MARK")
+  [ -z "${WORKERS:-}" ] || select+=(-n "$WORKERS")
   "$@" "$python" -m pytest -q -p no:cacheprovider "${select[@]}" \
       --junitxml="$results/$label.xml" "$folder" || status=$?
   # 5: nothing was selected, which is fine as long as something runs elsewhere.
@@ -360,7 +362,9 @@ case "$mode" in
       faults build
       fuzz_replay build
       soak "$soak_seconds"
-      pytest_run tools tests/tools
+      # Many of them wait more than they work. Each worker has a network namespace, which asks for
+      # root.
+      WORKERS=$([ "$(id -u)" -ne 0 ] || echo 3) pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
     suites=(unit_tests sim_tests conformance_tests model_tests)

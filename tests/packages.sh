@@ -7,7 +7,7 @@
 BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
                 libibverbs-dev librdmacm-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
-TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
+TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pytest-xdist python3-pyverbs
                python3-dev pybind11-dev
                iproute2 util-linux procps netcat-traditional tshark man-db codespell
                abigail-tools

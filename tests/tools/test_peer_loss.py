@@ -72,6 +72,7 @@ def test_rping_survives_kill(start, link, port, victim):
     server = start(["rping", "-s", "-a", link.server.address, "-p", port, "-V", "-S", 4096], link.server)
     places.wait_listening(server, port)
     client = start(["rping", "-c", "-a", link.server.address, "-p", port, "-V", "-S", 4096], link.client)
+    places.wait_until(lambda: places.connected(server.pid, port), lambda: str(client))
     time.sleep(0.5)
     dead, survivor = (server, client) if victim == "server" else (client, server)
     assert dead.running(), dead

@@ -43,6 +43,9 @@ class RingCarrier final : public LentMemory {
 
   /// Readable edges come when there is something to receive, or room to send, that was waited for.
   int own_bell() const { return peer_.own_bell.get(); }
+  /// What the peer is to be given beside it.
+  int bell() const { return peer_.bell.get(); }
+  int memory_fd() const { return memory_.fd(); }
   /// The other process has it: it is not needed any more.
   void close_memory_fd() { memory_.close_fd(); }
   /// Of one of our ends by the other: whether its memory can be read from here. Before anything is

@@ -208,8 +208,8 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   bool may_leave_tcp() const;
   void follow_carrier(Turn& turn, const StreamEvents& notice);
   void offer_carrier(Turn& turn);
-  void take_offer(Turn& turn);
-  bool join_carrier(Turn& turn, std::unique_ptr<RingCarrier> carrier);
+  void take_offer();
+  bool join_carrier(std::unique_ptr<RingCarrier> carrier);
   // What follows in FPDU mode and after.
   void follow(Turn& turn, const Life::Next& next);
   void drain(Turn& turn);

@@ -36,7 +36,7 @@ bool Connection::may_leave_tcp() const {
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
   if (notice.busy) offer_carrier(turn);
-  if ((notice.outcome & kRxOffer) != 0) take_offer(turn);
+  if ((notice.outcome & kRxOffer) != 0) take_offer();
   if ((notice.outcome & kRxSwitch) != 0 && endpoint_->stream().on_ring())
     endpoint_->describe_carrier(true);
   // The one that has dialled has switched already.
@@ -55,14 +55,15 @@ void Connection::offer_carrier(Turn& turn) {
   turn.pump = true;
 }
 
-void Connection::take_offer(Turn& turn) {
+void Connection::take_offer() {
   if (dialed_ || socket_.ring() != nullptr || !is_local_address(remote_)) return;
-  auto carrier = LocalDoor::bring({endpoint_->qp().peer_door(), endpoint_->qp().peer_ticket()});
-  if (!carrier) return log_refusal(remote_, carrier.error());
-  (void)join_carrier(turn, std::move(*carrier));
+  auto delivery = LocalDoor::bring({endpoint_->qp().peer_door(), endpoint_->qp().peer_ticket()});
+  if (!delivery) return log_refusal(remote_, delivery.error());
+  if (!join_carrier(std::move(delivery->carrier))) return;
+  if (int error = LocalDoor::hand_over(*delivery, *socket_.ring())) log_refusal(remote_, error);
 }
 
-bool Connection::join_carrier(Turn& /*turn*/, std::unique_ptr<RingCarrier> carrier) {
+bool Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
   carrier->look_whether_it_can_pull();
   carrier->show_wake_fd(context_.progress.wake_fd());
   RingCarrier& ring = *carrier;
@@ -76,7 +77,7 @@ bool Connection::join_carrier(Turn& /*turn*/, std::unique_ptr<RingCarrier> carri
 void Connection::carrier_arrived(std::unique_ptr<RingCarrier> carrier) {
   Turn turn(*this);
   if (life() != nullptr && endpoint_ != nullptr && socket_.ring() == nullptr &&
-      join_carrier(turn, std::move(carrier))) {
+      join_carrier(std::move(carrier))) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
     turn.pump = true;
     log_event("qp %#x: shared memory carries it from here on", endpoint_->number().value);

@@ -156,8 +156,8 @@ void LocalDoor::close_unless_needed_locked() {
   socket_ = EngineFd();
 }
 
-Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
-  const auto socket = open_socket();
+Result<LocalDoor::Delivery> LocalDoor::bring(const Ticket& ticket) {
+  auto socket = open_socket();
   if (!socket) return Error{socket.error()};
   sockaddr_un address;
   const socklen_t size = door_address(ticket.door, address);
@@ -170,13 +170,17 @@ Result<std::unique_ptr<RingCarrier>> LocalDoor::bring(const Ticket& ticket) {
   if (!own_bell) return Error{errno};
   EngineFd bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!bell) return Error{errno};
-  const int fds[kHanded] = {memory->fd(), own_bell.get(), bell.get()};
   auto carrier = std::make_unique<RingCarrier>(
       std::move(*memory), true,
       RingCarrier::Peer{.own_bell = std::move(own_bell), .bell = std::move(bell), .pid = *pid});
-  if (int error = send_fds(socket->get(), ticket.number, fds)) return Error{error};
-  carrier->close_memory_fd();
-  return carrier;
+  return Delivery{std::move(*socket), ticket.number, std::move(carrier)};
+}
+
+int LocalDoor::hand_over(const Delivery& delivery, RingCarrier& joined) {
+  const int fds[kHanded] = {joined.memory_fd(), joined.own_bell(), joined.bell()};
+  const int error = send_fds(delivery.door.get(), delivery.number, fds);
+  joined.close_memory_fd();
+  return error;
 }
 
 // --- Visitors

@@ -41,10 +41,19 @@ class LocalDoor final : public Source {
   /// The owner does not wait any more.
   void forget(uint64_t number);
 
-  /// The other side: makes memory and brings it to the door that a peer has named. EPERM: somebody
-  /// of another user, or root and not root, is behind it; ECONNREFUSED: nobody is, so the peer is
-  /// in another network namespace; ENOMEM, EMFILE...
-  static Result<std::unique_ptr<RingCarrier>> bring(const Ticket& ticket);
+  /// Memory before the door that a peer has named. The peer may use it as soon as it has it, so
+  /// whoever hands it over has joined its own end to the stream before.
+  struct Delivery {
+    EngineFd door;
+    uint64_t number;
+    std::unique_ptr<RingCarrier> carrier;
+  };
+  /// The other side: makes memory for the door. EPERM: somebody of another user, or root and not
+  /// root, is behind it; ECONNREFUSED: nobody is, so the peer is in another network namespace;
+  /// ENOMEM, EMFILE...
+  static Result<Delivery> bring(const Ticket& ticket);
+  /// 0 or an errno: the peer has got nothing then. `joined`: what was delivery.carrier.
+  static int hand_over(const Delivery& delivery, RingCarrier& joined);
 
   bool ready(uint32_t events) override;
 

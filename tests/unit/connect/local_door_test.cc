@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Memory that goes from one process to another: when it comes, and to whom.
+#include "connect/local_door.h"
+
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "progress/progress.h"
+
+namespace uwarp {
+namespace {
+
+class Waiting : public CarrierOwner {
+ public:
+  void carrier_arrived(std::unique_ptr<RingCarrier> carrier) override {
+    carriers.push_back(std::move(carrier));
+  }
+  std::vector<std::unique_ptr<RingCarrier>> carriers;
+};
+
+class LocalDoorTest : public testing::Test {
+ protected:
+  void serve() { (void)door_.ready(EPOLLIN); }
+  Progress progress_;
+  LocalDoor door_{progress_};
+  std::shared_ptr<Waiting> owner_ = std::make_shared<Waiting>();
+};
+
+// The peer writes into the memory as soon as it has it, also while the thread that brought it has
+// lost its processor: before that, this end must have joined the stream.
+TEST_F(LocalDoorTest, NothingComesBeforeItIsHandedOver) {
+  const auto ticket = door_.expect(owner_);
+  ASSERT_TRUE(ticket);
+  auto delivery = LocalDoor::bring(*ticket);
+  ASSERT_TRUE(delivery);
+  serve();
+  EXPECT_TRUE(owner_->carriers.empty());
+  const auto joined = std::move(delivery->carrier);
+  ASSERT_EQ(LocalDoor::hand_over(*delivery, *joined), 0);
+  serve();
+  ASSERT_EQ(owner_->carriers.size(), 1u);
+
+  char byte = 'x';
+  const iovec message = {&byte, 1};
+  EXPECT_EQ(owner_->carriers[0]->send({&message, 1}), 1);
+  char got = 0;
+  const iovec room = {&got, 1};
+  EXPECT_EQ(joined->receive({&room, 1}), 1);
+  EXPECT_EQ(got, 'x');
+}
+
+TEST_F(LocalDoorTest, ATicketIsGoodOnce) {
+  const auto ticket = door_.expect(owner_);
+  ASSERT_TRUE(ticket);
+  const auto other = door_.expect(owner_);  // so that the door stays open
+  ASSERT_TRUE(other);
+  for (int i = 0; i < 2; ++i) {
+    auto delivery = LocalDoor::bring(*ticket);
+    ASSERT_TRUE(delivery);
+    ASSERT_EQ(LocalDoor::hand_over(*delivery, *delivery->carrier), 0);
+    serve();
+  }
+  EXPECT_EQ(owner_->carriers.size(), 1u);
+}
+
+TEST_F(LocalDoorTest, NobodyIsBehindADoorThatWasClosed) {
+  const auto ticket = door_.expect(owner_);
+  ASSERT_TRUE(ticket);
+  door_.forget(ticket->number);
+  const auto delivery = LocalDoor::bring(*ticket);
+  ASSERT_FALSE(delivery);
+  EXPECT_EQ(delivery.error(), ECONNREFUSED);
+}
+
+}  // namespace
+}  // namespace uwarp

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // One direction of a wire between two far places: a queue before the sender's end that takes a
-// limited number of bytes, a rate, a delay, and frames that get lost. Knows no devices and no clock.
+// limited number of bytes, a rate, a delay, and frames that get lost. Knows no devices and no
+// clock.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,8 @@ class Line {
   /// A frame comes in. It is copied, unless it is lost.
   void enter(const std::byte* bytes, size_t size, Clock::time_point now) {
     free_at_ = std::max(free_at_, now);
-    const double waiting = std::chrono::duration<double>(free_at_ - now).count() *
-                           shape_.bytes_per_second;
+    const double waiting =
+        std::chrono::duration<double>(free_at_ - now).count() * shape_.bytes_per_second;
     if (waiting > shape_.queue_bytes || chance_(random_) < shape_.loss) {
       ++lost_;
       return;

@@ -112,7 +112,8 @@ void carry(Direction& there, Direction& back) {
       wait = {left / 1'000'000'000, left % 1'000'000'000};
     }
     pollfd fds[] = {{there.from, POLLIN, 0}, {back.from, POLLIN, 0}, {STDIN_FILENO, 0, 0}};
-    if (ppoll(fds, 3, next == never ? nullptr : &wait, nullptr) < 0 && errno != EINTR) fail("ppoll");
+    if (ppoll(fds, 3, next == never ? nullptr : &wait, nullptr) < 0 && errno != EINTR)
+      fail("ppoll");
     if (fds[2].revents != 0) return;
     if (fds[0].revents != 0) there.read_frames();
     if (fds[1].revents != 0) back.read_frames();

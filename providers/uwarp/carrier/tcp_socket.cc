@@ -180,10 +180,10 @@ ssize_t TcpSocket::send(const void* bytes, size_t size_bytes) {
   return raw_call(SYS_sendto, fd_, bytes, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
 }
 
-int TcpSocket::incoming_cpu(int fd) {
+int TcpSocket::incoming_cpu() const {
   int cpu = -1;
   socklen_t size = sizeof cpu;
-  (void)raw_status(SYS_getsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size);
+  (void)raw_status(SYS_getsockopt, fd_, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size);
   return cpu;
 }
 

@@ -69,8 +69,7 @@ class TcpSocket {
 
   /// The processor that took in what came last: where both ends are on this machine, the one that
   /// the peer sent it from. -1 if the kernel does not tell (SO_INCOMING_CPU).
-  int incoming_cpu() const { return incoming_cpu(fd_); }
-  static int incoming_cpu(int fd);
+  int incoming_cpu() const;
 
   /// True: epoll and poll() are told only of the end, of errors, and of data when that is a lot;
   /// false: of all data, also of what is there already.

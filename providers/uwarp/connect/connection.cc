@@ -253,6 +253,11 @@ bool Connection::look() {
   return endpoint != nullptr && endpoint->stream().look();
 }
 
+int Connection::waker_core() {
+  const auto endpoint = open_endpoint();
+  return endpoint != nullptr ? endpoint->stream().waker_core() : -1;
+}
+
 // Not before end_quiet() finds the stream.
 bool Connection::request_quiet() {
   return open_endpoint() != nullptr && context_.progress.quieten(*this);

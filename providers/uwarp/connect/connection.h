@@ -119,6 +119,7 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   // Source.
   bool ready(uint32_t events) override;
   bool look() override;
+  int waker_core() override;
   void end_quiet() override;
   bool looked_at() override;
   void deadline_passed() override;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/tuning.h"
-#include "carrier/tcp_socket.h"
 #include "os/clock.h"
 
 namespace uwarp {
@@ -63,8 +62,7 @@ bool HelperAffinity::woken(uint64_t now_ns, int own, int waker) {
 
 bool HelperAffinity::looks() { return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerLook == 0; }
 
-void HelperAffinity::woken_by(int socket) {
-  const int waker = TcpSocket::incoming_cpu(socket);
+void HelperAffinity::woken_from(int waker) {
   if (woken(now_ns(), sched_getcpu(), waker)) move_to(waker);
 }
 

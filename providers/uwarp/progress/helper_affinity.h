@@ -23,9 +23,8 @@ class HelperAffinity {
   bool woken(uint64_t now_ns, int own, int waker);
   /// The thread was woken. False: not worth a look at by whom.
   bool looks();
-  /// It was woken by what came on `socket`: moves it if that is due. It may run wherever it might
-  /// before.
-  void woken_by(int socket);
+  /// It was woken from this core: moves it if that is due. It may run wherever it might before.
+  void woken_from(int waker);
 
  private:
   uint32_t wake_ups_ = 0;

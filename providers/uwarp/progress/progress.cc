@@ -328,11 +328,18 @@ void Progress::arm(bool on) {
   if (presence_.arm(on)) quiet_.end_all();
 }
 
+int Progress::waker_core(Ticket ticket) {
+  std::shared_ptr<Source> source;
+  slots_.find(
+      1, [=](size_t) { return ticket; }, &source);
+  return source != nullptr ? source->waker_core() : -1;
+}
+
 void Progress::serve_armed(HelperAffinity& place, Look& last) {
   epoll_event events[kEventsPerTurn];
   place.sleeps(now_ns());
   int count = wait_armed(events);
-  if (count > 0 && place.looks()) place.woken_by(slots_.fd_of(events[0].data.u64));
+  if (count > 0 && place.looks()) place.woken_from(waker_core(events[0].data.u64));
   while (count > 0) {
     serve(events, count);
     serve_deadlines();

@@ -180,6 +180,7 @@ class Progress {
   int epoll_until(epoll_event* events, uint64_t until_ns);
   bool somebody_polls(Look& last);
   bool somebody_progresses(Look& last);
+  int waker_core(Ticket ticket);
   void serve_armed(HelperAffinity& place, Look& last);
   // drive.cc
   class Drive;

@@ -50,6 +50,9 @@ class Source : public std::enable_shared_from_this<Source> {
   /// of all the same.
   virtual bool look() { return false; }
 
+  /// The core on which what came last was sent; negative: not known. By the helper thread.
+  virtual int waker_core() { return -1; }
+
   /// Epoll is to be told of its data again, of which what is there already makes an edge: see
   /// Progress::quieten().
   virtual void end_quiet() {}

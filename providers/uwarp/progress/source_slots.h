@@ -56,13 +56,6 @@ class BasicSourceSlots {
       if (const Slot* const slot = find_locked(ticket_of(i))) sources[i] = slot->source.lock();
   }
 
-  /// -1 if the ticket is forgotten.
-  int fd_of(Ticket ticket) {
-    const std::lock_guard guard(lock_);
-    const Slot* const slot = find_locked(ticket);
-    return slot != nullptr ? slot->fd : -1;
-  }
-
  private:
   struct Slot {
     std::weak_ptr<Source> source;

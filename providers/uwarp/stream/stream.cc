@@ -134,7 +134,14 @@ void Stream::name_owner(StreamEvents& notice) {
 // are mostly answered by the peer's helper thread, which takes its turns by itself.
 bool Stream::shares_core() const {
   if (!attached() || qp_.awaits_answers()) return false;
-  return (on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu()) == sched_getcpu();
+  return incoming_cpu() == sched_getcpu();
+}
+
+int Stream::incoming_cpu() const { return on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu(); }
+
+int Stream::waker_core() {
+  const auto receive = qp_.receive_side().hold();
+  return attached() ? incoming_cpu() : -1;
 }
 
 // --- The carrier

@@ -92,6 +92,8 @@ class Stream {
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
   void end_quiet();
+  /// The core on which the peer, or the kernel for it, last wrote; negative: not known.
+  int waker_core();
   bool looked_at();
   /// A held stream may go on. Does nothing otherwise.
   void resume();
@@ -115,6 +117,7 @@ class Stream {
   /// The peer was on the caller's core when it sent last, and it is the peer's application that
   /// has to go on. For a group that the stream has joined, under the group's lock.
   bool shares_core() const;
+  int incoming_cpu() const;
 
   /// The end of the receive direction has been reported.
   bool ended() const { return ended_.load(std::memory_order_acquire); }

@@ -23,6 +23,7 @@
 #include "connect/draining_places.h"
 #include "connect/peer_magic.h"
 #include "unit/connect/node.h"
+#include "unit/one_core.h"
 
 namespace uwarp {
 namespace {
@@ -96,6 +97,30 @@ class ConnectedPair : public ::testing::Test {
   std::shared_ptr<Listener> listener;
   std::shared_ptr<Connection> client, server;
 };
+
+// The helper thread follows who wakes it, by whatever carries the bytes.
+TEST_F(ConnectedPair, KnowsFromWhichCoreThePeerSent) {
+  establish();
+  const auto send_one = [&] {
+    ASSERT_EQ(passive.post_recv(1, 0, 8), 0);
+    ASSERT_EQ(active.post_send(2, 0, 8), 0);
+    EXPECT_EQ(passive.wait_passive().wr_id, 1u);
+    EXPECT_EQ(active.wait_passive().wr_id, 2u);
+  };
+  const auto check_each_core = [&] {
+    for (const int core : usable_cores()) {
+      const OneCore place(core);
+      send_one();
+      EXPECT_EQ(server->waker_core(), core);
+    }
+  };
+  ASSERT_FALSE(passive.endpoint->stream().on_ring());
+  check_each_core();
+  for (int i = 0; i < 1000 && !passive.endpoint->stream().on_ring(); ++i) send_one();
+  ASSERT_TRUE(passive.endpoint->stream().on_ring());
+  ASSERT_TRUE(eventually([&] { return active.endpoint->stream().on_ring(); }));
+  check_each_core();
+}
 
 // Proves: 5044-7.1.2-d 6581-6-d 6581-9.1-g
 TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {

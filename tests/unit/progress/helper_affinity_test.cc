@@ -81,7 +81,7 @@ TEST(HelperAffinity, LeavesTheThreadsPriorityAlone) {
     cpu_set_t before, after;
     ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
     HelperAffinity place;
-    for (int i = 0; i < 100; ++i) place.woken_by(-1);
+    for (int i = 0; i < 100; ++i) place.woken_from(-1);
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
     EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
     ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);

@@ -57,7 +57,8 @@ struct InboundStream {
   StreamState& stream;
   ReceiveCounters& counters;
   InboundSegment segment;
-  uint32_t outcome = kRxNothing;  // of the call at hand
+  uint32_t outcome = kRxNothing;     // of the call at hand
+  uint32_t when_whole = kRxNothing;  // outcome once the FPDU under way, a Write, has come whole
 
   /// Further bytes are dropped: the stream failed or ended.
   bool closed() const { return closed_.load(std::memory_order_acquire); }

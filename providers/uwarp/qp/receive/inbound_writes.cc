@@ -89,7 +89,7 @@ void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
       in_.outcome |= kRxOffer;
       break;
     case CarrierMark::Kind::kSwitch:
-      in_.outcome |= kRxSwitch;
+      in_.when_whole = kRxSwitch;  // the trailer still comes by the old carrier
       break;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/tuning.h"
@@ -52,6 +53,7 @@ void Receiver::reset() {
   order_.restart();
   run_.reset();
   in_.segment = InboundSegment{};
+  in_.when_whole = kRxNothing;
   open_ = false;
   expect_large_ = 0;
   trailer_left_ = 0;
@@ -298,7 +300,11 @@ bool Receiver::take_trailer() {
 void Receiver::finish_segment() {
   open_ = false;
   in_.count_fpdu(in_.segment.opcode, in_.segment.last);
-  if (in_.segment.opcode == RdmapOpcode::kWrite) return;
+  if (in_.segment.opcode == RdmapOpcode::kWrite) {
+    if (in_.when_whole != kRxNothing) [[unlikely]]
+      in_.outcome |= std::exchange(in_.when_whole, kRxNothing);
+    return;
+  }
   in_.segment.opcode == RdmapOpcode::kReadResponse ? answers_.finish_segment()
                                                    : messages_.finish_segment();
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The mark behind which a stream leaves TCP (docs/wire.md, "Shared memory").
+#include <gtest/gtest.h>
+
+#include "protocol/wire/carrier_mark.h"
+#include "sim/raw_peer.h"
+
+namespace uwarp::sim {
+namespace {
+
+StreamConfig of_two_uwarps() {
+  StreamConfig config;
+  config.peer_is_uwarp = true;
+  config.may_leave_tcp = true;
+  return config;
+}
+
+// What is left of its FPDU still comes by TCP: whoever reads on by memory behind the header takes
+// the first bytes of memory for the rest of the trailer.
+TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
+  const Bytes mark =
+      frame(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,
+                   TaggedOffset{CarrierMark{CarrierMark::Kind::kSwitch}.offset()}, 0),
+            false);
+  for (size_t cut = 1; cut <= mark.size(); ++cut) {
+    RawPeer peer(of_two_uwarps());
+    peer.feed(Bytes(mark.begin(), mark.begin() + static_cast<ptrdiff_t>(cut)));
+    EXPECT_EQ((peer.dut.outcome & kRxSwitch) != 0, cut == mark.size()) << cut << " bytes";
+  }
+}
+
+TEST(CarrierMark, TheSwitchIsToldOnce) {
+  RawPeer peer(of_two_uwarps());
+  peer.send(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,
+                   TaggedOffset{CarrierMark{CarrierMark::Kind::kSwitch}.offset()}, 0));
+  EXPECT_NE(peer.dut.outcome & kRxSwitch, 0u);
+  peer.dut.outcome = kRxNothing;
+  peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 100));
+  EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
+}
+
+}  // namespace
+}  // namespace uwarp::sim

@@ -4,7 +4,6 @@
 #include "verbs_bench/endpoint.h"
 
 #include <netinet/in.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -58,18 +57,6 @@ void destroy(rdma_cm_id* id) {
 }
 
 }  // namespace
-
-void die(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) die("getrlimit");
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
-}
 
 Resources::Resources(ibv_context* context, const Shape& shape)
     : shape_(shape), memory_(shape.memory_bytes) {

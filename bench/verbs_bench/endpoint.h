@@ -13,13 +13,10 @@
 #include <span>
 #include <vector>
 
+#include "ends/process.h"
 #include "verbs_bench/options.h"
 
 namespace uwarp::bench {
-
-[[noreturn]] void die(const char* what);
-/// As many open files as the hard limit allows.
-void raise_file_limit();
 
 /// How much of everything an end needs.
 struct Shape {

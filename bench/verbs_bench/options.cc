@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "command_line.h"
+#include "ends/command_line.h"
 
 namespace uwarp::bench {
 namespace {
@@ -32,9 +32,7 @@ void check_list(Options& options) {
 
 void describe(CLI::App& app, Options& options) {
   app.footer(kModes);
-  app.add_option("mode", options.mode)->required();
-  app.add_option("address", options.address, "of the server; without it this is the server");
-  add_positive(app, "--port", options.port);
+  add_run(app, options.mode, options, options.seconds);
   app.add_option("--op", options.opcode)->transform(CLI::CheckedTransformer(kOpcodeNames));
   add_positive(app, "--size", options.size, "bytes per message");
   add_positive(app, "--depth", options.depth, "requests outstanding");
@@ -45,7 +43,6 @@ void describe(CLI::App& app, Options& options) {
   app.add_flag("--all", options.all, "all queue pairs are active, not one");
   app.add_flag("--peer-polls", options.peer_polls,
                "a target of one-sided operations polls instead of sleeping");
-  add_positive(app, "--seconds", options.seconds);
   app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
   app.final_callback([&options] { check_list(options); });
 }

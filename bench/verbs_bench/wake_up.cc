@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "round_trips.h"
+#include "ends/round_trips.h"
 #include "verbs_bench/endpoint.h"
 #include "verbs_bench/modes.h"
 

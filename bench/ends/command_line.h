@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "ends/crowd.h"
 #include "ends/ends.h"
 
 namespace uwarp::bench {
@@ -25,6 +26,13 @@ inline void add_run(CLI::App& app, std::string& mode, Ends& ends, double& second
   app.add_option("address", ends.address, "of the server; without it this is the server");
   add_positive(app, "--port", ends.port);
   add_positive(app, "--seconds", seconds);
+}
+
+/// Of a crowd of receivers.
+inline void add_crowd(CLI::App& app, Crowd& crowd) {
+  add_positive(app, "--receivers", crowd.receivers, "that datagrams go to in turn");
+  add_positive(app, "--processes", crowd.processes, "that the receivers are spread over");
+  app.add_flag("--receivers-poll", crowd.polls, "instead of sleeping");
 }
 
 /// Exits with a message if the arguments make no sense.

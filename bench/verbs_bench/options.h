@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ends/crowd.h"
 #include "ends/ends.h"
 #include "ends/wait.h"
 
@@ -17,6 +18,7 @@ struct Options : Ends {
   std::string mode;
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
   uint32_t size = 8;        // bytes per message
+  uint32_t buffers = 1;     // of this size, that each end of rate uses in turn
   uint32_t depth = 128;     // requests outstanding
   uint32_t list = 0;        // requests per ibv_post_send; the last one is signalled. 0: depth / 4
   uint32_t count = 1;       // queue pairs, or connections to make
@@ -25,6 +27,8 @@ struct Options : Ends {
   bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping
   double seconds = 0.5;
   Wait wait = Wait::kBlock;  // kSpin polls the completion queue
+  std::string device;        // of datagrams, which no connection tells
+  Crowd crowd;
 };
 
 /// Exits with a usage message if they make no sense.

@@ -13,8 +13,8 @@ LESS_IS_BETTER = ("us", "KiB", "round trips")
 
 # Sections of the report.
 OVER_TCP = "over TCP"
-ONE_HOST = "one host"
-DATAGRAMS = "datagrams"
+ONE_HOST = "of one host"
+DATAGRAMS = "of datagrams"
 
 
 @dataclasses.dataclass

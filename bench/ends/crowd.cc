@@ -121,7 +121,7 @@ uint64_t Audience::ask(Question question) const {
   return taken;
 }
 
-void address_audience(const Audience& audience, double seconds,
+void address_audience(const Audience& audience, double seconds, size_t bytes,
                       const std::function<void(size_t count)>& send) {
   const auto early = Clock::now();
   send(audience.size());
@@ -131,8 +131,10 @@ void address_audience(const Audience& audience, double seconds,
   const auto start = Clock::now();
   double sent = 0;
   for (; seconds_since(start) < seconds; sent += kSendsPerLook) send(kSendsPerLook);
-  const uint64_t during = audience.taken() - before;
-  print_figure("per_second", static_cast<double>(during) / seconds_since(start));
+  const auto during = static_cast<double>(audience.taken() - before);
+  const double rate = during / seconds_since(start);
+  print_figure("per_second", rate);
+  print_figure("mb_per_second", rate * static_cast<double>(bytes) / 1e6);
   const uint64_t all = audience.taken_at_last() - before;
   print_figure("lost", 1 - static_cast<double>(all) / sent);
 }

@@ -61,8 +61,9 @@ class Audience {
 };
 
 /// Has `send` send to the audience for so long, after each receiver has had its first datagram, and
-/// prints what has been received. `send(count)` sends that many, to one receiver after the other.
-void address_audience(const Audience& audience, double seconds,
+/// prints what has been received. `send(count)` sends that many, of `bytes` bytes, to one receiver
+/// after the other.
+void address_audience(const Audience& audience, double seconds, size_t bytes,
                       const std::function<void(size_t count)>& send);
 
 }  // namespace uwarp::bench

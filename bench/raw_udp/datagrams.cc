@@ -97,7 +97,8 @@ void datagrams(const Options& options) {
   }
   const Audience audience(options, options.crowd.receivers, sizeof(sockaddr_in));
   UdpSender sender(options, audience);
-  address_audience(audience, options.seconds, [&](size_t count) { sender.send(count); });
+  address_audience(audience, options.seconds, options.size,
+                   [&](size_t count) { sender.send(count); });
 }
 
 }  // namespace uwarp::bench

@@ -20,7 +20,7 @@ class Datagrams:
 
     def groups(self):
         yield self._latency()
-        yield self._rate("rate of 8 B datagrams", "/s", 8, "per_second", None, 5e6, True)
+        yield self._rate("rate of 8 B datagrams", "/s", 8, "per_second", None, 5e6)
         yield self._rate("stream of 4 KiB datagrams", "MB/s", 4 * KIB, "mb_per_second", 1.0)
         yield from map(self._crowd, CROWDS)
 
@@ -39,13 +39,13 @@ class Datagrams:
             self._row(group, f"{name}, against raw UDP", ours, [raw], beside=[connected])
         return group
 
-    def _rate(self, name, unit, size, figure, limit, absolute=None, plotted=False):
+    def _rate(self, name, unit, size, figure, limit, absolute=None):
         """From one queue pair to another, which polls."""
         group = Group(name, unit, "loopback")
         options = ("--size", size, "--receivers-poll")
 
         def plot(series):
-            return ("datagrams", series, 1) if plotted else None
+            return ("datagrams", series, 1) if size == 8 else None
 
         raw = group.add(RAW, "raw", self._raw("datagrams", figure, *options), plot(RAW))
         for carrier, make in self._makes.items():
@@ -55,7 +55,7 @@ class Datagrams:
                              make.verbs("datagrams", figure, "--device", "{device}", *options),
                              plot(f"UD, {carrier}"))
             self._row(group, f"{human(size)}, {carrier}", ours, [raw], limit, absolute,
-                      beside=[connected], quick=True)
+                      beside=[connected], quick=size == 8)
         return group
 
     def _crowd(self, receivers):

@@ -13,8 +13,8 @@ LEFT_ALIGNED = (0, 3, 6, 7)
 SECTIONS = {  # name -> how its rows are measured
     OVER_TCP: "uwarp with `UWARP_SHM=0`, so that connections within the host stay on TCP.",
     ONE_HOST: "uwarp with `UWARP_SHM=1`, both ends on this host.",
-    DATAGRAMS: "uwarp with `UWARP_PERSONA=roce`, and `UWARP_SHM=0` or 1 as the row says; what is counted "
-               "has been received.",
+    DATAGRAMS: "uwarp with `UWARP_PERSONA=roce`, over TCP with `UWARP_SHM=0`; datagrams count where they "
+               "are received.",
 }
 BESIDE = {  # section -> kind of the contenders that are shown beside -> header
     OVER_TCP: {"ucx": "UCX tcp", "libfabric": "libfabric tcp", "check": "cross-checks"},

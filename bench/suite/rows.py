@@ -41,12 +41,12 @@ class Catalogue:
         yield self._sleeping_target()
         yield self._wake_ups()
         yield from (self._connects(window) for window in (1, 32))
+        yield from Datagrams(self._make).groups()
         # Leaves some 100,000 sockets in TIME_WAIT, which slow down whoever connects.
         yield self._queue_pairs()
         yield self._idle_memory()
         yield self._busy_latency()
         yield self._busy_stream()
-        yield from Datagrams(self._make).groups()
         if self._veth:
             for mtu in (1500, 9000):
                 yield from self._on_veth(mtu)

@@ -231,7 +231,8 @@ void datagrams(const Options& options) {
   }
   const Audience audience(options, options.crowd.receivers, sizeof(QueuePairAddress));
   UdSender sender(options, audience);
-  address_audience(audience, options.seconds, [&](size_t count) { sender.send(count); });
+  address_audience(audience, options.seconds, options.size,
+                   [&](size_t count) { sender.send(count); });
   std::fflush(stdout);
   // Nothing of it is taken down in order: it ends with the process.
   std::_Exit(0);

@@ -66,4 +66,18 @@ class Audience {
 void address_audience(const Audience& audience, double seconds, size_t bytes,
                       const std::function<void(size_t count)>& send);
 
+/// A whole measurement, either end: `MyReceivers` are made of the options and their number, and
+/// known to `Sender` by an `Address` each.
+template <typename MyReceivers, typename Sender, typename Address, typename Options>
+void measure_crowd(const Options& options) {
+  if (!options.client()) {
+    return serve_crowd(options, options.crowd,
+                       [&](int count) { return std::make_unique<MyReceivers>(options, count); });
+  }
+  const Audience audience(options, options.crowd.receivers, sizeof(Address));
+  Sender sender(options, audience);
+  address_audience(audience, options.seconds, options.size,
+                   [&](size_t count) { sender.send(count); });
+}
+
 }  // namespace uwarp::bench

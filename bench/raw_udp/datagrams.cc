@@ -91,14 +91,7 @@ class UdpSender {
 }  // namespace
 
 void datagrams(const Options& options) {
-  if (!options.client()) {
-    return serve_crowd(options, options.crowd,
-                       [&](int count) { return std::make_unique<UdpReceivers>(options, count); });
-  }
-  const Audience audience(options, options.crowd.receivers, sizeof(sockaddr_in));
-  UdpSender sender(options, audience);
-  address_audience(audience, options.seconds, options.size,
-                   [&](size_t count) { sender.send(count); });
+  measure_crowd<UdpReceivers, UdpSender, sockaddr_in>(options);
 }
 
 }  // namespace uwarp::bench

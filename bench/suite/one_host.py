@@ -107,7 +107,7 @@ class OneHost:
                                     f"{UCX}, {test}", (chart, f"{UCX}, {test}", size))
             name = f"{human(size)} {operations}"
             self._row(group, f"{name}, against raw memory", ours, raw if size != MIB else raw[1:],
-                      0.8 if aimed else None, beside=[tool, *ucx],
+                      0.8 if aimed else None, beside=[tool, *ucx], needs=raw,
                       quick=size == MIB and tool == "ib_write_bw")
             if aimed:
                 self._row(group, f"{name}, against raw TCP", ours, tcp, 1.5, beside=[])

@@ -225,17 +225,7 @@ class UdSender {
 }  // namespace
 
 void datagrams(const Options& options) {
-  if (!options.client()) {
-    return serve_crowd(options, options.crowd,
-                       [&](int count) { return std::make_unique<UdReceivers>(options, count); });
-  }
-  const Audience audience(options, options.crowd.receivers, sizeof(QueuePairAddress));
-  UdSender sender(options, audience);
-  address_audience(audience, options.seconds, options.size,
-                   [&](size_t count) { sender.send(count); });
-  std::fflush(stdout);
-  // Nothing of it is taken down in order: it ends with the process.
-  std::_Exit(0);
+  measure_crowd<UdReceivers, UdSender, QueuePairAddress>(options);
 }
 
 }  // namespace uwarp::bench

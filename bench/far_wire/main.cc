@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "command_line.h"
+#include "ends/command_line.h"
 #include "far_wire/line.h"
 
 namespace uwarp::bench {

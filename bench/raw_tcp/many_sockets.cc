@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <vector>
 
+#include "ends/round_trips.h"
+#include "ends/sockets.h"
 #include "raw_tcp/modes.h"
-#include "raw_tcp/sockets.h"
-#include "round_trips.h"
 
 namespace uwarp::bench {
 namespace {

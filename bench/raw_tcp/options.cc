@@ -3,7 +3,7 @@
 // The command line of raw_tcp.
 #include "raw_tcp/options.h"
 
-#include "command_line.h"
+#include "ends/command_line.h"
 
 namespace uwarp::bench {
 namespace {
@@ -26,18 +26,16 @@ constexpr const char* kModes =
 
 void describe(CLI::App& app, Options& options) {
   app.footer(kModes);
-  app.add_option("mode", options.mode)->required();
-  app.add_option("address", options.address, "of the server; without it this is the server");
-  add_positive(app, "--port", options.port);
+  add_run(app, options.mode, options, options.seconds);
   add_positive(app, "--size", options.size, "bytes per message or per send");
   app.add_option("--request", options.request, "bytes of a ping-pong's way there; as the way back")
       ->check(CLI::PositiveNumber);
   add_positive(app, "--read", options.read, "bytes that a stream's receiver asks for at once");
   add_positive(app, "--batch", options.batch, "small messages per send, or requests outstanding");
+  add_positive(app, "--buffers", options.buffers, "that each end of a stream uses in turn");
   add_positive(app, "--count", options.count, "sockets, or connections to make");
   add_positive(app, "--window", options.window, "connections under way at a time");
   app.add_flag("--all", options.all, "all sockets are active, not one");
-  add_positive(app, "--seconds", options.seconds);
   app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
   app.add_option("--congestion", options.congestion, "control; the system's by default");
 }

@@ -7,11 +7,11 @@
 
 #include <cerrno>
 #include <thread>
-#include <vector>
 
+#include "ends/buffers.h"
+#include "ends/round_trips.h"
+#include "ends/sockets.h"
 #include "raw_tcp/modes.h"
-#include "raw_tcp/sockets.h"
-#include "round_trips.h"
 
 namespace uwarp::bench {
 namespace {
@@ -19,22 +19,21 @@ namespace {
 constexpr int kSendsPerLook = 16;  // between two looks at the clock
 
 /// Sends for so long, then ends the stream. Returns the bytes.
-double send_for(int fd, const std::vector<char>& bytes, double seconds) {
+double send_for(int fd, Buffers& buffers, double seconds) {
   const auto start = Clock::now();
   double total = 0;
   while (seconds_since(start) < seconds) {
-    for (int i = 0; i < kSendsPerLook; ++i) send_all(fd, bytes.data(), bytes.size());
-    total += kSendsPerLook * static_cast<double>(bytes.size());
+    for (int i = 0; i < kSendsPerLook; ++i) send_all(fd, buffers.next(), buffers.size());
+    total += kSendsPerLook * static_cast<double>(buffers.size());
   }
   shutdown(fd, SHUT_WR);
   return total;
 }
 
 /// Bytes per second from the first send until the receiver has all of it.
-double send_stream(int fd, size_t size, double seconds) {
-  const std::vector<char> bytes(size, 'x');
+double send_stream(int fd, Buffers buffers, double seconds) {
   const auto start = Clock::now();
-  const double total = send_for(fd, bytes, seconds);
+  const double total = send_for(fd, buffers, seconds);
   char end;
   while (recv(fd, &end, 1, 0) > 0) {
   }
@@ -42,11 +41,11 @@ double send_stream(int fd, size_t size, double seconds) {
 }
 
 /// Bytes per second until the end of the stream.
-double receive_to_end(int fd, size_t read) {
-  std::vector<char> bytes(read);
+double receive_to_end(int fd, const Options& options) {
+  Buffers buffers(options.read, options.size * (options.buffers - 1) / options.read + 1);
   Clock::time_point start;
   double total = 0;
-  for (ssize_t got; (got = recv(fd, bytes.data(), bytes.size(), 0)) > 0;) {
+  for (ssize_t got; (got = recv(fd, buffers.next(), buffers.size(), 0)) > 0;) {
     if (total == 0) start = Clock::now();
     total += static_cast<double>(got);
   }
@@ -54,8 +53,8 @@ double receive_to_end(int fd, size_t read) {
 }
 
 /// The same, and the sender is told that it has come.
-double receive_stream(int fd, size_t read) {
-  const double rate = receive_to_end(fd, read);
+double receive_stream(int fd, const Options& options) {
+  const double rate = receive_to_end(fd, options);
   shutdown(fd, SHUT_WR);
   return rate;
 }
@@ -73,8 +72,8 @@ double at_once(Send send, Receive receive) {
 /// What stream() does, with sends of `size` bytes; meaningful for the client.
 double one_stream(const Options& options, size_t size) {
   const int fd = open_one(options);
-  if (options.client()) return send_stream(fd, size, options.seconds);
-  receive_stream(fd, options.read);
+  if (options.client()) return send_stream(fd, {size, options.buffers}, options.seconds);
+  receive_stream(fd, options);
   return 0;
 }
 
@@ -102,21 +101,24 @@ void duplex(const Options& options) {
   }
   const int out = options.client() ? first : second;
   const int in = options.client() ? second : first;
-  const double rate = at_once([&] { return send_stream(out, options.size, options.seconds); },
-                              [&] { return receive_stream(in, options.read); });
+  const double rate = at_once(
+      [&] {
+        return send_stream(out, {options.size, 1}, options.seconds);
+      },
+      [&] { return receive_stream(in, options); });
   if (options.client()) print_figure("mb_per_second", rate / 1e6);
 }
 
 void both_ways(const Options& options) {
   const int fd = open_one(options);
-  const std::vector<char> bytes(options.size, 'x');
+  Buffers buffers(options.size, 1);
   // Neither direction can tell the other end that all has come. What TCP still holds when the
   // sender ends counts as sent: a few megabytes.
   const auto send = [&] {
     const auto start = Clock::now();
-    return send_for(fd, bytes, options.seconds) / seconds_since(start);
+    return send_for(fd, buffers, options.seconds) / seconds_since(start);
   };
-  const double rate = at_once(send, [&] { return receive_to_end(fd, options.read); });
+  const double rate = at_once(send, [&] { return receive_to_end(fd, options); });
   if (options.client()) print_figure("mb_per_second", rate / 1e6);
 }
 

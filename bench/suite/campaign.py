@@ -42,7 +42,7 @@ def beside(group, row):
     """Labels of the contenders that are shown in a row without being its reference."""
     if row.beside is not None:
         return row.beside
-    return [each.label for each in group.contenders if each.kind not in ("raw", "uwarp")]
+    return [each.label for each in group.contenders if each.kind in ("ucx", "libfabric", "check")]
 
 
 class Campaign:

@@ -5,6 +5,7 @@ A measure is a function of a link (loopback, or two namespaces) that returns one
 microseconds or operations per second.
 """
 
+import copy
 import json
 import math
 import re
@@ -30,7 +31,8 @@ OWN_SYSFS = ["unshare", "-m", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@
 
 class Contenders:
     """Makes measures. `seconds` is what a timed sample takes, `scale` shrinks counted ones.
-    `driver` is what verbs programs run on: uwarp, or siw where there is a kernel with it."""
+    `driver` is what verbs programs run on: uwarp, or siw where there is a kernel with it. Within a
+    host uwarp stays on TCP, unless under() says otherwise."""
 
     def __init__(self, build, seconds, scale, crc=False, driver="uwarp"):
         self._driver = driver
@@ -38,6 +40,13 @@ class Contenders:
         self._seconds = seconds
         self._scale = scale
         self._crc = crc
+        self._settings = {"UWARP_SHM": "0"}
+
+    def under(self, **settings):
+        """The same with these settings of uwarp."""
+        other = copy.copy(self)
+        other._settings = self._settings | settings
+        return other
 
     def _count(self, count):
         return max(200, int(count * self._scale))
@@ -45,24 +54,39 @@ class Contenders:
     def _bulk_count(self, size, volume=BULK_BYTES):
         return self._count(min(100000, max(300, volume // size)))
 
-    # ---- raw TCP
+    # ---- programs of our own: `figure` names the line of output that counts
 
-    def raw(self, mode, figure, *options, congestion=""):
-        """`figure` names the line of output that counts."""
-        command = [self._bin / "raw_tcp", mode, "--port", "{port}", "--seconds", self._seconds,
+    def _own(self, program, mode, figure, *options, **how):
+        command = [self._bin / program, mode, "--port", "{port}", "--seconds", self._seconds,
                    *options]
-        if congestion:
-            command += ["--congestion", congestion]
 
         def measure(link):
-            output = pairs.run_pair(link, command, command + ["{address}"])
+            output = pairs.run_pair(link, command, command + ["{address}"], **how)
             return named_figure(output, figure)
         return measure
+
+    def raw(self, mode, figure, *options, congestion=""):
+        """Plain TCP."""
+        if congestion:
+            options += ("--congestion", congestion)
+        return self._own("raw_tcp", mode, figure, *options)
+
+    def raw_udp(self, mode, figure, *options):
+        return self._own("raw_udp", mode, figure, *options)
+
+    def raw_memory(self, mode, figure, *options):
+        """Shared memory."""
+        return self._own("raw_memory", mode, figure, *options)
+
+    def verbs(self, mode, figure, *options):
+        return self._own("verbs_bench", mode, figure, *options, uwarp=True, env=self._uwarp_env())
 
     # ---- uwarp
 
     def _uwarp_env(self, crc=False, spin_us=None):
-        env = {"UWARP_CRC": "1"} if crc or self._crc else {}
+        env = dict(self._settings)
+        if crc or self._crc:
+            env["UWARP_CRC"] = "1"
         if spin_us is not None:
             env["UWARP_SPIN_US"] = str(spin_us)
         return env
@@ -106,24 +130,16 @@ class Contenders:
         depth = min(PERFTEST_DEPTH, OUTSTANDING_BYTES // size)
         return self.perftest(tool, size, FOR_A_SECOND, 1, "-R", "-t", depth, factor=size / 1e6)
 
-    def verbs(self, mode, figure, *options):
-        command = [self._bin / "verbs_bench", mode, "--port", "{port}", "--seconds", self._seconds,
-                   *options]
-
-        def measure(link):
-            output = pairs.run_pair(link, command, command + ["{address}"], uwarp=True,
-                                    env=self._uwarp_env())
-            return named_figure(output, figure)
-        return measure
-
     # ---- UCX, libfabric and the cross-checks
 
-    def ucx(self, test, size, figure, *options, count=10000):
+    def ucx(self, test, size, figure, *options, count=10000, transports="tcp"):
         """`figure`: typical or average (us), bandwidth (MB/s) or rate (per second)."""
         server = ["ucx_perftest", "-p", "{port}"]
         client = server + ["{address}", "-t", test, "-s", size, "-n", self._count(count),
                            "-w", self._count(count) // 10, "-f", "-v", *options]
-        env = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "{netdev}", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+        env = {"UCX_TLS": transports, "UCX_WARN_UNUSED_ENV_VARS": "n"}
+        if transports == "tcp":
+            env["UCX_NET_DEVICES"] = "{netdev}"
 
         def measure(link):
             enter = [] if link.name == "loopback" else OWN_SYSFS
@@ -138,8 +154,8 @@ class Contenders:
                     "rate": fields[7]}[figure]
         return measure
 
-    def ucx_bandwidth(self, size, volume=BULK_BYTES):
-        return self.ucx("tag_bw", size, "bandwidth",
+    def ucx_bandwidth(self, size, volume=BULK_BYTES, test="tag_bw", transports="tcp"):
+        return self.ucx(test, size, "bandwidth", transports=transports,
                         count=self._bulk_count(size, volume) / self._scale)
 
     def libfabric(self, size, count=10000):

@@ -5,7 +5,7 @@ them, at 1, 20 and 100 ms, with and without losses."""
 from . import pairs
 from .campaign import Campaign
 from .contenders import Contenders
-from .rows import KIB, MIB, Group, Row, human
+from .groups import KIB, MIB, Group, Row, human
 
 MBIT = 1000
 ROUND_TRIPS_MS = (1, 20, 100)

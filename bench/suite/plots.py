@@ -7,6 +7,13 @@ CHARTS = {  # name -> x axis, y axis, divisor of the figures
     "latency": ("message size (bytes)", "half round trip (us)", 1),
     "bandwidth": ("message size (bytes)", "GB/s", 1000),
     "queue pairs": ("queue pairs or sockets", "million messages per second", 1e6),
+    "one host latency": ("message size (bytes)", "half round trip (us)", 1),
+    "one host bandwidth": ("message size (bytes)", "GB/s", 1000),
+    "datagrams": ("receivers", "million datagrams of 8 B per second", 1e6),
+}
+BESIDE = {  # chart -> another one of which it shows these series too
+    "one host latency": ("latency", ("raw TCP", "ib_send_lat")),
+    "one host bandwidth": ("bandwidth", ("raw TCP", "ib_write_bw")),
 }
 
 
@@ -22,6 +29,10 @@ def _points(campaign):
             chart, series, x = each.plot
             points = charts[chart][series]
             points[x] = best(points.get(x, medians[each.label]), medians[each.label])
+    for chart, (other, series) in BESIDE.items():
+        if chart in charts:
+            charts[chart].update({each: charts[other][each] for each in series
+                                  if each in charts.get(other, ())})
     return charts
 
 
@@ -48,7 +59,7 @@ def draw(campaign, folder):
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks)
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:.0f}"))
-        if chart == "latency":
+        if chart.endswith("latency"):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f"{y:g}"))
         else:

@@ -6,11 +6,21 @@ import statistics
 
 from .campaign import beside
 from .figures import plain, with_unit
-from .rows import LESS_IS_BETTER
+from .groups import DATAGRAMS, LESS_IS_BETTER, ONE_HOST, OVER_TCP
 
-HEADERS = ("row", "uwarp", "min..max", "reference", "ratio", "min..max", "target", "verdict",
-           "UCX tcp", "libfabric tcp", "cross-checks")
-LEFT_ALIGNED = (0, 3, 6, 7, 10)
+HEADERS = ("row", "uwarp", "min..max", "reference", "ratio", "min..max", "target", "verdict")
+LEFT_ALIGNED = (0, 3, 6, 7)
+SECTIONS = {  # name -> how its rows are measured
+    OVER_TCP: "uwarp with `UWARP_SHM=0`, so that connections within the host stay on TCP.",
+    ONE_HOST: "uwarp with `UWARP_SHM=1`, both ends on this host.",
+    DATAGRAMS: "uwarp with `UWARP_PERSONA=roce`, over TCP with `UWARP_SHM=0`; datagrams count where they "
+               "are received.",
+}
+BESIDE = {  # section -> kind of the contenders that are shown beside -> header
+    OVER_TCP: {"ucx": "UCX tcp", "libfabric": "libfabric tcp", "check": "cross-checks"},
+    ONE_HOST: {"uwarp": "uwarp over TCP", "ucx_memory": "UCX posix, cma"},
+    DATAGRAMS: {"uwarp": "RC"},
+}
 
 FAILED = "failed"
 NO_REFERENCE = "no reference"
@@ -28,7 +38,8 @@ def results(campaign):
 
 def _result(campaign, group, row):
     medians = campaign.medians(group)
-    result = {"row": row.name, "group": group.name, "unit": group.unit, "subject": row.subject,
+    result = {"row": row.name, "section": row.section, "group": group.name, "unit": group.unit,
+              "subject": row.subject,
               "references": row.references, "absolute_target": row.absolute}
     result["ratio_target"] = _limit(campaign, group, row)
     best = min if group.less_is_better else max
@@ -129,7 +140,7 @@ def _cells(result):
         reference = f"{with_unit(result['reference_median'], unit)} {result['reference']}"
         ratio = f"{result['ratio']:.2f}" + _of_rounds(result["ratios"], result)
         spread = f"{result['ratio_min']:.2f}..{result['ratio_max']:.2f}"
-    others = {"ucx": [], "libfabric": [], "check": []}
+    others = {kind: [] for kind in BESIDE[result["section"]]}
     for label, each in result["beside"].items():
         text = with_unit(each["median"], unit)
         others[each["kind"]].append(f"{label} {text}" if each["kind"] == "check" else text)
@@ -146,19 +157,31 @@ def _text_table(headers, lines, left):
         for line in lines)
 
 
-def _filled_columns(rows):
-    """Headers, lines and left-aligned columns of the table, without columns that are empty in every
-    line: not each run has all contenders."""
+def _filled_columns(section, rows):
+    """Headers, lines and left-aligned columns of the table of one section, without columns that are
+    empty in every line: not each run has all contenders."""
+    headers = [*HEADERS, *BESIDE[section].values()]
     lines = [_cells(row) for row in rows]
-    kept = [column for column in range(len(HEADERS)) if any(line[column] for line in lines)]
-    return ([HEADERS[column] for column in kept],
+    kept = [column for column in range(len(headers)) if any(line[column] for line in lines)]
+    left = {*LEFT_ALIGNED, *(headers.index(each) for kind, each in BESIDE[section].items()
+                             if kind == "check")}
+    return ([headers[column] for column in kept],
             [[line[column] for column in kept] for line in lines],
-            [place for place, column in enumerate(kept) if column in LEFT_ALIGNED])
+            [place for place, column in enumerate(kept) if column in left])
+
+
+def _sections(rows):
+    """Each section that has rows, how it is measured, and its table."""
+    for section, how in SECTIONS.items():
+        of_section = [row for row in rows if row["section"] == section]
+        if of_section:
+            yield section, how, _filled_columns(section, of_section)
 
 
 def table(rows):
     """Aligned text."""
-    return _text_table(*_filled_columns(rows))
+    return "\n\n".join(f"Rows {section}: {how}\n{_text_table(*columns)}"
+                       for section, how, columns in _sections(rows))
 
 
 def _times(micro):
@@ -209,8 +232,8 @@ def conditions_line(conditions):
 def markdown(rows, conditions, plots, micro, failures):
     parts = ["# Results of bench/run", "",
              "Written by `bench/run`; what the rows mean: [performance.md](../performance.md).", "",
-             conditions_line(conditions) + f". {summary(rows)}.", "",
-             _markdown_table(*_filled_columns(rows)), "", *_failures(failures)]
+             conditions_line(conditions) + f". {summary(rows)}.", "", *_markdown_sections(rows),
+             *_failures(failures)]
     for name in plots:
         parts += [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})", ""]
     if micro:
@@ -218,6 +241,13 @@ def markdown(rows, conditions, plots, micro, failures):
                   _markdown_table(*_times(micro), left=(0,)), "",
                   _markdown_table(*_instructions(micro), left=(0,)), ""]
     return "\n".join(parts)
+
+
+def _markdown_sections(rows):
+    parts = []
+    for section, how, columns in _sections(rows):
+        parts += [f"## Rows {section}", "", how, "", _markdown_table(*columns), ""]
+    return parts
 
 
 def _measured(campaign):
@@ -241,7 +271,8 @@ def sections_markdown(title, introduction, measured):
     parts = [f"# {title}", "", introduction, ""]
     for name, facts, campaign, rows in measured:
         parts += [f"## {name}", "", f"{conditions_line(facts)}. {summary(rows)}.", "",
-                  _markdown_table(*_filled_columns(rows)), "", *_failures(campaign.failures)]
+                  _markdown_table(*_filled_columns(OVER_TCP, rows)), "",
+                  *_failures(campaign.failures)]
     return "\n".join(parts)
 
 

@@ -1,64 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """The rows of the table: who is measured in which of them, against whom, with which target.
 
-A group is what is measured together: contenders on one link and in one unit. A row compares one
-contender of it, the subject, with the best of its references.
+Rows over TCP are here. Those of one host are in the same groups, so that all of a group are measured
+beside each other: see one_host.py.
 """
 
-import dataclasses
 import pathlib
-import typing
 
 from .contenders import BULK_BYTES_VETH, available, with_busy_core
+from .datagrams import Datagrams
+from .groups import KIB, MIB, Group, Row, human
+from .one_host import OneHost
 
-KIB, MIB = 1 << 10, 1 << 20
 READ_SIZES = (64 * KIB, 256 * KIB, MIB)
-LESS_IS_BETTER = ("us", "KiB", "round trips")
 QUEUE_PAIR_COUNTS = (1, 16, 256, 1000, 10000)
-
-
-@dataclasses.dataclass
-class Contender:
-    label: str
-    kind: str  # raw, uwarp, ucx, libfabric or check
-    measure: typing.Callable
-    plot: tuple = None  # chart, series, x
-
-
-@dataclasses.dataclass
-class Row:
-    name: str
-    subject: str
-    references: list
-    limit: typing.Any = None   # of the ratio; a number, or two contenders whose ratio it is
-    absolute: float = None     # limit of the figure itself
-    beside: list = None        # other contenders shown; None: all that are not raw or uwarp
-    needs: list = ()           # further contenders that the limit is made of
-    quick: bool = False
-
-
-@dataclasses.dataclass
-class Group:
-    name: str
-    unit: str  # us, MB/s, /s, KiB or round trips
-    link: str  # loopback, or veth and the MTU
-    contenders: list = dataclasses.field(default_factory=list)
-    rows: list = dataclasses.field(default_factory=list)
-
-    @property
-    def less_is_better(self):
-        return self.unit in LESS_IS_BETTER
-
-    def add(self, label, kind, measure, plot=None):
-        self.contenders.append(Contender(label, kind, measure, plot))
-        return label
-
-
-def human(size):
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
 
 
 class Catalogue:
@@ -68,6 +23,7 @@ class Catalogue:
         self._make = contenders
         self._veth = veth
         self._ucx = available("ucx_perftest")
+        self._one_host = OneHost(contenders, self._ucx)
         self._libfabric = available("fi_pingpong")
         self._system = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
@@ -85,6 +41,7 @@ class Catalogue:
         yield self._sleeping_target()
         yield self._wake_ups()
         yield from (self._connects(window) for window in (1, 32))
+        yield from Datagrams(self._make).groups()
         # Leaves some 100,000 sockets in TIME_WAIT, which slow down whoever connects.
         yield self._queue_pairs()
         yield self._idle_memory()
@@ -124,6 +81,7 @@ class Catalogue:
         if self._libfabric:
             group.add("libfabric", "libfabric", self._make.libfabric(size),
                       ("latency", "libfabric tcp", size))
+        self._one_host.latency(group, size, raw)
         return group
 
     def _memory_latency(self):
@@ -135,6 +93,7 @@ class Catalogue:
         group.add("ib_write_lat", "uwarp", self._make.perftest_latency("ib_write_lat", 8),
                   ("latency", "ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B", "ib_write_lat", raw, 1.25, quick=True))
+        self._one_host.memory_latency(group, raw)
         return group
 
     # ---- bandwidth
@@ -166,6 +125,9 @@ class Catalogue:
             group.add("iperf3", "check", self._make.iperf3(size))
         if aimed and available("qperf"):
             group.add("qperf", "check", self._make.qperf(size))
+        self._one_host.stream(group, size, raw)
+        if size == MIB:
+            self._one_host.buffers_in_turn(group, size, self.congestions()[-1])
         return group
 
     def _duplex(self, size):
@@ -180,6 +142,7 @@ class Catalogue:
                                 what=" on one connection")
         group.rows.append(Row(f"ib_write_bw -b {human(size)}, against one connection",
                               "ib_write_bw -b", one))
+        self._one_host.duplex(group, size, raw)
         return group
 
     # ---- small messages
@@ -203,6 +166,7 @@ class Catalogue:
             group.rows.append(Row(f"{name}, against batched sends", label, batched, beside=[]))
         if self._ucx:
             group.add("UCX", "ucx", self._make.ucx("tag_bw", 8, "rate", count=500000))
+        self._one_host.messages(group)
         return group
 
     def _reads(self):
@@ -224,6 +188,7 @@ class Catalogue:
             group.rows.append(Row(f"{name}, against requests and answers", whole, pipelined, 0.5))
             group.rows.append(Row(f"{name}, lists of 4, against requests and answers", parts,
                                   pipelined, 0.5))
+        self._one_host.reads(group, pipelined)
         return group
 
     def _sleeping_target(self):
@@ -257,6 +222,7 @@ class Catalogue:
                      "epoll": "epoll on the channel"}[wait]
             group.add(label, "uwarp", self._make.verbs("wake-up", "typical_us", "--wait", wait))
             group.rows.append(Row(f"{label} 8 B", label, raw, limit))
+        self._one_host.wake_up(group)
         return group
 
     # ---- many queue pairs
@@ -280,6 +246,7 @@ class Catalogue:
                 if activity == "all":
                     group.rows.append(Row(f"{count} QPs, all active", label, raw, 0.8,
                                           quick=count == 256))
+                    self._one_host.queue_pairs(group, count, label, raw)
                 elif count > 1:
                     group.rows.append(Row(f"{count} QPs, one active, against 1 QP", label,
                                           ["1 QPs, one active"], 0.8, quick=count == 256))
@@ -296,6 +263,7 @@ class Catalogue:
                                                "--depth", depth))
             group.rows.append(Row(f"memory per idle QP, rings of {depth} included", label, [],
                                   absolute=limit))
+        self._one_host.idle_memory(group)
         return group
 
     def _connects(self, window):
@@ -307,6 +275,7 @@ class Catalogue:
         group.add("rdma_cm", "uwarp", self._make.verbs("connects", "per_second", *options))
         group.rows.append(Row(f"rdma_cm connects, {window} at a time", "rdma_cm", raw, 0.7,
                               quick=window == 32))
+        self._one_host.connects(group, window)
         return group
 
     # ---- one of two cores is taken
@@ -333,6 +302,7 @@ class Catalogue:
             group.add(label, kind, with_busy_core(measure))
         self._degradation(group, "ib_send_lat 8 B, one core busy",
                           ("ib_send_lat, idle", "raw, idle"), ("ib_send_lat", "raw"))
+        self._one_host.busy_latency(group)
         return group
 
     def _busy_stream(self):
@@ -350,6 +320,7 @@ class Catalogue:
             group.add(label, kind, with_busy_core(measure))
         self._degradation(group, "ib_write_bw 64 KiB, one core busy",
                           ("ib_write_bw, idle", "raw, idle"), ("ib_write_bw", "raw"))
+        self._one_host.busy_stream(group)
         return group
 
     # ---- two network namespaces

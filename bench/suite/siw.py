@@ -14,7 +14,7 @@ from . import pairs
 from .campaign import Campaign
 from .conditions import numeric
 from .contenders import Contenders
-from .rows import KIB, MIB, Group, Row, human
+from .groups import KIB, MIB, Group, Row, human
 
 sys.path.insert(0, str(pairs.places.ROOT / "tests" / "siw-lab"))
 import vm  # noqa: E402

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "round_trips.h"
+#include "ends/round_trips.h"
 #include "verbs_bench/endpoint.h"
 #include "verbs_bench/modes.h"
 

@@ -4,7 +4,6 @@
 #include "verbs_bench/endpoint.h"
 
 #include <netinet/in.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -59,18 +58,6 @@ void destroy(rdma_cm_id* id) {
 
 }  // namespace
 
-void die(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) die("getrlimit");
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
-}
-
 Resources::Resources(ibv_context* context, const Shape& shape)
     : shape_(shape), memory_(shape.memory_bytes) {
   const auto entries = static_cast<int>(shape.cq_entries);
@@ -112,16 +99,25 @@ RemoteMemory Resources::advertised() const {
   return {reinterpret_cast<uint64_t>(memory_.data()), region_->rkey};
 }
 
-void Resources::post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes) const {
-  ibv_sge where = sge(bytes);
-  std::vector<ibv_recv_wr> requests(count);
+ibv_sge Resources::next_buffer(uint32_t bytes) {
+  ibv_sge next = sge(bytes);
+  next.addr += uint64_t{next_buffer_} * bytes;
+  next_buffer_ = next_buffer_ + 1 < shape_.buffers ? next_buffer_ + 1 : 0;
+  return next;
+}
+
+void Resources::post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes, uint64_t wr_id) {
+  if (count == 0) return;
+  if (receives_.size() < count) {
+    receives_.resize(count);
+    places_.resize(count);
+  }
   for (uint32_t i = 0; i < count; ++i) {
-    requests[i].sg_list = &where;
-    requests[i].num_sge = 1;
-    requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
+    places_[i] = next_buffer(bytes);
+    receives_[i] = {wr_id, i + 1 < count ? &receives_[i + 1] : nullptr, &places_[i], 1};
   }
   ibv_recv_wr* bad = nullptr;
-  if (count > 0 && (errno = ibv_post_recv(qp, requests.data(), &bad)) != 0) die("ibv_post_recv");
+  if ((errno = ibv_post_recv(qp, receives_.data(), &bad)) != 0) die("ibv_post_recv");
 }
 
 uint32_t poll(ibv_cq* cq, std::span<ibv_wc> out) {

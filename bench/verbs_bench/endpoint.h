@@ -13,13 +13,10 @@
 #include <span>
 #include <vector>
 
+#include "ends/process.h"
 #include "verbs_bench/options.h"
 
 namespace uwarp::bench {
-
-[[noreturn]] void die(const char* what);
-/// As many open files as the hard limit allows.
-void raise_file_limit();
 
 /// How much of everything an end needs.
 struct Shape {
@@ -27,6 +24,7 @@ struct Shape {
   uint32_t recv_wr = 1;
   uint32_t cq_entries = 1;
   size_t memory_bytes = 4096;
+  uint32_t buffers = 1;  // of the memory, that are used in turn
 };
 
 /// What an acceptor says about its memory, as private data.
@@ -46,11 +44,14 @@ class Resources {
   Resources& operator=(const Resources&) = delete;
 
   void make_queue_pair(rdma_cm_id* id) const;
+  ibv_pd* pd() const { return pd_; }
   ibv_sge sge(uint32_t bytes) const;
+  /// The next one of the buffers, which are of that size.
+  ibv_sge next_buffer(uint32_t bytes);
   RemoteMemory advertised() const;
 
-  /// Posts `count` receives as one list.
-  void post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes) const;
+  /// Posts `count` receives as one list, each into the next buffer.
+  void post_receives(ibv_qp* qp, uint32_t count, uint32_t bytes, uint64_t wr_id = 0);
 
   ibv_comp_channel* channel = nullptr;  // of recv_cq
   ibv_cq* send_cq = nullptr;
@@ -61,6 +62,9 @@ class Resources {
   ibv_pd* pd_ = nullptr;
   std::vector<std::byte> memory_;
   ibv_mr* region_ = nullptr;
+  uint32_t next_buffer_ = 0;
+  std::vector<ibv_sge> places_;  // of receives that are posted, as their requests
+  std::vector<ibv_recv_wr> receives_;
 };
 
 /// How many completions `cq` had, up to the size of `out`; all must be good.

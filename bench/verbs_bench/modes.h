@@ -11,5 +11,6 @@ void rate(const Options& options);
 void wake_up(const Options& options);
 void queue_pairs(const Options& options);
 void connects(const Options& options);
+void datagrams(const Options& options);
 
 }  // namespace uwarp::bench

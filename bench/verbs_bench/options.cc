@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "command_line.h"
+#include "ends/command_line.h"
 
 namespace uwarp::bench {
 namespace {
@@ -17,7 +17,9 @@ constexpr const char* kModes =
     "  wake-up   half round trip of Sends; both ends wait for completions by --wait\n"
     "  qps       --count queue pairs on one completion queue; batches of --depth Writes that end\n"
     "            with a Read, on one of them, or with --all on each; also memory per queue pair\n"
-    "  connects  connections per second, --count in all, --window at a time";
+    "  connects  connections per second, --count in all, --window at a time\n"
+    "  datagrams UD Sends from one queue pair to --receivers others in turn, of so many\n"
+    "            --processes: how many are received";
 
 const std::map<std::string, ibv_wr_opcode> kOpcodeNames = {{"write", IBV_WR_RDMA_WRITE},
                                                            {"send", IBV_WR_SEND},
@@ -32,11 +34,10 @@ void check_list(Options& options) {
 
 void describe(CLI::App& app, Options& options) {
   app.footer(kModes);
-  app.add_option("mode", options.mode)->required();
-  app.add_option("address", options.address, "of the server; without it this is the server");
-  add_positive(app, "--port", options.port);
+  add_run(app, options.mode, options, options.seconds);
   app.add_option("--op", options.opcode)->transform(CLI::CheckedTransformer(kOpcodeNames));
   add_positive(app, "--size", options.size, "bytes per message");
+  add_positive(app, "--buffers", options.buffers, "that each end of rate uses in turn");
   add_positive(app, "--depth", options.depth, "requests outstanding");
   app.add_option("--list", options.list, "requests per ibv_post_send; a quarter of --depth")
       ->check(CLI::PositiveNumber);
@@ -45,8 +46,9 @@ void describe(CLI::App& app, Options& options) {
   app.add_flag("--all", options.all, "all queue pairs are active, not one");
   app.add_flag("--peer-polls", options.peer_polls,
                "a target of one-sided operations polls instead of sleeping");
-  add_positive(app, "--seconds", options.seconds);
   app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));
+  app.add_option("--device", options.device, "of datagrams; the first one by default");
+  add_crowd(app, options.crowd);
   app.final_callback([&options] { check_list(options); });
 }
 

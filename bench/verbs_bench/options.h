@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// What a run of verbs_bench is told. Both ends are started with the same options; the one that gets
-// an address is the client, measures, and prints.
+// What a run of verbs_bench is told.
 #pragma once
 
 #include <infiniband/verbs.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "wait.h"
+#include "ends/crowd.h"
+#include "ends/ends.h"
+#include "ends/wait.h"
 
 namespace uwarp::bench {
 
-struct Options {
+struct Options : Ends {
   std::string mode;
-  std::string address;  // empty: the server
-  uint16_t port = 18600;
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
   uint32_t size = 8;        // bytes per message
+  uint32_t buffers = 1;     // of this size, that each end of rate uses in turn
   uint32_t depth = 128;     // requests outstanding
   uint32_t list = 0;        // requests per ibv_post_send; the last one is signalled. 0: depth / 4
   uint32_t count = 1;       // queue pairs, or connections to make
@@ -28,8 +27,8 @@ struct Options {
   bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping
   double seconds = 0.5;
   Wait wait = Wait::kBlock;  // kSpin polls the completion queue
-
-  bool client() const { return !address.empty(); }
+  std::string device;        // of datagrams, which no connection tells
+  Crowd crowd;
 };
 
 /// Exits with a usage message if they make no sense.

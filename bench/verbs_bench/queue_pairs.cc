@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "round_trips.h"
+#include "ends/round_trips.h"
 #include "verbs_bench/endpoint.h"
 #include "verbs_bench/modes.h"
 

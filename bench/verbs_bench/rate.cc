@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "round_trips.h"
+#include "ends/round_trips.h"
 #include "verbs_bench/endpoint.h"
 #include "verbs_bench/modes.h"
 
@@ -29,13 +29,13 @@ Shape shape_of(const Options& options) {
   shape.send_wr = options.depth;
   if (options.opcode == IBV_WR_SEND) shape.recv_wr = options.depth * kReceivesPerSend;
   shape.cq_entries = std::max(shape.send_wr, shape.recv_wr);
-  shape.memory_bytes = std::max<size_t>(options.size, 4096);
+  shape.memory_bytes = std::max<size_t>(size_t{options.size} * options.buffers, 4096);
+  shape.buffers = options.buffers;
   return shape;
 }
 
 /// Polls until told to stop, and gives back each receive that was used.
-void poll_receives(const Resources& resources, ibv_qp* qp, uint32_t size,
-                   const std::atomic<bool>& stop) {
+void poll_receives(Resources& resources, ibv_qp* qp, uint32_t size, const std::atomic<bool>& stop) {
   std::vector<ibv_wc> completions(kPolled);
   while (!stop.load(std::memory_order_relaxed)) {
     const uint32_t count = poll(resources.recv_cq, completions);
@@ -75,12 +75,16 @@ void require_support(ibv_context* context, ibv_wr_opcode opcode) {
 /// A list of equal requests of which the last one is signalled.
 class RequestList {
  public:
-  RequestList(const Options& options, const Resources& resources, const RemoteMemory& remote)
-      : sge_(resources.sge(options.size)), requests_(options.list) {
+  RequestList(const Options& options, Resources& resources, const RemoteMemory& remote)
+      : options_(options),
+        resources_(resources),
+        remote_(remote),
+        places_(options.list, resources.sge(options.size)),
+        requests_(options.list) {
     for (size_t i = 0; i < requests_.size(); ++i) {
       ibv_send_wr& request = requests_[i];
       request.opcode = options.opcode;
-      request.sg_list = &sge_;
+      request.sg_list = &places_[i];
       request.num_sge = 1;
       request.next = i + 1 < requests_.size() ? &requests_[i + 1] : nullptr;
       if (options.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
@@ -92,12 +96,25 @@ class RequestList {
     requests_.back().send_flags = IBV_SEND_SIGNALED;
   }
   void post(ibv_qp* qp) {
+    if (options_.buffers > 1) take_next_buffers();
     ibv_send_wr* bad = nullptr;
     if ((errno = ibv_post_send(qp, requests_.data(), &bad)) != 0) die("ibv_post_send");
   }
 
  private:
-  ibv_sge sge_;
+  /// The same one at both ends.
+  void take_next_buffers() {
+    const uint64_t first = resources_.sge(0).addr;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      places_[i] = resources_.next_buffer(options_.size);
+      requests_[i].wr.rdma.remote_addr = remote_.address + (places_[i].addr - first);
+    }
+  }
+
+  const Options& options_;
+  Resources& resources_;
+  const RemoteMemory remote_;
+  std::vector<ibv_sge> places_;
   std::vector<ibv_send_wr> requests_;
 };
 

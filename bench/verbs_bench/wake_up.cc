@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "round_trips.h"
+#include "ends/round_trips.h"
 #include "verbs_bench/endpoint.h"
 #include "verbs_bench/modes.h"
 
@@ -34,7 +34,7 @@ Shape shape_of(const Options& options) {
 
 class Party {
  public:
-  Party(const Options& options, const Resources& resources, ibv_qp* qp)
+  Party(const Options& options, Resources& resources, ibv_qp* qp)
       : options_(options), resources_(resources), qp_(qp), sge_(resources.sge(options.size)) {
     if (ibv_req_notify_cq(resources.recv_cq, 0) != 0) die("ibv_req_notify_cq");
     if (options.wait != Wait::kEpoll) return;
@@ -79,7 +79,7 @@ class Party {
   }
 
   const Options& options_;
-  const Resources& resources_;
+  Resources& resources_;
   ibv_qp* const qp_;
   ibv_sge sge_;
   ibv_wc completion_{};

@@ -15,10 +15,11 @@ sys.path.insert(0, str(places.ROOT / "bench"))
 from suite import conditions  # noqa: E402
 from suite import report as reporting  # noqa: E402
 from suite.campaign import Campaign  # noqa: E402
-from suite.rows import Group, Row  # noqa: E402
+from suite.groups import Group, Row  # noqa: E402
 
 # Measured for a time, not for a number of messages: short on a busy machine too.
-ROWS = ("ib_send_bw 16 KiB", "256 QPs, all active")
+ROWS = ("ib_send_bw 16 KiB", "256 QPs, all active", "one host: 16 KiB Writes, against raw memory",
+        "datagrams: 8 B to 32 receivers, TCP")
 RUN_SECONDS = 300  # with the installation of its packages
 
 
@@ -43,7 +44,7 @@ def report(folder):
 
 def test_each_row_is_measured_in_the_same_run_as_its_reference(report):
     groups = {group["name"]: group["samples"] for group in report["groups"]}
-    assert [row["row"] for row in report["rows"]] == list(ROWS)
+    assert {row["row"] for row in report["rows"]} == set(ROWS)
     for row in report["rows"]:
         samples = groups[row["group"]]
         ours = statistics.median(samples[row["subject"]])
@@ -62,7 +63,15 @@ def test_markdown_has_a_line_per_row(folder):
         assert len([line for line in lines if line.startswith(f"| {row} |")]) == 1
 
 
-@pytest.mark.parametrize("chart", ["bandwidth", "queue_pairs"])
+def test_each_section_has_its_table(report, folder):
+    assert len({row["section"] for row in report["rows"]}) == 3
+    page = (folder / "results.md").read_text()
+    for row in report["rows"]:
+        _, _, section = page.partition(f"## Rows {row['section']}\n")
+        assert f"| {row['row']} |" in section.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("chart", ["bandwidth", "queue_pairs", "one_host_bandwidth", "datagrams"])
 def test_plot_is_drawn(folder, chart):
     pytest.importorskip("matplotlib")  # bench/run installs it where it may
     root = xml.etree.ElementTree.parse(folder / f"{chart}.svg").getroot()

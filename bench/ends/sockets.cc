@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// TCP sockets as every mode of raw_tcp uses them.
-#include "raw_tcp/sockets.h"
+// TCP sockets between two ends.
+#include "ends/sockets.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <iterator>
 
 namespace uwarp::bench {
@@ -22,30 +18,25 @@ namespace {
 
 constexpr int kBacklog = 4096;
 
-sockaddr_in where(const Options& options) {
+bool again(ssize_t result) { return result < 0 && (errno == EAGAIN || errno == EINTR); }
+
+}  // namespace
+
+sockaddr_in where(const Ends& ends) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(options.port);
+  address.sin_port = htons(ends.port);
   address.sin_addr.s_addr = htonl(INADDR_ANY);
-  if (options.client() && inet_pton(AF_INET, options.address.c_str(), &address.sin_addr) != 1) {
+  if (ends.client() && inet_pton(AF_INET, ends.address.c_str(), &address.sin_addr) != 1) {
     die("address");
   }
   return address;
 }
 
-bool again(ssize_t result) { return result < 0 && (errno == EAGAIN || errno == EINTR); }
-
-}  // namespace
-
-void die(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
-void prepare(int fd, const Options& options) {
+void prepare(int fd, const Ends& ends) {
   const int on = 1;
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) die("TCP_NODELAY");
-  const std::string& name = options.congestion;
+  const std::string& name = ends.congestion;
   if (!name.empty() && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
                                   static_cast<socklen_t>(name.size())) != 0) {
     die("TCP_CONGESTION");
@@ -57,17 +48,10 @@ void set_nonblocking(int fd) {
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) die("O_NONBLOCK");
 }
 
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) die("getrlimit");
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
-}
-
-int listen_on(const Options& options, bool nonblocking) {
+int listen_on(const Ends& ends, bool nonblocking) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
-  const sockaddr_in address = where(options);
+  const sockaddr_in address = where(ends);
   if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
       bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(listener, kBacklog) != 0) {
@@ -77,27 +61,27 @@ int listen_on(const Options& options, bool nonblocking) {
   return listener;
 }
 
-int accept_on(int listener, const Options& options) {
+int accept_on(int listener, const Ends& ends) {
   const int fd = accept(listener, nullptr, nullptr);
   if (fd < 0) die("accept");
-  prepare(fd, options);
+  prepare(fd, ends);
   return fd;
 }
 
-int connect_to(const Options& options) {
+int connect_to(const Ends& ends) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in address = where(options);
+  const sockaddr_in address = where(ends);
   if (fd < 0) die("socket");
-  prepare(fd, options);
+  prepare(fd, ends);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) die("connect");
   return fd;
 }
 
-int start_connect(const Options& options) {
+int start_connect(const Ends& ends) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const sockaddr_in address = where(options);
+  const sockaddr_in address = where(ends);
   if (fd < 0) die("socket");
-  prepare(fd, options);
+  prepare(fd, ends);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
       errno != EINPROGRESS) {
     die("connect");
@@ -105,10 +89,10 @@ int start_connect(const Options& options) {
   return fd;
 }
 
-int open_one(const Options& options) {
-  if (options.client()) return connect_to(options);
-  const int listener = listen_on(options);
-  const int fd = accept_on(listener, options);
+int open_one(const Ends& ends) {
+  if (ends.client()) return connect_to(ends);
+  const int listener = listen_on(ends);
+  const int fd = accept_on(listener, ends);
   close(listener);
   return fd;
 }
@@ -148,9 +132,9 @@ void watch(int epoll, int fd, unsigned events) {
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll_ctl");
 }
 
-void serve_connections(const Options& options, const std::function<void(int fd)>& readable) {
-  const int listener = listen_on(options);
-  const int control = accept_on(listener, options);
+void serve_connections(const Ends& ends, const std::function<void(int fd)>& readable) {
+  const int listener = listen_on(ends);
+  const int control = accept_on(listener, ends);
   const int epoll = make_epoll();
   set_nonblocking(listener);
   watch(epoll, listener, EPOLLIN);
@@ -166,7 +150,7 @@ void serve_connections(const Options& options, const std::function<void(int fd)>
         continue;
       }
       for (int made; (made = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
-        prepare(made, options);
+        prepare(made, ends);
         watch(epoll, made, EPOLLIN);
       }
     }

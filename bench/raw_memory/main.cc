@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+//
+// raw_memory: what two processes of one host can do by shared memory alone, the limit to measure
+// uwarp against there. Knows nothing of RDMA, and trusts its peer in everything.
+#include "ends/command_line.h"
+#include "raw_memory/modes.h"
+
+int main(int argc, char** argv) {
+  using namespace uwarp::bench;
+  const Modes<Options> modes = {
+      {"ping-pong", ping_pong}, {"stream", stream}, {"messages", messages}};
+  return run_mode("raw_memory", modes, parse_options(argc, argv));
+}

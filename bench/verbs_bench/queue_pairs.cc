@@ -102,6 +102,8 @@ void queue_pairs(const Options& options) {
     elapsed = std::chrono::duration<double>(Clock::now() - start).count();
   }
   print_figure("per_second", done * options.depth / elapsed);
+  // What a queue pair keeps that has been busy: those that came off TCP have rings in use.
+  print_figure("kib_per_used_qp", (resident_bytes() - before) / options.count / 1024);
   std::fflush(stdout);
   // What is left ends with the process: closing each takes longer than measuring.
   rdma_disconnect(control);

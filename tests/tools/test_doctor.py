@@ -16,6 +16,7 @@ import threading
 import pytest
 
 import places
+import sandbox
 from iwarp_peer import (FLAG_CRC, FLAG_MARKERS, FLAG_REJECT, READ_REQUEST, REPLY_KEY, REQUEST_KEY,
                         WRITE, crc32c, read_request, start_frame, tagged, untagged)
 
@@ -269,6 +270,23 @@ def test_one_line_for_people():
     assert re.fullmatch(r"ok +peer +127\.0\.0\.1:\d+ speaks MPA revision 2: .*\n", run.stdout)
 
 
+@pytest.mark.parametrize("env, why", [({}, ""), ({"UWARP_SHM": "0"}, "UWARP_SHM=0"),
+                                      ({"UWARP_CRC": "1"}, "UWARP_CRC=1"),
+                                      ({"UWARP_PCAP": "/dev/null"}, "UWARP_PCAP")])
+def test_what_could_carry_a_connection(env, why):
+    with Peer(says(reply())) as peer:
+        _, findings, told = examine(f"127.0.0.1:{peer.port}", env=env)
+    sentence = f"TCP carries it: {why}" if why else "shared memory carries it once it is busy"
+    assert sentence in findings["peer"][0]["text"], findings
+    assert told["peer"]["details"]["carrier"] == {"shared_memory": not why, "why_not": why}
+
+
+def test_a_peer_that_asks_for_crc_stays_on_tcp():
+    with Peer(says(reply(FLAG_ENHANCED | FLAG_CRC))) as peer:
+        _, findings, _ = examine(f"127.0.0.1:{peer.port}")
+    assert "TCP carries it: the peer asks for CRC" in findings["peer"][0]["text"]
+
+
 def test_control_characters_of_a_peer_do_not_reach_the_terminal():
     with Peer(says(reply(FLAG_ENHANCED | FLAG_REJECT, private=word() + b"\x1b[31mred"))) as peer:
         run = doctor(f"127.0.0.1:{peer.port}")
@@ -399,6 +417,38 @@ def test_a_machine_that_is_ready():
     text = doctor()
     assert text.returncode == READY and not text.stderr
     assert all(re.match(r"(ok|warning) +\S+ +\S", line) for line in text.stdout.splitlines())
+
+
+def test_what_connections_on_this_host_need():
+    """Memory, a way to meet, and the right to read each other's memory, which is up to the host."""
+    _, findings, _ = examine()
+    memory, meeting, reading = findings["same-host"]
+    assert memory["level"] == meeting["level"] == "ok", findings["same-host"]
+    assert ("copied once" if reading["level"] == "ok" else "copied twice") in reading["text"]
+    _, findings, _ = examine(env={"UWARP_SHM": "0"})
+    (only,) = findings["same-host"]
+    assert only["level"] == "ok" and "stay on TCP: UWARP_SHM=0" in only["text"]
+
+
+@pytest.mark.parametrize("call, arguments, sentence", [
+    ("memfd_create", [], "no sealed memory"),
+    ("process_vm_readv", [], "large payloads are copied twice"),
+    ("socket", ["AF_UNIX", "SOCK_SEQPACKET"], "no abstract Unix socket")])
+def test_what_a_sandbox_keeps_from_connections_on_this_host(call, arguments, sentence):
+    if why := sandbox.missing():
+        pytest.skip(why)
+
+    def confine():
+        rules = sandbox.seccomp.SyscallFilter(sandbox.seccomp.ALLOW)
+        conditions = [sandbox.seccomp.Arg(index, sandbox.seccomp.MASKED_EQ, 0xF,
+                                          getattr(socket, name))
+                      for index, name in enumerate(arguments)]
+        sandbox.refuse(rules, call, *conditions)
+        rules.load()
+
+    _, findings, _ = examine(preexec_fn=confine)
+    (warning,) = [each for each in findings["same-host"] if each["level"] == "warning"]
+    assert sentence in warning["text"] and "seccomp" in warning["advice"], warning
 
 
 def test_without_the_provider(tmp_path):

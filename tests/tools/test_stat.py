@@ -33,17 +33,24 @@ def only(items):
 
 
 @pytest.fixture
-def pingpong(start, loopback, port):
+def environment():
+    """Settings of both sides."""
+    return {}
+
+
+@pytest.fixture
+def pingpong(start, loopback, port, environment):
     """A server and a client that go on until they are ended."""
     command = ["ibv_rc_pingpong", "-d", "uwarp_lo", "-g", "0", "-p", port, "-n", "100000000"]
-    server = start(command, loopback.server)
+    server = start(command, loopback.server, env=environment)
     places.wait_listening(server, port)
-    client = start([*command, loopback.server.address], loopback.client)
+    client = start([*command, loopback.server.address], loopback.client, env=environment)
 
     def running():
         seen = processes()
         both = [seen.get(each.pid) for each in (server, client)]
         return all(one and one["queue_pairs"] and
+                   one["queue_pairs"][0]["shared_memory"] == (not environment) and
                    one["queue_pairs"][0]["received"]["messages"]["send"] > 100 for one in both)
 
     places.wait_until(lambda: running() or not client.running(), lambda: f"{server}\n{client}")
@@ -64,6 +71,7 @@ def test_pingpong_is_seen(pingpong):
         qp = only(one["queue_pairs"])
         assert (qp["device"], qp["state"], qp["connected"]) == ("uwarp_lo", "RTS", True)
         assert not qp["rdma_cm"]
+        assert qp["shared_memory"]
         assert qp["peer"] == only(other["queue_pairs"])["local"], (qp, other)
         assert qp["connections"] == 1
         assert qp["sent"]["messages"]["send"] > 100
@@ -94,13 +102,22 @@ def test_rates_and_peers(pingpong):
 def test_tables(pingpong):
     server, client = pingpong
     output = stat("--once")
-    for heading in ("PERSONA", "STATE", "CAPACITY", "ADDRESS", "CONNECTIONS", "PEER"):
+    for heading in ("PERSONA", "STATE", "CAPACITY", "ADDRESS", "CONNECTIONS", "CARRIER", "PEER"):
         assert re.search(rf"\b{heading}\b", output), output
     for each in (server, client):
         assert re.search(rf"^ *{each.pid} +ibv_rc_pingpong +0x[0-9a-f]+ +uwarp_lo +RTS ", output,
                          re.M), output
+        assert re.search(rf"^ *{each.pid} .* memory +127\.0\.0\.1:\d+$", output, re.M), output
     view = stat("--once", "--view", "peers")
     assert "127.0.0.1" in view and "STATE" not in view
+
+
+@pytest.mark.parametrize("environment", [{"UWARP_SHM": "0"}])
+def test_a_connection_that_stays_on_tcp(pingpong):
+    output = stat("--once", "--view", "qps")
+    for each in pingpong:
+        assert re.search(rf"^ *{each.pid} .* tcp +127\.0\.0\.1:\d+$", output, re.M), output
+        assert not only(processes()[each.pid]["queue_pairs"])["shared_memory"]
 
 
 def test_live_table(pingpong):

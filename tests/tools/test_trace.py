@@ -3,6 +3,7 @@
 
 import collections
 import json
+import re
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_every_request_completes(pair, loopback, tmp_path, tool):
             assert check_life(life, "send"), life
             ended += 1
     assert ended >= count
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_what_carries_a_stream(pair, loopback, tmp_path, shared_memory):
+    """In the trace, and in the log, which says why a connection on this host stays on TCP."""
+    command = ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", 3000]
+    outputs = pair(loopback, command, [*command, "{address}"],
+                   env={"UWARP_TRACE": tmp_path / "trace-%p", "UWARP_LOG": "1",
+                        "UWARP_SHM": "1" if shared_memory else "0"})
+    for path in tmp_path.glob("trace-*"):
+        marks = sorted((event for event in read_trace(path) if event["cat"] == "carrier"),
+                       key=lambda event: event["ts"])
+        assert [mark["name"] for mark in marks] == ["TCP", "shared memory"][:1 + shared_memory]
+        assert all(re.fullmatch("0x[0-9a-f]+", mark["args"]["qp"]) for mark in marks)
+    sentence = ("shared memory carries what comes from here on" if shared_memory else
+                "to 127.0.0.1 by TCP, not by shared memory: UWARP_SHM=0")
+    for output in outputs:
+        assert sentence in output
 
 
 def test_same_name_for_both(pair, loopback, tmp_path):

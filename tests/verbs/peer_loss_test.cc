@@ -9,8 +9,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "verbs/verbs_fixture.h"
 
@@ -34,6 +38,20 @@ Address receive_address(int fd) {
   Address address = {};
   EXPECT_EQ(read(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
   return address;
+}
+
+constexpr uint32_t kLarge = 1 << 20;
+/// After so many large messages the connection has left TCP, where it does.
+constexpr uint64_t kLargeBeforeSwitch = 100;
+
+bool shared_memory_is_on() {
+  const char* const set = getenv("UWARP_SHM");
+  return set == nullptr || *set != '0';
+}
+bool rings_are_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  const std::string text{std::istreambuf_iterator<char>(maps), {}};
+  return text.find("uwarp-rings") != std::string::npos;
 }
 
 /// A second process with an end of its own, connected to ours.
@@ -73,6 +91,8 @@ class PeerProcess {
   const Address& address() const { return address_; }
   /// What completed while the connection was made.
   std::vector<ibv_wc> early;
+  /// The flood: it would hold up the answer that the connection waits for.
+  void begin() const { EXPECT_EQ(write(control_, "b", 1), 1); }
   void kill_now() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
@@ -190,6 +210,88 @@ TEST_F(PeerLoss, KilledWhileWeSend) {
   EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(20)));
 }
 
+// It is killed while we copy its messages out of its own memory, at whatever it does then: those
+// that complete are whole, and once the end is known nothing changes any more.
+TEST_F(PeerLoss, KilledWhileItsLargeMessagesArrive) {
+  constexpr int kSlots = 4;
+  std::mt19937 random(23);
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    // The first part is for the Read that tells when the connection stands.
+    End end(context(), (1 + kSlots) * kLarge);
+    const auto place = [](uint64_t id) { return (1 + id % kSlots) * size_t{kLarge}; };
+    uint64_t posted = 0, arrived = 0;
+    const auto post = [&] {
+      ASSERT_EQ(end.post_receive(posted, place(posted), kLarge), 0);
+      ++posted;
+    };
+    const auto take = [&](const ibv_wc& wc) {
+      ASSERT_EQ(wc.wr_id, arrived++);
+      ASSERT_EQ(wc.byte_len, kLarge);
+      const uint8_t* const at = end.memory.data() + place(wc.wr_id);
+      ASSERT_EQ(at[0], static_cast<uint8_t>(wc.wr_id));
+      ASSERT_EQ(std::memcmp(at, at + 1, kLarge - 1), 0) << "message " << wc.wr_id << " is torn";
+    };
+    while (posted < kSlots) post();
+    PeerProcess peer(end, "flood");
+    peer.begin();
+    const uint64_t wanted = kLargeBeforeSwitch + random() % 60;
+    while (arrived < wanted) {
+      const auto wc = next_completion(end.cq.get());
+      ASSERT_TRUE(wc.has_value());
+      ASSERT_EQ(wc->status, IBV_WC_SUCCESS);
+      ASSERT_NO_FATAL_FAILURE(take(*wc));
+      post();
+    }
+    EXPECT_EQ(rings_are_mapped(), shared_memory_is_on());
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    peer.kill_now();
+    while (arrived != posted) {
+      const auto wc = next_completion(end.cq.get());
+      ASSERT_TRUE(wc.has_value());
+      if (wc->status != IBV_WC_SUCCESS) {
+        EXPECT_STREQ(ibv_wc_status_str(wc->status), "Work Request Flushed Error");
+        ASSERT_EQ(wc->wr_id, arrived++);
+        continue;
+      }
+      ASSERT_NO_FATAL_FAILURE(take(*wc));
+    }
+    expect_fatal_event(end.qp.get());
+    const std::vector<uint8_t> then = end.memory;
+    std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_EQ(then, end.memory);
+  }
+}
+
+// The same, where it is the one that copies.
+TEST_F(PeerLoss, KilledWhileItTakesOurLargeMessages) {
+  constexpr uint64_t kOutstanding = 8;
+  std::mt19937 random(29);
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    End end(context());
+    PeerProcess peer(end, "idle");
+    uint64_t posted = 0, done = 0;
+    const uint64_t wanted = kLargeBeforeSwitch + random() % 60;
+    bool failed = false;
+    for (bool killed = false; !killed || done != posted;) {
+      while (!killed && posted - done < kOutstanding)
+        ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, posted++, peer.address(), 0, kLarge), 0);
+      const auto wc = next_completion(end.cq.get());
+      ASSERT_TRUE(wc.has_value());
+      ASSERT_EQ(wc->wr_id, done++);
+      ASSERT_TRUE(wc->status == IBV_WC_SUCCESS ? !failed : killed) << ibv_wc_status_str(wc->status);
+      failed |= wc->status != IBV_WC_SUCCESS;
+      if (done != wanted) continue;
+      EXPECT_EQ(rings_are_mapped(), shared_memory_is_on());
+      peer.kill_now();
+      killed = true;
+    }
+    expect_fatal_event(end.qp.get());
+    EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
+  }
+}
+
 TEST_F(PeerLoss, KilledWhileWeRead) {
   End end(context(), 64 << 20);
   PeerProcess peer(end, "idle");
@@ -233,11 +335,28 @@ void wait_for_end_of_input(int fd) {
   }
 }
 
+/// Large messages, each of bytes of its own, until it is killed.
+int flood(End& end) {
+  const uint64_t slots = end.memory.size() / kLarge;
+  char byte;
+  if (read(kControlFd, &byte, 1) != 1) return 6;
+  for (uint64_t posted = 0, done = 0;;) {
+    for (; posted - done < slots; ++posted) {
+      const size_t at = posted % slots * kLarge;
+      std::memset(end.memory.data() + at, static_cast<int>(posted), kLarge);
+      if (end.post_send(posted, at, kLarge) != 0) return 3;
+    }
+    const auto wc = next_completion(end.cq.get());
+    if (!wc || wc->status != IBV_WC_SUCCESS) return 4;
+    ++done;
+  }
+}
+
 /// The other process. Returns its exit status.
 int play(const std::string& role) {
   Context context = open_device();
   if (context == nullptr) return 2;
-  End end(context.get());
+  End end(context.get(), role == "flood" ? 4 * kLarge : kLarge);
   const Address ours = end.address();
   const Address theirs = receive_address(kControlFd);
   send_address(kControlFd, ours);
@@ -254,6 +373,7 @@ int play(const std::string& role) {
     }
   }
   send_address(kControlFd, ours);
+  if (role == "flood") return flood(end);
   wait_for_end_of_input(kControlFd);
   return ::testing::Test::HasFailure() ? 5 : 0;
 }

@@ -8,14 +8,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "base/limits.h"
+#include "carrier/tcp_socket.h"
 #include "farewell.h"
 #include "net/ip_address.h"
 
@@ -126,6 +129,12 @@ std::string name_of_address(const addrinfo& address, uint16_t port) {
   return (ip->is_v4() ? text : '[' + text + ']') + ':' + std::to_string(port);
 }
 
+bool is_of_this_host(const addrinfo& address) {
+  sockaddr_storage where{};
+  std::memcpy(&where, address.ai_addr, std::min<size_t>(address.ai_addrlen, sizeof where));
+  return uwarp::is_local_address(where);
+}
+
 uwarp::MpaInitiator::Config request_config(unsigned revision, bool crc) {
   uwarp::MpaInitiator::Config config;
   config.revision = static_cast<uint8_t>(revision);
@@ -155,6 +164,7 @@ Dialogue talk(const std::string& host, uint16_t port, unsigned revision, bool cr
     dialogue.error = socket.fd() < 0 ? errno : connect_until(socket.fd(), *address, end);
     if (dialogue.error != 0) continue;
     dialogue.segment_bytes = segment_bytes_of(socket.fd());
+    dialogue.local = is_of_this_host(*address);
     uwarp::MpaInitiator initiator(request_config(revision, crc));
     exchange(socket.fd(), initiator, dialogue, end);
     return dialogue;

@@ -28,6 +28,7 @@ struct Dialogue {
   Stage stage = Stage::kUnresolved;
   std::string reason;   // kUnresolved: the resolver's
   std::string address;  // with port, the one that was dialled last
+  bool local = false;   // ... is one of this host
   int error = 0;        // errno; ETIMEDOUT also for our own limit
   bool ended = false;   // the peer closed or reset
   unsigned revision = 2;

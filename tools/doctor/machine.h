@@ -23,6 +23,8 @@ void check_limits(Report& report);
 /// System calls, /proc, a folder to write to (limits.cc).
 void check_system_calls(Report& report);
 void check_folders(Report& report);
+/// Shared memory between processes of this user (same_host.cc).
+void check_same_host(Report& report, const uwarp::Settings& settings);
 /// Adapters and the rdma_cm device of the host itself (limits.cc).
 void check_host_devices(Report& report, const uwarp::Settings& settings);
 /// A program under uwarp-run lists and opens devices, and opens an event channel

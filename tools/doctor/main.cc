@@ -75,6 +75,7 @@ int look_at_machine(const Options& options) {
   check_limits(report);
   check_system_calls(report);
   check_folders(report);
+  check_same_host(report, settings);
   check_host_devices(report, settings);
   check_application(report);
   return finish(report, options.json ? to_json(report) : json(), options.json);

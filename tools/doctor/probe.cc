@@ -12,6 +12,7 @@
 #include "connect/rendezvous_message.h"
 #include "dialogue.h"
 #include "protocol/mpa/fpdu.h"
+#include "same_host.h"
 
 namespace doctor {
 namespace {
@@ -157,11 +158,28 @@ ProbeResult old_peer(const std::string& who, const std::string& how) {
               "agree on read depths by itself");
 }
 
-ProbeResult judge_rejection(const std::string& who, const Dialogue& dialogue) {
+/// Why a connection to this peer would stay on TCP; empty: it may leave it.
+std::string why_tcp(const Dialogue& dialogue, const uwarp::Settings& settings) {
+  if (!dialogue.local) return "the address is not of this host";
+  if (const std::string why = why_only_tcp(settings); !why.empty()) return why;
+  return dialogue.reply.crc ? "the peer asks for CRC" : "";
+}
+
+std::string describe_carrier(const Dialogue& dialogue, const uwarp::Settings& settings) {
+  const std::string why = why_tcp(dialogue, settings);
+  return why.empty()
+             ? "shared memory carries it once it is busy, if the peer is a uwarp of this user"
+             : "TCP carries it: " + why;
+}
+
+ProbeResult judge_rejection(const std::string& who, const Dialogue& dialogue,
+                            const uwarp::Settings& settings) {
   const auto octets = dialogue.reply.private_data.bytes();
   if (uwarp::RendezvousAnswer::decode(octets))
     return made("rendezvous", Level::kOk,
-                who + " is a uwarp's port for queue pairs that connect without rdma_cm, and works");
+                who +
+                    " is a uwarp's port for queue pairs that connect without rdma_cm, and works; " +
+                    describe_carrier(dialogue, settings));
   if (dialogue.reply.markers)
     return problem("markers",
                    who + " rejects the connection and wants markers, which uwarp cannot send",
@@ -205,7 +223,8 @@ ProbeResult judge_acceptance(const std::string& who, const Dialogue& dialogue,
   std::string text = who + " speaks MPA revision " + std::to_string(dialogue.revision) + ": " +
                      describe_rtr(dialogue) + "; " + crc + "; " + describe_depths(dialogue) +
                      "; TCP segments of " + std::to_string(dialogue.segment_bytes) +
-                     " octets, frames of up to " + std::to_string(frame);
+                     " octets, frames of up to " + std::to_string(frame) + "; " +
+                     describe_carrier(dialogue, settings);
   if (dialogue.reply.crc && !settings.crc && frame > uwarp::mulpdu_for(dialogue.segment_bytes))
     return made("frames", Level::kWarning, text,
                 "The peer asks for CRC, as adapters do, and those want frames that fit into one "
@@ -223,7 +242,7 @@ ProbeResult judge(const std::string& who, const Dialogue& dialogue, const ProbeO
     case State::kAccepted:
       return judge_acceptance(who, dialogue, settings);
     case State::kRejected:
-      return judge_rejection(who, dialogue);
+      return judge_rejection(who, dialogue, settings);
     case State::kFailed:
       if (dialogue.verdict.failure == MpaFailure::kRevisionMismatch && dialogue.revision == 2)
         return old_peer(who, dialogue.reply.revision == 1 ? "it answers with it"
@@ -237,13 +256,15 @@ ProbeResult judge(const std::string& who, const Dialogue& dialogue, const ProbeO
   return judge_no_reply(who, dialogue, options.timeout);
 }
 
-json describe_dialogue(const Dialogue& dialogue) {
+json describe_dialogue(const Dialogue& dialogue, const uwarp::Settings& settings) {
   json details = {{"address", dialogue.address}, {"revision", dialogue.revision}};
   if (dialogue.error != 0) details["errno"] = dialogue.error;
   if (dialogue.segment_bytes != 0) details["tcp_mss"] = dialogue.segment_bytes;
   const State state = dialogue.verdict.state;
   if (state == State::kAccepted || state == State::kRejected) {
     const uwarp::MpaStartFrame& reply = dialogue.reply;
+    const std::string why = why_tcp(dialogue, settings);
+    details["carrier"] = {{"shared_memory", why.empty()}, {"why_not", why}};
     details["reply"] = {
         {"revision", reply.revision}, {"rejected", reply.reject},
         {"markers", reply.markers},   {"crc", reply.crc},
@@ -313,7 +334,7 @@ ProbeResult probe(const Target& target, const ProbeOptions& options,
       dialogue = again;
     }
   }
-  result.details = describe_dialogue(dialogue);
+  result.details = describe_dialogue(dialogue, settings);
   return result;
 }
 

@@ -135,9 +135,14 @@ std::vector<std::string> processes(const Snapshot& snapshot, const RateTable& ra
   return table.lines();
 }
 
+std::string carrier_of(const QueuePair& qp) {
+  if (qp.connected_ns == 0) return "-";
+  return qp.shared_memory ? "memory" : "tcp";
+}
+
 std::vector<std::string> queue_pairs(const Snapshot& snapshot, const RateTable& rates) {
   Table table(with_flow({"PID", "<PROGRAM", "<QP", "<DEVICE", "<STATE"}, rates,
-                        {"OPEN", "WAITS", "HELD", "<PEER"}));
+                        {"OPEN", "WAITS", "HELD", "<CARRIER", "<PEER"}));
   for (const Process& process : snapshot.processes) {
     for (const QueuePair& qp : process.queue_pairs) {
       const Rates rate = rates.of(process, qp);
@@ -146,7 +151,7 @@ std::vector<std::string> queue_pairs(const Snapshot& snapshot, const RateTable& 
                         printable(qp.device), qp.state},
                        flow(qp.traffic, rate, rates.known()),
                        {number(qp.outstanding) + "/" + number(qp.send_depth),
-                        number(qp.traffic.waits), number(qp.traffic.held),
+                        number(qp.traffic.waits), number(qp.traffic.held), carrier_of(qp),
                         qp.connected_ns == 0 && !qp.peer.empty() ? "(" + qp.peer + ")" : qp.peer}));
     }
   }

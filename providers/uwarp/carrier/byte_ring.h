@@ -142,8 +142,8 @@ class BasicRingReader {
     head_ = head;
     if (to.generation != at_.generation) at_ = {to.generation, 0};
     end_ = to.bytes;
-    if (end_ - at_.bytes > size_ || end_ % kRingStep != 0) broken_ = true;
-    return !broken_ && at_.bytes != end_;
+    if (end_ - at_.bytes > size_ || end_ % kRingStep != 0 || broken_) return fail();
+    return at_.bytes != end_;
   }
   /// The other side says what cannot be.
   bool broken() const { return broken_; }
@@ -185,21 +185,29 @@ class BasicRingReader {
 
  private:
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
-  // Everything that is wrong with a record breaks the ring.
+  // Nothing is there from now on, whatever the writer says.
+  bool fail() {
+    broken_ = true;
+    end_ = at_.bytes;
+    return false;
+  }
+  // Everything that is wrong with a record breaks the ring. So do two skips in a row, with which a
+  // writer could keep us here for as long as it likes.
   bool take(const RingRecord& record) {
     const uint32_t there = std::min(end_ - at_.bytes, size_ - offset()) - kRingStep;
     const uint32_t inside =
         record.kind == RingRecord::kPlace ? uint32_t{sizeof address_} : record.bytes;
-    if (inside > there || record.kind > RingRecord::kSkip ||
-        (record.bytes == 0 && record.kind != RingRecord::kSkip)) {
-      broken_ = true;
-      return false;
+    const bool skip = record.kind == RingRecord::kSkip;
+    if (inside > there || record.kind > RingRecord::kSkip || (record.bytes == 0 && !skip) ||
+        (skip && skipped_)) {
+      return fail();
     }
+    skipped_ = skip;
     steps_ = kRingStep + ring_steps(inside);
     data_ = offset() + kRingStep;
     kind_ = record.kind;
     if (record.kind == RingRecord::kPlace) std::memcpy(&address_, base_ + data_, sizeof address_);
-    if (record.kind == RingRecord::kSkip)
+    if (skip)
       at_.bytes += steps_;
     else
       left_ = record.bytes;
@@ -218,6 +226,7 @@ class BasicRingReader {
   uint32_t data_ = 0;
   uint32_t kind_ = RingRecord::kBytes;
   uint64_t address_ = 0;
+  bool skipped_ = false;  // the record before
   bool broken_ = false;
 };
 

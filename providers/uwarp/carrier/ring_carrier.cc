@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "carrier/ring_carrier.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -85,6 +86,8 @@ void RingCarrier::nudge() {
     const EngineFd process(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
     if (process)
       peer_wake_ = EngineFd(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+    // It may be anything that the peer has open, and this thread must not wait for it.
+    if (peer_wake_ && (fcntl(peer_wake_.get(), F_GETFL) & O_NONBLOCK) == 0) peer_wake_ = EngineFd();
   }
   peer_wake_tried_ = true;
   ring(peer_.bell);
@@ -131,6 +134,16 @@ ssize_t RingCarrier::receive(std::span<const iovec> room) {
   return -EAGAIN;
 }
 
+ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp) {
+  ssize_t count = receive(room);
+  if (count != -EAGAIN) return count;
+  const ssize_t end = tcp.peek();
+  if (end == -EAGAIN) return end;
+  count = receive(room);
+  if (count != -EAGAIN) return count;
+  return end > 0 ? -EPROTO : end;
+}
+
 // --- Sending
 
 // False: the peer says what cannot be.
@@ -172,8 +185,8 @@ ssize_t RingCarrier::given_back() {
   return static_cast<ssize_t>(kept_from - std::exchange(given_, kept_from));
 }
 
-ssize_t RingCarrier::send(std::span<const iovec> bytes) {
-  if (withdrawn_) return -ECONNRESET;
+// What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
+ssize_t RingCarrier::write(std::span<const iovec> bytes) {
   if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
   size_t skip = written_ - given_;  // in the ring already
   bool full = false;
@@ -197,14 +210,21 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
     out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
     if (writer_.publish()) ring(peer_.bell);
   }
-  const ssize_t free = given_back();
-  if (free > 0) {
-    waits_for_room_.store(false, std::memory_order_relaxed);
-    return free;
+  return given_back();
+}
+
+// Each round but the last the reader has come on, which it can do as often as there are bytes in
+// the ring.
+ssize_t RingCarrier::send(std::span<const iovec> bytes) {
+  if (withdrawn_) return -ECONNRESET;
+  for (;;) {
+    const ssize_t count = write(bytes);
+    if (count > 0) waits_for_room_.store(false, std::memory_order_relaxed);
+    if (count != 0) return count;
+    waits_for_room_.store(true, std::memory_order_seq_cst);
+    if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
+    if (!take_back()) return -EPROTO;
   }
-  waits_for_room_.store(true, std::memory_order_seq_cst);
-  if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
-  return take_back() ? send(bytes) : -EPROTO;
 }
 
 void RingCarrier::withdraw() {

@@ -19,6 +19,7 @@
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/shared_memory.h"
+#include "carrier/tcp_socket.h"
 #include "os/engine_fds.h"
 
 namespace uwarp {
@@ -60,6 +61,9 @@ class RingCarrier final : public LentMemory {
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer writes what
   /// cannot be. -EFAULT, never: memory of the peer that is not there is -ECONNRESET.
   ssize_t receive(std::span<const iovec> room);
+  /// The same once epoll has said that `tcp` has ended or failed: its end, as it counts there,
+  /// comes behind all that was written before.
+  ssize_t receive_to_end(std::span<const iovec> room, TcpSocket& tcp);
   /// The processor on which the peer wrote last.
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
@@ -104,6 +108,7 @@ class RingCarrier final : public LentMemory {
   class Pull;
 
   bool take_back();
+  ssize_t write(std::span<const iovec> bytes);
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
   static void ring(const EngineFd& bell);

@@ -16,29 +16,43 @@
 namespace uwarp {
 namespace {
 
-void log_refusal(const sockaddr_storage& peer, int error) {
+void log_reason(const sockaddr_storage& peer, const char* why) {
   static CollapsedLog log;
   log.event("connection: to %s by TCP, not by shared memory: %s", ip_of(peer).to_string().c_str(),
-            error == ECONNREFUSED ? "it is in another network namespace"
-            : error == EPERM      ? "it is of another user"
-                                  : std::strerror(error));
+            why);
+}
+
+void log_refusal(const sockaddr_storage& peer, int error) {
+  log_reason(peer, error == ECONNREFUSED ? "it is in another network namespace"
+                   : error == EPERM      ? "it is of another user"
+                                         : std::strerror(error));
 }
 
 }  // namespace
 
-// Unreliable queue pairs stay: what a peer that is gone was sent counts as sent there, which the
-// ring does not do yet. So does what is captured: Wireshark shall see nothing but iWARP.
-bool Connection::may_leave_tcp() const {
-  return settings().shared_memory && !settings().crc && context_.capture == nullptr &&
-         !is_unreliable(endpoint_->qp().config().transport);
+// Unreliable queue pairs stay: what they send to a peer that is gone counts as sent, but its memory
+// stays lent to the ring until the end has been noticed, and their send queue may fill up
+// meanwhile. So does what is captured: Wireshark shall see nothing but iWARP. Null: it may leave.
+const char* Connection::why_only_tcp() const {
+  if (!settings().shared_memory) return "UWARP_SHM=0";
+  if (settings().crc) return "UWARP_CRC=1";
+  if (context_.capture != nullptr) return "UWARP_PCAP";
+  return is_unreliable(endpoint_->qp().config().transport) ? "unreliable queue pair" : nullptr;
+}
+
+// Of peers on this host only: with others nobody expects anything else.
+void Connection::log_carrier(const char* why_only_tcp) const {
+  if (why_only_tcp != nullptr && is_local_address(remote_)) log_reason(remote_, why_only_tcp);
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
   if (notice.busy) offer_carrier(turn);
   if ((notice.outcome & kRxOffer) != 0) take_offer();
-  if ((notice.outcome & kRxSwitch) != 0 && endpoint_->stream().on_ring())
+  if ((notice.outcome & kRxSwitch) != 0 && endpoint_->stream().on_ring()) {
     endpoint_->describe_carrier(true);
+    log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
+  }
   // The one that has dialled has switched already.
   if ((notice.outcome & kRxSwitch) != 0 && !dialed_ && socket_.ring() != nullptr) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
@@ -47,7 +61,8 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
 }
 
 void Connection::offer_carrier(Turn& turn) {
-  if (!endpoint_->qp().peer_is_uwarp() || ticket_ != 0 || !is_local_address(remote_)) return;
+  if (ticket_ != 0 || !is_local_address(remote_)) return;
+  if (!endpoint_->qp().peer_is_uwarp()) return log_reason(remote_, "it is no uwarp");
   const auto ticket = context_.door->expect(std::weak_ptr<Connection>(shared()));
   if (!ticket) return log_refusal(remote_, ticket.error());
   ticket_ = ticket->number;
@@ -80,7 +95,6 @@ void Connection::carrier_arrived(std::unique_ptr<RingCarrier> carrier) {
       join_carrier(std::move(carrier))) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
     turn.pump = true;
-    log_event("qp %#x: shared memory carries it from here on", endpoint_->number().value);
   }
   finish(turn);
 }

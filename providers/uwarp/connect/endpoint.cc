@@ -106,6 +106,7 @@ void Endpoint::describe_connection(const StreamConfig& config, const Connection&
   slot.flags &= QueuePairSlot::kSharedReceive;
   if (!config.silent_fin) slot.flags |= QueuePairSlot::kRdmaCm;
   if (config.crc) slot.flags |= QueuePairSlot::kCrc;
+  trace_carrier(false);
 }
 
 void Endpoint::describe_carrier(bool shared_memory) {
@@ -114,6 +115,16 @@ void Endpoint::describe_carrier(bool shared_memory) {
   const SlotChange change(slot.head);
   slot.flags &= ~uint32_t{QueuePairSlot::kSharedMemory};
   if (shared_memory) slot.flags |= QueuePairSlot::kSharedMemory;
+  trace_carrier(shared_memory);
+}
+
+void Endpoint::trace_carrier(bool shared_memory) {
+  if (context_.trace == nullptr) return;
+  TraceStep step;
+  step.kind = TraceStep::Kind::kCarried;
+  step.reported = shared_memory;
+  step.queue_pair = number().value;
+  context_.trace->note(step);
 }
 
 Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, const NetDevice& device,

@@ -165,6 +165,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void pump_at_once();
   void note_depths_locked(const StreamConfig& config);
   void describe_connection(const StreamConfig& config, const Connection& connection);
+  void trace_carrier(bool shared_memory);
 
   ConnectContext& context_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation

@@ -23,6 +23,8 @@ struct TraceStep {
     // FPDUs.
     kFpduSent,  // opcode: RdmapOpcode; bytes: of its ULPDU
     kFpduReceived,
+    // Streams.
+    kCarried,  // what comes does so by TCP; reported: by shared memory, from here on
   } kind = Kind::kSendPosted;
   /// How far a request had come that has completed.
   enum class Phase : uint8_t { kWaiting, kBegun, kWithKernel } phase = Phase::kWaiting;

@@ -106,6 +106,8 @@ class EventWriter {
         return fpdu("sent");
       case Kind::kFpduReceived:
         return fpdu("received");
+      case Kind::kCarried:
+        return carrier(step_.reported ? "shared memory" : "TCP");
     }
   }
 
@@ -139,6 +141,12 @@ class EventWriter {
         "\"ts\":%" PRIu64 ".%03u,\"args\":{\"qp\":\"0x%" PRIx32 "\",\"ulpdu\":%" PRIu64 "}},\n",
         name(static_cast<RdmapOpcode>(step_.opcode)), what, process_, thread_, at_ns_ / 1000,
         static_cast<unsigned>(at_ns_ % 1000), step_.queue_pair, step_.octets);
+  }
+  void carrier(const char* name) {
+    put("{\"name\":\"%s\",\"cat\":\"carrier\",\"ph\":\"i\",\"s\":\"p\",\"pid\":%ld,\"tid\":%ld,"
+        "\"ts\":%" PRIu64 ".%03u,\"args\":{\"qp\":\"0x%" PRIx32 "\"}},\n",
+        name, process_, thread_, at_ns_ / 1000, static_cast<unsigned>(at_ns_ % 1000),
+        step_.queue_pair);
   }
   template <typename... Arguments>
   [[gnu::format(printf, 2, 0)]] void put(const char* format, Arguments... arguments) {

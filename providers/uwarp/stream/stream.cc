@@ -158,15 +158,9 @@ inline ssize_t Stream::read(std::span<const iovec> room) {
   return on_ring() ? read_ring(room) : in_->receive(room);
 }
 
-// The end comes by TCP, and what was written before it counts.
 ssize_t Stream::read_ring(std::span<const iovec> room) {
-  ssize_t count = ring_->receive(room);
-  if (count == -EAGAIN && hang_up_.load(std::memory_order_acquire) != 0) {
-    const ssize_t end = in_->peek();
-    if (end == -EAGAIN) return end;
-    count = ring_->receive(room);
-    if (count == -EAGAIN) count = end > 0 ? -EPROTO : end;
-  }
+  const bool ends = hang_up_.load(std::memory_order_acquire) != 0;
+  const ssize_t count = ends ? ring_->receive_to_end(room, *in_) : ring_->receive(room);
   return count == -EPROTO ? -ECONNRESET : count;
 }
 

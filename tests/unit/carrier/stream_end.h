@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Two ends of a byte stream as a connection has them, by TCP or by rings in shared memory: in one
+// process, or one of them in a forked child.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "carrier/ring_carrier.h"
+#include "carrier/tcp_socket.h"
+#include "os/engine_fds.h"
+
+namespace uwarp {
+
+enum class Way : uint8_t {
+  kTcp,
+  kRing,          // large payloads are pulled out of the writer's memory
+  kRingByCopies,  // which the kernel does not permit
+};
+
+inline sockaddr_storage any_loopback_port() {
+  sockaddr_storage address{};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(address);
+  v4.sin_family = AF_INET;
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// What both processes have before there are two. Plain numbers: a forked child closes engine fds.
+struct StreamParts {
+  explicit StreamParts(Way way) : way(way) {
+    auto listener = TcpSocket::open(AF_INET).value();
+    EXPECT_EQ(listener.bind(any_loopback_port()), 0);
+    EXPECT_EQ(listener.listen(1), 0);
+    auto dialled = TcpSocket::open(AF_INET).value();
+    (void)dialled.connect(listener.local_address());
+    sockaddr_storage peer;
+    pollfd waits = {listener.fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&waits, 1, 10'000), 1);
+    auto accepted = listener.accept(peer).value();
+    // As the engine does: a process that is killed resets its connections.
+    for (TcpSocket* end : {&dialled, &accepted}) end->set_reset_on_close(true);
+    sockets[0] = dup(dialled.fd());
+    sockets[1] = dup(accepted.fd());
+    if (way == Way::kTcp) return;
+    memory = dup(SharedMemory::create(RingCarrier::kSharedBytes)->fd());
+    for (int& bell : bells) bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  }
+  ~StreamParts() {
+    for (const int fd : {sockets[0], sockets[1], memory, bells[0], bells[1]})
+      if (fd >= 0) close(fd);
+  }
+  StreamParts(const StreamParts&) = delete;
+  StreamParts& operator=(const StreamParts&) = delete;
+  /// The process that keeps the other end only.
+  void close_socket(int side) { close(std::exchange(sockets[side], -1)); }
+
+  const Way way;
+  int sockets[2] = {-1, -1};
+  int memory = -1;
+  int bells[2] = {-1, -1};
+};
+
+class StreamEnd {
+ public:
+  /// `peer`: the process of the other end.
+  StreamEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
+    watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    if (parts.way == Way::kTcp) return;
+    const auto same = [](int fd) { return EngineFd(dup(fd)); };
+    // A peer in another pid namespace has no number here, and its memory is not read.
+    const pid_t known = parts.way == Way::kRing ? peer : 0;
+    ring_ = std::make_unique<RingCarrier>(
+        SharedMemory::adopt(same(parts.memory), RingCarrier::kSharedBytes).value(), side == 0,
+        RingCarrier::Peer{same(parts.bells[side]), same(parts.bells[1 - side]), known});
+    ring_->look_whether_it_can_pull();
+    watch(ring_->own_bell(), EPOLLIN | EPOLLET);
+  }
+
+  RingCarrier* ring() { return ring_.get(); }
+  /// Counts as those of TcpSocket; for both as Stream makes them.
+  ssize_t send(std::span<const iovec> bytes) {
+    return ring_ != nullptr ? ring_->send(bytes) : socket_.use().send(bytes);
+  }
+  ssize_t receive(std::span<const iovec> room) {
+    if (ring_ == nullptr) return socket_.use().receive(room);
+    if (has_ended()) return ring_->receive_to_end(room, socket_.use());
+    return ring_->receive(room);
+  }
+  void set_quiet(bool on) { ring_ != nullptr ? ring_->set_quiet(on) : socket_.use().set_quiet(on); }
+  void shutdown() { socket_.use().shutdown_write(); }
+  /// What a process does that is killed, and reset() of a connection.
+  void reset() { socket_.use().reset(); }
+
+  /// The next edge; 0: none in time. A bell does not say what for.
+  uint32_t edge(int limit_ms) {
+    epoll_event event{};
+    if (epoll_wait(epoll_.get(), &event, 1, limit_ms) != 1) return 0;
+    return event.events == EPOLLIN ? EPOLLIN | EPOLLOUT : event.events;
+  }
+  /// Waits for one of these events; what came before it is forgotten.
+  bool wait_for(uint32_t wanted, int limit_ms = 20'000) {
+    for (uint32_t events; (events = edge(limit_ms)) != 0;)
+      if ((events & wanted) != 0) return true;
+    return false;
+  }
+  void forget_edges() {
+    while (edge(0) != 0) {
+    }
+  }
+
+ private:
+  /// A socket of a number, as TcpSocket makes its own only.
+  class Borrowed {
+   public:
+    explicit Borrowed(int fd) {
+      auto other = TcpSocket::open(AF_INET).value();
+      EXPECT_GE(dup2(fd, other.fd()), 0);
+      close(fd);
+      socket_ = std::move(other);
+    }
+    int get() const { return socket_.fd(); }
+    TcpSocket& use() { return socket_; }
+
+   private:
+    TcpSocket socket_;
+  };
+
+  void watch(int fd, uint32_t events) {
+    epoll_event event{.events = events, .data = {}};
+    EXPECT_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  bool has_ended() {
+    pollfd one = {socket_.get(), POLLRDHUP, 0};
+    return poll(&one, 1, 0) == 1;
+  }
+
+  EngineFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
+  Borrowed socket_;
+  std::unique_ptr<RingCarrier> ring_;
+};
+
+/// Both in this process.
+struct StreamPair {
+  explicit StreamPair(Way way) : StreamPair(StreamParts(way)) {}
+  explicit StreamPair(const StreamParts& parts)
+      : first(parts, 0, getpid()), second(parts, 1, getpid()) {}
+  StreamEnd first, second;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What connections between processes of one user on this host need to leave TCP for shared memory.
+#include "same_host.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "carrier/ring_carrier.h"
+#include "carrier/shared_memory.h"
+#include "machine.h"
+
+namespace doctor {
+namespace {
+
+constexpr const char* kCheck = "same-host";
+
+/// 0 or an errno.
+int try_memory() {
+  const auto memory = uwarp::SharedMemory::create(uwarp::RingCarrier::kSharedBytes);
+  return memory.ok() ? 0 : memory.error();
+}
+
+/// A name of the abstract namespace that nobody else has, and a process that connects to it.
+int try_abstract_socket() {
+  const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (listener < 0) return errno;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const int size = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+                                 "uwarp-doctor-%d", static_cast<int>(getpid()));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+  const auto* const name = reinterpret_cast<const sockaddr*>(&address);
+  int error = 0;
+  const int caller = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (bind(listener, name, length) != 0 || listen(listener, 1) != 0 || caller < 0 ||
+      connect(caller, name, length) != 0)
+    error = errno;
+  if (caller >= 0) close(caller);
+  close(listener);
+  return error;
+}
+
+/// Whether a process may read memory of one that it has not started: a child tries it with us.
+int try_pull() {
+  const pid_t reader = fork();
+  if (reader < 0) return errno;
+  if (reader == 0) {
+    // Nowhere: what is permitted fails by its address alone.
+    char byte;
+    const iovec local = {&byte, 1}, remote = {nullptr, 1};
+    const ssize_t got = process_vm_readv(getppid(), &local, 1, &remote, 1, 0);
+    _exit(got >= 0 || errno == EFAULT ? 0 : errno);
+  }
+  int status = 0;
+  if (waitpid(reader, &status, 0) != reader) return errno;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+}
+
+std::string ptrace_scope() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  std::string text;
+  file >> text;
+  return text;
+}
+
+void report_memory(Report& report) {
+  const int error = try_memory();
+  if (error == 0)
+    return report.ok(kCheck, "memory that two processes share can be made and sealed");
+  report.warning(kCheck,
+                 std::string("no sealed memory (memfd_create: ") + std::strerror(error) +
+                     "), so connections on this host stay on TCP",
+                 "Allow memfd_create in the seccomp profile");
+}
+
+void report_socket(Report& report) {
+  const int error = try_abstract_socket();
+  if (error == 0)
+    return report.ok(kCheck, "processes of this network namespace meet by abstract Unix sockets");
+  report.warning(kCheck,
+                 std::string("no abstract Unix socket (") + std::strerror(error) +
+                     "), so connections on this host stay on TCP",
+                 "Allow AF_UNIX in the profile of seccomp, AppArmor or RestrictAddressFamilies=");
+}
+
+void report_pull(Report& report) {
+  const int error = try_pull();
+  if (error == 0)
+    return report.ok(kCheck,
+                     "a process may read another's memory (process_vm_readv), so large payloads "
+                     "are copied once");
+  const std::string scope = ptrace_scope();
+  const bool by_yama = error == EPERM && !scope.empty() && scope != "0";
+  report.warning(
+      kCheck,
+      std::string("a process may not read another's memory (process_vm_readv: ") +
+          std::strerror(error) + (by_yama ? ", kernel.yama.ptrace_scope=" + scope : "") +
+          "), so large payloads are copied twice",
+      by_yama ? "sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE, if large messages matter"
+              : "Allow process_vm_readv in the seccomp profile, if large messages matter");
+}
+
+}  // namespace
+
+std::string why_only_tcp(const uwarp::Settings& settings) {
+  if (!settings.shared_memory) return "UWARP_SHM=0";
+  if (settings.crc) return "UWARP_CRC=1";
+  if (!settings.pcap.empty()) return "UWARP_PCAP";
+  return {};
+}
+
+void check_same_host(Report& report, const uwarp::Settings& settings) {
+  if (const std::string why = why_only_tcp(settings); !why.empty())
+    return report.ok(kCheck, "connections on this host stay on TCP: " + why);
+  report_memory(report);
+  report_socket(report);
+  report_pull(report);
+}
+
+}  // namespace doctor

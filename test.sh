@@ -250,7 +250,7 @@ page_checks() {
   check spelling codespell --config tests/codespell.cfg
   # Another version of it has other opinions.
   if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    check format tests/format
+    check format tests/clang_format
   else
     record "format (needs clang-format 14)" skipped
   fi

@@ -120,7 +120,8 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   accept.conn_param.rnr_retry_count = 1;
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
   EXPECT_EQ(incoming->accepting.retries.rnr_retry, 1);
-  EXPECT_EQ(incoming->accepting.retries.retry_count, std::nullopt) << "the peer's, which is not known";
+  EXPECT_EQ(incoming->accepting.retries.retry_count, std::nullopt)
+      << "the peer's, which is not known";
 }
 
 TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {

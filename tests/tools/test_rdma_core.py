@@ -58,7 +58,7 @@ def test_cmtime(start, link, port, persona):
         control = ["-C", link.server.address]
         server, client = [*server, *control, "-L"], ["-b", link.client.address, *control]
     else:
-        env["UWARP_PORT_OFFSET"] = -10000
+        env["UWARP_PORT_OFFSET"] = 10000
     passive = start(common + server, link.server, env=env)
     places.wait_listening(passive, port)
     active = start(common + client, link.client, env=env)

@@ -11,7 +11,7 @@ usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
                  [--packages] [--arm64] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
-                 [--soak SECONDS] [--name PATTERN]
+                 [--soak SECONDS] [--rdma-core FOLDER [TAG...]] [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
@@ -36,6 +36,10 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   --applications  fio, libfabric, UCX, Open MPI, MPICH, QEMU, hpcc, Ceph and Go in full
   --containers    README's first steps and the recipes of docs/containers.md, in bare root file
                   systems of Debian 12; needs root and the network
+  --rdma-core FOLDER [TAG...]
+                  stock tools of other releases of rdma-core, built from FOLDER, a git clone or its
+                  git directory; both with uwarp built for them and with build/ as it is. Without TAG
+                  v39.0, v50.0, v56.0 and v64.0
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
   --soak SECONDS  random work on 100 queue pairs between processes that are killed, that long;
                   SOAK_SEED chooses another course
@@ -47,6 +51,8 @@ mode=default
 fuzz_seconds=0
 mutants=300
 soak_seconds=5
+rdma_core=
+rdma_core_tags=()
 name=
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -62,6 +68,10 @@ while [ $# -gt 0 ]; do
     --soak)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
       mode=soak; soak_seconds=$2; shift ;;
+    --rdma-core)
+      [ -d "${2:-}" ] || { usage >&2; exit 2; }
+      mode=rdma-core; rdma_core=$2; shift
+      while [[ "${2:-}" =~ ^v[0-9] ]]; do rdma_core_tags+=("$2"); shift; done ;;
     --name)
       [ -n "${2:-}" ] || { usage >&2; exit 2; }
       name=$2; shift ;;
@@ -236,6 +246,28 @@ soak() {
     build/bin/uwarp-run build/bin/datagram_soak --seconds "$1" --seed "${SOAK_SEED:-1}"
 }
 
+# rdma_core_tools TAG WAY BUILD: the tests of stock tools with a release of rdma-core.
+rdma_core_tools() {
+  local release=$PWD/build-rdma-core/$1/release tools
+  tools="test_ibverbs_utils or test_rdmacm_utils or test_perftest or test_rdma_core"
+  rm -f "$release"/etc/libibverbs.d/*
+  [ "$2" != driver ] || echo "driver uwarp" >"$release/etc/libibverbs.d/uwarp.driver"
+  name=${name:+($name) and }"($tools)" UWARP_BUILD=$3 UWARP_RDMA_CORE=$release \
+    UWARP_RDMA_CORE_WAY=$2 PATH=$release/bin:$PATH \
+    LD_LIBRARY_PATH=$release/lib:$3/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+    pytest_run "rdma-core-$1-$2" tests/tools
+}
+
+# Both ways for libibverbs to come by the plugin: it lies beside the preloaded library, built with the
+# release's headers; or a driver file names it, and it is that of build/.
+rdma_core_release() {
+  local folder=$PWD/build-rdma-core/$1
+  step "rdma-core $1"
+  tests/rdma-core/build "$rdma_core" "$1" "$folder" || { record "build of rdma-core $1" failed; return; }
+  rdma_core_tools "$1" beside "$folder/uwarp"
+  rdma_core_tools "$1" driver "$folder/driver"
+}
+
 # What can be said of the source without building it.
 source_checks() {
   check layers "$python" tests/check_layers.py
@@ -251,7 +283,7 @@ page_checks() {
   check spelling codespell --config tests/codespell.cfg
   # Another version of it has other opinions.
   if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    check format tests/format
+    check format tests/clang_format
   else
     record "format (needs clang-format 14)" skipped
   fi
@@ -321,6 +353,10 @@ case "$mode" in
     ;;
   applications|containers)
     build && MARK=$mode pytest_run "$mode" tests/tools
+    ;;
+  rdma-core)
+    [ ${#rdma_core_tags[@]} -gt 0 ] || rdma_core_tags=(v39.0 v50.0 v56.0 v64.0)
+    build -- runnable && for tag in "${rdma_core_tags[@]}"; do rdma_core_release "$tag"; done
     ;;
   soak)
     build && soak "$soak_seconds"

@@ -4,7 +4,8 @@
 # with, and a function that installs those which are missing. When nothing is missing, apt is not
 # called at all, so runs without a network work.
 
-BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
+# make: without it g++ optimises a library in one process; g++ 14 then gives a warning.
+BUILD_PACKAGES=(cmake ninja-build make g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
                 libibverbs-dev librdmacm-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pytest-xdist python3-pyverbs

@@ -2,7 +2,7 @@
 """Where C++ source can be changed by one token or statement, and what it becomes.
 
 A tokenizer, no parser: that operators of two sides stand between blanks and template brackets do not
-is what tests/format sees to. Comments, strings, preprocessor lines, attributes, assertions of both
+is what tests/clang_format sees to. Comments, strings, preprocessor lines, attributes, assertions of both
 kinds and prefetches are left as they are.
 """
 

@@ -68,7 +68,7 @@ struct OnTheWire {
   bool operator==(const OnTheWire&) const = default;
 };
 
-std::ostream& operator<<(std::ostream& out, const OnTheWire& fpdu) {
+[[maybe_unused]] std::ostream& operator<<(std::ostream& out, const OnTheWire& fpdu) {
   return out << "opcode " << unsigned{fpdu.opcode} << ", " << fpdu.octets << " octets";
 }
 

@@ -102,7 +102,13 @@ class Process:
             raise AssertionError(f"still running: {self}\n{stacks}") from None
 
     def succeed(self, seconds=None):
-        status = self.wait(seconds)
+        try:
+            status = self.wait(seconds)
+        except AssertionError:
+            # rping of rdma-core 59 and later may wait for its own thread for ever (docs/releases.md).
+            if "UWARP_RDMA_CORE" not in os.environ or self.command[0] != "rping":
+                raise
+            return self.output
         # rping's main thread destroys the event channel at its end while its other thread may be
         # about to read it: then that one exits the process with 255. A kernel answers alike.
         own_race = status == 255 and "rdma_get_cm_event: Bad file descriptor" in self.output

@@ -15,6 +15,12 @@ import places
 PAGE = places.ROOT / "docs" / "containers.md"
 MIRROR = "http://deb.debian.org/debian"
 RELEASES = {"debian:12": "bookworm"}
+# What stands in for packages of Fedora, whose images are not to be had here.
+INSTEAD_OF_DNF = {
+    "build": "apt-get update && bash -c '. tests/packages.sh; install_packages \"${BUILD_PACKAGES[@]}\"'",
+    "run": "apt-get update && apt-get install -y --no-install-recommends librdmacm1 "
+           "libnl-route-3-200 libisal2 libstdc++6 perftest rdmacm-utils",
+}
 BUILD_SECONDS = 1800  # a hang guard
 USERS = {"nobody": (65534, 65534)}
 
@@ -112,6 +118,19 @@ def build_dockerfile(text, folder):
         else:
             raise AssertionError(f"an instruction that is not known here: {line}")
     return image
+
+
+def on_debian(text):
+    """A Dockerfile for Fedora with Debian's image and packages instead."""
+    lines, stage = [], ""
+    for line in instructions(text):
+        if line.startswith("FROM fedora:"):
+            stage = "build" if line.endswith(" AS build") else "run"
+            line = re.sub(r"fedora:\d+", "debian:12", line)
+        elif line.startswith("RUN dnf "):
+            line = f"RUN {INSTEAD_OF_DNF[stage]}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def instructions(text):

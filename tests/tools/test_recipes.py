@@ -72,8 +72,11 @@ def contained(pod, tmp_path, image, more=()):
 
 @pytest.fixture
 def built(tmp_path):
-    """built(name) -> the image of a Dockerfile of the page."""
-    yield lambda name: recipes.build_dockerfile(recipes.blocks()[name], tmp_path / name)
+    """built(name, change) -> the image of a Dockerfile of the page, whose text `change` may replace."""
+    def build(name, change=lambda text: text):
+        return recipes.build_dockerfile(change(recipes.blocks()[name]), tmp_path / name)
+
+    yield build
     for name in recipes.blocks():
         subprocess.run(["rm", "-rf", tmp_path / name], check=True)
 
@@ -88,6 +91,14 @@ def test_dockerfile(built, start, pair, pod, tmp_path):
     # As in the drop-in of a service.
     start(["grep", "-q", "/libuwarp-preload.so$", "/proc/self/maps"], link.server, uwarp=False,
           env={"LD_PRELOAD": "libuwarp-preload.so"}).succeed()
+
+
+def test_fedora_dockerfile_on_debian(built, start, pair, pod, tmp_path):
+    """Everything of it but dnf."""
+    link = contained(pod, tmp_path, built("fedora.Dockerfile", recipes.on_debian))
+    command = ["ib_write_bw", "-F", "-p", "{port}"]
+    _, output = pair(link, command, command + ["{address}"])
+    assert report.rows(output), output
 
 
 def test_pod(built, image, start, pod, tmp_path, port):

@@ -174,6 +174,8 @@ class CmId : public ConnectionOwner,
   void unresolve_locked();
   /// CONNECT's or ACCEPT's parameters that belong to the queue pair.
   void note_parameters_locked(const rdma_ucm_conn_param& parameters);
+  /// That of `number`, as the id's connection is to have it.
+  CmQueuePair queue_pair_locked(uint32_t number) const;
   void end_unheard(CmConnection& connection);
   bool connect_fails(std::unique_lock<std::mutex>& guard);
   /// ACCEPT of the active side.

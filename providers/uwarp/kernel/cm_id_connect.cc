@@ -80,9 +80,8 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   request.local = *local;
   request.remote = *remote;
   request.options = options_;
-  request.qp_number = parameters.qp_num;
   note_parameters_locked(parameters);
-  request.retries = retries_;
+  request.queue_pair = queue_pair_locked(parameters.qp_num);
   guard.unlock();
 
   auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
@@ -149,11 +148,10 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   uid_ = uid;
   state_ = CmIdState::kAccepting;
   const auto connection = connection_;
-  const RetryAttributes retries = retries_;
+  const CmQueuePair queue_pair = queue_pair_locked(parameters.qp_num);
   guard.unlock();
 
-  const int error =
-      connection->accept(parameters.qp_num, std::move(answer), retries, weak_from_this());
+  const int error = connection->accept(queue_pair, std::move(answer), weak_from_this());
   if (error == 0) return 0;
 
   guard.lock();
@@ -177,7 +175,7 @@ int CmId::accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   answer.qkey = qkey_;
   const auto connection = connection_;
   guard.unlock();
-  if (fits) return connection->accept(parameters.qp_num, std::move(answer), {}, {});
+  if (fits) return connection->accept({parameters.qp_num, {}, {}}, std::move(answer), {});
   (void)connection->reject({});
   return EINVAL;
 }
@@ -215,6 +213,10 @@ void CmId::note_parameters_locked(const rdma_ucm_conn_param& parameters) {
   if (state_ != CmIdState::kConnecting) return;
   retries_.retry_count = std::min(parameters.retry_count, kMostRetries);
   if (!retries_.timeout) retries_.timeout = kDefaultAckTimeout;
+}
+
+CmQueuePair CmId::queue_pair_locked(uint32_t number) const {
+  return {number, retries_, is_roce() ? device_ : nullptr};
 }
 
 // The stream runs since the peer's answer came. If it has ended meanwhile, that is for DISCONNECTED

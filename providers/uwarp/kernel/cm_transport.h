@@ -27,7 +27,17 @@ class BoundPort {
   virtual sockaddr_storage local_address() const = 0;
 };
 
-/// Letting go of one that is open ends nothing: it goes on by itself.
+/// The queue pair that an id names when it connects or accepts.
+struct CmQueuePair {
+  uint32_t number = 0;
+  RetryAttributes retries;
+  /// roce: InfiniBand's connection manager takes any number. If there is no such queue pair, a
+  /// silent one on this device stands for it. Null: there must be one.
+  std::shared_ptr<const NetDevice> device;
+};
+
+/// Letting go of one that is open ends nothing: it goes on by itself, unless its queue pair is a
+/// silent one, which ends with it.
 class CmConnection {
  public:
   virtual ~CmConnection() = default;
@@ -35,8 +45,8 @@ class CmConnection {
   virtual sockaddr_storage local_address() const = 0;
   virtual sockaddr_storage remote_address() const = 0;
   /// 0 or an errno. EINVAL: no such queue pair, or one in a wrong state. ECONNRESET: peer gone.
-  virtual int accept(uint32_t qp_number, ConnectParameters parameters,
-                     const RetryAttributes& retries, std::weak_ptr<ConnectionOwner> owner) = 0;
+  virtual int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
+                     std::weak_ptr<ConnectionOwner> owner) = 0;
   virtual int reject(std::span<const std::byte> private_data) = 0;
   virtual int disconnect() = 0;
   virtual void abort() = 0;
@@ -62,8 +72,7 @@ class CmTransport {
     sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
     sockaddr_storage remote{};
     BindOptions options;
-    uint32_t qp_number = 0;
-    RetryAttributes retries;  ///< for that queue pair
+    CmQueuePair queue_pair;
     ConnectParameters parameters;
   };
 

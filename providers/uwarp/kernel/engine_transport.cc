@@ -4,12 +4,14 @@
 #include <cerrno>
 #include <optional>
 
+#include "base/log.h"
 #include "connect/bound_port.h"
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
 #include "datagram/multicast_groups.h"
 #include "engine/engine.h"
+#include "engine/silent_queue_pair.h"
 #include "kernel/cm_transport.h"
 #include "kernel/open_listeners.h"
 #include "kernel/sidr_transport.h"
@@ -40,6 +42,34 @@ TcpSocket socket_of(std::unique_ptr<BoundPort> bound) {
   return std::move(static_cast<TcpBoundPort&>(*bound).socket);
 }
 
+/// The queue pair of an rdma_cm id, and what keeps it if it is a silent one.
+struct UsedQueuePair {
+  std::shared_ptr<Endpoint> endpoint;
+  std::unique_ptr<SilentQueuePair> silent;
+};
+
+/// EINVAL: there is none of that number, and there must be one.
+Result<UsedQueuePair> find_queue_pair(const CmQueuePair& wanted) {
+  Engine& engine = Engine::instance();
+  UsedQueuePair used;
+  used.endpoint = engine.endpoints().find(Qpn{wanted.number});
+  if (used.endpoint == nullptr) {
+    if (wanted.device == nullptr) {
+      log_event(
+          "rdma_cm: there is no queue pair of number %u; iWARP connects queue pairs only, "
+          "UWARP_PERSONA=roce also ids without one",
+          wanted.number);
+      return Error{EINVAL};
+    }
+    auto silent = SilentQueuePair::create(engine, *wanted.device);
+    if (!silent) return Error{silent.error()};
+    used.silent = std::move(*silent);
+    used.endpoint = used.silent->endpoint();
+  }
+  used.endpoint->set_retries(wanted.retries);
+  return used;
+}
+
 /// A Connection, as rdma_cm ids know it.
 class EngineConnection : public CmConnection {
  public:
@@ -48,6 +78,7 @@ class EngineConnection : public CmConnection {
   /// For connect(), which has memory for this before the connection begins.
   EngineConnection() = default;
   void take(std::shared_ptr<Connection> connection) { connection_ = std::move(connection); }
+  void keep(std::unique_ptr<SilentQueuePair> silent) { silent_ = std::move(silent); }
 
   const ConnectParameters& request_parameters() const override {
     return connection_->request_parameters();
@@ -55,12 +86,12 @@ class EngineConnection : public CmConnection {
   sockaddr_storage local_address() const override { return connection_->local_address(); }
   sockaddr_storage remote_address() const override { return connection_->remote_address(); }
 
-  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& retries,
+  int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
              std::weak_ptr<ConnectionOwner> owner) override {
-    auto endpoint = Engine::instance().endpoints().find(Qpn{qp_number});
-    if (endpoint == nullptr) return EINVAL;
-    endpoint->set_retries(retries);
-    return connection_->accept(std::move(endpoint), parameters, std::move(owner));
+    auto used = find_queue_pair(queue_pair);
+    if (!used) return used.error();
+    keep(std::move(used->silent));
+    return connection_->accept(std::move(used->endpoint), parameters, std::move(owner));
   }
 
   int reject(std::span<const std::byte> private_data) override {
@@ -70,7 +101,8 @@ class EngineConnection : public CmConnection {
   void abort() override { connection_->abort(); }
 
  private:
-  std::shared_ptr<Connection> connection_;  // set before it is shared
+  std::shared_ptr<Connection> connection_;   // set before it is shared
+  std::unique_ptr<SilentQueuePair> silent_;  // that it runs on, or null; set by one call
 };
 
 class EngineListener : public CmListener, public ListenerOwner {
@@ -144,17 +176,18 @@ class EngineTransport : public CmTransport {
     if (request.options.datagram)
       return query_by_sidr(std::move(bound), std::move(request), std::move(owner));
     Engine& engine = Engine::instance();
-    auto endpoint = engine.endpoints().find(Qpn{request.qp_number});
-    if (endpoint == nullptr) return Error{EINVAL};
-    endpoint->set_retries(request.retries);
+    auto used = find_queue_pair(request.queue_pair);
+    if (!used) return Error{used.error()};
     Connection::ConnectOptions options;
     options.bound = std::move(bound);
     options.local = request.local;
     options.remote = request.remote;
     options.tos = request.options.tos;
     auto made = std::make_shared<EngineConnection>();
-    auto connection = Connection::connect(engine.context(), std::move(endpoint), std::move(options),
-                                          std::move(request.parameters), std::move(owner));
+    made->keep(std::move(used->silent));
+    auto connection =
+        Connection::connect(engine.context(), std::move(used->endpoint), std::move(options),
+                            std::move(request.parameters), std::move(owner));
     if (!connection) return Error{connection.error()};
     made->take(std::move(*connection));
     return std::shared_ptr<CmConnection>(std::move(made));

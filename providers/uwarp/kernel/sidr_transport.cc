@@ -23,8 +23,7 @@ class QueryConnection : public CmConnection {
   const ConnectParameters& request_parameters() const override { return none_; }
   sockaddr_storage local_address() const override { return query_->local_address(); }
   sockaddr_storage remote_address() const override { return {}; }
-  int accept(uint32_t, ConnectParameters, const RetryAttributes&,
-             std::weak_ptr<ConnectionOwner>) override {
+  int accept(const CmQueuePair&, ConnectParameters, std::weak_ptr<ConnectionOwner>) override {
     return EINVAL;
   }
   int reject(std::span<const std::byte>) override { return EINVAL; }
@@ -49,10 +48,10 @@ class CalledConnection : public CmConnection {
   const ConnectParameters& request_parameters() const override { return request_; }
   sockaddr_storage local_address() const override { return call_->local_address(); }
   sockaddr_storage remote_address() const override { return call_->remote_address(); }
-  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes&,
+  int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
              std::weak_ptr<ConnectionOwner>) override {
-    return call_->answer(
-        {0, SidrStatus::kSuccess, qp_number, parameters.qkey, std::move(parameters.private_data)});
+    return call_->answer({0, SidrStatus::kSuccess, queue_pair.number, parameters.qkey,
+                          std::move(parameters.private_data)});
   }
   int reject(std::span<const std::byte> private_data) override {
     return call_->answer(

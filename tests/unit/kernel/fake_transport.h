@@ -20,11 +20,11 @@ class FakeConnection : public CmConnection {
   const ConnectParameters& request_parameters() const override { return request; }
   sockaddr_storage local_address() const override { return local; }
   sockaddr_storage remote_address() const override { return remote; }
-  int accept(uint32_t qp_number, ConnectParameters parameters, const RetryAttributes& new_retries,
+  int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
              std::weak_ptr<ConnectionOwner> new_owner) override {
-    calls.push_back("accept " + std::to_string(qp_number));
+    calls.push_back("accept " + std::to_string(queue_pair.number));
     given = std::move(parameters);
-    retries = new_retries;
+    accepting = queue_pair;
     owner = std::move(new_owner);
     return accept_result;
   }
@@ -41,7 +41,7 @@ class FakeConnection : public CmConnection {
 
   ConnectParameters request;
   ConnectParameters given;
-  RetryAttributes retries;
+  CmQueuePair accepting;
   sockaddr_storage local{};
   sockaddr_storage remote{};
   int accept_result = 0;

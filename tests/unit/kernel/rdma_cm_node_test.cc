@@ -26,7 +26,7 @@ TEST_F(RdmaCmNodeTest, ActiveSideFromCreateToDisconnected) {
   ASSERT_EQ(channel_.resolve_route(id), 0);
   EXPECT_EQ(channel_.next_event(), kRouteResolved);
   ASSERT_EQ(channel_.connect(id, "hello"), 0);
-  EXPECT_EQ(transport_.last_connect.qp_number, 0x123456u);
+  EXPECT_EQ(transport_.last_connect.queue_pair.number, 0x123456u);
   EXPECT_EQ(transport_.last_connect.parameters.responder_resources, 4);
   EXPECT_EQ(transport_.last_connect.parameters.initiator_depth, 5);
   EXPECT_EQ(transport_.last_connect.parameters.private_data.size(), 5u);

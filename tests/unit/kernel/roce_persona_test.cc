@@ -102,9 +102,9 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   connect.conn_param.rnr_retry_count = 9;  // the kernel takes the most that there is
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_CONNECT, connect), 0);
   // At once, since the stream may run before librdmacm has moved the queue pair.
-  EXPECT_EQ(transport_.last_connect.retries.retry_count, 2);
-  EXPECT_EQ(transport_.last_connect.retries.rnr_retry, 7);
-  EXPECT_EQ(transport_.last_connect.retries.timeout, 18);
+  EXPECT_EQ(transport_.last_connect.queue_pair.retries.retry_count, 2);
+  EXPECT_EQ(transport_.last_connect.queue_pair.retries.rnr_retry, 7);
+  EXPECT_EQ(transport_.last_connect.queue_pair.retries.timeout, 18);
   EXPECT_EQ(attributes(id, QpState::kRts).retry_cnt, 2);
   EXPECT_EQ(attributes(id, QpState::kRts).rnr_retry, 7);
 
@@ -119,8 +119,9 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   accept.conn_param.valid = 1;
   accept.conn_param.rnr_retry_count = 1;
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
-  EXPECT_EQ(incoming->retries.rnr_retry, 1);
-  EXPECT_EQ(incoming->retries.retry_count, std::nullopt) << "the peer's, which is not known";
+  EXPECT_EQ(incoming->accepting.retries.rnr_retry, 1);
+  EXPECT_EQ(incoming->accepting.retries.retry_count, std::nullopt)
+      << "the peer's, which is not known";
 }
 
 TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "farewell.h"
 #include "net/ip_address.h"
+#include "orderly_end.h"
 
 namespace doctor {
 namespace {

@@ -123,10 +123,12 @@ int main(int argc, char** argv) {
   app.add_option("HOST:PORT", options.target, "the server to check; without it, this machine");
   app.add_flag("--json", options.json, "print JSON");
   app.add_option("--timeout", options.timeout_seconds, "seconds that the server may take in all")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(CLI::Range(0.1, 3600.0).description(""))
+      ->type_name("SECONDS")
       ->capture_default_str();
   app.add_option("--revision", options.revision, "ask once, with this MPA revision (1 or 2)")
-      ->check(CLI::Range(1, 2));
+      ->check(CLI::Range(1, 2).description(""))
+      ->type_name("1|2");
   app.add_flag("--application", options.application)->group("");  // for check_application()
   try {
     app.parse(argc, argv);

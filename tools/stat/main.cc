@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -127,13 +128,19 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.json, "print JSON, one line for each reading");
   app.add_flag("--once", options.once, "print all tables once");
   app.add_option("--count", options.count, "print N times; rates are shown from the second time on")
-      ->check(CLI::Range(1ul, 1000000000ul));
+      ->check(CLI::Range(1ul, 1000000000ul).description(""))
+      ->type_name("N");
   app.add_option("--interval", options.interval, "seconds between two readings")
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(CLI::Range(0.05, 3600.0).description(""))
+      ->type_name("SECONDS")
       ->capture_default_str();
-  app.add_option("--view", options.view, "show this table only")
-      ->check(CLI::IsMember({"processes", "qps", "cqs", "mrs", "devices", "peers"}));
-  app.add_option("--pid", options.pid, "only this process")->check(CLI::PositiveNumber);
+  app.add_option("--view", options.view,
+                 "show this table only: processes, qps, cqs, mrs, devices or peers")
+      ->check(CLI::IsMember({"processes", "qps", "cqs", "mrs", "devices", "peers"}).description(""))
+      ->type_name("TABLE");
+  app.add_option("--pid", options.pid, "only this process")
+      ->check(CLI::Range(1, INT_MAX).description(""))
+      ->type_name("PID");
   app.add_flag("--all-users", options.all_users, "also processes of other users (for root)");
   try {
     app.parse(argc, argv);

@@ -89,7 +89,7 @@ class Peer:
         self.listener.close()
 
     def take_request(self, connection):
-        """The whole Request; 20 octets, and as many as they say."""
+        """The whole Request; 20 bytes, and as many as they say."""
         octets = b""
         wanted = 20
         while len(octets) < wanted:

@@ -16,7 +16,7 @@
 namespace doctor {
 namespace {
 
-/// What a message of no length names as its place, which nobody checks.
+/// The address that an empty message names. No peer checks it.
 constexpr uwarp::STag kAnyStag{1};
 constexpr std::chrono::seconds kEndPatience{1};
 /// The Linux siw module as responder may sleep through what comes before it is ready, and suffers

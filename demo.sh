@@ -48,4 +48,5 @@ echo "== uwarp-run ibv_devices"
 "$run" ibv_devices
 pair 18515 ibv_rc_pingpong -p 18515 -g 0 -n 10000 -c
 pair 18516 ib_write_bw -p 18516 -s 65536 -n 5000 -F
-printf '\n== both ran on TCP. More to try: build/bin/uwarp-run ibv_devinfo -v\n'
+printf '\n== Both ran, without RDMA hardware. Put build/bin/uwarp-run in front of your own RDMA programs.\n'
+printf '== More to try: README.md. What works on this machine: build/bin/uwarp-doctor\n'

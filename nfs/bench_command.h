@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// `nfs-rdma bench`: large sequential and small random READs of one file, with several under way.
+// `nfs-rdma bench`: large sequential and small random READs of one file, several of them
+// outstanding.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Calls that are done, from the transport's thread to the one that waits for them.
+// Hands calls that are done from the transport's thread to the thread that waits for them.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,8 @@
 
 namespace uwarp::nfs {
 
-/// Starts calls of one channel and waits for any of them. Its destructor waits until none is under
-/// way, so that the calls can go then.
+/// Starts calls of one channel and waits for any of them. Its destructor waits for all of them, so
+/// that the calls can be destroyed then.
 class Completions {
  public:
   explicit Completions(RpcChannel& channel) : channel_(channel) {}

@@ -16,7 +16,7 @@ class CompoundRequest {
   /// Operation and status.
   static constexpr size_t kResultBytes = 8;
 
-  /// The arguments of the operation go to what this returns.
+  /// Append the arguments of the operation to the result.
   XdrWriter& add(Nfs4Operation operation);
   void put_handle(const FileHandle& handle);
 
@@ -32,10 +32,10 @@ class CompoundReply {
   /// Takes the results off `in` as they are asked for.
   explicit CompoundReply(XdrReader& in);
 
-  /// The status of the next operation, which must be this one; throws NfsError when the server did
-  /// not come to it.
+  /// The status of the next operation, which must be this one. Throws NfsError if an operation
+  /// before it has failed.
   NfsStatus status_of(Nfs4Operation operation);
-  /// What follows that status.
+  /// The results behind that status.
   XdrReader& reader() { return in_; }
   /// The results of the next operation, or its status as NfsError.
   XdrReader& results_of(Nfs4Operation operation);

@@ -41,7 +41,7 @@ class Content::Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// May move it: only while nobody else has a range of it.
+  /// May move the memory, so no range of it may be in use elsewhere.
   void grow(uint64_t capacity) {
     void* start = mremap(start_, capacity_, capacity, MREMAP_MAYMOVE);
     if (start == MAP_FAILED) {

@@ -18,7 +18,7 @@ class Content {
   /// The bytes from `offset` on, at most `count`, fewer at the end.
   ConstBytes range(uint64_t offset, size_t count) const;
 
-  /// Keeps the memory of ranges handed out valid, whatever becomes of the file.
+  /// While the caller holds this, ranges that it got stay valid, also if the file is removed.
   std::shared_ptr<const void> owner() const { return memory_; }
 
   /// Growing adds zeros. Throws std::bad_alloc.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The commands that look at and change files on a server. They print to stdout, and throw when
+// The commands that show and change files on a server. They print to stdout, and throw when
 // something fails.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Closes a file descriptor when it goes.
+// Owns a file descriptor: closes it in its destructor.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ class FileDescriptor {
   }
 
   int get() const { return number_; }
-  /// For those who close it themselves.
+  /// Gives the descriptor up: the caller closes it.
   int release() { return std::exchange(number_, -1); }
 
  private:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Copies files and trees from the server. A file comes into being under a temporary name and gets
-// its own when it is complete. The server chooses names and types, but never a place outside the
-// destination.
+// Copies files and trees from the server. A file is written under a temporary name and renamed when
+// it is complete. The server chooses names and types of files, but no path outside the destination.
 #pragma once
 
 #include <string>

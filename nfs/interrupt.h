@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// SIGINT and SIGTERM as something that can be asked for, so that a command can clean up. The second
+// Notes SIGINT and SIGTERM instead of ending the process, so that a command can clean up. A second
 // signal ends the process at once.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace uwarp::nfs {
 
-/// How soon a signal is noticed by what waits.
+/// Code that waits looks for a signal this often.
 constexpr auto kSignalDelay = std::chrono::milliseconds(100);
 
 class Interrupted : public std::runtime_error {

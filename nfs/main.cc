@@ -110,10 +110,13 @@ int with_session(CommandLine& line, const std::function<void(Session&)>& command
   return 0;
 }
 
-/// Sizes such as "64k"; the largest that makes sense depends on the option.
+/// A number of bytes, such as 64k, up to `most`. The help shows none of CLI11's own description.
 CLI::Validator size_up_to(uint64_t most) {
-  return CLI::AsSizeValue(false) & CLI::Range(uint64_t{1}, most);
+  return (CLI::AsSizeValue(false) & CLI::Range(uint64_t{1}, most)).description("");
 }
+
+/// A whole number from 1 to `most`.
+CLI::Validator number_up_to(unsigned most) { return CLI::Range(1u, most).description(""); }
 
 CLI::App* add_command(CLI::App& app, CommandLine& line, const std::string& name,
                       const std::string& what, const std::function<void(Session&)>& command) {
@@ -127,59 +130,63 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
   auto url = [&line](CLI::App* command) {
     command->add_option("URL", line.url, "rdma://HOST[:PORT]/EXPORT/PATH")->required();
   };
-  url(add_command(app, line, "null", "Call the NULL procedure", null_command));
+  url(add_command(app, line, "null", "Check that the server answers", null_command));
   url(add_command(app, line, "exports", "List the server's exports", exports_command));
 
   CLI::App* ls = add_command(app, line, "ls", "List a directory",
                              [&line](Session& session) { ls_command(session, line.long_listing); });
   url(ls);
-  ls->add_flag("-l", line.long_listing, "With mode, owner, size and time (UTC)");
+  ls->add_flag("-l", line.long_listing, "Also show mode, owner, size and time (UTC)");
 
   url(add_command(app, line, "stat", "Show the attributes of a file", stat_command));
 
-  CLI::App* get = add_command(app, line, "get", "Copy from the server", [&line](Session& session) {
-    get_command(session, line.local, line.transfer);
-  });
+  CLI::App* get =
+      add_command(app, line, "get", "Copy a file from the server",
+                  [&line](Session& session) { get_command(session, line.local, line.transfer); });
   url(get);
   get->add_option("FILE", line.local, "Local file, or directory to put it in")->required();
 
-  CLI::App* put = add_command(app, line, "put", "Copy to the server", [&line](Session& session) {
-    put_command(session, line.local, line.transfer);
-  });
+  CLI::App* put =
+      add_command(app, line, "put", "Copy a file to the server",
+                  [&line](Session& session) { put_command(session, line.local, line.transfer); });
   put->add_option("FILE", line.local, "Local file")->required();
   url(put);
 
   for (CLI::App* copy : {get, put}) {
-    copy->add_flag("-r,--recursive", line.recursive, "Directories with all that is in them");
-    copy->add_flag("-p,--preserve", line.transfer.copy.preserve_times, "Keep the times");
+    copy->add_flag("-r,--recursive", line.recursive, "Also directories, with all that is in them");
+    copy->add_flag("-p,--preserve", line.transfer.copy.preserve_times,
+                   "Keep the times of the files");
   }
 
   CLI::App* rm = add_command(app, line, "rm", "Remove a file or an empty directory",
                              [&line](Session& session) { rm_command(session, line.recursive); });
   url(rm);
-  rm->add_flag("-r,--recursive", line.recursive, "Directories with all that is in them");
+  rm->add_flag("-r,--recursive", line.recursive, "Also directories, with all that is in them");
 
   CLI::App* mkdir = add_command(app, line, "mkdir", "Make a directory", [&line](Session& session) {
     mkdir_command(session, line.parents);
   });
   url(mkdir);
-  mkdir->add_flag("-p,--parents", line.parents, "Parents too; no error if it exists");
+  mkdir->add_flag("-p,--parents", line.parents, "Make parents too; no error if it exists");
 }
 
 void add_bench(CLI::App& app, CommandLine& line) {
-  CLI::App* made = app.add_subcommand("bench", "Measure large and small READs");
-  made->add_option("URL", line.url, "A file to read, or a directory to make one in")->required();
+  CLI::App* made = app.add_subcommand("bench", "Measure how fast the server answers READs");
+  made->add_option("URL", line.url, "A file to read, or a directory in which to make one")
+      ->required();
   made->add_option("--thresholds", line.bench.thresholds,
                    "Inline thresholds to offer, each on a connection of its own")
       ->delimiter(',');
   made->add_option("--random-size", line.bench.random_bytes, "Size of the random READs")
       ->transform(size_up_to(kRequestBytesMax))
+      ->type_name("BYTES")
       ->capture_default_str();
   made->add_option("--seconds", line.bench.seconds, "Duration of each measurement")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   made->add_option("--file-size", line.bench.file_bytes, "Size of the file made")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_up_to(UINT64_MAX))
+      ->type_name("BYTES")
       ->capture_default_str();
   made->add_flag("--json", line.bench.json, "Print JSON");
   made->callback([&line] {
@@ -190,55 +197,79 @@ void add_bench(CLI::App& app, CommandLine& line) {
 void add_serve(CLI::App& app, CommandLine& line) {
   CLI::App* made = app.add_subcommand(
       "serve",
-      "Serve a copy of DIR that is kept in memory. DIR is read once and never written: what\n"
-      "clients change is gone with the server, and nothing outside the copy can be reached");
+      "Be a small server for tests. It reads DIR into memory once and serves that copy: clients\n"
+      "can change the copy only, and the changes are lost when the server ends");
   ServeOptions& serve = line.serve;
   serve.server.host = "127.0.0.1";
   serve.server.port = kDefaultPort;
-  made->add_option("DIR", serve.directory, "Initial content")
+  made->add_option("DIR", serve.directory, "Directory to read")
       ->required()
       ->check(CLI::ExistingDirectory);
   made->add_option("--bind", serve.server.host, "Address to listen on")->capture_default_str();
-  made->add_option("--port", serve.server.port, "Port to listen on; 0: a free one, see stdout")
-      ->check(CLI::Range(0, 65535))
+  made->add_option("--port", serve.server.port,
+                   "Port to listen on; 0: a free one, printed on stdout")
+      ->check(CLI::Range(0, 65535).description(""))
+      ->type_name("PORT")
       ->capture_default_str();
   made->add_option("--export-path", serve.export_path, "Name of the export")->capture_default_str();
   made->add_option("--memory", serve.memory_bytes,
-                   "Most that all files may take; default half of the machine's memory")
-      ->transform(CLI::AsSizeValue(false));
+                   "Limit of memory for all files; default: half of the machine's")
+      ->transform(size_up_to(UINT64_MAX))
+      ->type_name("BYTES");
   made->add_flag("--read-only", serve.read_only, "Refuse changes");
   made->callback([&line] { line.run = [&line] { return serve_command(line.serve); }; });
 }
 
 void add_options(CLI::App& app, CommandLine& line) {
-  app.add_option("--inline", line.inline_threshold, "Inline threshold to offer, 1024 to 262144")
-      ->transform(size_up_to(RPCRDMA_INLINE_MAX));
+  app.add_option("--inline", line.inline_threshold,
+                 "Inline threshold to offer in bytes: larger messages use RDMA")
+      ->transform(size_up_to(RPCRDMA_INLINE_MAX))
+      ->type_name("BYTES");
   app.add_flag("--no-private-data", line.no_private_data,
-               "Send no RFC 8797 private data: threshold 1024");
-  app.add_option("--size", line.request_bytes, "Largest READ and WRITE")
+               "Send no RFC 8797 private data: the threshold is 1024");
+  app.add_option("--size", line.request_bytes, "Largest READ and WRITE in bytes")
       ->transform(size_up_to(kRequestBytesMax))
+      ->type_name("BYTES")
       ->capture_default_str();
-  app.add_option("-j,--jobs,--outstanding", line.outstanding, "READs or WRITEs under way at a time")
-      ->check(CLI::Range(1u, kOutstandingMax))
+  app.add_option("-j,--jobs,--outstanding", line.outstanding,
+                 "How many READs or WRITEs to send before replies come")
+      ->check(number_up_to(kOutstandingMax))
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--timeout", line.seconds, "Seconds to wait for a reply")
-      ->check(CLI::Range(1u, 86400u))
+      ->check(number_up_to(86400))
+      ->type_name("SECONDS")
       ->capture_default_str();
   app.add_option("--mountport", line.mount_port, "TCP port of the server's mountd")
-      ->check(CLI::Range(1u, 65535u));
-  app.add_option("--export", line.export_path, "The export that PATH lies in");
+      ->check(number_up_to(65535))
+      ->type_name("PORT");
+  app.add_option("--export", line.export_path,
+                 "The export that contains PATH; default: asked from the server")
+      ->type_name("EXPORT");
   app.add_option("--uid", line.session.caller.uid, "User of the AUTH_SYS credentials");
   app.add_option("--gid", line.session.caller.gid, "Group of the AUTH_SYS credentials");
   app.add_option("--nfs-version,--vers", line.session.version, "Version of NFS: 3 or 4 (4.0)")
-      ->check(CLI::IsMember({3, 4}))
+      ->check(CLI::IsMember({3, 4}).description(""))
+      ->type_name("N")
       ->capture_default_str();
-  app.add_flag("-v,--verbose", line.verbose, "Say what the connection agreed, and count messages");
+  app.add_flag("-v,--verbose", line.verbose,
+               "Print what the connection agreed on, and count messages");
 }
 
 int run(int argc, char** argv) {
   CommandLine line;
   line.session.caller = this_process();
-  CLI::App app("NFS over RDMA (RFC 8166, RFC 8267) from the command line", "nfs-rdma");
+  CLI::App app(
+      "Copies files to and from NFS servers over RDMA (RFC 8166, RFC 8267). Nothing is mounted.",
+      "nfs-rdma");
+  app.footer(
+      "Examples, on a machine without RDMA hardware:\n"
+      "  uwarp-run nfs-rdma serve ~/data &\n"
+      "  uwarp-run nfs-rdma ls -l rdma://127.0.0.1/export\n"
+      "  uwarp-run nfs-rdma get -r rdma://127.0.0.1/export/results .\n"
+      "  uwarp-run nfs-rdma put big.iso rdma://127.0.0.1/export/\n"
+      "\n"
+      "nfs-rdma SUBCOMMAND --help describes a subcommand, nfs-rdma(1) everything.");
   app.set_version_flag("--version", UWARP_VERSION);
   app.require_subcommand(1);
   app.fallthrough();

@@ -27,7 +27,7 @@ NfsTime now() {
 
 bool permits(const Caller& caller, const Attributes& attributes, uint32_t wanted) {
   if (caller.uid == 0) {
-    // As everywhere: root may all, except execute what nobody may execute.
+    // As in other file systems: root may do all, but execute only what some user may execute.
     return !(wanted & kMayExecute) || attributes.type == FileType::kDirectory ||
            (attributes.mode & 0111);
   }

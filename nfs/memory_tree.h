@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A file system in memory, with the operations and the permission rules of NFS version 3. Nothing
-// of it lies in the file system of the machine, so no client can get out of it; its size and the
-// number of its files are limited by one number of bytes.
+// A file system in memory, with the operations and permission rules of NFS version 3. It does not
+// use the file system of the machine, so no client can reach that. One number of bytes limits its
+// size and the number of its files.
 //
 // Operations fail by throwing NfsError.
 #pragma once
@@ -27,7 +27,7 @@ using CreateVerifier = std::array<std::byte, 8>;
 class MemoryTree {
  public:
   static constexpr NodeId kRoot = 1;
-  /// What a file costs besides its bytes.
+  /// Bytes that a file counts in addition to its content.
   static constexpr uint64_t kNodeBytes = 1024;
 
   MemoryTree(uint64_t bytes_max, bool read_only);

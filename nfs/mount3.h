@@ -13,7 +13,7 @@ namespace uwarp::nfs {
 
 constexpr uint32_t kMountProgram = 100005;
 constexpr uint32_t kMountVersion = 3;
-/// Longer lists of exports are taken for an attack.
+/// A client refuses longer lists: a hostile server could send one without end.
 constexpr size_t kExportsMax = 4096;
 
 enum class MountProcedure : uint32_t {
@@ -27,7 +27,7 @@ enum class MountProcedure : uint32_t {
 
 struct ExportEntry {
   std::string path;
-  std::vector<std::string> groups;  // Who may mount it; empty: everybody.
+  std::vector<std::string> groups;  // Hosts that may mount it; empty: all.
 };
 
 /// mountres3; throws NfsError with the status (the numbers are those of NFS).

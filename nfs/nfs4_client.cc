@@ -25,7 +25,7 @@ constexpr size_t kLinkBytesMax = kPathBytesMax * 4;
 constexpr size_t kTransferResultBytes =
     CompoundRequest::kReplyBytes + 2 * CompoundRequest::kResultBytes + 16;
 constexpr uint32_t kLeaseSecondsMax = 3600;
-/// An address that nobody answers at: the server learns that it cannot call back (RFC 7530,
+/// An address where no process listens: the server learns that it cannot call back (RFC 7530,
 /// section 10.2.1), and grants no delegations.
 constexpr char kNoCallbackNetwork[] = "tcp";
 constexpr char kNoCallbackAddress[] = "0.0.0.0.0.0";

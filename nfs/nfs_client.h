@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Files on a server, whatever the version of NFS. READ and WRITE are split in two, so that many can
-// be under way. Failures are NfsError (the server says no) and RpcError (no usable reply).
+// Files on a server, for both versions of NFS. READ and WRITE have a function to start and one to
+// finish, so that many can be outstanding. Failures are NfsError (the server refuses) and RpcError
+// (no usable reply).
 #pragma once
 
 #include <cstdint>
@@ -81,7 +82,7 @@ class NfsClient {
   virtual OpenFile create(const FileHandle& directory, const std::string& name, CreateHow how,
                           const NewAttributes& wanted) = 0;
   virtual void close(const OpenFile& file) = 0;
-  /// When something has failed already: says nothing, and does not ask a server that is silent.
+  /// For cleaning up after an error: reports none, and sends nothing to a server that is silent.
   void abandon(const OpenFile& file) noexcept;
 
   virtual void prepare_read(RpcCall& call, const OpenFile& file, uint64_t offset, Bytes into,

@@ -82,7 +82,7 @@ enum class NfsStatus : uint32_t {
   kCbPathDown = 10048,
 };
 
-/// In the words of a command line: "no such file or directory".
+/// As commands print it: "no such file or directory".
 std::string describe(NfsStatus status);
 
 /// A procedure or an operation ended with a status other than 0.

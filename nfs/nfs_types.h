@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What NFS speaks of whatever its version: handles, attributes, and ways to write and to create.
+// What both versions of NFS have: handles, attributes, and ways to write and to create.
 // The numbers are those of both versions.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace uwarp::nfs {
 constexpr uint32_t kNfsProgram = 100003;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kPathBytesMax = 1024;
-/// Folders inside one another that are followed: a server could make its tree endless.
+/// Deepest nesting of folders: a hostile server could show a tree without end.
 constexpr unsigned kDepthMax = 256;
 /// Of one listing: what our client asks for, and what our server gives at most.
 constexpr uint32_t kListBytes = 32768;
 constexpr uint32_t kListBytesMax = 65536;
-/// The user and group of callers that are not known.
+/// User and group of unknown callers.
 constexpr uint32_t kNobody = 65534;
 
 using FileHandle = std::vector<std::byte>;

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A restarted server lets nobody open files for the length of a lease, often 90 seconds.
+/// A restarted server lets no client open files for the length of a lease, often 90 seconds.
 constexpr auto kLimit = seconds(150);
 constexpr auto kFirstPause = milliseconds(100);
 constexpr auto kLongestPause = seconds(5);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Waiting for a server that asks to be asked again later: it fetches a file from elsewhere, or was
-// restarted and lets former clients come first (RFC 7530, sections 13.1.1.3 and 9.6.2).
+// Waits for a server that wants a call to be repeated later: it fetches the file from slow storage,
+// or was restarted and serves its former clients first (RFC 7530, sections 13.1.1.3 and 9.6.2).
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace uwarp::nfs {
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
-  /// What time it is, and how to let some pass. A test can have its own.
+  /// The clock and the sleep that are used. Tests have their own.
   struct Time {
     std::function<Clock::time_point()> now;
     std::function<void(Clock::duration)> sleep;
@@ -23,8 +23,8 @@ class Patience {
 
   explicit Patience(Time time = machine());
 
-  /// True: it was waited for, longer each time, and the server may be asked again. False: the error
-  /// says something else, or it has been too long.
+  /// Waits, longer each time, and returns true: the call may be repeated. False: the error does not
+  /// ask for that, or the limit of time is over.
   bool wait_after(const NfsError& error);
   /// The server has answered.
   void renew();

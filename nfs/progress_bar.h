@@ -12,7 +12,7 @@ namespace uwarp::nfs {
 class ProgressBar {
  public:
   ProgressBar(std::string label, uint64_t total);
-  /// Takes the line away.
+  /// Clears the line.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;

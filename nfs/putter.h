@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Copies files and trees to the server. A file comes into being under a temporary name and gets its
-// own when the server has all of it.
+// Copies files and trees to the server. A file is written under a temporary name and renamed when
+// the server has all of it.
 #pragma once
 
 #include <filesystem>

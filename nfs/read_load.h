@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A load of READs: a fixed number under way for a fixed time, each started where the one before it
-// is done.
+// A load of READs for a fixed time: a fixed number is outstanding, and each that is done is
+// replaced by the next.
 #pragma once
 
 #include <cstdint>

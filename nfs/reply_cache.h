@@ -17,7 +17,7 @@ class ReplyCache {
  public:
   explicit ReplyCache(size_t replies_max) : replies_max_(replies_max) {}
 
-  /// The whole call and the address of its client: an XID alone is not enough.
+  /// The key is the whole call and the client's address, because different calls may have one XID.
   static std::string key(const std::string& client, ConstBytes call);
 
   const std::vector<std::byte>* find(const std::string& key) const;

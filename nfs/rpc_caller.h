@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Makes RPC calls of one caller, and gets results out of replies. Whatever a server answers ends in
-// results or in one error: RpcError, or what the program itself reports.
+// Makes RPC calls of one caller, and decodes the results. Each answer of a server gives results, or
+// one error: RpcError, or an error of the program itself.
 #pragma once
 
 #include <cstdint>

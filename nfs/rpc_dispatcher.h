@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The server's side of RPC: from the bytes of a call to those of its reply, whatever the bytes are.
+// The server's side of RPC: makes a reply of the bytes of a call, which may be nonsense.
 #pragma once
 
 #include <memory>

@@ -68,7 +68,7 @@ class CallRejected : public std::runtime_error {
 
 /// Most bytes in front of the results of an accepted reply with our verifier.
 constexpr size_t kReplyHeaderBytes = 24;
-/// What a server may put there at most: its verifier can have 400 bytes.
+/// The same for foreign servers, whose verifier can have 400 bytes.
 constexpr size_t kReplyHeaderBytesMax = kReplyHeaderBytes + 400;
 
 void encode_call(XdrWriter& out, const CallHeader& header);

@@ -14,7 +14,7 @@
 
 namespace uwarp::nfs {
 
-/// How much can get back to the client.
+/// The room that the client has for the reply.
 struct ReplyRoom {
   size_t message;  ///< bytes in the message
   std::optional<size_t>

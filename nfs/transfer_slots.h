@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A fixed number of READs or WRITEs under way, each with a buffer that is registered once.
+// A fixed number of outstanding READs or WRITEs, each with a buffer that is registered once.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class TransferSlots {
   size_t request_bytes() const { return request_bytes_; }
   std::vector<TransferSlot>& slots() { return slots_; }
 
-  /// The next piece of a file of `size` octets, of which those before `next` are taken, is the
+  /// The next piece of a file of `size` bytes, of which those before `next` are taken, is the
   /// slot's. False: there is none.
   bool take_next(TransferSlot& slot, uint64_t& next, uint64_t size) const {
     if (next >= size) {

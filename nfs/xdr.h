@@ -41,7 +41,7 @@ class XdrWriter {
   size_t size() const { return bytes_.size(); }
   ConstBytes bytes() const { return bytes_; }
   std::vector<std::byte> take() && { return std::move(bytes_); }
-  /// Takes back all that was written after the first `size` bytes.
+  /// Removes all but the first `size` bytes.
   void truncate(size_t size) { bytes_.resize(size); }
 
  private:

@@ -17,8 +17,9 @@ PAGE = ROOT / "docs" / "environment.md"
 MANUAL = ROOT / "providers" / "uwarp" / "man" / "uwarp.7"
 HEAD = """# Environment variables
 
-Made from the table in `providers/uwarp/base/settings.cc` by `tests/environment_page.py`; the same as
-`uwarp-run --help` and `man uwarp`. A bad value gives one line on stderr, and the default is used.
+Set them in front of the command: `UWARP_LOG=1 uwarp-run COMMAND`. If a value is not understood, uwarp prints one
+line on stderr and uses the default. `uwarp-run --help` and `man uwarp` say the same as this page, which
+`tests/environment_page.py` makes from the table in `providers/uwarp/base/settings.cc`.
 
 | variable | values | default | meaning |
 | --- | --- | --- | --- |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Reads the golden vectors of tests/vectors: hex octets with # comments. A comment that starts
+// Reads the golden vectors of tests/vectors: hex bytes with # comments. A comment that starts
 // with "#!" is a note, "#! key: value", that tells a test what to expect.
 #pragma once
 
@@ -27,7 +27,7 @@ struct VectorFile {
   }
 };
 
-/// Octets as the text they are.
+/// Bytes as the text they are.
 inline std::string text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

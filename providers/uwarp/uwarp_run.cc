@@ -58,24 +58,31 @@ void raise_open_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);  // Only a wish: the command may need no more than it had.
+  setrlimit(RLIMIT_NOFILE, &limit);  // If this fails the command may still have enough files.
 }
 
 void print_help() {
   std::printf(
       "usage: uwarp-run COMMAND [ARGUMENT]...\n"
       "\n"
-      "Runs COMMAND, a program linked to libibverbs or librdmacm, with RDMA over TCP (iWARP) in\n"
-      "user space: no RDMA hardware, no kernel module, no privileges.\n"
+      "Runs COMMAND, an RDMA program that uses libibverbs or librdmacm, with a software RDMA\n"
+      "adapter inside its process. It needs no RDMA hardware, no kernel module, no privileges.\n"
       "\n"
-      "  --help      this text\n"
-      "  --version   version of uwarp\n"
+      "  uwarp-run ibv_devices               lists the devices: uwarp_eth0 for eth0, ...\n"
+      "  uwarp-run ib_write_bw               a server on one machine ...\n"
+      "  uwarp-run ib_write_bw 192.0.2.7     ... and a client on another one\n"
+      "  UWARP_PERSONA=roce uwarp-run ...    with a setting of the list below\n"
       "\n"
-      "Environment:\n");
+      "  --help      print this text\n"
+      "  --version   print the version of uwarp\n"
+      "\n"
+      "When something does not work: uwarp-doctor.\n"
+      "\n"
+      "Settings, as variables of the environment:\n");
   uwarp::print_settings_help(stdout);
 }
 
-// Faults that nobody understands would be a test that tests nothing.
+// A test with faults that are not understood would prove nothing, so nothing runs.
 bool faults_valid() {
   const auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
                                               [](const std::string&) {});

@@ -19,7 +19,7 @@ class PayloadStream {
 
   uint64_t remaining() const { return remaining_; }
 
-  /// Moves `length` octets, which there must be, to the end of the call.
+  /// Moves `length` bytes, which there must be, to the end of the call.
   void move(uint64_t length, CallLayout& call) {
     remaining_ -= length;
     if (!from_chunk_) {
@@ -45,7 +45,7 @@ class PayloadStream {
 
  private:
   uint64_t remaining_ = 0;
-  uint64_t from_ = 0;  // octets taken of the message, or of the chunk's first segment
+  uint64_t from_ = 0;  // bytes taken of the message, or of the chunk's first segment
   std::span<const ReadSegment> chunk_;
   bool from_chunk_ = false;
 };

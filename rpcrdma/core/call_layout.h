@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// How a server puts a call together: which octets of the received message and of the client's Read
+// How a server puts a call together: which bytes of the received message and of the client's Read
 // chunks belong where in the whole call. Sans-IO. RFC 8166 3.4.4, 3.4.5, 3.5.
 #pragma once
 
@@ -38,8 +38,8 @@ struct CallLayout {
   bool operator==(const CallLayout&) const = default;
 };
 
-/// `inline_size`: octets behind the header. Nothing: the chunks do not make a message, or one of
-/// more than `size_max` octets; the answer to that is ERR_CHUNK.
+/// `inline_size`: bytes behind the header. Nothing: the chunks do not make a message, or one of
+/// more than `size_max` bytes; the answer to that is ERR_CHUNK.
 std::optional<CallLayout> lay_out_call(const Header& header, size_t inline_size, size_t size_max);
 
 }  // namespace rpcrdma::core

@@ -44,7 +44,7 @@ void plan_reply(const CallWishes& wishes, const Agreement& agreement, CallPlan& 
   plan.reply_chunk = header + wishes.reply_max > agreement.server_to_client;
 }
 
-/// Octets of the Send for such a plan.
+/// Bytes of the Send for such a plan.
 size_t send_size(const Message& message, const CallWishes& wishes, const CallPlan& plan) {
   const size_t reads = (plan.items_by_chunk ? item_segments(message) : 0) + (plan.is_long ? 1 : 0);
   const size_t results = plan.results_by_chunk ? result_count(wishes.results) : 0;

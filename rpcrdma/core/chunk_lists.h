@@ -55,15 +55,15 @@ struct ChunkLists {
 
   bool operator==(const ChunkLists&) const = default;
 
-  /// Octets of the encoded form.
+  /// Bytes of the encoded form.
   size_t wire_size() const;
-  /// Octets of the form with so many Read segments, Write chunks with so many segments in all, and
+  /// Bytes of the form with so many Read segments, Write chunks with so many segments in all, and
   /// so many segments in the Reply chunk, if any.
   static size_t wire_size(size_t reads, size_t writes, size_t write_segments,
                           std::optional<size_t> reply);
 
   void encode(XdrWriter& writer) const;
-  /// False: the octets end too early, hold a wrong bool, or have more than kSegmentsMax segments or
+  /// False: the bytes end too early, hold a wrong bool, or have more than kSegmentsMax segments or
   /// chunks in a list.
   [[nodiscard]] bool decode(XdrReader& reader);
 

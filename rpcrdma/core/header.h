@@ -41,20 +41,20 @@ struct Header {
   /// An RDMA_ERROR message, the answer to the call of this XID.
   static Header make_error(uint32_t xid, uint32_t credits, HeaderError error);
 
-  /// Octets written, or 0 if `room` is too small.
+  /// Bytes written, or 0 if `room` is too small.
   size_t encode(std::span<std::byte> room) const;
 };
 
 struct DecodedHeader {
   enum class Verdict {
     kGood,
-    kShort,       ///< less than the fixed part: nobody to answer to
+    kShort,       ///< less than the fixed part: cannot be answered
     kBadVersion,  ///< the XID can be relied upon, and nothing else
     kBadBody,     ///< the fixed part can be relied upon, and nothing else
   };
   Verdict verdict = Verdict::kShort;
   Header header;
-  size_t size = 0;  ///< octets of the header, when it is good
+  size_t size = 0;  ///< bytes of the header, when it is good
 };
 
 /// Procedures that must not be sent any more, and unknown ones, are good without chunks; what to do

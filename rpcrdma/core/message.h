@@ -30,9 +30,9 @@ class Message {
 
   uint32_t xid() const { return xid_; }
   const std::vector<Item>& items() const { return items_; }
-  /// Octets of the message without its first `left_out` items and their padding.
+  /// Bytes of the message without its first `left_out` items and their padding.
   size_t size(size_t left_out = 0) const;
-  /// Writes these octets; `room` has exactly their size.
+  /// Writes these bytes; `room` has exactly their size.
   void copy(std::span<std::byte> room, size_t left_out = 0) const;
 
  private:

@@ -11,10 +11,10 @@ namespace rpcrdma::core {
 namespace {
 
 constexpr uint32_t kUnit = 1024;
-constexpr uint8_t kInvalidationFlag = 1;  // bit 15 of octets 4 and 5: the other seven are reserved
+constexpr uint8_t kInvalidationFlag = 1;  // bit 15 of bytes 4 and 5: the other seven are reserved
 
 // Order on the wire: identifier, version, flags, Send Size, Receive Size. As two XDR words the four
-// single octets are one.
+// single bytes are one.
 constexpr uint32_t word(uint8_t version, uint8_t flags, uint8_t send, uint8_t receive) {
   return uint32_t{version} << 24 | uint32_t{flags} << 16 | uint32_t{send} << 8 | receive;
 }

@@ -10,19 +10,19 @@
 
 namespace rpcrdma::core {
 
-/// What one side announces: version 1, eight octets.
+/// What one side announces: version 1, eight bytes.
 struct PrivateData {
   static constexpr size_t kWireSize = 8;
   static constexpr uint32_t kIdentifier = 0xf6ab0e18;
   static constexpr uint8_t kVersion = 1;
 
   bool remote_invalidation = false;
-  uint32_t send_size = 0;     ///< largest message that the sender of this sends, in octets
+  uint32_t send_size = 0;     ///< largest message that the sender of this sends, in bytes
   uint32_t receive_size = 0;  ///< largest one that it takes
 
   bool operator==(const PrivateData&) const = default;
 
-  /// Returns the octets written. 0: `room` has less than eight octets, or a size is below the
+  /// Returns the bytes written. 0: `room` has less than eight bytes, or a size is below the
   /// smallest that can be said; then no message is sent. Sizes are rounded down, and cut to the
   /// largest that can be said. RFC 8797 4.2.
   size_t encode(std::span<std::byte> room) const;
@@ -36,7 +36,7 @@ enum class Role { kClient, kServer };
 
 /// What holds on one connection, for as long as it lives.
 struct Agreement {
-  uint32_t client_to_server = 0;  ///< largest message of the client, in octets
+  uint32_t client_to_server = 0;  ///< largest message of the client, in bytes
   uint32_t server_to_client = 0;
   bool remote_invalidation = false;  ///< both sides announced it: replies may invalidate
 

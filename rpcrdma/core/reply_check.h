@@ -18,7 +18,7 @@ struct ReplyCheck {
   /// The message is in the Reply chunk; otherwise it follows the header.
   bool in_reply_chunk = false;
   size_t length = 0;  ///< of the message
-  /// Octets put into each segment of the Write list, in the order of the segments.
+  /// Bytes put into each segment of the Write list, in the order of the segments.
   std::vector<uint32_t> received;
 };
 
@@ -27,7 +27,7 @@ struct ReplyCheck {
 ReplyCheck check_reply(const DecodedHeader& decoded, std::span<const std::byte> received,
                        const ChunkLists& offered);
 
-/// The first word of an RPC message. Nothing below eight octets, which are no RPC message.
+/// The first word of an RPC message. Nothing below eight bytes, which are no RPC message.
 bool has_xid(std::span<const std::byte> rpc_message, uint32_t xid);
 
 }  // namespace rpcrdma::core

@@ -18,7 +18,7 @@ class ChunkFiller {
     }
   }
 
-  /// Calls write(offset, length, handle, to) for each part of `length` octets. False: no room left.
+  /// Calls write(offset, length, handle, to) for each part of `length` bytes. False: no room left.
   template <typename Write>
   [[nodiscard]] bool put(size_t length, Write&& write) {
     size_t offset = 0;

@@ -15,7 +15,7 @@
 namespace rpcrdma::core {
 
 struct ReplyPlan {
-  /// Octets of a data item, from `offset` in one piece, to the requester's memory.
+  /// Bytes of a data item, from `offset` in one piece, to the requester's memory.
   struct ItemWrite {
     const rpcrdma_piece* piece;
     size_t offset;
@@ -24,7 +24,7 @@ struct ReplyPlan {
     uint64_t to;
     bool operator==(const ItemWrite&) const = default;
   };
-  /// Octets of the message without the items that are written, from `offset`.
+  /// Bytes of the message without the items that are written, from `offset`.
   struct MessageWrite {
     size_t offset;
     uint32_t length;

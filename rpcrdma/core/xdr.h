@@ -13,7 +13,7 @@
 
 namespace rpcrdma::core {
 
-/// Takes words off a peer's octets. What fails consumes nothing.
+/// Takes words off a peer's bytes. What fails consumes nothing.
 class XdrReader {
  public:
   explicit XdrReader(std::span<const std::byte> bytes) : bytes_(bytes) {

@@ -191,7 +191,7 @@ void Client::take_completions() {
 
 void Client::lose_connection(int reason) {
   for (const auto& done : connection_->tear_down()) done(false);
-  // Nobody can reach the memory of a call now, so those with a reply are done.
+  // The server cannot reach the memory of a call any more, so calls with a reply are done.
   for (const uint32_t xid : table_.all()) {
     if (calls_.at(xid).replied) memory_closed(xid);
   }

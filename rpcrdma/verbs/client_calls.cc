@@ -184,8 +184,8 @@ void Client::accept(Outgoing& outgoing, const core::ReplyCheck& check,
     if (result.length != 0 && next != check.received.end()) result.received = *next++;
 }
 
-/// Takes back what the call laid open, and goes on with memory_closed(): nobody may look at a
-/// result while the server can still change it (RFC 8166 3.4.6, 7.1).
+/// Closes the memory that the call has given to the server, then calls memory_closed(). The
+/// application may read a result only when the server cannot change it (RFC 8166 3.4.6, 7.1).
 void Client::close_memory(uint32_t xid) {
   const uint64_t number = connection_number_;
   const unsigned count = calls_.at(xid).exposures->close([this, xid, number](bool completed) {

@@ -120,7 +120,7 @@ void Connection::post(Work work) {
 void Connection::post_waiting() {
   while (!waiting_.empty() && posted_.size() < send_depth_ && !broken_) {
     Work& work = waiting_.front();
-    // Without an event now and then the queue would fill up with work nobody hears of.
+    // A slot of the send queue is free again only after a signaled request, so some are signaled.
     const bool signaled = work.done || unsignaled_ + 1 >= send_depth_ / 2;
     work.request.send_flags |= signaled ? IBV_SEND_SIGNALED : 0;
     work.request.sg_list = work.request.num_sge != 0 ? &work.element : nullptr;

@@ -33,7 +33,7 @@ struct Work {
 class Connection {
  public:
   struct Config {
-    uint32_t receive_size;  ///< octets of each receive buffer
+    uint32_t receive_size;  ///< bytes of each receive buffer
     uint32_t receives;      ///< buffers, all of which are posted at once
   };
   struct Received {

@@ -60,7 +60,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
   /// For memory that only this side's work requests name: RDMA Reads into it, windows over it.
   int local_access() const;
 
-  /// At least `size` octets; null if there is no memory.
+  /// At least `size` bytes; null if there is no memory.
   std::shared_ptr<Buffer> take(size_t size);
 
  private:

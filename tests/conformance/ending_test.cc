@@ -382,7 +382,7 @@ TEST(Streams, APeerInvalidatesNothingThatOthersUse) {
   EXPECT_TRUE(third.dut.engine.regions().find(shared));
 }
 
-// Once deregistration returns, no octet changes any more.
+// Once deregistration returns, no byte changes any more.
 // Proves: 5040-8.1.1-6 4296-3-d 5041-8.3.1-a
 TEST(Streams, DeregisteredMemoryDoesNotChange) {
   for (int round = 0; round < 30; ++round) {

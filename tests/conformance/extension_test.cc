@@ -131,7 +131,7 @@ TEST(AnsweredAtomics, AreNotStartedBeforeTheyAreDelivered) {
   EXPECT_EQ(load(held.memory.data()), 1u);
 }
 
-// Whatever precedes a request has taken effect, wherever TCP cuts the octets.
+// Whatever precedes a request has taken effect, wherever TCP cuts the bytes.
 // Proves: 7306-5.4-5 7306-7-14
 TEST(AnsweredAtomics, SeeEarlierWrites) {
   RawPeer peer;
@@ -162,7 +162,7 @@ TEST(AnsweredAtomics, ComeBehindEarlierCompletions) {
       EXPECT_TRUE(peer.ulpdus().empty()) << "not delivered yet";
       peer.post_receive(1, 100);
       peer.settle();
-      // The octets that were not read before.
+      // The bytes that were not read before.
       if (peer.out.empty()) peer.feed({});
       EXPECT_EQ(peer.ulpdus().size(), 1u);
       EXPECT_EQ(peer.dut.receives().size(), 1u);

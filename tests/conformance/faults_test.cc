@@ -24,12 +24,12 @@ struct Fault {
   T code;
   QpEvent event;
   Shows shows = Shows::kDdpHeader;
-  // Of the two receives, of 100 octets each.
+  // Of the two receives, of 100 bytes each.
   std::vector<WcStatus> receives = {WcStatus::kWrFlushErr, WcStatus::kWrFlushErr};
   // The device has a Read outstanding, and a fenced Send behind it.
   bool reading = true;
   WcStatus read = WcStatus::kWrFlushErr;
-  // What the good ones before the fault may change: octets of the device's memory.
+  // What the good ones before the fault may change: bytes of the device's memory.
   std::pair<size_t, size_t> placed = {0, 0};
   bool extensions = true;
 };

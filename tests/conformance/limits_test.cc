@@ -84,8 +84,8 @@ TEST(Longest, MessageIsTaken) {
   EXPECT_EQ(got[0].byte_len, kMaxMessageBytes);
 }
 
-// Keys of 10000 regions: no constant step, each bit of the upper three octets about half the time,
-// spread over the whole range, and none comes back soon. The low octet counts generations.
+// Keys of 10000 regions: no constant step, each bit of the upper three bytes about half the time,
+// spread over the whole range, and none comes back soon. The low byte counts generations.
 // Proves: 5040-8.1.1-8 5042-n
 TEST(Keys, CannotBePredicted) {
   RegionTable regions;

@@ -220,7 +220,7 @@ TEST(Reads, CompleteWithTheirResponses) {
     const auto request = ReadRequestHeader::decode(&sent[id][18]);
     EXPECT_EQ(UntaggedHeader::decode(sent[id].data()).msn, Msn{id + 1});
     EXPECT_EQ(request.source_to, 0x1000u + id);
-    // All but the last octet: not complete.
+    // All but the last byte: not complete.
     const Bytes fpdu =
         frame(tagged(O::kReadResponse, request.sink_stag, request.sink_to, 60, false), false);
     peer.feed(fpdu);
@@ -409,7 +409,7 @@ TEST(Rtr, OfThePeerIsNotShown) {
 
 // ---- Completion
 
-// Nothing is complete before the last octet of it is handed over.
+// Nothing is complete before the last byte of it is handed over.
 // Proves: 5040-5.5-14 5041-5.4-a
 TEST_F(Requester, CompletesWhenHandedOver) {
   peer.reads = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What a peer may send, and what the queue pair has to make of it: legal streams in every form, and
-// answers octet for octet. RFC 5040 4 and 5, RFC 5041 4 and 5, RFC 5044 4.
+// answers byte for byte. RFC 5040 4 and 5, RFC 5041 4 and 5, RFC 5044 4.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -124,7 +124,7 @@ TEST(TakenSends, NothingIsDeliveredBeforeTheLastSegment) {
   peer.send(send_message(1, 50, 0, false));
   EXPECT_TRUE(peer.dut.receives().empty());
   const Bytes rest = frame(send_message(1, 50, 50), false);
-  // All but the last octet of the FPDU: still nothing.
+  // All but the last byte of the FPDU: still nothing.
   peer.feed(Bytes(rest.begin(), rest.end() - 1));
   EXPECT_TRUE(peer.dut.receives().empty());
   peer.feed(Bytes(rest.end() - 1, rest.end()));
@@ -449,7 +449,7 @@ TEST(AnsweredReads, AnySizeAndPlace) {
     ASSERT_EQ(payload.size(), size);
     EXPECT_TRUE(std::equal(payload.begin(), payload.end(), large.data() + offset));
   }
-  // One octet more than there is: not an octet of data.
+  // One byte more than there is: not an byte of data.
   ReadRequestHeader header = read_of(peer, 51);
   header.source_stag = key;
   header.source_to = large.size() - 50;
@@ -745,7 +745,7 @@ TEST(Rights, EndAtTheBoundsToTheOctet) {
 
 // ---- Framing
 
-// The same messages, cut between TCP reads at every octet.
+// The same messages, cut between TCP reads at every byte.
 // Proves: 5041-3-4
 TEST(Framing, CutAtEveryOctet) {
   for (const bool crc : {false, true}) {

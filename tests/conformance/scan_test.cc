@@ -174,7 +174,7 @@ TEST(Scan, FindsEachFault) {
       {terminated(0x01050000)},                     // undefined error
       {terminated(0x01000000)},                     // headers are missing
       {terminated(0x11000000)},                     // headers are missing
-      {terminated(0x20020000, Bytes(2))},           // trailing octets
+      {terminated(0x20020000, Bytes(2))},           // trailing bytes
       {terminated(0x2002C000, Bytes(2 + 18))},      // headers of nothing
   };
   for (size_t i = 0; i < faults.size(); ++i) EXPECT_FALSE(findings_of(faults[i]).empty()) << i;

@@ -149,7 +149,7 @@ TEST(Connections, ListeningWithoutMemory) {
   }
 }
 
-// The engine needs its helper thread for whoever does not poll, and says so.
+// Where no thread polls the engine needs its helper thread, and reports that it has none.
 TEST(Connections, WithoutThreads) {
   in_a_process([] {
     no_threads.store(true);

@@ -115,7 +115,7 @@ TEST_F(Lives, OfQueuePairsThatConnectThemselves) {
 }
 
 /// Two queue pairs of datagrams that talk until both have been heard. What is lost on the way is
-/// sent again, as applications do: nobody is told of that. Takes no memory itself.
+/// sent again, as applications do: the application is not told. Takes no memory itself.
 class DatagramLife {
  public:
   explicit DatagramLife(ibv_device* device) : device_(device) {}

@@ -42,7 +42,7 @@ long failed(int error, std::atomic<uint32_t>& count) {
   return -1;
 }
 
-/// The first octets of a message, and only of its first piece that has any.
+/// The first bytes of a message, and only of its first piece that has any.
 long send_few(const Arguments& a) {
   const auto* message = reinterpret_cast<const msghdr*>(a[1]);
   for (size_t i = 0; i < message->msg_iovlen; ++i) {

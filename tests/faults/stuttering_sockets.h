@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-/// While one lives, every socket call may be interrupted, every send may take a few octets only or
+/// While one lives, every socket call may be interrupted, every send may take a few bytes only or
 /// find the kernel without memory, and epoll tells what it has in any order.
 class StutteringSockets {
  public:

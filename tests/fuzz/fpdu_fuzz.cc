@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// FPDUs and the headers in them: any octets taken as a stream of FPDUs. Checked: no decoder reads
-// beyond its bytes, what is decoded encodes to the same octets but for ignored bits, and framing
+// FPDUs and the headers in them: any bytes taken as a stream of FPDUs. Checked: no decoder reads
+// beyond its bytes, what is decoded encodes to the same bytes but for ignored bits, and framing
 // the same ULPDU again gives an FPDU whose CRC is good.
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +22,7 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// Decodes, encodes, and compares, from octet `from`.
+// Decodes, encodes, and compares, from byte `from`.
 template <typename Header>
 void round_trip(Octets bytes, size_t from = 0) {
   if (bytes.size() < Header::kWireSize) return;

@@ -2,7 +2,7 @@
 // The commands of /dev/infiniband/rdma_cm, written by an application that may be wrong, and a
 // network that does what it likes. The input is a script of commands on two channels, with ids,
 // lengths and addresses that are right more often than not. Checked: a wrong address is EFAULT and
-// nothing else is; no octet behind the response area changes; ids are known from creation to
+// nothing else is; no byte behind the response area changes; ids are known from creation to
 // destruction and to their channel only; as many events are reported at the end of an id as were
 // delivered; readiness says whether there is an event; closed channels leave no id behind.
 #include <netinet/in.h>
@@ -173,7 +173,7 @@ class Application {
       const auto ip = *IpAddress::from_string(kAddresses[(choice & 0x0F) % std::size(kAddresses)]);
       ip.to_sockaddr(out, port);
     }
-    // Or the raw octets that are there already.
+    // Or the raw bytes that are there already.
     if ((choice & 0x80) == 0) std::memcpy(at, &out, six ? sizeof(sockaddr_in6) : sizeof out);
   }
 
@@ -293,7 +293,7 @@ class Application {
              size_t out, const fuzz::ResponseArea& area, uint32_t id) {
     const rdma_ucm_cmd_hdr header{code, static_cast<uint16_t>(in), static_cast<uint16_t>(out)};
     const size_t length = sizeof header + payload.size();
-    // At the end of what can be read: one octet too many is EFAULT.
+    // At the end of what can be read: one byte too many is EFAULT.
     std::byte* bytes = pages().last(length);
     std::memcpy(bytes, &header, sizeof header);
     std::copy(payload.begin(), payload.end(), bytes + sizeof header);

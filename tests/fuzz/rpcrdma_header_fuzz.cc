@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// RPC-over-RDMA messages, any octets, as a server and as a client take them. Checked: a header that
-// was understood is encoded to the same octets; the parts of a call cover it without overlap and
+// RPC-over-RDMA messages, any bytes, as a server and as a client take them. Checked: a header that
+// was understood is encoded to the same bytes; the parts of a call cover it without overlap and
 // stay within what was sent and offered; a reply is believed only within what the call offered; and
 // a reply to the call keeps within its chunks.
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Private data of a connection, any octets. Checked against a plain search: the first place that
+// Private data of a connection, any bytes. Checked against a plain search: the first place that
 // holds identifier and version wins, its sizes are within bounds, and what was found can be sent
 // and found again. What both sides agree on is never more than either said.
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The input of a fuzz target as a script: octets, taken one after the other, and zeros behind its
+// The input of a fuzz target as a script: bytes, taken one after the other, and zeros behind its
 // end. What a target does with them is up to it.
 #pragma once
 

@@ -2,7 +2,7 @@
 // The whole receive path with a live queue pair behind it: own requests of all kinds outstanding,
 // windows, own or shared receives, regions that go away, a stream that is held, cut and broken. The
 // input is a script: options, then FPDUs whose headers are right more often than not, and what the
-// application and the kernel do in between. Checked: no octet outside the memory that the peer may
+// application and the kernel do in between. Checked: no byte outside the memory that the peer may
 // touch changes, every request and receive completes exactly once and in order, what is sent is
 // well made (sim/fpdu_scan.h), and a failed stream takes nothing more.
 #include <algorithm>
@@ -166,7 +166,7 @@ class Stream {
         const uint32_t offset = script_.next32();
         return untagged(opcode(), qn, msn, offset, payload(), last());
       }
-      case 10: {  // raw octets as a ULPDU
+      case 10: {  // raw bytes as a ULPDU
         Bytes octets(payload() % 600);
         script_.fill(octets);
         return octets;
@@ -180,7 +180,7 @@ class Stream {
         return announcing_segment();
       case 12:  // the RTR Write, with our magic or without
         return tagged(RdmapOpcode::kWrite, STag{script_.next() & 1 ? 0x01010101u : 1u}, 0, 0);
-      default: {  // one of the others with an octet that is not its own
+      default: {  // one of the others with an byte that is not its own
         Bytes changed = ulpdu(script_.next() % 8);
         changed[script_.next16() % changed.size()] ^= std::byte{script_.next()};
         return changed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Addresses that an application may put into a command: memory of the target whose octets behind
+// Addresses that an application may put into a command: memory of the target whose bytes behind
 // the allowed ones are watched, and such as a kernel answers with EFAULT.
 #pragma once
 
@@ -26,7 +26,7 @@ class GuardedPages {
     UWARP_REQUIRE(mprotect(base_ + size_, size_, PROT_NONE) == 0);
     UWARP_REQUIRE(mprotect(base_ + 2 * size_, size_, PROT_READ) == 0);
   }
-  /// The last `length` accessible octets.
+  /// The last `length` accessible bytes.
   std::byte* last(size_t length) { return base_ + size_ - length; }
   std::byte* hole() { return base_ + size_; }
   std::byte* read_only() { return base_ + 2 * size_; }
@@ -62,7 +62,7 @@ class ResponseArea {
   alignas(8) std::array<std::byte, kSize> bytes_;
 };
 
-/// An address of no use, or of little: only `last(n)` may do, for up to n octets.
+/// An address of no use, or of little: only `last(n)` may do, for up to n bytes.
 inline uint64_t bad_address(Script& script, GuardedPages& pages) {
   switch (script.below(8)) {
     case 0:

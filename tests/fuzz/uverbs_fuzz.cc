@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The commands of a uverbs node, written by an application that may be wrong, and the event
 // channels that come of them. The input is a script. Checked: a wrong address is EFAULT and leaves
-// no fd behind; no octet behind the response changes; every event is read once and in order, unless
+// no fd behind; no byte behind the response changes; every event is read once and in order, unless
 // it was taken back; names of files and nodes may be anything.
 #include <fcntl.h>
 #include <rdma/ib_user_verbs.h>
@@ -158,7 +158,7 @@ class Application {
       return;
     }
     UWARP_REQUIRE(result == static_cast<ssize_t>(given) && given >= 16);
-    // A bad address may have been good for four octets: the lowest fd is the application's.
+    // A bad address may have been good for four bytes: the lowest fd is the application's.
     const int fd = bad ? free : area.as<int>();
     UWARP_REQUIRE(fcntl(fd, F_GETFD) == FD_CLOEXEC);
     UWARP_REQUIRE(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);

@@ -206,7 +206,7 @@ TEST_F(Nfs4Server, ARestartedClientHasNothingOpen) {
   EXPECT_EQ(read_status(file, state), NfsStatus::kOk);
   uint64_t next = introduce("one", 2);
   EXPECT_NE(next, id);
-  EXPECT_EQ(read_status(file, state), NfsStatus::kOk);  // anybody could say so
+  EXPECT_EQ(read_status(file, state), NfsStatus::kOk);  // any client could say so
   EXPECT_EQ(confirm(next), NfsStatus::kOk);
   EXPECT_EQ(read_status(file, state), NfsStatus::kExpired);
 }

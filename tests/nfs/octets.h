@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Texts as the octets of a file.
+// Texts as the bytes of a file.
 #pragma once
 
 #include <span>

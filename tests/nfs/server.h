@@ -22,7 +22,7 @@ namespace uwarp::nfs {
 
 constexpr Caller kRootCaller{0, 0, {}};
 
-/// Time goes on when a test says so, or somebody sleeps.
+/// Time goes on when a test says so, or when the code under test sleeps.
 struct TestTime {
   OpenFiles::Clock::time_point now{};
 
@@ -31,7 +31,7 @@ struct TestTime {
   }
 };
 
-/// The call as it is, or with a wrong octet, or cut at its end.
+/// The call as it is, or with a wrong byte, or cut at its end.
 template <typename Random>
 void handle_damaged(RpcDispatcher& dispatcher, const XdrWriter& call, Random& random) {
   std::vector<std::byte> message(call.bytes().begin(), call.bytes().end());

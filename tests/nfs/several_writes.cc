@@ -5,7 +5,7 @@
 //                                n-th letter. The data of each is a Read chunk of its own.
 //
 // Our client puts one WRITE into a COMPOUND. This is for servers: the chunks have no padding, but
-// what follows them begins at a multiple of four octets (RFC 8166, sections 3.4.4 and 3.4.5.2).
+// what follows them begins at a multiple of four bytes (RFC 8166, sections 3.4.4 and 3.4.5.2).
 
 #include <cinttypes>
 #include <cstdio>

@@ -40,7 +40,7 @@ AtomicResponseHeader response_of(const Bytes& ulpdu) {
 
 // ---- Responder
 
-// X22, X23: our answers are the octets of the worked examples (7306-4-b, -4.1-a to -d, -5.2.2).
+// X22, X23: our answers are the bytes of the worked examples (7306-4-b, -4.1-a to -d, -5.2.2).
 // Proves: 7306-4-b 7306-4.1-b 7306-5.1.1-h 7306-5.2.1-i 7306-5.2.2-a 7306-5.2.2-b
 TEST(AtomicResponder, AnswersAreTheWorkedExamples) {
   StreamConfig config;
@@ -100,7 +100,7 @@ TEST(AtomicResponder, MixesWithReads) {
   EXPECT_EQ(UntaggedHeader::decode(sent[3].data()).msn, Msn{2});  // answers only (A3)
 }
 
-// The same where the Read's octets would go out from where they lie, behind the atomic's execution.
+// The same where the Read's bytes would go out from where they lie, behind the atomic's execution.
 TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
   constexpr uint32_t kSize = 4 * TransmitBatch::kCopyBytes;
   RawPeer peer;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The mark behind which a stream leaves TCP (docs/wire.md, "Shared memory").
+#include "protocol/wire/carrier_mark.h"
+
 #include <gtest/gtest.h>
 
-#include "protocol/wire/carrier_mark.h"
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {

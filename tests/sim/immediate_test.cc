@@ -143,7 +143,7 @@ TEST(ImmediateReceiver, SolicitedEvent) {
   EXPECT_EQ(counter.events, 1);
 }
 
-// 7306-6.3-g, -6.1-b, -6.3-d, -4.1-a, -d, -8.2-a: exactly 8 octets, however they are cut.
+// 7306-6.3-g, -6.1-b, -6.3-d, -4.1-a, -d, -8.2-a: exactly 8 bytes, however they are cut.
 TEST(ImmediateReceiver, RefusesBadOnes) {
   struct Case {
     const char* name;
@@ -327,7 +327,7 @@ TEST(SendWithImmediate, OldAgainstNew) {
   }
 }
 
-// The octets of docs/wire.md.
+// The bytes of docs/wire.md.
 TEST(SendWithImmediate, WireForm) {
   StreamConfig config;
   config.peer_is_uwarp = true;

@@ -25,7 +25,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
     const Sge to = sge(8);
     return peer.dut.post(SendOpcode::kRead, id, {&to, 1}, 64, 7);
   }
-  /// One send call of which the kernel takes `limit` octets.
+  /// One send call of which the kernel takes `limit` bytes.
   void transmit(size_t limit) {
     auto turn = peer.dut.qp->transmit_side().begin();
     ASSERT_TRUE(turn);
@@ -60,7 +60,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
   RawPeer peer;
 };
 
-// The flush may come while the kernel has taken only some of the octets that were built.
+// The flush may come while the kernel has taken only some of the bytes that were built.
 TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
   Sge bad = sge(8);
   bad.lkey ^= 1;

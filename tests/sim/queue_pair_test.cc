@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Operations and failures of one connected pair: what completes, with which status, in which order,
-// and which octets change.
+// and which bytes change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -352,7 +352,7 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
 }
 
-/// Sends of 64 KiB: each has a second segment of some twenty octets.
+/// Sends of 64 KiB: each has a second segment of some twenty bytes.
 class LargeSends : public ::testing::Test {
  protected:
   static constexpr size_t kMessage = 65536;
@@ -419,7 +419,7 @@ TEST_F(LargeSends, AreExpectedBehindOthers) {
   EXPECT_FALSE(pair.b.qp->receiver().expects_large());
 }
 
-// Where a batch is full in the middle of a message, the few octets that are left of it go along.
+// Where a batch is full in the middle of a message, the few bytes that are left of it go along.
 TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   constexpr size_t kMessages = 32;
   send(kMessages);

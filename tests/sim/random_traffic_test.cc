@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Random operations in both directions over randomly cut pipes, checked against plain memcpy: each
-// request completes exactly once and in order, octets equal the oracle, guard zones stay intact.
+// request completes exactly once and in order, bytes equal the oracle, guard zones stay intact.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -177,7 +177,7 @@ TEST_P(RandomTraffic, MatchesOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomTraffic, ::testing::Range(0, 60));
 
-// A stream that breaks at any octet: every request still completes exactly once, in order, and
+// A stream that breaks at any byte: every request still completes exactly once, in order, and
 // after the first failure nothing succeeds.
 class BrokenStream : public ::testing::TestWithParam<int> {};
 

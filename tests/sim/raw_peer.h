@@ -81,7 +81,7 @@ inline Bytes atomic_response(const AtomicResponseHeader& header, uint32_t msn) {
   return ulpdu;
 }
 
-/// The octets of a line of hexadecimal digits, spaces ignored.
+/// The bytes of a line of hexadecimal digits, spaces ignored.
 inline Bytes from_hex(std::string_view digits) {
   Bytes bytes;
   int high = -1;
@@ -118,7 +118,7 @@ class RawPeer {
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;
 
-  /// A receive for `size` octets of memory that is not remotely accessible.
+  /// A receive for `size` bytes of memory that is not remotely accessible.
   void post_receive(uint64_t wr_id, uint32_t size = 0) {
     if (receive_region == nullptr)
       receive_region = *regions.add(dut.domain, receive_memory.data(), receive_memory.size(),

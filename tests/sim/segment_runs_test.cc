@@ -37,7 +37,7 @@ struct Uwarps : Pair {
     EXPECT_EQ(std::memcmp(target.data(), oracle.data(), oracle.size()), 0);
   }
 
-  /// `octets` of the source, from 100 on, in pieces of at most `piece`.
+  /// `bytes` of the source, from 100 on, in pieces of at most `piece`.
   std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t octets,
                           size_t piece) {
     std::vector<Sge> all;
@@ -56,7 +56,7 @@ struct Uwarps : Pair {
     ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, octets, octets)), 0);
     expect(octets);
   }
-  /// By the other end, so that the octets go the same way.
+  /// By the other end, so that the bytes go the same way.
   void read(size_t octets, size_t piece) {
     ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, octets, piece),
                      source.address() + 100, local->key.load()),
@@ -88,7 +88,7 @@ struct Uwarps : Pair {
 struct Case {
   size_t octets;
   size_t piece;  // of a Send's or Read's target
-  size_t cut;    // octets that one call moves at most; 0: all
+  size_t cut;    // bytes that one call moves at most; 0: all
 };
 
 class Runs : public ::testing::TestWithParam<Case> {};
@@ -186,7 +186,7 @@ struct Announcer : RawPeer {
                              target.address() + index * kPayload, kPayload, last),
                       following);
   }
-  /// Octets of [from, to) are as they were.
+  /// Bytes of [from, to) are as they were.
   bool untouched(size_t from, size_t to) const {
     return std::memcmp(const_cast<GuardedMemory&>(target).data() + from, before.data() + from,
                        to - from) == 0;
@@ -239,7 +239,7 @@ TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
   EXPECT_TRUE(peer.written(0, kPayload));
 }
 
-// The same where windows are open by then, so that the octets of what came instead have been put
+// The same where windows are open by then, so that the bytes of what came instead have been put
 // where the segment's payload belongs.
 TEST_P(Cut, WhatComesInsteadIsBroughtBack) {
   for (const bool terminate : {true, false}) {

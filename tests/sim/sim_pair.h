@@ -31,7 +31,7 @@ struct Pipe {
   size_t capacity = 1 << 20;
   std::vector<std::byte> log;  // all that ever went through
 
-  /// Takes up to `limit` octets of the window, as a short write does.
+  /// Takes up to `limit` bytes of the window, as a short write does.
   size_t write(std::span<const iovec> window, size_t limit) {
     size_t done = 0;
     for (const iovec& piece : window) {

@@ -61,7 +61,7 @@ struct Traced : testing::Test {
   MemoryRegion* sink_region;
 };
 
-// An FPDU as its octets say: the opcode, and the length of the ULPDU.
+// An FPDU as its bytes say: the opcode, and the length of the ULPDU.
 struct OnTheWire {
   uint8_t opcode;
   uint64_t octets;
@@ -197,7 +197,7 @@ TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
   EXPECT_EQ(fpdus(at_a.of(Kind::kFpduReceived), kNumberOfA), fpdus(pair.b_to_a));
 }
 
-// One whose octets are half sent, one that is in the batch behind it, one that was never begun.
+// One whose bytes are half sent, one that is in the batch behind it, one that was never begun.
 TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   pair.connect();
   pair.run();

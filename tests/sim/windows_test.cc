@@ -85,7 +85,7 @@ TEST_F(Windows, LifeOfAType2Window) {
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedInvalidSTag);
 }
 
-// The low octet of the key is the application's, and ibv_alloc_mw()'s rkey counts on from there.
+// The low byte of the key is the application's, and ibv_alloc_mw()'s rkey counts on from there.
 TEST_F(Windows, KeepTheLowOctetOfTheirKey) {
   for (const uint8_t low : {0x5a, 0xff, 0x00}) {
     ASSERT_EQ(bind(key(low)), WcStatus::kSuccess);

@@ -28,7 +28,7 @@
 
 namespace {
 
-// What the guest sends is the output, then this mark and the status as one octet.
+// What the guest sends is the output, then this mark and the status as one byte.
 constexpr std::string_view kMark("\0status\0", 8);
 constexpr size_t kTrailer = kMark.size() + 1;
 constexpr int kOwnFailure = 125;
@@ -56,7 +56,7 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-/// The command ends with a zero octet.
+/// The command ends with a zero byte.
 std::string read_command(int fd) {
   std::string command;
   char byte = 0;
@@ -180,7 +180,7 @@ std::string command_line(int count, char** words) {
 int run(const char* address, uint16_t port, const std::string& command) {
   const int guest = connect_to(address, port);
   if (!send_all(guest, {command.c_str(), command.size() + 1})) die("send");
-  std::string held;  // The last octets may be the trailer.
+  std::string held;  // The last bytes may be the trailer.
   char buffer[65536];
   for (;;) {
     const ssize_t count = recv(guest, buffer, sizeof buffer, 0);

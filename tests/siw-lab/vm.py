@@ -239,7 +239,7 @@ class Vm:
                 f"vec0:transport=tap,ifname={TAP},depth=128,gro=1", *append]
 
     def traffic(self):
-        """Octets that have passed between host and guest."""
+        """Bytes that have passed between host and guest."""
         command = self.namespace.enter() + ["ip", "-s", "-j", "link", "show", TAP]
         counts = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         return sum(counts[0]["stats64"][way]["bytes"] for way in ("rx", "tx"))

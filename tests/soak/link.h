@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The books of one link: what each end has been told to do, what must have come of it, and what
 // the memory of both ends must look like. Finds: completions that are missing, come twice, out of
-// order or with the wrong contents, and every octet that is not what it ought to be.
+// order or with the wrong contents, and every byte that is not what it ought to be.
 #pragma once
 
 #include <cstddef>

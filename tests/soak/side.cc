@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
-/// What must not fail ends the process; whoever started it notices.
+/// A failure that must not happen ends the process; its parent notices.
 template <typename T>
 T must(T result, const char* what) {
   if (result) return result;

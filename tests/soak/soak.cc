@@ -2,7 +2,7 @@
 // Random operations on many queue pairs between processes, with processes that are killed and
 // stopped at any point, checked against the books of soak/link.h. This process, the hub, is one
 // side of all links and knows what both sides do; the memory of the other processes is shared with
-// it, so that it sees every octet. Same seed, same choices, as far as timing lets them be.
+// it, so that it sees every byte. Same seed, same choices, as far as timing lets them be.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>

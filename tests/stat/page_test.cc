@@ -176,7 +176,7 @@ TEST_F(Page, NotShownIsCountedAllTheSame) {
   EXPECT_EQ(hidden.totals("uwarp_lo").transmit.octets.get(), 1000u);
 }
 
-// Nobody with the file can cut it short under a reader, or have it grow.
+// No process that has the file can make it shorter or longer while a reader uses it.
 TEST_F(Page, CannotBeCut) {
   EXPECT_NE(ftruncate(page_.fd(), 4096), 0);
   EXPECT_NE(ftruncate(page_.fd(), 1 << 30), 0);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""Fixtures: the two links, processes that are reaped, and ports nobody else uses."""
+"""Fixtures: the two links, processes that are reaped, and ports that no other program uses."""
 
 import itertools
 import os

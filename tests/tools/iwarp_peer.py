@@ -74,7 +74,7 @@ class IwarpPeer:
         self.socket.sendall(octets)
 
     def receive(self, count):
-        """Exactly that many octets, or fewer at the end of the stream."""
+        """Exactly that many bytes, or fewer at the end of the stream."""
         octets = b""
         while len(octets) < count:
             chunk = self.socket.recv(count - len(octets))

@@ -57,7 +57,7 @@ def all_to_all(size):
 
 
 def one_sided(size):
-    """Everybody writes its part of rank 0's memory, reads the others', and counts one number up."""
+    """Each rank writes its part of rank 0's memory, reads the others', and counts one number up."""
     memory = MPI.Alloc_mem(8 + size * ranks)
     memory[:] = bytes(len(memory))
     window = MPI.Win.Create(memory, 1, comm=world)

@@ -154,8 +154,8 @@ def sockets_of_group(group):
 
 
 def has_socket(pid, port, state, tables=("tcp", "tcp6")):
-    """Whether the group of the process has a TCP socket of this local port and state. Not just
-    anybody in its namespace: another run of the tests may use the same port."""
+    """Whether the group of the process has a TCP socket of this local port and state. Other
+    processes of its namespace do not count: another run of the tests may use the same port."""
     inodes = set()
     for table in tables:
         with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ UNCONNECTED = "07"
 
 
 def takes_datagrams(pid, port):
-    """Whether the group of the process has a UDP socket of this port to which anybody may send."""
+    """Whether the group of the process has a UDP socket of this port to which every host may send."""
     return has_socket(pid, port, UNCONNECTED, ("udp", "udp6"))
 
 
@@ -222,8 +222,8 @@ def enter_namespace():
 class Namespace:
     """A network namespace, held alive by a waiting process.
 
-    Root makes it directly; everybody else inside a user namespace, where that is allowed: a new one,
-    or that of `beside`.
+    Root makes it directly. Other users make it inside a user namespace, where that is allowed: a new
+    one, or that of `beside`.
     """
 
     def __init__(self, beside=None):

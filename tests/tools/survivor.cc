@@ -135,7 +135,7 @@ void open_first_device() {
 void close_everything() {
   const int end = static_cast<int>(sysconf(_SC_OPEN_MAX));
   for (int fd = 0; fd < end; ++fd) close(fd);
-  // As daemons do, so that nothing of ours becomes somebody's stdout.
+  // As daemons do, so that no file that is opened later becomes standard output.
   open("/dev/null", O_RDWR);
   if (dup(0) < 0 || dup(0) < 0) std::_Exit(3);
 }

@@ -220,7 +220,7 @@ def test_slow_caller_is_dropped(start, listener, port, cut):
 
 
 def test_drip_feed_is_dropped(start, listener, port):
-    """The timeout is for the whole frame, not for each octet."""
+    """The timeout is for the whole frame, not for each byte."""
     with socket.create_connection(("127.0.0.1", port)) as caller:
         caller.setblocking(False)
         dropped = False

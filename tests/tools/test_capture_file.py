@@ -87,7 +87,7 @@ def test_operation(start, loopback, port, tmp_path, operation):
     for path in found:
         seen |= opcodes(path, port).keys()
         check_crcs(path, port)
-    # Whoever has disconnected reads on without looking, so a Terminate may be in one file only.
+    # A side that has disconnected drops what it reads, so a Terminate may be in one file only.
     assert OPERATIONS[operation][1] <= seen, seen
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""uwarp-doctor: this machine when it is well and when it is not, and peers that fit or do not. The
-peers are made by hand; each gives one sentence, one verdict and one exit status."""
+"""uwarp-doctor: on machines that are ready and on others; against peers that fit and others. The
+tests play the peers; each peer must give one sentence, one verdict and one exit status."""
 
 import contextlib
 import json
@@ -90,7 +90,7 @@ class Peer:
         self.listener.close()
 
     def take_request(self, connection):
-        """The whole Request; 20 octets, and as many as they say."""
+        """The whole Request; 20 bytes, and as many as they say."""
         octets = b""
         wanted = 20
         while len(octets) < wanted:
@@ -167,7 +167,7 @@ CALL_ANSWER = b"uWRV" + bytes([1, 1]) + bytes(6)
 
 # name: behaviour, verdict, level, what the sentence contains.
 PEERS = {
-    "fits": (says(reply()), "compatible", "ok", "MPA revision 2: peer to peer with a Write first"),
+    "fits": (says(reply()), "compatible", "ok", "MPA revision 2, peer to peer with a Write first"),
     "read rtr": (says(reply(private=word(second=RTR_READ))), "compatible", "ok", "with a Read first"),
     "no p2p": (says(reply(private=word(first=0, second=0))), "compatible", "ok",
                "no peer-to-peer mode"),
@@ -241,7 +241,7 @@ def test_a_peer_that_closes_is_asked_again_with_revision_1():
     with Peer(closes) as peer:
         status, findings, told = examine(f"127.0.0.1:{peer.port}")
     assert (status, told["peer"]["verdict"]) == (NOT_READY, "closed")
-    assert "without a word" in findings["peer"][0]["text"]
+    assert "without an answer" in findings["peer"][0]["text"]
     assert [request[17] for request in peer.requests] == [2, 1]
 
 
@@ -267,7 +267,7 @@ def test_one_line_for_people():
     with Peer(says(reply())) as peer:
         run = doctor(f"127.0.0.1:{peer.port}")
     assert run.returncode == READY and not run.stderr
-    assert re.fullmatch(r"ok +peer +127\.0\.0\.1:\d+ speaks MPA revision 2: .*\n", run.stdout)
+    assert re.fullmatch(r"ok +peer +127\.0\.0\.1:\d+ fits: MPA revision 2, .*\n", run.stdout)
 
 
 @pytest.mark.parametrize("env, why", [({}, ""), ({"UWARP_SHM": "0"}, "UWARP_SHM=0"),
@@ -290,7 +290,7 @@ def test_a_peer_that_asks_for_crc_stays_on_tcp():
 def test_control_characters_of_a_peer_do_not_reach_the_terminal():
     with Peer(says(reply(FLAG_ENHANCED | FLAG_REJECT, private=word() + b"\x1b[31mred"))) as peer:
         run = doctor(f"127.0.0.1:{peer.port}")
-    assert "\x1b" not in run.stdout and run.stdout.count("\n") == 1
+    assert "\x1b" not in run.stdout and run.stdout.count("\n") == 2
 
 
 def test_what_the_peer_said_is_in_the_json():
@@ -328,10 +328,10 @@ def test_names_ipv6_and_the_port_offset():
         assert status == READY and told["peer"]["target"] == f"[::1]:{peer.port}"
 
 
-def test_nobody_listens(port):
+def test_a_port_without_a_listener(port):
     status, findings, told = examine(f"127.0.0.1:{port}")
     assert (status, told["peer"]["verdict"]) == (NOT_READY, "refused")
-    assert "nobody listens" in findings["peer"][0]["text"]
+    assert "no program listens" in findings["peer"][0]["text"]
 
 
 def test_no_answer_to_tcp():
@@ -413,10 +413,20 @@ def test_a_machine_that_is_ready():
     assert any("uwarp_lo" in finding["text"] for finding in findings["netdev"])
     assert "uwarp_lo" in findings["verbs"][0]["text"]
     assert findings["rdma_cm"][0]["level"] == "ok"
-    assert findings["setting"][0]["text"] == "all have their defaults"
+    assert findings["setting"][0]["text"] == "all settings have their default values"
     text = doctor()
     assert text.returncode == READY and not text.stderr
-    assert all(re.match(r"(ok|warning) +\S+ +\S", line) for line in text.stdout.splitlines())
+    *lines, empty, conclusion = text.stdout.splitlines()
+    assert all(re.match(r"(ok|warning) +\S+ +\S| +-> \S", line) for line in lines)
+    assert not empty and conclusion.startswith("This machine is ready")
+
+
+def test_the_conclusion_counts():
+    run = doctor(env={"UWARP_CRC": "yes"})
+    assert run.returncode == NOT_READY
+    assert run.stdout.endswith("\nThis machine is not ready: 1 problem\n"), run.stdout
+    run = doctor(env={"UWARP_PERSONNA": "roce", "UWARP_NETDEVS": "lo"})
+    assert "\nThis machine is ready, with 2 warnings. Start" in run.stdout, run.stdout
 
 
 def test_what_connections_on_this_host_need():
@@ -479,7 +489,7 @@ def test_settings_in_effect_wrong_and_unknown():
                      ("warning", "UWARP_PERSONNA")}
 
 
-def test_faults_that_nobody_understands():
+def test_faults_that_are_not_understood():
     status, findings, _ = examine(env={"UWARP_FAULT": "nonsense"})
     assert status == NOT_READY
     assert [(finding["level"], finding["text"].split(":")[0]) for finding in findings["setting"]] \

@@ -121,7 +121,7 @@ def test_every_kind_has_an_example():
 
 
 def test_no_device_with_a_bad_setting(start):
-    """Where nobody has looked at the setting before."""
+    """Without uwarp-run, which would have checked the setting."""
     preload = places.BUILD / "lib" / "libuwarp-preload.so"
     process = start(["env", f"LD_PRELOAD={preload}", "UWARP_FAULT=reset after=soon", "ibv_devinfo"],
                     uwarp=False)

@@ -109,7 +109,7 @@ def test_a_setuid_program_is_left_alone(tmp_path):
 
 
 def test_nothing_uninitialised_goes_onto_the_wire(start, port):
-    """Valgrind looks at all octets that the kernel is given to send."""
+    """Valgrind looks at all bytes that the kernel is given to send."""
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is missing")
     watched = ["valgrind", "--child-silent-after-fork=yes", "rping", "-a", "127.0.0.1", "-p", port,

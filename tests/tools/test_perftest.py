@@ -88,7 +88,7 @@ def test_events(pair, link, tool, connect):
 def test_events_of_the_receiving_side(pair, link, connect):
     """On iWARP ib_send_bw stops posting when it has used up its receiver's credits. With -e its
     sending side then waits for the completion of a Send although none is open, and the credit that
-    comes meanwhile as an RDMA Write wakes nobody; so here only the receiving side uses events."""
+    comes meanwhile as an RDMA Write wakes no thread; so here only the receiving side uses events."""
     found = run(pair, link, "ib_send_bw", connect, "-s", "4096", "-n", "500",
                 server_options=["-e"])
     assert [(row.size, row.iterations) for row in found] == [(4096, 500)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""uwarp-stat beside programs that run, and the counters that programs read from sysfs themselves."""
+"""uwarp-stat while programs run, and the counters that programs read from sysfs themselves."""
 
 import json
 import os
@@ -141,6 +141,7 @@ def test_live_table(pingpong):
             places.wait_until(lambda: show() or f"{server.pid}".encode() in shown, lambda: shown)
             os.write(leader, b"n")
             places.wait_until(lambda: show() or b"PROCESSES" in shown, lambda: shown)
+            assert b"q quit" in shown and b"[p queue pairs]" in shown and b"[n peers]" in shown
             os.write(leader, b"q")
             places.wait_until(lambda: show() or child.poll() is not None, lambda: shown)
         finally:
@@ -196,6 +197,7 @@ def test_usage():
     assert wrong.returncode == 2
     assert "uwarp-stat" in stat("--help")
     assert json.loads(stat("--json", "--pid", "1"))["processes"] == []
+    assert "no process uses uwarp here" in stat("--once", "--pid", "1")
 
 
 def counter_changes(output):

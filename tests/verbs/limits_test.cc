@@ -216,7 +216,7 @@ TEST_F(Limits, ElementsOfARequest) {
   ASSERT_LE(device().max_sge_rd, device().max_sge);
   Scattered pair(context(), sges, 8192);
   for (size_t i = 0; i < 1024; ++i) pair.a.memory[i] = static_cast<uint8_t>(i * 13 + 5);
-  // Elements of 3 octets, every 7 octets here and every 11 there.
+  // Elements of 3 bytes, every 7 bytes here and every 11 there.
   std::vector<ibv_sge> from, to;
   for (uint32_t i = 0; i <= sges; ++i) {
     from.push_back(pair.a.sge(7 * i, 3));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The proof: this program under uwarp-run does what applications do first, and tells its parent in
-// one line of JSON. It loads libibverbs by hand, so that it starts where that is missing.
+// The last check: the doctor starts itself under uwarp-run, where it does what applications do
+// first and prints the results as one line of JSON. It loads libibverbs with dlopen(), so that it
+// starts where libibverbs is missing.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -135,7 +136,7 @@ void report_devices(Report& report, const json& devices) {
     report.ok("verbs", "a program under uwarp-run opens" + names);
   } else {
     report.problem("verbs", "a program under uwarp-run sees no device of uwarp",
-                   "See to the problems above; then UWARP_LOG=1 uwarp-run ibv_devices");
+                   "Correct the problems above; then try UWARP_LOG=1 uwarp-run ibv_devices");
   }
 }
 
@@ -159,7 +160,7 @@ void check_application(Report& report) {
     report.problem("verbs", "a program under uwarp-run could not be started, or hung",
                    "Try uwarp-run ibv_devices");
   } else if (!told.is_object()) {
-    report.problem("verbs", "a program under uwarp-run fails before it has listed its devices",
+    report.problem("verbs", "a program under uwarp-run ends before it has listed its devices",
                    "Try uwarp-run ibv_devices");
   } else {
     report_devices(report, told.value("devices", json::array()));

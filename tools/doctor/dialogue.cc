@@ -19,8 +19,8 @@
 
 #include "base/limits.h"
 #include "carrier/tcp_socket.h"
-#include "farewell.h"
 #include "net/ip_address.h"
+#include "orderly_end.h"
 
 namespace doctor {
 namespace {

@@ -22,7 +22,7 @@ struct Dialogue {
     kNoSocket,    // our own fault
     kConnecting,  // TCP did not come to be
     kReplying,    // the Request is out
-    kReplied,     // a whole Reply, or octets that are none
+    kReplied,     // a whole Reply, or bytes that are none
   };
 
   Stage stage = Stage::kUnresolved;

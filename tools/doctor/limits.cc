@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the system grants a process: limits, system calls, folders; and what the host has itself.
+// What the system allows a process: limits, system calls, folders. Also the host's own adapters.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -37,8 +37,8 @@ std::string text_of(rlim_t value) {
 void check_files(Report& report) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  const std::string text = text_of(files.rlim_cur) + " open files, " + text_of(files.rlim_max) +
-                           " under uwarp-run; each connected queue pair takes one";
+  const std::string text = "limit of open files " + text_of(files.rlim_cur) + ", under uwarp-run " +
+                           text_of(files.rlim_max) + "; each connected queue pair uses one";
   const char* advice = "Raise the hard limit: LimitNOFILE= of systemd, or limits.conf";
   if (files.rlim_max < kLeastFiles) {
     report.problem("files", text, advice);
@@ -66,7 +66,7 @@ void check_address_space(Report& report) {
   if (space.rlim_cur < kLittleSpace) {
     report.warning("memory", text + " bytes", "Raise it (ulimit -v) if calls fail with ENOMEM");
   } else {
-    report.ok("memory", text + "; nothing is locked, so the limit of locked memory is no matter");
+    report.ok("memory", text + "; uwarp locks no memory, so ulimit -l does not matter");
   }
 }
 
@@ -103,14 +103,14 @@ void check_system_calls(Report& report) {
     const char* name;
     int error;
   };
-  char octet;
+  char byte;
   const Call needed[] = {
       {"epoll_create1", errno_of(epoll_create1(EPOLL_CLOEXEC))},
       {"eventfd", errno_of(eventfd(0, EFD_CLOEXEC))},
       {"socket(AF_INET)", errno_of(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))},
       {"socket(AF_NETLINK)", errno_of(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0))},
       {"memfd_create", errno_of(memfd_create("uwarp-doctor", MFD_CLOEXEC))},
-      {"getrandom", getrandom(&octet, 1, GRND_NONBLOCK) == 1 ? 0 : errno},
+      {"getrandom", getrandom(&byte, 1, GRND_NONBLOCK) == 1 ? 0 : errno},
   };
   const char* advice = "Allow it in the seccomp profile (container runtime, SystemCallFilter=)";
   bool all = true;
@@ -129,22 +129,22 @@ void check_system_calls(Report& report) {
   }
   if (uwarp::calls_are_dear())
     report.ok("calls", "a system call takes " + std::to_string(uwarp::call_cost_ns()) +
-                           " ns by itself, so fewer are made (UWARP_CALLS)");
+                           " ns, which is long, so uwarp makes fewer of them (UWARP_CALLS)");
   if (all)
-    report.ok("syscalls", filtered_by_seccomp() ? "a seccomp filter lets through what is needed"
+    report.ok("syscalls", filtered_by_seccomp() ? "the seccomp filter allows all that is needed"
                                                 : "no seccomp filter");
 }
 
 void check_folders(Report& report) {
   if (access("/proc/self/maps", R_OK) != 0)
-    report.warning("proc", "/proc/self/maps cannot be read, so memory is registered unchecked",
+    report.warning("proc", "/proc/self/maps cannot be read, so ibv_reg_mr does not check addresses",
                    "Mount /proc");
   for (const std::string& folder : uwarp::tree_folders()) {
     if (!is_writable_folder(folder)) continue;
-    report.ok("folder", folder + " takes the sysfs tree of each process");
+    report.ok("folder", "each process makes its sysfs tree in " + folder);
     return;
   }
-  report.problem("folder", "no folder can be written to for the sysfs tree of a process",
+  report.problem("folder", "no folder is writable in which a process could make its sysfs tree",
                  "Make /tmp or /dev/shm writable, or set XDG_RUNTIME_DIR");
 }
 
@@ -154,7 +154,8 @@ void check_host_devices(Report& report, const uwarp::Settings& settings) {
   for (const auto& entry :
        std::filesystem::directory_iterator(settings.host_sysfs + "/class/infiniband", error))
     names += ' ' + entry.path().filename().string();
-  if (!names.empty()) report.ok("adapters", "programs see those of the host too:" + names);
+  if (!names.empty())
+    report.ok("adapters", "the host has RDMA devices of its own, which programs see too:" + names);
   if (settings.cm != uwarp::CmOwner::kKernel) return;
   if (access("/dev/infiniband/rdma_cm", R_OK | W_OK) == 0) {
     report.ok("rdma_cm", "left to the kernel by UWARP_CM=kernel");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// uwarp-doctor [HOST:PORT]: says whether this machine is ready, or whether that peer fits.
+// uwarp-doctor [HOST:PORT]: checks this machine, or a server that listens elsewhere.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -18,19 +18,20 @@ enum ExitStatus { kReady = 0, kNotReady = 1, kUsage = 2 };
 constexpr int kFormat = 1;
 
 constexpr const char* kAbout =
-    "Without an argument: says whether this machine is ready to run programs under uwarp-run.\n"
-    "With HOST:PORT (a name, an IPv4 address, or an IPv6 address in brackets): says whether the\n"
-    "peer that listens there fits.";
+    "Without an argument: checks that this machine can run programs under uwarp-run.\n"
+    "With HOST:PORT: checks that the RDMA server which listens there can talk to uwarp. HOST is a\n"
+    "name, an IPv4 address, or an IPv6 address in brackets.";
 
 constexpr const char* kFooter =
-    "Each line is a check: ok, warning or problem, what was found, and what to do.\n"
+    "Each line is a check: ok, warning or problem, and what was found. The line below a warning "
+    "or\n"
+    "a problem, marked ->, says what to do.\n"
     "\n"
-    "A peer is asked by one connection: MPA Request and Reply as between uwarps, the\n"
-    "ready-to-receive message if one is due, an orderly end. A program that listens there sees at\n"
-    "most one connection request, without private data; if it accepts, a connection that is\n"
-    "established and then disconnected at once. A server that serves one client and ends has then\n"
-    "served this one. Only when the peer closes without an answer, as those do that know no\n"
-    "revision 2, a second connection asks with revision 1; --revision keeps it to one.\n"
+    "HOST:PORT costs the server one connection. It sees at most one connection request, without\n"
+    "private data. If it accepts, the connection is established and disconnected at once: a "
+    "server\n"
+    "that ends after its first client ends. If the server closes without an answer, uwarp-doctor\n"
+    "asks a second time with MPA revision 1; with --revision it asks only once.\n"
     "\n"
     "Exit status: 0 ready, perhaps with warnings; 1 a problem; 2 wrong usage.";
 
@@ -64,6 +65,19 @@ int finish(const Report& report, const json& all, bool as_json) {
   return report.ready() ? kReady : kNotReady;
 }
 
+std::string counted(size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+/// The last line: what all the checks come to.
+std::string conclusion(const Report& report) {
+  if (!report.ready())
+    return "This machine is not ready: " + counted(report.count(Level::kProblem), "problem");
+  const size_t warnings = report.count(Level::kWarning);
+  return "This machine is ready" + (warnings == 0 ? "" : ", with " + counted(warnings, "warning")) +
+         ". Start RDMA programs with: uwarp-run COMMAND";
+}
+
 int look_at_machine(const Options& options) {
   Report report;
   check_libraries(report);
@@ -78,7 +92,9 @@ int look_at_machine(const Options& options) {
   check_same_host(report, settings);
   check_host_devices(report, settings);
   check_application(report);
-  return finish(report, options.json ? to_json(report) : json(), options.json);
+  const int status = finish(report, options.json ? to_json(report) : json(), options.json);
+  if (!options.json) std::printf("\n%s\n", conclusion(report).c_str());
+  return status;
 }
 
 int ask_peer(const Options& options, const Target& target) {
@@ -105,13 +121,15 @@ int main(int argc, char** argv) {
   CLI::App app(kAbout, "uwarp-doctor");
   app.footer(kFooter);
   app.set_version_flag("--version", "uwarp " UWARP_VERSION);
-  app.add_option("HOST:PORT", options.target, "the peer to ask; without it this machine");
-  app.add_flag("--json", options.json, "print JSON instead of lines");
-  app.add_option("--timeout", options.timeout_seconds, "seconds a peer may take in all")
-      ->check(CLI::Range(0.1, 3600.0))
+  app.add_option("HOST:PORT", options.target, "the server to check; without it, this machine");
+  app.add_flag("--json", options.json, "print JSON");
+  app.add_option("--timeout", options.timeout_seconds, "seconds that the server may take in all")
+      ->check(CLI::Range(0.1, 3600.0).description(""))
+      ->type_name("SECONDS")
       ->capture_default_str();
-  app.add_option("--revision", options.revision, "ask with this MPA revision only (1 or 2)")
-      ->check(CLI::Range(1, 2));
+  app.add_option("--revision", options.revision, "ask once, with this MPA revision (1 or 2)")
+      ->check(CLI::Range(1, 2).description(""))
+      ->type_name("1|2");
   app.add_flag("--application", options.application)->group("");  // for check_application()
   try {
     app.parse(argc, argv);

@@ -23,10 +23,10 @@ using uwarp::LinkRecord;
 using uwarp::NetDevice;
 using Devices = std::vector<std::shared_ptr<const NetDevice>>;
 
-/// Fewer ports than this are soon used up by connections that wait for their end.
+/// Closed connections keep their ports for a minute: with fewer ports these run out.
 constexpr uint32_t kFewPorts = 1024;
 
-/// None when the kernel does not tell.
+/// Empty when the kernel does not answer.
 uwarp::NetRecords read_records() { return uwarp::read_net_records().value_or(uwarp::NetRecords()); }
 
 std::string join(const std::vector<uwarp::IpAddress>& addresses) {
@@ -40,14 +40,14 @@ void report_device(Report& report, const NetDevice& device) {
                            join(device.gids) + "; MTU " + std::to_string(device.mtu_bytes);
   if (device.running) return report.ok("netdev", text);
   report.warning("netdev", text + "; the link is down",
-                 "ip link set " + device.name + " up, or see to its cable");
+                 "ip link set " + device.name + " up, or check its cable");
 }
 
 void report_other(Report& report, const LinkRecord& link, const uwarp::Settings& settings) {
   if (!uwarp::selected_netdev(settings.netdevs, link.name)) {
     report.ok("netdev", link.name + " is left out by UWARP_NETDEVS");
   } else {
-    report.ok("netdev", link.name + " has no address, so no device comes of it");
+    report.ok("netdev", link.name + " has no address, so it becomes no RDMA device");
   }
 }
 
@@ -101,7 +101,7 @@ void check_port_range(Report& report, uwarp::PortRange range) {
     report.problem("ports", name + ", and " + std::to_string(forbidden) + " need privileges",
                    "Choose ports from net.ipv4.ip_unprivileged_port_start on");
   } else {
-    report.problem("ports", name, "Choose a range that nobody else uses");
+    report.problem("ports", name, "Choose a range that no other program uses");
   }
 }
 
@@ -142,8 +142,8 @@ void check_devices(Report& report, const uwarp::Settings& settings) {
     report.problem("devices", "no network device can be used",
                    "Give one an address, or bring lo up: ip link set lo up");
   } else if (devices.size() == 1 && devices.front()->loopback) {
-    report.warning("devices", "there is only loopback, so no other machine can be reached",
-                   "Give a network device an address, unless that is what you want");
+    report.warning("devices", "there is only loopback, so programs cannot reach other machines",
+                   "To reach other machines, give a network device an address");
   }
 }
 
@@ -168,7 +168,7 @@ void check_congestion_control(Report& report, const uwarp::Settings& settings) {
     const bool near_ones_too = uwarp::is_pacing(system) && !wanted.empty();
     report.ok("tcp", "congestion control " + system + " between machines, " +
                          (wanted.empty() ? system : wanted) + " within this one" +
-                         (near_ones_too ? " and to near ones" : ""));
+                         (near_ones_too ? " and to machines nearby" : ""));
   } else {
     report.warning("tcp",
                    "congestion control " + wanted + " (UWARP_CONGESTION) is not available, so " +

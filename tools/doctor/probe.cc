@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the dialogue with a peer means, in one sentence each. RFC 5044 7.1, RFC 6581 6 to 10.
+// Makes a verdict and one sentence of the dialogue with a peer. RFC 5044 7.1, RFC 6581 6 to 10.
 #include "probe.h"
 
 #include <cerrno>
@@ -22,9 +22,9 @@ using Stage = Dialogue::Stage;
 using State = uwarp::MpaInitiator::State;
 using uwarp::MpaFailure;
 
-/// Private data and foreign answers are shown up to here.
-constexpr size_t kShownOctets = 64;
-/// A segment below this spends more on headers than on payload.
+/// Bytes of private data and of foreign answers that are shown.
+constexpr size_t kShownBytes = 64;
+/// In bytes. A smaller segment has nearly as many bytes of headers as of payload.
 constexpr uint32_t kSmallSegment = 512;
 
 /// Where the revision stands in a start frame.
@@ -39,20 +39,20 @@ ProbeResult problem(std::string verdict, std::string text, std::string advice) {
   return made(std::move(verdict), Level::kProblem, std::move(text), std::move(advice));
 }
 
-std::string hex(std::span<const std::byte> octets) {
+std::string hex(std::span<const std::byte> bytes) {
   std::string text;
   char two[3];
-  for (const std::byte octet : octets) {
-    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned>(octet));
+  for (const std::byte each : bytes) {
+    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned>(each));
     text += two;
   }
   return text;
 }
 
 /// In quotes if it is text, else in hexadecimal.
-std::string show(std::span<const std::byte> octets) {
-  const bool cut = octets.size() > kShownOctets;
-  const auto shown = octets.first(std::min(octets.size(), kShownOctets));
+std::string show(std::span<const std::byte> bytes) {
+  const bool cut = bytes.size() > kShownBytes;
+  const auto shown = bytes.first(std::min(bytes.size(), kShownBytes));
   const std::string text(reinterpret_cast<const char*>(shown.data()), shown.size());
   const size_t end = text.find_last_not_of(std::string_view("\r\n\0", 3));
   const std::string line = text.substr(0, end == std::string::npos ? 0 : end + 1);
@@ -74,7 +74,7 @@ ProbeResult judge_no_connection(const std::string& who, const Dialogue& dialogue
   switch (dialogue.stage == Stage::kNoSocket ? 0 : dialogue.error) {
     case ECONNREFUSED:
     case ECONNRESET:
-      return problem("refused", who + " is reached, but nobody listens on this port",
+      return problem("refused", who + " is reached, but no program listens on this port",
                      "Start the server first, and compare port, address and UWARP_PORT_OFFSET");
     case ENETUNREACH:
     case EHOSTUNREACH:
@@ -82,13 +82,13 @@ ProbeResult judge_no_connection(const std::string& who, const Dialogue& dialogue
     case ENETDOWN:
       return problem("unreachable",
                      "there is no route to " + who + ": " + std::strerror(dialogue.error),
-                     "See ip route get, and the peer's network");
+                     "Check the route (ip route get ADDRESS) and the peer's network");
     case ETIMEDOUT:
       return problem("timeout", who + " does not answer TCP within " + seconds(timeout),
-                     "See whether it is up, and whether a firewall drops this port");
+                     "Check that the peer is up, and that no firewall drops this port");
     default:
       return problem("error", "cannot connect to " + who + ": " + std::strerror(dialogue.error),
-                     "See to that first");
+                     "Correct the cause, then ask again");
   }
 }
 
@@ -98,15 +98,15 @@ ProbeResult judge_no_reply(const std::string& who, const Dialogue& dialogue,
     return problem(
         "silent",
         who + " takes the connection, but sends no whole MPA Reply within " + seconds(timeout),
-        "It is no RDMA service, or its application has not called rdma_accept yet");
+        "It is no RDMA service, or the server has not called rdma_accept yet");
   if (!dialogue.received.empty())
     return problem("truncated", who + " closes in the middle of its MPA Reply",
-                   "See why the peer's application ends");
+                   "Find out why the peer's application ends");
   return problem("closed",
-                 who + " closes the connection without a word to an MPA Request of revision " +
+                 who + " closes the connection without an answer to an MPA Request of revision " +
                      std::to_string(dialogue.revision),
-                 "It is no RDMA service, it refuses this address, or it speaks another revision "
-                 "(--revision)");
+                 "It is no RDMA service, it refuses this machine's address, or it speaks another "
+                 "revision (--revision)");
 }
 
 ProbeResult judge_bad_reply(const std::string& who, const Dialogue& dialogue) {
@@ -117,8 +117,8 @@ ProbeResult judge_bad_reply(const std::string& who, const Dialogue& dialogue) {
       if (start.starts_with(kRequestKey))
         return problem("initiator", who + " sends an MPA Request itself: both sides connect",
                        "Let one side listen");
-      return problem("not-mpa", who + " does not speak MPA: it says " + show(received),
-                     "Another service has this port; compare port and UWARP_PORT_OFFSET");
+      return problem("not-mpa", who + " does not speak MPA: it sends " + show(received),
+                     "Another service uses this port; compare port and UWARP_PORT_OFFSET");
     case MpaFailure::kBadRevision:
       return problem("revision",
                      who + " answers with MPA revision " +
@@ -130,9 +130,9 @@ ProbeResult judge_bad_reply(const std::string& who, const Dialogue& dialogue) {
       return problem(
           "malformed",
           who + " sends a malformed MPA Reply: " + uwarp::describe(dialogue.verdict.failure),
-          "Tell its maintainers");
+          "Report it to the peer's maintainers");
     case MpaFailure::kMarkersDemanded:
-      return problem("markers", who + " wants markers in the stream, which uwarp cannot send",
+      return problem("markers", who + " wants markers in the stream, which uwarp does not send",
                      "Switch markers off at the peer");
     case MpaFailure::kNoCommonRtr:
       return problem("rtr",
@@ -150,12 +150,12 @@ ProbeResult judge_bad_reply(const std::string& who, const Dialogue& dialogue) {
   return problem("error", who + ": " + uwarp::describe(dialogue.verdict.failure), "");
 }
 
-/// A peer that is left behind by revision 2 but goes on without it.
+/// A peer that knows MPA revision 1 only.
 ProbeResult old_peer(const std::string& who, const std::string& how) {
   return made("revision-1", Level::kWarning,
               who + " speaks MPA revision 1 only (" + how + "), to which uwarp falls back",
-              "UWARP_MPA_REVISION=1 saves the attempts before; the peer's application has to "
-              "agree on read depths by itself");
+              "UWARP_MPA_REVISION=1 saves the attempts in revision 2. Both applications have to "
+              "set the same read depths");
 }
 
 /// Why a connection to this peer would stay on TCP; empty: it may leave it.
@@ -174,20 +174,20 @@ std::string describe_carrier(const Dialogue& dialogue, const uwarp::Settings& se
 
 ProbeResult judge_rejection(const std::string& who, const Dialogue& dialogue,
                             const uwarp::Settings& settings) {
-  const auto octets = dialogue.reply.private_data.bytes();
-  if (uwarp::RendezvousAnswer::decode(octets))
+  const auto bytes = dialogue.reply.private_data.bytes();
+  if (uwarp::RendezvousAnswer::decode(bytes))
     return made("rendezvous", Level::kOk,
                 who +
                     " is a uwarp's port for queue pairs that connect without rdma_cm, and works; " +
                     describe_carrier(dialogue, settings));
   if (dialogue.reply.markers)
     return problem("markers",
-                   who + " rejects the connection and wants markers, which uwarp cannot send",
+                   who + " rejects the connection and wants markers, which uwarp does not send",
                    "Switch markers off at the peer");
   return problem("rejected",
                  who + " speaks MPA revision " + std::to_string(dialogue.reply.revision) +
                      ", but rejects the connection, " +
-                     (octets.empty() ? "without private data" : "private data " + show(octets)),
+                     (bytes.empty() ? "without private data" : "private data " + show(bytes)),
                  "Ask the peer's application: it wants other private data, or has no room");
 }
 
@@ -220,17 +220,18 @@ ProbeResult judge_acceptance(const std::string& who, const Dialogue& dialogue,
   const std::string crc = !dialogue.negotiated.crc ? "no CRC"
                           : settings.crc           ? "CRC, as UWARP_CRC=1 asks"
                                                    : "CRC, as the peer asks";
-  std::string text = who + " speaks MPA revision " + std::to_string(dialogue.revision) + ": " +
+  std::string text = who + " fits: MPA revision " + std::to_string(dialogue.revision) + ", " +
                      describe_rtr(dialogue) + "; " + crc + "; " + describe_depths(dialogue) +
                      "; TCP segments of " + std::to_string(dialogue.segment_bytes) +
-                     " octets, frames of up to " + std::to_string(frame) + "; " +
+                     " bytes, frames of up to " + std::to_string(frame) + "; " +
                      describe_carrier(dialogue, settings);
   if (dialogue.reply.crc && !settings.crc && frame > uwarp::mulpdu_for(dialogue.segment_bytes))
     return made("frames", Level::kWarning, text,
-                "The peer asks for CRC, as adapters do, and those want frames that fit into one "
-                "segment: unset UWARP_FPDU");
+                "The peer asks for CRC, as hardware adapters do, and those want frames that fit "
+                "into one TCP segment: unset UWARP_FPDU");
   if (dialogue.segment_bytes < kSmallSegment)
-    return made("segments", Level::kWarning, text, "These are small: see the MTU on the way");
+    return made("segments", Level::kWarning, text,
+                "These segments are small: check the MTU of the path");
   if (dialogue.revision == 1 && settings.mpa_revision == 2) text += "; asked for revision 1 only";
   return made("compatible", Level::kOk, text);
 }
@@ -277,7 +278,7 @@ json describe_dialogue(const Dialogue& dialogue, const uwarp::Settings& settings
                                {"ord", reply.ord}});
   } else if (!dialogue.received.empty()) {
     const std::span<const std::byte> received(dialogue.received);
-    details["received"] = hex(received.first(std::min(received.size(), kShownOctets)));
+    details["received"] = hex(received.first(std::min(received.size(), kShownBytes)));
   }
   return details;
 }
@@ -291,7 +292,7 @@ std::optional<Target> Target::parse(const std::string& text) {
   target.host = text.substr(0, colon);
   const bool bracketed = target.host.front() == '[' && target.host.back() == ']';
   if (bracketed) target.host = target.host.substr(1, target.host.size() - 2);
-  // An IPv6 address without brackets: where it ends is anybody's guess.
+  // An IPv6 address without brackets does not show where the port begins.
   if (target.host.empty() || (!bracketed && target.host.find(':') != std::string::npos))
     return std::nullopt;
   const char* end = text.data() + text.size();

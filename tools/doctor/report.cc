@@ -43,16 +43,20 @@ void Report::add(Finding finding) {
   findings_.push_back(std::move(finding));
 }
 
-bool Report::ready() const {
-  return std::none_of(findings_.begin(), findings_.end(),
-                      [](const Finding& finding) { return finding.level == Level::kProblem; });
-}
+bool Report::ready() const { return count(Level::kProblem) == 0; }
 
 void Report::print(std::FILE* out) const {
   for (const Finding& finding : findings_) {
-    std::fprintf(out, "%-8s %-12s %s%s%s\n", name_of(finding.level), finding.check.c_str(),
-                 finding.text.c_str(), finding.advice.empty() ? "" : ". ", finding.advice.c_str());
+    std::fprintf(out, "%-8s %-12s %s\n", name_of(finding.level), finding.check.c_str(),
+                 finding.text.c_str());
+    if (!finding.advice.empty()) std::fprintf(out, "%22s-> %s\n", "", finding.advice.c_str());
   }
+}
+
+size_t Report::count(Level level) const {
+  return static_cast<size_t>(
+      std::count_if(findings_.begin(), findings_.end(),
+                    [level](const Finding& finding) { return finding.level == level; }));
 }
 
 }  // namespace doctor

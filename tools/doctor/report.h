@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What was found: one line per check, as text or as JSON.
+// What the checks found: a line per check, and below it what to do. As text or as JSON.
 #pragma once
 
 #include <cstdio>
@@ -26,6 +26,7 @@ class Report {
 
   /// No problem was found.
   bool ready() const;
+  size_t count(Level level) const;
   const std::vector<Finding>& findings() const { return findings_; }
 
   void print(std::FILE* out) const;

@@ -20,7 +20,7 @@ bool is_setting(std::string_view name) {
   return false;
 }
 
-/// Misspelt ones have no effect, and nobody else says so.
+/// A misspelt variable has no effect, and only the doctor says so.
 void warn_of_unknown(Report& report) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
@@ -65,7 +65,7 @@ uwarp::Settings check_settings(Report& report) {
                              (*row.default_text == '\0' ? "empty" : row.default_text) + ")");
     any = true;
   }
-  if (!any) report.ok("setting", "all have their defaults");
+  if (!any) report.ok("setting", "all settings have their default values");
   warn_of_unknown(report);
   return settings;
 }

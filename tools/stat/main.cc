@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// uwarp-stat: a live table of what uwarp processes do; or once, or as JSON.
+// uwarp-stat: shows what uwarp processes do, as a live table, printed once, or as JSON.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -21,18 +22,26 @@ namespace {
 constexpr int kSuccess = 0, kFailure = 1, kUsage = 2;
 
 constexpr const char* kAbout =
-    "Shows the queue pairs, completion queues, regions, devices and peers of all uwarp processes\n"
-    "of the user, and how much they move.";
+    "Shows what RDMA programs under uwarp-run are doing: their queue pairs, completion queues,\n"
+    "memory regions, devices and peers, and how many bytes and messages they move.";
 
 constexpr const char* kFooter =
-    "On a terminal the table is renewed until q is pressed; keys: t processes, p queue pairs,\n"
-    "c completion queues, m memory regions, d devices, n peers. Otherwise, or with --once or\n"
-    "--json, it is printed once. uwarp-stat(1) says what the columns and the fields mean.";
+    "On a terminal one table is shown and renewed until you press q; other keys choose the table.\n"
+    "Without a terminal, or with --once, --count or --json, the tables are printed.\n"
+    "\n"
+    "SENT, RCVD   bytes, with /s per second, else since the start of the connection\n"
+    "MSG-OUT, -IN messages: Sends, Writes, Reads, answers to Reads, atomics\n"
+    "OPEN         requests posted and not yet completed / depth of the send queue.\n"
+    "             Near 0: the application is the slower side\n"
+    "WAITS        how often the network or the peer took no more bytes: they are the slower side\n"
+    "HELD         how often a message found no receive posted: the receiving program is slow\n"
+    "\n"
+    "uwarp-stat(1) describes the other columns, and the fields of the JSON.";
 
 struct Options {
   bool json = false;
   bool once = false;
-  bool everybody = false;
+  bool all_users = false;
   int pid = 0;
   double interval = 1;
   unsigned long count = 0;
@@ -77,6 +86,16 @@ int print_some(const Options& options, Processes& processes) {
   return kSuccess;
 }
 
+/// The last line of the screen: which keys there are; the table that is shown in brackets.
+std::string key_line(View shown) {
+  std::string line = "q quit";
+  for (const ViewName& each : kViews) {
+    const std::string name = std::string(1, each.key) + " " + each.title;
+    line += each.view == shown ? " [" + name + "]" : "  " + name;
+  }
+  return line;
+}
+
 int show_live(const Options& options, Processes& processes) {
   View view = view_of(options).value_or(View::kQueuePairs);
   std::unique_ptr<Snapshot> before;
@@ -86,9 +105,9 @@ int show_live(const Options& options, Processes& processes) {
     const RateTable rates(before.get(), *now);
     std::vector<std::string> lines = {"uwarp-stat: " + summary_of(*now, rates)};
     for (std::string& line : table_of(*now, rates, view)) lines.push_back(std::move(line));
-    screen.show(lines, 2);
+    screen.show(lines, 2, key_line(view));
     before = std::move(now);
-    // The first look knows no rates: the second follows soon.
+    // Rates need two readings: the second one follows soon after the first.
     const char key =
         Screen::wait_for_key(rates.known() ? options.interval : std::min(options.interval, 0.2));
     if (key == 'q') return kSuccess;
@@ -106,23 +125,29 @@ int main(int argc, char** argv) {
   CLI::App app(kAbout, "uwarp-stat");
   app.footer(kFooter);
   app.set_version_flag("--version", "uwarp " UWARP_VERSION);
-  app.add_flag("--json", options.json, "print JSON, one line for each look");
+  app.add_flag("--json", options.json, "print JSON, one line for each reading");
   app.add_flag("--once", options.once, "print all tables once");
-  app.add_option("--count", options.count, "print so many times; the first without rates")
-      ->check(CLI::Range(1ul, 1000000000ul));
-  app.add_option("--interval", options.interval, "seconds between two looks")
-      ->check(CLI::Range(0.05, 3600.0))
+  app.add_option("--count", options.count, "print N times; rates are shown from the second time on")
+      ->check(CLI::Range(1ul, 1000000000ul).description(""))
+      ->type_name("N");
+  app.add_option("--interval", options.interval, "seconds between two readings")
+      ->check(CLI::Range(0.05, 3600.0).description(""))
+      ->type_name("SECONDS")
       ->capture_default_str();
-  app.add_option("--view", options.view, "processes, qps, cqs, mrs, devices or peers")
-      ->check(CLI::IsMember({"processes", "qps", "cqs", "mrs", "devices", "peers"}));
-  app.add_option("--pid", options.pid, "only this process")->check(CLI::PositiveNumber);
-  app.add_flag("--all-users", options.everybody, "also processes of others, for root");
+  app.add_option("--view", options.view,
+                 "show this table only: processes, qps, cqs, mrs, devices or peers")
+      ->check(CLI::IsMember({"processes", "qps", "cqs", "mrs", "devices", "peers"}).description(""))
+      ->type_name("TABLE");
+  app.add_option("--pid", options.pid, "only this process")
+      ->check(CLI::Range(1, INT_MAX).description(""))
+      ->type_name("PID");
+  app.add_flag("--all-users", options.all_users, "also processes of other users (for root)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kSuccess : kUsage;
   }
-  Processes processes(options.everybody, options.pid);
+  Processes processes(options.all_users, options.pid);
   const bool live = !options.json && !options.once && options.count == 0 &&
                     isatty(STDOUT_FILENO) != 0 && isatty(STDIN_FILENO) != 0;
   return live ? show_live(options, processes) : print_some(options, processes);

@@ -55,16 +55,17 @@ void Traffic::add(const Traffic& other) {
 
 namespace {
 
-/// How often a slot is looked at that changes meanwhile. A process that died or was stopped while
-/// it described one leaves it so.
+/// How often a slot is read again because it has changed meanwhile. There is a limit because a
+/// process that ends or is stopped while it writes a slot leaves it in that state.
 constexpr int kTries = 100;
-/// ... and how often at all queue pairs while some of them go.
+/// How often all queue pairs are read again because some of them were destroyed meanwhile.
 constexpr int kLooks = 5;
 constexpr uint32_t kMostSlots = 1u << 20;
 constexpr uint32_t kLargestSlot = 1u << 16;
 
-/// A copy of something in the page, made of whole words so that no counter is torn. What is read
-/// after it was read after each of its words: a fence would do too, but ThreadSanitizer knows none.
+/// A copy of something in the page, read word by word so that no counter is torn. Each word is
+/// read with acquire, so what is read after the copy is newer than the copy. (One fence would do
+/// the same, but ThreadSanitizer does not understand fences.)
 template <typename T>
 class Copy {
  public:
@@ -87,7 +88,7 @@ uint32_t sequence_at(const std::byte* slot) {
   return __atomic_load_n(reinterpret_cast<const uint32_t*>(slot), __ATOMIC_ACQUIRE);
 }
 
-/// Null when it is being changed all the time.
+/// Null when the slot changes all the time.
 template <typename Slot>
 std::optional<Copy<Slot>> settled_copy(const std::byte* at) {
   for (int i = 0; i < kTries; ++i) {
@@ -133,8 +134,8 @@ class PageReader {
            read_table<uwarp::RegionSlot>(header, PageTable::kRegions);
   }
 
-  /// Devices and queue pairs. One that goes leaves its counts to its device, and is in neither if
-  /// that was looked at before: then once more.
+  /// Reads devices and queue pairs. A queue pair that is destroyed adds its counts to its device.
+  /// If the device was read before, both lack these counts: then all are read again.
   bool read_traffic(const PageHeader& header) {
     const uint64_t unsettled = process_.unsettled;
     for (int i = 0; i < kLooks; ++i) {

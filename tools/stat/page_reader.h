@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Reads a page of counters that somebody else writes meanwhile, and that may be anything: each
-// value is looked at once, and every offset and count is checked before it is used.
+// Reads a page of counters while its process writes it. The page may hold anything, so each value
+// is read once, and every offset and count is checked before it is used.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace stat_view {
 
-/// Fills in all of `process` but pid and uid. Empty, or why it cannot be read. `page` is aligned to
-/// 8 octets and stays mapped.
+/// Fills in all of `process` but pid and uid. Returns why the page cannot be read, or an empty
+/// text. `page` is aligned to 8 bytes and stays mapped.
 std::string read_page(std::span<const std::byte> page, Process& process);
 
 }  // namespace stat_view

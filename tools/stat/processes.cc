@@ -26,7 +26,7 @@ uint64_t clock_ns(clockid_t clock) {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-/// 0 if it is no positive number.
+/// 0 if the text is no positive number.
 int number_of(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -79,7 +79,7 @@ std::optional<MappedPage> MappedPage::map(int fd, std::string& why) {
   if (seals < 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) {
     why = "not memory of the kind that uwarp makes";
   } else if ((seals & F_SEAL_SHRINK) == 0) {
-    why = "not sealed";  // a look at it could kill us
+    why = "not sealed";  // if it became shorter, reading it would end us by SIGBUS
   } else if (file.st_size <= 0 || static_cast<uint64_t>(file.st_size) > kLargestPage) {
     why = "of a size that cannot be";
   } else {
@@ -114,7 +114,7 @@ Snapshot Processes::look() {
   return snapshot;
 }
 
-// Its process has ended, become another program, or closed it.
+// Processes that have ended, that execute another program now, or that have closed their page.
 void Processes::forget_the_gone() {
   std::erase_if(known_, [](const auto& entry) {
     const Known& known = entry.second;
@@ -140,8 +140,8 @@ void Processes::look_into(int pid) {
   const std::string folder = proc_ + '/' + std::to_string(pid);
   struct stat owner {};
   if (stat(folder.c_str(), &owner) != 0) return;
-  // One that was asked for by its number is whose it may be.
-  if (!everybody_ && only_ == 0 && owner.st_uid != geteuid()) return;
+  // A process that the user names by its pid may belong to any user.
+  if (!all_users_ && only_ == 0 && owner.st_uid != geteuid()) return;
   const std::string files = folder + "/fd";
   for_each_entry(files, [&](const char* name) {
     const std::string link = files + '/' + name;
@@ -149,7 +149,7 @@ void Processes::look_into(int pid) {
     const OpenFile file(link);
     struct stat status {};
     if (file.fd() < 0 || fstat(file.fd(), &status) != 0) return true;
-    // A child that is just being born still has its parent's.
+    // A child that was forked a moment ago still has its parent's page.
     if (shown_already(status.st_dev, status.st_ino)) return false;
     Known known;
     known.link = link;

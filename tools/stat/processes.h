@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The processes that show a page of counters: found among the open files of /proc, kept mapped from
-// one look to the next.
+// Finds the processes that have a page of counters, by their open files in /proc, and keeps the
+// pages mapped between two readings.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ class MappedPage {
   }
   ~MappedPage();
 
-  /// Maps what `fd` shows. Only memory that nobody can cut short is taken; otherwise `why`.
+  /// Maps the file of `fd`, if it is sealed against becoming shorter. Otherwise says `why` not.
   static std::optional<MappedPage> map(int fd, std::string& why);
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(address_), size_};
@@ -41,12 +41,12 @@ class MappedPage {
 
 class Processes {
  public:
-  /// `everybody`: also other users', as far as they may be looked at. `only`: this pid alone,
-  /// whosever it is; 0: all.
-  Processes(bool everybody, int only, std::string proc = "/proc")
-      : everybody_(everybody), only_(only), proc_(std::move(proc)) {}
+  /// `all_users`: also processes of other users that the kernel lets us read. `only`: this pid
+  /// alone, of any user; 0: all.
+  Processes(bool all_users, int only, std::string proc = "/proc")
+      : all_users_(all_users), only_(only), proc_(std::move(proc)) {}
 
-  /// What they show now.
+  /// Reads all pages.
   Snapshot look();
 
  private:
@@ -64,7 +64,7 @@ class Processes {
   void look_into(int pid);
   bool shown_already(dev_t device, ino_t file) const;
 
-  const bool everybody_;
+  const bool all_users_;
   const int only_;
   const std::string proc_;
   std::map<int, Known> known_;

@@ -51,22 +51,23 @@ Screen::~Screen() {
   if (changed_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
 }
 
-void Screen::show(const std::vector<std::string>& lines, size_t headings) {
+void Screen::show(const std::vector<std::string>& lines, size_t heading, const std::string& last) {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) size = {24, 80, 0, 0};
   std::string out = "\x1b[H";
-  const size_t rows = std::min<size_t>(lines.size(), size.ws_row);
+  const auto add = [&](const std::string& text, bool inverted) {
+    std::string line = text.substr(0, size.ws_col);
+    if (inverted) line.resize(size.ws_col, ' ');
+    out += (inverted ? "\x1b[7m" : "") + line + (inverted ? "\x1b[0m" : "") + "\x1b[K";
+  };
+  const size_t rows = std::min<size_t>(lines.size(), size.ws_row - 1);
   for (size_t i = 0; i < rows; ++i) {
-    if (i != 0) out += "\r\n";
-    const bool stands_out = i + 1 == headings;
-    if (stands_out) out += "\x1b[7m";
-    std::string line = lines[i].substr(0, size.ws_col);
-    if (stands_out) line.resize(size.ws_col, ' ');
-    out += line;
-    if (stands_out) out += "\x1b[0m";
-    out += "\x1b[K";
+    add(lines[i], i + 1 == heading);
+    out += "\r\n";
   }
-  write_all(out + "\x1b[J");
+  out += "\x1b[J\x1b[" + std::to_string(size.ws_row) + ";1H";
+  add(last, true);
+  write_all(out);
 }
 
 char Screen::wait_for_key(double seconds) {

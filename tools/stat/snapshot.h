@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What was read of the processes at one moment.
+// The state of all processes, as read at one moment.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct Endings {
   bool operator==(const Endings&) const = default;
 };
 
-/// Of a queue pair, or of all that a device has had.
+/// Counts of a queue pair, or of a device: all queue pairs that it has had.
 struct Traffic {
   Direction sent;
   Direction received;
@@ -37,8 +37,8 @@ struct Traffic {
   uint64_t held = 0;
   uint64_t rnr_timeouts = 0;
   uint64_t dropped = 0;
-  uint64_t lost_sends = 0;  // datagrams for which there was no way
-  uint64_t refused = 0;     // datagrams with another Q_Key, or in no state for them
+  uint64_t lost_sends = 0;  // datagrams to a process that could not be reached
+  uint64_t refused = 0;     // received with another Q_Key, or by a queue pair not in RTR or RTS
   uint64_t crc_errors = 0;
   uint64_t flushed_receives = 0;
   Endings stream;
@@ -50,7 +50,7 @@ struct Device {
   std::string name;
   std::string link;  // "up", "down" or empty
   uint64_t link_downs = 0;
-  Traffic traffic;  // with that of live queue pairs
+  Traffic traffic;  // of destroyed and live queue pairs
 };
 
 struct QueuePair {
@@ -65,7 +65,7 @@ struct QueuePair {
   uint32_t receive_queue = 0;
   bool rdma_cm = false;
   bool crc = false;
-  bool shared_memory = false;  // carries what comes
+  bool shared_memory = false;  // messages arrive through shared memory, not TCP
   bool shared_receive = false;
   uint16_t mulpdu = 0;
   uint16_t ord = 0;
@@ -73,7 +73,7 @@ struct QueuePair {
   std::string local;  // address and port; empty if it never was connected
   std::string peer;
   std::string peer_host;
-  uint64_t outstanding = 0;  // requests posted and not finished
+  uint64_t outstanding = 0;  // requests posted and not completed
   Traffic traffic;
 };
 
@@ -99,9 +99,9 @@ struct Region {
 };
 
 struct Process {
-  int pid = 0;  // as it is called here
+  int pid = 0;  // in our pid namespace
   uint32_t uid = 0;
-  uint32_t own_pid = 0;  // as it calls itself
+  uint32_t own_pid = 0;  // in its own pid namespace
   uint64_t instance = 0;
   std::string program;
   std::string release;
@@ -111,13 +111,12 @@ struct Process {
   std::vector<QueuePair> queue_pairs;
   std::vector<CompletionQueue> completion_queues;
   std::vector<Region> regions;
-  /// Objects for which the page had no room; and slots that changed as often as they were looked
-  /// at.
+  /// Objects for which the page had no room; and slots that changed at each reading.
   uint64_t homeless = 0;
   uint64_t unsettled = 0;
 };
 
-/// A process whose page is there and could not be read.
+/// A process that has a page which cannot be read.
 struct Unreadable {
   int pid = 0;
   std::string why;
@@ -130,7 +129,7 @@ struct Snapshot {
   std::vector<Unreadable> unreadable;
 };
 
-/// The kinds of messages, in the order of MessageKind, as they are called in JSON.
+/// Names of the kinds of messages in JSON, in the order of MessageKind.
 extern const std::array<const char*, uwarp::kMessageKinds> kMessageNames;
 
 }  // namespace stat_view

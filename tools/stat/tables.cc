@@ -21,7 +21,7 @@ std::string scaled(double value, double unit, const char* prefixes) {
   return text;
 }
 
-/// Rows with a figure to sort by, beneath headings. Columns whose heading begins with < stand left.
+/// Rows below a line of headings, sorted by weight. "<" before a heading aligns its column left.
 class Table {
  public:
   explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
@@ -78,7 +78,7 @@ std::string hex(uint64_t number) {
   return text;
 }
 
-/// Four columns: octets and messages out and in, per second if that is known, else in all.
+/// Four columns: bytes and messages out and in, per second if rates are known, else totals.
 std::vector<std::string> flow(const Traffic& traffic, const Rates& rates, bool known) {
   if (known)
     return {octets_text(rates.sent_octets), octets_text(rates.received_octets),
@@ -263,12 +263,15 @@ std::string summary_of(const Snapshot& snapshot, const RateTable& rates) {
     regions += process.regions.size();
     sum.add(rates.of(process));
   }
-  std::string line = number(snapshot.processes.size()) + " processes, " + number(queue_pairs) +
-                     " QPs (" + number(connected) + " connected), " + number(queues) + " CQs, " +
-                     number(regions) + " MRs";
+  const size_t count = snapshot.processes.size();
+  if (count == 0 && snapshot.unreadable.empty())
+    return "no process uses uwarp here: start a program with uwarp-run COMMAND";
+  std::string line = number(count) + (count == 1 ? " process" : " processes");
   if (rates.known())
-    line += "; sent " + octets_text(sum.sent_octets) + "/s, received " +
+    line += ", sent " + octets_text(sum.sent_octets) + "/s, received " +
             octets_text(sum.received_octets) + "/s";
+  line += ": " + number(queue_pairs) + " queue pairs (" + number(connected) + " connected), " +
+          number(queues) + " completion queues, " + number(regions) + " memory regions";
   for (const Unreadable& each : snapshot.unreadable)
     line += "; " + std::to_string(each.pid) + " cannot be read: " + printable(each.why);
   return line;

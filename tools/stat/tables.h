@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A snapshot as tables for people.
+// Makes tables of a snapshot.
 #pragma once
 
 #include <optional>
@@ -16,26 +16,30 @@ enum class View { kProcesses, kQueuePairs, kCompletionQueues, kRegions, kDevices
 
 struct ViewName {
   View view;
-  char key;          // that shows it in the live table
-  const char* name;  // of the command line
+  char key;           // that shows it in the live table
+  const char* name;   // on the command line
+  const char* title;  // on the screen
 };
 inline constexpr ViewName kViews[] = {
-    {View::kProcesses, 't', "processes"},  {View::kQueuePairs, 'p', "qps"},
-    {View::kCompletionQueues, 'c', "cqs"}, {View::kRegions, 'm', "mrs"},
-    {View::kDevices, 'd', "devices"},      {View::kPeers, 'n', "peers"},
+    {View::kProcesses, 't', "processes", "processes"},
+    {View::kQueuePairs, 'p', "qps", "queue pairs"},
+    {View::kCompletionQueues, 'c', "cqs", "completions"},
+    {View::kRegions, 'm', "mrs", "memory"},
+    {View::kDevices, 'd', "devices", "devices"},
+    {View::kPeers, 'n', "peers", "peers"},
 };
 
-/// Lines: headings, then the rows, the busiest first where there are rates.
+/// A line of headings, then the rows, the busiest first.
 std::vector<std::string> table_of(const Snapshot& snapshot, const RateTable& rates, View view);
 
-/// One line that sums up.
+/// One line with the totals of all processes.
 std::string summary_of(const Snapshot& snapshot, const RateTable& rates);
 
-/// A number with a unit of 1024 or 1000 in five characters.
+/// A number in at most five characters: 764M. The unit counts in steps of 1024 (bytes) or 1000.
 std::string octets_text(double octets);
 std::string count_text(double count);
 
-/// Text from outside as it may stand in a line of a terminal.
+/// Text of a process, with everything but printable ASCII replaced by "?".
 std::string printable(std::string_view text);
 
 }  // namespace stat_view

@@ -109,121 +109,117 @@ constexpr Setting number_setting(const char* name, const char* value, int64_t lo
 }
 
 constexpr Setting kTable[] = {
-    text_setting(
-        "UWARP_LOG", "0",
-        "Log of events, one line each: 0 is off, 1 or stderr writes to standard error, "
-        "anything else is the path of a regular file that is appended to; a symbolic link is "
-        "refused.",
-        store_log),
+    text_setting("UWARP_LOG", "0",
+                 "Log of events, one line each. 0: off. 1 or stderr: to standard error. Anything "
+                 "else: path of a regular file to append to (symbolic links are refused).",
+                 store_log),
     {"UWARP_NETDEVS", "", SettingKind::kList, "", 0, 0, false,
      "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
-     "are usable.",
+     "have an address.",
      store_netdevs},
     choice_setting("UWARP_PERSONA", "iwarp", "iwarp|roce",
-                   "What devices look like to applications: an iWARP adapter, or a RoCE v2 one "
-                   "for applications that refuse iWARP. The wire is the same.",
+                   "What devices look like to applications: iWARP adapters, or RoCE v2 adapters "
+                   "for applications that refuse iWARP or need UD, UC or XRC queue pairs. Set the "
+                   "same on both sides.",
                    store_number<&Settings::persona>),
     switch_setting("UWARP_ROCE_ACK", "1",
-                   "In the roce persona a Send or Write completes once the peer has placed it, as "
-                   "with InfiniBand; 0: once it is handed to the kernel, as with iWARP.",
+                   "In the roce persona, 1: a Send or Write completes when the peer has placed it, "
+                   "as with InfiniBand. 0: when the kernel has taken it, as with iWARP.",
                    store_number<&Settings::roce_ack>),
     switch_setting("UWARP_SHM", "1",
-                   "Connections between processes of one user on this host leave TCP for shared "
-                   "memory once they are busy; 0: they do not.",
+                   "1: connections between processes of one user on this host change from TCP to "
+                   "shared memory when they are busy. 0: they stay on TCP.",
                    store_number<&Settings::shared_memory>),
     choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
-                   "Who serves rdma_cm: uwarp, or the kernel's own device.",
+                   "Which side serves rdma_cm: uwarp, or the kernel's own device.",
                    store_number<&Settings::cm>),
     text_setting("UWARP_HOST_SYSFS", "/sys",
-                 "The sysfs in which real RDMA devices of the host are looked for. SYSFS_PATH is "
-                 "taken for it when it is set on entry.",
+                 "The sysfs in which uwarp looks for RDMA devices of the host. If SYSFS_PATH is "
+                 "set when the program starts, it is used instead.",
                  store_text<&Settings::host_sysfs>),
     switch_setting("UWARP_CRC", "0",
-                   "1: ask the peer for a CRC on every frame. It is used in any case if the peer "
-                   "asks.",
+                   "1: ask the peer for a CRC on every frame. If the peer asks for it, it is used "
+                   "in any case.",
                    store_number<&Settings::crc>),
     choice_setting("UWARP_IMMEDIATE", "first", "first|last",
-                   "Which half of the 8 octets of Immediate Data holds the 32 bits of verbs. "
-                   "Adapters differ, and both ends must agree.",
+                   "Which half of the 8 bytes of Immediate Data holds the 32 bits of verbs. "
+                   "Adapters differ; both ends must use the same half.",
                    store_number<&Settings::immediate>),
-    number_setting("UWARP_FPDU", "0", kUlpduMin, kUlpduMax, true,
-                   "Largest frame sent, in octets of its ULPDU_Length. 0: chosen by the peer.",
-                   store_number<&Settings::fpdu_bytes>),
+    number_setting(
+        "UWARP_FPDU", "0", kUlpduMin, kUlpduMax, true,
+        "Largest frame to send, in bytes of its ULPDU_Length. 0: uwarp chooses by the peer.",
+        store_number<&Settings::fpdu_bytes>),
     number_setting("UWARP_MPA_REVISION", "2", 1, 2, false,
-                   "MPA revision in connection requests. 1 gives up the negotiation of depths and "
-                   "of the first frame.",
+                   "MPA revision in connection requests. With 1 the ends do not negotiate read "
+                   "depths and the first frame.",
                    store_number<&Settings::mpa_revision>),
     number_setting("UWARP_MPA_TIMEOUT_MS", "10000", 1, kHourMs, false,
-                   "How long a listener waits for the whole connection request of a peer.",
+                   "How long a listener waits for the complete connection request of a peer.",
                    store_number<&Settings::mpa_timeout_ms>),
     number_setting("UWARP_CONNECT_TIMEOUT_MS", "60000", 1, kHourMs, false,
-                   "How long a connecting side waits for the peer's reply.",
+                   "How long the connecting side waits for the peer's reply.",
                    store_number<&Settings::connect_timeout_ms>),
     number_setting("UWARP_RNR_TIMEOUT_MS", "1000", 0, kHourMs, false,
-                   "How long an arriving message waits for a receive to be posted before the "
-                   "connection fails. 0: not at all.",
+                   "How long a message that arrives waits for a receive to be posted before the "
+                   "connection fails. 0: it fails at once.",
                    store_number<&Settings::rnr_timeout_ms>),
     number_setting("UWARP_PEER_TIMEOUT_MS", "0", 0, kHourMs, false,
-                   "After which silence a peer that owes answers counts as lost. 0: by the queue "
-                   "pair's timeout and retry count.",
+                   "After how long a silent peer that owes answers counts as lost. 0: after the "
+                   "queue pair's own timeout and retry count.",
                    store_number<&Settings::peer_timeout_ms>),
     {"UWARP_PORT_RANGE", "", SettingKind::kPortRange, "", 0, 0, false,
-     "TCP ports for connections made without rdma_cm, as LOW-HIGH. Empty: any free port.",
-     store_port_range},
+     "TCP ports for connections without rdma_cm. Empty: any free port.", store_port_range},
     number_setting("UWARP_MULTICAST_PORT", "22359", 1, 65535, false,
-                   "UDP port of all multicast groups, the same on all hosts of a group.",
+                   "UDP port of all multicast groups. All hosts of a group must use the same.",
                    store_number<&Settings::multicast_port>),
     {"UWARP_ALLOW", "", SettingKind::kAllowList, "", 0, 0, false,
-     "Addresses that may connect to this process, by rdma_cm or without, as 192.0.2.7 or "
-     "2001:db8::/32, separated by commas. Everybody else is cut off at once. Empty: all may. If "
-     "the list is not understood, nobody may.",
+     "Addresses that may connect to this process, with or without rdma_cm, separated by commas: "
+     "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. Empty: all "
+     "may connect. If the list is not understood, none may.",
      store_allow},
     number_setting("UWARP_PORT_OFFSET", "0", -65534, 65534, false,
-                   "Added to every rdma_cm port to get the TCP port, for programs that listen on "
-                   "the same number by TCP and by RDMA. A port that this moves out of 1 to 65535 "
-                   "can be neither bound nor reached.",
+                   "The TCP port is the rdma_cm port plus this number. For programs that listen on "
+                   "the same number by TCP and by RDMA. A port that becomes less than 1 or more "
+                   "than 65535 cannot be used.",
                    store_number<&Settings::port_offset>),
     text_setting("UWARP_CONGESTION", "reno",
-                 "TCP congestion control towards peers on the same host, and where the system's is "
-                 "bbr also towards those less than 100 us away. Empty or system: leave the "
-                 "system's.",
+                 "TCP congestion control towards peers on the same host; if the system uses bbr, "
+                 "also towards peers less than 100 us away. Empty or system: that of the system.",
                  store_congestion),
     number_setting("UWARP_SPIN_US", "50", 0, 1'000'000, false,
-                   "How long a thread that waits for traffic polls for more before it sleeps, "
-                   "unless somebody else wants its core.",
+                   "How long a thread that waits for traffic polls before it sleeps. It sleeps "
+                   "earlier if another thread wants its core.",
                    store_number<&Settings::spin_us>),
     choice_setting(
         "UWARP_CALLS", "measured", "measured|cheap|dear",
-        "Whether a system call costs so much that fewer of them are worth more than short "
-        "ways: so in User Mode Linux and some sandboxes. By default it is measured.",
+        "Whether system calls are cheap or dear. Where they are dear (User Mode Linux, some "
+        "sandboxes) uwarp makes fewer of them and takes longer ways. measured: uwarp measures it.",
         store_number<&Settings::calls>),
     number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
-                   "Send buffer of each TCP socket in bytes. 0: the system's.",
+                   "Send buffer of each TCP socket in bytes. 0: as the system sets it.",
                    store_number<&Settings::sndbuf_bytes>),
     number_setting("UWARP_RCVBUF", "0", 4096, kGiB, true,
-                   "Receive buffer of each TCP socket in bytes. 0: the system's.",
+                   "Receive buffer of each TCP socket in bytes. 0: as the system sets it.",
                    store_number<&Settings::rcvbuf_bytes>),
     text_setting("UWARP_FAULT", "",
-                 "Errors that the application is to meet, to test how it takes them: rules with "
-                 "semicolons between them, such as: reset after=100; wc-error "
-                 "status=REM_ACCESS_ERR op=write nth=5. docs/fault-injection.md has them all. "
-                 "With rules that are not understood no device can be opened.",
+                 "Errors to inject, to test how an application handles them: rules separated by "
+                 "semicolons, such as: reset after=100; wc-error status=REM_ACCESS_ERR op=write "
+                 "nth=5. docs/fault-injection.md describes them. If a rule is not understood, no "
+                 "device can be opened.",
                  store_text<&Settings::fault>),
     switch_setting("UWARP_STAT", "1",
-                   "0: uwarp-stat does not see this process. What is counted for sysfs is counted "
-                   "all the same.",
+                   "0: uwarp-stat does not show this process. The counters in sysfs stay.",
                    store_number<&Settings::stat>),
     text_setting("UWARP_PCAP", "",
-                 "File for a capture of what goes over the connections, for Wireshark and tshark. "
-                 "%p in the name is the process id. Contains all data.",
+                 "File for a capture of the connections, for Wireshark and tshark. %p in the name "
+                 "becomes the process id. The file contains all data.",
                  store_text<&Settings::pcap>),
-    text_setting(
-        "UWARP_TRACE", "",
-        "File for the life of each work request, for ui.perfetto.dev and chrome://tracing. "
-        "%p in the name is the process id.",
-        store_text<&Settings::trace>),
+    text_setting("UWARP_TRACE", "",
+                 "File for a trace of every work request, for ui.perfetto.dev and "
+                 "chrome://tracing. %p in the name becomes the process id.",
+                 store_text<&Settings::trace>),
     switch_setting("UWARP_AF_IB", "0",
-                   "1: let librdmacm find out that AF_IB addresses are supported. For tests.",
+                   "1: tell librdmacm that AF_IB addresses are supported. For tests.",
                    store_number<&Settings::af_ib>),
 };
 
@@ -332,7 +328,7 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
     if (closes) row.store(settings, text, 0);
     complain("uwarp: " + std::string(row.name) + "=" + printable(text) + " is not " +
              describe_values(row) + "; " +
-             (closes ? "nobody may connect" : "using the default (" + quote_default(row) + ")"));
+             (closes ? "no peer may connect" : "using the default (" + quote_default(row) + ")"));
   }
   return settings;
 }

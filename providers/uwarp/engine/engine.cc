@@ -55,7 +55,7 @@ Engine::Engine()
       trunks_(context_, regions_),
       neighbour_watch_(std::make_shared<NeighbourWatch>(progress_)) {
   if (calls_are_dear())
-    log_event("system calls are taken for dear (%u ns each, UWARP_CALLS): fewer are made",
+    log_event("a system call takes %u ns, which is long: fewer are made (UWARP_CALLS)",
               static_cast<unsigned>(call_cost_ns()));
 }
 

@@ -170,7 +170,7 @@ class RuleReader {
     const Text kind = next_word(text);
     const auto row = std::find_if(std::begin(kKinds), std::end(kKinds),
                                   [&](const KindRow& one) { return kind == one.name; });
-    if (row == std::end(kKinds)) return complain(quoted(kind) + " is no kind of fault");
+    if (row == std::end(kKinds)) return complain(quoted(kind) + " is not a kind of fault");
     name_ = row->name;
     rule_.kind = row->kind;
     while (error_.empty()) {
@@ -202,8 +202,8 @@ class RuleReader {
     const auto key = std::find_if(std::begin(kKeys), std::end(kKeys),
                                   [&](const KeyName& one) { return name == one.name; });
     if (key == std::end(kKeys) || (key->key & allowed) == 0)
-      return complain(quoted(name) + " means nothing here");
-    if ((seen_ & key->key) != 0) return complain(quoted(name) + " comes twice");
+      return complain(quoted(name) + " is not a word of this kind of fault");
+    if ((seen_ & key->key) != 0) return complain(quoted(name) + " is given twice");
     seen_ |= key->key;
     if (!store(key->key, word.substr(equals + 1)) && error_.empty())
       complain(quoted(word) + " is not " + expected(key->key));
@@ -300,7 +300,7 @@ class RuleReader {
     if (row.kind == FaultKind::kNoReceive) rule_.message = FaultMessage::kArrival;
     const bool arrival = rule_.message == FaultMessage::kArrival;
     if (arrival && (row.kind == FaultKind::kCorrupt || row.kind == FaultKind::kSlow))
-      return complain("\"op=recv\" means nothing here: it is about what is sent");
+      return complain("\"op=recv\" is not possible: this kind of fault acts on what is sent");
   }
 
   std::string& error_;

@@ -157,7 +157,7 @@ void remove_dead_trees(const std::string& path) {
   if (!folder.is_open()) return;
   for (const std::string& name : folder.names(".")) {
     if (!is_dead_tree(folder, name)) continue;
-    log_event("removing %s/%s of a dead process", path.c_str(), name.c_str());
+    log_event("removing %s/%s, left by a process that has ended", path.c_str(), name.c_str());
     folder.remove(name);
   }
 }
@@ -211,10 +211,11 @@ const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& dev
     }
     return root_;
   }
-  if (root_ != nullptr) log_event("sysfs tree %s is gone: it is built again", root_);
+  if (root_ != nullptr) log_event("sysfs tree %s was removed: it is made again", root_);
   if (!build_locked(wanted, devices)) {
     const int error = errno;
-    log_event("no place for a sysfs tree: %s", std::strerror(error));
+    log_event("no folder for the sysfs tree (%s): make /tmp writable, or set TMPDIR",
+              std::strerror(error));
     errno = error;
     return nullptr;
   }

@@ -46,7 +46,7 @@ void PortEvents::net_changed(const NetDeviceTable& devices) {
 }
 
 void PortEvents::remove_locked() {
-  log_event("%s: its netdev is gone; close the device and what was made on it",
+  log_event("%s: its network device is gone; destroy the objects on it and close it",
             last_->verbs_name.c_str());
   device_->engine().stat_page().note_link(last_->verbs_name, false);
   device_->remove();

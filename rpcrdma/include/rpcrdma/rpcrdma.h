@@ -4,7 +4,7 @@
  * RFC 8797. It needs libibverbs and librdmacm, and any device they know.
  *
  * The library carries whole RPC messages (RFC 5531) and does not look into them beyond the XID,
- * their first four octets. What an upper layer protocol calls DDP-eligible (for NFS: the data of
+ * their first four bytes. What an upper layer protocol calls DDP-eligible (for NFS: the data of
  * READ and WRITE) is marked by the caller, and moves by RDMA Read and RDMA Write, without a copy,
  * whenever the message would not fit a Send.
  *
@@ -46,8 +46,8 @@ enum rpcrdma_piece_flags {
   /**
    * The piece is the content of a DDP-eligible XDR opaque, without the length word in front of it
    * (which belongs to the piece before) and without the padding behind it (which the library adds
-   * where it is needed: nobody ever supplies it). The piece must begin at a multiple of four
-   * octets of the message.
+   * where it is needed; callers never do). The piece must begin at a multiple of four
+   * bytes of the message.
    */
   RPCRDMA_PIECE_DDP = 1,
   /** The piece goes on with the DDP-eligible item of the piece before it. Needs _DDP too. */
@@ -67,7 +67,7 @@ struct rpcrdma_piece {
 };
 
 /**
- * Where a client wants a DDP-eligible result. When the server puts it there, the octets are not in
+ * Where a client wants a DDP-eligible result. When the server puts it there, the bytes are not in
  * the reply message: behind the length word of the opaque follows at once what comes after it.
  * When the whole reply fits a Send, results come inside the reply message, as in any RPC: then
  * `received` is 0.
@@ -216,7 +216,7 @@ struct rpcrdma_call {
 
 /**
  * Starts a call. Calls beyond the credits wait in the library for their turn. Fails, with nothing
- * started and no callback, with -EINVAL (message under 8 octets, bad flags, no room for a reply),
+ * started and no callback, with -EINVAL (message under 8 bytes, bad flags, no room for a reply),
  * -EEXIST (the XID is in use) or -EMSGSIZE (more than RPCRDMA_SEGMENTS_MAX segments).
  */
 int rpcrdma_client_start(struct rpcrdma_client *client, struct rpcrdma_call *call);
@@ -271,8 +271,8 @@ void rpcrdma_server_statistics(struct rpcrdma_server *server,
 unsigned rpcrdma_server_connections(struct rpcrdma_server *server);
 
 /**
- * Disconnects all clients and stops listening. Waits for handlers that run. Requests that nobody
- * has answered yet stay valid; answers to them are thrown away.
+ * Disconnects all clients and stops listening. Waits for handlers that run. Requests without
+ * an answer stay valid; answers to them are dropped.
  */
 void rpcrdma_server_close(struct rpcrdma_server *server);
 

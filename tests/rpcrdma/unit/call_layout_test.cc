@@ -22,7 +22,7 @@ TEST(CallLayout, AllInline) {
 }
 
 TEST(CallLayout, ItemInTheMiddle) {
-  // 40 octets, an item of 10001 in two segments, its padding, 8 octets.
+  // 40 bytes, an item of 10001 in two segments, its padding, 8 bytes.
   EXPECT_EQ(lay_out({{40, {1, 10000, 0x1000}}, {40, {2, 1, 0x9000}}}, 48),
             (CallLayout{10052,
                         {{0, 40, 0}, {40, 8, 10044}},
@@ -35,7 +35,7 @@ TEST(CallLayout, PaddingOfTheClientIsTaken) {
             (CallLayout{52, {{0, 40, 0}}, {{{1, 12, 0x1000}, 40}}, {}}));
 }
 
-// Positions count the octets of the items before, padding included.
+// Positions count the bytes of the items before, padding included.
 TEST(CallLayout, TwoItems) {
   EXPECT_EQ(
       lay_out({{8, {1, 5, 0}}, {20, {2, 4, 0}}}, 16),

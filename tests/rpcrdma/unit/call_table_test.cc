@@ -23,7 +23,7 @@ CallTable with_calls(uint32_t credits, uint32_t calls) {
   return table;
 }
 
-// Until the first reply nobody knows the server's grant.
+// Before the first reply the client does not know how many calls the server grants.
 TEST(CallTable, BeginsWithOneCredit) {
   CallTable table = with_calls(32, 5);
   EXPECT_THAT(sent(table), ElementsAre(1));
@@ -59,7 +59,7 @@ TEST(CallTable, GrantsMayShrink) {
 TEST(CallTable, AnAnswerCountsOnce) {
   CallTable table = with_calls(4, 3);
   sent(table);
-  EXPECT_FALSE(table.answered(7, 4));  // nobody's
+  EXPECT_FALSE(table.answered(7, 4));  // of no call
   EXPECT_FALSE(table.answered(3, 2));  // not sent yet
   EXPECT_TRUE(table.answered(1, 1));
   EXPECT_FALSE(table.answered(1, 1));  // once more

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Transport headers as octets, good and bad.
+// Transport headers as bytes, good and bad.
 #include "core/header.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Octets written as hexadecimal digits, with blanks where they help.
+// Bytes written as hexadecimal digits, with blanks where they help.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Private data of RFC 8797: octets, search, and what two announcements mean together.
+// Private data of RFC 8797: bytes, search, and what two announcements mean together.
 #include "core/private_data.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(PrivateData, TheSearchGoesOnBehindAFalseStart) {
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 f6ab0e18 01010303")), kLinuxClient);
 }
 
-// Version 1 with more octets behind it is version 1.
+// Version 1 with more bytes behind it is version 1.
 // Proves: 8797-6-a
 TEST(PrivateData, ExtensionsAreIgnored) {
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 01010303 ffffffff ffffffff")), kLinuxClient);

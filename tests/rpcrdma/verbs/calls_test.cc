@@ -137,7 +137,7 @@ TEST_F(Calls, ThresholdsOfBothDirections) {
   EXPECT_EQ(after.remote_invalidation, before.remote_invalidation);
 }
 
-// What the thresholds are for: a call whose reply may have 2,000 octets is two Sends at 4,096, and
+// What the thresholds are for: a call whose reply may have 2,000 bytes is two Sends at 4,096, and
 // takes a Reply chunk at 1,024.
 // Proves: 8797-4.2-e
 TEST_F(Calls, SendsAndChunksOfAShortReplyThatMightBeLonger) {

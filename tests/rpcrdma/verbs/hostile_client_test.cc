@@ -130,7 +130,7 @@ TEST_F(HostileClient, ReceivesOfTheAnnouncedSizeArePosted) {
   }
 }
 
-// One octet more has no receive.
+// One byte more has no receive.
 // Proves: 8797-3.1-b
 TEST_F(HostileClient, AMessageAboveTheThresholdEndsTheConnection) {
   begin(announcement(false, 4096, 4096));
@@ -241,7 +241,7 @@ TEST_F(HostileClient, XidsThatDiffer) {
   expect_served();
 }
 
-// Nobody could tell what these are answers to.
+// The client could not tell to which call these answers belong.
 TEST_F(HostileClient, MessagesWithoutAnAnswer) {
   begin(announcement(false, 4096, 4096));
   peer_->send(Bytes(3));

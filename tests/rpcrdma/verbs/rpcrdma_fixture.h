@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // An RPC program to test the transport with, its server, and calls to it. The program has one
-// procedure: the call says how long a reply it wants, how many octets of result, and carries data.
+// procedure: the call says how long a reply it wants, how many bytes of result, and carries data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ inline bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-/// The call: XID, message type, octets of filler wanted in the reply, octets of result wanted, the
+/// The call: XID, message type, bytes of filler wanted in the reply, bytes of result wanted, the
 /// data as an opaque, one word.
 constexpr uint32_t kTrailer = 0x7e57da7a;
 

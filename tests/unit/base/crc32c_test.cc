@@ -39,7 +39,7 @@ TEST(Crc32c, SamplesOfRfc5044) {
     const auto sample = test::load_vector(name);
     const size_t covered = sample.bytes.size() - 4;
     const uint32_t crc = crc32c(sample.bytes.data(), covered);
-    // On the wire the least significant octet goes first.
+    // On the wire the least significant byte goes first.
     EXPECT_EQ(std::memcmp(&crc, &sample.bytes[covered], 4), 0) << name;
   }
 }

@@ -127,7 +127,7 @@ TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
   const Parsed parsed = parse({{"UWARP_ALLOW", "192.0.2.0/24;192.0.3.0/24"}});
   EXPECT_EQ(parsed.settings.allow, AllowList::nobody());
   ASSERT_EQ(parsed.complaints.size(), 1u);
-  EXPECT_NE(parsed.complaints[0].find("nobody may connect"), std::string::npos);
+  EXPECT_NE(parsed.complaints[0].find("no peer may connect"), std::string::npos);
   EXPECT_TRUE(parse({{"UWARP_ALLOW", ""}}).settings.allow.allows_all());
 }
 

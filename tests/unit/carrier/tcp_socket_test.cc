@@ -161,7 +161,7 @@ TEST(TcpSocket, ResetAndGentleClose) {
     EXPECT_EQ(pair.server.receive(&octet, 1), -ECONNRESET);
   }
   {
-    // Unread octets would make a plain close() reset the connection.
+    // Unread bytes would make a plain close() reset the connection.
     Pair pair = connected();
     ASSERT_EQ(pair.server.send("unread", 6), 6);
     ASSERT_TRUE(wait_for(pair.client, POLLIN));

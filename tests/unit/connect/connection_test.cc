@@ -491,7 +491,7 @@ class Plain {
   void give_up_after(timeval silence) const {
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
   }
-  /// Up to `size` octets; fewer at the end of the stream.
+  /// Up to `size` bytes; fewer at the end of the stream.
   std::string read(size_t size) const {
     std::string text(size, 0);
     size_t got = 0;

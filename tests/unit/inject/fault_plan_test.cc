@@ -77,14 +77,15 @@ TEST(FaultPlan, EveryKindWithItsWords) {
 }
 
 TEST(FaultPlan, MistakesAreNamed) {
-  EXPECT_EQ(error_of("rest after=1"), "\"rest\" is no kind of fault");
+  EXPECT_EQ(error_of("rest after=1"), "\"rest\" is not a kind of fault");
   EXPECT_EQ(error_of("reset; wc-error"), "wc-error: \"status\" is missing");
   EXPECT_EQ(error_of("reset after"), "reset: \"after\" is not KEY=VALUE");
   EXPECT_EQ(error_of("reset after=x"), "reset: \"after=x\" is not a number");
   EXPECT_EQ(error_of("reset nth=0"), "reset: \"nth=0\" is not a number from 1");
-  EXPECT_EQ(error_of("reset status=REM_OP_ERR"), "reset: \"status\" means nothing here");
+  EXPECT_EQ(error_of("reset status=REM_OP_ERR"),
+            "reset: \"status\" is not a word of this kind of fault");
   EXPECT_EQ(error_of("reset nth=1 p=0.5"), "reset: only one of nth, after, every, p and at");
-  EXPECT_EQ(error_of("reset nth=1 nth=2"), "reset: \"nth\" comes twice");
+  EXPECT_EQ(error_of("reset nth=1 nth=2"), "reset: \"nth\" is given twice");
   EXPECT_EQ(error_of("seed=7 reset"), "a semicolon is missing behind \"seed=7\"");
   EXPECT_EQ(error_of("seed=many"), "\"seed=many\" is not a number");
   EXPECT_EQ(error_of("slow op=write"), "slow: \"rate\" or \"delay\" is missing");

@@ -15,7 +15,7 @@ constexpr uint64_t kFar = 100 * tuning::kDenseGapNs;
 /// Posts right after each other that go out at once at most, before the others wait.
 constexpr int kAtOnce = tuning::kDenseRun;
 
-/// Posts `count` messages of 8 octets, `gap_ns` apart, as an endpoint does; returns how many of the
+/// Posts `count` messages of 8 bytes, `gap_ns` apart, as an endpoint does; returns how many of the
 /// posts went out at once.
 int post(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t bytes = 8) {
   int sends = 0;

@@ -54,7 +54,7 @@ TEST(Fpdu, TrailerReproducesTheGoldenFpdus) {
   }
 }
 
-// CRCs off: four zero octets. 5044-4.1-d.
+// CRCs off: four zero bytes. 5044-4.1-d.
 TEST(Fpdu, TrailerWithoutCrc) {
   for (size_t length = 14; length < 22; ++length) {
     std::vector<std::byte> trailer(kFpduTrailerMax, std::byte{0xEE});
@@ -65,7 +65,7 @@ TEST(Fpdu, TrailerWithoutCrc) {
   }
 }
 
-// Every single flipped bit and every missing or additional octet spoils the CRC.
+// Every single flipped bit and every missing or additional byte spoils the CRC.
 TEST(Fpdu, CrcFindsEveryFlippedBit) {
   for (const auto& file : all_fpdus()) {
     SCOPED_TRACE(file.name);

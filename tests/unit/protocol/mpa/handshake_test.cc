@@ -450,7 +450,7 @@ TEST(MpaInitiator, EndOfStream) {
   EXPECT_EQ(done.on_end_of_stream().state, InitiatorState::kAccepted);
 }
 
-// What follows the Reply is left to the next layer, octet-exactly.
+// What follows the Reply is left to the next layer, byte-exactly.
 // Proves: 5041-6.1-a
 TEST(MpaInitiator, LeavesFpdusAlone) {
   Bytes stream = encode(good_reply());
@@ -723,8 +723,8 @@ TEST(MpaResponder, PrivateDataMax) {
 
 // --- Both ---------------------------------------------------------------------------------------
 
-// Cut in two at every offset, and octet by octet: the same result as in one piece. A read of
-// bytes_wanted() octets never gets into the FPDUs.
+// Cut in two at every offset, and byte by byte: the same result as in one piece. A read of
+// bytes_wanted() bytes never gets into the FPDUs.
 template <typename Machine>
 void expect_same_in_pieces(const Bytes& frame, const std::function<Machine()>& make,
                            const std::function<void(const Machine&)>& check) {

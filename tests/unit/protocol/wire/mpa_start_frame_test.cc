@@ -111,8 +111,8 @@ MpaFailure expected_error(const std::string& note) {
   return MpaFailure::kEnhancedTooShort;
 }
 
-// Each invalid frame is refused with its reason, whole or grown octet by octet: the fault shows
-// with the octet that carries it and never changes. 5044-7.1.1-a, -b, -d; 6581-6-a.
+// Each invalid frame is refused with its reason, whole or grown byte by byte: the fault shows
+// with the byte that carries it and never changes. 5044-7.1.1-a, -b, -d; 6581-6-a.
 TEST(MpaStartFrame, InvalidFrames) {
   for (const auto& file : test::load_vectors("mpa/invalid")) {
     SCOPED_TRACE(file.name);
@@ -149,7 +149,7 @@ TEST(MpaStartFrame, ReservedBitsAreIgnored) {
   EXPECT_EQ(encoded(frame)[16], std::byte{0x40});
 }
 
-// 512 octets of private data at most, with the enhanced word among them. 5044-7.1.1-d.
+// 512 bytes of private data at most, with the enhanced word among them. 5044-7.1.1-d.
 TEST(MpaStartFrame, PrivateDataLimits) {
   const std::vector<std::byte> octets(513, std::byte{0xA5});
   for (const auto& [enhanced, limit] : {std::pair{false, 512u}, std::pair{true, 508u}}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // RDMAP headers and opcode traits against the golden FPDUs: decoded to the stated values, encoded
-// to the same octets, and cut at every offset.
+// to the same bytes, and cut at every offset.
 #include "protocol/wire/rdmap_headers.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ struct UntaggedGolden {
   STag invalidate;
   uint32_t msn;
   uint32_t mo;
-  size_t rest;  // octets behind the DDP header
+  size_t rest;  // bytes behind the DDP header
 };
 
 constexpr UntaggedGolden kUntagged[] = {
@@ -204,7 +204,7 @@ TEST(TerminateHeader, DecodesReadRequestCopy) {
             (ReadRequestHeader{kSink, 0x1000, 4096, kTarget, kTo}));
 }
 
-// Built from the offending FPDU, each golden Terminate comes out octet by octet.
+// Built from the offending FPDU, each golden Terminate comes out byte by byte.
 TEST(TerminateHeader, EncodesTheGoldenBytes) {
   const auto expect_bytes = [](const char* name, const TerminateHeader& header) {
     const auto ulpdu = ulpdu_of(name);
@@ -232,8 +232,8 @@ TEST(TerminateHeader, EncodesTheGoldenBytes) {
   expect_bytes("x18_terminate_read_access", access);
 }
 
-// Cut anywhere the error itself survives from 4 octets on; what is cut off is marked absent.
-// Octets behind the announced headers are ignored.
+// Cut anywhere the error itself survives from 4 bytes on; what is cut off is marked absent.
+// Bytes behind the announced headers are ignored.
 TEST(TerminateHeader, EveryCutAndTrailingOctets) {
   for (const char* name :
        {"x17_terminate_ddp_stag", "x18_terminate_read_access", "x19_terminate_crc"}) {

@@ -23,7 +23,7 @@ SegmentRun run_behind(TaggedOffset to) {
   return run;
 }
 
-/// Opens a window for `segments`, into which so many octets come.
+/// Opens a window for `segments`, into which so many bytes come.
 size_t receive(SegmentRun& run, uint32_t segments, size_t octets, bool filled = false) {
   run.open(segments, kDirect, kStaged);
   return run.take(octets, filled);

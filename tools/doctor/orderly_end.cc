@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "farewell.h"
+#include "orderly_end.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,9 +16,9 @@
 namespace doctor {
 namespace {
 
-/// What a message of no length names as its place, which nobody checks.
+/// The address that an empty message names. No peer checks it.
 constexpr uwarp::STag kAnyStag{1};
-constexpr std::chrono::seconds kFarewellPatience{1};
+constexpr std::chrono::seconds kEndPatience{1};
 /// The Linux siw module as responder may sleep through what comes before it is ready, and suffers
 /// if the end is all that it then sees (docs/siw.md): it is woken a few times before.
 constexpr int kWakeUps = 3;
@@ -62,10 +62,9 @@ void append_read(std::vector<std::byte>& out, bool crc) {
   append_frame(out, ulpdu, crc);
 }
 
-bool send_all(int fd, std::span<const std::byte> octets) {
-  // A few octets into an empty buffer.
-  return send(fd, octets.data(), octets.size(), MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(octets.size());
+bool send_all(int fd, std::span<const std::byte> bytes) {
+  // A few bytes into an empty buffer.
+  return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
 }  // namespace
@@ -94,7 +93,7 @@ void leave_in_order(int fd, const uwarp::MpaNegotiated& negotiated, Clock::time_
     }
   }
   shutdown(fd, SHUT_WR);
-  const auto last = std::min(end, Clock::now() + kFarewellPatience);
+  const auto last = std::min(end, Clock::now() + kEndPatience);
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(last - Clock::now());
     pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};

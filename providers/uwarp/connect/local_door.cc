@@ -121,7 +121,7 @@ int LocalDoor::open_locked() {
   const uint64_t name = draw_48_bits();
   const socklen_t size = door_address(name, address);
   int error = raw_status(SYS_bind, socket->get(), &address, size);
-  if (error == 0) error = raw_status(SYS_listen, socket->get(), kMostVisitors);
+  if (error == 0) error = raw_status(SYS_listen, socket->get(), SOMAXCONN);
   if (error != 0) return error;
   const auto ticket = progress_.add(*this, socket->get());
   if (!ticket) return ticket.error();
@@ -185,16 +185,13 @@ int LocalDoor::hand_over(const Delivery& delivery, RingCarrier& joined) {
 
 // --- Visitors
 
+// False: there is none.
 bool LocalDoor::accept_one() {
   EngineFd fd(static_cast<int>(
       raw_call(SYS_accept4, socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
   if (!fd) return false;
   const auto ticket = progress_.add(*this, fd.get());
   if (!ticket) return true;
-  if (visitors_.size() == kMostVisitors) {  // whoever says nothing makes room
-    progress_.remove(visitors_.front().ticket);
-    visitors_.erase(visitors_.begin());
-  }
   visitors_.push_back({std::move(fd), *ticket});  // room was reserved
   return true;
 }
@@ -224,25 +221,34 @@ bool LocalDoor::serve(const Visitor& visitor) {
   return true;
 }
 
+void LocalDoor::dismiss_locked(size_t index) {
+  progress_.remove(visitors_[index].ticket);
+  visitors_.erase(visitors_.begin() + static_cast<ptrdiff_t>(index));
+}
+
+void LocalDoor::serve_visitors_locked() {
+  for (size_t i = 0; i < visitors_.size();) {
+    bool done = true;
+    try {
+      done = serve(visitors_[i]);
+    } catch (const std::bad_alloc&) {  // TCP goes on
+    }
+    done ? dismiss_locked(i) : static_cast<void>(++i);
+  }
+}
+
 bool LocalDoor::ready(uint32_t) {
   std::vector<std::pair<std::shared_ptr<CarrierOwner>, std::unique_ptr<RingCarrier>>> arrived;
   {
     const std::lock_guard guard(mutex_);
-    while (socket_ && accept_one()) {
-    }
-    for (size_t i = 0; i < visitors_.size();) {
-      bool done = true;
-      try {
-        done = serve(visitors_[i]);
-      } catch (const std::bad_alloc&) {  // TCP goes on
-      }
-      if (!done) {
-        ++i;
-        continue;
-      }
-      progress_.remove(visitors_[i].ticket);
-      visitors_.erase(visitors_.begin() + static_cast<ptrdiff_t>(i));
-    }
+    bool more;
+    do {
+      more = static_cast<bool>(socket_);
+      while (more && visitors_.size() != kMostVisitors) more = accept_one();
+      serve_visitors_locked();
+      // Whoever says nothing makes room.
+      if (visitors_.size() == kMostVisitors) dismiss_locked(0);
+    } while (more);
     close_unless_needed_locked();
     arrived.swap(arrived_);
   }

@@ -67,6 +67,8 @@ class LocalDoor final : public Source {
   void close_unless_needed_locked();
   bool accept_one();
   bool serve(const Visitor& visitor);
+  void serve_visitors_locked();
+  void dismiss_locked(size_t index);
 
   Progress& progress_;
   std::mutex mutex_;

@@ -67,6 +67,39 @@ TEST_F(LocalDoorTest, ATicketIsGoodOnce) {
   EXPECT_EQ(owner_->carriers.size(), 1u);
 }
 
+// Thousands of queue pairs become busy at the same moment, and each peer comes once only.
+TEST_F(LocalDoorTest, ManyComeAtOnce) {
+  constexpr size_t kMany = 100;
+  std::vector<std::unique_ptr<RingCarrier>> joined;
+  for (size_t i = 0; i < kMany; ++i) {
+    const auto ticket = door_.expect(owner_);
+    ASSERT_TRUE(ticket);
+    auto delivery = LocalDoor::bring(*ticket);
+    ASSERT_TRUE(delivery) << i << ": errno " << delivery.error();
+    joined.push_back(std::move(delivery->carrier));
+    ASSERT_EQ(LocalDoor::hand_over(*delivery, *joined.back()), 0);
+  }
+  serve();
+  EXPECT_EQ(owner_->carriers.size(), kMany);
+}
+
+TEST_F(LocalDoorTest, WhoSaysNothingMakesRoom) {
+  std::vector<LocalDoor::Delivery> silent;
+  const auto ticket = door_.expect(owner_);
+  ASSERT_TRUE(ticket);
+  for (int i = 0; i < 100; ++i) {
+    auto delivery = LocalDoor::bring(*ticket);
+    ASSERT_TRUE(delivery);
+    silent.push_back(std::move(*delivery));
+  }
+  serve();
+  auto delivery = LocalDoor::bring(*ticket);
+  ASSERT_TRUE(delivery);
+  ASSERT_EQ(LocalDoor::hand_over(*delivery, *delivery->carrier), 0);
+  serve();
+  EXPECT_EQ(owner_->carriers.size(), 1u);
+}
+
 TEST_F(LocalDoorTest, NobodyIsBehindADoorThatWasClosed) {
   const auto ticket = door_.expect(owner_);
   ASSERT_TRUE(ticket);

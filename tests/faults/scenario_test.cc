@@ -8,12 +8,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "faults/connection_ends.h"
 #include "faults/failing_allocations.h"
@@ -49,7 +51,17 @@ struct Life {
 };
 class Lives : public VerbsTest {
  protected:
-  /// A port is kept for the next queue pair if none has been called there.
+  /// What the life before has left to others to end, its trunk above all, has ended.
+  static void wait_for_others() {
+    constexpr auto kLongerThanAnyEnd = std::chrono::milliseconds(500);
+    size_t before;
+    do {
+      before = open_files();
+      std::this_thread::sleep_for(kLongerThanAnyEnd);
+    } while (open_files() != before);
+  }
+  /// A port is kept for the next queue pair if none has been called there. Not if an older one is
+  /// still in use.
   void make_spare_port() {
     const Pd pd(ibv_alloc_pd(context()));
     const Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
@@ -66,6 +78,7 @@ void Lives::try_lives(const std::function<Life()>& live) {
   ASSERT_TRUE(live().whole);
   const int64_t allocations = allocations_made() - before;
   const int64_t left = live_allocations();
+  wait_for_others();
   make_spare_port();
   const size_t files = open_files();
   const Choice choice = choose(allocations);
@@ -76,7 +89,7 @@ void Lives::try_lives(const std::function<Life()>& live) {
     const Life life = live();
     const bool failed = stop_failing_allocations();
     EXPECT_TRUE(life.whole || (failed && life.told)) << "failed without a word";
-    EXPECT_TRUE(wait_until([&] { return open_files() <= files; }));
+    EXPECT_TRUE(wait_until([&] { return open_files() <= files; })) << open_file_names();
     if (::testing::Test::HasFailure() || choice.one) break;
   }
   std::printf("%lld allocations, every %lldth from %lld\n", static_cast<long long>(allocations),

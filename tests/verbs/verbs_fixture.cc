@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 using std::chrono::steady_clock;
@@ -216,4 +217,14 @@ size_t open_files() {
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
+}
+
+std::string open_file_names() {
+  std::string names;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    names += entry.path().filename().string() + " " +
+             std::filesystem::read_symlink(entry.path(), gone).string() + "\n";
+  }
+  return names;
 }

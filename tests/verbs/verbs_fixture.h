@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 /// Hang guard of everything that ought to take milliseconds.
@@ -110,6 +111,8 @@ std::optional<ibv_async_event> next_async_event(ibv_context* context,
                                                 std::chrono::milliseconds limit = kPatience);
 /// Number of open files of this process.
 size_t open_files();
+/// Their numbers and names, a line each.
+std::string open_file_names();
 
 /// The next completion of `cq` has this id and status.
 #define EXPECT_COMPLETION(cq, id, expected_status)                                       \

@@ -205,6 +205,12 @@ pytest_run() {
   fi
 }
 
+# How many tests of tools run at a time: many of them wait more than they work. Each worker has a
+# network namespace of its own, which asks for root. Nothing: one, without pytest-xdist.
+tool_workers() {
+  [ "$(id -u)" -ne 0 ] || ! "$python" -c 'import xdist' 2>/dev/null || echo 3
+}
+
 # Python is not sanitized, so the sanitizer's runtime is preloaded; what Python itself leaks is not
 # looked at.
 sanitized_pyverbs() {
@@ -332,6 +338,7 @@ packages=("${BUILD_PACKAGES[@]}" "${TOOL_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
 [ "$mode" != arm64 ] || packages+=("${ARM64_PACKAGES[@]}")
 [ "$mode" != tidy ] || packages+=("${TIDY_PACKAGES[@]}")
 [ "$mode" != coverage ] || packages+=("${COVERAGE_PACKAGES[@]}")
+[ "$mode" != default ] || install_packages "${WORKER_PACKAGES[@]}" || true
 install_packages "${packages[@]}" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
 case "$mode" in
@@ -399,9 +406,7 @@ case "$mode" in
       faults build
       fuzz_replay build
       soak "$soak_seconds"
-      # Many of them wait more than they work. Each worker has a network namespace, which asks for
-      # root.
-      WORKERS=$([ "$(id -u)" -ne 0 ] || echo 3) pytest_run tools tests/tools
+      WORKERS=$(tool_workers) pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
     suites=(unit_tests sim_tests conformance_tests model_tests)

@@ -8,12 +8,14 @@
 BUILD_PACKAGES=(cmake ninja-build make g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
                 libibverbs-dev librdmacm-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
-TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pytest-xdist python3-pyverbs
+TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                python3-dev pybind11-dev
                iproute2 util-linux procps netcat-traditional tshark man-db codespell
                abigail-tools
                fio libfabric-bin ucx-utils python3-mpi4py bubblewrap python3-seccomp
                iperf dapl2-utils tgt libiscsi-bin)
+# Without it the same tests run one after the other.
+WORKER_PACKAGES=(python3-pytest-xdist)
 APPLICATION_PACKAGES=(libucx-dev qemu-system-x86 hpcc golang-go ceph-mon ceph-common
                       mpich libmpich-dev)
 CONTAINER_PACKAGES=(debootstrap git python3-yaml)

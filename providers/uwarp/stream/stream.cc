@@ -80,12 +80,12 @@ void Stream::detach() {
   {
     const QueuePair::Held held = qp_.hold();
     if (quiet()) set_quiet(false);
-    attached_.store(false, std::memory_order_release);
-    if (ring_ != nullptr) {
+    const bool was_attached = attached_.exchange(false, std::memory_order_acq_rel);
+    // The ring stays for a poller that has the stream from a list, as the socket does.
+    if (was_attached && ring_ != nullptr) {
       ring_->withdraw();
       qp_.lend(nullptr);
       sends_by_ring_.store(false, std::memory_order_relaxed);
-      ring_ = nullptr;
     }
   }
   // No turn begins any more, and none lists the stream. A poller may still have it from a list.

@@ -165,9 +165,8 @@ ssize_t TcpSocket::discard(size_t size_bytes) {
 }
 
 ssize_t TcpSocket::peek() {
-  char octet;
-  return raw_call(SYS_recvfrom, fd_, &octet, sizeof octet, MSG_DONTWAIT | MSG_PEEK, nullptr,
-                  nullptr);
+  char byte;
+  return raw_call(SYS_recvfrom, fd_, &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK, nullptr, nullptr);
 }
 
 ssize_t TcpSocket::send(std::span<const iovec> bytes) {
@@ -258,8 +257,8 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
 }
 
 bool TcpSocket::owes_acknowledgement() const {
-  int octets = 0;
-  return raw_status(SYS_ioctl, fd_, SIOCOUTQ, &octets) == 0 && octets > 0;
+  int unsent_bytes = 0;
+  return raw_status(SYS_ioctl, fd_, SIOCOUTQ, &unsent_bytes) == 0 && unsent_bytes > 0;
 }
 
 bool TcpSocket::silent_for(uint32_t timeout_ms) const {

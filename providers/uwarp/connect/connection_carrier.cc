@@ -40,7 +40,7 @@ const char* Connection::why_only_tcp() const {
   return is_unreliable(endpoint_->qp().config().transport) ? "unreliable queue pair" : nullptr;
 }
 
-// Of peers on this host only: with others nobody expects anything else.
+// Only for peers on this host: with all others users expect TCP.
 void Connection::log_carrier(const char* why_only_tcp) const {
   if (why_only_tcp != nullptr && is_local_address(remote_)) log_reason(remote_, why_only_tcp);
 }
@@ -49,15 +49,12 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
   if (notice.busy) offer_carrier(turn);
   if ((notice.outcome & kRxOffer) != 0) take_offer();
-  if ((notice.outcome & kRxSwitch) != 0 && endpoint_->stream().on_ring()) {
-    endpoint_->describe_carrier(true);
-    log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
-  }
-  // The one that has dialled has switched already.
-  if ((notice.outcome & kRxSwitch) != 0 && !dialed_ && socket_.ring() != nullptr) {
-    endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
-    turn.pump = true;
-  }
+  if ((notice.outcome & kRxSwitch) == 0 || !endpoint_->stream().on_ring()) return;
+  endpoint_->describe_carrier(true);
+  log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
+  if (dialed_) return;  // this end has switched already
+  endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
+  turn.pump = true;
 }
 
 void Connection::offer_carrier(Turn& turn) {

@@ -246,7 +246,7 @@ bool LocalDoor::ready(uint32_t) {
       more = static_cast<bool>(socket_);
       while (more && visitors_.size() != kMostVisitors) more = accept_one();
       serve_visitors_locked();
-      // Whoever says nothing makes room.
+      // A visitor that sends nothing gives its place to the next one.
       if (visitors_.size() == kMostVisitors) dismiss_locked(0);
     } while (more);
     close_unless_needed_locked();

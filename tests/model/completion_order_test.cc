@@ -11,31 +11,42 @@
 namespace uwarp::model {
 namespace {
 
-enum class OrderFault { kNone, kAsksLate, kNotesLate, kDropsTheEnd };
+enum class OrderFault { kNone, kAsksLate, kNotesLate, kDropsTheEnd, kLooksFirst };
+
+/// When a request is complete: when the kernel has its bytes, when the peer has said that it has
+/// them, or when the peer has read them where they are.
+enum class Completes { kWithKernel, kAcknowledged, kRead };
 
 // What SendCompleter has of it.
 struct ModelSender {
-  explicit ModelSender(OrderFault fault) : fault(fault) {}
+  ModelSender(OrderFault fault, bool lends) : fault(fault), lends(lends) {}
   BasicRetireWish<ModelAtomics>& retire_wish() { return wish; }
   bool in_flight() const { return true; }
   void retire() {
+    if (fault == OrderFault::kLooksFirst) look();
     uint32_t asked = wish.asked();
+    if (fault != OrderFault::kLooksFirst && !wish.granted(asked)) look();
     completed.store(std::min(sent, acknowledged.load()));
     if (fault == OrderFault::kAsksLate) asked = wish.asked();
     wish.grant(asked);
   }
+  void look() {
+    if (lends) sent = read.load();
+  }
   const OrderFault fault;
+  const bool lends;
   BasicRetireWish<ModelAtomics> wish;
   int sent = 0;  // under the side
+  Atomic<int> read{0};
   Atomic<int> acknowledged{1'000'000};
   Atomic<int> completed{0};
 };
 
 struct Answers : Scenario {
-  explicit Answers(int messages, bool helper, bool acknowledged,
+  explicit Answers(int messages, bool helper, Completes completes,
                    OrderFault fault = OrderFault::kNone)
-      : messages(messages), helper(helper), acknowledged(acknowledged), fault(fault) {
-    if (acknowledged) sender.acknowledged.store(0);
+      : messages(messages), helper(helper), completes(completes), fault(fault) {
+    if (completes == Completes::kAcknowledged) sender.acknowledged.store(0);
   }
 
   void start(Threads& threads) override {
@@ -51,10 +62,9 @@ struct Answers : Scenario {
         block_until([&] { return with_peer.peek() >= answer; }, "answer");
         // As Stream::receive().
         order.begin();
-        if (acknowledged) {
-          sender.acknowledged.store(answer);
-          order.note_acknowledged();
-        }
+        if (completes == Completes::kAcknowledged) sender.acknowledged.store(answer);
+        if (completes == Completes::kRead) sender.read.store(answer);
+        if (completes != Completes::kWithKernel) order.note_acknowledged();
         const bool again = order.complete_sent() == AfterTurn::kLookAgain;
         check(sender.completed.load() >= answer, "an answer comes before what it answers");
         if (again && fault != OrderFault::kDropsTheEnd) transmit();
@@ -70,7 +80,7 @@ struct Answers : Scenario {
           late = now;
           continue;
         }
-        sender.sent = now;
+        if (completes != Completes::kRead) sender.sent = now;
         sender.retire();
       }
       if (late != 0) {
@@ -87,11 +97,11 @@ struct Answers : Scenario {
 
   const int messages;
   const bool helper;
-  const bool acknowledged;  // requests complete only once the peer has them
+  const Completes completes;
   const OrderFault fault;
   BasicHandoffLock<ModelAtomics> side;
   Atomic<int> posted{0}, with_peer{0};
-  ModelSender sender{fault};
+  ModelSender sender{fault, completes == Completes::kRead};
   BasicCompletionOrder<ModelSender, ModelAtomics> order{side, sender};
 };
 
@@ -99,16 +109,22 @@ constexpr Property kOrder{"Completion order",
                           "The completion of a Send is stored before that of its answer.", 3};
 
 TEST(CompletionOrderModel, SendsCompleteFirst) {
-  expect_holds<Answers>(kOrder, 1, false, false);
-  expect_holds<Answers>(kOrder, 2, false, false);
-  expect_holds<Answers>(kOrder, 2, false, true);
-  expect_holds<Answers>(kOrder, 1, true, false);
+  expect_holds<Answers>(kOrder, 1, false, Completes::kWithKernel);
+  expect_holds<Answers>(kOrder, 2, false, Completes::kWithKernel);
+  expect_holds<Answers>(kOrder, 2, false, Completes::kAcknowledged);
+  expect_holds<Answers>(kOrder, 2, false, Completes::kRead);
+  expect_holds<Answers>(kOrder, 1, true, Completes::kWithKernel);
 }
 
 TEST(CompletionOrderModel, FindsSwappedOrders) {
-  expect_found<Answers>(kOrder, "before what it answers", 1, false, true, OrderFault::kAsksLate);
-  expect_found<Answers>(kOrder, "before what it answers", 1, false, false, OrderFault::kNotesLate);
-  expect_found<Answers>(kOrder, "all sleep", 2, false, false, OrderFault::kDropsTheEnd);
+  const auto expect_swapped = [](Completes completes, OrderFault fault) {
+    expect_found<Answers>(kOrder, "before what it answers", 1, false, completes, fault);
+  };
+  expect_swapped(Completes::kAcknowledged, OrderFault::kAsksLate);
+  expect_swapped(Completes::kWithKernel, OrderFault::kNotesLate);
+  expect_swapped(Completes::kRead, OrderFault::kLooksFirst);
+  expect_found<Answers>(kOrder, "all sleep", 2, false, Completes::kWithKernel,
+                        OrderFault::kDropsTheEnd);
 }
 
 }  // namespace

@@ -12,29 +12,33 @@ struct Shape {
   const char* name;
   bool two_queues;         // one for Sends and one for receives
   bool answers_in_thread;  // else the thread that asks also answers
+  uint32_t bytes = 64;     // of a message
 };
 
 class CompletionOrder : public VerbsTest, public ::testing::WithParamInterface<Shape> {};
 
 /// One end whose Sends complete on a queue of their own, if that is asked for.
 struct Talker {
-  Talker(ibv_context* context, bool two_queues)
-      : second(two_queues ? ibv_create_cq(context, 128, nullptr, nullptr, 0) : nullptr),
+  Talker(ibv_context* context, const Shape& shape)
+      : bytes(shape.bytes),
+        second(shape.two_queues ? ibv_create_cq(context, 128, nullptr, nullptr, 0) : nullptr),
         end(context),
-        sends(two_queues ? second.get() : end.cq.get()) {
-    if (!two_queues) return;
+        sends(shape.two_queues ? second.get() : end.cq.get()) {
+    if (!shape.two_queues) return;
     ibv_qp_init_attr init = init_attributes(end.cq.get());
     init.send_cq = sends;
     end.qp.reset(ibv_create_qp(end.pd.get(), &init));
     EXPECT_EQ(to_init(end.qp.get()), 0);
   }
+  const uint32_t bytes;
   Cq second;  // goes after the queue pair that uses it
   End end;
   ibv_cq* const sends;
 
+  int receive() { return end.post_receive(0, 0, bytes); }
   void answer() {
-    ASSERT_EQ(end.post_receive(0), 0);
-    ASSERT_EQ(end.post_send(1), 0);
+    ASSERT_EQ(receive(), 0);
+    ASSERT_EQ(end.post_send(1, bytes, bytes), 0);
   }
 };
 
@@ -56,10 +60,10 @@ void serve(Talker& talker, int& answered) {
 
 TEST_P(CompletionOrder, ASendCompletesBeforeItsAnswer) {
   constexpr int kRounds = 5000;
-  Talker a(context(), GetParam().two_queues), b(context(), GetParam().two_queues);
+  Talker a(context(), GetParam()), b(context(), GetParam());
   a.end.connect(b.end.address());
   b.end.connect(a.end.address());
-  ASSERT_EQ(b.end.post_receive(0), 0);
+  ASSERT_EQ(b.receive(), 0);
   std::atomic<bool> over{false};
   std::thread other;
   int answered = 0;
@@ -99,7 +103,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CompletionOrder,
                          ::testing::Values(Shape{"OneQueueOneThread", false, false},
                                            Shape{"OneQueueTwoThreads", false, true},
                                            Shape{"TwoQueuesOneThread", true, false},
-                                           Shape{"TwoQueuesTwoThreads", true, true}),
+                                           Shape{"TwoQueuesTwoThreads", true, true},
+                                           Shape{"LargeOneThread", false, false, 64 << 10},
+                                           Shape{"LargeTwoThreads", false, true, 64 << 10},
+                                           Shape{"LargeTwoQueues", true, true, 64 << 10}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

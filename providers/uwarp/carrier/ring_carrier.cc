@@ -149,6 +149,10 @@ ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp)
 // False: the peer says what cannot be.
 bool RingCarrier::take_back() {
   tail_seen_.store(out_.tail.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return look_back();
+}
+
+bool RingCarrier::look_back() {
   if (!writer_.look()) return false;
   while (lent_count_ != 0 && writer_.has_read(lent_[first_lent_].end)) {
     first_lent_ = (first_lent_ + 1) % kMostLent;
@@ -181,6 +185,7 @@ bool RingCarrier::write_piece(const std::byte* at, size_t size, size_t& written)
 }
 
 ssize_t RingCarrier::given_back() {
+  lends_.store(lent_count_ != 0, std::memory_order_relaxed);
   const uint64_t kept_from = lent_count_ != 0 ? lent_[first_lent_].begin : written_;
   return static_cast<ssize_t>(kept_from - std::exchange(given_, kept_from));
 }
@@ -225,6 +230,11 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
     if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
     if (!take_back()) return -EPROTO;
   }
+}
+
+size_t RingCarrier::give_back() {
+  if (withdrawn_ || lent_count_ == 0 || !look_back()) return 0;
+  return static_cast<size_t>(given_back());
 }
 
 void RingCarrier::withdraw() {

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <span>
 
-#include "base/lent_memory.h"
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/shared_memory.h"
@@ -24,7 +23,7 @@
 
 namespace uwarp {
 
-class RingCarrier final : public LentMemory {
+class RingCarrier {
  public:
   /// Of each direction.
   static constexpr uint32_t kRingBytes = 1 << 20;
@@ -85,14 +84,18 @@ class RingCarrier final : public LentMemory {
   ssize_t send(std::span<const iovec> bytes);
   /// What send() has written and not given back must not be read by the peer any more: the memory
   /// is about to become another's. If there is such, the stream cannot go on.
-  void withdraw() override;
+  void withdraw();
+  /// What send() would give back now if it wrote nothing. It still finds that room came.
+  size_t give_back();
 
   // ---- Any thread.
   /// send() found no room, and there may be some now.
   bool room_came() const {
     return waits_for_room_.load(std::memory_order_acquire) &&
-           out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
+           read_on();
   }
+  /// The peer has read on where we lend it memory: give_back() may find some.
+  bool may_give_back() const { return lends_.load(std::memory_order_relaxed) && read_on(); }
 
  private:
   /// A piece of our memory that the peer has not read yet.
@@ -107,7 +110,11 @@ class RingCarrier final : public LentMemory {
   static constexpr uint32_t kShortEnd = 64;
   class Pull;
 
+  bool read_on() const {
+    return out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
+  }
   bool take_back();
+  bool look_back();
   ssize_t write(std::span<const iovec> bytes);
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
@@ -127,6 +134,7 @@ class RingCarrier final : public LentMemory {
   std::array<Lent, kMostLent> lent_;
   size_t first_lent_ = 0;
   size_t lent_count_ = 0;
+  std::atomic<bool> lends_{false};  // some are lent
   bool withdrawn_ = false;
   uint64_t written_ = 0;  // bytes of the stream
   uint64_t given_ = 0;    // ... that send() has given back

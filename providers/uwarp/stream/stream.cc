@@ -150,7 +150,7 @@ bool Stream::join_ring(RingCarrier& ring) {
   const QueuePair::Held held = qp_.hold();
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
-  qp_.lend(&ring);
+  qp_.lend(this);
   return true;
 }
 
@@ -162,6 +162,15 @@ ssize_t Stream::read_ring(std::span<const iovec> room) {
   const bool ends = hang_up_.load(std::memory_order_acquire) != 0;
   const ssize_t count = ends ? ring_->receive_to_end(room, *in_) : ring_->receive(room);
   return count == -EPROTO ? -ECONNRESET : count;
+}
+
+void Stream::withdraw() { ring_->withdraw(); }
+
+size_t Stream::given_back(std::span<const iovec> pending) {
+  const size_t bytes = ring_->give_back();
+  if (capture_ != nullptr && bytes != 0) [[unlikely]]
+    capture_->sent(pending, bytes);
+  return bytes;
 }
 
 inline ssize_t Stream::write(std::span<const iovec> bytes) {
@@ -491,6 +500,9 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
     progressed = true;
     count_turn(notice);
     const auto bytes = static_cast<size_t>(count);
+    // The peer may have read what it answers out of our memory.
+    if (sends_by_ring_.load(std::memory_order_acquire) && ring_->may_give_back()) [[unlikely]]
+      qp_.receiver().note_acknowledged();
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
     if (take_outcome(qp_.receiver().received(staging, bytes), answer, notice)) {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/lent_memory.h"
 #include "base/tuning.h"
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
@@ -26,7 +27,7 @@ namespace uwarp {
 class CapturedConnection;
 class PollGroup;
 
-class Stream {
+class Stream final : LentMemory {
  public:
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
@@ -132,6 +133,10 @@ class Stream {
   enum class Found : uint8_t { kDrained, kMore, kStopped };
 
   static constexpr int32_t kBusyTurns = 16;
+
+  // What the ring has lent.
+  void withdraw() override;
+  size_t given_back(std::span<const iovec> pending) override;
 
   ssize_t read(std::span<const iovec> room);
   ssize_t write(std::span<const iovec> bytes);

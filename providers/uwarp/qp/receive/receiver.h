@@ -34,6 +34,9 @@ class Receiver {
   /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
   /// Returns ReceiveOutcome bits, as the following calls do.
   uint32_t received(StagingPointer& staging, size_t bytes);
+  /// The next received(): what it finds may answer requests that have gone only now, since the peer
+  /// reads them where they are.
+  void note_acknowledged() { order_.note_acknowledged(); }
   /// Goes on after kRxHeld: consumes what is kept.
   uint32_t resume(StagingPointer& staging);
   /// The grace time of a held stream is over: Terminate 1/2/02. Of an unreliable one: resume()

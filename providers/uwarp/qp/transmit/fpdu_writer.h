@@ -46,6 +46,9 @@ class FpduWriter {
   void sent(size_t bytes) {
     batch_.consume(bytes);
     sent_position_ += bytes;
+    if (!batch_.empty()) return;
+    counters_.octets.add(batch_.bytes());
+    counters_.fpdus.add(batch_.fpdus());
   }
 
   /// The next segment of a message of which `left` bytes remain. Another uwarp reads those that

@@ -31,8 +31,32 @@ void SendCompleter::note_peer_delivered() {
 }
 
 // In one piece, like Transmitter::fill().
-[[gnu::flatten]] void SendCompleter::retire(uint64_t sent_position) {
+[[gnu::flatten]] void SendCompleter::retire() {
   const uint32_t asked = retire_wish_.asked();
+  if (stream_.lent != nullptr && !retire_wish_.granted(asked)) [[unlikely]]
+    take_given_back();
+  retire_before(writer_.sent_position());
+  retire_wish_.grant(asked);
+}
+
+void SendCompleter::sent(size_t bytes) {
+  note_sent(bytes);
+  retire();
+}
+
+void SendCompleter::note_sent(size_t bytes) {
+  writer_.sent(bytes);
+  if (trace_ != nullptr) [[unlikely]]
+    trace_->sent(queue_, writer_.batch().sent_bytes(), writer_.sent_position());
+}
+
+// Whoever has asked has an answer of the peer to what it has read since it was sent.
+void SendCompleter::take_given_back() {
+  const size_t bytes = stream_.lent->given_back(writer_.batch().pending());
+  if (bytes != 0) note_sent(bytes);
+}
+
+void SendCompleter::retire_before(uint64_t sent_position) {
   if (acknowledging_.on()) [[unlikely]]
     note_peer_delivered();
   while (queue_.retired() != queue_.started()) {
@@ -45,7 +69,6 @@ void SendCompleter::note_peer_delivered() {
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
-  retire_wish_.grant(asked);
   look_for_drain();
 }
 
@@ -102,7 +125,7 @@ void SendCompleter::complete_before(uint64_t failed) {
   if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
   if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(failed, std::memory_order_release);
-  retire(failure.send_terminate ? writer_.built_position() : writer_.sent_position());
+  retire_before(failure.send_terminate ? writer_.built_position() : writer_.sent_position());
 }
 
 void SendCompleter::flush_requests(uint64_t own) {

@@ -18,7 +18,7 @@ class SendCompleter {
  public:
   /// `trace` may be null.
   SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream,
-                const FpduWriter& writer, TransmitCounters& counters, TransmitTrace* trace)
+                FpduWriter& writer, TransmitCounters& counters, TransmitTrace* trace)
       : config_(config),
         queue_(queue),
         stream_(stream),
@@ -33,7 +33,9 @@ class SendCompleter {
 
   /// Completes all requests whose bytes have gone and whose answers (also those that only
   /// acknowledge) have come.
-  void retire() { retire(writer_.sent_position()); }
+  void retire();
+  /// The first `bytes` of what is built have gone: retire().
+  void sent(size_t bytes);
   /// Any thread: asks the one with the transmit side to do that.
   RetireWish& retire_wish() { return retire_wish_; }
   /// Requests have gone that are not complete. Any thread.
@@ -51,8 +53,10 @@ class SendCompleter {
   void flush_late() { flush_requests(StreamFailure::kNoRequest); }
 
  private:
+  void note_sent(size_t bytes);
+  [[gnu::noinline]] void take_given_back();
   /// As if all bytes before this position had gone.
-  void retire(uint64_t sent_position);
+  void retire_before(uint64_t sent_position);
   [[gnu::noinline]] void note_peer_delivered();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void complete_before(uint64_t failed);
@@ -62,7 +66,7 @@ class SendCompleter {
   const QpConfig& config_;
   SendQueue& queue_;
   StreamState& stream_;
-  const FpduWriter& writer_;
+  FpduWriter& writer_;
   TransmitCounters& counters_;
   TransmitTrace* const trace_;
   Acknowledging acknowledging_;

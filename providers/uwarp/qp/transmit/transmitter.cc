@@ -65,13 +65,8 @@ std::span<const iovec> Transmitter::window() {
 }
 
 bool Transmitter::sent(size_t bytes) {
-  writer_.sent(bytes);
-  if (trace_ != nullptr) [[unlikely]]
-    trace_->sent(queue_, batch_.sent_bytes(), writer_.sent_position());
-  completer_.retire();
+  completer_.sent(bytes);
   if (!batch_.empty()) return true;
-  counters_.octets.add(batch_.bytes());
-  counters_.fpdus.add(batch_.fpdus());
   counters_.posted.set(queue_.posted());
   note_progress();
   // A batch that went out full had no room for the Read that acknowledges it.

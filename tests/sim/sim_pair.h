@@ -119,6 +119,12 @@ struct End : QpEventListener, ReceiveWaiter {
     return true;
   }
 
+  /// What was owed has been sent.
+  void complete_kept() {
+    const auto lock = qp->receive_side().hold();
+    outcome |= qp->receiver().complete_kept();
+  }
+
   int post(SendOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint64_t remote = 0,
            uint32_t rkey = 0, uint8_t flags = kSendSignaled, uint32_t receive_queue = 0) {
     SendRequest request;
@@ -214,6 +220,7 @@ class Pair {
       }
       (void)turn.end();
     }
+    end.complete_kept();
     moved |= end.resume();
     const bool reads = !end.qp->receiver().held() || end.qp->receiver().looks_ahead();
     if (reads && !in.bytes.empty()) {

@@ -42,8 +42,9 @@ struct Target {
   bool entered = true;
 };
 
-QpConfig receiving_shape(XrcDomain& domain) {
+QpConfig receiving_shape(XrcDomain& domain, bool acknowledged = false) {
   QpConfig shape = End::default_shape();
+  shape.acknowledged = acknowledged;
   shape.transport = Transport::kXrcReceive;
   shape.xrc = &domain;
   shape.number = Qpn{0x4711};
@@ -80,7 +81,7 @@ struct Xrc : ::testing::TestWithParam<bool> {
   }
 
   XrcDomain domain;
-  Pair pair{7, sending_shape(GetParam()), receiving_shape(domain)};
+  Pair pair{7, sending_shape(GetParam()), receiving_shape(domain, GetParam())};
   GuardedMemory memory{4096};
   MemoryRegion* region = nullptr;
   Target first{pair.regions, domain, 16}, second{pair.regions, domain, 0x123456};
@@ -126,6 +127,30 @@ TEST_P(Xrc, SegmentsOfOneMessageAndImmediateData) {
   EXPECT_EQ(got[0].byte_len, 64u);
   EXPECT_EQ(second.completed().size(), 1u);
   EXPECT_EQ(pair.a.sends().size(), 2u);
+}
+
+// The answer goes over another queue pair, so that nothing else keeps it behind the
+// acknowledgement.
+TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
+  for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(first.post(id), 0);
+  ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
+  auto& transmitter = pair.a.qp->transmitter();
+  while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+  }
+  while (!pair.a_to_b.bytes.empty()) {
+    auto window = pair.b.qp->receiver().window(pair.b.staging);
+    const size_t size = pair.a_to_b.read(window, ~size_t{0});
+    pair.b.outcome |= pair.b.qp->receiver().received(pair.b.staging, size);
+    if (!pair.b.staging) pair.b.staging = std::make_unique<StagingBuffer>();
+  }
+  EXPECT_EQ(first.completed().size(), GetParam() ? 0u : 1u);
+  EXPECT_EQ(pair.b.qp->transmitter().window().empty(), !GetParam());
+  pair.b.complete_kept();
+  EXPECT_EQ(first.completed().size(), GetParam() ? 1u : 0u);
+
+  ASSERT_EQ(send(SendOpcode::kSend, 2, first), 0);
+  pair.run();
+  EXPECT_EQ(first.completed().size(), 1u);
 }
 
 // Held until a buffer comes to the queue that is named, whatever others have.

@@ -90,10 +90,7 @@ class RingCarrier {
 
   // ---- Any thread.
   /// send() found no room, and there may be some now.
-  bool room_came() const {
-    return waits_for_room_.load(std::memory_order_acquire) &&
-           read_on();
-  }
+  bool room_came() const { return waits_for_room_.load(std::memory_order_acquire) && read_on(); }
   /// The peer has read on where we lend it memory: give_back() may find some.
   bool may_give_back() const { return lends_.load(std::memory_order_relaxed) && read_on(); }
 

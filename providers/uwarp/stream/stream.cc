@@ -342,8 +342,17 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) answer_turns(notice);
   return progressed;
+}
+
+void Stream::answer_turns(StreamEvents& notice) {
+  transmit_turns(tuning::kTurnBytes, notice);
+  if (!is_xrc(qp_.config().transport)) [[likely]]
+    return;
+  bool answer = false;
+  const auto receive = qp_.receive_side().hold();
+  if (attached()) take_outcome(qp_.receiver().complete_kept(), answer, notice);
 }
 
 bool Stream::look() {
@@ -359,6 +368,7 @@ void Stream::take_arrived() {
   {
     const auto receive = qp_.receive_side().hold();
     (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
+    take_outcome(qp_.receiver().complete_kept(), answer, notice);
   }
   deliver(notice);
 }
@@ -449,7 +459,7 @@ void Stream::resume() {
            qp_.receiver().looks_ahead();
   }
   if (more) (void)receive(tuning::kTurnBytes, notice, true);
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) answer_turns(notice);
   deliver(notice);
 }
 

@@ -154,6 +154,7 @@ class Stream final : LentMemory {
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);
+  void answer_turns(StreamEvents& notice);
   void transmit_turns(size_t budget_bytes, StreamEvents& notice);
   void transmit_locked(size_t budget_bytes, StreamEvents& notice);
   void name_owner(StreamEvents& notice);

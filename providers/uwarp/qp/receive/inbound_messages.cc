@@ -29,11 +29,13 @@ InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, Inbo
       unusual_(in.config.script != nullptr || in.config.sink != nullptr ||
                is_xrc(in.config.transport)),
       completions_(in.config.recv_cq),
-      domain_(in.config.domain) {
+      domain_(in.config.domain),
+      keeps_(in.config.acknowledged && is_xrc(in.config.transport)) {
   receive_.position = ~uint32_t{0};  // none yet
 }
 
 void InboundMessages::reset() {
+  complete_kept();
   aim_nowhere();
   taken_ = false;
 }
@@ -68,6 +70,7 @@ void InboundMessages::aim_nowhere() {
 }
 
 void InboundMessages::forget(const XrcQueue& queue) {
+  complete_kept();
   if (named_ != &queue) return;
   if (taken_ || held())
     in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
@@ -227,7 +230,7 @@ void InboundMessages::finish() {
   if (order_.complete_sent() == AfterTurn::kLookAgain) in_.outcome |= kRxTransmitWanted;
   if (in_.config.acknowledged) [[unlikely]]
     in_.stream.delivered.store(delivered().value, std::memory_order_release);
-  push(done, solicited);
+  keeps_ ? keep(done, solicited) : push(done, solicited);
 }
 
 // What a message that is more than a Send adds to its completion. False: it has none, or has failed
@@ -317,11 +320,35 @@ void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
     return;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
-  if (!completions_->push(completion, solicited))
+  if (keeps_) [[unlikely]]
+    complete_kept();
+  store(*completions_, completion, solicited);
+}
+
+void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& completion,
+                            bool solicited) {
+  if (!queue.push(completion, solicited))
     in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
 }
 
+void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
+  complete_kept();
+  taken_ = false;
+  if (in_.config.trace != nullptr) [[unlikely]]
+    trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
+  kept_.emplace(*completions_, completion, solicited);
+  in_.outcome |= kRxTransmitWanted;
+}
+
+void InboundMessages::complete_kept() {
+  if (!kept_) return;
+  const Kept kept = *kept_;
+  kept_.reset();
+  store(kept.queue, kept.completion, kept.solicited);
+}
+
 void InboundMessages::flush() {
+  complete_kept();
   place_in_line_.leave();
   in_.segment.payload_offset = 0;
   if (taken_) {

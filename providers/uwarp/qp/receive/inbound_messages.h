@@ -47,6 +47,8 @@ class InboundMessages {
   /// No more bytes will come: the receive that was taken is flushed, and those that wait.
   void flush();
 
+  /// XRC: the answers that were owed have been sent: stores the completion that waited for that.
+  [[gnu::noinline]] void complete_kept();
   /// XRC: where receives complete, if a message has named a queue since the last reset.
   CompletionQueue* named_completions() const {
     return named_ != nullptr ? named_->completions : nullptr;
@@ -79,6 +81,8 @@ class InboundMessages {
   [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
+  void keep(const WorkCompletion& completion, bool solicited);
+  void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
   [[gnu::noinline, gnu::cold]] void trace_receive(
       TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
 
@@ -107,6 +111,15 @@ class InboundMessages {
   RdmapOpcode dropped_opcode_ = kDropped;
   uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
   std::byte immediate_[kImmediateSize];
+  /// The application answers over another queue pair, and nothing orders two streams: the peer is
+  /// to have the acknowledgement of its message before the application has the message.
+  struct Kept {
+    CompletionQueue& queue;
+    WorkCompletion completion;
+    bool solicited;
+  };
+  const bool keeps_;
+  std::optional<Kept> kept_;
 };
 
 }  // namespace uwarp

@@ -119,6 +119,12 @@ uint32_t Receiver::resume(StagingPointer& staging) {
   return consume(staging);
 }
 
+uint32_t Receiver::complete_kept() {
+  in_.outcome = kRxNothing;
+  messages_.complete_kept();
+  return in_.outcome;
+}
+
 uint32_t Receiver::expire() {
   begin_call();
   if (!held() || closed()) return kRxNothing;

@@ -17,8 +17,8 @@ namespace uwarp {
 class SendCompleter {
  public:
   /// `trace` may be null.
-  SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream,
-                FpduWriter& writer, TransmitCounters& counters, TransmitTrace* trace)
+  SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream, FpduWriter& writer,
+                TransmitCounters& counters, TransmitTrace* trace)
       : config_(config),
         queue_(queue),
         stream_(stream),

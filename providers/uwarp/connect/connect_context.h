@@ -40,6 +40,9 @@ struct ConnectContext {
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};
+  /// Streams of XRC queue pairs that send. Before what another one receives completes they have
+  /// taken what has come for them, as it may acknowledge what is answered.
+  PollGroup xrc_senders{};
   RendezvousPorts ports{};
   /// Null until the first queue pair that takes datagrams.
   std::atomic<TrunkCalls*> trunk_calls{nullptr};

@@ -434,10 +434,13 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   const QpConfig& parts = qp_.config();
-  PollGroup& first = PollGroup::of(*parts.recv_cq);
-  PollGroup* const second = parts.send_cq != parts.recv_cq && parts.sink == nullptr
-                                ? &PollGroup::of(*parts.send_cq)
-                                : nullptr;
+  const bool sends_only = parts.transport == Transport::kXrcSend;
+  PollGroup& first = PollGroup::of(sends_only ? *parts.send_cq : *parts.recv_cq);
+  PollGroup* second = nullptr;
+  if (sends_only)
+    second = &context_.xrc_senders;
+  else if (parts.send_cq != parts.recv_cq && parts.sink == nullptr)
+    second = &PollGroup::of(*parts.send_cq);
   if (!qp_.start_stream(config)) return false;
   try {
     stream_.attach(ends, first, second);
@@ -473,6 +476,11 @@ void Endpoint::follow_receives() {
     completions = qp_.receiver().named_completions();
   }
   if (completions != nullptr) stream_.join(PollGroup::of(*completions));
+}
+
+bool Endpoint::complete_kept() {
+  const auto receive = qp_.receive_side().hold();
+  return qp_.receiver().complete_kept() == kRxNothing;
 }
 
 void Endpoint::forget(const XrcQueue& queue) {

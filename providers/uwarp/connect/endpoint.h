@@ -135,6 +135,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void close_stream();
   /// XRC: who polls where a message has completed is to drive the stream.
   void follow_receives();
+  /// Receiver::complete_kept(). False: that has failed the stream.
+  bool complete_kept();
   /// When a message without a buffer has waited long enough; 0: never.
   uint64_t hold_deadline_ns() const;
   /// From timeout and retry count; 0: not set, or infinite.

@@ -126,6 +126,19 @@ bool PollGroup::poll_own() {
   return progressed;
 }
 
+void PollGroup::take_acknowledgements() {
+  for (size_t next = 0;;) {
+    StreamEvents notice;
+    {
+      const auto stay = streams_.stay();
+      for (; next < direct_.size() && notice.owner == nullptr; ++next)
+        direct_[next].stream->take_acknowledgements(notice);
+    }
+    if (notice.owner == nullptr) return;
+    Stream::deliver(notice);
+  }
+}
+
 bool PollGroup::shares_core() {
   if (PollGroup* const others = shared(); others != nullptr && others->shares_core()) return true;
   const auto stay = streams_.try_stay();

@@ -44,6 +44,9 @@ class PollGroup final : public CompletionQueueDriver {
 
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
+  /// Its streams have been told on return of what has been acknowledged, also where another thread
+  /// was about to. No lock.
+  void take_acknowledgements();
   /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
   bool awaits_bulk() const {
     const PollGroup* const others = shared();

@@ -342,17 +342,8 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer) answer_turns(notice);
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
   return progressed;
-}
-
-void Stream::answer_turns(StreamEvents& notice) {
-  transmit_turns(tuning::kTurnBytes, notice);
-  if (!is_xrc(qp_.config().transport)) [[likely]]
-    return;
-  bool answer = false;
-  const auto receive = qp_.receive_side().hold();
-  if (attached()) take_outcome(qp_.receiver().complete_kept(), answer, notice);
 }
 
 bool Stream::look() {
@@ -362,15 +353,29 @@ bool Stream::look() {
   return progressed;
 }
 
+bool Stream::take_arrived(StreamEvents& notice) {
+  bool progressed = false, answer = false;
+  const auto receive = qp_.receive_side().hold();
+  (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
+  return answer;
+}
+
 void Stream::take_arrived() {
   StreamEvents notice;
-  bool progressed = false, answer = false;
-  {
-    const auto receive = qp_.receive_side().hold();
-    (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
-    take_outcome(qp_.receiver().complete_kept(), answer, notice);
-  }
+  (void)take_arrived(notice);
   deliver(notice);
+}
+
+// Another thread may have received one, and not have completed what it acknowledges.
+void Stream::take_acknowledgements(StreamEvents& notice) {
+  SendCompleter& completer = qp_.transmitter().completer();
+  if (!completer.in_flight()) return;
+  const bool answer = take_arrived(notice);
+  {
+    const auto transmit = qp_.transmit_side().hold();
+    if (attached()) completer.retire();
+  }
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
 }
 
 // Under the receive side.
@@ -459,7 +464,7 @@ void Stream::resume() {
            qp_.receiver().looks_ahead();
   }
   if (more) (void)receive(tuning::kTurnBytes, notice, true);
-  if (answer) answer_turns(notice);
+  if (answer) transmit_turns(tuning::kTurnBytes, notice);
   deliver(notice);
 }
 

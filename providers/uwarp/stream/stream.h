@@ -90,6 +90,9 @@ class Stream final : LentMemory {
   /// Receives what has come, after the thread that receives already. Before the queue pair goes to
   /// ERR: what had arrived by then completes, as an adapter would have placed it on arrival.
   void take_arrived();
+  /// If requests have gone that are not complete: the same, and completes them. `notice` as for
+  /// receive().
+  void take_acknowledgements(StreamEvents& notice);
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
   void end_quiet();
@@ -150,11 +153,11 @@ class Stream final : LentMemory {
   void note_silence(bool found);
   void count_turn(StreamEvents& notice);
   void take_ends(const Ends& ends);
+  bool take_arrived(StreamEvents& notice);
   Found receive_locked(size_t budget_bytes, bool& progressed, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);
-  void answer_turns(StreamEvents& notice);
   void transmit_turns(size_t budget_bytes, StreamEvents& notice);
   void transmit_locked(size_t budget_bytes, StreamEvents& notice);
   void name_owner(StreamEvents& notice);

@@ -337,7 +337,7 @@ void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
   kept_.emplace(*completions_, completion, solicited);
-  in_.outcome |= kRxTransmitWanted;
+  in_.outcome |= kRxTransmitWanted | kRxKept;
 }
 
 void InboundMessages::complete_kept() {

@@ -176,6 +176,11 @@ bool Transmitter::emit_carrier_mark(uint32_t due) {
 
 // What goes only when nothing else may.
 bool Transmitter::emit_when_idle() {
+  // The Read that asks for it has not come yet, and the message is about to complete.
+  if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
+    responder_.emit_delivered_mark();
+    return true;
+  }
   if (requester_.must_ask_peer()) {
     requester_.emit_empty_read(0);
     return true;

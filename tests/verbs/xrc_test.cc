@@ -328,6 +328,39 @@ TEST_F(Xrc, CompletionEvents) {
   }
 }
 
+// The answer comes over another connection than what is answered.
+TEST_F(Xrc, SendsCompleteBeforeTheirAnswers) {
+  Line asks(context()), answers(context());
+  for (Line* line : {&asks, &answers})
+    for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(line->post_receive(line->srq, id), 0);
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    ibv_wc wc;
+    while (!over.load()) {
+      while (ibv_poll_cq(answers.sender.cq.get(), 1, &wc) == 1) {
+      }
+      if (ibv_poll_cq(asks.cq.get(), 1, &wc) != 1) continue;
+      EXPECT_EQ(asks.post_receive(asks.srq, wc.wr_id), 0);
+      EXPECT_EQ(answers.send(0, number_of(answers.srq)), 0);
+    }
+  });
+  int inversions = 0;
+  for (uint64_t round = 0; round < 2000 && !HasFailure(); ++round) {
+    ASSERT_EQ(asks.send(round, number_of(asks.srq)), 0);
+    const auto answer = next_completion(answers.cq.get());
+    EXPECT_TRUE(answer.has_value());
+    if (!answer) break;
+    EXPECT_EQ(answers.post_receive(answers.srq, answer->wr_id), 0);
+    ibv_wc wc;
+    if (ibv_poll_cq(asks.sender.cq.get(), 1, &wc) == 1) continue;
+    ++inversions;
+    EXPECT_TRUE(next_completion(asks.sender.cq.get()).has_value());
+  }
+  over.store(true);
+  other.join();
+  EXPECT_EQ(inversions, 0);
+}
+
 TEST_F(Xrc, NoSecondDirection) {
   Line line(context());
   ibv_send_wr wr = {};

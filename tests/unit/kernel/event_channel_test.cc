@@ -5,15 +5,39 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <set>
+#include <thread>
+
+#include "engine/engine.h"
 
 namespace uwarp {
 namespace {
+
+/// Whoever serves it sends a record, after another thread has sent one.
+class TwoRecords final : public Source {
+ public:
+  explicit TwoRecords(EventChannel& channel) : channel_(channel) {}
+  ~TwoRecords() override { close(fd_); }
+  bool ready(uint32_t /*events*/) override {
+    uint64_t count;
+    if (read(fd_, &count, sizeof count) != sizeof count) return false;
+    std::thread([&] { channel_.send(CompletionEventRecord{1}); }).join();
+    channel_.send(CompletionEventRecord{2});
+    return false;
+  }
+  int fd() const { return fd_; }
+
+ private:
+  EventChannel& channel_;
+  const int fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+};
 
 class EventChannelTest : public ::testing::Test {
  protected:
@@ -51,6 +75,27 @@ TEST_F(EventChannelTest, RecordsComeInOrderAndWhole) {
   EXPECT_EQ(record.cq, 7u);
   EXPECT_EQ(next(), 8u);
   EXPECT_FALSE(readable());
+}
+
+// The thread that reads serves meanwhile, and is handed what it causes itself.
+TEST_F(EventChannelTest, AReaderFindsWhatOthersHaveSentBefore) {
+  const auto source = std::make_shared<TwoRecords>(*channel_);
+  const auto ticket = Engine::instance().progress().add(*source, source->fd());
+  ASSERT_TRUE(ticket.ok());
+  for (int round = 0; round < 20; ++round) {
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const uint64_t one = 1;
+      ASSERT_EQ(write(source->fd(), &one, sizeof one), 8);
+    });
+    for (const uint64_t expected : {1, 2}) {
+      CompletionEventRecord record;
+      ASSERT_EQ(channel_->read(fd_, std::as_writable_bytes(std::span(&record, 1))), 8);
+      EXPECT_EQ(record.cq, expected) << "round " << round;
+    }
+    later.join();
+  }
+  Engine::instance().progress().remove(*ticket);
 }
 
 TEST_F(EventChannelTest, AsyncRecord) {

@@ -26,7 +26,7 @@ enum ReceiveOutcome : uint32_t {
   kRxOffer = 1u << 6,           // it would share memory: StreamState::peer_door, peer_ticket
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
-  kRxKept = 1u << 9,  // once what is owed has been sent: Receiver::complete_kept()
+  kRxKept = 1u << 9,      // once what is owed has been sent: Receiver::complete_kept()
 };
 
 /// A DDP segment as its header says, and how much of its payload has come.

@@ -336,7 +336,7 @@ void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
   taken_ = false;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
-  kept_.emplace(*completions_, completion, solicited);
+  kept_ = Kept{completions_, completion, solicited};
   in_.outcome |= kRxTransmitWanted | kRxKept;
 }
 
@@ -344,7 +344,7 @@ void InboundMessages::complete_kept() {
   if (!kept_) return;
   const Kept kept = *kept_;
   kept_.reset();
-  store(kept.queue, kept.completion, kept.solicited);
+  store(*kept.queue, kept.completion, kept.solicited);
 }
 
 void InboundMessages::flush() {

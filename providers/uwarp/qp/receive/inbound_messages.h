@@ -114,7 +114,7 @@ class InboundMessages {
   /// The application answers over another queue pair, and nothing orders two streams: the peer is
   /// to have the acknowledgement of its message before the application has the message.
   struct Kept {
-    CompletionQueue& queue;
+    CompletionQueue* queue;
     WorkCompletion completion;
     bool solicited;
   };

@@ -34,7 +34,7 @@ class QueryConnection : public CmConnection {
   void abort() override { query_->end(); }
 
  private:
-  const ConnectParameters none_;
+  const ConnectParameters none_{};
   std::shared_ptr<SidrQuery> query_;
 };
 

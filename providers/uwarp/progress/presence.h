@@ -54,7 +54,7 @@ class BasicPresence {
     const Who now = who_.load();
     if (now.armed == on && !(on && now.drive_expected)) return false;
     change([&](Who& who) {
-      if (now.armed != on) on ? ++who.sleepers : --who.sleepers;
+      if (now.armed != on) who.sleepers += on ? 1 : -1;
       who.armed = on;
       if (on) who.drive_expected = false;
     });

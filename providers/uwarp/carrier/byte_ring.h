@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "base/atomics.h"
 #include "carrier/ring_record.h"
@@ -96,6 +97,10 @@ class BasicRingWriter {
     return (tail.generation == at_.generation ? tail.bytes : 0) != read_;
   }
   RingPosition at() const { return at_; }
+  /// All has been read, as of the last look().
+  bool at_rest() const { return at_.bytes == 0; }
+  /// How far into the memory has been written since the last call. at_rest().
+  uint32_t take_extent() { return std::exchange(extent_, 0); }
   /// The reader is behind this position, as of the last look().
   bool has_read(RingPosition position) const {
     return position.generation != at_.generation ||
@@ -110,6 +115,7 @@ class BasicRingWriter {
 
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
   void begin_again() {
+    extent_ = std::max(extent_, std::min(at_.bytes, size_));
     at_ = {at_.generation + 1, 0};
     read_ = 0;
   }
@@ -124,7 +130,8 @@ class BasicRingWriter {
   std::byte* const base_;
   const uint32_t size_;
   RingPosition at_;
-  uint32_t read_ = 0;  // by the reader, of our generation
+  uint32_t read_ = 0;    // by the reader, of our generation
+  uint32_t extent_ = 0;  // bytes, of earlier ones
 };
 
 template <class Atomics = StdAtomics>

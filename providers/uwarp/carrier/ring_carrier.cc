@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -50,10 +51,11 @@ class RingCarrier::Pull {
 RingCarrier::RingCarrier(SharedMemory memory, bool creator, Peer peer)
     : peer_(std::move(peer)),
       memory_(std::move(memory)),
+      out_ring_(ring_of(memory_, creator)),
       out_(control_of(memory_, creator)),
       in_(control_of(memory_, !creator)),
       reader_(in_, ring_of(memory_, !creator), kRingBytes),
-      writer_(out_, ring_of(memory_, creator), kRingBytes) {}
+      writer_(out_, out_ring_, kRingBytes) {}
 
 void RingCarrier::ring(const EngineFd& bell) {
   const uint64_t one = 1;
@@ -230,6 +232,16 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
     if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
     if (!take_back()) return -EPROTO;
   }
+}
+
+// The first page stays: who uses the ring again does not begin with a fault.
+bool RingCarrier::trim() {
+  constexpr uint32_t kPage = 4096;
+  const uint64_t now = writer_.at().word();
+  if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
+  const uint32_t used = writer_.take_extent();
+  if (used > kPage) (void)madvise(out_ring_ + kPage, used - kPage, MADV_REMOVE);
+  return true;
 }
 
 size_t RingCarrier::give_back() {

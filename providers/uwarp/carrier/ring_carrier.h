@@ -85,6 +85,9 @@ class RingCarrier {
   /// What send() has written and not given back must not be read by the peer any more: the memory
   /// is about to become another's. If there is such, the stream cannot go on.
   void withdraw();
+  /// Called now and then: once nothing has been sent since the last call, and all has been read,
+  /// gives memory of the ring back to the system. False: not yet.
+  bool trim();
   /// What send() would give back now if it wrote nothing. It still finds that room came.
   size_t give_back();
 
@@ -119,6 +122,7 @@ class RingCarrier {
 
   const Peer peer_;
   SharedMemory memory_;
+  std::byte* const out_ring_;
   RingControl& out_;
   RingControl& in_;
   std::atomic<bool> quiet_{false};
@@ -131,7 +135,8 @@ class RingCarrier {
   std::array<Lent, kMostLent> lent_;
   size_t first_lent_ = 0;
   size_t lent_count_ = 0;
-  std::atomic<bool> lends_{false};  // some are lent
+  uint64_t rested_at_ = ~uint64_t{0};  // position at the last trim()
+  std::atomic<bool> lends_{false};     // some are lent
   bool withdrawn_ = false;
   uint64_t written_ = 0;  // bytes of the stream
   uint64_t given_ = 0;    // ... that send() has given back

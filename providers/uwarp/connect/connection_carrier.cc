@@ -47,7 +47,7 @@ void Connection::log_carrier(const char* why_only_tcp) const {
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
-  if (notice.busy) offer_carrier(turn);
+  if (notice.busy) socket_.ring() != nullptr ? life()->on_busy_ring(now_ns()) : offer_carrier(turn);
   if ((notice.outcome & kRxOffer) != 0) take_offer();
   if ((notice.outcome & kRxSwitch) == 0 || !endpoint_->stream().on_ring()) return;
   endpoint_->describe_carrier(true);
@@ -83,7 +83,9 @@ bool Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
     log_refusal(remote_, error);
     return false;
   }
-  return endpoint_->stream().join_ring(ring);
+  if (!endpoint_->stream().join_ring(ring)) return false;
+  life()->on_busy_ring(now_ns());
+  return true;
 }
 
 void Connection::carrier_arrived(std::unique_ptr<RingCarrier> carrier) {

@@ -61,6 +61,9 @@ class FpduLife {
   static constexpr uint32_t kLeastSilenceMs = 100;
   static constexpr uint32_t kLongestSilenceMs = 600;
 
+  /// A ring of shared memory that has been unused for so long, or twice as long, is made smaller.
+  static constexpr uint64_t kRestNs = 1'000'000'000;
+
   struct Terms {
     bool rendezvous = false;    // made without rdma_cm: a FIN is silent
     bool acknowledged = false;  // see QpConfig
@@ -89,7 +92,7 @@ class FpduLife {
   Deadline deadline() const {
     const auto of_phase = [](const auto& phase) { return phase.until; };
     return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, hold_, fault_, post_,
-                     peer_look_, nudge_});
+                     peer_look_, nudge_, rest_});
   }
 
   Next on_events(const StreamEvents& events, uint64_t now_ns) {
@@ -116,6 +119,9 @@ class FpduLife {
 
   /// Posts wait for others.
   void on_post_waits(uint64_t now_ns) { post_ = {now_ns + tuning::kPostWaitNs}; }
+
+  /// The stream uses shared memory, and is busy.
+  void on_busy_ring(uint64_t now_ns) { rest_ = {now_ns + kRestNs}; }
 
   /// The owner's wish: what was posted goes out first. EINVAL before the stream is established.
   int on_disconnect(Next& next, uint64_t now_ns) {
@@ -149,6 +155,7 @@ class FpduLife {
     next.transmit_overdue = post_.take_passed(now_ns);
     next.expire = hold_.take_passed(now_ns);
     next.release = fault_.take_passed(now_ns);
+    if (rest_.take_passed(now_ns) && !endpoint_->stream().trim_ring()) on_busy_ring(now_ns);
     if (auto* const silent = std::get_if<Silent>(&phase_);
         silent && silent->until.take_passed(now_ns)) {
       const StreamEnd kind = silent->end;
@@ -379,6 +386,7 @@ class FpduLife {
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
   Deadline peer_look_;  // it is looked whether the peer acknowledges what was sent
+  Deadline rest_;       // it is looked whether shared memory is unused
   Deadline nudge_;      // an empty Write goes to a peer that has not been heard of
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
   uint32_t peer_looks_ = 0;  // at which it owed something, in a row

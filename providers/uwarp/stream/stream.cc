@@ -154,6 +154,14 @@ bool Stream::join_ring(RingCarrier& ring) {
   return true;
 }
 
+bool Stream::trim_ring() {
+  const auto transmit = qp_.transmit_side().hold();
+  if (!attached() || ring_ == nullptr) return true;
+  if (!ring_->trim()) return false;
+  until_busy_.store(1, std::memory_order_relaxed);
+  return true;
+}
+
 inline ssize_t Stream::read(std::span<const iovec> room) {
   return on_ring() ? read_ring(room) : in_->receive(room);
 }

@@ -66,6 +66,8 @@ class Stream final : LentMemory {
   /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
   /// stream has ended, or has one already.
   bool join_ring(RingCarrier& ring);
+  /// See RingCarrier::trim(). True: also if there is no ring; the next turn is told of as busy.
+  bool trim_ring();
   /// What comes has left TCP.
   bool on_ring() const { return receives_by_ring_.load(std::memory_order_relaxed); }
 

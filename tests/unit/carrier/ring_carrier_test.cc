@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -207,6 +208,34 @@ TEST(SharedMemory, IsSealed) {
   EXPECT_NE(ftruncate(memory.fd(), 4096), 0);
   EXPECT_FALSE(SharedMemory::adopt(EngineFd(open("/dev/zero", O_RDWR | O_CLOEXEC)), 8192).ok());
   EXPECT_FALSE(SharedMemory::adopt(same(memory.fd()), 4096).ok()) << "another size";
+}
+
+size_t memory_bytes(const RingCarrier& end) {
+  struct stat status {};
+  EXPECT_EQ(fstat(end.memory_fd(), &status), 0);
+  return static_cast<size_t>(status.st_blocks) * 512;
+}
+
+TEST(RingCarrier, ARingAtRestGivesItsMemoryBack) {
+  TwoEnds ends;
+  const std::string message(4096, 'm');
+  std::string got;
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(send(*ends.first, message), 4096);
+  const size_t used = memory_bytes(*ends.first);
+  EXPECT_GE(used, 64u * 4096);
+  EXPECT_FALSE(ends.first->trim());
+  EXPECT_FALSE(ends.first->trim()) << "nothing has been read";
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(receive(*ends.second, got, 4096), 4096);
+  EXPECT_EQ(memory_bytes(*ends.first), used);
+  EXPECT_TRUE(ends.first->trim());
+  EXPECT_LE(memory_bytes(*ends.first), 3u * 4096) << "positions, and a page of a ring";
+
+  // It goes on, and is not at rest where something has been sent since.
+  ASSERT_EQ(send(*ends.first, message), 4096);
+  ASSERT_EQ(receive(*ends.second, got, 4096), 4096);
+  EXPECT_EQ(got, message);
+  EXPECT_FALSE(ends.first->trim());
+  EXPECT_TRUE(ends.first->trim());
 }
 
 }  // namespace

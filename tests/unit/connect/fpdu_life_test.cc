@@ -68,7 +68,13 @@ struct FakeStream {
   void unwatch_peer() { ++unwatched; }
   uint32_t hang_up() const { return hung_up; }
   bool ended() const { return over; }
+  bool trim_ring() {
+    ++trims;
+    return rests;
+  }
 
+  int trims = 0;
+  bool rests = false;
   uint32_t hung_up = 0;
   bool over = false, watched = false;
   int unwatched = 0;
@@ -454,6 +460,23 @@ TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
   (void)world.life.on_events(outcome(kRxHeld), kNow);
   (void)world.life.on_events(outcome(kRxFailed), kNow);
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+}
+
+// Until it is found unused; who uses it again says so.
+TEST(FpduLife, ARingIsLookedAtWhileItIsUsed) {
+  World world({});
+  const auto look = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
+  for (int use = 1; use <= 2; ++use) {
+    world.life.on_busy_ring(kNow);
+    EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kRestNs);
+    world.endpoint.pump.rests = false;
+    look();
+    EXPECT_EQ(world.life.deadline().at_ns, kNow + 2 * Life::kRestNs);
+    world.endpoint.pump.rests = true;
+    look();
+    EXPECT_FALSE(world.life.deadline());
+    EXPECT_EQ(world.endpoint.pump.trims, 2 * use);
+  }
 }
 
 }  // namespace

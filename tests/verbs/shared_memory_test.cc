@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What connections by shared memory cost the process, as the kernel counts it.
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+/// KiB of the rings that this process has mapped and that are in memory. The same memory counts
+/// once for each of the two ends, which are both in this process.
+size_t ring_kib() {
+  std::ifstream maps("/proc/self/smaps");
+  size_t sum = 0;
+  bool rings = false;
+  for (std::string line; std::getline(maps, line);) {
+    // Addresses are in small letters, names of values begin with a capital one.
+    if (std::isupper(static_cast<unsigned char>(line[0])) == 0)
+      rings = line.find("uwarp-rings") != std::string::npos;
+    if (rings && line.rfind("Rss:", 0) == 0) sum += std::strtoul(line.c_str() + 4, nullptr, 10);
+  }
+  return sum;
+}
+
+class SharedMemory : public VerbsTest {
+ protected:
+  void SetUp() override {
+    VerbsTest::SetUp();
+    const char* const set = getenv("UWARP_SHM");
+    if (set != nullptr && *set == '0') GTEST_SKIP() << "all connections stay on TCP";
+  }
+};
+
+void write_all(Pair& pair, int count) {
+  for (int i = 0; i < count; ++i)
+    ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, i, pair.b.address(), 0, 4096), 0);
+  EXPECT_EQ(next_completions(pair.a.cq.get(), count).size(), static_cast<size_t>(count));
+}
+
+TEST_F(SharedMemory, IsGivenBackByConnectionsAtRest) {
+  Pair pair(context());
+  ASSERT_TRUE(wait_until([&] {
+    write_all(pair, 32);
+    return ring_kib() > 64 || HasFailure();
+  })) << "no connection left TCP";
+  EXPECT_TRUE(wait_until([] { return ring_kib() <= 2 * 12; })) << ring_kib() << " KiB";
+  // It goes on as before, more than once.
+  write_all(pair, 64);
+  EXPECT_TRUE(wait_until([] { return ring_kib() <= 2 * 12; })) << ring_kib() << " KiB";
+}
+
+}  // namespace

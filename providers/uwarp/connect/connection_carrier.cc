@@ -30,14 +30,11 @@ void log_refusal(const sockaddr_storage& peer, int error) {
 
 }  // namespace
 
-// Unreliable queue pairs stay: what they send to a peer that is gone counts as sent, and by shared
-// memory a post to such a peer was refused (ENOMEM) in one of some 200 runs of a test that kills
-// it. What is captured stays, too: Wireshark shall see nothing but iWARP. Null: it may leave.
+// What is captured stays: Wireshark shall see nothing but iWARP. Null: it may leave.
 const char* Connection::why_only_tcp() const {
   if (!settings().shared_memory) return "UWARP_SHM=0";
   if (settings().crc) return "UWARP_CRC=1";
-  if (context_.capture != nullptr) return "UWARP_PCAP";
-  return is_unreliable(endpoint_->qp().config().transport) ? "unreliable queue pair" : nullptr;
+  return context_.capture != nullptr ? "UWARP_PCAP" : nullptr;
 }
 
 // Only for peers on this host: with all others users expect TCP.

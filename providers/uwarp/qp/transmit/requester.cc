@@ -70,7 +70,8 @@ bool Requester::ready() {
 bool Requester::lose() {
   if (stream_.drain.paused()) return false;
   completer_.lose();
-  return queue_.waiting();
+  // Whoever has posted meanwhile comes here again.
+  return queue_.waiting() && is_local(queue_.at(queue_.started()).opcode);
 }
 
 // The peer shows with its first message what it is, unless it cannot know us for a uwarp either.

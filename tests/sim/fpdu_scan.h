@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Reads all that one side of a stream sends, and checks every FPDU against what RFC 5040, 5041,
-// 5044 and 7306 ask of senders. Knows nothing of the code that it checks but the header layouts.
+// 5044 and 7306 ask of senders. Of the product it uses only the header layouts.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,17 @@ namespace uwarp::sim {
 struct ScannedMessage {
   uint8_t opcode = 0;
   bool tagged = false;
-  uint32_t stag = 0;  // tagged; of an untagged one the field of the STag to invalidate
+  // the STag of a tagged message; of an untagged one the field of the STag to invalidate
+  uint32_t stag = 0;
   uint64_t to = 0;
   uint32_t qn = 0, msn = 0;
   size_t segments = 0;
-  std::vector<std::byte> payload;  // all behind the DDP headers
+  std::vector<std::byte> payload;  // everything after the DDP headers
 };
 
 class FpduScan {
  public:
-  /// `to_uwarp`: segments may say how many of their size follow (docs/wire.md).
+  /// `to_uwarp`: a segment may say how many segments of its size follow (docs/wire.md).
   explicit FpduScan(bool crc = false, size_t mulpdu = 65535, uint32_t first_msn = 1,
                     bool to_uwarp = false)
       : crc_(crc),
@@ -49,16 +50,16 @@ class FpduScan {
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(at));
   }
-  /// What was wrong, at most some lines of it.
+  /// The faults that were found; the list stops after some lines.
   const std::vector<std::string>& findings() const { return findings_; }
   const std::vector<ScannedMessage>& messages() const { return messages_; }
   size_t fpdus() const { return fpdus_; }
-  /// Segments that others before them had announced.
+  /// Segments that an earlier segment had announced.
   size_t announced() const { return announced_; }
   bool terminated() const { return terminated_; }
-  /// XRC: messages for queue 0 name a shared receive queue instead, with one sequence of numbers.
+  /// XRC: messages for queue 0 name a shared receive queue instead; all share one sequence of MSNs.
   void expect_shared_queues() { shared_queues_ = true; }
-  /// Neither an FPDU nor a message is half sent.
+  /// True between messages: no FPDU and no message is half sent.
   bool at_boundary() const { return pending_.empty() && !open_; }
 
  private:
@@ -100,12 +101,12 @@ class FpduScan {
     expect((rdmap & 0x30) == 0 || opcode == 0xF, "RDMAP reserved bits");
     expect(opcode <= 0xB || opcode == 0xF, "undefined opcode");
     expect(tagged == (opcode == 0 || opcode == 2), "T flag does not fit the opcode");
-    if (opcode == 0x7) open_ = false;  // ends the stream in the middle of a message, if it must
+    if (opcode == 0x7) open_ = false;  // a Terminate may end the stream inside a message
     const size_t header = tagged ? kTagged : kUntagged;
     const auto payload = ulpdu.subspan(header);
     expect(last || !payload.empty(), "empty segment that is not the last");
     tagged ? check_tagged(ulpdu, opcode) : check_untagged(ulpdu, opcode);
-    // The next segment of an open message repeats what belongs to the whole message.
+    // The next segment of an open message must repeat the fields that belong to the whole message.
     std::copy_n(ulpdu.begin(), header, first_.begin());
     ScannedMessage& message = message_;
     message.payload.insert(message.payload.end(), payload.begin(), payload.end());
@@ -117,7 +118,7 @@ class FpduScan {
     message_ = {};
   }
 
-  // Whoever is announced comes next, unless the stream ends before.
+  // An announced segment must come next, unless the stream ends first.
   void check_following(size_t size, unsigned following, bool last, uint8_t opcode) {
     expect(following == 0 || (to_uwarp_ && !last && size >= 16384), "DDP reserved bits");
     if (opcode == 0x7) return;
@@ -174,7 +175,8 @@ class FpduScan {
     expect(mo == message_.payload.size(), "MO is not that of the next octet");
   }
 
-  // What is all header has its size, in one segment. RFC 5040 4.2, RFC 7306 4.2, 6.
+  // A message that consists of headers only has a fixed size and is one segment. RFC 5040 4.2, RFC
+  // 7306 4.2, 6.
   void check_message(const ScannedMessage& message) {
     size_t size = 0;
     switch (message.opcode) {
@@ -251,7 +253,7 @@ class FpduScan {
   const size_t mulpdu_;
   const bool to_uwarp_;
   bool shared_queues_ = false;
-  unsigned due_ = 0;  // segments that have been announced and not come
+  unsigned due_ = 0;  // segments that are announced and have not arrived
   size_t due_size_ = 0;
   size_t announced_ = 0;
   uint32_t next_msn_[4];

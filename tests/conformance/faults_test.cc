@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// One fault per stream, over a real socket. Each must end in the same way: the Terminate of the
-// table as the last FPDU, with the headers that belong to it; then FIN; memory as it was; the queue
-// pair in ERR, every request completed once, one event, one end of the connection. RFC 5040 7,
-// RFC 5041 7, RFC 5044 8, RFC 7306 8.
+// One fault per stream, over a real socket. Each must end in the same way: the Terminate given in
+// the table is the last FPDU and has the right headers; then FIN; memory is unchanged; the queue
+// pair is in ERR; every request has completed once; one event; the connection ends once. RFC 5040
+// 7, RFC 5041 7, RFC 5044 8, RFC 7306 8.
 #include <functional>
 
 #include "conformance/socket_peer.h"
@@ -20,16 +20,16 @@ enum class Shows : uint8_t { kNothing, kDdpHeader, kReadRequest };
 
 struct Fault {
   std::string name;
-  std::function<Ulpdus(P&)> stream;  // the last one is at fault
+  std::function<Ulpdus(P&)> stream;  // the last ULPDU is the faulty one
   T code;
   QpEvent event;
   Shows shows = Shows::kDdpHeader;
-  // Of the two receives, of 100 bytes each.
+  // Status of the two posted receives of 100 bytes each.
   std::vector<WcStatus> receives = {WcStatus::kWrFlushErr, WcStatus::kWrFlushErr};
   // The device has a Read outstanding, and a fenced Send behind it.
   bool reading = true;
   WcStatus read = WcStatus::kWrFlushErr;
-  // What the good ones before the fault may change: bytes of the device's memory.
+  // The bytes of the device's memory that valid ULPDUs before the fault may change.
   std::pair<size_t, size_t> placed = {0, 0};
   bool extensions = true;
 };
@@ -198,7 +198,7 @@ const Fault kTable[] = {
     {"first Read Request with MSN 2", [](P& p) { return Ulpdus{sim::read_request(read_of(p), 2)}; },
      T::kDdpUntaggedMsnRange, kFatal},
 
-    // ---- Receives: none there, MO, length.
+    // ---- Receives: none posted, MO, length.
     // Proves: 5041-7.1-u2 5041-7.1-u2b 5042-j
     {"Send without a receive",
      [](P&) { return Ulpdus{send_message(1, 8), send_message(2, 8), send_message(3, 8)}; },
@@ -221,7 +221,7 @@ const Fault kTable[] = {
      [](P&) { return Ulpdus{send_message(1, 60, 0, false), send_message(1, 41, 60)}; },
      T::kDdpUntaggedTooLong, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
      kFlushed, {kReceiveAt, 60}},
-    // Our rule, since TCP keeps segments in order; 5041 7.1 allows any MO inside the buffer.
+    // uwarp's rule, since TCP keeps segments in order; 5041 7.1 allows any MO inside the buffer.
     // Proves: 5041-5.2-k
     {"hole in a Send", [](P&) { return Ulpdus{send_message(1, 8, 10)}; }, T::kDdpUntaggedInvalidMo,
      kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}},
@@ -229,7 +229,7 @@ const Fault kTable[] = {
      [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 11)}; },
      T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
      kFlushed, {kReceiveAt, 10}},
-    // With an empty last segment at 20 there would be as many bytes as the message is long.
+    // With an empty last segment at 20, the number of bytes would equal the length of the message.
     {"segment of a Send repeated",
      [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 0, false)}; },
      T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
@@ -612,7 +612,7 @@ const Fault kTable[] = {
      T::kRdmapInvalidSTag, kAccess, Shows::kReadRequest},
 };
 
-/// The table, and what differs by a number only.
+/// The table, and further faults that differ only in a number.
 std::vector<Fault> make_faults() {
   std::vector<Fault> all(std::begin(kTable), std::end(kTable));
   // Proves: 7306-5.1.1-a 7306-5.1.1-b 7306-5.1.1-c 7306-5.1.1-d 7306-5.1.2-d 7306-5.1.2-e
@@ -689,7 +689,7 @@ class Faults : public ::testing::TestWithParam<std::tuple<size_t, bool>> {
       EXPECT_EQ(last[i], static_cast<std::byte>(i == 9 ? 2 : i == 13 ? 1 : 0));
     EXPECT_EQ(load_be16(&last[18]), static_cast<uint16_t>(fault().code))
         << std::hex << load_be16(&last[18]);
-    // M, D, R as figure 10 of RFC 5040 says; all reserved bits zero.
+    // M, D, R as in figure 10 of RFC 5040; all reserved bits are zero.
     const uint16_t bits[] = {0x0000, 0xC000, 0xE000};
     EXPECT_EQ(load_be16(&last[20]), bits[static_cast<int>(fault().shows)]);
     const size_t header = bad.empty() || (bad[0] & std::byte{0x80}) != std::byte{0} ? 14 : 18;
@@ -723,12 +723,12 @@ class Faults : public ::testing::TestWithParam<std::tuple<size_t, bool>> {
 TEST_P(Faults, EndTheStreamAsTheTableSays) {
   SCOPED_TRACE(fault().name);
   SocketPeer peer({.crc = std::get<1>(GetParam()), .extensions = fault().extensions});
-  // A work request of the test's own comes first: what it changes is settled then.
+  // The test's own work request comes first, so that its changes are in the copy of the memory.
   post_work(peer);
   const std::vector<std::byte> before = peer.dut.memory;
   const Ulpdus ulpdus = fault().stream(peer);
   Bytes burst = peer.framed(ulpdus);
-  // Whatever follows the fault has no effect, and gets no second Terminate.
+  // Messages behind the fault have no effect and get no second Terminate.
   if (peer.target != nullptr) {
     const Bytes behind =
         peer.framed({write_to(peer, 4000), tagged(O::kWrite, STag{1}, 0, 8), ulpdus.back()});

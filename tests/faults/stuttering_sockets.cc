@@ -23,7 +23,7 @@ std::atomic<uint32_t> interrupted{0}, shortened{0}, without_memory{0}, shuffled{
 
 constexpr size_t kFewOctets = 3;
 
-/// One in `chances`.
+/// True once in `chances` calls on average.
 bool happens(uint32_t chances) {
   std::minstd_rand random(course.fetch_add(1) * 2654435761u + 1);
   random.discard(2);
@@ -42,7 +42,7 @@ long failed(int error, std::atomic<uint32_t>& count) {
   return -1;
 }
 
-/// The first bytes of a message, and only of its first piece that has any.
+/// Sends only the first bytes of the first piece that is not empty.
 long send_few(const Arguments& a) {
   const auto* message = reinterpret_cast<const msghdr*>(a[1]);
   for (size_t i = 0; i < message->msg_iovlen; ++i) {
@@ -79,7 +79,7 @@ long stutter(long number, Arguments a) {
 
 }  // namespace
 
-/// Instead of libc's, for this program and all libraries in it.
+/// Replaces libc's function, for this program and all its libraries.
 extern "C" long syscall(long number, ...) noexcept {
   Arguments arguments;
   va_list list;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// FPDUs and the headers in them: any bytes taken as a stream of FPDUs. Checked: no decoder reads
-// beyond its bytes, what is decoded encodes to the same bytes but for ignored bits, and framing
-// the same ULPDU again gives an FPDU whose CRC is good.
+// FPDUs and their headers: any bytes taken as a stream of FPDUs. Checked: no decoder reads beyond
+// its bytes; a decoded header encodes to the same bytes, except for ignored bits; the same ULPDU
+// framed again is an FPDU with a good CRC.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// Decodes, encodes, and compares, from byte `from`.
+// Decodes the header, encodes it again, and compares from byte `from` on.
 template <typename Header>
 void round_trip(Octets bytes, size_t from = 0) {
   if (bytes.size() < Header::kWireSize) return;
@@ -41,7 +41,7 @@ void try_terminate(Octets bytes) {
   check(size == header->encoded_size() && size <= sizeof out);
   check(std::memcmp(out, bytes.data(), 2) == 0);
   if (header->truncated) return;
-  // A length that came with D but without M is sent with D alone again; all the rest is equal.
+  // A Terminate with D but without M is encoded with D alone; all other bits are equal.
   check(size <= bytes.size());
   check(size == 4 || std::memcmp(out + 4, bytes.data() + 4, size - 4) == 0);
 }
@@ -51,7 +51,7 @@ void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
     case RdmapOpcode::kReadRequest:
       return round_trip<ReadRequestHeader>(bytes);
     case RdmapOpcode::kAtomicRequest:
-      return round_trip<AtomicRequestHeader>(bytes, 4);  // reserved bits first
+      return round_trip<AtomicRequestHeader>(bytes, 4);  // the first bytes hold reserved bits
     case RdmapOpcode::kAtomicResponse:
       return round_trip<AtomicResponseHeader>(bytes);
     case RdmapOpcode::kTerminate:
@@ -71,7 +71,7 @@ void try_ulpdu(Octets ulpdu) {
   } else {
     round_trip<UntaggedHeader>(ulpdu);
   }
-  // Whatever the T bit says, as a confused peer would.
+  // Tries both header sizes, whatever the T bit says, as a faulty peer might send it.
   for (size_t skipped : {ddp_header_size(control), size_t{2}})
     try_rdmap_header(opcode, ulpdu.subspan(std::min(skipped, ulpdu.size())));
 }
@@ -100,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   Octets stream(reinterpret_cast<const std::byte*>(bytes), size);
   while (stream.size() >= kFpduLengthSize) {
     const size_t length = load_be16(stream.data());
-    // A cut FPDU is tried as far as it goes.
+    // The last FPDU may be cut off; what there is of it is decoded.
     const Octets ulpdu =
         stream.subspan(kFpduLengthSize).first(std::min(length, stream.size() - kFpduLengthSize));
     try_ulpdu(ulpdu);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The commands of a uverbs node, written by an application that may be wrong, and the event
-// channels that come of them. The input is a script. Checked: a wrong address is EFAULT and leaves
-// no fd behind; no byte behind the response changes; every event is read once and in order, unless
-// it was taken back; names of files and nodes may be anything.
+// The commands of a uverbs node, written by a faulty application, and the event channels that they
+// make. The input is a script. Checked: a wrong address gives EFAULT and leaves no fd behind; no
+// byte behind the response changes; every event is read once and in order, unless it was taken
+// back; names of files and nodes may be anything.
 #include <fcntl.h>
 #include <rdma/ib_user_verbs.h>
 #include <sys/ioctl.h>
@@ -46,7 +46,7 @@ Octets octets_of(const T& record) {
   return Octets(bytes, bytes + sizeof record);
 }
 
-/// A completion queue as its channel sees it, with what it has said.
+/// A completion queue as its channel knows it, with the records that it has sent.
 struct Queue {
   std::unique_ptr<CompletionEvents> events;
   CompletionEventRecord record;
@@ -158,7 +158,8 @@ class Application {
       return;
     }
     UWARP_REQUIRE(result == static_cast<ssize_t>(given) && given >= 16);
-    // A bad address may have been good for four bytes: the lowest fd is the application's.
+    // A bad address may still be valid for the four bytes of the fd; the application then has the
+    // lowest free fd.
     const int fd = bad ? free : area.as<int>();
     UWARP_REQUIRE(fcntl(fd, F_GETFD) == FD_CLOEXEC);
     UWARP_REQUIRE(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
@@ -203,7 +204,7 @@ class Application {
     const int fd = from.fds[script_.below(from.fds.size())];
     ssize_t got = read_event_channel(fd, {out, length});
     if (got < 0 && !from.expected.empty()) {
-      // It had not fitted into the socket.
+      // The record did not fit into the socket before.
       UWARP_REQUIRE(errno == EAGAIN);
       from.channel->records_read();
       got = read_event_channel(fd, {out, length});
@@ -255,7 +256,7 @@ class Application {
     queue.again = queue.unread;
     queue.unread = true;
   }
-  /// libibverbs calls this for a record that it has read.
+  /// libibverbs makes this call for a record that it has read.
   void record_read(Channel& channel) {
     for (Queue& queue : channel.queues) {
       if (last_read_ != octets_of(queue.record)) continue;
@@ -276,7 +277,7 @@ class Application {
   }
 
   Script& script_;
-  const bool looked_at_netdevs_ = is_uverbs_node(0);  // which may open something for good
+  const bool looked_at_netdevs_ = is_uverbs_node(0);  // may open something that stays open
   const int first_free_ = lowest_free_fd();
   const size_t engine_fds_ = engine_fds();
   std::vector<std::unique_ptr<Channel>> channels_;

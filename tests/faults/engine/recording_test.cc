@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Captures and traces note what stands between the socket and its place: without memory they leave
-// something out, and throw nothing.
+// Captures and traces record what passes the socket. Without memory they omit entries, and throw
+// nothing.
 #include <stdlib.h>
 #include <unistd.h>
 

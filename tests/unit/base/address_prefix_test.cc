@@ -34,7 +34,7 @@ TEST(AddressPrefix, EveryLength) {
     ASSERT_TRUE(prefix) << text;
     EXPECT_TRUE(prefix->contains(own)) << text;
     if (bits == 0) continue;
-    // The last bit of the prefix turned round.
+    // The last bit of the prefix is inverted.
     in_addr other{.s_addr = htonl(0xC00002FF ^ (1u << (32 - bits)))};
     EXPECT_FALSE(prefix->contains(IpAddress::from_v4(other).bytes())) << text;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Both directions between two ends in one process: copies, places that are pulled, bells, and
-// memory that is withdrawn.
+// Both directions between two ends in one process: copies, payloads that the reader pulls, bells,
+// and memory that is withdrawn.
 #include "carrier/ring_carrier.h"
 
 #include <fcntl.h>
@@ -85,7 +85,7 @@ TEST(RingCarrier, LargePiecesAreGivenBackOnceTheyHaveBeenRead) {
   EXPECT_EQ(send(*ends.first, large), 100'000);
 }
 
-// As a frame is built: header, payload, header, payload.
+// Built like frames: header, payload, header, payload.
 TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
   TwoEnds ends;
   std::vector<std::string> parts;

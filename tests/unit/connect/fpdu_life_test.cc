@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The life of a connection in FPDU mode without sockets: each phase with each event.
+// The life of a connection in FPDU mode, without sockets: each phase with each event.
 #include "connect/fpdu_life.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kNow = 1'000'000'000'000;
 
-/// Answers as a test wants it, and writes down what it was told.
+/// Returns what a test sets, and records the calls.
 struct FakeQp {
   QpState state() const { return now; }
   void to_rts() { told += " to_rts"; }
@@ -197,7 +197,7 @@ std::string after(std::string_view event, World& world) {
 
 struct Expected {
   std::string_view event;
-  std::vector<std::string> after;  // one a phase
+  std::vector<std::string> after;  // one for each phase
 };
 
 void check_all(const Life::Terms& terms, const std::vector<Phase>& phases,
@@ -258,9 +258,9 @@ TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
       });
 }
 
-// --- What single phases are about
+// --- Single phases
 
-// Proves nothing of the wire: that is for tests with sockets.
+// What is sent here is checked by tests with sockets.
 TEST(FpduLife, AFinThatFindsNothingToSendEndsTheConnection) {
   World world({});
   world.endpoint.pair.finishes_input = false;
@@ -334,7 +334,7 @@ TEST(FpduLife, WithoutAFirstFpduItEnds) {
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 99)), "stay");
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 100)), "reset");
   EXPECT_EQ(by_cm.endpoint.pair.told, " timeout");
-  // A rendezvous may try again: the queue pair does not hear of it.
+  // The rendezvous may try again, so the queue pair gets no event.
   for (const char* event : {"late", "fin", "reset", "memory"}) {
     World world({.rendezvous = true, .first_fpdu = {kNow + 100}});
     EXPECT_EQ(after(event, world), std::string_view(event) == "fin" ? "gentle" : "reset") << event;

@@ -10,7 +10,7 @@ namespace {
 
 IpAddress at(const std::string& text) { return IpAddress::from_string(text).value(); }
 
-/// Holders are numbers here.
+/// In this test the holders are numbers.
 using Places = HalfOpenPlaces<int>;
 
 TEST(HalfOpenPlaces, NobodyLosesAPlaceWhileThereAreSome) {
@@ -88,7 +88,7 @@ TEST(HalfOpenPlaces, ClearedPlacesAreFree) {
   EXPECT_EQ(cleared[0].holder, 0);
   EXPECT_EQ(cleared[1].holder, 1);
   EXPECT_EQ(places.enter(2, at("192.0.2.1")), std::nullopt);
-  places.leave(0);  // it has none any more
+  places.leave(0);  // it has no place any more
   EXPECT_EQ(places.enter(3, at("192.0.2.1")), std::nullopt);
   EXPECT_EQ(places.enter(4, at("192.0.2.1")), 2);
 }

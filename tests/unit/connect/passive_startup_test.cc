@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The passive side of a start-up, and a connection that drains, without sockets.
+// The passive side of a start-up, and the draining of a connection, without sockets.
 #include "connect/passive_startup.h"
 
 #include <gtest/gtest.h>

@@ -31,7 +31,7 @@ TEST(QpAttributes, RequiredBitsAreRequired) {
   }
 }
 
-// The least that each transport asks for, and a bit that none of its steps takes.
+// The required attributes of each transport, and a bit that none of its steps accepts.
 TEST(QpAttributes, EachTransportHasItsTable) {
   const uint32_t peer = kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn;
   const uint32_t init = kAttrPkeyIndex | kAttrPort;
@@ -66,7 +66,7 @@ TEST(QpAttributes, EachTransportHasItsTable) {
   }
 }
 
-// As the kernel: perftest gives both kinds all that a reliable connection takes.
+// Like the kernel: perftest gives both halves all attributes of a reliable connection.
 TEST(QpAttributes, WhatIsIgnoredOfHalves) {
   const uint32_t rtr = kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
   const uint32_t rts = kAttrMaxRdAtomic | kAttrRetryCount | kAttrRnrRetry;
@@ -157,7 +157,8 @@ TEST(EndpointModify, SqdAndBackToRts) {
   EXPECT_EQ(node.state(), QpState::kRts);
 }
 
-// INIT without PKEY_INDEX is librdmacm's, and nobody but rdma_cm connects the queue pair then.
+// Only librdmacm goes to INIT without PKEY_INDEX. From then on only rdma_cm may connect the queue
+// pair.
 TEST(EndpointModify, RdmaCmKnowsNoPeersNumber) {
   constexpr uint32_t kCmMask = kAttrState | kAttrAccess | kAttrPort;
   QpAttributes attributes;

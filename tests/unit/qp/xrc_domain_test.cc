@@ -32,7 +32,7 @@ TEST_F(Domain, FindsQueuesByNumber) {
   EXPECT_TRUE(domain.completes_to(others));
 }
 
-// As long as one of its queues is here.
+// As long as one of its queues is in the domain.
 TEST_F(Domain, ReachesTheProtectionDomainsOfItsQueues) {
   EXPECT_TRUE(reaches(domain.protection_domain()));
   EXPECT_FALSE(reaches(first));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHeaderBytes = 14;
 
-/// Adds FPDUs until there is no more room; returns how many.
+/// Adds FPDUs until there is no more room; returns their number.
 size_t fill(TransmitBatch& batch, BufferList& payload) {
   EXPECT_TRUE(batch.restart());
   while (batch.has_room()) {
@@ -25,7 +25,7 @@ size_t fill(TransmitBatch& batch, BufferList& payload) {
   return batch.fpdus();
 }
 
-/// What goes out, in one piece.
+/// The bytes to be sent, in one piece.
 std::vector<std::byte> octets(const TransmitBatch& batch) {
   std::vector<std::byte> all;
   for (const iovec& piece : batch.pending()) {
@@ -75,10 +75,10 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   EXPECT_EQ(octets(first), std::vector(wire.begin() + 1, wire.end()));
   first.consume(first.pending_bytes());
   fill(second, payload);
-  EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that came back last
+  EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that was given back last
 }
 
-// However the last one falls, with what lies between payloads that begin with a cache line.
+// Wherever the last FPDU ends, including the gaps that align payloads to cache lines.
 TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);
   for (size_t size = 4097; size <= memory.size(); size += 251) {
@@ -110,7 +110,7 @@ TEST_P(TransmitBatchRoom, ItsArenaIsNotExceeded) {
 
 INSTANTIATE_TEST_SUITE_P(Crc, TransmitBatchRoom, ::testing::Bool());
 
-// Where copy and CRC go block by block, wherever the blocks fall.
+// Copy and CRC work block by block; the blocks may begin anywhere.
 TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
   std::mt19937 random(2);
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);

@@ -84,13 +84,13 @@ TEST(PeersEnd, FinAtABoundaryIsADisconnect) {
 
 // Proves: 5041-6.2.1-c 5044-7.2-c
 TEST(PeersEnd, FinInsideAMessageIsAnError) {
-  const auto expect_error = [](const Bytes& last_octets, bool framed) {
+  const auto expect_error = [](const Bytes& last_bytes, bool framed) {
     SocketPeer peer;
     ASSERT_EQ(peer.dut.post_recv(1, 0, 100), 0);
     if (framed)
-      peer.send(last_octets);
+      peer.send(last_bytes);
     else
-      peer.write(last_octets);
+      peer.write(last_bytes);
     peer.finish();
     EXPECT_TRUE(peer.ended());
     EXPECT_EQ(peer.completions(1).at(1).status, WcStatus::kWrFlushErr);
@@ -246,7 +246,7 @@ TEST(OurTerminate, WrongCrc) {
 
 // The Terminate arrives although the device has not read all that the peer sent.
 // Proves: 5040-6.2.1-d
-TEST(OurTerminate, ArrivesInSpiteOfUnreadOctets) {
+TEST(OurTerminate, ArrivesInSpiteOfUnreadBytes) {
   for (int round = 0; round < 20; ++round) {
     SocketPeer peer;
     Bytes burst = sim::frame(bad_write(), false);
@@ -288,8 +288,8 @@ TEST(OurTerminate, ClosesThoughThePeerDoesNot) {
   EXPECT_TRUE(eventually(
       [&] {
         std::this_thread::sleep_for(50ms);
-        const char octet = 0;
-        return send(peer.fd(), &octet, 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN;
+        const char byte = 0;
+        return send(peer.fd(), &byte, 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN;
       },
       60));
 }
@@ -337,9 +337,9 @@ TEST(Streams, OneThatReadsNothingStallsItselfOnly) {
     ASSERT_EQ(other.next().value().size(), 5014u);
   }
   // The stalled stream goes on when its peer reads.
-  size_t octets = 0;
-  while (octets < 800000) octets += stalled.next().value().size() - 14;
-  EXPECT_EQ(octets, 800000u);
+  size_t bytes = 0;
+  while (bytes < 800000) bytes += stalled.next().value().size() - 14;
+  EXPECT_EQ(bytes, 800000u);
 }
 
 // Proves: 5042-i

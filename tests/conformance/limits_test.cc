@@ -221,7 +221,7 @@ TEST(Cost, OfStalledStreamsIsBounded) {
       }
       if (round == 0) once = used() - before;
     }
-    EXPECT_LT(once / kStreams, 400'000u) << "octets per stream";
+    EXPECT_LT(once / kStreams, 400'000u) << "bytes per stream";
     EXPECT_LE(used() - before, once + once / 20);
     for (auto& peer : peers) EXPECT_TRUE(peer->dut.events.empty());
   }

@@ -101,7 +101,7 @@ TEST(TakenSends, AThousandInOneBurst) {
 }
 
 // Proves: 5041-5.2-l 5040-5.5-10
-TEST(TakenSends, HundredSegmentsOfOneOctet) {
+TEST(TakenSends, HundredSegmentsOfOneByte) {
   RawPeer peer;
   peer.post_receive(1, 100);
   for (uint32_t mo = 0; mo < 100; ++mo) {
@@ -654,11 +654,11 @@ TEST(AnsweredReads, FailedHalfWay) {
   ASSERT_GT(sent.size(), 2u);
   const Bytes last = sent.back();
   sent.pop_back();
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   for (const Bytes& one : sent) {
     EXPECT_EQ(opcode_of(one), O::kReadResponse);
     EXPECT_FALSE(TaggedHeader::decode(one.data()).control.last());
-    octets += one.size() - 14;
+    bytes += one.size() - 14;
   }
   const auto terminate = TerminateHeader::decode(std::span(last).subspan(18));
   ASSERT_TRUE(terminate.has_value());
@@ -667,10 +667,10 @@ TEST(AnsweredReads, FailedHalfWay) {
   const auto rest = ReadRequestHeader::decode(terminate->rdmap_header.data());
   EXPECT_EQ(rest.sink_stag, asked.sink_stag);
   EXPECT_EQ(rest.source_stag, asked.source_stag);
-  EXPECT_EQ(rest.sink_to, asked.sink_to + octets);
-  EXPECT_EQ(rest.source_to, asked.source_to + octets);
-  EXPECT_EQ(rest.size, asked.size - octets);
-  EXPECT_GT(octets, 0u);
+  EXPECT_EQ(rest.sink_to, asked.sink_to + bytes);
+  EXPECT_EQ(rest.source_to, asked.source_to + bytes);
+  EXPECT_EQ(rest.size, asked.size - bytes);
+  EXPECT_GT(bytes, 0u);
 }
 
 // ---- Rights
@@ -726,7 +726,7 @@ TEST(Rights, OfOneRegionDoNotHelpAnother) {
 
 // Accesses move byte by byte over both ends of a region.
 // Proves: 5040-8.1.1-3 5041-8.1-a 5041-8.3.1-a
-TEST(Rights, EndAtTheBoundsToTheOctet) {
+TEST(Rights, EndAtTheBoundsToTheByte) {
   for (int offset = -3; offset <= 3; ++offset) {
     for (const bool at_end : {false, true}) {
       RawPeer peer;
@@ -747,7 +747,7 @@ TEST(Rights, EndAtTheBoundsToTheOctet) {
 
 // The same messages, with the TCP reads cut at every byte.
 // Proves: 5041-3-4
-TEST(Framing, CutAtEveryOctet) {
+TEST(Framing, CutAtEveryByte) {
   for (const bool crc : {false, true}) {
     StreamConfig config;
     config.crc = crc;

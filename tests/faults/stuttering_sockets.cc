@@ -21,7 +21,7 @@ std::atomic<bool> stuttering{false};
 std::atomic<uint32_t> course{0};
 std::atomic<uint32_t> interrupted{0}, shortened{0}, without_memory{0}, shuffled{0};
 
-constexpr size_t kFewOctets = 3;
+constexpr size_t kFewBytes = 3;
 
 /// True once in `chances` calls on average.
 bool happens(uint32_t chances) {
@@ -48,7 +48,7 @@ long send_few(const Arguments& a) {
   for (size_t i = 0; i < message->msg_iovlen; ++i) {
     iovec piece = message->msg_iov[i];
     if (piece.iov_len == 0) continue;
-    piece.iov_len = std::min(piece.iov_len, kFewOctets);
+    piece.iov_len = std::min(piece.iov_len, kFewBytes);
     msghdr few{};
     few.msg_iov = &piece;
     few.msg_iovlen = 1;
@@ -65,7 +65,7 @@ long stutter(long number, Arguments a) {
   if (sends && happens(7)) return failed(ENOBUFS, without_memory);
   if (number == SYS_sendmsg && happens(3)) return send_few(a);
   if (number == SYS_sendto && happens(3)) {
-    a[2] = std::min(a[2], static_cast<long>(kFewOctets));
+    a[2] = std::min(a[2], static_cast<long>(kFewBytes));
     ++shortened;
   }
   const long result = real(number, a);

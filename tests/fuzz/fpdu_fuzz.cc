@@ -16,7 +16,7 @@
 namespace uwarp {
 namespace {
 
-using Octets = std::span<const std::byte>;
+using Bytes = std::span<const std::byte>;
 
 void check(bool holds) {
   if (!holds) std::abort();
@@ -24,14 +24,14 @@ void check(bool holds) {
 
 // Decodes the header, encodes it again, and compares from byte `from` on.
 template <typename Header>
-void round_trip(Octets bytes, size_t from = 0) {
+void round_trip(Bytes bytes, size_t from = 0) {
   if (bytes.size() < Header::kWireSize) return;
   std::byte out[Header::kWireSize];
   Header::decode(bytes.data()).encode(out);
   check(std::equal(out + from, out + Header::kWireSize, bytes.data() + from));
 }
 
-void try_terminate(Octets bytes) {
+void try_terminate(Bytes bytes) {
   const auto header = TerminateHeader::decode(bytes);
   check(header.has_value() == (bytes.size() >= TerminateHeader::kWireSizeMin));
   if (!header) return;
@@ -46,7 +46,7 @@ void try_terminate(Octets bytes) {
   check(size == 4 || std::memcmp(out + 4, bytes.data() + 4, size - 4) == 0);
 }
 
-void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
+void try_rdmap_header(RdmapOpcode opcode, Bytes bytes) {
   switch (opcode) {
     case RdmapOpcode::kReadRequest:
       return round_trip<ReadRequestHeader>(bytes);
@@ -61,7 +61,7 @@ void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
   }
 }
 
-void try_ulpdu(Octets ulpdu) {
+void try_ulpdu(Bytes ulpdu) {
   if (ulpdu.size() < 2) return;
   const DdpControl control{static_cast<uint8_t>(ulpdu[0])};
   const RdmapOpcode opcode = RdmapControl{static_cast<uint8_t>(ulpdu[1])}.opcode();
@@ -76,7 +76,7 @@ void try_ulpdu(Octets ulpdu) {
     try_rdmap_header(opcode, ulpdu.subspan(std::min(skipped, ulpdu.size())));
 }
 
-void frame_again(Octets ulpdu) {
+void frame_again(Bytes ulpdu) {
   std::vector<std::byte> fpdu(kFpduLengthSize + ulpdu.size() + kFpduTrailerMax);
   store_be16(fpdu.data(), static_cast<uint16_t>(ulpdu.size()));
   std::copy(ulpdu.begin(), ulpdu.end(), fpdu.begin() + kFpduLengthSize);
@@ -97,11 +97,11 @@ void frame_again(Octets ulpdu) {
 // Proves: 5042-q
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace uwarp;
-  Octets stream(reinterpret_cast<const std::byte*>(bytes), size);
+  Bytes stream(reinterpret_cast<const std::byte*>(bytes), size);
   while (stream.size() >= kFpduLengthSize) {
     const size_t length = load_be16(stream.data());
     // The last FPDU may be cut off; what there is of it is decoded.
-    const Octets ulpdu =
+    const Bytes ulpdu =
         stream.subspan(kFpduLengthSize).first(std::min(length, stream.size() - kFpduLengthSize));
     try_ulpdu(ulpdu);
     frame_again(ulpdu);

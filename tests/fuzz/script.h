@@ -40,7 +40,7 @@ class Script {
   /// A number below `count`, which is not 0.
   size_t below(size_t count) { return next() % count; }
   void fill(std::span<std::byte> out) {
-    for (auto& octet : out) octet = std::byte{next()};
+    for (auto& byte : out) byte = std::byte{next()};
   }
 
  private:

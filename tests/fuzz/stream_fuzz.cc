@@ -167,9 +167,9 @@ class Stream {
         return untagged(opcode(), qn, msn, offset, payload(), last());
       }
       case 10: {  // raw bytes as a ULPDU
-        Bytes octets(payload() % 600);
-        script_.fill(octets);
-        return octets;
+        Bytes bytes(payload() % 600);
+        script_.fill(bytes);
+        return bytes;
       }
       case 11: {
         Bytes terminate = untagged(RdmapOpcode::kTerminate, 2, 1, 0, script_.next() % 60);
@@ -245,9 +245,9 @@ class Stream {
 
   // ---- The stream.
 
-  void arrive(const Bytes& octets) {
+  void arrive(const Bytes& bytes) {
     if (input_finished_) return;
-    arrived_.insert(arrived_.end(), octets.begin(), octets.end());
+    arrived_.insert(arrived_.end(), bytes.begin(), bytes.end());
   }
   bool receive() {
     bool moved = false;
@@ -465,7 +465,7 @@ class Stream {
     if (leaving_ == nullptr) {
       const auto* from = leaving_memory_.data();
       UWARP_REQUIRE(std::all_of(from, from + leaving_memory_.size(),
-                                [](std::byte octet) { return octet == std::byte{0x77}; }));
+                                [](std::byte byte) { return byte == std::byte{0x77}; }));
     }
     // Guard bytes between the two parts of the receives, and behind them.
     UWARP_REQUIRE(local_memory_.data()[2099] == std::byte{0});

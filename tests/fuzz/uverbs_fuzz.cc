@@ -38,12 +38,12 @@ fuzz::GuardedPages& pages() {
   return made;
 }
 
-using Octets = std::vector<std::byte>;
+using Bytes = std::vector<std::byte>;
 
 template <typename T>
-Octets octets_of(const T& record) {
+Bytes bytes_of(const T& record) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&record);
-  return Octets(bytes, bytes + sizeof record);
+  return Bytes(bytes, bytes + sizeof record);
 }
 
 /// A completion queue as its channel knows it, with the records that it has sent.
@@ -58,7 +58,7 @@ struct Queue {
 struct Channel {
   std::vector<int> fds;
   std::shared_ptr<EventChannel> channel;
-  std::deque<Octets> expected;
+  std::deque<Bytes> expected;
   std::vector<Queue> queues;
 };
 
@@ -194,7 +194,7 @@ class Application {
     for (size_t i = 0; i < count; ++i) {
       const AsyncEventRecord record{0x1000 + ++sent_, script_.next32(), 0};
       to.channel->send(record);
-      to.expected.push_back(octets_of(record));
+      to.expected.push_back(bytes_of(record));
     }
   }
 
@@ -213,7 +213,7 @@ class Application {
       UWARP_REQUIRE(got < 0 && errno == EAGAIN);
       return;
     }
-    const Octets next = std::move(from.expected.front());
+    const Bytes next = std::move(from.expected.front());
     from.expected.pop_front();
     UWARP_REQUIRE(got == static_cast<ssize_t>(std::min(length, next.size())));
     UWARP_REQUIRE(std::memcmp(out, next.data(), static_cast<size_t>(got)) == 0);
@@ -252,19 +252,19 @@ class Application {
     Queue& queue = queue_of(channel);
     queue.events->raise();
     if (queue.stopped) return;
-    if (!queue.unread) channel.expected.push_back(octets_of(queue.record));
+    if (!queue.unread) channel.expected.push_back(bytes_of(queue.record));
     queue.again = queue.unread;
     queue.unread = true;
   }
   /// libibverbs makes this call for a record that it has read.
   void record_read(Channel& channel) {
     for (Queue& queue : channel.queues) {
-      if (last_read_ != octets_of(queue.record)) continue;
+      if (last_read_ != bytes_of(queue.record)) continue;
       last_read_.clear();
       queue.events->record_read();
       queue.unread = queue.again && !queue.stopped;
       queue.again = false;
-      if (queue.unread) channel.expected.push_back(octets_of(queue.record));
+      if (queue.unread) channel.expected.push_back(bytes_of(queue.record));
       return;
     }
   }
@@ -273,7 +273,7 @@ class Application {
     queue.events->stop();
     queue.stopped = true;
     queue.unread = queue.again = false;
-    std::erase(channel.expected, octets_of(queue.record));
+    std::erase(channel.expected, bytes_of(queue.record));
   }
 
   Script& script_;
@@ -281,7 +281,7 @@ class Application {
   const int first_free_ = lowest_free_fd();
   const size_t engine_fds_ = engine_fds();
   std::vector<std::unique_ptr<Channel>> channels_;
-  Octets last_read_;
+  Bytes last_read_;
   uint64_t sent_ = 0;
   uint64_t queues_ = 0;
 };

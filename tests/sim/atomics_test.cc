@@ -425,7 +425,7 @@ TEST_F(Requester, RefusesBadResponses) {
   const Case cases[] = {
       {"wrong identifier", atomic_response({1, 1}, 1), T::kRdmapOperationUnspecified,
        WcStatus::kBadRespErr, QpEvent::kRequestError},
-      {"11 octets", cut, T::kRdmapOperationUnspecified, WcStatus::kBadRespErr,
+      {"11 bytes", cut, T::kRdmapOperationUnspecified, WcStatus::kBadRespErr,
        QpEvent::kRequestError},
       {"MSN 2", atomic_response({0, 1}, 2), T::kDdpUntaggedMsnRange, WcStatus::kWrFlushErr,
        QpEvent::kFatal},

@@ -48,7 +48,7 @@ struct Counted : testing::Test {
   MemoryRegion* sink_region = pair.reg(pair.b, sink, kAllAccess);
 };
 
-TEST_F(Counted, MessagesFpdusAndOctetsOfBothDirections) {
+TEST_F(Counted, MessagesFpdusAndBytesOfBothDirections) {
   pair.chunk_max = 5000;
   pair.connect({.mulpdu = 1442});
   for (int i = 0; i < 3; ++i) {

@@ -43,7 +43,7 @@ class FpduScan {
     pending_.insert(pending_.end(), bytes.begin(), bytes.end());
     size_t at = 0;
     while (pending_.size() - at >= 2) {
-      const size_t size = fpdu_octets(load_be16(&pending_[at]));
+      const size_t size = fpdu_bytes(load_be16(&pending_[at]));
       if (pending_.size() - at < size) break;
       check_fpdu({&pending_[at], size});
       at += size;
@@ -65,7 +65,7 @@ class FpduScan {
  private:
   static constexpr size_t kTagged = 14, kUntagged = 18;
 
-  static size_t fpdu_octets(size_t ulpdu) { return (2 + ulpdu + 3) / 4 * 4 + 4; }
+  static size_t fpdu_bytes(size_t ulpdu) { return (2 + ulpdu + 3) / 4 * 4 + 4; }
 
   void expect(bool right, const char* rule) {
     if (right || findings_.size() >= 20) return;
@@ -131,7 +131,7 @@ class FpduScan {
     due_size_ = size;
   }
 
-  bool same_octets(std::span<const std::byte> ulpdu, size_t from, size_t to) const {
+  bool same_bytes(std::span<const std::byte> ulpdu, size_t from, size_t to) const {
     return std::memcmp(&ulpdu[from], &first_[from], to - from) == 0;
   }
 
@@ -149,9 +149,9 @@ class FpduScan {
       message_.to = to;
       return;
     }
-    expect(message_.tagged && same_octets(ulpdu, 1, 6),
+    expect(message_.tagged && same_bytes(ulpdu, 1, 6),
            "segments of one message differ in opcode or STag, or messages are mixed");
-    expect(to == message_.to + message_.payload.size(), "TO is not that of the next octet");
+    expect(to == message_.to + message_.payload.size(), "TO is not that of the next byte");
   }
 
   void check_untagged(std::span<const std::byte> ulpdu, uint8_t opcode) {
@@ -170,9 +170,9 @@ class FpduScan {
       if (qn <= 3) next_msn_[qn] = msn + 1;
       return expect(mo == 0, "first MO is not 0");
     }
-    expect(!message_.tagged && same_octets(ulpdu, 1, 14),
+    expect(!message_.tagged && same_bytes(ulpdu, 1, 14),
            "segments of one message differ in header, or messages are mixed");
-    expect(mo == message_.payload.size(), "MO is not that of the next octet");
+    expect(mo == message_.payload.size(), "MO is not that of the next byte");
   }
 
   // A message that consists of headers only has a fixed size and is one segment. RFC 5040 4.2, RFC
@@ -215,27 +215,27 @@ class FpduScan {
     terminated_ = true;
     expect(message.msn == 1, "a second Terminate");
     expect(message.segments == 1, "a Terminate is cut");
-    const auto& octets = message.payload;
-    if (octets.size() < 4) return expect(false, "size of a Terminate");
-    const uint32_t word = load_be32(octets.data());
+    const auto& bytes = message.payload;
+    if (bytes.size() < 4) return expect(false, "size of a Terminate");
+    const uint32_t word = load_be32(bytes.data());
     const uint8_t layer = word >> 28, etype = word >> 24 & 0xF, code = word >> 16 & 0xFF;
     const bool m = word >> 15 & 1, d = word >> 14 & 1, r = word >> 13 & 1;
     expect((word & 0x1FFF) == 0, "reserved bits of a Terminate");
     expect(defined_error(layer, etype, code), "undefined error in a Terminate");
     expect(m == d, "M and D differ");
     size_t size = 4;
-    if (d && octets.size() >= 7)
-      size += 2 + ((static_cast<uint8_t>(octets[6]) & 0x80) != 0 ? kTagged : kUntagged);
+    if (d && bytes.size() >= 7)
+      size += 2 + ((static_cast<uint8_t>(bytes[6]) & 0x80) != 0 ? kTagged : kUntagged);
     if (r) size += 28;
-    expect(octets.size() == size, "size of a Terminate");
+    expect(bytes.size() == size, "size of a Terminate");
     const bool local = (layer < 2 && etype == 0) || layer == 2;
     expect(!local || !(m || d || r), "headers where there is nothing to show");
     if (layer == 1 && etype != 0 && code != (etype == 1 ? 4 : 6))
       expect(d && !r, "a DDP error without its header, or with an RDMA header");
     if (layer == 0 && etype != 0) expect(d, "an RDMAP error without its header");
-    if (r && octets.size() >= 8) {
+    if (r && bytes.size() >= 8) {
       expect(layer == 0 && etype == 1, "RDMA header with an error that is not about a request");
-      expect((static_cast<uint8_t>(octets[7]) & 0xF) == 1, "RDMA header of another opcode");
+      expect((static_cast<uint8_t>(bytes[7]) & 0xF) == 1, "RDMA header of another opcode");
     }
   }
 

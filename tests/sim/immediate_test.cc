@@ -155,11 +155,11 @@ TEST(ImmediateReceiver, RefusesBadOnes) {
   Bytes version = immediate(1, 0);
   version[1] = std::byte{0x08};
   const Case cases[] = {
-      {"0 octets", {untagged(O::kImmediate, 0, 1, 0, 0)}, T::kRdmapOperationUnspecified},
-      {"4 octets", {untagged(O::kImmediate, 0, 1, 0, 4)}, T::kRdmapOperationUnspecified},
-      {"7 octets", {untagged(O::kImmediate, 0, 1, 0, 7)}, T::kRdmapOperationUnspecified},
-      {"9 octets", {untagged(O::kImmediate, 0, 1, 0, 9)}, T::kRdmapOperationUnspecified},
-      {"16 octets", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)}, T::kRdmapOperationUnspecified},
+      {"0 bytes", {untagged(O::kImmediate, 0, 1, 0, 0)}, T::kRdmapOperationUnspecified},
+      {"4 bytes", {untagged(O::kImmediate, 0, 1, 0, 4)}, T::kRdmapOperationUnspecified},
+      {"7 bytes", {untagged(O::kImmediate, 0, 1, 0, 7)}, T::kRdmapOperationUnspecified},
+      {"9 bytes", {untagged(O::kImmediate, 0, 1, 0, 9)}, T::kRdmapOperationUnspecified},
+      {"16 bytes", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)}, T::kRdmapOperationUnspecified},
       {"on queue 1", {untagged(O::kImmediate, 1, 1, 0, 8)}, T::kDdpUntaggedInvalidQn},
       {"tagged", {tagged(O::kImmediate, STag{1}, 0, 8)}, T::kRdmapUnexpectedOpcode},
       {"MSN 2", {untagged(O::kImmediate, 0, 2, 0, 8)}, T::kDdpUntaggedMsnRange},

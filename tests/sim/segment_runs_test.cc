@@ -38,32 +38,31 @@ struct Uwarps : Pair {
   }
 
   /// `bytes` of the source, from offset 100, in pieces of at most `piece` bytes.
-  std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t octets,
-                          size_t piece) {
+  std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t bytes, size_t piece) {
     std::vector<Sge> all;
-    for (size_t at = 0; at < octets; at += piece)
-      all.push_back(sge(memory, region, 100 + at, std::min(piece, octets - at)));
+    for (size_t at = 0; at < bytes; at += piece)
+      all.push_back(sge(memory, region, 100 + at, std::min(piece, bytes - at)));
     return all;
   }
-  void write(size_t octets) {
-    ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, octets, octets),
+  void write(size_t bytes) {
+    ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, bytes, bytes),
                      target.address() + 100, remote->key.load()),
               0);
-    expect(octets);
+    expect(bytes);
   }
-  void send(size_t octets, size_t piece) {
-    ASSERT_EQ(b.qp->post_recv(1, pieces(target, remote, octets + 5, piece)), 0);
-    ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, octets, octets)), 0);
-    expect(octets);
+  void send(size_t bytes, size_t piece) {
+    ASSERT_EQ(b.qp->post_recv(1, pieces(target, remote, bytes + 5, piece)), 0);
+    ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, bytes, bytes)), 0);
+    expect(bytes);
   }
   /// `b` reads, so that the bytes also go from `a` to `b`.
-  void read(size_t octets, size_t piece) {
-    ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, octets, piece),
+  void read(size_t bytes, size_t piece) {
+    ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, bytes, piece),
                      source.address() + 100, local->key.load()),
               0);
-    expect(octets);
+    expect(bytes);
   }
-  void expect(size_t octets) { std::memcpy(oracle.data() + 100, source.data() + 100, octets); }
+  void expect(size_t bytes) { std::memcpy(oracle.data() + 100, source.data() + 100, bytes); }
   void check_success() {
     run();
     for (const auto& one : a.sends()) EXPECT_EQ(one.status, WcStatus::kSuccess);
@@ -86,7 +85,7 @@ struct Uwarps : Pair {
 };
 
 struct Case {
-  size_t octets;
+  size_t bytes;
   size_t piece;  // size of the pieces of a Send's or Read's target
   size_t cut;    // most bytes that one call moves; 0: no limit
 };
@@ -97,7 +96,7 @@ TEST_P(Runs, OfAWriteArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.write(GetParam().octets);
+    pair.write(GetParam().bytes);
     pair.check_success();
   }
 }
@@ -106,7 +105,7 @@ TEST_P(Runs, OfASendArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.send(GetParam().octets, GetParam().piece);
+    pair.send(GetParam().bytes, GetParam().piece);
     pair.check_success();
   }
 }
@@ -115,7 +114,7 @@ TEST_P(Runs, OfAnAnswerArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.read(GetParam().octets, GetParam().piece);
+    pair.read(GetParam().bytes, GetParam().piece);
     pair.check_success();
   }
 }
@@ -194,7 +193,7 @@ struct Announcer : RawPeer {
   }
   bool written(size_t from, size_t to) {
     return std::all_of(target.data() + from, target.data() + to,
-                       [](std::byte octet) { return octet == std::byte{0x3C}; });
+                       [](std::byte byte) { return byte == std::byte{0x3C}; });
   }
 
   GuardedMemory target{3 * kPayload};
@@ -211,7 +210,7 @@ Bytes terminate_of_peer() {
 }
 
 class Cut : public ::testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Octets, Cut, ::testing::Values(0, 1, 7, 19, 20'001, 20'020, 33'333));
+INSTANTIATE_TEST_SUITE_P(Bytes, Cut, ::testing::Values(0, 1, 7, 19, 20'001, 20'020, 33'333));
 
 TEST_P(Cut, WhatWasAnnouncedIsPlaced) {
   Announcer peer;
@@ -388,7 +387,7 @@ TEST(Announced, ARegionThatLeavesIsLeftAlone) {
   std::fill_n(peer.target.data(), peer.target.size(), std::byte{0x77});
   peer.feed(Bytes(rest.begin() + 10'000, rest.end()));
   EXPECT_TRUE(std::all_of(peer.target.data(), peer.target.data() + peer.target.size(),
-                          [](std::byte octet) { return octet == std::byte{0x77}; }));
+                          [](std::byte byte) { return byte == std::byte{0x77}; }));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpTaggedInvalidSTag);

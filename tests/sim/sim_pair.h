@@ -37,9 +37,9 @@ struct Pipe {
     for (const iovec& piece : window) {
       for (size_t i = 0; i < piece.iov_len; ++i) {
         if (done == limit || bytes.size() == capacity) return done;
-        const std::byte octet = static_cast<const std::byte*>(piece.iov_base)[i];
-        bytes.push_back(octet);
-        log.push_back(octet);
+        const std::byte byte = static_cast<const std::byte*>(piece.iov_base)[i];
+        bytes.push_back(byte);
+        log.push_back(byte);
         ++done;
       }
     }

@@ -64,12 +64,12 @@ struct Traced : testing::Test {
 // An FPDU as its bytes show it: the opcode, and the length of the ULPDU.
 struct OnTheWire {
   uint8_t opcode;
-  uint64_t octets;
+  uint64_t bytes;
   bool operator==(const OnTheWire&) const = default;
 };
 
 [[maybe_unused]] std::ostream& operator<<(std::ostream& out, const OnTheWire& fpdu) {
-  return out << "opcode " << unsigned{fpdu.opcode} << ", " << fpdu.octets << " octets";
+  return out << "opcode " << unsigned{fpdu.opcode} << ", " << fpdu.bytes << " bytes";
 }
 
 std::vector<OnTheWire> fpdus(const Pipe& pipe) {

@@ -22,7 +22,7 @@ struct Violation {
   WcStatus receive = WcStatus::kWrFlushErr;  // status of the first posted receive
 };
 
-Bytes with_octet(Bytes ulpdu, size_t at, uint8_t value) {
+Bytes with_byte(Bytes ulpdu, size_t at, uint8_t value) {
   ulpdu[at] = std::byte{value};
   return ulpdu;
 }
@@ -50,23 +50,23 @@ const Violation kViolations[] = {
      false},
     {"tagged, DDP version 0",
      [](RawPeer& p) {
-       return with_octet(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0);
+       return with_byte(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0);
      },
      T::kDdpTaggedInvalidVersion, QpEvent::kFatal, false},
     {"untagged, DDP version 2",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 0, 0x42); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 0, 0x42); },
      T::kDdpUntaggedInvalidVersion, QpEvent::kFatal, false},
     {"RDMAP version 0",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x03); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x03); },
      T::kRdmapInvalidVersion, QpEvent::kRequestError, true},
     {"RDMAP version 3",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0xC3); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0xC3); },
      T::kRdmapInvalidVersion, QpEvent::kRequestError, true},
     {"opcode 0xC",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4C); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4C); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"opcode 0xF",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4F); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4F); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"Send in the tagged model",
      [](RawPeer& p) { return tagged(RdmapOpcode::kSend, p.stag(), p.base(), 8); },
@@ -435,7 +435,7 @@ TEST(SecondSegment, MustGoOnWithTheMessage) {
        T::kDdpUntaggedMsnRange, QpEvent::kFatal, WcStatus::kWrFlushErr},
       {"a hole in a Send", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 9, 8); },
        T::kDdpUntaggedInvalidMo, QpEvent::kFatal, WcStatus::kLocLenErr},
-      {"an octet twice in a Send", send,
+      {"a byte twice in a Send", send,
        [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 7, 8); }, T::kDdpUntaggedInvalidMo,
        QpEvent::kFatal, WcStatus::kLocLenErr},
       {"more than the receive takes", send,
@@ -444,7 +444,7 @@ TEST(SecondSegment, MustGoOnWithTheMessage) {
       {"a hole in a Write", write,
        [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 9, 8); },
        T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
-      {"an octet twice in a Write", write,
+      {"a byte twice in a Write", write,
        [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 7, 8); },
        T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
       {"another STag", write,

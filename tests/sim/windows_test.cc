@@ -87,7 +87,7 @@ TEST_F(Windows, LifeOfAType2Window) {
 
 // The application chooses the low byte of the key, usually by counting up from the rkey of
 // ibv_alloc_mw().
-TEST_F(Windows, KeepTheLowOctetOfTheirKey) {
+TEST_F(Windows, KeepTheLowByteOfTheirKey) {
   for (const uint8_t low : {0x5a, 0xff, 0x00}) {
     ASSERT_EQ(bind(key(low)), WcStatus::kSuccess);
     EXPECT_EQ(table().window_key(*window), key(low));

@@ -16,10 +16,10 @@ uint64_t load(const std::byte* at) {
   return value;
 }
 
-Octets octets_of(uint64_t value) {
-  Octets octets(sizeof value);
-  std::memcpy(octets.data(), &value, sizeof value);
-  return octets;
+Bytes bytes_of(uint64_t value) {
+  Bytes bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
 }
 
 bool is_message(ibv_wr_opcode opcode) {
@@ -190,7 +190,7 @@ void Link::settle_memory(int end) {
   if (!at.alive) return;
   struct Patch {
     size_t offset;
-    const Octets* data;
+    const Bytes* data;
   };
   std::vector<Patch> patches;
   const auto add_own = [&](const RequestPointer& request) {
@@ -222,7 +222,7 @@ void Link::settle_memory(int end) {
              (*patch.data)[i - patch.offset] == now[i];
     });
     if (!allowed) {
-      wrong("octet " + std::to_string(i) + " of end " + std::to_string(end) +
+      wrong("byte " + std::to_string(i) + " of end " + std::to_string(end) +
             " has changed, and nothing that was under way can have done it");
     }
     at.expected[i] = now[i];
@@ -234,7 +234,7 @@ void Link::verify() const {
   for (int index = 0; index < 2; ++index) {
     const End& end = ends_[index];
     const End& other = ends_[1 - index];
-    Octets now(memory(end), memory(end) + Layout::link_bytes());
+    Bytes now(memory(end), memory(end) + Layout::link_bytes());
     const auto forgive = [&](size_t offset, size_t size) {
       std::copy_n(end.expected.begin() + static_cast<ptrdiff_t>(offset), size,
                   now.begin() + static_cast<ptrdiff_t>(offset));
@@ -247,7 +247,7 @@ void Link::verify() const {
       for (uint32_t i = 0; i < kReceives; ++i) forgive(Layout::receive(i), kReceiveBytes);
     const auto difference = std::mismatch(now.begin(), now.end(), end.expected.begin());
     if (difference.first != now.end()) {
-      wrong("octet " + std::to_string(difference.first - now.begin()) + " of end " +
+      wrong("byte " + std::to_string(difference.first - now.begin()) + " of end " +
             std::to_string(index) + " has changed, and nothing was under way to it");
     }
   }
@@ -331,8 +331,8 @@ bool Link::choose_slots(const End& from, const End& to, Random& random, uint32_t
   return !from.slot_busy[source] && !to.slot_busy[target];
 }
 
-Octets Link::fill_source(End& end, uint32_t slot, uint32_t length, Random& random) {
-  Octets data(length);
+Bytes Link::fill_source(End& end, uint32_t slot, uint32_t length, Random& random) {
+  Bytes data(length);
   const uint64_t start = random();
   for (size_t i = 0; i < length; ++i)
     data[i] = static_cast<std::byte>((start + i * 0x9e3779b97f4a7c15ull) >> 56);
@@ -473,14 +473,14 @@ void Link::post_atomic(int index, ibv_wr_opcode opcode, Random& random) {
   Command command{};
   if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     command.compare_add = random();
-    request->data = octets_of(request->before + command.compare_add);
+    request->data = bytes_of(request->before + command.compare_add);
   } else {
     const bool equal = chance(random, 2);
     command.compare_add = equal ? request->before : request->before + 1;
     command.swap = random();
-    request->data = octets_of(equal ? command.swap : request->before);
+    request->data = bytes_of(equal ? command.swap : request->before);
   }
-  request->result = octets_of(request->before);
+  request->result = bytes_of(request->before);
   to.cell_busy[cell] = from.slot_busy[slot] = true;
   command.offset = Layout::link(from.setup.index) + Layout::slot(slot);
   command.length = 8;
@@ -618,7 +618,7 @@ void Link::handle_receive(int index, const Report& report, uint32_t buffer, bool
   End& from = ends_[1 - index];
   std::byte* memory_now = shared ? end.setup.memory + Layout::shared_receive(buffer)
                                  : memory(end) + Layout::receive(buffer);
-  Octets& expected = shared ? end.setup.shared->expected : end.expected;
+  Bytes& expected = shared ? end.setup.shared->expected : end.expected;
   const size_t offset = shared ? Layout::shared_receive(buffer) : Layout::receive(buffer);
   if (report.status != IBV_WC_SUCCESS) {
     if (!doomed())
@@ -667,7 +667,7 @@ void Link::confirm(int index, uint64_t before_id) {
   }
 }
 
-void Link::place(End& at, size_t offset, const Octets& data, const char* what) {
+void Link::place(End& at, size_t offset, const Bytes& data, const char* what) {
   const bool same = data.empty() || std::memcmp(memory(at) + offset, data.data(), data.size()) == 0;
   if (!same) wrong(std::string(what) + " is not what it ought to be");
   std::copy(data.begin(), data.end(), at.expected.begin() + static_cast<ptrdiff_t>(offset));

@@ -19,7 +19,7 @@
 namespace soak {
 
 using Random = std::mt19937_64;
-using Octets = std::vector<std::byte>;
+using Bytes = std::vector<std::byte>;
 
 inline uint64_t pick(Random& random, uint64_t count) { return random() % count; }
 inline bool chance(Random& random, uint64_t of) { return random() % of == 0; }
@@ -37,7 +37,7 @@ struct Tally {
 /// The buffers of one side's shared receive queue.
 struct SharedBuffers {
   std::byte* memory = nullptr;  // of the side
-  Octets expected;
+  Bytes expected;
   std::map<uint64_t, uint32_t> posted;  // id -> buffer
   std::vector<uint32_t> free;
   uint32_t claimed = 0;  // by messages under way
@@ -52,10 +52,10 @@ struct Request {
   bool signaled = true;
   uint32_t source_slot = 0;  // at the initiator; for a Read at the target
   uint32_t target_slot = 0;  // at the target; for a Read at the initiator. For an atomic the cell
-  Octets data;               // the bytes expected in the target's memory or in the receive
+  Bytes data;                // the bytes expected in the target's memory or in the receive
   uint32_t imm = 0;
   uint64_t before = 0;  // atomics: the earlier value of the cell
-  Octets result;        // atomics: the value that the initiator must get
+  Bytes result;         // atomics: the value that the initiator must get
 };
 using RequestPointer = std::shared_ptr<Request>;
 
@@ -100,7 +100,7 @@ class Link {
   };
   struct End {
     EndSetup setup;
-    Octets expected;
+    Bytes expected;
     Address address{};
     std::vector<bool> slot_busy, cell_busy, receive_busy;
     std::deque<RequestPointer> sends;  // posted here, not completed
@@ -137,14 +137,14 @@ class Link {
   bool has_receive_for(int target) const;
   bool choose_slots(const End& from, const End& to, Random& random, uint32_t& source,
                     uint32_t& target) const;
-  Octets fill_source(End& end, uint32_t slot, uint32_t length, Random& random);
+  Bytes fill_source(End& end, uint32_t slot, uint32_t length, Random& random);
 
   void handle_send(int end, const Report& report);
   void handle_receive(int end, const Report& report, uint32_t buffer, bool shared);
   void succeed(int end, const RequestPointer& request, const Report& report);
   /// All that `end` has sent before `request` has been placed.
   void confirm(int end, uint64_t before_id);
-  void place(End& at, size_t offset, const Octets& data, const char* what);
+  void place(End& at, size_t offset, const Bytes& data, const char* what);
   static bool all_sent(const End& end);
   void finish_stop();
   void settle_memory(int end);

@@ -76,8 +76,8 @@ TEST(TcpSocket, KnowsFromWhichProcessorThePeerSent) {
     ASSERT_EQ(pair.client.send("x", 1), 1);
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
     EXPECT_EQ(pair.server.incoming_cpu(), core);
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), 1);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), 1);
   }
 }
 
@@ -119,8 +119,8 @@ TEST(TcpSocket, AQuietOneTellsOfItsEndOnly) {
   pair.server.set_quiet(true);
   ASSERT_EQ(pair.client.send("abc", 3), 3);
   EXPECT_EQ(edges.within(50), 0u);
-  char octets[3];
-  EXPECT_EQ(pair.server.receive(octets, sizeof octets), 3);
+  char bytes[3];
+  EXPECT_EQ(pair.server.receive(bytes, sizeof bytes), 3);
 
   // When quiet ends, epoll reports the data that is already there, and later data.
   ASSERT_EQ(pair.client.send("def", 3), 3);
@@ -157,8 +157,8 @@ TEST(TcpSocket, ResetAndGentleClose) {
     Pair pair = connected();
     pair.client.reset();
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), -ECONNRESET);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), -ECONNRESET);
   }
   {
     // Unread bytes would make a plain close() reset the connection.
@@ -168,8 +168,8 @@ TEST(TcpSocket, ResetAndGentleClose) {
     pair.client.set_reset_on_close(true);
     pair.client.close_gently();
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), 0);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), 0);
   }
 }
 
@@ -212,8 +212,8 @@ TEST(TcpSocket, FaultIsReportedNotRaised) {
   ASSERT_EQ(pair.client.send("x", 1), 1);
   ASSERT_TRUE(wait_for(pair.server, POLLIN));
   EXPECT_EQ(pair.server.receive(bad), -EFAULT);
-  char octet;
-  EXPECT_EQ(pair.server.receive(&octet, 1), 1) << "the octet was not lost";
+  char byte;
+  EXPECT_EQ(pair.server.receive(&byte, 1), 1) << "the byte was not lost";
 }
 
 TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {

@@ -35,8 +35,8 @@ struct Attempt {
     const auto verdict = responder->on_bytes(startup.unsent());
     ASSERT_EQ(verdict.state, MpaResponder::State::kRequest);
   }
-  Next receive(std::span<const std::byte> octets) {
-    return startup.on_received(static_cast<ssize_t>(octets.size()), octets, kBegin);
+  Next receive(std::span<const std::byte> bytes) {
+    return startup.on_received(static_cast<ssize_t>(bytes.size()), bytes, kBegin);
   }
   Next receive_end() { return startup.on_received(0, {}, kBegin); }
 

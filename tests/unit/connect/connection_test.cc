@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<std::byte> octets_of(std::string_view text) {
+std::vector<std::byte> bytes_of(std::string_view text) {
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
   return {first, first + text.size()};
 }
@@ -38,7 +38,7 @@ std::vector<std::byte> octets_of(std::string_view text) {
 ConnectParameters parameters(std::string_view private_data = {}, uint16_t depth = 4) {
   ConnectParameters made;
   made.initiator_depth = made.responder_resources = depth;
-  made.private_data = octets_of(private_data);
+  made.private_data = bytes_of(private_data);
   return made;
 }
 
@@ -129,7 +129,7 @@ TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   dial(parameters(longest, 3));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of(longest));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of(longest));
   EXPECT_EQ(server->request_parameters().initiator_depth, 3);
   EXPECT_EQ(server->request_parameters().responder_resources, 3);
   EXPECT_EQ(port_of(server->local_address()), port_of(listener->local_address()));
@@ -137,7 +137,7 @@ TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   ASSERT_EQ(server->accept(passive.endpoint, parameters(longest, 2), server_owner), 0);
   ASSERT_TRUE(
       eventually([&] { return client_owner->established == 1 && server_owner->established == 1; }));
-  EXPECT_EQ(client_owner->parameters().private_data, octets_of(longest));
+  EXPECT_EQ(client_owner->parameters().private_data, bytes_of(longest));
   EXPECT_EQ(client_owner->parameters().responder_resources, 2) << "own ORD, cut to the peer's IRD";
   EXPECT_EQ(active.state(), QpState::kRts);
   EXPECT_EQ(passive.state(), QpState::kRts);
@@ -211,11 +211,11 @@ TEST_F(ConnectedPair, RejectCarriesPrivateData) {
   dial(parameters("may I?"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  ASSERT_EQ(server->reject(octets_of("no")), 0);
+  ASSERT_EQ(server->reject(bytes_of("no")), 0);
   EXPECT_EQ(server->reject({}), EINVAL);
   EXPECT_EQ(server->accept(passive.endpoint, {}, server_owner), EINVAL);
   ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
-  EXPECT_EQ(client_owner->private_data(), octets_of("no"));
+  EXPECT_EQ(client_owner->private_data(), bytes_of("no"));
   EXPECT_EQ(active.state(), QpState::kInit) << "may connect again";
 }
 
@@ -506,8 +506,8 @@ class Plain {
   }
   /// True if the stream has ended, with a FIN or a RST.
   bool at_end() const {
-    char octet;
-    const ssize_t count = recv(fd_, &octet, 1, 0);
+    char byte;
+    const ssize_t count = recv(fd_, &byte, 1, 0);
     return count == 0 || (count < 0 && errno == ECONNRESET);
   }
   bool silent() const {
@@ -592,16 +592,16 @@ TEST_F(HandMadeInitiator, MarkersAreRejected) {
   EXPECT_TRUE(peer.at_end());
 }
 
-TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
+TEST_F(HandMadeInitiator, ARequestInSingleBytes) {
   Plain peer = dial_plain();
   const std::string request = frame(false, 0x10, 2, std::string(kPeerToPeerWord) + "slow");
-  for (const char octet : request) {
-    peer.write({&octet, 1});
+  for (const char byte : request) {
+    peer.write({&byte, 1});
     std::this_thread::sleep_for(1ms);
   }
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of("slow"));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of("slow"));
   ASSERT_EQ(server->accept(passive.endpoint, parameters("fine"), server_owner), 0);
   const std::string reply = peer.read_frame();
   ASSERT_EQ(reply.size(), 28u);
@@ -649,7 +649,7 @@ TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
 }
 
 // Proves: 5044-7.1.2-g 4296-3.1-a
-TEST_F(HandMadeInitiator, OctetsBehindTheRequestAreFatal) {
+TEST_F(HandMadeInitiator, BytesBehindTheRequestAreFatal) {
   Plain peer = dial_plain();
   peer.write(frame(false, 0, 1, "") + "x");
   server = requests->take();
@@ -722,7 +722,7 @@ TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
   late.write(frame(false, 0, 1, "late"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of("late"));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of("late"));
   for (size_t i = 0; i <= surplus; ++i) EXPECT_TRUE(crowd[i].at_end()) << i;
   EXPECT_TRUE(early.silent()) << "another address keeps its place";
   for (size_t i = surplus + 1; i < crowd.size(); ++i) EXPECT_TRUE(crowd[i].silent()) << i;
@@ -746,7 +746,7 @@ TEST_F(HandMadeInitiator, NewcomersConnectDuringAFlood) {
     newcomer.write(frame(false, 0, 1, std::to_string(i)));
     const auto request = requests->take();
     ASSERT_NE(request, nullptr);
-    EXPECT_EQ(request->request_parameters().private_data, octets_of(std::to_string(i)));
+    EXPECT_EQ(request->request_parameters().private_data, bytes_of(std::to_string(i)));
   }
 }
 
@@ -759,7 +759,7 @@ TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
     for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_from("127.0.0.2"));
     const auto request = requests->take();
     ASSERT_NE(request, nullptr) << round;
-    EXPECT_EQ(request->request_parameters().private_data, octets_of("honest"));
+    EXPECT_EQ(request->request_parameters().private_data, bytes_of("honest"));
   }
 }
 
@@ -870,7 +870,7 @@ TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
   EXPECT_EQ(request.substr(20), "hello");
   peer.write(frame(true, 0, 1, "at last"));
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
-  EXPECT_EQ(owner->parameters().private_data, octets_of("at last"));
+  EXPECT_EQ(owner->parameters().private_data, bytes_of("at last"));
   // The initiator sends nothing before the application does.
   ASSERT_EQ(node.post_send(1, 0, 4), 0);
   EXPECT_EQ(peer.read(28).substr(2, 2), std::string("\x41\x43"));
@@ -1093,7 +1093,7 @@ TEST_F(HandMadeResponder, ARejectingPeer) {
   peer.read_frame();
   peer.write(frame(true, 0x30, 2, std::string("\0\0\0\0", 4) + "go away"));
   ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
-  EXPECT_EQ(owner->private_data(), octets_of("go away"));
+  EXPECT_EQ(owner->private_data(), bytes_of("go away"));
 }
 
 TEST_F(HandMadeResponder, MalformedFrameInTheStream) {

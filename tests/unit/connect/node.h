@@ -210,9 +210,9 @@ class RecordingOwner : public ConnectionOwner {
     ++established;
   }
   void connection_rejected(const std::shared_ptr<Connection>&, int why,
-                           std::span<const std::byte> octets) override {
+                           std::span<const std::byte> bytes) override {
     const std::lock_guard guard(mutex_);
-    private_data_.assign(octets.begin(), octets.end());
+    private_data_.assign(bytes.begin(), bytes.end());
     status = why;
     ++rejected;
   }

@@ -18,8 +18,8 @@ class Listening : public ConnectionOwner {
     hear("established " + std::to_string(peer.initiator_depth));
   }
   void connection_rejected(const std::shared_ptr<Connection>&, int status,
-                           std::span<const std::byte> octets) override {
-    hear("rejected " + std::to_string(status) + " " + std::to_string(octets.size()));
+                           std::span<const std::byte> bytes) override {
+    hear("rejected " + std::to_string(status) + " " + std::to_string(bytes.size()));
   }
   void connection_failed(const std::shared_ptr<Connection>&, int status) override {
     hear("failed " + std::to_string(status));

@@ -251,9 +251,9 @@ class HandMadeCall {
   std::optional<RendezvousVerdict> verdict() {
     MpaInitiator::Verdict verdict;
     while (verdict.state == MpaInitiator::State::kNeedMore) {
-      std::byte octet;
-      if (recv(fd_, &octet, 1, 0) != 1) return std::nullopt;
-      verdict = initiator_->on_bytes({&octet, 1});
+      std::byte byte;
+      if (recv(fd_, &byte, 1, 0) != 1) return std::nullopt;
+      verdict = initiator_->on_bytes({&byte, 1});
     }
     const auto answer = RendezvousAnswer::decode(initiator_->private_data());
     return answer ? std::optional(answer->verdict) : std::nullopt;
@@ -525,20 +525,20 @@ TEST(RendezvousMessage, RoundTripAndRefusals) {
                       .target = Qpn{0xABCDEF},
                       .transport = Transport::kUc,
                       .psn = 0x654321};
-  const auto octets = call.encode();
-  ASSERT_EQ(octets.size(), RendezvousCall::kWireSize);
-  const auto decoded = RendezvousCall::decode(octets);
+  const auto bytes = call.encode();
+  ASSERT_EQ(bytes.size(), RendezvousCall::kWireSize);
+  const auto decoded = RendezvousCall::decode(bytes);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->source, call.source);
   EXPECT_EQ(decoded->target, call.target);
   EXPECT_EQ(decoded->transport, call.transport);
   EXPECT_EQ(decoded->psn, call.psn);
-  for (size_t size = 0; size < octets.size(); ++size)
-    EXPECT_FALSE(RendezvousCall::decode(std::span(octets).first(size)).has_value());
-  auto longer = octets;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(RendezvousCall::decode(std::span(bytes).first(size)).has_value());
+  auto longer = bytes;
   longer.resize(40);
   EXPECT_TRUE(RendezvousCall::decode(longer).has_value()) << "room for a later version's fields";
-  auto newer = octets;
+  auto newer = bytes;
   newer[4] = std::byte{2};
   EXPECT_FALSE(RendezvousCall::decode(newer).has_value());
   RendezvousAnswer answer;

@@ -670,7 +670,7 @@ TEST(MpaResponder, OldPeerClosesOnRevision2) {
 // 5044-7.1.2-g: the initiator must wait for the Reply. The bytes may come in the same piece or a
 // later one.
 // Proves: 5044-7.1.2-g
-TEST(MpaResponder, OctetsBehindTheRequest) {
+TEST(MpaResponder, BytesBehindTheRequest) {
   Bytes stream = encode(good_request());
   const size_t size = stream.size();
   stream.push_back(std::byte{0});
@@ -739,9 +739,9 @@ void expect_same_in_pieces(const Bytes& frame, const std::function<Machine()>& m
     check(machine);
   }
   Machine bytewise = make();
-  for (std::byte octet : frame) {
+  for (std::byte byte : frame) {
     ASSERT_GE(bytewise.bytes_wanted(), 1u);
-    ASSERT_EQ(bytewise.on_bytes(std::span(&octet, 1)).consumed, 1u);
+    ASSERT_EQ(bytewise.on_bytes(std::span(&byte, 1)).consumed, 1u);
   }
   check(bytewise);
 
@@ -795,7 +795,7 @@ TEST(MpaHandshake, InvalidFramesInPieces) {
     const MpaFailure expected = feed(file.bytes, true);
     EXPECT_NE(expected, MpaFailure::kNone);
     MpaFailure failure = MpaFailure::kNone;
-    for (std::byte octet : file.bytes) failure = feed(std::span(&octet, 1), false);
+    for (std::byte byte : file.bytes) failure = feed(std::span(&byte, 1), false);
     EXPECT_EQ(failure, expected);
   }
 }

@@ -17,13 +17,13 @@ TEST(DdpControl, UsualValues) {
 }
 
 // All 256 values: T, L and DV are in their places, and reserved bits do not affect them.
-TEST(DdpControl, EveryOctet) {
-  for (int octet = 0; octet < 256; ++octet) {
-    const DdpControl control{static_cast<uint8_t>(octet)};
-    EXPECT_EQ(control.tagged(), octet >= 128);
-    EXPECT_EQ(control.last(), octet / 64 % 2 == 1);
-    EXPECT_EQ(control.version(), octet % 4);
-    EXPECT_EQ(ddp_header_size(control), octet >= 128 ? 14u : 18u);
+TEST(DdpControl, EveryByte) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const DdpControl control{static_cast<uint8_t>(byte)};
+    EXPECT_EQ(control.tagged(), byte >= 128);
+    EXPECT_EQ(control.last(), byte / 64 % 2 == 1);
+    EXPECT_EQ(control.version(), byte % 4);
+    EXPECT_EQ(ddp_header_size(control), byte >= 128 ? 14u : 18u);
   }
 }
 

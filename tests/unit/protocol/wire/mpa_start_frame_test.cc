@@ -152,11 +152,11 @@ TEST(MpaStartFrame, ReservedBitsAreIgnored) {
 
 // At most 512 bytes of private data, including the enhanced word. 5044-7.1.1-d.
 TEST(MpaStartFrame, PrivateDataLimits) {
-  const std::vector<std::byte> octets(513, std::byte{0xA5});
+  const std::vector<std::byte> bytes(513, std::byte{0xA5});
   for (const auto& [enhanced, limit] : {std::pair{false, 512u}, std::pair{true, 508u}}) {
     MpaStartFrame frame;
     frame.enhanced = enhanced;
-    ASSERT_TRUE(frame.private_data.assign(std::span(octets).first(limit)));
+    ASSERT_TRUE(frame.private_data.assign(std::span(bytes).first(limit)));
     const auto bytes = encoded(frame);
     ASSERT_EQ(bytes.size(), MpaStartFrame::kSizeMax);
     MpaStartFrame back;
@@ -166,10 +166,10 @@ TEST(MpaStartFrame, PrivateDataLimits) {
     std::vector<std::byte> small(bytes.size() - 1);
     EXPECT_EQ(frame.encode(small), 0u);
     if (enhanced) {
-      ASSERT_TRUE(frame.private_data.assign(std::span(octets).first(limit + 1)));
+      ASSERT_TRUE(frame.private_data.assign(std::span(bytes).first(limit + 1)));
       EXPECT_TRUE(encoded(frame).empty());
     } else {
-      EXPECT_FALSE(frame.private_data.assign(std::span(octets).first(limit + 1)));
+      EXPECT_FALSE(frame.private_data.assign(std::span(bytes).first(limit + 1)));
       EXPECT_EQ(frame.private_data.size(), limit);
     }
   }

@@ -234,7 +234,7 @@ TEST(TerminateHeader, EncodesTheGoldenBytes) {
 
 // From 4 bytes on, the error is decoded wherever the Terminate is cut; headers that are cut off are
 // marked absent. Bytes behind the announced headers are ignored.
-TEST(TerminateHeader, EveryCutAndTrailingOctets) {
+TEST(TerminateHeader, EveryCutAndTrailingBytes) {
   for (const char* name :
        {"x17_terminate_ddp_stag", "x18_terminate_read_access", "x19_terminate_crc"}) {
     SCOPED_TRACE(name);
@@ -301,10 +301,10 @@ TEST(TerminateHeader, ReservedBitsAreIgnored) {
 TEST(RdmapControl, Values) {
   static_assert(make_rdmap_control(Op::kWrite) == 0x40);
   static_assert(make_rdmap_control(Op::kAtomicResponse) == 0x4B);
-  for (int octet = 0; octet < 256; ++octet) {
-    const RdmapControl control{static_cast<uint8_t>(octet)};
-    EXPECT_EQ(control.version(), octet / 64);
-    EXPECT_EQ(static_cast<int>(control.opcode()), octet % 16);
+  for (int byte = 0; byte < 256; ++byte) {
+    const RdmapControl control{static_cast<uint8_t>(byte)};
+    EXPECT_EQ(control.version(), byte / 64);
+    EXPECT_EQ(static_cast<int>(control.opcode()), byte % 16);
   }
 }
 

@@ -24,9 +24,9 @@ SegmentRun run_behind(TaggedOffset to) {
 }
 
 /// Opens a window for `segments` and receives this many bytes into it.
-size_t receive(SegmentRun& run, uint32_t segments, size_t octets, bool filled = false) {
+size_t receive(SegmentRun& run, uint32_t segments, size_t bytes, bool filled = false) {
   run.open(segments, kDirect, kStaged);
-  return run.take(octets, filled);
+  return run.take(bytes, filled);
 }
 
 TEST(SegmentRun, WindowsGrowWhileTheyAreFilled) {

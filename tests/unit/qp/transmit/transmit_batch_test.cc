@@ -26,7 +26,7 @@ size_t fill(TransmitBatch& batch, BufferList& payload) {
 }
 
 /// The bytes to be sent, in one piece.
-std::vector<std::byte> octets(const TransmitBatch& batch) {
+std::vector<std::byte> bytes(const TransmitBatch& batch) {
   std::vector<std::byte> all;
   for (const iovec& piece : batch.pending()) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
@@ -45,7 +45,7 @@ TEST_P(TransmitBatchRoom, TakesManyFpdus) {
   batch.configure(GetParam());
   EXPECT_GE(fill(batch, payload), 14u);
 
-  const std::vector<std::byte> wire = octets(batch);
+  const std::vector<std::byte> wire = bytes(batch);
   ASSERT_EQ(wire.size(), batch.bytes());
   const size_t size = fpdu_size(kHeaderBytes + memory.size());
   ASSERT_EQ(wire.size(), batch.fpdus() * size);
@@ -65,14 +65,14 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   first.configure(GetParam());
   second.configure(GetParam());
   fill(first, payload);
-  const std::vector<std::byte> wire = octets(first);
+  const std::vector<std::byte> wire = bytes(first);
   const void* lent = first.pending().front().iov_base;
   first.consume(1);
 
   fill(second, payload);
   EXPECT_NE(second.pending().front().iov_base, lent);
   second.consume(second.bytes());
-  EXPECT_EQ(octets(first), std::vector(wire.begin() + 1, wire.end()));
+  EXPECT_EQ(bytes(first), std::vector(wire.begin() + 1, wire.end()));
   first.consume(first.pending_bytes());
   fill(second, payload);
   EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that was given back last
@@ -124,7 +124,7 @@ TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
       TransmitBatch batch;
       batch.configure(true);
       EXPECT_GE(fill(batch, payload), 2u);
-      const std::vector<std::byte> wire = octets(batch);
+      const std::vector<std::byte> wire = bytes(batch);
       const size_t fpdu = fpdu_size(kHeaderBytes + size);
       ASSERT_EQ(wire.size(), batch.fpdus() * fpdu);
       for (size_t at = 0; at < wire.size(); at += fpdu) {

@@ -426,7 +426,7 @@ const Fault kTable[] = {
 
     // ---- Read Responses.
     // Proves: 5040-5.2.2-j
-    {"Response that nobody asked for",
+    {"Read Response without a request",
      [](P& p) { return Ulpdus{tagged(O::kReadResponse, p.stag(), p.base(), 8)}; },
      T::kRdmapUnexpectedOpcode, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, false},
     // Proves: 5040-5.2.2-e 5040-5.2.2-h 5042-f
@@ -576,7 +576,7 @@ const Fault kTable[] = {
      T::kDdpUntaggedMsnRange, kFatal},
     {"Atomic Response, MSN 2", [](P&) { return Ulpdus{untagged(O::kAtomicResponse, 3, 2, 0, 12)}; },
      T::kDdpUntaggedMsnRange, kFatal},
-    {"Atomic Response that nobody asked for",
+    {"Atomic Response without a request",
      [](P&) { return Ulpdus{untagged(O::kAtomicResponse, 3, 1, 0, 12)}; },
      T::kRdmapUnexpectedOpcode, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, false},
     // Proves: 7306-4.1-a 7306-8.2-c

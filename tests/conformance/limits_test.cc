@@ -191,7 +191,7 @@ TEST(Overrun, EndsOneStreamOnly) {
 // Proves: 5042-g
 TEST(Cost, OfStalledStreamsIsBounded) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's allocator does not tell";
+  GTEST_SKIP() << "the sanitizer's allocator does not report its memory";
 #endif
   constexpr size_t kStreams = 200, kHalf = 10000;
   for (const bool crc : {false, true}) {

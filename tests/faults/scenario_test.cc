@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whole lives of two connected ends, from the first object to the last, in which one allocation
-// fails, in whichever thread makes it: the application is told of what has failed, all that it has
-// posted completes once, nothing hangs, and nothing is left.
+// Whole lives of two connected ends, from the first object to the last. One allocation of each life
+// fails, in any thread. The application must learn what has failed, all that it has posted must
+// complete once, nothing may hang, and nothing may be left.
 //
-// By default some allocations are tried, beginning with one drawn at random. UWARP_TEST_ALLOCATION
-// names one, or is "all".
+// By default a test tries some of the allocations, beginning with a random one.
+// UWARP_TEST_ALLOCATION is the number of one, or "all".
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -189,7 +189,7 @@ class DatagramLife {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     const int before = to.received;
     for (int round = 0; to.received == before; ++round) {
-      EXPECT_LT(std::chrono::steady_clock::now(), end) << "nothing is heard";
+      EXPECT_LT(std::chrono::steady_clock::now(), end) << "no datagram arrives";
       if (std::chrono::steady_clock::now() > end) return false;
       if (to.receives == to.received && !receive(to)) return false;
       if (from.sends == from.sent && round % 64 == 0 && !send(from, to)) return false;

@@ -176,7 +176,7 @@ bool WorkScenario::settled(size_t received_by_a, size_t received_by_b) {
 // failed.
 bool WorkScenario::arrives(size_t by_a, size_t by_b) {
   const size_t of_a = a_.received + by_a, of_b = b_.received + by_b;
-  EXPECT_TRUE(await([&] { return settled(of_a, of_b) || broken(); })) << "nothing comes";
+  EXPECT_TRUE(await([&] { return settled(of_a, of_b) || broken(); })) << "nothing arrives";
   return settled(of_a, of_b) && !broken();
 }
 
@@ -415,7 +415,7 @@ bool WorkScenario::provoke_remote_error() {
   if (!post(a_, wr)) return false;
   EXPECT_TRUE(await([&] {
     return a_.sends.open() == 0 && state_of(a_.qp) == IBV_QPS_ERR && state_of(b_.qp) == IBV_QPS_ERR;
-  })) << "the error is not told";
+  })) << "the error is not reported";
   return true;
 }
 

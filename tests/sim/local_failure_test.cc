@@ -109,7 +109,7 @@ TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
       1));
   fault();
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
-  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "had no part in it";
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "was not involved";
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   peer.ulpdus();
 }

@@ -307,7 +307,7 @@ TEST(Held, MayBeResumedOnceByWhoeverPosts) {
   EXPECT_TRUE(peer.dut.qp->receive_resumable());
   EXPECT_FALSE(peer.dut.qp->receive_resumable());
   ASSERT_EQ(peer.dut.qp->post_recv(2, {}), 0);
-  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "nobody waits for this one";
+  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "no stream waits for this receive";
   peer.settle();
   EXPECT_EQ(peer.dut.receives().size(), 1u);
 }

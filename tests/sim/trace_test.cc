@@ -220,7 +220,8 @@ TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   EXPECT_EQ(flushed[2].phase, Phase::kWaiting);
   for (const TraceStep& step : flushed)
     EXPECT_EQ(step.status, static_cast<uint32_t>(WcStatus::kWrFlushErr));
-  EXPECT_EQ(at_a.of(Kind::kSendBegun).size(), 2u) << "the last one was not begun by its end";
+  EXPECT_EQ(at_a.of(Kind::kSendBegun).size(), 2u)
+      << "the last request had not started when the stream ended";
 
   const TraceStep receive = at_b.of(Kind::kReceiveCompleted).at(0);
   EXPECT_EQ(receive.phase, Phase::kWaiting);

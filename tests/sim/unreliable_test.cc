@@ -294,7 +294,7 @@ TEST(UnreliableAlone, SharedReceives) {
   peer.send(send_message(2, 0));
   EXPECT_EQ(slot.receive.dropped.get(), 2u);
   ASSERT_EQ(srq.post(9, {}), 0);
-  EXPECT_FALSE(peer.dut.resume_due) << "nobody waits";
+  EXPECT_FALSE(peer.dut.resume_due) << "no stream waits";
   peer.send(send_message(3, 0));
   ASSERT_EQ(peer.dut.receives().size(), 1u);
   peer.send(send_message(4, 0));

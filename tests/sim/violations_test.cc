@@ -114,7 +114,7 @@ const Violation kViolations[] = {
     {"Write whose TO wraps",
      [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), ~uint64_t{0} - 7, 16); },
      T::kDdpTaggedToWrap, QpEvent::kAccessError, true},
-    {"Read Response nobody asked for",
+    {"Read Response without a request",
      [](RawPeer& p) { return tagged(RdmapOpcode::kReadResponse, p.stag(), p.base(), 8); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"Read Request cut short",
@@ -175,7 +175,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
-  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "must not be taken for a Terminate";
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});

@@ -669,7 +669,7 @@ void Link::confirm(int index, uint64_t before_id) {
 
 void Link::place(End& at, size_t offset, const Bytes& data, const char* what) {
   const bool same = data.empty() || std::memcmp(memory(at) + offset, data.data(), data.size()) == 0;
-  if (!same) wrong(std::string(what) + " is not what it ought to be");
+  if (!same) wrong(std::string(what) + " has wrong bytes");
   std::copy(data.begin(), data.end(), at.expected.begin() + static_cast<ptrdiff_t>(offset));
 }
 

@@ -132,7 +132,7 @@ TEST_F(DeviceRemovalInside, EachIdOfTheDeviceHearsOfIt) {
   EXPECT_EQ(rdma_resolve_route(resolved, 100), -1);
   for (rdma_cm_id* id : {client, server}) rdma_destroy_qp(id);
   for (rdma_cm_id* id : {client, server, listener, resolved}) EXPECT_EQ(rdma_destroy_id(id), 0);
-  EXPECT_FALSE(readable(channel_->fd, std::chrono::milliseconds(100))) << "an event too many";
+  EXPECT_FALSE(readable(channel_->fd, std::chrono::milliseconds(100))) << "one event too many";
   EXPECT_EQ(rdma_destroy_id(wildcard), 0);
 }
 

@@ -174,7 +174,7 @@ TEST_F(Multicast, AttachingAndDetaching) {
   Member member(context());
   EXPECT_EQ(member.detach(group_), EINVAL);
   EXPECT_EQ(member.attach(group_), 0);
-  EXPECT_EQ(member.attach(group_), 0) << "once more does nothing";
+  EXPECT_EQ(member.attach(group_), 0) << "attaching again changes nothing";
   EXPECT_EQ(ibv_destroy_qp(member.qp.get()), EBUSY);
   member.post_receive(1);
   member.send(handle(member, group_).get(), 5);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// rdma_resolve_addr where the neighbour on the way answers, and where nobody is. In a network
-// namespace of its own, whose neighbour lives in another one.
+// rdma_resolve_addr if the next hop answers, and if there is none. The tests run in their own
+// network namespace; the neighbour is in another one.
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -249,7 +249,8 @@ TEST_F(NeighbourInside, ManyIdsWaitAndSomeGo) {
   for (size_t i = 0; i < ids.size(); i += 2) EXPECT_EQ(rdma_destroy_id(ids[i]), 0);
   for (size_t i = 1; i < ids.size(); i += 2) expect(RDMA_CM_EVENT_ADDR_ERROR, -EHOSTUNREACH);
   for (size_t i = 1; i < ids.size(); i += 2) EXPECT_EQ(rdma_destroy_id(ids[i]), 0);
-  EXPECT_TRUE(wait_until([&] { return open_files() <= files; })) << "nobody waits any more";
+  EXPECT_TRUE(wait_until([&] { return open_files() <= files; }))
+      << "a wait for a neighbour has not ended";
 }
 
 }  // namespace

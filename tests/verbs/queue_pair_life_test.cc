@@ -257,7 +257,7 @@ TEST_F(QueuePairLife, DestroyLeavesWhatWasDone) {
   EXPECT_COMPLETION(pair.a.cq.get(), 4, IBV_WC_SUCCESS);
   pair.b.qp.reset();
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
-  EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(20))) << "what it has flushed";
+  EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(20))) << "a flushed completion";
 }
 
 TEST_F(QueuePairLife, ResetWhileAnotherThreadPolls) {

@@ -151,7 +151,8 @@ TEST_F(SharedReceive, WaitingStreamsAreServedInTurn) {
     EXPECT_EQ(wc->wr_id, i);
     ++served[wc->qp_num];
     if (i + 1 == kStreams) {
-      EXPECT_EQ(served.size(), size_t{kStreams}) << "nobody was served twice before all once";
+      EXPECT_EQ(served.size(), size_t{kStreams})
+          << "one stream was served twice before all were served once";
     }
   }
   for (const auto& [number, count] : served) EXPECT_EQ(count, 3) << number;

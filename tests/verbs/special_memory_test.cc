@@ -110,7 +110,7 @@ TEST_F(Special, DeviceMemoryLimits) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);
   Dm all = device_memory(attr.max_dm_size);
-  EXPECT_NE(all, nullptr) << "what is advertised can be had";
+  EXPECT_NE(all, nullptr) << "all memory that the device reports can be allocated";
   errno = 0;
   EXPECT_EQ(device_memory(4), nullptr);
   EXPECT_EQ(errno, ENOMEM);

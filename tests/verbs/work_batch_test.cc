@@ -219,7 +219,7 @@ TEST_F(WorkBatch, AbortPostsNothing) {
   ASSERT_EQ(ibv_wr_complete(qp), 0) << "an empty batch";
   EXPECT_FALSE(next_completion(a.cq.get(), milliseconds(30)));
   EXPECT_FALSE(next_completion(b.cq.get(), milliseconds(0)));
-  ASSERT_EQ(a.post_send(3), 0) << "the plain call is not in its way";
+  ASSERT_EQ(a.post_send(3), 0) << "ibv_post_send() works beside a batch";
   EXPECT_COMPLETION(a.cq.get(), 3, IBV_WC_SUCCESS);
   EXPECT_COMPLETION(b.cq.get(), 0, IBV_WC_SUCCESS);
 }

@@ -311,7 +311,7 @@ int run(const char* self, int count, uint64_t seconds, uint64_t seed) {
   table.calm = true;
   const auto limit = Clock::now() + kPatience;
   while (!all_heard(table, count)) {
-    must(Clock::now() < limit, "not everybody is heard");
+    must(Clock::now() < limit, "some process does not hear all others");
     usleep(1000);
   }
   table.stop = true;

@@ -159,7 +159,7 @@ TEST(Settings, SetuidProgramsIgnoreTheEnvironment) {
   const int status = system(command.c_str());
   std::filesystem::remove_all(folder, error);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 126) GTEST_SKIP() << "an emulated program cannot execute its like";
+  if (WEXITSTATUS(status) == 126) GTEST_SKIP() << "an emulated program cannot execute another one";
   if (WEXITSTATUS(status) == kNotSecure) GTEST_SKIP() << "setuid has no effect on this mount";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }

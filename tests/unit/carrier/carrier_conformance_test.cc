@@ -208,7 +208,7 @@ TEST_P(Carrier, AFullOneTakesNoMoreUntilThereIsRoom) {
     // A sender that found the carrier full does nothing but wait for the edge.
     if (!outbox.empty() && (a_.edge(0) & EPOLLOUT) != 0) outbox.push_all(a_);
     if (count == -EAGAIN && b_.edge(0) == 0 && !outbox.empty()) {
-      ASSERT_TRUE(a_.wait_for(EPOLLOUT)) << "there is room, and nobody says so";
+      ASSERT_TRUE(a_.wait_for(EPOLLOUT)) << "there is room, but no edge reports it";
       outbox.push_all(a_);
     }
   }

@@ -107,7 +107,7 @@ void stream(StreamEnd& end, uint32_t seed, int calls) {
 
 TEST(HostileRing, NonsenseWhileBothStream) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "whoever believes a wrong position races, and shall";
+  GTEST_SKIP() << "a side that accepts a wrong position races, by design";
 #endif
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);

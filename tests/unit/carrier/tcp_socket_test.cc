@@ -227,7 +227,7 @@ TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {
 TEST(TcpSocket, LocalPeersGetAnUnpacedCongestionControl) {
   Pair pair = connected();
   for (TcpSocket* end : {&pair.client, &pair.server}) {
-    EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "nothing paced has ever been there";
+    EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "no socket has used pacing here";
     end->settle_congestion_control({}, loopback());
     EXPECT_EQ(congestion_control_of(end->fd()), "reno");
   }

@@ -109,7 +109,7 @@ TEST(ActiveStartup, ARefusedOneIsDialledAgainForAWhile) {
   uint64_t now_ns = kBegin;
   for (uint32_t i = 0; i < ActiveStartup::kMostRedials; ++i) {
     ASSERT_EQ(attempt.startup.on_failed(ECONNREFUSED, now_ns), Next::kPause) << i;
-    EXPECT_FALSE(attempt.startup.dialling()) << "late edges find nothing to do";
+    EXPECT_FALSE(attempt.startup.dialling()) << "late edges do nothing";
     now_ns += ActiveStartup::kRedialWaitNs;
     EXPECT_EQ(attempt.startup.deadline().at_ns, now_ns);
     ASSERT_EQ(attempt.startup.on_deadline(now_ns), Next::kDial);

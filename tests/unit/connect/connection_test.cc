@@ -837,7 +837,7 @@ class HandMadeResponder : public ::testing::Test {
   }
   Plain accept_one() const {
     pollfd entry{.fd = listener_fd_, .events = POLLIN, .revents = 0};
-    EXPECT_EQ(poll(&entry, 1, 15'000), 1) << "nobody dials";
+    EXPECT_EQ(poll(&entry, 1, 15'000), 1) << "no peer has connected";
     return Plain(accept(listener_fd_, nullptr, nullptr));
   }
 
@@ -917,7 +917,7 @@ TEST_F(HandMadeResponder, AFailureOnTheRememberedModeForgetsIt) {
   const std::string request = peer.read_frame();
   ASSERT_GE(request.size(), 20u);
   EXPECT_EQ(request[17], 1);
-  ASSERT_TRUE(eventually([&] { return owner->failed == 1; })) << "it says nothing";
+  ASSERT_TRUE(eventually([&] { return owner->failed == 1; })) << "it sends nothing";
   EXPECT_EQ(Engine::instance().context().startup_modes.first_for(where_, now_ns()),
             StartupMode::kPeerToPeer);
 }
@@ -972,7 +972,7 @@ TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
   EXPECT_EQ(load_be32(rtr.data() + 4), kPeerMagicStag.value);
   EXPECT_EQ(load_be64(rtr.data() + 8), kPeerMagicOffset);
   const std::string second = peer.read(20);
-  ASSERT_EQ(second.size(), 20u) << "a lone first frame may be overlooked";
+  ASSERT_EQ(second.size(), 20u) << "the peer may miss a first frame that comes alone";
   EXPECT_EQ(load_be16(second.data()), 14);
 }
 
@@ -981,8 +981,7 @@ TEST_F(HandMadeResponder, ASilentResponderIsChased) {
   const Plain peer = accept_one();
   peer.read_frame();
   peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
-  EXPECT_EQ(peer.read(80).size(), 80u)
-      << "frames go on coming, as it may have overlooked the first";
+  EXPECT_EQ(peer.read(80).size(), 80u) << "more frames follow, as it may have missed the first";
 }
 
 // siw may have missed the first two frames. If the FIN came right behind them, it would lose them.
@@ -995,7 +994,7 @@ TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
   ASSERT_EQ(node.post_send(1, 0, 4), 0);
   ASSERT_EQ(client->disconnect(), 0);
-  if (now_ns() - began_ns > 5'000'000) GTEST_SKIP() << "so slow that the nudge has gone already";
+  if (now_ns() - began_ns > 5'000'000) GTEST_SKIP() << "too slow: the reminder was sent before";
   const std::string all = peer.read(1000);
   EXPECT_TRUE(peer.at_end());
   ASSERT_GE(all.size(), 20u + 28 + 20) << "RTR, Send, empty Write";

@@ -316,7 +316,7 @@ TEST(FpduLife, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
   (void)world.life.on_events(ended(StreamEnd::kFin), kNow + 5);
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
   ASSERT_EQ(world.life.on_disconnect(next, kNow + 6), 0);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "said already";
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "disconnected before";
 }
 
 TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
@@ -325,7 +325,7 @@ TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
   EXPECT_EQ(world.life.on_disconnect(next, kNow), EINVAL);
   EXPECT_EQ(after("spoken", world), "stay established");
   EXPECT_FALSE(world.life.deadline());
-  EXPECT_EQ(after("spoken", world), "stay") << "told once";
+  EXPECT_EQ(after("spoken", world), "stay") << "reported once";
   EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
 }
 

@@ -27,7 +27,8 @@ TEST(HalfOpenPlaces, TheAddressThatHoldsMostLosesItsOldest) {
   (void)places.enter(1, at("192.0.2.1"));
   for (int i = 2; i < 8; ++i) (void)places.enter(i, at("192.0.2.9"));
   EXPECT_EQ(places.enter(100, at("192.0.2.2")), 0);
-  EXPECT_EQ(places.enter(101, at("192.0.2.9")), 2) << "the crowd pays for its own newcomers";
+  EXPECT_EQ(places.enter(101, at("192.0.2.9")), 2)
+      << "a newcomer takes the place of one from its own address";
   EXPECT_EQ(places.enter(102, at("192.0.2.9")), 3);
   EXPECT_EQ(places.enter(103, at("192.0.2.3")), 4);
 }
@@ -48,7 +49,7 @@ TEST(HalfOpenPlaces, OfEqualHoldersTheOldestLoses) {
   Places places(4);
   for (int i = 0; i < 4; ++i) (void)places.enter(i, at("192.0.2." + std::to_string(i)));
   EXPECT_EQ(places.enter(4, at("192.0.2.4")), 0);
-  EXPECT_EQ(places.enter(5, at("192.0.2.4")), 4) << "it holds two with the newcomer";
+  EXPECT_EQ(places.enter(5, at("192.0.2.4")), 4) << "with the newcomer it would hold two";
   EXPECT_EQ(places.enter(6, at("192.0.2.6")), 1);
 }
 

@@ -86,7 +86,7 @@ TEST(PassiveStartup, ThePeerIsSilentUntilTheReply) {
     EXPECT_TRUE(startup.on_peeked(count));
     EXPECT_TRUE(startup.peer_left());
     EXPECT_FALSE(startup.requested() || startup.reading());
-    EXPECT_FALSE(startup.on_peeked(count)) << "no news";
+    EXPECT_FALSE(startup.on_peeked(count)) << "nothing new";
   }
   PassiveStartup early = reading();
   EXPECT_FALSE(early.on_peeked(0)) << "for on_received() to find";
@@ -120,7 +120,7 @@ TEST(Draining, WithAcknowledgementsThePeerMustHaveRoom) {
   EXPECT_EQ(draining.deadline().at_ns, now_ns);
   EXPECT_FALSE(draining.on_deadline(Room{false}, now_ns));
   now_ns += Draining::kNoRoomWaitNs;
-  EXPECT_EQ(draining.deadline().at_ns, now_ns) << "looked at again";
+  EXPECT_EQ(draining.deadline().at_ns, now_ns) << "checked again";
   EXPECT_TRUE(draining.on_deadline(Room{true}, now_ns));
 }
 

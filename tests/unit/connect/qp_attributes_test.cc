@@ -100,7 +100,7 @@ TEST(QpAttributes, Ranges) {
   EXPECT_TRUE(attributes_in_range(attributes, kInit | kRtr | kRts));
   attributes.port = 2;
   EXPECT_FALSE(attributes_in_range(attributes, kInit));
-  EXPECT_TRUE(attributes_in_range(attributes, kRtr)) << "not named, not looked at";
+  EXPECT_TRUE(attributes_in_range(attributes, kRtr)) << "not in the mask, so not checked";
   attributes = {};
   attributes.max_rd_atomic = 129;
   EXPECT_FALSE(attributes_in_range(attributes, kRts));
@@ -167,7 +167,7 @@ TEST(EndpointModify, RdmaCmKnowsNoPeersNumber) {
   ASSERT_EQ(node.endpoint->modify(attributes, kCmMask), 0);
   EXPECT_EQ(node.rtr(Qpn{0x123456}), EINVAL);
   EXPECT_EQ(node.state(), QpState::kInit);
-  EXPECT_EQ(node.rtr(Qpn{kCmPeerQpn}), 0) << "as its InfiniBand branch says";
+  EXPECT_EQ(node.rtr(Qpn{kCmPeerQpn}), 0) << "the number that librdmacm's InfiniBand code uses";
   EXPECT_EQ(node.rts(), 0);
   ASSERT_EQ(node.move(QpState::kReset), 0);
   ASSERT_EQ(node.init(), 0);
@@ -181,7 +181,7 @@ TEST(EndpointModify, WhatIsRefusedIsNotTakenForRdmaCms) {
   EXPECT_EQ(node.endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), EINVAL);
   ASSERT_EQ(node.init(), 0);
   ASSERT_EQ(node.rtr(Qpn{0x123456}), 0);
-  EXPECT_EQ(node.init(), EINVAL) << "of one that rdma_cm connects it is taken";
+  EXPECT_EQ(node.init(), EINVAL) << "accepted for a queue pair that rdma_cm connects";
 }
 
 TEST(EndpointModify, AddressesAreChecked) {
@@ -194,7 +194,7 @@ TEST(EndpointModify, AddressesAreChecked) {
   EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "no GID";
   attributes.dgid[15] = 1;
   attributes.sgid_index = 7;
-  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "no such GID of ours";
+  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "the device has no such GID";
   EXPECT_EQ(node.state(), QpState::kInit);
 }
 

@@ -68,7 +68,7 @@ TEST(Rendezvous, OneSideStaysInRtr) {
     ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
     ASSERT_EQ(a.rts(), 0);
     expect_traffic(a, b);
-    EXPECT_EQ(b.state(), QpState::kRtr) << "as far as the application moved it";
+    EXPECT_EQ(b.state(), QpState::kRtr) << "in the state that the application has set";
     ASSERT_EQ(b.rts(), 0);
     EXPECT_EQ(b.state(), QpState::kRts);
     expect_traffic(b, a);

@@ -282,7 +282,7 @@ TEST(Trunks, TwoReceiversThatAreLate) {
       EXPECT_EQ(a.send(to, c.number(), "found"), 0);
       got = c.next(false, 1);
       return got.wr_id == 3;
-    })) << "the line stands still in round "
+    })) << "the line has stopped in round "
         << round;
   }
 }

@@ -170,7 +170,7 @@ TEST(FaultPlan, OfDatagrams) {
   EXPECT_EQ(plan.rules[1].kind, FaultKind::kDuplicate);
   EXPECT_EQ(plan.rules[1].message, FaultMessage::kArrival);
   EXPECT_EQ(plan.rules[2].kind, FaultKind::kReorder);
-  EXPECT_NE(error_of("reorder op=recv"), "") << "only what is sent can wait for the next";
+  EXPECT_NE(error_of("reorder op=recv"), "") << "only a message that is sent can wait for the next";
 }
 
 }  // namespace

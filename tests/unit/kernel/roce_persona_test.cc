@@ -121,7 +121,7 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
   EXPECT_EQ(incoming->accepting.retries.rnr_retry, 1);
   EXPECT_EQ(incoming->accepting.retries.retry_count, std::nullopt)
-      << "the peer's, which is not known";
+      << "the peer's retry count, which is not known";
 }
 
 TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {

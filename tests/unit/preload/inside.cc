@@ -317,7 +317,8 @@ TEST_F(Inside, RelativePathsLeadToTheTree) {
   struct stat by_name, by_fd;
   EXPECT_EQ(fstat(counter, &by_fd), 0);
   EXPECT_EQ(stat("/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data", &by_name), 0);
-  EXPECT_NE(by_fd.st_ino, by_name.st_ino) << "the file of the tree, which says 0";
+  EXPECT_NE(by_fd.st_ino, by_name.st_ino)
+      << "this is the file of the tree, which always contains 0";
   close(counter);
   close(port);
 }
@@ -336,7 +337,7 @@ TEST_F(Inside, AFileIsReopenedOnTheTree) {
   file = freopen("/dev/null", "r", file);
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(fileno(file), fd);
-  EXPECT_LT(create_id(fd), 0) << "the channel is still there";
+  EXPECT_LT(create_id(fd), 0) << "the channel still exists";
   fclose(file);
 }
 

@@ -56,7 +56,7 @@ class PreloadTest : public ::testing::Test {
     GTEST_SKIP() << "a program under TSan cannot take an instrumented preload";
 #endif
     if (getenv("UWARP_TEST_INSIDE") != nullptr) GTEST_SKIP() << "this is the inner run";
-    if (emulated()) GTEST_SKIP() << "an emulated program cannot execute its like";
+    if (emulated()) GTEST_SKIP() << "an emulated program cannot execute another one";
     if (!fs::exists(preload_path())) GTEST_SKIP() << preload_path() << " is not built";
   }
   static Outcome under_preload(const std::string& command, const std::string& more = "") {

@@ -93,7 +93,7 @@ TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
   DeadlineHeap heap;
   auto a = std::make_shared<EventSource>();
   auto b = std::make_shared<EventSource>();
-  EXPECT_FALSE(heap.set(*a, 200)) << "nobody sleeps";
+  EXPECT_FALSE(heap.set(*a, 200)) << "no thread sleeps";
   EXPECT_EQ(heap.begin_sleep(0, DeadlineHeap::kNever, 0), 200u);
   EXPECT_TRUE(heap.sleeping());
   EXPECT_FALSE(heap.set(*b, 250));
@@ -106,7 +106,8 @@ TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
   EXPECT_EQ(heap.begin_sleep(0, 1000, 30), 130u);
   EXPECT_FALSE(heap.set(*a, 120));
   EXPECT_TRUE(heap.set(*a, 90));
-  EXPECT_EQ(heap.begin_sleep(500, 1000, 30), 530u) << "what is overdue may be late from now on";
+  EXPECT_EQ(heap.begin_sleep(500, 1000, 30), 530u)
+      << "for an overdue deadline the lateness counts from now";
   EXPECT_EQ(heap.begin_sleep(0, 100, 30), 100u);
 }
 
@@ -187,7 +188,7 @@ TEST(Progress, PassServesInTheCaller) {
   EXPECT_TRUE(progress.pass());
   EXPECT_EQ(source->edges, 1);
   EXPECT_TRUE(progress.pass());
-  EXPECT_EQ(source->edges, 1) << "edges are told once";
+  EXPECT_EQ(source->edges, 1) << "an edge is reported once";
 }
 
 TEST(Progress, RemoveInsideTheCall) {

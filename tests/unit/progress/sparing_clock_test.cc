@@ -30,7 +30,7 @@ TEST(SparingClock, IsPunctualWithACounterOfAnySpeed) {
 TEST(SparingClock, LooksSeldom) {
   int looks = 0;
   wait(100, looks);
-  EXPECT_LT(looks, 60) << "of 10,000 times that it was asked";
+  EXPECT_LT(looks, 60) << "clock reads in 10,000 questions";
 }
 
 TEST(SparingClock, WhatHasPassedIsReachedAtOnce) {

@@ -46,7 +46,7 @@ TEST_F(Domain, ReachesTheProtectionDomainsOfItsQueues) {
   domain.leave(two);
   EXPECT_FALSE(reaches(first));
   EXPECT_TRUE(reaches(second));
-  EXPECT_FALSE(domain.protection_domain().reaches(nullptr)) << "the place that is free";
+  EXPECT_FALSE(domain.protection_domain().reaches(nullptr)) << "a free place matches no domain";
   domain.enter(one);
   EXPECT_TRUE(reaches(first));
   EXPECT_FALSE(first.reaches(&second)) << "in one direction only";

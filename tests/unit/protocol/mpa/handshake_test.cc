@@ -237,7 +237,7 @@ constexpr DepthCase kInitiatorDepths[] = {
     {"growing has its limit", 16, 16, 128, 16, 129, false, 0, 0},
     {"peer does not say: 6581-9.1-b", 16, 16, 0, kOpen, kOpen, true, 16, 16},
     {"we do not say, peer does", kOpen, kOpen, 0, 4, 8, true, kOpen, 4},
-    {"nobody says", kOpen, kOpen, 0, kOpen, kOpen, true, kOpen, kOpen},
+    {"neither side sets a depth", kOpen, kOpen, 0, kOpen, kOpen, true, kOpen, kOpen},
 };
 
 // Proves: 6581-8-a 6581-9.1-b 6581-9.1-e 6581-9.1-f

@@ -75,7 +75,7 @@ struct Answers : Scenario {
     while (auto turn = side.begin()) {
       int late = 0;
       while (with_peer.load() != posted.load()) {
-        // the send call: from now on the peer may answer
+        // The send call: from now on the peer may answer.
         const int now = with_peer.fetch_add(1) + 1;
         if (fault == OrderFault::kNotesLate) {
           late = now;

@@ -49,7 +49,7 @@ struct Property {
 };
 
 struct Outcome {
-  // empty: the property holds in all orders; otherwise what failed and its schedule
+  // Empty: the property holds in all orders; otherwise what failed and its schedule.
   std::string finding;
   uint64_t interleavings = 0;
   bool complete = false;  // false: the search ended at the limit of interleavings

@@ -36,7 +36,7 @@ struct CountedLate : ModelAtomics {
   static void sleep_while(const Atomic<T>& word, T value) {
     if (word.load() != value) return;
     sleepers.fetch_add(1);
-    // without the check that a futex call begins with
+    // Without the check that a futex call begins with.
     sleep_at(&word, "wake-up", Where::current());
     sleepers.fetch_sub(1);
   }

@@ -242,7 +242,7 @@ TEST_P(Faults, AStallHoldsEverythingThatIsSent) {
   for (uint64_t id = 1; id < 4; ++id) one.send(id);
   one.pair.run();
   EXPECT_EQ(one.pair.b.receives().size(), 1u);
-  // an unacknowledged request does not complete either
+  // An unacknowledged request does not complete either.
   EXPECT_EQ(one.pair.a.sends().size(), acknowledged() ? 0u : 1u);
   EXPECT_FALSE(one.pair.a.qp->transmitter().idle());
   EXPECT_EQ(one.script->release(one.script->deadline_ns(5)), FaultScript::kSend);

@@ -21,7 +21,7 @@ namespace uwarp::sim {
 struct ScannedMessage {
   uint8_t opcode = 0;
   bool tagged = false;
-  // the STag of a tagged message; of an untagged one the field of the STag to invalidate
+  // The STag of a tagged message; of an untagged one the field of the STag to invalidate.
   uint32_t stag = 0;
   uint64_t to = 0;
   uint32_t qn = 0, msn = 0;

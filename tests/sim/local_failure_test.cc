@@ -75,7 +75,7 @@ TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
                             {2, WcStatus::kSuccess},
                             {3, WcStatus::kLocProtErr},
                             {4, WcStatus::kWrFlushErr}}));
-  // after completion the application may reuse the memory
+  // After completion the application may reuse the memory.
   std::memset(peer.memory.data(), 0x22, kLarge);
   peer.settle();
   auto sent = peer.ulpdus();

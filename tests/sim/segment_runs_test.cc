@@ -119,7 +119,7 @@ TEST_P(Runs, OfAnAnswerArrive) {
   }
 }
 
-// payload of the largest segment of a Write
+// Payload of the largest segment of a Write.
 constexpr size_t kWhole = 65535 - TaggedHeader::kWireSize;
 INSTANTIATE_TEST_SUITE_P(
     SizesAndCuts, Runs,

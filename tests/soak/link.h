@@ -104,7 +104,7 @@ class Link {
     Address address{};
     std::vector<bool> slot_busy, cell_busy, receive_busy;
     std::deque<RequestPointer> sends;  // posted here, not completed
-    // sent from here; the other end must still complete a receive
+    // Sent from here; the other end must still complete a receive.
     std::deque<RequestPointer> messages;
     std::deque<RequestPointer> unconfirmed;  // Writes from here that may not have been placed yet
     std::vector<RequestPointer> failed;      // from here, with an error or without a completion

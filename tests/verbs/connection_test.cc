@@ -194,7 +194,7 @@ TEST_F(Connection, WrongSequenceNumberIsNotConnected) {
   End a(context()), b(context());
   Address address = a.address();
   address.psn ^= 1;
-  // b answers, but expects another queue pair number than a has
+  // `b` answers, but expects another queue pair number than a has.
   ASSERT_EQ(to_rtr(b.qp.get(), address), 0);
   a.connect(b.address(), {12, 1});
   ASSERT_EQ(a.post_send(1), 0);

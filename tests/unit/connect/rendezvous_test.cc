@@ -461,7 +461,7 @@ TEST(Rendezvous, AResetBehindTheEndIsTold) {
     }));
   }
   ASSERT_EQ(a.post_send(2, 0, 8), 0);
-  // the FIN has come before the post, and by now the reset that answers the post
+  // The FIN has come before the post, and by now the reset that answers the post.
   std::this_thread::sleep_for(50ms);
   (void)turn->end();
   (void)a.endpoint->stream().look();

@@ -94,7 +94,7 @@ class Sidr : public ::testing::Test {
     ASSERT_TRUE(started);
     listener_ = *started;
   }
-  /// The address of `listener_`: the test first opens a socket to find a free port.
+  /// Makes `listener_` listen on a free port. Returns its address.
   sockaddr_storage listen_somewhere() {
     UdpSocket port = udp_at(loopback_address());
     const sockaddr_storage at = port.local_address();
@@ -187,7 +187,7 @@ TEST_F(Sidr, AnotherPortSpaceIsNotServed) {
 }
 
 TEST_F(Sidr, NobodyListens) {
-  // its socket is closed again
+  // Its socket is closed again.
   const sockaddr_storage at = udp_at(loopback_address()).local_address();
   const auto query = ask(at);
   ASSERT_TRUE(told());

@@ -99,8 +99,8 @@ TEST_F(CmRemovalTest, AnIdThatHasAcceptedIt) {
   EXPECT_EQ(channel_.destroy(listener), 1);
 }
 
-// A listener on a loopback or wildcard address belongs to no device, and goes on serving the
-// others.
+// A listener on a loopback or wildcard address belongs to no device, so it stays open when devices
+// are removed.
 TEST_F(CmRemovalTest, IdsWithoutADeviceStay) {
   const uint32_t idle = channel_.create();
   const uint32_t listener = listening_id();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who serves when the helper thread, a driver, another that waits and a poller come, sleep and go.
-// The steps of the helper thread and of drive() are those of progress/progress.cc and
-// progress/drive.cc, with an epoll set, descriptors and a clock that are the model's.
+// Which thread serves while the helper thread, a driver, another waiting thread and a poller come,
+// sleep and go. The helper thread and drive() take the steps of progress/progress.cc and
+// progress/drive.cc; the epoll set, the descriptors and the clock belong to the model.
 #include "progress/presence.h"
 
 #include <gtest/gtest.h>

@@ -378,7 +378,7 @@ TEST_F(Requester, CompletesWithTheResponse) {
   EXPECT_EQ(load(peer.memory.data() + 1001), 0x0102030405060708u);
 }
 
-// 7306-5.2-b: three Reads and three atomics, ORD 4: four requests, with one run of MSNs.
+// 7306-5.2-b: of three Reads and three atomics, ORD 4 lets four out, with one sequence of MSNs.
 // Proves: 7306-5.2-a 7306-5.2-b 7306-5.2.1-l
 TEST_F(Requester, OrdCoversReadsAndAtomics) {
   for (uint64_t id = 0; id < 3; ++id) {

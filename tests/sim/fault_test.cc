@@ -125,7 +125,7 @@ TEST_P(Faults, ARequestCompletesWithTheStatusAskedFor) {
   }
 }
 
-// A rule for one kind of request leaves the others alone.
+// A rule for one kind of request does not affect other kinds.
 TEST_P(Faults, ARequestIsKnownByItsKind) {
   const char* const kinds[] = {"send", "write", "read", "atomic"};
   for (size_t kind = 0; kind < std::size(kinds); ++kind) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Random operations in both directions over randomly cut pipes, checked against plain memcpy: each
-// request completes exactly once and in order, bytes equal the oracle, guard zones stay intact.
+// Random operations in both directions over randomly cut pipes, checked against plain memcpy. Each
+// request must complete exactly once and in order, the bytes must be those of the memcpy, and guard
+// zones must not change.
 #include <gtest/gtest.h>
 
 #include <deque>

@@ -230,7 +230,7 @@ TEST(RingCarrier, ARingAtRestGivesItsMemoryBack) {
   EXPECT_TRUE(ends.first->trim());
   EXPECT_LE(memory_bytes(*ends.first), 3u * 4096) << "positions, and a page of a ring";
 
-  // It goes on, and is not at rest where something has been sent since.
+  // The ring still works. It is not at rest while something has been sent since the last trim().
   ASSERT_EQ(send(*ends.first, message), 4096);
   ASSERT_EQ(receive(*ends.second, got, 4096), 4096);
   EXPECT_EQ(got, message);

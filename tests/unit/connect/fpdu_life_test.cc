@@ -462,7 +462,7 @@ TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
 }
 
-// Until it is found unused; who uses it again says so.
+// The deadlines end when the ring is found unused, and begin again with the next use.
 TEST(FpduLife, ARingIsLookedAtWhileItIsUsed) {
   World world({});
   const auto look = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };

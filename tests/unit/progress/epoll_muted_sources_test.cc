@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Which sources stay quiet, and that each is ended once.
+// Which sources stay quiet, and that the quiet of each ends once.
 #include "progress/epoll_muted_sources.h"
 
 #include <gtest/gtest.h>

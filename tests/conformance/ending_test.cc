@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// How streams come to their end over real sockets: orderly from either side, by reset, by a
-// Terminate from the peer, and what is left of requests, descriptors and memory then.
-// RFC 5040 5.4 and 6.2, RFC 5041 6.2, RFC 5044 7.2.
+// How streams end over real sockets: orderly from either side, by reset, or by a Terminate from
+// either side; and what then becomes of requests, descriptors and memory. RFC 5040 5.4 and 6.2, RFC
+// 5041 6.2, RFC 5044 7.2.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ size_t open_files() {
   return count;
 }
 
-// ---- Orderly, by us
+// ---- Orderly, by the device
 
 // Proves: 5040-6.2-a 5041-6.2.1-a 5041-6.2.1-e 5044-7.2-a
 TEST(OurEnd, SendsAllThenFin) {
@@ -84,13 +84,13 @@ TEST(PeersEnd, FinAtABoundaryIsADisconnect) {
 
 // Proves: 5041-6.2.1-c 5044-7.2-c
 TEST(PeersEnd, FinInsideAMessageIsAnError) {
-  const auto expect_error = [](const Bytes& last_octets, bool framed) {
+  const auto expect_error = [](const Bytes& last_bytes, bool framed) {
     SocketPeer peer;
     ASSERT_EQ(peer.dut.post_recv(1, 0, 100), 0);
     if (framed)
-      peer.send(last_octets);
+      peer.send(last_bytes);
     else
-      peer.write(last_octets);
+      peer.write(last_bytes);
     peer.finish();
     EXPECT_TRUE(peer.ended());
     EXPECT_EQ(peer.completions(1).at(1).status, WcStatus::kWrFlushErr);
@@ -100,17 +100,17 @@ TEST(PeersEnd, FinInsideAMessageIsAnError) {
   const Bytes fpdu = sim::frame(send_message(1, 50), false);
   for (const size_t size : {1u, 2u, 3u, 19u, 20u, 40u, 70u, 75u})
     expect_error(Bytes(fpdu.begin(), fpdu.begin() + size), false);
-  // Whole FPDUs, but the message goes on.
+  // The FPDU is complete, but the message is not.
   expect_error(send_message(1, 50, 0, false), true);
 }
 
-// The peer has nothing more to say, but still listens: all that was posted arrives.
+// The peer closes its sending side only: all that was posted still arrives.
 // Proves: 5041-6.2.1-d 5041-6.2.1-e
 TEST(PeersEnd, HalfCloseStillTakesWhatWasPosted) {
   for (const bool crc : {false, true}) {
     SocketPeer peer({.crc = crc, .receive_bytes = 4096});
     for (uint64_t id = 0; id < 40; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
-    // It sends until we hold it up.
+    // The device sends until the peer's socket buffer is full.
     size_t sends = UntaggedHeader::decode(peer.next().value().data()).control.last();
     std::this_thread::sleep_for(20ms);
     peer.finish();
@@ -125,7 +125,7 @@ TEST(PeersEnd, HalfCloseStillTakesWhatWasPosted) {
   }
 }
 
-// ... and one that takes nothing any more holds nobody up for ever.
+// A peer that also reads nothing does not keep the connection alive for ever.
 TEST(PeersEnd, HalfCloseOfAPeerThatReadsNothing) {
   SocketPeer peer({.receive_bytes = 4096});
   for (uint64_t id = 0; id < 40; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
@@ -151,7 +151,7 @@ TEST(PeersEnd, Reset) {
   EXPECT_EQ(peer.dut.state(), QpState::kErr);
 }
 
-// In the middle of a transfer: what is affected completes in error, all once.
+// Reset during a transfer: the requests that it affects complete in error, each once.
 TEST(PeersEnd, ResetWhileWeSend) {
   SocketPeer peer({.receive_bytes = 4096});
   for (uint64_t id = 0; id < 60; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
@@ -175,7 +175,7 @@ TEST(PeersTerminate, ReachesTheApplication) {
   for (const bool close_at_once : {false, true}) {
     SocketPeer peer({.receive_bytes = 4096, .queue_depth = 128});
     for (uint64_t id = 1000; id < 1003; ++id) ASSERT_EQ(peer.dut.post_recv(id, 0, 100), 0);
-    // We read nothing, so most of these wait.
+    // The peer reads nothing, so most of these Sends wait.
     for (uint64_t id = 0; id < 100; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
     std::this_thread::sleep_for(10ms);
     Bytes terminate = untagged(O::kTerminate, 2, 1, 0, 4);
@@ -225,7 +225,7 @@ TEST(PeersTerminate, MalformedOnesEndTheStream) {
   }
 }
 
-// ---- By a Terminate of ours
+// ---- By a Terminate of the device
 
 // Proves: 5040-4.8-o 5041-6.2.2-b 5044-8-a 5044-4.4-b
 TEST(OurTerminate, WrongCrc) {
@@ -244,9 +244,9 @@ TEST(OurTerminate, WrongCrc) {
   EXPECT_EQ(peer.dut.memory, before);
 }
 
-// It arrives although the peer still has much to say.
+// The Terminate arrives although the device has not read all that the peer sent.
 // Proves: 5040-6.2.1-d
-TEST(OurTerminate, ArrivesInSpiteOfUnreadOctets) {
+TEST(OurTerminate, ArrivesInSpiteOfUnreadBytes) {
   for (int round = 0; round < 20; ++round) {
     SocketPeer peer;
     Bytes burst = sim::frame(bad_write(), false);
@@ -262,7 +262,8 @@ TEST(OurTerminate, ArrivesInSpiteOfUnreadOctets) {
   }
 }
 
-// We are in the middle of much that the peer reads slowly: what was begun is finished first.
+// The device is sending much to a peer that reads slowly. It finishes the FPDU that it has begun,
+// then sends the Terminate.
 TEST(OurTerminate, StandsBehindWhatIsHalfSent) {
   SocketPeer peer({.receive_bytes = 4096});
   for (uint64_t id = 0; id < 30; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
@@ -275,7 +276,7 @@ TEST(OurTerminate, StandsBehindWhatIsHalfSent) {
   EXPECT_EQ(peer.completions(30).size(), 30u);
 }
 
-// The connection goes although the peer keeps its side open.
+// The device closes the connection although the peer keeps its side open.
 // Proves: 5040-7-c
 TEST(OurTerminate, ClosesThoughThePeerDoesNot) {
   SocketPeer peer;
@@ -283,12 +284,12 @@ TEST(OurTerminate, ClosesThoughThePeerDoesNot) {
   ASSERT_EQ(peer.all().size(), 1u);
   EXPECT_TRUE(peer.orderly());
   EXPECT_TRUE(peer.ended());
-  // Whoever goes on writing then is reset in the end.
+  // A peer that goes on writing is reset in the end.
   EXPECT_TRUE(eventually(
       [&] {
         std::this_thread::sleep_for(50ms);
-        const char octet = 0;
-        return send(peer.fd(), &octet, 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN;
+        const char byte = 0;
+        return send(peer.fd(), &byte, 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN;
       },
       60));
 }
@@ -318,7 +319,7 @@ TEST(Streams, ACompletedSendMayNotHaveArrived) {
   SocketPeer peer;
   ASSERT_EQ(peer.dut.post_send(1, 0, 8), 0);
   EXPECT_EQ(peer.completions(1).at(1).status, WcStatus::kSuccess);
-  // Read only now.
+  // The peer has read nothing until here.
   EXPECT_EQ(peer.next().value().size(), 26u);
 }
 
@@ -335,10 +336,10 @@ TEST(Streams, OneThatReadsNothingStallsItselfOnly) {
     other.send(sim::read_request(read_of(other, 5000), msn));
     ASSERT_EQ(other.next().value().size(), 5014u);
   }
-  // And the stalled one goes on when it reads.
-  size_t octets = 0;
-  while (octets < 800000) octets += stalled.next().value().size() - 14;
-  EXPECT_EQ(octets, 800000u);
+  // The stalled stream goes on when its peer reads.
+  size_t bytes = 0;
+  while (bytes < 800000) bytes += stalled.next().value().size() - 14;
+  EXPECT_EQ(bytes, 800000u);
 }
 
 // Proves: 5042-i
@@ -365,7 +366,7 @@ TEST(Streams, FloodOfEmptyMessagesStarvesNobody) {
 // Proves: 5040-8.1.1-7
 TEST(Streams, APeerInvalidatesNothingThatOthersUse) {
   SocketPeer one, other;
-  // Both use a region of the same domain.
+  // Both streams use a region of the same domain.
   ASSERT_EQ(one.dut.post_recv(1, 0, 100), 0);
   one.send(untagged(O::kSendInvalidate, 0, 1, 0, 4, true, other.stag()));
   EXPECT_TRUE(is_terminate(one.all().at(0)));
@@ -373,7 +374,7 @@ TEST(Streams, APeerInvalidatesNothingThatOthersUse) {
   EXPECT_EQ(one.completions(1).at(1).status, WcStatus::kRemInvReqErr);
   other.send(sim::read_request(read_of(other, 100), 1));
   EXPECT_EQ(other.next().value().size(), 114u);
-  // ... and its own, through another region of the domain.
+  // Nor may a peer invalidate another region of that domain over its own stream.
   SocketPeer third;
   const STag shared = third.key_of(sim::kAllAccess);
   ASSERT_EQ(third.dut.post_recv(1, 0, 100), 0);
@@ -382,7 +383,7 @@ TEST(Streams, APeerInvalidatesNothingThatOthersUse) {
   EXPECT_TRUE(third.dut.engine.regions().find(shared));
 }
 
-// Once deregistration returns, no byte changes any more.
+// Once deregistration has returned, no byte changes.
 // Proves: 5040-8.1.1-6 4296-3-d 5041-8.3.1-a
 TEST(Streams, DeregisteredMemoryDoesNotChange) {
   for (int round = 0; round < 30; ++round) {
@@ -402,7 +403,7 @@ TEST(Streams, DeregisteredMemoryDoesNotChange) {
     EXPECT_EQ(peer.dut.memory, then);
     stop = true;
     writer.join();
-    peer.send(write);  // the other thread may not have come to it
+    peer.send(write);  // the device's thread may not have handled the Write yet
     const auto sent = peer.all();
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_TRUE(is_terminate(sent[0]));
@@ -410,7 +411,8 @@ TEST(Streams, DeregisteredMemoryDoesNotChange) {
   }
 }
 
-// Eight peers and another process on one cell: the sum is exact, and no value is returned twice.
+// Eight peers and another process add to one cell: the sum is exact, and no value is returned
+// twice.
 // Proves: 7306-5-a 7306-5.3-a 7306-5.4-2
 TEST(Streams, AtomicsAreAtomicToEachOther) {
   constexpr uint32_t kPeers = 8, kEach = 100 * 128;
@@ -420,7 +422,7 @@ TEST(Streams, AtomicsAreAtomicToEachOther) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    // What an engine in another process does to memory that it shares with this one.
+    // The other process: an engine there works on the same memory.
     for (uint32_t i = 0; i < kEach; ++i)
       execute_atomic(reinterpret_cast<std::byte*>(cell), {.add_or_swap = 1});
     _exit(0);
@@ -461,7 +463,7 @@ TEST(Streams, AtomicsAreAtomicToEachOther) {
   munmap(cell, 4096);
 }
 
-// Requests beyond the negotiated depth, with answers under way that nobody reads.
+// More requests than the negotiated depth, while the peer does not read the answers.
 // Proves: 5040-5.2.1-b 5040-6.1-f
 TEST(Streams, MoreReadsThanNegotiated) {
   for (const bool crc : {false, true}) {
@@ -482,7 +484,7 @@ TEST(Streams, MoreReadsThanNegotiated) {
     const Bytes& last = sent.back();
     EXPECT_TRUE(is_terminate(last));
     EXPECT_EQ(load_be32(&last[18]), 0x1202C000);
-    // It names one beyond those that could be answered.
+    // The Terminate names a request beyond the negotiated depth.
     const uint32_t msn = load_be32(&last[24 + 10]);
     EXPECT_GT(msn, 4u);
     EXPECT_EQ(std::memcmp(&last[24], requests[msn - 1].data(), 18), 0);

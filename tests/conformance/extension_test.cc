@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Atomics and Immediate Data among other messages: order, depth, and what they leave alone.
-// RFC 7306 4 to 7. Their faults are in faults_test.cc, their forms in sim/atomics_test.cc.
+// Atomics and Immediate Data among other messages: their order, their depth, and what they must not
+// change. RFC 7306 4 to 7. Faults are in faults_test.cc, message forms in sim/atomics_test.cc.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST(AnsweredAtomics, AreNotReported) {
   EXPECT_EQ(got[0].wr_id, 1u);
 }
 
-// As many as were negotiated, of both kinds, all the time; answered in their order.
+// The negotiated number of Reads and atomics is always under way; they are answered in order.
 // Proves: 7306-5.2.2-e 7306-5.2.2-i 7306-5.2.1-n
 TEST(AnsweredAtomics, AsManyAsNegotiated) {
   StreamConfig config;
@@ -100,7 +100,8 @@ TEST(AnsweredAtomics, AsManyAsNegotiated) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-// A request is delivered when all of it has come, and all messages before it are delivered.
+// A request is delivered once it has arrived completely and all earlier messages have been
+// delivered.
 // Proves: 7306-5.4-3
 TEST(AnsweredAtomics, AreNotStartedBeforeTheyAreDelivered) {
   for (const bool crc : {false, true}) {
@@ -121,7 +122,7 @@ TEST(AnsweredAtomics, AreNotStartedBeforeTheyAreDelivered) {
       ASSERT_EQ(load(peer.memory.data()), 1u) << cut;
     }
   }
-  // Behind a Send that has no receive yet.
+  // The atomic follows a Send that has no receive yet.
   RawPeer held;
   held.feed(joined({untagged(O::kSend, 0, 1, 0, 8), add(held, 1, 1)}));
   EXPECT_EQ(load(held.memory.data()), 0u);
@@ -131,7 +132,7 @@ TEST(AnsweredAtomics, AreNotStartedBeforeTheyAreDelivered) {
   EXPECT_EQ(load(held.memory.data()), 1u);
 }
 
-// Whatever precedes a request has taken effect, wherever TCP cuts the bytes.
+// All earlier messages have taken effect, wherever TCP cuts the bytes.
 // Proves: 7306-5.4-5 7306-7-14
 TEST(AnsweredAtomics, SeeEarlierWrites) {
   RawPeer peer;
@@ -150,7 +151,7 @@ TEST(AnsweredAtomics, SeeEarlierWrites) {
   }
 }
 
-// The completion of a Send or of Immediate Data is there when the answer behind it is.
+// When the answer to a request is sent, the Send or Immediate Data before it has completed.
 // Proves: 7306-7-3 7306-7-4 7306-7-13
 TEST(AnsweredAtomics, ComeBehindEarlierCompletions) {
   for (const bool atomic : {false, true}) {
@@ -162,7 +163,7 @@ TEST(AnsweredAtomics, ComeBehindEarlierCompletions) {
       EXPECT_TRUE(peer.ulpdus().empty()) << "not delivered yet";
       peer.post_receive(1, 100);
       peer.settle();
-      // The bytes that were not read before.
+      // The next call reads the rest of the bytes.
       if (peer.out.empty()) peer.feed({});
       EXPECT_EQ(peer.ulpdus().size(), 1u);
       EXPECT_EQ(peer.dut.receives().size(), 1u);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// One fault per stream, over a real socket. Each must end in the same way: the Terminate of the
-// table as the last FPDU, with the headers that belong to it; then FIN; memory as it was; the queue
-// pair in ERR, every request completed once, one event, one end of the connection. RFC 5040 7,
-// RFC 5041 7, RFC 5044 8, RFC 7306 8.
+// One fault per stream, over a real socket. Each must end in the same way: the Terminate given in
+// the table is the last FPDU and has the right headers; then FIN; memory is unchanged; the queue
+// pair is in ERR; every request has completed once; one event; the connection ends once. RFC 5040
+// 7, RFC 5041 7, RFC 5044 8, RFC 7306 8.
 #include <functional>
 
 #include "conformance/socket_peer.h"
@@ -20,16 +20,16 @@ enum class Shows : uint8_t { kNothing, kDdpHeader, kReadRequest };
 
 struct Fault {
   std::string name;
-  std::function<Ulpdus(P&)> stream;  // the last one is at fault
+  std::function<Ulpdus(P&)> stream;  // the last ULPDU is the faulty one
   T code;
   QpEvent event;
   Shows shows = Shows::kDdpHeader;
-  // Of the two receives, of 100 bytes each.
+  // Status of the two posted receives of 100 bytes each.
   std::vector<WcStatus> receives = {WcStatus::kWrFlushErr, WcStatus::kWrFlushErr};
   // The device has a Read outstanding, and a fenced Send behind it.
   bool reading = true;
   WcStatus read = WcStatus::kWrFlushErr;
-  // What the good ones before the fault may change: bytes of the device's memory.
+  // The bytes of the device's memory that valid ULPDUs before the fault may change.
   std::pair<size_t, size_t> placed = {0, 0};
   bool extensions = true;
 };
@@ -40,7 +40,7 @@ constexpr QpEvent kFatal = QpEvent::kFatal, kAccess = QpEvent::kAccessError,
                   kRequest = QpEvent::kRequestError;
 constexpr WcStatus kFlushed = WcStatus::kWrFlushErr, kDone = WcStatus::kSuccess;
 
-Bytes octet(Bytes ulpdu, size_t at, uint8_t value) {
+Bytes with_byte(Bytes ulpdu, size_t at, uint8_t value) {
   ulpdu[at] = std::byte{value};
   return ulpdu;
 }
@@ -86,74 +86,74 @@ const Fault kTable[] = {
     // Proves: 5041-4.4-a 5044-4.1-f
     {"empty ULPDU", [](P&) { return Ulpdus{Bytes{}}; }, T::kDdpLocalCatastrophic, kFatal,
      Shows::kNothing},
-    {"ULPDU of one octet", [](P&) { return Ulpdus{Bytes(1, std::byte{0xC1})}; },
+    {"ULPDU of one byte", [](P&) { return Ulpdus{Bytes(1, std::byte{0xC1})}; },
      T::kDdpLocalCatastrophic, kFatal, Shows::kNothing},
     {"tagged ULPDU of 13", [](P&) { return Ulpdus{Bytes(13, std::byte{0xC1})}; },
      T::kDdpLocalCatastrophic, kFatal, Shows::kNothing},
     {"untagged ULPDU of 17", [](P&) { return Ulpdus{Bytes(17, std::byte{0x41})}; },
      T::kDdpLocalCatastrophic, kFatal, Shows::kNothing},
     // Proves: 5041-4.1-j
-    {"tagged, DDP version 0", [](P& p) { return Ulpdus{octet(write_to(p, 0), 0, 0xC0)}; },
+    {"tagged, DDP version 0", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 0, 0xC0)}; },
      T::kDdpTaggedInvalidVersion, kFatal, Shows::kNothing},
-    {"tagged, DDP version 2", [](P& p) { return Ulpdus{octet(write_to(p, 0), 0, 0xC2)}; },
+    {"tagged, DDP version 2", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 0, 0xC2)}; },
      T::kDdpTaggedInvalidVersion, kFatal, Shows::kNothing},
-    {"tagged, DDP version 3", [](P& p) { return Ulpdus{octet(write_to(p, 0), 0, 0xC3)}; },
+    {"tagged, DDP version 3", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 0, 0xC3)}; },
      T::kDdpTaggedInvalidVersion, kFatal, Shows::kNothing},
-    {"untagged, DDP version 0", [](P&) { return Ulpdus{octet(send_message(1, 8), 0, 0x40)}; },
+    {"untagged, DDP version 0", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 0, 0x40)}; },
      T::kDdpUntaggedInvalidVersion, kFatal, Shows::kNothing},
-    {"untagged, DDP version 2", [](P&) { return Ulpdus{octet(send_message(1, 8), 0, 0x42)}; },
+    {"untagged, DDP version 2", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 0, 0x42)}; },
      T::kDdpUntaggedInvalidVersion, kFatal, Shows::kNothing},
-    {"untagged, DDP version 3", [](P&) { return Ulpdus{octet(send_message(1, 8), 0, 0x43)}; },
+    {"untagged, DDP version 3", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 0, 0x43)}; },
      T::kDdpUntaggedInvalidVersion, kFatal, Shows::kNothing},
     // Proves: 5041-4.1-k
     {"DDP version changes in a Send",
-     [](P&) { return Ulpdus{send_message(1, 8, 0, false), octet(send_message(1, 8, 8), 0, 0x40)}; },
+     [](P&) { return Ulpdus{send_message(1, 8, 0, false), with_byte(send_message(1, 8, 8), 0, 0x40)}; },
      T::kDdpUntaggedInvalidVersion, kFatal, Shows::kNothing, {kFlushed, kFlushed}, true, kFlushed,
      {kReceiveAt, 8}},
     {"DDP version changes in a Write",
-     [](P& p) { return Ulpdus{write_to(p, 0, 8, false), octet(write_to(p, 8, 8), 0, 0xC0)}; },
+     [](P& p) { return Ulpdus{write_to(p, 0, 8, false), with_byte(write_to(p, 8, 8), 0, 0xC0)}; },
      T::kDdpTaggedInvalidVersion, kFatal, Shows::kNothing, {kFlushed, kFlushed}, true, kFlushed,
      at_target(0, 8)},
     // Proves: 5040-4.1-h 5040-7.2-c
-    {"RDMAP version 0", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x03)}; },
+    {"RDMAP version 0", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x03)}; },
      T::kRdmapInvalidVersion, kRequest},
-    {"RDMAP version 2, Send", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x83)}; },
+    {"RDMAP version 2, Send", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x83)}; },
      T::kRdmapInvalidVersion, kRequest},
-    {"RDMAP version 3, Send", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0xC3)}; },
+    {"RDMAP version 3, Send", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0xC3)}; },
      T::kRdmapInvalidVersion, kRequest},
-    {"RDMAP version 2, Write", [](P& p) { return Ulpdus{octet(write_to(p, 0), 1, 0x80)}; },
+    {"RDMAP version 2, Write", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 1, 0x80)}; },
      T::kRdmapInvalidVersion, kRequest},
-    {"RDMAP version 3, Write", [](P& p) { return Ulpdus{octet(write_to(p, 0), 1, 0xC0)}; },
+    {"RDMAP version 3, Write", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 1, 0xC0)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 2, Read Request",
-     [](P& p) { return Ulpdus{octet(bad_read(p, [](auto&) {}), 1, 0x81)}; },
+     [](P& p) { return Ulpdus{with_byte(bad_read(p, [](auto&) {}), 1, 0x81)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 3, Read Request",
-     [](P& p) { return Ulpdus{octet(bad_read(p, [](auto&) {}), 1, 0xC1)}; },
+     [](P& p) { return Ulpdus{with_byte(bad_read(p, [](auto&) {}), 1, 0xC1)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 2, Read Response",
-     [](P& p) { return Ulpdus{octet(response(p, 0, 0, kReadSize), 1, 0x82)}; },
+     [](P& p) { return Ulpdus{with_byte(response(p, 0, 0, kReadSize), 1, 0x82)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 3, Send with Invalidate",
      [](P& p) {
-       return Ulpdus{octet(untagged(O::kSendInvalidate, 0, 1, 0, 8, true, p.stag()), 1, 0xC4)};
+       return Ulpdus{with_byte(untagged(O::kSendInvalidate, 0, 1, 0, 8, true, p.stag()), 1, 0xC4)};
      },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 2, Terminate",
-     [](P&) { return Ulpdus{octet(untagged(O::kTerminate, 2, 1, 0, 4), 1, 0x87)}; },
+     [](P&) { return Ulpdus{with_byte(untagged(O::kTerminate, 2, 1, 0, 4), 1, 0x87)}; },
      T::kRdmapInvalidVersion, kRequest},
 
     // ---- Opcode, T flag, queue.
     // Proves: 5040-4.2-b 5040-7.2-b
-    {"opcode 0xC", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x4C)}; },
+    {"opcode 0xC", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x4C)}; },
      T::kRdmapUnexpectedOpcode, kRequest},
-    {"opcode 0xD", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x4D)}; },
+    {"opcode 0xD", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x4D)}; },
      T::kRdmapUnexpectedOpcode, kRequest},
-    {"opcode 0xE", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x4E)}; },
+    {"opcode 0xE", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x4E)}; },
      T::kRdmapUnexpectedOpcode, kRequest},
-    {"opcode 0xF", [](P&) { return Ulpdus{octet(send_message(1, 8), 1, 0x4F)}; },
+    {"opcode 0xF", [](P&) { return Ulpdus{with_byte(send_message(1, 8), 1, 0x4F)}; },
      T::kRdmapUnexpectedOpcode, kRequest},
-    {"opcode 0xC, tagged", [](P& p) { return Ulpdus{octet(write_to(p, 0), 1, 0x4C)}; },
+    {"opcode 0xC, tagged", [](P& p) { return Ulpdus{with_byte(write_to(p, 0), 1, 0x4C)}; },
      T::kRdmapUnexpectedOpcode, kRequest},
     // Proves: 5040-4.1-m
     {"tagged Send", [](P& p) { return Ulpdus{tagged(O::kSend, p.stag(), p.base(), 8)}; },
@@ -198,7 +198,7 @@ const Fault kTable[] = {
     {"first Read Request with MSN 2", [](P& p) { return Ulpdus{sim::read_request(read_of(p), 2)}; },
      T::kDdpUntaggedMsnRange, kFatal},
 
-    // ---- Receives: none there, MO, length.
+    // ---- Receives: none posted, MO, length.
     // Proves: 5041-7.1-u2 5041-7.1-u2b 5042-j
     {"Send without a receive",
      [](P&) { return Ulpdus{send_message(1, 8), send_message(2, 8), send_message(3, 8)}; },
@@ -221,7 +221,7 @@ const Fault kTable[] = {
      [](P&) { return Ulpdus{send_message(1, 60, 0, false), send_message(1, 41, 60)}; },
      T::kDdpUntaggedTooLong, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
      kFlushed, {kReceiveAt, 60}},
-    // Our rule, since TCP keeps segments in order; 5041 7.1 allows any MO inside the buffer.
+    // uwarp's rule, since TCP keeps segments in order; 5041 7.1 allows any MO inside the buffer.
     // Proves: 5041-5.2-k
     {"hole in a Send", [](P&) { return Ulpdus{send_message(1, 8, 10)}; }, T::kDdpUntaggedInvalidMo,
      kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}},
@@ -229,7 +229,7 @@ const Fault kTable[] = {
      [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 11)}; },
      T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
      kFlushed, {kReceiveAt, 10}},
-    // With an empty last segment at 20 there would be as many bytes as the message is long.
+    // With an empty last segment at 20, the number of bytes would equal the length of the message.
     {"segment of a Send repeated",
      [](P&) { return Ulpdus{send_message(1, 10, 0, false), send_message(1, 10, 0, false)}; },
      T::kDdpUntaggedInvalidMo, kFatal, Shows::kDdpHeader, {WcStatus::kLocLenErr, kFlushed}, true,
@@ -420,13 +420,13 @@ const Fault kTable[] = {
     {"Read Request cut short", [](P&) { return Ulpdus{untagged(O::kReadRequest, 1, 1, 0, 24)}; },
      T::kRdmapOperationUnspecified, kRequest},
     // Proves: 5040-4.2-a
-    {"Read Request with four octets behind it",
+    {"Read Request with four bytes behind it",
      [](P&) { return Ulpdus{untagged(O::kReadRequest, 1, 1, 0, 32)}; }, T::kDdpUntaggedTooLong,
      kFatal},
 
     // ---- Read Responses.
     // Proves: 5040-5.2.2-j
-    {"Response that nobody asked for",
+    {"Read Response without a request",
      [](P& p) { return Ulpdus{tagged(O::kReadResponse, p.stag(), p.base(), 8)}; },
      T::kRdmapUnexpectedOpcode, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, false},
     // Proves: 5040-5.2.2-e 5040-5.2.2-h 5042-f
@@ -539,10 +539,10 @@ const Fault kTable[] = {
      },
      T::kRdmapAccess, kAccess},
     // Proves: 7306-4-a
-    {"Atomic Request of 51 octets",
+    {"Atomic Request of 51 bytes",
      [](P&) { return Ulpdus{untagged(O::kAtomicRequest, 1, 1, 0, 51)}; },
      T::kRdmapOperationUnspecified, kRequest},
-    {"Atomic Request of 56 octets",
+    {"Atomic Request of 56 bytes",
      [](P&) { return Ulpdus{untagged(O::kAtomicRequest, 1, 1, 0, 56)}; },
      T::kRdmapOperationUnspecified, kRequest},
     // Proves: 7306-4.1-d 7306-5.2-c 7306-6.3-d 7306-8.2-a
@@ -576,21 +576,21 @@ const Fault kTable[] = {
      T::kDdpUntaggedMsnRange, kFatal},
     {"Atomic Response, MSN 2", [](P&) { return Ulpdus{untagged(O::kAtomicResponse, 3, 2, 0, 12)}; },
      T::kDdpUntaggedMsnRange, kFatal},
-    {"Atomic Response that nobody asked for",
+    {"Atomic Response without a request",
      [](P&) { return Ulpdus{untagged(O::kAtomicResponse, 3, 1, 0, 12)}; },
      T::kRdmapUnexpectedOpcode, kRequest, Shows::kDdpHeader, {kFlushed, kFlushed}, false},
     // Proves: 7306-4.1-a 7306-8.2-c
     {"RDMAP version 0, Immediate Data",
-     [](P&) { return Ulpdus{octet(untagged(O::kImmediate, 0, 1, 0, 8), 1, 0x08)}; },
+     [](P&) { return Ulpdus{with_byte(untagged(O::kImmediate, 0, 1, 0, 8), 1, 0x08)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 0, Immediate Data with SE",
-     [](P&) { return Ulpdus{octet(untagged(O::kImmediateSolicited, 0, 1, 0, 8), 1, 0x09)}; },
+     [](P&) { return Ulpdus{with_byte(untagged(O::kImmediateSolicited, 0, 1, 0, 8), 1, 0x09)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 0, Atomic Request",
-     [](P& p) { return Ulpdus{octet(sim::atomic_request(fetch_add(p), 1), 1, 0x0A)}; },
+     [](P& p) { return Ulpdus{with_byte(sim::atomic_request(fetch_add(p), 1), 1, 0x0A)}; },
      T::kRdmapInvalidVersion, kRequest},
     {"RDMAP version 0, Atomic Response",
-     [](P&) { return Ulpdus{octet(untagged(O::kAtomicResponse, 3, 1, 0, 12), 1, 0x0B)}; },
+     [](P&) { return Ulpdus{with_byte(untagged(O::kAtomicResponse, 3, 1, 0, 12), 1, 0x0B)}; },
      T::kRdmapInvalidVersion, kRequest},
     // Proves: 7306-6.3-b
     {"Immediate Data without a receive",
@@ -612,7 +612,7 @@ const Fault kTable[] = {
      T::kRdmapInvalidSTag, kAccess, Shows::kReadRequest},
 };
 
-/// The table, and what differs by a number only.
+/// The table, and further faults that differ only in a number.
 std::vector<Fault> make_faults() {
   std::vector<Fault> all(std::begin(kTable), std::end(kTable));
   // Proves: 7306-5.1.1-a 7306-5.1.1-b 7306-5.1.1-c 7306-5.1.1-d 7306-5.1.2-d 7306-5.1.2-e
@@ -689,7 +689,7 @@ class Faults : public ::testing::TestWithParam<std::tuple<size_t, bool>> {
       EXPECT_EQ(last[i], static_cast<std::byte>(i == 9 ? 2 : i == 13 ? 1 : 0));
     EXPECT_EQ(load_be16(&last[18]), static_cast<uint16_t>(fault().code))
         << std::hex << load_be16(&last[18]);
-    // M, D, R as figure 10 of RFC 5040 says; all reserved bits zero.
+    // M, D, R as in figure 10 of RFC 5040; all reserved bits are zero.
     const uint16_t bits[] = {0x0000, 0xC000, 0xE000};
     EXPECT_EQ(load_be16(&last[20]), bits[static_cast<int>(fault().shows)]);
     const size_t header = bad.empty() || (bad[0] & std::byte{0x80}) != std::byte{0} ? 14 : 18;
@@ -723,12 +723,12 @@ class Faults : public ::testing::TestWithParam<std::tuple<size_t, bool>> {
 TEST_P(Faults, EndTheStreamAsTheTableSays) {
   SCOPED_TRACE(fault().name);
   SocketPeer peer({.crc = std::get<1>(GetParam()), .extensions = fault().extensions});
-  // A work request of the test's own comes first: what it changes is settled then.
+  // The test's own work request comes first, so that its changes are in the copy of the memory.
   post_work(peer);
   const std::vector<std::byte> before = peer.dut.memory;
   const Ulpdus ulpdus = fault().stream(peer);
   Bytes burst = peer.framed(ulpdus);
-  // Whatever follows the fault has no effect, and gets no second Terminate.
+  // Messages behind the fault have no effect and get no second Terminate.
   if (peer.target != nullptr) {
     const Bytes behind =
         peer.framed({write_to(peer, 4000), tagged(O::kWrite, STag{1}, 0, 8), ulpdus.back()});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Numbers at their ends: MSNs that wrap, the longest message, keys that cannot be predicted, full
-// tables and queues, and what a stream may cost. RFC 5041 4.3, RFC 5040 8, RFC 5042.
+// Extreme numbers: MSNs that wrap, the longest message, keys that cannot be predicted, full tables
+// and queues, and the cost of a stream. RFC 5041 4.3, RFC 5040 8, RFC 5042.
 #include "base/limits.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(Wrap, MsnGoesOnAtZero) {
   EXPECT_EQ(sends, (std::vector<uint32_t>{0xFFFFFFFE, 0xFFFFFFFF, 0, 1}));
 }
 
-// The longest message, from and to memory that is none: 2 GiB of zeros.
+// The longest message, 2 GiB of zeros, from and to null memory regions.
 // Proves: 5040-5.1-k
 TEST(Longest, MessageIsTaken) {
   RegionTable regions;
@@ -84,8 +84,9 @@ TEST(Longest, MessageIsTaken) {
   EXPECT_EQ(got[0].byte_len, kMaxMessageBytes);
 }
 
-// Keys of 10000 regions: no constant step, each bit of the upper three bytes about half the time,
-// spread over the whole range, and none comes back soon. The low byte counts generations.
+// The keys of 10000 regions have no constant step and cover the whole range. Each bit of the upper
+// three bytes is set about half the time, and no key is used again soon. The low byte counts
+// generations.
 // Proves: 5040-8.1.1-8 5042-n
 TEST(Keys, CannotBePredicted) {
   RegionTable regions;
@@ -109,14 +110,14 @@ TEST(Keys, CannotBePredicted) {
     low.insert(keys[i] & 0xFF);
   }
   EXPECT_GT(steps.size(), kCount * 9 / 10u);
-  // Five standard deviations around the half.
+  // Five standard deviations around one half.
   for (int bit = 0; bit < 32; ++bit) {
     EXPECT_GT(set_bits[bit], kCount / 2 - 250) << bit;
     EXPECT_LT(set_bits[bit], kCount / 2 + 250) << bit;
   }
   EXPECT_EQ(blocks.size(), 256u);
   EXPECT_EQ(low.size(), 256u);
-  // Another table in the same process has other keys.
+  // Another table in the same process uses other keys.
   RegionTable others;
   EXPECT_NE((*others.add(domain, memory, sizeof memory, 0, kAllAccess))->key.load(), keys[0]);
   const std::set<uint32_t> old(keys.begin(), keys.end());
@@ -140,7 +141,7 @@ TEST(Tables, AreFullAtTheirLimit) {
   EXPECT_EQ(more.error(), ENOMEM);
 }
 
-// A queue that overflows ends its own queue pair, and no other.
+// A completion queue that overflows ends its own queue pair, and no other.
 // Proves: 5040-8.1.1-10
 TEST(Overrun, EndsOneStreamOnly) {
   struct Counter : CompletionNotifier {
@@ -185,12 +186,12 @@ TEST(Overrun, EndsOneStreamOnly) {
   EXPECT_TRUE(other.dut.events.empty());
 }
 
-// Streams whose peers stop in the middle of an FPDU, with answers that nobody reads, cost no more
+// Peers stop in the middle of an FPDU and do not read the answers. Such streams cost no more memory
 // the hundredth time than the first.
 // Proves: 5042-g
 TEST(Cost, OfStalledStreamsIsBounded) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's allocator does not tell";
+  GTEST_SKIP() << "the sanitizer's allocator does not report its memory";
 #endif
   constexpr size_t kStreams = 200, kHalf = 10000;
   for (const bool crc : {false, true}) {
@@ -220,7 +221,7 @@ TEST(Cost, OfStalledStreamsIsBounded) {
       }
       if (round == 0) once = used() - before;
     }
-    EXPECT_LT(once / kStreams, 400'000u) << "octets per stream";
+    EXPECT_LT(once / kStreams, 400'000u) << "bytes per stream";
     EXPECT_LE(used() - before, once + once / 20);
     for (auto& peer : peers) EXPECT_TRUE(peer->dut.events.empty());
   }

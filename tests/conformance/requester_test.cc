@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the queue pair sends for each verb, in which order, how much at a time, and when it calls a
-// request complete. RFC 5040 4 to 6, RFC 5041 4 and 5.
+// What the queue pair sends for each verb, in which order and how much at a time, and when a
+// request completes. RFC 5040 4 to 6, RFC 5041 4 and 5.
 #include <gtest/gtest.h>
 
 #include "base/limits.h"
@@ -93,7 +93,7 @@ TEST_F(Requester, ReadRequestHasItsLayout) {
   Bytes expected = from_hex(
       "4141 00000000 00000001 00000001 00000000"
       "00000000 0000000000000000 00001234 aabbccdd 1122334455667788");
-  std::copy_n(sent[0].begin() + 18, 4, expected.begin() + 18);  // ours to choose
+  std::copy_n(sent[0].begin() + 18, 4, expected.begin() + 18);  // the sender chooses this field
   EXPECT_EQ(sent[0], expected);
   EXPECT_NE(load_be32(&sent[0][18]), 0u);
 }
@@ -220,7 +220,7 @@ TEST(Reads, CompleteWithTheirResponses) {
     const auto request = ReadRequestHeader::decode(&sent[id][18]);
     EXPECT_EQ(UntaggedHeader::decode(sent[id].data()).msn, Msn{id + 1});
     EXPECT_EQ(request.source_to, 0x1000u + id);
-    // All but the last byte: not complete.
+    // All bytes but the last: the Read is not complete.
     const Bytes fpdu =
         frame(tagged(O::kReadResponse, request.sink_stag, request.sink_to, 60, false), false);
     peer.feed(fpdu);
@@ -280,7 +280,7 @@ TEST_F(Requester, NoReadWithOrdZero) {
   for (const Bytes& one : peer.ulpdus()) EXPECT_NE(opcode_of(one), O::kReadRequest);
 }
 
-// The Send has gone long ago, and still waits for the Read before it.
+// The Send was sent long ago, but completes only after the Read before it.
 // Proves: 5040-5.5-15 4296-2.2.1-c
 TEST_F(Requester, CompletesInOrderBehindARead) {
   ASSERT_EQ(post(SendOpcode::kRead, 1, sge(0, 8)), 0);
@@ -309,7 +309,7 @@ TEST_F(Requester, FenceWaitsForTheRead) {
   peer.feed(Bytes(response.end() - 1, response.end()));
   const auto fenced = peer.ulpdus();
   ASSERT_EQ(fenced.size(), 1u);
-  // What the Read brought is what the Write takes away.
+  // The fenced Write sends the bytes that the Read has placed.
   EXPECT_EQ(fenced[0][14], std::byte{0x3C});
 }
 
@@ -340,7 +340,7 @@ TEST(Fence, AReadWaitedForTellsThatAllBeforeItIsThere) {
 
 // ---- RTR (RFC 6581 9.2)
 
-// Ahead of all that is posted, and without a completion.
+// The RTR comes before all requests, and has no completion.
 // Proves: 6581-9.2-d 6581-9.2-f 6581-9.2-g
 TEST(Rtr, IsTheFirstFpdu) {
   for (const auto kind : {StreamConfig::Rtr::kWrite, StreamConfig::Rtr::kRead}) {
@@ -379,7 +379,8 @@ TEST(Rtr, IsTheFirstFpdu) {
   }
 }
 
-// The peer's: taken without a completion, a Read answered and counted.
+// The peer's RTR takes no receive and has no completion; an RTR that is a Read is answered and
+// counted.
 // Proves: 6581-9.2-f 6581-9.2-g
 TEST(Rtr, OfThePeerIsNotShown) {
   for (const bool read : {false, true}) {
@@ -409,7 +410,7 @@ TEST(Rtr, OfThePeerIsNotShown) {
 
 // ---- Completion
 
-// Nothing is complete before the last byte of it is handed over.
+// A request completes only after its last byte is handed to the kernel.
 // Proves: 5040-5.5-14 5041-5.4-a
 TEST_F(Requester, CompletesWhenHandedOver) {
   peer.reads = false;
@@ -437,7 +438,7 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   (void)turn.end();
 }
 
-// Errors found here: no headers, since nothing came in.
+// Errors that the device finds itself: the Terminate has no headers, since no message caused it.
 // Proves: 5040-7.1-b 5040-4.8-k
 TEST(LocalErrors, AreToldWithoutHeaders) {
   struct Row {
@@ -473,7 +474,7 @@ TEST(LocalErrors, AreToldWithoutHeaders) {
   }
 }
 
-// The Terminate stands behind what is half sent, and nothing stands behind it.
+// The Terminate comes after the FPDU that is half sent, and nothing comes after the Terminate.
 // Proves: 5040-6.2.1-e 5040-5.4-h
 TEST_F(Requester, TerminateCutsIntoNothing) {
   peer.reads = false;
@@ -489,7 +490,7 @@ TEST_F(Requester, TerminateCutsIntoNothing) {
   peer.scan.feed(peer.out);
   peer.dut.qp->transmitter().sent(10);
   (void)turn.end();
-  // Reads that wait for an answer, then the fault.
+  // Reads whose answers are still owed, then the fault.
   Bytes burst;
   for (uint32_t msn = 1; msn <= 3; ++msn) {
     const Bytes one = frame(read_request({.sink_stag = STag{7},
@@ -544,7 +545,7 @@ TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
   EXPECT_EQ(peer.dut.sends().size(), 2u);
 }
 
-// An application that goes on writing into what it sends spoils its data, not the framing.
+// An application that changes its source memory during a Send damages its data, not the framing.
 // Proves: 5040-5.5-8
 TEST(ChangedSource, LeavesTheFramingValid) {
   StreamConfig config;

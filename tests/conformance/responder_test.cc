@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a peer may send, and what the queue pair has to make of it: legal streams in every form, and
+// What a peer may send, and how the queue pair must answer: valid streams in every form, and
 // answers byte for byte. RFC 5040 4 and 5, RFC 5041 4 and 5, RFC 5044 4.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using T = TerminateCode;
 using O = RdmapOpcode;
 
-/// With a payload that names the message.
+/// A Send whose payload is its MSN.
 Bytes numbered(uint32_t msn, size_t size = 4) {
   Bytes ulpdu = send_message(msn, size);
   if (size >= 4) store_be32(&ulpdu[18], msn);
@@ -35,7 +35,7 @@ bool is_zero(const GuardedMemory& memory, size_t from, size_t to) {
     if (const_cast<GuardedMemory&>(memory).data()[i] != std::byte{0}) return false;
   return true;
 }
-/// The payload of a Read Response that may be in segments; checks STag and TO of each.
+/// The payload of a Read Response, which may come in several segments. Checks STag and TO of each.
 Bytes answer(const std::vector<Bytes>& ulpdus, size_t& at, STag stag, uint64_t to) {
   Bytes payload;
   for (bool last = false; !last && at < ulpdus.size(); ++at) {
@@ -101,7 +101,7 @@ TEST(TakenSends, AThousandInOneBurst) {
 }
 
 // Proves: 5041-5.2-l 5040-5.5-10
-TEST(TakenSends, HundredSegmentsOfOneOctet) {
+TEST(TakenSends, HundredSegmentsOfOneByte) {
   RawPeer peer;
   peer.post_receive(1, 100);
   for (uint32_t mo = 0; mo < 100; ++mo) {
@@ -124,7 +124,7 @@ TEST(TakenSends, NothingIsDeliveredBeforeTheLastSegment) {
   peer.send(send_message(1, 50, 0, false));
   EXPECT_TRUE(peer.dut.receives().empty());
   const Bytes rest = frame(send_message(1, 50, 50), false);
-  // All but the last byte of the FPDU: still nothing.
+  // All bytes of the FPDU but the last: still no completion.
   peer.feed(Bytes(rest.begin(), rest.end() - 1));
   EXPECT_TRUE(peer.dut.receives().empty());
   peer.feed(Bytes(rest.end() - 1, rest.end()));
@@ -147,7 +147,7 @@ TEST(TakenSends, EmptyOneTakesAReceive) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-// What is reserved or unused in a header is not looked at, whatever is there.
+// Reserved and unused header fields are not checked, whatever their value.
 // Proves: 5040-4.1-j 5040-4.1-l 5041-4.1-i
 TEST(TakenSends, ReservedBitsAreIgnored) {
   RawPeer peer;
@@ -167,7 +167,7 @@ TEST(TakenSends, ReservedBitsAreIgnored) {
     EXPECT_EQ(one.status, WcStatus::kSuccess);
     EXPECT_EQ(one.wc_flags, 0u);
   }
-  // The STag that stood there is still valid; and reserved bits of tagged segments do not matter.
+  // The STag in the unused field is still valid, and reserved bits of tagged segments are ignored.
   ulpdu = tagged(O::kWrite, peer.stag(), peer.base(), 8);
   ulpdu[0] |= std::byte{0x3C};
   ulpdu[1] |= std::byte{0x30};
@@ -183,7 +183,7 @@ TEST(TakenSends, ReservedBitsAreIgnored) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-/// One queue pair whose receives complete on a queue that can be armed.
+/// One queue pair whose receive completion queue can be armed.
 struct Armed : CompletionNotifier {
   void completion_event() override { ++events; }
   void completion_overrun() override {}
@@ -194,7 +194,7 @@ struct Armed : CompletionNotifier {
     STag stag;
     bool stag_lives;
   };
-  /// What a Send of this kind, with a window's STag in its header, brings.
+  /// Receives a Send with this opcode, whose header holds a window's STag.
   Taken take(O opcode, bool solicited_only) {
     RegionTable regions;
     ProtectionDomain domain;
@@ -283,7 +283,7 @@ TEST(TakenWrites, ArePlacedAndNotReported) {
   EXPECT_TRUE(peer.dut.receives().empty());
   EXPECT_TRUE(peer.dut.sends().empty());
   EXPECT_TRUE(peer.dut.events.empty());
-  // The receive is still there.
+  // The receive has not been used.
   peer.send(send_message(1, 3));
   EXPECT_EQ(peer.dut.receives().size(), 1u);
 }
@@ -301,7 +301,7 @@ TEST(TakenWrites, AnyPartOfTheBuffer) {
   }
 }
 
-// Neither STag nor TO of an empty segment counts, alone or as the end of a Write.
+// STag and TO of an empty segment are not checked, whether it stands alone or ends a Write.
 // Proves: 5041-5.2-i 5041-5.2-j
 TEST(TakenWrites, EmptyOnesAreNotChecked) {
   RawPeer peer;
@@ -336,7 +336,7 @@ TEST(TakenWrites, AreThereWhenALaterSendCompletes) {
   for (uint32_t round = 1; round <= 10000; ++round) {
     std::memset(write.data() + 14, static_cast<int>(round), kSize);
     peer.post_receive(round);
-    // Cut at another place each time.
+    // Cut at another place in each round.
     const Bytes both = joined({write, send_message(round, 0)});
     const size_t cut = round * 7919u % both.size();
     peer.feed(Bytes(both.begin(), both.begin() + static_cast<ptrdiff_t>(cut)));
@@ -449,7 +449,7 @@ TEST(AnsweredReads, AnySizeAndPlace) {
     ASSERT_EQ(payload.size(), size);
     EXPECT_TRUE(std::equal(payload.begin(), payload.end(), large.data() + offset));
   }
-  // One byte more than there is: not an byte of data.
+  // The request is one byte longer than the region: no byte of data is sent.
   ReadRequestHeader header = read_of(peer, 51);
   header.source_stag = key;
   header.source_to = large.size() - 50;
@@ -526,13 +526,13 @@ TEST(AnsweredReads, SeeEarlierSends) {
     ASSERT_EQ(peer.dut.qp->post_recv(round, {&sge, 1}), 0);
     Bytes message = numbered(round, 100);
     peer.feed(joined({message, read_request(read_of(peer, 100), round)}));
-    // The completion is there when the answer is.
+    // When the answer is sent, the earlier Send has completed.
     const auto sent = peer.ulpdus();
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_EQ(load_be32(&sent[0][14]), round);
     EXPECT_EQ(peer.dut.receives().size(), 1u);
   }
-  // Not answered before it is delivered, however long that takes.
+  // A Read is not answered before it is delivered, however long that takes.
   peer.feed(joined({send_message(101, 4), read_request(read_of(peer, 100), 101)}));
   EXPECT_TRUE(peer.dut.qp->receiver().held());
   EXPECT_TRUE(peer.ulpdus().empty());
@@ -551,7 +551,7 @@ TEST(AnsweredReads, DoNotHoldUpLaterSends) {
   EXPECT_EQ(answer(peer.ulpdus(), at, STag{7}, 9).size(), 20000u);
 }
 
-// As many as were negotiated, all the time.
+// The negotiated number of Reads is always under way.
 // Proves: 5040-5.2.2-c 5040-6.1-c 5040-8.1.1-11
 TEST(AnsweredReads, AsManyAsNegotiated) {
   for (const uint16_t ird : {uint16_t{1}, uint16_t{2}, uint16_t{16}, uint16_t{128}}) {
@@ -618,7 +618,7 @@ TEST(AnsweredReads, OneMoreThanNegotiated) {
   }
 }
 
-// A Read that fails half way: what is left of it is reported, and fits what has been sent.
+// A Read fails half way. The Terminate reports the rest of it, which must fit what was sent.
 // Proves: 5040-4.8-n
 TEST(AnsweredReads, FailedHalfWay) {
   StreamConfig config;
@@ -634,7 +634,7 @@ TEST(AnsweredReads, FailedHalfWay) {
                                 .source_to = 0};
   peer.reads = false;
   peer.send(read_request(asked, 1));
-  // The first batch goes out, then the source is gone.
+  // The first batch is sent, then the source region is removed.
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   size_t done = 0;
@@ -654,11 +654,11 @@ TEST(AnsweredReads, FailedHalfWay) {
   ASSERT_GT(sent.size(), 2u);
   const Bytes last = sent.back();
   sent.pop_back();
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   for (const Bytes& one : sent) {
     EXPECT_EQ(opcode_of(one), O::kReadResponse);
     EXPECT_FALSE(TaggedHeader::decode(one.data()).control.last());
-    octets += one.size() - 14;
+    bytes += one.size() - 14;
   }
   const auto terminate = TerminateHeader::decode(std::span(last).subspan(18));
   ASSERT_TRUE(terminate.has_value());
@@ -667,15 +667,15 @@ TEST(AnsweredReads, FailedHalfWay) {
   const auto rest = ReadRequestHeader::decode(terminate->rdmap_header.data());
   EXPECT_EQ(rest.sink_stag, asked.sink_stag);
   EXPECT_EQ(rest.source_stag, asked.source_stag);
-  EXPECT_EQ(rest.sink_to, asked.sink_to + octets);
-  EXPECT_EQ(rest.source_to, asked.source_to + octets);
-  EXPECT_EQ(rest.size, asked.size - octets);
-  EXPECT_GT(octets, 0u);
+  EXPECT_EQ(rest.sink_to, asked.sink_to + bytes);
+  EXPECT_EQ(rest.source_to, asked.source_to + bytes);
+  EXPECT_EQ(rest.size, asked.size - bytes);
+  EXPECT_GT(bytes, 0u);
 }
 
 // ---- Rights
 
-// Each mix of rights against each kind of access.
+// Each combination of rights with each kind of access.
 // Proves: 5040-8.1.1-5 4296-2.2.1-a 4296-3-c 5041-8.3.1-a
 TEST(Rights, AreThoseOfTheRegion) {
   for (uint32_t bits = 0; bits < 8; ++bits) {
@@ -708,7 +708,7 @@ TEST(Rights, AreThoseOfTheRegion) {
   }
 }
 
-// Two regions of the same memory, each with rights of its own.
+// Two regions of the same memory with different rights.
 // Proves: 5042-c 4296-2.1.2-d
 TEST(Rights, OfOneRegionDoNotHelpAnother) {
   RawPeer peer;
@@ -724,9 +724,9 @@ TEST(Rights, OfOneRegionDoNotHelpAnother) {
   EXPECT_TRUE(is_zero(peer.memory, 0, 64));
 }
 
-// Step by step over both ends of a region.
+// Accesses move byte by byte over both ends of a region.
 // Proves: 5040-8.1.1-3 5041-8.1-a 5041-8.3.1-a
-TEST(Rights, EndAtTheBoundsToTheOctet) {
+TEST(Rights, EndAtTheBoundsToTheByte) {
   for (int offset = -3; offset <= 3; ++offset) {
     for (const bool at_end : {false, true}) {
       RawPeer peer;
@@ -745,9 +745,9 @@ TEST(Rights, EndAtTheBoundsToTheOctet) {
 
 // ---- Framing
 
-// The same messages, cut between TCP reads at every byte.
+// The same messages, with the TCP reads cut at every byte.
 // Proves: 5041-3-4
-TEST(Framing, CutAtEveryOctet) {
+TEST(Framing, CutAtEveryByte) {
   for (const bool crc : {false, true}) {
     StreamConfig config;
     config.crc = crc;
@@ -777,7 +777,7 @@ TEST(Framing, CutAtEveryOctet) {
   }
 }
 
-// Pad of any value, covered by the CRC if there is one, is not placed.
+// Pad bytes of any value are covered by the CRC if there is one, and are not placed.
 // Proves: 5041-3-7 5044-4.1-c
 TEST(Framing, PadIsNotPlaced) {
   for (const bool crc : {false, true}) {
@@ -818,8 +818,8 @@ TEST(Framing, LargestUlpdu) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-// Each flipped bit of an FPDU is found, and nothing of it is placed. A wrong length has the device
-// wait for more, or see less than a header.
+// Each flipped bit of an FPDU is found, and nothing of it is placed. A wrong length makes the
+// device wait for more bytes, or see less than a header.
 // Proves: 5041-3-6 5044-4.4-b
 TEST(Framing, EveryFlippedBitIsFound) {
   StreamConfig config;
@@ -833,7 +833,7 @@ TEST(Framing, EveryFlippedBitIsFound) {
     peer.feed(fpdu);
     EXPECT_TRUE(is_zero(peer.memory, 0, peer.memory.size())) << bit;
     if (bit < 16) {
-      // Enough behind it for any length that it may now have.
+      // Enough bytes follow for any length that the FPDU may now have.
       for (int i = 0; i < 70 && peer.dut.events.empty(); ++i)
         peer.send(tagged(O::kWrite, peer.stag(), peer.base(), 1000));
       EXPECT_TRUE(is_zero(peer.memory, 0, peer.memory.size())) << bit;
@@ -881,7 +881,7 @@ TEST(TakenTerminate, NeedsNoReceiveAndIgnoresReservedBits) {
     for (const int receives : {0, 3}) {
       RawPeer peer;
       for (int i = 0; i < receives; ++i) peer.post_receive(static_cast<uint64_t>(i), 100);
-      // With every inbound slot of queue 1 taken as well.
+      // All inbound slots of queue 1 are in use as well.
       peer.reads = false;
       std::vector<Bytes> stream;
       for (uint32_t msn = 1; msn <= 4; ++msn)

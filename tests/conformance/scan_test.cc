@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Everything that two queue pairs send in a long mixed run is well made, FPDU by FPDU (and so is
-// what they send in every other simulation: sim/sim_pair.h and sim/raw_peer.h scan it too). Then
-// that the scan itself finds what is wrong.
+// All that two queue pairs send in a long mixed run is well formed, FPDU by FPDU. (Every other
+// simulation is scanned too: sim/sim_pair.h and sim/raw_peer.h.) Other tests show that the scan
+// finds faults.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,7 +13,7 @@ namespace {
 
 using O = RdmapOpcode;
 
-/// Both ends do all that verbs offers, with sizes around every limit.
+/// Both ends use every operation of verbs, with sizes around every limit.
 struct MixedRun : ::testing::TestWithParam<std::tuple<bool, uint16_t>> {
   static QpConfig shape() {
     QpConfig made = End::default_shape();
@@ -89,7 +89,7 @@ TEST_P(MixedRun, IsWellMade) {
       opcodes.insert(message.opcode);
       cut += message.segments > 1;
     }
-    // Each kind was there, so that nothing was checked in vain.
+    // Every kind of message has been seen, so the scan has checked each of them.
     EXPECT_EQ(opcodes, (std::set<int>{0, 1, 2, 3, 5, 8, 9, 0xA, 0xB}));
     EXPECT_GE(cut, 10u);
   }
@@ -168,14 +168,14 @@ TEST(Scan, FindsEachFault) {
       {made(untagged(O::kAtomicResponse, 3, 1, 0, 32))},
       {made(atomic)},
       {made(untagged(O::kImmediate, 0, 1, 0, 8))},  // no Write before it
-      {terminated(0x20020000), made(write)},        // behind a Terminate
+      {terminated(0x20020000), made(write)},        // after a Terminate
       {terminated(0x20020001)},                     // reserved bits
       {terminated(0x30000000)},                     // undefined error
       {terminated(0x01050000)},                     // undefined error
       {terminated(0x01000000)},                     // headers are missing
       {terminated(0x11000000)},                     // headers are missing
       {terminated(0x20020000, Bytes(2))},           // trailing bytes
-      {terminated(0x2002C000, Bytes(2 + 18))},      // headers of nothing
+      {terminated(0x2002C000, Bytes(2 + 18))},      // headers that describe no message
   };
   for (size_t i = 0; i < faults.size(); ++i) EXPECT_FALSE(findings_of(faults[i]).empty()) << i;
   Bytes unwanted = frame(send, false);

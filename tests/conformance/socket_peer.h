@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A peer that speaks MPA, DDP and RDMAP by hand over a real socket to an endpoint of the engine.
-// It initiates with revision 2 and no RTR, and opens the stream by an empty Write.
+// A peer that speaks MPA, DDP and RDMAP by hand over a real socket to an endpoint of the engine. It
+// initiates with MPA revision 2 and no RTR, and starts the stream with an empty Write.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using sim::Bytes;
 using T = TerminateCode;
 using O = RdmapOpcode;
 
-/// RFC 5041 7.1 to the letter: a message without a receive ends the stream at once.
+/// Strictly as RFC 5041 7.1 says: a message without a receive ends the stream at once.
 inline const bool kStrict = setenv("UWARP_RNR_TIMEOUT_MS", "0", 1) == 0;
 
 class SocketPeer {
@@ -34,9 +34,9 @@ class SocketPeer {
     bool crc = false;
     uint16_t depth = 4;
     bool open = true;       // send the empty Write
-    int receive_bytes = 0;  // our socket buffer; 0: the system's
+    int receive_bytes = 0;  // of the peer's socket buffer; 0: the system's default
     uint32_t queue_depth = 64;
-    bool extensions = true;  // of RFC 7306
+    bool extensions = true;  // RFC 7306
   };
   static constexpr size_t kTarget = 65536, kTargetSize = 20000;
 
@@ -72,7 +72,7 @@ class SocketPeer {
   // ---- The device's memory.
   uint64_t base() { return reinterpret_cast<uint64_t>(dut.memory.data() + kTarget); }
   STag stag() const { return STag{target->key.load()}; }
-  /// Part of the target registered once more.
+  /// Registers a part of the target once more.
   MemoryRegion* add_region(uint32_t access, ProtectionDomain* domain = nullptr, size_t offset = 0,
                            size_t size = kTargetSize) {
     others_.push_back(dut.engine.regions()
@@ -84,7 +84,7 @@ class SocketPeer {
   STag key_of(uint32_t access, ProtectionDomain* domain = nullptr) {
     return STag{add_region(access, domain)->key.load()};
   }
-  /// A window onto the whole target, bound to the stream of this number (0: type 1, none).
+  /// A window over the whole target, bound to the stream with this number (0: type 1, no stream).
   STag window_key(uint64_t stream) {
     RegionTable& regions = dut.engine.regions();
     const MemoryRegion* region = add_region(sim::kAllAccess | kAccessMwBind);
@@ -98,7 +98,7 @@ class SocketPeer {
         {&dut.domain, stream, 0}));
     return key;
   }
-  /// Binds a type 2 window to the device's queue pair, by a work request.
+  /// Binds a type 2 window to the device's queue pair, with a work request.
   STag own_window() {
     RegionTable& regions = dut.engine.regions();
     const MemoryRegion* region = add_region(sim::kAllAccess | kAccessMwBind);
@@ -128,7 +128,7 @@ class SocketPeer {
     size_t at = 0;
     while (at < bytes.size()) {
       const ssize_t sent = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      if (sent <= 0) return;  // the device has gone; what it said tells the test
+      if (sent <= 0) return;  // the device has closed; what it sent shows the test why
       at += static_cast<size_t>(sent);
     }
   }
@@ -154,7 +154,7 @@ class SocketPeer {
   int fd() const { return fd_; }
 
   // ---- Receiving.
-  /// The next ULPDU; nothing at the end of the stream.
+  /// The next ULPDU; empty at the end of the stream.
   std::optional<Bytes> next() {
     Bytes length = read(2);
     if (length.size() < 2) {
@@ -176,9 +176,9 @@ class SocketPeer {
     while (auto one = next()) ulpdus.push_back(std::move(*one));
     return ulpdus;
   }
-  /// The device closed its side in order, not inside an FPDU.
+  /// The device closed its side orderly, and not inside an FPDU.
   bool ended_by_fin() const { return fin_ && !cut_; }
-  /// ... nor inside a message.
+  /// The same, and not inside a message either.
   bool orderly() const { return fin_ && scan.at_boundary(); }
   bool was_reset() const { return reset_; }
   bool silent(int milliseconds = 20) const {
@@ -187,7 +187,7 @@ class SocketPeer {
   }
 
   // ---- The device's work.
-  /// The next `count` completions by id; no more come with them.
+  /// The next `count` completions by id; checks that there are no more.
   std::map<uint64_t, WorkCompletion> completions(size_t count) {
     std::map<uint64_t, WorkCompletion> found;
     for (size_t i = 0; i < count; ++i) {

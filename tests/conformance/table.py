@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""docs/conformance.md says how each requirement of the RFCs is shown to be met.
+"""docs/conformance.md says which tests show that each requirement of the RFCs is met.
 
-The requirements are the rows of requirements.csv. A test names those that it proves by a comment
-above it, `// Proves: ID ID ...` or `# Proves: ID ID ...`; in a file with tables of cases it may
-stand at a case, and belongs to the next test below. What no test can show has a state (review or
-n/a) and a reason in requirements.csv.
+The requirements are the rows of requirements.csv. A comment above a test, `// Proves: ID ID ...`
+or `# Proves: ID ID ...`, names those that the test proves. In a table of cases the comment may
+stand at a case; it belongs to the next test below. A requirement that no test can show has a state
+(review or n/a) and a reason in requirements.csv.
 
 table.py           writes the page
 table.py --check   status 1, and a line for each reason, if a row is missing, a tag names no row, a
@@ -23,7 +23,7 @@ ROOT = TESTS.parent
 ROWS = TESTS / "conformance" / "requirements.csv"
 PAGE = ROOT / "docs" / "conformance.md"
 
-# Rows per document. One that gets lost is noticed, whatever else still fits together.
+# Rows per document, so that a lost row is found.
 DOCUMENTS = {
     "5040": ("RFC 5040, RDMAP", 222),
     "5041": ("RFC 5041, DDP", 120),

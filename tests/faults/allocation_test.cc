@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Every allocation of the control path fails once: the call says ENOMEM, nothing leaks, and the
-// same call succeeds afterwards.
+// Every allocation of the control path fails once: the call returns ENOMEM, nothing leaks, and the
+// same call then succeeds.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -25,12 +25,13 @@ class Allocations : public VerbsTest {
     ASSERT_TRUE(pd_ != nullptr && cq_ != nullptr);
   }
 
-  /// `attempt` says whether it has succeeded, and sets errno otherwise; `undo` what it has made.
+  /// `attempt` returns true if it has succeeded, and sets errno otherwise. `undo` destroys what it
+  /// has made.
   static void try_all(const std::function<bool()>& attempt, const std::function<void()>& undo,
                       bool look_at_memory = true) {
     ASSERT_TRUE(attempt()) << strerror(errno);
     undo();
-    // What is kept for the next time is there now.
+    // This first attempt makes what later calls keep and use again.
     ASSERT_TRUE(attempt()) << strerror(errno);
     undo();
     const size_t files = open_files();
@@ -197,11 +198,12 @@ TEST_F(Allocations, OfTheStatesOfAQueuePair) {
     EXPECT_EQ(to_rtr(qp.get(), peer), 0);
   };
   rtr();
-  // The call that is placed keeps a little until its deadline would have passed.
+  // The outgoing connection keeps a little memory until its deadline would have passed, so leaks
+  // are not checked here.
   try_all([&] { return ok(to_rts(qp.get(), 1)); }, rtr, false);
 }
 
-// Posting and polling allocate nothing, so nothing of it can fail.
+// Posting and polling allocate nothing, so no failing allocation can affect them.
 TEST_F(Allocations, NoneForWork) {
   Pair pair(context());
   const auto round = [&] {
@@ -211,8 +213,8 @@ TEST_F(Allocations, NoneForWork) {
     EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
   };
   for (int i = 0; i < 200; ++i) round();
-  // The helper thread may have been faster each time: this thread's first look at a socket makes
-  // its staging buffer.
+  // This thread's first look at a socket makes its staging buffer. In the rounds so far the helper
+  // thread may always have been faster, so poll many times.
   ibv_wc none;
   for (int i = 0; i < 10'000; ++i) ASSERT_EQ(ibv_poll_cq(pair.b.cq.get(), 1, &none), 0);
   fail_allocation(1);
@@ -220,7 +222,7 @@ TEST_F(Allocations, NoneForWork) {
   EXPECT_FALSE(stop_failing_allocations());
 }
 
-// A thread that has never sent has nothing to build frames in.
+// A thread that has never sent has no memory yet to build frames in.
 TEST_F(Allocations, OfAThreadThatPostsForTheFirstTime) {
   Pair pair(context());
   const auto post = [&] { EXPECT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0); };
@@ -230,7 +232,7 @@ TEST_F(Allocations, OfAThreadThatPostsForTheFirstTime) {
   };
   for (uint64_t i = 0; i < 2; ++i) ASSERT_EQ(pair.b.post_receive(1), 0);
   post();
-  expect_message();  // there is a connection now
+  expect_message();  // the connection exists now
   std::thread([&] {
     fail_allocation(1);
     post();
@@ -252,7 +254,7 @@ struct Connected : Pair {
   }
 };
 
-// What Reads and atomics need has been there since the connection began.
+// The memory for Reads and atomics was allocated when the connection began.
 TEST_F(Allocations, NoneForTheFirstRead) {
   Connected pair(context());
   ibv_wc none;
@@ -263,7 +265,8 @@ TEST_F(Allocations, NoneForTheFirstRead) {
   EXPECT_FALSE(stop_failing_allocations());
 }
 
-// A thread that has never polled has nothing to receive into. Its next poll has.
+// A thread that has never polled has no staging buffer yet. If the allocation fails, its next poll
+// tries again.
 TEST_F(Allocations, OfAThreadThatPollsForTheFirstTime) {
   Connected pair(context());
   for (int i = 0; i < 20; ++i) {
@@ -278,8 +281,8 @@ TEST_F(Allocations, OfAThreadThatPollsForTheFirstTime) {
   }
 }
 
-// A message that waits for a receive is taken up by the thread that posts one: where that has
-// nothing to receive into, the receive is posted all the same, and the message comes.
+// A held message is received by the thread that posts the receive. If that thread has no staging
+// buffer, the receive is posted all the same, and the message arrives.
 TEST_F(Allocations, OfAThreadThatPostsAReceiveForTheFirstTime) {
   Connected pair(context());
   ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SIGNALED), 0);
@@ -324,7 +327,7 @@ TEST_F(Allocations, OfAThreadThatPostsASharedReceiveForTheFirstTime) {
   b.qp.reset();
 }
 
-// The first one that is taken back, too.
+// Not even the first deregistration allocates.
 TEST_F(Allocations, NoneToDeregister) {
   ibv_mr* const mr = ibv_reg_mr(pd_.get(), memory_, sizeof memory_, kAllAccess);
   ASSERT_NE(mr, nullptr);

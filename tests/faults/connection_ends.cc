@@ -81,7 +81,7 @@ bool ConnectionEnds::next_event(std::chrono::milliseconds patience, rdma_cm_even
     if (poll(&wait, 1, static_cast<int>(patience.count())) != 1) return false;
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel_, &event) != 0) {
-      type = RDMA_CM_EVENT_CONNECT_ERROR;  // the event could not be made
+      type = RDMA_CM_EVENT_CONNECT_ERROR;  // librdmacm could not make the event
       id = nullptr;
       return true;
     }
@@ -94,7 +94,8 @@ bool ConnectionEnds::next_event(std::chrono::milliseconds patience, rdma_cm_even
   }
 }
 
-// A request that waited in the listener's socket may come when its sender has long given up.
+// True if the request is of the current attempt. A request may wait in the listener's socket and
+// arrive long after its sender has given up.
 bool ConnectionEnds::is_of_attempt(const rdma_conn_param& request) const {
   return request.private_data_len >= sizeof attempt_ &&
          std::memcmp(request.private_data, &attempt_, sizeof attempt_) == 0;
@@ -172,7 +173,7 @@ void ConnectionEnds::disconnect() {
 }
 
 void ConnectionEnds::destroy_connection() {
-  // librdmacm waits for events that have been taken and not acknowledged; there are none.
+  // rdma_destroy_id() waits until all events that were taken are acknowledged; all are.
   for (rdma_cm_id** id : {&client_, &server_}) {
     if (*id == nullptr) continue;
     if ((*id)->qp != nullptr) rdma_destroy_qp(*id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Both ends of rdma_cm connections in one process, as two applications would make them.
+// Both ends of rdma_cm connections in one process, used like two applications.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,22 +20,22 @@ class ConnectionEnds {
   ConnectionEnds(const ConnectionEnds&) = delete;
   ConnectionEnds& operator=(const ConnectionEnds&) = delete;
 
-  /// Queue pairs are made by `maker`, which returns 0 or an errno, and knows whose id it is by
-  /// client(). Without one they are plain.
+  /// `maker` makes the queue pairs and returns 0 or an errno. It compares with client() to know the
+  /// end. Without a maker, plain queue pairs are made.
   void make_queue_pairs_by(std::function<int(rdma_cm_id*)> maker) { maker_ = std::move(maker); }
   /// Listens on any port of loopback. 0 or an errno.
   int listen();
-  /// The client's id up to its queue pair. 0 or an errno.
+  /// Resolves the client's id and makes its queue pair. 0 or an errno.
   int resolve();
-  /// From connect() to ESTABLISHED at both ends. `error` is that of a call that failed.
+  /// From connect() to ESTABLISHED at both ends. `error` is the errno of a call that failed.
   Outcome connect(std::chrono::milliseconds patience, int& error);
   /// The client disconnects. 0 or an errno.
   int disconnect_client();
-  /// Both ends are told of the end.
+  /// Waits until both ends have the event of the end.
   bool both_ended(std::chrono::milliseconds patience);
-  /// Both ends disconnect, without waiting for what is told of it.
+  /// Both ends disconnect, without waiting for events.
   void disconnect();
-  /// All ids but the one that listens.
+  /// All ids except that of the listener.
   void destroy_connection();
   void destroy_listener();
 
@@ -56,5 +56,5 @@ class ConnectionEnds {
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
   std::function<int(rdma_cm_id*)> maker_;
-  uint32_t attempt_ = 0;  // travels as private data
+  uint32_t attempt_ = 0;  // sent as private data
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// rdma_cm while memory, threads and files run out: an error of the call or an event, nothing left
-// behind, and the next connection works.
+// rdma_cm while memory, threads and files run out: the call returns an error or an event reports
+// it, nothing leaks, and the next connection works.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -22,7 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What waits for a deadline that does not count any more is freed when it is over.
+// Memory that waits for an obsolete deadline is freed when that deadline passes, so deadlines are
+// short here.
 [[maybe_unused]] const int deadlines_are_short = setenv("UWARP_CONNECT_TIMEOUT_MS", "4000", 1);
 
 constexpr int kAllocationsMax = 3000;
@@ -42,13 +43,13 @@ int connections(const char* variable, int otherwise) {
   return wanted == nullptr ? otherwise : std::atoi(wanted);
 }
 
-/// Runs `body` in a program of its own, in which nothing has been done yet.
+/// Runs `body` in a new process, in which the engine has not been used.
 void in_a_process(const std::function<void()>& body) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [&] {
     alarm(60);
     body();
-    // In there GoogleTest is silent, and shows what comes on stderr.
+    // GoogleTest prints nothing in the child process, but shows its stderr.
     const auto& result = *::testing::UnitTest::GetInstance()->current_test_info()->result();
     for (int i = 0; i < result.total_part_count(); ++i) {
       const auto& part = result.GetTestPartResult(i);
@@ -61,11 +62,11 @@ void in_a_process(const std::function<void()>& body) {
 
 }  // namespace
 
-/// Instead of libc's, for this program and all libraries in it.
+/// Replaces libc's function, for this program and all its libraries.
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
   static std::atomic<uint32_t> calls{0};
-  // A day forth and back.
+  // One day forward and back.
   if (clock == CLOCK_REALTIME && wall_clock_jumps.load() && calls.fetch_add(1) % 2 == 0)
     time->tv_sec += 24 * 3600;
   return result;
@@ -73,7 +74,7 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
 
 namespace {
 
-// Nothing depends on what time it is.
+// No time-out may depend on the wall clock.
 TEST(Connections, WhileTheWallClockJumps) {
   wall_clock_jumps.store(true);
   {
@@ -84,7 +85,8 @@ TEST(Connections, WhileTheWallClockJumps) {
   wall_clock_jumps.store(false);
 }
 
-// One allocation fails, in whichever thread makes it: the attempt may, but its outcome is told.
+// One allocation fails, in any thread. The attempt to connect may fail, but its outcome is
+// reported.
 TEST(Connections, WithoutMemory) {
   ConnectionEnds ends;
   ASSERT_EQ(ends.listen(), 0);
@@ -114,7 +116,7 @@ TEST(Connections, WithoutMemory) {
   EXPECT_TRUE(wait_until([&] { return open_files() <= files; }));
 }
 
-// What an end needs to be told has been there since the beginning.
+// The memory for the event of the end is allocated with the connection.
 TEST(Connections, EndingWithoutMemory) {
   ConnectionEnds ends;
   ASSERT_EQ(ends.listen(), 0);
@@ -149,7 +151,7 @@ TEST(Connections, ListeningWithoutMemory) {
   }
 }
 
-// Where no thread polls the engine needs its helper thread, and reports that it has none.
+// If no thread polls, the engine needs its helper thread, and reports that it has none.
 TEST(Connections, WithoutThreads) {
   in_a_process([] {
     no_threads.store(true);
@@ -178,7 +180,8 @@ TEST(Connections, QueuePairsWithoutThreads) {
   });
 }
 
-// No file descriptor is left: at one number after the other, until the connection is made.
+// The process has no free file descriptors but `spare` ones, one more in each round, until the
+// connection succeeds.
 TEST(Connections, WithoutFiles) {
   in_a_process([] {
     ConnectionEnds ends;
@@ -188,7 +191,7 @@ TEST(Connections, WithoutFiles) {
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
     const size_t files = open_files();
     Outcome outcome = Outcome::kRefused;
-    // The engine's own descriptors have high numbers, so the limit must be filled from below.
+    // The engine's own descriptors have high numbers, so the test uses up the low ones.
     for (int spare = 0; outcome != Outcome::kConnected; ++spare) {
       ASSERT_LT(spare, 40);
       ASSERT_EQ(ends.resolve(), 0);

@@ -15,7 +15,7 @@ std::atomic<int64_t> until_any_fails{0};
 thread_local int64_t until_own_fails = 0;
 std::atomic<bool> failed{false};
 
-/// Which allocation it is that fails.
+/// Prints the stack of the failing allocation.
 void show_caller() {
   void* frames[24];
   backtrace_symbols_fd(frames, backtrace(frames, 24), 2);
@@ -75,7 +75,7 @@ int64_t live_allocations() { return live.load(); }
 
 int64_t allocations_made() { return made.load(); }
 
-// All forms that libstdc++ does not make of another one.
+// All forms that libstdc++ does not implement by another form.
 void* operator new(size_t size) { return allocate_or_throw(size); }
 void* operator new[](size_t size) { return allocate_or_throw(size); }
 void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A server of librpcrdma while threads and files run out: one client is turned away, and the next
-// is served.
+// A server of librpcrdma while threads and files run out: it refuses one client and serves the
+// next.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class RpcServer : public testing::Test {
     options.retries = 1000;
     return {kHost, std::to_string(server_.port()), options};
   }
-  /// The server sends back what it gets.
+  /// The server echoes the message.
   static void expect_answer(rpcrdma::Client& client) {
     const std::array<uint32_t, 2> sent{htonl(client.next_xid()), 0};
     std::array<uint32_t, 2> got{};
@@ -53,7 +53,7 @@ TEST_F(RpcServer, WithoutAThreadForAClient) {
   EXPECT_TRUE(wait_until([] { return denied_calls() != 0; }));
   EXPECT_TRUE(wait_until([&] { return server_.connections() == 0; }));
   no_threads = false;
-  expect_answer(client);  // by its next connection
+  expect_answer(client);  // over a new connection of the client
 }
 
 TEST_F(RpcServer, WithoutAnEventfdForAClient) {

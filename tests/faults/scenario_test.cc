@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whole lives of two connected ends, from the first object to the last, in which one allocation
-// fails, in whichever thread makes it: the application is told of what has failed, all that it has
-// posted completes once, nothing hangs, and nothing is left.
+// Whole lives of two connected ends, from the first object to the last. One allocation of each life
+// fails, in any thread. The application must learn what has failed, all that it has posted must
+// complete once, nothing may hang, and nothing may be left.
 //
-// By default some allocations are tried, beginning with one drawn at random. UWARP_TEST_ALLOCATION
-// names one, or is "all".
+// By default a test tries some of the allocations, beginning with a random one.
+// UWARP_TEST_ALLOCATION is the number of one, or "all".
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,11 +24,11 @@
 
 namespace {
 
-/// Allocations that are tried by default in each test, and of processes.
+/// Allocations that each test, and the test of processes, tries by default.
 constexpr int64_t kTries = 60;
 constexpr int64_t kProcesses = 24;
 
-/// Which allocations of a life are to fail.
+/// Which allocations of a life fail.
 struct Choice {
   int64_t first = 1;
   int64_t step = 1;
@@ -43,15 +43,16 @@ Choice choose(int64_t allocations, int64_t tries = kTries) {
   return {1 + static_cast<int64_t>(std::random_device{}() % static_cast<uint64_t>(step)), step};
 }
 
-/// `live` runs a life to its end and says whether all of it has succeeded, and whether the
-/// application was told of a failure.
+/// Result of a life that ran to its end: whether all of it succeeded, and whether the application
+/// was told of a failure.
 struct Life {
   bool whole;
   bool told;
 };
 class Lives : public VerbsTest {
  protected:
-  /// What the life before has left to others to end, its trunk above all, has ended.
+  /// Waits until objects that end in the background after the previous life, above all its trunk,
+  /// have ended.
   static void wait_for_others() {
     constexpr auto kLongerThanAnyEnd = std::chrono::milliseconds(500);
     size_t before;
@@ -60,8 +61,8 @@ class Lives : public VerbsTest {
       std::this_thread::sleep_for(kLongerThanAnyEnd);
     } while (open_files() != before);
   }
-  /// A port is kept for the next queue pair if none has been called there. Not if an older one is
-  /// still in use.
+  /// The engine keeps a port for the next queue pair if no peer has called it. It makes none while
+  /// an older one is in use.
   void make_spare_port() {
     const Pd pd(ibv_alloc_pd(context()));
     const Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
@@ -82,7 +83,7 @@ void Lives::try_lives(const std::function<Life()>& live) {
   make_spare_port();
   const size_t files = open_files();
   const Choice choice = choose(allocations);
-  // The number varies with the order in which threads get on.
+  // The number of allocations varies with the order in which threads run.
   for (int64_t n = choice.first; n <= allocations + allocations / 8; n += choice.step) {
     SCOPED_TRACE("UWARP_TEST_ALLOCATION=" + std::to_string(n));
     fail_allocation(n, Whose::kAnyThread);
@@ -95,12 +96,13 @@ void Lives::try_lives(const std::function<Life()>& live) {
   std::printf("%lld allocations, every %lldth from %lld\n", static_cast<long long>(allocations),
               static_cast<long long>(choice.step), static_cast<long long>(choice.first));
   ASSERT_TRUE(live().whole);
-  // Some are kept for the next time, and by whom depends on threads.
+  // Some allocations are kept for later use; how many depends on threads.
   EXPECT_TRUE(wait_until([&] { return live_allocations() <= left + 32; }))
       << live_allocations() - left << " allocations are left";
 }
 
-/// In place of the one before. Not from the heap, where the allocation that fails would be ours.
+/// Replaces the scenario before. It is not on the heap, where its own allocation could be the one
+/// that fails.
 WorkScenario* next_scenario() {
   alignas(WorkScenario) static std::byte memory[sizeof(WorkScenario)];
   return new (memory) WorkScenario;
@@ -127,8 +129,8 @@ TEST_F(Lives, OfQueuePairsThatConnectThemselves) {
   try_lives([&] { return live_alone(context()->device); });
 }
 
-/// Two queue pairs of datagrams that talk until both have been heard. What is lost on the way is
-/// sent again, as applications do: the application is not told. Takes no memory itself.
+/// Two datagram queue pairs that send until each has heard the other. They repeat lost datagrams,
+/// as applications do: uwarp does not report a loss. The class itself allocates nothing.
 class DatagramLife {
  public:
   explicit DatagramLife(ibv_device* device) : device_(device) {}
@@ -187,7 +189,7 @@ class DatagramLife {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     const int before = to.received;
     for (int round = 0; to.received == before; ++round) {
-      EXPECT_LT(std::chrono::steady_clock::now(), end) << "nothing is heard";
+      EXPECT_LT(std::chrono::steady_clock::now(), end) << "no datagram arrives";
       if (std::chrono::steady_clock::now() > end) return false;
       if (to.receives == to.received && !receive(to)) return false;
       if (from.sends == from.sent && round % 64 == 0 && !send(from, to)) return false;
@@ -286,7 +288,7 @@ class Managed {
  private:
   bool connect() {
     int error = ends_.resolve();
-    if (error == EPROTO) error = ENOMEM;  // an event has said so
+    if (error == EPROTO) error = ENOMEM;  // an event has reported the failure
     if (!scenario_->ok(error)) return false;
     const Outcome outcome = ends_.connect(kPatience, error);
     EXPECT_NE(outcome, Outcome::kSilence);
@@ -311,27 +313,27 @@ TEST_F(Lives, OfManagedConnections) {
   try_lives([&] { return managed.live(); });
 }
 
-// --- In a process of its own, in which nothing has been made yet
+// --- In a new process, in which the engine has not been used
 
 int64_t number_of(const char* variable) {
   const char* value = std::getenv(variable);
   return value == nullptr ? -1 : std::atoll(value);
 }
 
-/// A device of ours, or null.
+/// uwarp's loopback device, or null.
 ibv_device* find_device() {
   int count = 0;
-  // The list is left: its devices are used.
+  // The list is not freed, because its device is used.
   ibv_device** const list = ibv_get_device_list(&count);
   for (int i = 0; list != nullptr && i < count; ++i)
     if (std::strcmp(ibv_get_device_name(list[i]), "uwarp_lo") == 0) return list[i];
   return nullptr;
 }
 
-/// Runs in a process made by Processes.
+/// Runs in a process that the test Processes starts.
 TEST(Process, OfBothKindsOfLives) {
   const int64_t n = number_of("UWARP_TEST_PROCESS");
-  if (n < 0) return;  // run by the test that makes processes
+  if (n < 0) return;  // only runs when started by the test Processes
   alarm(60);
   const int64_t before = allocations_made();
   fail_allocation(n, Whose::kAnyThread);
@@ -357,7 +359,7 @@ TEST(Process, OfBothKindsOfLives) {
   std::printf("allocations %lld\n", static_cast<long long>(allocations_made() - before));
 }
 
-/// How many allocations such a process has made; -1 if it has failed.
+/// How many allocations such a process has made; -1 if it failed.
 int64_t run_process(const std::string& program, int64_t n) {
   const std::string command = "UWARP_TEST_PROCESS=" + std::to_string(n) + " " + program +
                               " --gtest_filter=Process.OfBothKindsOfLives 2>&1";

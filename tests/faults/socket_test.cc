@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Traffic over sockets that do the least of what they may.
+// Traffic over sockets that do as little as they are allowed to.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kMessageBytes = 3000;
 constexpr int kMessages = 40;
 
-/// Two connected pairs at a time, so that there is an order of events to change.
+/// Two connected pairs at a time, so that epoll has events to reorder.
 class Sockets : public VerbsTest {
  protected:
   void SetUp() override {
@@ -28,7 +28,7 @@ class Sockets : public VerbsTest {
 };
 
 TEST_F(Sockets, AllArrivesHoweverTheyStutter) {
-  // Connected before: a start-up that finds no memory may fail.
+  // Both pairs are connected first, because a start-up without kernel memory may fail.
   for (auto& pair : pairs_) {
     ASSERT_EQ(pair->a.post_rdma(IBV_WR_RDMA_WRITE, 1, pair->b.address(), 0, 8), 0);
     EXPECT_COMPLETION(pair->a.cq.get(), 1, IBV_WC_SUCCESS);

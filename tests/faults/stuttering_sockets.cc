@@ -21,9 +21,9 @@ std::atomic<bool> stuttering{false};
 std::atomic<uint32_t> course{0};
 std::atomic<uint32_t> interrupted{0}, shortened{0}, without_memory{0}, shuffled{0};
 
-constexpr size_t kFewOctets = 3;
+constexpr size_t kFewBytes = 3;
 
-/// One in `chances`.
+/// True once in `chances` calls on average.
 bool happens(uint32_t chances) {
   std::minstd_rand random(course.fetch_add(1) * 2654435761u + 1);
   random.discard(2);
@@ -42,13 +42,13 @@ long failed(int error, std::atomic<uint32_t>& count) {
   return -1;
 }
 
-/// The first bytes of a message, and only of its first piece that has any.
+/// Sends only the first bytes of the first piece that is not empty.
 long send_few(const Arguments& a) {
   const auto* message = reinterpret_cast<const msghdr*>(a[1]);
   for (size_t i = 0; i < message->msg_iovlen; ++i) {
     iovec piece = message->msg_iov[i];
     if (piece.iov_len == 0) continue;
-    piece.iov_len = std::min(piece.iov_len, kFewOctets);
+    piece.iov_len = std::min(piece.iov_len, kFewBytes);
     msghdr few{};
     few.msg_iov = &piece;
     few.msg_iovlen = 1;
@@ -65,7 +65,7 @@ long stutter(long number, Arguments a) {
   if (sends && happens(7)) return failed(ENOBUFS, without_memory);
   if (number == SYS_sendmsg && happens(3)) return send_few(a);
   if (number == SYS_sendto && happens(3)) {
-    a[2] = std::min(a[2], static_cast<long>(kFewOctets));
+    a[2] = std::min(a[2], static_cast<long>(kFewBytes));
     ++shortened;
   }
   const long result = real(number, a);
@@ -79,7 +79,7 @@ long stutter(long number, Arguments a) {
 
 }  // namespace
 
-/// Instead of libc's, for this program and all libraries in it.
+/// Replaces libc's function, for this program and all its libraries.
 extern "C" long syscall(long number, ...) noexcept {
   Arguments arguments;
   va_list list;

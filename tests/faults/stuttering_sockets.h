@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// System calls of this program and its libraries that do what they may, though they seldom do it.
+// System calls of this program and its libraries that behave in ways that are allowed but rare.
 #pragma once
 
 #include <cstdint>
 
-/// While one lives, every socket call may be interrupted, every send may take a few bytes only or
-/// find the kernel without memory, and epoll tells what it has in any order.
+/// While one exists, every socket call may be interrupted, every send may take only a few bytes or
+/// find the kernel without memory, and epoll reports its events in any order.
 class StutteringSockets {
  public:
-  /// The same course for the same seed and the same calls.
+  /// The same seed and the same calls give the same behaviour.
   explicit StutteringSockets(uint32_t seed);
   ~StutteringSockets();
   StutteringSockets(const StutteringSockets&) = delete;
   StutteringSockets& operator=(const StutteringSockets&) = delete;
 
-  /// How often each of it happened so far.
+  /// How often each of these has happened so far.
   struct Counts {
     uint32_t interrupted, shortened, without_memory, shuffled;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What has been posted and what has completed. Needs no memory, so that tests can keep books while
+// Records what has been posted and what has completed. Allocates nothing, so tests can use it while
 // allocations fail.
 #pragma once
 
@@ -17,7 +17,7 @@ class WorkBooks {
     states_.at(id) = State::kOpen;
     ++open_;
   }
-  /// Each request completes once, and none that was refused.
+  /// Checks that each request completes once, and a refused one never.
   void completed(uint64_t id) {
     ASSERT_TRUE(id != 0 && id <= last_) << "a completion of nothing: " << id;
     EXPECT_EQ(states_.at(id), State::kOpen)

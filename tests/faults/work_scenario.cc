@@ -13,12 +13,12 @@
 
 namespace {
 
-/// Hang guard.
+/// Longest wait; it only ends a test that hangs.
 constexpr std::chrono::seconds kLongest{20};
-/// Receives that each end has posted at a time.
+/// Receives that each end keeps posted.
 constexpr int kReceives = 24;
 constexpr uint32_t kLimit = 8;
-/// Half of it for what the own side sends, the rest for what comes.
+/// One half is the source of what an end sends, the other half the target of what it receives.
 constexpr size_t kIncoming = 64 << 10;
 
 bool readable_now(int fd) {
@@ -151,7 +151,7 @@ void WorkScenario::look_for_events() {
   }
 }
 
-// An end without rdma_cm has no words, but what its peer does next fails.
+// An end without rdma_cm gets no event when its peer fails, so the test looks at both states.
 bool WorkScenario::broken() {
   if (!failed_) failed_ = state_of(a_.qp) == IBV_QPS_ERR || state_of(b_.qp) == IBV_QPS_ERR;
   return failed_;
@@ -172,10 +172,11 @@ bool WorkScenario::settled(size_t received_by_a, size_t received_by_b) {
          b_.received >= received_by_b;
 }
 
-// All sends are done, and the receives that belong to them, unless the connection is.
+// Waits until all sends and the receives that belong to them are done, or the connection has
+// failed.
 bool WorkScenario::arrives(size_t by_a, size_t by_b) {
   const size_t of_a = a_.received + by_a, of_b = b_.received + by_b;
-  EXPECT_TRUE(await([&] { return settled(of_a, of_b) || broken(); })) << "nothing comes";
+  EXPECT_TRUE(await([&] { return settled(of_a, of_b) || broken(); })) << "nothing arrives";
   return settled(of_a, of_b) && !broken();
 }
 
@@ -185,13 +186,14 @@ bool WorkScenario::post(Side& side, ibv_send_wr& wr) {
   ibv_send_wr* bad = nullptr;
   wr.wr_id = side.sends.next_id();
   wr.send_flags |= IBV_SEND_SIGNALED;
-  // What completes is noted at the next poll at the earliest.
+  // A completion is recorded at the next poll at the earliest, so it is safe to record the post
+  // afterwards.
   if (!ok(ibv_post_send(side.qp, &wr, &bad))) return false;
   side.sends.posted(wr.wr_id);
   return true;
 }
 
-// From the start of the own memory to the second half of the peer's; Reads the other way.
+// From the start of the end's own memory to the second half of the peer's; Reads go the other way.
 bool WorkScenario::post(Side& side, ibv_wr_opcode opcode, uint32_t length, ibv_mr* mr,
                         unsigned flags) {
   Side& peer = &side == &a_ ? b_ : a_;
@@ -244,7 +246,8 @@ bool WorkScenario::sends() {
          post(b_, IBV_WR_SEND, kSmall) && arrives(1, 2) && send_with_immediate();
 }
 
-// A peer that had no memory for an earlier connection may be taken for one that is no uwarp.
+// After an earlier connection failed for want of memory, uwarp may treat the peer as one that is
+// not uwarp.
 bool WorkScenario::send_with_immediate() {
   ibv_sge sge{reinterpret_cast<uint64_t>(a_.memory.data()), kSmall, a_.mr->lkey};
   ibv_send_wr wr{};
@@ -282,7 +285,7 @@ bool WorkScenario::atomics() {
   return post(a_, IBV_WR_ATOMIC_CMP_AND_SWP, sizeof *cell) && arrives(0, 0);
 }
 
-// Such memory goes out of copies.
+// Memory on demand is sent from copies.
 bool WorkScenario::on_demand() {
   b_.memory.fill(2);
   if (!post(a_, IBV_WR_SEND, kLarge, on_demand_) || !arrives(0, 1)) return false;
@@ -333,7 +336,7 @@ bool WorkScenario::bind_type2() {
   return true;
 }
 
-// The second end reads and writes through windows onto the memory of the first.
+// The second end reads and writes the memory of the first through windows.
 bool WorkScenario::through_windows() {
   if (!bind_type1()) return false;
   ibv_sge sge{reinterpret_cast<uint64_t>(b_.memory.data()) + kIncoming, kLarge, b_.mr->lkey};
@@ -382,7 +385,7 @@ bool WorkScenario::with_event() {
     EXPECT_EQ(of, cq_);
     ibv_ack_cq_events(of, 1);
   }
-  // Armed while completions are there.
+  // Armed while completions are already in the queue.
   return ok(ibv_req_notify_cq(cq_, 0)) && arrives(1, 0);
 }
 
@@ -412,7 +415,7 @@ bool WorkScenario::provoke_remote_error() {
   if (!post(a_, wr)) return false;
   EXPECT_TRUE(await([&] {
     return a_.sends.open() == 0 && state_of(a_.qp) == IBV_QPS_ERR && state_of(b_.qp) == IBV_QPS_ERR;
-  })) << "the error is not told";
+  })) << "the error is not reported";
   return true;
 }
 
@@ -432,7 +435,7 @@ void WorkScenario::flush() {
       << a_.sends.open() << ", " << a_.receives.open() << ", " << b_.sends.open();
 }
 
-// A call that fails for want of memory is to be made again.
+// A call that fails for want of memory is repeated.
 template <typename Destroy, typename T>
 void WorkScenario::destroy_one(Destroy destroy, T*& object) {
   if (object == nullptr) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Everything that two ends can do with each other, as an application that looks at every result
-// would do it: whatever fails is counted, and what depends on it left out. Allocates nothing
-// itself, so that it can run while allocations fail.
+// All that two ends can do with each other, like an application that checks every result: it counts
+// failures and skips the steps that depend on a failed one. Allocates nothing itself, so it can run
+// while allocations fail.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,29 +19,29 @@ class WorkScenario {
   WorkScenario(const WorkScenario&) = delete;
   WorkScenario& operator=(const WorkScenario&) = delete;
 
-  /// All objects but the queue pairs. False: a call has failed.
+  /// Makes all objects but the queue pairs. False if a call has failed.
   bool create(ibv_context* context);
-  /// The queue pair of the first end takes ibv_wr_*, that of the second end a shared receive queue;
-  /// for an `id` of rdma_cm, or alone where that is null. False: the call has failed.
+  /// Makes a queue pair for an `id` of rdma_cm, or without one if that is null. The first end posts
+  /// with ibv_wr_*, the second has a shared receive queue. False if the call has failed.
   bool create_queue_pair(bool first, rdma_cm_id* id);
-  /// By ibv_modify_qp().
+  /// With ibv_modify_qp().
   bool connect();
 
-  /// All requests that there are, in both directions, with events. True: all have succeeded, and
-  /// what was to be transferred has been.
+  /// All requests that verbs has, in both directions, with events. True if all have succeeded and
+  /// all data has arrived.
   bool exchange();
-  /// A request for memory that the peer does not have ends the connection.
+  /// A request for memory that the peer does not have: this ends the connection.
   bool provoke_remote_error();
 
-  /// Both queue pairs go to ERR: what is open completes.
+  /// Sets both queue pairs to ERR, so that open requests complete.
   void flush();
-  /// Destroys everything. `keep_queue_pairs`: those of ids, which rdma_cm destroys.
+  /// Destroys everything. `keep_queue_pairs`: except queue pairs of ids, which rdma_cm destroys.
   void destroy();
   void forget_queue_pair(bool first) { (first ? a_ : b_).qp = nullptr; }
 
-  /// Something has failed, and the application was told so: by a call, a completion or an event.
+  /// True if something has failed, and a call, a completion or an event has reported it.
   bool told_of_failure() const { return failures_ != 0; }
-  /// A call of something else, with 0 or an errno as its result; an errno is counted.
+  /// For calls outside of this class: `error` is 0 or an errno, which is counted. True if it is 0.
   bool ok(int error);
 
  private:
@@ -57,7 +57,7 @@ class WorkScenario {
     WorkBooks receives;
     size_t received = 0;
   };
-  /// Ids of receives are told from those of sends.
+  /// Set in the ids of receives, so that they differ from those of sends.
   static constexpr uint64_t kReceive = uint64_t{1} << 32;
 
   template <typename T>
@@ -94,8 +94,8 @@ class WorkScenario {
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;
-  ibv_cq* cq_ = nullptr;              // of the first end, with the channel
-  ibv_cq_ex* extended_cq_ = nullptr;  // of the second
+  ibv_cq* cq_ = nullptr;              // of the first end; uses the channel
+  ibv_cq_ex* extended_cq_ = nullptr;  // of the second end
   ibv_srq* srq_ = nullptr;
   ibv_mr* on_demand_ = nullptr;
   ibv_mw* window1_ = nullptr;
@@ -103,6 +103,6 @@ class WorkScenario {
   Side a_;
   Side b_;
   int failures_ = 0;
-  bool failed_ = false;  // of the connection: no more is to be waited for
+  bool failed_ = false;  // the connection has failed: do not wait for more
   bool limit_reached_ = false;
 };

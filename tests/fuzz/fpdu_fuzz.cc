@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// FPDUs and the headers in them: any bytes taken as a stream of FPDUs. Checked: no decoder reads
-// beyond its bytes, what is decoded encodes to the same bytes but for ignored bits, and framing
-// the same ULPDU again gives an FPDU whose CRC is good.
+// FPDUs and their headers: any bytes taken as a stream of FPDUs. Checked: no decoder reads beyond
+// its bytes; a decoded header encodes to the same bytes, except for ignored bits; the same ULPDU
+// framed again is an FPDU with a good CRC.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,22 +16,22 @@
 namespace uwarp {
 namespace {
 
-using Octets = std::span<const std::byte>;
+using Bytes = std::span<const std::byte>;
 
 void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// Decodes, encodes, and compares, from byte `from`.
+// Decodes the header, encodes it again, and compares from byte `from` on.
 template <typename Header>
-void round_trip(Octets bytes, size_t from = 0) {
+void round_trip(Bytes bytes, size_t from = 0) {
   if (bytes.size() < Header::kWireSize) return;
   std::byte out[Header::kWireSize];
   Header::decode(bytes.data()).encode(out);
   check(std::equal(out + from, out + Header::kWireSize, bytes.data() + from));
 }
 
-void try_terminate(Octets bytes) {
+void try_terminate(Bytes bytes) {
   const auto header = TerminateHeader::decode(bytes);
   check(header.has_value() == (bytes.size() >= TerminateHeader::kWireSizeMin));
   if (!header) return;
@@ -41,17 +41,17 @@ void try_terminate(Octets bytes) {
   check(size == header->encoded_size() && size <= sizeof out);
   check(std::memcmp(out, bytes.data(), 2) == 0);
   if (header->truncated) return;
-  // A length that came with D but without M is sent with D alone again; all the rest is equal.
+  // A Terminate with D but without M is encoded with D alone; all other bits are equal.
   check(size <= bytes.size());
   check(size == 4 || std::memcmp(out + 4, bytes.data() + 4, size - 4) == 0);
 }
 
-void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
+void try_rdmap_header(RdmapOpcode opcode, Bytes bytes) {
   switch (opcode) {
     case RdmapOpcode::kReadRequest:
       return round_trip<ReadRequestHeader>(bytes);
     case RdmapOpcode::kAtomicRequest:
-      return round_trip<AtomicRequestHeader>(bytes, 4);  // reserved bits first
+      return round_trip<AtomicRequestHeader>(bytes, 4);  // the first bytes hold reserved bits
     case RdmapOpcode::kAtomicResponse:
       return round_trip<AtomicResponseHeader>(bytes);
     case RdmapOpcode::kTerminate:
@@ -61,7 +61,7 @@ void try_rdmap_header(RdmapOpcode opcode, Octets bytes) {
   }
 }
 
-void try_ulpdu(Octets ulpdu) {
+void try_ulpdu(Bytes ulpdu) {
   if (ulpdu.size() < 2) return;
   const DdpControl control{static_cast<uint8_t>(ulpdu[0])};
   const RdmapOpcode opcode = RdmapControl{static_cast<uint8_t>(ulpdu[1])}.opcode();
@@ -71,12 +71,12 @@ void try_ulpdu(Octets ulpdu) {
   } else {
     round_trip<UntaggedHeader>(ulpdu);
   }
-  // Whatever the T bit says, as a confused peer would.
+  // Tries both header sizes, whatever the T bit says, as a faulty peer might send it.
   for (size_t skipped : {ddp_header_size(control), size_t{2}})
     try_rdmap_header(opcode, ulpdu.subspan(std::min(skipped, ulpdu.size())));
 }
 
-void frame_again(Octets ulpdu) {
+void frame_again(Bytes ulpdu) {
   std::vector<std::byte> fpdu(kFpduLengthSize + ulpdu.size() + kFpduTrailerMax);
   store_be16(fpdu.data(), static_cast<uint16_t>(ulpdu.size()));
   std::copy(ulpdu.begin(), ulpdu.end(), fpdu.begin() + kFpduLengthSize);
@@ -97,11 +97,11 @@ void frame_again(Octets ulpdu) {
 // Proves: 5042-q
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace uwarp;
-  Octets stream(reinterpret_cast<const std::byte*>(bytes), size);
+  Bytes stream(reinterpret_cast<const std::byte*>(bytes), size);
   while (stream.size() >= kFpduLengthSize) {
     const size_t length = load_be16(stream.data());
-    // A cut FPDU is tried as far as it goes.
-    const Octets ulpdu =
+    // The last FPDU may be cut off; what there is of it is decoded.
+    const Bytes ulpdu =
         stream.subspan(kFpduLengthSize).first(std::min(length, stream.size() - kFpduLengthSize));
     try_ulpdu(ulpdu);
     frame_again(ulpdu);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// MPA start-up, both roles: any bytes from the peer, whole and in pieces. The first byte of the
-// input selects role, configuration and size of the pieces. Checked: the same verdict either way,
-// never more consumed than given, bytes_wanted() is true, and what we answer can be decoded.
+// MPA start-up in both roles: any bytes from the peer, whole and in pieces. The first byte of the
+// input selects the role, the configuration and the size of the pieces. Checked: both ways give the
+// same verdict, no more is consumed than was given, bytes_wanted() is right, and our answer can be
+// decoded.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -23,7 +24,7 @@ struct Outcome {
   size_t consumed;
 };
 
-// Feeds all of `input` in pieces of `piece` bytes until nothing is taken any more.
+// Feeds `input` in pieces of `piece` bytes until the machine takes no more.
 template <typename Machine>
 Outcome<Machine> feed(Machine& machine, std::span<const std::byte> input, size_t piece) {
   Outcome<Machine> outcome{machine.state(), MpaFailure::kNone, 0};
@@ -49,7 +50,7 @@ Outcome<Machine> feed(Machine& machine, std::span<const std::byte> input, size_t
 template <typename Machine>
 void check_same(const Outcome<Machine>& a, const Outcome<Machine>& b) {
   check(a.state == b.state && a.failure == b.failure);
-  // A fault may be seen earlier in pieces, and bytes of the bad frame be left over.
+  // With pieces, a fault may be found earlier, so that bytes of the bad frame are not consumed.
   if (a.failure == MpaFailure::kNone) check(a.consumed == b.consumed);
 }
 

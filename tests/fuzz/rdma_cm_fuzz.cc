@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The commands of /dev/infiniband/rdma_cm, written by an application that may be wrong, and a
-// network that does what it likes. The input is a script of commands on two channels, with ids,
-// lengths and addresses that are right more often than not. Checked: a wrong address is EFAULT and
-// nothing else is; no byte behind the response area changes; ids are known from creation to
-// destruction and to their channel only; as many events are reported at the end of an id as were
-// delivered; readiness says whether there is an event; closed channels leave no id behind.
+// The commands of /dev/infiniband/rdma_cm, written by a faulty application, and a network that may
+// do anything. The input is a script of commands on two channels, whose ids, lengths and addresses
+// are mostly valid. Checked: a wrong address gives EFAULT and nothing else does; no byte behind the
+// response area changes; ids exist from creation to destruction, in their own channel only; at the
+// end of an id as many events are reported as were delivered; readiness says whether there is an
+// event; closed channels leave no id behind.
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/ib_user_verbs.h>
@@ -33,7 +33,7 @@ namespace {
 
 using fuzz::Script;
 
-// Before the settings are read: commands of that family are reached then.
+// Set before the settings are read, so that commands with this address family are reached.
 [[maybe_unused]] const int af_ib = setenv("UWARP_AF_IB", "1", 1);
 
 constexpr size_t kChannels = 2;
@@ -41,7 +41,7 @@ constexpr size_t kCommandsMax = 64;
 constexpr size_t kIdsMax = 24;
 constexpr int kNowhere = -1;
 
-/// Where in a payload is what the target puts right.
+/// The fields of a payload that the target fills in correctly.
 struct Shape {
   size_t size;
   int response;  // offset, or kNowhere
@@ -80,7 +80,7 @@ constexpr Shape kShapes[] = {
     {sizeof(rdma_ucm_bind), kNowhere, AT(rdma_ucm_bind, id), 0},
     {sizeof(rdma_ucm_resolve_addr), kNowhere, AT(rdma_ucm_resolve_addr, id), 0},
     {sizeof(rdma_ucm_join_mcast), kNowhere, AT(rdma_ucm_join_mcast, id), 0},
-    {32, 0, 8, 64},  // and two that do not exist
+    {32, 0, 8, 64},  // two commands that do not exist
     {32, kNowhere, 0, 0},
 };
 constexpr size_t kPayloadMax = 600;
@@ -173,7 +173,7 @@ class Application {
       const auto ip = *IpAddress::from_string(kAddresses[(choice & 0x0F) % std::size(kAddresses)]);
       ip.to_sockaddr(out, port);
     }
-    // Or the raw bytes that are there already.
+    // Otherwise the raw bytes stay.
     if ((choice & 0x80) == 0) std::memcpy(at, &out, six ? sizeof(sockaddr_in6) : sizeof out);
   }
 
@@ -283,7 +283,8 @@ class Application {
     if ((how & 0x30) == 0x30) in = length = script_.next16() % kPayloadMax;
     if ((how & 0x30) == 0x20) out = script_.next16();
     if ((how & 0xC0) == 0xC0) in = script_.next16();
-    // An older application writes less; the addresses in the rest are zero then, and bad.
+    // An older application writes less. The addresses in the rest are then zero, which is a bad
+    // address.
     if (in < shape.size) address_is_bad_ = true;
     if (code >= RDMA_USER_CM_CMD_JOIN_MCAST) address_is_bad_ = true;
     write(channel, code, {payload_.data(), length}, in, out, area, id);
@@ -293,7 +294,7 @@ class Application {
              size_t out, const fuzz::ResponseArea& area, uint32_t id) {
     const rdma_ucm_cmd_hdr header{code, static_cast<uint16_t>(in), static_cast<uint16_t>(out)};
     const size_t length = sizeof header + payload.size();
-    // At the end of what can be read: one byte too many is EFAULT.
+    // The command ends where readable memory ends: one more byte is EFAULT.
     std::byte* bytes = pages().last(length);
     std::memcpy(bytes, &header, sizeof header);
     std::copy(payload.begin(), payload.end(), bytes + sizeof header);
@@ -313,12 +314,12 @@ class Application {
     note(channel, code, in, error, area, id);
   }
 
-  /// Keeps the books on ids and events.
+  /// Records what a command did to ids and events.
   void note(size_t channel, uint32_t code, size_t in, int error, const fuzz::ResponseArea& area,
             uint32_t id) {
     const Shape& shape = kShapes[code];
     const auto known = known_.find(id);
-    const bool whole = in >= shape.size;  // else the id may have been cut off
+    const bool whole = in >= shape.size;  // otherwise the id may have been cut off
     if (shape.id != kNowhere && whole && known != known_.end() && !wild_.contains(id) &&
         code != RDMA_USER_CM_CMD_MIGRATE_ID) {
       UWARP_REQUIRE(error != ENOENT);
@@ -334,7 +335,7 @@ class Application {
         }
         return;
       case RDMA_USER_CM_CMD_DESTROY_ID:
-        // A bad address is noticed when it is done.
+        // A bad response address is found after the id has been destroyed.
         if (error != 0 && error != EFAULT) return;
         if (!whole) return forget();
         if (known == known_.end()) return (void)wild_.insert(id);
@@ -353,18 +354,18 @@ class Application {
                         known->second.delivered);
         }
         known->second.channel = channel;
-        // A bad address may have come before the id was moved.
+        // The bad address may have been found before the id was moved.
         if (error != 0) wild_.insert(id);
         return;
       case RDMA_USER_CM_CMD_ACCEPT:
         if (!whole) return forget();
         if (known == known_.end() || tells_readiness()) return;
         if (error == 0) known->second.uid = uid_;
-        if (error != 0) wild_.insert(id);  // its name may be the new one
+        if (error != 0) wild_.insert(id);  // the id may have the new uid already
         return;
       case RDMA_USER_CM_CMD_GET_EVENT:
         if (error == 0 && !address_is_bad_) return delivered(channel, area);
-        if (error == 0) return forget();  // it went where it is not looked for
+        if (error == 0) return forget();  // the event was written to an address that is not checked
         return;
       default:
         return;
@@ -391,12 +392,12 @@ class Application {
     ++known->second.delivered;
   }
 
-  /// A command was carried out, and nobody knows on which id.
+  /// A command was carried out on an id that cannot be known here.
   void forget() {
     for (const auto& [id, known] : known_) wild_.insert(id);
     strangers_ = true;
   }
-  /// The roce persona's ACCEPT of the active side, which gives no new name.
+  /// ACCEPT by the active side of the roce persona: it gives the id no new uid.
   bool tells_readiness() const {
     rdma_ucm_accept request;
     std::memcpy(&request, payload_.data(), sizeof request);
@@ -405,7 +406,7 @@ class Application {
 
   void check_readiness() {
     for (const Channel& channel : channels) {
-      // An event that nothing has asked for yet can be put back.
+      // GET_EVENT with a bad address: if there is an event, it is put back.
       struct {
         rdma_ucm_cmd_hdr header{RDMA_USER_CM_CMD_GET_EVENT, sizeof(rdma_ucm_get_event),
                                 sizeof(rdma_ucm_event_resp)};
@@ -449,7 +450,7 @@ class Application {
       case 10: {
         Channel& channel = channels[script_.next() % kChannels];
         close(channel);
-        // Requests that it has not been told of went with it.
+        // Connection requests that the application has not yet seen were dropped with the channel.
         channel = open();
         return;
       }
@@ -512,9 +513,10 @@ class Application {
   FakeTransport transport_;
   std::vector<std::shared_ptr<FakeConnection>> connections_;
   std::map<uint32_t, KnownId> known_;
-  /// Ids of which the books are wrong since the application used one that it had not been given.
+  /// Ids that the application used without having got them. What is recorded of these is
+  /// unreliable.
   std::set<uint32_t> wild_;
-  bool strangers_ = false;  // there may be ids that the books know nothing of
+  bool strangers_ = false;  // ids may exist that are not recorded
   std::vector<std::byte> payload_;
   fuzz::ResponseArea option_;
   uint64_t uid_ = 1000;

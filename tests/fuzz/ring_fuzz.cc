@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A carrier through shared memory whose other side may write anything there. The input is a script:
-// what this side sends and receives, records of the other side that are right, and nonsense in its
-// control words and in what it has written. Checked: no access outside the rings (pages around them
-// fault) or outside the room given, no more than was offered is given back, each call returns, and
-// says what it may say.
+// what this side sends and receives, valid records of the other side, and nonsense in the other
+// side's control words and records. Checked: no access outside the rings (the pages around them
+// fault) or outside the given room; no more is given back than was offered; each call returns, with
+// a result that it is allowed to return.
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ using fuzz::Script;
 constexpr size_t kStepsMax = 300;
 constexpr size_t kPage = 4096;
 
-/// Unless something is there that is not ours.
+/// An inaccessible page at `at`, unless something else is mapped there.
 class Guard {
  public:
   explicit Guard(std::byte* at)
@@ -47,7 +47,7 @@ class Guard {
 
 EngineFd new_bell() { return EngineFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
 
-/// Our side, and the other one's view of the memory.
+/// Our side, and the memory as the other side sees it.
 class Rings {
  public:
   explicit Rings(Script& script) : script_(script) {
@@ -56,7 +56,7 @@ class Rings {
     before_.emplace(base_ - kPage);
     behind_.emplace(base_ + RingCarrier::kSharedBytes);
     auto* const words = reinterpret_cast<RingControl*>(base_);
-    // We have made the memory, so the first ring is ours.
+    // We created the memory, so the first ring is ours.
     reader_ = std::make_unique<RingReader>(words[0], base_ + kPage, RingCarrier::kRingBytes);
     writer_ = std::make_unique<RingWriter>(words[1], base_ + kPage + RingCarrier::kRingBytes,
                                            RingCarrier::kRingBytes);
@@ -108,7 +108,7 @@ class Rings {
     if (kind < 220) return 1 + script_.next16();
     return tuning::kPullBytes + script_.next16();
   }
-  /// Into memory of exactly that size, so that ASan sees what runs over.
+  /// Receives into memory of exactly the given size, so that ASan finds an overrun.
   void receive() {
     std::vector<std::vector<std::byte>> parts;
     std::vector<iovec> room;
@@ -122,7 +122,7 @@ class Rings {
     UWARP_REQUIRE(count != 0 && count <= static_cast<ssize_t>(all));
     UWARP_REQUIRE(count > 0 || count == -EAGAIN || count == -EPROTO || count == -ECONNRESET);
     if (count == -EPROTO) UWARP_REQUIRE(ours_->receive(room) == -EPROTO);
-    // A stream ends here.
+    // The stream has ended.
     over_ |= count < 0 && count != -EAGAIN;
   }
   void send() {
@@ -153,7 +153,7 @@ class Rings {
     }
   }
 
-  // ---- The other side, as it ought to be. What it has spoilt leads it astray, too.
+  // ---- The other side when it is correct. What it has spoilt misleads it too.
   void write_record() {
     if (!writer_->look()) return;
     const uint32_t fits = writer_->room(static_cast<uint32_t>(some_size()));
@@ -177,7 +177,7 @@ class Rings {
     (void)reader_->release();
   }
 
-  // ---- ... and as it ought not to be.
+  // ---- The other side when it is faulty.
   void spoil_word() {
     auto* const words = reinterpret_cast<RingControl*>(base_);
     const uint8_t which = script_.next();
@@ -199,7 +199,7 @@ class Rings {
         words[script_.next() & 1].writer_sleeps.store(script_.next());
         return;
       default:
-        // Close to what is right: behind, before, beside a step.
+        // Near the right position: before it, behind it, or unaligned.
         return position.store(position.load() + script_.next() - 128);
     }
   }
@@ -222,7 +222,7 @@ class Rings {
   std::unique_ptr<RingReader> reader_;
   std::unique_ptr<RingWriter> writer_;
   std::vector<std::vector<std::byte>> offered_;  // not given back yet
-  size_t given_ = 0;                             // ... but so many bytes of the first
+  size_t given_ = 0;                             // bytes of the first one that are given back
   std::unique_ptr<RingCarrier> ours_;
   size_t last_record_ = 0;
   bool over_ = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// RPC-over-RDMA messages, any bytes, as a server and as a client take them. Checked: a header that
-// was understood is encoded to the same bytes; the parts of a call cover it without overlap and
-// stay within what was sent and offered; a reply is believed only within what the call offered; and
-// a reply to the call keeps within its chunks.
+// RPC-over-RDMA messages: any bytes, as a server and as a client take them. Checked: a decoded
+// header encodes to the same bytes; the parts of a call cover it without overlap and stay within
+// what was sent and offered; a reply is accepted only within what the call offered; a reply to the
+// call keeps within its chunks.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -28,7 +28,7 @@ void check(bool holds) {
 }
 
 void check_round_trip(const DecodedHeader& decoded, std::span<const std::byte> input) {
-  // Of the procedures that nobody sends there is no encoded form.
+  // Procedures that are never sent cannot be encoded.
   if (decoded.header.procedure != Procedure::kMsg &&
       decoded.header.procedure != Procedure::kNomsg &&
       decoded.header.procedure != Procedure::kError)
@@ -101,7 +101,7 @@ void check_reply_to(const Header& call) {
     check(length_of(*plan->header.chunks.reply) == plan->message_size);
     check(plan->message_size <= longest_reply(call.chunks, kThreshold));
   }
-  // The client of that call takes it.
+  // The client that made the call receives the reply.
   if (plan->header.procedure == Procedure::kNomsg && plan->message_size >= 8) {
     const auto back = decode_header(std::span(room).first(header));
     check(back.verdict == DecodedHeader::Verdict::kGood && back.header == plan->header);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Private data of a connection, any bytes. Checked against a plain search: the first place that
-// holds identifier and version wins, its sizes are within bounds, and what was found can be sent
-// and found again. What both sides agree on is never more than either said.
+// Private data of a connection: any bytes. Checked against a plain search: the first place with
+// identifier and version is used, its sizes are within bounds, and what was found can be sent and
+// found again. The sizes that both sides agree on are never larger than those of either side.
 #include <algorithm>
 #include <array>
 #include <cstddef>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The input of a fuzz target as a script: bytes, taken one after the other, and zeros behind its
-// end. What a target does with them is up to it.
+// The input of a fuzz target as a script: its bytes one after the other, then zeros.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +10,7 @@
 
 namespace uwarp::fuzz {
 
-/// Ends the process, which is a finding, and says where.
+/// Ends the process, which libFuzzer reports, and prints where.
 #define UWARP_REQUIRE(condition)                                                          \
   do {                                                                                    \
     if (!(condition)) {                                                                   \
@@ -38,10 +37,10 @@ class Script {
     const uint32_t high = next16();
     return high << 16 | next16();
   }
-  /// One of `count`, which is not 0.
+  /// A number below `count`, which is not 0.
   size_t below(size_t count) { return next() % count; }
   void fill(std::span<std::byte> out) {
-    for (auto& octet : out) octet = std::byte{next()};
+    for (auto& byte : out) byte = std::byte{next()};
   }
 
  private:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Service ID resolution: any datagrams to a listener and to one who asks. The first byte selects:
-// 0: the rest is one datagram. Checked: it is at most one kind of message; what is read is written
-// again as the same message; private data is within the kernel's limits; a reply is no larger than
-// a request. Otherwise: a script of requests, repetitions and answers, held against a plain search.
+// Service ID resolution: any datagrams to a listener and to a requester. If the first byte is 0,
+// the rest is one datagram. Checked: it is at most one kind of message; a decoded message encodes
+// to the same one; private data is within the kernel's limits; a reply is no larger than a request.
+// Otherwise the rest is a script of requests, repetitions and answers, checked against a plain
+// search.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -43,10 +44,10 @@ void check_datagram(std::span<const std::byte> bytes) {
   }
 }
 
-/// A listener's book by plain search.
+/// A request as the listener should know it, found by a plain search.
 struct KnownRequest {
   SidrTransactions::Key key;
-  std::vector<std::byte> reply;  // empty: it waits
+  std::vector<std::byte> reply;  // empty: the request still waits
 };
 
 class Listener {
@@ -113,7 +114,7 @@ class Listener {
   std::vector<KnownRequest> known_;
 };
 
-/// One who asks sends a bounded number of requests, and gives up in time.
+/// A requester sends a bounded number of requests, and gives up in time.
 void check_patience(Script& script) {
   constexpr uint64_t kMillisecond = 1'000'000;
   const uint64_t start = script.next32();
@@ -128,7 +129,7 @@ void check_patience(Script& script) {
     if (step == SidrRepetition::Step::kSend) ++sent;
     if (step == SidrRepetition::Step::kGiveUp) break;
   }
-  // Ten refusals in 200 ms at the most, then the counted repetitions.
+  // At most ten refusals in 200 ms, then the counted repetitions.
   UWARP_REQUIRE(sent <= 1 + 11 + static_cast<int>(SidrRepetition::kMostRepetitions));
 }
 

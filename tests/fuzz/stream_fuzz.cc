@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The whole receive path with a live queue pair behind it: own requests of all kinds outstanding,
-// windows, own or shared receives, regions that go away, a stream that is held, cut and broken. The
-// input is a script: options, then FPDUs whose headers are right more often than not, and what the
-// application and the kernel do in between. Checked: no byte outside the memory that the peer may
-// touch changes, every request and receive completes exactly once and in order, what is sent is
-// well made (sim/fpdu_scan.h), and a failed stream takes nothing more.
+// The whole receive path of a live queue pair: own requests of all kinds outstanding, windows, own
+// or shared receives, regions that are removed, a stream that is held, cut and broken. The input is
+// a script: options, then FPDUs whose headers are mostly valid, and what the application and the
+// kernel do in between. Checked: no byte changes outside the memory that the peer may write to;
+// every request and receive completes exactly once and in order; what is sent is well formed
+// (sim/fpdu_scan.h); a failed stream accepts nothing more.
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -21,7 +21,7 @@ using fuzz::Script;
 constexpr size_t kStepsMax = 300;
 constexpr size_t kWindows = 2;
 
-/// What we have asked the peer for, as it has seen it.
+/// A request of ours, as the peer has received it.
 struct Asked {
   bool atomic = false;
   ReadRequestHeader read;
@@ -36,7 +36,7 @@ class Stream {
         ending_(script.next()),
         chunk_(script.next()),
         peer_(stream_config(), shape()) {
-    peer_.reads = false;  // what is sent goes through transmit() here
+    peer_.reads = false;  // here transmit() sends
     const auto kind = (ending_ & 0x10) != 0 ? MemoryKind::kOnDemand : MemoryKind::kPlain;
     bindable_ =
         *table().add(RegionShape{&domain(), bindable_memory_.data(), bindable_memory_.size(),
@@ -94,7 +94,7 @@ class Stream {
 
   // ---- The peer.
 
-  /// A key that the peer may know, mostly a good one.
+  /// A key that the peer may know, mostly a valid one.
   STag key() {
     switch (script_.below(8)) {
       case 0:
@@ -154,7 +154,7 @@ class Stream {
       case 5:
       case 6:
         return answer();
-      case 7: {  // Immediate Data behind a Write
+      case 7: {  // Immediate Data after a Write
         const auto opcode = static_cast<RdmapOpcode>(8 + (script_.next() & 1));
         return untagged(opcode, 0, send_msn_++, 0, kImmediateSize);
       }
@@ -167,9 +167,9 @@ class Stream {
         return untagged(opcode(), qn, msn, offset, payload(), last());
       }
       case 10: {  // raw bytes as a ULPDU
-        Bytes octets(payload() % 600);
-        script_.fill(octets);
-        return octets;
+        Bytes bytes(payload() % 600);
+        script_.fill(bytes);
+        return bytes;
       }
       case 11: {
         Bytes terminate = untagged(RdmapOpcode::kTerminate, 2, 1, 0, script_.next() % 60);
@@ -178,7 +178,7 @@ class Stream {
       }
       case 13:
         return announcing_segment();
-      case 12:  // the RTR Write, with our magic or without
+      case 12:  // the RTR Write, with our magic STag or without
         return tagged(RdmapOpcode::kWrite, STag{script_.next() & 1 ? 0x01010101u : 1u}, 0, 0);
       default: {  // one of the others with an byte that is not its own
         Bytes changed = ulpdu(script_.next() % 8);
@@ -187,7 +187,7 @@ class Stream {
       }
     }
   }
-  /// Of a large Write, that says how many of the same size follow.
+  /// A segment of a large Write, which says how many of the same size follow.
   Bytes announcing_segment() {
     const uint8_t how = script_.next();
     constexpr size_t kPayload = kLargeUlpdu;
@@ -220,7 +220,8 @@ class Stream {
     return segment;
   }
 
-  /// Answers our oldest Read or atomic, or a part of it, rightly unless it is told otherwise.
+  /// Answers our oldest Read or atomic, or a part of it; correctly, unless the script says
+  /// otherwise.
   Bytes answer() {
     const uint8_t how = script_.next();
     if (asked_.empty()) return tagged(RdmapOpcode::kReadResponse, key(), 0, how & 0x0F, true);
@@ -244,9 +245,9 @@ class Stream {
 
   // ---- The stream.
 
-  void arrive(const Bytes& octets) {
+  void arrive(const Bytes& bytes) {
     if (input_finished_) return;
-    arrived_.insert(arrived_.end(), octets.begin(), octets.end());
+    arrived_.insert(arrived_.end(), bytes.begin(), bytes.end());
   }
   bool receive() {
     bool moved = false;
@@ -287,7 +288,7 @@ class Stream {
     (void)turn.end();
     note_requests();
   }
-  /// What of our requests the peer has seen.
+  /// Records those of our requests that the peer has seen.
   void note_requests() {
     const auto& messages = peer_.scan.messages();
     for (; seen_ < messages.size(); ++seen_) {
@@ -307,7 +308,7 @@ class Stream {
     } while (receive() || peer_.dut.resume());
     collect();
   }
-  /// The queues have room for what can be open at one time only.
+  /// Polls the completions: the queues only have room for what is open at one time.
   void collect() {
     for (const auto& one : peer_.dut.sends()) UWARP_REQUIRE(one.wr_id == completed_sends_++);
     for (const auto& one : peer_.dut.receives()) UWARP_REQUIRE(one.wr_id == completed_receives_++);
@@ -464,9 +465,9 @@ class Stream {
     if (leaving_ == nullptr) {
       const auto* from = leaving_memory_.data();
       UWARP_REQUIRE(std::all_of(from, from + leaving_memory_.size(),
-                                [](std::byte octet) { return octet == std::byte{0x77}; }));
+                                [](std::byte byte) { return byte == std::byte{0x77}; }));
     }
-    // Between the two parts of receives, and behind them.
+    // Guard bytes between the two parts of the receives, and behind them.
     UWARP_REQUIRE(local_memory_.data()[2099] == std::byte{0});
     UWARP_REQUIRE(local_memory_.data()[4299] == std::byte{0});
     collect();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the line of a trunk is given by a peer, with queue pairs behind it that have receives or
-// not, and change their state. The input is a script: frames whose headers are right more often
-// than not, and what the applications do in between. Checked: no byte outside the receives changes,
-// what arrives is what was sent to this queue pair, once and in order, each receive completes once,
-// and the line is held only as long as somebody is to be waited for.
+// What a peer may send on the line of a trunk, to queue pairs that have receives or not, and that
+// change their state. The input is a script: frames whose headers are mostly valid, and what the
+// applications do in between. Checked: no byte outside the receives changes; what arrives was sent
+// to this queue pair, and arrives once and in order; each receive completes once; the line is held
+// only while there is a queue pair to wait for.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -43,7 +43,7 @@ std::byte pattern(uint32_t sequence, size_t at) {
   return static_cast<std::byte>(sequence * 31 + at * 7);
 }
 
-/// A queue pair and its receives, each with room of its own.
+/// A queue pair and its receives, each with its own memory.
 struct Receiver {
   Receiver() : cq(64, nullptr), memory(kSlots * kSlot, std::byte{0xA5}) {
     Engine& engine = Engine::instance();
@@ -127,7 +127,7 @@ class Line {
       step();
       for (size_t k = 0; k < kPairs; ++k) receivers()[k].poll();
     }
-    // With patience at its end all is delivered or dropped, however much that was.
+    // When the hold expires, everything is delivered or dropped, however much it is.
     for (size_t i = 0; i < 1000 && held(); ++i) expire();
     UWARP_REQUIRE(!held());
     for (size_t i = 0; i < kPairs; ++i) {
@@ -184,7 +184,7 @@ class Line {
       if (room.size() - size < DatagramHeader::kWireSize) break;
       size += datagram(room.subspan(size));
     }
-    if (script_.next() == 0) size = std::min<size_t>(size, script_.next16());  // cut
+    if (script_.next() == 0) size = std::min<size_t>(size, script_.next16());  // cut off
     line_->arrived(size);
   }
   size_t datagram(std::span<std::byte> room) {

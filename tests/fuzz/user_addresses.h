@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Addresses that an application may put into a command: memory of the target whose bytes behind
-// the allowed ones are watched, and such as a kernel answers with EFAULT.
+// Addresses that an application may put into a command: memory in which the bytes behind the
+// allowed ones are checked, and addresses that a kernel answers with EFAULT.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 namespace uwarp::fuzz {
 
-/// A page to read and write with one behind it that is not accessible, and a page to read only.
+/// Three pages: one to read and write, then one that is not accessible, then one to read only.
 class GuardedPages {
  public:
   GuardedPages() : size_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
@@ -36,7 +36,7 @@ class GuardedPages {
   std::byte* base_;
 };
 
-/// Where a command shall write its response.
+/// Where a command is to write its response.
 class ResponseArea {
  public:
   static constexpr size_t kSize = 2048;
@@ -62,7 +62,7 @@ class ResponseArea {
   alignas(8) std::array<std::byte, kSize> bytes_;
 };
 
-/// An address of no use, or of little: only `last(n)` may do, for up to n bytes.
+/// An invalid address, or one that is only partly valid: `last(n)` allows up to n bytes.
 inline uint64_t bad_address(Script& script, GuardedPages& pages) {
   switch (script.below(8)) {
     case 0:

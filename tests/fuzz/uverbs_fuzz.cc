@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The commands of a uverbs node, written by an application that may be wrong, and the event
-// channels that come of them. The input is a script. Checked: a wrong address is EFAULT and leaves
-// no fd behind; no byte behind the response changes; every event is read once and in order, unless
-// it was taken back; names of files and nodes may be anything.
+// The commands of a uverbs node, written by a faulty application, and the event channels that they
+// make. The input is a script. Checked: a wrong address gives EFAULT and leaves no fd behind; no
+// byte behind the response changes; every event is read once and in order, unless it was taken
+// back; names of files and nodes may be anything.
 #include <fcntl.h>
 #include <rdma/ib_user_verbs.h>
 #include <sys/ioctl.h>
@@ -38,15 +38,15 @@ fuzz::GuardedPages& pages() {
   return made;
 }
 
-using Octets = std::vector<std::byte>;
+using Bytes = std::vector<std::byte>;
 
 template <typename T>
-Octets octets_of(const T& record) {
+Bytes bytes_of(const T& record) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&record);
-  return Octets(bytes, bytes + sizeof record);
+  return Bytes(bytes, bytes + sizeof record);
 }
 
-/// A completion queue as its channel sees it, with what it has said.
+/// A completion queue as its channel knows it, with the records that it has sent.
 struct Queue {
   std::unique_ptr<CompletionEvents> events;
   CompletionEventRecord record;
@@ -58,7 +58,7 @@ struct Queue {
 struct Channel {
   std::vector<int> fds;
   std::shared_ptr<EventChannel> channel;
-  std::deque<Octets> expected;
+  std::deque<Bytes> expected;
   std::vector<Queue> queues;
 };
 
@@ -158,7 +158,8 @@ class Application {
       return;
     }
     UWARP_REQUIRE(result == static_cast<ssize_t>(given) && given >= 16);
-    // A bad address may have been good for four bytes: the lowest fd is the application's.
+    // A bad address may still be valid for the four bytes of the fd; the application then has the
+    // lowest free fd.
     const int fd = bad ? free : area.as<int>();
     UWARP_REQUIRE(fcntl(fd, F_GETFD) == FD_CLOEXEC);
     UWARP_REQUIRE(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
@@ -193,7 +194,7 @@ class Application {
     for (size_t i = 0; i < count; ++i) {
       const AsyncEventRecord record{0x1000 + ++sent_, script_.next32(), 0};
       to.channel->send(record);
-      to.expected.push_back(octets_of(record));
+      to.expected.push_back(bytes_of(record));
     }
   }
 
@@ -203,7 +204,7 @@ class Application {
     const int fd = from.fds[script_.below(from.fds.size())];
     ssize_t got = read_event_channel(fd, {out, length});
     if (got < 0 && !from.expected.empty()) {
-      // It had not fitted into the socket.
+      // The record did not fit into the socket before.
       UWARP_REQUIRE(errno == EAGAIN);
       from.channel->records_read();
       got = read_event_channel(fd, {out, length});
@@ -212,7 +213,7 @@ class Application {
       UWARP_REQUIRE(got < 0 && errno == EAGAIN);
       return;
     }
-    const Octets next = std::move(from.expected.front());
+    const Bytes next = std::move(from.expected.front());
     from.expected.pop_front();
     UWARP_REQUIRE(got == static_cast<ssize_t>(std::min(length, next.size())));
     UWARP_REQUIRE(std::memcmp(out, next.data(), static_cast<size_t>(got)) == 0);
@@ -251,19 +252,19 @@ class Application {
     Queue& queue = queue_of(channel);
     queue.events->raise();
     if (queue.stopped) return;
-    if (!queue.unread) channel.expected.push_back(octets_of(queue.record));
+    if (!queue.unread) channel.expected.push_back(bytes_of(queue.record));
     queue.again = queue.unread;
     queue.unread = true;
   }
-  /// libibverbs calls this for a record that it has read.
+  /// libibverbs makes this call for a record that it has read.
   void record_read(Channel& channel) {
     for (Queue& queue : channel.queues) {
-      if (last_read_ != octets_of(queue.record)) continue;
+      if (last_read_ != bytes_of(queue.record)) continue;
       last_read_.clear();
       queue.events->record_read();
       queue.unread = queue.again && !queue.stopped;
       queue.again = false;
-      if (queue.unread) channel.expected.push_back(octets_of(queue.record));
+      if (queue.unread) channel.expected.push_back(bytes_of(queue.record));
       return;
     }
   }
@@ -272,15 +273,15 @@ class Application {
     queue.events->stop();
     queue.stopped = true;
     queue.unread = queue.again = false;
-    std::erase(channel.expected, octets_of(queue.record));
+    std::erase(channel.expected, bytes_of(queue.record));
   }
 
   Script& script_;
-  const bool looked_at_netdevs_ = is_uverbs_node(0);  // which may open something for good
+  const bool looked_at_netdevs_ = is_uverbs_node(0);  // may open something that stays open
   const int first_free_ = lowest_free_fd();
   const size_t engine_fds_ = engine_fds();
   std::vector<std::unique_ptr<Channel>> channels_;
-  Octets last_read_;
+  Bytes last_read_;
   uint64_t sent_ = 0;
   uint64_t queues_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// carrier/byte_ring.h: two processes share a ring, and each sleeps when it finds nothing to do.
+// carrier/byte_ring.h: two processes share a ring; each sleeps when it has nothing to do.
 #include "carrier/byte_ring.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint32_t kBytes = 64;
 
-/// A writer sends numbers, a reader takes them; the bells are counters.
+/// A writer sends numbers, a reader takes them. The bells that wake them are counters.
 template <template <class> class Control, template <class> class Writer,
           template <class> class Reader>
 struct Shared : Scenario {
@@ -88,7 +88,7 @@ template <template <class> class Control, template <class> class Writer,
 using Mutant = Shared<Control, Writer, Reader>;
 
 constexpr Property kRing{
-    "ring", "Every message arrives once and in order, and nobody sleeps while there is work.", 3};
+    "ring", "Every message arrives once and in order, and no side sleeps while there is work.", 3};
 
 TEST(ByteRing, NothingIsLostAndNobodySleepsForEver) { expect_holds<Ring>(kRing, 3u); }
 TEST(ByteRing, AlsoWhenItIsFull) { expect_holds<Ring>({"full ring", kRing.sentence, 2}, 7u); }

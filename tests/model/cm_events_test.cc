@@ -59,7 +59,7 @@ TYPES_OF(ClearsTooMuch, clears_too_much);
 TYPES_OF(KeepsTheToken, keeps_the_token);
 #undef TYPES_OF
 
-/// Two events come; the only reader polls the descriptor and then reads without waiting.
+/// Two events arrive. The only reader polls the descriptor, then reads without waiting.
 template <class Types>
 struct Channel : Scenario {
   using Room = typename Types::Room;
@@ -72,7 +72,7 @@ struct Channel : Scenario {
     const std::lock_guard guard(lock);
     events.add(room, false);
   }
-  /// CmEventQueue::take(), by a descriptor that may block or not.
+  /// Does what CmEventQueue::take() does, for a blocking or a non-blocking descriptor.
   bool take(bool may_block) {
     for (;;) {
       if (may_block) block_until([this] { return events.signals.tokens.peek() != 0; }, "a token");
@@ -85,7 +85,7 @@ struct Channel : Scenario {
       if (events.take(taken)) return true;
     }
   }
-  /// Under the lock, or at the end.
+  /// Called under the lock, or after all threads have ended.
   void check_readiness() {
     check((events.signals.count.peek() != 0) == !events.entries_.empty(),
           "readable though there is no event, or the other way round");
@@ -117,7 +117,8 @@ struct Polling : Channel<Types> {
   }
 };
 
-/// Events of an id that is destroyed go away, those of another come, while a reader blocks.
+/// A reader blocks while the events of one id, which is destroyed, are dropped, and those of
+/// another id arrive.
 template <class Types>
 struct Closing : Channel<Types> {
   void start(Threads& threads) override {
@@ -137,10 +138,10 @@ struct Closing : Channel<Types> {
 
 constexpr Property kPolling{
     "rdma_cm events, polling",
-    "An event is there before the descriptor says so, and it is readable while there are any.", 4};
+    "The descriptor is readable only after an event is queued, and as long as one is.", 4};
 constexpr Property kClosing{
     "rdma_cm events, closing",
-    "Events that go away with their id take no token and no readiness from others.", 4};
+    "Events that are dropped with their id take no token and no readiness from others.", 4};
 
 TEST(CmEvents, AreThereBeforeTheDescriptorSaysSo) {
   expect_holds<Polling<Product>>(kPolling);

@@ -41,7 +41,8 @@ WorkCompletion completion(WcStatus status) {
   return one;
 }
 
-/// Arms, polls or not, and waits, until it has all; each queue pair stores one completion.
+/// The consumer arms, may poll, and waits, until it has both completions. Two queue pairs store one
+/// completion each.
 template <class Queue, class Notifier>
 struct Consumer : Scenario {
   struct Events final : Notifier {
@@ -59,13 +60,14 @@ struct Consumer : Scenario {
     threads.add("consumer", [this] {
       const bool wakes_twice = solicited_only && choose(2) == 1;
       while (got < 2) {
-        // A wish for any completion is not weakened by a later one.
+        // If the queue is armed for any completion, arming it for solicited ones changes nothing.
         if (wakes_twice) arm(false);
         const bool stored = arm(solicited_only);
-        // It may poll and find all, or wait at once.
+        // The consumer may poll, perhaps finding all, or wait at once.
         if (choose(2) == 0) poll();
         if (got == 2) break;
-        // For one that counts, if it waits for such; the other may come before or after.
+        // If only solicited completions and errors raise the event, it waits for the error. The
+        // other completion may come before or after.
         if (solicited_only && !wakes_twice && failed_taken) break;
         if (stored) queue.raise_stored();  // late_armings.h
         block_until([this] { return notifier.events != 0; }, "an event");
@@ -97,13 +99,14 @@ struct Consumer : Scenario {
 };
 
 constexpr Property kAny{"completion events",
-                        "Whoever arms a queue and waits is woken by a completion that comes, or "
-                        "that was there, and not twice for one arming.",
+                        "A thread that arms a queue and waits is woken by a completion, new or "
+                        "already stored, and once for each arming.",
                         2};
-constexpr Property kSolicited{"completion events, solicited",
-                              "The same for completions that are solicited or failed; a wish for "
-                              "any stays one.",
-                              2};
+constexpr Property kSolicited{
+    "completion events, solicited",
+    "The same for completions that are solicited or failed; a queue armed "
+    "for any completion stays so.",
+    2};
 
 using Queue = Consumer<BasicCompletionQueue<ModelAtomics>, CompletionNotifier>;
 #define MUTANT(name) Consumer<name::BasicCompletionQueue<ModelAtomics>, name::CompletionNotifier>

@@ -13,11 +13,11 @@ namespace {
 
 enum class OrderFault { kNone, kAsksLate, kNotesLate, kDropsTheEnd, kLooksFirst };
 
-/// When a request is complete: when the kernel has its bytes, when the peer has said that it has
-/// them, or when the peer has read them where they are.
+/// When a request is complete: when the kernel has its bytes, when the peer has acknowledged them,
+/// or when the peer has read them from our memory.
 enum class Completes { kWithKernel, kAcknowledged, kRead };
 
-// What SendCompleter has of it.
+// The part of SendCompleter that is modelled.
 struct ModelSender {
   ModelSender(OrderFault fault, bool lends) : fault(fault), lends(lends) {}
   BasicRetireWish<ModelAtomics>& retire_wish() { return wish; }
@@ -36,7 +36,7 @@ struct ModelSender {
   const OrderFault fault;
   const bool lends;
   BasicRetireWish<ModelAtomics> wish;
-  int sent = 0;  // under the side
+  int sent = 0;  // guarded by the side
   Atomic<int> read{0};
   Atomic<int> acknowledged{1'000'000};
   Atomic<int> completed{0};
@@ -60,7 +60,7 @@ struct Answers : Scenario {
     threads.add("receiver", [this] {
       for (int answer = 1; answer <= messages; ++answer) {
         block_until([&] { return with_peer.peek() >= answer; }, "answer");
-        // As Stream::receive().
+        // Like Stream::receive().
         order.begin();
         if (completes == Completes::kAcknowledged) sender.acknowledged.store(answer);
         if (completes == Completes::kRead) sender.read.store(answer);
@@ -75,7 +75,8 @@ struct Answers : Scenario {
     while (auto turn = side.begin()) {
       int late = 0;
       while (with_peer.load() != posted.load()) {
-        const int now = with_peer.fetch_add(1) + 1;  // the send call: the peer may answer
+        // The send call: from now on the peer may answer.
+        const int now = with_peer.fetch_add(1) + 1;
         if (fault == OrderFault::kNotesLate) {
           late = now;
           continue;
@@ -106,7 +107,7 @@ struct Answers : Scenario {
 };
 
 constexpr Property kOrder{"Completion order",
-                          "The completion of a Send is stored before that of its answer.", 3};
+                          "The completion of a Send is stored before that of the answer to it.", 3};
 
 TEST(CompletionOrderModel, SendsCompleteFirst) {
   expect_holds<Answers>(kOrder, 1, false, Completes::kWithKernel);

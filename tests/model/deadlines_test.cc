@@ -36,12 +36,12 @@ struct Timed : Source {
   bool ready(uint32_t) override { return false; }
   void deadline_passed() override { alive.touch("deadline_passed"); }
   Alive alive;
-  uint64_t limit_ns = 0;  // when it has to be served at the latest
+  uint64_t limit_ns = 0;  // when it must have been served
   bool served = false;
 };
 
-/// One deadline that is moved forward and one that is set, while the helper thread goes to sleep.
-/// Time passes only while it sleeps and nobody is in the middle of setting one.
+/// One deadline is moved forward and another is set while the helper thread goes to sleep. Time
+/// passes only while it sleeps and no thread is setting a deadline.
 template <class Heap>
 struct Sleeper : Scenario {
   void start(Threads& threads) override {
@@ -92,7 +92,7 @@ constexpr Property kSleeper{"deadlines, sleep",
                             "to sleep is served in time.",
                             3};
 
-/// A source ends while its deadline comes up.
+/// A source is removed while its deadline is due.
 template <class Heap>
 struct End : Scenario {
   void start(Threads& threads) override {
@@ -112,10 +112,11 @@ struct End : Scenario {
   std::shared_ptr<Timed> source = make_shared<Timed>(), other = std::make_shared<Timed>();
 };
 
-constexpr Property kEnd{"deadlines, end",
-                        "No deadline of a source is served after it has ended, and the heap does "
-                        "not hold it.",
-                        3};
+constexpr Property kEnd{
+    "deadlines, end",
+    "No deadline of a source is served after the source has ended, and the heap "
+    "does not keep it alive.",
+    3};
 
 using Heap = BasicDeadlineHeap<ModelAtomics>;
 

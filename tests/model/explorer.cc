@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Search over the orders: depth first over a stack of choices, each order run anew from its start.
-// Bounds are tried from 0 up, so that a finding comes with the fewest preemptions that it needs.
+// Searches all orders depth first, with a stack of choices; each order runs from the start again.
+// The bound on preemptions grows from 0, so the first finding needs the fewest preemptions.
 #include "model/explorer.h"
 
 #include <cxxabi.h>
@@ -22,11 +22,12 @@ namespace uwarp::model {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
-/// Steps of one order: more means that threads keep each other from going on.
+/// Most steps of one order. More means that the threads keep each other from going on.
 constexpr uint64_t kMaxSteps = 20'000;
 constexpr uint64_t kMaxInterleavings = 30'000'000;
 
-// The C++ runtime keeps what is thrown and caught per thread.
+// The C++ runtime keeps exceptions that are thrown or caught per thread, so each fiber needs its
+// own state.
 struct ExceptionState {
   void* caught;
   unsigned uncaught;
@@ -44,7 +45,7 @@ class Fiber {
   }
   Fiber(const Fiber&) = delete;
 
-  // Switching by longjmp() avoids a system call for the signal mask each time.
+  // longjmp() saves the system call for the signal mask that other ways of switching make.
   [[gnu::noinline]] void switch_to(Fiber& next) {
     auto& current = *reinterpret_cast<ExceptionState*>(abi::__cxa_get_globals());
     exceptions_ = current;
@@ -64,7 +65,7 @@ class Fiber {
 #endif
   }
   void mark_started() { started_ = true; }
-  /// First thing on a new stack.
+  /// The first call on a new stack.
   static void arrived() {
 #ifdef UWARP_MODEL_ASAN
     const void* bottom = nullptr;
@@ -93,12 +94,12 @@ struct Thread {
   const char* name = "";
   std::function<void()> body;
   bool ended = true;
-  const std::function<bool()>* ready = nullptr;  // null: it can go on
+  const std::function<bool()>* ready = nullptr;  // null: the thread can go on
   const void* sleeps_at = nullptr;
   const char* waits_for = "";
   Where waits_where;
-  uint64_t changes = 0;       // that it made
-  uint64_t seen_changes = 0;  // of others, when the round of its waiting loop began
+  uint64_t changes = 0;       // changes that this thread made
+  uint64_t seen_changes = 0;  // changes by other threads when its waiting loop began this round
 };
 
 struct Choice {
@@ -139,7 +140,8 @@ class Explorer {
     go(next);
   }
 
-  // `self_too`: the caller may go on at once if `ready` holds; then the others come first.
+  // `self_too`: if `ready` holds, the caller may go on at once too; the other threads are tried
+  // first.
   void block(const std::function<bool()>& ready, const char* what, Where where, bool self_too) {
     if (!running()) return;
     if (++steps_ > kMaxSteps) fail("no end: the threads keep each other from going on", where);
@@ -242,7 +244,7 @@ class Explorer {
   }
 
  private:
-  /// A check outside of the threads has failed.
+  /// Thrown if a check outside of the threads fails.
   struct Broken {};
 
   uint64_t others(const Thread& self) const { return changes_ - self.changes; }
@@ -314,15 +316,16 @@ class Explorer {
   std::string finding_;
   std::string schedule_;
   std::vector<void*> quarantine_;
-  // Of orders that ended in a finding: their threads stand in the middle of something.
+  // Fibers and scenarios of orders that ended in a finding: their threads have stopped half way.
   std::vector<std::unique_ptr<Fiber>> abandoned_;
   std::vector<std::unique_ptr<Scenario>> abandoned_scenarios_;
 };
 
-// Never destroyed: what abandoned threads hold is no leak as long as their stacks are there.
+// Never destroyed: abandoned threads hold memory, which a leak checker accepts as long as their
+// stacks exist.
 Explorer& explorer = *new Explorer;
 
-// Runs one body per order, and lives over all of them.
+// Runs one body per order; the fiber is used for all orders.
 void Explorer::run_fiber() {
   Fiber::arrived();
   for (;;) {
@@ -374,7 +377,7 @@ void Explorer::run_once(const MakeScenario& make) {
   quarantine_.clear();
 }
 
-// True: all orders of the bound were run, or there is a finding.
+// True if all orders within the bound were run, or if there is a finding.
 bool Explorer::search(const MakeScenario& make, Outcome& outcome) {
   choices_.clear();
   outcome.interleavings = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Runs a few threads in every order that needs at most a given number of preemptions, to prove that
-// a hand-off between threads holds in all of them. The product's own source runs over ModelAtomics,
-// each of whose operations is a point where another thread may go on. Threads are fibers of one
-// thread, and an order is repeated exactly from the list of its choices.
+// Runs a few threads in every order that needs at most a given number of preemptions. This proves
+// that a hand-off between threads holds in all of them. The product's own source is compiled with
+// ModelAtomics; at each of its operations another thread may go on. The threads are fibers of one
+// thread, and the list of its choices repeats an order exactly.
 //
-// Memory is sequentially consistent here: a wrong order of operations is found, a memory_order that
-// is too weak is not (that is ThreadSanitizer's part, and the reader's).
+// Memory is sequentially consistent here. A wrong order of operations is found; a memory_order that
+// is too weak is not: ThreadSanitizer and reviewers must find that.
 #pragma once
 
 #include <array>
@@ -24,42 +24,44 @@ namespace uwarp::model {
 
 using Where = std::source_location;
 
-/// Gets the threads of a scenario, at most kMaxThreads.
+/// Collects the threads of a scenario, at most kMaxThreads.
 class Threads {
  public:
   static constexpr int kMaxThreads = 6;
   void add(const char* name, std::function<void()> body);
 };
 
-/// Made anew for each order: its members are what the threads share.
+/// Made anew for each order. Its members are what the threads share.
 struct Scenario {
   virtual ~Scenario() = default;
   virtual void start(Threads& threads) = 0;
-  /// After all threads have ended.
+  /// Called after all threads have ended.
   virtual void finish() {}
 };
 
 struct Property {
   const char* name;
   const char* sentence;
-  /// Preemptions: a thread that could go on is interrupted. Waiting, yielding and ending are free.
-  /// UWARP_MODEL_DEPTH adds to those of properties that hold.
+  /// Most preemptions: times that a thread is interrupted although it could go on. Waiting,
+  /// yielding and ending do not count. UWARP_MODEL_DEPTH adds to the number for properties that
+  /// hold.
   int preemptions = 2;
 };
 
 struct Outcome {
-  std::string finding;  // empty: the property holds in all orders; otherwise with its schedule
+  // Empty: the property holds in all orders; otherwise what failed and its schedule.
+  std::string finding;
   uint64_t interleavings = 0;
-  bool complete = false;  // false: the limit of interleavings ended it
+  bool complete = false;  // false: the search ended at the limit of interleavings
 };
 
 using MakeScenario = std::function<std::unique_ptr<Scenario>()>;
 Outcome explore(const Property& property, const MakeScenario& make);
 
-/// For tests: the property holds in every order; the number of orders is printed.
+/// For tests: expects that the property holds in every order, and prints the number of orders.
 void expect_holds(const Property& property, const MakeScenario& make);
-/// ... some order breaks it, and the finding has `words` in it. For protocols that are known to be
-/// wrong.
+/// For protocols that are known to be wrong: expects that some order breaks the property, and that
+/// the finding contains `words`.
 void expect_found(const Property& property, const MakeScenario& make, const std::string& words);
 
 template <class S, class... Args>
@@ -73,38 +75,38 @@ void expect_found(const Property& property, const std::string& words, Args... ar
       property, [=]() -> std::unique_ptr<Scenario> { return std::make_unique<S>(args...); }, words);
 }
 
-// ---- For the threads of a scenario. Outside of them all of these do nothing, or fail at once.
+// ---- For the threads of a scenario. Called from outside, they do nothing or fail at once.
 
-/// A finding if `holds` is false; does not return then.
+/// If `holds` is false, this is a finding, and the function does not return.
 void check(bool holds, const char* text, Where where = Where::current());
-/// Each of 0 to `count` - 1 in turn: for what the world decides.
+/// Tries each of 0 to `count` - 1, for choices that come from outside of the threads.
 int choose(int count, Where where = Where::current());
-/// Another thread may go on here. `what` is for the schedule that is printed.
+/// Another thread may go on here. `what` is printed in the schedule.
 void point(const char* what, Where where = Where::current());
-/// Sleeps until `ready` is true, which is looked at after each step of the others; `ready` must
-/// have no side effects, and reads atomics by peek(). That all threads sleep for ever is a finding.
+/// Sleeps until `ready` is true. It is evaluated after each step of the other threads, must have no
+/// side effects, and reads atomics with peek(). If all threads sleep for ever, that is a finding.
 void block_until(const std::function<bool()>& ready, const char* what,
                  Where where = Where::current());
-/// End of a round of a loop that waits for others: goes on once another thread has changed
+/// Ends a round of a loop that waits for other threads. Returns once another thread has changed
 /// something since the round began.
 void yield(Where where = Where::current());
-/// End of a round of a loop that ends by itself.
+/// Ends a round of a loop that ends by itself.
 void relax(Where where = Where::current());
 
-/// Which thread of the scenario this is, from 0; for what is thread_local in the product.
+/// Number of the running thread, from 0. Takes the place of thread_local in the product.
 int self();
 
-/// For types like Atomic: something that other threads see has changed.
+/// For types like Atomic: says that the thread has changed something that other threads see.
 void note_change();
-/// Adds a line to the schedule that is printed, if there will be one.
+/// True if a schedule will be printed, so that lines for it are worth making.
 bool tracing();
 void trace(const std::string& line, Where where);
 [[noreturn]] void fail(const std::string& text, Where where);
 
-/// Memory given back stays readable until the end of the order, so that a late use is seen.
+/// Freed memory stays readable until the end of the order, so that a late use is found.
 void quarantine(void* memory);
 
-/// A member or base of what may be used too late.
+/// A member or base of an object that a thread may use after its end.
 class Alive {
  public:
   Alive() = default;
@@ -123,7 +125,7 @@ class Alive {
   uint32_t word_ = kLiving;
 };
 
-/// An object of a scenario that some thread destroys while others may still use it.
+/// An object that one thread destroys while others may still use it.
 template <class T>
 class Object {
  public:
@@ -147,7 +149,7 @@ class Object {
   }
   T* operator->() { return &get(); }
   T& operator*() { return get(); }
-  /// What a raw pointer would give: valid or not.
+  /// Like a raw pointer: valid or not.
   T* raw() { return reinterpret_cast<T*>(memory_); }
 
  private:
@@ -186,7 +188,7 @@ std::string text_of(const T& value) {
 void sleep_at(const void* address, const char* what, Where where);
 void wake_at(const void* address, bool all, Where where);
 
-/// std::atomic, with a choice of who goes on before each operation.
+/// Like std::atomic. Before each operation, another thread may go on.
 template <class T>
 class Atomic {
  public:
@@ -228,7 +230,7 @@ class Atomic {
                                Where where = Where::current()) {
     return compare_exchange_strong(expected, value, order, where);
   }
-  // That it fails without a reason changes nothing in a loop, and is not modelled.
+  // A spurious failure changes nothing in a loop, so it is not modelled.
   bool compare_exchange_weak(T& expected, T value,
                              std::memory_order order = std::memory_order_seq_cst,
                              Where where = Where::current()) {
@@ -270,8 +272,8 @@ class Atomic {
       sleep_at(this, "wait", where);
     }
   }
-  // The kernel only compares addresses: waking at a word that is gone does no harm, and unlocking
-  // can do so after another thread has taken the lock and destroyed it.
+  // The kernel only compares addresses, so it is harmless to wake a word that is gone. unlock() may
+  // do so after another thread has taken the lock and destroyed it.
   void notify_one(Where where = Where::current()) const { wake_at(this, false, where); }
   void notify_all(Where where = Where::current()) const { wake_at(this, true, where); }
 
@@ -326,7 +328,8 @@ class Mutex {
   Alive alive_;
 };
 
-/// Data without atomics: two threads at it at the same time, one of which writes, are a finding.
+/// Data without atomics. If two threads access it at the same time and one of them writes, that is
+/// a finding.
 template <class T>
 class Plain {
  public:
@@ -365,7 +368,7 @@ class Plain {
   Alive alive_;
 };
 
-/// A section in which one thread may be at a time.
+/// A section in which at most one thread may be.
 class Section {
  public:
   class [[nodiscard]] Inside {
@@ -387,7 +390,7 @@ class Section {
   bool inside_ = false;
 };
 
-/// In the place of StdAtomics (base/atomics.h).
+/// Takes the place of StdAtomics (base/atomics.h).
 struct ModelAtomics {
   template <class T>
   using atomic = Atomic<T>;

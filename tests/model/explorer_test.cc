@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The explorer finds what it is there to find, with protocols that are known to be right or wrong.
+// The explorer finds what it should: checked with protocols that are known to be right or wrong.
 #include "model/explorer.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace uwarp::model {
 namespace {
 
-// Two threads count in two steps each.
+// Two threads increment a counter in two steps each.
 struct LostUpdate : Scenario {
   void start(Threads& threads) override {
     for (const char* name : {"one", "two"})
@@ -39,14 +39,14 @@ TEST(Explorer, TriesAllOrders) {
   const Outcome none = explore({"", "", 0}, make);
   EXPECT_EQ(none.finding, "");
   EXPECT_EQ(none.interleavings, 2u);
-  // All merges of two sequences of three, as the start of a thread is a step of its own: 6 over 3,
-  // but where both have only started the choice of who did so first makes two of one.
+  // All merges of two sequences of three steps, as the start of a thread is a step too: "6 over 3"
+  // is 20.
   const Outcome all = explore({"", "", 9}, make);
   EXPECT_TRUE(all.complete);
   EXPECT_EQ(all.interleavings, 20u);
 }
 
-// Dekker's way in, which needs sequential consistency, and has it here.
+// Dekker's algorithm. It needs sequential consistency, which the model has.
 struct Dekker : Scenario {
   explicit Dekker(bool broken) : broken(broken) {}
   void start(Threads& threads) override {
@@ -129,7 +129,7 @@ struct Race : Scenario {
 
 TEST(Explorer, FindsADataRace) { expect_found<Race>({"race", ""}, "data race"); }
 
-// Each waits in a loop, so neither may be run for ever.
+// Each thread waits in a loop, so neither may be run for ever.
 struct Spinners : Scenario {
   explicit Spinners(bool both_wait) : both_wait(both_wait) {}
   void start(Threads& threads) override {
@@ -151,7 +151,7 @@ TEST(Explorer, WaitingLoopsEnd) {
   expect_found<Spinners>({"spinners", ""}, "all sleep", true);
 }
 
-// An exception on the way of one thread while another one is thrown and caught.
+// One thread throws and catches an exception while the other's exception is on its way.
 struct Throwers : Scenario {
   void start(Threads& threads) override {
     for (const char* name : {"one", "two"})

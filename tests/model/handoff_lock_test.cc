@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/handoff_lock.h: no work is left behind, and one thread at a time has the side.
+// qp/handoff_lock.h: no work is left behind, and only one thread at a time has the side.
 #include "qp/handoff_lock.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ namespace {
 
 using Side = BasicHandoffLock<ModelAtomics>;
 
-// Threads that post, and do all that is posted when they get the side, as Stream::transmit() does.
+// Threads that post. The thread that gets the side does all that is posted, like
+// Stream::transmit().
 struct Posters : Scenario {
   enum class Fault { kNone, kEndIsIgnored, kTriesOnly, kPostsLate };
   Posters(int posters, bool exclusive, Fault fault = Fault::kNone)
@@ -70,7 +71,8 @@ TEST(HandoffLockModel, FindsFaultsOfItsUsers) {
   expect_found<Posters>(kPosters, "work is left behind", 2, false, Posters::Fault::kPostsLate);
 }
 
-// The mark is what carries the work: without the read-modify-write that leaves it there is none.
+// The mark hands the work over. Here the read-modify-write that sets it is left out, so work is
+// lost.
 struct Unmarked : ModelAtomics {
   template <class T>
   struct atomic : Atomic<T> {
@@ -103,7 +105,7 @@ TEST(HandoffLockModel, FindsAForgottenMark) {
   expect_found<ForgottenMark>(kPosters, "work is left behind");
 }
 
-// Those who wait for the side sleep, and each end of a turn wakes them.
+// Threads that wait for the side sleep; each end of a turn wakes them.
 struct Holders : Scenario {
   void start(Threads& threads) override {
     threads.add("poller", [this] {
@@ -127,7 +129,7 @@ TEST(HandoffLockModel, NoHolderSleepsForEver) {
   expect_holds<Holders>({"HandoffLock's sleepers", "Who waits for the side gets it.", 3});
 }
 
-// Wakes one of several.
+// Wakes only one of several sleepers.
 struct WakesOne : ModelAtomics {
   template <class T>
   struct atomic : Atomic<T> {
@@ -148,7 +150,7 @@ TEST(HandoffLockModel, FindsASleeperThatIsNotWoken) {
   expect_found<TwoSleepers>({"HandoffLock's sleepers", "", 3}, "all sleep");
 }
 
-// A turn that an exception ends: another thread's mark stays for the next turn.
+// An exception ends a turn. The mark of another thread stays for the next turn.
 struct Thrower : Scenario {
   void start(Threads& threads) override {
     threads.add("thrower", [this] {
@@ -189,7 +191,7 @@ TEST(HandoffLockModel, AnExceptionLosesNoMark) {
                          "The side is given back, and the mark of another is kept.", 4});
 }
 
-// The next holder may destroy it while the last one is still on its way out.
+// The next holder may destroy the lock while the last one is still returning from it.
 struct LastTurn : Scenario {
   void start(Threads& threads) override {
     threads.add("user", [this] {

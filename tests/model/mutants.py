@@ -4,16 +4,16 @@
 
     mutants.py MODEL_test.cc OUTPUT.h
 
-A mutant stands in the model as a comment: its name and the files that it takes part of, the lines that go and
-the lines that come instead, without their indentation. The files may go on in the next line.
+A mutant is a comment in the model: its name and the files that it changes, the lines to remove and the lines
+to put in their place, without indentation. The list of files may continue on the next line.
 
     // Mutant forgets_sleepers: progress/presence.h progress/epoll_muted_sources.h
     // - if (presence_.anybody_sleeps()) return false;
     // + if (count_ == kMost) return false;
 
-It becomes the namespace uwarp::forgets_sleepers with all that these files declare. There may be several such
-changes. Lines that go must stand in the files exactly once, so that a mutant whose source has changed fails
-the build.
+It becomes the namespace uwarp::forgets_sleepers with everything that these files declare. A mutant may have
+several changes. The lines to remove must be in the files exactly once. So the build fails if the source of a
+mutant has changed.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who serves when the helper thread, a driver, another that waits and a poller come, sleep and go.
-// The steps of the helper thread and of drive() are those of progress/progress.cc and
-// progress/drive.cc, with an epoll set, descriptors and a clock that are the model's.
+// Which thread serves while the helper thread, a driver, another waiting thread and a poller come,
+// sleep and go. The helper thread and drive() take the steps of progress/progress.cc and
+// progress/drive.cc; the epoll set, the descriptors and the clock belong to the model.
 #include "progress/presence.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "progress/epoll_muted_sources.cc"
 #include "progress/revisit_queue.h"
 
-// Until this model found it, a driver that had lost its place could say that it slept when nobody
-// drove any more.
+// Before this model found the fault, a driver that had lost its place could announce that it slept
+// although no thread drove any more.
 // Mutant sleeps_without_driving: progress/presence.h
 // - if (who.driven_by(turn)) who.driver_sleeps = asleep;
 // + who.driver_sleeps = asleep || (who.driver_sleeps && !who.driven_by(turn));
@@ -59,7 +59,7 @@
 namespace uwarp::model {
 namespace {
 
-/// The source that work comes for.
+/// The source that gets work.
 struct Busy : Source {
   bool ready(uint32_t) override {
     served.fetch_add(1);
@@ -68,7 +68,8 @@ struct Busy : Source {
   Atomic<int> served{0};
 };
 
-/// Progress, with a faulty step where a mutant is not enough.
+/// A model of Progress. It has faulty steps of its own where no mutant of the product can show a
+/// fault.
 template <class Presence>
 struct World : Scenario {
   // ---- What Progress does.
@@ -90,7 +91,7 @@ struct World : Scenario {
     if (edge.exchange(false)) (void)source->ready(1);
   }
 
-  /// The helper thread. A tick ends by itself, but is not worth another look at what is as before.
+  /// The helper thread. It ticks without being woken, but a tick alone is no reason to look again.
   void help(bool others = false) {
     bool news = true;
     uint32_t drives = 0, polls = presence.polls();
@@ -128,8 +129,7 @@ struct World : Scenario {
     }
   }
 
-  /// drive(), then as one who waits where that may not drive. `awaited` is told of by its
-  /// descriptor.
+  /// drive(), then waiting where the thread may not drive. The descriptor of `awaited` reports it.
   void drive(const Atomic<bool>& awaited) {
     drive(presence.begin_drive(Presence::kEager, 1), awaited);
   }
@@ -149,9 +149,9 @@ struct World : Scenario {
     presence.end_wait();
   }
 
-  // ---- What comes.
+  // ---- What happens from outside.
 
-  /// One edge or one revisit, which somebody has to serve.
+  /// One edge or one revisit, which some thread must serve.
   void work_comes() {
     if (choose(2) == 0)
       edge.store(true);
@@ -159,7 +159,7 @@ struct World : Scenario {
       revisit();
     block_until([this] { return source->served.peek() != 0; }, "being served");
   }
-  /// The last thread of the application takes the helper with it.
+  /// The last application thread that leaves also stops the helper thread.
   void leave() {
     if (--left != 0) return;
     stopping.store(true);
@@ -174,10 +174,10 @@ struct World : Scenario {
   Atomic<bool> edge{false}, wake{false}, stopping{false};
   Atomic<bool> first_event{false};
   int left = 0;
-  bool edges_only = false;  // fewer steps where it is about something else
+  bool edges_only = false;  // fewer steps, where the scenario is about something else
 };
 
-/// Work comes beside a driver whose own event ends its drive, at any time.
+/// Work arrives while a thread drives. The thread's own event may end its drive at any time.
 template <class Presence>
 struct OneDriver : World<Presence> {
   using World<Presence>::first_event;
@@ -196,7 +196,7 @@ struct OneDriver : World<Presence> {
   }
 };
 
-/// A patient driver, which is at it, and an eager one that takes its place and leaves at once.
+/// A patient driver is driving. An eager one takes its place and leaves at once.
 template <class Presence>
 struct TwoDrivers : World<Presence> {
   using World<Presence>::first_event;
@@ -223,7 +223,7 @@ struct TwoDrivers : World<Presence> {
   }
 };
 
-/// A second thread waits while the first drives; the work is what it waits for.
+/// A second thread waits while the first one drives. The work is what it waits for.
 template <class Presence>
 struct Waiting : World<Presence> {
   using World<Presence>::first_event;
@@ -246,7 +246,7 @@ struct Waiting : World<Presence> {
   }
 };
 
-/// A thread polls, announces that it sleeps, and waits for what comes.
+/// A thread polls, announces that it sleeps, and waits for work.
 template <class Presence>
 struct Poller : World<Presence> {
   void start(Threads& threads) override {
@@ -269,7 +269,7 @@ struct Poller : World<Presence> {
 };
 
 constexpr const char* kServed =
-    "Work that comes is served: never do all sleep, or leave, while an edge or a revisit waits.";
+    "All work is served: the threads never all sleep or leave while an edge or a revisit waits.";
 constexpr Property kOneDriver{"presence, driver", kServed, 2};
 constexpr Property kTwoDrivers{"presence, two drivers", kServed, 1};
 constexpr Property kWaiting{"presence, waiter", kServed, 2};
@@ -301,14 +301,14 @@ TEST(Presence, TheHelperFollowsAPoller) {
 
 // ---- Quiet sources
 
-/// A socket whose data epoll is not told of while it is quiet. Its lock is that of a side.
+/// A socket: while it is quiet, epoll does not report its data. Its lock is that of a side.
 struct Socket : Source {
   bool ready(uint32_t) override { return false; }
   bool looked_at() override { return looks.exchange(0) != 0; }
   void end_quiet() override {
     const std::lock_guard guard(side);
     quiet.store(false);
-    if (data.load()) edge.store(true);  // what is there already makes an edge
+    if (data.load()) edge.store(true);  // data that has arrived raises an edge
   }
   void data_comes() {
     data.store(true);
@@ -319,7 +319,7 @@ struct Socket : Source {
   Atomic<bool> quiet{false}, data{false}, edge{false};
 };
 
-/// A poller makes a socket quiet and leaves; another thread passes; a driver sleeps on epoll.
+/// A poller makes a socket quiet and leaves, another thread passes, and a driver sleeps in epoll.
 template <class Presence, class Quiet>
 struct Muted : Scenario {
   void start(Threads& threads) override {
@@ -342,8 +342,8 @@ struct Muted : Scenario {
 };
 
 constexpr Property kMuted{"quiet sources",
-                          "Who sleeps on epoll is told of data, though the source was quiet, or "
-                          "was to become so.",
+                          "A thread that sleeps in epoll is woken by data, even if the source was "
+                          "quiet or about to become quiet.",
                           2};
 
 TEST(EpollMutedSources, NoneIsQuietBehindASleeper) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/receive_holders.h: a line that holds a datagram for want of a receive, an application that
-// posts one, the end of the patience, and a queue pair that takes nothing any more.
+// qp/receive_holders.h: a line holds a datagram because no receive is posted. An application posts
+// one, the hold expires, and the queue pair may stop taking datagrams.
 #include "qp/receive_holders.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace uwarp::model {
 namespace {
 
-// What DatagramQueuePair and TrunkLine have of it, with one datagram to deliver.
+// The parts of DatagramQueuePair and TrunkLine that are modelled, with one datagram to deliver.
 struct HeldLine : Scenario {
   enum class Fault { kNone, kNoSecondLook, kTellsFirst, kForgetsTheEnd };
   HeldLine(bool expires, bool ends, Fault fault = Fault::kNone)
@@ -29,7 +29,7 @@ struct HeldLine : Scenario {
       holds = false;
       if (open) go_on();
     }
-    // With the side.
+    // The caller has the side.
     void go_on() {
       while (!deliver()) {
         if (holds) return;
@@ -40,7 +40,7 @@ struct HeldLine : Scenario {
       open = false;
       if (holds && all.holders.stop(*this)) holds = false;
     }
-    // It is taken, or there is nobody to take it.
+    // True if the datagram was taken, or if the queue pair no longer takes any.
     bool deliver() {
       RecvWqe receive;
       if (all.over.load()) return true;
@@ -101,7 +101,7 @@ struct HeldLine : Scenario {
   std::shared_ptr<Line> line = std::make_shared<Line>(*this);
 };
 
-// Without a post it ends alone.
+// No thread posts a receive; the queue pair just ends.
 struct EndingLine : HeldLine {
   explicit EndingLine(Fault fault = Fault::kNone) : HeldLine(false, true, fault) {}
   void start(Threads& threads) override {
@@ -117,8 +117,8 @@ struct EndingLine : HeldLine {
 };
 
 constexpr Property kHeld{"Held datagram",
-                         "A datagram that is held goes on once there is a receive for it, or "
-                         "nobody to wait for; who holds is told once.",
+                         "A held datagram goes on once there is a receive for it, or no queue "
+                         "pair to wait for; its holder is told once.",
                          2};
 
 TEST(ReceiveHoldersModel, AHeldDatagramGoesOn) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/receive_queue.h: streams that are held for want of a receive buffer, a thread that posts some,
+// qp/receive_queue.h: streams that are held because no receive is posted, a thread that posts some,
 // and the end of a hold.
 #include "qp/receive_queue.h"
 
@@ -20,7 +20,7 @@ using Queue = BasicSharedReceiveQueue<ModelAtomics>;
 
 struct SharedQueue;
 
-// What Stream and Receiver have of it, with one message to receive.
+// The parts of Stream and Receiver that are modelled, with one message to receive.
 struct HeldStream : ReceiveWaiter {
   explicit HeldStream(Queue& queue, SharedQueue* shared = nullptr)
       : shared(shared), place(queue, shared != nullptr ? this : nullptr) {}
@@ -37,7 +37,7 @@ struct HeldStream : ReceiveWaiter {
     place.go_on();
     consume();
   }
-  // Of the grace time.
+  // The grace time is over.
   void expire() {
     const auto held = side.hold();
     if (closed || !place.held()) return;
@@ -57,7 +57,7 @@ struct HeldStream : ReceiveWaiter {
   bool closed = false;
 };
 
-// The queue of one queue pair: who posts resumes the stream.
+// The receive queue of one queue pair: the thread that posts resumes the stream.
 struct OwnQueue : Scenario {
   enum class Fault { kNone, kLooksBesideTheSide, kClaimsFirst };
   explicit OwnQueue(Fault fault = Fault::kNone) : fault(fault) {}
@@ -81,7 +81,7 @@ struct OwnQueue : Scenario {
 };
 
 constexpr Property kOfOwnQueue{"Held stream",
-                               "A stream that is held goes on once there is a buffer for it.", 3};
+                               "A held stream goes on once there is a receive for it.", 3};
 
 TEST(ReceiveQueueModel, AHeldStreamGoesOn) { expect_holds<OwnQueue>(kOfOwnQueue); }
 
@@ -90,7 +90,7 @@ TEST(ReceiveQueueModel, FindsAHeldStreamThatIsForgotten) {
   expect_found<OwnQueue>(kOfOwnQueue, "held although", OwnQueue::Fault::kClaimsFirst);
 }
 
-// A shared queue with two streams, one of which may come to its end in line.
+// A shared receive queue with two streams, one of which may end while it is in line.
 struct SharedQueue : Scenario {
   enum class Fault { kNone, kNoRevisit };
   explicit SharedQueue(int posts, bool expires, Fault fault = Fault::kNone)
@@ -134,14 +134,15 @@ struct SharedQueue : Scenario {
   HeldStream first{queue, this}, second{queue, this};
 };
 
-// A posting thread has PromisedStreams; what others are promised goes to progress as a revisit.
+// The posting thread resumes the streams in its own PromisedStreams. Streams that other threads get
+// receives for are passed to Progress as revisits.
 void HeldStream::receive_posted() {
   (self() == 0 ? shared->promised : shared->revisits).push_back(this);
 }
 
-constexpr Property kShared{"Held streams of a shared queue",
-                           "Each buffer goes to one stream, and none is held beside a free one.",
-                           3};
+constexpr Property kShared{
+    "Held streams of a shared queue",
+    "Each receive goes to one stream, and no stream is held while a receive is free.", 3};
 
 TEST(ReceiveQueueModel, PromisesAreKept) {
   expect_holds<SharedQueue>(kShared, 1, false);

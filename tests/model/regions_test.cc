@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Memory regions that change and go away while queue pairs look them up and copy.
+// Memory regions that are changed and removed while queue pairs look them up and copy.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -54,8 +54,8 @@ struct Memory {
   Alive alive;
 };
 
-/// A region of one domain becomes one of another, under the same key or under a new one, while a
-/// stream of the new domain looks it up, which nobody holds.
+/// A region moves from one domain to another, under the same key or a new one. Meanwhile a stream
+/// of the new domain looks it up; no lock keeps it from doing so.
 template <class Types>
 struct Change : Scenario {
   explicit Change(bool same_key) : same_key(same_key) {}
@@ -87,12 +87,12 @@ struct Change : Scenario {
 };
 
 constexpr Property kChange{"regions, change",
-                           "Whoever looks up a key finds a shape that it has led to, as a whole, "
-                           "or none.",
+                           "A look-up of a key finds one whole shape that the region had under it, "
+                           "or nothing.",
                            2};
 
-/// A receive side looks a region up in one turn and copies in two, and gives the side back between;
-/// the application removes the region and frees the memory.
+/// A receive side looks up a region in one turn and copies in two more. It gives up the side in
+/// between. Meanwhile the application removes the region and frees the memory.
 template <class Types>
 struct Removal : Scenario {
   void start(Threads& threads) override {
@@ -131,9 +131,9 @@ struct Removal : Scenario {
 };
 
 constexpr Property kRemoval{"regions, removal",
-                            "After ibv_dereg_mr() has returned nobody touches the memory.", 4};
+                            "After ibv_dereg_mr() has returned no thread touches the memory.", 4};
 
-/// The same through a window that is unbound, which holds nobody.
+/// The same through a window that is unbound. Unbinding waits for no thread.
 template <class Types>
 struct Unbinding : Scenario {
   void start(Threads& threads) override {
@@ -171,7 +171,7 @@ struct Unbinding : Scenario {
 };
 
 constexpr Property kUnbinding{"windows, unbinding",
-                              "After a window is unbound nobody touches memory through it.", 4};
+                              "After a window is unbound no thread touches memory through it.", 4};
 
 TEST(Regions, AreSeenAsAWhole) {
   for (const bool same_key : {true, false}) expect_holds<Change<Product>>(kChange, same_key);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/send_drain.h: SQD with its notification, while another thread sends and completes.
+// qp/send_drain.h: a queue pair enters SQD and asks for the event, while another thread sends and
+// completes.
 #include "qp/send_drain.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ struct Drained : Scenario {
     });
   }
 
-  // As the transmitter: starts what may start, and completes what has been answered.
+  // Like the transmitter: starts the requests that may start, and completes those that are
+  // answered.
   void transmit() {
     while (auto turn = side.begin()) {
       retire();
@@ -59,7 +61,7 @@ struct Drained : Scenario {
       if (retired.load() == started.load()) look();
       return;
     }
-    if (fault == Fault::kWishFollowsState) {  // as it was
+    if (fault == Fault::kWishFollowsState) {  // the old code
       drain.begin(false);
       const bool idle = retired.load() == started.load();
       if (idle) ++events;
@@ -73,7 +75,7 @@ struct Drained : Scenario {
   void finish() override {
     check(events <= 1, "told twice");
     if (ended) return;
-    // The rest of the answers comes.
+    // The other answers arrive.
     answers.store(2);
     const int before = started.peek();
     transmit();
@@ -90,7 +92,8 @@ struct Drained : Scenario {
   bool ended = false;
 };
 
-// What follows to_sqd() in these would find what was missed.
+// Whatever follows to_sqd() in the other scenarios would notice the missed event too, so here
+// nothing follows.
 struct OnlyPaused : Drained {
   using Drained::Drained;
   void start(Threads& threads) override {
@@ -105,8 +108,7 @@ struct OnlyPaused : Drained {
 };
 
 constexpr Property kDrained{
-    "SQD", "The application is told once, when all that ran is done, and nothing starts after it.",
-    2};
+    "SQD", "One event, when all started requests are complete, and none starts after it.", 2};
 
 TEST(SendDrainModel, ToldOnceAndInTime) {
   expect_holds<Drained>(kDrained, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Sources that are told of edges and revisited while they are removed and end.
+// Sources that get edges and revisits while they are removed and end.
 #include <gtest/gtest.h>
 
 #include "model/explorer.h"
@@ -43,7 +43,7 @@ struct Served : Source {
   int calls = 0;
 };
 
-/// Two threads have the same event when the source is removed and another takes its slot.
+/// Two threads have the same event when the source is removed and another source takes its slot.
 template <class Slots>
 struct Removal : Scenario {
   void start(Threads& threads) override {
@@ -77,13 +77,13 @@ struct Removal : Scenario {
   bool removed = false;
 };
 
-constexpr Property kRemoval{
-    "removal of sources",
-    "A source that is removed is not looked up any more, a call that has begun has it alive, and "
-    "who comes after it in its slot is not called in its place.",
-    4};
+constexpr Property kRemoval{"removal of sources",
+                            "A removed source is no longer found, a call that has begun keeps it "
+                            "alive, and the next source "
+                            "in its slot is not called in its place.",
+                            4};
 
-/// Work comes for a source from two threads, each of which asks for a revisit.
+/// Two threads have work for one source; each asks for a revisit.
 template <class Revisits>
 struct Posts : Scenario {
   void start(Threads& threads) override {
@@ -111,11 +111,11 @@ struct Posts : Scenario {
 };
 
 constexpr Property kPosts{"revisits, work",
-                          "Work that is there before a revisit is asked for is seen by a call that "
+                          "Work that exists before a revisit is asked for is seen by a call that "
                           "begins afterwards.",
                           4};
 
-/// A source ends while it waits for a revisit between others.
+/// A source ends while it stands in the middle of the queue of revisits.
 template <class Revisits>
 struct Ending : Scenario {
   void start(Threads& threads) override {
@@ -149,7 +149,7 @@ struct Ending : Scenario {
 
 constexpr Property kEnding{
     "revisits, end",
-    "A source that ends leaves the queue, and those around it are called once each.", 3};
+    "A source that ends leaves the queue, and its neighbours are called once each.", 3};
 
 TEST(Sources, AreNotCalledInEachOthersPlace) {
   expect_holds<Removal<BasicSourceSlots<ModelAtomics>>>(kRemoval);

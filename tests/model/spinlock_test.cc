@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// base/spinlock.h: who sleeps is woken, with one count of sleepers for all locks.
+// base/spinlock.h: every sleeper is woken, with one count of sleepers for all locks.
 #include "base/spinlock.h"
 
 #include <gtest/gtest.h>
@@ -36,12 +36,13 @@ struct CountedLate : ModelAtomics {
   static void sleep_while(const Atomic<T>& word, T value) {
     if (word.load() != value) return;
     sleepers.fetch_add(1);
-    sleep_at(&word, "wake-up", Where::current());  // without the look that a futex call begins with
+    // Without the check that a futex call begins with.
+    sleep_at(&word, "wake-up", Where::current());
     sleepers.fetch_sub(1);
   }
 };
 
-// A flag that the waker clears, in place of a count.
+// A flag that the waker clears, instead of a count.
 struct Flagged : ModelAtomics {
   template <class T>
   static void sleep_while(const Atomic<T>& word, T value) {
@@ -71,7 +72,7 @@ TEST(SpinLockModel, FindsAFlagThatIsClearedForAnother) {
   expect_found<Lockers<Flagged>>(kSleepers, "all sleep", 3);
 }
 
-// What unlock() touches after its store may be gone.
+// The lock may be destroyed right after unlock() has stored, so unlock() must not touch it then.
 struct LastHolder : Scenario {
   void start(Threads& threads) override {
     threads.add("user", [this] {

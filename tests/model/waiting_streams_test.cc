@@ -16,7 +16,7 @@ namespace {
 
 using Marks = BasicWaitingMarks<ModelAtomics>;
 
-// What Stream has of it.
+// The part of Stream that is modelled.
 template <class Group>
 struct ModelStream {
   explicit ModelStream(Group& group, Atomic<bool>& timer) : group(group), timer(timer) {
@@ -71,7 +71,7 @@ struct ModelStream {
   Alive alive;
 };
 
-// What PollGroup has of it.
+// The part of PollGroup that is modelled.
 struct Group {
   using Stream = ModelStream<Group>;
   void add(Stream& stream) { streams.join(streams.stay(), stream); }
@@ -87,8 +87,8 @@ struct Group {
   BasicWaitingStreams<Stream, Group, ModelAtomics> streams{*this};
 };
 
-// As it was before: off the direct list first, off the waiting list last, and neither of them
-// while the stream is kept from being used.
+// The old code: it removed a stream from the direct list first and from the waiting list last.
+// Neither step kept other threads from using the stream.
 struct OldGroup {
   using Stream = ModelStream<OldGroup>;
   void add(Stream& stream) { stream.member = true; }
@@ -153,7 +153,8 @@ TEST(WaitingStreamsModel, FindsTheOldUseAfterFree) {
   expect_found<Destroyed<OldGroup>>(kDestroyed, "use after free");
 }
 
-// The same while another thread still posts, which an application may do until it destroys.
+// The same while another thread still posts, which an application may do until it destroys the
+// queue pair.
 template <class Group>
 struct PostedLate : Destroyed<Group> {
   void start(Threads& threads) override {
@@ -177,7 +178,7 @@ TEST(WaitingStreamsModel, NoStreamIsListedAfterItsEnd) {
   expect_holds<PostedLate<Group>>(kDestroyed);
 }
 
-// Of posts that wait, none is forgotten: each is sent, or a sender that has not come yet will.
+// No waiting post is forgotten: it is sent, or a thread that will send it is on its way.
 struct Kept : Scenario {
   enum class Fault { kNone, kTakesLate };
   explicit Kept(Fault fault = Fault::kNone) : fault(fault) { stream->attach(); }
@@ -217,7 +218,7 @@ struct Kept : Scenario {
 };
 
 constexpr Property kKept{"Waiting posts",
-                         "What waits is sent, or a poll to come and a timer know of it.", 2};
+                         "A post that waits is sent, or a later poll or a timer will send it.", 2};
 
 TEST(WaitingStreamsModel, NoPostIsForgotten) { expect_holds<Kept>(kKept); }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Completions that wait for the peer (QpConfig::acknowledged): when they come, what goes on the
-// wire for them, and what failures make of requests that are still open.
+// Requests that complete only when the peer acknowledges them (QpConfig::acknowledged): when they
+// complete, what uwarp sends to get the acknowledgement, and what a failure does to requests that
+// are still open.
 #include <gtest/gtest.h>
 
 #include "protocol/wire/rdmap_headers.h"
@@ -32,7 +33,7 @@ struct Acknowledged : ::testing::Test {
     requests_before = count(RdmapOpcode::kReadRequest);
   }
   void connect() { connect(4, 5, 5); }
-  /// Messages of this kind that `a` has sent. CRC is off, so FPDUs are length, ULPDU and pad.
+  /// Messages of this kind that `a` has sent. CRC is off, so an FPDU is length, ULPDU and pad.
   size_t count(RdmapOpcode opcode) const {
     const std::vector<std::byte>& log = pair.a_to_b.log;
     size_t found = 0;
@@ -59,7 +60,7 @@ struct Acknowledged : ::testing::Test {
     ASSERT_EQ(
         pair.a.post(SendOpcode::kRead, id, {&to, 1}, there.address(), there_region->key.load()), 0);
   }
-  /// Lets `a` alone move: what it has goes into the pipe.
+  /// Only `a` takes a turn: it writes what it has to the pipe.
   void transmit() {
     Pipe nothing;
     while (pair.step(pair.a, pair.a_to_b, nothing)) {
@@ -79,7 +80,8 @@ struct Acknowledged : ::testing::Test {
   size_t requests_before = 0;
 };
 
-// The batch has no room for the Read behind it, so whoever sends is told that there is more.
+// The batch has no room for the Read that follows it, so the sender must be told that there is more
+// to send.
 TEST_F(Acknowledged, AFullBatchIsFollowedByItsRead) {
   connect();
   constexpr size_t kSize = TransmitBatch::kBytes;
@@ -114,7 +116,7 @@ TEST_F(Acknowledged, OneReadForABatch) {
   for (uint64_t id = 0; id < 20; ++id) write(id);
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 20u);
-  EXPECT_LE(reads(), 2u);  // the first batch of a stream is a small one
+  EXPECT_LE(reads(), 2u);  // the first batch of a stream is small
 }
 
 TEST_F(Acknowledged, NoReadForWhatIsNotSignalled) {
@@ -275,8 +277,8 @@ TEST_F(Acknowledged, AMissingReceiveFailsItsSend) {
       (Brief{{5, WcStatus::kSuccess}, {6, WcStatus::kRnrRetryExcErr}, {7, WcStatus::kWrFlushErr}}));
 }
 
-// Whoever posts a receive only when its own Send is complete must not wait for ever because the
-// peer's next message, which has no buffer, comes ahead of the answer.
+// The peer's next message, which has no receive, arrives ahead of the answer. An application that
+// posts a receive only after its own Send has completed must not wait for ever.
 TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
   for (const size_t cut : {0, 5, 700}) {
     for (const bool crc : {false, true}) {
@@ -305,7 +307,7 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
       EXPECT_EQ(brief(one.a.receives()), (Brief{{3, WcStatus::kSuccess}}));
       EXPECT_TRUE(one.b.qp->receiver().held());
       EXPECT_TRUE(one.a.sends().empty());
-      // What was held is whole.
+      // The held message is complete.
       const Sge room = Pair::sge(to, to_region, 0, 4000);
       ASSERT_EQ(one.b.qp->post_recv(5, {&room, 1}), 0);
       ASSERT_EQ(one.b.qp->post_recv(6, {&room, 1}), 0);
@@ -318,7 +320,7 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
   }
 }
 
-// The same where one receive call brings both, and nothing comes behind them.
+// The same, but one receive call reads both, and nothing follows them.
 TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
   StreamConfig config;
   config.read_depth = 5;
@@ -388,7 +390,7 @@ TEST_F(Acknowledged, AnInvalidationWaitsForUnsignalledWrites) {
   request.wr_id = 2;
   request.opcode = SendOpcode::kLocalInvalidate;
   request.flags = kSendSignaled;
-  request.imm_or_invalidate = 0x12345600;  // nothing that exists
+  request.imm_or_invalidate = 0x12345600;  // no such key
   ASSERT_EQ(pair.a.qp->post_send(request), 0);
   pair.run();
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{2, WcStatus::kMwBindErr}}));
@@ -430,7 +432,8 @@ TEST_F(Acknowledged, FencesAndReadsMixUnderCuts) {
   }
 }
 
-/// The request that a Terminate without a header is blamed on, of one of each kind under way.
+/// Posts one request of each opcode, lets the peer send a Terminate without headers, and returns
+/// the request that is blamed.
 uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
   StreamConfig config;
   config.ord = config.read_depth = 8;
@@ -453,7 +456,7 @@ uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
   return found;
 }
 
-// The header of a Write's segment has its key and an offset.
+// A Terminate that quotes the header of a Write's segment gives the key and an offset.
 TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
   struct Case {
     uint32_t key;
@@ -482,7 +485,7 @@ TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
     const auto done = peer.dut.sends();
     ASSERT_EQ(done.size(), 3u);
     for (size_t i = 0; i < 3; ++i) {
-      // What comes before the one that failed has been placed.
+      // Requests before the failed one have been placed.
       const WcStatus other =
           i < each.failed && each.failed < 3 ? WcStatus::kSuccess : WcStatus::kWrFlushErr;
       EXPECT_EQ(done[i].status, i == each.failed ? WcStatus::kRemAccessErr : other) << i;

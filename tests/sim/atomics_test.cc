@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Atomics as requester and as responder. RFC 7306 5, 7, 8.
+// Atomics, as requester and as responder. RFC 7306 5, 7, 8.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -60,7 +60,7 @@ TEST(AtomicResponder, AnswersAreTheWorkedExamples) {
   EXPECT_TRUE(peer.dut.receives().empty());
 }
 
-// 7306-5.2.1-m, -5.2.2-i, -5.4-8, -7-12: in the order of the requests.
+// 7306-5.2.1-m, -5.2.2-i, -5.4-8, -7-12: executed and answered in the order of the requests.
 // Proves: 7306-5.2.1-m 7306-5.2.2-i 7306-5.4-8 7306-7-12
 TEST(AtomicResponder, ExecutesInOrder) {
   RawPeer peer;
@@ -100,7 +100,8 @@ TEST(AtomicResponder, MixesWithReads) {
   EXPECT_EQ(UntaggedHeader::decode(sent[3].data()).msn, Msn{2});  // answers only (A3)
 }
 
-// The same where the Read's bytes would go out from where they lie, behind the atomic's execution.
+// The same with a Read so large that its bytes are sent straight from the region, after the atomic
+// has been executed.
 TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
   constexpr uint32_t kSize = 4 * TransmitBatch::kCopyBytes;
   RawPeer peer;
@@ -113,7 +114,7 @@ TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
                          .source_to = peer.base()},
                         msn);
   };
-  for (uint32_t round = 0; round < 2; ++round) {  // the first batch of a stream is a small one
+  for (uint32_t round = 0; round < 2; ++round) {  // the first batch of a stream is small
     peer.feed(joined({read(4 * round + 1), atomic_request(fetch_add(peer, 1), 4 * round + 2),
                       read(4 * round + 3), atomic_request(fetch_add(peer, 1), 4 * round + 4)}));
     const auto sent = peer.ulpdus();
@@ -126,7 +127,7 @@ TEST(AtomicResponder, ALargeReadBeforeItShowsTheOldValue) {
   }
 }
 
-// 7306-7-14: what was written before is what the atomic sees.
+// 7306-7-14: an atomic sees earlier Writes.
 TEST(AtomicResponder, SeesEarlierWrites) {
   RawPeer peer;
   Bytes write = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8);
@@ -138,7 +139,7 @@ TEST(AtomicResponder, SeesEarlierWrites) {
   EXPECT_EQ(load(peer.memory.data()), 11u);
 }
 
-// 7306-4.1-c, -5.2.1-a, -c, -f, -1.1-d: what is to be ignored is, identifiers are echoed.
+// 7306-4.1-c, -5.2.1-a, -c, -f, -1.1-d: fields to be ignored are ignored, identifiers are echoed.
 // Proves: 7306-1.1-d 7306-4.1-c 7306-5.2.1-a 7306-5.2.1-c 7306-5.2.1-f
 TEST(AtomicResponder, IgnoresReservedAndUnusedFields) {
   RawPeer peer;
@@ -163,7 +164,7 @@ TEST(AtomicResponder, IgnoresReservedAndUnusedFields) {
   EXPECT_EQ(load(peer.memory.data()), 3u);
 }
 
-// 7306-5.2.1-e, A27: the address counts, not the offset.
+// 7306-5.2.1-e, A27: the address must be aligned, not the offset.
 // Proves: 7306-5.2.1-e
 TEST(AtomicResponder, AlignmentIsThatOfTheAddress) {
   for (const bool good : {true, false}) {
@@ -237,7 +238,8 @@ const BadAtomic kBadAtomics[] = {
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError},
 };
 
-// 7306-8.1-b: DDP header, no RDMA header; the answers owed before it still go out.
+// 7306-8.1-b: the Terminate has the DDP header and no RDMA header. Answers that were owed before it
+// are still sent.
 TEST(AtomicResponder, RefusesBadRequests) {
   for (const BadAtomic& bad : kBadAtomics) {
     SCOPED_TRACE(bad.name);
@@ -340,7 +342,7 @@ struct Requester : ::testing::Test {
                                 value);
   }
   RawPeer peer;
-  Sge result;  // needs no alignment of its own
+  Sge result;  // may be unaligned
 };
 
 // X20, X21 with the MSN and Request Identifier of a fresh stream.
@@ -376,7 +378,7 @@ TEST_F(Requester, CompletesWithTheResponse) {
   EXPECT_EQ(load(peer.memory.data() + 1001), 0x0102030405060708u);
 }
 
-// 7306-5.2-b: three Reads and three atomics, ORD 4: four requests, with one run of MSNs.
+// 7306-5.2-b: of three Reads and three atomics, ORD 4 lets four out, with one sequence of MSNs.
 // Proves: 7306-5.2-a 7306-5.2-b 7306-5.2.1-l
 TEST_F(Requester, OrdCoversReadsAndAtomics) {
   for (uint64_t id = 0; id < 3; ++id) {
@@ -392,7 +394,7 @@ TEST_F(Requester, OrdCoversReadsAndAtomics) {
   }
 }
 
-// 7306-5.2.2-f: as many responses in one burst as atomics were allowed.
+// 7306-5.2.2-f: one burst may carry as many responses as atomics were allowed.
 // Proves: 7306-5.2.2-f
 TEST_F(Requester, TakesAllResponsesInOneBurst) {
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(add(id, 1), 0);
@@ -423,7 +425,7 @@ TEST_F(Requester, RefusesBadResponses) {
   const Case cases[] = {
       {"wrong identifier", atomic_response({1, 1}, 1), T::kRdmapOperationUnspecified,
        WcStatus::kBadRespErr, QpEvent::kRequestError},
-      {"11 octets", cut, T::kRdmapOperationUnspecified, WcStatus::kBadRespErr,
+      {"11 bytes", cut, T::kRdmapOperationUnspecified, WcStatus::kBadRespErr,
        QpEvent::kRequestError},
       {"MSN 2", atomic_response({0, 1}, 2), T::kDdpUntaggedMsnRange, WcStatus::kWrFlushErr,
        QpEvent::kFatal},
@@ -461,7 +463,8 @@ TEST_F(Requester, ResponseAheadOfAReadIsRefused) {
   EXPECT_EQ(terminate->code, T::kRdmapUnexpectedOpcode);
 }
 
-// 7306-8.1-a, verbs-mapping 5.1: found here, so no headers.
+// 7306-8.1-a, verbs-mapping 5.1: the requester finds these errors itself, so the Terminate has no
+// headers.
 // Proves: 7306-8.1-a
 TEST_F(Requester, LocalErrors) {
   struct Case {
@@ -503,7 +506,7 @@ TEST_F(Requester, ResultMemoryIsGone) {
   EXPECT_EQ(load(peer.memory.data() + 1001), 0u);
 }
 
-// 7306-1.1-e and verbs-mapping 5.2: what the peer's Terminate means to the atomic it names.
+// 7306-1.1-e and verbs-mapping 5.2: how the atomic that the peer's Terminate names completes.
 // Proves: 7306-1.1-e
 TEST_F(Requester, TerminateNamesTheAtomic) {
   const std::pair<T, WcStatus> cases[] = {
@@ -593,7 +596,7 @@ TEST_P(AtomicPair, AllOperations) {
   EXPECT_TRUE(there.intact());
 }
 
-// AtomicPair directions at once, mixed with Reads and fenced Writes.
+// Atomics in both directions at once, mixed with Reads and fenced Writes.
 TEST_P(AtomicPair, ManyInBothDirections) {
   for (uint64_t id = 0; id < 40; ++id) {
     ASSERT_EQ(pair.a.post_atomic(SendOpcode::kFetchAdd, id,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The mark behind which a stream leaves TCP (docs/wire.md, "Shared memory").
+// The mark behind which a stream leaves TCP for shared memory (docs/wire.md, "Shared memory").
 #include "protocol/wire/carrier_mark.h"
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@ StreamConfig of_two_uwarps() {
   return config;
 }
 
-// What is left of its FPDU still comes by TCP: whoever reads on by memory behind the header takes
-// the first bytes of memory for the rest of the trailer.
+// The rest of the mark's FPDU still comes by TCP. A receiver that switches right after the header
+// would take the first bytes in shared memory for the FPDU's trailer.
 TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
   const Bytes mark =
       frame(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,

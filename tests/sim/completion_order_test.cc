@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The completion of a Send comes before the receive completion of the answer to it: among threads,
-// and where completions wait for the peer's acknowledgement. What uwarps tell each other for it.
+// A Send completes before the receive that holds the answer to it. This holds between threads, and
+// where completions wait for the peer's acknowledgement. Also the marks that uwarps exchange for
+// it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,8 +20,8 @@ QpConfig shape_of(bool acknowledged) {
   return shape;
 }
 
-/// A ping-pong in which `b` answers each message as soon as its receive completion is there, with
-/// bytes of both directions cut anywhere.
+/// A ping-pong: `b` answers each message as soon as its receive completes. The bytes of both
+/// directions are cut anywhere.
 class Answers : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(Answers, FollowTheCompletionsOfWhatTheyAnswer) {
@@ -56,7 +57,7 @@ TEST_P(Answers, FollowTheCompletionsOfWhatTheyAnswer) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Answers, ::testing::Range<uint64_t>(0, 20));
 
-/// A connection whose peer is known for a uwarp.
+/// A connection whose peer is known to be uwarp.
 StreamConfig between_uwarps() {
   StreamConfig config;
   config.ord = config.ird = 4;
@@ -112,7 +113,7 @@ TEST(DeliveredMark, GoesAheadOfWhatTakesAReceive) {
     ASSERT_FALSE(sent.empty());
     EXPECT_EQ(sent[0] == from_hex("c140 75776172 6421000000000001"), marked)
         << static_cast<int>(opcode);
-    // ... and completes by the peer's mark.
+    // The Send completes when the peer's mark arrives.
     if (!marked) continue;
     send_mark(peer, 1);
     peer.settle();
@@ -120,7 +121,8 @@ TEST(DeliveredMark, GoesAheadOfWhatTakesAReceive) {
   }
 }
 
-// The peer knows by the answer to a Read behind its message that this has been delivered.
+// The device has answered a Read that came after the peer's message. From that answer the peer
+// knows that its message was delivered.
 TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
@@ -158,15 +160,15 @@ TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {
   send_mark(peer, 2);
   peer.settle();
   EXPECT_EQ(peer.dut.sends().size(), 2u);
-  send_mark(peer, 1);  // older than what it has said
+  send_mark(peer, 1);  // older than the peer's last mark
   send_mark(peer, 3);
   peer.settle();
   EXPECT_EQ(peer.dut.sends().size(), 1u);
   peer.ulpdus();
 }
 
-// One thread is in its send call, or has come out of it and noted nothing yet, while the other
-// receives the answer.
+// While one thread receives the answer, the other is still in its send call, or has returned from
+// it and not yet recorded what was sent.
 TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
   constexpr uint32_t kRounds = 20000;
   RegionTable regions;
@@ -208,7 +210,8 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
   EXPECT_EQ(inversions, 0u);
 }
 
-// However long the send call takes: nobody else may note what it has sent.
+// Only the thread that has the transmit side may record what it has sent, so the receiving thread
+// waits for it, however long the send call takes.
 TEST(CompletionOrder, WaitsForWhoeverHasTheTransmitSide) {
   RegionTable regions;
   End end(regions);

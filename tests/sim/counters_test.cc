@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What two queue pairs count, in the slots that uwarp-stat reads (docs/observability.md).
+// What two queue pairs count in the slots that uwarp-stat reads (docs/observability.md).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -48,7 +48,7 @@ struct Counted : testing::Test {
   MemoryRegion* sink_region = pair.reg(pair.b, sink, kAllAccess);
 };
 
-TEST_F(Counted, MessagesFpdusAndOctetsOfBothDirections) {
+TEST_F(Counted, MessagesFpdusAndBytesOfBothDirections) {
   pair.chunk_max = 5000;
   pair.connect({.mulpdu = 1442});
   for (int i = 0; i < 3; ++i) {
@@ -66,7 +66,7 @@ TEST_F(Counted, MessagesFpdusAndOctetsOfBothDirections) {
   pair.run();
   ASSERT_EQ(pair.a.sends().size(), 10u);
 
-  // The RTR is a Write too.
+  // The RTR counts as a Write too.
   EXPECT_EQ(messages(of_a.transmit.messages), (Messages{2, 6, 2, 0, 1, 0, 1, 0}));
   EXPECT_EQ(messages(of_b.receive.messages), (Messages{2, 6, 2, 0, 1, 0, 1, 0}));
   EXPECT_EQ(messages(of_b.transmit.messages), (Messages{0, 0, 0, 2, 0, 1, 0, 0}));
@@ -105,7 +105,7 @@ TEST_F(Counted, StreamsByTheirEnd) {
 
 TEST_F(Counted, FailuresOncePerEnd) {
   pair.connect();
-  post(SendOpcode::kSend, 1000);  // longer than the receive
+  post(SendOpcode::kSend, 1000);  // longer than the receive buffer
   const Sge small = there(10);
   ASSERT_EQ(pair.b.qp->post_recv(1, {&small, 1}), 0);
   pair.run();
@@ -156,7 +156,7 @@ TEST(CountedCrc, AnErrorCountsOnce) {
   Pair pair(1, counted(of_a), counted(of_b));
   pair.connect({.crc = true});
   pair.run();
-  // An empty tagged segment, as far as the check of its CRC.
+  // An empty tagged segment with a wrong CRC.
   const std::byte spoilt[20] = {std::byte{0}, std::byte{14}, std::byte{0xC1}, std::byte{0x40}};
   pair.a_to_b.bytes.insert(pair.a_to_b.bytes.end(), std::begin(spoilt), std::end(spoilt));
   pair.run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A queue pair of datagrams between a way that is made up and datagrams that come from nowhere.
+// A queue pair for datagrams. Both its network and the datagrams that it receives are made up.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kQkey = 0x1111;
 constexpr uint32_t kRoute = DatagramQueuePair::kRouteHeaderBytes;
 
-/// Keeps what it is given.
+/// Keeps the datagrams that it is given.
 struct MadeUpWay : DatagramWay {
   Taken append(const DatagramHeader& header, BufferList& payload) override {
     if (answer != Taken::kYes || went.size() == room)
@@ -54,7 +54,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
     return config;
   }
   Datagrams() { make(""); }
-  /// With these faults (UWARP_FAULT).
+  /// Makes the queue pair with these faults (UWARP_FAULT).
   void make(std::string_view faults) {
     QpConfig config = shape();
     if (!faults.empty()) {
@@ -208,7 +208,7 @@ TEST_F(Datagrams, OtherOpcodesAndLengthsAreRefused) {
   EXPECT_EQ(way->went.back().payload.size(), kMaxDatagramBytes);
   EXPECT_EQ(send(2, 0, kMaxDatagramBytes + 1), EINVAL);
   EXPECT_EQ(post({}, {sge(0, 4000), sge(0, 97)}), EINVAL);
-  EXPECT_EQ(post({}, std::vector<Sge>(5, sge(0, 1))), EINVAL);  // four are possible
+  EXPECT_EQ(post({}, std::vector<Sge>(5, sge(0, 1))), EINVAL);  // four is the limit
   EXPECT_EQ(post({}, {}), 0);
   EXPECT_EQ(way->went.size(), 2u);
 }
@@ -221,7 +221,7 @@ TEST_F(Datagrams, InlineDataNeedsNoKey) {
   EXPECT_EQ(post(request, {{reinterpret_cast<uint64_t>(text), 6, 0}}), 0);
   EXPECT_EQ(way->went.at(0).payload, "inline");
   EXPECT_EQ(post(request, {sge(0, 257)}), EINVAL);
-  // While it waits it is a copy.
+  // An inline request that waits has its own copy of the bytes.
   way->room = 1;
   EXPECT_EQ(post(request, {{reinterpret_cast<uint64_t>(text), 6, 0}}), 0);
   text[0] = 'X';
@@ -230,7 +230,7 @@ TEST_F(Datagrams, InlineDataNeedsNoKey) {
   EXPECT_EQ(way->went.at(1).payload, "inline");
 }
 
-// What follows is flushed until the application goes on. Receives are not concerned.
+// Later Sends are flushed until the application sets RTS again. Receives go on.
 TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
   ready();
   ASSERT_EQ(post({}, {{memory.address(), 8, region->key.load() + 1}}), 0);
@@ -282,13 +282,13 @@ TEST_F(Datagrams, SendsInEachState) {
   const WorkCompletion flushed = next(send_cq);
   EXPECT_EQ(flushed.wr_id, 3u);
   EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
-  to(QpState::kRts);  // ERR is left by RESET alone
+  to(QpState::kRts);  // only RESET leaves ERR
   EXPECT_EQ(qp->state(), QpState::kErr);
   qp->to_reset();
   EXPECT_EQ(send(4), EINVAL);
 }
 
-// In order, behind the first that found no room.
+// Requests behind the first one that found no room wait too, and keep their order.
 TEST_F(Datagrams, WhatFindsNoRoomWaits) {
   ready();
   way->room = 1;
@@ -296,7 +296,7 @@ TEST_F(Datagrams, WhatFindsNoRoomWaits) {
   EXPECT_EQ(blocked_on(), way);
   EXPECT_EQ(next(send_cq).wr_id, 0u);
   EXPECT_TRUE(none(send_cq));
-  // One for elsewhere, with room, waits behind it.
+  // A request for another destination, which has room, also waits behind it.
   const auto first = std::exchange(way, std::make_shared<MadeUpWay>());
   ASSERT_EQ(send(4), 0);
   EXPECT_TRUE(way->went.empty());
@@ -312,7 +312,7 @@ TEST_F(Datagrams, WhatFindsNoRoomWaits) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(first->went[i].payload[0], static_cast<char>('a' + i));
   for (uint64_t id = 1; id < 5; ++id) EXPECT_EQ(next(send_cq).wr_id, id);
   EXPECT_TRUE(none(send_cq));
-  // Nothing of the way is kept.
+  // The queue pair keeps no reference to either destination.
   EXPECT_EQ(first.use_count(), 1);
   EXPECT_EQ(way.use_count(), 1);
 }
@@ -379,7 +379,7 @@ struct UnsignaledDatagrams : Datagrams {
   }
 };
 
-// The places of unsignaled requests come back with the next that is.
+// An unsignaled request frees its place when the next signaled one is polled.
 TEST_F(UnsignaledDatagrams, KeepTheirPlacesUntilOneIsSignaled) {
   ready();
   for (int round = 0; round < 3; ++round) {
@@ -397,7 +397,7 @@ TEST_F(Datagrams, ARouteHeaderStandsBeforeThePayload) {
   ready();
   ASSERT_EQ(receive(7), 0);
   DatagramHeader made = header("hello");
-  made.flags = DatagramHeader::kImmediate | 0x80;  // and one of the future
+  made.flags = DatagramHeader::kImmediate | 0x80;  // and one bit that is not defined yet
   made.immediate = 0x01020304;
   EXPECT_EQ(deliver(made, "hello"), Delivery::kTaken);
   const WorkCompletion done = next(recv_cq);
@@ -490,7 +490,7 @@ TEST_F(Datagrams, ASolicitedOneWakes) {
   ready();
   ASSERT_EQ(receive(1), 0);
   ASSERT_EQ(receive(2), 0);
-  ASSERT_FALSE(cq.arm(true));  // nothing is there yet
+  ASSERT_FALSE(cq.arm(true));  // the queue is still empty
   EXPECT_EQ(deliver(), Delivery::kTaken);
   EXPECT_EQ(notifier.told, 0);
   DatagramHeader made = header("hello");
@@ -526,7 +526,7 @@ TEST_F(Datagrams, HoldersAreToldOfTheNextReceive) {
   EXPECT_EQ(b->told, 0);
   EXPECT_EQ(c->told, 1);
   EXPECT_FALSE(qp->stop_holding(*a));
-  EXPECT_FALSE(qp->hold_for_receive(a));  // there is one
+  EXPECT_FALSE(qp->hold_for_receive(a));  // a receive is posted
   ASSERT_EQ(receive(2), 0);
   EXPECT_EQ(a->told, 1);
   EXPECT_EQ(a.use_count(), 1);
@@ -576,7 +576,7 @@ TEST_F(SharedDatagrams, ReceivesComeFromTheSharedQueue) {
   EXPECT_EQ(next(recv_cq).wr_id, 4u);
   ASSERT_EQ(srq.post(5, {&one, 1}), 0);
   qp->to_error();
-  EXPECT_TRUE(none(recv_cq));  // it belongs to no queue pair
+  EXPECT_TRUE(none(recv_cq));  // the receive belongs to no queue pair
   EXPECT_EQ(deliver(), Delivery::kDropped);
   EXPECT_FALSE(srq.empty());
 }

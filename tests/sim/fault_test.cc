@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Faults that are asked for (UWARP_FAULT) inside a stream: what either end's application sees, with
+// Faults that UWARP_FAULT asks for inside a stream: what the applications of both ends see, with
 // completions by iWARP's rules and with acknowledged ones.
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ std::vector<WcStatus> statuses(const std::vector<WorkCompletion>& completions) {
 constexpr WcStatus kOk = WcStatus::kSuccess;
 constexpr WcStatus kFlushed = WcStatus::kWrFlushErr;
 
-/// `a` has the faults.
+/// The faults are injected at `a`.
 struct Faulty {
   Faulty(bool acknowledged, std::string_view faults, bool crc = false)
       : script(script_of(faults)),
@@ -96,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, Faults, ::testing::Bool(), [](const auto& each) 
   return std::string(each.param ? "Acknowledged" : "Iwarp");
 });
 
-// Whether the peer complains (an event) or the application itself did.
+// `event`: whether `b`, the peer, also gets an event. It does if the peer is the one that refuses
+// the request.
 TEST_P(Faults, ARequestCompletesWithTheStatusAskedFor) {
   for (const auto& [name, status, event] :
        {std::tuple{"REM_ACCESS_ERR", WcStatus::kRemAccessErr, true},
@@ -117,14 +118,14 @@ TEST_P(Faults, ARequestCompletesWithTheStatusAskedFor) {
     EXPECT_EQ(done[3].opcode, WcOpcode::kWrite);
     EXPECT_EQ(one.pair.a.qp->state(), QpState::kErr);
     EXPECT_EQ(one.pair.a.events.size(), event ? 1u : 0u);
-    // The peer has got what went before, and a Terminate.
+    // The peer has received the earlier message, and then a Terminate.
     EXPECT_EQ(statuses(one.pair.b.receives()), (std::vector{kOk, kFlushed}));
     EXPECT_EQ(one.pair.b.events, (std::vector{QpEvent::kFatal}));
     EXPECT_EQ(one.pair.b.qp->state(), QpState::kErr);
   }
 }
 
-// A rule for one kind of request leaves the others alone.
+// A rule for one kind of request does not affect other kinds.
 TEST_P(Faults, ARequestIsKnownByItsKind) {
   const char* const kinds[] = {"send", "write", "read", "atomic"};
   for (size_t kind = 0; kind < std::size(kinds); ++kind) {
@@ -152,7 +153,7 @@ TEST_P(Faults, AReceiveCompletesWithTheStatusAskedFor) {
   Faulty one(acknowledged(), "wc-error op=recv nth=2 status=LOC_LEN_ERR");
   for (uint64_t id = 7; id < 10; ++id) one.receive(one.pair.a, one.here, one.here_region, id);
   const Sge sge = Pair::sge(one.there, one.there_region, 0, 64);
-  one.write(1);  // the peer is silent until it has heard of us
+  one.write(1);  // the peer may not send before it has received something
   one.pair.run();
   for (uint64_t id = 0; id < 3; ++id)
     EXPECT_EQ(one.pair.b.post(SendOpcode::kSend, id, {&sge, 1}), 0);
@@ -176,7 +177,7 @@ TEST_P(Faults, ATerminateOfAnyCode) {
   EXPECT_EQ(one.pair.b.events, (std::vector{QpEvent::kFatal}));
   EXPECT_EQ(one.pair.b.qp->failure().terminate.code, TerminateCode::kRdmapAccess);
   EXPECT_TRUE(one.pair.b.qp->failure().by_peer);
-  one.pair.a_to_b.log.clear();  // names no message, because there is none to be named
+  one.pair.a_to_b.log.clear();  // the Terminate has no headers, because no message caused it
 }
 
 TEST_P(Faults, ATerminateForAMessageThatCame) {
@@ -196,7 +197,7 @@ TEST_P(Faults, ATerminateForAMessageThatCame) {
   }
 }
 
-// The sender: REM_OP_ERR by iWARP's rules, RNR by InfiniBand's.
+// The sender's status: REM_OP_ERR by iWARP's rules, RNR by InfiniBand's.
 TEST_P(Faults, AMessageFindsNoReceive) {
   Faulty one(acknowledged(), "no-receive nth=2");
   for (uint64_t id = 7; id < 10; ++id) one.receive(one.pair.a, one.here, one.here_region, id);
@@ -241,7 +242,8 @@ TEST_P(Faults, AStallHoldsEverythingThatIsSent) {
   for (uint64_t id = 1; id < 4; ++id) one.send(id);
   one.pair.run();
   EXPECT_EQ(one.pair.b.receives().size(), 1u);
-  EXPECT_EQ(one.pair.a.sends().size(), acknowledged() ? 0u : 1u);  // an acknowledgement waits too
+  // An unacknowledged request does not complete either.
+  EXPECT_EQ(one.pair.a.sends().size(), acknowledged() ? 0u : 1u);
   EXPECT_FALSE(one.pair.a.qp->transmitter().idle());
   EXPECT_EQ(one.script->release(one.script->deadline_ns(5)), FaultScript::kSend);
   one.pair.run();
@@ -250,7 +252,7 @@ TEST_P(Faults, AStallHoldsEverythingThatIsSent) {
   EXPECT_TRUE(one.pair.a.qp->transmitter().idle());
 }
 
-// The connection is asked to break only when all that went before has completed.
+// The connection is reset only after all earlier requests have completed.
 TEST_P(Faults, AResetWaitsForWhatWentBefore) {
   Faulty one(acknowledged(), "reset after=3");
   one.receives(3);
@@ -269,7 +271,7 @@ TEST_P(Faults, AResetWaitsForWhatWentBefore) {
   EXPECT_EQ(one.pair.a.events, (std::vector{QpEvent::kFatal}));
 }
 
-// RFC 5044 8: the receiver of an FPDU with a wrong CRC answers by a Terminate of its layer.
+// RFC 5044 8: the receiver of an FPDU with a wrong CRC answers with a Terminate of the MPA layer.
 TEST_P(Faults, ACorruptFpduIsFoundOut) {
   for (const uint32_t length : {0u, 64u, 8192u}) {
     Faulty one(acknowledged(), "corrupt op=write nth=2", true);
@@ -283,7 +285,7 @@ TEST_P(Faults, ACorruptFpduIsFoundOut) {
     EXPECT_EQ(one.pair.b.events, (std::vector{QpEvent::kFatal}));
     EXPECT_EQ(one.pair.a.events, (std::vector{QpEvent::kFatal}));
     EXPECT_EQ(one.pair.a.sends().size(), 3u);
-    one.pair.a_to_b.log.clear();  // not well made, for once
+    one.pair.a_to_b.log.clear();  // this one FPDU is malformed on purpose
   }
 }
 
@@ -294,7 +296,7 @@ TEST_P(Faults, WithoutCrcNobodyMinds) {
   EXPECT_EQ(statuses(one.pair.a.sends()), (std::vector{kOk}));
 }
 
-// However the bytes are cut, the same requests fail in the same way.
+// The same requests fail in the same way wherever the bytes are cut.
 TEST_P(Faults, ChanceIsRepeatedWhateverElseHappens) {
   std::vector<std::vector<WcStatus>> seen;
   for (const size_t cut : {0, 1, 7, 100}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Reads all that one side of a stream sends, and checks every FPDU against what RFC 5040, 5041,
-// 5044 and 7306 ask of senders. Knows nothing of the code that it checks but the header layouts.
+// 5044 and 7306 ask of senders. Of the product it uses only the header layouts.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,17 @@ namespace uwarp::sim {
 struct ScannedMessage {
   uint8_t opcode = 0;
   bool tagged = false;
-  uint32_t stag = 0;  // tagged; of an untagged one the field of the STag to invalidate
+  // The STag of a tagged message; of an untagged one the field of the STag to invalidate.
+  uint32_t stag = 0;
   uint64_t to = 0;
   uint32_t qn = 0, msn = 0;
   size_t segments = 0;
-  std::vector<std::byte> payload;  // all behind the DDP headers
+  std::vector<std::byte> payload;  // everything after the DDP headers
 };
 
 class FpduScan {
  public:
-  /// `to_uwarp`: segments may say how many of their size follow (docs/wire.md).
+  /// `to_uwarp`: a segment may say how many segments of its size follow (docs/wire.md).
   explicit FpduScan(bool crc = false, size_t mulpdu = 65535, uint32_t first_msn = 1,
                     bool to_uwarp = false)
       : crc_(crc),
@@ -42,29 +43,29 @@ class FpduScan {
     pending_.insert(pending_.end(), bytes.begin(), bytes.end());
     size_t at = 0;
     while (pending_.size() - at >= 2) {
-      const size_t size = fpdu_octets(load_be16(&pending_[at]));
+      const size_t size = fpdu_bytes(load_be16(&pending_[at]));
       if (pending_.size() - at < size) break;
       check_fpdu({&pending_[at], size});
       at += size;
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(at));
   }
-  /// What was wrong, at most some lines of it.
+  /// The faults that were found; the list stops after some lines.
   const std::vector<std::string>& findings() const { return findings_; }
   const std::vector<ScannedMessage>& messages() const { return messages_; }
   size_t fpdus() const { return fpdus_; }
-  /// Segments that others before them had announced.
+  /// Segments that an earlier segment had announced.
   size_t announced() const { return announced_; }
   bool terminated() const { return terminated_; }
-  /// XRC: messages for queue 0 name a shared receive queue instead, with one sequence of numbers.
+  /// XRC: messages for queue 0 name a shared receive queue instead; all share one sequence of MSNs.
   void expect_shared_queues() { shared_queues_ = true; }
-  /// Neither an FPDU nor a message is half sent.
+  /// True between messages: no FPDU and no message is half sent.
   bool at_boundary() const { return pending_.empty() && !open_; }
 
  private:
   static constexpr size_t kTagged = 14, kUntagged = 18;
 
-  static size_t fpdu_octets(size_t ulpdu) { return (2 + ulpdu + 3) / 4 * 4 + 4; }
+  static size_t fpdu_bytes(size_t ulpdu) { return (2 + ulpdu + 3) / 4 * 4 + 4; }
 
   void expect(bool right, const char* rule) {
     if (right || findings_.size() >= 20) return;
@@ -100,12 +101,12 @@ class FpduScan {
     expect((rdmap & 0x30) == 0 || opcode == 0xF, "RDMAP reserved bits");
     expect(opcode <= 0xB || opcode == 0xF, "undefined opcode");
     expect(tagged == (opcode == 0 || opcode == 2), "T flag does not fit the opcode");
-    if (opcode == 0x7) open_ = false;  // ends the stream in the middle of a message, if it must
+    if (opcode == 0x7) open_ = false;  // a Terminate may end the stream inside a message
     const size_t header = tagged ? kTagged : kUntagged;
     const auto payload = ulpdu.subspan(header);
     expect(last || !payload.empty(), "empty segment that is not the last");
     tagged ? check_tagged(ulpdu, opcode) : check_untagged(ulpdu, opcode);
-    // The next segment of an open message repeats what belongs to the whole message.
+    // The next segment of an open message must repeat the fields that belong to the whole message.
     std::copy_n(ulpdu.begin(), header, first_.begin());
     ScannedMessage& message = message_;
     message.payload.insert(message.payload.end(), payload.begin(), payload.end());
@@ -117,7 +118,7 @@ class FpduScan {
     message_ = {};
   }
 
-  // Whoever is announced comes next, unless the stream ends before.
+  // An announced segment must come next, unless the stream ends first.
   void check_following(size_t size, unsigned following, bool last, uint8_t opcode) {
     expect(following == 0 || (to_uwarp_ && !last && size >= 16384), "DDP reserved bits");
     if (opcode == 0x7) return;
@@ -130,7 +131,7 @@ class FpduScan {
     due_size_ = size;
   }
 
-  bool same_octets(std::span<const std::byte> ulpdu, size_t from, size_t to) const {
+  bool same_bytes(std::span<const std::byte> ulpdu, size_t from, size_t to) const {
     return std::memcmp(&ulpdu[from], &first_[from], to - from) == 0;
   }
 
@@ -148,9 +149,9 @@ class FpduScan {
       message_.to = to;
       return;
     }
-    expect(message_.tagged && same_octets(ulpdu, 1, 6),
+    expect(message_.tagged && same_bytes(ulpdu, 1, 6),
            "segments of one message differ in opcode or STag, or messages are mixed");
-    expect(to == message_.to + message_.payload.size(), "TO is not that of the next octet");
+    expect(to == message_.to + message_.payload.size(), "TO is not that of the next byte");
   }
 
   void check_untagged(std::span<const std::byte> ulpdu, uint8_t opcode) {
@@ -169,12 +170,13 @@ class FpduScan {
       if (qn <= 3) next_msn_[qn] = msn + 1;
       return expect(mo == 0, "first MO is not 0");
     }
-    expect(!message_.tagged && same_octets(ulpdu, 1, 14),
+    expect(!message_.tagged && same_bytes(ulpdu, 1, 14),
            "segments of one message differ in header, or messages are mixed");
-    expect(mo == message_.payload.size(), "MO is not that of the next octet");
+    expect(mo == message_.payload.size(), "MO is not that of the next byte");
   }
 
-  // What is all header has its size, in one segment. RFC 5040 4.2, RFC 7306 4.2, 6.
+  // A message that consists of headers only has a fixed size and is one segment. RFC 5040 4.2, RFC
+  // 7306 4.2, 6.
   void check_message(const ScannedMessage& message) {
     size_t size = 0;
     switch (message.opcode) {
@@ -213,27 +215,27 @@ class FpduScan {
     terminated_ = true;
     expect(message.msn == 1, "a second Terminate");
     expect(message.segments == 1, "a Terminate is cut");
-    const auto& octets = message.payload;
-    if (octets.size() < 4) return expect(false, "size of a Terminate");
-    const uint32_t word = load_be32(octets.data());
+    const auto& bytes = message.payload;
+    if (bytes.size() < 4) return expect(false, "size of a Terminate");
+    const uint32_t word = load_be32(bytes.data());
     const uint8_t layer = word >> 28, etype = word >> 24 & 0xF, code = word >> 16 & 0xFF;
     const bool m = word >> 15 & 1, d = word >> 14 & 1, r = word >> 13 & 1;
     expect((word & 0x1FFF) == 0, "reserved bits of a Terminate");
     expect(defined_error(layer, etype, code), "undefined error in a Terminate");
     expect(m == d, "M and D differ");
     size_t size = 4;
-    if (d && octets.size() >= 7)
-      size += 2 + ((static_cast<uint8_t>(octets[6]) & 0x80) != 0 ? kTagged : kUntagged);
+    if (d && bytes.size() >= 7)
+      size += 2 + ((static_cast<uint8_t>(bytes[6]) & 0x80) != 0 ? kTagged : kUntagged);
     if (r) size += 28;
-    expect(octets.size() == size, "size of a Terminate");
+    expect(bytes.size() == size, "size of a Terminate");
     const bool local = (layer < 2 && etype == 0) || layer == 2;
     expect(!local || !(m || d || r), "headers where there is nothing to show");
     if (layer == 1 && etype != 0 && code != (etype == 1 ? 4 : 6))
       expect(d && !r, "a DDP error without its header, or with an RDMA header");
     if (layer == 0 && etype != 0) expect(d, "an RDMAP error without its header");
-    if (r && octets.size() >= 8) {
+    if (r && bytes.size() >= 8) {
       expect(layer == 0 && etype == 1, "RDMA header with an error that is not about a request");
-      expect((static_cast<uint8_t>(octets[7]) & 0xF) == 1, "RDMA header of another opcode");
+      expect((static_cast<uint8_t>(bytes[7]) & 0xF) == 1, "RDMA header of another opcode");
     }
   }
 
@@ -251,7 +253,7 @@ class FpduScan {
   const size_t mulpdu_;
   const bool to_uwarp_;
   bool shared_queues_ = false;
-  unsigned due_ = 0;  // segments that have been announced and not come
+  unsigned due_ = 0;  // segments that are announced and have not arrived
   size_t due_size_ = 0;
   size_t announced_ = 0;
   uint32_t next_msn_[4];

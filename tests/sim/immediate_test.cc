@@ -31,7 +31,7 @@ int post_write_imm(End& end, std::span<const Sge> sges, uint64_t remote, uint32_
   return end.qp->post_send(request);
 }
 
-// X24, X25 with their MSNs made to fit. 7306-6.2-a, -6.3-a, -d, -e, -6.4-f.
+// X24, X25 with the MSNs of this stream. 7306-6.2-a, -6.3-a, -d, -e, -6.4-f.
 // Proves: 7306-4.1-b 7306-6-a 7306-6.2-a 7306-6.3-e 7306-6.3-f 7306-6.4-f
 TEST(WriteWithImmediate, WireForm) {
   StreamConfig config;
@@ -50,7 +50,7 @@ TEST(WriteWithImmediate, WireForm) {
   EXPECT_TRUE(std::equal(sixth.begin(), sixth.end(), at - 20 - 32));
   const auto all = peer.ulpdus();
   ASSERT_EQ(all.size(), 9u);
-  EXPECT_EQ(opcode_of(all[5]), O::kWrite);  // also when it is empty
+  EXPECT_EQ(opcode_of(all[5]), O::kWrite);  // also if the Write is empty
   EXPECT_EQ(opcode_of(all[6]), O::kImmediate);
   EXPECT_EQ(peer.dut.sends().size(), 7u);
 }
@@ -66,7 +66,8 @@ TEST(WriteWithImmediate, HalfIsSwitchable) {
   EXPECT_EQ(peer.dut.receives().at(0).imm_or_invalidated, htonl(0x01020304));
 }
 
-// 7306-6-b, -6.1-a, -6.3-b, -6.4-e, A23: one receive, its memory untouched, first half counts.
+// 7306-6-b, -6.1-a, -6.3-b, -6.4-e, A23: takes one receive, leaves its memory alone; the first four
+// bytes are the immediate data.
 // Proves: 7306-6-b 7306-6.1-a 7306-6.3-b 7306-6.4-e 7306-6.4-f
 TEST(ImmediateReceiver, CompletesAReceive) {
   RawPeer peer;
@@ -87,7 +88,8 @@ TEST(ImmediateReceiver, CompletesAReceive) {
     ASSERT_EQ(peer.receive_memory.data()[i], std::byte{0});
 }
 
-// 7306-6.4-c, -d, A25: the length is that of the Write before it, unless queue 0 came between.
+// 7306-6.4-c, -d, A25: byte_len is that of the Write before it, unless a message for queue 0 came
+// in between.
 // Proves: 7306-6.4-d
 TEST(ImmediateReceiver, ByteLenIsThatOfThePairedWrite) {
   RawPeer peer;
@@ -153,11 +155,11 @@ TEST(ImmediateReceiver, RefusesBadOnes) {
   Bytes version = immediate(1, 0);
   version[1] = std::byte{0x08};
   const Case cases[] = {
-      {"0 octets", {untagged(O::kImmediate, 0, 1, 0, 0)}, T::kRdmapOperationUnspecified},
-      {"4 octets", {untagged(O::kImmediate, 0, 1, 0, 4)}, T::kRdmapOperationUnspecified},
-      {"7 octets", {untagged(O::kImmediate, 0, 1, 0, 7)}, T::kRdmapOperationUnspecified},
-      {"9 octets", {untagged(O::kImmediate, 0, 1, 0, 9)}, T::kRdmapOperationUnspecified},
-      {"16 octets", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)}, T::kRdmapOperationUnspecified},
+      {"0 bytes", {untagged(O::kImmediate, 0, 1, 0, 0)}, T::kRdmapOperationUnspecified},
+      {"4 bytes", {untagged(O::kImmediate, 0, 1, 0, 4)}, T::kRdmapOperationUnspecified},
+      {"7 bytes", {untagged(O::kImmediate, 0, 1, 0, 7)}, T::kRdmapOperationUnspecified},
+      {"9 bytes", {untagged(O::kImmediate, 0, 1, 0, 9)}, T::kRdmapOperationUnspecified},
+      {"16 bytes", {untagged(O::kImmediateSolicited, 0, 1, 0, 16)}, T::kRdmapOperationUnspecified},
       {"on queue 1", {untagged(O::kImmediate, 1, 1, 0, 8)}, T::kDdpUntaggedInvalidQn},
       {"tagged", {tagged(O::kImmediate, STag{1}, 0, 8)}, T::kRdmapUnexpectedOpcode},
       {"MSN 2", {untagged(O::kImmediate, 0, 2, 0, 8)}, T::kDdpUntaggedMsnRange},
@@ -193,7 +195,7 @@ TEST(ImmediateReceiver, TakesItInTwoSegments) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-// 7306-7-3, -7-4, A18: held like a Send when no receive is posted, and what follows it too.
+// 7306-7-3, -7-4, A18: without a receive it is held like a Send, and so is everything behind it.
 TEST(ImmediateReceiver, IsHeldWithoutAReceive) {
   RawPeer peer;
   Bytes burst = frame(immediate(1, 5), false);
@@ -231,7 +233,8 @@ TEST(SendWithImmediate, NeedsAUwarpPeer) {
   EXPECT_EQ(foreign.terminate().value().code, T::kRdmapUnexpectedOpcode);
 }
 
-// Posted before the peer is known, in both personas: what has been shown by then counts.
+// The Send is posted before the peer is known, in both personas. Its form depends on what the peer
+// has shown by the time it is sent.
 struct EarlySendWithImmediate : ::testing::TestWithParam<bool> {
   static QpConfig shape(bool acknowledged = GetParam()) {
     QpConfig shape = End::default_shape();
@@ -312,7 +315,8 @@ TEST_P(EarlySendWithImmediate, FailsAtOnceWhereNothingWillTell) {
 
 INSTANTIATE_TEST_SUITE_P(Personas, EarlySendWithImmediate, ::testing::Bool());
 
-// docs/wire.md: a mark of another version is that of a foreign peer, and harmless.
+// docs/wire.md: a mark with another version is treated like that of a foreign peer, and does no
+// harm.
 TEST(SendWithImmediate, OldAgainstNew) {
   for (const uint64_t version : {1, 2, 0}) {
     StreamConfig config;
@@ -376,7 +380,7 @@ TEST_P(ImmediatePair, SendWithImmediateArrives) {
   }
 }
 
-// 7306-6-a, -6.4-b, -c, -7-6: the data is there, the length is the Write's.
+// 7306-6-a, -6.4-b, -c, -7-6: the data is in place, and the length is that of the Write.
 // Proves: 7306-6-a 7306-6.4-c
 TEST_P(ImmediatePair, WriteWithImmediateArrives) {
   uint64_t id = 0;
@@ -386,7 +390,8 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
     ASSERT_EQ(post_write_imm(pair.a, {&from, 1}, there.address(), there_region->key.load(),
                              static_cast<uint32_t>(id), kSendSignaled, id),
               0);
-    // Nothing of this queue pair between the two, even with answers owed.
+    // `b` owes answers, yet nothing of this queue pair may go between the Write and its Immediate
+    // Data.
     const Sge back = Pair::sge(there, there_region, 0, 8);
     ASSERT_EQ(
         pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->key.load()), 0);

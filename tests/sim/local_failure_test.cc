@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Failures that the send side finds itself: what comes before the request that fails, and memory
-// that the kernel cannot read any more. RFC 5040 5.5, 7.1.
+// Failures that the sending side finds itself: requests before the one that fails, and memory that
+// the kernel can no longer read. RFC 5040 5.5, 7.1.
 #include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
@@ -25,7 +25,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
     const Sge to = sge(8);
     return peer.dut.post(SendOpcode::kRead, id, {&to, 1}, 64, 7);
   }
-  /// One send call of which the kernel takes `limit` bytes.
+  /// One send call; the kernel accepts `limit` bytes of it.
   void transmit(size_t limit) {
     auto turn = peer.dut.qp->transmit_side().begin();
     ASSERT_TRUE(turn);
@@ -40,7 +40,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
     peer.dut.qp->transmitter().sent(done);
     (void)turn.end();
   }
-  /// One that finds memory that is not there.
+  /// One send call that fails because the kernel cannot read the memory.
   void fault() {
     auto turn = peer.dut.qp->transmit_side().begin();
     ASSERT_TRUE(turn);
@@ -60,7 +60,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
   RawPeer peer;
 };
 
-// The flush may come while the kernel has taken only some of the bytes that were built.
+// The flush may happen when the kernel has accepted only a part of the bytes that were built.
 TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
   Sge bad = sge(8);
   bad.lkey ^= 1;
@@ -75,7 +75,8 @@ TEST_P(LocalFailure, WhatWasBuiltBeforeSucceedsAndArrives) {
                             {2, WcStatus::kSuccess},
                             {3, WcStatus::kLocProtErr},
                             {4, WcStatus::kWrFlushErr}}));
-  std::memset(peer.memory.data(), 0x22, kLarge);  // the application's again
+  // After completion the application may reuse the memory.
+  std::memset(peer.memory.data(), 0x22, kLarge);
   peer.settle();
   auto sent = peer.ulpdus();
   std::erase_if(sent, [](const Bytes& one) { return opcode_of(one) == RdmapOpcode::kReadRequest; });
@@ -108,7 +109,7 @@ TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
       1));
   fault();
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
-  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "had no part in it";
+  EXPECT_EQ(sends(), (Brief{{1, WcStatus::kWrFlushErr}})) << "was not involved";
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   peer.ulpdus();
 }
@@ -128,7 +129,7 @@ TEST_P(LocalFailure, RequestThatCannotBeReadIsToldByItsCompletion) {
 
 INSTANTIATE_TEST_SUITE_P(Acknowledged, LocalFailure, ::testing::Bool());
 
-// The kernel finds no memory where a segment's payload is to go.
+// The kernel cannot write to the memory where a segment's payload belongs.
 TEST(ReceiveFault, EndsTheStreamOnce) {
   RawPeer peer;
   peer.post_receive(5, 100);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Regions whose memory comes and goes, regions of no memory, and regions that change under way.
+// Regions whose memory comes and goes, regions without memory, and regions that change during a
+// transfer.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr size_t kSize = 64 * 1024;
 
-/// a's memory is plain, b's is on demand and can be taken away.
+/// `a` has plain memory. `b`'s memory is on demand and can be unmapped.
 struct OnDemand : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   OnDemand()
       : pair(1),
@@ -41,7 +42,7 @@ struct OnDemand : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   Sge there(size_t length) {
     return {address(0), static_cast<uint32_t>(length), their_region->key.load()};
   }
-  /// Removes the second half.
+  /// Unmaps the second half.
   void take_away() { munmap(theirs + kSize / 2, kSize / 2); }
   WcStatus send_status(End& end) {
     const auto done = end.sends();
@@ -69,7 +70,7 @@ TEST_P(OnDemand, EverythingWorksWhileTheMemoryIsThere) {
     EXPECT_EQ(send_status(pair.a), WcStatus::kSuccess);
     EXPECT_EQ(pair.b.receives().size(), 1u);
     EXPECT_EQ(std::memcmp(theirs, mine.data(), size), 0);
-    // Back again: b sends what it has, a reads it.
+    // The memory is mapped again: `b` sends from it, `a` reads it.
     std::memset(mine.data(), 0, kSize);
     ASSERT_EQ(pair.a.qp->post_recv(4, {&from, 1}), 0);
     ASSERT_EQ(pair.b.post(SendOpcode::kSend, 5, {&to, 1}), 0);
@@ -198,7 +199,7 @@ TEST_P(OnDemand, NothingTakesAndGivesAnyAmount) {
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(mine.data()[i], std::byte{0}) << i;
 }
 
-/// A Write that is cut in the middle of a segment goes on where the region is then.
+/// If a region changes while a Write is inside a segment, the rest goes to the region's new memory.
 TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
   GuardedMemory first(kSize), second(kSize);
   MemoryRegion* region = *pair.regions.add({&pair.b.domain, first.data(), kSize, 0, kAllAccess});
@@ -246,7 +247,7 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
   const auto got = pair.b.receives();
   ASSERT_EQ(got.size(), 1u);
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(first.data()[i], std::byte{0x77});
-  // With CRC nothing had been placed, nor looked up, before the segment was whole.
+  // With CRC, no byte is placed and no key is looked up before the segment is complete.
   if (got[0].status == WcStatus::kSuccess) {
     EXPECT_TRUE(std::get<0>(GetParam()));
     EXPECT_EQ(std::memcmp(second.data(), mine.data(), kSize), 0);
@@ -257,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(
     CrcAndCuts, OnDemand,
     ::testing::Combine(::testing::Bool(), ::testing::Values(size_t{0}, size_t{37}, size_t{5000})));
 
-// The page goes away at any point of an atomic: that ends the connection, never the process.
+// A page goes away at any point of an atomic. That may end the connection, never the process.
 TEST(OnDemandAtomics, WhileAThreadTakesThePageAway) {
   UWARP_NEEDS_KERNEL_COPIES();
   void* const page =
@@ -267,7 +268,7 @@ TEST(OnDemandAtomics, WhileAThreadTakesThePageAway) {
     while (!stop.load()) {
       mprotect(page, kSize, PROT_NONE);
       mprotect(page, kSize, PROT_READ | PROT_WRITE);
-      for (int i = 0; i < 200; ++i) cpu_relax();  // some atomics find it
+      for (int i = 0; i < 200; ++i) cpu_relax();  // some of the atomics meet the missing page
     }
   });
   std::set<WcStatus> seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Draining in SQD, and traffic before RTS.
+// The SQD state (draining), messages before RTS, RESET, and how a stream ends.
 #include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
@@ -7,7 +7,7 @@
 namespace uwarp::sim {
 namespace {
 
-// SQD: what has started drains, an open atomic included; what waits goes on in RTS.
+// SQD: requests that have started finish, an open atomic included. Requests that wait go on in RTS.
 TEST(Sqd, DrainsAndReturns) {
   RawPeer peer;
   const Sge result{peer.base(), 8, peer.memory_region->key.load()};
@@ -28,7 +28,7 @@ TEST(Sqd, DrainsAndReturns) {
   EXPECT_EQ(peer.dut.events.size(), 1u);
 }
 
-// Whoever has left SQD does not want to hear any more that it is drained.
+// A queue pair that has left SQD must no longer report that it is drained.
 TEST(Sqd, TheEventIsForgottenWithTheState) {
   const auto leave = [](RawPeer& peer, int way) {
     if (way == 0) return peer.dut.qp->to_rts();
@@ -60,7 +60,7 @@ TEST(Sqd, TheEventIsForgottenWithTheState) {
   }
 }
 
-// The connection may come to a queue pair that has been told to start nothing new.
+// The stream may start while the queue pair is in SQD.
 TEST(Sqd, HoldsOnAStreamThatOpens) {
   RegionTable regions;
   End end(regions);
@@ -78,7 +78,7 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
   (void)turn.end();
 }
 
-// A Read that has come and was not looked at yet is something still to be answered.
+// A Read that has arrived counts as owed before it has been looked at.
 TEST(FinishInput, CountsWhatIsOwedToThePeer) {
   RawPeer peer;
   peer.settle();
@@ -93,7 +93,8 @@ TEST(FinishInput, CountsWhatIsOwedToThePeer) {
   EXPECT_FALSE(peer.dut.qp->finish_input());
 }
 
-// Told once, by what the peer's application has sent; the empty Write that starts a stream is none.
+// The event is reported once, for the first message of the peer's application. The empty Write that
+// starts a stream does not count.
 TEST(CommEstablished, FirstMessageBeforeRts) {
   for (const bool early : {true, false}) {
     RegionTable regions;
@@ -120,7 +121,8 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
   }
 }
 
-// What is posted to a peer that has left waits until it is given up, and then fails first.
+// The peer has closed its side. Requests posted now wait until the connection is given up; the
+// first of them then has the error, the rest are flushed.
 TEST(SilentEnd, RequestsWaitForTheEnd) {
   RegionTable regions;
   End end(regions);
@@ -142,7 +144,8 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   EXPECT_FALSE(end.qp->fall_silent());
 }
 
-// RESET takes along what nobody has polled, flushed or not, and nothing of other queue pairs.
+// RESET removes the queue pair's unpolled completions, flushed or not, and none of other queue
+// pairs.
 TEST(Reset, DropsItsOwnCompletions) {
   RegionTable regions;
   ProtectionDomain domain;
@@ -167,7 +170,7 @@ TEST(Reset, DropsItsOwnCompletions) {
     EXPECT_EQ(rest[id].qp_num, 2u);
     EXPECT_EQ(rest[id].wr_id, id);
   }
-  // The next life tells of its own work only.
+  // After RESET only new work completes.
   leaves.to_init();
   ASSERT_EQ(leaves.post_recv(7, {}), 0);
   leaves.to_error();
@@ -176,7 +179,8 @@ TEST(Reset, DropsItsOwnCompletions) {
   EXPECT_EQ(next[0].wr_id, 7u);
 }
 
-// Who destroys a queue pair is still told of what has been done, but not of what was flushed.
+// When a queue pair is destroyed, finished work can still be polled. Flushed completions are
+// dropped.
 TEST(Reset, RetiringKeepsWhatWasDone) {
   Pair pair(1);
   pair.connect();
@@ -194,7 +198,7 @@ TEST(Reset, RetiringKeepsWhatWasDone) {
   EXPECT_EQ(pair.b.qp->state(), QpState::kReset);
 }
 
-// The rights of one life are not those of the next.
+// The access rights of the next connection are independent of those before.
 TEST(Reset, GivesPeersTheirRightsBack) {
   for (const bool reset : {false, true}) {
     RawPeer peer;
@@ -210,8 +214,8 @@ TEST(Reset, GivesPeersTheirRightsBack) {
   }
 }
 
-// RESET takes nothing, INIT receives only; who is to answer may post before the first message
-// comes.
+// RESET accepts no request, INIT only receives. The responder may post Sends before its first
+// message arrives.
 TEST(Posting, NeedsTheRightState) {
   Pair pair(1);
   QueuePair& qp = *pair.a.qp;
@@ -247,7 +251,7 @@ TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
   };
   EXPECT_EQ(send(shape.max_send_sge, 0), 0);
   EXPECT_EQ(send(shape.max_send_sge + 1, 0), EINVAL);
-  EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // leaves none behind
+  EXPECT_EQ(send(kMaxSge, kSendInline), 0);  // a rejected post leaves no request behind
   EXPECT_EQ(send(kMaxSge + 1, kSendInline), EINVAL);
   EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {pieces.data(), 1}), EINVAL);
   EXPECT_EQ(pair.a.post(SendOpcode::kLocalInvalidate, 1, {}), 0);
@@ -255,7 +259,7 @@ TEST(Posting, TakesAsManyPiecesAsWereAskedFor) {
   EXPECT_EQ(pair.a.qp->post_recv(1, {pieces.data(), shape.max_recv_sge + size_t{1}}), EINVAL);
 }
 
-// RFC 5044 7.2: a FIN anywhere in an FPDU is a failure, between two it is the end.
+// RFC 5044 7.2: a FIN inside an FPDU is a failure, a FIN between two is the end.
 TEST(FinishInput, IsAFailureInsideAnFpdu) {
   for (const bool write : {true, false}) {
     RawPeer whole;
@@ -292,7 +296,8 @@ TEST(StartStream, NeedsALivingQueuePair) {
   EXPECT_EQ(pair.a.qp->state(), QpState::kRts);
 }
 
-// Whoever posts what a held stream waits for goes on with it, and one does.
+// The thread that posts the receive for which a stream is held resumes the stream; only one thread
+// does.
 TEST(Held, MayBeResumedOnceByWhoeverPosts) {
   RawPeer peer;
   peer.send(send_message(1, 0));
@@ -302,12 +307,12 @@ TEST(Held, MayBeResumedOnceByWhoeverPosts) {
   EXPECT_TRUE(peer.dut.qp->receive_resumable());
   EXPECT_FALSE(peer.dut.qp->receive_resumable());
   ASSERT_EQ(peer.dut.qp->post_recv(2, {}), 0);
-  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "nobody waits for this one";
+  EXPECT_FALSE(peer.dut.qp->receive_resumable()) << "no stream waits for this receive";
   peer.settle();
   EXPECT_EQ(peer.dut.receives().size(), 1u);
 }
 
-// Programs tell by the opcode which queue a completion that failed belongs to, or by the number.
+// A program finds the queue of a failed completion by its opcode, or by the queue pair number.
 TEST(Flushed, CompletionsSayWhoseTheyAre) {
   QpConfig shape = End::default_shape();
   shape.number = Qpn{77};
@@ -350,7 +355,7 @@ TEST(Flushed, CompletionsSayWhoseTheyAre) {
   }
 }
 
-// A connection that never came to be: the oldest request says so.
+// If the connection was never established, the oldest request has the reason as its status.
 TEST(Flushed, TheOldestRequestTellsTheReason) {
   QueuePairSlot slot;
   QpConfig shape = End::default_shape();

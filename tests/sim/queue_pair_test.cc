@@ -77,7 +77,8 @@ TEST_P(Connected, WriteIsPlacedAndNotReported) {
   EXPECT_EQ(there.data()[at], std::byte{0});
 }
 
-// Whoever sends need not look at an empty window to learn that nothing is left.
+// sent() says whether anything is left, so that the caller need not build another window to find
+// out.
 TEST_P(Connected, SentTellsWhetherThereIsMore) {
   const Sge small = mine(0, 8);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&small, 1}, there.address(), rkey()), 0);
@@ -94,7 +95,7 @@ TEST_P(Connected, SentTellsWhetherThereIsMore) {
   EXPECT_FALSE(send(~size_t{0}));
   EXPECT_TRUE(transmitter.dry());
   EXPECT_TRUE(transmitter.window().empty());
-  const Sge large = mine(0, kSize);  // several batches with CRC on
+  const Sge large = mine(0, kSize);  // more than one batch with CRC on
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 3, {&large, 1}, there.address(), rkey()), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kRead, 4, {&small, 1}, there.address(), rkey(), kSendFence), 0);
   while (send(~size_t{0})) EXPECT_FALSE(transmitter.dry());
@@ -135,7 +136,7 @@ TEST_P(Connected, ZeroLengthOperations) {
 
 TEST_P(Connected, InlineMayBeOverwrittenAfterPost) {
   Sge from = mine(0, 200);
-  from.lkey = 0;  // not looked at
+  from.lkey = 0;  // not checked
   const std::vector<std::byte> kept(here.data(), here.data() + 200);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), rkey(),
                         kSendSignaled | kSendInline),
@@ -172,7 +173,8 @@ TEST_P(Connected, HeldStreamExpires) {
   EXPECT_TRUE(pair.b.qp->transmitter().finished());
 }
 
-// Each failure: one status of its own, the rest flushed, one event, both ends in ERR.
+// Each failure gives one request its own status, flushes the rest, raises one event and puts both
+// ends in ERR.
 struct Failure {
   const char* name;
   SendOpcode opcode;
@@ -216,7 +218,7 @@ TEST_P(Connected, BadRemoteAccess) {
     const uint32_t key = target->key.load() ^ (c.bad_key ? 0x55u : 0u);
     const uint64_t remote = there.address() + static_cast<uint64_t>(c.remote_offset);
     for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(fresh.b.qp->post_recv(100 + id, {}), 0);
-    // A good Read in front, so that a Write is still open when the Terminate comes.
+    // A valid Read comes first, so that a Write is still open when the Terminate comes.
     ASSERT_EQ(fresh.a.post(SendOpcode::kRead, 0, {}, 0, 0), 0);
     ASSERT_EQ(fresh.a.post(c.opcode, 1, {&piece, 1}, remote, key), 0);
     ASSERT_EQ(fresh.a.post(SendOpcode::kRead, 2, {}, 0, 0), 0);
@@ -279,13 +281,13 @@ TEST_P(Connected, LocalProtectionError) {
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_EQ(sent[1].status, WcStatus::kLocProtErr);
   EXPECT_EQ(sent[2].status, WcStatus::kWrFlushErr);
-  EXPECT_TRUE(pair.a.events.empty());  // its completion tells
+  EXPECT_TRUE(pair.a.events.empty());  // the completion reports it
   EXPECT_EQ(pair.b.qp->state(), QpState::kErr);
   EXPECT_EQ(there.data()[20], std::byte{0});
 }
 
 TEST_P(Connected, FenceHoldsBackUntilReadIsDone) {
-  // The Read is posted behind a big Write, so its answer comes late.
+  // The Read is posted behind a large Write, so its answer comes late.
   there.fill(pair.random);
   Sge sink = mine(0, 1000), from = mine(1000, 1000);
   ASSERT_EQ(pair.a.post(SendOpcode::kRead, 1, {&sink, 1}, there.address(), rkey()), 0);
@@ -326,7 +328,7 @@ TEST_P(Connected, FinAtBoundaryFlushesSilently) {
   EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
   EXPECT_TRUE(pair.b.events.empty());
   EXPECT_EQ(pair.b.qp->state(), QpState::kErr);
-  // Posting in ERR is flushed too.
+  // A request that is posted in ERR is flushed too.
   ASSERT_EQ(pair.b.qp->post_recv(6, {}), 0);
   ASSERT_EQ(pair.b.post(SendOpcode::kSend, 7, {}), 0);
   EXPECT_EQ(pair.b.receives().size(), 1u);
@@ -334,7 +336,7 @@ TEST_P(Connected, FinAtBoundaryFlushesSilently) {
 }
 
 TEST_P(Connected, DeregisteredSinkIsNotTouched) {
-  // A Send is cut in the middle, its sink deregistered, then the rest comes.
+  // A Send stops in the middle, its receive's region is deregistered, then the rest arrives.
   Sge to = theirs(0, 100000), from = mine(0, 100000);
   ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
@@ -352,7 +354,7 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
 }
 
-/// Sends of 64 KiB: each has a second segment of some twenty bytes.
+/// Sends of 64 KiB: each has a second segment of about twenty bytes.
 class LargeSends : public ::testing::Test {
  protected:
   static constexpr size_t kMessage = 65536;
@@ -374,7 +376,7 @@ class LargeSends : public ::testing::Test {
   Sge from, to;
 };
 
-// After the second segment another large one comes all the same.
+// A large segment is expected again after such a short second segment.
 TEST_F(LargeSends, GoStraightToTheirPlace) {
   constexpr size_t kMessages = 4;
   send(1);
@@ -401,7 +403,7 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   EXPECT_LT(staged, kMessages * 128 + 4096);
 }
 
-// What is large is expected for a few segments behind a large one, and not before.
+// A large segment is expected only after another large one, for the next few segments.
 TEST_F(LargeSends, AreExpectedBehindOthers) {
   const auto small = [this](int count) {
     for (int i = 0; i < count; ++i) {
@@ -419,7 +421,7 @@ TEST_F(LargeSends, AreExpectedBehindOthers) {
   EXPECT_FALSE(pair.b.qp->receiver().expects_large());
 }
 
-// Where a batch is full in the middle of a message, the few bytes that are left of it go along.
+// If a batch is full and only a few bytes of its message are left, they are sent in the same call.
 TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   constexpr size_t kMessages = 32;
   send(kMessages);

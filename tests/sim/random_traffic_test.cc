@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Random operations in both directions over randomly cut pipes, checked against plain memcpy: each
-// request completes exactly once and in order, bytes equal the oracle, guard zones stay intact.
+// Random operations in both directions over randomly cut pipes, checked against plain memcpy. Each
+// request must complete exactly once and in order, the bytes must be those of the memcpy, and guard
+// zones must not change.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -13,7 +14,7 @@ namespace {
 constexpr size_t kMemory = 300000;
 
 /// One direction of traffic: `from` posts, `to` is the target. Targets never overlap within a run,
-/// so that the oracle does not depend on timing.
+/// so the expected bytes do not depend on timing.
 struct Traffic {
   Traffic(Pair& pair, End& from, End& to)
       : pair(pair),
@@ -177,8 +178,8 @@ TEST_P(RandomTraffic, MatchesOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomTraffic, ::testing::Range(0, 60));
 
-// A stream that breaks at any byte: every request still completes exactly once, in order, and
-// after the first failure nothing succeeds.
+// The stream breaks at an arbitrary byte. Every request still completes exactly once and in order,
+// and none succeeds after the first failure.
 class BrokenStream : public ::testing::TestWithParam<int> {};
 
 // Proves: 5041-3-3
@@ -203,7 +204,7 @@ TEST_P(BrokenStream, EverythingIsFlushedOnce) {
   }
   const int kind = static_cast<int>(pick(pair.random, 0, 3));
   if (kind == 0 && !pair.a_to_b.bytes.empty()) {
-    // A flipped bit: found by the CRC, or it may change payload only.
+    // A flipped bit: the CRC finds it; without CRC it may change the payload and nothing else.
     pair.a_to_b.bytes[pick(pair.random, 0, pair.a_to_b.bytes.size() - 1)] ^= std::byte{0x10};
     pair.run();
   }

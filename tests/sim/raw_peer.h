@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A peer that speaks FPDUs by hand to one queue pair, right or wrong, and reads what comes back.
+// A peer that sends hand-made FPDUs, valid or not, to one queue pair, and reads what comes back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ inline Bytes frame(const Bytes& ulpdu, bool crc) {
   return fpdu;
 }
 
-/// Several, one after the other.
+/// The frames of several ULPDUs, one after the other.
 inline Bytes joined(const std::vector<Bytes>& ulpdus, bool crc = false) {
   Bytes all;
   for (const Bytes& one : ulpdus) {
@@ -81,7 +81,7 @@ inline Bytes atomic_response(const AtomicResponseHeader& header, uint32_t msn) {
   return ulpdu;
 }
 
-/// The bytes of a line of hexadecimal digits, spaces ignored.
+/// The bytes of a line of hexadecimal digits; spaces are ignored.
 inline Bytes from_hex(std::string_view digits) {
   Bytes bytes;
   int high = -1;
@@ -98,7 +98,7 @@ inline RdmapOpcode opcode_of(const Bytes& ulpdu) {
   return RdmapControl{static_cast<uint8_t>(ulpdu[1])}.opcode();
 }
 
-/// The device under test with its raw peer. The stream runs without an RTR in either direction.
+/// The device under test with its raw peer. Neither side sends an RTR.
 class RawPeer {
  public:
   explicit RawPeer(StreamConfig config = {}, const QpConfig& shape = End::default_shape())
@@ -111,14 +111,14 @@ class RawPeer {
         *regions.add(dut.domain, memory.data(), memory.size(), memory.address(), kAllAccess);
     EXPECT_TRUE(dut.qp->start_stream(config));
   }
-  /// Whatever a test is about: each FPDU of the device was well made.
+  /// In every test the device's FPDUs must be well formed.
   ~RawPeer() {
     for (const std::string& finding : scan.findings()) ADD_FAILURE() << finding;
   }
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;
 
-  /// A receive for `size` bytes of memory that is not remotely accessible.
+  /// Posts a receive for `size` bytes of memory that is not remotely accessible.
   void post_receive(uint64_t wr_id, uint32_t size = 0) {
     if (receive_region == nullptr)
       receive_region = *regions.add(dut.domain, receive_memory.data(), receive_memory.size(),
@@ -126,7 +126,7 @@ class RawPeer {
     const Sge sge{receive_memory.address(), size, receive_region->key.load()};
     EXPECT_EQ(dut.qp->post_recv(wr_id, {&sge, size == 0 ? 0u : 1u}), 0);
   }
-  /// The key of a region that shows the memory to the application alone.
+  /// The key of a region without remote access.
   STag key_for_local_use() {
     return STag{(*regions.add(dut.domain, memory.data(), memory.size(), memory.address(),
                               kAccessLocalWrite))
@@ -177,7 +177,7 @@ class RawPeer {
     }
     (void)turn.end();
   }
-  /// What the device sent since the last call, as ULPDUs.
+  /// The ULPDUs that the device sent since the last call.
   std::vector<Bytes> ulpdus() {
     std::vector<Bytes> all;
     while (out.size() >= 2) {
@@ -193,7 +193,7 @@ class RawPeer {
     EXPECT_TRUE(out.empty());
     return all;
   }
-  /// The Terminate that must be the only and last thing the device sent.
+  /// The Terminate, which must be the only and last thing that the device sent.
   std::optional<TerminateHeader> terminate() {
     const auto all = ulpdus();
     if (all.size() != 1) return std::nullopt;
@@ -208,7 +208,7 @@ class RawPeer {
   RegionTable regions;
   End dut;
   bool crc;
-  bool reads = true;  // false: what the device wants to send stays with it
+  bool reads = true;  // false: the device can send nothing
   GuardedMemory memory{20000};
   MemoryRegion* memory_region = nullptr;
   GuardedMemory receive_memory{5000};

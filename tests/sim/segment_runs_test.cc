@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Large messages between uwarps: segments say how many of their size follow, and what has been
-// announced is received in one go. docs/wire.md.
+// Large messages between uwarps: segments say how many segments of their size follow, and a single
+// receive call reads all that were announced. docs/wire.md.
 #include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
@@ -37,33 +37,32 @@ struct Uwarps : Pair {
     EXPECT_EQ(std::memcmp(target.data(), oracle.data(), oracle.size()), 0);
   }
 
-  /// `bytes` of the source, from 100 on, in pieces of at most `piece`.
-  std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t octets,
-                          size_t piece) {
+  /// `bytes` of the source, from offset 100, in pieces of at most `piece` bytes.
+  std::vector<Sge> pieces(GuardedMemory& memory, MemoryRegion* region, size_t bytes, size_t piece) {
     std::vector<Sge> all;
-    for (size_t at = 0; at < octets; at += piece)
-      all.push_back(sge(memory, region, 100 + at, std::min(piece, octets - at)));
+    for (size_t at = 0; at < bytes; at += piece)
+      all.push_back(sge(memory, region, 100 + at, std::min(piece, bytes - at)));
     return all;
   }
-  void write(size_t octets) {
-    ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, octets, octets),
+  void write(size_t bytes) {
+    ASSERT_EQ(a.post(SendOpcode::kWrite, 1, pieces(source, local, bytes, bytes),
                      target.address() + 100, remote->key.load()),
               0);
-    expect(octets);
+    expect(bytes);
   }
-  void send(size_t octets, size_t piece) {
-    ASSERT_EQ(b.qp->post_recv(1, pieces(target, remote, octets + 5, piece)), 0);
-    ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, octets, octets)), 0);
-    expect(octets);
+  void send(size_t bytes, size_t piece) {
+    ASSERT_EQ(b.qp->post_recv(1, pieces(target, remote, bytes + 5, piece)), 0);
+    ASSERT_EQ(a.post(SendOpcode::kSend, 1, pieces(source, local, bytes, bytes)), 0);
+    expect(bytes);
   }
-  /// By the other end, so that the bytes go the same way.
-  void read(size_t octets, size_t piece) {
-    ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, octets, piece),
+  /// `b` reads, so that the bytes also go from `a` to `b`.
+  void read(size_t bytes, size_t piece) {
+    ASSERT_EQ(b.post(SendOpcode::kRead, 1, pieces(target, remote, bytes, piece),
                      source.address() + 100, local->key.load()),
               0);
-    expect(octets);
+    expect(bytes);
   }
-  void expect(size_t octets) { std::memcpy(oracle.data() + 100, source.data() + 100, octets); }
+  void expect(size_t bytes) { std::memcpy(oracle.data() + 100, source.data() + 100, bytes); }
   void check_success() {
     run();
     for (const auto& one : a.sends()) EXPECT_EQ(one.status, WcStatus::kSuccess);
@@ -72,7 +71,7 @@ struct Uwarps : Pair {
     EXPECT_TRUE(a.events.empty());
     EXPECT_TRUE(b.events.empty());
   }
-  /// Of what `a` has sent.
+  /// Announced segments that `a` has sent.
   size_t announced() const {
     FpduScan scan(false, 65535, 1, true);
     scan.feed(a_to_b.log);
@@ -86,9 +85,9 @@ struct Uwarps : Pair {
 };
 
 struct Case {
-  size_t octets;
-  size_t piece;  // of a Send's or Read's target
-  size_t cut;    // bytes that one call moves at most; 0: all
+  size_t bytes;
+  size_t piece;  // size of the pieces of a Send's or Read's target
+  size_t cut;    // most bytes that one call moves; 0: no limit
 };
 
 class Runs : public ::testing::TestWithParam<Case> {};
@@ -97,7 +96,7 @@ TEST_P(Runs, OfAWriteArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.write(GetParam().octets);
+    pair.write(GetParam().bytes);
     pair.check_success();
   }
 }
@@ -106,7 +105,7 @@ TEST_P(Runs, OfASendArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.send(GetParam().octets, GetParam().piece);
+    pair.send(GetParam().bytes, GetParam().piece);
     pair.check_success();
   }
 }
@@ -115,12 +114,13 @@ TEST_P(Runs, OfAnAnswerArrive) {
   Uwarps pair;
   pair.chunk_max = GetParam().cut;
   for (int i = 0; i < 3; ++i) {
-    pair.read(GetParam().octets, GetParam().piece);
+    pair.read(GetParam().bytes, GetParam().piece);
     pair.check_success();
   }
 }
 
-constexpr size_t kWhole = 65535 - TaggedHeader::kWireSize;  // payload of the largest Write segment
+// Payload of the largest segment of a Write.
+constexpr size_t kWhole = 65535 - TaggedHeader::kWireSize;
 INSTANTIATE_TEST_SUITE_P(
     SizesAndCuts, Runs,
     ::testing::Values(Case{1 << 20, 1 << 20, 0}, Case{1 << 20, 300'000, 0},
@@ -130,8 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{200'000, 60'000, 999}, Case{150'000, 150'000, 20},
                       Case{390'000, 100'001, 66'000}));
 
-// Of a megabyte the first call has the header, the second one segment; the next ones have two,
-// three, five and what is left. What comes later profits from that.
+// For a megabyte, the first call reads the header, the second one segment, the next ones two,
+// three, five and the rest. Later messages need fewer calls.
 TEST(Run, IsReceivedByFewCalls) {
   Uwarps pair;
   pair.a_to_b.capacity = 2 << 20;
@@ -164,11 +164,11 @@ TEST(Run, IsNotAnnouncedToOthers) {
   EXPECT_EQ(pair.announced(), 0u);
 }
 
-// ---- A peer that does something else than it has announced.
+// ---- A peer that sends something other than it has announced.
 
 constexpr size_t kPayload = 20'000;
 
-/// A device with a region for three segments and a peer that announces.
+/// A device with a region for three segments, and a peer that announces segments.
 struct Announcer : RawPeer {
   explicit Announcer(StreamConfig config = between_uwarps()) : RawPeer(config) {
     scatter(target, 3);
@@ -186,14 +186,14 @@ struct Announcer : RawPeer {
                              target.address() + index * kPayload, kPayload, last),
                       following);
   }
-  /// Bytes of [from, to) are as they were.
+  /// True if the bytes [from, to) are unchanged.
   bool untouched(size_t from, size_t to) const {
     return std::memcmp(const_cast<GuardedMemory&>(target).data() + from, before.data() + from,
                        to - from) == 0;
   }
   bool written(size_t from, size_t to) {
     return std::all_of(target.data() + from, target.data() + to,
-                       [](std::byte octet) { return octet == std::byte{0x3C}; });
+                       [](std::byte byte) { return byte == std::byte{0x3C}; });
   }
 
   GuardedMemory target{3 * kPayload};
@@ -210,7 +210,7 @@ Bytes terminate_of_peer() {
 }
 
 class Cut : public ::testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Octets, Cut, ::testing::Values(0, 1, 7, 19, 20'001, 20'020, 33'333));
+INSTANTIATE_TEST_SUITE_P(Bytes, Cut, ::testing::Values(0, 1, 7, 19, 20'001, 20'020, 33'333));
 
 TEST_P(Cut, WhatWasAnnouncedIsPlaced) {
   Announcer peer;
@@ -219,7 +219,7 @@ TEST_P(Cut, WhatWasAnnouncedIsPlaced) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
-// It could not go on, as when its memory was deregistered.
+// The peer could not go on, for example because its memory was deregistered.
 TEST_P(Cut, ATerminateInsteadIsUnderstood) {
   Announcer peer;
   peer.feed(joined({peer.write(0, 2), peer.write(1, 1), terminate_of_peer()}), GetParam());
@@ -239,8 +239,8 @@ TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
   EXPECT_TRUE(peer.written(0, kPayload));
 }
 
-// The same where windows are open by then, so that the bytes of what came instead have been put
-// where the segment's payload belongs.
+// The same once large receive windows are open. The bytes that arrive instead have then been
+// written to where the segment's payload belongs, and must be moved back.
 TEST_P(Cut, WhatComesInsteadIsBroughtBack) {
   for (const bool terminate : {true, false}) {
     Announcer peer;
@@ -287,12 +287,12 @@ TEST_P(Cut, WhatComesInsteadOfAPartOfASendIsBroughtBack) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
-// Several have been put where they do not belong, all of it memory that the peer may write to: the
-// stream ends.
+// Several other segments have been written to the wrong place, which the peer may write to anyway:
+// the stream ends.
 TEST(Announced, ManyOtherSegmentsEndTheStream) {
   Announcer peer;
   const std::vector<Bytes> good = {peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)};
-  // The first one is read as if it were small, and the windows of the others grow.
+  // The first segment is read as if it were small; later ones open larger windows.
   for (int i = 0; i < 2; ++i) peer.feed(joined(good));
   std::vector<Bytes> all(good);
   all.insert(all.end(), {peer.write(0, 2), peer.write(2, 1), peer.write(1, 0, true)});
@@ -301,7 +301,7 @@ TEST(Announced, ManyOtherSegmentsEndTheStream) {
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpLocalCatastrophic);
-  // The next stream of the queue pair begins with nothing of it.
+  // The next stream of the queue pair starts without announced segments.
   peer.dut.qp->detach_stream();
   peer.dut.qp->to_reset();
   peer.dut.qp->to_init();
@@ -344,7 +344,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
   EXPECT_EQ(got[0].status, WcStatus::kLocLenErr);
 }
 
-// The queue pair is reset in the middle of what was announced, and connected again.
+// The queue pair is reset while announced segments are missing, and connected again.
 TEST_P(Cut, TheNextStreamKnowsNothingOfIt) {
   Announcer peer;
   Bytes begun = joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)});
@@ -366,7 +366,7 @@ TEST_P(Cut, TheNextStreamKnowsNothingOfIt) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
-// Not known for a uwarp, it may have anything in reserved bits.
+// A peer that is not known to be uwarp may set reserved bits to anything.
 TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
   Announcer peer{StreamConfig{}};
   peer.feed(joined({peer.write(0, 9), peer.write(1, 15), peer.write(2, 15, true)}), GetParam());
@@ -374,7 +374,7 @@ TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
-// Nothing lies in the region's memory that came after it was deregistered.
+// Bytes that arrive after the region was deregistered are not written to its memory.
 TEST(Announced, ARegionThatLeavesIsLeftAlone) {
   Announcer peer;
   const Bytes first = joined({peer.write(0, 2)});
@@ -387,7 +387,7 @@ TEST(Announced, ARegionThatLeavesIsLeftAlone) {
   std::fill_n(peer.target.data(), peer.target.size(), std::byte{0x77});
   peer.feed(Bytes(rest.begin() + 10'000, rest.end()));
   EXPECT_TRUE(std::all_of(peer.target.data(), peer.target.data() + peer.target.size(),
-                          [](std::byte octet) { return octet == std::byte{0x77}; }));
+                          [](std::byte byte) { return byte == std::byte{0x77}; }));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpTaggedInvalidSTag);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Several queue pairs on one receive queue.
+// Several queue pairs with one shared receive queue.
 #include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
@@ -33,7 +33,8 @@ struct Shared : ::testing::Test {
   std::vector<std::unique_ptr<RawPeer>> peers;
 };
 
-// Buffers are taken in posting order by whoever needs one, and completed on the taker's queue.
+// Receives are taken in posting order by the queue pair that needs one, and complete on its
+// completion queue.
 // Proves: 4296-2.1.2-c
 TEST_F(Shared, TakenInOrder) {
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(srq.post(id, {}), 0);
@@ -44,7 +45,7 @@ TEST_F(Shared, TakenInOrder) {
   EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 3u);
 }
 
-// A post wakes the stream that has waited longest, and nobody takes the buffer from it.
+// A new receive goes to the stream that has waited longest. No other stream takes it.
 // Proves: 5042-k
 TEST_F(Shared, HeldStreamsGoOnInTurn) {
   for (const size_t peer : {1, 3, 0}) {
@@ -54,7 +55,7 @@ TEST_F(Shared, HeldStreamsGoOnInTurn) {
   ASSERT_EQ(srq.post(7, {}), 0);
   EXPECT_TRUE(peers[1]->dut.resume_due);
   EXPECT_FALSE(peers[3]->dut.resume_due);
-  send(2, 1);  // comes too late for the buffer that is there
+  send(2, 1);  // too late for the receive that is there
   EXPECT_TRUE(peers[2]->dut.qp->receiver().held());
   settle();
   EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 7u);
@@ -68,7 +69,8 @@ TEST_F(Shared, HeldStreamsGoOnInTurn) {
   }
 }
 
-// One that is woken and fails hands its buffer on; one in line that fails leaves it.
+// A stream that was woken and then fails passes its receive on. A stream that fails while it waits
+// leaves the line.
 TEST_F(Shared, FailedStreamsLeaveTheLine) {
   for (const size_t peer : {0, 1, 2}) send(peer, 1);
   ASSERT_EQ(srq.post(1, {}), 0);
@@ -77,7 +79,7 @@ TEST_F(Shared, FailedStreamsLeaveTheLine) {
   EXPECT_TRUE(peers[2]->dut.resume_due);
   settle();
   EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
-  EXPECT_TRUE(peers[0]->dut.receives().empty());  // entries go back to nobody, none was taken
+  EXPECT_TRUE(peers[0]->dut.receives().empty());  // it had not taken a receive, so none is flushed
   ASSERT_EQ(srq.post(2, {}), 0);
   send(3, 1);
   EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
@@ -93,13 +95,13 @@ TEST_F(Shared, ResetStreamsLeaveTheLine) {
   ASSERT_EQ(srq.post(1, {}), 0);
   EXPECT_FALSE(peers[0]->dut.resume_due);
   EXPECT_TRUE(peers[1]->dut.resume_due);
-  reset(1);  // with the buffer promised to it
+  reset(1);  // a receive is promised to it
   EXPECT_TRUE(peers[2]->dut.resume_due);
   EXPECT_FALSE(peers[3]->dut.resume_due);
   settle();
   EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
   EXPECT_TRUE(peers[3]->dut.qp->receiver().held());
-  // Nothing stays promised to those that have left.
+  // No receive stays promised to streams that have left.
   ASSERT_EQ(srq.post(2, {}), 0);
   settle();
   EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
@@ -108,7 +110,8 @@ TEST_F(Shared, ResetStreamsLeaveTheLine) {
   EXPECT_EQ(peers[2]->dut.receives().size(), 6u);
 }
 
-// Once per failure, after the buffer that it had taken was flushed on its own queue.
+// Raised once per failure, after the receive that the queue pair had taken was flushed on its own
+// completion queue.
 TEST_F(Shared, LastWqeReached) {
   ASSERT_EQ(srq.post(5, {}), 0);
   ASSERT_EQ(srq.post(6, {}), 0);
@@ -124,7 +127,7 @@ TEST_F(Shared, LastWqeReached) {
   EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 6u);
 }
 
-// V-14: fires once and disarms.
+// V-14: the limit event is raised once, and must then be armed again.
 // Proves: 5040-8.1.2-8 5041-8.3.2-b 4296-2.1.3-b 5042-k
 TEST_F(Shared, Limit) {
   for (uint64_t id = 0; id < 5; ++id) ASSERT_EQ(srq.post(id, {}), 0);
@@ -138,7 +141,7 @@ TEST_F(Shared, Limit) {
   EXPECT_EQ(srq.limit(), 0u);
   send(0, 3);
   EXPECT_EQ(limit.events, 1);
-  ASSERT_EQ(srq.arm_limit(3), 0);  // two are left: at once
+  ASSERT_EQ(srq.arm_limit(3), 0);  // two are left, so the event comes at once
   EXPECT_EQ(limit.events, 2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Two queue pairs in memory, joined by two byte pipes that a seed cuts, stalls and fills at will.
-// No sockets, no threads, no clock: a run is repeated by its seed.
+// Two queue pairs in memory, joined by two byte pipes. A seed decides where the pipes are cut,
+// stalled or full. There are no sockets, threads or clocks, so the seed repeats a run exactly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,17 +29,17 @@ inline uint64_t pick(Random& random, uint64_t low, uint64_t high) {
 struct Pipe {
   std::deque<std::byte> bytes;
   size_t capacity = 1 << 20;
-  std::vector<std::byte> log;  // all that ever went through
+  std::vector<std::byte> log;  // all bytes that ever went through
 
-  /// Takes up to `limit` bytes of the window, as a short write does.
+  /// Takes up to `limit` bytes of the window, like a short write.
   size_t write(std::span<const iovec> window, size_t limit) {
     size_t done = 0;
     for (const iovec& piece : window) {
       for (size_t i = 0; i < piece.iov_len; ++i) {
         if (done == limit || bytes.size() == capacity) return done;
-        const std::byte octet = static_cast<const std::byte*>(piece.iov_base)[i];
-        bytes.push_back(octet);
-        log.push_back(octet);
+        const std::byte byte = static_cast<const std::byte*>(piece.iov_base)[i];
+        bytes.push_back(byte);
+        log.push_back(byte);
         ++done;
       }
     }
@@ -59,7 +59,7 @@ struct Pipe {
   }
 };
 
-/// Memory with guard zones around it, registered or not.
+/// Memory between guard zones, registered or not.
 class GuardedMemory {
  public:
   static constexpr size_t kGuard = 64;  // keeps the alignment of the allocation: 16
@@ -109,7 +109,7 @@ struct End : QpEventListener, ReceiveWaiter {
   }
   void qp_event(QpEvent event) override { events.push_back(event); }
   void receive_posted() override { resume_due = true; }
-  /// A held stream that may go on does so.
+  /// Resumes a held stream if it may go on. True if it did.
   bool resume() {
     const bool own = qp->receive_resumable();
     if (!own && !std::exchange(resume_due, false)) return false;
@@ -119,7 +119,7 @@ struct End : QpEventListener, ReceiveWaiter {
     return true;
   }
 
-  /// What was owed has been sent.
+  /// Called when the answers that were owed have been sent: kept completions may come now.
   void complete_kept() {
     const auto lock = qp->receive_side().hold();
     outcome |= qp->receiver().complete_kept();
@@ -170,16 +170,16 @@ struct End : QpEventListener, ReceiveWaiter {
   std::vector<QpEvent> events;
   StagingPointer staging = std::make_unique<StagingBuffer>();
   bool resume_due = false;
-  uint32_t outcome = 0;  // all that receive calls reported
+  uint32_t outcome = 0;  // all bits that receive calls returned
 };
 
-/// Two ends and what joins them.
+/// Two ends and the pipes between them.
 class Pair {
  public:
   explicit Pair(uint64_t seed, QpConfig shape = End::default_shape()) : Pair(seed, shape, shape) {}
   Pair(uint64_t seed, const QpConfig& of_a, const QpConfig& of_b)
       : random(seed), a(regions, of_a), b(regions, of_b) {}
-  /// Whatever a test is about: each FPDU of both ends was well made.
+  /// In every test the FPDUs of both ends must be well formed.
   ~Pair() {
     for (const Pipe* pipe : {&a_to_b, &b_to_a}) {
       FpduScan scan(crc, mulpdu, first_msn, uwarps && !crc);
@@ -191,7 +191,7 @@ class Pair {
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
 
-  /// Peer-to-peer start as after an MPA exchange: `a` initiates.
+  /// Peer-to-peer start, as after an MPA exchange; `a` initiates.
   void connect(StreamConfig config = {}) {
     if (config.ord == 0) config.ord = 16;
     if (config.ird == 0) config.ird = 16;
@@ -206,7 +206,7 @@ class Pair {
     ASSERT_TRUE(b.qp->start_stream(responder));
   }
 
-  /// One turn of an end: maybe write, maybe read, each cut anywhere.
+  /// One turn of an end: it may write and it may read, each cut anywhere.
   bool step(End& end, Pipe& out, Pipe& in) {
     bool moved = false;
     if (auto turn = end.qp->transmit_side().begin()) {
@@ -237,7 +237,7 @@ class Pair {
     }
     return moved;
   }
-  /// Runs until nothing moves any more.
+  /// Runs until no end makes progress.
   void run() {
     for (int quiet = 0; quiet < 4;) {
       bool moved = false;
@@ -263,11 +263,11 @@ class Pair {
   }
 
   Random random;
-  size_t chunk_max = 0;  // 0: no cuts
+  size_t chunk_max = 0;  // 0: no limit
   bool crc = false;
   size_t mulpdu = 65535;
   uint32_t first_msn = 1;
-  bool uwarps = false;  // each end knows the other for one
+  bool uwarps = false;  // each end knows that the other is uwarp
   RegionTable regions;
   End a, b;
   Pipe a_to_b, b_to_a;

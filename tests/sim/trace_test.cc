@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What two queue pairs tell a trace of their requests, receives and FPDUs.
+// What two queue pairs report to a trace: requests, receives and FPDUs.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ struct Recorder : TraceSink {
       if (step.kind == kind) found.push_back(step);
     return found;
   }
-  /// Without FPDUs, which have tests of their own.
+  /// All kinds but FPDUs, which have tests of their own.
   std::vector<Kind> kinds() const {
     std::vector<Kind> found;
     for (const TraceStep& step : steps)
@@ -61,15 +61,15 @@ struct Traced : testing::Test {
   MemoryRegion* sink_region;
 };
 
-// An FPDU as its bytes say: the opcode, and the length of the ULPDU.
+// An FPDU as its bytes show it: the opcode, and the length of the ULPDU.
 struct OnTheWire {
   uint8_t opcode;
-  uint64_t octets;
+  uint64_t bytes;
   bool operator==(const OnTheWire&) const = default;
 };
 
 [[maybe_unused]] std::ostream& operator<<(std::ostream& out, const OnTheWire& fpdu) {
-  return out << "opcode " << unsigned{fpdu.opcode} << ", " << fpdu.octets << " octets";
+  return out << "opcode " << unsigned{fpdu.opcode} << ", " << fpdu.bytes << " bytes";
 }
 
 std::vector<OnTheWire> fpdus(const Pipe& pipe) {
@@ -177,7 +177,7 @@ TEST_F(Traced, AReadIsAnswered) {
   EXPECT_TRUE(at_b.of(Kind::kSendAnswered).empty());
 }
 
-// Large and small ones, whole and in parts, in one batch and in several.
+// Large and small messages, whole and in parts, in one batch and in several.
 TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
   for (const size_t cut : {size_t{0}, size_t{1000}}) {
     SCOPED_TRACE(cut);
@@ -197,7 +197,7 @@ TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
   EXPECT_EQ(fpdus(at_a.of(Kind::kFpduReceived), kNumberOfA), fpdus(pair.b_to_a));
 }
 
-// One whose bytes are half sent, one that is in the batch behind it, one that was never begun.
+// One request is half sent, one is in the batch behind it, one has not started.
 TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   pair.connect();
   pair.run();
@@ -220,7 +220,8 @@ TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   EXPECT_EQ(flushed[2].phase, Phase::kWaiting);
   for (const TraceStep& step : flushed)
     EXPECT_EQ(step.status, static_cast<uint32_t>(WcStatus::kWrFlushErr));
-  EXPECT_EQ(at_a.of(Kind::kSendBegun).size(), 2u) << "the last one was not begun by its end";
+  EXPECT_EQ(at_a.of(Kind::kSendBegun).size(), 2u)
+      << "the last request had not started when the stream ended";
 
   const TraceStep receive = at_b.of(Kind::kReceiveCompleted).at(0);
   EXPECT_EQ(receive.phase, Phase::kWaiting);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Queue pairs without acknowledgements (UC): what finds no receive is held once and then dropped,
-// what the transport lacks is refused, and nobody hears of the peer's end.
+// Queue pairs without acknowledgements (UC). A message that finds no receive is held once and then
+// dropped; operations that UC lacks are refused; the application is not told that the peer has
+// ended.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -20,7 +21,7 @@ QpConfig unreliable(QueuePairSlot* slot = nullptr) {
 }
 
 struct Unreliable : testing::Test {
-  /// The time for which a message is held is over.
+  /// Ends the time for which a message is held.
   static void end_grace(End& end) {
     const auto lock = end.qp->receive_side().hold();
     ASSERT_TRUE(end.qp->receiver().held());
@@ -90,7 +91,7 @@ TEST_F(Unreliable, ALateReceiveTakesTheMessageThatWaits) {
   EXPECT_EQ(of_b.receive.dropped.get(), 0u);
 }
 
-// Of several segments, cut anywhere; without a receive only the first one waits.
+// A message of several segments, cut anywhere. Without a receive only the first message is held.
 TEST_F(Unreliable, ASendWithoutReceiveIsDropped) {
   pair.chunk_max = 700;
   send(1, 100000);
@@ -198,7 +199,7 @@ TEST_F(Unreliable, NobodyHearsOfThePeersEnd) {
   EXPECT_TRUE(pair.a.events.empty());
 }
 
-// A message that is half sent, and requests that wait behind it.
+// One message is half sent, and requests wait behind it.
 TEST_F(Unreliable, ThePeerEndsInsideAMessage) {
   receive(7, 0, 100000);
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(post(SendOpcode::kSend, id, 100000), 0);
@@ -213,7 +214,7 @@ TEST_F(Unreliable, ThePeerEndsInsideAMessage) {
   EXPECT_TRUE(pair.b.receives().empty());
   pair.b.qp->to_error();
   EXPECT_EQ(pair.b.receives().size(), 1u) << "the receive that was taken is flushed";
-  pair.a_to_b.log.clear();  // ends inside an FPDU
+  pair.a_to_b.log.clear();  // the stream ends inside an FPDU
 }
 
 TEST(UnreliableAlone, WithoutAPeerWhatIsPostedIsLost) {
@@ -231,7 +232,7 @@ TEST(UnreliableAlone, WithoutAPeerWhatIsPostedIsLost) {
   ASSERT_TRUE(end.qp->start_stream({}));
 }
 
-// Whatever a peer asks for by a Read or atomic ends its connection.
+// A Read or atomic from the peer ends the connection.
 TEST(UnreliableAlone, APeerThatReadsIsTerminated) {
   for (const bool atomic : {false, true}) {
     RawPeer peer({.peer_is_uwarp = true}, unreliable());
@@ -250,7 +251,7 @@ TEST(UnreliableAlone, APeerThatReadsIsTerminated) {
   }
 }
 
-// What is wrong with a dropped message is as wrong as with any other.
+// A dropped message is checked like any other.
 TEST(UnreliableAlone, ADroppedMessageIsCheckedAllTheSame) {
   const Bytes second[] = {send_message(1, 100, 99, false), send_message(2, 100, 100, false),
                           untagged(RdmapOpcode::kSendSolicited, 0, 1, 100, 100)};
@@ -280,7 +281,8 @@ TEST(UnreliableAlone, AFaultDropsAMessage) {
   EXPECT_EQ(slot.receive.dropped.get(), 1u);
 }
 
-// A stream that drops leaves the line at a shared queue, and takes a receive that comes meanwhile.
+// A stream that drops its message leaves the line at the shared receive queue, and uses a receive
+// that is posted meanwhile.
 TEST(UnreliableAlone, SharedReceives) {
   SharedReceiveQueue srq{16, 2};
   QueuePairSlot slot;
@@ -292,7 +294,7 @@ TEST(UnreliableAlone, SharedReceives) {
   peer.send(send_message(2, 0));
   EXPECT_EQ(slot.receive.dropped.get(), 2u);
   ASSERT_EQ(srq.post(9, {}), 0);
-  EXPECT_FALSE(peer.dut.resume_due) << "nobody waits";
+  EXPECT_FALSE(peer.dut.resume_due) << "no stream waits";
   peer.send(send_message(3, 0));
   ASSERT_EQ(peer.dut.receives().size(), 1u);
   peer.send(send_message(4, 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// One violation per stream: the Terminate code, its header bits and copies, the state, the flushes,
-// the one event, and memory that stays as it was. RFC 5040 7, 5041 7, 5044 8.
+// One violation per stream: the Terminate's code, header bits and copied headers, the state, the
+// flushes, the one event, and memory that must not change. RFC 5040 7, 5041 7, 5044 8.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,10 +19,10 @@ struct Violation {
   QpEvent event;
   bool ddp_header;
   bool rdmap_header = false;
-  WcStatus receive = WcStatus::kWrFlushErr;  // of the first posted receive
+  WcStatus receive = WcStatus::kWrFlushErr;  // status of the first posted receive
 };
 
-Bytes with_octet(Bytes ulpdu, size_t at, uint8_t value) {
+Bytes with_byte(Bytes ulpdu, size_t at, uint8_t value) {
   ulpdu[at] = std::byte{value};
   return ulpdu;
 }
@@ -50,23 +50,23 @@ const Violation kViolations[] = {
      false},
     {"tagged, DDP version 0",
      [](RawPeer& p) {
-       return with_octet(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0);
+       return with_byte(tagged(RdmapOpcode::kWrite, p.stag(), p.base(), 8), 0, 0xC0);
      },
      T::kDdpTaggedInvalidVersion, QpEvent::kFatal, false},
     {"untagged, DDP version 2",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 0, 0x42); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 0, 0x42); },
      T::kDdpUntaggedInvalidVersion, QpEvent::kFatal, false},
     {"RDMAP version 0",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x03); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x03); },
      T::kRdmapInvalidVersion, QpEvent::kRequestError, true},
     {"RDMAP version 3",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0xC3); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0xC3); },
      T::kRdmapInvalidVersion, QpEvent::kRequestError, true},
     {"opcode 0xC",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4C); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4C); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"opcode 0xF",
-     [](RawPeer&) { return with_octet(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4F); },
+     [](RawPeer&) { return with_byte(untagged(RdmapOpcode::kSend, 0, 1, 0, 8), 1, 0x4F); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"Send in the tagged model",
      [](RawPeer& p) { return tagged(RdmapOpcode::kSend, p.stag(), p.base(), 8); },
@@ -114,7 +114,7 @@ const Violation kViolations[] = {
     {"Write whose TO wraps",
      [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), ~uint64_t{0} - 7, 16); },
      T::kDdpTaggedToWrap, QpEvent::kAccessError, true},
-    {"Read Response nobody asked for",
+    {"Read Response without a request",
      [](RawPeer& p) { return tagged(RdmapOpcode::kReadResponse, p.stag(), p.base(), 8); },
      T::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true},
     {"Read Request cut short",
@@ -154,7 +154,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
   for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(peer.dut.qp->post_recv(id, {&sge, 1}), 0);
   const Bytes ulpdu = v.ulpdu(peer);
   Bytes bytes = frame(ulpdu, peer.crc);
-  // Ten in one burst, and still one Terminate.
+  // Ten violations in one burst, and still one Terminate.
   const Bytes one = bytes;
   for (int i = 0; i < 9; ++i) bytes.insert(bytes.end(), one.begin(), one.end());
   peer.feed(bytes, std::get<2>(GetParam()));
@@ -175,7 +175,7 @@ TEST_P(Violations, EndTheStreamAsTheTableSays) {
                           ReadRequestHeader::kWireSize),
               0);
   }
-  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "taken for what it is not";
+  EXPECT_EQ(peer.dut.outcome & kRxTerminated, 0u) << "must not be taken for a Terminate";
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
   EXPECT_EQ(peer.dut.qp->state(), QpState::kErr);
   EXPECT_EQ(peer.dut.events, std::vector{v.event});
@@ -208,7 +208,7 @@ TEST(Crc, WrongCrcIsNotDelivered) {
   for (size_t i = 0; i < 100; ++i) ASSERT_EQ(peer.memory.data()[i], std::byte{0});
 }
 
-// Not even what is executed at once, without memory that it would be placed in first.
+// This includes messages that are executed at once, without being placed in memory first.
 TEST(Crc, WrongOnesOfControlMessagesAreNotObeyed) {
   const auto spoilt = [](const Bytes& ulpdu) {
     Bytes fpdu = frame(ulpdu, true);
@@ -253,7 +253,7 @@ TEST(Reserved, BitsAreIgnored) {
                                            buffer.address(), kAccessLocalWrite);
   const Sge sge{buffer.address(), 100, region->key.load()};
   ASSERT_EQ(peer.dut.qp->post_recv(0, {&sge, 1}), 0);
-  // DDP reserved bits, RDMAP reserved bits, and an Invalidate STag where none belongs.
+  // DDP reserved bits, RDMAP reserved bits, and an Invalidate STag in a message that has none.
   Bytes ulpdu = untagged(RdmapOpcode::kSend, 0, 1, 0, 8, true, peer.stag());
   ulpdu[0] |= std::byte{0x3C};
   ulpdu[1] |= std::byte{0x30};
@@ -269,7 +269,7 @@ TEST(Depth, MoreReadsThanIrd) {
     const Bytes one = frame(read_request(good_read(peer), msn), false);
     burst.insert(burst.end(), one.begin(), one.end());
   }
-  peer.feed(burst);  // nothing is answered between the requests of one burst
+  peer.feed(burst);  // the device answers after the whole burst
   const auto all = peer.ulpdus();
   ASSERT_FALSE(all.empty());
   const Bytes& terminate = all.back();
@@ -375,7 +375,7 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   EXPECT_EQ(done[1].status, WcStatus::kRemAccessErr);
   EXPECT_EQ(done[1].vendor_err, 1u << 31 | 0x000102u);
   EXPECT_EQ(done[2].status, WcStatus::kWrFlushErr);
-  EXPECT_TRUE(peer.ulpdus().empty());  // never answered by one of ours
+  EXPECT_TRUE(peer.ulpdus().empty());  // a Terminate is never answered with a Terminate
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 }
@@ -413,7 +413,7 @@ TEST(OneWrite, GoesToOneBuffer) {
   EXPECT_EQ(terminate->code, T::kDdpTaggedInvalidSTag);
 }
 
-// What is wrong with a segment is its place in a message that has begun.
+// The later segment is valid by itself, but does not continue the message that has begun.
 TEST(SecondSegment, MustGoOnWithTheMessage) {
   struct Case {
     const char* name;
@@ -435,7 +435,7 @@ TEST(SecondSegment, MustGoOnWithTheMessage) {
        T::kDdpUntaggedMsnRange, QpEvent::kFatal, WcStatus::kWrFlushErr},
       {"a hole in a Send", send, [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 9, 8); },
        T::kDdpUntaggedInvalidMo, QpEvent::kFatal, WcStatus::kLocLenErr},
-      {"an octet twice in a Send", send,
+      {"a byte twice in a Send", send,
        [](RawPeer&) { return untagged(RdmapOpcode::kSend, 0, 1, 7, 8); }, T::kDdpUntaggedInvalidMo,
        QpEvent::kFatal, WcStatus::kLocLenErr},
       {"more than the receive takes", send,
@@ -444,7 +444,7 @@ TEST(SecondSegment, MustGoOnWithTheMessage) {
       {"a hole in a Write", write,
        [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 9, 8); },
        T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
-      {"an octet twice in a Write", write,
+      {"a byte twice in a Write", write,
        [](RawPeer& p) { return tagged(RdmapOpcode::kWrite, p.stag(), p.base() + 7, 8); },
        T::kDdpTaggedBounds, QpEvent::kAccessError, WcStatus::kWrFlushErr},
       {"another STag", write,
@@ -475,7 +475,7 @@ TEST(SecondSegment, MustGoOnWithTheMessage) {
   }
 }
 
-// The region goes away while a segment is half there.
+// The region is deregistered when half of a segment has arrived.
 TEST(Placement, EndsWithTheKey) {
   RawPeer peer;
   const Bytes ulpdu = tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 600);
@@ -509,7 +509,7 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
   EXPECT_TRUE(peer.dut.outcome & kRxFirstFpdu);
 }
 
-// Whoever receives is told to transmit where that brings an answer, and only there.
+// A receive call asks for transmission if what it read needs an answer, and only then.
 TEST(Responder, IsToldWhatItOwes) {
   RawPeer peer;
   peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
@@ -538,7 +538,8 @@ TEST(Initiator, OwesItsRtrFromTheStart) {
   }
 }
 
-// siw may overlook a first FPDU that comes alone, and is reminded by another one, but only of one.
+// siw may overlook a first FPDU that comes alone. uwarp sends one more FPDU as a reminder, and
+// never a second.
 TEST(Chase, FollowsTheFirstFpdu) {
   RawPeer peer;
   EXPECT_TRUE(peer.dut.qp->nudge());

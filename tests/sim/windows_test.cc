@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Memory windows: binding, access, invalidation from here and from afar. RFC 5040 5.3, 8.1.1.
+// Memory windows: binding, access, local and remote invalidation. RFC 5040 5.3, 8.1.1.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -85,8 +85,9 @@ TEST_F(Windows, LifeOfAType2Window) {
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedInvalidSTag);
 }
 
-// The low byte of the key is the application's, and ibv_alloc_mw()'s rkey counts on from there.
-TEST_F(Windows, KeepTheLowOctetOfTheirKey) {
+// The application chooses the low byte of the key, usually by counting up from the rkey of
+// ibv_alloc_mw().
+TEST_F(Windows, KeepTheLowByteOfTheirKey) {
   for (const uint8_t low : {0x5a, 0xff, 0x00}) {
     ASSERT_EQ(bind(key(low)), WcStatus::kSuccess);
     EXPECT_EQ(table().window_key(*window), key(low));
@@ -100,7 +101,7 @@ TEST_F(Windows, LocalInvalidate) {
   ASSERT_EQ(invalidate(key(1)), WcStatus::kSuccess);
   EXPECT_EQ(table().find(STag{key(1)}), nullptr);
   EXPECT_EQ(table().invalidate(*region), 0);
-  EXPECT_TRUE(peer.ulpdus().empty());  // nothing of it is on the wire
+  EXPECT_TRUE(peer.ulpdus().empty());  // none of it is sent
 }
 
 TEST_F(Windows, ZeroBased) {
@@ -127,7 +128,7 @@ TEST_F(Windows, ReadsAndAtomicsThroughIt) {
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].at(TaggedHeader::kWireSize + 4), std::byte{9});
   EXPECT_EQ(opcode_of(sent[1]), RdmapOpcode::kAtomicResponse);
-  write(key(1), memory.address() + 100, 1);  // no right to
+  write(key(1), memory.address() + 100, 1);  // not allowed
   EXPECT_EQ(peer.terminate().value().code, T::kDdpTaggedInvalidSTag);
 }
 
@@ -194,7 +195,7 @@ TEST_F(Windows, InvalidationsThatAreRefused) {
   }
 }
 
-// A window of another queue pair is not of this stream. 5040-8.1.1, 7.2.
+// A window of another queue pair is not valid on this stream. 5040-8.1.1, 7.2.
 // Proves: 5041-8.2-d
 TEST_F(Windows, BelongToOneQueuePair) {
   const RemoteAccessor other{&peer.dut.domain, ~uint64_t{0}, 0};
@@ -216,7 +217,8 @@ TEST_F(Windows, OfAnotherQueuePairAreNotInvalidatedFromAfar) {
   EXPECT_NE(table().find(STag{key(1)}), nullptr);
 }
 
-// Type 1: any queue pair of the domain; binding again replaces, length 0 unbinds.
+// Type 1: any queue pair of the domain may use it; binding it again replaces the range, length 0
+// unbinds.
 // Proves: 5041-8.2-d 5040-8.1.1-4
 TEST_F(Windows, Type1) {
   window = *table().add_window(peer.dut.domain, RegionKind::kWindowType1);
@@ -233,7 +235,7 @@ TEST_F(Windows, Type1) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-// Binding waits for all earlier requests, an open Read included; later ones wait for it.
+// A bind waits for all earlier requests, open Reads included, and later requests wait for the bind.
 TEST_F(Windows, BindIsFenced) {
   const Sge sink{peer.base(), 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 1, {&sink, 1}, 1, 2), 0);
@@ -250,7 +252,8 @@ TEST_F(Windows, BindIsFenced) {
   EXPECT_EQ(peer.ulpdus().size(), 1u);
 }
 
-// A responder that has not heard anything yet sends nothing (RFC 5044 7.1.2), but binds windows.
+// A responder that has not received anything yet may not send (RFC 5044 7.1.2), but it binds
+// windows.
 TEST(SilentResponder, BindsWindows) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;
@@ -262,7 +265,7 @@ TEST(SilentResponder, BindsWindows) {
               good ? WcStatus::kSuccess : WcStatus::kMwBindErr);
     EXPECT_TRUE(setup.peer.ulpdus().empty());
     if (!good) continue;
-    // Behind a request for the wire it waits.
+    // A bind behind a request that must be sent waits.
     ASSERT_EQ(setup.peer.dut.post(SendOpcode::kSend, 3, {}), 0);
     ASSERT_EQ(setup.peer.dut.qp->post_send(setup.bind_request(setup.key(2))), 0);
     setup.peer.settle();
@@ -271,7 +274,7 @@ TEST(SilentResponder, BindsWindows) {
   }
 }
 
-// A Write is cut in its middle while its window goes: the rest of it is refused.
+// The window is invalidated in the middle of a Write: the rest of the Write is refused.
 TEST_F(Windows, InvalidateInTheMiddleOfAWrite) {
   ASSERT_EQ(bind(key(1)), WcStatus::kSuccess);
   const Bytes fpdu =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Extended reliable connections: messages that name a shared receive queue, its memory and its
-// completion queue, names that lead nowhere, and queues that go away.
+// Extended reliable connections (XRC): messages that name a shared receive queue and use its memory
+// and completion queue, numbers of no queue, and queues that are destroyed.
 #include <gtest/gtest.h>
 
 #include "sim/raw_peer.h"
@@ -8,7 +8,7 @@
 namespace uwarp::sim {
 namespace {
 
-/// A shared queue of the domain, with memory of its own.
+/// A shared receive queue of the XRC domain, with its own memory.
 struct Target {
   Target(RegionTable& regions, XrcDomain& domain, uint32_t number)
       : regions(regions),
@@ -88,7 +88,8 @@ struct Xrc : ::testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Acknowledged, Xrc, ::testing::Bool());
 
-// Buffers, memory and completions are those of the queue that is named; there is one sequence.
+// A message uses the receives, memory and completion queue of the queue that it names. All messages
+// share one sequence of MSNs.
 TEST_P(Xrc, MessagesGoToTheQueueThatTheyName) {
   for (Target* target : {&first, &second})
     for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(target->post(10 * target->queue.number + id), 0);
@@ -129,8 +130,8 @@ TEST_P(Xrc, SegmentsOfOneMessageAndImmediateData) {
   EXPECT_EQ(pair.a.sends().size(), 2u);
 }
 
-// The answer goes over another queue pair, so that nothing else keeps it behind the
-// acknowledgement.
+// The answer goes over another queue pair, so that only the acknowledgement decides when it
+// arrives.
 TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(first.post(id), 0);
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
@@ -153,7 +154,7 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   EXPECT_EQ(first.completed().size(), 1u);
 }
 
-// Held until a buffer comes to the queue that is named, whatever others have.
+// A message is held until the queue that it names has a receive, even if other queues have some.
 TEST_P(Xrc, HeldForItsOwnQueue) {
   ASSERT_EQ(second.post(1), 0);
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
@@ -167,7 +168,7 @@ TEST_P(Xrc, HeldForItsOwnQueue) {
   EXPECT_EQ(second.completed().at(0).wr_id, 1u);
 }
 
-// What adapters answer with an invalid request NAK.
+// The case for which adapters answer with an invalid request NAK.
 TEST_P(Xrc, UnknownNumber) {
   ASSERT_EQ(first.post(1), 0);
   second.leave();
@@ -186,7 +187,7 @@ TEST_P(Xrc, UnknownNumber) {
   EXPECT_EQ(pair.b.events, (std::vector{QpEvent::kRequestError, QpEvent::kLastWqeReached}));
 }
 
-// A peer may use regions of all domains that have a queue here, and of no other one.
+// A peer may use regions of every domain that has a queue here, and of no other domain.
 TEST_P(Xrc, MemoryOfTheDomainsOfItsQueues) {
   GuardedMemory other(64);
   MemoryRegion* const foreign = pair.reg(pair.b, other, kAllAccess);
@@ -205,7 +206,7 @@ TEST_P(Xrc, MemoryOfTheDomainsOfItsQueues) {
   EXPECT_EQ(pair.b.events.at(0), QpEvent::kAccessError);
 }
 
-// What had taken a receive of the queue, or waited for one, fails; completions do not come.
+// A message that had taken a receive of the queue, or waited for one, fails. No completion comes.
 TEST_P(Xrc, QueueGoesAway) {
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   pair.run();
@@ -243,7 +244,8 @@ TEST_P(Xrc, IdleStreamSurvivesTheEndOfAQueue) {
   EXPECT_NE(pair.b.outcome & kRxNewQueue, 0u);
 }
 
-// The receive that was taken goes back to the application by its own queue.
+// The receive that the message had taken is flushed on the completion queue of its own shared
+// queue.
 TEST_P(Xrc, TakenReceiveIsFlushed) {
   ASSERT_EQ(first.post(9), 0);
   pair.b_to_a.capacity = 0;
@@ -257,7 +259,7 @@ TEST_P(Xrc, TakenReceiveIsFlushed) {
   EXPECT_EQ(got[0].wr_id, 9u);
   EXPECT_EQ(got[0].status, WcStatus::kWrFlushErr);
   EXPECT_EQ(pair.b.events, std::vector{QpEvent::kLastWqeReached});
-  pair.a_to_b.log.clear();  // it ends inside an FPDU
+  pair.a_to_b.log.clear();  // the stream ends inside an FPDU
 }
 
 // ---- A peer made by hand
@@ -295,7 +297,7 @@ TEST_F(XrcPeer, NumbersThatNameNoQueue) {
   }
 }
 
-// Reads and Terminates keep their queues; nobody sends to a queue pair that only sends.
+// Reads and Terminates use their usual queues. A queue pair that only sends accepts no Send.
 TEST_F(XrcPeer, OtherQueuesAreAsEver) {
   send(RdmapOpcode::kReadRequest, 16, 1, 0, 28);
   const auto terminate = peer.terminate();
@@ -310,7 +312,7 @@ TEST_F(XrcPeer, OtherQueuesAreAsEver) {
   }
 }
 
-// Sequence numbers go on, whichever queue is named. The example of docs/wire.md.
+// MSNs continue whichever queue is named. The bytes are the example of docs/wire.md.
 TEST_F(XrcPeer, BytesOnTheWire) {
   ASSERT_EQ(first.post(1), 0);
   ASSERT_EQ(second.post(2), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What the hub tells the two sides of its links to do, and what they report. Plain bytes: one side
-// is the hub itself, the other a process of its own behind a SEQPACKET socket.
+// is the hub itself, the other a process behind a SEQPACKET socket.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,7 +16,7 @@ inline constexpr uint32_t kReceives = 8;         // of a queue pair without shar
 inline constexpr uint32_t kSharedReceives = 64;  // of a side's shared queue
 inline constexpr uint32_t kReceiveBytes = 4096;
 inline constexpr uint32_t kCells = 8;  // for atomics
-inline constexpr size_t kGuard = 64;   // between all places
+inline constexpr size_t kGuard = 64;   // before, between and after the places
 
 /// The memory of one end of a link: slots that requests name, cells, buffers of receives.
 struct Layout {
@@ -45,10 +45,10 @@ struct Layout {
   static constexpr size_t link(uint32_t index) { return shared_bytes() + index * link_bytes(); }
 };
 
-/// Every second link receives through the shared queue of its side.
+/// Every second link receives through the shared receive queue of its side.
 constexpr bool uses_shared_queue(uint32_t link) { return link % 2 == 1; }
 
-/// How the other end reaches this one.
+/// What the other end needs to reach this one.
 struct Address {
   ibv_gid gid;
   uint32_t qpn;
@@ -59,13 +59,13 @@ struct Address {
 
 struct Command {
   enum Kind : uint32_t {
-    kPrepare,   // to INIT with fresh keys -> kPrepared
+    kPrepare,   // to INIT with new keys -> kPrepared
     kConnect,   // to RTS, towards `peer`
     kPost,      // a send request
     kReceive,   // a receive of the link, or of the shared queue
-    kError,     // to ERR -> kErrored, after all completions that are there
+    kError,     // to ERR -> kErrored, after all completions that are in the queue
     kResize,    // a completion queue to `length` entries
-    kRegister,  // memory of its own registered and freed
+    kRegister,  // registers and frees a region of new memory
     kQuit,      // destroys everything -> kGone
   };
   Kind kind;
@@ -75,12 +75,12 @@ struct Command {
   uint32_t flags;   // ibv_send_flags
   uint32_t length;
   uint32_t rkey;
-  uint64_t offset;  // of the local memory, in the side's
+  uint64_t offset;  // offset in the side's memory
   uint64_t remote;
   uint64_t compare_add;
   uint64_t swap;
   uint32_t imm;
-  uint32_t own_region;  // register the local memory for this request alone
+  uint32_t own_region;  // register the local memory for this request only
   Address peer;
 };
 
@@ -89,7 +89,7 @@ struct Report {
   Kind kind;
   uint32_t link;
   uint64_t id;
-  uint32_t status;  // ibv_wc_status; an errno of kRefused; leaked fds and threads of kGone
+  uint32_t status;  // ibv_wc_status; for kRefused an errno; for kGone leaked fds and threads
   uint32_t opcode;  // ibv_wc_opcode
   uint32_t length;
   uint32_t imm;

@@ -8,7 +8,7 @@
 namespace soak {
 namespace {
 
-constexpr size_t kOutstanding = 12;  // signaled requests of an end, so that no queue fills up
+constexpr size_t kOutstanding = 12;  // most signaled requests of an end, so that no queue overflows
 
 uint64_t load(const std::byte* at) {
   uint64_t value;
@@ -16,10 +16,10 @@ uint64_t load(const std::byte* at) {
   return value;
 }
 
-Octets octets_of(uint64_t value) {
-  Octets octets(sizeof value);
-  std::memcpy(octets.data(), &value, sizeof value);
-  return octets;
+Bytes bytes_of(uint64_t value) {
+  Bytes bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
 }
 
 bool is_message(ibv_wr_opcode opcode) {
@@ -150,7 +150,7 @@ bool Link::waits() const {
 
 void Link::advance() {
   if (state_ == State::kLost && !ends_[1].alive) {
-    // A connection that worked tells of its end by itself.
+    // If the connection worked, the queue pairs flush by themselves.
     const End& hub = ends_[0];
     if (!(hub.proven && ends_[1].proven) || (all_sent(hub) && hub.receives.empty())) stop();
     return;
@@ -182,15 +182,15 @@ void Link::finish_stop() {
   state_ = State::kDown;
 }
 
-/// What was under way may have been placed, wholly or in part, or not at all; nothing else may have
-/// changed. From here on it is as it is.
+/// Requests that were under way may have been placed wholly, in part or not at all; nothing else
+/// may have changed. From here on the present bytes are the expected ones.
 void Link::settle_memory(int end) {
   End& at = ends_[end];
   const End& from = ends_[1 - end];
   if (!at.alive) return;
   struct Patch {
     size_t offset;
-    const Octets* data;
+    const Bytes* data;
   };
   std::vector<Patch> patches;
   const auto add_own = [&](const RequestPointer& request) {
@@ -222,7 +222,7 @@ void Link::settle_memory(int end) {
              (*patch.data)[i - patch.offset] == now[i];
     });
     if (!allowed) {
-      wrong("octet " + std::to_string(i) + " of end " + std::to_string(end) +
+      wrong("byte " + std::to_string(i) + " of end " + std::to_string(end) +
             " has changed, and nothing that was under way can have done it");
     }
     at.expected[i] = now[i];
@@ -234,7 +234,7 @@ void Link::verify() const {
   for (int index = 0; index < 2; ++index) {
     const End& end = ends_[index];
     const End& other = ends_[1 - index];
-    Octets now(memory(end), memory(end) + Layout::link_bytes());
+    Bytes now(memory(end), memory(end) + Layout::link_bytes());
     const auto forgive = [&](size_t offset, size_t size) {
       std::copy_n(end.expected.begin() + static_cast<ptrdiff_t>(offset), size,
                   now.begin() + static_cast<ptrdiff_t>(offset));
@@ -247,13 +247,13 @@ void Link::verify() const {
       for (uint32_t i = 0; i < kReceives; ++i) forgive(Layout::receive(i), kReceiveBytes);
     const auto difference = std::mismatch(now.begin(), now.end(), end.expected.begin());
     if (difference.first != now.end()) {
-      wrong("octet " + std::to_string(difference.first - now.begin()) + " of end " +
+      wrong("byte " + std::to_string(difference.first - now.begin()) + " of end " +
             std::to_string(index) + " has changed, and nothing was under way to it");
     }
   }
 }
 
-// ---- What is done.
+// ---- Requests.
 
 void Link::act(Random& random) {
   const int end = static_cast<int>(pick(random, 2));
@@ -315,7 +315,7 @@ bool Link::post_receive(int index) {
   return true;
 }
 
-/// A message that finds no receive holds its whole stream, so none is sent without one.
+/// A message without a receive holds its whole stream, so none is sent in that case.
 bool Link::has_receive_for(int target) const {
   const End& end = ends_[target];
   if (uses_shared_queue(end.setup.index))
@@ -331,8 +331,8 @@ bool Link::choose_slots(const End& from, const End& to, Random& random, uint32_t
   return !from.slot_busy[source] && !to.slot_busy[target];
 }
 
-Octets Link::fill_source(End& end, uint32_t slot, uint32_t length, Random& random) {
-  Octets data(length);
+Bytes Link::fill_source(End& end, uint32_t slot, uint32_t length, Random& random) {
+  Bytes data(length);
   const uint64_t start = random();
   for (size_t i = 0; i < length; ++i)
     data[i] = static_cast<std::byte>((start + i * 0x9e3779b97f4a7c15ull) >> 56);
@@ -356,7 +356,7 @@ void Link::issue(int index, const RequestPointer& request, Command command, Rand
   command.id = request->id;
   command.opcode = request->opcode;
   command.imm = request->imm;
-  // The last one that fits says when there is room again.
+  // The last request that fits is signaled, because its completion says when there is room again.
   request->signaled = request->opcode != IBV_WR_RDMA_WRITE || !chance(random, 4) ||
                       end.sends.size() + 1 >= kOutstanding;
   if (request->signaled) command.flags |= IBV_SEND_SIGNALED;
@@ -379,7 +379,7 @@ void Link::issue(int index, const RequestPointer& request, Command command, Rand
 void Link::post_send(int index, ibv_wr_opcode opcode, Random& random) {
   End& from = ends_[index];
   End& to = ends_[1 - index];
-  // Only once the stream is known to be one between two of the same kind.
+  // Only once the stream is known to connect two uwarps.
   if (opcode == IBV_WR_SEND_WITH_IMM && !from.proven) return;
   const bool invalidates = opcode == IBV_WR_SEND_WITH_INV;
   if (invalidates && to.window.state != Window::State::kBound) return;
@@ -414,7 +414,7 @@ void Link::post_write(int index, ibv_wr_opcode opcode, Random& random) {
   const bool bound = to.window.state == Window::State::kBound;
   const bool windowed = bound && !immediate && chance(random, 2);
   if (windowed) target = to.window.slot;
-  // A window's slot is written to through the window only.
+  // The slot that a window covers is written only through the window.
   if (to.slot_busy[target] || (bound && !windowed && target == to.window.slot)) return;
   const auto request = make(opcode);
   const auto length = static_cast<uint32_t>(
@@ -467,20 +467,20 @@ void Link::post_atomic(int index, ibv_wr_opcode opcode, Random& random) {
   const auto slot = static_cast<uint32_t>(pick(random, Layout::kSlotBytes.size()));
   if (to.cell_busy[cell] || from.slot_busy[slot]) return;
   const auto request = make(opcode);
-  request->source_slot = slot;  // of the result
+  request->source_slot = slot;  // the slot for the result
   request->target_slot = cell;
   request->before = load(memory(to) + Layout::cell(cell));
   Command command{};
   if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     command.compare_add = random();
-    request->data = octets_of(request->before + command.compare_add);
+    request->data = bytes_of(request->before + command.compare_add);
   } else {
     const bool equal = chance(random, 2);
     command.compare_add = equal ? request->before : request->before + 1;
     command.swap = random();
-    request->data = octets_of(equal ? command.swap : request->before);
+    request->data = bytes_of(equal ? command.swap : request->before);
   }
-  request->result = octets_of(request->before);
+  request->result = bytes_of(request->before);
   to.cell_busy[cell] = from.slot_busy[slot] = true;
   command.offset = Layout::link(from.setup.index) + Layout::slot(slot);
   command.length = 8;
@@ -509,7 +509,7 @@ void Link::post_invalidate(int index, Random& random) {
   issue(index, request, Command{}, random);
 }
 
-// ---- What comes of it.
+// ---- Completions.
 
 void Link::handle(int index, const Report& report) {
   End& end = ends_[index];
@@ -603,7 +603,8 @@ void Link::succeed(int index, const RequestPointer& request, const Report& repor
       if (other.alive && !doomed())
         place(other, Layout::cell(request->target_slot), request->data, "the cell of an atomic");
       end.slot_busy[request->source_slot] = false;
-      // A peer that is lost is looked at no more, and one that is stopped when it has stopped.
+      // The memory of a lost peer is not checked, and that of a stopping one only once it has
+      // stopped.
       if (doomed()) return end.failed.push_back(request);
       other.cell_busy[request->target_slot] = false;
       return confirm(index, request->id);
@@ -617,13 +618,13 @@ void Link::handle_receive(int index, const Report& report, uint32_t buffer, bool
   End& from = ends_[1 - index];
   std::byte* memory_now = shared ? end.setup.memory + Layout::shared_receive(buffer)
                                  : memory(end) + Layout::receive(buffer);
-  Octets& expected = shared ? end.setup.shared->expected : end.expected;
+  Bytes& expected = shared ? end.setup.shared->expected : end.expected;
   const size_t offset = shared ? Layout::shared_receive(buffer) : Layout::receive(buffer);
   if (report.status != IBV_WC_SUCCESS) {
     if (!doomed())
       wrong(std::string("a receive failed: ") +
             ibv_wc_status_str(static_cast<ibv_wc_status>(report.status)));
-    if (shared)  // what there is of a message that did not come whole
+    if (shared)  // the message may have arrived only in part
       std::copy_n(memory_now, kReceiveBytes, expected.begin() + static_cast<ptrdiff_t>(offset));
     return;
   }
@@ -666,9 +667,9 @@ void Link::confirm(int index, uint64_t before_id) {
   }
 }
 
-void Link::place(End& at, size_t offset, const Octets& data, const char* what) {
+void Link::place(End& at, size_t offset, const Bytes& data, const char* what) {
   const bool same = data.empty() || std::memcmp(memory(at) + offset, data.data(), data.size()) == 0;
-  if (!same) wrong(std::string(what) + " is not what it ought to be");
+  if (!same) wrong(std::string(what) + " has wrong bytes");
   std::copy(data.begin(), data.end(), at.expected.begin() + static_cast<ptrdiff_t>(offset));
 }
 

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
-/// A failure that must not happen ends the process; its parent notices.
+/// Ends the process if a call fails that must not; the parent process notices.
 template <typename T>
 T must(T result, const char* what) {
   if (result) return result;
@@ -189,7 +189,7 @@ void Side::connect(const Command& command) {
                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
                "to RTR");
   attributes.qp_state = IBV_QPS_RTS;
-  attributes.timeout = 20;  // 4 s: peers are stopped at times, and machines are slow
+  attributes.timeout = 20;  // 4 s, because peers are stopped at times and machines may be slow
   attributes.retry_cnt = 7;
   attributes.rnr_retry = 7;
   attributes.sq_psn = end.psn;
@@ -325,7 +325,7 @@ void Side::sleep(int fd) {
     if (poll()) return;
     wait[2].fd = channel_->fd;
   }
-  // Who has no channel looks again soon.
+  // Without a channel the side polls again soon.
   ::poll(wait, 3, channel_ != nullptr ? 1000 : 1);
   ibv_cq* queue;
   void* context;

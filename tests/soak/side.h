@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The verbs objects of one side of a number of links. Does what commands say and reports every
-// completion; keeps no books. Plain verbs, nothing of uwarp.
+// The verbs objects of one side of a number of links. Executes commands and reports every
+// completion; keeps no records. Uses plain verbs, nothing of uwarp.
 #pragma once
 
 #include <functional>
@@ -11,29 +11,29 @@
 
 namespace soak {
 
-/// What a process has open.
+/// Counts of what a process has open.
 struct Possessions {
   size_t files;
   size_t threads;
 };
 Possessions possessions();
-/// Waits until there is no more than `before`; false when patience ends.
+/// Waits until the process has no more open than `before`; false if that takes too long.
 bool shrinks_to(const Possessions& before);
 
 class Side {
  public:
   using Sink = std::function<void(const Report&)>;
 
-  /// `memory` is side_bytes(links) long. With `sleeps` the queues raise events.
+  /// `memory` has side_bytes(links) bytes. With `sleeps` the queues raise events.
   Side(std::byte* memory, uint32_t links, bool sleeps, Sink sink);
   ~Side();
   Side(const Side&) = delete;
   Side& operator=(const Side&) = delete;
 
   void execute(const Command& command);
-  /// Reports what has completed. True if there was something.
+  /// Reports completions. True if there was one.
   bool poll();
-  /// Arms all queues, and waits until one of them or `fd` has something, or a second is over.
+  /// Arms all queues, and waits for an event of one, for `fd`, or for a second at most.
   void sleep(int fd);
 
  private:
@@ -43,7 +43,7 @@ class Side {
     ibv_mw* window = nullptr;
     uint32_t window_key = 0;
     uint32_t psn = 0;
-    std::map<uint64_t, ibv_mr*> own_regions;  // of requests that have one
+    std::map<uint64_t, ibv_mr*> own_regions;  // of requests that registered their own memory
   };
   static constexpr size_t kQueues = 4;
   static constexpr int kQueueEntries = 4096;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Random operations on many queue pairs between processes, with processes that are killed and
-// stopped at any point, checked against the books of soak/link.h. This process, the hub, is one
-// side of all links and knows what both sides do; the memory of the other processes is shared with
-// it, so that it sees every byte. Same seed, same choices, as far as timing lets them be.
+// Random operations on many queue pairs between processes that are killed and stopped at any point,
+// checked against the records of soak/link.h. This process, the hub, is one side of all links and
+// knows what both sides do. The memory of the other processes is shared with it, so it sees every
+// byte. The same seed makes the same choices, as far as timing allows.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// A hang guard: nothing here takes seconds but what is stopped or waits for the processor.
+/// Finds hangs: nothing here takes seconds, except a stopped process or a wait for the processor.
 constexpr auto kPatience = 90s;
 constexpr uint64_t kRequestsPerTrouble = 32;
 
@@ -54,9 +54,9 @@ int run_peer(int fd, int memory_fd, uint32_t links, bool sleeps) {
   std::byte* memory = map_memory(memory_fd, Layout::side_bytes(links));
   close(memory_fd);
   const auto send_report = [&](const Report& report) {
-    if (send(fd, &report, sizeof report, MSG_NOSIGNAL) < 0) std::_Exit(0);  // the hub is gone
+    if (send(fd, &report, sizeof report, MSG_NOSIGNAL) < 0) std::_Exit(0);  // the hub has ended
   };
-  // What an engine keeps for good is there after a first use.
+  // A first use makes what the engine keeps for good, so that it is not counted as a leak.
   { Side warm(memory, links, sleeps, send_report); }
   const Possessions before = possessions();
   {
@@ -139,7 +139,7 @@ class Peer {
     reap();
     tally_.add("kills");
   }
-  /// Stopped until the time is over.
+  /// Stops the process until the time is over.
   void stop_for(Clock::duration time) {
     ::kill(pid_, SIGSTOP);
     goes_on_ = Clock::now() + time;
@@ -242,7 +242,7 @@ void Hub::run() {
     start_what_is_down();
     work();
     move_reports();
-    // By what has been done and not by time, which passes also while links are down.
+    // Counted in requests and not in time, which also passes while links are down.
     for (; options.kills && ids_ >= trouble_at_; trouble_at_ += kRequestsPerTrouble)
       cause_trouble();
     for (auto& peer : peers_) peer->look_at_clock();
@@ -296,7 +296,7 @@ void Hub::cause_trouble() {
   command.link = static_cast<uint32_t>(pick(random_, links_per_peer()));
   if (chance(random_, 100)) {
     command.kind = Command::kResize;
-    // No less than can be open at one time, by what each link has at most.
+    // Never less than what all links together may have open.
     command.length = 4096 + static_cast<uint32_t>(pick(random_, 8192));
     tally_.add("queues resized");
   } else if (chance(random_, 20)) {
@@ -370,7 +370,7 @@ void Hub::settle(const char* what, const std::function<bool()>& done) {
 void Hub::finish() {
   finishing_ = true;
   for (auto& peer : peers_) peer->go_on();
-  // First what is open completes, then everything is stopped.
+  // Open requests complete first, then all links are stopped.
   settle("what is outstanding", [this] {
     return std::none_of(links_.begin(), links_.end(),
                         [](const auto& each) { return each->waits(); });
@@ -453,7 +453,7 @@ int main(int argc, char** argv) {
                           static_cast<uint32_t>(std::atoi(argv[4])), argv[5][0] == '1');
   }
   soak::parse(argc, argv);
-  // A receive that is posted late, because its process stands still, is no fault here.
+  // A stopped process posts its receives late; that must not end a connection.
   setenv("UWARP_RNR_TIMEOUT_MS", "100000", 0);
   soak::Hub hub;
   hub.run();

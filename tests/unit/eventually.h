@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Waiting in tests for what another thread does.
+// For tests: waits for what another thread does.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace uwarp {
 
-/// Waits for `condition` with a hang guard.
+/// Waits until `condition` holds, with a limit that only ends a test that hangs.
 template <typename Condition>
 bool eventually(Condition condition, int seconds = 20) {
   const uint64_t end = now_ns() + static_cast<uint64_t>(seconds) * kNsPerSecond;

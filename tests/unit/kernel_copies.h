@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Some sandboxes and QEMU's user emulation have no process_vm_readv(): nothing tells of bad
-// addresses there. The engine does without then; tests of bad addresses cannot run.
+// Some sandboxes and QEMU's user emulation have no process_vm_readv(), so bad addresses are not
+// found there. The engine works without it, but tests of bad addresses cannot run.
 #pragma once
 
 #include <gtest/gtest.h>

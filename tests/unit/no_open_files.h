@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// While one exists, this process cannot open another file; what is open stays so.
+// While one exists, this process cannot open another file; open files stay open.
 #pragma once
 
 #include <sys/resource.h>

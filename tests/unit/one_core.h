@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Tests that depend on which core a thread runs on.
+// For tests that depend on the core that a thread runs on.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace uwarp {
 
-/// Those that the calling thread may use.
+/// The cores that the calling thread may use.
 inline std::vector<int> usable_cores() {
   cpu_set_t usable;
   std::vector<int> cores;
@@ -19,7 +19,7 @@ inline std::vector<int> usable_cores() {
   return cores;
 }
 
-/// Keeps the calling thread on one core for as long as this lives.
+/// Keeps the calling thread on one core while this exists.
 class OneCore {
  public:
   explicit OneCore(int core) {

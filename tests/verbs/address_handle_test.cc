@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Address handles: RoCE adapters make them, iWARP ones do not.
+// Address handles: RoCE adapters can make them, iWARP ones cannot.
 #include <netinet/ip.h>
 #include <netinet/ip6.h>
 
@@ -19,7 +19,7 @@ class AddressHandles : public VerbsTest {
     pd_.reset(ibv_alloc_pd(context()));
     ASSERT_EQ(ibv_query_gid(context(), 1, 0, &gid_), 0);
   }
-  /// Towards the device itself.
+  /// The address of the device itself.
   ibv_ah_attr attributes() const {
     ibv_ah_attr attr = {};
     attr.is_global = 1;
@@ -50,7 +50,7 @@ TEST_F(AddressHandles, AreMadeInTheRocePersonaAlone) {
   EXPECT_EQ(ah->context, context());
   EXPECT_EQ(ah->pd, pd_.get());
   EXPECT_GT(device.max_ah, 0);
-  // It keeps its domain, as everything that is made on one.
+  // An address handle keeps its domain alive, like every object that is made on one.
   EXPECT_EQ(ibv_dealloc_pd(pd_.get()), EBUSY);
 }
 
@@ -70,7 +70,7 @@ TEST_F(AddressHandles, OfEachGid) {
   }
 }
 
-// By the LID that ibv_query_port tells, as rsockets do it for their own queue pair.
+// With the LID from ibv_query_port(), as rsockets address their own queue pair.
 TEST_F(AddressHandles, OfTheOwnPortNeedNoGid) {
   if (!roce()) GTEST_SKIP() << "iWARP has none";
   ibv_ah_attr attr = {};
@@ -98,7 +98,7 @@ TEST_F(AddressHandles, WrongAttributesAreRefused) {
   }
 }
 
-// As from a datagram that the device's own address has sent: libibverbs looks the GID up.
+// As if the device's own address had sent the datagram: libibverbs looks up the GID.
 TEST_F(AddressHandles, FromACompletion) {
   if (!roce()) GTEST_SKIP() << "iWARP has none";
   ibv_wc wc = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Everything that an application can get wrong when it makes or changes objects: the errno of the
+// All that an application can get wrong when it makes or changes objects: it gets the errno of the
 // manual page, and nothing else happens.
 #include <cerrno>
 #include <cstring>

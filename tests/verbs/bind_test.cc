@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Addresses of rdma_cm ids, as an application finds them: who may bind what, in one process and in
-// two, and how the ends of a connection are named.
+// Addresses of rdma_cm ids as an application sees them: which binds succeed, in one process and in
+// two, and which addresses the ends of a connection have.
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <sys/wait.h>
@@ -49,7 +48,7 @@ class BindTest : public ::testing::Test {
   }
   static uint16_t port_of(const Id& id) { return ntohs(rdma_get_src_port(id.get())); }
 
-  /// The id of the next event, which has to be this one.
+  /// The id of the next event, which must be this one.
   static rdma_cm_id* next(rdma_event_channel* channel, rdma_cm_event_type type) {
     rdma_cm_event* event = nullptr;
     if (!readable(channel->fd) || rdma_get_cm_event(channel, &event) != 0) {
@@ -71,9 +70,9 @@ TEST_F(BindTest, APortIsHeldFromBindOn) {
   ASSERT_NE(port_of(first), 0);
   Id second = new_id();
   EXPECT_EQ(bind(second, loopback(port_of(first))), EADDRINUSE);
-  // It may try another one.
+  // The id may try another address.
   EXPECT_EQ(bind(second, loopback()), 0);
-  // Ports of datagrams are others.
+  // Datagrams have a port space of their own.
   EXPECT_EQ(bind(new_id(RDMA_PS_UDP), loopback(port_of(first))), 0);
 }
 
@@ -139,16 +138,16 @@ TEST_F(BindTest, ReuseAddrIsForBothAndNotForListeners) {
   EXPECT_EQ(bind(third, loopback(port_of(first))), EADDRINUSE);
   EXPECT_EQ(rdma_listen(first.get(), 1), -1);
   EXPECT_EQ(errno, EADDRINUSE);
-  // It is still bound.
+  // The id `third` is still bound.
   EXPECT_EQ(bind(third, loopback(port_of(first))), EADDRINUSE);
-  // On may be said later too, off may not.
+  // The option may be set after the bind, but not cleared.
   const Id late = new_id();
   ASSERT_EQ(bind(late, loopback()), 0);
   EXPECT_EQ(set_option(late, RDMA_OPTION_ID_REUSEADDR, 1), 0);
   EXPECT_EQ(set_option(late, RDMA_OPTION_ID_REUSEADDR, 0), EINVAL);
   EXPECT_EQ(set_option(third, RDMA_OPTION_ID_REUSEADDR, 1), 0);
   ASSERT_EQ(bind(third, loopback(port_of(late))), 0);
-  // A listener says neither.
+  // A listener can neither set nor clear it.
   const Id listener = new_id();
   ASSERT_EQ(rdma_listen(listener.get(), 1), 0);
   EXPECT_EQ(set_option(listener, RDMA_OPTION_ID_REUSEADDR, 1), EINVAL);
@@ -165,7 +164,7 @@ TEST_F(BindTest, AfOnlyOfAWildcard) {
   ASSERT_EQ(bind(id, any), 0);
   any4.sin_port = htons(port_of(id));
   EXPECT_EQ(bind(new_id(), any4), EADDRINUSE);
-  // After the bind it still takes effect, and the port stays.
+  // Set after the bind, the option takes effect, and the port stays.
   EXPECT_EQ(set_option(id, RDMA_OPTION_ID_AFONLY, 1), 0);
   EXPECT_EQ(port_of(id), ntohs(any4.sin_port));
   ASSERT_EQ(rdma_listen(id.get(), 1), 0);

@@ -11,7 +11,7 @@ namespace {
 
 class CmAddresses : public VerbsTest {
  protected:
-  /// Each end's own address is the other's peer, to the port.
+  /// Each end's own address must be the other's peer address, port included.
   void expect_agreement(CmEnds& ends) {
     const sockaddr* const client = rdma_get_local_addr(ends.client());
     const sockaddr* const server = rdma_get_local_addr(ends.server());
@@ -45,7 +45,7 @@ TEST_F(CmAddresses, SourceAddressWithoutAPortGetsOne) {
   expect_agreement(ends);
 }
 
-// Nobody else gets such a port while its id lives, whether or not it is connected.
+// No other id gets such a port while its id lives, whether or not that id is connected.
 TEST_F(CmAddresses, SourcePortsDiffer) {
   CmEnds ends;
   const CmChannel channel = make_cm_channel();
@@ -87,7 +87,7 @@ TEST_F(CmAddresses, RsocketsKnowTheirNames) {
   for (const int fd : {client, server, listener}) EXPECT_EQ(rclose(fd), 0);
 }
 
-// As with the kernel: the address to which the id is bound takes the wildcard's place, or loopback.
+// As in the kernel: the wildcard means the address that the id is bound to, or loopback.
 TEST_F(CmAddresses, TheWildcardLeadsToThisHost) {
   const struct {
     const char* listener;

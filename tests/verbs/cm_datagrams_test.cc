@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// rdma_cm ids of datagrams, as an application sees them: both ends in this process, over real
+// rdma_cm ids of datagrams as an application sees them: both ends in this process, over real
 // sockets, without queue pairs. Plain librdmacm; nothing of uwarp.
 #include <cerrno>
 #include <cstring>
@@ -11,7 +10,7 @@
 
 namespace {
 
-/// What an event of an id of datagrams tells.
+/// The contents of an event of a datagram id.
 struct Told {
   int status = 0;
   uint32_t qp_number = 0;
@@ -54,7 +53,7 @@ class CmDatagramsTest : public VerbsTest {
     rdma_ack_cm_event(event);
     return id;
   }
-  /// Listens there, any port, and says which.
+  /// Listens on this address and any port. Returns the port.
   uint16_t listen(const std::string& address, int backlog = 4) {
     listener_ = make_id(channel_.get());
     sockaddr_storage at = cm_address(address);
@@ -83,7 +82,7 @@ class CmDatagramsTest : public VerbsTest {
     return rdma_accept(id, &parameters);
   }
 
-  CmChannel channel_ = make_cm_channel();  ///< of the server
+  CmChannel channel_ = make_cm_channel();  // of the server
   CmChannel clients_ = make_cm_channel();
   CmId listener_{nullptr, destroy_cm_id};
 };
@@ -141,7 +140,7 @@ TEST_F(CmDatagramsTest, NobodyListens) {
   EXPECT_EQ(answer.status, 1) << "IB_SIDR_UNSUPPORTED";
 }
 
-// The port space is one of its own, in all processes and beside TCP's.
+// Datagrams have a port space of their own, shared by all processes and separate from that of TCP.
 TEST_F(CmDatagramsTest, PortsAreHeldUntilTheIdsEnd) {
   const uint16_t port = listen("127.0.0.1");
   sockaddr_storage at = cm_address("127.0.0.1", port);
@@ -159,7 +158,7 @@ TEST_F(CmDatagramsTest, PortsAreHeldUntilTheIdsEnd) {
   EXPECT_EQ(errno, EADDRINUSE);
   client.reset();
   EXPECT_EQ(rdma_bind_addr(other.get(), generic(own)), 0);
-  // A request that has its answer does not hold the listener's.
+  // An id whose request was answered does not keep the listener's port.
   listener_.reset();
   const CmId again = make_id(channel_.get());
   EXPECT_EQ(rdma_bind_addr(again.get(), generic(at)), 0) << std::strerror(errno);

@@ -53,7 +53,7 @@ std::string text_of(const sockaddr* address) {
 }
 
 uint16_t port_of(const sockaddr* address) {
-  // At the same place in both families.
+  // The port is at the same place in both address families.
   return ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
 }
 
@@ -92,7 +92,7 @@ CmEnds::CmEnds(const std::string& listen_on)
 }
 
 CmEnds::~CmEnds() {
-  // Regions go before the domains that librdmacm frees with its ids.
+  // Regions must be gone before librdmacm frees their domains together with the ids.
   client_mr_.reset();
   server_mr_.reset();
 }

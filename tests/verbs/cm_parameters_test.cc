@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What rdma_connect and rdma_accept say about the queue pair, and what becomes of it.
+// What the parameters of rdma_connect and rdma_accept do to the queue pair.
 #include "verbs/cm_ends.h"
 
 namespace {
@@ -18,8 +18,8 @@ class CmParameters : public VerbsTest {
     ASSERT_TRUE(ends.resolve(cm_address("127.0.0.1", ends.port())));
     ASSERT_TRUE(ends.connect());
   }
-  /// In the iWARP persona the active side has the first word, and the order of the two completions
-  /// does not matter here.
+  /// In the iWARP persona the active side must send first. The order of the two completions does
+  /// not matter here.
   void first_message(CmEnds& ends) {
     ASSERT_EQ(ends.post_receive(ends.server(), 1), 0);
     ASSERT_EQ(ends.post_send(ends.client(), 2), 0);
@@ -28,8 +28,8 @@ class CmParameters : public VerbsTest {
   }
 };
 
-// The count of each side is for what its peer sends (rdma_connect(3)). They differ here, so that
-// none can stand for the other.
+// Each side's count applies to what its peer sends (rdma_connect(3)). The counts differ here, so
+// that the test finds a mix-up.
 TEST_F(CmParameters, MissingReceiveFailsByTheReceiversCount) {
   if (!roce()) GTEST_SKIP() << "with iWARP there is no such count";
   for (const bool from_client : {true, false}) {
@@ -55,7 +55,7 @@ TEST_F(CmParameters, SevenWaitsForTheReceiveWithoutEnd) {
     rdma_cm_id* const sender = from_client ? ends.client() : ends.server();
     rdma_cm_id* const receiver = from_client ? ends.server() : ends.client();
     ASSERT_EQ(ends.post_send(sender, 3), 0);
-    // Longer than the timer of a connection by rdma_cm, 655 ms.
+    // 1000 ms is longer than the RNR timer of a connection by rdma_cm, 655 ms.
     EXPECT_FALSE(next_completion(sender->send_cq, milliseconds(1000)).has_value());
     ASSERT_EQ(ends.post_receive(receiver, 4), 0);
     EXPECT_COMPLETION(receiver->recv_cq, 4, IBV_WC_SUCCESS);
@@ -68,7 +68,7 @@ TEST_F(CmParameters, TheCountsAreTheQueuePairs) {
   CmEnds ends;
   ends.client_parameters.retry_count = 3;
   ends.client_parameters.rnr_retry_count = 2;
-  ends.server_parameters.retry_count = 1;  // without effect, as with InfiniBand
+  ends.server_parameters.retry_count = 1;  // has no effect, as with InfiniBand
   ends.server_parameters.rnr_retry_count = 5;
   ASSERT_NO_FATAL_FAILURE(connect(ends));
   EXPECT_EQ(attributes_of(ends.client()).retry_cnt, 3);

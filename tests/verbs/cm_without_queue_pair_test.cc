@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// rdma_cm ids that connect without a queue pair: the number that they name is that of no queue pair
-// here. Plain librdmacm; nothing of uwarp.
+// rdma_cm ids that connect without a queue pair: the queue pair number that they send belongs to no
+// queue pair here. Plain librdmacm; nothing of uwarp.
 #include <cerrno>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace {
 
 constexpr int kResolveLimitMs = 5000;
-// Queue pairs of uwarp have larger ones.
+// Queue pairs of uwarp have larger numbers.
 constexpr uint32_t kClientNumber = 77;
 constexpr uint32_t kServerNumber = 78;
 

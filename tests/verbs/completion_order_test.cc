@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// When the answer to a Send can be polled, so can the completion of the Send: programs reuse its
-// buffer or count its slot as soon as they have the answer.
+// As soon as the answer to a Send can be polled, so can the completion of the Send: programs use
+// its buffer or its place in the queue again when they have the answer.
 #include <atomic>
 #include <thread>
 
@@ -11,13 +11,13 @@ namespace {
 struct Shape {
   const char* name;
   bool two_queues;         // one for Sends and one for receives
-  bool answers_in_thread;  // else the thread that asks also answers
-  uint32_t bytes = 64;     // of a message
+  bool answers_in_thread;  // if false, the thread that asks also answers
+  uint32_t bytes = 64;     // of one message
 };
 
 class CompletionOrder : public VerbsTest, public ::testing::WithParamInterface<Shape> {};
 
-/// One end whose Sends complete on a queue of their own, if that is asked for.
+/// One end whose Sends may complete on their own completion queue.
 struct Talker {
   Talker(ibv_context* context, const Shape& shape)
       : bytes(shape.bytes),
@@ -31,7 +31,7 @@ struct Talker {
     EXPECT_EQ(to_init(end.qp.get()), 0);
   }
   const uint32_t bytes;
-  Cq second;  // goes after the queue pair that uses it
+  Cq second;  // destroyed after the queue pair that uses it
   End end;
   ibv_cq* const sends;
 
@@ -48,7 +48,7 @@ void serve(Talker& talker, int& answered) {
   while (ibv_poll_cq(talker.end.cq.get(), 1, &wc) == 1) {
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
     if (wc.opcode != IBV_WC_RECV) continue;
-    // Each time: a peer that is quick enough keeps this loop going until the send queue is full.
+    // Polls in every round: with a quick peer this loop goes on until the send queue is full.
     if (talker.sends != talker.end.cq.get()) {
       ibv_wc sent;
       while (ibv_poll_cq(talker.sends, 1, &sent) == 1) EXPECT_EQ(sent.status, IBV_WC_SUCCESS);

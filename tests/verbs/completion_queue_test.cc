@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Completion queues beyond the basics: ibv_cq_ex with its fields and times, resizing in the middle
-// of traffic, and moderation of events.
+// Completion queues beyond the basics: ibv_cq_ex with its fields and time stamps, resizing during
+// traffic, and moderation of events.
 #include <arpa/inet.h>
 #include <time.h>
 
@@ -57,7 +57,7 @@ class CompletionQueues : public VerbsTest {
     ibv_recv_wr* bad = nullptr;
     return ibv_post_recv(qp, &wr, &bad);
   }
-  /// start_poll() until something comes.
+  /// Repeats start_poll() until there is a completion.
   int start_patiently(ibv_cq_ex* cq) {
     ibv_poll_cq_attr attr = {};
     int result = ENOENT;
@@ -81,7 +81,7 @@ TEST_F(CompletionQueues, ExtendedFields) {
   const uint64_t raw_before = clock_ns(CLOCK_MONOTONIC), wall_before = clock_ns(CLOCK_REALTIME);
   for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(post_receive(qp.get(), b, 10 + i), 0);
   ASSERT_EQ(a.post_send(1, 0, 24), 0);
-  // The second message carries an immediate.
+  // The second message carries immediate data.
   ibv_sge sge = a.sge(0, 16);
   ibv_send_wr wr = {};
   wr.sg_list = &sge;
@@ -111,7 +111,7 @@ TEST_F(CompletionQueues, ExtendedFields) {
   EXPECT_GE(ibv_wc_read_completion_wallclock_ns(cq.ex), wall_before);
   EXPECT_LE(ibv_wc_read_completion_wallclock_ns(cq.ex), clock_ns(CLOCK_REALTIME));
   int next = ibv_next_poll(cq.ex);
-  if (next == ENOENT) {  // not come yet
+  if (next == ENOENT) {  // no completion yet
     ibv_end_poll(cq.ex);
     next = start_patiently(cq.ex);
   }
@@ -123,7 +123,7 @@ TEST_F(CompletionQueues, ExtendedFields) {
   EXPECT_GE(ibv_wc_read_completion_ts(cq.ex), first_raw);
   EXPECT_EQ(ibv_next_poll(cq.ex), ENOENT);
   ibv_end_poll(cq.ex);
-  // The plain call serves the same queue.
+  // ibv_poll_cq() polls the same queue.
   ASSERT_EQ(to_state(qp.get(), IBV_QPS_ERR), 0);
   EXPECT_COMPLETION(cq.cq.get(), 12, IBV_WC_WR_FLUSH_ERR);
 }
@@ -173,7 +173,7 @@ TEST_F(CompletionQueues, SingleThreadedAndIgnoringOverrun) {
   EXPECT_EQ(state_of(qp.get()), IBV_QPS_RTS);
 }
 
-// Each completion is shown to one thread, whole.
+// Each completion goes to one thread, complete.
 TEST_F(CompletionQueues, SeveralThreadsPoll) {
   constexpr int kMessages = 4000;
   const auto cq = make_extended(IBV_WC_STANDARD_FLAGS, 0, 2048);
@@ -218,7 +218,7 @@ TEST_F(CompletionQueues, SeveralThreadsPoll) {
   for (int i = 0; i < kMessages; ++i) ASSERT_EQ(seen[i], 1) << i;
 }
 
-// Many queue pairs on one completion queue, each with a peer of its own.
+// Many queue pairs share one completion queue; each has its own peer.
 class SharedCompletionQueue : public CompletionQueues {
  protected:
   void SetUp() override {
@@ -230,7 +230,7 @@ class SharedCompletionQueue : public CompletionQueues {
     peers.push_back(std::make_unique<End>(context(), 4096));
     qps.push_back(connected(*own, cq.get(), *peers.back()));
   }
-  /// These peers send, one after the other, and each is heard as often as it has sent.
+  /// These peers send one after the other. The test checks that each message arrives.
   void talk(const std::vector<size_t>& talkers) {
     std::vector<int> sent(qps.size()), heard(qps.size());
     for (const size_t who : talkers) {
@@ -253,8 +253,8 @@ class SharedCompletionQueue : public CompletionQueues {
   std::vector<Qp> qps;
 };
 
-// Pollers read some streams directly and hear of others from epoll: which, changes as queue pairs
-// come and go, are busy and fall silent. All of them are heard.
+// Pollers read some streams directly and learn about others from epoll. Which ones changes as queue
+// pairs come and go, become busy or idle. Messages of all of them arrive.
 TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllAreHeard) {
   constexpr size_t kMost = 40;
   const auto all_send = [&] {
@@ -284,8 +284,8 @@ TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllAreHeard) {
   all_send();
 }
 
-// A poller that has found something leaves the rest of the streams to the next poll: whoever talks
-// among silent ones is heard all the same, in whatever order.
+// A poll that finds something leaves the other streams to the next poll. A busy stream among idle
+// ones is still read, in any order.
 TEST_F(SharedCompletionQueue, WhoTalksAmongSilentOnesIsHeard) {
   constexpr size_t kQueuePairs = 9;
   while (qps.size() < kQueuePairs) add();
@@ -362,7 +362,8 @@ TEST_F(CompletionQueues, ModerationWaitsForTheCount) {
   void* cq_context = nullptr;
   ASSERT_EQ(ibv_get_cq_event(channel.get(), &cq, &cq_context), 0);
   ibv_ack_cq_events(cq, 1);
-  // All four are there when the event comes; it may be the period's only on a very busy machine.
+  // All four completions are in the queue when the event comes. On a very busy machine it may be
+  // the event of the period's end.
   for (int i = 0; i < 4; ++i) EXPECT_COMPLETION(cq, i, IBV_WC_SUCCESS);
 }
 
@@ -379,7 +380,7 @@ TEST_F(CompletionQueues, ModerationEndsWithThePeriod) {
   ASSERT_EQ(pair.a.post_send(1), 0);
   ASSERT_TRUE(readable(channel->fd)) << "one completion, and the period is over";
   EXPECT_GE(clock_ns(CLOCK_MONOTONIC) - start, 30'000'000u);
-  // Without a period there is no moderation: nothing may be kept for ever.
+  // Without a period there is no moderation, because events could be held back for ever.
   attr.moderate = {1000, 0};
   ASSERT_EQ(ibv_modify_cq(pair.b.cq.get(), &attr), 0);
   ibv_cq* cq = nullptr;

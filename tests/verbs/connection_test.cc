@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Connections made by ibv_modify_qp alone: both sides in any order, to oneself, many, and to
-// nobody.
+// Connections made with ibv_modify_qp alone: both sides in any order, to the same queue pair, many
+// at a time, and to a peer that does not exist.
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 class Connection : public VerbsTest {
  protected:
-  /// One message each way, and both are complete.
+  /// One message in each direction; both complete.
   void exchange(End& a, End& b) {
     for (End* end : {&a, &b}) ASSERT_EQ(end->post_receive(1, 512), 0);
     for (End* end : {&a, &b}) ASSERT_EQ(end->post_send(2), 0);
@@ -29,7 +29,7 @@ class Connection : public VerbsTest {
 };
 
 TEST_F(Connection, EveryOrderOfSteps) {
-  // Which side does its next step: 0 and 1 name the sides, each does RTR and then RTS.
+  // Which side takes the next step (0 or 1). Each side goes to RTR and then to RTS.
   const int orders[][4] = {{0, 0, 1, 1}, {1, 1, 0, 0}, {0, 1, 0, 1},
                            {0, 1, 1, 0}, {1, 0, 0, 1}, {1, 0, 1, 0}};
   for (const auto& order : orders) {
@@ -43,7 +43,7 @@ TEST_F(Connection, EveryOrderOfSteps) {
         ASSERT_EQ(to_rts(end.qp.get(), end.psn), 0);
       }
       ready[side] = true;
-      std::this_thread::sleep_for(milliseconds(5));  // lets a dialer get ahead
+      std::this_thread::sleep_for(milliseconds(5));  // so that a dialer may get ahead
     }
     exchange(ends[0], ends[1]);
   }
@@ -70,8 +70,8 @@ TEST_F(Connection, ReceiverMayStayInRtr) {
   EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_SUCCESS);
 }
 
-// Nobody told it how long a message waits (rnr_retry belongs to RTS), so the device's own patience
-// counts and not the shortest of InfiniBand's.
+// In RTR the queue pair has no rnr_retry yet (it belongs to RTS). So the device's own time-out for
+// held messages applies, not the shortest of InfiniBand.
 TEST_F(Connection, ReceiverInRtrMayPostLate) {
   End a(context()), b(context());
   ASSERT_EQ(to_rtr(b.qp.get(), a.address()), 0);
@@ -150,7 +150,7 @@ TEST_F(Connection, ThousandQueuePairs) {
   }
 }
 
-// A program may learn by another way that its peer is done, and end its queue pair before it polls.
+// A program may learn by other means that its peer is done, and end its queue pair before it polls.
 TEST_F(Connection, WhatHasArrivedCompletesBeforeTheError) {
   for (int round = 0; round < 50; ++round) {
     Pair pair(context());
@@ -184,7 +184,7 @@ TEST_F(Connection, PeerThatNeverComes) {
 }
 
 TEST_F(Connection, PeerThatNeverGetsReady) {
-  End a(context()), b(context());  // b stays in INIT: it does not answer
+  End a(context()), b(context());  // b stays in INIT, so it does not answer
   a.connect(b.address(), {12, 2});
   ASSERT_EQ(a.post_send(1), 0);
   EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_RETRY_EXC_ERR);
@@ -194,7 +194,8 @@ TEST_F(Connection, WrongSequenceNumberIsNotConnected) {
   End a(context()), b(context());
   Address address = a.address();
   address.psn ^= 1;
-  ASSERT_EQ(to_rtr(b.qp.get(), address), 0);  // b answers, but expects another number than a has
+  // `b` answers, but expects another queue pair number than a has.
+  ASSERT_EQ(to_rtr(b.qp.get(), address), 0);
   a.connect(b.address(), {12, 1});
   ASSERT_EQ(a.post_send(1), 0);
   EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_RETRY_EXC_ERR);
@@ -216,7 +217,7 @@ TEST_F(Connection, AgainAfterReset) {
 TEST_F(Connection, PassiveTargetIsServedWhileItSleeps) {
   Pair pair(context(), 1 << 20);
   const Address b = pair.b.address();
-  // Nobody polls for b: a helper thread of the engine answers.
+  // The application does not poll for b: the engine's helper thread answers.
   std::memset(pair.b.memory.data(), 0x42, pair.b.memory.size());
   ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, b, 0, 1 << 20), 0);
   EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_SUCCESS);

@@ -18,7 +18,7 @@ using Ah = std::unique_ptr<ibv_ah, Destroyer<ibv_destroy_ah>>;
 constexpr uint32_t kQkey = 0x11111111;
 constexpr uint32_t kRoute = sizeof(ibv_grh);
 
-/// A queue pair with all that it needs.
+/// A queue pair and all that it needs.
 struct UdEnd {
   explicit UdEnd(ibv_context* context, ibv_comp_channel* channel = nullptr, bool extended = false,
                  bool shared = false)
@@ -101,7 +101,7 @@ struct UdEnd {
     return srq != nullptr ? ibv_post_srq_recv(srq.get(), &wr, &bad)
                           : ibv_post_recv(qp.get(), &wr, &bad);
   }
-  /// The next completion with this id; others are left out.
+  /// The next completion with this id; others are skipped.
   std::optional<ibv_wc> completion(uint64_t id, std::chrono::milliseconds limit = kPatience) {
     for (;;) {
       const auto wc = next_completion(cq.get(), limit);
@@ -131,7 +131,8 @@ class UdQueuePairs : public VerbsTest {
   }
 };
 
-/// It arrives, if not at once: what is sent over a line that is about to end is lost.
+/// A datagram arrives in the end, perhaps not the first: datagrams on a trunk that is about to end
+/// are lost.
 void expect_arrival(UdEnd& from, UdEnd& to) {
   ASSERT_EQ(to.receive(), 0);
   for (int i = 0; i < 50; ++i) {
@@ -169,7 +170,7 @@ TEST_F(UdQueuePairs, PingPongWithAnAddressHandleFromTheCompletion) {
   EXPECT_EQ(a.text(*answer), "pong");
 }
 
-// Each GID that the device has, to itself: IPv4, IPv6, and those of one link.
+// A datagram to itself by each GID of the device: IPv4, IPv6, and link-local ones.
 TEST_F(UdQueuePairs, ByEachGid) {
   UdEnd a(context()), b(context());
   a.ready();
@@ -192,7 +193,7 @@ TEST_F(UdQueuePairs, ByEachGid) {
     const auto wc = b.completion(100);
     ASSERT_TRUE(wc.has_value()) << index;
     EXPECT_EQ(b.text(*wc), "by address");
-    // The way back is read from the header.
+    // The address handle for the answer is made from the header.
     ibv_wc copy = *wc;
     ibv_ah_attr back = {};
     ASSERT_EQ(ibv_init_ah_from_wc(context(), 1, &copy,
@@ -231,7 +232,7 @@ TEST_F(UdQueuePairs, BatchesOfExtendedOnes) {
   EXPECT_EQ(b.text(*second, 16384), "second");
   EXPECT_EQ(second->wc_flags & IBV_WC_WITH_IMM, static_cast<unsigned>(IBV_WC_WITH_IMM));
   EXPECT_EQ(ntohl(second->imm_data), 77u);
-  // Without an address none of them is posted.
+  // If one request has no address, none of the batch is posted.
   ibv_wr_start(qp);
   qp->wr_id = 3;
   ibv_wr_send(qp);
@@ -296,7 +297,7 @@ TEST_F(UdQueuePairs, WrongRequestsAreNamed) {
     ibv_send_wr* bad = nullptr;
     EXPECT_EQ(ibv_post_send(a.qp.get(), &first, &bad), row.error) << row.what;
     EXPECT_EQ(bad, &second) << row.what;
-    EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_SUCCESS);  // what came before goes
+    EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_SUCCESS);  // requests before the wrong one are sent
   }
   ibv_sge wrong = good;
   ++wrong.lkey;
@@ -322,7 +323,8 @@ TEST_F(UdQueuePairs, StatesAskForTheirAttributes) {
   EXPECT_EQ(ibv_modify_qp(a.qp.get(), &attr, IBV_QP_QKEY), 0);
 }
 
-// One list to more processes than there are places to remember, while room is short.
+// One list of requests for more destinations than the engine remembers, while the socket buffer is
+// small.
 TEST_F(UdQueuePairs, ListsToManyPlaces) {
   UdEnd a(context()), b(context());
   a.ready();
@@ -332,7 +334,7 @@ TEST_F(UdQueuePairs, ListsToManyPlaces) {
   uint64_t posted = 0, done = 0;
   for (int round = 0; round < 60; ++round) {
     for (size_t i = 0; i < 32; ++i) {
-      // Ports of nobody, and b's own.
+      // Ports without a process, and b's own.
       const uint32_t number = i % 2 == 0 ? b.number() : static_cast<uint32_t>(i + 1) << 8;
       list[i] = a.request(large, number, 5);
       list[i].next = i + 1 < 32 ? &list[i + 1] : nullptr;
@@ -353,7 +355,7 @@ TEST_F(UdQueuePairs, ListsToManyPlaces) {
   }
 }
 
-// Work that waits completes once, or not at all; what peers send meanwhile hurts nobody.
+// A request that waits completes once or not at all. Peers that go on sending cause no harm.
 TEST_F(UdQueuePairs, EndInEachStateWhilePeersSend) {
   UdEnd sender(context());
   sender.ready();
@@ -387,7 +389,7 @@ TEST_F(UdQueuePairs, EndInEachStateWhilePeersSend) {
       if (state == kErr) {
         EXPECT_EQ(seen.size(), 40u);
       }
-      // Its memory goes before it does.
+      // The region goes before the queue pair.
       if (round % 2 == 0) end.mr.reset();
     }
   }
@@ -450,7 +452,7 @@ TEST_F(UdQueuePairs, ACompletionQueueThatIsFull) {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-// A child has what its parent has made, but not its trunks.
+// A child has the objects of its parent, but not its trunks.
 TEST_F(UdQueuePairs, AForkedChildLetsGo) {
   UdEnd a(context()), b(context());
   a.ready();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Destroying a queue pair in every state, with work in both queues: nothing hangs, nothing is left.
+// Destroying a queue pair in every state, with requests in both queues: nothing hangs, nothing is
+// left.
 #include <functional>
 #include <thread>
 
@@ -80,9 +81,9 @@ TEST_F(Destroy, MemoryIsLeftAloneAfterDeregistration) {
   const Address b = pair.b.address();
   for (int i = 0; i < 20; ++i) ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, i, b, 0, 1 << 20), 0);
   pair.b.mr.reset();
-  // From here on no byte of it may change.
+  // No byte of the memory may change from here on.
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0xee);
-  // On a busy machine all the others have been placed by now.
+  // On a busy machine all earlier Writes may be placed by now, so post one more, which must fail.
   ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, 20, b, 0, 1 << 20), 0);
   EXPECT_TRUE(wait_until([&] { return state_of(pair.b.qp.get()) == IBV_QPS_ERR; }));
   for (uint8_t byte : pair.b.memory) ASSERT_EQ(byte, 0xee);

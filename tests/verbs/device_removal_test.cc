@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A program whose network device is deleted under it: every id of the device says so, its
-// connections end, everything can be destroyed, and a device of the same name is another one. In a
-// network namespace of its own.
+// The network device of a program is deleted: every id of the device gets the event, its
+// connections end, everything can be destroyed, and a device of the same name is a new one. Runs in
+// its own network namespace.
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -132,7 +132,7 @@ TEST_F(DeviceRemovalInside, EachIdOfTheDeviceHearsOfIt) {
   EXPECT_EQ(rdma_resolve_route(resolved, 100), -1);
   for (rdma_cm_id* id : {client, server}) rdma_destroy_qp(id);
   for (rdma_cm_id* id : {client, server, listener, resolved}) EXPECT_EQ(rdma_destroy_id(id), 0);
-  EXPECT_FALSE(readable(channel_->fd, std::chrono::milliseconds(100))) << "an event too many";
+  EXPECT_FALSE(readable(channel_->fd, std::chrono::milliseconds(100))) << "one event too many";
   EXPECT_EQ(rdma_destroy_id(wildcard), 0);
 }
 
@@ -172,13 +172,13 @@ TEST_F(DeviceRemovalInside, VerbsOfARemovedDevice) {
   refuses("alloc_mw", ibv_alloc_mw(end->pd.get(), IBV_MW_TYPE_1) == nullptr);
   refuses("modify_qp", to_state(end->qp.get(), IBV_QPS_RESET) != 0);
   refuses("resize_cq", ibv_resize_cq(end->cq.get(), 64) != 0);
-  // Work is flushed, as on every queue pair in ERR.
+  // New requests are flushed, as on every queue pair in ERR.
   ASSERT_EQ(end->post_receive(2), 0);
   EXPECT_COMPLETION(end->cq.get(), 2, IBV_WC_WR_FLUSH_ERR);
   ASSERT_EQ(end->post_send(3), 0);
   EXPECT_COMPLETION(end->cq.get(), 3, IBV_WC_WR_FLUSH_ERR);
   EXPECT_FALSE(listed("uwarp_veth0"));
-  // Everything can be destroyed: the destructors look.
+  // Everything can be destroyed: the destructors check this.
 }
 
 TEST_F(DeviceRemovalInside, ADeviceThatComesBackIsANewOne) {
@@ -205,7 +205,7 @@ TEST_F(DeviceRemovalInside, ADeviceThatComesBackIsANewOne) {
   for (rdma_cm_id* id : {client, server, listener}) EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-// The link and its addresses come and go without the device.
+// The link and its addresses go and come back, but the device stays.
 TEST_F(DeviceRemovalInside, ALinkThatIsDownIsNoRemoval) {
   rdma_cm_id* const listener = listen_on("10.77.0.1");
   ASSERT_EQ(shell("ip addr add 10.77.0.2/24 dev veth0 && ip link set veth0 down && "

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a device says of itself, and that objects come and go in the order the manual pages demand.
+// What a device reports about itself, and that objects are made and destroyed in the order that the
+// manual pages ask for.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,8 +125,8 @@ TEST_F(Device, UsedObjectsCannotBeDestroyed) {
   EXPECT_EQ(ibv_destroy_srq(srq.get()), EBUSY) << "a queue pair uses it";
 }
 
-// perftest forgets a region on iWARP: unreachable without queue pairs, it holds up nothing, and may
-// still be deregistered later.
+// perftest leaves a region behind on iWARP. Without queue pairs no peer can reach it, so it does
+// not keep its domain alive, and may still be deregistered later.
 TEST_F(Device, ForgottenRegionDoesNotHoldUpItsDomain) {
   Pd pd(ibv_alloc_pd(context()));
   uint8_t memory[64];
@@ -134,13 +135,14 @@ TEST_F(Device, ForgottenRegionDoesNotHoldUpItsDomain) {
   EXPECT_EQ(ibv_dealloc_pd(pd.release()), 0);
 }
 
-// Present only under AddressSanitizer.
+// Defined only under AddressSanitizer.
 extern "C" void __lsan_disable() __attribute__((weak));
 extern "C" void __lsan_enable() __attribute__((weak));
 
-/// The structs are lost then (the application still has pointers to them), but nothing runs on.
+/// The structs leak (the application still has pointers to them), but no file stays open and
+/// nothing keeps running.
 TEST_F(Device, ClosesWithObjectsLeftAlive) {
-  { End first(context()); }  // the engine opens files of its own at first use
+  { End first(context()); }  // the engine opens its own files at first use
   const size_t before = open_files();
   Context other = open_device();
   if (__lsan_disable != nullptr) __lsan_disable();
@@ -155,8 +157,8 @@ TEST_F(Device, ClosesWithObjectsLeftAlive) {
   EXPECT_EQ(open_files(), before);
 }
 
-/// A forked child may give back what it has inherited, and start afresh; the parent notices
-/// nothing.
+/// A forked child may destroy what it has inherited and make new objects; this does not affect the
+/// parent.
 TEST_F(Device, ForkedChildStartsAfresh) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";

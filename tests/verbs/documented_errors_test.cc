@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Every errno that docs/verbs.md names, provoked once. tests/verbs_page.py reads the table below
-// and complains about each that is on the page and not here, or here and not on the page; so a row
-// is
+// Every errno that docs/verbs.md names, provoked once. tests/verbs_page.py reads the table below.
+// It complains about an errno that is only on the page or only here. A row is
 // {"call", ERRNO, "what is wrong", how}.
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -28,10 +27,10 @@ using Mw = std::unique_ptr<ibv_mw, Destroyer<ibv_dealloc_mw>>;
 using Dm = std::unique_ptr<ibv_dm, Destroyer<ibv_free_dm>>;
 using Td = std::unique_ptr<ibv_td, Destroyer<ibv_dealloc_td>>;
 
-/// 239.255.87.87: only attached to, never sent to.
+/// 239.255.87.87: joined only, never sent to.
 const ibv_gid kGroup = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 255, 87, 87}};
 
-/// What a row has to work with: two connected ends, and things beside them.
+/// What the rows use: two connected ends, and further objects.
 struct Ground {
   explicit Ground(ibv_context* context)
       : context(context), pair(context, 8192), other_pd(ibv_alloc_pd(context)) {}
@@ -68,7 +67,7 @@ struct Ground {
   Mr region(int access = kAllAccess | IBV_ACCESS_MW_BIND) {
     return Mr(ibv_reg_mr(pd(), memory(), 4096, access));
   }
-  /// Of the device itself.
+  /// The address of the device itself.
   ibv_ah_attr address() {
     ibv_ah_attr attr = {};
     attr.is_global = 1;
@@ -88,7 +87,7 @@ struct Ground {
     bind.bind_info = {mr, reinterpret_cast<uint64_t>(memory()), 4096, access};
     return ibv_bind_mw(qp(), mw, &bind);
   }
-  /// What `call` says of a region with a window bound to it.
+  /// The result of `call` for a region to which a window is bound.
   int with_bound_window(const std::function<int(ibv_mr*)>& call) {
     Mr mr = region();
     Mw mw(ibv_alloc_mw(pd(), IBV_MW_TYPE_1));
@@ -104,7 +103,7 @@ struct Ground {
   Pd other_pd;
 };
 
-/// 0, or why there is no such object. An object is given back.
+/// 0 if the object was made (it is destroyed again), otherwise errno.
 template <auto Destroy, typename T>
 int outcome(T* object) {
   const int error = errno;
@@ -113,7 +112,7 @@ int outcome(T* object) {
   return 0;
 }
 
-/// The same for objects that nothing here can make.
+/// The same for objects that cannot be made here.
 template <typename T>
 int outcome_of_none(T* object) {
   return object == nullptr ? errno : 0;
@@ -145,7 +144,7 @@ int post_shared(ibv_srq* srq) {
   return ibv_post_srq_recv(srq, &wr, &bad);
 }
 
-/// A batch of what `add` adds, on a queue pair made for `operations`.
+/// The result of a batch to which `add` adds requests, on a queue pair for `operations`.
 int batch(Ground& g, uint64_t operations, const std::function<void(ibv_qp_ex*)>& add) {
   Qp qp = g.batch_qp(operations);
   ibv_qp_ex* const extended = ibv_qp_to_qp_ex(qp.get());
@@ -160,7 +159,7 @@ int advise(Ground& g, ibv_mr* mr, ibv_advise_mr_advice advice, uint64_t address,
   return ibv_advise_mr(g.pd(), advice, flags, &sge, 1);
 }
 
-/// What the first poll of an extended queue says that has lost a completion.
+/// The result of the first poll of an extended queue that has overflowed.
 int poll_of_overrun(Ground& g) {
   ibv_cq_init_attr_ex init = {};
   init.cqe = 1;
@@ -207,7 +206,7 @@ int parent_domain(Ground& g, ibv_pd* pd, uint32_t mask) {
   return outcome<ibv_dealloc_pd>(ibv_alloc_parent_domain(g.context, &init));
 }
 
-/// What `call` says of a thread domain and a parent domain that has it.
+/// The result of `call` for a thread domain and a parent domain that has it.
 int with_thread_domain(Ground& g, const std::function<int(ibv_td*, ibv_pd*)>& call) {
   ibv_td_init_attr td_init = {};
   Td td(ibv_alloc_td(g.context, &td_init));
@@ -218,7 +217,7 @@ int with_thread_domain(Ground& g, const std::function<int(ibv_td*, ibv_pd*)>& ca
   return call(td.get(), parent.get());
 }
 
-/// What a forked child is told that has not begun afresh.
+/// The errno that a forked child gets if it uses inherited objects.
 int in_forked_child(Ground& g) {
   const pid_t child = fork();
   if (child == 0) {
@@ -241,7 +240,8 @@ int bind_type_2(Ground& g, ibv_mw_type type, uint32_t other_key_bits) {
   });
 }
 
-/// Runs a test of this program anew, where the kernel refuses copies by process_vm_readv/writev.
+/// Runs a test in a child process where the kernel refuses process_vm_readv() and
+/// process_vm_writev().
 int without_vector_copies(const char* filter) {
   const pid_t child = fork();
   if (child == 0) {
@@ -290,7 +290,7 @@ int open_xrcd(Ground& g, int fd, int flags) {
   return outcome<ibv_close_xrcd>(ibv_open_xrcd(g.context, &attr));
 }
 
-/// In a domain of its own, or in none.
+/// Opens in a domain or without one.
 int open_qp(Ground& g, uint32_t number) {
   ibv_xrcd_init_attr domain = anonymous_domain();
   ibv_xrcd* const xrcd = ibv_open_xrcd(g.context, &domain);
@@ -514,7 +514,7 @@ const Row kQueueRows[] = {
      }},
     {"ibv_create_ah", EOPNOTSUPP, "iWARP",
      [](Ground& g) {
-       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;  // no iWARP
+       if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;  // iWARP only
        ibv_ah_attr attr = g.address();
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
@@ -740,7 +740,7 @@ class DocumentedErrors : public VerbsTest {
 TEST_F(DocumentedErrors, OfQueuesAndQueuePairs) { check(kQueueRows); }
 TEST_F(DocumentedErrors, OfMemoryAndDomains) { check(kMemoryRows); }
 
-/// Run by the row about sandboxes, in one.
+/// The row about sandboxes runs this test in one.
 TEST_F(DocumentedErrors, DISABLED_NoOnDemandMemory) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);

@@ -72,7 +72,7 @@ TEST_F(Domains, ParentServesWhereverAPlainOneDoes) {
   EXPECT_EQ(qp->pd, both.get());
   Mw mw(ibv_alloc_mw(both.get(), IBV_MW_TYPE_2));
   ASSERT_NE(mw, nullptr);
-  // A region of the plain domain and one of the parent are both of the queue pair's domain.
+  // Regions of the plain domain and of its parent domain both belong to the queue pair's domain.
   Mr of_plain(ibv_reg_mr(pd_.get(), memory.data(), 2048, kAllAccess));
   Mr of_parent(ibv_reg_mr(both.get(), memory.data() + 2048, 2048, kAllAccess));
   ASSERT_EQ(to_init(qp.get()), 0);
@@ -108,7 +108,7 @@ TEST_F(Domains, AllocatorsAreTaken) {
   EXPECT_NE(with, nullptr);
 }
 
-/// A completion queue on a parent domain; null with errno.
+/// Makes a completion queue on a parent domain; null with errno.
 ibv_cq_ex* cq_on(ibv_context* context, ibv_pd* parent) {
   ibv_cq_init_attr_ex init = {};
   init.cqe = 256;
@@ -127,7 +127,8 @@ TEST_F(Domains, ParentWaitsForItsCompletionQueues) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-// One thread, as it promises, beside the library's own: both ways of posting, and both of polling.
+// One application thread, as the thread domain promises, and the engine's own threads: both ways of
+// posting and of polling.
 TEST_F(Domains, ThreadDomainServesItsThread) {
   Pd both = parent(pd_.get(), td_.get());
   ibv_cq_ex* const extended = cq_on(context(), both.get());

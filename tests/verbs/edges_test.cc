@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Event loops that are told of edges only: each channel is watched with EPOLLET and read until
-// EAGAIN. What a descriptor announces has to be there by then, or it is never announced again. Each
-// event is waited for before the next one is made, so that none hides the loss of another.
+// Event loops with EPOLLET: each channel is read until EAGAIN after an edge. What a descriptor
+// reports must be readable by then, since there is no second edge for it. Each event is awaited
+// before the next is made, so that no later event hides a lost one.
 #include <fcntl.h>
 #include <semaphore.h>
 #include <sys/epoll.h>
@@ -16,7 +16,7 @@
 
 namespace {
 
-/// A thread that calls `read_all` at each edge of `fd`.
+/// A thread that calls `read_all` after each edge of `fd`.
 class EdgeReader {
  public:
   EdgeReader(int fd, std::function<void()> read_all)
@@ -125,7 +125,7 @@ TEST_F(Edges, OfACompletionChannel) {
   ibv_ack_cq_events(b.cq.get(), events);
 }
 
-// When the event is told the queue pair is where the event says.
+// When the event can be read, the queue pair is already in the state that it reports.
 TEST_F(Edges, OfAnAsynchronousChannel) {
   Found found;
   const EdgeReader reader(context()->async_fd, [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Calls that succeed leave errno as it was, and calls that fail leave their own reason, whatever
-// system calls the library makes meanwhile: an adapter's driver makes none to post or to poll.
+// Successful calls leave errno unchanged, and failing calls leave their own reason, whatever system
+// calls the library makes meanwhile: an adapter's driver makes none to post or to poll.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
@@ -12,12 +12,12 @@
 
 namespace {
 
-/// No errno has this number, and 0 is what programs set before they call.
+/// No errno has the number 12345; 0 is what programs set before a call.
 constexpr int kMarks[] = {0, 12345};
 
 class Errno : public VerbsTest {
  protected:
-  /// Makes a call and looks at what it leaves in errno.
+  /// Makes a call and checks errno afterwards.
   template <typename Call>
   auto keeps(const char* name, Call&& call) {
     errno = mark_;
@@ -31,7 +31,7 @@ class Errno : public VerbsTest {
 
 #define KEEPS(call) keeps(#call, [&] { return call; })
 
-/// A queue pair's whole life, its data included.
+/// The whole life of a queue pair, with traffic.
 class VerbsErrno : public Errno {
  protected:
   /// Polls until this many completions have come.
@@ -39,12 +39,12 @@ class VerbsErrno : public Errno {
     EXPECT_TRUE(wait_until([&] {
       ibv_wc wc = {};
       count -= KEEPS(ibv_poll_cq(cq, 1, &wc));
-      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);  // which is 0, where nothing is found too
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);  // also 0 if nothing was found
       return count == 0;
     }));
   }
   void traffic(End& a, End& b) {
-    constexpr uint32_t kLarge = 400000;  // more than a socket takes at once
+    constexpr uint32_t kLarge = 400000;  // more than a socket accepts at once
     ibv_sge place = b.sge(0, kLarge), sge = a.sge(0, kLarge);
     ibv_recv_wr receive = {0, nullptr, &place, 1};
     ibv_recv_wr* bad_receive = nullptr;
@@ -143,7 +143,7 @@ TEST_F(VerbsErrno, StaysWhenAnEventIsAwaited) {
   }
 }
 
-// Programs print perror() whatever a call of verbs returns.
+// Programs print perror() after any call of verbs that fails.
 TEST_F(VerbsErrno, OfACallThatFailsIsItsReason) {
   Pair pair(context(), 4096);
   ibv_sge sge = pair.a.sge();
@@ -169,14 +169,15 @@ class CmErrno : public Errno {
  protected:
   void SetUp() override {
     Errno::SetUp();
-    // The first call of a process makes librdmacm try what not every kernel has (AF_IB).
+    // In the first call of a process librdmacm tries AF_IB, which not every kernel has.
     rdma_destroy_event_channel(rdma_create_event_channel());
   }
   rdma_cm_id* expect(rdma_event_channel* channel, rdma_cm_event_type type) {
     for (;;) {
       rdma_cm_event* event = nullptr;
       EXPECT_TRUE(readable(channel->fd));
-      // Before ESTABLISHED librdmacm asks a RoCE adapter for options (ECE), which few have.
+      // Before ESTABLISHED librdmacm asks a RoCE adapter for options (ECE), which few adapters
+      // have.
       const bool asks = roce() && type == RDMA_CM_EVENT_ESTABLISHED;
       if ((asks ? rdma_get_cm_event(channel, &event) : KEEPS(rdma_get_cm_event(channel, &event))) !=
           0)
@@ -217,7 +218,7 @@ TEST_F(CmErrno, StaysInAWholeConnection) {
     ASSERT_EQ(
         KEEPS(rdma_resolve_addr(client, nullptr, reinterpret_cast<sockaddr*>(&address), 2000)), 0);
     ASSERT_NE(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED), nullptr);
-    // For InfiniBand librdmacm asks a service first (ibacm) that is not there.
+    // For InfiniBand librdmacm first asks a service (ibacm), which does not run here.
     ASSERT_EQ(roce() ? rdma_resolve_route(client, 2000) : KEEPS(rdma_resolve_route(client, 2000)),
               0);
     ASSERT_NE(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED), nullptr);
@@ -243,7 +244,7 @@ TEST_F(CmErrno, StaysInAWholeConnection) {
   }
 }
 
-// What librdmacm undoes after a failure must not hide the reason.
+// When librdmacm cleans up after a failure, it must not overwrite the reason.
 TEST_F(CmErrno, OfACallThatFailsIsItsReason) {
   rdma_addrinfo hints = {}, *found = nullptr;
   hints.ai_port_space = RDMA_PS_TCP;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Completion channels and asynchronous events: one event per arming, what raises which, and that
-// destroying an object waits for the acknowledgement.
+// Completion channels and asynchronous events: one event per arming, which event comes when, and
+// that destroying an object waits until its events are acknowledged.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ TEST_F(Events, OneEventPerArming) {
   EXPECT_COMPLETION(pair.b.cq.get(), 2, IBV_WC_SUCCESS);
 }
 
-/// A queue that is armed while a completion is in it.
+/// A completion queue that is armed while it holds a completion.
 class LateArming : public Events {
  protected:
   void SetUp() override {
@@ -61,12 +61,13 @@ class LateArming : public Events {
     complete();
   }
   ibv_cq* cq() { return pair_->b.cq.get(); }
-  /// One more completion in the queue of b, which nobody polls.
+  /// Adds one completion to the queue of b, without polling it.
   void complete() {
     ASSERT_EQ(pair_->b.post_receive(1, 512), 0);
     ASSERT_EQ(pair_->a.post_send(2), 0);
     EXPECT_COMPLETION(pair_->a.cq.get(), 2, IBV_WC_SUCCESS);
-    // Behind it on the same stream, and polled at the other end: it has arrived.
+    // The Read follows the Send on the same stream and has completed at `a`, so the Send has
+    // arrived.
     ASSERT_EQ(pair_->a.post_rdma(IBV_WR_RDMA_READ, 3, pair_->b.address(), 0, 8), 0);
     EXPECT_COMPLETION(pair_->a.cq.get(), 3, IBV_WC_SUCCESS);
   }
@@ -102,7 +103,7 @@ TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
 
 TEST_F(LateArming, ThreadThatReadsIsTold) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
-  // Without poll() in front, and by another thread than the one that has armed.
+  // Without an earlier poll(), and in another thread than the one that armed the queue.
   std::thread([&] {
     ibv_cq* found = nullptr;
     void* cq_context = nullptr;
@@ -113,7 +114,7 @@ TEST_F(LateArming, ThreadThatReadsIsTold) {
   EXPECT_EQ(poll_all(), 1);
 }
 
-// The usual loop: woken, arm, poll until nothing is left, wait again.
+// The usual loop: wake up, arm, poll until the queue is empty, wait again.
 TEST_F(LateArming, WhoeverPollsAfterArmingIsNotWokenTwice) {
   EXPECT_EQ(poll_all(), 1);
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
@@ -134,7 +135,7 @@ TEST_F(LateArming, OneEventForOneArming) {
 
 TEST_F(LateArming, UnreadEventIsEnough) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
-  complete();  // raises one
+  complete();  // raises an event
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   take_event(channel_.get(), cq());
   EXPECT_EQ(poll_all(), 2);
@@ -157,7 +158,7 @@ TEST_F(Events, SolicitedOnly) {
   EXPECT_FALSE(readable(channel->fd, kNothingComes));
   ASSERT_EQ(pair.a.post_send(2, 0, 64, IBV_SEND_SOLICITED), 0);
   take_event(channel.get(), pair.b.cq.get());
-  // Errors count as solicited.
+  // An error counts as solicited.
   ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 1), 0);
   ASSERT_EQ(to_state(pair.b.qp.get(), IBV_QPS_ERR), 0);
   take_event(channel.get(), pair.b.cq.get());
@@ -227,7 +228,7 @@ TEST_F(Events, DestroyWaitsForTheAcknowledgement) {
   EXPECT_TRUE(destroyed);
 }
 
-// ibv_get_cq_event() and ibv_get_async_event() look at the object after they have read of it.
+// ibv_get_cq_event() and ibv_get_async_event() use the object after they have read its event.
 TEST_F(Events, DestroyWaitsForWhoHasJustRead) {
   Channel channel(ibv_create_comp_channel(context()));
   Pair pair(context(), 1 << 16, channel.get());
@@ -276,7 +277,8 @@ TEST_F(Events, AccessErrorAtTheTarget) {
   wrong.rkey ^= 0x77;
   ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
   EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_REM_ACCESS_ERR);
-  // The target says why; the requester, which was told by a Terminate, that its connection failed.
+  // The target's event gives the reason. The requester, which got a Terminate, only reports that
+  // its connection failed.
   bool target = false;
   for (int i = 0; i < 2; ++i) {
     ibv_async_event event = next_async();
@@ -360,7 +362,7 @@ TEST_F(Events, OverrunOfACompletionQueue) {
   EXPECT_TRUE(overrun);
   EXPECT_TRUE(fatal);
   EXPECT_TRUE(wait_until([&] { return state_of(qp.get()) == IBV_QPS_ERR; }));
-  // What was stored can be taken; then the queue says that it is broken.
+  // The stored completions can be polled; then the queue reports the overrun.
   ibv_wc wc;
   for (int i = 0; i < depth; ++i) EXPECT_EQ(ibv_poll_cq(small.get(), 1, &wc), 1) << i;
   EXPECT_LT(ibv_poll_cq(small.get(), 1, &wc), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What RFC 7306 adds: atomics and immediate data; and Send with Immediate between two uwarps.
+// What RFC 7306 adds: atomics and immediate data. Also Send with Immediate between two uwarps.
 #include <arpa/inet.h>
 
 #include <atomic>
@@ -11,15 +11,15 @@
 
 namespace {
 
-/// Atomic, because the peer's requests are, and nothing else that a race detector knows orders
-/// them.
+/// The test accesses the cell with atomic operations, since the peer's requests are atomic and no
+/// other synchronization orders the two for a race detector.
 std::atomic_ref<uint64_t> cell_of(End& end, size_t offset = 0) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(end.memory.data() + offset));
 }
 
 class Extensions : public VerbsTest {
  protected:
-  /// Posts an atomic on the peer's memory whose old value goes to `offset` of `from`.
+  /// Posts an atomic on the peer's memory; the old value is stored at `offset` of `from`.
   int post_atomic(End& from, ibv_wr_opcode opcode, const Address& peer, uint64_t compare_add,
                   uint64_t swap = 0, size_t offset = 64, uint32_t length = 8) {
     ibv_sge sge = from.sge(offset, length);
@@ -193,11 +193,11 @@ TEST_F(Extensions, SolicitedImmediateWakes) {
   ibv_ack_cq_events(cq, 1);
 }
 
-// No RFC has it: only uwarps, which a rendezvous shows each other to be, send it to each other.
+// No RFC defines it. uwarp sends it only to a peer that has shown in a rendezvous that it is uwarp.
 TEST_F(Extensions, SendWithImmediateBetweenUwarps) {
   Pair pair(context());
   ASSERT_EQ(pair.b.post_receive(1, 0, 64), 0);
-  // The peer is known once the connection stands.
+  // The peer is known once the connection is established.
   ASSERT_EQ(pair.a.post_send(2), 0);
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
   EXPECT_COMPLETION(pair.a.cq.get(), 2, IBV_WC_SUCCESS);
@@ -212,7 +212,7 @@ TEST_F(Extensions, SendWithImmediateBetweenUwarps) {
   EXPECT_EQ(wc->byte_len, 32u);
 }
 
-// Without rdma_cm only a uwarp can answer, so it may be posted before anybody has.
+// Without rdma_cm only uwarp can answer, so the Send may be posted before a peer has answered.
 TEST_F(Extensions, SendWithImmediateWaitsForTheAnswer) {
   End a(context()), b(context());
   a.connect(b.address(), {31, 7});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Each limit that a device reports is reached, and one more is refused. Device memory and windows
-// have theirs beside their other tests (special_memory_test.cc, window_test.cc).
+// Each limit that a device reports is reached, and one more is refused. The limits of device memory
+// and windows are in special_memory_test.cc and window_test.cc.
 #include <sys/resource.h>
 
 #include <cerrno>
@@ -30,7 +30,7 @@ class Limits : public VerbsTest {
   }
   const ibv_device_attr& device() const { return extended_.orig_attr; }
 
-  /// Makes objects until one is refused; the errno of that is left behind.
+  /// Makes objects until one is refused; errno is that of the refusal.
   template <typename Object>
   std::vector<Object> as_many_as_possible(int limit, const std::function<Object()>& make) {
     std::vector<Object> all;
@@ -118,7 +118,7 @@ TEST_F(Limits, Regions) {
   EXPECT_EQ(all.size(), static_cast<size_t>(device().max_mr));
 }
 
-// Each 256 of them hold a port, with a file for each address of the device.
+// Each 256 queue pairs hold a port, with a file for each address of the device.
 // Proves: 5040-8.1.2-2
 TEST_F(Limits, QueuePairs) {
   const auto all = as_many_as_possible<Qp>(device().max_qp, [&] {
@@ -133,7 +133,7 @@ TEST_F(Limits, QueuePairs) {
   }
   EXPECT_STREQ(std::strerror(error), std::strerror(ENOMEM));
   EXPECT_EQ(all.size(), static_cast<size_t>(device().max_qp));
-  // The last is as good as the first.
+  // The last queue pair works like the first.
   EXPECT_EQ(to_init(all.back().get()), 0);
 }
 
@@ -191,7 +191,7 @@ TEST_F(Limits, CompletionsInAQueue) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-/// Two ends whose queue pairs take as many elements as there may be.
+/// Two ends whose queue pairs take the largest number of elements.
 struct Scattered {
   Scattered(ibv_context* context, uint32_t sges, size_t bytes)
       : a(context, bytes), b(context, bytes) {
@@ -216,7 +216,7 @@ TEST_F(Limits, ElementsOfARequest) {
   ASSERT_LE(device().max_sge_rd, device().max_sge);
   Scattered pair(context(), sges, 8192);
   for (size_t i = 0; i < 1024; ++i) pair.a.memory[i] = static_cast<uint8_t>(i * 13 + 5);
-  // Elements of 3 bytes, every 7 bytes here and every 11 there.
+  // Elements of 3 bytes, one every 7 bytes at `a` and one every 11 bytes at `b`.
   std::vector<ibv_sge> from, to;
   for (uint32_t i = 0; i <= sges; ++i) {
     from.push_back(pair.a.sge(7 * i, 3));
@@ -231,7 +231,7 @@ TEST_F(Limits, ElementsOfARequest) {
   EXPECT_COMPLETION(pair.a.cq.get(), 0, IBV_WC_SUCCESS);
   for (uint32_t i = 0; i < sges; ++i)
     EXPECT_EQ(std::memcmp(&pair.b.memory[11 * i], &pair.a.memory[7 * i], 3), 0) << i;
-  // A Read scatters as well: what the peer has got comes back in a row.
+  // A Read scatters too: the peer's memory is one piece, the local memory is in elements.
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), uint8_t{0x6b});
   ASSERT_EQ(post_send(pair.a.qp.get(), IBV_WR_RDMA_READ, from.data(), device().max_sge_rd,
                       pair.b.address()),
@@ -241,7 +241,7 @@ TEST_F(Limits, ElementsOfARequest) {
     EXPECT_EQ(pair.a.memory[7 * static_cast<size_t>(i) + 2], 0x6b) << i;
 }
 
-// As many Reads under way as there may be, and more waiting.
+// The largest number of Reads under way, and more that wait.
 TEST_F(Limits, OutstandingReads) {
   const int depth = device().max_qp_rd_atom;
   ASSERT_EQ(device().max_qp_init_rd_atom, depth);
@@ -284,7 +284,7 @@ TEST_F(Limits, OutstandingReads) {
   for (int i = 0; i < requests; ++i) EXPECT_COMPLETION(a.cq.get(), i, IBV_WC_SUCCESS);
 }
 
-// The whole address space at once.
+// One region for the whole address space.
 TEST_F(Limits, RegionOfAllMemory) {
   if ((extended_.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) == 0) GTEST_SKIP();
   Mr all(ibv_reg_mr(pd_.get(), nullptr, device().max_mr_size,
@@ -292,7 +292,7 @@ TEST_F(Limits, RegionOfAllMemory) {
   EXPECT_NE(all, nullptr);
 }
 
-// The same 64 MiB over and over, so that the memory of the machine does not matter.
+// The elements repeat the same 64 MiB, so that the test needs little memory.
 TEST_F(Limits, MessageSize) {
   if (UNDER_SANITIZER) GTEST_SKIP() << "takes too long";
   ibv_port_attr port = {};

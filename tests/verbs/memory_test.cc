@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_reg_mr: what is taken, and what is refused with which errno.
+// ibv_reg_mr: what it accepts, and what it refuses with which errno.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -131,7 +131,7 @@ TEST_F(Memory, ManyRegionsOfTheSameMemory) {
   }
 }
 
-// What each mix of rights lets a peer do.
+// What each combination of rights lets a peer do.
 // Proves: 5040-3.2-g
 TEST_F(Memory, RightsHoldForPeers) {
   for (unsigned bits = 0; bits < 8; ++bits) {
@@ -165,7 +165,8 @@ TEST_F(Memory, RightsHoldForPeers) {
       const bool allowed = (bits >> kind & 1) != 0;
       const auto wc = next_completion(pair.a.cq.get());
       ASSERT_TRUE(wc.has_value());
-      // A Write completes when the kernel has it, unless the peer's answer is waited for.
+      // A Write completes when the kernel has it, unless completions wait for the peer's
+      // acknowledgement.
       const bool unseen = kind == 0 && !roce();
       EXPECT_EQ(wc->status, allowed || unseen ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
       const volatile uint8_t* first = pages_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Queue pairs in multicast groups, on loopback: who gets a copy, and what is dropped. Plain
-// libibverbs; nothing of uwarp but the port of its groups.
+// Queue pairs in multicast groups, on loopback: which of them get a copy, and what is dropped.
+// Plain libibverbs; nothing of uwarp but the port of its groups.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -25,7 +24,7 @@ constexpr uint32_t kRouteHeader = 40;
 constexpr uint32_t kMost = 4096;
 using Ah = std::unique_ptr<ibv_ah, Destroyer<ibv_destroy_ah>>;
 
-/// A queue pair of datagrams in RTS, with memory of its own.
+/// A UD queue pair in RTS, with its own memory.
 class Member {
  public:
   explicit Member(ibv_context* context, uint32_t flags = 0, uint32_t qkey = kQkey)
@@ -56,7 +55,7 @@ class Member {
   }
   int attach(const ibv_gid& group) { return ibv_attach_mcast(qp.get(), &group, 0); }
   int detach(const ibv_gid& group) { return ibv_detach_mcast(qp.get(), &group, 0); }
-  /// Receives go to the upper half of the memory.
+  /// Receives use the upper half of the memory.
   void post_receive(uint64_t id, uint32_t length = kRouteHeader + kMost) {
     ibv_sge sge = {reinterpret_cast<uint64_t>(memory.data() + memory.size() / 2), length, mr->lkey};
     ibv_recv_wr wr = {}, *bad;
@@ -94,7 +93,7 @@ class Multicast : public VerbsTest {
   void SetUp() override {
     VerbsTest::SetUp();
     if (!roce()) GTEST_SKIP() << "iWARP has none";
-    // Another one for each test, so that runs side by side do not meet.
+    // Each test has its own group, so that parallel runs do not meet.
     std::random_device random;
     group_.raw[10] = group_.raw[11] = 0xff;
     group_.raw[12] = 239;
@@ -127,7 +126,7 @@ class Multicast : public VerbsTest {
   ibv_gid group_ = {};
 };
 
-// In one process and device; between processes and hosts: tests/tools/test_datagrams.py.
+// Within one process and device. Between processes and hosts: tests/tools/test_datagrams.py.
 TEST_F(Multicast, EachMemberGetsACopyAlsoTheSender) {
   Member sender(context()), first(context()), second(context()), stranger(context());
   for (Member* member : {&sender, &first, &second}) ASSERT_EQ(member->attach(group_), 0);
@@ -146,7 +145,7 @@ TEST_F(Multicast, EachMemberGetsACopyAlsoTheSender) {
     for (Member* member : {&sender, &first, &second}) {
       expect_datagram(*member, length, length, sender.qp->qp_num);
       EXPECT_EQ(std::memcmp(member->received() + kRouteHeader, sender.memory.data(), length), 0);
-      // IPv4 in the last 20 bytes: from the own address to the group.
+      // The IPv4 header in the last 20 bytes: from the device's own address to the group.
       EXPECT_EQ(member->received()[20], 0x45);
       EXPECT_EQ(member->received()[28], 5) << "hop limit";
       EXPECT_EQ(member->received()[32], 127);
@@ -175,7 +174,7 @@ TEST_F(Multicast, AttachingAndDetaching) {
   Member member(context());
   EXPECT_EQ(member.detach(group_), EINVAL);
   EXPECT_EQ(member.attach(group_), 0);
-  EXPECT_EQ(member.attach(group_), 0) << "once more does nothing";
+  EXPECT_EQ(member.attach(group_), 0) << "attaching again changes nothing";
   EXPECT_EQ(ibv_destroy_qp(member.qp.get()), EBUSY);
   member.post_receive(1);
   member.send(handle(member, group_).get(), 5);
@@ -215,7 +214,7 @@ TEST_F(Multicast, WhatDoesNotFitIsDroppedForThatMemberAlone) {
   sender.send(handle(sender, group_).get(), 10);
   expect_datagram(good, 1, 10, sender.qp->qp_num);
   expect_nothing(other_key);
-  // A number that is not that of the members of a group.
+  // The group with the queue pair number of a member instead of the multicast number.
   good.post_receive(2);
   sender.send(handle(sender, group_).get(), 10, kQkey, good.qp->qp_num);
   expect_nothing(good);
@@ -232,7 +231,7 @@ TEST_F(Multicast, InOrderAndWhole) {
     std::vector<ibv_sge> sges(kEach);
     for (uint32_t i = 0; i < kEach; ++i) {
       member.post_receive(i);
-      // Larger than the frames in which they are collected, all together.
+      // All together are larger than the frames in which they are collected.
       sges[i] = {reinterpret_cast<uint64_t>(sender.memory.data()), 4000 + i, sender.mr->lkey};
       list[i].sg_list = &sges[i];
       list[i].num_sge = 1;
@@ -250,7 +249,7 @@ TEST_F(Multicast, InOrderAndWhole) {
   EXPECT_EQ(member.detach(group_), 0);
 }
 
-// Any host can send to a group whatever it likes.
+// Any host can send anything to a group.
 TEST_F(Multicast, StrangersDoNoHarm) {
   Member sender(context()), member(context());
   ASSERT_EQ(member.attach(group_), 0);
@@ -271,8 +270,7 @@ TEST_F(Multicast, StrangersDoNoHarm) {
               static_cast<ssize_t>(size));
   };
   for (const size_t size : {0, 1, 23, 24, 25, 100, 4120, 4121, 9000}) send(size);
-  // The right mark; then a right header too, for a length that is not there, and with another
-  // Q_Key.
+  // A right mark alone; then a right header too, with a wrong length, and with another Q_Key.
   std::memcpy(bytes.data(), "uMC\1", 4);
   for (const size_t size : {4, 27, 28, 29, 4124, 4125}) send(size);
   std::fill(bytes.begin() + 4, bytes.begin() + 28, uint8_t{0});
@@ -292,7 +290,7 @@ TEST_F(Multicast, StrangersDoNoHarm) {
   EXPECT_EQ(member.detach(group_), 0);
 }
 
-// What the application has left open goes with the device; so do the sockets.
+// Objects that the application has left are freed with the device, sockets included.
 TEST_F(Multicast, NothingIsLeft) {
   const size_t before = open_files();
   {
@@ -312,7 +310,7 @@ TEST_F(Multicast, TheLimitsOfTheDeviceAreTold) {
   EXPECT_GE(attr.max_total_mcast_qp_attach, attr.max_mcast_grp);
 }
 
-// Groups of two members and more, and more groups than a socket may join.
+// Groups with two and more members, and more groups than one socket may join.
 TEST_F(Multicast, ManyGroups) {
   constexpr int kMany = 100;
   Member member(context());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// rdma_resolve_addr where the neighbour on the way answers, and where nobody is. In a network
-// namespace of its own, whose neighbour lives in another one.
+// rdma_resolve_addr if the next hop answers, and if there is none. The tests run in their own
+// network namespace; the neighbour is in another one.
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -23,9 +23,9 @@ namespace {
 TEST(Neighbour, InANamespace) { run_in_namespace("NeighbourInside.*"); }
 
 constexpr int kShortMs = 300;
-constexpr int kLongMs = 60'000;  // no test waits for its end
+constexpr int kLongMs = 60'000;  // longer than any test waits
 
-/// A process in a network namespace of its own, until the end of the test.
+/// A process in its own network namespace, until the end of the test.
 class OtherNamespace {
  public:
   OtherNamespace() {
@@ -50,7 +50,7 @@ class OtherNamespace {
   }
   bool made() const { return made_; }
   std::string pid() const { return std::to_string(pid_); }
-  /// Without the preload: with ThreadSanitizer in it nsenter does not run.
+  /// Without the preload: nsenter does not run with ThreadSanitizer in it.
   std::string enter() const { return "env -u LD_PRELOAD nsenter -t " + pid() + " -n "; }
 
  private:
@@ -58,7 +58,7 @@ class OtherNamespace {
   bool made_ = false;
 };
 
-/// Empty datagrams of this thread are forbidden from now on, as by a firewall.
+/// From now on this thread may not send empty datagrams, as with a firewall.
 bool forbid_empty_datagrams() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -78,7 +78,7 @@ class NeighbourInside : public VerbsTest {
   void SetUp() override {
     if (!inside_namespace()) GTEST_SKIP() << "only in the namespace";
     (void)shell("ip link del veth0 2>/dev/null");
-    // The kernel gives up sooner than by its defaults, which are 3 s.
+    // The kernel gives up sooner than by its default, 3 s.
     ASSERT_EQ(shell(std::string(kMakeVeth) +
                     " && ip addr add fd77::1/64 dev veth0 nodad"
                     " && ip ntable change name arp_cache dev veth0 retrans 100"
@@ -151,7 +151,7 @@ class NeighbourInside : public VerbsTest {
 TEST_F(NeighbourInside, OneThatAnswers) {
   for (const char* ip : {"10.77.0.2", "fd77::2"}) {
     ASSERT_EQ(shell("ip neigh flush dev veth0"), 0);
-    // The second time it is known.
+    // The second time the neighbour is known.
     for (int i = 0; i < 2; ++i) {
       rdma_cm_id* id = nullptr;
       ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
@@ -178,7 +178,7 @@ TEST_F(NeighbourInside, NobodyWithinTheTime) {
 
 TEST_F(NeighbourInside, TheKernelGivesUpBefore) {
   for (const char* ip : {"10.77.0.77", "fd77::77"}) {
-    // The second time it has an entry that says so, and asks again.
+    // The second time the kernel has an entry for the failure, and asks again.
     for (int i = 0; i < 2; ++i) {
       ASSERT_EQ(resolve(id_, ip, kLongMs), 0) << ip;
       expect(RDMA_CM_EVENT_ADDR_ERROR, -EHOSTUNREACH);
@@ -218,7 +218,8 @@ TEST_F(NeighbourInside, DevicesWithoutNeighbours) {
   expect(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
 
-// Nobody can tell then, and connecting will show.
+// Without the question the neighbour cannot be found out, so the resolution succeeds; connecting
+// may fail later.
 TEST_F(NeighbourInside, WhereTheQuestionIsForbidden) {
   std::thread([&] {
     ASSERT_TRUE(forbid_empty_datagrams());
@@ -227,7 +228,7 @@ TEST_F(NeighbourInside, WhereTheQuestionIsForbidden) {
   expect(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
 
-// The device itself, and another one of the host.
+// The device's own address, and the host's other addresses.
 TEST_F(NeighbourInside, OwnAddressesNeedNone) {
   for (const char* ip : {"10.77.0.1", "fd77::1", "127.0.0.1"}) {
     rdma_cm_id* id = nullptr;
@@ -248,7 +249,8 @@ TEST_F(NeighbourInside, ManyIdsWaitAndSomeGo) {
   for (size_t i = 0; i < ids.size(); i += 2) EXPECT_EQ(rdma_destroy_id(ids[i]), 0);
   for (size_t i = 1; i < ids.size(); i += 2) expect(RDMA_CM_EVENT_ADDR_ERROR, -EHOSTUNREACH);
   for (size_t i = 1; i < ids.size(); i += 2) EXPECT_EQ(rdma_destroy_id(ids[i]), 0);
-  EXPECT_TRUE(wait_until([&] { return open_files() <= files; })) << "nobody waits any more";
+  EXPECT_TRUE(wait_until([&] { return open_files() <= files; }))
+      << "a wait for a neighbour has not ended";
 }
 
 }  // namespace

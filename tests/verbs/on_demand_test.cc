@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// On-demand paging: regions whose memory may come and go, explicit and implicit, and advice.
+// On-demand paging: regions whose memory may be unmapped and mapped again, explicit and implicit,
+// and advice.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ class Paging : public VerbsTest {
     pair_ = std::make_unique<Pair>(context(), 1 << 16);
     page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     size_ = 4 * page_;
-    // Room is kept, so that nothing else lands there when it is not mapped.
+    // Reserves the addresses, so that no other mapping takes them while they are unmapped.
     pages_ = static_cast<uint8_t*>(
         mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   }
@@ -65,12 +66,12 @@ TEST_F(Paging, MemoryMayComeLater) {
   ASSERT_NE(mr, nullptr);
   map(0, 4);
   std::memset(a().memory.data(), 0x61, size_);
-  // Large ones too: those go straight into place elsewhere.
+  // Large messages too; in plain regions their bytes are placed directly.
   EXPECT_EQ(access(IBV_WR_RDMA_WRITE, place(mr), static_cast<uint32_t>(size_)), IBV_WC_SUCCESS);
   std::memset(a().memory.data(), 0, size_);
   EXPECT_EQ(access(IBV_WR_RDMA_READ, place(mr), static_cast<uint32_t>(size_)), IBV_WC_SUCCESS);
   for (size_t i = 0; i < size_; ++i) ASSERT_EQ(a().memory[i], 0x61) << i;
-  // Away and back again.
+  // Unmapped and mapped again.
   unmap(0, 4);
   map(0, 4);
   EXPECT_EQ(access(IBV_WR_RDMA_READ, place(mr)), IBV_WC_SUCCESS);

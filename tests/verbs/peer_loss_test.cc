@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The other process is killed, or ends well: what the survivor sees, also when it only spins on
-// memory and never polls. The peer is this program again, started with a role.
+// The other process is killed, or ends orderly: what the surviving process sees, also if it only
+// spins on memory and never polls. The peer is this program again, started with a role.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -27,7 +27,7 @@ using std::chrono::steady_clock;
 
 constexpr int kControlFd = 3;
 constexpr uint64_t kFirst = 0xf1;
-// The engine promises a second; a loaded machine gets ten.
+// The engine promises one second; the limit of ten allows for a loaded machine.
 constexpr milliseconds kPromise{10000};
 
 void send_address(int fd, const Address& address) {
@@ -41,7 +41,7 @@ Address receive_address(int fd) {
 }
 
 constexpr uint32_t kLarge = 1 << 20;
-/// After so many large messages the connection has left TCP, where it does.
+/// After so many large messages the connection has left TCP for shared memory, if it uses that.
 constexpr uint64_t kLargeBeforeSwitch = 100;
 
 bool shared_memory_is_on() {
@@ -54,7 +54,7 @@ bool rings_are_mapped() {
   return text.find("uwarp-rings") != std::string::npos;
 }
 
-/// A second process with an end of its own, connected to ours.
+/// A second process with its own end, connected to ours.
 class PeerProcess {
  public:
   PeerProcess(End& end, const char* role, bool wait_for_connection = true) {
@@ -75,7 +75,7 @@ class PeerProcess {
     Address ready = receive_address(control_);
     EXPECT_EQ(ready.qpn, address_.qpn);
     if (!wait_for_connection) return;
-    // Both sides have done their part; a Read tells when the connection stands.
+    // Both sides have connected; the Read completes once the connection is established.
     EXPECT_EQ(end.post_rdma(IBV_WR_RDMA_READ, kFirst, address_, 1 << 16, 8), 0);
     while (true) {
       const auto wc = next_completion(end.cq.get());
@@ -89,16 +89,17 @@ class PeerProcess {
     close(control_);
   }
   const Address& address() const { return address_; }
-  /// What completed while the connection was made.
+  /// Completions that came while the connection was made.
   std::vector<ibv_wc> early;
-  /// The flood: it would hold up the answer that the connection waits for.
+  /// Starts the flood. It begins only now, because it would delay the answer that the connection
+  /// waits for.
   void begin() const { EXPECT_EQ(write(control_, "b", 1), 1); }
   void kill_now() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
-  /// Lets it come to its end; returns its exit status.
+  /// Lets the process end by itself; returns its exit status.
   int finish() {
     shutdown(control_, SHUT_WR);
     int status = -1;
@@ -132,7 +133,7 @@ TEST_F(PeerLoss, KilledWhileWeSpinOnMemory) {
   const auto limit = steady_clock::now() + kPatience;
   while (*watched == 0) ASSERT_LT(steady_clock::now(), limit) << "the peer writes";
   peer.kill_now();
-  // Nobody polls: the event must come all the same.
+  // The application does not poll, but the event must come.
   expect_fatal_event(end.qp.get());
   for (int i = 0; i < 3; ++i) EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_WR_FLUSH_ERR);
   EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
@@ -147,7 +148,7 @@ TEST_F(PeerLoss, KilledWhileWeReceive) {
   expect_fatal_event(end.qp.get());
 }
 
-/// Whatever the start-up was doing at that moment: later requests fail, and nothing crashes.
+/// In whatever step of the start-up the peer is killed: later requests fail, and nothing crashes.
 TEST_F(PeerLoss, KilledWhileConnecting) {
   for (int round = 0; round < 10; ++round) {
     End end(context());
@@ -155,9 +156,9 @@ TEST_F(PeerLoss, KilledWhileConnecting) {
     std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
     peer.kill_now();
     ASSERT_EQ(end.post_receive(1), 0);
-    if (round % 2 == 0) continue;  // destroyed as it is
+    if (round % 2 == 0) continue;  // destroyed in this state
     ASSERT_EQ(end.post_send(2), 0);
-    // A socket whose end has not been read yet still takes a Send.
+    // A socket still accepts a Send while its end has not been read.
     const auto taken = [&](uint64_t id, ibv_wc_status status) {
       return id == 2 && status == IBV_WC_SUCCESS && !roce();
     };
@@ -173,8 +174,8 @@ TEST_F(PeerLoss, KilledWhileConnecting) {
   }
 }
 
-// The peer's end and our requests cross. What the socket still took counts as sent, but the answer
-// to it, a reset, ends the queue pair.
+// The peer ends while we post. What the socket accepted counts as sent, but the reset that answers
+// it ends the queue pair.
 TEST_F(PeerLoss, PostedAsThePeerIsKilled) {
   constexpr int kSends = 40;
   for (int round = 0; round < 10; ++round) {
@@ -196,7 +197,7 @@ TEST_F(PeerLoss, PostedAsThePeerIsKilled) {
 
 TEST_F(PeerLoss, KilledWhileWeSend) {
   End end(context());
-  PeerProcess peer(end, "idle");  // takes nothing: the stream fills up
+  PeerProcess peer(end, "idle");  // posts no receives: the stream fills up
   for (int i = 0; i < 32; ++i) ASSERT_EQ(end.post_send(i, 0, 1 << 20), 0);
   peer.kill_now();
   for (int i = 0; i < 32; ++i) {
@@ -210,14 +211,14 @@ TEST_F(PeerLoss, KilledWhileWeSend) {
   EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(20)));
 }
 
-// It is killed while we copy its messages out of its own memory, at whatever it does then: those
-// that complete are whole, and once the end is known nothing changes any more.
+// The peer is killed while we copy its messages out of its memory, in whatever step. Messages that
+// complete are whole. Once the end is known, no byte changes.
 TEST_F(PeerLoss, KilledWhileItsLargeMessagesArrive) {
   constexpr int kSlots = 4;
   std::mt19937 random(23);
   for (int round = 0; round < 8; ++round) {
     SCOPED_TRACE(round);
-    // The first part is for the Read that tells when the connection stands.
+    // The first part is for the Read that shows that the connection is established.
     End end(context(), (1 + kSlots) * kLarge);
     const auto place = [](uint64_t id) { return (1 + id % kSlots) * size_t{kLarge}; };
     uint64_t posted = 0, arrived = 0;
@@ -263,7 +264,7 @@ TEST_F(PeerLoss, KilledWhileItsLargeMessagesArrive) {
   }
 }
 
-// The same, where it is the one that copies.
+// The same while the peer copies from our memory.
 TEST_F(PeerLoss, KilledWhileItTakesOurLargeMessages) {
   constexpr uint64_t kOutstanding = 8;
   std::mt19937 random(29);
@@ -313,7 +314,7 @@ TEST_F(PeerLoss, CleanEndIsSilent) {
   EXPECT_EQ(peer.finish(), 0);
   EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(200))) << "no flush";
   EXPECT_FALSE(next_async_event(context(), milliseconds(0))) << "no event";
-  // What is posted later cannot arrive.
+  // A request that is posted later cannot arrive.
   ASSERT_EQ(end.post_send(2), 0);
   const std::map<uint64_t, ibv_wc_status> expected = {{1, IBV_WC_WR_FLUSH_ERR},
                                                       {2, IBV_WC_RETRY_EXC_ERR}};
@@ -335,7 +336,7 @@ void wait_for_end_of_input(int fd) {
   }
 }
 
-/// Large messages, each of bytes of its own, until it is killed.
+/// Sends large messages, each with different bytes, until it is killed.
 int flood(End& end) {
   const uint64_t slots = end.memory.size() / kLarge;
   char byte;
@@ -352,7 +353,7 @@ int flood(End& end) {
   }
 }
 
-/// The other process. Returns its exit status.
+/// Main function of the other process. Returns its exit status.
 int play(const std::string& role) {
   Context context = open_device();
   if (context == nullptr) return 2;

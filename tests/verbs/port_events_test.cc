@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What happens to a netdev reaches the application: in a network namespace of its own.
+// Changes of a netdev are reported to the application. Runs in its own network namespace.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ class PortEventsInside : public VerbsTest {
   void SetUp() override {
     if (!inside_namespace()) GTEST_SKIP() << "only in the namespace";
     VerbsTest::SetUp();
-    // What the set-up itself causes is over when the port is active; the addresses were there
+    // When the port is active, the set-up itself causes no more events: the addresses were there
     // before, and IPv6 adds none.
     EXPECT_TRUE(wait_until([&] { return port_state() == IBV_PORT_ACTIVE; }));
     while (readable(context()->async_fd, milliseconds(100))) take();
@@ -34,7 +34,7 @@ class PortEventsInside : public VerbsTest {
     ibv_ack_async_event(&event);
     return event;
   }
-  /// Waits for this event and leaves out others.
+  /// Waits for this event and skips others.
   bool comes(ibv_event_type type, int port) {
     while (readable(context()->async_fd)) {
       const ibv_async_event event = take();
@@ -69,7 +69,7 @@ TEST_F(PortEventsInside, AddressComesAndGoes) {
   EXPECT_TRUE(comes(IBV_EVENT_GID_CHANGE, 1));
 }
 
-// Nothing can be read from the kernel then, which is no news of the netdev.
+// The engine cannot read from the kernel then; that is not a change of the netdev.
 TEST_F(PortEventsInside, AnAddressComesAtTheLimitOfOpenFiles) {
   End end(context());
   // Started before the limit, which it would inherit.
@@ -97,7 +97,7 @@ TEST_F(PortEventsInside, NetdevDisappears) {
   EXPECT_TRUE(comes(IBV_EVENT_DEVICE_FATAL, 0));
   EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
   EXPECT_EQ(state_of(end.qp.get()), IBV_QPS_ERR);
-  // The same name is not the same device.
+  // A device with the same name is not the same device.
   ASSERT_EQ(shell(kMakeVeth), 0);
   EXPECT_FALSE(next_async_event(context(), milliseconds(100)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Posting: data arrives; what is wrong is refused with the right errno and bad_wr, and nothing
+// Posting: data arrives; a wrong request is refused with the right errno and bad_wr, and no request
 // behind it is posted.
 #include <cerrno>
 #include <cstring>
@@ -65,13 +65,13 @@ TEST_F(Post, WriteAndReadMoveBytes) {
   }
 }
 
-// Posts of a dense burst may wait for each other, but not for a poll that never comes.
+// Posts of a dense burst may be collected, but must be sent even if the application never polls.
 TEST_F(Post, BurstArrivesAlthoughNobodyPolls) {
   Pair pair(context());
   const Address b = pair.b.address();
   std::memset(pair.b.memory.data(), 0, 64);
   for (uint8_t round = 1; round <= 20; ++round) {
-    for (uint32_t at = 0; at < 3; ++at) {  // 60 in all: the send queue takes 64
+    for (uint32_t at = 0; at < 3; ++at) {  // 60 in all: the send queue has room for 64
       pair.a.memory[at] = round;
       ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, round, b, at, 1), 0);
     }
@@ -95,7 +95,8 @@ TEST_F(Post, BurstArrivesBeforeTheQueuePairIsDestroyed) {
   EXPECT_TRUE(wait_until([&] { return *last == 9; }));
 }
 
-/// Sends of `a` that are accepted until one is not, which must say ENOMEM.
+/// Posts Sends of `a` until one is refused, which must be with ENOMEM. Returns how many were
+/// accepted.
 int post_until_full(Pair& pair, unsigned flags = IBV_SEND_SIGNALED) {
   int posted = 0, result = 0;
   while ((result = pair.a.post_rdma(IBV_WR_RDMA_WRITE, 1, pair.b.address(), 0, 8, flags)) == 0)
@@ -104,8 +105,8 @@ int post_until_full(Pair& pair, unsigned flags = IBV_SEND_SIGNALED) {
   return posted;
 }
 
-// Programs count the slots of a send queue by the completions that they poll, so a completion queue
-// as deep as the send queue never overruns.
+// Programs count the free places of a send queue by the completions that they poll, so a completion
+// queue as deep as the send queue never overflows.
 TEST_F(Post, ASlotIsFreeWhenItsCompletionHasBeenPolled) {
   Pair pair(context());
   ASSERT_EQ(post_until_full(pair), 64);
@@ -153,7 +154,7 @@ TEST_F(Post, InlineDataMayBeOverwrittenAtOnce) {
   ASSERT_EQ(pair.b.post_receive(1), 0);
   std::memset(pair.a.memory.data(), 0x11, 64);
   ibv_sge sge = pair.a.sge(0, 64);
-  sge.lkey = 0;  // not looked at
+  sge.lkey = 0;  // not checked
   ibv_send_wr wr = {};
   wr.sg_list = &sge;
   wr.num_sge = 1;
@@ -206,7 +207,7 @@ TEST_F(Post, RefusedSendsNameTheRequest) {
     ibv_send_wr* bad = nullptr;
     EXPECT_EQ(ibv_post_send(pair.a.qp.get(), &first, &bad), row.error) << row.what;
     EXPECT_EQ(bad, &wrong) << row.what;
-    // The one before it was posted, the one behind it was not.
+    // The request before the wrong one was posted, the one behind it was not.
     EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_SUCCESS);
     EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
     EXPECT_FALSE(next_completion(pair.b.cq.get(), std::chrono::milliseconds(20))) << row.what;
@@ -225,7 +226,7 @@ TEST_F(Post, RefusedReceivesNameTheRequest) {
   EXPECT_EQ(bad, &wrong);
   wrong.num_sge = -1;
   EXPECT_EQ(ibv_post_recv(end.qp.get(), &wrong, &bad), EINVAL);
-  // One is in the queue.
+  // One receive is in the queue.
   ASSERT_EQ(to_state(end.qp.get(), IBV_QPS_ERR), 0);
   EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
   EXPECT_FALSE(next_completion(end.cq.get(), std::chrono::milliseconds(20)));
@@ -257,7 +258,7 @@ TEST_F(Post, FullQueuesSayNoMemory) {
   EXPECT_GE(posted, 64u);
   EXPECT_EQ(end.post_receive(posted), ENOMEM);
 
-  // Nobody answers, so nothing leaves the send queue.
+  // The peer does not answer, so no request leaves the send queue.
   End silent(context());
   end.connect(silent.address(), {31, 7});
   posted = 0;
@@ -302,7 +303,7 @@ TEST_F(Post, BadRemoteKeyFailsTheRequestThenFlushes) {
     Address wrong = pair.b.address();
     wrong.rkey ^= 0x1010;
     const std::vector<uint8_t> before = pair.b.memory;
-    // A Write is complete once the kernel has it, so only a Read gets the peer's verdict for sure,
+    // A Write completes once the kernel has it. So only a Read is sure to get the peer's error,
     // unless completions wait for the peer.
     const bool verdict = opcode == IBV_WR_RDMA_READ || roce();
     ASSERT_EQ(pair.a.post_rdma(opcode, 1, wrong), 0);
@@ -339,7 +340,7 @@ TEST_F(Post, SharedReceiveQueueServesSeveral) {
     address.psn = 5;
     senders[i].connect(address);
   }
-  // The first message comes before its buffer: the stream is held, not broken.
+  // The first message comes before its receive: the stream is held, not ended.
   ASSERT_EQ(senders[0].post_send(1), 0);
   EXPECT_FALSE(next_completion(cq.get(), std::chrono::milliseconds(50)));
   for (uint64_t i = 0; i < 4; ++i) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// States of a queue pair through its life: draining and going on, ERR from everywhere, and use
-// after RESET.
+// The states of a queue pair: draining and going on, ERR from every state, and use after RESET.
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -50,11 +49,12 @@ TEST_F(QueuePairLife, DrainsAndGoesOn) {
     EXPECT_EQ(event->element.qp, pair.a.qp.get());
     ibv_ack_async_event(&*event);
     EXPECT_EQ(attributes(pair.a.qp.get()).sq_draining, 0);
-    // What was begun has completed; what is posted now waits, as may do the last of those before.
+    // Requests that had started are complete. New ones wait, and so may the last of the earlier
+    // ones.
     ASSERT_EQ(pair.b.post_receive(20), 0);
     ASSERT_EQ(pair.a.post_send(10), 0);
     EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(30)));
-    // The receive side goes on meanwhile.
+    // Receiving goes on meanwhile.
     ASSERT_EQ(pair.a.post_receive(11), 0);
     ASSERT_EQ(pair.b.post_send(21), 0);
     EXPECT_COMPLETION(pair.b.cq.get(), 21, IBV_WC_SUCCESS);
@@ -72,7 +72,7 @@ TEST_F(QueuePairLife, DrainingSaysNothingUnlessAsked) {
   exchange(pair.a, pair.b);
   ASSERT_EQ(drain(pair.a.qp.get(), false), 0);
   EXPECT_FALSE(next_async_event(context(), milliseconds(50)));
-  // ERR from SQD flushes what waits.
+  // ERR from SQD flushes the requests that wait.
   ASSERT_EQ(pair.a.post_send(7), 0);
   ASSERT_EQ(to_state(pair.a.qp.get(), IBV_QPS_ERR), 0);
   EXPECT_COMPLETION(pair.a.cq.get(), 7, IBV_WC_WR_FLUSH_ERR);
@@ -102,7 +102,7 @@ TEST_F(QueuePairLife, AttributesMayChangeWhileDrained) {
   EXPECT_EQ(now.timeout, 17);
   EXPECT_EQ(now.retry_cnt, 2);
   exchange(pair.a, pair.b);
-  // The rights hold: the region would grant the Write, the queue pair does not.
+  // The rights of the queue pair apply: the region would allow the Write, the queue pair does not.
   ASSERT_EQ(pair.b.post_rdma(IBV_WR_RDMA_WRITE, 3, pair.a.address()), 0);
   EXPECT_TRUE(wait_until([&] { return state_of(pair.a.qp.get()) == IBV_QPS_ERR; }));
 }
@@ -137,7 +137,7 @@ TEST_F(QueuePairLife, ErrorFromEveryState) {
     EXPECT_EQ(state_of(qp.get()), IBV_QPS_ERR) << from;
     for (int i = 0; i < posted; ++i) EXPECT_COMPLETION(cq.get(), 0, IBV_WC_WR_FLUSH_ERR);
     EXPECT_FALSE(next_completion(cq.get(), milliseconds(5)));
-    // Only RESET leads out.
+    // Only RESET leaves ERR.
     EXPECT_NE(to_init(qp.get()), 0) << from;
     ASSERT_EQ(to_state(qp.get(), IBV_QPS_RESET), 0) << from;
     EXPECT_EQ(state_of(qp.get()), IBV_QPS_RESET) << from;
@@ -190,7 +190,7 @@ TEST_F(QueuePairLife, CommunicationEstablishedInRtr) {
   EXPECT_EQ(state_of(b.qp.get()), IBV_QPS_RTR) << "where it was moved to";
 }
 
-/// Queue pairs that have flushed `each` receives into one queue.
+/// Queue pairs that have flushed `each` receives into one completion queue.
 struct Flushed {
   Flushed(ibv_context* context, ibv_cq* cq, int count, int each) : pd(ibv_alloc_pd(context)) {
     ibv_qp_init_attr init = init_attributes(cq);
@@ -232,7 +232,7 @@ TEST_F(QueuePairLife, DestroyTakesItsFlushesAlong) {
   Cq cq(ibv_cq_ex_to_cq(extended));
   Flushed all(context(), cq.get(), 2, 4);
   const uint32_t stays = all.qps[1]->qp_num;
-  // Also between the start and the end of a poll.
+  // Also between the start and the end of an extended poll.
   ibv_poll_cq_attr attr = {};
   ASSERT_EQ(ibv_start_poll(extended, &attr), 0);
   all.qps[0].reset();
@@ -250,13 +250,14 @@ TEST_F(QueuePairLife, DestroyLeavesWhatWasDone) {
   ASSERT_EQ(pair.b.post_receive(1), 0);
   ASSERT_EQ(pair.b.post_receive(2), 0);
   ASSERT_EQ(pair.a.post_send(3), 0);
-  // Answered behind the message, which is thus completed without a poll.
+  // The Read is answered after the message, so the message has completed although b has not been
+  // polled.
   ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 4, pair.b.address(), 0, 8), 0);
   EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_SUCCESS);
   EXPECT_COMPLETION(pair.a.cq.get(), 4, IBV_WC_SUCCESS);
   pair.b.qp.reset();
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
-  EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(20))) << "what it has flushed";
+  EXPECT_FALSE(next_completion(pair.b.cq.get(), milliseconds(20))) << "a flushed completion";
 }
 
 TEST_F(QueuePairLife, ResetWhileAnotherThreadPolls) {

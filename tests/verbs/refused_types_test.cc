@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Types of queue pairs that are not there: a clear errno, and one line of the log each that says
+// Types of queue pairs that uwarp does not have: a clear errno, and one log line each that says
 // what would help.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ class RefusedTypes : public VerbsTest {};
 struct Row {
   ibv_qp_type type;
   const char* name;
-  bool in_roce = false;  // is there in that persona
+  bool in_roce = false;  // exists in the roce persona
 };
 constexpr Row kRows[] = {{IBV_QPT_UC, "UC", true},           {IBV_QPT_UD, "UD", true},
                          {IBV_QPT_RAW_PACKET, "raw packet"}, {IBV_QPT_XRC_SEND, "XRC", true},
@@ -32,7 +32,7 @@ std::vector<Row> refused(bool roce) {
   return rows;
 }
 
-// In a process of its own, whose log is a file.
+// Runs in its own process, whose log is a file.
 TEST_F(RefusedTypes, DISABLED_AreAskedFor) {
   Pd pd(ibv_alloc_pd(context()));
   Cq cq(ibv_create_cq(context(), 4, nullptr, nullptr, 0));

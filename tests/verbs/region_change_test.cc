@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_rereg_mr: every flag, what peers see of it while they use the region, and what is refused.
+// ibv_rereg_mr: every flag, what peers that use the region see, and what is refused.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -90,9 +90,9 @@ TEST_F(Change, ReceivePostedBeforeNamesTheOldPlace) {
   b().mr.reset();
 }
 
-// From then on the memory may go: nobody may touch it as if it could not.
+// After the change the memory may be unmapped, so no request may go on using it as plain memory.
 TEST_F(Change, WorkUnderWayDoesNotBecomeOnDemand) {
-  constexpr uint32_t kBytes = 32 << 20;  // more than the sockets take
+  constexpr uint32_t kBytes = 32 << 20;  // more than the socket buffers hold
   ibv_device_attr_ex device = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &device), 0);
   if (device.odp_caps.general_caps == 0) GTEST_SKIP() << "no memory on demand here";
@@ -157,8 +157,8 @@ TEST_F(Change, OnlyPlainRegionsAreChanged) {
             IBV_REREG_MR_ERR_INPUT);
 }
 
-/// Peers read all the time while the region moves between two places with the same contents of
-/// their own: each answer must be of one of them, and none may fail.
+/// Peers read all the time while the region moves between two places, which hold different bytes.
+/// Each answer must be entirely from one of them, and none may fail.
 TEST_F(Change, PeersSeeOneOrTheOther) {
   constexpr int kChanges = 300;
   constexpr uint32_t kBytes = 8192;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What connections by shared memory cost the process, as the kernel counts it.
+// The memory that the kernel counts for connections over shared memory.
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
@@ -9,14 +9,14 @@
 
 namespace {
 
-/// KiB of the rings that this process has mapped and that are in memory. The same memory counts
-/// once for each of the two ends, which are both in this process.
+/// Resident memory of the mapped rings, in KiB. Both ends are in this process, so the same memory
+/// counts twice.
 size_t ring_kib() {
   std::ifstream maps("/proc/self/smaps");
   size_t sum = 0;
   bool rings = false;
   for (std::string line; std::getline(maps, line);) {
-    // Addresses are in small letters, names of values begin with a capital one.
+    // Lines with addresses begin in lower case, names of values in upper case.
     if (std::isupper(static_cast<unsigned char>(line[0])) == 0)
       rings = line.find("uwarp-rings") != std::string::npos;
     if (rings && line.rfind("Rss:", 0) == 0) sum += std::strtoul(line.c_str() + 4, nullptr, 10);
@@ -46,7 +46,7 @@ TEST_F(SharedMemory, IsGivenBackByConnectionsAtRest) {
     return ring_kib() > 64 || HasFailure();
   })) << "no connection left TCP";
   EXPECT_TRUE(wait_until([] { return ring_kib() <= 2 * 12; })) << ring_kib() << " KiB";
-  // It goes on as before, more than once.
+  // The connection still works, and its memory shrinks again.
   write_all(pair, 64);
   EXPECT_TRUE(wait_until([] { return ring_kib() <= 2 * 12; })) << ring_kib() << " KiB";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Shared receive queues: fair to waiting streams, limit events, resizing, and their end.
+// Shared receive queues: fairness to waiting streams, limit events, resizing, and their end.
 #include <cerrno>
 #include <thread>
 
@@ -30,7 +30,7 @@ class SharedReceive : public VerbsTest {
     ibv_srq_init_attr init = {nullptr, {depth, 1, 0}};
     srq_.reset(ibv_create_srq(pd_.get(), &init));
   }
-  /// A queue pair that takes from the shared queue, connected to `peer`.
+  /// A queue pair that uses the shared receive queue, connected to `peer`.
   Qp receiver(End& peer, uint32_t psn) {
     ibv_qp_init_attr init = init_attributes(cq_.get());
     init.srq = srq_.get();
@@ -45,8 +45,8 @@ class SharedReceive : public VerbsTest {
     peer.connect(address);
     return qp;
   }
-  /// Sends from `first` on have left their queue. Where completions wait for the peer, which has no
-  /// buffer yet, they stay open; that gives them the time to get there.
+  /// Sends from `first` on have left their queue. If completions wait for the peer, which has no
+  /// receive yet, the Sends stay open; the test then waits, so that they arrive.
   void expect_sent(End& sender, int first, int count) {
     if (roce()) {
       EXPECT_FALSE(next_completion(sender.cq.get(), milliseconds(5)));
@@ -92,7 +92,7 @@ TEST_F(SharedReceive, LimitEventComesOncePerArming) {
   EXPECT_FALSE(next_async_event(context(), milliseconds(30))) << "disarmed";
   ASSERT_EQ(ibv_query_srq(srq_.get(), &attr), 0);
   EXPECT_EQ(attr.srq_limit, 0u);
-  // Armed below what is there already: at once.
+  // The limit is above what is in the queue, so the event comes at once.
   attr.srq_limit = 20;
   ASSERT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_LIMIT), 0);
   event = next_async_event(context());
@@ -127,7 +127,7 @@ TEST_F(SharedReceive, ResizeKeepsWhatWasPosted) {
   for (int i = 0; i < 100; ++i) EXPECT_COMPLETION(cq_.get(), i, IBV_WC_SUCCESS);
 }
 
-// Streams that wait get one buffer each, in the order in which they came.
+// Streams that wait get one receive each, in the order in which they began to wait.
 TEST_F(SharedReceive, WaitingStreamsAreServedInTurn) {
   constexpr int kStreams = 12;
   std::vector<std::unique_ptr<End>> senders;
@@ -139,7 +139,8 @@ TEST_F(SharedReceive, WaitingStreamsAreServedInTurn) {
   for (auto& sender : senders)
     for (int i = 0; i < 3; ++i) ASSERT_EQ(sender->post_send(i), 0);
   for (auto& sender : senders) expect_sent(*sender, 0, 3);
-  // A message is with the kernel when its Send completes; give all streams the time to read.
+  // When its Send completes a message may only be in the kernel. Wait, so that all streams are
+  // read.
   EXPECT_FALSE(next_completion(cq_.get(), milliseconds(100)));
   std::map<uint32_t, int> served;
   for (uint64_t i = 0; i < 3 * kStreams; ++i) {
@@ -150,7 +151,8 @@ TEST_F(SharedReceive, WaitingStreamsAreServedInTurn) {
     EXPECT_EQ(wc->wr_id, i);
     ++served[wc->qp_num];
     if (i + 1 == kStreams) {
-      EXPECT_EQ(served.size(), size_t{kStreams}) << "nobody was served twice before all once";
+      EXPECT_EQ(served.size(), size_t{kStreams})
+          << "one stream was served twice before all were served once";
     }
   }
   for (const auto& [number, count] : served) EXPECT_EQ(count, 3) << number;
@@ -179,7 +181,7 @@ TEST_F(SharedReceive, ListOfReceivesWakesSeveral) {
   EXPECT_EQ(next_completions(cq_.get(), kStreams).size(), size_t{kStreams});
 }
 
-// A stream that leaves the line passes the promised buffer on.
+// A stream that leaves the line passes the promised receive on.
 TEST_F(SharedReceive, StreamThatLeavesTheLineHoldsUpNobody) {
   for (int round = 0; round < 20; ++round) {
     End first(context(), 4096), second(context(), 4096);
@@ -195,7 +197,7 @@ TEST_F(SharedReceive, StreamThatLeavesTheLineHoldsUpNobody) {
         EXPECT_EQ(to_state(leaving.get(), IBV_QPS_ERR), 0);
     });
     ASSERT_EQ(post(1), 0);
-    // Either the one that leaves has taken the first buffer, or it goes to the other.
+    // Either the stream that leaves has taken the first receive, or the other stream gets it.
     ASSERT_EQ(post(2), 0);
     bool served = false;
     for (int i = 0; i < 2 && !served; ++i) {
@@ -209,7 +211,7 @@ TEST_F(SharedReceive, StreamThatLeavesTheLineHoldsUpNobody) {
     staying.reset();
     while (next_completion(cq_.get(), milliseconds(0))) {
     }
-    make_queue(64);  // without the buffers that are left
+    make_queue(64);  // without the receives that are left
   }
 }
 

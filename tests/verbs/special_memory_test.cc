@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Regions that are not of the application's memory: null, device memory, files of other drivers.
+// Regions without memory of the application: null, device memory, files of other drivers.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -45,7 +45,7 @@ TEST_F(Special, NullRegionDropsAndGivesZeros) {
   ASSERT_NE(null, nullptr);
   EXPECT_NE(null->lkey, 0u);
   EXPECT_EQ(null->rkey, null->lkey);
-  // The middle of a message goes nowhere, the middle of the answer comes from nowhere.
+  // The middle of the message is dropped, and the middle of the answer is zeros.
   ibv_sge sges[3] = {b().sge(0, 1000), {12345, 4000, null->lkey}, b().sge(1000, 1000)};
   ibv_recv_wr receive = {1, nullptr, sges, 3};
   ibv_recv_wr* bad_receive = nullptr;
@@ -110,7 +110,7 @@ TEST_F(Special, DeviceMemoryLimits) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);
   Dm all = device_memory(attr.max_dm_size);
-  EXPECT_NE(all, nullptr) << "what is advertised can be had";
+  EXPECT_NE(all, nullptr) << "all memory that the device reports can be allocated";
   errno = 0;
   EXPECT_EQ(device_memory(4), nullptr);
   EXPECT_EQ(errno, ENOMEM);
@@ -159,7 +159,7 @@ TEST_F(Special, DeviceMemoryMisuse) {
 }
 
 TEST_F(Special, FileOfMemory) {
-  // No driver that exports buffers is at hand; a memfd maps in the same way.
+  // There is no driver here that exports buffers; a memfd is mapped in the same way.
   const int fd = memfd_create("uwarp-test", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(fd, 65536), 0);
   errno = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What may happen to an application's threads while they are in a verb: signals, cancellation, and
-// the end of the process around them.
+// What may happen to application threads inside a verb: signals, cancellation, and the end of the
+// process.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -35,7 +35,7 @@ thread_local bool is_ours = false;
 
 void on_signal(int) { (is_ours ? signals_seen : signals_astray).fetch_add(1); }
 
-/// The next completion, through the channel; what a signal interrupts begins again.
+/// The next completion, awaited through the channel; calls that a signal interrupts are repeated.
 ibv_wc wait_for_completion(End& end, ibv_comp_channel* channel) {
   ibv_wc wc = {};
   while (ibv_poll_cq(end.cq.get(), 1, &wc) == 0) {
@@ -50,7 +50,8 @@ ibv_wc wait_for_completion(End& end, ibv_comp_channel* channel) {
   return wc;
 }
 
-// A handler without SA_RESTART, which interrupts whatever it can: one end polls, one sleeps.
+// A handler without SA_RESTART interrupts all calls that can be interrupted. One end polls, the
+// other sleeps.
 TEST_F(Threads, SignalsDisturbNothing) {
   struct sigaction action = {}, before = {};
   action.sa_handler = on_signal;
@@ -81,7 +82,7 @@ TEST_F(Threads, SignalsDisturbNothing) {
         EXPECT_EQ(b.post_send(kRounds), 0);
       }
       over = true;
-      while (signals_seen == 0) std::this_thread::yield();  // stays to be signalled
+      while (signals_seen == 0) std::this_thread::yield();  // stays alive to get a signal
     });
     std::thread poller([&] {
       is_ours = true;
@@ -96,7 +97,8 @@ TEST_F(Threads, SignalsDisturbNothing) {
     });
     while (ready != 2) std::this_thread::yield();
     while (!over || signals_seen == 0) {
-      // To these two, and to the process, which no thread of the library must answer.
+      // Signals for these two threads and, below, for the process. No thread of the library may
+      // handle the latter.
       if (!over) pthread_kill(poller.native_handle(), SIGUSR1);
       if (!over || signals_seen == 0) pthread_kill(sleeper.native_handle(), SIGUSR1);
       std::this_thread::sleep_for(microseconds(100));
@@ -105,8 +107,8 @@ TEST_F(Threads, SignalsDisturbNothing) {
     sleeper.join();
   }
   EXPECT_GT(signals_seen, 0u);
-#ifndef __SANITIZE_THREAD__  // which has a thread of its own
-  // The main thread is the only other one that may have it.
+#ifndef __SANITIZE_THREAD__  // it has a thread of its own
+  // Besides these threads only the main thread may handle it.
   is_ours = true;
   for (int i = 0; i < 100; ++i) kill(getpid(), SIGUSR1);
   EXPECT_EQ(signals_astray, 0u);
@@ -114,7 +116,7 @@ TEST_F(Threads, SignalsDisturbNothing) {
   sigaction(SIGUSR1, &before, nullptr);
 }
 
-/// Cancels and joins; the thread must have been cancelled.
+/// Cancels the thread and joins it; it must have been cancelled.
 void cancel(pthread_t thread) {
   ASSERT_EQ(pthread_cancel(thread), 0);
   void* result = nullptr;
@@ -127,7 +129,7 @@ struct Traffic {
   std::atomic<uint64_t> posted{0}, taken{0}, received{0};
 };
 
-// Posts, polls and lets itself be cancelled in between, at most.
+// Posts and polls, with a cancellation point in between.
 void* busy_thread(void* argument) {
   auto& traffic = *static_cast<Traffic*>(argument);
   for (;;) {
@@ -143,7 +145,7 @@ void* busy_thread(void* argument) {
   }
 }
 
-// Neither post nor poll is a cancellation point: what they have begun they finish.
+// Neither posting nor polling is a cancellation point: a call that has begun completes.
 TEST_F(Threads, CancelledWhilePostingAndPolling) {
   Pair pair(context());
   Traffic traffic{&pair};
@@ -178,7 +180,7 @@ void* async_event_thread(void* context) {
   return nullptr;
 }
 
-// These two wait, and are cancellation points as read() is. No event is lost with the thread.
+// These two calls wait, and are cancellation points like read(). A cancelled thread loses no event.
 TEST_F(Threads, CancelledWhileWaitingForEvents) {
   Channel channel(ibv_create_comp_channel(context()));
   {
@@ -186,7 +188,7 @@ TEST_F(Threads, CancelledWhileWaitingForEvents) {
     a.connect(b.address());
     b.connect(a.address());
     exchange(a, b);
-    // COMM_EST may wait there: the threads that are cancelled are to find nothing.
+    // COMM_EST may be in the queue; take it, because the cancelled threads must find nothing.
     EXPECT_FALSE(next_async_event(context(), std::chrono::milliseconds(0)));
     ASSERT_EQ(ibv_req_notify_cq(b.cq.get(), 0), 0);
     for (int round = 0; round < 5; ++round) {
@@ -209,11 +211,11 @@ TEST_F(Threads, CancelledWhileWaitingForEvents) {
   }
 }
 
-// ---- The end of the process. Each runs in a process of its own.
+// ---- The end of the process. Each test runs in its own process.
 
 Pair* pair_at_exit = nullptr;
 
-/// One message from `pair.a` to `pair.b`; whether it went well.
+/// Sends one message from `pair.a` to `pair.b`; true if it arrived.
 bool exchanged(Pair& pair) {
   const bool posted = pair.b.post_receive(1) == 0 && pair.a.post_send(2) == 0;
   const auto received = next_completion(pair.b.cq.get());
@@ -222,7 +224,7 @@ bool exchanged(Pair& pair) {
          sent->status == IBV_WC_SUCCESS;
 }
 
-/// Traffic and an orderly end of everything, in an exit handler.
+/// An exit handler with traffic and an orderly end of everything.
 void use_at_exit() {
   ibv_context* const context = pair_at_exit->a.pd->context;
   const bool fine = exchanged(*pair_at_exit);
@@ -239,7 +241,8 @@ TEST_P(AtExit, HandlersOfTheApplicationMayUseVerbs) {
   const bool before = GetParam();
   EXPECT_EXIT(
       {
-        // Handlers run in the opposite order: one of these comes ahead of ours, one behind.
+        // Handlers run in the opposite order, so this one runs after the library's if it is
+        // registered before it, and else before.
         if (before) std::atexit(use_at_exit);
         ibv_context* const context = open_device().release();
         pair_at_exit = new Pair(context);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Unreliable connections (IBV_QPT_UC), which the roce persona has: what they carry and what not,
-// and what is lost without a word.
+// Unreliable connections (IBV_QPT_UC) of the roce persona: what they carry, what they refuse, and
+// what is lost without an error.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -65,7 +65,7 @@ struct UcEnd : End {
     EXPECT_EQ(to_rtr(peer), 0);
     EXPECT_EQ(to_rts(), 0);
   }
-  /// Posts, expects the error, and that it names the request.
+  /// Posts, and expects this error and that it names the request.
   void refuse(ibv_wr_opcode opcode, const Address& peer, int error) {
     ibv_sge list = sge(0, 8);
     ibv_send_wr wr = {};
@@ -117,7 +117,7 @@ TEST_F(Unreliable, SendsAndWrites) {
   EXPECT_EQ(with_imm->opcode, IBV_WC_RECV_RDMA_WITH_IMM);
   EXPECT_EQ(with_imm->byte_len, 1000u);
   EXPECT_EQ(b.memory[99999], 0x5a);
-  // The other way, by ibv_wr_*.
+  // The other direction, with ibv_wr_*.
   ASSERT_EQ(a.post_receive(3, 0, 64), 0);
   ibv_qp_ex* const qpx = ibv_qp_to_qp_ex(b.qp.get());
   ASSERT_NE(qpx, nullptr);
@@ -241,7 +241,7 @@ TEST_F(Unreliable, NobodyHearsOfThePeersEnd) {
   EXPECT_COMPLETION(a.cq.get(), 3, IBV_WC_WR_FLUSH_ERR);
 }
 
-// It is killed while it is being sent to.
+// The peer is killed while we send to it.
 TEST_F(Unreliable, ThePeerIsKilled) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -283,7 +283,7 @@ TEST_F(Unreliable, ThePeerIsKilled) {
   EXPECT_TRUE(no_event());
 }
 
-// What is posted meanwhile waits for some seconds, and counts as sent then.
+// Requests that are posted meanwhile wait for some seconds, and then count as sent.
 TEST_F(Unreliable, APeerThatComesLate) {
   UcEnd a(context()), b(context());
   a.connect(b.address());

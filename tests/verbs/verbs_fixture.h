@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-/// Hang guard of everything that ought to take milliseconds.
+/// The limit for everything that should take milliseconds; it only ends a test that hangs.
 inline constexpr std::chrono::seconds kPatience{20};
 
 template <auto Destroy>
@@ -33,10 +33,11 @@ using Qp = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using Srq = std::unique_ptr<ibv_srq, Destroyer<ibv_destroy_srq>>;
 using Channel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;
 
-/// Opens the device under test: $UWARP_TEST_DEVICE, or the loopback one.
+/// Opens the device under test: $UWARP_TEST_DEVICE, or the loopback device.
 Context open_device();
 
-/// How a peer finds a queue pair and its memory. Plain bytes, so that processes can exchange it.
+/// What a peer needs to reach a queue pair and its memory. Plain bytes, so that processes can
+/// exchange it.
 struct Address {
   ibv_gid gid;
   uint32_t qpn;
@@ -50,7 +51,8 @@ inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
 
 ibv_qp_init_attr init_attributes(ibv_cq* cq, uint32_t depth = 64);
 
-// The usual steps of an application that connects without rdma_cm. Each returns modify_qp's result.
+// The usual steps of an application that connects without rdma_cm. Each returns the result of
+// ibv_modify_qp().
 int to_init(ibv_qp* qp, int access = kAllAccess);
 int to_rtr(ibv_qp* qp, const Address& peer);
 struct Retries {
@@ -61,13 +63,13 @@ int to_rts(ibv_qp* qp, uint32_t psn, Retries retries = {});
 int to_state(ibv_qp* qp, ibv_qp_state state);
 ibv_qp_state state_of(ibv_qp* qp);
 
-/// One end of a connection: everything it needs, in INIT.
+/// One end of a connection, with everything it needs; its queue pair is in INIT.
 class End {
  public:
   explicit End(ibv_context* context, size_t bytes = 1 << 20, ibv_comp_channel* channel = nullptr,
                uint32_t depth = 64);
   Address address() const;
-  /// RTR and RTS towards `peer`.
+  /// Goes to RTR and RTS, towards `peer`.
   void connect(const Address& peer, Retries retries = {});
 
   ibv_sge sge(size_t offset = 0, uint32_t length = 64) const;
@@ -95,26 +97,26 @@ struct Pair {
   End b;
 };
 
-/// Polls until something comes; nothing when it takes longer than `limit`.
+/// Polls until there is a completion; empty after `limit`.
 std::optional<ibv_wc> next_completion(ibv_cq* cq, std::chrono::milliseconds limit = kPatience);
-/// The next `count` completions by id. Completions of a send and of a receive queue have no order
-/// among each other, so tests that have both in one CQ look at them like this.
+/// The next `count` completions by id. Send and receive completions in one CQ have no fixed order
+/// among each other, so tests compare them in this way.
 std::map<uint64_t, ibv_wc_status> next_completions(ibv_cq* cq, int count);
-/// Waits until `condition` holds; false when patience ends.
+/// Waits until `condition` holds; false after the limit.
 bool wait_until(const std::function<bool()>& condition,
                 std::chrono::milliseconds limit = kPatience);
-/// True when `fd` becomes readable in time.
+/// True if `fd` becomes readable within the limit.
 bool readable(int fd, std::chrono::milliseconds limit = kPatience);
-/// The next asynchronous event, which the caller acknowledges. Acknowledges and leaves out
-/// IBV_EVENT_COMM_EST, which comes to a queue pair in RTR or does not, as the peer is quick.
+/// The next asynchronous event, which the caller must acknowledge. IBV_EVENT_COMM_EST is
+/// acknowledged and skipped: whether it comes depends on how quick the peer is.
 std::optional<ibv_async_event> next_async_event(ibv_context* context,
                                                 std::chrono::milliseconds limit = kPatience);
 /// Number of open files of this process.
 size_t open_files();
-/// Their numbers and names, a line each.
+/// Their numbers and names, one per line.
 std::string open_file_names();
 
-/// The next completion of `cq` has this id and status.
+/// Expects that the next completion of `cq` has this id and status.
 #define EXPECT_COMPLETION(cq, id, expected_status)                                       \
   do {                                                                                   \
     const std::optional<ibv_wc> found_ = next_completion(cq);                            \
@@ -130,7 +132,7 @@ class VerbsTest : public ::testing::Test {
     ASSERT_NE(context_, nullptr) << "run this under uwarp-run";
   }
   ibv_context* context() { return context_.get(); }
-  /// The device under test shows InfiniBand's behaviour (UWARP_PERSONA=roce).
+  /// True if the device under test behaves like InfiniBand (UWARP_PERSONA=roce).
   bool roce() const { return context_->device->node_type == IBV_NODE_CA; }
   Context context_;
 };

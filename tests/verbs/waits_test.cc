@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// All ways of waiting for a completion channel, in which the thread that waits serves the sockets.
+// All ways to wait for a completion channel. The waiting thread serves the sockets.
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 #include "verbs/verbs_fixture.h"
 
-// What programs built with _FORTIFY_SOURCE call, which not all headers declare.
+// Programs built with _FORTIFY_SOURCE call these functions, which not all headers declare.
 extern "C" {
 int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t room);
 int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* signals,
@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeout{1000};
-/// When somebody else begins to poll, so that the thread that waits leaves the serving to that one.
+/// When another thread begins to poll. It then serves the sockets instead of the waiting thread.
 constexpr milliseconds kPollingBegins{800};
 constexpr milliseconds kPollingLasts{60};
 
@@ -47,7 +47,7 @@ class Waits : public VerbsTest {
     pair_ = std::make_unique<Pair>(context());
     read_polling();
   }
-  /// Without a rest between two polls.
+  /// Does a Read and polls without a pause.
   void read_polling() {
     ASSERT_EQ(pair_->a.post_rdma(IBV_WR_RDMA_READ, 1, pair_->b.address(), 0, 8), 0);
     ibv_wc completion{};
@@ -55,9 +55,9 @@ class Waits : public VerbsTest {
     while (ibv_poll_cq(pair_->a.cq.get(), 1, &completion) == 0) ASSERT_LT(Clock::now(), end);
     EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
   }
-  /// A wait in which nothing comes, while another thread begins to exchange and to poll. It does
-  /// not end early, and it is over before a sleep that lasts until a wait would be over that had
-  /// begun anew at that moment.
+  /// Nothing arrives during this wait, while another thread begins a Read and polls. The wait must
+  /// not end early. Nor may it start again when the polling begins: so it must end before a sleep
+  /// of the length that such a wait would have.
   void expect_full_wait(const std::function<int()>& wait) {
     std::atomic<int> ended{0};
     int wait_ended = 0, sleep_ended = 0;
@@ -113,7 +113,7 @@ TEST_F(Waits, WrongTimesAreRefused) {
   }
 }
 
-// Each way in which a program can wait for a channel, without a limit.
+// Each way in which a program can wait for a channel, without a time limit.
 struct Way {
   const char* name;
   int (*wait)(int fd, const sigset_t* signals);
@@ -137,7 +137,7 @@ int wait_by_sets(int fd, const std::function<int(int, fd_set*)>& wait) {
   FD_ZERO(&set);
   FD_SET(fd, &set);
   const int result = wait(fd + 1, &set);
-  // A call that fails leaves the set alone.
+  // A call that fails does not change the set.
   EXPECT_TRUE(FD_ISSET(fd, &set));
   return result;
 }
@@ -230,7 +230,7 @@ class WaysToWait : public VerbsTest {
     pair_.reset();
     channel_.reset();
   }
-  /// The queue is armed, and another thread posts what will raise its event.
+  /// The queue is armed, and another thread posts the request that raises its event.
   void with_event_on_its_way(const std::function<void()>& wait) {
     ASSERT_EQ(pair_->b.post_receive(1), 0);
     ASSERT_EQ(ibv_req_notify_cq(pair_->b.cq.get(), 0), 0);
@@ -302,10 +302,10 @@ TEST_F(WaysToWait, EachHasItsEventReadByAnyRead) {
   };
   for (const auto& way : reads) {
     SCOPED_TRACE(way.name);
-    // libibverbs does not hear of such a read, so a queue gives one event only.
+    // libibverbs does not see such a read, so a queue gives only one event.
     pair_ = std::make_unique<Pair>(context(), 1 << 20, channel_.get());
     with_event_on_its_way([&] {
-      // The event's one word, in two parts; calls that take one buffer fill both.
+      // One event is one word. It is read in two parts; calls that take one buffer fill both.
       uint64_t handle = 0;
       char* const bytes = reinterpret_cast<char*>(&handle);
       const iovec pieces[] = {{bytes, kEvent / 2}, {bytes + kEvent / 2, kEvent / 2}};
@@ -318,13 +318,13 @@ TEST_F(WaysToWait, EachHasItsEventReadByAnyRead) {
 
 void count_signal(int) {}
 
-// As programs wait that want a signal during the wait only: it is blocked, and may have come
-// before.
+// For programs that want a signal only while they wait: it is blocked otherwise, and may be pending
+// when the wait begins.
 TEST_F(WaysToWait, TheMaskOfAWaitLetsItsSignalsIn) {
   struct sigaction action {
   }, before{};
   action.sa_handler = count_signal;
-  action.sa_flags = SA_RESTART;  // which these waits do not heed
+  action.sa_flags = SA_RESTART;  // has no effect on these waits
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   sigset_t blocked, saved;
   sigemptyset(&blocked);
@@ -338,7 +338,7 @@ TEST_F(WaysToWait, TheMaskOfAWaitLetsItsSignalsIn) {
     errno = 0;
     EXPECT_EQ(way.wait(channel_->fd, &saved), -1);
     EXPECT_EQ(errno, EINTR);
-    // And one that comes while the thread sleeps, or just before.
+    // And a signal that comes while the thread sleeps, or just before.
     std::thread other([&] {
       std::this_thread::sleep_for(milliseconds(20));
       pthread_kill(waiting, SIGUSR1);

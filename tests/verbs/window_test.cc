@@ -13,7 +13,8 @@ using Mw = std::unique_ptr<ibv_mw, Destroyer<ibv_dealloc_mw>>;
 constexpr uint32_t kBytes = 64;
 constexpr int kBindable = kAllAccess | IBV_ACCESS_MW_BIND;
 
-/// `a` accesses memory of `b`, which is registered once more so that windows can be bound to it.
+/// `a` accesses memory of `b`, which is registered a second time so that windows can be bound to
+/// it.
 class Windows : public VerbsTest {
  protected:
   void SetUp() override {
@@ -62,7 +63,7 @@ class Windows : public VerbsTest {
     ibv_send_wr* bad = nullptr;
     return ibv_post_send(end.qp.get(), &wr, &bad);
   }
-  /// Accesses b's memory from a; returns the status of the request.
+  /// Accesses b's memory from `a`; returns the status of the request.
   ibv_wc_status access(ibv_wr_opcode opcode, uint32_t key, uint64_t address,
                        uint32_t length = kBytes) {
     Address place = {};
@@ -72,7 +73,7 @@ class Windows : public VerbsTest {
     const auto done = next_completion(a().cq.get());
     return done ? done->status : IBV_WC_GENERAL_ERR;
   }
-  /// A Write followed by a Read that tells whether it was taken: a Write alone completes early.
+  /// A Write, then a Read that shows whether the Write was accepted: a Write alone completes early.
   ibv_wc_status write_and_read(uint32_t key, uint64_t address) {
     const auto status = access(IBV_WR_RDMA_WRITE, key, address);
     return status != IBV_WC_SUCCESS ? status : access(IBV_WR_RDMA_READ, key, address);
@@ -198,7 +199,7 @@ TEST_F(Windows, Type2IsInvalidatedLocally) {
   ASSERT_TRUE(done.has_value());
   EXPECT_EQ(done->status, IBV_WC_SUCCESS);
   EXPECT_EQ(done->opcode, IBV_WC_LOCAL_INV);
-  // Bound again under the next key; the old one is dead.
+  // Bound again with the next key; the old key is no longer valid.
   const uint32_t next = ibv_inc_rkey(key);
   ASSERT_EQ(bind2(b(), mw.get(), next, part(0, kBytes, both)), 0);
   EXPECT_COMPLETION(b().cq.get(), 78, IBV_WC_SUCCESS);
@@ -231,7 +232,7 @@ TEST_F(Windows, APeerInvalidatesNothingElse) {
 
 // Proves: 5041-8.2-d 5041-8.3-3
 TEST_F(Windows, Type2BelongsToItsQueuePair) {
-  // Bound by one queue pair of the domain, reached for through another.
+  // Bound by one queue pair of the domain, used through another.
   ibv_qp_init_attr init = init_attributes(b().cq.get());
   Qp other(ibv_create_qp(b().pd.get(), &init));
   ASSERT_NE(other, nullptr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_qp_ex: requests built by ibv_wr_* go out together or not at all.
+// ibv_qp_ex: requests built with ibv_wr_* are posted together or not at all.
 #include <arpa/inet.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ class WorkBatch : public VerbsTest {
     init.send_ops_flags = operations;
     return ibv_create_qp_ex(context(), &init);
   }
-  /// `a` gets a queue pair for batches, connected to `b`.
+  /// Gives `a` a queue pair for batches, connected to `b`.
   ibv_qp_ex* prepare(End& a, End& b, uint64_t operations = kEverything, uint32_t depth = 64) {
     a.qp.reset(create(a, operations, depth));
     if (a.qp == nullptr) return nullptr;
@@ -101,7 +101,7 @@ TEST_F(WorkBatch, EveryOperation) {
   char parts[2][4] = {{'a', 'b', 'c', 'd'}, {'e', 'f', 'g', 'h'}};
   const ibv_data_buf buffers[2] = {{parts[0], 4}, {parts[1], 3}};
   ibv_wr_set_inline_data_list(qp, 2, buffers);
-  next(qp, 8, 0);  // no completion
+  next(qp, 8, 0);  // not signaled
   ibv_wr_rdma_write(qp, target.rkey, target.memory + 600);
   ASSERT_EQ(ibv_wr_complete(qp), 0);
   std::memset(text, 0, sizeof text);
@@ -135,7 +135,7 @@ TEST_F(WorkBatch, EveryOperation) {
   EXPECT_EQ(wc->byte_len, 7u);
   EXPECT_EQ(std::memcmp(b.memory.data() + 3 * 4096, "abcdefg", 7), 0);
 
-  // The peer is known by now: immediate data with a Send too.
+  // The peer is known by now, so a Send may also carry immediate data.
   ibv_wr_start(qp);
   next(qp, 9);
   ibv_wr_send_imm(qp, htonl(4711));
@@ -147,7 +147,8 @@ TEST_F(WorkBatch, EveryOperation) {
   EXPECT_EQ(ntohl(wc->imm_data), 4711u);
 }
 
-// A region cannot be invalidated by its peer, nor by its owner: windows can (see the tests there).
+// Neither a peer nor its owner can invalidate a region; windows can be invalidated (see the tests
+// there).
 TEST_F(WorkBatch, InvalidationsReachTheEngine) {
   End a(context()), b(context());
   ibv_qp_ex* qp = prepare(a, b);
@@ -218,7 +219,7 @@ TEST_F(WorkBatch, AbortPostsNothing) {
   ASSERT_EQ(ibv_wr_complete(qp), 0) << "an empty batch";
   EXPECT_FALSE(next_completion(a.cq.get(), milliseconds(30)));
   EXPECT_FALSE(next_completion(b.cq.get(), milliseconds(0)));
-  ASSERT_EQ(a.post_send(3), 0) << "the plain call is not in its way";
+  ASSERT_EQ(a.post_send(3), 0) << "ibv_post_send() works beside a batch";
   EXPECT_COMPLETION(a.cq.get(), 3, IBV_WC_SUCCESS);
   EXPECT_COMPLETION(b.cq.get(), 0, IBV_WC_SUCCESS);
 }
@@ -338,7 +339,7 @@ TEST_F(WorkBatch, StatesAreTheSameAsForPlainPosts) {
   EXPECT_COMPLETION(a.cq.get(), 1, IBV_WC_WR_FLUSH_ERR);
 }
 
-// Between start and complete no other thread builds; batches arrive whole.
+// Between start and complete no other thread can build a batch; batches arrive whole.
 TEST_F(WorkBatch, ThreadsTakeTurns) {
   constexpr uint64_t kBatches = 200, kEach = 4;
   End a(context(), 1 << 16), b(context(), 1 << 20, nullptr, 2048);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Extended reliable connections (roce persona): domains, shared queues that peers name, queue pairs
-// of one direction, and receiving ones that several have opened.
+// Extended reliable connections (roce persona): domains, shared receive queues that peers name,
+// queue pairs of one direction, and receiving queue pairs that several processes have opened.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -74,7 +74,7 @@ struct NamedFile {
   int fd;
 };
 
-/// A sending queue pair, and a receiving one with a shared queue.
+/// A sending queue pair, and a receiving one with a shared receive queue.
 struct Line {
   explicit Line(ibv_context* context, ibv_comp_channel* channel = nullptr)
       : sender(context),
@@ -218,7 +218,7 @@ TEST_F(Xrc, WhatIsMissing) {
 
 // ---- Traffic
 
-// Each queue has its own buffers and completions, which name the receiving queue pair.
+// Each queue has its own receives and completions; a completion names the receiving queue pair.
 TEST_F(Xrc, MessagesGoToTheQueueThatTheyName) {
   Line line(context());
   const Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
@@ -300,7 +300,7 @@ TEST_F(Xrc, WritesAndReads) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->opcode, IBV_WC_RECV_RDMA_WITH_IMM);
   EXPECT_EQ(found->byte_len, 64u);
-  // A domain without a shared queue here is out of reach.
+  // The peer cannot reach a domain without a shared receive queue here.
   const Pd pd(ibv_alloc_pd(context()));
   uint8_t memory[64] = {};
   const Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, kAllAccess));
@@ -310,7 +310,8 @@ TEST_F(Xrc, WritesAndReads) {
   EXPECT_EQ(memory[0], 0);
 }
 
-// A thread that sleeps on the shared queue's channel is woken; nobody polls.
+// A thread that sleeps on the channel of the shared queue's completion queue is woken; no thread
+// polls.
 TEST_F(Xrc, CompletionEvents) {
   const Channel channel(ibv_create_comp_channel(context()));
   Line line(context(), channel.get());
@@ -328,7 +329,7 @@ TEST_F(Xrc, CompletionEvents) {
   }
 }
 
-// The answer comes over another connection than what is answered.
+// The answer comes over another connection than the question.
 TEST_F(Xrc, SendsCompleteBeforeTheirAnswers) {
   Line asks(context()), answers(context());
   for (Line* line : {&asks, &answers})
@@ -374,7 +375,7 @@ TEST_F(Xrc, NoSecondDirection) {
 
 // ---- Ends
 
-// Streams that have used the queue go on with others.
+// Streams that have used the destroyed queue go on with other queues.
 TEST_F(Xrc, SharedQueueIsDestroyed) {
   Line line(context());
   {
@@ -447,7 +448,7 @@ TEST_F(Xrc, EventsGoToAllOwners) {
                       {line.receiver.get(), IBV_EVENT_QP_LAST_WQE_REACHED}}));
 }
 
-// One closes its device and leaves all behind; the other one's share stays.
+// One owner closes its device without destroying its objects; the other owner's share stays.
 TEST_F(Xrc, OwnerClosesItsDevice) {
   NamedFile file;
   const Xrcd xrcd = open_domain(context(), file.fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Events are told in the middle of anything, so what they need is there before.
+// An event may be raised in the middle of any work, so the memory for it is allocated in advance.
 #include "kernel/event_channel.h"
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ struct Channel {
     fd = made->reader_fd;
   }
   ~Channel() { close(fd); }
-  /// The cq of the next record, 0 if none is there.
+  /// The completion queue named in the next record; 0 if there is none.
   uint64_t next() {
     CompletionEventRecord record;
     return recv(fd, &record, sizeof record, MSG_DONTWAIT) == sizeof record ? record.cq : 0;
@@ -52,7 +52,7 @@ TEST(EventChannelWithoutMemory, WhatHasRoomIsTold) {
   EXPECT_EQ(channel.next(), 0u);
 }
 
-// Those of others stay.
+// The records of other objects stay.
 TEST(EventChannelWithoutMemory, RecordsOfOneObjectAreTakenBack) {
   Channel channel;
   for (uint64_t i = 1; i <= 10; ++i) channel.channel->send(CompletionEventRecord{i % 3 + 1});

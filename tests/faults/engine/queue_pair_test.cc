@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A running queue pair has all the memory that it needs, or does without: nothing is left half
-// done, and no side stays taken.
+// A running queue pair has all the memory that it needs, or goes on without more. No step is left
+// half done, and no side stays taken.
 #include <sys/mman.h>
 
 #include "faults/engine/without_memory.h"
@@ -38,7 +38,7 @@ struct WithoutMemory : ::testing::Test {
     for (const WorkCompletion& one : done) EXPECT_EQ(one.status, WcStatus::kSuccess) << one.wr_id;
   }
 
-  /// What an end has to send, built without memory. True if it has asked for any.
+  /// Sends what `end` has to send while its allocation fails. True if it tried to allocate.
   bool send_without_memory(End& end, Pipe& out, size_t limit = ~size_t{0}) {
     auto turn = end.qp->transmit_side().begin();
     EXPECT_TRUE(turn);
@@ -64,19 +64,19 @@ struct WithoutMemory : ::testing::Test {
     EXPECT_TRUE(end.qp->transmit_side().try_begin());
     EXPECT_TRUE(end.qp->receive_side().try_begin());
   }
-  /// A Send of which the kernel has taken some.
+  /// Posts a Send; the kernel accepts a part of it.
   void send_a_part() {
     const Sge from = here(kLarge);
     ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
     EXPECT_FALSE(send_without_memory(pair.a, pair.a_to_b, 100));
   }
-  /// It is over, and nothing more is sent.
+  /// The stream has ended, and nothing more is sent.
   void expect_silent_end() {
     const auto turn = pair.a.qp->transmit_side().begin();
     EXPECT_TRUE(turn);
     EXPECT_TRUE(pair.a.qp->transmitter().window().empty());
     EXPECT_TRUE(pair.a.qp->transmitter().finished());
-    pair.a_to_b.log.clear();  // no whole FPDU is to be found
+    pair.a_to_b.log.clear();  // the stream ends inside an FPDU
   }
 
   Pair pair{1};
@@ -87,7 +87,7 @@ struct WithoutMemory : ::testing::Test {
   size_t sent = 0;
 };
 
-// The rings are there since the stream began.
+// The rings were allocated when the stream began.
 TEST_F(WithoutMemory, FirstReadAndAtomicNeedNone) {
   const Sge result = here(8, 1 << 16);
   const uint64_t cell = of_b.address() + (1 << 16);
@@ -126,7 +126,8 @@ TEST_F(WithoutMemory, StreamThatCannotBeginHasNotBegun) {
   EXPECT_EQ(end.qp->state(), QpState::kRts);
 }
 
-// A failure flushes at once; what is half sent is finished out of a copy, if there can be one.
+// A failure flushes at once. The rest of a half-sent message would be sent from a copy; without
+// memory for the copy it is not sent.
 TEST_F(WithoutMemory, FlushOfWhatIsHalfSent) {
   send_a_part();
   EXPECT_TRUE(without_memory([&] { pair.a.qp->to_error(); }));
@@ -161,7 +162,7 @@ TEST_F(WithoutMemory, ChangeOfARegionThatIsHalfSent) {
   expect_silent_end();
 }
 
-// The copy that such memory goes out of is made at the next try.
+// Memory on demand is sent from a copy. If the copy cannot be allocated, the next turn tries again.
 TEST_F(WithoutMemory, SendFromARegionOnDemand) {
   UWARP_NEEDS_KERNEL_COPIES();
   const auto region =
@@ -212,7 +213,8 @@ TEST_F(WithoutMemory, AnswerThroughAWindow) {
   EXPECT_EQ(std::memcmp(of_a.data(), of_b.data(), kLarge), 0);
 }
 
-// An answer that lies in the memory that an atomic is to change goes out of a copy, or first.
+// An answer is owed from memory that an atomic is to change. It is sent from a copy or, without
+// memory for one, before the atomic executes.
 TEST_F(WithoutMemory, AtomicBehindAnAnswer) {
   uint64_t before;
   std::memcpy(&before, of_b.data(), sizeof before);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Captures and traces note what stands between the socket and its place: without memory they leave
-// something out, and throw nothing.
+// Captures and traces record what passes the socket. Without memory they omit entries, and throw
+// nothing.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -29,9 +29,9 @@ TEST(RecordingWithoutMemory, Capture) {
   const auto capture = Capture::create(file.name());
   ASSERT_NE(capture, nullptr);
   CapturedConnection connection(*capture, {}, {}, true);
-  std::byte octets[256] = {};
+  std::byte bytes[256] = {};
   iovec pieces[64];
-  for (size_t i = 0; i < 64; ++i) pieces[i] = {octets + i, 1};
+  for (size_t i = 0; i < 64; ++i) pieces[i] = {bytes + i, 1};
   EXPECT_TRUE(without_memory([&] { connection.received(pieces, 64); }));
   connection.received(pieces, 64);
 }

@@ -23,7 +23,7 @@ TEST(RegionTableWithoutMemory, FirstRegionIsRefusedAndTheNextIsGood) {
   ASSERT_TRUE(region.ok());
   EXPECT_EQ(table.find(STag{(*region)->key.load()}), *region);
   EXPECT_EQ(table.invalidate(**region), 0);
-  // To give something back takes no memory.
+  // Releasing a region allocates nothing.
   EXPECT_FALSE(without_memory([&] { table.release(**region); }));
   EXPECT_EQ(domain.regions.load(), 0u);
   EXPECT_EQ(table.live_count(), 0u);

@@ -7,8 +7,8 @@
 
 #include "faults/failing_allocations.h"
 
-/// Runs `call`, whose next allocation fails and which must not throw for that. True if it has asked
-/// for one.
+/// Runs `call` while its next allocation fails; `call` must not throw. True if it tried to
+/// allocate.
 template <typename Call>
 bool without_memory(Call call) {
   fail_allocation(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Processes that send datagrams to each other, all to all, while some are killed, stopped and begun
-// anew. Each datagram says who sent it and has bytes that follow from that: none arrives changed,
-// twice, or at another queue pair; each send completes once; queue pairs are reset and destroyed in
-// between; and when the killing is over everybody is heard by everybody.
+// Processes that all send datagrams to each other, while some are killed, stopped and started
+// again. Each datagram names its sender, and its bytes follow from its header. None arrives
+// changed, twice, or at another queue pair; each send completes once; queue pairs are reset and
+// destroyed in between. When the killing is over, every process hears every other one.
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <spawn.h>
@@ -33,15 +33,16 @@ constexpr uint32_t kRoute = sizeof(ibv_grh);
 constexpr auto kPatience = 90s;
 constexpr int kMemoryFd = 9;
 
-/// What the processes see of each other.
+/// Memory that all processes share.
 struct Table {
-  std::atomic<bool> calm;  // nobody is killed any more
+  std::atomic<bool> calm;  // no process is killed any more
   std::atomic<bool> stop;
   std::atomic<uint64_t> received, sent;
   ibv_gid gid;
-  /// Life << 32 | number of its queue pair; 0: none.
+  /// (Life of the process) << 32 | number of its queue pair; 0: none.
   std::atomic<uint64_t> places[kMost];
-  std::atomic<uint64_t> heard[kMost][kMost];  // by, of: the same of when it was heard last
+  // [receiver][sender]: the sender's place in the last datagram
+  std::atomic<uint64_t> heard[kMost][kMost];
 };
 
 struct Words {
@@ -191,7 +192,7 @@ class Process {
     wr.opcode = IBV_WR_SEND;
     wr.wr.ud = {ah_, static_cast<uint32_t>(place), kQkey};
     must(ibv_post_send(qp_, &wr, &bad) == 0, "post_send");
-    // What waits is not copied yet: this memory is used again for the next one.
+    // The datagram may wait and is not copied yet, but the next one uses the same memory.
     ++open_;
     while (open_ != 0 && !poll_one()) {
       if (Clock::now() > last_ + kPatience) wrong("a send does not complete");
@@ -202,7 +203,7 @@ class Process {
     while (poll_one()) {
     }
   }
-  // True: a completion of a send, or nothing to wait for.
+  // True if a send has completed, or if no send is open.
   bool poll_one() {
     ibv_wc wc;
     const int got = ibv_poll_cq(cq_, 1, &wc);
@@ -257,7 +258,7 @@ class Process {
   Seen seen_[kMost];
 };
 
-// ---- The one that kills.
+// ---- The process that kills.
 
 pid_t start(const char* self, int index, int count, uint64_t life) {
   std::string who = std::to_string(index), all = std::to_string(count),
@@ -310,7 +311,7 @@ int run(const char* self, int count, uint64_t seconds, uint64_t seed) {
   table.calm = true;
   const auto limit = Clock::now() + kPatience;
   while (!all_heard(table, count)) {
-    must(Clock::now() < limit, "not everybody is heard");
+    must(Clock::now() < limit, "some process does not hear all others");
     usleep(1000);
   }
   table.stop = true;

@@ -8,12 +8,12 @@
 namespace uwarp {
 namespace {
 
-AddressOctets octets(const std::string& text) {
+AddressOctets address_bytes(const std::string& text) {
   return IpAddress::from_string(text).value().bytes();
 }
 
 bool contains(const char* prefix, const char* address) {
-  return AddressPrefix::parse(prefix).value().contains(octets(address));
+  return AddressPrefix::parse(prefix).value().contains(address_bytes(address));
 }
 
 TEST(AddressPrefix, WholeAddresses) {
@@ -25,7 +25,7 @@ TEST(AddressPrefix, WholeAddresses) {
 }
 
 TEST(AddressPrefix, EveryLength) {
-  const AddressOctets own = octets("192.0.2.255");
+  const AddressOctets own = address_bytes("192.0.2.255");
   for (unsigned bits = 0; bits <= 32; ++bits) {
     const uint32_t mask = bits == 0 ? 0 : ~uint32_t{0} << (32 - bits);
     in_addr first{.s_addr = htonl(0xC00002FF & mask)};
@@ -34,7 +34,7 @@ TEST(AddressPrefix, EveryLength) {
     ASSERT_TRUE(prefix) << text;
     EXPECT_TRUE(prefix->contains(own)) << text;
     if (bits == 0) continue;
-    // The last bit of the prefix turned round.
+    // The last bit of the prefix is inverted.
     in_addr other{.s_addr = htonl(0xC00002FF ^ (1u << (32 - bits)))};
     EXPECT_FALSE(prefix->contains(IpAddress::from_v4(other).bytes())) << text;
   }
@@ -55,15 +55,15 @@ TEST(AddressPrefix, WhatIsNone) {
 }
 
 TEST(AllowList, EverybodyNobodyAndSome) {
-  EXPECT_TRUE(AllowList().allows(octets("192.0.2.7")));
+  EXPECT_TRUE(AllowList().allows(address_bytes("192.0.2.7")));
   EXPECT_TRUE(AllowList::parse("")->allows_all());
-  EXPECT_FALSE(AllowList::nobody().allows(octets("192.0.2.7")));
+  EXPECT_FALSE(AllowList::nobody().allows(address_bytes("192.0.2.7")));
   const auto list = AllowList::parse("192.0.2.0/24,2001:db8::1");
   ASSERT_TRUE(list);
   EXPECT_FALSE(list->allows_all());
-  EXPECT_TRUE(list->allows(octets("192.0.2.7")));
-  EXPECT_TRUE(list->allows(octets("2001:db8::1")));
-  EXPECT_FALSE(list->allows(octets("192.0.3.7")));
+  EXPECT_TRUE(list->allows(address_bytes("192.0.2.7")));
+  EXPECT_TRUE(list->allows(address_bytes("2001:db8::1")));
+  EXPECT_FALSE(list->allows(address_bytes("192.0.3.7")));
   for (const char* text : {",", "192.0.2.7,", ",192.0.2.7", "192.0.2.7,,192.0.2.8", "192.0.2.7 "})
     EXPECT_FALSE(AllowList::parse(text)) << text;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Cursors and unchecked loads: byte order, and that failure consumes or writes nothing.
+// Cursors and unchecked loads: byte order, and that a failed access consumes or writes nothing.
 #include "base/bytes.h"
 
 #include <gtest/gtest.h>

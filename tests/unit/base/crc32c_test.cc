@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// CRC32C against published values and against a bit-by-bit oracle. 5044-4.4-a.
+// CRC32C against published values and a bit-by-bit implementation. 5044-4.4-a.
 #include "base/crc32c.h"
 
 #include <gtest/gtest.h>
@@ -39,12 +39,12 @@ TEST(Crc32c, SamplesOfRfc5044) {
     const auto sample = test::load_vector(name);
     const size_t covered = sample.bytes.size() - 4;
     const uint32_t crc = crc32c(sample.bytes.data(), covered);
-    // On the wire the least significant byte goes first.
+    // The least significant byte is sent first.
     EXPECT_EQ(std::memcmp(&crc, &sample.bytes[covered], 4), 0) << name;
   }
 }
 
-// Any cut gives the value of the whole, at any alignment.
+// Any division into pieces gives the value of the whole, at any alignment.
 TEST(Crc32c, PiecesEqualTheWhole) {
   std::mt19937 random(1);
   std::vector<std::byte> bytes(300);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The event log. It is opened once per process, so each case runs in a child of its own.
+// The event log. It is opened once per process, so each case runs in its own child process.
 #include "base/log.h"
 
 #include <errno.h>
@@ -70,7 +70,8 @@ TEST(Log, CutsLongLines) {
   EXPECT_EQ(text.back(), '\n');
 }
 
-// A daemon closes all descriptors and its next file gets our number: that file stays clean.
+// A daemon closes all descriptors, and its next file gets the number of the log: nothing is written
+// to that file.
 TEST(Log, SurvivesCloseOfAllDescriptors) {
   TemporaryFile file;
   TemporaryFile other;
@@ -93,7 +94,7 @@ TEST(Log, OffWritesNothing) {
   }));
 }
 
-// The complaint goes to standard error, which the child points to a file.
+// The complaint goes to standard error, which the child redirects to a file.
 TEST(Log, UnusablePathIsOffWithOneComplaint) {
   TemporaryFile complaint;
   EXPECT_TRUE(in_fresh_process("", [&] {
@@ -107,7 +108,7 @@ TEST(Log, UnusablePathIsOffWithOneComplaint) {
   EXPECT_THAT(complaint.text(), MatchesRegex("uwarp: UWARP_LOG=[^\n]+\n"));
 }
 
-// Others may write to the folder: a link or a FIFO of theirs under the log's name is refused, and
+// Other users may write to the folder. A link or FIFO of theirs with the log's name is refused, and
 // the FIFO does not make the process wait.
 TEST(Log, LinksAndPipesUnderItsNameAreRefused) {
   TemporaryFile victim;
@@ -117,7 +118,7 @@ TEST(Log, LinksAndPipesUnderItsNameAreRefused) {
   const std::string pipe = std::string(folder) + "/pipe";
   ASSERT_EQ(symlink(victim.path, link.c_str()), 0);
   ASSERT_EQ(mkfifo(pipe.c_str(), 0666), 0);
-  // With a reader, the open alone would succeed.
+  // With a reader, open() alone would succeed.
   const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   const auto refused = [](const std::string& name, const std::string& why) {
     TemporaryFile complaint;
@@ -153,7 +154,7 @@ TEST(Log, StandardError) {
   }
 }
 
-// Another thread may be at it at the moment of the fork.
+// Another thread may be writing at the moment of the fork.
 TEST(Log, AForkedChildCanWrite) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "no new threads in a child of a process with several";

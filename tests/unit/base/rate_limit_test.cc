@@ -6,7 +6,7 @@
 namespace uwarp {
 namespace {
 
-/// How often it happens until `end_ns` if it happens as soon as it may.
+/// The number of uses until `end_ns` if each happens as soon as it is allowed.
 int uses(RateLimit& limit, uint64_t from_ns, uint64_t end_ns) {
   int count = 0;
   for (uint64_t now = from_ns; now <= end_ns; now = std::max(now, limit.next_ns()), ++count)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Result: value or error, also of the same type, move-only values, and no value at all.
+// Result: a value or an error, also of the same type, with move-only values, and without a value.
 #include "base/result.h"
 
 #include <errno.h>

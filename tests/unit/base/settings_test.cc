@@ -122,7 +122,8 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_TRUE(settings.af_ib);
 }
 
-// The one setting whose default would be the opposite of what was wanted.
+// With this setting, falling back to the default would allow every peer: the opposite of what the
+// user wanted.
 TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
   const Parsed parsed = parse({{"UWARP_ALLOW", "192.0.2.0/24;192.0.3.0/24"}});
   EXPECT_EQ(parsed.settings.allow, AllowList::nobody());
@@ -131,12 +132,13 @@ TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
   EXPECT_TRUE(parse({{"UWARP_ALLOW", ""}}).settings.allow.allows_all());
 }
 
-// In a program with more rights than its user the environment is the user's. Run by the next test.
+// In a setuid program the environment comes from the unprivileged user. The next test runs this
+// one.
 TEST(SetuidInside, DISABLED_EnvironmentHasNoEffect) {
   if (getauxval(AT_SECURE) == 0) _exit(kNotSecure);
   EXPECT_FALSE(settings().crc);
   EXPECT_EQ(settings().log, "");
-  _exit(HasFailure() ? 1 : 0);  // no look for leaks: nobody may trace such a program
+  _exit(HasFailure() ? 1 : 0);  // no leak check: such a program cannot be traced
 }
 
 TEST(Settings, SetuidProgramsIgnoreTheEnvironment) {
@@ -157,12 +159,12 @@ TEST(Settings, SetuidProgramsIgnoreTheEnvironment) {
   const int status = system(command.c_str());
   std::filesystem::remove_all(folder, error);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 126) GTEST_SKIP() << "an emulated program cannot execute its like";
+  if (WEXITSTATUS(status) == 126) GTEST_SKIP() << "an emulated program cannot execute another one";
   if (WEXITSTATUS(status) == kNotSecure) GTEST_SKIP() << "setuid has no effect on this mount";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// Each bad value: one line with the variable, the value and the default, and the default in force.
+// Each bad value: one line with the variable, the value and the default, and the default is used.
 TEST(Settings, BadValuesGiveTheDefaultAndOneLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"UWARP_CRC", "yes"},           {"UWARP_CRC", "2"},
@@ -199,14 +201,14 @@ TEST(Settings, ComplaintNamesTheDefault) {
             "uwarp: UWARP_CM=a?b is not uwarp or kernel; using the default (uwarp)");
 }
 
-// One bad value does not keep the others from being used.
+// One bad value does not affect the other variables.
 TEST(Settings, OtherVariablesGoOn) {
   const Parsed parsed = parse({{"UWARP_CRC", "bad"}, {"UWARP_SPIN_US", "9"}});
   EXPECT_EQ(parsed.complaints.size(), 1u);
   EXPECT_EQ(parsed.settings.spin_us, 9u);
 }
 
-// Empty: not set where empty has no meaning of its own; otherwise a value.
+// An empty value means "not set", except where the setting gives it a meaning of its own.
 TEST(Settings, EmptyValues) {
   const Parsed parsed =
       parse({{"UWARP_CRC", ""}, {"UWARP_FPDU", ""}, {"UWARP_CONGESTION", ""}, {"UWARP_LOG", ""}});
@@ -216,7 +218,7 @@ TEST(Settings, EmptyValues) {
   EXPECT_EQ(parse({{"UWARP_LOG", "0"}}).settings.log, "");
 }
 
-// The table itself: names are unique, each default is a value that its own row takes.
+// The table itself: names are unique, and each default is a value that its row accepts.
 TEST(Settings, TableIsConsistent) {
   std::set<std::string> names;
   for (const Setting& row : settings_table()) {

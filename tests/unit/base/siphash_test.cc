@@ -8,7 +8,7 @@
 namespace uwarp {
 namespace {
 
-/// The reference key 00 01 .. 0f, and messages 00 01 02 ..
+/// The reference key 00 01 .. 0f; messages are 00 01 02 ..
 constexpr SipKey kKey{0x0706050403020100, 0x0f0e0d0c0b0a0908};
 
 uint64_t hash_of_first(size_t bytes) {
@@ -17,10 +17,10 @@ uint64_t hash_of_first(size_t bytes) {
   return SipHash::of(kKey, std::span(message).first(bytes));
 }
 
-// The worked example of the paper's appendix A.
+// The example of the paper's appendix A.
 TEST(SipHash, PaperExample) { EXPECT_EQ(hash_of_first(15), 0xa129ca6149be45e5); }
 
-// The authors' reference vectors, around the ends of words.
+// The authors' reference vectors, with lengths around multiples of a word.
 TEST(SipHash, ReferenceVectors) {
   EXPECT_EQ(hash_of_first(0), 0x726fdb47dd0e0e31);
   EXPECT_EQ(hash_of_first(1), 0x74f839c593dc67fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// SpinLock: mutual exclusion under more threads than cores, and try_lock.
+// SpinLock: mutual exclusion with more threads than cores, and try_lock.
 #include "base/spinlock.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(SpinLock, TryLock) {
   EXPECT_TRUE(held.owns_lock());
 }
 
-// With yields alone the waiter, which has the higher priority, would keep the core for ever.
+// If it only yielded, the waiter, which has the higher priority, would keep the core for ever.
 TEST(SpinLock, AWaiterLetsAHolderOfLowerRealTimePriorityRun) {
   const int cpu = sched_getcpu();
   SpinLock lock;
@@ -63,7 +63,7 @@ TEST(SpinLock, AWaiterLetsAHolderOfLowerRealTimePriorityRun) {
     const std::lock_guard guard(lock);
     locked = true;
     while (!go && !refused) usleep(100);
-    // The waiter has the core by now, or takes it in between.
+    // By now, or during this loop, the waiter takes the core.
     for (int i = 0; i < 1000000; ++i) cpu_relax();
   });
   while (!locked) usleep(100);

@@ -8,7 +8,7 @@
 namespace uwarp {
 namespace {
 
-/// Says whether it has been destroyed.
+/// Records whether it has been destroyed.
 struct Value {
   ~Value() { number = -1; }
   int number = 0;
@@ -18,7 +18,7 @@ struct Seen {
   int before = -2, at_end = -2, after_end = -2;
 };
 
-/// Like an application's thread-local object: older than ours, hence destroyed later.
+/// Like a thread-local object of the application: older than ours, so destroyed later.
 struct Older {
   ~Older() {
     seen->at_end = thread_own<Value>().number;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// One direction of a ring: records, wrapping, beginning again, and a peer that writes nonsense.
+// One direction of a ring: records, wrapping, going back to the start when empty, and a peer that
+// writes nonsense.
 #include "carrier/byte_ring.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ struct OneWay {
   RingWriter writer{control, bytes, kRing};
   RingReader reader{control, bytes, kRing};
 
-  /// As much of `text` as fits; false if not all did.
+  /// Writes as much of `text` as fits; false if some is left.
   bool write(const std::string& text) {
     EXPECT_TRUE(writer.look());
     for (size_t at = 0; at != text.size();) {
@@ -128,8 +129,8 @@ TEST(ByteRing, WhoSleepsIsToBeWokenOnce) {
   EXPECT_TRUE(ring.writer.moved());
 }
 
-// Whatever stands in the shared words, the reader stays inside the ring and the writer does not go
-// over what has not been read.
+// For any values in the shared words, the reader stays inside the ring and the writer does not
+// overwrite unread bytes.
 TEST(ByteRing, NonsenseOfTheOtherSide) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 3000; ++round) {

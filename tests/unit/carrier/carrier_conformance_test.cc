@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a stream expects of whatever carries its bytes, asked of each carrier: TCP, rings whose
-// large payloads are pulled, and rings where that is not permitted.
+// What a stream expects of its carrier, checked for each carrier: TCP, rings whose reader copies
+// large payloads out of the writer's memory, and rings where that is not permitted.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +22,7 @@
 namespace uwarp {
 namespace {
 
-/// Bytes that differ at each place.
+/// Bytes that differ from place to place.
 std::string some_bytes(size_t size) {
   std::string text(size, '\0');
   uint32_t value = 1;
@@ -30,13 +30,14 @@ std::string some_bytes(size_t size) {
   return text;
 }
 
-/// Pieces that a writer has still to get rid of: those that were not taken come again as they were.
+/// Pieces that a writer still has to send. Pieces that the carrier did not take are offered again
+/// unchanged.
 class Outbox {
  public:
   void add(std::string& text) { pieces_.push_back({text.data(), text.size()}); }
   void add(char* at, size_t size) { pieces_.push_back({at, size}); }
   bool empty() const { return first_ == pieces_.size(); }
-  /// One call of the carrier, of so many pieces at most. Its result.
+  /// One call of the carrier with at most `most` pieces. Returns its result.
   ssize_t push(StreamEnd& end, size_t most = ~size_t{0}) {
     const size_t count = std::min(most, pieces_.size() - first_);
     const ssize_t taken = end.send(std::span(pieces_).subspan(first_, count));
@@ -50,7 +51,7 @@ class Outbox {
     }
     return taken;
   }
-  /// Until it is empty or the carrier takes no more.
+  /// Repeats until the box is empty or the carrier takes no more.
   void push_all(StreamEnd& end) {
     while (!empty() && push(end) > 0) {
     }
@@ -61,7 +62,7 @@ class Outbox {
   size_t first_ = 0;
 };
 
-/// One call. Its result; what came is behind `text`.
+/// One call. Returns its result; the bytes are appended to `text`.
 ssize_t take(StreamEnd& end, std::string& text, std::span<const size_t> rooms) {
   std::vector<std::string> parts;
   for (const size_t room : rooms) parts.emplace_back(room, '?');
@@ -78,14 +79,15 @@ ssize_t take(StreamEnd& end, std::string& text, std::span<const size_t> rooms) {
 ssize_t take(StreamEnd& end, std::string& text, size_t room) {
   return take(end, text, std::span(&room, 1));
 }
-/// Until nothing comes at the moment, or `most` bytes are there. The last result.
+/// Reads until no more bytes are there now, or `most` bytes have been read. Returns the last
+/// result.
 ssize_t take_all(StreamEnd& end, std::string& text, size_t most = ~size_t{0}) {
   ssize_t count = 1;
   while (count > 0 && text.size() < most)
     count = take(end, text, std::min<size_t>(most - text.size(), 70'000));
   return count;
 }
-/// Waits for so many bytes.
+/// Waits for exactly `size` bytes.
 bool take_exactly(StreamEnd& end, std::string& text, size_t size) {
   while (text.size() < size) {
     const ssize_t count = take_all(end, text, size);
@@ -94,7 +96,7 @@ bool take_exactly(StreamEnd& end, std::string& text, size_t size) {
   }
   return true;
 }
-/// What comes up to the end, which is the result: 0 or an errno below zero.
+/// Reads until the end of the stream. Returns 0 or a negative errno.
 ssize_t take_to_end(StreamEnd& end, std::string& text) {
   for (;;) {
     const ssize_t count = take_all(end, text);
@@ -137,7 +139,7 @@ TEST_P(Carrier, BytesComeInOrderHoweverTheyAreCut) {
   EXPECT_EQ(take(b_, more, 1), -EAGAIN);
 }
 
-// A batch of the transmitter: headers and payloads of all sizes in turn.
+// A batch like the transmitter's: headers and payloads of all sizes alternate.
 TEST_P(Carrier, GathersAsManyPiecesAsABatchHas) {
   std::mt19937 random(5);
   for (int round = 0; round < 20; ++round) {
@@ -160,7 +162,8 @@ TEST_P(Carrier, GathersAsManyPiecesAsABatchHas) {
   }
 }
 
-// The rest of a payload to its place, what follows to the staging buffer; and a run of segments.
+// The rest of a payload is read to its place and what follows to the staging buffer; also a run of
+// segments.
 TEST_P(Carrier, ReadsIntoSeveralPlaces) {
   std::string text = some_bytes(400'000);
   std::mt19937 random(3);
@@ -202,10 +205,10 @@ TEST_P(Carrier, AFullOneTakesNoMoreUntilThereIsRoom) {
   while (got.size() != pieces.size() * pieces[0].size()) {
     const ssize_t count = take_all(b_, got, got.size() + 500'000);
     ASSERT_TRUE(count > 0 || count == -EAGAIN);
-    // Whoever has been told that it is full waits for the edge, and does nothing else.
+    // A sender that found the carrier full does nothing but wait for the edge.
     if (!outbox.empty() && (a_.edge(0) & EPOLLOUT) != 0) outbox.push_all(a_);
     if (count == -EAGAIN && b_.edge(0) == 0 && !outbox.empty()) {
-      ASSERT_TRUE(a_.wait_for(EPOLLOUT)) << "there is room, and nobody says so";
+      ASSERT_TRUE(a_.wait_for(EPOLLOUT)) << "there is room, but no edge reports it";
       outbox.push_all(a_);
     }
   }
@@ -241,7 +244,7 @@ TEST_P(Carrier, AQuietOneIsToldOfWhatCameMeanwhile) {
   };
   EXPECT_EQ(take(b_, got, 1), -EAGAIN);
   b_.set_quiet(true);
-  // It has slept before, so that the first message may still wake it.
+  // The reader has slept before, so the first message may still wake it.
   send_it();
   EXPECT_TRUE(eventually([&] { return take(b_, got, 8) == 8; }));
   b_.forget_edges();
@@ -257,7 +260,7 @@ TEST_P(Carrier, AQuietOneIsToldOfWhatCameMeanwhile) {
   EXPECT_TRUE(b_.wait_for(EPOLLIN));
 }
 
-// Each way at once, so that neither waits for the other with its ring full.
+// Both directions at once: neither side may wait for the other with its own ring full.
 TEST_P(Carrier, LargePayloadsBothWays) {
   std::string to_b = some_bytes(9'000'000), to_a(to_b.rbegin(), to_b.rend());
   Outbox from_a, from_b;
@@ -296,7 +299,7 @@ TEST_P(Carrier, TheEndComesBehindTheLastByte) {
   outbox.add(text.data() + 10, text.size() - 10);
   std::string got;
   outbox.push(a_);
-  // A sender ends when all is off its hands.
+  // The sender ends when the carrier has taken all pieces.
   while (!outbox.empty()) {
     (void)take_all(b_, got, 60'000);
     outbox.push(a_);
@@ -337,7 +340,7 @@ TEST_P(Carrier, AResetIsNoEndInOrder) {
   EXPECT_EQ(got, text.substr(0, got.size())) << "what comes is the beginning";
 }
 
-// Also of who waits for room, and reads nothing.
+// A writer that waits for room and does not read learns of the reset too.
 TEST_P(Carrier, AResetIsHeardByAWriter) {
   std::vector<std::string> pieces(600, some_bytes(32'000));
   Outbox outbox;
@@ -349,7 +352,7 @@ TEST_P(Carrier, AResetIsHeardByAWriter) {
   EXPECT_TRUE(a_.wait_for(EPOLLRDHUP | EPOLLHUP | EPOLLERR));
 }
 
-/// A writer in another process that never ends by itself.
+/// A writer in another process, which runs until it is killed.
 class WriterProcess {
  public:
   WriterProcess(StreamParts& parts, size_t payload) {
@@ -374,7 +377,7 @@ class WriterProcess {
 
  private:
   [[noreturn]] static void write_for_ever(StreamParts& parts, size_t payload, int start) {
-    alarm(120);  // hang guard
+    alarm(120);  // in case the test hangs
     StreamEnd end(parts, 1, getppid());
     parts.close_socket(0);
     parts.close_socket(1);
@@ -382,7 +385,7 @@ class WriterProcess {
     if (read(start, &byte, 1) != 1) _exit(1);
     std::string text = some_bytes(1 << 20);
     for (size_t at = 0;;) {
-      // Each piece from memory of its own, which is written anew once it has been given back.
+      // Each piece has its own memory, which is reused once the carrier has taken the piece.
       std::string header(text, at % text.size(), 18);
       std::string body(text, (at + header.size()) % text.size(), payload);
       Outbox outbox;
@@ -403,7 +406,8 @@ class WriterProcess {
 
 class CarrierDeath : public testing::TestWithParam<Way> {};
 
-// Killed at whatever it does: what came is what was written, and the end comes.
+// The writer is killed in whatever step: the bytes that arrive are those that were written, and
+// then the end arrives.
 TEST_P(CarrierDeath, OfTheWriter) {
   const std::string text = some_bytes(1 << 20);
   std::mt19937 random(17);
@@ -420,7 +424,7 @@ TEST_P(CarrierDeath, OfTheWriter) {
     writer.kill_now();
     const ssize_t last = take_to_end(end, got);
     EXPECT_TRUE(last == -ECONNRESET || last == 0) << last;
-    // The pieces of the text follow its own order, each from where the last one stopped.
+    // Each piece starts in the text where the previous one stopped.
     size_t wrong = 0;
     for (size_t at = 0, of_text = 0; at != got.size() && wrong == 0;) {
       const size_t payload = round % 2 == 0 ? 200 : 60'000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Somebody writes nonsense into the control words of both rings, and into their records, while two
-// sides stream: each call returns, touches nothing but its own memory and the rings, and says that
-// it goes on or that the stream has ended. tests/fuzz/ring_fuzz.cc does so step by step.
+// A thread writes nonsense into the control words and records of both rings while two sides stream.
+// Each call must return, must touch only its own memory and the rings, and must report either
+// progress or the end of the stream. tests/fuzz/ring_fuzz.cc does the same step by step.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -77,7 +77,7 @@ bool may_go_on(ssize_t count) {
   return false;
 }
 
-/// Sends and receives until the stream has ended, or so many calls have been made.
+/// Sends and receives until the stream has ended, or `calls` calls have been made.
 void stream(StreamEnd& end, uint32_t seed, int calls) {
   std::mt19937 random(seed);
   std::vector<char> out(3 * tuning::kPullBytes), in(100'000);
@@ -107,7 +107,7 @@ void stream(StreamEnd& end, uint32_t seed, int calls) {
 
 TEST(HostileRing, NonsenseWhileBothStream) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "whoever believes a wrong position races, and shall";
+  GTEST_SKIP() << "a side that accepts a wrong position races, by design";
 #endif
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -120,7 +120,8 @@ TEST(HostileRing, NonsenseWhileBothStream) {
   }
 }
 
-// What came before is delivered; a later call must not believe the position that was refused.
+// Bytes before the wrong position are delivered. A later call must not accept the position that was
+// refused.
 TEST(HostileRing, APositionThatWasRefusedStaysSo) {
   for (const uint32_t wrong : {3u, 4096u, 0u - 64u}) {
     RingControl control;
@@ -144,7 +145,7 @@ TEST(HostileRing, APositionThatWasRefusedStaysSo) {
   }
 }
 
-// A writer that skips from end to end for ever would keep the reader.
+// A writer that sends only skip records must not keep the reader busy for ever.
 TEST(HostileRing, SkipsOnlyAreNoStream) {
   RingControl control;
   alignas(8) std::byte bytes[1024] = {};

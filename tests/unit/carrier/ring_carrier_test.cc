@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Both directions between two ends in one process: copies, places that are pulled, bells, and
-// memory that is withdrawn.
+// Both directions between two ends in one process: copies, payloads that the reader pulls, bells,
+// and memory that is withdrawn.
 #include "carrier/ring_carrier.h"
 
 #include <fcntl.h>
@@ -85,7 +85,7 @@ TEST(RingCarrier, LargePiecesAreGivenBackOnceTheyHaveBeenRead) {
   EXPECT_EQ(send(*ends.first, large), 100'000);
 }
 
-// As a frame is built: header, payload, header, payload.
+// Built like frames: header, payload, header, payload.
 TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
   TwoEnds ends;
   std::vector<std::string> parts;
@@ -230,7 +230,7 @@ TEST(RingCarrier, ARingAtRestGivesItsMemoryBack) {
   EXPECT_TRUE(ends.first->trim());
   EXPECT_LE(memory_bytes(*ends.first), 3u * 4096) << "positions, and a page of a ring";
 
-  // It goes on, and is not at rest where something has been sent since.
+  // The ring still works. It is not at rest while something has been sent since the last trim().
   ASSERT_EQ(send(*ends.first, message), 4096);
   ASSERT_EQ(receive(*ends.second, got, 4096), 4096);
   EXPECT_EQ(got, message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Two ends of a byte stream as a connection has them, by TCP or by rings in shared memory: in one
-// process, or one of them in a forked child.
+// Two ends of a byte stream like those of a connection, over TCP or over rings in shared memory.
+// Both are in one process, or one is in a forked child.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ namespace uwarp {
 
 enum class Way : uint8_t {
   kTcp,
-  kRing,          // large payloads are pulled out of the writer's memory
-  kRingByCopies,  // which the kernel does not permit
+  kRing,          // the reader copies large payloads out of the writer's memory
+  kRingByCopies,  // the kernel does not permit that
 };
 
 inline sockaddr_storage any_loopback_port() {
@@ -37,7 +37,8 @@ inline sockaddr_storage any_loopback_port() {
   return address;
 }
 
-/// What both processes have before there are two. Plain numbers: a forked child closes engine fds.
+/// What is made before the fork. Plain descriptors, because a forked child closes those of the
+/// engine.
 struct StreamParts {
   explicit StreamParts(Way way) : way(way) {
     auto listener = TcpSocket::open(AF_INET).value();
@@ -49,7 +50,7 @@ struct StreamParts {
     pollfd waits = {listener.fd(), POLLIN, 0};
     EXPECT_EQ(poll(&waits, 1, 10'000), 1);
     auto accepted = listener.accept(peer).value();
-    // As the engine does: a process that is killed resets its connections.
+    // Like the engine: when a process is killed, its connections are reset.
     for (TcpSocket* end : {&dialled, &accepted}) end->set_reset_on_close(true);
     sockets[0] = dup(dialled.fd());
     sockets[1] = dup(accepted.fd());
@@ -63,7 +64,7 @@ struct StreamParts {
   }
   StreamParts(const StreamParts&) = delete;
   StreamParts& operator=(const StreamParts&) = delete;
-  /// The process that keeps the other end only.
+  /// Called in the process that keeps only the other end.
   void close_socket(int side) { close(std::exchange(sockets[side], -1)); }
 
   const Way way;
@@ -74,12 +75,12 @@ struct StreamParts {
 
 class StreamEnd {
  public:
-  /// `peer`: the process of the other end.
+  /// `peer`: the process that has the other end.
   StreamEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
     watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     if (parts.way == Way::kTcp) return;
     const auto same = [](int fd) { return EngineFd(dup(fd)); };
-    // A peer in another pid namespace has no number here, and its memory is not read.
+    // A peer in another pid namespace has no pid here, so its memory is not read.
     const pid_t known = parts.way == Way::kRing ? peer : 0;
     ring_ = std::make_unique<RingCarrier>(
         SharedMemory::adopt(same(parts.memory), RingCarrier::kSharedBytes).value(), side == 0,
@@ -89,7 +90,7 @@ class StreamEnd {
   }
 
   RingCarrier* ring() { return ring_.get(); }
-  /// Counts as those of TcpSocket; for both as Stream makes them.
+  /// Results are like those of TcpSocket. The carrier is used as Stream uses it.
   ssize_t send(std::span<const iovec> bytes) {
     return ring_ != nullptr ? ring_->send(bytes) : socket_.use().send(bytes);
   }
@@ -100,16 +101,16 @@ class StreamEnd {
   }
   void set_quiet(bool on) { ring_ != nullptr ? ring_->set_quiet(on) : socket_.use().set_quiet(on); }
   void shutdown() { socket_.use().shutdown_write(); }
-  /// What a process does that is killed, and reset() of a connection.
+  /// The effect of killing the process, and of reset() on a connection.
   void reset() { socket_.use().reset(); }
 
-  /// The next edge; 0: none in time. A bell does not say what for.
+  /// The next edge, or 0 after `limit_ms`. A bell does not say for which direction it rings.
   uint32_t edge(int limit_ms) {
     epoll_event event{};
     if (epoll_wait(epoll_.get(), &event, 1, limit_ms) != 1) return 0;
     return event.events == EPOLLIN ? EPOLLIN | EPOLLOUT : event.events;
   }
-  /// Waits for one of these events; what came before it is forgotten.
+  /// Waits for one of the events in `wanted`; earlier edges are dropped.
   bool wait_for(uint32_t wanted, int limit_ms = 20'000) {
     for (uint32_t events; (events = edge(limit_ms)) != 0;)
       if ((events & wanted) != 0) return true;
@@ -121,7 +122,7 @@ class StreamEnd {
   }
 
  private:
-  /// A socket of a number, as TcpSocket makes its own only.
+  /// A TcpSocket of an existing descriptor; TcpSocket itself only makes new ones.
   class Borrowed {
    public:
     explicit Borrowed(int fd) {
@@ -151,7 +152,7 @@ class StreamEnd {
   std::unique_ptr<RingCarrier> ring_;
 };
 
-/// Both in this process.
+/// Both ends in this process.
 struct StreamPair {
   explicit StreamPair(Way way) : StreamPair(StreamParts(way)) {}
   explicit StreamPair(const StreamParts& parts)

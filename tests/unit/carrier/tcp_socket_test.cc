@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// TcpSocket on the loopback interface, and the bookkeeping of engine fds.
+// TcpSocket on the loopback interface, and the list of the engine's descriptors.
 #include "carrier/tcp_socket.h"
 
 #include <arpa/inet.h>
@@ -76,8 +76,8 @@ TEST(TcpSocket, KnowsFromWhichProcessorThePeerSent) {
     ASSERT_EQ(pair.client.send("x", 1), 1);
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
     EXPECT_EQ(pair.server.incoming_cpu(), core);
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), 1);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), 1);
   }
 }
 
@@ -96,7 +96,7 @@ TEST(TcpSocket, TransfersBytesThroughVectors) {
   EXPECT_EQ(pair.server.peek(), -EAGAIN);
 }
 
-// Of an epoll set, edge-triggered, that tells of nothing else.
+// An edge-triggered epoll set with only this socket in it.
 class Edges {
  public:
   explicit Edges(const TcpSocket& socket) {
@@ -119,10 +119,10 @@ TEST(TcpSocket, AQuietOneTellsOfItsEndOnly) {
   pair.server.set_quiet(true);
   ASSERT_EQ(pair.client.send("abc", 3), 3);
   EXPECT_EQ(edges.within(50), 0u);
-  char octets[3];
-  EXPECT_EQ(pair.server.receive(octets, sizeof octets), 3);
+  char bytes[3];
+  EXPECT_EQ(pair.server.receive(bytes, sizeof bytes), 3);
 
-  // What is there already is told of afterwards, and what comes then.
+  // When quiet ends, epoll reports the data that is already there, and later data.
   ASSERT_EQ(pair.client.send("def", 3), 3);
   EXPECT_EQ(edges.within(50), 0u);
   pair.server.set_quiet(false);
@@ -157,8 +157,8 @@ TEST(TcpSocket, ResetAndGentleClose) {
     Pair pair = connected();
     pair.client.reset();
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), -ECONNRESET);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), -ECONNRESET);
   }
   {
     // Unread bytes would make a plain close() reset the connection.
@@ -168,8 +168,8 @@ TEST(TcpSocket, ResetAndGentleClose) {
     pair.client.set_reset_on_close(true);
     pair.client.close_gently();
     ASSERT_TRUE(wait_for(pair.server, POLLIN));
-    char octet;
-    EXPECT_EQ(pair.server.receive(&octet, 1), 0);
+    char byte;
+    EXPECT_EQ(pair.server.receive(&byte, 1), 0);
   }
 }
 
@@ -190,7 +190,7 @@ TEST(TcpSocket, KnowsThatAPeerHasClosedItsWindow) {
   EXPECT_TRUE(eventually(read_away));
 }
 
-// Connecting and accepted ones alike.
+// The same for connecting and for accepted sockets.
 TEST(TcpSocket, TakesLittleBeyondThePeersWindow) {
   const std::string text(64 * 1024, 'x');
   Pair pair = connected();
@@ -212,8 +212,8 @@ TEST(TcpSocket, FaultIsReportedNotRaised) {
   ASSERT_EQ(pair.client.send("x", 1), 1);
   ASSERT_TRUE(wait_for(pair.server, POLLIN));
   EXPECT_EQ(pair.server.receive(bad), -EFAULT);
-  char octet;
-  EXPECT_EQ(pair.server.receive(&octet, 1), 1) << "the octet was not lost";
+  char byte;
+  EXPECT_EQ(pair.server.receive(&byte, 1), 1) << "the byte was not lost";
 }
 
 TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {
@@ -227,7 +227,7 @@ TEST(TcpSocket, SendAfterResetGivesAnErrorWithoutSignal) {
 TEST(TcpSocket, LocalPeersGetAnUnpacedCongestionControl) {
   Pair pair = connected();
   for (TcpSocket* end : {&pair.client, &pair.server}) {
-    EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "nothing paced has ever been there";
+    EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "no socket has used pacing here";
     end->settle_congestion_control({}, loopback());
     EXPECT_EQ(congestion_control_of(end->fd()), "reno");
   }
@@ -241,7 +241,7 @@ TEST(TcpSocket, FarPeersGetTheSystemsCongestionControl) {
   sockaddr_storage other = loopback();
   inet_pton(AF_INET, "192.0.2.1", &reinterpret_cast<sockaddr_in&>(other).sin_addr);
   pair.client.settle_congestion_control({}, other);
-  // It is near all the same, which makes a difference where the system's paces.
+  // The peer is local all the same, which matters if the system's congestion control paces.
   const bool paces = systems.starts_with("bbr");
   EXPECT_EQ(congestion_control_of(pair.client.fd()), paces ? "reno" : systems);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The active side of a start-up without sockets: each state with each event.
+// The active side of a start-up, without sockets: each state with each event.
 #include "connect/active_startup.h"
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ struct Attempt {
     const auto verdict = responder->on_bytes(startup.unsent());
     ASSERT_EQ(verdict.state, MpaResponder::State::kRequest);
   }
-  Next receive(std::span<const std::byte> octets) {
-    return startup.on_received(static_cast<ssize_t>(octets.size()), octets, kBegin);
+  Next receive(std::span<const std::byte> bytes) {
+    return startup.on_received(static_cast<ssize_t>(bytes.size()), bytes, kBegin);
   }
   Next receive_end() { return startup.on_received(0, {}, kBegin); }
 
@@ -65,7 +65,7 @@ void move_to(In state, Attempt& attempt) {
 struct Row {
   const char* event;
   std::function<Next(Attempt&)> happen;
-  std::vector<Next> after;  // In::kDialling, kPausing, kRequesting
+  std::vector<Next> after;  // for In::kDialling, kPausing, kRequesting
 };
 
 TEST(ActiveStartup, EachEventInEachState) {
@@ -109,7 +109,7 @@ TEST(ActiveStartup, ARefusedOneIsDialledAgainForAWhile) {
   uint64_t now_ns = kBegin;
   for (uint32_t i = 0; i < ActiveStartup::kMostRedials; ++i) {
     ASSERT_EQ(attempt.startup.on_failed(ECONNREFUSED, now_ns), Next::kPause) << i;
-    EXPECT_FALSE(attempt.startup.dialling()) << "late edges find nothing to do";
+    EXPECT_FALSE(attempt.startup.dialling()) << "late edges do nothing";
     now_ns += ActiveStartup::kRedialWaitNs;
     EXPECT_EQ(attempt.startup.deadline().at_ns, now_ns);
     ASSERT_EQ(attempt.startup.on_deadline(now_ns), Next::kDial);
@@ -151,7 +151,7 @@ TEST(ActiveStartup, AnAcceptingReplyOpens) {
   EXPECT_EQ(attempt.receive(reply.subspan(7)), Next::kOpen);
   EXPECT_TRUE(attempt.startup.initiator().negotiated().peer_to_peer);
   EXPECT_EQ(attempt.startup.initiator().private_data().size(), 3u);
-  // The queue pair may be gone by then.
+  // The queue pair may have been destroyed by then.
   EXPECT_EQ(attempt.startup.on_failed(ECONNABORTED, kBegin), Next::kOver);
   EXPECT_FALSE(attempt.startup.end().rejected);
 }
@@ -212,7 +212,7 @@ TEST(ActiveStartup, TheModeOfAReplyIsRemembered) {
   attempt.connect();
   ASSERT_EQ(attempt.receive(attempt.responder->reject({}).bytes), Next::kOver);
   EXPECT_EQ(attempt.modes.first_for(to_peer().remote, kBegin), StartupMode::kPlain);
-  // An attempt that fails forgets it.
+  // A failed attempt forgets the mode.
   ActiveStartup next(to_peer(), {}, attempt.modes, kBegin);
   ASSERT_EQ(next.on_deadline(kBegin + 1'000'000'000), Next::kOver);
   EXPECT_EQ(attempt.modes.first_for(to_peer().remote, kBegin), StartupMode::kPeerToPeer);

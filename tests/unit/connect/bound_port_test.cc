@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Who may bind a port of this host beside whom: real sockets on loopback. Another process would be
-// told the same, since the sockets are all that is kept.
+// Which sockets of this host may share a port: real sockets on loopback. Other processes get the
+// same answers, since only the sockets hold the port.
 #include "connect/bound_port.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ BindOptions shared() {
   return options;
 }
 
-/// 0 or the errno; what is bound is given up at once.
+/// 0 or the errno; the socket is closed at once.
 int bind_error(const sockaddr_storage& address, const BindOptions& options = {}) {
   const auto bound = bind_port(address, options);
   return bound ? 0 : bound.error();
@@ -71,7 +70,7 @@ TEST(BoundPort, IsSharedByThoseThatAgree) {
   const sockaddr_storage own = first.local_address();
   TcpSocket second = bind_or_fail(own, shared());
   EXPECT_EQ(bind_error(own), EADDRINUSE);
-  // One that listens is alone.
+  // A listener may not share its port.
   EXPECT_EQ(listen_on(first), EADDRINUSE);
   second.close();
   EXPECT_EQ(listen_on(first), 0);
@@ -104,7 +103,7 @@ TEST(BoundPort, OldConnectionsDoNotKeepItFromTheNext) {
     EXPECT_EQ(bind_error(own), EADDRINUSE);
     EXPECT_EQ(listen_on(next), 0);
   }
-  // Ended here first, so this side has the TIME-WAIT.
+  // This side closes first, so it has the TIME-WAIT state.
   accepted->close_gently();
   client.close_gently();
   for (const auto& options : {BindOptions{}, shared()}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Connections as rdma_cm makes them: between two endpoints, and against hand-made MPA peers on
-// plain sockets.
+// Connections as rdma_cm makes them: between two endpoints, and with hand-made MPA peers on plain
+// sockets.
 #include "connect/connection.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<std::byte> octets_of(std::string_view text) {
+std::vector<std::byte> bytes_of(std::string_view text) {
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
   return {first, first + text.size()};
 }
@@ -38,11 +38,11 @@ std::vector<std::byte> octets_of(std::string_view text) {
 ConnectParameters parameters(std::string_view private_data = {}, uint16_t depth = 4) {
   ConnectParameters made;
   made.initiator_depth = made.responder_resources = depth;
-  made.private_data = octets_of(private_data);
+  made.private_data = bytes_of(private_data);
   return made;
 }
 
-/// Moves a queue pair as rdma_create_qp() does.
+/// Moves a queue pair to INIT as rdma_create_qp() does.
 void cm_init(Node& node) {
   QpAttributes attributes;
   attributes.state = QpState::kInit;
@@ -53,7 +53,7 @@ uint16_t port_of(const sockaddr_storage& address) {
   return uwarp::port_of(reinterpret_cast<const sockaddr*>(&address));
 }
 
-/// Two endpoints and what their owners were told.
+/// Two endpoints and the events of their owners.
 class ConnectedPair : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +98,7 @@ class ConnectedPair : public ::testing::Test {
   std::shared_ptr<Connection> client, server;
 };
 
-// The helper thread follows who wakes it, by whatever carries the bytes.
+// The helper thread moves to the core of the thread that wakes it, with every carrier.
 TEST_F(ConnectedPair, KnowsFromWhichCoreThePeerSent) {
   establish();
   const auto send_one = [&] {
@@ -129,7 +129,7 @@ TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   dial(parameters(longest, 3));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of(longest));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of(longest));
   EXPECT_EQ(server->request_parameters().initiator_depth, 3);
   EXPECT_EQ(server->request_parameters().responder_resources, 3);
   EXPECT_EQ(port_of(server->local_address()), port_of(listener->local_address()));
@@ -137,7 +137,7 @@ TEST_F(ConnectedPair, PrivateDataAndDepthsReachBothSides) {
   ASSERT_EQ(server->accept(passive.endpoint, parameters(longest, 2), server_owner), 0);
   ASSERT_TRUE(
       eventually([&] { return client_owner->established == 1 && server_owner->established == 1; }));
-  EXPECT_EQ(client_owner->parameters().private_data, octets_of(longest));
+  EXPECT_EQ(client_owner->parameters().private_data, bytes_of(longest));
   EXPECT_EQ(client_owner->parameters().responder_resources, 2) << "own ORD, cut to the peer's IRD";
   EXPECT_EQ(active.state(), QpState::kRts);
   EXPECT_EQ(passive.state(), QpState::kRts);
@@ -211,11 +211,11 @@ TEST_F(ConnectedPair, RejectCarriesPrivateData) {
   dial(parameters("may I?"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  ASSERT_EQ(server->reject(octets_of("no")), 0);
+  ASSERT_EQ(server->reject(bytes_of("no")), 0);
   EXPECT_EQ(server->reject({}), EINVAL);
   EXPECT_EQ(server->accept(passive.endpoint, {}, server_owner), EINVAL);
   ASSERT_TRUE(eventually([&] { return client_owner->rejected == 1; }));
-  EXPECT_EQ(client_owner->private_data(), octets_of("no"));
+  EXPECT_EQ(client_owner->private_data(), bytes_of("no"));
   EXPECT_EQ(active.state(), QpState::kInit) << "may connect again";
 }
 
@@ -298,7 +298,7 @@ TEST_F(ConnectedPair, AHeldStreamStillNoticesItsEnd) {
   ASSERT_EQ(client->disconnect(), 0);
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
   EXPECT_LT(now_ns() - start, 900 * kNsPerMs) << "before the grace time is over";
-  // What had arrived before can still be delivered.
+  // Bytes that had arrived before can still be delivered.
   ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
   EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
   ASSERT_TRUE(eventually([&] { return passive.state() == QpState::kErr; }));
@@ -324,7 +324,7 @@ class PolledPair : public ConnectedPair {
     establish();
     become_quiet();
   }
-  // Without a pause, in which the helper would think that nobody polls any more.
+  // Polls without a pause; after a pause the helper thread would assume that polling has stopped.
   void become_quiet() {
     for (int i = 0; i < 200'000 && !is_quiet(); ++i) exchange();
     ASSERT_TRUE(is_quiet());
@@ -341,8 +341,8 @@ class PolledPair : public ConnectedPair {
   }
 };
 
-// Whoever polls a busy stream all the time has epoll not told of its data; the others must not
-// notice.
+// While a thread polls a busy stream all the time, epoll does not report the stream's data. Other
+// threads must not notice.
 TEST_F(PolledPair, TheHelperHearsOfDataWhenPollingStops) {
   send();
   EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
@@ -372,8 +372,8 @@ TEST_F(PolledPair, TheQueuePairMayGo) {
   EXPECT_TRUE(eventually([&] { return client_owner->ended == 1; }));
 }
 
-// Nobody polls: one thread sends and another receives on the same socket, at each end, and each
-// goes on once it has heard of the other's last message.
+// No thread polls. At each end one thread sends and another receives on the same socket; each goes
+// on when it has received the other's last message.
 TEST_F(ConnectedPair, MuchIsSentWhileMuchComes) {
   constexpr uint32_t kBytes = 64 * 1024, kPostsAtATime = 16;
   constexpr uint64_t kRounds = 100;
@@ -397,7 +397,7 @@ TEST_F(ConnectedPair, PostsLeaveAFullSocketAlone) {
   constexpr uint32_t kBytes = 192 * 1024;
   constexpr uint64_t kLast = 60;
   establish();
-  // Without a receive the peer reads no more.
+  // Without a receive the peer stops reading.
   ASSERT_EQ(active.post_send(0, 0, 8), 0);
   ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
   Counter& waits = active.endpoint->qp().slot().transmit.waits;
@@ -407,7 +407,8 @@ TEST_F(ConnectedPair, PostsLeaveAFullSocketAlone) {
   };
   while (waits.get() == 0 && id < kLast - 10) write();
   if (waits.get() == 0) GTEST_SKIP() << "the socket takes more than can be posted";
-  // What the kernel still moves on makes room again.
+  // The kernel still moves bytes to the peer's socket buffer, which makes room again. Wait until
+  // that stops.
   uint64_t before = 0;
   ASSERT_TRUE(eventually([&] {
     before = waits.get();
@@ -467,7 +468,7 @@ TEST_F(ConnectedPair, PostingPollingAndEndingAtTheSameTime) {
 // --- Hand-made peers
 // ------------------------------------------------------------------------------
 
-/// A blocking socket with a hang guard.
+/// A blocking socket with a time limit, in case the test hangs.
 class Plain {
  public:
   explicit Plain(int fd) : fd_(fd) { give_up_after({.tv_sec = 15, .tv_usec = 0}); }
@@ -487,11 +488,11 @@ class Plain {
   void write(std::string_view text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  /// How long read() waits for more.
+  /// Sets how long read() waits for more bytes.
   void give_up_after(timeval silence) const {
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
   }
-  /// Up to `size` bytes; fewer at the end of the stream.
+  /// Reads `size` bytes; fewer at the end of the stream.
   std::string read(size_t size) const {
     std::string text(size, 0);
     size_t got = 0;
@@ -503,10 +504,10 @@ class Plain {
     text.resize(got);
     return text;
   }
-  /// Nothing more comes, by FIN or by RST.
+  /// True if the stream has ended, with a FIN or a RST.
   bool at_end() const {
-    char octet;
-    const ssize_t count = recv(fd_, &octet, 1, 0);
+    char byte;
+    const ssize_t count = recv(fd_, &byte, 1, 0);
     return count == 0 || (count < 0 && errno == ECONNRESET);
   }
   bool silent() const {
@@ -591,16 +592,16 @@ TEST_F(HandMadeInitiator, MarkersAreRejected) {
   EXPECT_TRUE(peer.at_end());
 }
 
-TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
+TEST_F(HandMadeInitiator, ARequestInSingleBytes) {
   Plain peer = dial_plain();
   const std::string request = frame(false, 0x10, 2, std::string(kPeerToPeerWord) + "slow");
-  for (const char octet : request) {
-    peer.write({&octet, 1});
+  for (const char byte : request) {
+    peer.write({&byte, 1});
     std::this_thread::sleep_for(1ms);
   }
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of("slow"));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of("slow"));
   ASSERT_EQ(server->accept(passive.endpoint, parameters("fine"), server_owner), 0);
   const std::string reply = peer.read_frame();
   ASSERT_EQ(reply.size(), 28u);
@@ -620,7 +621,8 @@ TEST_F(HandMadeInitiator, ARequestInSingleOctets) {
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
 }
 
-// One thread may read the first frame and what is wrong behind it, another the end: told in order.
+// One thread may read the first frame and the fault behind it, another the end. The events come in
+// order all the same.
 TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
   std::string bad = send_fpdu("bad", 1);
   bad[2] = 0x40;  // DDP version 0
@@ -638,7 +640,7 @@ TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
     ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
     ASSERT_EQ(peer.read_frame().size(), 24u);
     peer.write(rtr_fpdu() + bad);
-    (void)peer.read(20);  // of the Terminate
+    (void)peer.read(20);  // the start of the Terminate
     peer.close();
     ASSERT_TRUE(eventually([&] { return owner->ended + owner->failed == 1; }));
     ASSERT_EQ(owner->established, 1) << i;
@@ -647,7 +649,7 @@ TEST_F(HandMadeInitiator, AFailureRightBehindTheFirstFrame) {
 }
 
 // Proves: 5044-7.1.2-g 4296-3.1-a
-TEST_F(HandMadeInitiator, OctetsBehindTheRequestAreFatal) {
+TEST_F(HandMadeInitiator, BytesBehindTheRequestAreFatal) {
   Plain peer = dial_plain();
   peer.write(frame(false, 0, 1, "") + "x");
   server = requests->take();
@@ -667,7 +669,7 @@ TEST_F(HandMadeInitiator, RevisionOneWithoutRtr) {
   ASSERT_EQ(server->accept(passive.endpoint, parameters(), server_owner), 0);
   EXPECT_EQ(peer.read_frame()[17], 1);
   ASSERT_TRUE(eventually([&] { return server_owner->established == 1; }));
-  // The responder keeps silent until the initiator has sent something.
+  // The responder sends nothing until the initiator has sent something.
   ASSERT_EQ(passive.post_send(1, 0, 4), 0);
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(recv(peer.fd(), nullptr, 0, MSG_PEEK | MSG_DONTWAIT), -1);
@@ -720,7 +722,7 @@ TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
   late.write(frame(false, 0, 1, "late"));
   server = requests->take();
   ASSERT_NE(server, nullptr);
-  EXPECT_EQ(server->request_parameters().private_data, octets_of("late"));
+  EXPECT_EQ(server->request_parameters().private_data, bytes_of("late"));
   for (size_t i = 0; i <= surplus; ++i) EXPECT_TRUE(crowd[i].at_end()) << i;
   EXPECT_TRUE(early.silent()) << "another address keeps its place";
   for (size_t i = surplus + 1; i < crowd.size(); ++i) EXPECT_TRUE(crowd[i].silent()) << i;
@@ -735,7 +737,7 @@ TEST_F(HandMadeInitiator, NewcomersConnectDuringAFlood) {
       silent.push_back(dial_from("127.0.0.2"));
       if (silent.size() > kCrowd) silent.pop_front();
       ++dialled;
-      std::this_thread::sleep_for(500us);  // the slowest machine can accept as many
+      std::this_thread::sleep_for(500us);  // so that even the slowest machine can accept them all
     }
   });
   ASSERT_TRUE(eventually([&] { return dialled > kCrowd; }));
@@ -744,11 +746,11 @@ TEST_F(HandMadeInitiator, NewcomersConnectDuringAFlood) {
     newcomer.write(frame(false, 0, 1, std::to_string(i)));
     const auto request = requests->take();
     ASSERT_NE(request, nullptr);
-    EXPECT_EQ(request->request_parameters().private_data, octets_of(std::to_string(i)));
+    EXPECT_EQ(request->request_parameters().private_data, bytes_of(std::to_string(i)));
   }
 }
 
-// The Request of an honest peer may wait in its socket while others of its address come.
+// The Request of an honest peer may wait in its socket while other peers of its address connect.
 TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
   for (int round = 0; round < 5; ++round) {
     const Plain honest = dial_from("127.0.0.2");
@@ -757,11 +759,11 @@ TEST_F(HandMadeInitiator, AWholeRequestIsNotDropped) {
     for (size_t i = 0; i < Listener::kMaxHalfOpen; ++i) crowd.push_back(dial_from("127.0.0.2"));
     const auto request = requests->take();
     ASSERT_NE(request, nullptr) << round;
-    EXPECT_EQ(request->request_parameters().private_data, octets_of("honest"));
+    EXPECT_EQ(request->request_parameters().private_data, bytes_of("honest"));
   }
 }
 
-/// As few files as a process may open, for as long as it lives.
+/// While this exists, the process may open only a few files.
 class OpenFilesLimit {
  public:
   explicit OpenFilesLimit(rlim_t files) {
@@ -795,11 +797,11 @@ TEST_F(HandMadeInitiator, ConnectionsThatDrainAreBounded) {
     ASSERT_EQ(request->accept(node.endpoint, parameters(), owner), 0);
     ASSERT_EQ(peer.read_frame().size(), 24u);
     peer.write(rtr_fpdu() + bad);
-    while (!peer.read(1).empty()) {  // the Terminate, and the FIN behind it
+    while (!peer.read(1).empty()) {  // the Terminate and the FIN behind it
     }
   }
-  // Both directions are over only where the connection has been reset. The last one may be about to
-  // take its place.
+  // poll() reports both directions as closed only after a reset. The last connection may be about
+  // to take the place of another.
   const auto open = std::count_if(peers.begin(), peers.end(), [](const Plain& peer) {
     pollfd entry{.fd = peer.fd(), .events = 0, .revents = 0};
     return poll(&entry, 1, 0) == 0;
@@ -820,7 +822,7 @@ class HandMadeResponder : public ::testing::Test {
   }
   void TearDown() override {
     Engine::instance().context().startup_modes.forget(
-        where_);  // another test may get the same port
+        where_);  // so that another test may use the port
     ::close(listener_fd_);
     if (client) client->abort();
   }
@@ -835,7 +837,7 @@ class HandMadeResponder : public ::testing::Test {
   }
   Plain accept_one() const {
     pollfd entry{.fd = listener_fd_, .events = POLLIN, .revents = 0};
-    EXPECT_EQ(poll(&entry, 1, 15'000), 1) << "nobody dials";
+    EXPECT_EQ(poll(&entry, 1, 15'000), 1) << "no peer has connected";
     return Plain(accept(listener_fd_, nullptr, nullptr));
   }
 
@@ -868,8 +870,8 @@ TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
   EXPECT_EQ(request.substr(20), "hello");
   peer.write(frame(true, 0, 1, "at last"));
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
-  EXPECT_EQ(owner->parameters().private_data, octets_of("at last"));
-  // Nothing is said before the application says something.
+  EXPECT_EQ(owner->parameters().private_data, bytes_of("at last"));
+  // The initiator sends nothing before the application does.
   ASSERT_EQ(node.post_send(1, 0, 4), 0);
   EXPECT_EQ(peer.read(28).substr(2, 2), std::string("\x41\x43"));
 }
@@ -915,7 +917,7 @@ TEST_F(HandMadeResponder, AFailureOnTheRememberedModeForgetsIt) {
   const std::string request = peer.read_frame();
   ASSERT_GE(request.size(), 20u);
   EXPECT_EQ(request[17], 1);
-  ASSERT_TRUE(eventually([&] { return owner->failed == 1; })) << "it says nothing";
+  ASSERT_TRUE(eventually([&] { return owner->failed == 1; })) << "it sends nothing";
   EXPECT_EQ(Engine::instance().context().startup_modes.first_for(where_, now_ns()),
             StartupMode::kPeerToPeer);
 }
@@ -970,7 +972,7 @@ TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
   EXPECT_EQ(load_be32(rtr.data() + 4), kPeerMagicStag.value);
   EXPECT_EQ(load_be64(rtr.data() + 8), kPeerMagicOffset);
   const std::string second = peer.read(20);
-  ASSERT_EQ(second.size(), 20u) << "a lone first frame may be overlooked";
+  ASSERT_EQ(second.size(), 20u) << "the peer may miss a first frame that comes alone";
   EXPECT_EQ(load_be16(second.data()), 14);
 }
 
@@ -979,11 +981,10 @@ TEST_F(HandMadeResponder, ASilentResponderIsChased) {
   const Plain peer = accept_one();
   peer.read_frame();
   peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
-  EXPECT_EQ(peer.read(80).size(), 80u)
-      << "frames go on coming, as it may have overlooked the first";
+  EXPECT_EQ(peer.read(80).size(), 80u) << "more frames follow, as it may have missed the first";
 }
 
-// siw may have overlooked the first two frames: with the FIN right behind them it would lose them.
+// siw may have missed the first two frames. If the FIN came right behind them, it would lose them.
 TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
   dial();
   const Plain peer = accept_one();
@@ -993,7 +994,7 @@ TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
   ASSERT_EQ(node.post_send(1, 0, 4), 0);
   ASSERT_EQ(client->disconnect(), 0);
-  if (now_ns() - began_ns > 5'000'000) GTEST_SKIP() << "so slow that the nudge has gone already";
+  if (now_ns() - began_ns > 5'000'000) GTEST_SKIP() << "too slow: the reminder was sent before";
   const std::string all = peer.read(1000);
   EXPECT_TRUE(peer.at_end());
   ASSERT_GE(all.size(), 20u + 28 + 20) << "RTR, Send, empty Write";
@@ -1023,7 +1024,7 @@ TEST_F(HandMadeResponder, NothingButTheRequestBeforeTheReply) {
   EXPECT_EQ(peer.read(20).size(), 20u);
 }
 
-/// What cannot be served ends the start-up with a Terminate of MPA.
+/// A Reply that asks for something impossible ends the start-up with a Terminate of the MPA layer.
 struct Unservable {
   std::string_view word;
   const char* code;
@@ -1091,7 +1092,7 @@ TEST_F(HandMadeResponder, ARejectingPeer) {
   peer.read_frame();
   peer.write(frame(true, 0x30, 2, std::string("\0\0\0\0", 4) + "go away"));
   ASSERT_TRUE(eventually([&] { return owner->rejected == 1; }));
-  EXPECT_EQ(owner->private_data(), octets_of("go away"));
+  EXPECT_EQ(owner->private_data(), bytes_of("go away"));
 }
 
 TEST_F(HandMadeResponder, MalformedFrameInTheStream) {

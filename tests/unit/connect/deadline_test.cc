@@ -8,7 +8,7 @@ namespace {
 
 TEST(Deadline, TheEarliestIsTold) {
   EXPECT_FALSE(earliest({{}, {}})) << "none";
-  EXPECT_EQ(earliest({{}, {30}}).at_ns, 30u) << "what is not waited for is no moment";
+  EXPECT_EQ(earliest({{}, {30}}).at_ns, 30u) << "without a wait there is no deadline";
   EXPECT_EQ(earliest({{30}, {}, {20}, {40}}).at_ns, 20u);
 }
 

@@ -12,7 +12,7 @@ TEST(DrainingPlaces, TheOldestGoesWhenAllAreTaken) {
   EXPECT_EQ(places.enter(4, 4), 0);
   EXPECT_EQ(places.leave(2), 2);
   EXPECT_EQ(places.leave(2), std::nullopt);
-  EXPECT_EQ(places.leave(0), std::nullopt) << "it had to go";
+  EXPECT_EQ(places.leave(0), std::nullopt) << "it lost its place";
   EXPECT_EQ(places.enter(5, 4), std::nullopt);
   EXPECT_EQ(places.enter(6, 4), 1);
   EXPECT_EQ(places.enter(7, 4), 3);

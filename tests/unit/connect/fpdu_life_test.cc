@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The life of a connection in FPDU mode without sockets: each phase with each event.
+// The life of a connection in FPDU mode, without sockets: each phase with each event.
 #include "connect/fpdu_life.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kNow = 1'000'000'000'000;
 
-/// Answers as a test wants it, and writes down what it was told.
+/// Returns what a test sets, and records the calls.
 struct FakeQp {
   QpState state() const { return now; }
   void to_rts() { told += " to_rts"; }
@@ -197,7 +197,7 @@ std::string after(std::string_view event, World& world) {
 
 struct Expected {
   std::string_view event;
-  std::vector<std::string> after;  // one a phase
+  std::vector<std::string> after;  // one for each phase
 };
 
 void check_all(const Life::Terms& terms, const std::vector<Phase>& phases,
@@ -258,9 +258,9 @@ TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
       });
 }
 
-// --- What single phases are about
+// --- Single phases
 
-// Proves nothing of the wire: that is for tests with sockets.
+// What is sent here is checked by tests with sockets.
 TEST(FpduLife, AFinThatFindsNothingToSendEndsTheConnection) {
   World world({});
   world.endpoint.pair.finishes_input = false;
@@ -316,7 +316,7 @@ TEST(FpduLife, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
   (void)world.life.on_events(ended(StreamEnd::kFin), kNow + 5);
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
   ASSERT_EQ(world.life.on_disconnect(next, kNow + 6), 0);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "said already";
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "disconnected before";
 }
 
 TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
@@ -325,7 +325,7 @@ TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
   EXPECT_EQ(world.life.on_disconnect(next, kNow), EINVAL);
   EXPECT_EQ(after("spoken", world), "stay established");
   EXPECT_FALSE(world.life.deadline());
-  EXPECT_EQ(after("spoken", world), "stay") << "told once";
+  EXPECT_EQ(after("spoken", world), "stay") << "reported once";
   EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
 }
 
@@ -334,7 +334,7 @@ TEST(FpduLife, WithoutAFirstFpduItEnds) {
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 99)), "stay");
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 100)), "reset");
   EXPECT_EQ(by_cm.endpoint.pair.told, " timeout");
-  // A rendezvous may try again: the queue pair does not hear of it.
+  // The rendezvous may try again, so the queue pair gets no event.
   for (const char* event : {"late", "fin", "reset", "memory"}) {
     World world({.rendezvous = true, .first_fpdu = {kNow + 100}});
     EXPECT_EQ(after(event, world), std::string_view(event) == "fin" ? "gentle" : "reset") << event;
@@ -462,7 +462,7 @@ TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
 }
 
-// Until it is found unused; who uses it again says so.
+// The deadlines end when the ring is found unused, and begin again with the next use.
 TEST(FpduLife, ARingIsLookedAtWhileItIsUsed) {
   World world({});
   const auto look = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };

@@ -10,7 +10,7 @@ namespace {
 
 IpAddress at(const std::string& text) { return IpAddress::from_string(text).value(); }
 
-/// Holders are numbers here.
+/// In this test the holders are numbers.
 using Places = HalfOpenPlaces<int>;
 
 TEST(HalfOpenPlaces, NobodyLosesAPlaceWhileThereAreSome) {
@@ -27,7 +27,8 @@ TEST(HalfOpenPlaces, TheAddressThatHoldsMostLosesItsOldest) {
   (void)places.enter(1, at("192.0.2.1"));
   for (int i = 2; i < 8; ++i) (void)places.enter(i, at("192.0.2.9"));
   EXPECT_EQ(places.enter(100, at("192.0.2.2")), 0);
-  EXPECT_EQ(places.enter(101, at("192.0.2.9")), 2) << "the crowd pays for its own newcomers";
+  EXPECT_EQ(places.enter(101, at("192.0.2.9")), 2)
+      << "a newcomer takes the place of one from its own address";
   EXPECT_EQ(places.enter(102, at("192.0.2.9")), 3);
   EXPECT_EQ(places.enter(103, at("192.0.2.3")), 4);
 }
@@ -48,7 +49,7 @@ TEST(HalfOpenPlaces, OfEqualHoldersTheOldestLoses) {
   Places places(4);
   for (int i = 0; i < 4; ++i) (void)places.enter(i, at("192.0.2." + std::to_string(i)));
   EXPECT_EQ(places.enter(4, at("192.0.2.4")), 0);
-  EXPECT_EQ(places.enter(5, at("192.0.2.4")), 4) << "it holds two with the newcomer";
+  EXPECT_EQ(places.enter(5, at("192.0.2.4")), 4) << "with the newcomer it would hold two";
   EXPECT_EQ(places.enter(6, at("192.0.2.6")), 1);
 }
 
@@ -88,7 +89,7 @@ TEST(HalfOpenPlaces, ClearedPlacesAreFree) {
   EXPECT_EQ(cleared[0].holder, 0);
   EXPECT_EQ(cleared[1].holder, 1);
   EXPECT_EQ(places.enter(2, at("192.0.2.1")), std::nullopt);
-  places.leave(0);  // it has none any more
+  places.leave(0);  // it has no place any more
   EXPECT_EQ(places.enter(3, at("192.0.2.1")), std::nullopt);
   EXPECT_EQ(places.enter(4, at("192.0.2.1")), 2);
 }

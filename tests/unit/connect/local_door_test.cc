@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Memory that goes from one process to another: when it comes, and to whom.
+// Shared memory that one process hands to another: when it arrives, and at which owner.
 #include "connect/local_door.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class Waiting : public CarrierOwner {
 class LocalDoorTest : public testing::Test {
  protected:
   void serve() { (void)door_.ready(EPOLLIN); }
-  /// A peer brings memory to the door and hands it over; its own end, or null.
+  /// A peer brings memory to the door and hands it over. Returns the peer's end, or null.
   static std::unique_ptr<RingCarrier> visit(const LocalDoor::Ticket& ticket) {
     auto delivery = LocalDoor::bring(ticket);
     if (!delivery) return nullptr;
@@ -38,8 +38,8 @@ class LocalDoorTest : public testing::Test {
   std::shared_ptr<Waiting> owner_ = std::make_shared<Waiting>();
 };
 
-// The peer writes into the memory as soon as it has it, also while the thread that brought it has
-// lost its processor: before that, this end must have joined the stream.
+// The peer may write into the memory as soon as it has joined, even if the thread that brought the
+// memory is not running. So this end must have joined the stream before.
 TEST_F(LocalDoorTest, NothingComesBeforeItIsHandedOver) {
   const auto ticket = door_.expect(owner_);
   ASSERT_TRUE(ticket);
@@ -64,7 +64,7 @@ TEST_F(LocalDoorTest, NothingComesBeforeItIsHandedOver) {
 TEST_F(LocalDoorTest, ATicketIsGoodOnce) {
   const auto ticket = door_.expect(owner_);
   ASSERT_TRUE(ticket);
-  const auto other = door_.expect(owner_);  // so that the door stays open
+  const auto other = door_.expect(owner_);  // keeps the door open
   ASSERT_TRUE(other);
   for (int i = 0; i < 2; ++i) {
     ASSERT_NE(visit(*ticket), nullptr);
@@ -73,7 +73,7 @@ TEST_F(LocalDoorTest, ATicketIsGoodOnce) {
   EXPECT_EQ(owner_->carriers.size(), 1u);
 }
 
-// Thousands of queue pairs become busy at the same moment, and each peer comes once only.
+// Many queue pairs may become busy at the same moment, and each peer tries only once.
 TEST_F(LocalDoorTest, ManyComeAtOnce) {
   constexpr size_t kMany = 100;
   std::vector<std::unique_ptr<RingCarrier>> joined;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What a test of connections needs around an endpoint: queues, a domain, registered memory, a
-// loopback device, and owners that remember what they were told.
+// loopback device, and owners that record their events.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline sockaddr_storage loopback_address(uint16_t port = 0) {
   return address;
 }
 
-/// One application's side.
+/// The side of one application.
 class Node : public QpEventListener {
  public:
   explicit Node(uint32_t send_depth = 64, uint32_t recv_depth = 64, bool extensions = true)
@@ -62,7 +62,7 @@ class Node : public QpEventListener {
     config.extensions = extensions;
     make_endpoint();
   }
-  /// Makes the queue pair anew, of another kind.
+  /// Makes a new queue pair with another configuration.
   template <typename Change>
   void replace(const Change& change) {
     endpoint->destroy();
@@ -75,7 +75,8 @@ class Node : public QpEventListener {
   }
 
   void qp_event(QpEvent event) override {
-    // Comes to a queue pair in RTR or does not, as the peer is quick.
+    // Counted separately: whether this event comes to a queue pair in RTR depends on how quick the
+    // peer is.
     if (event == QpEvent::kCommEstablished) {
       ++communication_established;
       return;
@@ -88,7 +89,7 @@ class Node : public QpEventListener {
     return events_;
   }
 
-  // ---- The modify_qp calls of a program that connects by itself.
+  // ---- The modify_qp calls of a program that connects without rdma_cm.
   static constexpr uint32_t kInitMask = 0x39, kRtrMask = 0x129181, kRtsMask = 0x12e01;
   uint32_t psn = 0x123456;
   int init() {
@@ -155,13 +156,13 @@ class Node : public QpEventListener {
     request.rkey = peer.region->key.load();
     return post(request, offset, length);
   }
-  /// Polls once; drives the sockets if nothing is there.
+  /// Polls once, and serves the sockets if the queue is empty.
   bool poll(WorkCompletion& out) {
     if (cq.poll(&out, 1) == 1) return true;
     engine.poller().poll(cq);
     return cq.poll(&out, 1) == 1;
   }
-  /// The next completion by polling.
+  /// The next completion, by polling.
   WorkCompletion wait_polling() {
     WorkCompletion out{};
     const uint64_t end = now_ns() + 20 * kNsPerSecond;
@@ -172,7 +173,7 @@ class Node : public QpEventListener {
       }
     return out;
   }
-  /// The next completion without any call that makes progress.
+  /// The next completion, without a call that serves the sockets.
   WorkCompletion wait_passive() {
     WorkCompletion out{};
     EXPECT_TRUE(eventually([&] { return cq.poll(&out, 1) == 1; })) << "no completion";
@@ -199,7 +200,7 @@ class Node : public QpEventListener {
   std::vector<QpEvent> events_;
 };
 
-/// Remembers what happened to a connection.
+/// Records what happens to a connection.
 class RecordingOwner : public ConnectionOwner {
  public:
   void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
@@ -209,9 +210,9 @@ class RecordingOwner : public ConnectionOwner {
     ++established;
   }
   void connection_rejected(const std::shared_ptr<Connection>&, int why,
-                           std::span<const std::byte> octets) override {
+                           std::span<const std::byte> bytes) override {
     const std::lock_guard guard(mutex_);
-    private_data_.assign(octets.begin(), octets.end());
+    private_data_.assign(bytes.begin(), bytes.end());
     status = why;
     ++rejected;
   }

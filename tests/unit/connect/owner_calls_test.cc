@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the owner of a connection is told: each call after each other.
+// The calls that the owner of a connection gets: each call after each other.
 #include "connect/owner_calls.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace uwarp {
 namespace {
 
-/// Writes down what it hears.
+/// Records its calls.
 class Listening : public ConnectionOwner {
  public:
   void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
@@ -18,8 +18,8 @@ class Listening : public ConnectionOwner {
     hear("established " + std::to_string(peer.initiator_depth));
   }
   void connection_rejected(const std::shared_ptr<Connection>&, int status,
-                           std::span<const std::byte> octets) override {
-    hear("rejected " + std::to_string(status) + " " + std::to_string(octets.size()));
+                           std::span<const std::byte> bytes) override {
+    hear("rejected " + std::to_string(status) + " " + std::to_string(bytes.size()));
   }
   void connection_failed(const std::shared_ptr<Connection>&, int status) override {
     hear("failed " + std::to_string(status));
@@ -103,7 +103,7 @@ TEST(OwnerCalls, AnOwnerThatIsGoneHearsNothing) {
   EXPECT_FALSE(told.calls.due());
 }
 
-// One at a time: who comes meanwhile leaves its call to whoever is in one.
+// Only one thread makes calls at a time. Others leave their call to that thread.
 TEST(OwnerCalls, OneAtATime) {
   Told told;
   told.owner->inside = [&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The passive side of a start-up, and a connection that drains, without sockets.
+// The passive side of a start-up, and the draining of a connection, without sockets.
 #include "connect/passive_startup.h"
 
 #include <gtest/gtest.h>
@@ -22,17 +22,16 @@ std::vector<std::byte> request() {
   const std::vector<std::byte> text(2, std::byte{'x'});
   config.private_data = text;
   const MpaInitiator initiator(config);
-  const auto octets = initiator.request();
-  return {octets.begin(), octets.end()};
+  const auto bytes = initiator.request();
+  return {bytes.begin(), bytes.end()};
 }
 
 PassiveStartup reading() { return PassiveStartup({}, false, {kUntil}); }
 
 PassiveStartup requested() {
   PassiveStartup startup = reading();
-  const auto octets = request();
-  EXPECT_EQ(startup.on_received(static_cast<ssize_t>(octets.size()), octets).state,
-            State::kRequest);
+  const auto bytes = request();
+  EXPECT_EQ(startup.on_received(static_cast<ssize_t>(bytes.size()), bytes).state, State::kRequest);
   return startup;
 }
 
@@ -44,11 +43,11 @@ PassiveStartup left() {
 
 TEST(PassiveStartup, ReadsARequestInPieces) {
   PassiveStartup startup = reading();
-  const auto octets = request();
-  for (size_t i = 0; i < octets.size(); ++i) {
+  const auto bytes = request();
+  for (size_t i = 0; i < bytes.size(); ++i) {
     EXPECT_TRUE(startup.reading()) << i;
     EXPECT_GE(startup.bytes_wanted(), 1u);
-    (void)startup.on_received(1, std::span(octets).subspan(i, 1));
+    (void)startup.on_received(1, std::span(bytes).subspan(i, 1));
   }
   EXPECT_TRUE(startup.requested());
   const ConnectParameters asked = startup.take_parameters();
@@ -87,7 +86,7 @@ TEST(PassiveStartup, ThePeerIsSilentUntilTheReply) {
     EXPECT_TRUE(startup.on_peeked(count));
     EXPECT_TRUE(startup.peer_left());
     EXPECT_FALSE(startup.requested() || startup.reading());
-    EXPECT_FALSE(startup.on_peeked(count)) << "no news";
+    EXPECT_FALSE(startup.on_peeked(count)) << "nothing new";
   }
   PassiveStartup early = reading();
   EXPECT_FALSE(early.on_peeked(0)) << "for on_received() to find";
@@ -121,7 +120,7 @@ TEST(Draining, WithAcknowledgementsThePeerMustHaveRoom) {
   EXPECT_EQ(draining.deadline().at_ns, now_ns);
   EXPECT_FALSE(draining.on_deadline(Room{false}, now_ns));
   now_ns += Draining::kNoRoomWaitNs;
-  EXPECT_EQ(draining.deadline().at_ns, now_ns) << "looked at again";
+  EXPECT_EQ(draining.deadline().at_ns, now_ns) << "checked again";
   EXPECT_TRUE(draining.on_deadline(Room{true}, now_ns));
 }
 

@@ -31,7 +31,7 @@ TEST(QpAttributes, RequiredBitsAreRequired) {
   }
 }
 
-// The least that each transport asks for, and a bit that none of its steps takes.
+// The required attributes of each transport, and a bit that none of its steps accepts.
 TEST(QpAttributes, EachTransportHasItsTable) {
   const uint32_t peer = kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn;
   const uint32_t init = kAttrPkeyIndex | kAttrPort;
@@ -66,7 +66,7 @@ TEST(QpAttributes, EachTransportHasItsTable) {
   }
 }
 
-// As the kernel: perftest gives both kinds all that a reliable connection takes.
+// Like the kernel: perftest gives both halves all attributes of a reliable connection.
 TEST(QpAttributes, WhatIsIgnoredOfHalves) {
   const uint32_t rtr = kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
   const uint32_t rts = kAttrMaxRdAtomic | kAttrRetryCount | kAttrRnrRetry;
@@ -100,7 +100,7 @@ TEST(QpAttributes, Ranges) {
   EXPECT_TRUE(attributes_in_range(attributes, kInit | kRtr | kRts));
   attributes.port = 2;
   EXPECT_FALSE(attributes_in_range(attributes, kInit));
-  EXPECT_TRUE(attributes_in_range(attributes, kRtr)) << "not named, not looked at";
+  EXPECT_TRUE(attributes_in_range(attributes, kRtr)) << "not in the mask, so not checked";
   attributes = {};
   attributes.max_rd_atomic = 129;
   EXPECT_FALSE(attributes_in_range(attributes, kRts));
@@ -157,7 +157,8 @@ TEST(EndpointModify, SqdAndBackToRts) {
   EXPECT_EQ(node.state(), QpState::kRts);
 }
 
-// INIT without PKEY_INDEX is librdmacm's, and nobody but rdma_cm connects the queue pair then.
+// Only librdmacm goes to INIT without PKEY_INDEX. From then on only rdma_cm may connect the queue
+// pair.
 TEST(EndpointModify, RdmaCmKnowsNoPeersNumber) {
   constexpr uint32_t kCmMask = kAttrState | kAttrAccess | kAttrPort;
   QpAttributes attributes;
@@ -166,7 +167,7 @@ TEST(EndpointModify, RdmaCmKnowsNoPeersNumber) {
   ASSERT_EQ(node.endpoint->modify(attributes, kCmMask), 0);
   EXPECT_EQ(node.rtr(Qpn{0x123456}), EINVAL);
   EXPECT_EQ(node.state(), QpState::kInit);
-  EXPECT_EQ(node.rtr(Qpn{kCmPeerQpn}), 0) << "as its InfiniBand branch says";
+  EXPECT_EQ(node.rtr(Qpn{kCmPeerQpn}), 0) << "the number that librdmacm's InfiniBand code uses";
   EXPECT_EQ(node.rts(), 0);
   ASSERT_EQ(node.move(QpState::kReset), 0);
   ASSERT_EQ(node.init(), 0);
@@ -180,7 +181,7 @@ TEST(EndpointModify, WhatIsRefusedIsNotTakenForRdmaCms) {
   EXPECT_EQ(node.endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), EINVAL);
   ASSERT_EQ(node.init(), 0);
   ASSERT_EQ(node.rtr(Qpn{0x123456}), 0);
-  EXPECT_EQ(node.init(), EINVAL) << "of one that rdma_cm connects it is taken";
+  EXPECT_EQ(node.init(), EINVAL) << "accepted for a queue pair that rdma_cm connects";
 }
 
 TEST(EndpointModify, AddressesAreChecked) {
@@ -193,7 +194,7 @@ TEST(EndpointModify, AddressesAreChecked) {
   EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "no GID";
   attributes.dgid[15] = 1;
   attributes.sgid_index = 7;
-  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "no such GID of ours";
+  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "the device has no such GID";
   EXPECT_EQ(node.state(), QpState::kInit);
 }
 

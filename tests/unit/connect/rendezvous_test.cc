@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Queue pairs that connect without rdma_cm, over real sockets on the loopback interface.
+// Queue pairs that connect without rdma_cm, over real sockets on loopback.
 #include "connect/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ TEST(Rendezvous, OneSideStaysInRtr) {
     ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
     ASSERT_EQ(a.rts(), 0);
     expect_traffic(a, b);
-    EXPECT_EQ(b.state(), QpState::kRtr) << "as far as the application moved it";
+    EXPECT_EQ(b.state(), QpState::kRtr) << "in the state that the application has set";
     ASSERT_EQ(b.rts(), 0);
     EXPECT_EQ(b.state(), QpState::kRts);
     expect_traffic(b, a);
@@ -91,7 +91,7 @@ TEST(Rendezvous, OneSideWaitsInSqd) {
   expect_traffic(a, b);
 }
 
-// The event is for those who wait in RTR for the peer's first message.
+// The event is only for queue pairs in RTR that get the peer's first message.
 TEST(Rendezvous, NoCommunicationEstablishedInRts) {
   Node a, b;
   ASSERT_EQ(a.init(), 0);
@@ -141,7 +141,7 @@ TEST(Rendezvous, ReadsAndWritesBothWays) {
   EXPECT_EQ(a.wait_polling().status, WcStatus::kSuccess);
   ASSERT_EQ(a.post_rdma(SendOpcode::kRead, 2, 200'000, 50'000, b, 1000), 0);
   EXPECT_EQ(a.wait_polling().status, WcStatus::kSuccess);
-  // A receive at the target says that the Writes before it are in memory.
+  // A receive completion at the target shows that the Writes before it are in memory.
   ASSERT_EQ(b.post_recv(3, 0, 0), 0);
   ASSERT_EQ(a.post_send(4, 0, 0), 0);
   EXPECT_EQ(b.wait_polling().status, WcStatus::kSuccess);
@@ -201,7 +201,7 @@ TEST(Rendezvous, NobodyAnswers) {
   ASSERT_EQ(a.post_recv(1, 0, 8), 0);
   ASSERT_EQ(a.post_send(2, 0, 8), 0);
   ASSERT_EQ(a.post_send(3, 0, 8), 0);
-  // Both queues share a completion queue here: the reason comes first.
+  // Both queues share a completion queue here; the completion with the reason comes first.
   EXPECT_EQ(a.wait_passive().status, WcStatus::kRetryExcErr);
   EXPECT_EQ(a.wait_passive().status, WcStatus::kWrFlushErr);
   EXPECT_EQ(a.wait_passive().status, WcStatus::kWrFlushErr);
@@ -219,7 +219,7 @@ TEST(Rendezvous, WrongPsnIsRefused) {
   EXPECT_EQ(b.state(), QpState::kRtr);
 }
 
-/// A call made by hand, from any address of this machine.
+/// A hand-made call, from any address of this machine.
 class HandMadeCall {
  public:
   HandMadeCall(const char* from, const RendezvousCall& call)
@@ -247,13 +247,13 @@ class HandMadeCall {
     pollfd entry{.fd = fd_, .events = POLLIN, .revents = 0};
     return poll(&entry, 1, 0) == 1;
   }
-  /// What the target says; none if it says nothing or no such thing.
+  /// The target's verdict; none if it sends nothing or something else.
   std::optional<RendezvousVerdict> verdict() {
     MpaInitiator::Verdict verdict;
     while (verdict.state == MpaInitiator::State::kNeedMore) {
-      std::byte octet;
-      if (recv(fd_, &octet, 1, 0) != 1) return std::nullopt;
-      verdict = initiator_->on_bytes({&octet, 1});
+      std::byte byte;
+      if (recv(fd_, &byte, 1, 0) != 1) return std::nullopt;
+      verdict = initiator_->on_bytes({&byte, 1});
     }
     const auto answer = RendezvousAnswer::decode(initiator_->private_data());
     return answer ? std::optional(answer->verdict) : std::nullopt;
@@ -264,7 +264,7 @@ class HandMadeCall {
   std::optional<MpaInitiator> initiator_;
 };
 
-// docs/security.md: who may take the place of the expected peer.
+// docs/security.md: which calls may take the place of the expected peer.
 TEST(Rendezvous, OnlyTheExpectedPeerIsTaken) {
   Node target;
   const Qpn own = target.endpoint->number();
@@ -290,7 +290,7 @@ TEST(Rendezvous, OnlyTheExpectedPeerIsTaken) {
   EXPECT_EQ(HandMadeCall("127.0.0.1", right).verdict(), RendezvousVerdict::kBusy);
 }
 
-// docs/wire.md: what a later uwarp may say to this one.
+// docs/wire.md: what a later uwarp may send to this one.
 TEST(Rendezvous, OldAgainstNew) {
   Node target;
   const Qpn own = target.endpoint->number();
@@ -298,9 +298,9 @@ TEST(Rendezvous, OldAgainstNew) {
   ASSERT_EQ(target.init(), 0);
   ASSERT_EQ(target.rtr(peer), 0);
   auto call = RendezvousCall{.source = peer, .target = own, .psn = 0x123456}.encode();
-  call[20] = std::byte{0xff};  // capabilities that nobody has yet
+  call[20] = std::byte{0xff};  // capabilities that are not defined yet
   call[23] = std::byte{0xfe};
-  call.resize(64, std::byte{0xee});  // and fields
+  call.resize(64, std::byte{0xee});  // and new fields
   auto later = call;
   later[4] = std::byte{2};
   EXPECT_EQ(HandMadeCall("127.0.0.1", own, later).verdict(), RendezvousVerdict::kUnknownVersion);
@@ -329,7 +329,7 @@ TEST(Rendezvous, FewCallsAreHeld) {
   }
 }
 
-/// One process that dials with a PSN that it does not know, as fast as it is answered.
+/// A process that calls with guessed PSNs, as fast as it is answered.
 class Guesser {
  public:
   Guesser(Qpn target, Qpn source)
@@ -347,7 +347,7 @@ class Guesser {
   std::jthread thread_;
 };
 
-// docs/security.md: at which rate a PSN can be guessed.
+// docs/security.md: the rate at which a PSN can be guessed.
 TEST(Rendezvous, WrongCallsAreLookedAtSlowly) {
   Node target;
   const Qpn own = target.endpoint->number();
@@ -367,10 +367,10 @@ TEST(Rendezvous, WrongCallsAreLookedAtSlowly) {
   }
   EXPECT_EQ(judged + too_many, 200);
   EXPECT_GE(judged, static_cast<int>(Rendezvous::kWrongCalls));
-  // However long all this has taken.
+  // The limit holds however long the loop has taken.
   const uint64_t intervals = (now_ns() - start) / Rendezvous::kWrongCallNs;
   EXPECT_LE(judged, static_cast<int>(Rendezvous::kWrongCalls + intervals + 1));
-  // The right one waits for its turn.
+  // The right call waits for its turn.
   HandMadeCall expected("127.0.0.1", {.source = peer, .target = own, .psn = 0x123456});
   EXPECT_EQ(expected.verdict(), RendezvousVerdict::kAccepted);
 }
@@ -386,7 +386,7 @@ TEST(Rendezvous, AGuesserDisturbsNoOther) {
     ASSERT_NO_FATAL_FAILURE(connect(a, b));
     expect_traffic(a, b);
   }
-  // Nor the peer itself, which waits for its turn behind one guess.
+  // The peer itself is not disturbed either; its call waits behind one guess.
   ASSERT_EQ(honest.init(), 0);
   ASSERT_EQ(honest.rtr(guessed.endpoint->number()), 0);
   ASSERT_EQ(honest.rts(), 0);
@@ -446,7 +446,7 @@ TEST(Rendezvous, AnEndInOrderIsSilent) {
   EXPECT_EQ(a.state(), QpState::kErr);
 }
 
-// The peer has left, and a request goes out before anybody here has read so.
+// The peer has closed, and a request is sent before any thread here has read the end.
 TEST(Rendezvous, AResetBehindTheEndIsTold) {
   Node a;
   std::optional<HandoffLock::Turn> turn;
@@ -461,7 +461,8 @@ TEST(Rendezvous, AResetBehindTheEndIsTold) {
     }));
   }
   ASSERT_EQ(a.post_send(2, 0, 8), 0);
-  std::this_thread::sleep_for(50ms);  // the FIN has come before the post, the answer to it by now
+  // The FIN has come before the post, and by now the reset that answers the post.
+  std::this_thread::sleep_for(50ms);
   (void)turn->end();
   (void)a.endpoint->stream().look();
   EXPECT_EQ(a.wait_passive().wr_id, 2u) << "the socket took it";
@@ -524,27 +525,27 @@ TEST(RendezvousMessage, RoundTripAndRefusals) {
                       .target = Qpn{0xABCDEF},
                       .transport = Transport::kUc,
                       .psn = 0x654321};
-  const auto octets = call.encode();
-  ASSERT_EQ(octets.size(), RendezvousCall::kWireSize);
-  const auto decoded = RendezvousCall::decode(octets);
+  const auto bytes = call.encode();
+  ASSERT_EQ(bytes.size(), RendezvousCall::kWireSize);
+  const auto decoded = RendezvousCall::decode(bytes);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->source, call.source);
   EXPECT_EQ(decoded->target, call.target);
   EXPECT_EQ(decoded->transport, call.transport);
   EXPECT_EQ(decoded->psn, call.psn);
-  for (size_t size = 0; size < octets.size(); ++size)
-    EXPECT_FALSE(RendezvousCall::decode(std::span(octets).first(size)).has_value());
-  auto longer = octets;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(RendezvousCall::decode(std::span(bytes).first(size)).has_value());
+  auto longer = bytes;
   longer.resize(40);
   EXPECT_TRUE(RendezvousCall::decode(longer).has_value()) << "room for a later version's fields";
-  auto newer = octets;
+  auto newer = bytes;
   newer[4] = std::byte{2};
   EXPECT_FALSE(RendezvousCall::decode(newer).has_value());
   RendezvousAnswer answer;
   answer.verdict = RendezvousVerdict::kCollision;
   auto later = answer.encode();
   EXPECT_EQ(RendezvousAnswer::decode(later)->verdict, RendezvousVerdict::kCollision);
-  // A later version still says in the same place what it thinks of this one's call.
+  // A later version's answer has its verdict on this version's call in the same place.
   later[4] = std::byte{2};
   later[5] = static_cast<std::byte>(RendezvousVerdict::kUnknownVersion);
   later.resize(40, std::byte{0xee});

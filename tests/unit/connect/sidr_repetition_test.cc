@@ -12,7 +12,8 @@ using Step = SidrRepetition::Step;
 constexpr uint64_t kOneMs = 1'000'000;
 constexpr uint64_t kAskedAt = 1'000 * kOneMs;
 
-/// When it sends again and gives up, in milliseconds after its start, if nobody answers.
+/// When the repetition sends again and when it gives up, in ms after its start, if there is no
+/// answer.
 struct Course {
   std::vector<uint64_t> sent;
   uint64_t gave_up = 0;
@@ -51,7 +52,7 @@ TEST(SidrRepetition, WaitsUntilItsDeadline) {
   EXPECT_EQ(repetition.next(kAskedAt + 129 * kOneMs), Step::kWait);
 }
 
-// As a TCP connection is dialled again: the server may be about to listen.
+// As when a TCP connection is dialled again: the server may be about to listen.
 TEST(SidrRepetition, IsRefusedForAWhile) {
   SidrRepetition repetition(kAskedAt, 60'000 * kOneMs);
   uint64_t now = kAskedAt + kOneMs;
@@ -63,7 +64,7 @@ TEST(SidrRepetition, IsRefusedForAWhile) {
     EXPECT_EQ(repetition.next(now), Step::kSend);
   }
   EXPECT_EQ(again, 10);
-  // Who is there then answers in his own time.
+  // Once a server is there, it may take its time to answer.
   const Course course = course_of(repetition);
   ASSERT_EQ(course.sent.size(), SidrRepetition::kMostRepetitions);
   EXPECT_EQ(course.sent[0], 201u + 128u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Service ID resolution over real sockets on loopback: a query, a listener, and peers made by hand.
+// Service ID resolution over real sockets on loopback: a requester, a listener, and hand-made
+// peers.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 
@@ -30,7 +30,7 @@ UdpSocket udp_at(const sockaddr_storage& address) {
   return UdpSocket(std::move(*bound));
 }
 
-/// What the active side was told; calls come from the helper thread.
+/// Records the events of the active side; the helper thread makes the calls.
 class AskingOwner : public ConnectionOwner {
  public:
   void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
@@ -94,7 +94,7 @@ class Sidr : public ::testing::Test {
     ASSERT_TRUE(started);
     listener_ = *started;
   }
-  /// Where `listener_` listens: found out by a socket that has its port.
+  /// Makes `listener_` listen on a free port. Returns its address.
   sockaddr_storage listen_somewhere() {
     UdpSocket port = udp_at(loopback_address());
     const sockaddr_storage at = port.local_address();
@@ -114,7 +114,7 @@ class Sidr : public ::testing::Test {
     return eventually([&] { return asking_->calls > 0; });
   }
 
-  /// A peer made by hand.
+  /// A hand-made peer.
   static std::vector<std::byte> receive(UdpSocket& socket, UdpPath& path) {
     std::byte bytes[512];
     ssize_t length = -EAGAIN;
@@ -187,7 +187,8 @@ TEST_F(Sidr, AnotherPortSpaceIsNotServed) {
 }
 
 TEST_F(Sidr, NobodyListens) {
-  const sockaddr_storage at = udp_at(loopback_address()).local_address();  // closed again
+  // Its socket is closed again.
+  const sockaddr_storage at = udp_at(loopback_address()).local_address();
   const auto query = ask(at);
   ASSERT_TRUE(told());
   EXPECT_EQ(asking_->status, static_cast<int>(SidrStatus::kUnsupported));
@@ -213,7 +214,7 @@ TEST_F(Sidr, ALostRequestIsSentAgain) {
   SidrReply reply;
   reply.transaction = SidrRequest::decode(second)->transaction;
   reply.qp_number = 7;
-  // Foreign bytes, and a reply to another question.
+  // Unknown bytes, and a reply to another request.
   send(server, sidr_bytes("garbage"), path.peer);
   reply.transaction ^= 1;
   send(server, reply.encode(), path.peer);
@@ -283,7 +284,8 @@ TEST_F(Sidr, AnotherVersionIsToldSo) {
   EXPECT_EQ(asked_->count, 0);
 }
 
-// The reply comes from the address that was asked, or the peer would not take it.
+// The reply must come from the address that the request was sent to, or the peer would not accept
+// it.
 TEST_F(Sidr, AListenerOnAWildcardAnswersFromTheAddressThatWasAsked) {
   for (const char* wildcard : {"0.0.0.0", "::"}) {
     sockaddr_storage any{};
@@ -313,7 +315,7 @@ TEST_F(Sidr, AClosedListenerStillAnswersWhatItWasAsked) {
   EXPECT_EQ(call->answer({0, SidrStatus::kSuccess, 5, 6, {}}), 0);
   ASSERT_TRUE(told());
   EXPECT_EQ(asking_->status, 0);
-  // And then its port is free.
+  // After that its port is free.
   BindOptions options;
   options.datagram = true;
   EXPECT_TRUE(bind_port(at, options));
@@ -330,7 +332,7 @@ TEST_F(Sidr, AQueryThatHasEndedHearsNothing) {
   EXPECT_EQ(asking_->calls, 0);
 }
 
-// Each with its own number and its own reply, whoever is served first.
+// Each request gets its own number and reply, in whatever order they are served.
 TEST_F(Sidr, ManyAtOnce) {
   constexpr int kMany = 200;
   const sockaddr_storage at = listen_somewhere();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Which pollers drive a receiving queue pair of XRC: those of the first shared queue that a message
-// has named.
+// Which pollers serve a receiving queue pair of XRC: those of the first shared receive queue that a
+// message has named.
 #include <gtest/gtest.h>
 
 #include "stream/poll_group.h"
@@ -9,7 +9,7 @@
 namespace uwarp {
 namespace {
 
-/// A shared queue of the domain with a completion queue of its own.
+/// A shared receive queue of the XRC domain with its own completion queue.
 struct SharedQueue {
   SharedQueue(Node& node, XrcDomain& domain, uint32_t number)
       : node(node), domain(domain), entry{number, &receives, &completions, &node.domain} {
@@ -20,7 +20,7 @@ struct SharedQueue {
     const Sge sge = node.sge(0, 64);
     return receives.post(id, {&sge, 1});
   }
-  /// The next completion, by polls that look at no other socket than those of this queue.
+  /// Polls only the sockets that belong to this completion queue, until it has a completion.
   bool poll_directly() {
     WorkCompletion out;
     return eventually([&] {
@@ -85,7 +85,8 @@ TEST_F(XrcEndpoints, PollersOfTheFirstQueueDriveTheStream) {
   EXPECT_EQ(PollGroup::find(second.completions), nullptr);
 }
 
-// The stream leaves the pollers of a queue that goes away, and joins those of the next one.
+// When its shared queue is destroyed the stream leaves that queue's pollers, and joins those of the
+// next queue that is named.
 TEST_F(XrcEndpoints, StreamMovesOnWhenTheQueueGoes) {
   for (uint32_t number = 16; number < 20; ++number) {
     SharedQueue queue(receiver, domain, number);
@@ -97,7 +98,7 @@ TEST_F(XrcEndpoints, StreamMovesOnWhenTheQueueGoes) {
   EXPECT_TRUE(receiver.endpoint->connected());
 }
 
-// Another queue of the domain completes there as well: the stream stays.
+// Another queue of the domain uses the same completion queue, so the stream stays.
 TEST_F(XrcEndpoints, StreamStaysWithACompletionQueueInUse) {
   SharedQueue first(receiver, domain, 16);
   const XrcQueue other{17, &first.receives, &first.completions, &receiver.domain};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Datagrams over trunks on the loopback interface: within the process, and with peers made by hand
-// of a connected queue pair, which say what they like.
+// Datagrams over trunks on loopback: within the process, and with hand-made peers that use a
+// connected queue pair and may send anything.
 #include "datagram/trunk.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kDatagramQkey = 0x1234;
 constexpr uint32_t kRouteBytes = DatagramQueuePair::kRouteHeaderBytes;
 
-/// One queue pair of datagrams with its own queues and memory.
+/// A datagram queue pair with its own queues and memory.
 class DatagramNode {
  public:
   explicit DatagramNode(uint32_t depth = 256) : cq(4 * depth, nullptr), memory(1 << 16) {
@@ -76,7 +76,7 @@ class DatagramNode {
     attributes.state = state;
     EXPECT_EQ(endpoint->modify(attributes, kAttrState), 0);
   }
-  /// The next completion, polled for if `drive`; an id of ~0 when none comes.
+  /// The next completion; polls if `drive`. The id is ~0 if none comes.
   WorkCompletion next(bool drive = true, int seconds = 20) {
     WorkCompletion out{};
     const bool came = eventually(
@@ -105,7 +105,7 @@ class DatagramNode {
 
 IpAddress home() { return loopback_device().gids[0]; }
 
-/// A connected queue pair that says to be the end of a trunk.
+/// A connected queue pair that claims to be the end of a trunk.
 struct TrunkPeer : Node {
   explicit TrunkPeer() : Node(64, 64, true) {
     QpAttributes attributes;
@@ -138,7 +138,7 @@ struct TrunkPeer : Node {
     dial(number);
     ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
   }
-  /// Puts a datagram into its memory; returns where the next one goes.
+  /// Puts a datagram into the peer's memory; returns the offset for the next one.
   size_t put(size_t offset, DatagramHeader header, std::string_view payload) {
     header.source = Qpn{0x100};
     header.qkey = kDatagramQkey;
@@ -156,7 +156,7 @@ struct TrunkPeer : Node {
   std::shared_ptr<Connection> connection;
 };
 
-/// A port that is dialled.
+/// A port that trunks are dialled to.
 struct CalledPort {
   CalledPort() {
     auto bound = bind_port(loopback_address(), {});
@@ -176,11 +176,11 @@ struct CalledPort {
   Qpn number;
 };
 
-/// Datagrams arrive within the process; sent again until one does.
+/// Datagrams within the process arrive; they are repeated until one does.
 void expect_datagrams(DatagramNode& from, DatagramNode& to) {
   Destination way(home(), home());
   ASSERT_TRUE(eventually([&] {
-    (void)to.receive(7);  // what waited for one may take it
+    (void)to.receive(7);  // an earlier datagram that waited for a receive may take it
     EXPECT_EQ(from.send(way, to.number(), "still there"), 0);
     EXPECT_EQ(from.next().wr_id, 1u);
     const WorkCompletion got = to.next(true, 1);
@@ -251,7 +251,7 @@ TEST(Trunks, LargeOnesWaitForRoomAndAllArrive) {
   EXPECT_EQ(sent, kCount);
 }
 
-// What cannot be delivered to one hurts no other.
+// A datagram that cannot be delivered to one queue pair does not affect others.
 TEST(Trunks, DropsHurtNobodyElse) {
   DatagramNode a, b, deaf;
   Destination to(home(), home());
@@ -266,15 +266,15 @@ TEST(Trunks, DropsHurtNobodyElse) {
   }
 }
 
-// Of several receivers behind one line the second waits for its receive as well as the first: both
-// are told, and neither keeps the line for longer than its time.
+// Several receivers share a line. The second one waits for its receive just as the first; both are
+// told, and each holds the line no longer than its time.
 TEST(Trunks, TwoReceiversThatAreLate) {
   DatagramNode a, b, c;
   Destination to(home(), home());
   expect_datagrams(a, b);
   expect_datagrams(a, c);
   for (int round = 0; round < 20; ++round) {
-    ASSERT_EQ(a.send(to, b.number(), "lost"), 0);  // for want of a receive
+    ASSERT_EQ(a.send(to, b.number(), "lost"), 0);  // there is no receive for it
     ASSERT_EQ(a.send(to, c.number(), "lost"), 0);
     ASSERT_EQ(c.receive(3), 0);
     WorkCompletion got{};
@@ -282,7 +282,7 @@ TEST(Trunks, TwoReceiversThatAreLate) {
       EXPECT_EQ(a.send(to, c.number(), "found"), 0);
       got = c.next(false, 1);
       return got.wr_id == 3;
-    })) << "the line stands still in round "
+    })) << "the line has stopped in round "
         << round;
   }
 }
@@ -316,7 +316,7 @@ TEST(Trunks, AnAddressOutlivesItsQueuePairs) {
   }
 }
 
-// A process that has said all it has to say need not wait for the call to be answered.
+// A process may end after its last send, even if its call has not been answered yet.
 TEST(Trunks, WhatWasSentArrivesAfterTheSendersEnd) {
   for (int round = 0; round < 20; ++round) {
     CalledPort port;
@@ -345,7 +345,7 @@ TEST(Trunks, NothingKeepsAQueuePairThatIsGone) {
   EXPECT_TRUE(eventually([&] { return gone.expired(); }));
 }
 
-// --- Peers made by hand
+// --- Hand-made peers
 
 TEST(TrunkPeers, SpeakByHand) {
   DatagramNode node;
@@ -361,7 +361,7 @@ TEST(TrunkPeers, SpeakByHand) {
   EXPECT_EQ(got.src_qp, 0x100u);
 }
 
-// What is wrong in a frame costs what is behind it, and the line goes on.
+// A fault in a frame costs the datagrams behind it in the frame; the line goes on.
 TEST(TrunkPeers, FramesThatAreWrong) {
   DatagramNode node;
   TrunkPeer peer;
@@ -379,10 +379,10 @@ TEST(TrunkPeers, FramesThatAreWrong) {
     ASSERT_EQ(peer.post_send(1, 0, size), 0) << size;
     check();
   }
-  std::memset(peer.memory.data(), 0, kFrameBytes);  // as many as possible, to nobody
+  std::memset(peer.memory.data(), 0, kFrameBytes);  // as many as possible, to no queue pair
   ASSERT_EQ(peer.post_send(1, 0, kFrameBytes), 0);
   check();
-  DatagramHeader longer;  // than the frame
+  DatagramHeader longer;  // longer than the frame
   longer.destination = node.number();
   longer.payload_bytes = 100;
   ASSERT_EQ(peer.post_send(1, 0, static_cast<uint32_t>(peer.put(0, longer, "short"))), 0);
@@ -414,7 +414,7 @@ TEST(TrunkPeers, WhoSaysAnythingElseIsCutOff) {
   });
   for (const SendOpcode opcode : {SendOpcode::kWrite, SendOpcode::kRead}) {
     attempt("touches memory", [&](TrunkPeer& peer) {
-      // Memory that is registered, but for no peer.
+      // The memory is registered, but not for peers.
       SendRequest request;
       request.opcode = opcode;
       request.remote_address = reinterpret_cast<uintptr_t>(node.memory.data());
@@ -444,7 +444,7 @@ TEST(TrunkPeers, AreCutOffWithTheLastQueuePair) {
   EXPECT_TRUE(peer.ended());
 }
 
-// The same port, again and again, also while the process calls there itself.
+// The same port many times, also while this process calls the peer.
 TEST(TrunkPeers, ThatDialAgainAndAgain) {
   DatagramNode node, other;
   Destination to(home(), home());
@@ -489,7 +489,8 @@ TEST(TrunkPeers, ThatAreNotThereCostNothing) {
   expect_datagrams(node, other);
 }
 
-// One that takes nothing costs a quarter of a second once; then what is meant for it is dropped.
+// A peer that posts no receive causes one pause of a quarter of a second; after that, datagrams to
+// it are dropped.
 TEST(TrunkPeers, ThatReadNothingCostOnePause) {
   DatagramNode node(4096), other;
   CalledPort port;
@@ -504,11 +505,11 @@ TEST(TrunkPeers, ThatReadNothingCostOnePause) {
     for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(node.next().wr_id, i);
   }
   expect_datagrams(node, other);
-  // Destroyed with work that waits: nothing hangs.
+  // The queue pair is destroyed while requests wait: nothing hangs.
   for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(node.send(to, port.number, 4096u, i), 0);
 }
 
-// Who ends each call at once is not called for each datagram.
+// A peer that ends each call at once is not called again for each datagram.
 TEST(TrunkPeers, ThatEndEachCallAreLeftAlone) {
   DatagramNode node;
   CalledPort port;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The engine over fork, exit and SIGKILL, and regions that go away under traffic.
+// The engine over fork, exit and SIGKILL, and regions that are removed during traffic.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace {
 bool in_forked_child = false;
 }
 
-/// LeakSanitizer asks at exit. In a forked child it would miss the threads of the parent, and take
-/// what they had on their stacks for lost.
+/// LeakSanitizer asks at exit. In a forked child the parent's threads are missing, so it would
+/// report what they had on their stacks as leaks.
 extern "C" __attribute__((visibility("default"), used)) int __lsan_is_turned_off() {
   return in_forked_child ? 1 : 0;
 }
@@ -52,14 +52,14 @@ class TwoProcesses : public ::testing::Test {
     uint32_t value = 0;
     return read(fd, &value, sizeof value) == sizeof value ? value : 0;
   }
-  /// A child with a connected queue pair that ends as `last_words` says.
+  /// A child with a connected queue pair; `last_words` decides how it ends.
   template <typename LastWords>
   void spawn(LastWords last_words) {
     child_ = fork();
     if (child_ != 0) return;
     in_forked_child = true;
     alarm(60);
-    auto* node = new Node;  // leaked: the process ends under it
+    auto* node = new Node;  // leaked, because the process ends
     put(up_[1], node->endpoint->number().value);
     const Qpn peer{get(down_[0])};
     if (node->init() != 0 || node->rtr(peer) != 0 || node->rts() != 0) _exit(3);
@@ -172,7 +172,7 @@ TEST(Engine, RegionsMayGoAwayUnderTraffic) {
   ASSERT_EQ(b.rtr(a.endpoint->number()), 0);
   ASSERT_EQ(a.rts(), 0);
   ASSERT_EQ(b.rts(), 0);
-  // The target of Writes is deregistered and then freed while they are coming in.
+  // The target of Writes is deregistered and then freed while they arrive.
   std::vector<std::byte> doomed(1 << 20);
   MemoryRegion* region =
       b.engine.regions()
@@ -221,7 +221,7 @@ TEST(Engine, NoFdIsLeft) {
     ASSERT_EQ(a.post_send(1, 0, 4), 0);
     EXPECT_EQ(b.wait_polling().status, WcStatus::kSuccess);
   }
-  // Connections of earlier tests may have been draining when they were counted.
+  // Connections of earlier tests may still have been draining when `before` was counted.
   EXPECT_TRUE(eventually([&] { return count() <= before; })) << count() << " instead of " << before;
 }
 

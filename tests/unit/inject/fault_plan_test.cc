@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The grammar of UWARP_FAULT, what it says to mistakes, and that counting is repeatable.
+// The grammar of UWARP_FAULT, its messages about mistakes, and that counting is repeatable.
 #include "inject/fault_plan.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string error_of(std::string_view text) {
   return error;
 }
 
-/// Which of the first `n` the only rule acts on.
+/// The messages out of the first `n` on which the only rule acts.
 std::vector<uint64_t> acts(std::string_view text, uint64_t n, uint64_t stream = 1) {
   const FaultPlan plan = parse(text);
   FaultCounter counter(plan, 0, stream);
@@ -148,7 +148,7 @@ TEST(FaultCounter, ProbabilityFollowsSeedAndStream) {
   EXPECT_EQ(one, acts("stall p=0.01; seed=1", 100'000));
   EXPECT_NE(one, acts("seed=2; stall p=0.01", 100'000));
   EXPECT_NE(one, acts("seed=1; stall p=0.01", 100'000, 2));
-  // Two rules of one plan are not the same dice.
+  // Two rules of one plan draw different random numbers.
   const FaultPlan plan = parse("stall p=0.5; reset p=0.5");
   FaultCounter first(plan, 0, 1), second(plan, 1, 1);
   int same = 0;
@@ -157,7 +157,7 @@ TEST(FaultCounter, ProbabilityFollowsSeedAndStream) {
   EXPECT_LT(same, 600);
 }
 
-// Documented: the same answers for ever, so that a seed in a bug report means something.
+// Documented: the answers never change, so that a seed in a bug report stays useful.
 TEST(FaultCounter, ThisSeedGivesTheseMessages) {
   EXPECT_EQ(acts("seed=7; stall p=0.01", 1000),
             (std::vector<uint64_t>{135, 267, 530, 636, 767, 905}));
@@ -170,7 +170,7 @@ TEST(FaultPlan, OfDatagrams) {
   EXPECT_EQ(plan.rules[1].kind, FaultKind::kDuplicate);
   EXPECT_EQ(plan.rules[1].message, FaultMessage::kArrival);
   EXPECT_EQ(plan.rules[2].kind, FaultKind::kReorder);
-  EXPECT_NE(error_of("reorder op=recv"), "") << "only what is sent can wait for the next";
+  EXPECT_NE(error_of("reorder op=recv"), "") << "only a message that is sent can wait for the next";
 }
 
 }  // namespace

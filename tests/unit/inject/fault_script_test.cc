@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a script says to one message after the other, and how long it holds them, by a clock of the
-// test's own.
+// What a script does with one message after the other, and how long it holds them. The test
+// provides the clock.
 #include "inject/fault_script.h"
 
 #include <gtest/gtest.h>
@@ -84,12 +84,12 @@ TEST(FaultScript, AStallEndsInTime) {
   EXPECT_EQ(script.send(), Act::kGo);
   EXPECT_TRUE(script->send_held());
   EXPECT_EQ(script->deadline_ns(100 * kMs), 120 * kMs);
-  EXPECT_EQ(script->deadline_ns(110 * kMs), 120 * kMs);  // begun once
+  EXPECT_EQ(script->deadline_ns(110 * kMs), 120 * kMs);  // runs from the first call
   EXPECT_EQ(script->release(119 * kMs), FaultScript::kNothing);
   EXPECT_EQ(script->release(120 * kMs), FaultScript::kSend);
   EXPECT_FALSE(script->send_held());
   EXPECT_EQ(script->judge_request(1, FaultMessage::kSend, 1).act, Act::kGo);
-  EXPECT_FALSE(script->send_held());  // judged already
+  EXPECT_FALSE(script->send_held());  // already decided
 }
 
 TEST(FaultScript, AStallWithoutEnd) {
@@ -116,7 +116,7 @@ TEST(FaultScript, NoReceive) {
   EXPECT_FALSE(script->receive_held());
 }
 
-// 1 MB/s: a megabyte takes a second, and what a late timer lost is made up for.
+// At 1 MB/s, a megabyte takes a second; time lost by a late timer is made up for.
 TEST(FaultScript, ASlowLinkKeepsItsRate) {
   Script script("slow rate=1M");
   uint64_t now = 1000 * kMs;
@@ -124,7 +124,7 @@ TEST(FaultScript, ASlowLinkKeepsItsRate) {
     EXPECT_EQ(script.write(10'000), Act::kGo);
     ASSERT_TRUE(script->send_held());
     const uint64_t until = script->deadline_ns(now);
-    now = std::max(until, now) + kMs;  // each time a millisecond late
+    now = std::max(until, now) + kMs;  // a millisecond late each time
     EXPECT_EQ(script->release(now), FaultScript::kSend);
   }
   EXPECT_GE(now, 1995 * kMs);

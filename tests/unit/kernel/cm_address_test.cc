@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
 // Ports of rdma_cm and of TCP.
 #include "kernel/cm_address.h"
 
@@ -10,7 +9,7 @@
 namespace uwarp {
 namespace {
 
-/// The port that becomes of `port`, -1 for none.
+/// `port` moved by `offset`, or -1 if that is not a port.
 int moved(uint16_t port, int offset) {
   sockaddr_storage address;
   IpAddress::from_string("10.0.0.1")->to_sockaddr(address, port);

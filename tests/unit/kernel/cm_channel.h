@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// An rdma_cm channel for tests: commands as librdmacm writes them, on the made-up transport.
+// An rdma_cm channel for tests: commands as librdmacm writes them, over the fake transport.
 #pragma once
 
 #include <arpa/inet.h>
@@ -65,7 +64,7 @@ class Channel {
 
   uint16_t usual_port_space = RDMA_PS_TCP;
   uint32_t create(uint64_t uid = 1) { return create(uid, usual_port_space); }
-  /// The queue pair type (RC) counts in port space IB only.
+  /// The queue pair type (RC) matters only in port space IB.
   uint32_t create(uint64_t uid, uint16_t port_space, uint8_t qp_type = 2) {
     rdma_ucm_create_id_resp response{};
     EXPECT_EQ(command(RDMA_USER_CM_CMD_CREATE_ID,
@@ -74,7 +73,7 @@ class Channel {
               0);
     return response.id;
   }
-  /// Events reported, or a negative errno.
+  /// The number of events reported, or a negative errno.
   int destroy(uint32_t id) {
     rdma_ucm_destroy_id_resp response{};
     const int error = command(RDMA_USER_CM_CMD_DESTROY_ID,
@@ -125,11 +124,11 @@ class Channel {
   int disconnect(uint32_t id) {
     return command(RDMA_USER_CM_CMD_DISCONNECT, rdma_ucm_disconnect{id});
   }
-  /// An errno, 0 with the event.
+  /// 0 with the event, or an errno.
   int event(rdma_ucm_event_resp& out, size_t room = sizeof out) {
     return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room);
   }
-  /// event() waits from now on.
+  /// event() blocks from now on.
   void block() { fcntl(fd_, F_SETFL, 0); }
   /// The type of the next event, -1 if there is none.
   int next_event() {
@@ -150,7 +149,7 @@ class Channel {
   int fd() const { return fd_; }
   const std::shared_ptr<RdmaCmNode>& node() const { return node_; }
 
-  /// What MIGRATE_ID finds by fd.
+  /// The nodes that MIGRATE_ID finds by fd.
   static inline std::vector<std::pair<int, std::shared_ptr<RdmaCmNode>>> known;
 
  private:
@@ -196,7 +195,7 @@ class RdmaCmNodeTest : public ::testing::Test {
   void SetUp() override { Channel::known.clear(); }
   void TearDown() override { Channel::known.clear(); }
 
-  /// An id with the route resolved and the events read.
+  /// An id whose route is resolved and whose events are read.
   uint32_t resolved_id() {
     const uint32_t id = channel_.create();
     EXPECT_EQ(channel_.resolve(id), 0);

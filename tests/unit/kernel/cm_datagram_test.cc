@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// rdma_cm ids of datagrams in the roce persona: what librdmacm's UD branch asks for and is told.
+// rdma_cm ids of datagrams in the roce persona: what librdmacm's UD code asks for and gets.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -95,12 +94,12 @@ TEST_F(CmDatagrams, TheActiveSideIsToldWhereToSend) {
   EXPECT_EQ(ud.ah_attr.grh.dgid[12], 127);
   EXPECT_EQ(ud.ah_attr.grh.dgid[11], 0xff);
   EXPECT_EQ(channel_.next_event(), kNone);
-  // Nobody is told of its end.
+  // There is no event for the end of such an id.
   EXPECT_EQ(channel_.disconnect(id), 0);
   EXPECT_EQ(channel_.next_event(), kNone);
 }
 
-// As the kernel has it: the id's queue pair cannot send with two Q_Keys.
+// Like the kernel: the id's queue pair cannot send with two Q_Keys.
 TEST_F(CmDatagrams, AQkeyThatDoesNotFit) {
   for (const uint32_t qkey : {0u, 0x777u}) {
     const uint32_t id = resolved_id();
@@ -112,7 +111,7 @@ TEST_F(CmDatagrams, AQkeyThatDoesNotFit) {
     EXPECT_EQ(event.event, kAddressError);
     EXPECT_EQ(static_cast<int>(event.status), -EINVAL);
   }
-  // Without a queue pair any will do.
+  // Without a queue pair any Q_Key is accepted.
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
   owner()->connection_established({}, {}, peer(0x777));
@@ -166,7 +165,7 @@ TEST_F(CmDatagrams, AcceptMayNameAQkey) {
   std::shared_ptr<FakeConnection> asked;
   ASSERT_EQ(channel_.accept(requested_id(event, asked), 99, "", 0x4711), 0);
   EXPECT_EQ(asked->given.qkey, 0x4711u);
-  // But not another one than the queue pair has.
+  // But not another Q_Key than that of the queue pair.
   const uint32_t id = requested_id(event, asked);
   (void)attributes(id);
   EXPECT_EQ(channel_.accept(id, 99, "", 0x4711), EINVAL);
@@ -183,7 +182,7 @@ TEST_F(CmDatagrams, PrivateDataHasTheKernelsLimits) {
   EXPECT_EQ(channel_.reject(id, std::string(137, 'x')), EINVAL);
   EXPECT_EQ(channel_.reject(id, std::string(136, 'x')), 0);
   EXPECT_EQ(asked->given.private_data.size(), 136u);
-  // An accept that is wrong rejects, as in the kernel.
+  // Like the kernel, a wrong accept rejects the request.
   id = requested_id(event, asked);
   EXPECT_EQ(channel_.accept(id, 99, std::string(137, 'x')), EINVAL);
   EXPECT_EQ(asked->calls, std::vector<std::string>{"reject"});

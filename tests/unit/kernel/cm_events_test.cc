@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Delivery of rdma_cm events: accounting, migration, readiness, blocking, cancellation.
+// Delivery of rdma_cm events: counting, migration, readiness, blocking, cancellation.
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -70,13 +69,13 @@ TEST_F(RdmaCmNodeTest, ReadinessFollowsTheQueue) {
   channel_.resolve(second);
   EXPECT_EQ(channel_.next_event(), kAddressResolved);
   EXPECT_TRUE(channel_.readable());
-  // Purged, not read.
+  // The event is dropped, not read.
   EXPECT_EQ(channel_.destroy(second), 0);
   EXPECT_FALSE(channel_.readable());
   EXPECT_EQ(channel_.next_event(), kNone);
 }
 
-/// A thread of this process that the kernel has put to sleep.
+/// True if the kernel has put this thread of the process to sleep.
 bool sleeps(pid_t thread) {
   std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(stat), {}};
@@ -84,8 +83,9 @@ bool sleeps(pid_t thread) {
   return name_end != std::string::npos && text.substr(name_end + 2, 1) == "S";
 }
 
-// A reader that the descriptor wakes finds the event; if it gave up, an edge would not come again.
-// The counter of the eventfd is full here, so that whoever makes the event stops where it says so.
+// When the descriptor wakes a reader, the event must already be there: if the reader found nothing,
+// no second edge would come. The counter of the eventfd is full here, so the thread that makes the
+// event stops where it writes to the eventfd.
 TEST_F(RdmaCmNodeTest, TheEventIsThereBeforeTheDescriptorSaysSo) {
   const uint32_t id = channel_.create();
   channel_.block();
@@ -142,7 +142,7 @@ TEST_F(RdmaCmNodeTest, AThreadInGetEventCanBeCancelled) {
   void* result;
   ASSERT_EQ(pthread_join(thread, &result), 0);
   EXPECT_EQ(result, PTHREAD_CANCELED);
-  // Nothing was lost with it.
+  // No event was lost with the cancelled reader.
   const uint32_t id = channel_.create();
   channel_.resolve(id);
   EXPECT_EQ(channel_.next_event(), kAddressResolved);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Multicast groups of rdma_cm ids: who may join, what is told, and how many events count.
+// Multicast groups of rdma_cm ids: which ids may join, which events they get, and how many events
+// are counted.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -42,7 +42,7 @@ class CmGroups : public RdmaCmNodeTest {
     uint32_t number = 0;
     return join(id, group, number);
   }
-  /// Events reported, or a negative errno.
+  /// The number of events reported, or a negative errno.
   int leave(uint32_t number) {
     rdma_ucm_destroy_id_resp out{};
     const int error = channel_.command(RDMA_USER_CM_CMD_LEAVE_MCAST,
@@ -129,7 +129,7 @@ TEST_F(CmGroups, AnEventThatWasNotReadGoesWithItsGroup) {
   EXPECT_EQ(event.id, second);
   EXPECT_EQ(channel_.next_event(), kNone);
   EXPECT_FALSE(channel_.readable());
-  // Groups that are left behind go with the id.
+  // Destroying the id leaves its remaining groups.
   EXPECT_EQ(channel_.destroy(id), 2);
   EXPECT_EQ(leave(second), -ENOENT);
 }

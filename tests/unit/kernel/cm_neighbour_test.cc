@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// An rdma_cm id that waits for the neighbour on its way.
+// An rdma_cm id that waits for a neighbour to be resolved.
 #include <cerrno>
 
 #include "unit/kernel/cm_channel.h"

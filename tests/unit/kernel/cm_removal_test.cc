@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// What an rdma_cm id tells when its network device goes away, and what is left of it.
+// The events of an rdma_cm id when its network device is removed, and which calls it still accepts.
 #include <cerrno>
 
 #include "unit/kernel/cm_channel.h"
@@ -10,14 +9,14 @@ namespace {
 
 class CmRemovalTest : public RdmaCmNodeTest {
  protected:
-  /// All ids hear that no network device is left.
+  /// Tells all ids that no network device is left.
   void remove_all() { tell(NetDeviceTable({})); }
   void tell(const NetDeviceTable& devices) {
     for (const auto& id : ids_.all()) id->netdevs_changed(devices);
   }
-  /// The only event is DEVICE_REMOVAL, once, and the id can be destroyed and nothing else.
+  /// Expects DEVICE_REMOVAL as the only event, once, and that the id can only be destroyed.
   void expect_removed(uint32_t id, int events_before) {
-    remove_all();  // one is enough
+    remove_all();  // one table without devices is enough
     EXPECT_EQ(channel_.next_event(), kDeviceRemoval);
     EXPECT_EQ(channel_.next_event(), kNone);
     EXPECT_EQ(channel_.bind(id, 0), ENXIO);
@@ -72,7 +71,7 @@ TEST_F(CmRemovalTest, AConnectionThatHasEnded) {
   expect_removed(id, 4);
 }
 
-// It has its request ended, and its application no name for it yet.
+// The request is aborted. The application has not yet given the new id a uid, so it gets no event.
 TEST_F(CmRemovalTest, ARequestThatWaitsForItsAnswer) {
   const uint32_t listener = listening_id();
   const auto connection = request();
@@ -100,7 +99,8 @@ TEST_F(CmRemovalTest, AnIdThatHasAcceptedIt) {
   EXPECT_EQ(channel_.destroy(listener), 1);
 }
 
-// A listener on no device, which loopback and wildcard addresses make, serves those that are left.
+// A listener on a loopback or wildcard address belongs to no device, so it stays open when devices
+// are removed.
 TEST_F(CmRemovalTest, IdsWithoutADeviceStay) {
   const uint32_t idle = channel_.create();
   const uint32_t listener = listening_id();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// Every call on an rdma_cm id in every state of the id: the table of docs/verbs.md, "Ids of
+// Every call on an rdma_cm id in every state of the id: the table in docs/verbs.md, "Ids of
 // rdma_cm".
 #include <gtest/gtest.h>
 
@@ -20,8 +19,8 @@ const std::vector<std::string> kStates = {"idle",     "bound",       "listening"
                                           "route",    "connecting",  "request",       "accepting",
                                           "answered", "established", "disconnecting", "closed"};
 
-/// What a call gives in each state, in the order of kStates: `-` is EINVAL, `is` EISCONN, `x` a
-/// state that the persona does not have.
+/// The result of a call in each state, in the order of kStates: `-` is EINVAL, `is` is EISCONN, `x`
+/// is a state that the persona does not have.
 struct Row {
   const char* call;
   const char* results;
@@ -49,7 +48,7 @@ constexpr Row kIwarp[] = {
     {"migrate",         "ok   ok    ok     ok   ok    ok         ok      ok        x        ok          ok            ok"},
     {"join multicast",  "-    -     -      -    -     -          -       -         x        -           -             -"},
 };
-// With InfiniBand the active side takes a third step.
+// With InfiniBand the active side has a third step.
 constexpr Row kRoce[] = {
     {"bind",            "ok   -     -      -    -     -          -       -         -        -           -             -"},
     {"resolve_addr",    "ok   ok    -      -    -     -          -       -         -        -           -             -"},
@@ -66,7 +65,7 @@ constexpr Row kRoce[] = {
     {"reuseaddr off",   "ok   -     -      -    -     -          -       -         -        -           -             -"},
     {"qp attributes",   "-    -     -      ok   ok    ok         ok      ok        ok       ok          ok            ok"},
 };
-// Of datagrams: one question, one answer, and nothing that could end.
+// Datagrams: one request and one answer, and no connection that could end.
 constexpr Row kRoceDatagrams[] = {
     {"bind",            "ok   -     -      -    -     -          -       x         x        -           x             -"},
     {"resolve_addr",    "ok   ok    -      -    -     -          -       x         x        -           x             -"},
@@ -85,7 +84,7 @@ constexpr Row kRoceDatagrams[] = {
     {"ack_timeout",     "-    -     -      -    -     -          -       x         x        -           x             -"},
     {"qp attributes",   "-    -     -      ok   ok    ok         ok      x         x        ok          x             ok"},
     {"migrate",         "ok   ok    ok     ok   ok    ok         ok      x         x        ok          x             ok"},
-    // A loopback address has no device: an id that is bound to another one may join as well.
+    // A loopback address has no device, so an id that is bound to another address may join as well.
     {"join multicast",  "-    -     -      ok   -     -          -       x         x        -           x             -"},
 };
 // clang-format on
@@ -94,7 +93,7 @@ class CmStates : public RdmaCmNodeTest {
  protected:
   explicit CmStates(Persona persona = Persona::kIwarp) : RdmaCmNodeTest(persona) {}
 
-  /// A fresh id in this state, its events read.
+  /// A new id in this state, with its events read.
   uint32_t id_in(const std::string& state) {
     if (state == "idle") return channel_.create();
     if (state == "listening") return listening_id();
@@ -239,7 +238,7 @@ TEST_F(CmStatesRoce, EveryCallInEveryStateOfDatagrams) {
   for (const Row& row : kRoceDatagrams) check(row.call, row.results);
 }
 
-// As the kernel takes the number: at most 1024, and as many for none at all.
+// Like the kernel: at most 1024, and 1024 if no number is given.
 TEST_F(CmStates, Backlogs) {
   const struct {
     int asked, given;
@@ -281,7 +280,7 @@ TEST_F(CmStates, OptionsOfWrongShape) {
   EXPECT_EQ(set(datagram, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &on, 1), EINVAL);
 }
 
-// rdma_destroy_id() waits for as many acknowledgements as it is told.
+// rdma_destroy_id() waits for as many acknowledgements as events were reported.
 TEST_F(CmStates, DestroyCountsWhatWasRead) {
   for (const std::string state : {"idle", "bound", "address", "route", "connecting"}) {
     const uint32_t id = id_in(state);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
 // Event channels as libibverbs reads them.
 #include "kernel/event_channel.h"
 
@@ -20,7 +19,8 @@
 namespace uwarp {
 namespace {
 
-/// Whoever serves it sends a record, after another thread has sent one.
+/// When this source is served, another thread sends a record, and then the serving thread sends
+/// one.
 class TwoRecords final : public Source {
  public:
   explicit TwoRecords(EventChannel& channel) : channel_(channel) {}
@@ -49,7 +49,7 @@ class EventChannelTest : public ::testing::Test {
   }
   void TearDown() override { close(fd_); }
 
-  /// The cq of the next record, 0 if none is there.
+  /// The cq of the next record; 0 if there is none.
   uint64_t next() {
     CompletionEventRecord record;
     const ssize_t got = recv(fd_, &record, sizeof record, MSG_DONTWAIT);
@@ -70,14 +70,14 @@ TEST_F(EventChannelTest, RecordsComeInOrderAndWhole) {
   channel_->send(CompletionEventRecord{8});
   EXPECT_TRUE(readable());
   CompletionEventRecord record;
-  // A plain read, as libibverbs does it.
+  // A plain read, like that of libibverbs.
   ASSERT_EQ(read(fd_, &record, sizeof record), 8);
   EXPECT_EQ(record.cq, 7u);
   EXPECT_EQ(next(), 8u);
   EXPECT_FALSE(readable());
 }
 
-// The thread that reads serves meanwhile, and is handed what it causes itself.
+// The reading thread serves sources while it waits, and also reads records that it sends itself.
 TEST_F(EventChannelTest, AReaderFindsWhatOthersHaveSentBefore) {
   const auto source = std::make_shared<TwoRecords>(*channel_);
   const auto ticket = Engine::instance().progress().add(*source, source->fd());
@@ -150,7 +150,7 @@ TEST_F(EventChannelTest, OneUnreadEventPerQueue) {
   events.raise();
   EXPECT_EQ(next(), 42u);
   EXPECT_FALSE(readable());
-  // The two that were asked for meanwhile are one.
+  // The two events raised meanwhile count as one.
   events.record_read();
   EXPECT_EQ(next(), 42u);
   events.record_read();
@@ -180,7 +180,7 @@ TEST_F(EventChannelTest, StopCountsWhatHasBeenRead) {
     EXPECT_EQ(next(), 1u);
     if (i < 2) events.record_read();
   }
-  events.raise();  // remembered until the reader says that it has read
+  events.raise();  // kept until the reader reports that it has read
   EXPECT_EQ(events.stop(), 3u);
   events.record_read();
   EXPECT_FALSE(readable());
@@ -210,7 +210,7 @@ TEST(CompletionChannelTable, FindsByFd) {
   const auto channel = event_channel_of(fd);
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(event_channel_of(fd + 1000), nullptr);
-  // A copy is the same channel, and outlives the original.
+  // A copy is the same channel, and lives longer than the original.
   event_channel_duplicated(fd, fd + 1000);
   event_channel_closed(fd);
   EXPECT_EQ(event_channel_of(fd), nullptr);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The engine's side of rdma_cm ids, made up: hands out ports, remembers calls, and lets a test play
+// A fake of the engine's part of rdma_cm ids: gives out ports, records calls, and lets a test play
 // the network.
 #pragma once
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
 // Commands that are wrong, old or random.
 #include <gtest/gtest.h>
 
@@ -23,7 +22,7 @@ TEST_F(RdmaCmNodeTest, FormatErrors) {
   Written<rdma_ucm_disconnect> command{{RDMA_USER_CM_CMD_DISCONNECT, 4, 0}, {id}};
   EXPECT_EQ(write(&command, 0), EINVAL);
   EXPECT_EQ(write(&command, 7), EINVAL);
-  // More is announced than was written.
+  // The header announces more bytes than were written.
   EXPECT_EQ(write(&command, 11), EINVAL);
   EXPECT_EQ(write(nullptr, 12), EFAULT);
   EXPECT_EQ(write(reinterpret_cast<void*>(8), 12), EFAULT);
@@ -31,7 +30,7 @@ TEST_F(RdmaCmNodeTest, FormatErrors) {
     command.header.cmd = unknown;
     EXPECT_EQ(write(&command, sizeof command), ENOSYS);
   }
-  // No room for the answer, or nowhere to put it.
+  // No room for the answer, or no address for it.
   const uint32_t before = channel_.create();
   const rdma_ucm_create_id create{0, 0, RDMA_PS_TCP, 0, {}};
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_CREATE_ID, create, 3), ENOSPC);
@@ -54,7 +53,7 @@ TEST_F(RdmaCmNodeTest, AnEventThatCannotBeDeliveredStays) {
 TEST_F(RdmaCmNodeTest, OlderApplicationsHaveShorterStructures) {
   const uint32_t id = channel_.create();
   channel_.resolve(id);
-  // Before ECE an event ended with its union.
+  // Before ECE existed, an event ended with its union.
   struct {
     rdma_ucm_event_resp event;
     uint64_t guard = 0x1122334455667788;
@@ -65,7 +64,7 @@ TEST_F(RdmaCmNodeTest, OlderApplicationsHaveShorterStructures) {
   EXPECT_EQ(channel_.event(room.event, kOldSize), 0);
   EXPECT_EQ(room.event.reserved, 0x77777777u);
   channel_.resolve_route(id);
-  // CONNECT without its ECE tail.
+  // CONNECT without its ECE fields.
   EXPECT_EQ(channel_.next_event(), kRouteResolved);
   struct OldConnect {
     rdma_ucm_conn_param param;
@@ -87,7 +86,7 @@ TEST_F(RdmaCmNodeTest, RandomCommandsDoNoHarm) {
                                   static_cast<uint16_t>(random() % 320),
                                   static_cast<uint16_t>(random() % 512)};
     memcpy(bytes.data(), &header, sizeof header);
-    // Ids are small, so that some exist; responses go to a place that exists.
+    // Small ids, so that some exist; responses go to valid memory.
     for (const size_t offset : {8u, 16u, 44u, 64u, 280u, 288u}) {
       const auto id = static_cast<uint32_t>(random() % 8);
       if (random() % 2) memcpy(&bytes[offset], &id, sizeof id);
@@ -96,7 +95,7 @@ TEST_F(RdmaCmNodeTest, RandomCommandsDoNoHarm) {
     for (const size_t offset : {8u, 16u}) {
       if (random() % 2) memcpy(&bytes[offset], &where, sizeof where);
     }
-    // SET_OPTION reads where the command says.
+    // SET_OPTION reads from an address in the command.
     if (header.cmd == RDMA_USER_CM_CMD_SET_OPTION) memcpy(&bytes[8], &where, sizeof where);
     channel_.node()->write(bytes.data(), random() % bytes.size(),
                            [](int) { return std::shared_ptr<RdmaCmNode>(); });

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The rdma_cm commands and the states of an id: results, events, what reaches the engine.
+// The rdma_cm commands and the states of an id: results, events, and calls to the engine.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -31,7 +30,8 @@ TEST_F(RdmaCmNodeTest, ActiveSideFromCreateToDisconnected) {
   EXPECT_EQ(transport_.last_connect.parameters.initiator_depth, 5);
   EXPECT_EQ(transport_.last_connect.parameters.private_data.size(), 5u);
   EXPECT_EQ(port_of(transport_.last_connect.remote), 7174);
-  // No wish for a source: the route's, with a port that was reserved when it was found.
+  // Without a source address, that of the route is used, with a port that was reserved when the
+  // route was found.
   EXPECT_EQ(port_of(transport_.last_connect.local), transport_.next_port - 1);
   EXPECT_NE(transport_.last_connect.bound, nullptr);
   EXPECT_EQ(channel_.next_event(), kNone);
@@ -83,7 +83,7 @@ TEST_F(RdmaCmNodeTest, PortSpacesThatThereAreNot) {
   }
 }
 
-// The listener's socket is of AF_INET6 and tells IPv4 addresses in mapped form.
+// The listener's socket is AF_INET6 and reports IPv4 addresses in mapped form.
 TEST_F(RdmaCmNodeTest, AnIpv4PeerOfAnIpv6ListenerIsSeenAsSuch) {
   listening_id();
   auto connection = std::make_shared<FakeConnection>();
@@ -129,9 +129,9 @@ TEST_F(RdmaCmNodeTest, BindErrors) {
   const uint32_t id = channel_.create();
   rdma_ucm_bind_ip payload{};
   payload.id = id;
-  // No family.
+  // The address has no family.
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_BIND_IP, payload), EINVAL);
-  // Not ours (RFC 5737).
+  // An address that this host does not have (RFC 5737).
   sockaddr_storage foreign;
   IpAddress::from_string("203.0.113.1")->to_sockaddr(foreign, 0);
   memcpy(&payload.addr, &foreign, sizeof(sockaddr_in));
@@ -173,7 +173,7 @@ TEST_F(RdmaCmNodeTest, NewerBindAndResolveCommands) {
   resolve.dst_size = sizeof(sockaddr_in);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), 0);
   EXPECT_EQ(channel_.next_event(), kAddressResolved);
-  // Both addresses of an id are of one family.
+  // Both addresses of an id must be of one family.
   resolve.id = id;
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_RESOLVE_ADDR, resolve), EINVAL);
 }
@@ -245,7 +245,7 @@ TEST_F(RdmaCmNodeTest, TheWildcardIsTheBoundAddressOrLoopback) {
     EXPECT_EQ(ip_of(remote).to_string(), expected.expected);
     EXPECT_EQ(ip_of(local).to_string(), expected.expected);
     EXPECT_EQ(port_of(remote), 7174);
-    // Where RoCE's path and address vector lead.
+    // The destination of RoCE's path and address vector.
     EXPECT_EQ(IpAddress::from_gid(answer.ib_route[0].dgid), ip_of(remote));
   }
 }
@@ -256,7 +256,7 @@ TEST_F(RdmaCmNodeTest, QueryTellsTheDeviceOnlyWhenThereIsOne) {
   auto answer = channel_.query_route(wildcard);
   EXPECT_EQ(answer.node_guid, 0u);
   EXPECT_EQ(answer.port_num, 0);
-  // As the kernel has it: a loopback address is of no device until a connection comes.
+  // Like the kernel: a loopback address has no device until there is a connection.
   for (const char* local : {"127.0.0.1", "127.1.2.3", "::1"}) {
     const uint32_t bound = channel_.create();
     rdma_ucm_bind bind{};
@@ -371,7 +371,7 @@ TEST_F(RdmaCmNodeTest, TheOutcomeMayComeInsideConnect) {
   EXPECT_EQ(channel_.destroy(id), 4);
 }
 
-// The thread that reads events may be faster than the one that connects.
+// The thread that reads events may be faster than the thread that connects.
 TEST_F(RdmaCmNodeTest, ADisconnectInsideConnectIsNotLost) {
   const uint32_t id = resolved_id();
   transport_.inside_connect = [&](FakeConnection& connection) {
@@ -391,12 +391,12 @@ TEST_F(RdmaCmNodeTest, PassiveSide) {
   rdma_ucm_event_resp event{};
   ASSERT_EQ(channel_.event(event), 0);
   EXPECT_EQ(event.event, kConnectRequest);
-  // The event is the listener's and names the new id.
+  // The event belongs to the listener and names the new id.
   EXPECT_EQ(event.uid, 77u);
   const uint32_t id = event.id;
   EXPECT_NE(id, listener);
   EXPECT_EQ(event.param.conn.private_data_len, 2);
-  // Depths are cut to what the library can echo.
+  // Depths are limited to what the library can send back.
   EXPECT_EQ(event.param.conn.responder_resources, 128);
   EXPECT_EQ(event.param.conn.initiator_depth, 3);
   const auto answer = channel_.query_route(id);
@@ -410,7 +410,7 @@ TEST_F(RdmaCmNodeTest, PassiveSide) {
   EXPECT_EQ(event.uid, 88u);
   EXPECT_EQ(event.id, id);
   connection->owner.lock()->connection_ended({});
-  // Not delivered, so not counted; CONNECT_REQUEST counts for the listener.
+  // The event was not delivered, so it is not counted; CONNECT_REQUEST counts for the listener.
   EXPECT_EQ(channel_.destroy(id), 1);
   EXPECT_EQ(channel_.destroy(listener), 1);
   EXPECT_TRUE(transport_.listener->closed);
@@ -422,10 +422,10 @@ TEST_F(RdmaCmNodeTest, AcceptErrors) {
   const auto connection = request();
   rdma_ucm_event_resp event{};
   ASSERT_EQ(channel_.event(event), 0);
-  // A wrong queue pair may be put right.
+  // With a wrong queue pair, accept may be tried again.
   connection->accept_result = EINVAL;
   EXPECT_EQ(channel_.accept(event.id, 1), EINVAL);
-  // A peer that has gone may not.
+  // If the peer has gone, it may not.
   connection->accept_result = ECONNRESET;
   EXPECT_EQ(channel_.accept(event.id, 1), ECONNRESET);
   connection->accept_result = 0;
@@ -491,7 +491,7 @@ TEST_F(RdmaCmNodeTest, DestroyEndsTheConnectionAsItsStateAsks) {
   ASSERT_EQ(channel_.connect(id), 0);
   channel_.destroy(id);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
-  // What was completed must reach the peer.
+  // Requests that completed must reach the peer, so the connection is not reset.
   id = established_id();
   channel_.destroy(id);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
@@ -553,7 +553,7 @@ TEST_F(RdmaCmNodeTest, Options) {
   EXPECT_FALSE(transport_.last_options.datagram);
 }
 
-// A socket has it from its bind on, so the port is bound once more.
+// The option applies to a socket from its bind on, so the port is bound again.
 TEST_F(RdmaCmNodeTest, AfOnlyAfterBindBindsThePortAgain) {
   const auto set = [&](uint32_t id, int on) {
     return channel_.command(RDMA_USER_CM_CMD_SET_OPTION,
@@ -570,7 +570,7 @@ TEST_F(RdmaCmNodeTest, AfOnlyAfterBindBindsThePortAgain) {
   ASSERT_EQ(set(id, 1), 0);
   EXPECT_EQ(transport_.last_options.v6_only, true);
   EXPECT_EQ(ntohs(channel_.query_route(id).src_addr.sin6_port), 40000);
-  // Somebody else has taken it in between; listening tries once more.
+  // Another socket has taken the port in between; listening tries again.
   transport_.bind_error = EADDRINUSE;
   EXPECT_EQ(set(id, 0), EADDRINUSE);
   EXPECT_EQ(channel_.listen(id), EADDRINUSE);

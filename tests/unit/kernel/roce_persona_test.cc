@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The commands as librdmacm's InfiniBand branch uses them: paths, attributes of each state, the
-// three steps of a connection, and its last event.
+// The commands as librdmacm's InfiniBand code uses them: paths, attributes of each state, the three
+// steps of a connection, and its last event.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -39,7 +38,8 @@ class RocePersona : public RdmaCmNodeTest {
     to.max_dest_rd_atomic = from.max_dest_rd_atomic;
     return to;
   }
-  /// `valid` of ACCEPT is what tells the active side's third step from the passive side's answer.
+  /// The third step of the active side. `valid` of ACCEPT distinguishes it from the answer of the
+  /// passive side.
   int ready(uint32_t id) {
     rdma_ucm_accept payload{};
     payload.id = id;
@@ -68,7 +68,7 @@ TEST_F(RocePersona, ThePathIsKnownWithTheRoute) {
                        rdma_ucm_query{address_of(path), id, RDMA_USER_CM_QUERY_PATH}, sizeof path),
       0);
   EXPECT_EQ(path.head.num_paths, 1u);
-  // Service id, then the destination's GID.
+  // The service id comes first, then the destination's GID.
   EXPECT_EQ(reinterpret_cast<const uint8_t*>(path.path.path_rec)[8 + 12], 127);
 }
 
@@ -99,9 +99,9 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   connect.id = id;
   connect.conn_param.valid = 1;
   connect.conn_param.retry_count = 2;
-  connect.conn_param.rnr_retry_count = 9;  // the kernel takes the most that there is
+  connect.conn_param.rnr_retry_count = 9;  // the kernel uses the largest value
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_CONNECT, connect), 0);
-  // At once, since the stream may run before librdmacm has moved the queue pair.
+  // Set at once, because the stream may run before librdmacm has moved the queue pair.
   EXPECT_EQ(transport_.last_connect.queue_pair.retries.retry_count, 2);
   EXPECT_EQ(transport_.last_connect.queue_pair.retries.rnr_retry, 7);
   EXPECT_EQ(transport_.last_connect.queue_pair.retries.timeout, 18);
@@ -112,7 +112,7 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   const auto incoming = request();
   rdma_ucm_event_resp event{};
   ASSERT_EQ(channel_.event(event), 0);
-  // librdmacm moves the accepting side's queue pair before it says what it accepts.
+  // librdmacm moves the accepting queue pair before it says what it accepts.
   EXPECT_EQ(attributes(event.id, QpState::kRts).rnr_retry, 7);
   rdma_ucm_accept accept{};
   accept.id = event.id;
@@ -121,7 +121,7 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
   ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_ACCEPT, accept), 0);
   EXPECT_EQ(incoming->accepting.retries.rnr_retry, 1);
   EXPECT_EQ(incoming->accepting.retries.retry_count, std::nullopt)
-      << "the peer's, which is not known";
+      << "the peer's retry count, which is not known";
 }
 
 TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The sysfs tree: content, updates, places, leftovers of dead processes, real devices.
+// The sysfs tree: its content, updates and places, leftovers of dead processes, real devices.
 #include "kernel/sysfs_tree.h"
 
 #include <fcntl.h>
@@ -87,7 +86,7 @@ TEST_F(SysfsTreeTest, FilesThatTheLibrariesRead) {
   EXPECT_EQ(content(own / "node_guid"), "0011:2233:4455:6737\n");
   EXPECT_EQ(content(own / "ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
   EXPECT_EQ(content(own / "ports/1/gids/1"), "fe80:0000:0000:0000:0000:0000:0000:0001\n");
-  // The whole table exists, or a query of all of it fails.
+  // The whole table must exist, or a query for all of it fails.
   EXPECT_EQ(content(own / "ports/1/gids/15"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
   EXPECT_EQ(content(own / "ports/1/gid_attrs/types/15"), "RoCE v2\n");
   EXPECT_EQ(content(own / "ports/1/pkeys/0"), "0xffff\n");
@@ -176,7 +175,7 @@ TEST_F(SysfsTreeTest, AnotherGuidIsAnotherDevice) {
   EXPECT_FALSE(same(time_of(own), before));
 }
 
-// Deleted and made again between two looks, with the address of before.
+// The netdev is deleted and made again between two scans, with the same address.
 TEST_F(SysfsTreeTest, ANetdevOfTheSameNameIsAnotherDevice) {
   SysfsTree tree(host_);
   const auto eth0 = device("eth0", 192);
@@ -202,8 +201,8 @@ TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
   EXPECT_TRUE(same(time_of(fs::path(again) / "class/infiniband/uwarp_eth0"), before));
 }
 
-// Another user has waited for a cleaner to remove the tree, and has put one of the same name there,
-// with links to files that only this process can write to.
+// Another user has waited until a cleaner removed the tree, and has made one with the same name. It
+// has links to files that only this process can write to.
 class SquattedTree : public SysfsTreeTest {
  protected:
   void SetUp() override {
@@ -221,12 +220,12 @@ class SquattedTree : public SysfsTreeTest {
       fs::create_symlink(victim_, own / name);
   }
   static void give_away(const fs::path& path) {
-    if (geteuid() != 0) return;  // then the number of the folder alone tells
+    if (geteuid() != 0) return;  // then only the folder's inode number differs
     for (const auto& entry : fs::recursive_directory_iterator(path))
       ASSERT_EQ(lchown(entry.path().c_str(), kOther, kOther), 0);
     ASSERT_EQ(lchown(path.c_str(), kOther, kOther), 0);
   }
-  /// After a change of the device that would be written to those files.
+  /// After a change of the device, which would be written to those files.
   void expect_built_elsewhere() {
     auto changed = std::make_shared<NetDevice>(*eth0_);
     changed->gids.push_back(*IpAddress::from_string("10.0.0.9"));
@@ -252,7 +251,7 @@ TEST_F(SquattedTree, LinksInAFolderOfAnotherUserAreNotFollowed) {
   squat(root_);
   give_away(root_);
   expect_built_elsewhere();
-  // What the other user has put there is left alone, also at the end.
+  // The other user's files are not changed, even at the end.
   EXPECT_TRUE(fs::is_symlink(fs::path(root_) / "class/infiniband/uwarp_eth0/ports/1/state"));
 }
 
@@ -296,7 +295,7 @@ TEST_F(SquattedTree, FoldersBehindLinksAreNotEmptied) {
   EXPECT_TRUE(fs::exists(folder_ / "theirs/below"));
 }
 
-// The mode of such a folder is 0700; one that others can write to is no better than /tmp.
+// Such a folder has mode 0700. A folder that others can write to is no better than /tmp.
 TEST_F(SysfsTreeTest, OnlyAPrivateRuntimeFolderIsUsed) {
   const char* before = getenv("XDG_RUNTIME_DIR");
   const std::string saved = before != nullptr ? before : "";
@@ -327,7 +326,7 @@ TEST_F(SysfsTreeTest, WithoutAWishTheCurrentFolderIsLeftAlone) {
   EXPECT_TRUE(fs::path(again).is_absolute()) << again;
 }
 
-// Of a daemon that starts as root.
+// A daemon that starts as root.
 TEST_F(SysfsTreeTest, AProcessThatGivesUpItsRightsGoesOnReading) {
   if (geteuid() != 0) GTEST_SKIP() << "not root";
   constexpr uid_t kNobody = 65534;
@@ -366,7 +365,7 @@ TEST_F(SysfsTreeTest, StaysWhenNoFileCanBeOpened) {
 }
 
 TEST_F(SysfsTreeTest, TakenOrUnwritablePlaces) {
-  // Somebody else was there first.
+  // Another program was there first.
   fs::create_directories(fs::path(wanted()) / "class");
   {
     SysfsTree tree(host_);
@@ -400,7 +399,7 @@ TEST_F(SysfsTreeTest, LeftoversOfKilledProcessesGo) {
   waitpid(child, nullptr, 0);
   const fs::path left = folder_ / ("uwarp-" + std::to_string(child) + "-0123456789abcdef");
   ASSERT_TRUE(fs::exists(left));
-  // Neither this process's own nor foreign ones of a similar name.
+  // Kept: this process's own tree, and folders with similar names.
   fs::create_directories(folder_ / ("uwarp-" + std::to_string(getpid()) + "-fedcba9876543210"));
   fs::create_directories(folder_ / "uwarp-notes");
   remove_dead_trees(folder_);
@@ -420,7 +419,7 @@ TEST_F(SysfsTreeTest, RealDevicesOfTheHostStayVisible) {
   EXPECT_TRUE(fs::is_directory(root / "class/infiniband/mlx5_0"));
   EXPECT_EQ(content(root / "class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n");
   EXPECT_EQ(content(root / "class/infiniband_verbs/uverbs192/ibdev"), "uwarp_eth0\n");
-  // Unplugged.
+  // The host's device is unplugged.
   fs::remove_all(host_ / "class/infiniband/mlx5_0");
   fs::remove_all(host_ / "class/infiniband_verbs/uverbs0");
   tree.root(wanted(), devices);

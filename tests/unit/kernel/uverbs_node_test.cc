@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The uverbs node: CREATE_COMP_CHANNEL and everything that is not it.
+// The uverbs node: CREATE_COMP_CHANNEL, and other commands, which are refused.
 #include "kernel/uverbs_node.h"
 
 #include <fcntl.h>
@@ -39,11 +38,11 @@ TEST(UverbsNode, LooksLikeADevice) {
   struct stat status;
   ASSERT_EQ(fstat(fd, &status), 0);
   EXPECT_TRUE(S_ISCHR(status.st_mode));
-  // What the sysfs file `dev` says.
+  // The same number as in the sysfs file `dev`.
   EXPECT_EQ(status.st_rdev, makedev(1, 7));
   // RDMA_VERBS_IOCTL must be unknown.
   EXPECT_EQ(ioctl(fd, 0xc0181b01, nullptr), -1);
-  // QEMU's user emulation, which has no copies by the kernel either, knows no ioctl() of RDMA.
+  // QEMU's user emulation, which also lacks process_vm_readv(), knows no ioctl() of RDMA.
   if (errno != ENOSYS || fault_safe_copy_works()) {
     EXPECT_EQ(errno, ENOTTY);
   }

@@ -13,7 +13,7 @@
 namespace uwarp {
 namespace {
 
-/// Three pages: writable, read-only, none.
+/// Three pages: writable, read-only, not mapped.
 struct Pages : ::testing::Test {
   Pages() : page(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
     start = static_cast<std::byte*>(

@@ -52,7 +52,7 @@ TEST_F(Table, CountsWhatIsLive) {
   EXPECT_EQ(domain.users.load(), 0u);
 }
 
-// The peer may know the key of a region that it must not touch.
+// A peer may know the key of a region that it may not access.
 TEST_F(Table, KeyWithoutRemoteRightsIsRefused) {
   for (uint32_t access : {uint32_t{0}, uint32_t{kAccessLocalWrite}}) {
     const STag stag{add(access)->key.load()};
@@ -71,7 +71,7 @@ TEST_F(Table, KeyOfAWindowIsNoneForLocalUse) {
   RegionFault fault;
   EXPECT_FALSE(table.local(key.value, 0x1000, 1, 0, domain, fault));
   EXPECT_EQ(fault, RegionFault::kInvalidSTag);
-  // Nor may another window be bound to it.
+  // Another window cannot be bound to it either.
   EXPECT_FALSE(
       table.bind({STag{table.window_key(*other)}, key.value, 0x1000, 16, kAccessRemoteWrite},
                  {&domain, 1, ~0u}));

@@ -28,7 +28,7 @@ TEST(SlotCipher, IsInvertedByDecrypt) {
     ASSERT_EQ(cipher.decrypt(cipher.encrypt(slot)), slot);
 }
 
-// The network that was here before ignored the upper 12 bits of its secret.
+// An earlier cipher ignored the upper 12 bits of its secret.
 TEST(SlotCipher, DependsOnEachBitOfItsSecret) {
   constexpr uint32_t kSlots = 256;
   for (int bit = 0; bit < 128; ++bit) {
@@ -41,7 +41,7 @@ TEST(SlotCipher, DependsOnEachBitOfItsSecret) {
   }
 }
 
-// Of 24 bits 12 change on average, whichever bit of the number is another.
+// If one bit of the number changes, 12 of the 24 bits change on average.
 TEST(SlotCipher, NeighboursAreFarApart) {
   const SlotCipher cipher(kKey);
   for (int bit = 0; bit < 24; ++bit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// CachedDeviceScan: one look serves for a while, however often it is asked for.
+// CachedDeviceScan: one scan serves for a while, however often it is asked for.
 #include "net/cached_device_scan.h"
 
 #include <gtest/gtest.h>

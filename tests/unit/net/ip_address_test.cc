@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
 // IpAddress: text, sockaddr and GID bytes.
 #include "net/ip_address.h"
 
@@ -30,7 +29,7 @@ TEST(IpAddress, TextRoundTrip) {
     ASSERT_TRUE(address) << text;
     EXPECT_EQ(address->to_string(), text);
   }
-  // A mapped address is the IPv4 one.
+  // A mapped address equals the IPv4 address.
   EXPECT_EQ(IpAddress::from_string("::ffff:1.2.3.4"), IpAddress::from_string("1.2.3.4"));
   for (const char* text : {"", "1.2.3", "1.2.3.4.5", "host", "::g", "1.2.3.4%lo"}) {
     EXPECT_FALSE(IpAddress::from_string(text)) << text;

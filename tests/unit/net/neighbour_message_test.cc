@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// rtnetlink messages about next hops and neighbours, as bytes. The answers are put together here as
-// the kernel puts them.
+// rtnetlink messages about next hops and neighbours, as bytes. The tests build the answers as the
+// kernel does.
 #include "net/neighbour_message.h"
 
 #include <gtest/gtest.h>
@@ -154,7 +153,7 @@ TEST(NeighbourMessage, States) {
   EXPECT_EQ(state(NUD_NONE), NeighbourState::kResolving);
   EXPECT_EQ(state(NUD_FAILED), NeighbourState::kFailed);
   EXPECT_EQ(neighbour_state_of(error(ENOENT)), NeighbourState::kAbsent);
-  // A kernel that does not know the question, or does not permit it.
+  // The kernel does not know the question, or does not permit it.
   EXPECT_EQ(neighbour_state_of(error(EOPNOTSUPP)), NeighbourState::kUntold);
   EXPECT_EQ(neighbour_state_of(error(EPERM)), NeighbourState::kUntold);
   EXPECT_EQ(neighbour_state_of({}), NeighbourState::kUntold);
@@ -172,7 +171,8 @@ TEST(NeighbourMessage, Notifications) {
             (std::vector<NextHop>{{3, ip("10.0.0.254")}, {4, IpAddress::from_v6(gateway6, 4)}}));
 }
 
-// Cut anywhere, and with each length made wrong: never beyond the bytes, which the sanitizers see.
+// Cut anywhere, and with each length made wrong. The sanitizers check that no access goes beyond
+// the bytes.
 TEST(NeighbourMessage, DamagedBytes) {
   Bytes attributes;
   attribute(attributes, RTA_OIF, kFive);

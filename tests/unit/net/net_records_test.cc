@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The rules that make devices of links and addresses, on made-up records.
+// The rules by which links and addresses become devices, with made-up records.
 #include "net/net_records.h"
 
 #include <gtest/gtest.h>
@@ -120,7 +119,7 @@ TEST(NetRecords, GuidsAreStableAndUnique) {
   EXPECT_EQ(guids.size(), 4u);
   // EUI-64 of 02:11:22:33:44:01.
   EXPECT_EQ(devices[0]->guid(), 0x001122fffe334401u);
-  // Another process that selects fewer netdevs sees the same ones.
+  // A process that selects fewer netdevs gives them the same GUIDs.
   const auto fewer = build(records, {"eth0.7", "lo"});
   ASSERT_EQ(fewer.size(), 2u);
   EXPECT_EQ(fewer[0]->guid_be, devices[1]->guid_be);
@@ -166,7 +165,7 @@ TEST(NetDeviceTable, LookUps) {
   };
   EXPECT_EQ(owner("10.1.0.1"), "eth1");
   EXPECT_EQ(owner("10.2.0.1"), "");
-  // All of 127/8 is local, not only what is configured.
+  // All of 127/8 is local, not only the configured address.
   EXPECT_EQ(owner("127.1.2.3"), "lo");
   EXPECT_EQ(owner("::1"), "lo");
   EXPECT_EQ(owner("fe80::1%3"), "eth1");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// What the running kernel says: every machine has a loopback device.
+// Answers of the running kernel: every machine has a loopback device.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +41,7 @@ TEST(NetDevices, WithoutAnswerTheTableStays) {
 
 TEST(NetDevices, AChildWithoutAnswerAsksAgain) {
   (void)net_devices();
-  const pid_t child = fork();  // which knows no table
+  const pid_t child = fork();  // the child has no table yet
   if (child == 0) {
     bool none = false;
     {
@@ -89,7 +88,7 @@ TEST(Route, SourceIsKept) {
 }
 
 TEST(Route, Errors) {
-  // Documentation addresses belong to nobody (RFC 5737).
+  // Documentation addresses are never local (RFC 5737).
   EXPECT_FALSE(
       find_route(*IpAddress::from_string("127.0.0.1"), *IpAddress::from_string("203.0.113.9")));
   EXPECT_EQ(errno, EADDRNOTAVAIL);

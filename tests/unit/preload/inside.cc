@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// What a program sees that runs under libuwarp-preload.so. These tests are skipped in an ordinary
-// run; preload_test.cc starts this binary again under the preload with UWARP_TEST_INSIDE set.
+// What a program under libuwarp-preload.so sees. An ordinary run skips these tests; preload_test.cc
+// starts this binary again under the preload with UWARP_TEST_INSIDE set.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -114,7 +113,7 @@ int exit_status_of(pid_t child) {
 }
 
 TEST_F(Inside, NothingHappensBeforeTheFirstUse) {
-  // First in the file: the tree does not exist yet, its name does.
+  // This must be the first test: the tree does not exist yet, but its name is known.
   ASSERT_NE(getenv("SYSFS_PATH"), nullptr);
   EXPECT_NE(root().find("/uwarp-" + std::to_string(getpid()) + "-"), std::string::npos);
   EXPECT_EQ(syscall(SYS_faccessat, AT_FDCWD, root().c_str(), F_OK), -1);
@@ -159,18 +158,18 @@ TEST_F(Inside, SysClassIsRedirected) {
   for (int i = 0; i < count; ++i) free(entries[i]);
   free(entries);
   EXPECT_EQ(access("/sys/class/misc/rdma_cm/abi_version", R_OK), 0);
-  // Neighbours are the kernel's.
+  // Names next to ours belong to the kernel.
   EXPECT_EQ(access("/sys/class/infiniband_foo", F_OK), -1);
   EXPECT_EQ(access("/sys/class/net", F_OK), 0);
 }
 
 TEST_F(Inside, ShellToolsListNodesAndFolders) {
-  // They also change folders and ask for extended attributes.
+  // These tools also change folders and ask for extended attributes.
   EXPECT_EQ(system("ls -l /sys/class/infiniband /dev/infiniband/rdma_cm > /dev/null"), 0);
   EXPECT_EQ(system("cd /sys/class/infiniband && test -e uwarp_lo/node_guid"), 0);
 }
 
-// Nodes are named, are of the kind that stat() says, and are opened by the names that are found.
+// Nodes are listed, have the kind that stat() gives, and can be opened by the listed names.
 TEST_F(Inside, TheFolderOfNodesIsListed) {
   const std::string uverbs = "uverbs" + std::to_string(first_uverbs());
   for (const char* path : {"/dev/infiniband", "/dev/infiniband/"}) {
@@ -204,7 +203,7 @@ TEST_F(Inside, TheFolderOfNodesIsListed) {
 
 dirent* readdir64_as_readdir(DIR* folder) { return reinterpret_cast<dirent*>(readdir64(folder)); }
 
-/// All names that `next` finds, in their order.
+/// All names that `next` returns, in its order.
 template <typename Next>
 std::vector<std::string> names_by(DIR* folder, const Next& next) {
   std::vector<std::string> names;
@@ -212,7 +211,7 @@ std::vector<std::string> names_by(DIR* folder, const Next& next) {
   return names;
 }
 
-// However it is read: the sorted one that readdir() gives.
+// Every way to read the folder gives the sorted list of readdir().
 TEST_F(Inside, AListingIsOneInAllWays) {
   DIR* listing = opendir("/dev/infiniband");
   ASSERT_NE(listing, nullptr);
@@ -242,7 +241,7 @@ TEST_F(Inside, AListingIsOneInAllWays) {
   ASSERT_NE(listing, nullptr);
   EXPECT_EQ(names_by(listing, readdir64_as_readdir), names);
   closedir(listing);
-  // By system calls of its own, in any order.
+  // Direct system calls may give any order.
   const int folder = open("/dev/infiniband", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
   alignas(dirent) char bytes[4096];
   std::set<std::string> raw;
@@ -312,13 +311,14 @@ TEST_F(Inside, RelativePathsLeadToTheTree) {
   EXPECT_EQ(errno, EBADF);
   close(sys);
   EXPECT_EQ(system("cd /sys/class && cat infiniband/uwarp_lo/node_type >/dev/null"), 0);
-  // A counter is one by any name.
+  // A counter is the same file under each of its names.
   const int port = open("/sys/class/infiniband/uwarp_lo/ports/1", O_DIRECTORY | O_RDONLY);
   const int counter = openat(port, "counters/port_xmit_data", O_RDONLY | O_CLOEXEC);
   struct stat by_name, by_fd;
   EXPECT_EQ(fstat(counter, &by_fd), 0);
   EXPECT_EQ(stat("/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data", &by_name), 0);
-  EXPECT_NE(by_fd.st_ino, by_name.st_ino) << "the file of the tree, which says 0";
+  EXPECT_NE(by_fd.st_ino, by_name.st_ino)
+      << "this is the file of the tree, which always contains 0";
   close(counter);
   close(port);
 }
@@ -337,7 +337,7 @@ TEST_F(Inside, AFileIsReopenedOnTheTree) {
   file = freopen("/dev/null", "r", file);
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(fileno(file), fd);
-  EXPECT_LT(create_id(fd), 0) << "the channel is still there";
+  EXPECT_LT(create_id(fd), 0) << "the channel still exists";
   fclose(file);
 }
 
@@ -397,7 +397,7 @@ TEST_F(Inside, WalksGoThroughTheTree) {
   EXPECT_TRUE(visited.contains("uwarp_lo") && visited.contains("node_guid"));
 }
 
-// Fortified programs call these, which headers do not declare.
+// Fortified programs call these functions, which headers do not declare.
 extern "C" ssize_t __readlinkat_chk(int, const char*, char*, size_t, size_t);
 extern "C" ssize_t __readlink_chk(const char*, char*, size_t, size_t);
 
@@ -438,7 +438,7 @@ TEST_F(Inside, UverbsNode) {
   EXPECT_EQ(access(uverbs_path().c_str(), R_OK | W_OK), 0);
   EXPECT_EQ(access("/dev/infiniband/uverbs191", F_OK), -1);
   EXPECT_EQ(access("/dev/infiniband/uverbs9999999", F_OK), -1);
-  // Not a command.
+  // This is not a command.
   EXPECT_EQ(write(fd, "x", 1), -1);
   EXPECT_EQ(close(fd), 0);
 }
@@ -468,7 +468,7 @@ TEST_F(Inside, AFreedNumberIsForeignAgain) {
 
 constexpr char kCounter[] = "/sys/class/infiniband/uwarp_lo/ports/1/counters/port_xmit_data";
 
-/// A file of the application's that gets the number `fd`, and that a read does no harm.
+/// Opens an ordinary file, which must get the number `fd` and be read like one.
 void expect_ordinary_file_at(int fd) {
   char path[] = "/tmp/uwtest-XXXXXX";
   const int file = mkstemp(path);
@@ -485,7 +485,7 @@ void expect_ordinary_file_at(int fd) {
   close(file);
 }
 
-// By a call of libc's own, as fclose() does it.
+// fclose() closes the descriptor inside libc.
 TEST_F(Inside, ANumberFreedByStdioIsForeignAgain) {
   for (const char* path : {kCounter, "/dev/infiniband/rdma_cm"}) {
     FILE* file = fopen(path, "r+");
@@ -510,7 +510,7 @@ TEST_F(Inside, CopiesAreTheSameChannel) {
   const int fd = open_channel();
   const int copies[] = {dup(fd), fcntl(fd, F_DUPFD, 100), fcntl(fd, F_DUPFD_CLOEXEC, 200),
                         dup2(fd, 300), dup3(fd, 301, O_CLOEXEC)};
-  // The channel lives as long as one of them.
+  // The channel lives as long as one of its descriptors.
   close(fd);
   for (const int copy : copies) {
     ASSERT_GE(copy, 0);
@@ -524,7 +524,7 @@ TEST_F(Inside, DupOverAChannelEndsIt) {
   const int file = open("/dev/null", O_WRONLY);
   ASSERT_EQ(dup2(file, fd), fd);
   EXPECT_EQ(write(fd, "xyz", 3), 3);
-  // One that fails changes nothing.
+  // A failed dup changes nothing.
   const int other = open_channel();
   EXPECT_EQ(dup2(9999, other), -1);
   EXPECT_GT(create_id(other), 0);
@@ -559,7 +559,7 @@ TEST_F(Inside, AChildThatLibcKnowsNothingOfHasNoEngine) {
   close(fd);
 }
 
-/// An fd of the engine's: the one that holds the lock of the tree's owner file. -1 if it is closed.
+/// The engine's fd that holds the lock of the tree's owner file; -1 if it is closed.
 int engine_fd(const struct stat& owner) {
   for (int fd = 0; fd < 4096; ++fd) {
     struct stat status;
@@ -577,8 +577,8 @@ void* use_the_tree(void*) {
   return nullptr;
 }
 
-// Neither runs fork handlers, so the engine's locks are as other threads have left them. Such a
-// child finds no RDMA, does not wait, and executes programs that do find it.
+// Neither call runs fork handlers, so other threads may have held the engine's locks. Such a child
+// finds no RDMA and does not wait for a lock. Programs that it executes do find RDMA.
 TEST_F(Inside, AChildWithoutForkHandlersHasNoRdma) {
   ASSERT_EQ(access("/sys/class/infiniband/uwarp_lo", F_OK), 0);
   struct stat owner;
@@ -617,7 +617,7 @@ TEST_F(Inside, AChildWithoutForkHandlersHasNoRdma) {
   close(channel);
 }
 
-// A call that no later library has, as an older libc would be asked for a newer one.
+// A function that no library has, like a newer one when libc is older.
 TEST(Real, AFunctionThatIsNotThereFails) {
   using namespace uwarp_preload;
   static constinit Real<int(int)> number("uwarp_no_such_function");
@@ -640,7 +640,7 @@ TEST_F(Inside, AForkedChildMayGoOnWithAnEmptyChannel) {
   ASSERT_GT(id, 0);
   const pid_t child = fork();
   if (child == 0) {
-    // As a daemon does after daemon().
+    // A daemon does this after daemon().
     int failures = 0;
     if (create_id(fd) <= 0) failures |= 1;
     if (socket(AF_NETLINK, SOCK_RAW, kNetlinkRdma) != -1) failures |= 2;
@@ -655,7 +655,7 @@ TEST_F(Inside, AForkedChildMayGoOnWithAnEmptyChannel) {
     _exit(failures);
   }
   EXPECT_EQ(exit_status_of(child), 0);
-  // The parent's tree and channel are untouched.
+  // The parent's tree and channel are unchanged.
   EXPECT_EQ(access((root() + "/class/infiniband_verbs").c_str(), F_OK), 0);
   EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
   EXPECT_EQ(get_event(fd), -EAGAIN);
@@ -695,7 +695,7 @@ TEST_F(Inside, CloseRangeEndsChannelsInIt) {
   close(fd);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // It takes the stack of a cancelled thread for poisoned.
+#if !defined(__SANITIZE_ADDRESS__)  // it treats the stack of a cancelled thread as poisoned
 void* block_in_get_event(void* fd) {
   get_event(*static_cast<int*>(fd));
   return nullptr;
@@ -718,7 +718,7 @@ TEST_F(Inside, CancellationInsideTheInterposedWrite) {
 
 void ignore_signal(int) {}
 
-/// Disturbs a thread in GET_EVENT by a signal, then gives it an event.
+/// Interrupts a thread in GET_EVENT with a signal, then gives it an event.
 struct Disturbance {
   pthread_t thread;
   int fd;
@@ -758,7 +758,7 @@ TEST_F(Inside, WrongPathsAreLibcsBusiness) {
   EXPECT_EQ(open("/dev/infiniband/nothing", O_RDONLY), -1);
   EXPECT_EQ(access("", F_OK), -1);
   EXPECT_EQ(errno, ENOENT);
-  // By a plain pointer, because the declaration of access() forbids null.
+  // Through a plain function pointer, because the declaration of access() forbids null.
   const auto plain_access =
       reinterpret_cast<int (*)(const char*, int)>(dlsym(RTLD_DEFAULT, "access"));
   EXPECT_EQ(plain_access(nullptr, F_OK), -1);
@@ -778,7 +778,7 @@ TEST_F(Inside, OnlyOneEngineThatLibibverbsSharesWithUs) {
   ASSERT_NE(devices, nullptr);
   ASSERT_GT(count, 0);
   EXPECT_STREQ(name(devices[count - 1]), "uwarp_lo");
-  // The same devices again: the tree has kept its identity.
+  // The same devices again: the tree is still the same one.
   void** again = list(&count);
   EXPECT_EQ(again[count - 1], devices[count - 1]);
   auto release = reinterpret_cast<void (*)(void**)>(dlsym(library, "ibv_free_device_list"));

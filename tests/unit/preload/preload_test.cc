@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
 // Programs under libuwarp-preload.so: this test binary itself (inside.cc), shells and compilers.
 #include <gtest/gtest.h>
 #include <sys/utsname.h>
@@ -31,7 +30,7 @@ struct Outcome {
   std::string output;
 };
 
-/// Runs a shell command with `environment` ("A=1 B=2") in front.
+/// Runs a shell command after `environment` ("A=1 B=2").
 Outcome run(const std::string& environment, const std::string& command) {
   FILE* pipe = popen(("env " + environment + " " + command + " 2>&1").c_str(), "r");
   Outcome outcome{-1, ""};
@@ -43,7 +42,8 @@ Outcome run(const std::string& environment, const std::string& command) {
   return outcome;
 }
 
-/// Programs that this one starts are for another machine, which cannot preload our library.
+/// True if programs that this one starts are for another machine, so that they cannot preload our
+/// library.
 bool emulated() {
   utsname own{};
   return uname(&own) == 0 && run("", "uname -m").output != std::string(own.machine) + "\n";
@@ -56,12 +56,12 @@ class PreloadTest : public ::testing::Test {
     GTEST_SKIP() << "a program under TSan cannot take an instrumented preload";
 #endif
     if (getenv("UWARP_TEST_INSIDE") != nullptr) GTEST_SKIP() << "this is the inner run";
-    if (emulated()) GTEST_SKIP() << "an emulated program cannot execute its like";
+    if (emulated()) GTEST_SKIP() << "an emulated program cannot execute another one";
     if (!fs::exists(preload_path())) GTEST_SKIP() << preload_path() << " is not built";
   }
   static Outcome under_preload(const std::string& command, const std::string& more = "") {
     return run("LD_PRELOAD=" + preload_path() +
-                   // The sanitizer's library is no longer the first one then.
+                   // With the preload, the sanitizer's library is no longer the first one.
                    " ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 " + more,
                command);
   }
@@ -98,7 +98,7 @@ TEST_F(PreloadTest, ForeignSysfsPathNamesTheHost) {
 }
 
 TEST_F(PreloadTest, KernelCmIsLeftAloneOnRequest) {
-  // Whatever the kernel has there, it is not ours.
+  // With UWARP_CM=kernel the program sees the kernel's file, if there is one.
   const std::string command = "sh -c 'test -e /dev/infiniband/rdma_cm'";
   EXPECT_EQ(under_preload(command).status, 0);
   EXPECT_EQ(under_preload(command, "UWARP_CM=kernel").status, run("", command).status);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// When a poller believes that others want its core.
+// When a polling thread decides that other threads want its core.
 #include "progress/cpu_contention.h"
 
 #include <gtest/gtest.h>
@@ -14,14 +14,14 @@
 namespace uwarp {
 namespace {
 
-constexpr uint64_t kLook = 2 * tuning::kLossNs;  // between two looks
+constexpr uint64_t kLook = 2 * tuning::kLossNs;  // time between two looks
 
-/// A thread as the scheduler sees it.
+/// A thread with the figures that the scheduler reports.
 struct Thread {
   CpuContention demand;
   CpuContention::Reading reading{.now_ns = 1, .run_ns = 0, .switches = 7};
 
-  /// The next look, after `run_ns` on the core, `away_ns` off it, and so many switches.
+  /// The next look, after `run_ns` on the core, `away_ns` off the core, and `switches` switches.
   bool look(uint64_t run_ns, uint64_t away_ns, uint64_t switches) {
     reading.now_ns += run_ns + away_ns;
     reading.run_ns += run_ns;
@@ -52,14 +52,14 @@ TEST(CpuContention, AShortInterruptionIsNot) {
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, tuning::kLossNs - 1, 1));
 }
 
-// The processor of a virtual machine, and a thread that slept.
+// For example the processor of a virtual machine was away, or the thread slept.
 TEST(CpuContention, TimeWithoutASwitchIsNobodys) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 0));
 }
 
-// Who gives way loses the core for moments only.
+// A thread that yields loses the core only for moments.
 TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
   constexpr uint64_t kTime = tuning::kContentionNs / 2;
   constexpr uint64_t kMany = kTime / tuning::kSwitchNs;
@@ -72,7 +72,7 @@ TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
   EXPECT_FALSE(thread.look(kLook, 1, 1));
 }
 
-// Time that it sleeps is not lost, and the helper thread looks now and then.
+// Time asleep does not count as lost, although the helper thread runs now and then.
 TEST(CpuContention, EndsWhenWhoGivesWayIsLeftAlone) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));

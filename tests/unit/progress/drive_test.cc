@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Progress::drive(): who serves while a thread of the application waits, and how the wait ends.
+// Progress::drive(): which thread serves while an application thread waits, and how the wait ends.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -67,7 +67,7 @@ struct Driven : ::testing::Test {
     EXPECT_TRUE(added);
     EXPECT_TRUE(eventually([&] { return source->calls.load() != 0; }));  // the first edge
   }
-  /// drive() in a thread of its own until it sleeps.
+  /// Runs drive() in its own thread until it sleeps.
   std::thread start(Flag& flag, std::atomic<int>& result) {
     std::thread thread([&] { result = progress.drive(flag); });
     EXPECT_TRUE(eventually([&] { return !progress.helper_armed(); }));
@@ -124,7 +124,7 @@ TEST_F(Driven, OnlyOneDrivesAndTheEagerGoesFirst) {
   std::atomic<int> patient_result{-1}, eager_result{-1};
   std::thread first = start(patient, patient_result);
   std::thread second([&] { eager_result = progress.drive(eager); });
-  // The patient one has lost its place at its next wake-up.
+  // The patient driver finds at its next wake-up that it has lost its place.
   EXPECT_TRUE(eventually([&] {
     signal_fd(source->fd);
     return patient_result.load() == EBUSY;
@@ -172,7 +172,7 @@ TEST_F(Driven, SignalsInterruptUnlessCallsRestart) {
       }));
       EXPECT_EQ(result.load(), EINTR);
     } else {
-      // Some of them while it sleeps.
+      // Some signals arrive while it sleeps.
       for (int i = 0; i < 20; ++i) {
         pthread_kill(thread.native_handle(), SIGUSR1);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

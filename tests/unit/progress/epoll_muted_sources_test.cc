@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Which sources stay quiet, and that each is ended once.
+// Which sources stay quiet, and that the quiet of each ends once.
 #include "progress/epoll_muted_sources.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,8 @@ TEST_F(Quiet, EndsThoseThatNobodyLooksAt) {
   EXPECT_EQ(left->ended + busy->ended, 2);
 }
 
-// What one thread makes quiet has ended once another sleeps, whoever else is at it.
+// When a thread goes to sleep, no source may stay quiet, even if another thread makes it quiet at
+// the same time.
 TEST_F(Quiet, NothingIsQuietBehindASleeper) {
   const auto source = std::make_shared<Looked>();
   std::atomic<bool> stop{false};
@@ -91,7 +92,7 @@ TEST_F(Quiet, NothingIsQuietBehindASleeper) {
   std::thread idler([&] {
     while (!stop) quiet.end_idle();
   });
-  // The loop below may be over before a thread has started.
+  // Otherwise the loop below might end before the thread has started.
   const bool started = eventually([&] { return added > 0; });
   for (int i = 0; i < 2000; ++i) {
     begin_sleep();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// When the helper thread moves to the core that wakes it, and that it may run elsewhere afterwards.
+// When the helper thread moves to the core of the thread that wakes it, and that it may run
+// elsewhere afterwards.
 #include "progress/helper_affinity.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ namespace {
 constexpr uint64_t kSoon = tuning::kSoonNs;
 constexpr uint64_t kStart = tuning::kMovePauseNs;
 
-/// `count` wake-ups of a thread on core 0 by `waker`; how often it was to move.
+/// `waker` wakes a thread on core 0 `count` times. Returns how often it was told to move.
 int wake(HelperAffinity& place, uint64_t& now_ns, int count, uint64_t gap_ns, int waker) {
   int moves = 0;
   for (int i = 0; i < count; ++i) moves += place.woken(now_ns += gap_ns, 0, waker);

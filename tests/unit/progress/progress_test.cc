@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Progress: edges, removal under fire, deadlines, revisits, and who serves when somebody polls.
+// Progress: edges, removal during use, deadlines, revisits, and which thread serves while a thread
+// polls.
 #include "progress/progress.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +75,7 @@ TEST(DeadlineHeap, MovedAndClearedDeadlines) {
   DeadlineHeap heap;
   auto a = std::make_shared<EventSource>();
   heap.set(*a, 100);
-  heap.set(*a, 300);  // later: corrected when the old entry comes up
+  heap.set(*a, 300);  // the old entry is corrected when it comes up
   EXPECT_EQ(heap.take_due(150), nullptr);
   EXPECT_EQ(heap.earliest_ns(), 300u);
   heap.set(*a, 200);  // earlier
@@ -92,7 +93,7 @@ TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
   DeadlineHeap heap;
   auto a = std::make_shared<EventSource>();
   auto b = std::make_shared<EventSource>();
-  EXPECT_FALSE(heap.set(*a, 200)) << "nobody sleeps";
+  EXPECT_FALSE(heap.set(*a, 200)) << "no thread sleeps";
   EXPECT_EQ(heap.begin_sleep(0, DeadlineHeap::kNever, 0), 200u);
   EXPECT_TRUE(heap.sleeping());
   EXPECT_FALSE(heap.set(*b, 250));
@@ -105,11 +106,12 @@ TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
   EXPECT_EQ(heap.begin_sleep(0, 1000, 30), 130u);
   EXPECT_FALSE(heap.set(*a, 120));
   EXPECT_TRUE(heap.set(*a, 90));
-  EXPECT_EQ(heap.begin_sleep(500, 1000, 30), 530u) << "what is overdue may be late from now on";
+  EXPECT_EQ(heap.begin_sleep(500, 1000, 30), 530u)
+      << "for an overdue deadline the lateness counts from now";
   EXPECT_EQ(heap.begin_sleep(0, 100, 30), 100u);
 }
 
-// As a connection has that watches its peer and posts now and then.
+// Like a connection that watches its peer and posts now and then.
 TEST(DeadlineHeap, ManyNearDeadlinesBeforeAFarOne) {
   DeadlineHeap heap;
   const auto source = std::make_shared<EventSource>();
@@ -124,7 +126,8 @@ TEST(DeadlineHeap, ManyNearDeadlinesBeforeAFarOne) {
   EXPECT_EQ(heap.take_due(9000), nullptr);
 }
 
-// Sources come and go, with and without a deadline: each leaves as it ends, wherever it stands.
+// Sources come and go, with and without a deadline. Each leaves the heap when it ends, wherever it
+// stands there.
 TEST(DeadlineHeap, AgreesWithAPlainList) {
   std::mt19937 random(5);
   DeadlineHeap heap;
@@ -185,7 +188,7 @@ TEST(Progress, PassServesInTheCaller) {
   EXPECT_TRUE(progress.pass());
   EXPECT_EQ(source->edges, 1);
   EXPECT_TRUE(progress.pass());
-  EXPECT_EQ(source->edges, 1) << "edges are told once";
+  EXPECT_EQ(source->edges, 1) << "an edge is reported once";
 }
 
 TEST(Progress, RemoveInsideTheCall) {
@@ -196,8 +199,8 @@ TEST(Progress, RemoveInsideTheCall) {
   std::weak_ptr<EventSource> weak = source;
   source->on_ready = [&](uint32_t) {
     progress.remove(*ticket);
-    source.reset();  // Progress alone holds it now
-    return true;     // and a revisit of a source that goes away is dropped
+    source.reset();  // now only Progress holds it
+    return true;     // the revisit of a source that has ended is dropped
   };
   source->signal();
   progress.pass();
@@ -212,7 +215,7 @@ TEST(Progress, TicketsAreNotReusedForAnotherSource) {
   progress.remove(*old_ticket);
   auto second = std::make_shared<EventSource>();
   ASSERT_TRUE(progress.add(*second, second->fd(), EPOLLIN | EPOLLET).ok());
-  progress.remove(*old_ticket);  // must not hit the second one
+  progress.remove(*old_ticket);  // must not remove the second source
   second->signal();
   progress.pass();
   EXPECT_EQ(second->edges, 1);
@@ -266,7 +269,7 @@ TEST(Progress, DeadlinesWithHelperAndWithPollersOnly) {
     Progress progress;
     if (with_helper) {
       ASSERT_EQ(progress.start_helper(), 0);
-      std::this_thread::sleep_for(5ms);  // it sleeps without a deadline now
+      std::this_thread::sleep_for(5ms);  // now it sleeps without a deadline
     }
     auto source = std::make_shared<EventSource>();
     const uint64_t due = now_ns() + 10 * kNsPerMs;
@@ -282,7 +285,7 @@ TEST(Progress, DeadlinesWithHelperAndWithPollersOnly) {
   }
 }
 
-/// `source` is served by a helper thread that sits in epoll.
+/// A helper thread that waits in epoll serves `source`.
 void have_helper_wait_for(Progress& progress, EventSource& source) {
   ASSERT_EQ(progress.start_helper(), 0);
   ASSERT_TRUE(progress.add(source, source.fd(), EPOLLIN | EPOLLET).ok());
@@ -293,14 +296,14 @@ TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
   Progress progress;
   auto source = std::make_shared<EventSource>();
   ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
-  // A message wakes the helper, which then sees that somebody polls.
+  // A message wakes the helper, which then finds that a thread polls.
   const uint64_t end = now_ns() + 20 * kNsPerSecond;
   while (progress.helper_armed() && now_ns() < end) {
     source->signal();
     for (int i = 0; i < 1000 && progress.helper_armed(); ++i) progress.note_polls(1);
   }
   ASSERT_FALSE(progress.helper_armed());
-  // While polling goes on, messages come to the poller.
+  // While polling goes on, the polling thread gets the messages.
   int to_poller = 0;
   for (int i = 0; i < 50; ++i) {
     source->signal();
@@ -309,14 +312,14 @@ TEST(Progress, PollersDisarmTheHelperAndItTakesOver) {
     if (pthread_equal(source->server, pthread_self())) ++to_poller;
   }
   EXPECT_GT(to_poller, 25);
-  // When it stops, the helper takes over: well within a hundred times the bound.
+  // When polling stops, the helper takes over, well within a hundred times the bound.
   const int before = source->edges;
   source->signal();
   EXPECT_TRUE(eventually([&] { return source->edges > before; }));
   EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
 }
 
-// After long polling the helper looks seldom: what has a deadline does not wait for that.
+// After long polling the helper looks seldom, but deadlines are kept.
 TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
   constexpr uint64_t kSeldomNs = 60 * kNsPerSecond;
   Progress progress({.least_polls = 1,
@@ -326,8 +329,8 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
                      .late_ns = kNsPerMs});
   auto source = std::make_shared<EventSource>();
   ASSERT_NO_FATAL_FAILURE(have_helper_wait_for(progress, *source));
-  // Each look that finds it polling doubles the time to the next one: a quarter of a second by now,
-  // if this thread was never away for long.
+  // Each time the helper finds that the thread polls, it doubles the time to its next look. By now
+  // that is a quarter of a second, if this thread has not paused for long.
   ASSERT_TRUE(eventually([&] {
     source->signal();
     for (const uint64_t begin = now_ns(); now_ns() - begin < kNsPerSecond / 2;)
@@ -338,13 +341,13 @@ TEST(Progress, ADeadlineIsKeptThoughTheHelperLooksSeldom) {
   progress.set_deadline(*source, due);
   EXPECT_TRUE(eventually([&] { return source->deadlines == 1; }));
   EXPECT_GE(now_ns(), due);
-  // And then it looks often again, and finds that nobody polls.
+  // Then it looks often again, and finds that polling has stopped.
   source->signal();
   EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
 }
 
-// Woken between two polls it cannot tell whether somebody still polls, and keeps what it found
-// before.
+// If it wakes between two polls, the helper cannot know whether a thread still polls, and does not
+// change its mind.
 TEST(Progress, AnEarlyWakeUpDoesNotArmTheHelper) {
   constexpr uint64_t kLongNs = 60 * kNsPerSecond;
   Progress progress({.least_polls = 4,
@@ -364,7 +367,7 @@ TEST(Progress, AnEarlyWakeUpDoesNotArmTheHelper) {
     std::this_thread::sleep_for(1ms);
     EXPECT_FALSE(progress.helper_armed());
   }
-  // But whoever says that he is going to sleep means it.
+  // But a thread that announces its sleep has stopped polling.
   progress.note_sleep();
   EXPECT_TRUE(eventually([&] { return progress.helper_armed(); }));
 }
@@ -391,7 +394,7 @@ TEST(Progress, StopIsFinal) {
   EXPECT_FALSE(progress.helper_running());
   EXPECT_EQ(progress.start_helper(), 0);
   EXPECT_FALSE(progress.helper_running());
-  // Pollers still progress.
+  // Threads that poll still make progress.
   auto source = std::make_shared<EventSource>();
   ASSERT_TRUE(progress.add(*source, source->fd(), EPOLLIN | EPOLLET).ok());
   source->signal();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// SparingClock: seldom a look at the clock, and never too late.
+// SparingClock: reads the clock seldom, and is never too late.
 #include "progress/sparing_clock.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@ namespace {
 constexpr uint64_t kBegan = 1'000'000'000'000;
 constexpr uint64_t kAhead = 10'000'000;
 
-/// Asks every microsecond until the time is reached, with a counter that goes `percent` as fast as
-/// the clock. How late that was, in ns; `looks` counts what the clock was asked.
+/// Asks every microsecond until the time is reached. The cycle counter runs at `percent` of the
+/// clock's speed. Returns how late that was, in ns; `looks` counts reads of the clock.
 uint64_t wait(uint64_t percent, int& looks) {
   SparingClock sparing;
   uint64_t now = kBegan;
@@ -30,7 +30,7 @@ TEST(SparingClock, IsPunctualWithACounterOfAnySpeed) {
 TEST(SparingClock, LooksSeldom) {
   int looks = 0;
   wait(100, looks);
-  EXPECT_LT(looks, 60) << "of 10,000 times that it was asked";
+  EXPECT_LT(looks, 60) << "clock reads in 10,000 questions";
 }
 
 TEST(SparingClock, WhatHasPassedIsReachedAtOnce) {

@@ -73,7 +73,7 @@ TEST(CompletionQueue, RaisesForWhatIsStoredOnlyWhenAsked) {
   EXPECT_EQ(counter.events, 2);
   cq.raise_stored();  // not armed any more
   EXPECT_EQ(counter.events, 2);
-  // Whoever polls all of it after arming hears nothing.
+  // No event if all completions are polled after arming.
   EXPECT_TRUE(cq.arm(false));
   EXPECT_EQ(cq.poll(out, 8), 1);
   cq.raise_stored();
@@ -149,7 +149,7 @@ TEST(CompletionQueue, OverrunIsToldOnceAndNothingStoredIsLost) {
 TEST(CompletionQueue, ResizeKeepsWhatIsStored) {
   CompletionQueue cq(4, nullptr);
   WorkCompletion out[16];
-  // The ring is entered in the middle, so that it wraps.
+  // The ring starts in the middle, so that it wraps.
   for (uint64_t id = 0; id < 3; ++id) cq.push(completion(id), false);
   ASSERT_EQ(cq.poll(out, 3), 3);
   for (uint64_t id = 10; id < 14; ++id) ASSERT_TRUE(cq.push(completion(id), false));
@@ -205,10 +205,10 @@ TEST(CompletionQueue, ModerationHoldsEventsBack) {
   EXPECT_EQ(counter.held_back, 1);
   cq.push(completion(1), false);
   EXPECT_EQ(counter.events, 0);
-  EXPECT_EQ(counter.held_back, 1);  // the period starts once
+  EXPECT_EQ(counter.held_back, 1);  // the period starts only once
   cq.push(completion(2), false);
   EXPECT_EQ(counter.events, 1);
-  // The period ends first; a second end finds nothing to say.
+  // The period ends first; a second end has nothing to report.
   cq.arm(false);
   cq.push(completion(3), false);
   cq.flush_moderation();
@@ -263,7 +263,7 @@ TEST(CompletionQueue, DropLeavesTheRestInOrder) {
   options.clock = [] { return CompletionTime{++now, 0}; };
   CompletionQueue cq(8, nullptr, options);
   WorkCompletion out[8];
-  // The ring is entered in the middle, so that it wraps.
+  // The ring starts in the middle, so that it wraps.
   for (uint64_t id = 0; id < 5; ++id) cq.push(completion_of(1, id), false);
   ASSERT_EQ(cq.poll(out, 8), 5);
   for (uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(cq.push(completion_of(id % 3, id), false));
@@ -276,7 +276,7 @@ TEST(CompletionQueue, DropLeavesTheRestInOrder) {
     EXPECT_EQ(time.raw_ns, 5 + id + 1);
   }
   EXPECT_TRUE(cq.empty());
-  // The room is there again.
+  // The room is free again.
   for (uint64_t id = 0; id < 8; ++id) ASSERT_TRUE(cq.push(completion_of(1, id), false));
   cq.drop(1, CompletionQueue::Drop::kAll);
   EXPECT_TRUE(cq.empty());
@@ -297,8 +297,8 @@ TEST(CompletionQueue, DropOfWhatHasFailed) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(out[i].wr_id, stay[i]);
 }
 
-// One queue pair is dropped again and again while the completions of another pass, and somebody
-// polls.
+// The completions of one queue pair are dropped again and again while those of another pass and a
+// thread polls.
 TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
   CompletionQueue cq(64, nullptr);
   constexpr uint64_t kCount = 20000;
@@ -339,7 +339,8 @@ TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
   EXPECT_TRUE(cq.empty());
 }
 
-// Whoever remembers an index waits until polled() has passed it, so no completion may move down.
+// A thread that remembers an index waits until polled() has passed it, so dropping must not move
+// completions to lower indexes.
 TEST(CompletionQueue, DroppingDelaysNobodyWhoWaitsForAnIndex) {
   CompletionQueue cq(8, nullptr);
   std::atomic<uint64_t> index[6];

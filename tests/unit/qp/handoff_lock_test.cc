@@ -69,11 +69,11 @@ TEST(HandoffLock, HoldersSleepAndWake) {
   for (auto& thread : threads) thread.join();
 }
 
-// No request is left behind: whoever finds the side busy relies on the holder to see its work.
+// No request is lost: a thread that finds the side busy relies on the holder to do its work.
 TEST(HandoffLock, NoWorkIsLost) {
   HandoffLock side;
   std::atomic<int> waiting{0};
-  int done = 0;  // of the holder
+  int done = 0;  // used by the holder only
   auto worker = [&] {
     for (int i = 0; i < 50000; ++i) {
       ++waiting;

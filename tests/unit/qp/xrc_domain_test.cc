@@ -32,7 +32,7 @@ TEST_F(Domain, FindsQueuesByNumber) {
   EXPECT_TRUE(domain.completes_to(others));
 }
 
-// As long as one of its queues is here.
+// As long as one of its queues is in the domain.
 TEST_F(Domain, ReachesTheProtectionDomainsOfItsQueues) {
   EXPECT_TRUE(reaches(domain.protection_domain()));
   EXPECT_FALSE(reaches(first));
@@ -46,7 +46,7 @@ TEST_F(Domain, ReachesTheProtectionDomainsOfItsQueues) {
   domain.leave(two);
   EXPECT_FALSE(reaches(first));
   EXPECT_TRUE(reaches(second));
-  EXPECT_FALSE(domain.protection_domain().reaches(nullptr)) << "the place that is free";
+  EXPECT_FALSE(domain.protection_domain().reaches(nullptr)) << "a free place matches no domain";
   domain.enter(one);
   EXPECT_TRUE(reaches(first));
   EXPECT_FALSE(first.reaches(&second)) << "in one direction only";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// When a post waits for more: only in the middle of a dense run, or for a poll that is near, and
+// When a post waits for more posts: only in the middle of a dense run, or if a poll is near, and
 // never for long.
 #include "stream/post_coalescer.h"
 
@@ -12,11 +12,11 @@ namespace {
 
 constexpr uint64_t kClose = tuning::kDenseGapNs;
 constexpr uint64_t kFar = 100 * tuning::kDenseGapNs;
-/// Posts right after each other that go out at once at most, before the others wait.
+/// The most posts of a dense run that are sent at once, before later ones wait.
 constexpr int kAtOnce = tuning::kDenseRun;
 
-/// Posts `count` messages of 8 bytes, `gap_ns` apart, as an endpoint does; returns how many of the
-/// posts went out at once.
+/// Posts `count` messages of 8 bytes, `gap_ns` apart, like an endpoint. Returns how many posts were
+/// sent at once.
 int post(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint64_t bytes = 8) {
   int sends = 0;
   for (int i = 0; i < count; ++i) {
@@ -73,8 +73,8 @@ TEST(PostCoalescer, BulkIsForgottenAfterSomePauses) {
   EXPECT_EQ(post(pace, now, tuning::kDenseRun, kClose), static_cast<int>(tuning::kDenseRun));
 }
 
-/// Posts `count` times while answers are due; each is followed by a poll `poll_ns` later. Returns
-/// how many of the posts went out at once.
+/// Posts `count` times while answers are due, each followed by a poll `poll_ns` later. Returns how
+/// many posts were sent at once.
 int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t poll_ns) {
   int sends = 0;
   const auto clock = [&] { return now_ns; };

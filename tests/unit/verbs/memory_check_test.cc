@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-/// Six pages: read-write, read-write of another mapping, hole, read-only, no access, read-write.
+/// Six pages: read-write, read-write in another mapping, a hole, read-only, no access, read-write.
 class Pages {
  public:
   Pages() {
@@ -38,7 +38,7 @@ struct Row {
   const char* what;
   size_t offset;
   size_t length;
-  int reading;  // expected when only reading is asked for
+  int reading;  // expected if only reading is asked for
   int writing;
 };
 constexpr Row kRows[] = {
@@ -103,7 +103,7 @@ TEST(MemoryCheck, UsualMemoryIsRight) {
   EXPECT_EQ(check_memory(nullptr, 1, false), EFAULT);
 }
 
-/// Many mappings: lines of the maps file are cut by the reading buffer at all sorts of places.
+/// Many mappings, so that the reading buffer cuts lines of the maps file at many places.
 TEST(MemoryCheck, MapsFileOfManyLines) {
   constexpr int kMappings = 600;
   char* base = static_cast<char*>(

@@ -13,7 +13,7 @@
 namespace uwarp {
 namespace {
 
-/// Puts a number into an enum that has no such value, as a wrong program would.
+/// Puts a number into an enum that has no such value, like a faulty program.
 template <typename Enum>
 void spoil_enum(Enum& target, unsigned value) {
   std::memcpy(&target, &value, sizeof value);

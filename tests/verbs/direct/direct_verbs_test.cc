@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The direct verbs: masked atomics, and what is known of a peer.
+// The direct verbs: masked atomics, and what uwarp knows about a peer.
 #include <infiniband/uwarpdv.h>
 
 #include <cerrno>
@@ -51,7 +51,7 @@ TEST_F(DirectVerbs, PeerOfARendezvousIsAUwarp) {
   ASSERT_EQ(uwarpdv_query_peer(pair.a.qp.get(), &attr, sizeof attr), 0);
   EXPECT_EQ(attr.caps, unsigned{UWARPDV_PEER_CONNECTED | UWARPDV_PEER_UWARP |
                                 UWARPDV_PEER_SEND_WITH_IMM | UWARPDV_PEER_ATOMICS});
-  // A caller that knows more than this release.
+  // A caller that was built for a later release.
   struct {
     uwarpdv_peer_attr known;
     uint64_t more;
@@ -76,7 +76,7 @@ TEST_F(DirectVerbs, MaskedCompareAndSwap) {
   EXPECT_EQ(wc->opcode, IBV_WC_COMP_SWAP);
   EXPECT_EQ(old_value(pair.a), 0x1122334455667788u);
   EXPECT_EQ(cell(pair.b), 0x11223344aaaa7788u);
-  // Compared bits that differ: nothing is swapped.
+  // The compared bits differ, so nothing is swapped.
   wr.op.cmp_swp.compare_mask = 0xff00000000000000;
   ASSERT_EQ(uwarpdv_post_atomic(pair.a.qp.get(), &wr, &bad), 0);
   EXPECT_COMPLETION(pair.a.cq.get(), 7, IBV_WC_SUCCESS);

@@ -8,7 +8,7 @@
 
 namespace {
 
-// verbs_context_ops of the releases from v34 on, alphabetical as there.
+// verbs_context_ops from release v34 on, in the same alphabetical order.
 struct Operations {
   void (*advise_mr)();
 #if FAKE_RELEASE >= 64

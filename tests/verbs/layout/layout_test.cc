@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The provider plugin against a stand-in for libibverbs of each release it claims to serve: finds
-// the context, and puts every operation where that release looks for it.
+// The provider plugin against a fake libibverbs of each release that it supports: it finds the
+// context, and sets every operation at the place where that release looks for it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ struct Opened {
 };
 Opened engine;
 
-// Addresses that are told apart and never called.
+// Addresses that differ and are never called.
 int mark = 0;
 template <typename Function>
 Function marked() {
@@ -112,7 +112,7 @@ TEST_F(Layout, PutsEveryOperationIntoItsSlot) {
   ASSERT_NE(block, nullptr) << (engine.log.empty() ? "" : engine.log[0]);
   EXPECT_EQ(engine.opens, 1);
   EXPECT_EQ(engine.context, fake_context(block));
-  // The tail lies behind the context, inside the block, and is ours.
+  // The tail behind the context is inside the block and belongs to uwarp.
   std::memset(engine.context + 1, 0x5a, sizeof(uwarp_context_tail));
 
   const uwarp_verbs_table& verbs = *uwarp_verbs();
@@ -125,7 +125,7 @@ TEST_F(Layout, PutsEveryOperationIntoItsSlot) {
   EXPECT_EQ(engine.context->ops.poll_cq, verbs.poll_cq);
   EXPECT_EQ(engine.context->ops.post_send, verbs.post_send);
 
-  // Nothing else was touched, but for a slot that may carry a plain EOPNOTSUPP.
+  // The plugin changed nothing else, except slots that may get a plain EOPNOTSUPP.
   for (const auto& operation : uwarp::provider_abi::kOperations) {
     const std::string name(operation.name);
     const AnyFunction function = fake_operation(name);
@@ -160,7 +160,7 @@ TEST_F(Layout, UnknownReleaseIsRefused) {
 }
 
 TEST_F(Layout, SizeOfAnotherReleaseIsRefused) {
-  // Right size word, wrong place: the layout is not the one that the size promises.
+  // The size is that of a known release, but it is stored at the place of another one.
   constexpr size_t kV62 = 352 + sizeof(ibv_context), kV64 = 368 + sizeof(ibv_context);
   fake.claimed_size = fake_context_size() == kV62 ? kV64 : kV62;
   EXPECT_EQ(fake.driver->alloc_context(&device_, new_fd(), nullptr), nullptr);

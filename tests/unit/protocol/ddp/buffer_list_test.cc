@@ -14,7 +14,7 @@ namespace {
 struct Ranges : ::testing::Test {
   Ranges() {
     list.append(memory + 10, 3);
-    list.append(memory + 50, 0);  // left out
+    list.append(memory + 50, 0);  // empty, so not added
     list.append(memory + 20, 5);
     list.append(memory + 30, 1);
   }
@@ -26,7 +26,7 @@ TEST_F(Ranges, CopyInAndOutAtAnyOffset) {
   EXPECT_EQ(list.length_bytes(), 9u);
   std::vector<std::byte> from(9);
   for (size_t i = 0; i < 9; ++i) from[i] = static_cast<std::byte>(i + 1);
-  // Back to front, so that every access has to seek.
+  // Back to front, so that every access must seek.
   for (int i = 8; i >= 0; --i) list.copy_in(static_cast<uint64_t>(i), &from[i], 1);
   std::vector<std::byte> to(9);
   list.copy_out(0, to.data(), 9);

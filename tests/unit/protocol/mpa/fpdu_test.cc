@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// FPDU framing: sizes, pad, CRC, and the golden FPDUs framed and verified.
+// FPDU framing: sizes, pad, CRC; the golden FPDUs are framed and verified.
 #include "protocol/mpa/fpdu.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(Fpdu, Sizes) {
   }
 }
 
-// Largest that fits, for every EMSS. RFC 5044 4.5.
+// The largest ULPDU that fits, for every EMSS. RFC 5044 4.5.
 TEST(Fpdu, MulpduFillsTheSegment) {
   for (uint32_t emss = 136; emss <= 65535; ++emss) {
     const uint32_t mulpdu = mulpdu_for(emss);
@@ -65,7 +65,7 @@ TEST(Fpdu, TrailerWithoutCrc) {
   }
 }
 
-// Every single flipped bit and every missing or additional byte spoils the CRC.
+// Every flipped bit, and every missing or additional byte, makes the CRC wrong.
 TEST(Fpdu, CrcFindsEveryFlippedBit) {
   for (const auto& file : all_fpdus()) {
     SCOPED_TRACE(file.name);
@@ -81,7 +81,7 @@ TEST(Fpdu, CrcFindsEveryFlippedBit) {
   }
 }
 
-// The pad may hold anything as long as the CRC covers it. 5044-4.1-c.
+// The pad may have any value, as long as the CRC covers it. 5044-4.1-c.
 TEST(Fpdu, NonZeroPadWithRightCrc) {
   auto bytes = test::load_vector("rdmap/x12_send.hex").bytes;
   for (size_t i = 25; i < 28; ++i) bytes[i] = std::byte{0xFF};
@@ -90,7 +90,7 @@ TEST(Fpdu, NonZeroPadWithRightCrc) {
   EXPECT_TRUE(verify_fpdu_crc(bytes));
 }
 
-// The invalid FPDUs are faulty above the framing: all but one have a right CRC.
+// The invalid FPDUs have faults above the framing: all but one have a right CRC.
 TEST(Fpdu, CrcOfTheInvalidVectors) {
   for (const auto& file : test::load_vectors("rdmap/invalid")) {
     EXPECT_EQ(verify_fpdu_crc(file.bytes), file.notes.at("terminate") != "0x2002") << file.name;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// MPA start-up: each rule of both roles, against each other and against a peer made by hand.
-// What arrives and what is expected stands above each case; numbers name conformance rows.
+// MPA start-up: each rule of both roles, against each other and against a hand-made peer. The
+// comment above a case says what arrives and what is expected; numbers name conformance rows.
 #include "protocol/mpa/handshake.h"
 
 #include <gtest/gtest.h>
@@ -51,8 +51,7 @@ MpaStartFrame decode(std::span<const std::byte> bytes, bool reply) {
   return frame;
 }
 
-// A Reply as a well-behaved peer would make it for MpaInitiator's default Request; a test changes
-// what it is about.
+// The correct Reply to MpaInitiator's default Request; a test changes the field that it checks.
 MpaStartFrame good_reply() {
   MpaStartFrame frame;
   frame.is_reply = true;
@@ -162,7 +161,7 @@ TEST(MpaInitiator, RequestOffersWriteAndRead) {
   EXPECT_EQ(request.revision, 2);
 }
 
-// Client-server: the depths are still there, the RTR bits are not. 6581-6-a.
+// Client-server: the depths are present, the RTR bits are not. 6581-6-a.
 // Proves: 6581-6-a
 TEST(MpaInitiator, RequestWithoutPeerToPeer) {
   MpaInitiator::Config config = initiator_config();
@@ -173,14 +172,15 @@ TEST(MpaInitiator, RequestWithoutPeerToPeer) {
   EXPECT_EQ(request.ird, 16);
 }
 
-// Nothing to offer: peer-to-peer cannot be asked for.
+// Without an RTR kind to offer, peer-to-peer cannot be asked for.
 TEST(MpaInitiator, NoRtrKindMeansNoPeerToPeer) {
   MpaInitiator::Config config = initiator_config();
   config.rtr_write = config.rtr_read = false;
   EXPECT_FALSE(decode(MpaInitiator(config).request(), false).peer_to_peer);
 }
 
-// Depths beyond 14 bits are sent as the largest; the reserved value only on purpose. 6581-9.1-a.
+// Depths beyond 14 bits are sent as the largest; the reserved value is sent only on purpose.
+// 6581-9.1-a.
 // Proves: 6581-9.1-a
 TEST(MpaInitiator, RequestDepthsAreCapped) {
   MpaInitiator::Config config = initiator_config();
@@ -202,7 +202,7 @@ TEST(MpaInitiator, RequestCarriesPrivateData) {
   }
 }
 
-// 5044-4.4-c: on if either side asks.
+// 5044-4.4-c: CRC is on if either side asks.
 // Proves: 5044-4.4-c
 TEST(MpaInitiator, CrcIfEitherSideAsks) {
   for (int bits = 0; bits < 4; ++bits) {
@@ -219,7 +219,7 @@ TEST(MpaInitiator, CrcIfEitherSideAsks) {
 
 struct DepthCase {
   const char* what;
-  uint16_t ird, ord, ird_limit;  // ours
+  uint16_t ird, ord, ird_limit;  // those of the initiator
   uint16_t reply_ird, reply_ord;
   bool accepted;
   uint16_t result_ird, result_ord;
@@ -237,7 +237,7 @@ constexpr DepthCase kInitiatorDepths[] = {
     {"growing has its limit", 16, 16, 128, 16, 129, false, 0, 0},
     {"peer does not say: 6581-9.1-b", 16, 16, 0, kOpen, kOpen, true, 16, 16},
     {"we do not say, peer does", kOpen, kOpen, 0, 4, 8, true, kOpen, 4},
-    {"nobody says", kOpen, kOpen, 0, kOpen, kOpen, true, kOpen, kOpen},
+    {"neither side sets a depth", kOpen, kOpen, 0, kOpen, kOpen, true, kOpen, kOpen},
 };
 
 // Proves: 6581-8-a 6581-9.1-b 6581-9.1-e 6581-9.1-f
@@ -265,7 +265,7 @@ TEST(MpaInitiator, Depths) {
   }
 }
 
-// Revision 1 carries no depths: the application's own values hold.
+// Revision 1 has no depths, so the application's own values apply.
 TEST(MpaInitiator, Revision1KeepsTheApplicationsDepths) {
   MpaInitiator::Config config = initiator_config();
   config.revision = 1;
@@ -331,7 +331,7 @@ TEST(MpaInitiator, Rtr) {
   }
 }
 
-// 6581-9.2-h: the Read that says "ready" needs a depth of 1.
+// 6581-9.2-h: the Read that serves as RTR needs a depth of 1.
 // Proves: 6581-9.2-h
 TEST(MpaInitiator, RtrReadRaisesOrdToOne) {
   MpaInitiator::Config config = initiator_config();
@@ -363,13 +363,13 @@ TEST(MpaInitiator, Rejected) {
   EXPECT_EQ(revision1.verdict.state, InitiatorState::kRejected);
   EXPECT_EQ(text(revision1.initiator.private_data()), "busy");
 
-  // A rejection is one also if the rest of the frame could not be accepted.
+  // A rejection counts even if the rest of the frame could not be accepted.
   reply.markers = true;
   reply.ord = 0x3FFE;
   EXPECT_EQ(run_initiator(initiator_config(), reply).verdict.state, InitiatorState::kRejected);
 }
 
-// 5044-4.3-a: markers cannot be sent, so the connection is not used.
+// 5044-4.3-a: uwarp cannot send markers, so the connection is not used.
 // Proves: 5044-4.3-a
 TEST(MpaInitiator, MarkersAreRefused) {
   MpaStartFrame reply = good_reply();
@@ -422,11 +422,11 @@ TEST(MpaInitiator, InvalidReplies) {
     ++tried;
   }
   EXPECT_EQ(tried, 4);
-  // A Request is no Reply.
+  // A Request is not a Reply.
   EXPECT_EQ(run_initiator(initiator_config(), good_request()).verdict.failure, MpaFailure::kBadKey);
 }
 
-// 6581-10-a: a peer that closes without a word may know revision 1 only.
+// 6581-10-a: a peer that closes without an answer may know revision 1 only.
 TEST(MpaInitiator, EndOfStream) {
   MpaInitiator silent(initiator_config());
   const auto closed = silent.on_end_of_stream();
@@ -434,7 +434,7 @@ TEST(MpaInitiator, EndOfStream) {
   EXPECT_EQ(closed.failure, MpaFailure::kPeerClosed);
   EXPECT_TRUE(closed.retry_revision1);
 
-  // It did speak MPA: no retry.
+  // The peer did speak MPA, so there is no retry.
   MpaInitiator cut(initiator_config());
   cut.on_bytes(first_of(encode(good_reply()), 10));
   EXPECT_FALSE(cut.on_end_of_stream().retry_revision1);
@@ -444,13 +444,13 @@ TEST(MpaInitiator, EndOfStream) {
   MpaInitiator revision1(config);
   EXPECT_FALSE(revision1.on_end_of_stream().retry_revision1);
 
-  // After the Reply it is no matter of the start-up any more.
+  // After the Reply, the end of the stream does not concern the start-up.
   MpaInitiator done(initiator_config());
   done.on_bytes(encode(good_reply()));
   EXPECT_EQ(done.on_end_of_stream().state, InitiatorState::kAccepted);
 }
 
-// What follows the Reply is left to the next layer, byte-exactly.
+// The bytes behind the Reply are left to the next layer, exactly.
 // Proves: 5041-6.1-a
 TEST(MpaInitiator, LeavesFpdusAlone) {
   Bytes stream = encode(good_reply());
@@ -493,7 +493,7 @@ TEST(MpaResponder, ReplyHasTheRequestsRevision) {
   }
 }
 
-// 5044-4.4-c: on if either side asks, and then the Reply says so.
+// 5044-4.4-c: CRC is on if either side asks, and then the Reply says so.
 // Proves: 5044-4.4-c
 TEST(MpaResponder, CrcIfEitherSideAsks) {
   for (int bits = 0; bits < 4; ++bits) {
@@ -538,7 +538,7 @@ TEST(MpaResponder, Depths) {
   }
 }
 
-// Revision 1 carries no depths: the application's own values hold.
+// Revision 1 has no depths, so the application's own values apply.
 TEST(MpaResponder, Revision1KeepsTheApplicationsDepths) {
   MpaStartFrame request;
   request.revision = 1;
@@ -598,7 +598,7 @@ TEST(MpaResponder, Rtr) {
   }
 }
 
-// 6581-9.2-h: a Read as RTR needs a slot, also if the application wants none.
+// 6581-9.2-h: a Read as RTR needs a slot, even if the application wants none.
 // Proves: 6581-9.2-h
 TEST(MpaResponder, RtrReadRaisesIrdToOne) {
   MpaStartFrame request = good_request();
@@ -620,7 +620,7 @@ TEST(MpaResponder, Reject) {
   EXPECT_EQ(responder.state(), ResponderState::kReplied);
 }
 
-// 5044-4.3-a: markers cannot be sent; the peer is told so in its own revision.
+// 5044-4.3-a: uwarp cannot send markers; the Reply says so in the peer's own revision.
 // Proves: 5044-4.3-a
 TEST(MpaResponder, MarkersAreRefusedWithAReply) {
   for (uint8_t revision : {1, 2}) {
@@ -638,7 +638,8 @@ TEST(MpaResponder, MarkersAreRefusedWithAReply) {
   }
 }
 
-// Every frame that cannot be a Request: closed without a word. 5044-7.1.1-a, -b, -d; 6581-6-a.
+// Every frame that cannot be a Request: the connection is closed without an answer. 5044-7.1.1-a,
+// -b, -d; 6581-6-a.
 // Proves: 5044-7.1.1-a 5044-7.1.1-b 5044-7.1.1-d 6581-6-a
 TEST(MpaResponder, InvalidRequests) {
   int tried = 0;
@@ -655,7 +656,7 @@ TEST(MpaResponder, InvalidRequests) {
   EXPECT_EQ(tried, 9);
 }
 
-// As an old peer: revision 2 is unknown.
+// Like an old peer, which does not know revision 2.
 TEST(MpaResponder, OldPeerClosesOnRevision2) {
   MpaResponder responder({.crc = false, .revision_max = 1});
   EXPECT_EQ(give(responder, good_request()).failure, MpaFailure::kBadRevision);
@@ -666,9 +667,10 @@ TEST(MpaResponder, OldPeerClosesOnRevision2) {
   EXPECT_EQ(give(revision1, request).state, ResponderState::kRequest);
 }
 
-// 5044-7.1.2-g: the initiator must wait; in the same piece or a later one.
+// 5044-7.1.2-g: the initiator must wait for the Reply. The bytes may come in the same piece or a
+// later one.
 // Proves: 5044-7.1.2-g
-TEST(MpaResponder, OctetsBehindTheRequest) {
+TEST(MpaResponder, BytesBehindTheRequest) {
   Bytes stream = encode(good_request());
   const size_t size = stream.size();
   stream.push_back(std::byte{0});
@@ -704,7 +706,7 @@ TEST(MpaResponder, EndOfStream) {
   EXPECT_EQ(whole.on_end_of_stream().state, ResponderState::kRefused);
 }
 
-// 5044-7.1.2-d: what fits beside the enhanced word, byte for byte.
+// 5044-7.1.2-d: as much as fits beside the enhanced word, byte for byte.
 // Proves: 5044-7.1.1-d 5044-7.1.2-d
 TEST(MpaResponder, PrivateDataMax) {
   const Bytes most(512, std::byte{0x77});
@@ -723,8 +725,8 @@ TEST(MpaResponder, PrivateDataMax) {
 
 // --- Both ---------------------------------------------------------------------------------------
 
-// Cut in two at every offset, and byte by byte: the same result as in one piece. A read of
-// bytes_wanted() bytes never gets into the FPDUs.
+// Cut in two at every offset, and byte by byte: the result is the same as in one piece. Reading
+// bytes_wanted() bytes never reads into the FPDUs.
 template <typename Machine>
 void expect_same_in_pieces(const Bytes& frame, const std::function<Machine()>& make,
                            const std::function<void(const Machine&)>& check) {
@@ -737,9 +739,9 @@ void expect_same_in_pieces(const Bytes& frame, const std::function<Machine()>& m
     check(machine);
   }
   Machine bytewise = make();
-  for (std::byte octet : frame) {
+  for (std::byte byte : frame) {
     ASSERT_GE(bytewise.bytes_wanted(), 1u);
-    ASSERT_EQ(bytewise.on_bytes(std::span(&octet, 1)).consumed, 1u);
+    ASSERT_EQ(bytewise.on_bytes(std::span(&byte, 1)).consumed, 1u);
   }
   check(bytewise);
 
@@ -779,7 +781,7 @@ TEST(MpaHandshake, ResponderInPieces) {
   }
 }
 
-// Invalid frames fail the same way in pieces.
+// Invalid frames fail in the same way when they arrive in pieces.
 TEST(MpaHandshake, InvalidFramesInPieces) {
   for (const auto& file : test::load_vectors("mpa/invalid")) {
     SCOPED_TRACE(file.name);
@@ -793,12 +795,12 @@ TEST(MpaHandshake, InvalidFramesInPieces) {
     const MpaFailure expected = feed(file.bytes, true);
     EXPECT_NE(expected, MpaFailure::kNone);
     MpaFailure failure = MpaFailure::kNone;
-    for (std::byte octet : file.bytes) failure = feed(std::span(&octet, 1), false);
+    for (std::byte byte : file.bytes) failure = feed(std::span(&byte, 1), false);
     EXPECT_EQ(failure, expected);
   }
 }
 
-// Every mix of wishes of two of us: both draw the same conclusions.
+// Every combination of wishes of two uwarps: both come to the same result.
 TEST(MpaHandshake, BothSidesAgree) {
   for (int bits = 0; bits < 32; ++bits) {
     SCOPED_TRACE(bits);
@@ -824,8 +826,8 @@ TEST(MpaHandshake, BothSidesAgree) {
     EXPECT_EQ(ours.peer_to_peer, made.negotiated.peer_to_peer);
     EXPECT_EQ(ours.rtr, made.negotiated.rtr);
     if (ours.enhanced) {
-      EXPECT_EQ(ours.ord, 7);             // what the responder holds
-      EXPECT_EQ(made.negotiated.ord, 5);  // what the initiator holds
+      EXPECT_EQ(ours.ord, 7);             // what the responder supports
+      EXPECT_EQ(made.negotiated.ord, 5);  // what the initiator uses
     } else {
       EXPECT_EQ(ours.ord, 9);
       EXPECT_EQ(made.negotiated.ord, 8);
@@ -833,7 +835,7 @@ TEST(MpaHandshake, BothSidesAgree) {
   }
 }
 
-// The bare Terminate is the golden one, CRC off gives zeros.
+// The Terminate without headers is the golden one; with CRC off its CRC is zero.
 // Proves: 6581-8-a
 TEST(MpaHandshake, BareTerminate) {
   Bytes fpdu(kBareTerminateFpduSize);

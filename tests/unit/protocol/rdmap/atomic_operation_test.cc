@@ -17,7 +17,7 @@ namespace {
 struct Add {
   uint64_t old, add, mask, result;
 };
-// 7306-5.1.1-e, -f: plain adds, fields, carries that are dropped, exclusive or, probing.
+// 7306-5.1.1-e, -f: plain adds, fields, dropped carries, exclusive or, probing.
 constexpr Add kAdds[] = {
     {0x29, 1, 0, 0x2a},
     {0xffffffffffffffff, 1, 0, 0},
@@ -69,7 +69,7 @@ TEST(ExecuteAtomic, CmpSwap) {
   }
 }
 
-// Field by field, the slow way.
+// A slow implementation, field by field.
 TEST(MaskedAdd, EqualsAddingFieldByField) {
   uint64_t state = 1;
   const auto random = [&] { return state = state * 6364136223846793005u + 1442695040888963407u; };
@@ -85,7 +85,7 @@ TEST(MaskedAdd, EqualsAddingFieldByField) {
   }
 }
 
-// 7306-5-a: exact sum, and every value is returned once.
+// 7306-5-a: the sum is exact, and every value is returned once.
 TEST(ExecuteAtomic, IsAtomicBetweenThreads) {
   uint64_t cell = 0;
   constexpr int kThreads = 4;
@@ -94,7 +94,7 @@ TEST(ExecuteAtomic, IsAtomicBetweenThreads) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      // Half of them by the masked form, which is a loop.
+      // Half of the threads use the masked form, which is a loop.
       const AtomicRequestHeader request{.add_or_swap = 1,
                                         .add_or_swap_mask = i % 2 ? uint64_t{1} << 63 : 0};
       for (uint64_t n = 0; n < kEach; ++n) seen[i].push_back(execute_atomic(bytes(cell), request));
@@ -107,7 +107,7 @@ TEST(ExecuteAtomic, IsAtomicBetweenThreads) {
   EXPECT_EQ(all.size(), kThreads * kEach);
 }
 
-/// One page that can be taken away.
+/// One page that can be unmapped.
 struct OnDemandAtomic : ::testing::Test {
   void SetUp() override { UWARP_NEEDS_KERNEL_COPIES(); }
   ~OnDemandAtomic() override { munmap(page, kPage); }
@@ -118,7 +118,7 @@ struct OnDemandAtomic : ::testing::Test {
     return execute_atomic_on_demand(static_cast<std::byte*>(page), request, mutex);
   }
   uint64_t value() const { return *static_cast<uint64_t*>(page); }
-  static constexpr size_t kPage = 65536;  // of the largest pages
+  static constexpr size_t kPage = 65536;  // the largest page size
   void* const page = map();
   std::mutex mutex;
 };

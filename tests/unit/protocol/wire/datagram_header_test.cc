@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The bytes before a datagram: between two uwarps, and in the receive buffer.
+// The bytes before a datagram: those between two uwarps, and those in the receive buffer.
 #include "protocol/wire/datagram_header.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(GlobalRouteHeader, OfIpv4StandsInTheLastBytes) {
   // 20 of this header, 8 of UDP, 12 and 8 of the transport, 8 of payload, 4 of the CRC.
   expect_bytes(bytes.data() + 20, {0x45, 0x2E, 0x00, 60, 0x00, 0x00, 0x40, 0x00, 64, 17});
   expect_bytes(bytes.data() + 32, {192, 0, 2, 1, 192, 0, 2, 2});
-  // RFC 791: the sum over all words is then all ones.
+  // RFC 791: the sum over all words is all ones.
   uint32_t sum = 0;
   for (size_t at = 20; at < 40; at += 2) sum += load_be16(&bytes[at]);
   while (sum > 0xFFFF) sum = (sum & 0xFFFF) + (sum >> 16);

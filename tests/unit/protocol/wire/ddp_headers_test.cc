@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// DDP headers: control byte, field places, and the checked decoders at every size.
+// DDP headers: the control byte, the places of fields, and the checked decoders at every size.
 #include "protocol/wire/ddp_headers.h"
 
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@ TEST(DdpControl, UsualValues) {
   static_assert(DdpControl::make(false, false).value == 0x01);
 }
 
-// All 256 bytes: T, L and DV are where they belong, and reserved bits do not disturb them.
-TEST(DdpControl, EveryOctet) {
-  for (int octet = 0; octet < 256; ++octet) {
-    const DdpControl control{static_cast<uint8_t>(octet)};
-    EXPECT_EQ(control.tagged(), octet >= 128);
-    EXPECT_EQ(control.last(), octet / 64 % 2 == 1);
-    EXPECT_EQ(control.version(), octet % 4);
-    EXPECT_EQ(ddp_header_size(control), octet >= 128 ? 14u : 18u);
+// All 256 values: T, L and DV are in their places, and reserved bits do not affect them.
+TEST(DdpControl, EveryByte) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const DdpControl control{static_cast<uint8_t>(byte)};
+    EXPECT_EQ(control.tagged(), byte >= 128);
+    EXPECT_EQ(control.last(), byte / 64 % 2 == 1);
+    EXPECT_EQ(control.version(), byte % 4);
+    EXPECT_EQ(ddp_header_size(control), byte >= 128 ? 14u : 18u);
   }
 }
 

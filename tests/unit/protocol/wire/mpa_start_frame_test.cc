@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// MPA Request and Reply frames: golden vectors both ways, every cut, and every invalid frame.
+// MPA Request and Reply frames: golden vectors in both directions, every cut, and every invalid
+// frame.
 #include "protocol/wire/mpa_start_frame.h"
 
 #include <gtest/gtest.h>
@@ -82,8 +83,8 @@ TEST(MpaStartFrame, EncodesTheGoldenBytes) {
     EXPECT_EQ(encoded(decode_golden(golden)), test::load_vector(golden.name).bytes) << golden.name;
 }
 
-// Cut anywhere: more is needed, never more than is really missing, and the frame is untouched.
-// Whatever follows the frame is not looked at.
+// Cut anywhere: the decoder asks for more bytes, never for more than are missing, and leaves the
+// frame unchanged. It ignores bytes behind the frame.
 TEST(MpaStartFrame, EveryCut) {
   for (const Golden& golden : kGolden) {
     auto bytes = test::load_vector(golden.name).bytes;
@@ -111,8 +112,8 @@ MpaFailure expected_error(const std::string& note) {
   return MpaFailure::kEnhancedTooShort;
 }
 
-// Each invalid frame is refused with its reason, whole or grown byte by byte: the fault shows
-// with the byte that carries it and never changes. 5044-7.1.1-a, -b, -d; 6581-6-a.
+// Each invalid frame is refused with its reason, as a whole or byte by byte. The fault is found at
+// the byte that causes it, and stays the same. 5044-7.1.1-a, -b, -d; 6581-6-a.
 TEST(MpaStartFrame, InvalidFrames) {
   for (const auto& file : test::load_vectors("mpa/invalid")) {
     SCOPED_TRACE(file.name);
@@ -149,13 +150,13 @@ TEST(MpaStartFrame, ReservedBitsAreIgnored) {
   EXPECT_EQ(encoded(frame)[16], std::byte{0x40});
 }
 
-// 512 bytes of private data at most, with the enhanced word among them. 5044-7.1.1-d.
+// At most 512 bytes of private data, including the enhanced word. 5044-7.1.1-d.
 TEST(MpaStartFrame, PrivateDataLimits) {
-  const std::vector<std::byte> octets(513, std::byte{0xA5});
+  const std::vector<std::byte> bytes(513, std::byte{0xA5});
   for (const auto& [enhanced, limit] : {std::pair{false, 512u}, std::pair{true, 508u}}) {
     MpaStartFrame frame;
     frame.enhanced = enhanced;
-    ASSERT_TRUE(frame.private_data.assign(std::span(octets).first(limit)));
+    ASSERT_TRUE(frame.private_data.assign(std::span(bytes).first(limit)));
     const auto bytes = encoded(frame);
     ASSERT_EQ(bytes.size(), MpaStartFrame::kSizeMax);
     MpaStartFrame back;
@@ -165,16 +166,17 @@ TEST(MpaStartFrame, PrivateDataLimits) {
     std::vector<std::byte> small(bytes.size() - 1);
     EXPECT_EQ(frame.encode(small), 0u);
     if (enhanced) {
-      ASSERT_TRUE(frame.private_data.assign(std::span(octets).first(limit + 1)));
+      ASSERT_TRUE(frame.private_data.assign(std::span(bytes).first(limit + 1)));
       EXPECT_TRUE(encoded(frame).empty());
     } else {
-      EXPECT_FALSE(frame.private_data.assign(std::span(octets).first(limit + 1)));
+      EXPECT_FALSE(frame.private_data.assign(std::span(bytes).first(limit + 1)));
       EXPECT_EQ(frame.private_data.size(), limit);
     }
   }
 }
 
-// Every bit of flags and enhanced word goes to its own place and comes back. 6581-9.1-a.
+// Every bit of the flags and the enhanced word is in its own place when encoded and decoded.
+// 6581-9.1-a.
 // Proves: 6581-9.1-a
 TEST(MpaStartFrame, EveryBitRoundTrips) {
   for (unsigned bits = 0; bits < 128; ++bits) {

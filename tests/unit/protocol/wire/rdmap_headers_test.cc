@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// RDMAP headers and opcode traits against the golden FPDUs: decoded to the stated values, encoded
-// to the same bytes, and cut at every offset.
+// RDMAP headers and opcode traits with the golden FPDUs: decoded to the given values, encoded to
+// the same bytes, and cut at every offset.
 #include "protocol/wire/rdmap_headers.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ struct UntaggedGolden {
   STag invalidate;
   uint32_t msn;
   uint32_t mo;
-  size_t rest;  // bytes behind the DDP header
+  size_t rest;  // bytes after the DDP header
 };
 
 constexpr UntaggedGolden kUntagged[] = {
@@ -115,12 +115,12 @@ TEST(RdmapVectors, Untagged) {
   }
 }
 
-// Both tables together name every vector of the folder.
+// Together, both tables name every vector in the folder.
 TEST(RdmapVectors, NoneIsForgotten) {
   EXPECT_EQ(test::load_vectors("rdmap").size(), std::size(kTagged) + std::size(kUntagged));
 }
 
-// Decodes a header from a vector, compares, encodes it back, and tries every shorter size.
+// Decodes a header from a vector, compares, encodes it again, and tries every smaller size.
 template <typename Header>
 void expect_header(const char* name, const Header& expected) {
   SCOPED_TRACE(name);
@@ -204,7 +204,7 @@ TEST(TerminateHeader, DecodesReadRequestCopy) {
             (ReadRequestHeader{kSink, 0x1000, 4096, kTarget, kTo}));
 }
 
-// Built from the offending FPDU, each golden Terminate comes out byte by byte.
+// Built from the faulty FPDU, each golden Terminate is reproduced byte for byte.
 TEST(TerminateHeader, EncodesTheGoldenBytes) {
   const auto expect_bytes = [](const char* name, const TerminateHeader& header) {
     const auto ulpdu = ulpdu_of(name);
@@ -232,9 +232,9 @@ TEST(TerminateHeader, EncodesTheGoldenBytes) {
   expect_bytes("x18_terminate_read_access", access);
 }
 
-// Cut anywhere the error itself survives from 4 bytes on; what is cut off is marked absent.
-// Bytes behind the announced headers are ignored.
-TEST(TerminateHeader, EveryCutAndTrailingOctets) {
+// From 4 bytes on, the error is decoded wherever the Terminate is cut; headers that are cut off are
+// marked absent. Bytes behind the announced headers are ignored.
+TEST(TerminateHeader, EveryCutAndTrailingBytes) {
   for (const char* name :
        {"x17_terminate_ddp_stag", "x18_terminate_read_access", "x19_terminate_crc"}) {
     SCOPED_TRACE(name);
@@ -260,7 +260,8 @@ TEST(TerminateHeader, EveryCutAndTrailingOctets) {
   }
 }
 
-// M without D: the length alone. R without D is never sent by us; its copy follows directly.
+// M without D: only the length. R without D is never sent by uwarp; the copied header follows
+// directly.
 TEST(TerminateHeader, OtherMixesOfBits) {
   for (const auto& [length, rdmap] : {std::pair{true, false}, std::pair{true, true},
                                       std::pair{false, true}, std::pair{false, false}}) {
@@ -300,10 +301,10 @@ TEST(TerminateHeader, ReservedBitsAreIgnored) {
 TEST(RdmapControl, Values) {
   static_assert(make_rdmap_control(Op::kWrite) == 0x40);
   static_assert(make_rdmap_control(Op::kAtomicResponse) == 0x4B);
-  for (int octet = 0; octet < 256; ++octet) {
-    const RdmapControl control{static_cast<uint8_t>(octet)};
-    EXPECT_EQ(control.version(), octet / 64);
-    EXPECT_EQ(static_cast<int>(control.opcode()), octet % 16);
+  for (int byte = 0; byte < 256; ++byte) {
+    const RdmapControl control{static_cast<uint8_t>(byte)};
+    EXPECT_EQ(control.version(), byte / 64);
+    EXPECT_EQ(static_cast<int>(control.opcode()), byte % 16);
   }
 }
 
@@ -328,7 +329,7 @@ TEST(RdmapOpcode, Traits) {
   EXPECT_EQ(traits(Op::kAtomicResponse).queue, QueueNumber::kAtomicResponse);
   EXPECT_EQ(traits(Op::kTerminate).queue, QueueNumber::kTerminate);
   EXPECT_EQ(traits(Op::kImmediate).queue, QueueNumber::kSend);
-  // An unchecked value from the wire indexes inside the table.
+  // The traits of an unchecked value from the wire are read inside the table.
   EXPECT_FALSE(traits(static_cast<Op>(0xFC)).defined);
   EXPECT_STREQ(name(Op::kSend), "Send");
 }

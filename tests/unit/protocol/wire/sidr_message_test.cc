@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-//
-// The two messages of service ID resolution: the bytes of docs/wire.md, and what is not one.
+// The two messages of service ID resolution: the bytes in docs/wire.md, and bytes that are no such
+// message.
 #include "protocol/wire/sidr_message.h"
 
 #include <gtest/gtest.h>
@@ -123,7 +123,8 @@ TEST(SidrMessage, OtherVersions) {
   EXPECT_TRUE(read->private_data.empty());
 }
 
-// A version that is longer and understood says so by its number; the bytes behind are ignored.
+// A later version may be longer: if its number says that this one can read it, the bytes behind are
+// ignored.
 TEST(SidrMessage, MayBeLonger) {
   const auto request = kQuestion.encode();
   std::vector<std::byte> longer(request.begin(), request.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Terminate codes: the three numbers of each, and a text for every value a peer can send.
+// Terminate codes: the three numbers of each code, and a text for every value that a peer can send.
 #include "protocol/wire/terminate_code.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(TerminateCode, NumbersAreThoseOfTheRfcs) {
     EXPECT_EQ(static_cast<unsigned>(code), number) << describe(code);
 }
 
-// 33 defined errors with different texts; all other values share one.
+// The 33 defined errors have different texts; all other values share one.
 TEST(TerminateCode, EveryValueHasAText) {
   std::set<std::string> texts;
   int named = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What of a window has gone where, and which segment was announced.
+// Where the bytes of a receive window go, and which segments were announced.
 #include "qp/receive/segment_run.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr uint16_t kUlpdu = 20'000;
 constexpr size_t kDirect = 19'000, kStaged = 30;
 
-/// A run of three behind a Write's segment at this offset.
+/// A run of three announced segments, after a segment of a Write at this offset.
 SegmentRun run_behind(TaggedOffset to) {
   std::byte header[TaggedHeader::kWireSize];
   TaggedHeader{
@@ -23,10 +23,10 @@ SegmentRun run_behind(TaggedOffset to) {
   return run;
 }
 
-/// Opens a window for `segments`, into which so many bytes come.
-size_t receive(SegmentRun& run, uint32_t segments, size_t octets, bool filled = false) {
+/// Opens a window for `segments` and receives this many bytes into it.
+size_t receive(SegmentRun& run, uint32_t segments, size_t bytes, bool filled = false) {
   run.open(segments, kDirect, kStaged);
-  return run.take(octets, filled);
+  return run.take(bytes, filled);
 }
 
 TEST(SegmentRun, WindowsGrowWhileTheyAreFilled) {
@@ -38,7 +38,7 @@ TEST(SegmentRun, WindowsGrowWhileTheyAreFilled) {
   EXPECT_EQ(run.wanted(), 2u);
   EXPECT_EQ(run.claim(), kDirect);
   EXPECT_EQ(receive(run, 2, 2 * (kStaged + kDirect) + 12, true), 2 * kStaged + 12);
-  EXPECT_EQ(run.wanted(), 3u);  // all there are
+  EXPECT_EQ(run.wanted(), 3u);  // all that are announced
 }
 
 TEST(SegmentRun, WindowsShrinkToWhatCame) {

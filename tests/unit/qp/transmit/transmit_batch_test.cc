@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHeaderBytes = 14;
 
-/// Adds FPDUs until there is no more room; returns how many.
+/// Adds FPDUs until there is no more room; returns their number.
 size_t fill(TransmitBatch& batch, BufferList& payload) {
   EXPECT_TRUE(batch.restart());
   while (batch.has_room()) {
@@ -25,8 +25,8 @@ size_t fill(TransmitBatch& batch, BufferList& payload) {
   return batch.fpdus();
 }
 
-/// What goes out, in one piece.
-std::vector<std::byte> octets(const TransmitBatch& batch) {
+/// The bytes to be sent, in one piece.
+std::vector<std::byte> bytes(const TransmitBatch& batch) {
   std::vector<std::byte> all;
   for (const iovec& piece : batch.pending()) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
@@ -45,7 +45,7 @@ TEST_P(TransmitBatchRoom, TakesManyFpdus) {
   batch.configure(GetParam());
   EXPECT_GE(fill(batch, payload), 14u);
 
-  const std::vector<std::byte> wire = octets(batch);
+  const std::vector<std::byte> wire = bytes(batch);
   ASSERT_EQ(wire.size(), batch.bytes());
   const size_t size = fpdu_size(kHeaderBytes + memory.size());
   ASSERT_EQ(wire.size(), batch.fpdus() * size);
@@ -65,20 +65,20 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   first.configure(GetParam());
   second.configure(GetParam());
   fill(first, payload);
-  const std::vector<std::byte> wire = octets(first);
+  const std::vector<std::byte> wire = bytes(first);
   const void* lent = first.pending().front().iov_base;
   first.consume(1);
 
   fill(second, payload);
   EXPECT_NE(second.pending().front().iov_base, lent);
   second.consume(second.bytes());
-  EXPECT_EQ(octets(first), std::vector(wire.begin() + 1, wire.end()));
+  EXPECT_EQ(bytes(first), std::vector(wire.begin() + 1, wire.end()));
   first.consume(first.pending_bytes());
   fill(second, payload);
-  EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that came back last
+  EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that was given back last
 }
 
-// However the last one falls, with what lies between payloads that begin with a cache line.
+// Wherever the last FPDU ends, including the gaps that align payloads to cache lines.
 TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);
   for (size_t size = 4097; size <= memory.size(); size += 251) {
@@ -110,7 +110,7 @@ TEST_P(TransmitBatchRoom, ItsArenaIsNotExceeded) {
 
 INSTANTIATE_TEST_SUITE_P(Crc, TransmitBatchRoom, ::testing::Bool());
 
-// Where copy and CRC go block by block, wherever the blocks fall.
+// Copy and CRC work block by block; the blocks may begin anywhere.
 TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
   std::mt19937 random(2);
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);
@@ -124,7 +124,7 @@ TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
       TransmitBatch batch;
       batch.configure(true);
       EXPECT_GE(fill(batch, payload), 2u);
-      const std::vector<std::byte> wire = octets(batch);
+      const std::vector<std::byte> wire = bytes(batch);
       const size_t fpdu = fpdu_size(kHeaderBytes + size);
       ASSERT_EQ(wire.size(), batch.fpdus() * fpdu);
       for (size_t at = 0; at < wire.size(); at += fpdu) {

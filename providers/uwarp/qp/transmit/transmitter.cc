@@ -340,6 +340,7 @@ void Transmitter::settle(bool peer_done, bool cut) {
 }
 
 void Transmitter::lose() {
+  withdraw();
   stream_.carrier_due.store(0, std::memory_order_relaxed);
   switching_ = false;
   writer_.drop();

@@ -103,8 +103,8 @@ class StreamState {
   std::atomic<uint16_t> ord{0};
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
-  /// The last message on queue 0 whose receive completion has been stored here, and the last of
-  /// ours that the peer has said this of (DeliveredMark).
+  /// The last message on queue 0 whose receive completion has been stored here, or is the next to
+  /// be (XRC), and the last of ours that the peer has said this of (DeliveredMark).
   std::atomic<uint32_t> delivered{0};
   std::atomic<uint32_t> peer_delivered{0};
   std::atomic<bool> running{false};        // a stream is attached

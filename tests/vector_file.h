@@ -33,7 +33,7 @@ inline std::string text(std::span<const std::byte> bytes) {
 }
 
 inline std::filesystem::path vector_folder() {
-  return std::filesystem::path(__FILE__).parent_path() / "vectors";
+  return std::filesystem::path(UWARP_TESTS_DIR) / "vectors";
 }
 
 /// Reads one vector, for instance "rdmap/x08_write.hex". Throws if it is missing or malformed.

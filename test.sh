@@ -17,7 +17,7 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   (none)          plain build of everything; checks of the source and its pages; the suites, what
                   runs out (fault_tests), verbs tests on one processor by TCP, fuzz replay, a short
                   soak, pyverbs-tests; stock tools on loopback and between network namespaces;
-                  unit, simulation, conformance and model tests also under ASan and UBSan
+                  unit, simulation and conformance tests also under ASan and UBSan
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
   --tsan          the suites under TSan
@@ -409,7 +409,7 @@ case "$mode" in
       WORKERS=$(tool_workers) pytest_run tools tests/tools
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
-    suites=(unit_tests sim_tests conformance_tests model_tests)
+    suites=(unit_tests sim_tests conformance_tests)
     build --asan -- "${suites[@]}" && for suite in "${suites[@]}"; do gtest build-asan "$suite"; done
     ;;
 esac

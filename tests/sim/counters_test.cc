@@ -75,10 +75,10 @@ TEST_F(Counted, MessagesFpdusAndBytesOfBothDirections) {
   EXPECT_EQ(of_b.receive.fpdus.get(), fpdus(pair.a_to_b));
   EXPECT_EQ(of_b.transmit.fpdus.get(), fpdus(pair.b_to_a));
   EXPECT_EQ(of_a.receive.fpdus.get(), fpdus(pair.b_to_a));
-  EXPECT_EQ(of_a.transmit.octets.get(), pair.a_to_b.log.size());
-  EXPECT_EQ(of_b.receive.octets.get(), pair.a_to_b.log.size());
-  EXPECT_EQ(of_b.transmit.octets.get(), pair.b_to_a.log.size());
-  EXPECT_EQ(of_a.receive.octets.get(), pair.b_to_a.log.size());
+  EXPECT_EQ(of_a.transmit.bytes.get(), pair.a_to_b.log.size());
+  EXPECT_EQ(of_b.receive.bytes.get(), pair.a_to_b.log.size());
+  EXPECT_EQ(of_b.transmit.bytes.get(), pair.b_to_a.log.size());
+  EXPECT_EQ(of_a.receive.bytes.get(), pair.b_to_a.log.size());
   EXPECT_EQ(of_a.transmit.posted.get(), 10u);
   EXPECT_EQ(of_a.transmit.retired.get(), 10u);
 }

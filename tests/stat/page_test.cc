@@ -62,7 +62,7 @@ class Page : public ::testing::Test {
     std::memcpy(slot.peer.octets, mapped, sizeof mapped);
     slot.peer.port = 4791;
     slot.state.store(3);
-    slot.transmit.octets.add(1000);
+    slot.transmit.bytes.add(1000);
     slot.transmit.count(MessageKind::kWrite);
     slot.transmit.posted.set(10);
     slot.transmit.retired.set(8);
@@ -130,12 +130,12 @@ TEST_F(Page, DeviceKeepsWhatItsQueuePairsDid) {
   EXPECT_EQ(process.devices.at(0).traffic.held, 2u);
   EXPECT_EQ(process.devices.at(0).traffic.dropped, 3u);
   const DeviceTotals totals = page_.totals("uwarp_lo");
-  EXPECT_EQ(totals.transmit.octets.get(), 1000u);
+  EXPECT_EQ(totals.transmit.bytes.get(), 1000u);
   // The slot begins anew for the next one.
   SlotLease<QueuePairSlot> next(page_);
   EXPECT_EQ(page_.index_of(*next), 0u);
-  EXPECT_EQ(next->transmit.octets.get(), 0u);
-  EXPECT_EQ(page_.totals("uwarp_lo").transmit.octets.get(), 1000u);
+  EXPECT_EQ(next->transmit.bytes.get(), 0u);
+  EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 1000u);
 }
 
 TEST_F(Page, LinkDownIsCountedOnceHoweverManyNotice) {
@@ -163,9 +163,9 @@ TEST_F(Page, QueuePairsBeyondTheTableCount) {
   for (uint32_t i = 0; i < kRoom; ++i) leases.emplace_back(page_);
   ASSERT_EQ(page_.index_of(*leases.back()), kNoSlot);
   describe_qp(*leases.back(), 0);
-  EXPECT_EQ(page_.totals("uwarp_lo").transmit.octets.get(), 2000u);
+  EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 2000u);
   leases.clear();
-  EXPECT_EQ(page_.totals("uwarp_lo").transmit.octets.get(), 2000u);
+  EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 2000u);
 }
 
 TEST_F(Page, NotShownIsCountedAllTheSame) {
@@ -173,7 +173,7 @@ TEST_F(Page, NotShownIsCountedAllTheSame) {
   EXPECT_EQ(hidden.fd(), -1);
   SlotLease<QueuePairSlot> lease(hidden);
   describe_qp(*lease, hidden.device("uwarp_lo"));
-  EXPECT_EQ(hidden.totals("uwarp_lo").transmit.octets.get(), 1000u);
+  EXPECT_EQ(hidden.totals("uwarp_lo").transmit.bytes.get(), 1000u);
 }
 
 // No process that has the file can make it shorter or longer while a reader uses it.

@@ -211,9 +211,9 @@ class PageReader {
   template <typename Slot>
   static Traffic traffic_of(const Slot& slot) {
     Traffic traffic;
-    traffic.sent.octets = slot.transmit.octets.get();
+    traffic.sent.octets = slot.transmit.bytes.get();
     traffic.sent.fpdus = slot.transmit.fpdus.get();
-    traffic.received.octets = slot.receive.octets.get();
+    traffic.received.octets = slot.receive.bytes.get();
     traffic.received.fpdus = slot.receive.fpdus.get();
     for (size_t i = 0; i < uwarp::kMessageKinds; ++i) {
       traffic.sent.messages[i] = slot.transmit.messages[i].get();

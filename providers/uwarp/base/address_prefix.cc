@@ -64,7 +64,7 @@ bool AddressPrefix::contains(const AddressOctets& address) const {
   return true;
 }
 
-AllowList AllowList::nobody() {
+AllowList AllowList::none() {
   AllowList list;
   list.prefixes_.emplace();
   return list;
@@ -72,7 +72,7 @@ AllowList AllowList::nobody() {
 
 std::optional<AllowList> AllowList::parse(std::string_view text) {
   if (text.empty()) return AllowList();
-  AllowList list = nobody();
+  AllowList list = none();
   for (;;) {
     const size_t comma = text.find(',');
     const auto prefix = AddressPrefix::parse(text.substr(0, comma));

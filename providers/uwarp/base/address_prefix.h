@@ -31,10 +31,11 @@ class AddressPrefix {
 
 class AllowList {
  public:
-  /// Everybody.
+  /// Allows every address.
   AllowList() = default;
-  static AllowList nobody();
-  /// Prefixes separated by commas; empty text is everybody.
+  /// Allows no address.
+  static AllowList none();
+  /// Prefixes separated by commas; empty text allows every address.
   static std::optional<AllowList> parse(std::string_view text);
 
   bool allows(const AddressOctets& address) const;

@@ -2,10 +2,7 @@
 // What has been sent, and may still be read by the peer out of the memory that it was sent from.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstddef>
-#include <span>
 
 namespace uwarp {
 
@@ -15,9 +12,9 @@ class LentMemory {
   /// That memory is about to become another's: it is not read any more, and if something is missing
   /// the stream ends. Under the transmit side of the queue pair.
   virtual void withdraw() = 0;
-  /// `pending`: what is to be sent, from the first byte on that has not gone. How many of these
-  /// bytes the peer has read meanwhile: they have gone. Under the transmit side.
-  virtual size_t given_back(std::span<const iovec> pending) = 0;
+  /// How many bytes the peer has read since the last send call or give_back(): they have gone.
+  /// Under the transmit side of the queue pair.
+  virtual size_t give_back() = 0;
 };
 
 }  // namespace uwarp

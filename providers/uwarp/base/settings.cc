@@ -83,7 +83,7 @@ void store_log(Settings& settings, Text text, int64_t) {
 }
 
 void store_allow(Settings& settings, Text text, int64_t) {
-  settings.allow = AllowList::parse(text).value_or(AllowList::nobody());
+  settings.allow = AllowList::parse(text).value_or(AllowList::none());
 }
 
 void store_port_range(Settings& settings, Text text, int64_t) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/atomics.h"
@@ -99,8 +100,8 @@ class BasicRingWriter {
   RingPosition at() const { return at_; }
   /// All has been read, as of the last look().
   bool at_rest() const { return at_.bytes == 0; }
-  /// How far into the memory has been written since the last call. at_rest().
-  uint32_t take_extent() { return std::exchange(extent_, 0); }
+  /// The memory that has been written to since the last call. at_rest().
+  std::span<std::byte> take_used() { return {base_, std::exchange(extent_, 0)}; }
   /// The reader is behind this position, as of the last look().
   bool has_read(RingPosition position) const {
     return position.generation != at_.generation ||

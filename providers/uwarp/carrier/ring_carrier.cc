@@ -51,11 +51,10 @@ class RingCarrier::Pull {
 RingCarrier::RingCarrier(SharedMemory memory, bool creator, Peer peer)
     : peer_(std::move(peer)),
       memory_(std::move(memory)),
-      out_ring_(ring_of(memory_, creator)),
       out_(control_of(memory_, creator)),
       in_(control_of(memory_, !creator)),
       reader_(in_, ring_of(memory_, !creator), kRingBytes),
-      writer_(out_, out_ring_, kRingBytes) {}
+      writer_(out_, ring_of(memory_, creator), kRingBytes) {}
 
 void RingCarrier::ring(const EngineFd& bell) {
   const uint64_t one = 1;
@@ -148,12 +147,12 @@ ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp)
 
 // --- Sending
 
-// False: the peer says what cannot be.
 bool RingCarrier::take_back() {
   tail_seen_.store(out_.tail.load(std::memory_order_relaxed), std::memory_order_relaxed);
   return look_back();
 }
 
+// False: the peer says what cannot be.
 bool RingCarrier::look_back() {
   if (!writer_.look()) return false;
   while (lent_count_ != 0 && writer_.has_read(lent_[first_lent_].end)) {
@@ -234,13 +233,13 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
   }
 }
 
-// The first page stays: who uses the ring again does not begin with a fault.
+// The first page stays, so that the next message needs no page fault.
 bool RingCarrier::trim() {
-  constexpr uint32_t kPage = 4096;
+  constexpr size_t kPage = 4096;
   const uint64_t now = writer_.at().word();
   if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
-  const uint32_t used = writer_.take_extent();
-  if (used > kPage) (void)madvise(out_ring_ + kPage, used - kPage, MADV_REMOVE);
+  const std::span<std::byte> used = writer_.take_used();
+  if (used.size() > kPage) (void)madvise(used.data() + kPage, used.size() - kPage, MADV_REMOVE);
   return true;
 }
 

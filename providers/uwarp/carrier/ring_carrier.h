@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/lent_memory.h"
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/shared_memory.h"
@@ -23,7 +24,7 @@
 
 namespace uwarp {
 
-class RingCarrier {
+class RingCarrier final : public LentMemory {
  public:
   /// Of each direction.
   static constexpr uint32_t kRingBytes = 1 << 20;
@@ -84,12 +85,12 @@ class RingCarrier {
   ssize_t send(std::span<const iovec> bytes);
   /// What send() has written and not given back must not be read by the peer any more: the memory
   /// is about to become another's. If there is such, the stream cannot go on.
-  void withdraw();
+  void withdraw() override;
   /// Called now and then: once nothing has been sent since the last call, and all has been read,
   /// gives memory of the ring back to the system. False: not yet.
   bool trim();
-  /// What send() would give back now if it wrote nothing. It still finds that room came.
-  size_t give_back();
+  /// What send() would give back now if it wrote nothing. room_came() stays true.
+  size_t give_back() override;
 
   // ---- Any thread.
   /// send() found no room, and there may be some now.
@@ -122,7 +123,6 @@ class RingCarrier {
 
   const Peer peer_;
   SharedMemory memory_;
-  std::byte* const out_ring_;
   RingControl& out_;
   RingControl& in_;
   std::atomic<bool> quiet_{false};

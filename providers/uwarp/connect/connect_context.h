@@ -40,8 +40,8 @@ struct ConnectContext {
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};
-  /// Streams of XRC queue pairs that send. Before what another one receives completes they have
-  /// taken what has come for them, as it may acknowledge what is answered.
+  /// Streams of sending XRC queue pairs. They take their acknowledgements before a message of a
+  /// receiving one completes, because the message may be the answer.
   PollGroup xrc_senders{};
   RendezvousPorts ports{};
   /// Null until the first queue pair that takes datagrams.

@@ -100,11 +100,12 @@ void Connection::established(ConnectParameters peer) {
 }
 
 void Connection::on_events(const StreamEvents& notice) {
-  if ((notice.outcome & kRxKept) != 0) [[unlikely]]
+  const bool kept = (notice.outcome & kRxKept) != 0;
+  if (kept) [[unlikely]]
     context_.xrc_senders.take_acknowledgements();
   Turn turn(*this);
   if (Life* const open = life()) {
-    if ((notice.outcome & kRxKept) != 0 && !endpoint_->complete_kept()) [[unlikely]]
+    if (kept && !endpoint_->complete_kept()) [[unlikely]]
       request_turn();
     if ((notice.outcome & kRxNewQueue) != 0) [[unlikely]]
       endpoint_->follow_receives();

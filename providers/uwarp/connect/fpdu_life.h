@@ -386,7 +386,7 @@ class FpduLife {
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
   Deadline peer_look_;  // it is looked whether the peer acknowledges what was sent
-  Deadline rest_;       // it is looked whether shared memory is unused
+  Deadline rest_;       // the next look whether the ring is unused
   Deadline nudge_;      // an empty Write goes to a peer that has not been heard of
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
   uint32_t peer_looks_ = 0;  // at which it owed something, in a row

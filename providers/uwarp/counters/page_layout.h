@@ -43,7 +43,7 @@ inline constexpr size_t kMessageKinds = 8;
 
 /// Written by whoever holds the transmit side of the queue pair.
 struct alignas(128) TransmitCounters {
-  Counter octets;  // of FPDUs that are with the kernel, batch by batch
+  Counter bytes;  // of FPDUs that are with the kernel, batch by batch
   Counter fpdus;
   Counter waits;    // times that the socket took no more
   Counter posted;   // requests posted, as of the last batch ...
@@ -59,7 +59,7 @@ static_assert(sizeof(TransmitCounters) == 128);
 
 /// Written by whoever holds the receive side.
 struct alignas(128) ReceiveCounters {
-  Counter octets;
+  Counter bytes;
   Counter fpdus;         // whole ones
   Counter held;          // times that a message found no receive
   Counter rnr_timeouts;  // ... and none came in time

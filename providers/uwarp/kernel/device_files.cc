@@ -51,8 +51,8 @@ constexpr std::string_view kHardware = "ports/1/hw_counters/";
 // docs/observability.md says what each one means here. Data are counted in words of four bytes
 // (InfiniBand specification, PortCounters); names of RDMA operations are those of irdma.
 constexpr CounterRow kCounters[] = {
-    {kPort, "port_xmit_data", [](const Totals& t) { return t.transmit.octets.get() / 4; }},
-    {kPort, "port_rcv_data", [](const Totals& t) { return t.receive.octets.get() / 4; }},
+    {kPort, "port_xmit_data", [](const Totals& t) { return t.transmit.bytes.get() / 4; }},
+    {kPort, "port_rcv_data", [](const Totals& t) { return t.receive.bytes.get() / 4; }},
     {kPort, "port_xmit_packets", sent_fpdus},
     {kPort, "port_rcv_packets", received_fpdus},
     {kPort, "unicast_xmit_packets", sent_fpdus},

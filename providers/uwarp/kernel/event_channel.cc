@@ -56,7 +56,8 @@ class EventChannel::Reader : public Awaited {
   bool arrived() override { return length_ != 0 || channel_.sent_.load() != sent_before_; }
   std::span<const pollfd> fds() const override { return {&fd_, 1}; }
 
-  /// False: it goes through the socket, as what another thread has sent meanwhile is there before.
+  /// False: the record goes through the socket, behind those that other threads have sent
+  /// meanwhile.
   bool offer_locked(Record record) {
     if (length_ != 0 || channel_.sent_.load() != sent_before_ || !channel_.waiting_.empty() ||
         !pthread_equal(thread_, pthread_self()))

@@ -93,7 +93,7 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
       slot_.transmit.dropped.add(1);
       break;
     case DatagramWay::Taken::kYes:
-      slot_.transmit.octets.add(wqe.length_bytes);
+      slot_.transmit.bytes.add(wqe.length_bytes);
       slot_.transmit.count(MessageKind::kSend);
       break;
   }
@@ -294,7 +294,7 @@ DatagramQueuePair::Delivery DatagramQueuePair::take(const DatagramHeader& header
     completion.wc_flags |= kWcWithImm;
     completion.imm_or_invalidated = header.immediate;
   }
-  slot_.receive.octets.add(header.payload_bytes);
+  slot_.receive.bytes.add(header.payload_bytes);
   slot_.receive.count(MessageKind::kSend, 1);
   complete_receive(receive, completion, (header.flags & DatagramHeader::kSolicited) != 0);
   return Delivery::kTaken;

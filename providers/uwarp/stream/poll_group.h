@@ -44,8 +44,8 @@ class PollGroup final : public CompletionQueueDriver {
 
   /// Drives the streams in the caller. Returns true if anything came.
   bool poll();
-  /// Its streams have been told on return of what has been acknowledged, also where another thread
-  /// was about to. No lock.
+  /// On return its streams have completed what the peers have acknowledged, also where another
+  /// thread has received the acknowledgement. Call without locks.
   void take_acknowledgements();
   /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
   bool awaits_bulk() const {

@@ -150,7 +150,7 @@ bool Stream::join_ring(RingCarrier& ring) {
   const QueuePair::Held held = qp_.hold();
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
-  qp_.lend(this);
+  qp_.lend(&ring);
   return true;
 }
 
@@ -170,15 +170,6 @@ ssize_t Stream::read_ring(std::span<const iovec> room) {
   const bool ends = hang_up_.load(std::memory_order_acquire) != 0;
   const ssize_t count = ends ? ring_->receive_to_end(room, *in_) : ring_->receive(room);
   return count == -EPROTO ? -ECONNRESET : count;
-}
-
-void Stream::withdraw() { ring_->withdraw(); }
-
-size_t Stream::given_back(std::span<const iovec> pending) {
-  const size_t bytes = ring_->give_back();
-  if (capture_ != nullptr && bytes != 0) [[unlikely]]
-    capture_->sent(pending, bytes);
-  return bytes;
 }
 
 inline ssize_t Stream::write(std::span<const iovec> bytes) {

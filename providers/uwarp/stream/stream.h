@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/lent_memory.h"
 #include "base/tuning.h"
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
@@ -27,7 +26,7 @@ namespace uwarp {
 class CapturedConnection;
 class PollGroup;
 
-class Stream final : LentMemory {
+class Stream {
  public:
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
@@ -66,7 +65,8 @@ class Stream final : LentMemory {
   /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
   /// stream has ended, or has one already.
   bool join_ring(RingCarrier& ring);
-  /// See RingCarrier::trim(). True: also if there is no ring; the next turn is told of as busy.
+  /// See RingCarrier::trim(). Also true if the stream has no ring. StreamEvents::busy then reports
+  /// the next turn.
   bool trim_ring();
   /// What comes has left TCP.
   bool on_ring() const { return receives_by_ring_.load(std::memory_order_relaxed); }
@@ -138,10 +138,6 @@ class Stream final : LentMemory {
   enum class Found : uint8_t { kDrained, kMore, kStopped };
 
   static constexpr int32_t kBusyTurns = 16;
-
-  // What the ring has lent.
-  void withdraw() override;
-  size_t given_back(std::span<const iovec> pending) override;
 
   ssize_t read(std::span<const iovec> room);
   ssize_t write(std::span<const iovec> bytes);

@@ -57,7 +57,7 @@ TEST(AddressPrefix, WhatIsNone) {
 TEST(AllowList, EverybodyNobodyAndSome) {
   EXPECT_TRUE(AllowList().allows(address_bytes("192.0.2.7")));
   EXPECT_TRUE(AllowList::parse("")->allows_all());
-  EXPECT_FALSE(AllowList::nobody().allows(address_bytes("192.0.2.7")));
+  EXPECT_FALSE(AllowList::none().allows(address_bytes("192.0.2.7")));
   const auto list = AllowList::parse("192.0.2.0/24,2001:db8::1");
   ASSERT_TRUE(list);
   EXPECT_FALSE(list->allows_all());

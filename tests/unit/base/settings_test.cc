@@ -126,7 +126,7 @@ TEST(Settings, EachVariableReachesItsField) {
 // user wanted.
 TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
   const Parsed parsed = parse({{"UWARP_ALLOW", "192.0.2.0/24;192.0.3.0/24"}});
-  EXPECT_EQ(parsed.settings.allow, AllowList::nobody());
+  EXPECT_EQ(parsed.settings.allow, AllowList::none());
   ASSERT_EQ(parsed.complaints.size(), 1u);
   EXPECT_NE(parsed.complaints[0].find("no peer may connect"), std::string::npos);
   EXPECT_TRUE(parse({{"UWARP_ALLOW", ""}}).settings.allow.allows_all());

@@ -432,7 +432,7 @@ TEST(CounterFile, Names) {
   EXPECT_EQ(found.device, "uwarp_lo");
   ASSERT_NE(found.value, nullptr);
   DeviceTotals totals;
-  totals.transmit.octets.add(4007);
+  totals.transmit.bytes.add(4007);
   EXPECT_EQ(found.value(totals), 1001u);  // words
   totals.receive.rnr_timeouts.add(3);
   const auto timeouts = counter_file("class/infiniband/uwarp_lo/ports/1/hw_counters/rnr_timeouts");

@@ -315,14 +315,21 @@ WorkCompletion InboundMessages::completion(WcStatus status, uint32_t vendor_err)
 }
 
 void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
-  taken_ = false;
-  if (in_.config.sink != nullptr) [[unlikely]]
+  if (in_.config.sink != nullptr) [[unlikely]] {
+    taken_ = false;
     return;
+  }
+  end_receive(completion.status);
+  store(*completions_, completion, solicited);
+}
+
+// A completion that is kept comes before the one of this receive.
+inline void InboundMessages::end_receive(WcStatus status) {
+  taken_ = false;
   if (in_.config.trace != nullptr) [[unlikely]]
-    trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
+    trace_receive(TraceStep::Kind::kReceiveCompleted, status);
   if (keeps_) [[unlikely]]
     complete_kept();
-  store(*completions_, completion, solicited);
 }
 
 void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& completion,
@@ -332,10 +339,7 @@ void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& comple
 }
 
 void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
-  complete_kept();
-  taken_ = false;
-  if (in_.config.trace != nullptr) [[unlikely]]
-    trace_receive(TraceStep::Kind::kReceiveCompleted, completion.status);
+  end_receive(completion.status);
   kept_ = Kept{completions_, completion, solicited};
   in_.outcome |= kRxTransmitWanted | kRxKept;
 }

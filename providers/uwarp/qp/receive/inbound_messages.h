@@ -82,6 +82,7 @@ class InboundMessages {
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
   void keep(const WorkCompletion& completion, bool solicited);
+  void end_receive(WcStatus status);
   void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
   [[gnu::noinline, gnu::cold]] void trace_receive(
       TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);

@@ -101,7 +101,7 @@ void Receiver::begin_call() {
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
   begin_call();
-  in_.counters.octets.add(bytes);
+  in_.counters.bytes.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
     const size_t behind = bytes - direct;

@@ -47,7 +47,7 @@ class FpduWriter {
     batch_.consume(bytes);
     sent_position_ += bytes;
     if (!batch_.empty()) return;
-    counters_.octets.add(batch_.bytes());
+    counters_.bytes.add(batch_.bytes());
     counters_.fpdus.add(batch_.fpdus());
   }
 

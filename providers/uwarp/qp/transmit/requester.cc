@@ -70,7 +70,7 @@ bool Requester::ready() {
 bool Requester::lose() {
   if (stream_.drain.paused()) return false;
   completer_.lose();
-  // Whoever has posted meanwhile comes here again.
+  // A thread that has posted meanwhile transmits, and loses its request itself.
   return queue_.waiting() && is_local(queue_.at(queue_.started()).opcode);
 }
 

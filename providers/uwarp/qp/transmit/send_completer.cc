@@ -50,9 +50,9 @@ void SendCompleter::note_sent(size_t bytes) {
     trace_->sent(queue_, writer_.batch().sent_bytes(), writer_.sent_position());
 }
 
-// Whoever has asked has an answer of the peer to what it has read since it was sent.
+// The receive side asks when the peer has answered: the peer has read the question by then.
 void SendCompleter::take_given_back() {
-  const size_t bytes = stream_.lent->given_back(writer_.batch().pending());
+  const size_t bytes = stream_.lent->give_back();
   if (bytes != 0) note_sent(bytes);
 }
 

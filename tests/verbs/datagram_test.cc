@@ -472,6 +472,39 @@ TEST_F(UdQueuePairs, AForkedChildLetsGo) {
   EXPECT_EQ(status, 0);
   expect_arrival(b, a);
 }
+
+/// A process sends `count` datagrams of 4096 bytes to `to` and ends when its requests are complete.
+[[noreturn]] void send_and_exit(ibv_device* device, uint32_t to, int count) {
+  ibv_context* const context = ibv_open_device(device);
+  {
+    UdEnd end(context);
+    end.ready();
+    const std::string text(4096, 'x');
+    for (int i = 0; i < count; ++i)
+      if (end.send(to, text) != 0) _exit(1);
+    for (int i = 0; i < count; ++i)
+      if (!end.completion(1)) _exit(2);
+  }
+  ibv_close_device(context);
+  exit(0);
+}
+
+// Of an adapter's datagrams those are on the wire whose requests are complete.
+TEST_F(UdQueuePairs, WhatIsCompleteArrivesAlthoughTheProcessEnds) {
+  constexpr int kCount = 120;  // no more than it has receives: none is dropped
+  for (int round = 0; round < 10; ++round) {
+    UdEnd to(context());
+    to.ready();
+    for (int i = 0; i < kCount; ++i) ASSERT_EQ(to.receive(), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) send_and_exit(context()->device, to.number(), kCount);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    for (int i = 0; i < kCount; ++i) ASSERT_TRUE(to.completion(100)) << i << " in " << round;
+  }
+}
 #endif
 
 }  // namespace

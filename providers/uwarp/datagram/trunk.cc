@@ -100,7 +100,7 @@ void Trunk::drop_all_locked() {
 // --- Sending
 
 void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
-  while (!ready_.empty() && in_flight_.size() < TrunkLine::kDepth) {
+  while (!ready_.empty()) {
     Frame& frame = ready_.front();
     if (!line_->post(frame)) break;
     in_flight_.push(ready_.pop());
@@ -140,8 +140,7 @@ void Trunk::flush() {
       const size_t done = take_done_locked();
       if (has_room_locked()) waiters = take_waiters_locked();
       // A line that takes nothing any more is about to end.
-      again =
-          (frames != 0 || done != 0) && !ready_.empty() && in_flight_.size() < TrunkLine::kDepth;
+      again = (frames != 0 || done != 0) && !ready_.empty();
       if (!again) again = ask_for_done_locked();
     }
     wake(std::move(waiters));

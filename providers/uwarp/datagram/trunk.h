@@ -50,7 +50,7 @@ class Trunk final : public Source, public DatagramWay {
 
  private:
   /// Frames that are filled, wait and are on their way at most.
-  static constexpr size_t kMostFrames = 64;
+  static constexpr size_t kMostFrames = TrunkLine::kDepth;
   enum class State : uint8_t { kIdle, kDialing, kOpen, kUnreachable };
 
   std::shared_ptr<Trunk> shared_trunk() {

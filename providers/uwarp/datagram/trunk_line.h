@@ -47,8 +47,9 @@ class TrunkLine final : public Source,
                         private MessageSink,
                         private CompletionNotifier {
  public:
-  /// Frames that are posted at a time.
-  static constexpr uint32_t kDepth = 32;
+  /// Frames that may be posted at a time: all that a trunk has, so that none is left behind when
+  /// the line is closed.
+  static constexpr uint32_t kDepth = 64;
 
   /// Calls the process that `key` names. `source` is the queue pair that has something to send.
   /// Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...; what becomes of the call is told to `trunk`.

@@ -86,6 +86,20 @@ void Trunks::let_go(TrunkLine& line) {
   lines_.erase(found);
 }
 
+// Those that are being called for end when they have been.
+void Trunks::end_lines(bool on) {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = on;
+  }
+  if (on) visit_lines([](TrunkLine& line) { line.close(); });
+}
+
+bool Trunks::done() {
+  const std::lock_guard lock(mutex_);
+  return lines_.empty();
+}
+
 void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) {
   const IpAddress own = ip_of(request->local_address());
   const auto device = net_devices()->by_address(own);
@@ -96,7 +110,7 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
     const std::lock_guard lock(mutex_);
     if (call.psn != kTrunkVersion) {
       verdict = RendezvousVerdict::kUnknownVersion;
-    } else if (device == nullptr || endpoint_count_ == 0) {
+    } else if (device == nullptr || endpoint_count_ == 0 || ending_) {
       verdict = RendezvousVerdict::kNoSuchQp;
     } else if (lines_.size() >= kMostLines) {
       verdict = RendezvousVerdict::kTooMany;

@@ -13,6 +13,7 @@
 #include "datagram/multicast_groups.h"
 #include "datagram/recent_endpoints.h"
 #include "datagram/trunk_line.h"
+#include "progress/progress.h"
 #include "qp/completion_queue.h"
 #include "qp/datagram_queue_pair.h"
 #include "stream/poll_group.h"
@@ -22,7 +23,7 @@ namespace uwarp {
 class Destination;
 
 /// Any thread. Made at first use, lives as long as the engine.
-class Trunks final : public TrunkCalls {
+class Trunks final : public TrunkCalls, public LastWork {
  public:
   /// Lines that others have dialled: as many processes may talk to this one, each with a
   /// descriptor.
@@ -51,19 +52,25 @@ class Trunks final : public TrunkCalls {
   void endpoint_gone();
 
   // ---- For lines.
-  /// There are queue pairs that take datagrams.
+  /// There are queue pairs that take datagrams, and no end of the process waits for the lines.
   bool in_use() {
     const std::lock_guard lock(mutex_);
-    return endpoint_count_ != 0;
+    return endpoint_count_ != 0 && !ending_;
   }
   void keep(const std::shared_ptr<TrunkLine>& line);
   void let_go(TrunkLine& line);
 
   void trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) override;
 
+  // LastWork, at exit: datagrams whose requests are complete go out, as they have from an adapter.
+  void begin() override { end_lines(true); }
+  bool done() override;
+  void end() override { end_lines(false); }
+
  private:
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
                                       const std::shared_ptr<const NetDevice>& device);
+  void end_lines(bool on);
   template <typename Visit>
   void visit_lines(Visit visit);
 
@@ -76,6 +83,7 @@ class Trunks final : public TrunkCalls {
 
   std::mutex mutex_;
   size_t endpoint_count_ = 0;
+  bool ending_ = false;
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
   std::map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
 };

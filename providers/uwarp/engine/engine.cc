@@ -92,7 +92,7 @@ void Engine::after_fork_child() {
 void Engine::at_exit() {
   Engine* engine = current_engine.load(std::memory_order_acquire);
   if (engine == nullptr) return;
-  engine->progress_.stop_helper();
+  engine->progress_.stop_helper(&engine->trunks_);
   if (engine->trace_ != nullptr) engine->trace_->finish();
 }
 

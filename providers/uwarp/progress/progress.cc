@@ -363,6 +363,16 @@ void Progress::helper_loop() {
     if (needed) tick_ns_ = polling_.take_over_ns;
   }
   if (!last.others) arm(false);
+  do_last_work();
+}
+
+void Progress::do_last_work() {
+  LastWork* const work = last_work_.load();
+  if (work == nullptr) return;
+  const uint64_t until_ns = now_ns() + kLastWorkNs;
+  work->begin();
+  while (!work->done() && now_ns() < until_ns) nap();
+  work->end();
 }
 
 void* Progress::helper_main(void* self) {
@@ -395,13 +405,15 @@ int Progress::start_helper() {
   return 0;
 }
 
-void Progress::stop_helper() {
+void Progress::stop_helper(LastWork* last) {
   const std::lock_guard guard(helper_lock_);
+  last_work_.store(last);
   stopping_.store(true);
   if (!helper_running_) return;
   helper_running_ = false;
   wake_helper();
-  const timespec until = timespec_of(wall_clock_ns() + kStopNs);
+  const timespec until =
+      timespec_of(wall_clock_ns() + kStopNs + (last != nullptr ? kLastWorkNs : 0));
   if (pthread_timedjoin_np(helper_, nullptr, &until) != 0) pthread_detach(helper_);
 }
 

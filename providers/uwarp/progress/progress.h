@@ -48,6 +48,19 @@ class Awaited {
   const sigset_t* signals = nullptr;
 };
 
+/// What the helper thread sees to its end before it ends itself, while exit() waits.
+class LastWork {
+ public:
+  /// Once, then done() often, and end() when it is done or has taken too long. By the helper
+  /// thread, without locks.
+  virtual void begin() = 0;
+  virtual bool done() = 0;
+  virtual void end() = 0;
+
+ protected:
+  ~LastWork() = default;
+};
+
 class Progress {
  public:
   /// Names one registered fd; 0 is none.
@@ -146,8 +159,10 @@ class Progress {
   int start_helper();
   bool helper_running() const { return helper_running_.load(std::memory_order_relaxed); }
   /// Ends the helper thread and waits for it (a bounded time: exit() may run while a lock that it
-  /// needs is held by the interrupted code). It does not start again.
-  void stop_helper();
+  /// needs is held by the interrupted code). It does not start again. `last`: what is left to do,
+  /// for kLastWorkNs at most; nothing of it is done in the caller.
+  void stop_helper(LastWork* last = nullptr);
+  static constexpr uint64_t kLastWorkNs = 1'000'000'000;
   /// Makes the helper thread look around.
   void wake_helper();
   /// An eventfd that does the same.
@@ -172,6 +187,7 @@ class Progress {
 
   static void* helper_main(void* self);
   void helper_loop();
+  void do_last_work();
   void arm(bool on);
   int wait_armed(epoll_event* events);
   void wait_disarmed(const Look& last);
@@ -215,6 +231,7 @@ class Progress {
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<LastWork*> last_work_{nullptr};  // set before stopping_
   pthread_t helper_{};
 };
 

@@ -386,6 +386,45 @@ TEST(Progress, AnnouncedSleepArmsTheHelperAtOnce) {
   }
 }
 
+/// Is done when it has been served so often.
+class CountedWork final : public Source, public LastWork {
+ public:
+  CountedWork(Progress& progress, int turns) : progress_(progress), left_(turns) {}
+  bool ready(uint32_t) override { return --left_ > 0; }
+  void begin() override {
+    begun = true;
+    progress_.revisit(*this);
+  }
+  bool done() override { return left_ <= 0; }
+  void end() override { ended = true; }
+  bool begun = false;
+  bool ended = false;
+
+ private:
+  Progress& progress_;
+  std::atomic<int> left_;
+};
+
+TEST(Progress, TheHelperEndsAfterItsLastWork) {
+  Progress progress;
+  const auto work = std::make_shared<CountedWork>(progress, 100);
+  ASSERT_EQ(progress.start_helper(), 0);
+  progress.stop_helper(work.get());
+  EXPECT_TRUE(work->begun);
+  EXPECT_TRUE(work->done());
+  EXPECT_TRUE(work->ended);
+}
+
+TEST(Progress, LastWorkThatDoesNotEndIsGivenUp) {
+  Progress progress;
+  const auto work = std::make_shared<CountedWork>(progress, 2'000'000'000);
+  ASSERT_EQ(progress.start_helper(), 0);
+  const uint64_t before_ns = now_ns();
+  progress.stop_helper(work.get());
+  EXPECT_GE(now_ns() - before_ns, Progress::kLastWorkNs);
+  EXPECT_TRUE(work->ended);
+}
+
 TEST(Progress, StopIsFinal) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);

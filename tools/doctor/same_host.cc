@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What connections between processes of one user on this host need to leave TCP for shared memory.
-#include "same_host.h"
-
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -111,16 +109,9 @@ void report_pull(Report& report) {
 
 }  // namespace
 
-std::string why_only_tcp(const uwarp::Settings& settings) {
-  if (!settings.shared_memory) return "UWARP_SHM=0";
-  if (settings.crc) return "UWARP_CRC=1";
-  if (!settings.pcap.empty()) return "UWARP_PCAP";
-  return {};
-}
-
 void check_same_host(Report& report, const uwarp::Settings& settings) {
-  if (const std::string why = why_only_tcp(settings); !why.empty())
-    return report.ok(kCheck, "connections on this host stay on TCP: " + why);
+  if (const char* const why = settings.why_only_tcp())
+    return report.ok(kCheck, std::string("connections on this host stay on TCP: ") + why);
   report_memory(report);
   report_socket(report);
   report_pull(report);

@@ -64,6 +64,13 @@ struct Settings {
   bool stat = true;   // UWARP_STAT
   std::string pcap;   // UWARP_PCAP: empty is off
   std::string trace;  // UWARP_TRACE: empty is off
+  /// The setting that keeps connections from leaving TCP for shared memory; null: none does. What
+  /// is captured stays: Wireshark shall see nothing but iWARP.
+  const char* why_only_tcp() const {
+    if (!shared_memory) return "UWARP_SHM=0";
+    if (crc) return "UWARP_CRC=1";
+    return pcap.empty() ? nullptr : "UWARP_PCAP";
+  }
 };
 
 enum class SettingKind : uint8_t {

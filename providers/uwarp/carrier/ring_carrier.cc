@@ -98,6 +98,16 @@ void RingCarrier::nudge() {
 // --- Receiving
 
 ssize_t RingCarrier::receive(std::span<const iovec> room) {
+  for (;;) {
+    const ssize_t count = take(room);
+    // What came meanwhile does not ring.
+    if (count != -EAGAIN || quiet_.load(std::memory_order_relaxed) || reader_.begin_sleep())
+      return count;
+  }
+}
+
+// What is there, in one go.
+ssize_t RingCarrier::take(std::span<const iovec> room) {
   Pull pull;
   size_t received = 0;
   size_t index = 0;
@@ -130,9 +140,7 @@ ssize_t RingCarrier::receive(std::span<const iovec> room) {
     if (reader_.release()) ring(peer_.bell);
     return static_cast<ssize_t>(received);
   }
-  if (reader_.broken()) return -EPROTO;
-  if (!quiet_.load(std::memory_order_relaxed) && !reader_.begin_sleep()) return receive(room);
-  return -EAGAIN;
+  return reader_.broken() ? -EPROTO : -EAGAIN;
 }
 
 ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp) {

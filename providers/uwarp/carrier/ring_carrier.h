@@ -115,6 +115,7 @@ class RingCarrier final : public LentMemory {
     return out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
   }
   bool take_back();
+  ssize_t take(std::span<const iovec> room);
   bool look_back();
   ssize_t write(std::span<const iovec> bytes);
   bool write_piece(const std::byte* at, size_t size, size_t& written);

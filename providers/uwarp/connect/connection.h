@@ -206,8 +206,7 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   int enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
   void established(ConnectParameters peer);
   // Leaving TCP (connection_carrier.cc).
-  const char* why_only_tcp() const;
-  void log_carrier(const char* why_only_tcp) const;
+  void log_carrier() const;
   void follow_carrier(Turn& turn, const StreamEvents& notice);
   void offer_carrier(Turn& turn);
   void take_offer();

@@ -30,16 +30,10 @@ void log_refusal(const sockaddr_storage& peer, int error) {
 
 }  // namespace
 
-// What is captured stays: Wireshark shall see nothing but iWARP. Null: it may leave.
-const char* Connection::why_only_tcp() const {
-  if (!settings().shared_memory) return "UWARP_SHM=0";
-  if (settings().crc) return "UWARP_CRC=1";
-  return context_.capture != nullptr ? "UWARP_PCAP" : nullptr;
-}
-
 // Only for peers on this host: with all others users expect TCP.
-void Connection::log_carrier(const char* why_only_tcp) const {
-  if (why_only_tcp != nullptr && is_local_address(remote_)) log_reason(remote_, why_only_tcp);
+void Connection::log_carrier() const {
+  const char* const why = settings().why_only_tcp();
+  if (why != nullptr && is_local_address(remote_)) log_reason(remote_, why);
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {

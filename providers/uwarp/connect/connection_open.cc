@@ -52,7 +52,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;
   config.magic_offset = kPeerMagicOffset;
-  config.may_leave_tcp = why_only_tcp() == nullptr;
+  config.may_leave_tcp = settings().why_only_tcp() == nullptr;
   if (agreed.initiator) {
     config.rtr = rtr_of(negotiated.rtr);
     config.rtr_stag = kPeerMagicStag;
@@ -105,7 +105,7 @@ int Connection::enter_life(Turn& turn, const StreamConfig& config, const Life::T
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
   if (config.may_leave_tcp && dialed_) endpoint_->stream().tell_when_busy();
   if (log_enabled()) [[unlikely]]
-    log_carrier(why_only_tcp());
+    log_carrier();
   state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());
   turn.pump = true;
   const std::lock_guard guard(endpoint_lock_);

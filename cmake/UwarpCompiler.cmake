@@ -34,6 +34,8 @@ add_compile_options(-Wall -Wextra)
 if(UWARP_WERROR)
   add_compile_options(-Werror)
 endif()
+# ibv_reg_mr() of verbs.h mixes two enumerations, wherever it is called.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-enum-enum-conversion>)
 
 if(UWARP_SANITIZE)
   # Frame pointers and no tail merging, so that the reports have usable stacks.

@@ -520,7 +520,6 @@ TEST_F(Requester, TerminateCutsIntoNothing) {
 
 // Proves: 5040-5.4-i
 TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
-  StreamConfig config;
   peer.reads = false;
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kSend, 2, sge(0, 8)), 0);

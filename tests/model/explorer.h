@@ -15,14 +15,28 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 namespace uwarp::model {
 
-using Where = std::source_location;
+/// std::source_location, which clang before 16 lacks.
+class Where {
+ public:
+  static constexpr Where current(const char* file = __builtin_FILE(),
+                                 unsigned line = __builtin_LINE()) {
+    return {file, line};
+  }
+  constexpr Where() = default;
+  constexpr const char* file_name() const { return file_; }
+  constexpr unsigned line() const { return line_; }
+
+ private:
+  constexpr Where(const char* file, unsigned line) : file_(file), line_(line) {}
+  const char* file_ = "";
+  unsigned line_ = 0;
+};
 
 /// Collects the threads of a scenario, at most kMaxThreads.
 class Threads {

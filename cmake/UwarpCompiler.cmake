@@ -34,8 +34,11 @@ add_compile_options(-Wall -Wextra)
 if(UWARP_WERROR)
   add_compile_options(-Werror)
 endif()
-# ibv_reg_mr() of verbs.h mixes two enumerations, wherever it is called.
-add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-enum-enum-conversion>)
+# ibv_reg_mr() of verbs.h mixes two enumerations, wherever it is called; stable_sort() of libstdc++ 12
+# uses what it deprecates. clang blames the caller for both, g++ tells of what is ours.
+foreach(warning deprecated-enum-enum-conversion deprecated-declarations)
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-${warning}>)
+endforeach()
 
 if(UWARP_SANITIZE)
   # Frame pointers and no tail merging, so that the reports have usable stacks.

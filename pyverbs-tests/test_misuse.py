@@ -103,7 +103,7 @@ def test_receive_memory(link, fault):
 
 @pytest.mark.parametrize("opcode", [FETCH_ADD, CMP_SWAP])
 @pytest.mark.parametrize("lengths", [[0], [4], [7], [9], [16], [4, 8]])
-def test_atomic_result_is_eight_octets(link, opcode, lengths):
+def test_atomic_result_is_eight_bytes(link, opcode, lengths):
     dut, peer = link
     dut.post(opcode, 1, sges=[dut.sge(i * 64, length) for i, length in enumerate(lengths)])
     dut.expect_fail(peer, (0, 0, 0), event=None, sends=[(1, e.IBV_WC_LOC_LEN_ERR)])

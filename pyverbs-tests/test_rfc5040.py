@@ -225,7 +225,7 @@ def test_requests_are_sent_in_order(link):
 
 
 # Proves: 5040-5.3-l 5040-5.1-j 5041-5.2-h
-def test_messages_without_octets(link):
+def test_empty_messages(link):
     dut, peer = link
     dut.post(e.IBV_WR_SEND, 1, sges=[dut.sge(0, 0)])
     dut.post(e.IBV_WR_RDMA_WRITE, 2, sges=[dut.sge(0, 0)], rkey=0x1234, to=0x5678)
@@ -273,7 +273,7 @@ def test_write_to_two_buffers(link):
 
 
 # Proves: 5040-5.1-j 5041-5.2-i 5041-5.2-j
-def test_write_without_octets_is_not_checked(either):
+def test_empty_write_is_not_checked(either):
     dut, peer = either
     peer.write(0xFFFFFFFF, 2**64 - 1)
     peer.write(0, 0)
@@ -640,9 +640,9 @@ def test_first_fault_counts(link):
 
 
 # Proves: 5040-6.2.1-d 5040-6.2.1-e 5040-7-b
-def test_terminate_arrives_in_spite_of_unread_octets(link):
+def test_terminate_arrives_in_spite_of_unread_bytes(link):
     """A frame under way is finished, the Terminate follows, and no reset destroys it although the
-    device has octets of ours that it never reads."""
+    device has bytes of ours that it never reads."""
     dut, peer = link
     large = post_large_write(dut)
     bad = tagged(w.WRITE, dut.mr.rkey ^ 0x5A5A00, dut.target.address, b"x")

@@ -467,9 +467,9 @@ def test_answers_complete_requests(link):
 BAD_ANSWERS = {
     "identifier": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id ^ 1)), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
-    "11 octets": (lambda peer, request: peer.message(
+    "11 bytes": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id)[:11]), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
-    "13 octets": (lambda peer, request: peer.message(
+    "13 bytes": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id) + b"x"), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
     "message number": (lambda peer, request: untagged(
         w.ATOMIC_RESPONSE, 2, answer(request.request_id)), (1, 2, 3), e.IBV_WC_WR_FLUSH_ERR),
@@ -799,8 +799,8 @@ def read_only(dut):
 BAD_RESULTS = {
     "unknown key": (lambda dut: [bad_key(dut)], e.IBV_WC_LOC_PROT_ERR),
     "read-only": (read_only, e.IBV_WC_LOC_PROT_ERR),
-    "4 octets": (lambda dut: [dut.sge(0, 4)], e.IBV_WC_LOC_LEN_ERR),
-    "16 octets": (lambda dut: [dut.sge(0, 16)], e.IBV_WC_LOC_LEN_ERR),
+    "4 bytes": (lambda dut: [dut.sge(0, 4)], e.IBV_WC_LOC_LEN_ERR),
+    "16 bytes": (lambda dut: [dut.sge(0, 16)], e.IBV_WC_LOC_LEN_ERR),
 }
 
 

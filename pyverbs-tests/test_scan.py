@@ -51,7 +51,7 @@ BAD = {
     "unused field of an atomic": [untagged(w.ATOMIC_REQUEST, 1, atomic_body(1, 8, compare=1))],
     "unknown Terminate": [untagged(w.TERMINATE, 1, terminate_body(3, 0, 0))],
     "reserved bit of a Terminate": [untagged(w.TERMINATE, 1, b"\0\0\0\1")],
-    "octets behind a Terminate": [untagged(w.TERMINATE, 1, bytes(8))],
+    "bytes behind a Terminate": [untagged(w.TERMINATE, 1, bytes(8))],
     "segment behind the Terminate": [untagged(w.TERMINATE, 1, bytes(4)), untagged(w.SEND, 1)],
 }
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "octets.h"
+#include "bytes.h"
 #include "status_of.h"
 
 namespace uwarp::nfs {

@@ -16,7 +16,7 @@
 #include "nfs/nfs3_service.h"
 #include "nfs/nfs4_client.h"
 #include "nfs/nfs4_service.h"
-#include "octets.h"
+#include "bytes.h"
 
 namespace uwarp::nfs {
 

@@ -86,7 +86,7 @@ std::vector<OnTheWire> fpdus(const std::vector<TraceStep>& steps, uint32_t numbe
   std::vector<OnTheWire> found;
   for (const TraceStep& step : steps) {
     EXPECT_EQ(step.queue_pair, number);
-    found.push_back({step.opcode, step.octets});
+    found.push_back({step.opcode, step.bytes});
   }
   return found;
 }
@@ -103,7 +103,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
                                        Kind::kSendCompleted}));
   const TraceStep posted = at_a.of(Kind::kSendPosted).at(0);
   EXPECT_EQ(posted.opcode, static_cast<uint8_t>(WcOpcode::kSend));
-  EXPECT_EQ(posted.octets, 100u);
+  EXPECT_EQ(posted.bytes, 100u);
   EXPECT_EQ(posted.wr_id, 7u);
   for (const TraceStep& step : at_a.steps) {
     EXPECT_EQ(step.queue_pair, kNumberOfA);
@@ -117,7 +117,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
 
   EXPECT_EQ(at_b.kinds(),
             (std::vector{Kind::kReceivePosted, Kind::kReceiveTaken, Kind::kReceiveCompleted}));
-  EXPECT_EQ(at_b.of(Kind::kReceivePosted).at(0).octets, 600u);
+  EXPECT_EQ(at_b.of(Kind::kReceivePosted).at(0).bytes, 600u);
   for (Kind kind : {Kind::kReceivePosted, Kind::kReceiveTaken, Kind::kReceiveCompleted}) {
     const TraceStep step = at_b.of(kind).at(0);
     EXPECT_EQ(step.queue_pair, kNumberOfB);
@@ -126,7 +126,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
     EXPECT_FALSE(step.reported) << "not of a shared queue";
   }
   const TraceStep received = at_b.of(Kind::kReceiveCompleted).at(0);
-  EXPECT_EQ(received.octets, 100u);
+  EXPECT_EQ(received.bytes, 100u);
   EXPECT_EQ(received.status, static_cast<uint32_t>(WcStatus::kSuccess));
 }
 

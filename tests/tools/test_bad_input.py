@@ -224,9 +224,9 @@ def test_drip_feed_is_dropped(start, listener, port):
     with socket.create_connection(("127.0.0.1", port)) as caller:
         caller.setblocking(False)
         dropped = False
-        for octet in GOOD[:19]:
+        for byte in GOOD[:19]:
             try:
-                caller.send(bytes([octet]))
+                caller.send(bytes([byte]))
                 dropped = caller.recv(1) == b""
             except BlockingIOError:
                 pass

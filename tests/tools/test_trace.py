@@ -60,7 +60,7 @@ def test_pingpong(pair, loopback, tmp_path, persona):
         sends = lives(events, "send")
         assert len(sends) == count
         assert all(check_life(life, "send") for life in sends.values())
-        assert all(life[0]["args"]["octets"] == 4096 for life in sends.values())
+        assert all(life[0]["args"]["bytes"] == 4096 for life in sends.values())
         receives = lives(events, "receive")
         ended = sum(check_life(life, "receive") for life in receives.values())
         assert ended == count and len(receives) <= count + depth

@@ -592,7 +592,7 @@ BLAMES = {
 @pytest.mark.parametrize("code", BLAMES)
 @pytest.mark.parametrize("request_name", SINKS)
 # Proves: 5040-5.4-e 5040-6.2.1-b 5040-3.2-b
-def test_peer_blames_a_request(link, request_name, code):
+def test_terminate_that_names_a_request(link, request_name, code):
     dut, peer = link
     dut.receive(5)
     opcode = SINKS[request_name][0]

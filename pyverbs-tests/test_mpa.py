@@ -123,7 +123,7 @@ def test_request_byte_by_byte(dut):
 
 
 # Proves: 5044-7.1.2-f
-def test_silent_peers_block_nobody(dut):
+def test_silent_peers_delay_no_other_peer(dut):
     port = dut.listen()
     with contextlib.ExitStack() as stack:
         for i in range(100):
@@ -419,7 +419,7 @@ def test_peer_of_revision_1(dut):
         dut.expect(1)
 
 
-def test_the_second_connection_begins_where_the_first_got_its_reply(context):
+def test_the_mode_of_the_first_reply_is_remembered(context):
     """A peer that closes whenever it sees a 2 sees none from then on."""
     with Port() as port:
         revisions = []

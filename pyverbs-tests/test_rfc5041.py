@@ -275,7 +275,7 @@ def test_hole_in_a_message(link, mo):
 
 
 # Proves: 5041-7.1-t6 5040-8.1.1-6 5041-8.3-2
-def test_region_goes_between_two_segments(link):
+def test_region_is_deregistered_between_two_segments(link):
     dut, peer = link
     region = MR(dut.pd, dut.target.length, ALL_ACCESS, address=dut.target.address)
     rkey = region.rkey

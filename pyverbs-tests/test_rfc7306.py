@@ -503,7 +503,7 @@ def test_bad_answer(link, name):
 
 
 # Proves: 7306-5.2.2-h
-def test_answer_nobody_asked_for(either):
+def test_unexpected_answer(either):
     dut, peer = either
     dut.receive(5)
     bad = peer.put(peer.message(w.ATOMIC_RESPONSE, answer(0)))
@@ -691,7 +691,7 @@ def test_solicited_event(context):
 
 
 # Proves: 7306-6.4-b 7306-7-6
-def test_write_is_there_at_its_immediate(link):
+def test_write_is_placed_before_its_immediate_completes(link):
     dut, peer = link
     for i in range(1000):
         data = bytes([i & 0xFF]) * (1 + i * 7 % PAGE)

@@ -56,7 +56,7 @@ BAD = {
 }
 
 
-def test_scan_lets_correct_segments_pass():
+def test_scan_accepts_correct_segments():
     scan = Scan()
     for ulpdu in GOOD:
         scan.check(Segment(ulpdu))
@@ -161,7 +161,7 @@ def test_everything_at_once(either, seed):
 
 
 # Proves: 5040-4.8-n 5040-7.1-d
-def test_source_goes_in_the_middle_of_a_read(link):
+def test_source_is_deregistered_in_the_middle_of_a_read(link):
     """The Terminate says what is left of the Read."""
     dut, peer = link
     memory = Memory(16 << 20)

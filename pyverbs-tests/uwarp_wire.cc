@@ -248,7 +248,8 @@ void add_mpa(py::module_& module) {
       .def_static("decode", [](const py::bytes& wire, bool reply) {
         MpaStartFrame frame;
         const StartFrameDecode step = decode_start_frame(span_of(wire), reply, frame);
-        if (step.status != StartFrameDecode::Status::kFrame || step.consumed != span_of(wire).size())
+        if (step.status != StartFrameDecode::Status::kFrame ||
+            step.consumed != span_of(wire).size())
           throw py::value_error("not exactly one good frame");
         return frame;
       });

@@ -138,7 +138,7 @@ TEST_F(Page, DeviceKeepsWhatItsQueuePairsDid) {
   EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 1000u);
 }
 
-TEST_F(Page, LinkDownIsCountedOnceHoweverManyNotice) {
+TEST_F(Page, RepeatedLinkDownIsCountedOnce) {
   for (const bool up : {true, false, false, true, true, false}) page_.note_link("uwarp_lo", up);
   EXPECT_EQ(page_.totals("uwarp_lo").link_downs, 2u);
   EXPECT_EQ(read().devices.at(0).link, "down");
@@ -168,7 +168,7 @@ TEST_F(Page, QueuePairsBeyondTheTableCount) {
   EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 2000u);
 }
 
-TEST_F(Page, NotShownIsCountedAllTheSame) {
+TEST_F(Page, AHiddenPageCountsToo) {
   StatPage hidden(false);
   EXPECT_EQ(hidden.fd(), -1);
   SlotLease<QueuePairSlot> lease(hidden);
@@ -401,7 +401,7 @@ TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
   EXPECT_EQ(snapshot.processes[0].uid, 65534u);
 }
 
-TEST(Processes, ForgetsWhatIsGone) {
+TEST(Processes, DropsAPageThatIsClosed) {
   Processes processes(false, getpid());
   {
     const StatPage page(true);

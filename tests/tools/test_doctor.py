@@ -214,7 +214,7 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_gets_its_sentence(name):
+def test_verdict_and_line_of_each_peer(name):
     behaviour, verdict, level, sentence = PEERS[name]
     with Peer(behaviour) as peer:
         status, findings, told = examine(f"127.0.0.1:{peer.port}")

@@ -127,7 +127,7 @@ TEST_F(Device, UsedObjectsCannotBeDestroyed) {
 
 // perftest leaves a region behind on iWARP. Without queue pairs no peer can reach it, so it does
 // not keep its domain alive, and may still be deregistered later.
-TEST_F(Device, ForgottenRegionDoesNotHoldUpItsDomain) {
+TEST_F(Device, ALeakedRegionDoesNotKeepItsDomain) {
   Pd pd(ibv_alloc_pd(context()));
   uint8_t memory[64];
   Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, 0));

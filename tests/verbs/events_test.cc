@@ -115,7 +115,7 @@ TEST_F(LateArming, ThreadThatReadsIsTold) {
 }
 
 // The usual loop: wake up, arm, poll until the queue is empty, wait again.
-TEST_F(LateArming, WhoeverPollsAfterArmingIsNotWokenTwice) {
+TEST_F(LateArming, AThreadThatPollsAfterArmingIsNotWokenTwice) {
   EXPECT_EQ(poll_all(), 1);
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   for (int round = 0; round < 20; ++round) {
@@ -229,7 +229,7 @@ TEST_F(Events, DestroyWaitsForTheAcknowledgement) {
 }
 
 // ibv_get_cq_event() and ibv_get_async_event() use the object after they have read its event.
-TEST_F(Events, DestroyWaitsForWhoHasJustRead) {
+TEST_F(Events, DestroyWaitsForAThreadThatHasJustRead) {
   Channel channel(ibv_create_comp_channel(context()));
   Pair pair(context(), 1 << 16, channel.get());
   ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);

@@ -250,7 +250,7 @@ TEST_F(Multicast, InOrderAndWhole) {
 }
 
 // Any host can send anything to a group.
-TEST_F(Multicast, StrangersDoNoHarm) {
+TEST_F(Multicast, OtherPacketsToAGroupAreDropped) {
   Member sender(context()), member(context());
   ASSERT_EQ(member.attach(group_), 0);
   member.post_receive(1);

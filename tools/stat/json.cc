@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Raised when a field changes its meaning. Scripts read the keys, so their names stay: "octets" are
-/// bytes.
+/// Raised when a field changes its meaning. Scripts read the keys, so their names stay: "octets"
+/// are bytes.
 constexpr int kFormat = 1;
 
 json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }

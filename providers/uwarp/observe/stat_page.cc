@@ -21,8 +21,8 @@
 namespace uwarp {
 namespace {
 
-constexpr std::array<size_t, kPageTables> kSlotBytes = {
-    sizeof(DeviceSlot), sizeof(QueuePairSlot), sizeof(CompletionSlot), sizeof(RegionSlot)};
+constexpr std::array<size_t, kPageTables> kSlotBytes = {sizeof(DeviceSlot), sizeof(QueuePairSlot),
+                                                        sizeof(CompletionSlot), sizeof(RegionSlot)};
 
 constexpr uint32_t kLinkUp = 1, kLinkDown = 2;  // DeviceSlot::link
 

@@ -95,7 +95,7 @@ TEST(Header, SizeOfChunkListsIsKnownBeforehand) {
 
 TEST(Header, AnotherVersion) {
   for (const char* bytes : {"12345678 00000002 00000020 00000000 00000000 00000000 00000000",
-                             "12345678 00000000 00000000 00000063"}) {
+                            "12345678 00000000 00000000 00000063"}) {
     const auto decoded = decode_header(hex(bytes));
     EXPECT_EQ(decoded.verdict, Verdict::kBadVersion);
     EXPECT_EQ(decoded.header.xid, 0x12345678u);

@@ -267,7 +267,7 @@ TEST(ReplyCheck, Errors) {
   EXPECT_EQ(check(Header::make_error(0, 1, HeaderError::kChunk), {}).status, -EREMOTEIO);
 }
 
-TEST(ReplyCheck, NothingIsBelievedThatWasNotOffered) {
+TEST(ReplyCheck, ChunksThatWereNotOfferedAreRefused) {
   const auto refused = [](Procedure procedure, ChunkLists chunks, const Bytes& message = kReply) {
     return check(reply_header(procedure, std::move(chunks)), message).status == -EREMOTEIO;
   };

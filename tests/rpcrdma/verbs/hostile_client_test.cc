@@ -225,8 +225,7 @@ TEST_F(HostileClient, ListsWithoutEnd) {
   ASSERT_NE(call_header(kXid).encode(whole), 0u);
   std::copy_n(whole.begin(), Header::kFixedSize, bytes.begin());
   const Bytes entry = Words{{1, 20, 7, 1, 0, 0}}.bytes();
-  while (bytes.size() + entry.size() <= 4096)
-    bytes.insert(bytes.end(), entry.begin(), entry.end());
+  while (bytes.size() + entry.size() <= 4096) bytes.insert(bytes.end(), entry.begin(), entry.end());
   peer_->send(bytes);
   expect_error(HeaderError::kChunk);
   expect_served();

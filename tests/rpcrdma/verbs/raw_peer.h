@@ -87,8 +87,8 @@ class RawPeer {
   void post(const Bytes& bytes) {
     ASSERT_LE(bytes.size(), kSendSize);
     std::memcpy(send_buffer(), bytes.data(), bytes.size());
-    ASSERT_EQ(
-        rdma_post_send(id_, nullptr, send_buffer(), bytes.size(), region_, IBV_SEND_SIGNALED), 0);
+    ASSERT_EQ(rdma_post_send(id_, nullptr, send_buffer(), bytes.size(), region_, IBV_SEND_SIGNALED),
+              0);
   }
   void send(const Bytes& bytes) {
     post(bytes);

@@ -54,7 +54,7 @@ TEST(AddressPrefix, WhatIsNone) {
     EXPECT_FALSE(AddressPrefix::parse(text)) << text;
 }
 
-TEST(AllowList, EverybodyNobodyAndSome) {
+TEST(AllowList, AllNoneAndSome) {
   EXPECT_TRUE(AllowList().allows(address_bytes("192.0.2.7")));
   EXPECT_TRUE(AllowList::parse("")->allows_all());
   EXPECT_FALSE(AllowList::none().allows(address_bytes("192.0.2.7")));

@@ -13,7 +13,7 @@ IpAddress at(const std::string& text) { return IpAddress::from_string(text).valu
 /// In this test the holders are numbers.
 using Places = HalfOpenPlaces<int>;
 
-TEST(HalfOpenPlaces, NobodyLosesAPlaceWhileThereAreSome) {
+TEST(HalfOpenPlaces, NoPlaceIsTakenWhileSomeAreFree) {
   Places places(3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(places.enter(i, at("192.0.2.1")), std::nullopt);
   places.leave(1);

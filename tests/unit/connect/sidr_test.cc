@@ -186,7 +186,7 @@ TEST_F(Sidr, AnotherPortSpaceIsNotServed) {
   EXPECT_EQ(asked_->count, 0);
 }
 
-TEST_F(Sidr, NobodyListens) {
+TEST_F(Sidr, NoServerListens) {
   // Its socket is closed again.
   const sockaddr_storage at = udp_at(loopback_address()).local_address();
   const auto query = ask(at);
@@ -321,7 +321,7 @@ TEST_F(Sidr, AClosedListenerStillAnswersWhatItWasAsked) {
   EXPECT_TRUE(bind_port(at, options));
 }
 
-TEST_F(Sidr, AQueryThatHasEndedHearsNothing) {
+TEST_F(Sidr, AQueryThatHasEndedIsNotCalled) {
   const sockaddr_storage at = listen_somewhere();
   const auto query = ask(at);
   const auto call = asked_->next();

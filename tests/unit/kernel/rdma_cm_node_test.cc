@@ -473,7 +473,7 @@ TEST_F(RdmaCmNodeTest, RequestsToAnAddressOfNoDeviceAreRefused) {
   EXPECT_FALSE(channel_.readable());
 }
 
-TEST_F(RdmaCmNodeTest, DestroyingAListenerRejectsWhatNobodyHasSeen) {
+TEST_F(RdmaCmNodeTest, DestroyingAListenerRejectsUnreadRequests) {
   const uint32_t listener = listening_id();
   const auto seen = request();
   rdma_ucm_event_resp event{};

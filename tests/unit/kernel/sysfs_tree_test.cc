@@ -189,7 +189,7 @@ TEST_F(SysfsTreeTest, ANetdevOfTheSameNameIsAnotherDevice) {
   EXPECT_FALSE(same(time_of(own), before));
 }
 
-TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
+TEST_F(SysfsTreeTest, IsMadeAgainAfterItWasRemoved) {
   SysfsTree tree(host_);
   const auto devices = table({device("eth0", 192)});
   const fs::path root = tree.root(wanted(), devices);

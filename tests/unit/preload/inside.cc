@@ -212,7 +212,7 @@ std::vector<std::string> names_by(DIR* folder, const Next& next) {
 }
 
 // Every way to read the folder gives the sorted list of readdir().
-TEST_F(Inside, AListingIsOneInAllWays) {
+TEST_F(Inside, EachWayToListAFolderAgrees) {
   DIR* listing = opendir("/dev/infiniband");
   ASSERT_NE(listing, nullptr);
   const auto names = names_by(listing, readdir);
@@ -545,7 +545,7 @@ TEST_F(Inside, AVforkChildLeavesTheTableAlone) {
   close(fd);
 }
 
-TEST_F(Inside, AChildThatLibcKnowsNothingOfHasNoEngine) {
+TEST_F(Inside, AChildMadeBehindLibcHasNoEngine) {
   const int fd = open_channel();
   const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   if (child == 0) {

@@ -221,7 +221,7 @@ TEST(Progress, TicketsAreNotReusedForAnotherSource) {
   EXPECT_EQ(second->edges, 1);
 }
 
-TEST(Progress, RemovalUnderFire) {
+TEST(Progress, RemovalWhileSourcesAreCalled) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);
   std::atomic<bool> stop{false};

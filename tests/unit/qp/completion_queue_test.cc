@@ -341,7 +341,7 @@ TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
 
 // A thread that remembers an index waits until polled() has passed it, so dropping must not move
 // completions to lower indexes.
-TEST(CompletionQueue, DroppingDelaysNobodyWhoWaitsForAnIndex) {
+TEST(CompletionQueue, DroppingDelaysNoThreadThatWaitsForAnIndex) {
   CompletionQueue cq(8, nullptr);
   std::atomic<uint64_t> index[6];
   for (uint64_t i = 0; i < 6; ++i) {

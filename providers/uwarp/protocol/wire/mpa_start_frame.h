@@ -86,13 +86,13 @@ enum class MpaFailure : uint8_t {
   kBadKey,
   kBadRevision,
   kPrivateDataTooLong,
-  kEnhancedTooShort,     // S=1 and fewer than 4 bytes of private data
-  kMarkersDemanded,      // the peer wants markers, which we cannot send
-  kRevisionMismatch,     // the Reply is not of our Request's revision, or S is missing in it
-  kInsufficientIrd,      // initiator: the peer's ORD is more than we can hold
-  kNoCommonRtr,          // no ready-to-receive message that both sides know
+  kEnhancedTooShort,    // S=1 and fewer than 4 bytes of private data
+  kMarkersDemanded,     // the peer wants markers, which we cannot send
+  kRevisionMismatch,    // the Reply is not of our Request's revision, or S is missing in it
+  kInsufficientIrd,     // initiator: the peer's ORD is more than we can hold
+  kNoCommonRtr,         // no ready-to-receive message that both sides know
   kBytesBehindRequest,  // the initiator did not wait for the Reply
-  kPeerClosed,           // end of stream before the frame was complete
+  kPeerClosed,          // end of stream before the frame was complete
 };
 
 struct StartFrameDecode {

@@ -2,6 +2,7 @@
 #include "tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "peers.h"
@@ -105,8 +106,9 @@ std::vector<std::string> joined(std::vector<std::string> one, const std::vector<
   return one;
 }
 
+/// Of rates only the power of two: rows that move about the same keep their places while one looks.
 double weight(const Traffic& traffic, const Rates& rates, bool known) {
-  return known ? rates.sent_bytes + rates.received_bytes
+  return known ? std::ilogb(rates.sent_bytes + rates.received_bytes)
                : static_cast<double>(traffic.sent.bytes + traffic.received.bytes);
 }
 

@@ -21,7 +21,7 @@ SEGMENT_BYTES = 32768
 # More than these an initiator never sends: after 0, 5, 40, 320 and 2560 ms.
 WAKE_UPS = 5
 
-# A Read's sink at the peer's own side: never looked at by anybody but the peer.
+# A Read's sink at the peer's own side: used by the peer alone.
 SINK_STAG, SINK_TO = 0x51A6C0DE, 0xFFFFFFFF00000001
 
 

@@ -183,7 +183,7 @@ def test_source_is_deregistered_in_the_middle_of_a_read(link):
 
 # Proves: 5040-5.5-9 5040-5.5-14 5041-5.4-a
 def test_completion_means_handed_over(link):
-    """A small Send completes although nobody reads it; what no socket buffer takes does not."""
+    """A small Send completes although the peer does not read it; what no socket buffer takes does not."""
     dut, peer = link
     dut.post(e.IBV_WR_SEND, 1)
     dut.expect(1)

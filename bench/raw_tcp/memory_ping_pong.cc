@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // The shape of ib_write_lat on plain TCP: the application's thread sends, then spins on memory,
-// into which a second thread, asleep in epoll, receives. Nobody is pinned.
+// into which a second thread, asleep in epoll, receives. No thread is pinned.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>

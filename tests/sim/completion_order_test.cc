@@ -95,7 +95,7 @@ TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
-TEST(DeliveredMark, GoesAheadOfWhatTakesAReceive) {
+TEST(DeliveredMark, IsSentBeforeWhatTakesAReceive) {
   struct Case {
     SendOpcode opcode;
     bool marked;

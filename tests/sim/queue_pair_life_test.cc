@@ -313,7 +313,7 @@ TEST(Held, IsResumedByOnePost) {
 }
 
 // A program finds the queue of a failed completion by its opcode, or by the queue pair number.
-TEST(Flushed, CompletionsSayWhoseTheyAre) {
+TEST(Flushed, CompletionsNameTheirQueuePair) {
   QpConfig shape = End::default_shape();
   shape.number = Qpn{77};
   Pair pair(1, shape);
@@ -377,7 +377,7 @@ TEST(Flushed, TheOldestRequestHasTheCause) {
   EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
 }
 
-TEST(Completed, ReceivesSayWhoseTheyAre) {
+TEST(Completed, ReceivesNameTheirQueuePair) {
   QpConfig shape = End::default_shape();
   shape.number = Qpn{78};
   Pair pair(1, shape);

@@ -91,7 +91,7 @@ std::vector<OnTheWire> fpdus(const std::vector<TraceStep>& steps, uint32_t numbe
   return found;
 }
 
-TEST_F(Traced, ASendTellsEachStepOnce) {
+TEST_F(Traced, ASendRecordsEachStepOnce) {
   pair.connect();
   pair.run();
   const Sge here = from(100), there = to(300);
@@ -178,7 +178,7 @@ TEST_F(Traced, AReadIsAnswered) {
 }
 
 // Large and small messages, whole and in parts, in one batch and in several.
-TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
+TEST_F(Traced, EachFpduIsRecordedByBothEnds) {
   for (const size_t cut : {size_t{0}, size_t{1000}}) {
     SCOPED_TRACE(cut);
     if (cut == 0) pair.connect({.mulpdu = 30000});
@@ -198,7 +198,7 @@ TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
 }
 
 // One request is half sent, one is in the batch behind it, one has not started.
-TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
+TEST_F(Traced, AFlushRecordsHowFarEachHadCome) {
   pair.connect();
   pair.run();
   const Sge large = from(100000), small = from(10), there = to(10);
@@ -229,7 +229,7 @@ TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   EXPECT_EQ(receive.wr_id, 9u);
 }
 
-TEST(TracedShared, AReceiveOfASharedQueueSaysSo) {
+TEST(TracedShared, AReceiveOfASharedQueueIsMarked) {
   SharedReceiveQueue shared(4, 1, nullptr);
   Recorder at_b;
   QpConfig shape = traced(at_b, kNumberOfB);

@@ -540,7 +540,7 @@ TEST(Initiator, HasItsRtrToSendFromTheStart) {
 
 // siw may overlook a first FPDU that comes alone. uwarp sends one more FPDU as a reminder, and
 // never a second.
-TEST(Chase, FollowsTheFirstFpdu) {
+TEST(FirstFpduReminder, FollowsTheFirstFpduOnce) {
   RawPeer peer;
   EXPECT_TRUE(peer.dut.qp->nudge());
   peer.settle();
@@ -555,7 +555,7 @@ TEST(Chase, FollowsTheFirstFpdu) {
   EXPECT_FALSE(peer.dut.qp->nudge());
 }
 
-TEST(Magic, IsRecognisedAndAnsweredFirst) {
+TEST(RecognitionValue, IsRecognisedAndAnsweredFirst) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;
   config.magic_stag = STag{0x1234};

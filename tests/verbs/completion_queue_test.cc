@@ -128,7 +128,7 @@ TEST_F(CompletionQueues, ExtendedFields) {
   EXPECT_COMPLETION(cq.cq.get(), 12, IBV_WC_WR_FLUSH_ERR);
 }
 
-TEST_F(CompletionQueues, DeviceSaysWhatItsClockIs) {
+TEST_F(CompletionQueues, DeviceReportsItsClock) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);
   EXPECT_EQ(attr.hca_core_clock, 1'000'000u) << "nanoseconds, in kHz";

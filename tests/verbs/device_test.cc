@@ -187,7 +187,7 @@ TEST_F(Device, ForkedChildStartsAfresh) {
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
 }
 
-TEST_F(Device, WhatDoesNotExistHereSaysSo) {
+TEST_F(Device, WhatDoesNotExistFailsWithItsErrno) {
   Pd pd(ibv_alloc_pd(context()));
   ibv_wq_init_attr wq = {};
   EXPECT_EQ(ibv_create_wq(context(), &wq), nullptr);

@@ -81,13 +81,13 @@ class LateArming : public Events {
   std::unique_ptr<Pair> pair_;
 };
 
-TEST_F(LateArming, ThreadThatWaitsInPollIsTold) {
+TEST_F(LateArming, ThreadThatWaitsInPollIsWoken) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   take_event(channel_.get(), cq());
   EXPECT_EQ(poll_all(), 1);
 }
 
-TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
+TEST_F(LateArming, ThreadThatWaitsInEpollIsWoken) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -101,7 +101,7 @@ TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
   close(set);
 }
 
-TEST_F(LateArming, ThreadThatReadsIsTold) {
+TEST_F(LateArming, ThreadThatReadsIsWoken) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   // Without an earlier poll(), and in another thread than the one that armed the queue.
   std::thread([&] {
@@ -164,7 +164,7 @@ TEST_F(Events, SolicitedOnly) {
   take_event(channel.get(), pair.b.cq.get());
 }
 
-TEST_F(Events, NonBlockingChannelSaysAgain) {
+TEST_F(Events, NonBlockingChannelFailsWithEagain) {
   Channel channel(ibv_create_comp_channel(context()));
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
   ibv_cq* cq = nullptr;

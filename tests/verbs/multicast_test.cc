@@ -302,7 +302,7 @@ TEST_F(Multicast, NothingIsLeft) {
   EXPECT_LE(open_files(), before + 2) << "the port of queue pairs may stay";
 }
 
-TEST_F(Multicast, TheLimitsOfTheDeviceAreTold) {
+TEST_F(Multicast, TheLimitsOfTheDeviceAreReported) {
   ibv_device_attr attr = {};
   ASSERT_EQ(ibv_query_device(context(), &attr), 0);
   EXPECT_GE(attr.max_mcast_grp, 1024);

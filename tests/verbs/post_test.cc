@@ -251,7 +251,7 @@ TEST_F(Post, StatesThatTakeNothing) {
   EXPECT_EQ(ibv_post_send(qp.get(), &send, &bad_send), EINVAL) << "INIT";
 }
 
-TEST_F(Post, FullQueuesSayNoMemory) {
+TEST_F(Post, FullQueuesFailWithEnomem) {
   End end(context());
   uint64_t posted = 0;
   while (end.post_receive(posted) == 0) ASSERT_LT(++posted, 1000u);

@@ -112,7 +112,7 @@ TEST(PrivateData, MustEndInTheBuffer) {
 
 // The identifier may turn up by chance in front of the message.
 // Proves: 8797-7-a 8797-5.2-a
-TEST(PrivateData, TheSearchGoesOnBehindAFalseStart) {
+TEST(PrivateData, TheSearchContinuesBehindAFalseStart) {
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 09 f6ab0e18 01010303")), kLinuxClient);
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 f6ab0e18 01010303")), kLinuxClient);
 }

@@ -163,7 +163,7 @@ TEST_F(HostileClient, RepliesInvalidateAHandleOfTheirCall) {
 }
 
 // Proves: 8797-4.1-c 8797-3.2-a
-TEST_F(HostileClient, RepliesInvalidateNothingUnlessBothSaidSo) {
+TEST_F(HostileClient, RepliesInvalidateNothingUnlessBothAgreed) {
   for (const auto& [client, server] :
        {std::pair(false, true), std::pair(true, false), std::pair(false, false)}) {
     ServerOptions options;

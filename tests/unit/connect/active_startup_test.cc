@@ -94,7 +94,7 @@ TEST(ActiveStartup, EachEventInEachState) {
     }
 }
 
-TEST(ActiveStartup, WhatTheOwnerIsToldOfAFailure) {
+TEST(ActiveStartup, EachFailureIsReportedToTheOwner) {
   for (const auto& [error, rejected] : {std::pair{ECONNRESET, true}, {ETIMEDOUT, false}}) {
     Attempt attempt;
     ASSERT_EQ(attempt.startup.on_failed(error, kBegin), Next::kOver);

@@ -368,7 +368,7 @@ TEST(FpduLife, AnErrorBehindTheEndIsAReset) {
   EXPECT_EQ(world.endpoint.pair.told, " reset");
 }
 
-TEST(FpduLife, ATimeoutWhileHeldIsTold) {
+TEST(FpduLife, ATimeoutWhileHeldIsReported) {
   World world({});
   world.socket.error = ETIMEDOUT;
   EXPECT_EQ(after("held hang-up", world), "reset | timeout");

@@ -61,7 +61,7 @@ TEST(HalfOpenPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
     EXPECT_EQ(places.enter(i, at("2001:db8:0:2::" + std::to_string(i))), i - 3);
 }
 
-TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreTold) {
+TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreDistinguished) {
   Places places(4);
   (void)places.enter(0, at("2001:db8::1"));
   for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8::bad"));

@@ -447,7 +447,7 @@ TEST(Rendezvous, AnEndInOrderIsSilent) {
 }
 
 // The peer has closed, and a request is sent before any thread here has read the end.
-TEST(Rendezvous, AResetBehindTheEndIsTold) {
+TEST(Rendezvous, AResetBehindTheEndIsReported) {
   Node a;
   std::optional<HandoffLock::Turn> turn;
   {

@@ -70,7 +70,7 @@ TEST(SidrRepetition, IsRefusedForAWhile) {
   EXPECT_EQ(course.sent[0], 201u + 128u);
 }
 
-TEST(SidrRepetition, IsNotRefusedBeyondItsPatience) {
+TEST(SidrRepetition, IsNotRefusedBeyondItsLimit) {
   SidrRepetition repetition(kAskedAt, 15 * kOneMs);
   EXPECT_FALSE(repetition.again_after_refusal(kAskedAt));
 }

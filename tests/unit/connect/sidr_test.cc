@@ -239,7 +239,7 @@ TEST_F(Sidr, OnlyThePeerIsListenedTo) {
   EXPECT_EQ(asking_->calls, 0);
 }
 
-TEST_F(Sidr, ARepeatedRequestIsToldOnceAndAnsweredAgain) {
+TEST_F(Sidr, ARepeatedRequestIsReportedOnceAndAnsweredAgain) {
   const sockaddr_storage at = listen_somewhere();
   UdpSocket client = udp_at(loopback_address());
   const auto request = SidrRequest{77, kUdpPortSpace, {}}.encode();
@@ -270,7 +270,7 @@ TEST_F(Sidr, WhatIsNoRequestGetsNoAnswer) {
   EXPECT_EQ(asked_->count, 0);
 }
 
-TEST_F(Sidr, AnotherVersionIsToldSo) {
+TEST_F(Sidr, AnotherVersionIsAnsweredWithAnError) {
   const sockaddr_storage at = listen_somewhere();
   UdpSocket client = udp_at(loopback_address());
   auto request = SidrRequest{78, kUdpPortSpace, {}}.encode();

@@ -250,7 +250,7 @@ TEST_F(RdmaCmNodeTest, TheWildcardIsTheBoundAddressOrLoopback) {
   }
 }
 
-TEST_F(RdmaCmNodeTest, QueryTellsTheDeviceOnlyWhenThereIsOne) {
+TEST_F(RdmaCmNodeTest, QueryNamesTheDeviceOnlyWhenThereIsOne) {
   const uint32_t wildcard = channel_.create();
   EXPECT_EQ(channel_.listen(wildcard), 0);
   auto answer = channel_.query_route(wildcard);

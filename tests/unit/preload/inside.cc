@@ -255,7 +255,7 @@ TEST_F(Inside, EachWayToListAFolderAgrees) {
   close(folder);
 }
 
-TEST_F(Inside, WhatAFileSystemKnowsOfANameIsToldOfTheTree) {
+TEST_F(Inside, CallsOnTheFileSystemOfANameUseTheTree) {
   for (const std::string& path : {std::string("/sys/class/infiniband/uwarp_lo"), uverbs_path()}) {
     struct statfs system;
     EXPECT_EQ(statfs(path.c_str(), &system), 0) << path;
@@ -672,7 +672,7 @@ TEST_F(Inside, AnExecutedChildHasATreeOfItsOwn) {
   EXPECT_EQ(access((root() + "/class/infiniband_verbs").c_str(), F_OK), 0);
 }
 
-TEST_F(Inside, ClosingEveryFdDoesNotHurtTheEngine) {
+TEST_F(Inside, ClosingEveryFdLeavesTheEngineWorking) {
   const pid_t child = fork();
   if (child == 0) {
     const int fd = open_channel();

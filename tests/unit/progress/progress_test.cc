@@ -89,7 +89,7 @@ TEST(DeadlineHeap, MovedAndClearedDeadlines) {
   EXPECT_EQ(heap.take_due(1000), nullptr) << "the source is gone";
 }
 
-TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
+TEST(DeadlineHeap, ReportsWhetherTheSleeperSleepsPastIt) {
   DeadlineHeap heap;
   auto a = std::make_shared<EventSource>();
   auto b = std::make_shared<EventSource>();

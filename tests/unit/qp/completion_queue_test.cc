@@ -133,7 +133,7 @@ TEST(CompletionQueue, ArmingIsStrengthenedNotWeakened) {
   EXPECT_EQ(counter.events, 1);
 }
 
-TEST(CompletionQueue, OverrunIsToldOnceAndNothingStoredIsLost) {
+TEST(CompletionQueue, OverrunIsReportedOnceAndNothingStoredIsLost) {
   Counter counter;
   CompletionQueue cq(4, &counter);
   for (uint64_t id = 0; id < 4; ++id) EXPECT_TRUE(cq.push(completion(id), false));

@@ -437,6 +437,25 @@ TEST(Rates, FromOneLookToTheNext) {
   EXPECT_FALSE(RateTable(nullptr, now).known());
 }
 
+// The busiest first; of two that move about the same, the one that came first.
+TEST(Tables, RowsOfAboutTheSameRateKeepTheirPlaces) {
+  Snapshot before, now;
+  before.monotonic_ns = 1'000'000'000;
+  now.monotonic_ns = 2'000'000'000;
+  for (const uint32_t number : {1, 2, 3}) {
+    Process process;
+    process.pid = static_cast<int>(number);
+    process.queue_pairs.emplace_back().number = number;
+    before.processes.push_back(process);
+    process.queue_pairs[0].traffic.sent.bytes = number == 3 ? 5000 : 1500 + number;
+    now.processes.push_back(process);
+  }
+  const auto lines = table_of(now, RateTable(&before, now), View::kQueuePairs);
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t row = 1; const char* number : {"0x3", "0x1", "0x2"})
+    EXPECT_NE(lines[row++].find(number), std::string::npos) << number;
+}
+
 TEST(Tables, Figures) {
   EXPECT_EQ(bytes_text(0), "0");
   EXPECT_EQ(bytes_text(1023), "1023");

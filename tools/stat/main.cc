@@ -37,7 +37,7 @@ constexpr const char* kFooter =
     "             fast: they are the slower side\n"
     "HELD         how often a message found no receive posted, since the start. It grows fast:\n"
     "             the receiving program is the slower side\n"
-    "CARRIER      what carries the bytes: tcp or shared memory\n"
+    "CARRIER      what carries the bytes: tcp, or memory that both processes share\n"
     "\n"
     "uwarp-stat(1) describes the other columns, and the fields of the JSON.";
 

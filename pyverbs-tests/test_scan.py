@@ -145,7 +145,7 @@ class Exchange:
 # Proves: 5041-5.3-g 5044-4.1-a 5042-p 4296-2.2.1-c
 def test_everything_at_once(either, seed):
     dut, peer = either
-    peer.write(0, 0)  # lets a responder speak
+    peer.write(0, 0)  # lets a responder send
     exchange = Exchange(dut, peer, seed)
     for _ in range(15):
         for wr_id in range(20):

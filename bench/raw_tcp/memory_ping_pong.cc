@@ -18,7 +18,7 @@
 namespace uwarp::bench {
 namespace {
 
-/// Receives in a thread of its own and tells how many bytes are in memory.
+/// Receives in a thread of its own and publishes how many bytes are in memory.
 class Receiver {
  public:
   Receiver(int fd, size_t size) : fd_(fd), memory_(size), thread_([this] { run(); }) {}

@@ -12,6 +12,7 @@ import bisect
 import collections
 import json
 import pathlib
+import sys
 
 COLOURS = {"queued": "#e0b040", "sending": "#d06040", "in flight": "#7090c0",
            "posted": "#d8d8d8", "arriving": "#60a060", "unpolled": "#b080b0"}
@@ -106,8 +107,11 @@ def draw(traces, begin, length, most):
 
 
 def busiest(traces, length):
-    """Where the trace with the fewest beginnings of phases has the most."""
-    starts = [sorted(bar[2] for bar in bars) for _, bars, _ in traces]
+    """Where the trace with the fewest beginnings of phases has the most. Traces without requests, as of
+    the side that is written to, do not count."""
+    starts = [sorted(bar[2] for bar in bars) for _, bars, _ in traces if bars]
+    if not starts:
+        sys.exit("trace_picture.py: no trace has a request")
 
     def in_window(times, begin):
         return bisect.bisect(times, begin + length) - bisect.bisect_left(times, begin)

@@ -12,7 +12,7 @@
 
 namespace uwarp::object_abi {
 
-/// glibc's mutex has 40 octets on amd64 and 48 on arm64.
+/// glibc's mutex has 40 bytes on amd64 and 48 on arm64.
 inline constexpr size_t kMutexGrowth = sizeof(pthread_mutex_t) - 40;
 static_assert(kMutexGrowth == 0 || kMutexGrowth == 8);
 

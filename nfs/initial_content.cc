@@ -80,7 +80,7 @@ class Loader {
 
   void load_file(const FileDescriptor& from, NodeId to, uint64_t size, const std::string& shown) {
     off_t offset = 0;
-    // Holes stay holes, as memory is dear.
+    // Holes stay holes, which saves memory.
     while ((offset = lseek(from.get(), offset, SEEK_DATA)) >= 0) {
       ssize_t count = pread(from.get(), piece_.data(), piece_.size(), offset);
       if (count < 0) {

@@ -59,9 +59,9 @@ void print_agreement(Session& session) {
   fprintf(
       stderr,
       "inline threshold %u to the server, %u to the client; server sent %sRFC 8797 private data, "
-      "with%s remote invalidation; %u credits\n",
+      "with%s remote invalidation\n",
       agreed.client_to_server, agreed.server_to_client, agreed.peer_announced ? "" : "no ",
-      agreed.peer_remote_invalidation ? "" : "out", agreed.credits);
+      agreed.peer_remote_invalidation ? "" : "out");
 }
 
 void print_statistics(Session& session) {

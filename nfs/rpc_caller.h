@@ -28,7 +28,7 @@ class RpcCaller {
             const std::function<void(XdrReader&)>& decode) const;
 
   /// Gives the results of a call that is done to `decode`, which throws XdrError at nonsense; to
-  /// the user that is one more way of having no reply.
+  /// the user that is a missing reply too.
   template <typename Decode>
   static auto decoded(const RpcCall& call, Decode decode) {
     try {

@@ -171,7 +171,7 @@ class Dut(contextlib.ExitStack):
     """A queue pair in INIT on a context of its own.
 
     `target` is the region that peers reach, `buffer` holds receives and the sources and sinks of
-    requests; nobody but the device itself may reach that."""
+    requests; only the device itself may access that."""
 
     def __init__(self, context, access=ALL_ACCESS, qp_access=REMOTE, srq=None, cqe=4 * DEPTH,
                  send_cq=None, channel=None, pd=None, target=None):

@@ -28,7 +28,7 @@ def link_is_up():
 
 @pytest.fixture
 def netdev():
-    """A pair of network devices with an address, both up before anybody watches them."""
+    """A pair of network devices with an address, both up before a device watches them."""
     ip("link", "add", NETDEV, "type", "veth", "peer", "name", PEER)
     for name in (NETDEV, PEER):
         ip("link", "set", name, "addrgenmode", "none")  # no IPv6 address comes later

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """A raw TCP peer that speaks MPA by hand. The codec gives the layout, the test every value.
 
-What the device under test sends is checked octet by octet on arrival (class Scan), in every test
+What the device under test sends is checked byte by byte on arrival (class Scan), in every test
 that reads it.
 """
 
@@ -21,7 +21,7 @@ SEGMENT_BYTES = 32768
 # More than these an initiator never sends: after 0, 5, 40, 320 and 2560 ms.
 WAKE_UPS = 5
 
-# A Read's sink at the peer's own side: never looked at by anybody but the peer.
+# A Read's sink at the peer's own side: used by the peer alone.
 SINK_STAG, SINK_TO = 0x51A6C0DE, 0xFFFFFFFF00000001
 
 
@@ -33,7 +33,7 @@ def made(header, **fields):
 
 
 def _controls(ddp, opcode, dv, rv, rsvd, rdmap_rsvd):
-    """Both control octets; what is not None replaces what a correct sender says."""
+    """Both control bytes; what is not None replaces what a correct sender says."""
     rdmap = w.rdmap_control(opcode)
     if dv is not None:
         ddp = ddp & ~w.DDP_VERSION | dv
@@ -120,7 +120,7 @@ class Scan:
     def __init__(self):
         self.msn = collections.Counter()  # per queue, of the last message begun
         self.open = None                  # first segment of the message that is under way
-        self.done = 0                     # octets of it
+        self.done = 0                     # bytes of it
         self.terminated = False
 
     def check(self, segment):
@@ -262,11 +262,11 @@ class RawPeer:
 
     # ---- Sending
 
-    def raw(self, octets):
-        self.socket.sendall(octets)
+    def raw(self, data):
+        self.socket.sendall(data)
 
     def frame(self, ulpdu, *, length=None, pad=None, crc=None):
-        """The FPDU of a ULPDU; `length`, `pad` (an octet) and `crc` replace the right ones."""
+        """The FPDU of a ULPDU; `length`, `pad` (a byte) and `crc` replace the right ones."""
         wire = bytearray(w.fpdu(ulpdu, self.crc))
         if length is not None:
             wire[:2] = length.to_bytes(2, "big")
@@ -328,14 +328,14 @@ class RawPeer:
     # ---- Receiving
 
     def receive(self, count):
-        """Exactly that many octets, or fewer at the end of the stream."""
-        octets = bytearray()
-        while len(octets) < count:
-            chunk = self.socket.recv(count - len(octets))
+        """Exactly that many bytes, or fewer at the end of the stream."""
+        data = bytearray()
+        while len(data) < count:
+            chunk = self.socket.recv(count - len(data))
             if not chunk:
                 break
-            octets += chunk
-        return bytes(octets)
+            data += chunk
+        return bytes(data)
 
     def get(self):
         """The next segment, checked, or None at the end of the stream. The few empty Writes that

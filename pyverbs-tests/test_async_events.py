@@ -69,12 +69,12 @@ def test_no_event_for_an_orderly_end(links):
     dut.expect_dead(None)
 
 
-@pytest.mark.parametrize("octets", [1, 2, 5, 20, 30])
+@pytest.mark.parametrize("count", [1, 2, 5, 20, 30])
 # Proves: 5044-7.2-c 5041-6.2.1-c
-def test_end_inside_a_frame(links, octets):
+def test_end_inside_a_frame(links, count):
     dut, peer = links
     dut.receive(1)
-    peer.raw(peer.frame(untagged(w.SEND, 1, bytes(64)))[:octets])
+    peer.raw(peer.frame(untagged(w.SEND, 1, bytes(64)))[:count])
     peer.finish()
     peer.get_to_the_end()
     dut.expect_dead(e.IBV_EVENT_QP_FATAL)

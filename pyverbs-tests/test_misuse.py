@@ -103,7 +103,7 @@ def test_receive_memory(link, fault):
 
 @pytest.mark.parametrize("opcode", [FETCH_ADD, CMP_SWAP])
 @pytest.mark.parametrize("lengths", [[0], [4], [7], [9], [16], [4, 8]])
-def test_atomic_result_is_eight_octets(link, opcode, lengths):
+def test_atomic_result_is_eight_bytes(link, opcode, lengths):
     dut, peer = link
     dut.post(opcode, 1, sges=[dut.sge(i * 64, length) for i, length in enumerate(lengths)])
     dut.expect_fail(peer, (0, 0, 0), event=None, sends=[(1, e.IBV_WC_LOC_LEN_ERR)])
@@ -592,7 +592,7 @@ BLAMES = {
 @pytest.mark.parametrize("code", BLAMES)
 @pytest.mark.parametrize("request_name", SINKS)
 # Proves: 5040-5.4-e 5040-6.2.1-b 5040-3.2-b
-def test_peer_blames_a_request(link, request_name, code):
+def test_terminate_that_names_a_request(link, request_name, code):
     dut, peer = link
     dut.receive(5)
     opcode = SINKS[request_name][0]

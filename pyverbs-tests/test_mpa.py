@@ -34,17 +34,17 @@ def asked(dut, **parameters):
             yield peer, port
 
 
-def patched(frame, at, *octets):
-    return frame[:at] + bytes(octets) + frame[at + len(octets):]
+def patched(frame, at, *data):
+    return frame[:at] + bytes(data) + frame[at + len(data):]
 
 
 def expect_refusal(peer):
     """The stream ends, after a rejecting Reply at most."""
     try:
-        octets = peer.receive(2000)
+        data = peer.receive(2000)
     except ConnectionResetError:
         return
-    assert not octets or octets[FLAGS_AT] & 0x20, octets
+    assert not data or data[FLAGS_AT] & 0x20, data
 
 
 def expect_no_more_reads_than(dut, peer, depth):
@@ -78,11 +78,11 @@ BAD_REQUESTS = {
     "revision 0": lambda frame: patched(frame, REVISION_AT, 0),
     "revision 3": lambda frame: patched(frame, REVISION_AT, 3),
     "revision 255": lambda frame: patched(frame, REVISION_AT, 255),
-    "513 octets of private data": lambda frame: patched(frame, LENGTH_AT, 2, 1) + bytes(513),
-    "65535 octets of private data": lambda frame: patched(frame, LENGTH_AT, 255, 255),
+    "513 bytes of private data": lambda frame: patched(frame, LENGTH_AT, 2, 1) + bytes(513),
+    "65535 bytes of private data": lambda frame: patched(frame, LENGTH_AT, 255, 255),
     "markers": lambda frame: patched(frame, FLAGS_AT, 0x80),
     "enhanced without a word": lambda frame: patched(frame, FLAGS_AT, 0x10, 2, 0, 0),
-    "enhanced with 3 octets": lambda frame: patched(frame, FLAGS_AT, 0x10, 2, 0, 3) + bytes(3),
+    "enhanced with 3 bytes": lambda frame: patched(frame, FLAGS_AT, 0x10, 2, 0, 3) + bytes(3),
     "only a Send as RTR": lambda frame: patched(frame, FLAGS_AT, 0x10, 2, 0, 4)
     + bytes([0xC0, 4, 0, 4]),
     "no RTR at all": lambda frame: patched(frame, FLAGS_AT, 0x10, 2, 0, 4) + bytes([0x80, 4, 0, 4]),
@@ -99,7 +99,7 @@ def test_bad_request(dut, name):
 
 
 # Proves: 5044-7.1.2-g
-def test_octets_behind_the_request(dut):
+def test_bytes_behind_the_request(dut):
     with asking(dut) as peer:
         peer.raw(peer.request_frame() + peer.frame(tagged(w.WRITE, 1, 0)))
         dut.request()
@@ -110,12 +110,12 @@ def test_octets_behind_the_request(dut):
 
 
 # Proves: 5044-7.1.2-b 5041-6.1-a
-def test_request_octet_by_octet(dut):
+def test_request_byte_by_byte(dut):
     with asking(dut) as peer:
         frame = peer.request_frame(revision=2, enhanced=True, ird=3, ord=4, private_data=b"data")
-        for octet in frame:
+        for byte in frame:
             assert peer.is_silent()
-            peer.raw(bytes([octet]))
+            peer.raw(bytes([byte]))
         assert dut.request() == b"data"
         assert peer.is_silent()
         dut.accept()
@@ -123,7 +123,7 @@ def test_request_octet_by_octet(dut):
 
 
 # Proves: 5044-7.1.2-f
-def test_silent_peers_block_nobody(dut):
+def test_silent_peers_delay_no_other_peer(dut):
     port = dut.listen()
     with contextlib.ExitStack() as stack:
         for i in range(100):
@@ -149,7 +149,7 @@ def test_reserved_flags_are_ignored(dut, flags):
                                               (2, 255), (2, 508)])
 # Proves: 5044-7.1.1-d 5044-7.1.2-d 6581-6-d 6581-6-c 6581-6-b
 def test_private_data_of_the_peer(dut, revision, length):
-    """rdma_cm hands on 255 octets at most."""
+    """rdma_cm hands on 255 bytes at most."""
     data = bytes(i & 0xFF for i in range(length))
     with asking(dut) as peer:
         peer.raw(peer.request_frame(revision=revision, enhanced=revision == 2, ird=1, ord=1,
@@ -319,7 +319,7 @@ BAD_REPLIES = {
     "key of a Request": lambda frame: patched(frame, 0, *b"MPA ID Req Frame"),
     "revision 0": lambda frame: patched(frame, REVISION_AT, 0),
     "revision 3": lambda frame: patched(frame, REVISION_AT, 3),
-    "513 octets of private data": lambda frame: patched(frame, LENGTH_AT, 2, 1) + bytes(513),
+    "513 bytes of private data": lambda frame: patched(frame, LENGTH_AT, 2, 1) + bytes(513),
     "markers": lambda frame: patched(frame, FLAGS_AT, 0x90),
     "word cut short": lambda frame: patched(frame, LENGTH_AT, 0, 3),
 }
@@ -356,14 +356,14 @@ def test_private_data_of_a_reply(dut, length):
 
 
 # Proves: 5041-6.1-a
-def test_reply_octet_by_octet_and_a_frame_behind_it(dut):
+def test_reply_byte_by_byte_and_a_frame_behind_it(dut):
     with asked(dut) as (peer, _):
         request = peer.receive_start_frame(reply=False)
         dut.receive(1)
         reply = made(w.MpaStartFrame(), is_reply=True, revision=2, enhanced=True, ird=request.ord,
                      ord=request.ird, private_data=b"data")
-        for octet in reply.encode() + peer.frame(peer.message(w.SEND, b"first")):
-            peer.raw(bytes([octet]))
+        for byte in reply.encode() + peer.frame(peer.message(w.SEND, b"first")):
+            peer.raw(bytes([byte]))
         assert dut.cm_event(ce.RDMA_CM_EVENT_ESTABLISHED) == b"data"
         assert dut.expect(1).byte_len == 5
 
@@ -419,7 +419,7 @@ def test_peer_of_revision_1(dut):
         dut.expect(1)
 
 
-def test_the_second_connection_begins_where_the_first_got_its_reply(context):
+def test_the_mode_of_the_first_reply_is_remembered(context):
     """A peer that closes whenever it sees a 2 sees none from then on."""
     with Port() as port:
         revisions = []

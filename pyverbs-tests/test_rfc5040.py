@@ -225,7 +225,7 @@ def test_requests_are_sent_in_order(link):
 
 
 # Proves: 5040-5.3-l 5040-5.1-j 5041-5.2-h
-def test_messages_without_octets(link):
+def test_empty_messages(link):
     dut, peer = link
     dut.post(e.IBV_WR_SEND, 1, sges=[dut.sge(0, 0)])
     dut.post(e.IBV_WR_RDMA_WRITE, 2, sges=[dut.sge(0, 0)], rkey=0x1234, to=0x5678)
@@ -253,7 +253,7 @@ def test_write(either, offset, length):
 
 
 # Proves: 5040-5.1-h 5040-5.5-5 5040-5.5-10b 5040-B-4
-def test_write_is_there_at_the_next_send(link):
+def test_write_is_placed_before_the_next_send_completes(link):
     dut, peer = link
     for i in range(500):
         dut.receive(i)
@@ -273,7 +273,7 @@ def test_write_to_two_buffers(link):
 
 
 # Proves: 5040-5.1-j 5041-5.2-i 5041-5.2-j
-def test_write_without_octets_is_not_checked(either):
+def test_empty_write_is_not_checked(either):
     dut, peer = either
     peer.write(0xFFFFFFFF, 2**64 - 1)
     peer.write(0, 0)
@@ -372,7 +372,7 @@ def test_more_reads_than_negotiated(dut, depth):
 
 
 # Proves: 5040-5.5-18 5042-h 5040-8.1.2-7
-def test_stalled_read_holds_up_nothing_else(context, link):
+def test_stalled_read_delays_no_other_stream(context, link):
     """Neither a Send behind it, nor another queue pair."""
     dut, peer = link
     large = Memory(16 << 20)
@@ -390,7 +390,7 @@ def test_stalled_read_holds_up_nothing_else(context, link):
 
 
 # docs/security.md
-def test_flood_of_empty_writes_holds_up_nothing_else(context, link):
+def test_flood_of_empty_writes_delays_no_other_stream(context, link):
     """They are legal at any time, and cost the peer as much as us."""
     dut, peer = link
     flood = peer.frame(tagged(w.WRITE, 1, 0)) * 5000
@@ -483,7 +483,7 @@ def test_bad_read_response(link, name):
 
 @pytest.mark.parametrize("after_one", [False, True])
 # Proves: 5040-5.2.2-j 5042-f
-def test_read_response_nobody_asked_for(link, after_one):
+def test_unexpected_read_response(link, after_one):
     dut, peer = link
     dut.receive(5)
     stag, to = dut.mr.rkey, dut.target.address
@@ -498,7 +498,7 @@ def test_read_response_nobody_asked_for(link, after_one):
 
 
 # Proves: 5042-e
-def test_sink_is_no_door_for_writes(link):
+def test_write_to_the_sink_of_a_read_is_refused(link):
     dut, peer = link
     dut.buffer.snapshot()
     dut.post(e.IBV_WR_RDMA_READ, 1)
@@ -640,9 +640,9 @@ def test_first_fault_counts(link):
 
 
 # Proves: 5040-6.2.1-d 5040-6.2.1-e 5040-7-b
-def test_terminate_arrives_in_spite_of_unread_octets(link):
+def test_terminate_arrives_in_spite_of_unread_bytes(link):
     """A frame under way is finished, the Terminate follows, and no reset destroys it although the
-    device has octets of ours that it never reads."""
+    device has bytes of ours that it never reads."""
     dut, peer = link
     large = post_large_write(dut)
     bad = tagged(w.WRITE, dut.mr.rkey ^ 0x5A5A00, dut.target.address, b"x")

@@ -24,15 +24,15 @@ def barrier(dut, peer):
 # ---- Sections 3 and 4: what the layer below does, and headers
 
 # Proves: 5041-3-4 5044-3-a 5041-3-7
-def test_frames_cut_at_every_octet(either):
+def test_frames_cut_at_every_byte(either):
     dut, peer = either
     burst = b"".join(peer.frame(ulpdu) for ulpdu in (
         peer.message(w.SEND, b"12345"),
         tagged(w.WRITE, dut.mr.rkey, dut.target.address + 3, b"abcdefghi"),
         peer.message(w.READ_REQUEST, read_body(dut.mr.rkey, dut.target.address + 3, 9))))
     dut.receive(0)
-    for octet in burst:
-        peer.raw(bytes([octet]))
+    for byte in burst:
+        peer.raw(bytes([byte]))
     assert peer.expect(w.READ_RESPONSE).body == b"abcdefghi"
     assert dut.expect(0).byte_len == 5
     dut.target.expect_changed(3, b"abcdefghi")
@@ -59,8 +59,8 @@ def test_frames_in_pieces_of_any_size(either):
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 # Proves: 5041-3-6 5044-4.4-b 5040-4.8-o 5041-6.2.2-b 5041-7-a
-def test_damaged_octet(context, is_tagged):
-    """Every octet of a frame but its length, with which it would be another frame."""
+def test_damaged_byte(context, is_tagged):
+    """Every byte of a frame but its length, with which it would be another frame."""
     at = 2
     damaged = True
     while damaged:
@@ -139,7 +139,7 @@ def test_shorter_than_a_header(either, is_tagged, length):
 # ---- Section 5: segments of a message
 
 # Proves: 5041-5.2-l 5041-5.2-e 5040-5.5-10
-def test_send_in_segments_of_one_octet(either):
+def test_send_in_segments_of_one_byte(either):
     dut, peer = either
     dut.buffer.snapshot()
     dut.receive(1, offset=0)
@@ -275,7 +275,7 @@ def test_hole_in_a_message(link, mo):
 
 
 # Proves: 5041-7.1-t6 5040-8.1.1-6 5041-8.3-2
-def test_region_goes_between_two_segments(link):
+def test_region_is_deregistered_between_two_segments(link):
     dut, peer = link
     region = MR(dut.pd, dut.target.length, ALL_ACCESS, address=dut.target.address)
     rkey = region.rkey

@@ -467,9 +467,9 @@ def test_answers_complete_requests(link):
 BAD_ANSWERS = {
     "identifier": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id ^ 1)), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
-    "11 octets": (lambda peer, request: peer.message(
+    "11 bytes": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id)[:11]), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
-    "13 octets": (lambda peer, request: peer.message(
+    "13 bytes": (lambda peer, request: peer.message(
         w.ATOMIC_RESPONSE, answer(request.request_id) + b"x"), (0, 2, 0xFF), e.IBV_WC_BAD_RESP_ERR),
     "message number": (lambda peer, request: untagged(
         w.ATOMIC_RESPONSE, 2, answer(request.request_id)), (1, 2, 3), e.IBV_WC_WR_FLUSH_ERR),
@@ -503,7 +503,7 @@ def test_bad_answer(link, name):
 
 
 # Proves: 7306-5.2.2-h
-def test_answer_nobody_asked_for(either):
+def test_unexpected_answer(either):
     dut, peer = either
     dut.receive(5)
     bad = peer.put(peer.message(w.ATOMIC_RESPONSE, answer(0)))
@@ -691,7 +691,7 @@ def test_solicited_event(context):
 
 
 # Proves: 7306-6.4-b 7306-7-6
-def test_write_is_there_at_its_immediate(link):
+def test_write_is_placed_before_its_immediate_completes(link):
     dut, peer = link
     for i in range(1000):
         data = bytes([i & 0xFF]) * (1 + i * 7 % PAGE)
@@ -799,8 +799,8 @@ def read_only(dut):
 BAD_RESULTS = {
     "unknown key": (lambda dut: [bad_key(dut)], e.IBV_WC_LOC_PROT_ERR),
     "read-only": (read_only, e.IBV_WC_LOC_PROT_ERR),
-    "4 octets": (lambda dut: [dut.sge(0, 4)], e.IBV_WC_LOC_LEN_ERR),
-    "16 octets": (lambda dut: [dut.sge(0, 16)], e.IBV_WC_LOC_LEN_ERR),
+    "4 bytes": (lambda dut: [dut.sge(0, 4)], e.IBV_WC_LOC_LEN_ERR),
+    "16 bytes": (lambda dut: [dut.sge(0, 16)], e.IBV_WC_LOC_LEN_ERR),
 }
 
 

@@ -51,12 +51,12 @@ BAD = {
     "unused field of an atomic": [untagged(w.ATOMIC_REQUEST, 1, atomic_body(1, 8, compare=1))],
     "unknown Terminate": [untagged(w.TERMINATE, 1, terminate_body(3, 0, 0))],
     "reserved bit of a Terminate": [untagged(w.TERMINATE, 1, b"\0\0\0\1")],
-    "octets behind a Terminate": [untagged(w.TERMINATE, 1, bytes(8))],
+    "bytes behind a Terminate": [untagged(w.TERMINATE, 1, bytes(8))],
     "segment behind the Terminate": [untagged(w.TERMINATE, 1, bytes(4)), untagged(w.SEND, 1)],
 }
 
 
-def test_scan_lets_correct_segments_pass():
+def test_scan_accepts_correct_segments():
     scan = Scan()
     for ulpdu in GOOD:
         scan.check(Segment(ulpdu))
@@ -145,7 +145,7 @@ class Exchange:
 # Proves: 5041-5.3-g 5044-4.1-a 5042-p 4296-2.2.1-c
 def test_everything_at_once(either, seed):
     dut, peer = either
-    peer.write(0, 0)  # lets a responder speak
+    peer.write(0, 0)  # lets a responder send
     exchange = Exchange(dut, peer, seed)
     for _ in range(15):
         for wr_id in range(20):
@@ -161,7 +161,7 @@ def test_everything_at_once(either, seed):
 
 
 # Proves: 5040-4.8-n 5040-7.1-d
-def test_source_goes_in_the_middle_of_a_read(link):
+def test_source_is_deregistered_in_the_middle_of_a_read(link):
     """The Terminate says what is left of the Read."""
     dut, peer = link
     memory = Memory(16 << 20)
@@ -183,7 +183,7 @@ def test_source_goes_in_the_middle_of_a_read(link):
 
 # Proves: 5040-5.5-9 5040-5.5-14 5041-5.4-a
 def test_completion_means_handed_over(link):
-    """A small Send completes although nobody reads it; what no socket buffer takes does not."""
+    """A small Send completes although the peer does not read it; what no socket buffer takes does not."""
     dut, peer = link
     dut.post(e.IBV_WR_SEND, 1)
     dut.expect(1)

@@ -20,12 +20,12 @@ namespace py = pybind11;
 namespace uwarp {
 namespace {
 
-std::span<const std::byte> octets(const py::bytes& bytes) {
+std::span<const std::byte> span_of(const py::bytes& bytes) {
   return std::as_bytes(std::span(std::string_view(bytes)));
 }
 
-py::bytes python_bytes(std::span<const std::byte> octets) {
-  return py::bytes(reinterpret_cast<const char*>(octets.data()), octets.size());
+py::bytes python_bytes(std::span<const std::byte> data) {
+  return py::bytes(reinterpret_cast<const char*>(data.data()), data.size());
 }
 
 // ---- Fields as Python numbers, whatever type they have in the codec
@@ -75,7 +75,7 @@ py::class_<Header> add_header(py::module_& module, const char* name) {
     return py::bytes(wire);
   });
   type.def_static("decode", [](const py::bytes& wire) {
-    const auto bytes = octets(wire);
+    const auto bytes = span_of(wire);
     if (bytes.size() < Header::kWireSize) throw py::value_error("too short");
     return Header::decode(bytes.data());
   });
@@ -201,12 +201,12 @@ void add_terminate(py::module_& module) {
            })
       .def_static("decode",
                   [](const py::bytes& wire) {
-                    const auto header = TerminateHeader::decode(octets(wire));
+                    const auto header = TerminateHeader::decode(span_of(wire));
                     if (!header) throw py::value_error("too short");
                     return *header;
                   })
       .def("blame", [](TerminateHeader& header, const py::bytes& ulpdu, bool read_request) {
-        const auto segment = octets(ulpdu);
+        const auto segment = span_of(ulpdu);
         if (segment.empty()) throw py::value_error("too short");
         const DdpControl control{static_cast<uint8_t>(segment[0])};
         size_t needed = ddp_header_size(control);
@@ -236,7 +236,7 @@ void add_mpa(py::module_& module) {
           "private_data",
           [](const MpaStartFrame& frame) { return python_bytes(frame.private_data.bytes()); },
           [](MpaStartFrame& frame, const py::bytes& data) {
-            if (!frame.private_data.assign(octets(data))) throw py::value_error("too long");
+            if (!frame.private_data.assign(span_of(data))) throw py::value_error("too long");
           })
       .def("encode",
            [](const MpaStartFrame& frame) {
@@ -247,8 +247,9 @@ void add_mpa(py::module_& module) {
            })
       .def_static("decode", [](const py::bytes& wire, bool reply) {
         MpaStartFrame frame;
-        const StartFrameDecode step = decode_start_frame(octets(wire), reply, frame);
-        if (step.status != StartFrameDecode::Status::kFrame || step.consumed != octets(wire).size())
+        const StartFrameDecode step = decode_start_frame(span_of(wire), reply, frame);
+        if (step.status != StartFrameDecode::Status::kFrame ||
+            step.consumed != span_of(wire).size())
           throw py::value_error("not exactly one good frame");
         return frame;
       });
@@ -256,12 +257,12 @@ void add_mpa(py::module_& module) {
   module.attr("DEPTH_NOT_NEGOTIATED") = kDepthNotNegotiated;
 
   module.def("crc32c", [](const py::bytes& data) {
-    return crc32c(octets(data).data(), octets(data).size());
+    return crc32c(span_of(data).data(), span_of(data).size());
   });
   module.def("fpdu_size", [](size_t ulpdu_length) { return fpdu_size(ulpdu_length); });
   module.def("fpdu_pad", [](size_t ulpdu_length) { return fpdu_pad(ulpdu_length); });
   module.def("fpdu", [](const py::bytes& ulpdu, bool crc) {
-    const auto segment = octets(ulpdu);
+    const auto segment = span_of(ulpdu);
     if (segment.size() > kUlpduMax) throw py::value_error("too long");
     std::string wire(fpdu_size(segment.size()), '\0');
     auto* at = reinterpret_cast<std::byte*>(wire.data());
@@ -275,7 +276,7 @@ void add_mpa(py::module_& module) {
     }
     return py::bytes(wire);
   });
-  module.def("verify_crc", [](const py::bytes& fpdu) { return verify_fpdu_crc(octets(fpdu)); });
+  module.def("verify_crc", [](const py::bytes& fpdu) { return verify_fpdu_crc(span_of(fpdu)); });
 }
 
 }  // namespace

@@ -48,9 +48,9 @@ inline VectorFile load_vector(const std::string& name) {
       if (colon == std::string::npos) throw std::runtime_error("bad note in " + name);
       file.notes[line.substr(hash + 3, colon - hash - 3)] = line.substr(colon + 2);
     }
-    std::istringstream octets(line.substr(0, hash));
-    for (std::string octet; octets >> octet;)
-      file.bytes.push_back(std::byte{static_cast<unsigned char>(std::stoi(octet, nullptr, 16))});
+    std::istringstream bytes(line.substr(0, hash));
+    for (std::string byte; bytes >> byte;)
+      file.bytes.push_back(std::byte{static_cast<unsigned char>(std::stoi(byte, nullptr, 16))});
   }
   if (file.bytes.empty()) throw std::runtime_error("empty vector " + name);
   return file;

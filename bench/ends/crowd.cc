@@ -33,7 +33,7 @@ Tally* make_tally() {
   return static_cast<Tally*>(memory);
 }
 
-/// A process of the crowd. Takes until it is told to stop and nothing comes any more.
+/// A process of the crowd. Receives until it is asked to stop and nothing comes any more.
 [[noreturn]] void run_child(Receivers& receivers, Tally& tally) {
   Clock::time_point last = Clock::now();
   for (;;) {

@@ -13,7 +13,7 @@
 namespace uwarp::bench {
 namespace {
 
-/// What an end tells the other one.
+/// What an end sends to the other one.
 struct Card {
   pid_t process;
   int file;  // the server's, of the shared memory

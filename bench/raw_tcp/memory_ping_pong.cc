@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // The shape of ib_write_lat on plain TCP: the application's thread sends, then spins on memory,
-// into which a second thread, asleep in epoll, receives. Nobody is pinned.
+// into which a second thread, asleep in epoll, receives. No thread is pinned.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 namespace uwarp::bench {
 namespace {
 
-/// Receives in a thread of its own and tells how many bytes are in memory.
+/// Receives in a thread of its own and publishes how many bytes are in memory.
 class Receiver {
  public:
   Receiver(int fd, size_t size) : fd_(fd), memory_(size), thread_([this] { run(); }) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// What a run of raw_tcp is told.
+// Options of a run of raw_tcp.
 #pragma once
 
 #include <cstddef>

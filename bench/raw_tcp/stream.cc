@@ -52,7 +52,7 @@ double receive_to_end(int fd, const Options& options) {
   return total / seconds_since(start);
 }
 
-/// The same, and the sender is told that it has come.
+/// The same, and the receiver confirms it to the sender.
 double receive_stream(int fd, const Options& options) {
   const double rate = receive_to_end(fd, options);
   shutdown(fd, SHUT_WR);

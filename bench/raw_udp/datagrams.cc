@@ -61,7 +61,7 @@ class UdpSender {
  public:
   UdpSender(const Options& options, const Audience& audience)
       : audience_(audience), batch_(options.batch, options.size) {
-    // To one receiver the kernel need not be told again where it is.
+    // With one receiver the socket is connected, so the kernel needs no address.
     if (audience.size() == 1) connect_udp(fd_, address_of(0));
   }
 

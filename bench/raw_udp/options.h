@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// What a run of raw_udp is told.
+// Options of a run of raw_udp.
 #pragma once
 
 #include <cstddef>

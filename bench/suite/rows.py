@@ -42,7 +42,7 @@ class Catalogue:
         yield self._wake_ups()
         yield from (self._connects(window) for window in (1, 32))
         yield from Datagrams(self._make).groups()
-        # Leaves some 100,000 sockets in TIME_WAIT, which slow down whoever connects.
+        # Leaves some 100,000 sockets in TIME_WAIT, which slow down later connections.
         yield self._queue_pairs()
         yield self._idle_memory()
         yield self._busy_latency()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// What a run of verbs_bench is told.
+// Options of a run of verbs_bench.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -34,7 +34,7 @@ Shape shape_of(const Options& options) {
   return shape;
 }
 
-/// Polls until told to stop, and gives back each receive that was used.
+/// Polls until asked to stop, and posts each used receive again.
 void poll_receives(Resources& resources, ibv_qp* qp, uint32_t size, const std::atomic<bool>& stop) {
   std::vector<ibv_wc> completions(kPolled);
   while (!stop.load(std::memory_order_relaxed)) {

@@ -111,7 +111,10 @@ static void count(const char* host, const char* port, int times) {
 }
 
 int main(int argc, char** argv) {
-  check(argc == 3 || argc == 4, "usage: atomics PORT CLIENTS | PORT HOST COUNT");
+  if (argc != 3 && argc != 4) {
+    fputs("usage: atomics PORT CLIENTS | PORT HOST COUNT\n", stderr);
+    return 2;
+  }
   if (argc == 3) serve(argv[1], atoi(argv[2]));
   if (argc == 4) count(argv[2], argv[1], atoi(argv[3]));
   return 0;

@@ -110,5 +110,7 @@ def run(port, host, words):
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         serve(sys.argv[1])
-    else:
+    elif len(sys.argv) > 3:
         run(sys.argv[1], sys.argv[2], sys.argv[3:])
+    else:
+        sys.exit(__doc__)

@@ -68,5 +68,7 @@ def play(port, host):
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         serve(sys.argv[1])
-    else:
+    elif len(sys.argv) == 3:
         play(sys.argv[1], sys.argv[2])
+    else:
+        sys.exit(__doc__)

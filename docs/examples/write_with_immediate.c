@@ -97,7 +97,10 @@ static void write_to(const char* host, const char* port, char* text) {
 }
 
 int main(int argc, char** argv) {
-  check(argc == 2 || argc == 4, "usage: write_with_immediate PORT [HOST TEXT]");
+  if (argc != 2 && argc != 4) {
+    fputs("usage: write_with_immediate PORT [HOST TEXT]\n", stderr);
+    return 2;
+  }
   if (argc == 2) serve(argv[1]);
   if (argc == 4) write_to(argv[2], argv[1], argv[3]);
   return 0;

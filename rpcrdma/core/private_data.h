@@ -46,7 +46,7 @@ struct Agreement {
 /// What a side counts as having announced when it announced nothing. RFC 8797 5.1.
 PrivateData defaults();
 
-/// `size` as it can be announced: whole kibioctets, from 1 to 256 of them.
+/// `size` as it can be announced: whole kibibytes, from 1 to 256 of them.
 uint32_t announceable(uint32_t size);
 
 /// Settles what two announcements mean. RFC 8797 4.1, 4.2.

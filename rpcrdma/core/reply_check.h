@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a client makes of a message that came back: nothing in it is believed that does not fit
+// How a client checks a message that came back: nothing in it is used that does not fit
 // what the call offered. Sans-IO. RFC 8166 3.4.6, 4.5.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What one side wants of a connection, what it tells the other side of it, and what the two agree
+// What one side wants of a connection, what it announces to the other side, and what the two agree
 // on: the private data of RFC 8797 with the options of this library.
 #pragma once
 

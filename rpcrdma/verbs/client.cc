@@ -325,7 +325,7 @@ rpcrdma_settings Client::settings() {
   return settings;
 }
 
-/// The call's memory is closed. What is said here is what its owner hears.
+/// The call's memory is closed. The caller gets the status given here.
 void Client::finish(uint32_t xid, int status) {
   const auto found = calls_.find(xid);
   rpcrdma_call* call = found->second.call;

@@ -53,7 +53,7 @@ class Exposures {
   Exposures(const Exposures&) = delete;
   Exposures& operator=(const Exposures&) = delete;
 
-  /// Lays memory open, and posts what has to be before the Send that tells of it. `memory` is a
+  /// Makes memory accessible, and posts what must come before the Send that names it. `memory` is a
   /// registration around it, or null. Nothing: it cannot be registered.
   std::optional<core::Segment> open(const void* base, size_t length, Right right,
                                     const rpcrdma_memory* memory);

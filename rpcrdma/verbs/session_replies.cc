@@ -11,7 +11,7 @@ using core::Header;
 using core::HeaderError;
 using core::Procedure;
 
-/// What a reply needs until its last Send is complete; then the caller hears of it.
+/// What a reply needs until its last Send is complete; then the caller is notified.
 struct Session::Keep {
   Keep(void (*done_function)(void*), void* done_context)
       : done(done_function), context(done_context) {}

@@ -264,7 +264,7 @@ TEST(OurTerminate, ArrivesInSpiteOfUnreadBytes) {
 
 // The device is sending much to a peer that reads slowly. It finishes the FPDU that it has begun,
 // then sends the Terminate.
-TEST(OurTerminate, StandsBehindWhatIsHalfSent) {
+TEST(OurTerminate, FollowsAHalfSentFpdu) {
   SocketPeer peer({.receive_bytes = 4096});
   for (uint64_t id = 0; id < 30; ++id) ASSERT_EQ(peer.dut.post_send(id, 0, 250000), 0);
   std::this_thread::sleep_for(5ms);
@@ -343,7 +343,7 @@ TEST(Streams, OneThatReadsNothingStallsItselfOnly) {
 }
 
 // Proves: 5042-i
-TEST(Streams, FloodOfEmptyMessagesStarvesNobody) {
+TEST(Streams, FloodOfEmptyMessagesDelaysNoOtherStream) {
   SocketPeer flooding, other;
   Bytes flood;
   for (int i = 0; i < 20000; ++i) {

@@ -153,7 +153,7 @@ TEST(AnsweredAtomics, SeeEarlierWrites) {
 
 // When the answer to a request is sent, the Send or Immediate Data before it has completed.
 // Proves: 7306-7-3 7306-7-4 7306-7-13
-TEST(AnsweredAtomics, ComeBehindEarlierCompletions) {
+TEST(AnsweredAtomics, FollowEarlierCompletions) {
   for (const bool atomic : {false, true}) {
     for (const bool send : {false, true}) {
       RawPeer peer;
@@ -172,7 +172,7 @@ TEST(AnsweredAtomics, ComeBehindEarlierCompletions) {
 }
 
 // Proves: 7306-4.1-c
-TEST(TakenImmediate, IgnoresTheStagToInvalidate) {
+TEST(ReceivedImmediate, IgnoresTheStagToInvalidate) {
   for (const O opcode : {O::kImmediate, O::kImmediateSolicited}) {
     RawPeer peer;
     peer.post_receive(1, 100);
@@ -189,7 +189,7 @@ TEST(TakenImmediate, IgnoresTheStagToInvalidate) {
 }
 
 // Proves: 7306-4.1-c
-TEST(TakenResponse, IgnoresTheStagToInvalidate) {
+TEST(ReceivedResponse, IgnoresTheStagToInvalidate) {
   RawPeer peer;
   const Sge result{peer.base() + 64, 8, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post_atomic(SendOpcode::kFetchAdd, 1, result, 8, 2, 1), 0);
@@ -210,7 +210,7 @@ TEST(TakenResponse, IgnoresTheStagToInvalidate) {
 }
 
 // Proves: 7306-6.4-b 7306-7-6
-TEST(TakenImmediate, FindsItsWriteInPlace) {
+TEST(ReceivedImmediate, CompletesAfterItsWriteIsPlaced) {
   RawPeer peer;
   Bytes write = tagged(O::kWrite, peer.stag(), peer.base(), 10000);
   for (uint32_t round = 1; round <= 10000; ++round) {
@@ -229,7 +229,7 @@ TEST(TakenImmediate, FindsItsWriteInPlace) {
 }
 
 // Proves: 7306-6.3-c 7306-6.4-a 7306-7-1 7306-7-5
-TEST(TakenImmediate, ComesInLineWithSends) {
+TEST(ReceivedImmediate, CompletesInOrderWithSends) {
   RawPeer peer;
   for (uint64_t id = 1; id <= 6; ++id) peer.post_receive(id, 100);
   peer.feed(joined({untagged(O::kSend, 0, 1, 0, 8), immediate(2, 2), untagged(O::kSend, 0, 3, 0, 8),

@@ -16,7 +16,7 @@ namespace {
 using O = RdmapOpcode;
 
 // Proves: 5041-4.3-g
-TEST(Wrap, MsnGoesOnAtZero) {
+TEST(Wrap, MsnContinuesAtZero) {
   Pair pair(3);
   pair.chunk_max = 50;
   StreamConfig config;

@@ -120,7 +120,7 @@ TEST_F(Requester, GatheredIsOneMessage) {
 }
 
 // Proves: 5040-5.1-g 5040-5.3-k 5041-5.3-a 5040-5.5-13 5040-5.5-15
-TEST_F(Requester, LeaveInPostingOrder) {
+TEST_F(Requester, RequestsAreSentInPostingOrder) {
   Random random(5);
   std::vector<uint8_t> expected;
   for (uint64_t id = 0; id < 100; ++id) {
@@ -314,7 +314,7 @@ TEST_F(Requester, FenceWaitsForTheRead) {
 }
 
 // Proves: 5040-B-10
-TEST(Fence, AReadWaitedForTellsThatAllBeforeItIsThere) {
+TEST(Fence, ACompletedReadProvesThatEarlierWritesArePlaced) {
   Pair pair(3);
   pair.chunk_max = 700;
   pair.connect();
@@ -440,7 +440,7 @@ TEST_F(Requester, CompletesWhenHandedOver) {
 
 // Errors that the device finds itself: the Terminate has no headers, since no message caused it.
 // Proves: 5040-7.1-b 5040-4.8-k
-TEST(LocalErrors, AreToldWithoutHeaders) {
+TEST(LocalErrors, SendATerminateWithoutHeaders) {
   struct Row {
     const char* what;
     SendOpcode opcode;
@@ -476,7 +476,7 @@ TEST(LocalErrors, AreToldWithoutHeaders) {
 
 // The Terminate comes after the FPDU that is half sent, and nothing comes after the Terminate.
 // Proves: 5040-6.2.1-e 5040-5.4-h
-TEST_F(Requester, TerminateCutsIntoNothing) {
+TEST_F(Requester, TerminateFollowsAWholeFpdu) {
   peer.reads = false;
   ASSERT_EQ(post(SendOpcode::kWrite, 1, sge(0, 20000)), 0);
   ASSERT_EQ(post(SendOpcode::kRead, 2, sge(0, 8)), 0);

@@ -57,7 +57,7 @@ QpConfig deep() {
 // ---- Sends
 
 // Proves: 5040-3.1-d 5041-5.4-c 5040-5.3-c
-TEST(TakenSends, LengthsAreReported) {
+TEST(ReceivedSends, LengthsAreReported) {
   RawPeer peer;
   uint32_t msn = 1;
   for (const uint32_t size : {0u, 1u, 3u, 4u, 5u, 100u, 4096u, 5000u}) {
@@ -74,7 +74,7 @@ TEST(TakenSends, LengthsAreReported) {
 
 // Proves: 5040-3.1-i 5040-5.3-e 5040-5.3-b 5040-5.5-10 5040-B-1 5041-5.3-e 5041-5.3-f 5041-4.1-g
 // Proves: 5041-5.1-b 5044-3-a 5044-6-a 4296-2.1.2-b
-TEST(TakenSends, AThousandInOneBurst) {
+TEST(ReceivedSends, AThousandInOneBurst) {
   for (const bool crc : {false, true}) {
     StreamConfig config;
     config.crc = crc;
@@ -101,7 +101,7 @@ TEST(TakenSends, AThousandInOneBurst) {
 }
 
 // Proves: 5041-5.2-l 5040-5.5-10
-TEST(TakenSends, HundredSegmentsOfOneByte) {
+TEST(ReceivedSends, HundredSegmentsOfOneByte) {
   RawPeer peer;
   peer.post_receive(1, 100);
   for (uint32_t mo = 0; mo < 100; ++mo) {
@@ -117,7 +117,7 @@ TEST(TakenSends, HundredSegmentsOfOneByte) {
 }
 
 // Proves: 5040-5.5-16 5041-5.4-b
-TEST(TakenSends, NothingIsDeliveredBeforeTheLastSegment) {
+TEST(ReceivedSends, NothingIsDeliveredBeforeTheLastSegment) {
   RawPeer peer;
   peer.post_receive(1, 100);
   peer.post_receive(2, 100);
@@ -132,7 +132,7 @@ TEST(TakenSends, NothingIsDeliveredBeforeTheLastSegment) {
 }
 
 // Proves: 5040-5.3-m
-TEST(TakenSends, EmptyOneTakesAReceive) {
+TEST(ReceivedSends, EmptyOneTakesAReceive) {
   RawPeer peer;
   peer.post_receive(1, 100);
   peer.post_receive(2, 100);
@@ -149,7 +149,7 @@ TEST(TakenSends, EmptyOneTakesAReceive) {
 
 // Reserved and unused header fields are not checked, whatever their value.
 // Proves: 5040-4.1-j 5040-4.1-l 5041-4.1-i
-TEST(TakenSends, ReservedBitsAreIgnored) {
+TEST(ReceivedSends, ReservedBitsAreIgnored) {
   RawPeer peer;
   peer.post_receive(1, 100);
   peer.post_receive(2, 100);
@@ -246,7 +246,7 @@ struct Armed : CompletionNotifier {
 };
 
 // Proves: 5040-3.2-a 5040-5.3-f 5040-5.3-g 5040-5.3-t 5041-4.2-c 5041-5.4-d
-TEST(TakenSends, EachKindDoesWhatItSays) {
+TEST(ReceivedSends, EachKindDoesWhatItSays) {
   struct Row {
     O opcode;
     bool solicited, invalidates;
@@ -273,7 +273,7 @@ TEST(TakenSends, EachKindDoesWhatItSays) {
 // ---- Writes
 
 // Proves: 5040-3.2-c 5040-5.1-b 5041-4.1-a 5041-4.1-b
-TEST(TakenWrites, ArePlacedAndNotReported) {
+TEST(ReceivedWrites, ArePlacedAndNotReported) {
   RawPeer peer;
   peer.post_receive(1, 100);
   peer.send(tagged(O::kWrite, peer.stag(), peer.base(), 4096));
@@ -289,7 +289,7 @@ TEST(TakenWrites, ArePlacedAndNotReported) {
 }
 
 // Proves: 5040-5.1-d 5040-5.1-e 5041-4.2-h
-TEST(TakenWrites, AnyPartOfTheBuffer) {
+TEST(ReceivedWrites, AnyPartOfTheBuffer) {
   for (const size_t offset : {1u, 3u, 4u, 777u, 19983u}) {
     RawPeer peer;
     peer.send(tagged(O::kWrite, peer.stag(), peer.base() + offset, 17));
@@ -303,7 +303,7 @@ TEST(TakenWrites, AnyPartOfTheBuffer) {
 
 // STag and TO of an empty segment are not checked, whether it stands alone or ends a Write.
 // Proves: 5041-5.2-i 5041-5.2-j
-TEST(TakenWrites, EmptyOnesAreNotChecked) {
+TEST(ReceivedWrites, EmptyOnesAreNotChecked) {
   RawPeer peer;
   peer.send(tagged(O::kWrite, STag{0xDEADBEEF}, ~uint64_t{0}, 0));
   peer.send(tagged(O::kWrite, STag{0}, 0, 0));
@@ -314,7 +314,7 @@ TEST(TakenWrites, EmptyOnesAreNotChecked) {
 }
 
 // Proves: 5041-5.1-a
-TEST(TakenWrites, AThousandOverEachOther) {
+TEST(ReceivedWrites, AThousandToTheSameBuffer) {
   RawPeer peer;
   for (size_t i = 0; i < 1000; ++i) {
     Bytes ulpdu = tagged(O::kWrite, peer.stag(), peer.base() + i % 50, 100);
@@ -327,7 +327,7 @@ TEST(TakenWrites, AThousandOverEachOther) {
 }
 
 // Proves: 5040-5.1-h 5040-5.5-10b 5040-B-4
-TEST(TakenWrites, AreThereWhenALaterSendCompletes) {
+TEST(ReceivedWrites, ArePlacedWhenALaterSendCompletes) {
   constexpr size_t kSize = 65536 - 15;
   RawPeer peer;
   GuardedMemory target(kSize);
@@ -352,7 +352,7 @@ TEST(TakenWrites, AreThereWhenALaterSendCompletes) {
 
 // A tagged message between the segments of an untagged one.
 // Proves: 5041-5.3-h
-TEST(TakenWrites, MayComeBetweenSegmentsOfASend) {
+TEST(ReceivedWrites, MayComeBetweenSegmentsOfASend) {
   RawPeer peer;
   peer.post_receive(1, 100);
   peer.send(send_message(1, 10, 0, false));
@@ -367,7 +367,7 @@ TEST(TakenWrites, MayComeBetweenSegmentsOfASend) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-TEST(TakenWrites, EachSegmentIsCheckedWhenItComes) {
+TEST(ReceivedWrites, EachSegmentIsCheckedWhenItComes) {
   RawPeer peer;
   peer.send(tagged(O::kWrite, peer.stag(), peer.base(), 8, false));
   const STag key = peer.stag();
@@ -404,7 +404,7 @@ TEST(AnsweredReads, AreNotReported) {
 }
 
 // Proves: 5040-4.4-b 5040-4.4-c 5040-4.4-d
-TEST(AnsweredReads, RepeatWhatNamesTheSink) {
+TEST(AnsweredReads, RepeatKeyAndOffsetOfTheSink) {
   RawPeer peer;
   uint32_t msn = 1;
   for (const uint32_t stag : {0xFFFFFFFFu, 0u, 0x12345678u}) {
@@ -539,7 +539,7 @@ TEST(AnsweredReads, SeeEarlierSends) {
 }
 
 // Proves: 5040-5.5-18 5040-B-7
-TEST(AnsweredReads, DoNotHoldUpLaterSends) {
+TEST(AnsweredReads, DoNotDelayLaterSends) {
   RawPeer peer;
   peer.reads = false;
   peer.post_receive(1, 100);
@@ -710,7 +710,7 @@ TEST(Rights, AreThoseOfTheRegion) {
 
 // Two regions of the same memory with different rights.
 // Proves: 5042-c 4296-2.1.2-d
-TEST(Rights, OfOneRegionDoNotHelpAnother) {
+TEST(Rights, OfOneRegionDoNotApplyToAnother) {
   RawPeer peer;
   const MemoryRegion* read_only =
       *peer.regions.add(peer.dut.domain, peer.memory.data(), 64, peer.base(), kAccessRemoteRead);
@@ -876,7 +876,7 @@ Bytes terminate_message(T code, uint16_t reserved, uint32_t msn = 1) {
 }
 
 // Proves: 5040-4.8-h 5040-5.4-c 5040-5.4-d
-TEST(TakenTerminate, NeedsNoReceiveAndIgnoresReservedBits) {
+TEST(ReceivedTerminate, NeedsNoReceiveAndIgnoresReservedBits) {
   for (const uint16_t reserved : {uint16_t{0}, uint16_t{0x1FFF}}) {
     for (const int receives : {0, 3}) {
       RawPeer peer;
@@ -902,7 +902,7 @@ TEST(TakenTerminate, NeedsNoReceiveAndIgnoresReservedBits) {
 }
 
 // Proves: 5040-6.2.1-b 5040-3.2-i
-TEST(TakenTerminate, CompletesOpenReadsInError) {
+TEST(ReceivedTerminate, CompletesOpenReadsInError) {
   RawPeer peer;
   const Sge sink{peer.base(), 64, peer.memory_region->key.load()};
   for (uint64_t id = 0; id < 6; ++id)

@@ -27,7 +27,7 @@ class Sockets : public VerbsTest {
   std::array<std::unique_ptr<Pair>, 2> pairs_;
 };
 
-TEST_F(Sockets, AllArrivesHoweverTheyStutter) {
+TEST_F(Sockets, AllArrivesWithShortAndFailingCalls) {
   // Both pairs are connected first, because a start-up without kernel memory may fail.
   for (auto& pair : pairs_) {
     ASSERT_EQ(pair->a.post_rdma(IBV_WR_RDMA_WRITE, 1, pair->b.address(), 0, 8), 0);

@@ -90,7 +90,7 @@ using Mutant = Shared<Control, Writer, Reader>;
 constexpr Property kRing{
     "ring", "Every message arrives once and in order, and no side sleeps while there is work.", 3};
 
-TEST(ByteRing, NothingIsLostAndNobodySleepsForEver) { expect_holds<Ring>(kRing, 3u); }
+TEST(ByteRing, NothingIsLostAndNoSideSleepsForEver) { expect_holds<Ring>(kRing, 3u); }
 TEST(ByteRing, AlsoWhenItIsFull) { expect_holds<Ring>({"full ring", kRing.sentence, 2}, 7u); }
 TEST(ByteRing, MutantsAreFound) {
   expect_found<

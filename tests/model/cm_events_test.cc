@@ -143,13 +143,13 @@ constexpr Property kClosing{
     "rdma_cm events, closing",
     "Events that are dropped with their id take no token and no readiness from others.", 4};
 
-TEST(CmEvents, AreThereBeforeTheDescriptorSaysSo) {
+TEST(CmEvents, AreQueuedBeforeTheDescriptorIsReadable) {
   expect_holds<Polling<Product>>(kPolling);
   expect_found<Polling<SaysSoTooEarly>>(kPolling, "there is no event");
   expect_found<Polling<ClearsTooMuch>>(kPolling, "");
 }
 
-TEST(CmEvents, ThatGoAwayDisturbNoOthers) {
+TEST(CmEvents, RemovedOnesLeaveOthersAlone) {
   expect_holds<Closing<Product>>(kClosing);
   expect_found<Closing<ForgetsToClear>>(kClosing, "readable though");
   expect_found<Closing<KeepsTheToken>>(kClosing, "");

@@ -179,9 +179,7 @@ struct Chooser : Scenario {
   }
 };
 
-TEST(Explorer, TriesWhatTheWorldMayDecide) {
-  expect_found<Chooser>({"choices", "", 0}, "the third");
-}
+TEST(Explorer, TriesEveryChoice) { expect_found<Chooser>({"choices", "", 0}, "the third"); }
 
 }  // namespace
 }  // namespace uwarp::model

@@ -346,7 +346,7 @@ constexpr Property kMuted{"quiet sources",
                           "quiet or about to become quiet.",
                           2};
 
-TEST(EpollMutedSources, NoneIsQuietBehindASleeper) {
+TEST(EpollMutedSources, NoneIsMutedWhileAThreadSleeps) {
   expect_holds<Muted<Presence, BasicEpollMutedSources<ModelAtomics>>>(kMuted);
   expect_found<Muted<forgets_the_driver::BasicPresence<ModelAtomics>,
                      forgets_the_driver::BasicEpollMutedSources<ModelAtomics>>>(kMuted,

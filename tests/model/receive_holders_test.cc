@@ -121,7 +121,7 @@ constexpr Property kHeld{"Held datagram",
                          "pair to wait for; its holder is told once.",
                          2};
 
-TEST(ReceiveHoldersModel, AHeldDatagramGoesOn) {
+TEST(ReceiveHoldersModel, AHeldDatagramContinues) {
   for (const bool expires : {false, true})
     for (const bool ends : {false, true}) expect_holds<HeldLine>(kHeld, expires, ends);
   expect_holds<EndingLine>(kHeld);

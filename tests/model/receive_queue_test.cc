@@ -83,7 +83,7 @@ struct OwnQueue : Scenario {
 constexpr Property kOfOwnQueue{"Held stream",
                                "A held stream goes on once there is a receive for it.", 3};
 
-TEST(ReceiveQueueModel, AHeldStreamGoesOn) { expect_holds<OwnQueue>(kOfOwnQueue); }
+TEST(ReceiveQueueModel, AHeldStreamContinues) { expect_holds<OwnQueue>(kOfOwnQueue); }
 
 TEST(ReceiveQueueModel, FindsAHeldStreamThatIsForgotten) {
   expect_found<OwnQueue>(kOfOwnQueue, "held although", OwnQueue::Fault::kLooksBesideTheSide);

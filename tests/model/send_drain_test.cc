@@ -110,7 +110,7 @@ struct OnlyPaused : Drained {
 constexpr Property kDrained{
     "SQD", "One event, when all started requests are complete, and none starts after it.", 2};
 
-TEST(SendDrainModel, ToldOnceAndInTime) {
+TEST(SendDrainModel, ReportedOnceAndInTime) {
   expect_holds<Drained>(kDrained, false);
   expect_holds<Drained>(kDrained, true);
   expect_holds<OnlyPaused>(kDrained, false);

@@ -64,7 +64,7 @@ TEST(SpinLockModel, NoSleeperIsLeftBehind) {
   expect_holds<Lockers<ModelAtomics>>(kSleepers, 3);
 }
 
-TEST(SpinLockModel, FindsASleeperWhoIsCountedLate) {
+TEST(SpinLockModel, FindsASleeperThatIsCountedLate) {
   expect_found<Lockers<CountedLate>>(kSleepers, "all sleep", 2);
 }
 

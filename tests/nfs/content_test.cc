@@ -7,7 +7,7 @@
 #include <new>
 #include <string>
 
-#include "octets.h"
+#include "bytes.h"
 
 namespace uwarp::nfs {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "octets.h"
+#include "bytes.h"
 #include "status_of.h"
 
 namespace uwarp::nfs {
@@ -158,7 +158,7 @@ TEST_F(MemoryTreeTest, LinksCountAndCost) {
   EXPECT_EQ(status_of([&] { tree.link(kSuperuser, kRoot, kRoot, "loop"); }), NfsStatus::kIsdir);
 }
 
-TEST_F(MemoryTreeTest, AListingGoesOnWhereItWasThoughEntriesGo) {
+TEST_F(MemoryTreeTest, AListingContinuesThoughEntriesAreRemoved) {
   for (int i = 0; i < 10; ++i) {
     make_file(std::to_string(i));
   }

@@ -104,7 +104,7 @@ TEST_F(Nfs4, WithoutOpenFilesALeaseMayExpire) {
   nfs->close(file);
 }
 
-TEST_F(Nfs4, TheServerMayAskForPatience) {
+TEST_F(Nfs4, TheServerMayAskTheClientToWait) {
   nfs->close(nfs->create(server.root, "f", CreateHow::kGuarded, {}));
   auto begin = server.time.now;
   for (NfsStatus status : {NfsStatus::kGrace, NfsStatus::kJukebox}) {

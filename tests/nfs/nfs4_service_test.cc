@@ -379,7 +379,7 @@ TEST_F(Nfs4Server, RepliesFitTheRoom) {
   }
 }
 
-TEST_F(Nfs4Server, NonsenseIsSurvived) {
+TEST_F(Nfs4Server, RandomCallsAreSurvived) {
   client.nfs.close(client.create("file"));
   FileHandle file = client.nfs.lookup(server.root, "file").handle;
   uint64_t id = introduce("one", 1);

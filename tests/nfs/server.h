@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bytes.h"
 #include "loopback_channel.h"
 #include "nfs/mount_client.h"
 #include "nfs/mount_service.h"
@@ -16,7 +17,6 @@
 #include "nfs/nfs3_service.h"
 #include "nfs/nfs4_client.h"
 #include "nfs/nfs4_service.h"
-#include "octets.h"
 
 namespace uwarp::nfs {
 

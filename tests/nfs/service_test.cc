@@ -191,7 +191,7 @@ TEST(Service, RefusalsOfRpc) {
   EXPECT_THROW(rpc.call(kNfsProgram, 3, 1, 0, nothing, nothing), RpcRefused);
 }
 
-TEST(Service, NonsenseOfVersion3IsSurvived) {
+TEST(Service, RandomCallsOfVersion3AreSurvived) {
   TestServer server(1 << 20);
   TestClient client(server);
   client.nfs.create(client.root, "file", CreateHow::kGuarded, {});

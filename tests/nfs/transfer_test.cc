@@ -34,7 +34,7 @@ std::string content_of(const LocalFile& file) {
   return content;
 }
 
-TEST(Transfer, TheServerMayAskForPatience) {
+TEST(Transfer, TheServerMayAskTheClientToWait) {
   TestServer server;
   Wiretap channel(server.dispatcher, 1024);
   Nfs4Client nfs(channel, kRootCaller, server.time.client());
@@ -59,7 +59,7 @@ TEST(Transfer, TheServerMayAskForPatience) {
   EXPECT_EQ(content_of(back), content);
 }
 
-TEST(Transfer, PatienceEnds) {
+TEST(Transfer, WaitingForTheServerEnds) {
   TestServer server;
   Patience patience(server.time.client());
   auto begin = server.time.now;

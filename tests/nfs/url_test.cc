@@ -30,7 +30,7 @@ TEST(Url, PercentIsACharacterLikeAnyOther) {
   EXPECT_EQ(Url::parse("rdma://h/a%20b c").path, "/a%20b c");
 }
 
-TEST(Url, NonsenseIsAnError) {
+TEST(Url, InvalidUrlsAreErrors) {
   for (const char* text : {"", "http://h/x", "rdma:/h", "rdma://", "rdma:///x", "rdma://h:0/x",
                            "rdma://h:65536/x", "rdma://h:/x", "rdma://h:1x/x", "rdma://[::1/x",
                            "rdma://[]/x", "rdma://[::1]x/y", "rdma://h/../x", "rdma://h/a/./b"}) {

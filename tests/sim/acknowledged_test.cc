@@ -344,7 +344,7 @@ TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
   EXPECT_TRUE(peer.dut.events.empty());
 }
 
-TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
+TEST_F(Acknowledged, ALocalErrorLeavesEarlierRequestsAlone) {
   connect();
   write(1);
   Sge wrong = Pair::sge(here, here_region, 0, 64);
@@ -354,7 +354,7 @@ TEST_F(Acknowledged, ALocalMistakeLeavesItsPredecessorsAlone) {
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kLocProtErr}}));
 }
 
-TEST_F(Acknowledged, AnOrderlyEndAnswersForThePeer) {
+TEST_F(Acknowledged, AnOrderlyEndCompletesOpenRequests) {
   connect();
   write(1);
   transmit();
@@ -363,7 +363,7 @@ TEST_F(Acknowledged, AnOrderlyEndAnswersForThePeer) {
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
 }
 
-TEST_F(Acknowledged, AResetDoesNot) {
+TEST_F(Acknowledged, AResetFailsOpenRequests) {
   connect();
   write(1);
   write(2);
@@ -396,7 +396,7 @@ TEST_F(Acknowledged, AnInvalidationWaitsForUnsignalledWrites) {
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{2, WcStatus::kMwBindErr}}));
 }
 
-TEST_F(Acknowledged, FencesAndReadsMixUnderCuts) {
+TEST_F(Acknowledged, FencesAndReadsMixWhereverBytesAreCut) {
   connect(2, 3, 3);
   pair.chunk_max = 7;
   Random random(5);
@@ -457,7 +457,7 @@ uint64_t blamed(TerminateCode code, std::span<const SendOpcode> opcodes) {
 }
 
 // A Terminate that quotes the header of a Write's segment gives the key and an offset.
-TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
+TEST(FailedRequestByHeader, FindsAWriteByItsAddressOrElseByItsKey) {
   struct Case {
     uint32_t key;
     TaggedOffset to;
@@ -493,7 +493,7 @@ TEST(BlameByHeader, AWriteByItsPlaceOrElseByItsKey) {
   }
 }
 
-TEST(BlameWithoutHeader, ByTheClassOfTheError) {
+TEST(FailedRequestWithoutHeader, ByTheClassOfTheError) {
   constexpr SendOpcode kAll[] = {SendOpcode::kSend, SendOpcode::kRead, SendOpcode::kWrite,
                                  SendOpcode::kFetchAdd, SendOpcode::kSendWithInvalidate};
   using T = TerminateCode;
@@ -513,7 +513,7 @@ TEST(BlameWithoutHeader, ByTheClassOfTheError) {
   EXPECT_EQ(blamed(T::kRdmapLocalCatastrophic, kReadFirst), 1u);
 }
 
-TEST(BlameWithoutHeader, TheOldestWhereNoneFits) {
+TEST(FailedRequestWithoutHeader, TheOldestWhereNoneFits) {
   constexpr SendOpcode kReads[] = {SendOpcode::kRead, SendOpcode::kFetchAdd};
   constexpr SendOpcode kWrites[] = {SendOpcode::kWrite, SendOpcode::kWriteWithImm};
   using T = TerminateCode;

@@ -492,7 +492,7 @@ TEST_F(Requester, LocalErrors) {
   }
 }
 
-TEST_F(Requester, ResultMemoryIsGone) {
+TEST_F(Requester, ResultMemoryIsDeregistered) {
   ASSERT_EQ(add(1, 1), 0);
   peer.settle();
   EXPECT_EQ(peer.ulpdus().size(), 1u);

@@ -30,7 +30,7 @@ TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
   }
 }
 
-TEST(CarrierMark, TheSwitchIsToldOnce) {
+TEST(CarrierMark, TheSwitchIsReportedOnce) {
   RawPeer peer(of_two_uwarps());
   peer.send(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,
                    TaggedOffset{CarrierMark{CarrierMark::Kind::kSwitch}.offset()}, 0));

@@ -95,7 +95,7 @@ TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
-TEST(DeliveredMark, GoesAheadOfWhatTakesAReceive) {
+TEST(DeliveredMark, IsSentBeforeWhatTakesAReceive) {
   struct Case {
     SendOpcode opcode;
     bool marked;
@@ -135,7 +135,7 @@ TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
-TEST(DeliveredMark, GoesToNoForeignPeerAndFromNoIwarpPersona) {
+TEST(DeliveredMark, IsSentToUwarpsInTheRocePersonaOnly) {
   for (const bool uwarp : {false, true}) {
     StreamConfig config = between_uwarps();
     config.peer_is_uwarp = uwarp;
@@ -212,7 +212,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
 
 // Only the thread that has the transmit side may record what it has sent, so the receiving thread
 // waits for it, however long the send call takes.
-TEST(CompletionOrder, WaitsForWhoeverHasTheTransmitSide) {
+TEST(CompletionOrder, WaitsForTheThreadThatTransmits) {
   RegionTable regions;
   End end(regions);
   ASSERT_TRUE(end.qp->start_stream({}));

@@ -512,7 +512,7 @@ TEST_F(Datagrams, GraceIsGivenOncePerPost) {
   EXPECT_EQ(slot.receive.dropped.get(), 1u);
 }
 
-TEST_F(Datagrams, HoldersAreToldOfTheNextReceive) {
+TEST_F(Datagrams, HoldersAreNotifiedOfTheNextReceive) {
   ready();
   const auto a = std::make_shared<Holder>(), b = std::make_shared<Holder>(),
              c = std::make_shared<Holder>();
@@ -533,7 +533,7 @@ TEST_F(Datagrams, HoldersAreToldOfTheNextReceive) {
   EXPECT_EQ(b.use_count(), 1);
 }
 
-TEST_F(Datagrams, NobodyHoldsForAQueuePairThatTakesNothing) {
+TEST_F(Datagrams, NothingIsHeldForAQueuePairThatTakesNothing) {
   const auto holder = std::make_shared<Holder>();
   EXPECT_FALSE(qp->hold_for_receive(holder));
   to(QpState::kInit);

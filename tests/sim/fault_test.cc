@@ -272,7 +272,7 @@ TEST_P(Faults, AResetWaitsForWhatWentBefore) {
 }
 
 // RFC 5044 8: the receiver of an FPDU with a wrong CRC answers with a Terminate of the MPA layer.
-TEST_P(Faults, ACorruptFpduIsFoundOut) {
+TEST_P(Faults, ACorruptFpduIsFound) {
   for (const uint32_t length : {0u, 64u, 8192u}) {
     Faulty one(acknowledged(), "corrupt op=write nth=2", true);
     one.write(1, 64);
@@ -289,7 +289,7 @@ TEST_P(Faults, ACorruptFpduIsFoundOut) {
   }
 }
 
-TEST_P(Faults, WithoutCrcNobodyMinds) {
+TEST_P(Faults, WithoutCrcADamagedFpduIsNotFound) {
   Faulty one(acknowledged(), "corrupt nth=1");
   one.write(1, 64);
   one.pair.run();
@@ -297,7 +297,7 @@ TEST_P(Faults, WithoutCrcNobodyMinds) {
 }
 
 // The same requests fail in the same way wherever the bytes are cut.
-TEST_P(Faults, ChanceIsRepeatedWhateverElseHappens) {
+TEST_P(Faults, ProbabilityIsTheSameHoweverBytesAreCut) {
   std::vector<std::vector<WcStatus>> seen;
   for (const size_t cut : {0, 1, 7, 100}) {
     Faulty one(acknowledged(), "seed=5; wc-error p=0.05 status=REM_OP_ERR");

@@ -100,7 +100,7 @@ TEST_P(LocalFailure, WhatTheEndOfTheStreamCutsDoesNotSucceed) {
 }
 
 // 5040-7.1-a
-TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
+TEST_P(LocalFailure, AnswerThatCannotBeReadGivesAnEvent) {
   ASSERT_EQ(read(1), 0);
   transmit(kLarge);
   peer.reads = false;
@@ -114,7 +114,7 @@ TEST_P(LocalFailure, AnswerThatCannotBeReadIsToldByAnEvent) {
   peer.ulpdus();
 }
 
-TEST_P(LocalFailure, RequestThatCannotBeReadIsToldByItsCompletion) {
+TEST_P(LocalFailure, RequestThatCannotBeReadFailsItsCompletion) {
   ASSERT_EQ(read(1), 0);
   transmit(kLarge);
   ASSERT_EQ(send(2, sge(kLarge)), 0);

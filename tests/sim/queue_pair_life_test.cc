@@ -79,7 +79,7 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
 }
 
 // A Read that has arrived counts as owed before it has been looked at.
-TEST(FinishInput, CountsWhatIsOwedToThePeer) {
+TEST(FinishInput, CountsAnswersThatThePeerWaitsFor) {
   RawPeer peer;
   peer.settle();
   EXPECT_FALSE(peer.dut.qp->finish_input());
@@ -298,7 +298,7 @@ TEST(StartStream, NeedsALivingQueuePair) {
 
 // The thread that posts the receive for which a stream is held resumes the stream; only one thread
 // does.
-TEST(Held, MayBeResumedOnceByWhoeverPosts) {
+TEST(Held, IsResumedByOnePost) {
   RawPeer peer;
   peer.send(send_message(1, 0));
   ASSERT_TRUE(peer.dut.qp->receiver().held());
@@ -313,7 +313,7 @@ TEST(Held, MayBeResumedOnceByWhoeverPosts) {
 }
 
 // A program finds the queue of a failed completion by its opcode, or by the queue pair number.
-TEST(Flushed, CompletionsSayWhoseTheyAre) {
+TEST(Flushed, CompletionsNameTheirQueuePair) {
   QpConfig shape = End::default_shape();
   shape.number = Qpn{77};
   Pair pair(1, shape);
@@ -356,7 +356,7 @@ TEST(Flushed, CompletionsSayWhoseTheyAre) {
 }
 
 // If the connection was never established, the oldest request has the reason as its status.
-TEST(Flushed, TheOldestRequestTellsTheReason) {
+TEST(Flushed, TheOldestRequestHasTheCause) {
   QueuePairSlot slot;
   QpConfig shape = End::default_shape();
   shape.slot = &slot;
@@ -377,7 +377,7 @@ TEST(Flushed, TheOldestRequestTellsTheReason) {
   EXPECT_EQ(pair.a.qp->state(), QpState::kErr);
 }
 
-TEST(Completed, ReceivesSayWhoseTheyAre) {
+TEST(Completed, ReceivesNameTheirQueuePair) {
   QpConfig shape = End::default_shape();
   shape.number = Qpn{78};
   Pair pair(1, shape);

@@ -79,7 +79,7 @@ TEST_P(Connected, WriteIsPlacedAndNotReported) {
 
 // sent() says whether anything is left, so that the caller need not build another window to find
 // out.
-TEST_P(Connected, SentTellsWhetherThereIsMore) {
+TEST_P(Connected, SentReportsWhetherThereIsMore) {
   const Sge small = mine(0, 8);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&small, 1}, there.address(), rkey()), 0);
   pair.run();

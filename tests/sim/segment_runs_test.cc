@@ -220,7 +220,7 @@ TEST_P(Cut, WhatWasAnnouncedIsPlaced) {
 }
 
 // The peer could not go on, for example because its memory was deregistered.
-TEST_P(Cut, ATerminateInsteadIsUnderstood) {
+TEST_P(Cut, ATerminateInsteadIsRead) {
   Announcer peer;
   peer.feed(joined({peer.write(0, 2), peer.write(1, 1), terminate_of_peer()}), GetParam());
   EXPECT_TRUE(peer.written(0, 2 * kPayload));
@@ -229,7 +229,7 @@ TEST_P(Cut, ATerminateInsteadIsUnderstood) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
-TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
+TEST_P(Cut, AnotherMessageInsteadIsRead) {
   Announcer peer;
   peer.post_receive(7, 100);
   peer.feed(joined({peer.write(0, 2, false), send_message(1, 50)}), GetParam());
@@ -241,7 +241,7 @@ TEST_P(Cut, AnotherMessageInsteadIsTakenForWhatItIs) {
 
 // The same once large receive windows are open. The bytes that arrive instead have then been
 // written to where the segment's payload belongs, and must be moved back.
-TEST_P(Cut, WhatComesInsteadIsBroughtBack) {
+TEST_P(Cut, OtherBytesInLargeWindowsAreMovedBack) {
   for (const bool terminate : {true, false}) {
     Announcer peer;
     for (int i = 0; i < 2; ++i)
@@ -264,7 +264,7 @@ TEST_P(Cut, WhatComesInsteadIsBroughtBack) {
   }
 }
 
-TEST_P(Cut, WhatComesInsteadOfAPartOfASendIsBroughtBack) {
+TEST_P(Cut, OtherBytesInAPartOfASendAreMovedBack) {
   Announcer peer;
   const Sge sge{peer.target.address(), 3 * kPayload, peer.region->key.load()};
   const auto segment = [](uint32_t msn, uint32_t index) {
@@ -345,7 +345,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
 }
 
 // The queue pair is reset while announced segments are missing, and connected again.
-TEST_P(Cut, TheNextStreamKnowsNothingOfIt) {
+TEST_P(Cut, TheNextStreamIsNotAffected) {
   Announcer peer;
   Bytes begun = joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)});
   for (int i = 0; i < 2; ++i) peer.feed(begun, GetParam());
@@ -375,7 +375,7 @@ TEST_P(Cut, ReservedBitsOfOthersAreIgnored) {
 }
 
 // Bytes that arrive after the region was deregistered are not written to its memory.
-TEST(Announced, ARegionThatLeavesIsLeftAlone) {
+TEST(Announced, ADeregisteredRegionIsNotWritten) {
   Announcer peer;
   const Bytes first = joined({peer.write(0, 2)});
   peer.feed(first);

@@ -47,7 +47,7 @@ TEST_F(Shared, TakenInOrder) {
 
 // A new receive goes to the stream that has waited longest. No other stream takes it.
 // Proves: 5042-k
-TEST_F(Shared, HeldStreamsGoOnInTurn) {
+TEST_F(Shared, HeldStreamsContinueInTurn) {
   for (const size_t peer : {1, 3, 0}) {
     send(peer, 1);
     EXPECT_TRUE(peers[peer]->dut.qp->receiver().held());
@@ -71,7 +71,7 @@ TEST_F(Shared, HeldStreamsGoOnInTurn) {
 
 // A stream that was woken and then fails passes its receive on. A stream that fails while it waits
 // leaves the line.
-TEST_F(Shared, FailedStreamsLeaveTheLine) {
+TEST_F(Shared, FailedStreamsStopWaiting) {
   for (const size_t peer : {0, 1, 2}) send(peer, 1);
   ASSERT_EQ(srq.post(1, {}), 0);
   peers[1]->dut.qp->to_error();
@@ -85,7 +85,7 @@ TEST_F(Shared, FailedStreamsLeaveTheLine) {
   EXPECT_EQ(peers[3]->dut.receives().size(), 1u);
 }
 
-TEST_F(Shared, ResetStreamsLeaveTheLine) {
+TEST_F(Shared, ResetStreamsStopWaiting) {
   for (const size_t peer : {0, 1, 2, 3}) send(peer, 1);
   const auto reset = [this](size_t peer) {
     peers[peer]->dut.qp->detach_stream();

@@ -86,12 +86,12 @@ std::vector<OnTheWire> fpdus(const std::vector<TraceStep>& steps, uint32_t numbe
   std::vector<OnTheWire> found;
   for (const TraceStep& step : steps) {
     EXPECT_EQ(step.queue_pair, number);
-    found.push_back({step.opcode, step.octets});
+    found.push_back({step.opcode, step.bytes});
   }
   return found;
 }
 
-TEST_F(Traced, ASendTellsEachStepOnce) {
+TEST_F(Traced, ASendRecordsEachStepOnce) {
   pair.connect();
   pair.run();
   const Sge here = from(100), there = to(300);
@@ -103,7 +103,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
                                        Kind::kSendCompleted}));
   const TraceStep posted = at_a.of(Kind::kSendPosted).at(0);
   EXPECT_EQ(posted.opcode, static_cast<uint8_t>(WcOpcode::kSend));
-  EXPECT_EQ(posted.octets, 100u);
+  EXPECT_EQ(posted.bytes, 100u);
   EXPECT_EQ(posted.wr_id, 7u);
   for (const TraceStep& step : at_a.steps) {
     EXPECT_EQ(step.queue_pair, kNumberOfA);
@@ -117,7 +117,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
 
   EXPECT_EQ(at_b.kinds(),
             (std::vector{Kind::kReceivePosted, Kind::kReceiveTaken, Kind::kReceiveCompleted}));
-  EXPECT_EQ(at_b.of(Kind::kReceivePosted).at(0).octets, 600u);
+  EXPECT_EQ(at_b.of(Kind::kReceivePosted).at(0).bytes, 600u);
   for (Kind kind : {Kind::kReceivePosted, Kind::kReceiveTaken, Kind::kReceiveCompleted}) {
     const TraceStep step = at_b.of(kind).at(0);
     EXPECT_EQ(step.queue_pair, kNumberOfB);
@@ -126,7 +126,7 @@ TEST_F(Traced, ASendTellsEachStepOnce) {
     EXPECT_FALSE(step.reported) << "not of a shared queue";
   }
   const TraceStep received = at_b.of(Kind::kReceiveCompleted).at(0);
-  EXPECT_EQ(received.octets, 100u);
+  EXPECT_EQ(received.bytes, 100u);
   EXPECT_EQ(received.status, static_cast<uint32_t>(WcStatus::kSuccess));
 }
 
@@ -178,7 +178,7 @@ TEST_F(Traced, AReadIsAnswered) {
 }
 
 // Large and small messages, whole and in parts, in one batch and in several.
-TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
+TEST_F(Traced, EachFpduIsRecordedByBothEnds) {
   for (const size_t cut : {size_t{0}, size_t{1000}}) {
     SCOPED_TRACE(cut);
     if (cut == 0) pair.connect({.mulpdu = 30000});
@@ -198,7 +198,7 @@ TEST_F(Traced, EachFpduIsToldOfByBothEnds) {
 }
 
 // One request is half sent, one is in the batch behind it, one has not started.
-TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
+TEST_F(Traced, AFlushRecordsHowFarEachHadCome) {
   pair.connect();
   pair.run();
   const Sge large = from(100000), small = from(10), there = to(10);
@@ -229,7 +229,7 @@ TEST_F(Traced, AFlushSaysHowFarEachHadCome) {
   EXPECT_EQ(receive.wr_id, 9u);
 }
 
-TEST(TracedShared, AReceiveOfASharedQueueSaysSo) {
+TEST(TracedShared, AReceiveOfASharedQueueIsMarked) {
   SharedReceiveQueue shared(4, 1, nullptr);
   Recorder at_b;
   QpConfig shape = traced(at_b, kNumberOfB);

@@ -182,7 +182,7 @@ TEST_F(Unreliable, WhatIsAnsweredIsRefused) {
   expect_running();
 }
 
-TEST_F(Unreliable, NobodyHearsOfThePeersEnd) {
+TEST_F(Unreliable, ThePeersEndIsNotReported) {
   for (const StreamEnd end : {StreamEnd::kReset, StreamEnd::kFin}) {
     pair.a.qp->lose_peer(end);
     for (uint64_t id = 0; id < 3; ++id) ASSERT_EQ(post(SendOpcode::kSend, id, 3000), 0);
@@ -252,7 +252,7 @@ TEST(UnreliableAlone, APeerThatReadsIsTerminated) {
 }
 
 // A dropped message is checked like any other.
-TEST(UnreliableAlone, ADroppedMessageIsCheckedAllTheSame) {
+TEST(UnreliableAlone, ADroppedMessageIsCheckedToo) {
   const Bytes second[] = {send_message(1, 100, 99, false), send_message(2, 100, 100, false),
                           untagged(RdmapOpcode::kSendSolicited, 0, 1, 100, 100)};
   for (const Bytes& wrong : second) {

@@ -209,7 +209,7 @@ TEST(Crc, WrongCrcIsNotDelivered) {
 }
 
 // This includes messages that are executed at once, without being placed in memory first.
-TEST(Crc, WrongOnesOfControlMessagesAreNotObeyed) {
+TEST(Crc, ControlMessagesWithAWrongCrcAreNotExecuted) {
   const auto spoilt = [](const Bytes& ulpdu) {
     Bytes fpdu = frame(ulpdu, true);
     fpdu.back() ^= std::byte{1};
@@ -340,7 +340,7 @@ TEST(ReadResponse, MustMatchTheRequest) {
   }
 }
 
-TEST(ReadSink, IsNoDoorForWrites) {
+TEST(ReadSink, RefusesWrites) {
   RawPeer peer;
   const Sge sink{peer.base() + 100, 64, peer.memory_region->key.load()};
   ASSERT_EQ(peer.dut.post(SendOpcode::kRead, 1, {&sink, 1}, 1, 2), 0);
@@ -380,7 +380,7 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   EXPECT_TRUE(peer.dut.qp->transmitter().finished());
 }
 
-TEST(Terminate, IsWantedUntilItHasGone) {
+TEST(Terminate, IsToBeSentUntilItIsSent) {
   RawPeer peer;
   peer.reads = false;
   peer.send(untagged(RdmapOpcode::kSend, 1, 1, 0, 8));
@@ -510,7 +510,7 @@ TEST(Responder, SendsNothingBeforeTheFirstFpdu) {
 }
 
 // A receive call asks for transmission if what it read needs an answer, and only then.
-TEST(Responder, IsToldWhatItOwes) {
+TEST(Responder, AsksForTransmissionIfAnAnswerIsDue) {
   RawPeer peer;
   peer.send(tagged(RdmapOpcode::kWrite, STag{1}, 0, 0));
   const auto wanted = [&peer](const Bytes& ulpdu) {
@@ -524,7 +524,7 @@ TEST(Responder, IsToldWhatItOwes) {
   EXPECT_EQ(peer.ulpdus().size(), 2u);
 }
 
-TEST(Initiator, OwesItsRtrFromTheStart) {
+TEST(Initiator, HasItsRtrToSendFromTheStart) {
   for (const auto rtr : {StreamConfig::Rtr::kWrite, StreamConfig::Rtr::kRead}) {
     StreamConfig config;
     config.rtr = rtr;
@@ -540,7 +540,7 @@ TEST(Initiator, OwesItsRtrFromTheStart) {
 
 // siw may overlook a first FPDU that comes alone. uwarp sends one more FPDU as a reminder, and
 // never a second.
-TEST(Chase, FollowsTheFirstFpdu) {
+TEST(FirstFpduReminder, FollowsTheFirstFpduOnce) {
   RawPeer peer;
   EXPECT_TRUE(peer.dut.qp->nudge());
   peer.settle();
@@ -555,7 +555,7 @@ TEST(Chase, FollowsTheFirstFpdu) {
   EXPECT_FALSE(peer.dut.qp->nudge());
 }
 
-TEST(Magic, IsRecognisedAndAnsweredFirst) {
+TEST(RecognitionValue, IsRecognisedAndAnsweredFirst) {
   StreamConfig config;
   config.wait_for_first_fpdu = true;
   config.magic_stag = STag{0x1234};

@@ -207,7 +207,7 @@ TEST_P(Xrc, MemoryOfTheDomainsOfItsQueues) {
 }
 
 // A message that had taken a receive of the queue, or waited for one, fails. No completion comes.
-TEST_P(Xrc, QueueGoesAway) {
+TEST_P(Xrc, QueueIsDestroyed) {
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   pair.run();
   ASSERT_TRUE(pair.b.qp->receiver().held());

@@ -37,7 +37,7 @@ def stock_siw(machine):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     """A test during which the guest stops by Linux's own mistake (docs/siw.md) says nothing about
-    us. Any other stop, by a peer's octets, counts as a failure."""
+    us. Any other stop, by a peer's bytes, counts as a failure."""
     report = (yield).get_result()
     machine = item.funcargs.get("machine")
     if report.failed and machine and IW_CM_BUG in machine.console():

@@ -5,8 +5,9 @@
 // as if local
 //
 // A COMMAND of one word is a line for the shell, several are a program and its arguments.
-// The guest trusts whoever can connect, so this belongs on a network of its own. The command's life
-// hangs on the connection: when the host's side is killed, so is every process of the command.
+// The guest trusts each peer that can connect, so this belongs on a network of its own. The
+// command's life hangs on the connection: when the host's side is killed, so is every process of
+// the command.
 
 #include <arpa/inet.h>
 #include <fcntl.h>

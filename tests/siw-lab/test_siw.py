@@ -237,7 +237,7 @@ def test_revision(direction, pair, machine, frames, revision):
     exchange(direction, pair, 10, 10, env={"UWARP_MPA_REVISION": str(revision)})
     seen = frames()
     assert [kind for kind, _ in seen] == ["request", "reply"], seen
-    assert {int(octets[2:4], 16) for _, octets in seen} == {revision}, seen
+    assert {int(data[2:4], 16) for _, data in seen} == {revision}, seen
 
 
 RTR = {"Write": 0x80, "Read": 0x40, "Write or Read": 0xc0}

@@ -159,7 +159,7 @@ class Guest(places.Place):
         return done.stdout
 
     def listening(self, process, port):
-        """Whether anybody does: a socket of siw belongs to no process."""
+        """Whether a socket listens there: one of siw belongs to no process."""
         pattern = f":{port:04X} [0:]* 0A"
         looked = self.run(f"cat /proc/net/tcp /proc/net/tcp6 | grep -c '{pattern}' || true")
         return int(looked) > 0

@@ -44,7 +44,7 @@ class Page : public ::testing::Test {
     queue_->pushed.add(5);
     queue_->polled.add(3);
     const SlotChange change(region_->head);
-    region_->octets = 4096;
+    region_->bytes = 4096;
     region_->address = 0x1000;
     region_->access = 3;
     region_->head.live.store(1);
@@ -59,7 +59,7 @@ class Page : public ::testing::Test {
     slot.send_depth = 128;
     slot.flags = QueuePairSlot::kRdmaCm | QueuePairSlot::kCrc | QueuePairSlot::kSharedMemory;
     const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7};
-    std::memcpy(slot.peer.octets, mapped, sizeof mapped);
+    std::memcpy(slot.peer.bytes, mapped, sizeof mapped);
     slot.peer.port = 4791;
     slot.state.store(3);
     slot.transmit.bytes.add(1000);
@@ -100,7 +100,7 @@ TEST_F(Page, ReadsWhatWasWritten) {
   ASSERT_EQ(process.devices.size(), 1u);
   EXPECT_EQ(process.devices[0].name, "uwarp_lo");
   EXPECT_EQ(process.devices[0].link, "up");
-  EXPECT_EQ(process.devices[0].traffic.sent.octets, 1000u);
+  EXPECT_EQ(process.devices[0].traffic.sent.bytes, 1000u);
   ASSERT_EQ(process.queue_pairs.size(), 1u);
   const QueuePair& qp = process.queue_pairs[0];
   EXPECT_EQ(qp.number, 0x123456u);
@@ -119,14 +119,14 @@ TEST_F(Page, ReadsWhatWasWritten) {
   ASSERT_EQ(process.completion_queues.size(), 1u);
   EXPECT_EQ(process.completion_queues[0].waiting(), 2u);
   ASSERT_EQ(process.regions.size(), 1u);
-  EXPECT_EQ(process.regions[0].octets, 4096u);
+  EXPECT_EQ(process.regions[0].bytes, 4096u);
 }
 
 TEST_F(Page, DeviceKeepsWhatItsQueuePairsDid) {
   lease_ = {};
   const Process process = read();
   EXPECT_TRUE(process.queue_pairs.empty());
-  EXPECT_EQ(process.devices.at(0).traffic.sent.octets, 1000u);
+  EXPECT_EQ(process.devices.at(0).traffic.sent.bytes, 1000u);
   EXPECT_EQ(process.devices.at(0).traffic.held, 2u);
   EXPECT_EQ(process.devices.at(0).traffic.dropped, 3u);
   const DeviceTotals totals = page_.totals("uwarp_lo");
@@ -138,7 +138,7 @@ TEST_F(Page, DeviceKeepsWhatItsQueuePairsDid) {
   EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 1000u);
 }
 
-TEST_F(Page, LinkDownIsCountedOnceHoweverManyNotice) {
+TEST_F(Page, RepeatedLinkDownIsCountedOnce) {
   for (const bool up : {true, false, false, true, true, false}) page_.note_link("uwarp_lo", up);
   EXPECT_EQ(page_.totals("uwarp_lo").link_downs, 2u);
   EXPECT_EQ(read().devices.at(0).link, "down");
@@ -168,7 +168,7 @@ TEST_F(Page, QueuePairsBeyondTheTableCount) {
   EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 2000u);
 }
 
-TEST_F(Page, NotShownIsCountedAllTheSame) {
+TEST_F(Page, AHiddenPageCountsToo) {
   StatPage hidden(false);
   EXPECT_EQ(hidden.fd(), -1);
   SlotLease<QueuePairSlot> lease(hidden);
@@ -252,7 +252,7 @@ TEST_F(Page, LargerSlotsOfALaterVersion) {
   std::vector<uint64_t> words = words_of(page.bytes());
   auto* header = reinterpret_cast<PageHeader*>(words.data());
   TablePlace& place = header->tables[static_cast<size_t>(PageTable::kQueuePairs)];
-  place.slot_octets += 128;
+  place.slot_bytes += 128;
   place.slots = 16;
   Process process;
   ASSERT_EQ(read_page(std::as_bytes(std::span(words)), process), "");
@@ -273,8 +273,8 @@ TEST_F(Page, DamagedTables) {
   EXPECT_EQ(damaged([](TablePlace& t) { t.offset = ~uint64_t{7}; }), outside);
   EXPECT_EQ(damaged([](TablePlace& t) { t.offset += 4; }), outside);
   EXPECT_EQ(damaged([](TablePlace& t) { t.slots = ~uint32_t{0}; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_octets = 0; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_octets = ~uint32_t{7}; }), outside);
+  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = 0; }), outside);
+  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = ~uint32_t{7}; }), outside);
   // More in use than there are slots: all of them are looked at, and no more.
   EXPECT_EQ(damaged([](TablePlace& t) { t.used.store(~uint32_t{0}); }), "");
 }
@@ -289,7 +289,7 @@ TEST_F(Page, SlotThatNeverSettles) {
   EXPECT_EQ(read().queue_pairs.size(), 1u);
 }
 
-TEST_F(Page, RandomOctets) {
+TEST_F(Page, RandomBytes) {
   std::mt19937_64 random(20240607);
   const MappedPage page = mapped();
   const std::vector<uint64_t> good = words_of(page.bytes());
@@ -359,7 +359,7 @@ TEST_F(Page, TotalsNeverGoBackWhileQueuePairsGo) {
   for (int i = 0; i < 5000; ++i) {
     Process process;
     EXPECT_EQ(read_page(page.bytes(), process), "");
-    const uint64_t total = process.devices.at(0).traffic.sent.octets;
+    const uint64_t total = process.devices.at(0).traffic.sent.bytes;
     if (total < before) ++went_back;
     before = total;
   }
@@ -401,7 +401,7 @@ TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
   EXPECT_EQ(snapshot.processes[0].uid, 65534u);
 }
 
-TEST(Processes, ForgetsWhatIsGone) {
+TEST(Processes, DropsAPageThatIsClosed) {
   Processes processes(false, getpid());
   {
     const StatPage page(true);
@@ -419,33 +419,52 @@ TEST(Rates, FromOneLookToTheNext) {
   process.devices.resize(1);
   process.devices[0].name = "uwarp_lo";
   process.queue_pairs.resize(1);
-  process.queue_pairs[0].traffic.sent.octets = 100;
+  process.queue_pairs[0].traffic.sent.bytes = 100;
   before.processes.push_back(process);
-  process.queue_pairs[0].traffic.sent.octets = 500;
-  process.devices[0].traffic.sent.octets = 600;
+  process.queue_pairs[0].traffic.sent.bytes = 500;
+  process.devices[0].traffic.sent.bytes = 600;
   process.queue_pairs.emplace_back().number = 8;
   process.queue_pairs[1].traffic.received.messages[0] = 20;
   now.processes.push_back(process);
   const RateTable rates(&before, now);
   ASSERT_TRUE(rates.known());
-  EXPECT_EQ(rates.of(process, process.queue_pairs[0]).sent_octets, 200);
+  EXPECT_EQ(rates.of(process, process.queue_pairs[0]).sent_bytes, 200);
   EXPECT_EQ(rates.of(process, process.queue_pairs[1]).received_messages, 10);
-  EXPECT_EQ(rates.of(process).sent_octets, 300);
+  EXPECT_EQ(rates.of(process).sent_bytes, 300);
   // Another process of the same pid.
   process.instance = 9;
-  EXPECT_EQ(rates.of(process, process.queue_pairs[0]).sent_octets, 250);
+  EXPECT_EQ(rates.of(process, process.queue_pairs[0]).sent_bytes, 250);
   EXPECT_FALSE(RateTable(nullptr, now).known());
 }
 
+// The busiest first; of two that move about the same, the one that came first.
+TEST(Tables, RowsOfAboutTheSameRateKeepTheirPlaces) {
+  Snapshot before, now;
+  before.monotonic_ns = 1'000'000'000;
+  now.monotonic_ns = 2'000'000'000;
+  for (const uint32_t number : {1, 2, 3}) {
+    Process process;
+    process.pid = static_cast<int>(number);
+    process.queue_pairs.emplace_back().number = number;
+    before.processes.push_back(process);
+    process.queue_pairs[0].traffic.sent.bytes = number == 3 ? 5000 : 1500 + number;
+    now.processes.push_back(process);
+  }
+  const auto lines = table_of(now, RateTable(&before, now), View::kQueuePairs);
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t row = 1; const char* number : {"0x3", "0x1", "0x2"})
+    EXPECT_NE(lines[row++].find(number), std::string::npos) << number;
+}
+
 TEST(Tables, Figures) {
-  EXPECT_EQ(octets_text(0), "0");
-  EXPECT_EQ(octets_text(1023), "1023");
-  EXPECT_EQ(octets_text(1536), "1.5K");
-  EXPECT_EQ(octets_text(1024), "1.0K");
-  EXPECT_EQ(octets_text(5e9), "4.7G");
-  EXPECT_EQ(octets_text(0x1p59), "512P");
-  EXPECT_EQ(octets_text(0x1p60), "1.0E");
-  EXPECT_EQ(octets_text(static_cast<double>(~uint64_t{0})), "16E");
+  EXPECT_EQ(bytes_text(0), "0");
+  EXPECT_EQ(bytes_text(1023), "1023");
+  EXPECT_EQ(bytes_text(1536), "1.5K");
+  EXPECT_EQ(bytes_text(1024), "1.0K");
+  EXPECT_EQ(bytes_text(5e9), "4.7G");
+  EXPECT_EQ(bytes_text(0x1p59), "512P");
+  EXPECT_EQ(bytes_text(0x1p60), "1.0E");
+  EXPECT_EQ(bytes_text(static_cast<double>(~uint64_t{0})), "16E");
   EXPECT_EQ(count_text(12'345), "12k");
   EXPECT_EQ(count_text(2'500'000), "2.5M");
   EXPECT_EQ(count_text(static_cast<double>(~uint64_t{0})), "18E");

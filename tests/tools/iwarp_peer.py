@@ -32,10 +32,10 @@ def _crc_table():
 _TABLE = _crc_table()
 
 
-def crc32c(octets):
+def crc32c(data):
     crc = 0xFFFFFFFF
-    for octet in octets:
-        crc = (crc >> 8) ^ _TABLE[(crc ^ octet) & 0xFF]
+    for byte in data:
+        crc = (crc >> 8) ^ _TABLE[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 
@@ -70,18 +70,18 @@ class IwarpPeer:
     def __exit__(self, *_):
         self.close()
 
-    def send_raw(self, octets):
-        self.socket.sendall(octets)
+    def send_raw(self, data):
+        self.socket.sendall(data)
 
     def receive(self, count):
         """Exactly that many bytes, or fewer at the end of the stream."""
-        octets = b""
-        while len(octets) < count:
-            chunk = self.socket.recv(count - len(octets))
+        data = b""
+        while len(data) < count:
+            chunk = self.socket.recv(count - len(data))
             if not chunk:
                 break
-            octets += chunk
-        return octets
+            data += chunk
+        return data
 
     def connect(self, private=b"", crc=True, revision=1, flags=0):
         """Sends a Request and returns the private data of the accepting Reply."""

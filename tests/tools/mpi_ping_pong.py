@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """An MPI program for test_applications.py, in the manner of the OSU benchmarks: each pair of ranks
-plays ping-pong with messages of growing size and compares all octets, all ranks exchange with all, and
+plays ping-pong with messages of growing size and compares all bytes, all ranks exchange with all, and
 rank 0's memory is written, read and counted up by the others. Rank 0 prints the figures."""
 
 import sys
@@ -38,7 +38,7 @@ def ping_pong(partner, size):
             world.Send([mine, MPI.BYTE], partner)
     took = time.perf_counter() - began
     if theirs != expected:
-        sys.exit(f"rank {rank}: wrong octets from {partner}, size {size}")
+        sys.exit(f"rank {rank}: wrong bytes from {partner}, size {size}")
     return took * 1e6 / count(size) / 2
 
 
@@ -53,7 +53,7 @@ def all_to_all(size):
     world.Alltoall([out, size, MPI.BYTE], [back, size, MPI.BYTE])
     expected = b"".join(pattern(size, source * ranks + rank) for source in range(ranks))
     if back != expected:
-        sys.exit(f"rank {rank}: wrong octets of all-to-all, size {size}")
+        sys.exit(f"rank {rank}: wrong bytes of all-to-all, size {size}")
 
 
 def one_sided(size):
@@ -70,7 +70,7 @@ def one_sided(size):
     window.Get([others, MPI.BYTE], 0, [8 + partner * size, size, MPI.BYTE])
     window.Fence()
     if others != pattern(size, partner):
-        sys.exit(f"rank {rank}: wrong octets from a window, size {size}")
+        sys.exit(f"rank {rank}: wrong bytes from a window, size {size}")
     window.Lock(0, MPI.LOCK_SHARED)
     for _ in range(COUNTS):
         window.Fetch_and_op([one, MPI.INT64_T], [before, MPI.INT64_T], 0, 0, MPI.SUM)

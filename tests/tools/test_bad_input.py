@@ -219,14 +219,14 @@ def test_slow_caller_is_dropped(start, listener, port, cut):
     check_still_serves(start, listener, port)
 
 
-def test_drip_feed_is_dropped(start, listener, port):
+def test_request_in_single_bytes_is_dropped_in_time(start, listener, port):
     """The timeout is for the whole frame, not for each byte."""
     with socket.create_connection(("127.0.0.1", port)) as caller:
         caller.setblocking(False)
         dropped = False
-        for octet in GOOD[:19]:
+        for byte in GOOD[:19]:
             try:
-                caller.send(bytes([octet]))
+                caller.send(bytes([byte]))
                 dropped = caller.recv(1) == b""
             except BlockingIOError:
                 pass

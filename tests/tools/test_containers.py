@@ -44,7 +44,7 @@ def test_it_is_a_container(start, contained):
     assert "unshare failed" in output and "/dev/infiniband" in output, output
 
 
-def test_doctor_is_content(start, contained):
+def test_doctor_finds_no_problem(start, contained):
     start([places.BUILD / "bin" / "uwarp-doctor"], contained.server,
           uwarp=False).succeed()
 

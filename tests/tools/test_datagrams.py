@@ -176,7 +176,7 @@ def test_mckey_beyond_the_mtu(start, loopback, group):
                       env=ROCE), members)
 
 
-def test_strangers_in_a_group_do_no_harm(start, loopback, group):
+def test_other_packets_to_a_group_are_dropped(start, loopback, group):
     members = join(start, loopback, "-m", group, [])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF,

@@ -91,17 +91,17 @@ class Peer:
 
     def take_request(self, connection):
         """The whole Request; 20 bytes, and as many as they say."""
-        octets = b""
+        data = b""
         wanted = 20
-        while len(octets) < wanted:
-            chunk = connection.recv(wanted - len(octets))
+        while len(data) < wanted:
+            chunk = connection.recv(wanted - len(data))
             if not chunk:
                 break
-            octets += chunk
-            if len(octets) == 20:
-                wanted += struct.unpack(">H", octets[18:])[0]
-        self.requests[-1] = octets
-        return octets
+            data += chunk
+            if len(data) == 20:
+                wanted += struct.unpack(">H", data[18:])[0]
+        self.requests[-1] = data
+        return data
 
     def rest(self, connection):
         """What comes after the Reply, up to the end."""
@@ -109,10 +109,10 @@ class Peer:
             self.opening += chunk
 
 
-def says(octets):
+def says(data):
     def behave(peer, connection):
         peer.take_request(connection)
-        connection.sendall(octets)
+        connection.sendall(data)
         peer.rest(connection)
     return behave
 
@@ -129,10 +129,10 @@ def closes(peer, connection):
     peer.take_request(connection)
 
 
-def cut(octets):
+def cut(data):
     def behave(peer, connection):
         peer.take_request(connection)
-        connection.sendall(octets)
+        connection.sendall(data)
     return behave
 
 
@@ -155,12 +155,12 @@ EMPTY_READ = untagged(READ_REQUEST, 1, 1, read_request(1, 0, 0, 1, 0))
 
 
 def frames(*ulpdus, crc=False):
-    octets = b""
+    data = b""
     for ulpdu in ulpdus:
         frame = struct.pack(">H", len(ulpdu)) + ulpdu
         frame += bytes(-len(frame) % 4)
-        octets += frame + struct.pack("<I", crc32c(frame) if crc else 0)
-    return octets
+        data += frame + struct.pack("<I", crc32c(frame) if crc else 0)
+    return data
 
 
 CALL_ANSWER = b"uWRV" + bytes([1, 1]) + bytes(6)
@@ -195,7 +195,7 @@ PEERS = {
     "initiator": (says(start_frame(REQUEST_KEY, FLAG_ENHANCED, 2, word())), "initiator", "problem",
                   "both sides connect"),
     "too much": (says(start_frame(REPLY_KEY, FLAG_ENHANCED, 2, bytes(600))), "malformed", "problem",
-                 "more than 512 octets"),
+                 "more than 512 bytes"),
     "no word": (says(start_frame(REPLY_KEY, FLAG_ENHANCED, 2, b"ab")), "malformed", "problem",
                 "IRD/ORD word"),
     "cut off": (cut(reply()[:18]), "truncated", "problem", "in the middle"),
@@ -214,7 +214,7 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_gets_its_sentence(name):
+def test_verdict_and_line_of_each_peer(name):
     behaviour, verdict, level, sentence = PEERS[name]
     with Peer(behaviour) as peer:
         status, findings, told = examine(f"127.0.0.1:{peer.port}")

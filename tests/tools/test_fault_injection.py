@@ -81,7 +81,7 @@ def test_example(start, loopback, port, block):
 
 FATAL = "async local work queue catastrophic error"
 FLUSHED = "Work Request Flushed Error"
-# What the client's Write completes with, and how often it is told that its queue pair failed.
+# What the client's Write completes with, and how often an event says that its queue pair failed.
 SEEN = {
     ("iwarp", "wc-error status=REM_ACCESS_ERR"): ("remote access error", 1),
     ("roce", "wc-error status=REM_ACCESS_ERR"): ("remote access error", 1),

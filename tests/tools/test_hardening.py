@@ -90,7 +90,7 @@ def test_no_process_has_writable_code(start, port):
     assert not re.findall(r"^\S+ .wx. .*$|^\S+ rwx. .*$", maps, re.M)
 
 
-def test_a_setuid_program_is_left_alone(tmp_path):
+def test_a_setuid_program_is_not_changed(tmp_path):
     """The dynamic linker drops the preload, and nothing else listens to the user's variables."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make a setuid program")

@@ -130,7 +130,7 @@ def test_raw_clean_end_is_silent(pair, link):
 
 
 @pytest.mark.parametrize("repetition", range(5))
-def test_clean_ends_do_not_hurt(pair, loopback, repetition):
+def test_clean_ends_of_short_runs(pair, loopback, repetition):
     """Short runs, in which one side is often gone while the other still polls."""
     command = ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", "5", "-s", "64"]
     for output in pair(loopback, command, command + ["{address}"]):

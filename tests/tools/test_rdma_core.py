@@ -23,7 +23,7 @@ def mapped(process, name):
     return {pathlib.Path(path).parent for path in re.findall(rf" (/\S*/{name}\S*)$", maps, re.M)}
 
 
-def test_libraries_and_plugin_are_the_ones_meant(start, loopback, port):
+def test_libraries_and_plugin_are_those_of_the_release(start, loopback, port):
     server = start(["rping", "-s", "-a", "127.0.0.1", "-p", port], loopback.server)
     places.wait_listening(server, port)
     assert mapped(server, "libibverbs.so") == mapped(server, "librdmacm.so") == {RELEASE / "lib"}

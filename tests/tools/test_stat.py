@@ -152,7 +152,7 @@ def test_live_table(pingpong):
     assert shown.endswith(b"\x1b[?1049l"), shown[-200:]
 
 
-def test_gone_with_the_process(pingpong):
+def test_page_ends_with_the_process(pingpong):
     for each in pingpong:
         each.send(9)
         each.wait()

@@ -4,8 +4,11 @@
 import collections
 import json
 import re
+import subprocess
 
 import pytest
+
+import places
 
 
 PHASES = {"send": ["queued", "sending", "in flight", "unpolled"],
@@ -60,7 +63,7 @@ def test_pingpong(pair, loopback, tmp_path, persona):
         sends = lives(events, "send")
         assert len(sends) == count
         assert all(check_life(life, "send") for life in sends.values())
-        assert all(life[0]["args"]["octets"] == 4096 for life in sends.values())
+        assert all(life[0]["args"]["bytes"] == 4096 for life in sends.values())
         receives = lives(events, "receive")
         ended = sum(check_life(life, "receive") for life in receives.values())
         assert ended == count and len(receives) <= count + depth
@@ -82,6 +85,10 @@ def test_every_request_completes(pair, loopback, tmp_path, tool):
             assert check_life(life, "send"), life
             ended += 1
     assert ended >= count
+    # One of the files may have no request: that of the side that is written to.
+    picture = subprocess.run([places.ROOT / "docs" / "trace_picture.py", *tmp_path.glob("trace-*")],
+                             check=True, capture_output=True, text=True).stdout
+    assert picture.startswith("<svg") and "sending" in picture
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

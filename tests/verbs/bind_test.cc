@@ -64,7 +64,7 @@ class BindTest : public ::testing::Test {
   EventChannel channel_{rdma_create_event_channel(), rdma_destroy_event_channel};
 };
 
-TEST_F(BindTest, APortIsHeldFromBindOn) {
+TEST_F(BindTest, APortIsTakenFromBindOn) {
   const Id first = new_id();
   ASSERT_EQ(bind(first, loopback()), 0);
   ASSERT_NE(port_of(first), 0);

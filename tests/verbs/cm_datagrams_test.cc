@@ -129,7 +129,7 @@ TEST_F(CmDatagramsTest, ANoComesAsUnreachable) {
   EXPECT_EQ(answer.data, "busy");
 }
 
-TEST_F(CmDatagramsTest, NobodyListens) {
+TEST_F(CmDatagramsTest, NoServerListens) {
   const uint16_t port = listen("127.0.0.1");
   listener_.reset();
   const CmId client = make_id(clients_.get());

@@ -128,7 +128,7 @@ TEST_F(CompletionQueues, ExtendedFields) {
   EXPECT_COMPLETION(cq.cq.get(), 12, IBV_WC_WR_FLUSH_ERR);
 }
 
-TEST_F(CompletionQueues, DeviceSaysWhatItsClockIs) {
+TEST_F(CompletionQueues, DeviceReportsItsClock) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);
   EXPECT_EQ(attr.hca_core_clock, 1'000'000u) << "nanoseconds, in kHz";
@@ -255,7 +255,7 @@ class SharedCompletionQueue : public CompletionQueues {
 
 // Pollers read some streams directly and learn about others from epoll. Which ones changes as queue
 // pairs come and go, become busy or idle. Messages of all of them arrive.
-TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllAreHeard) {
+TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllComplete) {
   constexpr size_t kMost = 40;
   const auto all_send = [&] {
     std::vector<size_t> all(qps.size());
@@ -286,7 +286,7 @@ TEST_F(SharedCompletionQueue, QueuePairsComeAndGoAndAllAreHeard) {
 
 // A poll that finds something leaves the other streams to the next poll. A busy stream among idle
 // ones is still read, in any order.
-TEST_F(SharedCompletionQueue, WhoTalksAmongSilentOnesIsHeard) {
+TEST_F(SharedCompletionQueue, OneBusyAmongIdleQueuePairsIsServed) {
   constexpr size_t kQueuePairs = 9;
   while (qps.size() < kQueuePairs) add();
   for (size_t step = 1; step < kQueuePairs; ++step) {

@@ -107,7 +107,7 @@ class DeviceRemovalInside : public VerbsTest {
   rdma_event_channel* channel_ = nullptr;
 };
 
-TEST_F(DeviceRemovalInside, EachIdOfTheDeviceHearsOfIt) {
+TEST_F(DeviceRemovalInside, EachIdOfTheDeviceGetsAnEvent) {
   rdma_cm_id* const listener = listen_on("10.77.0.1");
   rdma_cm_id* const wildcard = listen_on("0.0.0.0");
   rdma_cm_id *client = nullptr, *server = nullptr;

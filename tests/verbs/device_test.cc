@@ -127,7 +127,7 @@ TEST_F(Device, UsedObjectsCannotBeDestroyed) {
 
 // perftest leaves a region behind on iWARP. Without queue pairs no peer can reach it, so it does
 // not keep its domain alive, and may still be deregistered later.
-TEST_F(Device, ForgottenRegionDoesNotHoldUpItsDomain) {
+TEST_F(Device, ALeakedRegionDoesNotKeepItsDomain) {
   Pd pd(ibv_alloc_pd(context()));
   uint8_t memory[64];
   Mr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, 0));
@@ -187,7 +187,7 @@ TEST_F(Device, ForkedChildStartsAfresh) {
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
 }
 
-TEST_F(Device, WhatDoesNotExistHereSaysSo) {
+TEST_F(Device, WhatDoesNotExistFailsWithItsErrno) {
   Pd pd(ibv_alloc_pd(context()));
   ibv_wq_init_attr wq = {};
   EXPECT_EQ(ibv_create_wq(context(), &wq), nullptr);

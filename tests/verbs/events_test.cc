@@ -81,13 +81,13 @@ class LateArming : public Events {
   std::unique_ptr<Pair> pair_;
 };
 
-TEST_F(LateArming, ThreadThatWaitsInPollIsTold) {
+TEST_F(LateArming, ThreadThatWaitsInPollIsWoken) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   take_event(channel_.get(), cq());
   EXPECT_EQ(poll_all(), 1);
 }
 
-TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
+TEST_F(LateArming, ThreadThatWaitsInEpollIsWoken) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -101,7 +101,7 @@ TEST_F(LateArming, ThreadThatWaitsInEpollIsTold) {
   close(set);
 }
 
-TEST_F(LateArming, ThreadThatReadsIsTold) {
+TEST_F(LateArming, ThreadThatReadsIsWoken) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   // Without an earlier poll(), and in another thread than the one that armed the queue.
   std::thread([&] {
@@ -115,7 +115,7 @@ TEST_F(LateArming, ThreadThatReadsIsTold) {
 }
 
 // The usual loop: wake up, arm, poll until the queue is empty, wait again.
-TEST_F(LateArming, WhoeverPollsAfterArmingIsNotWokenTwice) {
+TEST_F(LateArming, AThreadThatPollsAfterArmingIsNotWokenTwice) {
   EXPECT_EQ(poll_all(), 1);
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
   for (int round = 0; round < 20; ++round) {
@@ -164,7 +164,7 @@ TEST_F(Events, SolicitedOnly) {
   take_event(channel.get(), pair.b.cq.get());
 }
 
-TEST_F(Events, NonBlockingChannelSaysAgain) {
+TEST_F(Events, NonBlockingChannelFailsWithEagain) {
   Channel channel(ibv_create_comp_channel(context()));
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
   ibv_cq* cq = nullptr;
@@ -229,7 +229,7 @@ TEST_F(Events, DestroyWaitsForTheAcknowledgement) {
 }
 
 // ibv_get_cq_event() and ibv_get_async_event() use the object after they have read its event.
-TEST_F(Events, DestroyWaitsForWhoHasJustRead) {
+TEST_F(Events, DestroyWaitsForAThreadThatHasJustRead) {
   Channel channel(ibv_create_comp_channel(context()));
   Pair pair(context(), 1 << 16, channel.get());
   ASSERT_EQ(ibv_req_notify_cq(pair.b.cq.get(), 0), 0);

@@ -250,7 +250,7 @@ TEST_F(Multicast, InOrderAndWhole) {
 }
 
 // Any host can send anything to a group.
-TEST_F(Multicast, StrangersDoNoHarm) {
+TEST_F(Multicast, OtherPacketsToAGroupAreDropped) {
   Member sender(context()), member(context());
   ASSERT_EQ(member.attach(group_), 0);
   member.post_receive(1);
@@ -302,7 +302,7 @@ TEST_F(Multicast, NothingIsLeft) {
   EXPECT_LE(open_files(), before + 2) << "the port of queue pairs may stay";
 }
 
-TEST_F(Multicast, TheLimitsOfTheDeviceAreTold) {
+TEST_F(Multicast, TheLimitsOfTheDeviceAreReported) {
   ibv_device_attr attr = {};
   ASSERT_EQ(ibv_query_device(context(), &attr), 0);
   EXPECT_GE(attr.max_mcast_grp, 1024);

@@ -162,7 +162,7 @@ TEST_F(NeighbourInside, OneThatAnswers) {
   }
 }
 
-TEST_F(NeighbourInside, NobodyWithinTheTime) {
+TEST_F(NeighbourInside, NoAnswerWithinTheTime) {
   ASSERT_EQ(shell("ip ntable change name arp_cache dev veth0 retrans 30000 && "
                   "ip ntable change name ndisc_cache dev veth0 retrans 30000"),
             0);

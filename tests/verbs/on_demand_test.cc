@@ -154,7 +154,7 @@ TEST_F(Paging, ImplicitCoversEverything) {
   EXPECT_EQ(access(IBV_WR_RDMA_READ, nowhere), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Paging, DeregisteringTheImplicitOneHarmsNoOther) {
+TEST_F(Paging, DeregisteringTheImplicitOneLeavesOthers) {
   Mr mr(ibv_reg_mr(b().pd.get(), nullptr, SIZE_MAX, kOnDemand));
   ASSERT_EQ(b().post_receive(1), 0);
   mr.reset();

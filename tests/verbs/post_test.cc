@@ -66,7 +66,7 @@ TEST_F(Post, WriteAndReadMoveBytes) {
 }
 
 // Posts of a dense burst may be collected, but must be sent even if the application never polls.
-TEST_F(Post, BurstArrivesAlthoughNobodyPolls) {
+TEST_F(Post, BurstArrivesAlthoughNoThreadPolls) {
   Pair pair(context());
   const Address b = pair.b.address();
   std::memset(pair.b.memory.data(), 0, 64);
@@ -107,7 +107,7 @@ int post_until_full(Pair& pair, unsigned flags = IBV_SEND_SIGNALED) {
 
 // Programs count the free places of a send queue by the completions that they poll, so a completion
 // queue as deep as the send queue never overflows.
-TEST_F(Post, ASlotIsFreeWhenItsCompletionHasBeenPolled) {
+TEST_F(Post, ASlotIsFreeWhenItsCompletionIsPolled) {
   Pair pair(context());
   ASSERT_EQ(post_until_full(pair), 64);
   for (int polled = 0; polled < 200; ++polled) {
@@ -251,7 +251,7 @@ TEST_F(Post, StatesThatTakeNothing) {
   EXPECT_EQ(ibv_post_send(qp.get(), &send, &bad_send), EINVAL) << "INIT";
 }
 
-TEST_F(Post, FullQueuesSayNoMemory) {
+TEST_F(Post, FullQueuesFailWithEnomem) {
   End end(context());
   uint64_t posted = 0;
   while (end.post_receive(posted) == 0) ASSERT_LT(++posted, 1000u);

@@ -34,7 +34,7 @@ class QueuePairLife : public VerbsTest {
   }
 };
 
-TEST_F(QueuePairLife, DrainsAndGoesOn) {
+TEST_F(QueuePairLife, DrainsAndContinues) {
   Pair pair(context());
   exchange(pair.a, pair.b);
   for (int round = 0; round < 3; ++round) {
@@ -67,7 +67,7 @@ TEST_F(QueuePairLife, DrainsAndGoesOn) {
   }
 }
 
-TEST_F(QueuePairLife, DrainingSaysNothingUnlessAsked) {
+TEST_F(QueuePairLife, DrainingGivesNoEventUnlessAsked) {
   Pair pair(context());
   exchange(pair.a, pair.b);
   ASSERT_EQ(drain(pair.a.qp.get(), false), 0);

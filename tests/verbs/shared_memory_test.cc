@@ -39,7 +39,7 @@ void write_all(Pair& pair, int count) {
   EXPECT_EQ(next_completions(pair.a.cq.get(), count).size(), static_cast<size_t>(count));
 }
 
-TEST_F(SharedMemory, IsGivenBackByConnectionsAtRest) {
+TEST_F(SharedMemory, IsReturnedByIdleConnections) {
   Pair pair(context());
   ASSERT_TRUE(wait_until([&] {
     write_all(pair, 32);

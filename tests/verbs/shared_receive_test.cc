@@ -182,7 +182,7 @@ TEST_F(SharedReceive, ListOfReceivesWakesSeveral) {
 }
 
 // A stream that leaves the line passes the promised receive on.
-TEST_F(SharedReceive, StreamThatLeavesTheLineHoldsUpNobody) {
+TEST_F(SharedReceive, AStreamThatStopsWaitingDelaysNoOther) {
   for (int round = 0; round < 20; ++round) {
     End first(context(), 4096), second(context(), 4096);
     Qp leaving = receiver(first, 1), staying = receiver(second, 2);

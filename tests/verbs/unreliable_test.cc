@@ -218,7 +218,7 @@ TEST_F(Unreliable, WithASharedReceiveQueue) {
   EXPECT_COMPLETION(b.cq.get(), 7, IBV_WC_SUCCESS);
 }
 
-TEST_F(Unreliable, NobodyHearsOfThePeersEnd) {
+TEST_F(Unreliable, ThePeersEndIsNotReported) {
   UcEnd a(context());
   {
     UcEnd b(context());

@@ -351,7 +351,7 @@ TEST_F(WaysToWait, TheMaskOfAWaitLetsItsSignalsIn) {
   sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST_F(WaysToWait, SelectSaysHowMuchTimeIsLeft) {
+TEST_F(WaysToWait, SelectReportsHowMuchTimeIsLeft) {
   timeval timeout{0, 1000};
   fd_set set;
   FD_ZERO(&set);

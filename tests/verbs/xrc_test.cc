@@ -144,7 +144,7 @@ class Xrc : public VerbsTest {
   }
 };
 
-TEST_F(Xrc, DeviceSaysSo) {
+TEST_F(Xrc, DeviceReportsTheCapability) {
   ibv_device_attr_ex attr = {};
   ASSERT_EQ(ibv_query_device_ex(context(), nullptr, &attr), 0);
   EXPECT_NE(attr.orig_attr.device_cap_flags & IBV_DEVICE_XRC, 0u);
@@ -175,7 +175,7 @@ TEST_F(Xrc, DomainsOfFiles) {
   close(again);
 }
 
-TEST_F(Xrc, DomainGoesWithItsLastUser) {
+TEST_F(Xrc, DomainIsFreedWithItsLastUser) {
   NamedFile file;
   open_domain(context(), file.fd).reset();
   EXPECT_EQ(open_domain(context(), file.fd, 0), nullptr);

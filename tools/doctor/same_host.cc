@@ -27,7 +27,7 @@ int try_memory() {
   return memory.ok() ? 0 : memory.error();
 }
 
-/// A name of the abstract namespace that nobody else has, and a process that connects to it.
+/// A name of the abstract namespace that no other process has, and a process that connects to it.
 int try_abstract_socket() {
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (listener < 0) return errno;

@@ -10,7 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Raised when a field changes its meaning.
+/// Raised when a field changes its meaning. Scripts read the keys, so their names stay: "octets"
+/// are bytes.
 constexpr int kFormat = 1;
 
 json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -18,7 +19,7 @@ json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 json direction(const Direction& from) {
   json messages = json::object();
   for (size_t i = 0; i < kMessageNames.size(); ++i) messages[kMessageNames[i]] = from.messages[i];
-  return {{"octets", from.octets}, {"fpdus", from.fpdus}, {"messages", std::move(messages)}};
+  return {{"octets", from.bytes}, {"fpdus", from.fpdus}, {"messages", std::move(messages)}};
 }
 
 void put_traffic(json& out, const Traffic& traffic) {
@@ -41,8 +42,8 @@ void put_traffic(json& out, const Traffic& traffic) {
 }
 
 void put_rates(json& out, const Rates& rates) {
-  out["rates"] = {{"sent_octets", rates.sent_octets},
-                  {"received_octets", rates.received_octets},
+  out["rates"] = {{"sent_octets", rates.sent_bytes},
+                  {"received_octets", rates.received_bytes},
                   {"sent_messages", rates.sent_messages},
                   {"received_messages", rates.received_messages}};
 }
@@ -90,7 +91,7 @@ json completion_queue(const CompletionQueue& from) {
 json region(const Region& from) {
   return {{"device", from.device},
           {"address", from.address},
-          {"octets", from.octets},
+          {"octets", from.bytes},
           {"access", from.access},
           {"created", seconds(from.created_ns)}};
 }

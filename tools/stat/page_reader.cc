@@ -27,7 +27,7 @@ uint64_t Direction::all_messages() const {
 namespace {
 
 void add(const Direction& from, Direction& to) {
-  to.octets += from.octets;
+  to.bytes += from.bytes;
   to.fpdus += from.fpdus;
   for (size_t i = 0; i < to.messages.size(); ++i) to.messages[i] += from.messages[i];
 }
@@ -161,7 +161,7 @@ class PageReader {
   template <typename Slot>
   std::optional<MappedTable> find_table(const PageHeader& header, PageTable which) const {
     const TablePlace& place = header.tables[static_cast<size_t>(which)];
-    const uint64_t step = place.slot_octets;
+    const uint64_t step = place.slot_bytes;
     const uint64_t slots = place.slots;
     if (step < sizeof(Slot) || step > kLargestSlot || step % 8 != 0 || place.offset % 8 != 0 ||
         slots > kMostSlots || place.offset > page_.size() ||
@@ -196,9 +196,9 @@ class PageReader {
 
   static std::string address_text(const SlotAddress& address) {
     static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    const bool v4 = std::memcmp(address.octets, kMapped, sizeof kMapped) == 0;
+    const bool v4 = std::memcmp(address.bytes, kMapped, sizeof kMapped) == 0;
     char out[INET6_ADDRSTRLEN] = "";
-    inet_ntop(v4 ? AF_INET : AF_INET6, address.octets + (v4 ? sizeof kMapped : 0), out, sizeof out);
+    inet_ntop(v4 ? AF_INET : AF_INET6, address.bytes + (v4 ? sizeof kMapped : 0), out, sizeof out);
     return out;
   }
   static std::string socket_text(const SlotAddress& address) {
@@ -211,9 +211,9 @@ class PageReader {
   template <typename Slot>
   static Traffic traffic_of(const Slot& slot) {
     Traffic traffic;
-    traffic.sent.octets = slot.transmit.bytes.get();
+    traffic.sent.bytes = slot.transmit.bytes.get();
     traffic.sent.fpdus = slot.transmit.fpdus.get();
-    traffic.received.octets = slot.receive.bytes.get();
+    traffic.received.bytes = slot.receive.bytes.get();
     traffic.received.fpdus = slot.receive.fpdus.get();
     for (size_t i = 0; i < uwarp::kMessageKinds; ++i) {
       traffic.sent.messages[i] = slot.transmit.messages[i].get();
@@ -260,7 +260,7 @@ class PageReader {
 
   void take(const uwarp::RegionSlot& slot, uint32_t) {
     process_.regions.push_back(
-        {device_name(slot.device), slot.address, slot.octets, slot.access, slot.created_ns});
+        {device_name(slot.device), slot.address, slot.bytes, slot.access, slot.created_ns});
   }
 
   void take(const uwarp::QueuePairSlot& slot, uint32_t) {

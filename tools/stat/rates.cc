@@ -10,8 +10,8 @@ double per_second(uint64_t before, uint64_t now, double seconds) {
 }
 
 Rates between(const Traffic& before, const Traffic& now, double seconds) {
-  return {per_second(before.sent.octets, now.sent.octets, seconds),
-          per_second(before.received.octets, now.received.octets, seconds),
+  return {per_second(before.sent.bytes, now.sent.bytes, seconds),
+          per_second(before.received.bytes, now.received.bytes, seconds),
           per_second(before.sent.all_messages(), now.sent.all_messages(), seconds),
           per_second(before.received.all_messages(), now.received.all_messages(), seconds)};
 }
@@ -19,8 +19,8 @@ Rates between(const Traffic& before, const Traffic& now, double seconds) {
 }  // namespace
 
 void Rates::add(const Rates& other) {
-  sent_octets += other.sent_octets;
-  received_octets += other.received_octets;
+  sent_bytes += other.sent_bytes;
+  received_bytes += other.received_bytes;
   sent_messages += other.sent_messages;
   received_messages += other.received_messages;
 }

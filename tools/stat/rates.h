@@ -12,8 +12,8 @@
 namespace stat_view {
 
 struct Rates {
-  double sent_octets = 0;
-  double received_octets = 0;
+  double sent_bytes = 0;
+  double received_bytes = 0;
   double sent_messages = 0;
   double received_messages = 0;
   void add(const Rates& other);

@@ -12,7 +12,7 @@
 namespace stat_view {
 
 struct Direction {
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   uint64_t fpdus = 0;
   std::array<uint64_t, uwarp::kMessageKinds> messages{};
   uint64_t all_messages() const;
@@ -93,7 +93,7 @@ struct CompletionQueue {
 struct Region {
   std::string device;
   uint64_t address = 0;
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   uint32_t access = 0;
   uint64_t created_ns = 0;
 };

@@ -2,6 +2,7 @@
 #include "tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "peers.h"
@@ -81,10 +82,10 @@ std::string hex(uint64_t number) {
 /// Four columns: bytes and messages out and in, per second if rates are known, else totals.
 std::vector<std::string> flow(const Traffic& traffic, const Rates& rates, bool known) {
   if (known)
-    return {octets_text(rates.sent_octets), octets_text(rates.received_octets),
+    return {bytes_text(rates.sent_bytes), bytes_text(rates.received_bytes),
             count_text(rates.sent_messages), count_text(rates.received_messages)};
-  return {octets_text(static_cast<double>(traffic.sent.octets)),
-          octets_text(static_cast<double>(traffic.received.octets)),
+  return {bytes_text(static_cast<double>(traffic.sent.bytes)),
+          bytes_text(static_cast<double>(traffic.received.bytes)),
           count_text(static_cast<double>(traffic.sent.all_messages())),
           count_text(static_cast<double>(traffic.received.all_messages()))};
 }
@@ -105,9 +106,10 @@ std::vector<std::string> joined(std::vector<std::string> one, const std::vector<
   return one;
 }
 
+/// Of rates only the power of two: rows that move about the same keep their places while one looks.
 double weight(const Traffic& traffic, const Rates& rates, bool known) {
-  return known ? rates.sent_octets + rates.received_octets
-               : static_cast<double>(traffic.sent.octets + traffic.received.octets);
+  return known ? std::ilogb(rates.sent_bytes + rates.received_bytes)
+               : static_cast<double>(traffic.sent.bytes + traffic.received.bytes);
 }
 
 Traffic traffic_of(const Process& process) {
@@ -124,12 +126,12 @@ std::vector<std::string> processes(const Snapshot& snapshot, const RateTable& ra
     const Traffic traffic = traffic_of(process);
     const Rates rate = rates.of(process);
     double memory = 0;
-    for (const Region& region : process.regions) memory += static_cast<double>(region.octets);
+    for (const Region& region : process.regions) memory += static_cast<double>(region.bytes);
     table.add(weight(traffic, rate, rates.known()),
               joined({std::to_string(process.pid), printable(process.program)},
                      flow(traffic, rate, rates.known()),
                      {number(process.queue_pairs.size()), number(process.completion_queues.size()),
-                      number(process.regions.size()), octets_text(memory),
+                      number(process.regions.size()), bytes_text(memory),
                       process.roce ? "roce" : "iwarp"}));
   }
   return table.lines();
@@ -187,9 +189,9 @@ std::vector<std::string> regions(const Snapshot& snapshot) {
   Table table({"PID", "<PROGRAM", "<DEVICE", "<ADDRESS", "SIZE", "<ACCESS"});
   for (const Process& process : snapshot.processes) {
     for (const Region& region : process.regions)
-      table.add(static_cast<double>(region.octets),
+      table.add(static_cast<double>(region.bytes),
                 {std::to_string(process.pid), printable(process.program), printable(region.device),
-                 hex(region.address), octets_text(static_cast<double>(region.octets)),
+                 hex(region.address), bytes_text(static_cast<double>(region.bytes)),
                  access_text(region.access)});
   }
   return table.lines();
@@ -202,10 +204,10 @@ std::vector<std::string> devices(const Snapshot& snapshot) {
     for (const Device& device : process.devices) {
       const Traffic& t = device.traffic;
       table.add(
-          static_cast<double>(t.sent.octets + t.received.octets),
+          static_cast<double>(t.sent.bytes + t.received.bytes),
           {std::to_string(process.pid), printable(process.program), printable(device.name),
-           device.link, octets_text(static_cast<double>(t.sent.octets)),
-           octets_text(static_cast<double>(t.received.octets)), number(t.stream.connections),
+           device.link, bytes_text(static_cast<double>(t.sent.bytes)),
+           bytes_text(static_cast<double>(t.received.bytes)), number(t.stream.connections),
            number(t.stream.fins), number(t.stream.resets), number(t.stream.timeouts),
            number(t.stream.failures), number(t.held), number(t.rnr_timeouts), number(t.dropped),
            number(t.crc_errors), number(t.flushed_sends + t.flushed_receives)});
@@ -225,7 +227,7 @@ std::vector<std::string> peers(const Snapshot& snapshot, const RateTable& rates)
 
 }  // namespace
 
-std::string octets_text(double octets) { return scaled(octets, 1024, "KMGTPE"); }
+std::string bytes_text(double bytes) { return scaled(bytes, 1024, "KMGTPE"); }
 std::string count_text(double count) { return scaled(count, 1000, "kMGTPE"); }
 
 std::string printable(std::string_view text) {
@@ -268,8 +270,8 @@ std::string summary_of(const Snapshot& snapshot, const RateTable& rates) {
     return "no process uses uwarp here: start a program with uwarp-run COMMAND";
   std::string line = number(count) + (count == 1 ? " process" : " processes");
   if (rates.known())
-    line += ", sent " + octets_text(sum.sent_octets) + "/s, received " +
-            octets_text(sum.received_octets) + "/s";
+    line += ", sent " + bytes_text(sum.sent_bytes) + "/s, received " +
+            bytes_text(sum.received_bytes) + "/s";
   line += ": " + number(queue_pairs) + " queue pairs (" + number(connected) + " connected), " +
           number(queues) + " completion queues, " + number(regions) + " memory regions";
   for (const Unreadable& each : snapshot.unreadable)

@@ -36,7 +36,7 @@ std::vector<std::string> table_of(const Snapshot& snapshot, const RateTable& rat
 std::string summary_of(const Snapshot& snapshot, const RateTable& rates);
 
 /// A number in at most five characters: 764M. The unit counts in steps of 1024 (bytes) or 1000.
-std::string octets_text(double octets);
+std::string bytes_text(double bytes);
 std::string count_text(double count);
 
 /// Text of a process, with everything but printable ASCII replaced by "?".

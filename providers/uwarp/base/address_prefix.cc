@@ -17,23 +17,23 @@ constexpr unsigned kMappedBits = 96;
 
 /// Bytes of an address, and how many bits of them are the mapping's.
 struct ParsedAddress {
-  AddressOctets octets{};
+  AddressBytes bytes{};
   unsigned mapped_bits = 0;
 };
 
 std::optional<ParsedAddress> parse_address(const std::string& text) {
   ParsedAddress parsed;
-  if (inet_pton(AF_INET6, text.c_str(), parsed.octets.data()) == 1) return parsed;
+  if (inet_pton(AF_INET6, text.c_str(), parsed.bytes.data()) == 1) return parsed;
   in_addr v4;
   if (inet_pton(AF_INET, text.c_str(), &v4) != 1) return std::nullopt;
-  parsed.octets[10] = parsed.octets[11] = 0xFF;
-  std::memcpy(&parsed.octets[kMappedBits / 8], &v4, sizeof v4);
+  parsed.bytes[10] = parsed.bytes[11] = 0xFF;
+  std::memcpy(&parsed.bytes[kMappedBits / 8], &v4, sizeof v4);
   parsed.mapped_bits = kMappedBits;
   return parsed;
 }
 
-bool bit_of(const AddressOctets& octets, unsigned bit) {
-  return (octets[bit / 8] >> (7 - bit % 8) & 1) != 0;
+bool bit_of(const AddressBytes& bytes, unsigned bit) {
+  return (bytes[bit / 8] >> (7 - bit % 8) & 1) != 0;
 }
 
 }  // namespace
@@ -52,15 +52,15 @@ std::optional<AddressPrefix> AddressPrefix::parse(std::string_view text) {
     bits = address->mapped_bits + given;
   }
   for (unsigned bit = bits; bit < kAllBits; ++bit)
-    if (bit_of(address->octets, bit)) return std::nullopt;
-  return AddressPrefix(address->octets, bits);
+    if (bit_of(address->bytes, bit)) return std::nullopt;
+  return AddressPrefix(address->bytes, bits);
 }
 
-bool AddressPrefix::contains(const AddressOctets& address) const {
+bool AddressPrefix::contains(const AddressBytes& address) const {
   const unsigned whole = bits_ / 8;
-  if (!std::equal(octets_.begin(), octets_.begin() + whole, address.begin())) return false;
+  if (!std::equal(bytes_.begin(), bytes_.begin() + whole, address.begin())) return false;
   for (unsigned bit = whole * 8; bit < bits_; ++bit)
-    if (bit_of(octets_, bit) != bit_of(address, bit)) return false;
+    if (bit_of(bytes_, bit) != bit_of(address, bit)) return false;
   return true;
 }
 
@@ -83,7 +83,7 @@ std::optional<AllowList> AllowList::parse(std::string_view text) {
   }
 }
 
-bool AllowList::allows(const AddressOctets& address) const {
+bool AllowList::allows(const AddressBytes& address) const {
   return !prefixes_ || std::any_of(prefixes_->begin(), prefixes_->end(),
                                    [&](const auto& prefix) { return prefix.contains(address); });
 }

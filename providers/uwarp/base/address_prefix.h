@@ -11,7 +11,7 @@
 namespace uwarp {
 
 /// An address as 16 bytes, IPv4 in its mapped form (RFC 4291 2.5.5.2).
-using AddressOctets = std::array<uint8_t, 16>;
+using AddressBytes = std::array<uint8_t, 16>;
 
 class AddressPrefix {
  public:
@@ -19,13 +19,13 @@ class AddressPrefix {
   /// is probably not what was meant.
   static std::optional<AddressPrefix> parse(std::string_view text);
 
-  bool contains(const AddressOctets& address) const;
+  bool contains(const AddressBytes& address) const;
   friend bool operator==(const AddressPrefix&, const AddressPrefix&) = default;
 
  private:
-  AddressPrefix(const AddressOctets& octets, unsigned bits) : octets_(octets), bits_(bits) {}
+  AddressPrefix(const AddressBytes& bytes, unsigned bits) : bytes_(bytes), bits_(bits) {}
 
-  AddressOctets octets_;
+  AddressBytes bytes_;
   unsigned bits_;
 };
 
@@ -38,7 +38,7 @@ class AllowList {
   /// Prefixes separated by commas; empty text allows every address.
   static std::optional<AllowList> parse(std::string_view text);
 
-  bool allows(const AddressOctets& address) const;
+  bool allows(const AddressBytes& address) const;
   bool allows_all() const { return !prefixes_; }
   friend bool operator==(const AllowList&, const AllowList&) = default;
 

@@ -58,11 +58,11 @@ ActiveStartup::Next ActiveStartup::on_sent(ssize_t count, uint64_t now_ns) {
   return judge(requesting.initiator.on_end_of_stream(), now_ns);
 }
 
-ActiveStartup::Next ActiveStartup::on_received(ssize_t count, std::span<const std::byte> octets,
+ActiveStartup::Next ActiveStartup::on_received(ssize_t count, std::span<const std::byte> bytes,
                                                uint64_t now_ns) {
   if (count == -EAGAIN) return Next::kWait;
   MpaInitiator& initiator = std::get<Requesting>(state_).initiator;
-  if (count > 0) return judge(initiator.on_bytes(octets), now_ns);
+  if (count > 0) return judge(initiator.on_bytes(bytes), now_ns);
   if (count == 0 || count == -ECONNRESET) return judge(initiator.on_end_of_stream(), now_ns);
   return on_failed(static_cast<int>(-count), now_ns);
 }
@@ -77,8 +77,8 @@ ActiveStartup::Next ActiveStartup::judge(const MpaInitiator::Verdict& verdict, u
     case MpaInitiator::State::kRejected: {
       remember_mode(now_ns);
       End end{.rejected = true, .status = -ECONNREFUSED, .close = CloseMode::kGentle};
-      const auto octets = initiator().private_data();
-      end.private_data.assign(octets.begin(), octets.end());
+      const auto bytes = initiator().private_data();
+      end.private_data.assign(bytes.begin(), bytes.end());
       return over(std::move(end));
     }
     case MpaInitiator::State::kFailed:

@@ -73,7 +73,7 @@ class ActiveStartup {
   /// While requesting(): counts as of the socket, negative errno for errors.
   Next on_sent(ssize_t count, uint64_t now_ns);
   size_t bytes_wanted() const { return initiator().bytes_wanted(); }
-  Next on_received(ssize_t count, std::span<const std::byte> octets, uint64_t now_ns);
+  Next on_received(ssize_t count, std::span<const std::byte> bytes, uint64_t now_ns);
   /// A positive errno, of the network or our own.
   Next on_failed(int error, uint64_t now_ns);
   Next on_deadline(uint64_t now_ns);

@@ -70,9 +70,9 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
 
 void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
   const MpaInitiator& initiator = startup.initiator();
-  const auto octets = initiator.private_data();
+  const auto bytes = initiator.private_data();
   ConnectParameters peer;
-  peer.private_data.assign(octets.begin(), octets.end());
+  peer.private_data.assign(bytes.begin(), bytes.end());
   const Agreed agreed{initiator.negotiated(), initiator.reply().crc,
                       startup.parameters().initiator_depth, startup.options().rendezvous, true};
   if (int error = open_stream(turn, agreed))

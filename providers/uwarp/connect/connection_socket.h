@@ -64,9 +64,9 @@ class ConnectionSocket {
   }
 
   // ---- Bytes of the start-up, also into the capture. Counts as those of TcpSocket.
-  ssize_t send(std::span<const std::byte> octets) {
-    const ssize_t sent = socket_.send(octets.data(), octets.size());
-    const iovec piece = {const_cast<std::byte*>(octets.data()), octets.size()};
+  ssize_t send(std::span<const std::byte> bytes) {
+    const ssize_t sent = socket_.send(bytes.data(), bytes.size());
+    const iovec piece = {const_cast<std::byte*>(bytes.data()), bytes.size()};
     if (captured_ != nullptr && sent > 0) captured_->sent({&piece, 1}, static_cast<size_t>(sent));
     return sent;
   }

@@ -114,8 +114,8 @@ void Connection::read_reply(Turn& turn) {
     const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
     const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
-    const auto octets = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    follow(turn, startup, startup.on_received(count, octets, now_ns()));
+    const auto bytes = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    follow(turn, startup, startup.on_received(count, bytes, now_ns()));
   }
 }
 
@@ -179,8 +179,8 @@ void Connection::read_request(Turn& turn) {
     const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
     const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
-    const auto octets = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    const MpaResponder::Verdict verdict = startup.on_received(count, octets);
+    const auto bytes = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    const MpaResponder::Verdict verdict = startup.on_received(count, bytes);
     if (verdict.state == MpaResponder::State::kRefused)
       return refuse_request(turn, startup, verdict.failure);
     if (verdict.state == MpaResponder::State::kNeedMore) continue;

@@ -35,7 +35,7 @@ SlotAddress slot_address(const sockaddr_storage& address) {
   SlotAddress shown;
   if (address_length(address) == 0) return shown;
   const IpAddress ip = ip_of(address);
-  std::copy_n(ip.bytes().data(), IpAddress::kBytes, shown.octets);
+  std::copy_n(ip.bytes().data(), IpAddress::kBytes, shown.bytes);
   shown.port = port_of(address);
   return shown;
 }

@@ -40,9 +40,9 @@ class PassiveStartup {
 
   /// While reading(): `count` as of the socket, not -EAGAIN, with the bytes if it is positive. If
   /// kRefused comes out, the responder's refusal() is to be sent, unless the peer has closed.
-  MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> octets) {
+  MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> bytes) {
     MpaResponder::Verdict verdict =
-        count > 0 ? responder_.on_bytes(octets) : responder_.on_end_of_stream();
+        count > 0 ? responder_.on_bytes(bytes) : responder_.on_end_of_stream();
     if (verdict.state != MpaResponder::State::kRequest) return verdict;
     parameters_ = asked_for();  // what may fail comes first
     state_ = Requested{};
@@ -69,10 +69,10 @@ class PassiveStartup {
  private:
   ConnectParameters asked_for() const {
     const MpaStartFrame& request = responder_.request();
-    const auto octets = responder_.private_data();
+    const auto bytes = responder_.private_data();
     return {.responder_resources = offered_depth(request.enhanced, request.ord),
             .initiator_depth = offered_depth(request.enhanced, request.ird),
-            .private_data = {octets.begin(), octets.end()}};
+            .private_data = {bytes.begin(), bytes.end()}};
   }
 
   struct Reading {

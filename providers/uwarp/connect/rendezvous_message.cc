@@ -12,45 +12,45 @@ constexpr uint32_t kMark = 0x75575256;
 }  // namespace
 
 std::vector<std::byte> RendezvousCall::encode() const {
-  std::vector<std::byte> octets(kWireSize);
-  store_be32(&octets[0], kMark);
-  octets[4] = std::byte{kRendezvousVersion};
-  octets[5] = static_cast<std::byte>(transport);
-  store_be32(&octets[8], source.value);
-  store_be32(&octets[12], target.value);
-  store_be32(&octets[16], psn);
-  store_be32(&octets[20], capabilities);
-  return octets;
+  std::vector<std::byte> bytes(kWireSize);
+  store_be32(&bytes[0], kMark);
+  bytes[4] = std::byte{kRendezvousVersion};
+  bytes[5] = static_cast<std::byte>(transport);
+  store_be32(&bytes[8], source.value);
+  store_be32(&bytes[12], target.value);
+  store_be32(&bytes[16], psn);
+  store_be32(&bytes[20], capabilities);
+  return bytes;
 }
 
-std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> octets) {
+std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> bytes) {
   // Later versions may be longer; they say by their number whether this one understands them.
-  if (octets.size() < kWireSize || load_be32(&octets[0]) != kMark ||
-      octets[4] != std::byte{kRendezvousVersion})
+  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMark ||
+      bytes[4] != std::byte{kRendezvousVersion})
     return std::nullopt;
   RendezvousCall call;
-  call.transport = static_cast<Transport>(octets[5]);
-  call.source.value = load_be32(&octets[8]);
-  call.target.value = load_be32(&octets[12]);
-  call.psn = load_be32(&octets[16]);
-  call.capabilities = load_be32(&octets[20]);
+  call.transport = static_cast<Transport>(bytes[5]);
+  call.source.value = load_be32(&bytes[8]);
+  call.target.value = load_be32(&bytes[12]);
+  call.psn = load_be32(&bytes[16]);
+  call.capabilities = load_be32(&bytes[20]);
   return call;
 }
 
 std::vector<std::byte> RendezvousAnswer::encode() const {
-  std::vector<std::byte> octets(kWireSize);
-  store_be32(&octets[0], kMark);
-  octets[4] = std::byte{kRendezvousVersion};
-  octets[5] = static_cast<std::byte>(verdict);
-  store_be32(&octets[8], capabilities);
-  return octets;
+  std::vector<std::byte> bytes(kWireSize);
+  store_be32(&bytes[0], kMark);
+  bytes[4] = std::byte{kRendezvousVersion};
+  bytes[5] = static_cast<std::byte>(verdict);
+  store_be32(&bytes[8], capabilities);
+  return bytes;
 }
 
-std::optional<RendezvousAnswer> RendezvousAnswer::decode(std::span<const std::byte> octets) {
-  if (octets.size() < kWireSize || load_be32(&octets[0]) != kMark) return std::nullopt;
+std::optional<RendezvousAnswer> RendezvousAnswer::decode(std::span<const std::byte> bytes) {
+  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMark) return std::nullopt;
   RendezvousAnswer answer;
-  answer.verdict = static_cast<RendezvousVerdict>(octets[5]);
-  answer.capabilities = load_be32(&octets[8]);
+  answer.verdict = static_cast<RendezvousVerdict>(bytes[5]);
+  answer.capabilities = load_be32(&bytes[8]);
   return answer;
 }
 

@@ -32,7 +32,7 @@ struct RendezvousCall {
 
   std::vector<std::byte> encode() const;
   /// Nothing if it is no call at all, or one of a version that is not known.
-  static std::optional<RendezvousCall> decode(std::span<const std::byte> octets);
+  static std::optional<RendezvousCall> decode(std::span<const std::byte> bytes);
 };
 
 /// Why a call was answered, or not.
@@ -55,7 +55,7 @@ struct RendezvousAnswer {
   uint32_t capabilities = 0;
 
   std::vector<std::byte> encode() const;
-  static std::optional<RendezvousAnswer> decode(std::span<const std::byte> octets);
+  static std::optional<RendezvousAnswer> decode(std::span<const std::byte> bytes);
 };
 
 const char* describe(RendezvousVerdict verdict);

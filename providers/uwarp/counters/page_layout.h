@@ -92,7 +92,7 @@ struct SlotHead {
 
 /// 16 bytes of an IPv6 or IPv4-mapped address, and a port in host order.
 struct SlotAddress {
-  uint8_t octets[16] = {};
+  uint8_t bytes[16] = {};
   uint32_t port = 0;
   uint32_t reserved = 0;
 };
@@ -160,7 +160,7 @@ struct alignas(64) RegionSlot {
   uint32_t device = 0;
   uint32_t access = 0;  // ibv_access_flags
   uint64_t address = 0;
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   uint64_t created_ns = 0;
 };
 static_assert(sizeof(RegionSlot) == 64);
@@ -168,10 +168,10 @@ static_assert(sizeof(RegionSlot) == 64);
 enum class PageTable : uint8_t { kDevices, kQueuePairs, kCompletionQueues, kRegions };
 inline constexpr size_t kPageTables = 4;
 
-/// Where a table lies. Readers step by slot_octets, so that later versions can append to a slot.
+/// Where a table lies. Readers step by slot_bytes, so that later versions can append to a slot.
 struct TablePlace {
   uint64_t offset = 0;
-  uint32_t slot_octets = 0;
+  uint32_t slot_bytes = 0;
   uint32_t slots = 0;
   std::atomic<uint32_t> used{0};      // no slot from here on was ever taken
   std::atomic<uint32_t> homeless{0};  // live objects for which there was no slot
@@ -186,8 +186,8 @@ struct PageHeader {
 
   std::atomic<uint64_t> magic{0};  // stored last
   uint32_t version = kVersion;
-  uint32_t header_octets = kBytes;
-  uint64_t page_octets = 0;
+  uint32_t header_bytes = kBytes;
+  uint64_t page_bytes = 0;
   uint64_t instance = 0;  // random: tells a process from a later one of the same pid
   uint64_t started_ns = 0;
   uint32_t pid = 0;       // in its own pid namespace

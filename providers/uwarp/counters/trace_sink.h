@@ -33,7 +33,7 @@ struct TraceStep {
   uint32_t queue_pair = 0;
   uint32_t position = 0;  // the last 32 bits
   uint32_t status = 0;    // WcStatus
-  uint64_t octets = 0;
+  uint64_t bytes = 0;
   uint64_t wr_id = 0;
 };
 

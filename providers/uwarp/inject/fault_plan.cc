@@ -226,7 +226,7 @@ class RuleReader {
       case kCode:
         return "LAYER/TYPE/CODE such as 1/2/02";
       case kRate:
-        return "octets per second such as 500K or 10M";
+        return "bytes per second such as 500K or 10M";
       case kType:
         return "one of " + names_of(kEvents);
       case kAfter:

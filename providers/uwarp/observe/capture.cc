@@ -24,7 +24,7 @@ constexpr uint32_t kEthernet = 1;
 constexpr size_t kEthernetSize = 14, kIpv4Size = 20, kIpv6Size = 40, kTcpSize = 20;
 constexpr size_t kRecordSize = 16;
 /// Bytes of the stream in one packet: what both an IPv4 and an IPv6 header can count.
-constexpr size_t kPacketOctets = 65'000;
+constexpr size_t kPacketBytes = 65'000;
 constexpr uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr uint8_t kProtocolTcp = 6;
 constexpr uint8_t kHops = 64;
@@ -113,9 +113,9 @@ void put_tcp(HeaderWriter& out, const CaptureEnd& from, const CaptureEnd& to, ui
 }
 
 /// The pieces of [offset, offset + size) in `bytes`, behind what `out` holds.
-void append_range(std::span<const iovec> octets, size_t offset, size_t size,
+void append_range(std::span<const iovec> bytes, size_t offset, size_t size,
                   std::vector<iovec>& out) {
-  for (const iovec& piece : octets) {
+  for (const iovec& piece : bytes) {
     if (size == 0) return;
     if (offset >= piece.iov_len) {
       offset -= piece.iov_len;
@@ -153,13 +153,13 @@ std::unique_ptr<Capture> Capture::create(const std::string& name) {
 }
 
 void Capture::write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags,
-                    std::span<const iovec> octets, size_t size) noexcept {
+                    std::span<const iovec> bytes, size_t size) noexcept {
   size_t done = 0;
   do {
-    const size_t here = std::min(size - done, kPacketOctets);
+    const size_t here = std::min(size - done, kPacketBytes);
     try {
       pieces_.assign(1, iovec{});  // the headers
-      append_range(octets, done, here, pieces_);
+      append_range(bytes, done, here, pieces_);
       write_packet(from, to, flags, here);
     } catch (const std::bad_alloc&) {
     }
@@ -212,14 +212,14 @@ void CapturedConnection::end_direction(CaptureEnd& from, const CaptureEnd& to, b
   capture_.write(from, to, flag | Capture::kAck, {}, 0);
 }
 
-void CapturedConnection::sent(std::span<const iovec> octets, size_t size) {
+void CapturedConnection::sent(std::span<const iovec> bytes, size_t size) {
   const std::lock_guard guard(capture_.mutex());
-  capture_.write(local_, remote_, Capture::kPush | Capture::kAck, octets, size);
+  capture_.write(local_, remote_, Capture::kPush | Capture::kAck, bytes, size);
 }
 
-void CapturedConnection::received(std::span<const iovec> octets, size_t size) {
+void CapturedConnection::received(std::span<const iovec> bytes, size_t size) {
   const std::lock_guard guard(capture_.mutex());
-  capture_.write(remote_, local_, Capture::kPush | Capture::kAck, octets, size);
+  capture_.write(remote_, local_, Capture::kPush | Capture::kAck, bytes, size);
 }
 
 }  // namespace uwarp

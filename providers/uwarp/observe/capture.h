@@ -36,7 +36,7 @@ class Capture {
   enum TcpFlag : uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPush = 8, kAck = 16 };
   /// One packet or as many as the bytes need; without memory for one it is missing in the file.
   /// Never throws: bytes are between the socket and their place. Caller holds mutex().
-  void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> octets,
+  void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> bytes,
              size_t size) noexcept;
 
   /// Held by whoever moves a connection's sequence numbers.
@@ -63,8 +63,8 @@ class CapturedConnection {
   void end(bool reset) { end_direction(local_, remote_, ended_, reset); }
 
   /// The first `size` bytes of `bytes` are with the kernel, or have come from it.
-  void sent(std::span<const iovec> octets, size_t size);
-  void received(std::span<const iovec> octets, size_t size);
+  void sent(std::span<const iovec> bytes, size_t size);
+  void received(std::span<const iovec> bytes, size_t size);
   /// The peer has closed its direction, or reset the connection.
   void peer_ended(bool reset) { end_direction(remote_, local_, peer_ended_, reset); }
 

@@ -21,12 +21,12 @@
 namespace uwarp {
 namespace {
 
-constexpr std::array<size_t, kPageTables> kSlotOctets = {
-    sizeof(DeviceSlot), sizeof(QueuePairSlot), sizeof(CompletionSlot), sizeof(RegionSlot)};
+constexpr std::array<size_t, kPageTables> kSlotBytes = {sizeof(DeviceSlot), sizeof(QueuePairSlot),
+                                                        sizeof(CompletionSlot), sizeof(RegionSlot)};
 
 constexpr uint32_t kLinkUp = 1, kLinkDown = 2;  // DeviceSlot::link
 
-constexpr uint64_t page_up(uint64_t octets) { return (octets + 4095) & ~uint64_t{4095}; }
+constexpr uint64_t page_up(uint64_t bytes) { return (bytes + 4095) & ~uint64_t{4095}; }
 
 void copy_text(std::string_view text, char* out, size_t size) {
   const size_t length = std::min(text.size(), size - 1);
@@ -57,15 +57,15 @@ void add_all(const Source& from, Target& to) {
 }  // namespace
 
 StatPage::StatPage(bool shown) {
-  octets_ = PageHeader::kBytes;
-  for (size_t i = 0; i < kPageTables; ++i) octets_ += page_up(kSlots[i] * kSlotOctets[i]);
+  bytes_ = PageHeader::kBytes;
+  for (size_t i = 0; i < kPageTables; ++i) bytes_ += page_up(kSlots[i] * kSlotBytes[i]);
   // A program with more rights than its user shows nothing.
   if (shown && getauxval(AT_SECURE) == 0) {
-    fd_ = make_sealed_memory(kPageName, octets_);
+    fd_ = make_sealed_memory(kPageName, bytes_);
     if (!fd_) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
   }
   const int flags = fd_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* mapped = mmap(nullptr, octets_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
+  void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(mapped);
   header_ = new (memory_) PageHeader;
@@ -74,21 +74,21 @@ StatPage::StatPage(bool shown) {
   header_->magic.store(PageHeader::kMagic, std::memory_order_release);
 }
 
-StatPage::~StatPage() { munmap(memory_, octets_); }
+StatPage::~StatPage() { munmap(memory_, bytes_); }
 
 void StatPage::lay_out() {
   uint64_t offset = PageHeader::kBytes;
   for (size_t i = 0; i < kPageTables; ++i) {
     TablePlace& place = header_->tables[i];
     place.offset = offset;
-    place.slot_octets = static_cast<uint32_t>(kSlotOctets[i]);
+    place.slot_bytes = static_cast<uint32_t>(kSlotBytes[i]);
     place.slots = kSlots[i];
-    offset += page_up(kSlots[i] * kSlotOctets[i]);
+    offset += page_up(kSlots[i] * kSlotBytes[i]);
   }
 }
 
 void StatPage::describe_process() {
-  header_->page_octets = octets_;
+  header_->page_bytes = bytes_;
   header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
   header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
   header_->started_ns = wall_clock_ns();

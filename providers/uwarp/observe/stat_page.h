@@ -87,7 +87,7 @@ class StatPage {
   void release_locked(Slot& slot);
 
   std::byte* memory_ = nullptr;
-  size_t octets_ = 0;
+  size_t bytes_ = 0;
   EngineFd fd_;
   PageHeader* header_ = nullptr;
 

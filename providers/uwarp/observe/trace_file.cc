@@ -123,8 +123,8 @@ class EventWriter {
     char text[128] = "";
     if (described)
       std::snprintf(text, sizeof text,
-                    "\"qp\":\"0x%" PRIx32 "\",\"octets\":%" PRIu64 ",\"wr_id\":\"0x%" PRIx64 "\"",
-                    step_.queue_pair, step_.octets, step_.wr_id);
+                    "\"qp\":\"0x%" PRIx32 "\",\"bytes\":%" PRIu64 ",\"wr_id\":\"0x%" PRIx64 "\"",
+                    step_.queue_pair, step_.bytes, step_.wr_id);
     async(name, 'b', text);
   }
   void end(const char* name) { async(name, 'e', ""); }
@@ -140,7 +140,7 @@ class EventWriter {
     put("{\"name\":\"%s %s\",\"cat\":\"fpdu\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%ld,\"tid\":%ld,"
         "\"ts\":%" PRIu64 ".%03u,\"args\":{\"qp\":\"0x%" PRIx32 "\",\"ulpdu\":%" PRIu64 "}},\n",
         name(static_cast<RdmapOpcode>(step_.opcode)), what, process_, thread_, at_ns_ / 1000,
-        static_cast<unsigned>(at_ns_ % 1000), step_.queue_pair, step_.octets);
+        static_cast<unsigned>(at_ns_ % 1000), step_.queue_pair, step_.bytes);
   }
   void carrier(const char* name) {
     put("{\"name\":\"%s\",\"cat\":\"carrier\",\"ph\":\"i\",\"s\":\"p\",\"pid\":%ld,\"tid\":%ld,"

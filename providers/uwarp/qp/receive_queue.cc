@@ -38,7 +38,7 @@ void BasicReceiveQueue<Atomics>::trace_posted_locked(uint64_t wr_id, std::span<c
   step.kind = TraceStep::Kind::kReceivePosted;
   step.queue_pair = trace_name_;
   step.position = tail_;
-  for (const Sge& sge : sges) step.octets += sge.length_bytes;
+  for (const Sge& sge : sges) step.bytes += sge.length_bytes;
   step.wr_id = wr_id;
   trace_->note(step);
 }

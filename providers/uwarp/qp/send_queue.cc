@@ -140,7 +140,7 @@ void SendQueue::trace_posted(uint64_t position) const {
   step.opcode = static_cast<uint8_t>(completion_opcode(wqe.opcode));
   step.queue_pair = trace_name_;
   step.position = static_cast<uint32_t>(position);
-  step.octets = wqe.length_bytes;
+  step.bytes = wqe.length_bytes;
   step.wr_id = wqe.wr_id;
   trace_->note(step);
 }

@@ -20,8 +20,8 @@ constexpr int kMadvisePopulateWrite = 23;
 int touch_pages(uintptr_t begin, uintptr_t end, uintptr_t page, bool writable) {
   for (uintptr_t at = begin & ~(page - 1); at < end; at += page) {
     auto* address = reinterpret_cast<std::byte*>(at);
-    std::byte octet;
-    if (!fault_safe_read(&octet, address, 1) || (writable && !fault_safe_probe(address)))
+    std::byte byte;
+    if (!fault_safe_read(&byte, address, 1) || (writable && !fault_safe_probe(address)))
       return EFAULT;
   }
   return 0;

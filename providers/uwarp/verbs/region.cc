@@ -61,7 +61,7 @@ void describe(VerbsMr& mr) {
   const RegionShape shape = mr.region->shape();
   mr.slot->access = shape.access;
   mr.slot->address = reinterpret_cast<uintptr_t>(shape.address);
-  mr.slot->octets = shape.length_bytes;
+  mr.slot->bytes = shape.length_bytes;
   mr.slot->head.live.store(1, std::memory_order_relaxed);
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kBindAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                  IBV_ACCESS_ZERO_BASED;
-constexpr uint32_t kKeyOctet = 0xff;  // the part of a window's key that an application chooses
+constexpr uint32_t kKeyByte = 0xff;  // the part of a window's key that an application chooses
 
 }  // namespace
 
@@ -56,7 +56,7 @@ int dealloc_mw(ibv_mw* base) {
 }
 
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out) {
-  if (((key ^ mw.rkey) & ~kKeyOctet) != 0) return EINVAL;
+  if (((key ^ mw.rkey) & ~kKeyByte) != 0) return EINVAL;
   if ((bind.mw_access_flags & ~kBindAccess) != 0) return EINVAL;
   if (bind.length != 0) {
     if (bind.mr == nullptr || VerbsMr::of(bind.mr).type == object_abi::kMrTypeNull) return EINVAL;

@@ -77,14 +77,14 @@ struct rpcrdma_result {
   size_t length;
   unsigned flags;                /**< RPCRDMA_PIECE_CONTINUED: the buffer before goes on here */
   struct rpcrdma_memory *memory; /**< registered memory around it, or NULL */
-  size_t received;               /**< out: octets that were put here; 0: look into the message */
+  size_t received;               /**< out: bytes that were put here; 0: look into the message */
 };
 
 /* ------------------------------------------------------------------- what a connection agreed */
 
 struct rpcrdma_settings {
-  uint32_t client_to_server;    /**< largest Send of the client, in octets */
-  uint32_t server_to_client;    /**< largest Send of the server, in octets */
+  uint32_t client_to_server;    /**< largest Send of the client, in bytes */
+  uint32_t server_to_client;    /**< largest Send of the server, in bytes */
   int remote_invalidation;      /**< both sides announced it */
   int peer_announced;           /**< the peer sent private data of RFC 8797, version 1 */
   int peer_remote_invalidation; /**< the R flag of the peer */
@@ -103,7 +103,7 @@ struct rpcrdma_statistics {
   uint64_t read_chunks;          /**< Read chunks but for those at position zero, each once */
   uint64_t long_calls;           /**< calls as a Read chunk at position zero (RDMA_NOMSG) */
   uint64_t write_chunks;         /**< Write chunks offered (client) or received (server) */
-  uint64_t write_chunks_used;    /**< of these, with at least one octet written */
+  uint64_t write_chunks_used;    /**< of these, with at least one byte written */
   uint64_t reply_chunks;         /**< Reply chunks offered (client) or received (server) */
   uint64_t reply_chunks_used;    /**< replies that came as a Reply chunk (RDMA_NOMSG) */
   uint64_t segments;             /**< segments in all these chunks */
@@ -211,7 +211,7 @@ struct rpcrdma_call {
                             ERR_VERS. -EREMOTEIO: ERR_CHUNK, or a reply that broke
                             the protocol. -EMSGSIZE: reply too long. -ECANCELED.
                             -ECONNABORTED: the client was closed */
-  size_t reply_length; /**< out: octets in `reply` */
+  size_t reply_length; /**< out: bytes in `reply` */
 };
 
 /**

@@ -36,7 +36,7 @@ uint64_t records_in_a_socket() {
   return count;
 }
 
-TEST(EventChannelWithoutMemory, WhatHasRoomIsTold) {
+TEST(EventChannelWithoutMemory, RecordsWithRoomAreDelivered) {
   constexpr uint64_t kMore = 1000;
   const uint64_t fit = records_in_a_socket();
   Channel channel;

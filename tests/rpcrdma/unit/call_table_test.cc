@@ -68,7 +68,7 @@ TEST(CallTable, AnAnswerCountsOnce) {
   EXPECT_EQ(table.credits().outstanding(), 0u);
 }
 
-TEST(CallTable, XidsAreUsedOnceAtATime) {
+TEST(CallTable, XidsAreUniqueAmongOpenCalls) {
   CallTable table(4);
   EXPECT_TRUE(table.add(1));
   EXPECT_FALSE(table.add(1));

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "rpcrdma/unit/octets.h"
+#include "rpcrdma/unit/bytes.h"
 
 namespace rpcrdma::core {
 namespace {
@@ -13,7 +13,7 @@ using Verdict = DecodedHeader::Verdict;
 
 struct Vector {
   const char* name;
-  const char* octets;
+  const char* bytes;
   Header header;
 };
 
@@ -58,14 +58,14 @@ const std::vector<Vector>& vectors() {
 TEST(Header, Vectors) {
   for (const Vector& vector : vectors()) {
     SCOPED_TRACE(vector.name);
-    const Octets octets = hex(vector.octets);
-    Octets room(octets.size());
-    EXPECT_EQ(vector.header.encode(room), octets.size());
-    EXPECT_EQ(room, octets);
+    const Bytes bytes = hex(vector.bytes);
+    Bytes room(bytes.size());
+    EXPECT_EQ(vector.header.encode(room), bytes.size());
+    EXPECT_EQ(room, bytes);
     // What follows is the RPC message.
-    const auto decoded = decode_header(octets + hex("0102030405060708"));
+    const auto decoded = decode_header(bytes + hex("0102030405060708"));
     EXPECT_EQ(decoded.verdict, Verdict::kGood);
-    EXPECT_EQ(decoded.size, octets.size());
+    EXPECT_EQ(decoded.size, bytes.size());
     EXPECT_EQ(decoded.header, vector.header);
     room.pop_back();
     EXPECT_EQ(vector.header.encode(room), 0u);
@@ -75,9 +75,9 @@ TEST(Header, Vectors) {
 // At every length: nothing below the fixed part, no good body until it is whole.
 TEST(Header, CutShort) {
   for (const Vector& vector : vectors()) {
-    const Octets octets = hex(vector.octets);
-    for (size_t size = 0; size < octets.size(); ++size) {
-      const Octets part(octets.begin(), octets.begin() + static_cast<ptrdiff_t>(size));
+    const Bytes bytes = hex(vector.bytes);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      const Bytes part(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
       const auto decoded = decode_header(part);
       EXPECT_EQ(decoded.verdict, size < Header::kFixedSize ? Verdict::kShort : Verdict::kBadBody)
           << vector.name << " at " << size;
@@ -89,14 +89,14 @@ TEST(Header, CutShort) {
 TEST(Header, SizeOfChunkListsIsKnownBeforehand) {
   for (const Vector& vector : vectors()) {
     if (vector.header.procedure == Procedure::kError) continue;
-    EXPECT_EQ(Header::kFixedSize + vector.header.chunks.wire_size(), hex(vector.octets).size());
+    EXPECT_EQ(Header::kFixedSize + vector.header.chunks.wire_size(), hex(vector.bytes).size());
   }
 }
 
 TEST(Header, AnotherVersion) {
-  for (const char* octets : {"12345678 00000002 00000020 00000000 00000000 00000000 00000000",
-                             "12345678 00000000 00000000 00000063"}) {
-    const auto decoded = decode_header(hex(octets));
+  for (const char* bytes : {"12345678 00000002 00000020 00000000 00000000 00000000 00000000",
+                            "12345678 00000000 00000000 00000063"}) {
+    const auto decoded = decode_header(hex(bytes));
     EXPECT_EQ(decoded.verdict, Verdict::kBadVersion);
     EXPECT_EQ(decoded.header.xid, 0x12345678u);
   }
@@ -118,13 +118,13 @@ TEST(Header, BadBodies) {
 }
 
 TEST(Header, ListsWithoutEnd) {
-  Octets reads = hex("12345678 00000001 00000020 00000000");
-  Octets writes = reads + hex("00000000");
+  Bytes reads = hex("12345678 00000001 00000020 00000000");
+  Bytes writes = reads + hex("00000000");
   for (size_t i = 0; i < kSegmentsMax; ++i) {
     reads = reads + hex("00000001 00000028 00000007 00000001 0000000000000000");
     writes = writes + hex("00000001 00000000");
   }
-  const Octets end = hex("00000000 00000000 00000000");
+  const Bytes end = hex("00000000 00000000 00000000");
   EXPECT_EQ(decode_header(reads + end).verdict, Verdict::kGood);
   EXPECT_EQ(decode_header(writes + end).verdict, Verdict::kGood);
   reads = reads + hex("00000001 00000028 00000007 00000001 0000000000000000");

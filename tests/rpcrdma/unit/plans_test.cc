@@ -7,13 +7,13 @@
 #include "core/call_plan.h"
 #include "core/reply_check.h"
 #include "core/reply_plan.h"
-#include "rpcrdma/unit/octets.h"
+#include "rpcrdma/unit/bytes.h"
 
 namespace rpcrdma::core {
 namespace {
 
-const Octets kText = hex("12345678") + Octets(100000, std::byte{'t'});
-const Octets kItem(100000, std::byte{'d'});
+const Bytes kText = hex("12345678") + Bytes(100000, std::byte{'t'});
+const Bytes kItem(100000, std::byte{'d'});
 
 rpcrdma_piece text(size_t length) { return {kText.data(), length, 0, nullptr}; }
 rpcrdma_piece item(size_t length, unsigned more = 0) {
@@ -43,11 +43,11 @@ TEST(Message, Copies) {
   const auto message = Message::of(pieces);
   ASSERT_TRUE(message);
   const auto copy = [&](size_t left_out) {
-    Octets room(message->size(left_out), std::byte{0xff});
+    Bytes room(message->size(left_out), std::byte{0xff});
     message->copy(room, left_out);
     return room;
   };
-  const Octets head = hex("12345678 74747474"), middle = hex("12345678");
+  const Bytes head = hex("12345678 74747474"), middle = hex("12345678");
   EXPECT_EQ(copy(0), head + hex("646464646464 0000") + middle + hex("646464 00"));
   EXPECT_EQ(copy(1), head + middle + hex("646464 00"));
   EXPECT_EQ(copy(2), head + middle);
@@ -227,11 +227,11 @@ TEST(ReplyPlan, LongestReply) {
 
 // --- what comes back
 
-ReplyCheck check(Header header, const Octets& message, const ChunkLists& offered = kOffered) {
-  Octets room(1000);
+ReplyCheck check(Header header, const Bytes& message, const ChunkLists& offered = kOffered) {
+  Bytes room(1000);
   header.xid = 0x12345678;
   room.resize(header.encode(room));
-  const Octets received = room + message;
+  const Bytes received = room + message;
   return check_reply(decode_header(received), received, offered);
 }
 
@@ -242,7 +242,7 @@ Header reply_header(Procedure procedure, ChunkLists chunks) {
   return header;
 }
 
-const Octets kReply = hex("12345678 00000001 00000000 00000000");
+const Bytes kReply = hex("12345678 00000001 00000000 00000000");
 
 TEST(ReplyCheck, Good) {
   const auto inline_one = check(reply_header(Procedure::kMsg, {}), kReply);
@@ -267,8 +267,8 @@ TEST(ReplyCheck, Errors) {
   EXPECT_EQ(check(Header::make_error(0, 1, HeaderError::kChunk), {}).status, -EREMOTEIO);
 }
 
-TEST(ReplyCheck, NothingIsBelievedThatWasNotOffered) {
-  const auto refused = [](Procedure procedure, ChunkLists chunks, const Octets& message = kReply) {
+TEST(ReplyCheck, ChunksThatWereNotOfferedAreRefused) {
+  const auto refused = [](Procedure procedure, ChunkLists chunks, const Bytes& message = kReply) {
     return check(reply_header(procedure, std::move(chunks)), message).status == -EREMOTEIO;
   };
   EXPECT_TRUE(refused(Procedure::kMsg, {{{8, {1, 1, 1}}}, {}, {}}));  // Read chunks in a reply

@@ -6,21 +6,21 @@
 
 #include <array>
 
-#include "rpcrdma/unit/octets.h"
+#include "rpcrdma/unit/bytes.h"
 
 namespace rpcrdma::core {
 namespace {
 
 const PrivateData kLinuxClient{true, 4096, 4096};
 
-Octets encoded(const PrivateData& data) {
-  Octets room(PrivateData::kWireSize);
+Bytes encoded(const PrivateData& data) {
+  Bytes room(PrivateData::kWireSize);
   EXPECT_EQ(data.encode(room), PrivateData::kWireSize);
   return room;
 }
 
 // Proves: 8797-4-e 8797-4-f 8797-4-g 8797-4-i
-TEST(PrivateData, IsEightOctetsInThisOrder) {
+TEST(PrivateData, IsEightBytesInThisOrder) {
   EXPECT_EQ(encoded(kLinuxClient), hex("f6ab0e18 01 01 03 03"));
   EXPECT_EQ(encoded({false, 4096, 4096}), hex("f6ab0e18 01 00 03 03"));
   EXPECT_EQ(encoded({true, 1024, 262144}), hex("f6ab0e18 01 01 00 ff"));
@@ -38,7 +38,7 @@ TEST(PrivateData, SizesAreRoundedDownAndBounded) {
 // A buffer below the smallest size cannot be announced, so nothing is.
 // Proves: 8797-4-d 8797-4.2-b
 TEST(PrivateData, IsNotSentWhereItCannotBe) {
-  Octets room(8);
+  Bytes room(8);
   EXPECT_EQ((PrivateData{false, 1023, 4096}.encode(room)), 0u);
   EXPECT_EQ((PrivateData{false, 4096, 512}.encode(room)), 0u);
   room.resize(7);
@@ -48,10 +48,10 @@ TEST(PrivateData, IsNotSentWhereItCannotBe) {
 // Proves: 8797-4.2-a 8797-4.2-c 8797-4-j
 TEST(PrivateData, AllSizeCodesAreDecoded) {
   for (unsigned code = 0; code < 256; ++code) {
-    Octets octets = hex("f6ab0e18 01 00 00 00");
-    octets[6] = static_cast<std::byte>(code);
-    octets[7] = static_cast<std::byte>(255 - code);
-    const auto found = PrivateData::find(octets);
+    Bytes bytes = hex("f6ab0e18 01 00 00 00");
+    bytes[6] = static_cast<std::byte>(code);
+    bytes[7] = static_cast<std::byte>(255 - code);
+    const auto found = PrivateData::find(bytes);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->send_size, 1024 * (code + 1));
     EXPECT_EQ(found->receive_size, 1024 * (256 - code));
@@ -61,9 +61,9 @@ TEST(PrivateData, AllSizeCodesAreDecoded) {
 // Proves: 8797-4-h 8797-4-i
 TEST(PrivateData, ReservedBitsAreIgnored) {
   for (unsigned flags = 0; flags < 256; ++flags) {
-    Octets octets = hex("f6ab0e18 01 00 03 03");
-    octets[5] = static_cast<std::byte>(flags);
-    const auto found = PrivateData::find(octets);
+    Bytes bytes = hex("f6ab0e18 01 00 03 03");
+    bytes[5] = static_cast<std::byte>(flags);
+    const auto found = PrivateData::find(bytes);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->remote_invalidation, flags % 2 == 1);
   }
@@ -73,8 +73,8 @@ TEST(PrivateData, ReservedBitsAreIgnored) {
 TEST(PrivateData, IsFoundAtAnyPlace) {
   for (size_t before = 0; before <= 200; ++before)
     for (const size_t after : {0, 1, 20})
-      EXPECT_EQ(PrivateData::find(Octets(before, std::byte{0x11}) + encoded(kLinuxClient) +
-                                  Octets(after, std::byte{0x22})),
+      EXPECT_EQ(PrivateData::find(Bytes(before, std::byte{0x11}) + encoded(kLinuxClient) +
+                                  Bytes(after, std::byte{0x22})),
                 kLinuxClient)
           << before;
   // As it is behind the word that MPA revision 2 puts in front.
@@ -87,32 +87,32 @@ TEST(PrivateData, WhatIsNotOursIsNone) {
   EXPECT_FALSE(PrivateData::find(hex("68656c6c6f")));
   EXPECT_FALSE(PrivateData::find(hex("180eabf6 01010303 180eabf6 01010303")));
   EXPECT_FALSE(PrivateData::find(hex("f6ab0e19 01010303")));
-  EXPECT_FALSE(PrivateData::find(Octets(512, std::byte{0xf6})));
+  EXPECT_FALSE(PrivateData::find(Bytes(512, std::byte{0xf6})));
 }
 
 // Proves: 8797-5.2-c 8797-6-a 8797-7-a
 TEST(PrivateData, AnotherVersionIsNone) {
   for (unsigned version = 0; version < 256; ++version) {
-    Octets octets = encoded(kLinuxClient);
-    octets[4] = static_cast<std::byte>(version);
-    EXPECT_EQ(PrivateData::find(octets).has_value(), version == 1) << version;
+    Bytes bytes = encoded(kLinuxClient);
+    bytes[4] = static_cast<std::byte>(version);
+    EXPECT_EQ(PrivateData::find(bytes).has_value(), version == 1) << version;
   }
 }
 
 // Proves: 8797-5.2-d
 TEST(PrivateData, MustEndInTheBuffer) {
-  const Octets whole = encoded(kLinuxClient);
+  const Bytes whole = encoded(kLinuxClient);
   for (size_t size = 0; size < whole.size(); ++size) {
     // An exact-size copy, so that a sanitizer sees what is read behind it.
-    const Octets part(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size));
+    const Bytes part(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size));
     EXPECT_FALSE(PrivateData::find(part)) << size;
-    EXPECT_FALSE(PrivateData::find(Octets(30) + part)) << size;
+    EXPECT_FALSE(PrivateData::find(Bytes(30) + part)) << size;
   }
 }
 
 // The identifier may turn up by chance in front of the message.
 // Proves: 8797-7-a 8797-5.2-a
-TEST(PrivateData, TheSearchGoesOnBehindAFalseStart) {
+TEST(PrivateData, TheSearchContinuesBehindAFalseStart) {
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 09 f6ab0e18 01010303")), kLinuxClient);
   EXPECT_EQ(PrivateData::find(hex("f6ab0e18 f6ab0e18 01010303")), kLinuxClient);
 }

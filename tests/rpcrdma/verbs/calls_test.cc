@@ -235,7 +235,7 @@ TEST_F(Calls, MemoryOfTheCaller) {
 }
 
 // Proves: 8797-4.1-a 8797-4-i
-TEST_F(Calls, ServerInvalidatesWhenBothSaidSo) {
+TEST_F(Calls, ServerInvalidatesWhenBothAgreed) {
   begin();
   EXPECT_TRUE(client_->settings().remote_invalidation);
   call(10000, 0, 0);

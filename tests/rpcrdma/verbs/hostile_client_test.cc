@@ -41,7 +41,7 @@ class HostileClient : public testing::Test {
     expect_served();
   }
   void expect_served() {
-    peer_->send(call_header(kXid), call_octets(kXid, pattern(20, 1), 8, 0));
+    peer_->send(call_header(kXid), call_bytes(kXid, pattern(20, 1), 8, 0));
     const auto reply = peer_->receive();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->decoded.header.procedure, Procedure::kMsg);
@@ -118,12 +118,12 @@ TEST_F(HostileClient, ReceivesOfTheAnnouncedSizeArePosted) {
     options.inline_receive = size;
     begin(announcement(false, size, size), options);
     const size_t around = Header::kSizeMin + 20 + 4;
-    Bytes octets(Header::kSizeMin);
-    ASSERT_EQ(call_header(kXid).encode(octets), octets.size());
-    const Bytes rpc = call_octets(kXid, pattern(size - around, 1), 0, 0);
-    octets.insert(octets.end(), rpc.begin(), rpc.end());
-    ASSERT_EQ(octets.size(), size);
-    peer_->send(octets);
+    Bytes bytes(Header::kSizeMin);
+    ASSERT_EQ(call_header(kXid).encode(bytes), bytes.size());
+    const Bytes rpc = call_bytes(kXid, pattern(size - around, 1), 0, 0);
+    bytes.insert(bytes.end(), rpc.begin(), rpc.end());
+    ASSERT_EQ(bytes.size(), size);
+    peer_->send(bytes);
     const auto reply = peer_->receive();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->decoded.header.procedure, Procedure::kMsg);
@@ -147,7 +147,7 @@ TEST_F(HostileClient, RepliesInvalidateAHandleOfTheirCall) {
     segments.push_back(peer_->expose(i * 4096, 4096));
     core::ChunkLists chunks;
     chunks.writes = {{segments.back()}};
-    peer_->send(call_header(kXid + i, chunks), call_octets(kXid + i, {}, 0, 3000));
+    peer_->send(call_header(kXid + i, chunks), call_bytes(kXid + i, {}, 0, 3000));
   }
   for (uint32_t i = 0; i < kCalls; ++i) {
     const auto reply = peer_->receive();
@@ -156,14 +156,14 @@ TEST_F(HostileClient, RepliesInvalidateAHandleOfTheirCall) {
     EXPECT_EQ(*reply->invalidated, segments[reply->decoded.header.xid - kXid].handle);
   }
   // A call without memory has none to invalidate.
-  peer_->send(call_header(kXid), call_octets(kXid, {}, 0, 0));
+  peer_->send(call_header(kXid), call_bytes(kXid, {}, 0, 0));
   const auto reply = peer_->receive();
   ASSERT_TRUE(reply);
   EXPECT_FALSE(reply->invalidated);
 }
 
 // Proves: 8797-4.1-c 8797-3.2-a
-TEST_F(HostileClient, RepliesInvalidateNothingUnlessBothSaidSo) {
+TEST_F(HostileClient, RepliesInvalidateNothingUnlessBothAgreed) {
   for (const auto& [client, server] :
        {std::pair(false, true), std::pair(true, false), std::pair(false, false)}) {
     ServerOptions options;
@@ -171,7 +171,7 @@ TEST_F(HostileClient, RepliesInvalidateNothingUnlessBothSaidSo) {
     begin(announcement(client, 4096, 4096), options);
     core::ChunkLists chunks;
     chunks.writes = {{peer_->expose(0, 4096)}};
-    peer_->send(call_header(kXid, chunks), call_octets(kXid, {}, 0, 3000));
+    peer_->send(call_header(kXid, chunks), call_bytes(kXid, {}, 0, 3000));
     const auto reply = peer_->receive();
     ASSERT_TRUE(reply);
     EXPECT_FALSE(reply->invalidated);
@@ -183,7 +183,7 @@ TEST_F(HostileClient, AnotherVersion) {
   begin(announcement(false, 4096, 4096));
   Header header = call_header(kXid);
   header.version = 2;
-  peer_->send(header, call_octets(kXid, {}, 0, 0));
+  peer_->send(header, call_bytes(kXid, {}, 0, 0));
   expect_error(HeaderError::kVersion);
   expect_served();
 }
@@ -192,7 +192,7 @@ TEST_F(HostileClient, CreditsOfZeroCountAsOne) {
   begin(announcement(false, 4096, 4096));
   Header header = call_header(kXid);
   header.credits = 0;
-  peer_->send(header, call_octets(kXid, {}, 0, 0));
+  peer_->send(header, call_bytes(kXid, {}, 0, 0));
   const auto reply = peer_->receive();
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->decoded.header.credits, 1u);
@@ -201,7 +201,7 @@ TEST_F(HostileClient, CreditsOfZeroCountAsOne) {
 TEST_F(HostileClient, ChunksThatMakeNoCall) {
   begin(announcement(false, 4096, 4096));
   const Segment memory = peer_->expose(0, 4096);
-  const Bytes rpc = call_octets(kXid, {}, 0, 0);
+  const Bytes rpc = call_bytes(kXid, {}, 0, 0);
   const auto refused = [&](std::vector<core::ReadSegment> reads, Procedure procedure) {
     Header header = call_header(kXid, {std::move(reads), {}, {}});
     header.procedure = procedure;
@@ -220,21 +220,20 @@ TEST_F(HostileClient, ChunksThatMakeNoCall) {
 
 TEST_F(HostileClient, ListsWithoutEnd) {
   begin(announcement(false, 4096, 4096));
-  Bytes octets(Header::kFixedSize);
+  Bytes bytes(Header::kFixedSize);
   Bytes whole(Header::kSizeMin);
   ASSERT_NE(call_header(kXid).encode(whole), 0u);
-  std::copy_n(whole.begin(), Header::kFixedSize, octets.begin());
+  std::copy_n(whole.begin(), Header::kFixedSize, bytes.begin());
   const Bytes entry = Words{{1, 20, 7, 1, 0, 0}}.bytes();
-  while (octets.size() + entry.size() <= 4096)
-    octets.insert(octets.end(), entry.begin(), entry.end());
-  peer_->send(octets);
+  while (bytes.size() + entry.size() <= 4096) bytes.insert(bytes.end(), entry.begin(), entry.end());
+  peer_->send(bytes);
   expect_error(HeaderError::kChunk);
   expect_served();
 }
 
 TEST_F(HostileClient, XidsThatDiffer) {
   begin(announcement(false, 4096, 4096));
-  peer_->send(call_header(kXid), call_octets(kXid + 1, {}, 0, 0));
+  peer_->send(call_header(kXid), call_bytes(kXid + 1, {}, 0, 0));
   expect_error(HeaderError::kChunk);
   peer_->send(call_header(kXid), Bytes(4));
   expect_error(HeaderError::kChunk);
@@ -256,11 +255,11 @@ TEST_F(HostileClient, MessagesWithoutAnAnswer) {
 
 TEST_F(HostileClient, ReplyThatFitsNowhere) {
   begin(announcement(false, 1024, 1024));
-  peer_->send(call_header(kXid), call_octets(kXid, {}, 2000, 0));
+  peer_->send(call_header(kXid), call_bytes(kXid, {}, 2000, 0));
   expect_error(HeaderError::kChunk);
   core::ChunkLists chunks;
   chunks.writes = {{peer_->expose(0, 100)}};
-  peer_->send(call_header(kXid, chunks), call_octets(kXid, {}, 0, 101));
+  peer_->send(call_header(kXid, chunks), call_bytes(kXid, {}, 0, 101));
   expect_error(HeaderError::kChunk);
   expect_served();
 }
@@ -270,7 +269,7 @@ TEST_F(HostileClient, HandlesThatAreNone) {
   begin(announcement(false, 4096, 4096));
   core::ChunkLists chunks;
   chunks.reads = {{20, {0x12345, 40, 0}}};
-  peer_->send(call_header(kXid, chunks), call_octets(kXid, {}, 0, 0));
+  peer_->send(call_header(kXid, chunks), call_bytes(kXid, {}, 0, 0));
   EXPECT_FALSE(peer_->receive());
 }
 
@@ -279,12 +278,12 @@ TEST_F(HostileClient, MoreCallsThanCredits) {
   ServerOptions options;
   options.credits = 2;
   begin(announcement(false, 4096, 4096), options);
-  const Bytes rpc = call_octets(kXid, {}, 0, 0);
-  Bytes octets(Header::kSizeMin);
-  ASSERT_NE(call_header(kXid).encode(octets), 0u);
-  octets.insert(octets.end(), rpc.begin(), rpc.end());
+  const Bytes rpc = call_bytes(kXid, {}, 0, 0);
+  Bytes bytes(Header::kSizeMin);
+  ASSERT_NE(call_header(kXid).encode(bytes), 0u);
+  bytes.insert(bytes.end(), rpc.begin(), rpc.end());
   // The device may keep what has no receive, or end the connection: both will do.
-  for (int i = 0; i < 10; ++i) peer_->post(octets);
+  for (int i = 0; i < 10; ++i) peer_->post(bytes);
 }
 
 TEST_F(HostileClient, TooManyConnections) {

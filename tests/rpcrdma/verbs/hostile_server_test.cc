@@ -46,12 +46,12 @@ class HostileServer : public testing::Test {
   Bytes short_reply() const { return Words{{xid_, 1, 0, 0}}.bytes(); }
   int status() { return client_->wait(test_->call); }
   void send(ibv_wr_opcode opcode, const Header& header, const Bytes& rpc, uint32_t handle) {
-    Bytes octets(4096);
-    octets.resize(header.encode(octets));
-    octets.insert(octets.end(), rpc.begin(), rpc.end());
-    std::copy(octets.begin(), octets.end(), peer_->chunk().begin());
+    Bytes bytes(4096);
+    bytes.resize(header.encode(bytes));
+    bytes.insert(bytes.end(), rpc.begin(), rpc.end());
+    std::copy(bytes.begin(), bytes.end(), peer_->chunk().begin());
     ibv_sge element{reinterpret_cast<uint64_t>(peer_->chunk().data()),
-                    static_cast<uint32_t>(octets.size()), peer_->region()->lkey};
+                    static_cast<uint32_t>(bytes.size()), peer_->region()->lkey};
     ibv_send_wr request{}, *bad = nullptr;
     request.opcode = opcode;
     request.send_flags = IBV_SEND_SIGNALED;
@@ -236,10 +236,10 @@ TEST_F(HostileServer, ReceivesOfTheAnnouncedSizeArePosted) {
   ASSERT_TRUE(peer_->receive());
   Bytes rpc = Words{{xid_, 1}}.bytes();
   rpc.resize(32768 - Header::kSizeMin);
-  Bytes octets(Header::kSizeMin);
-  ASSERT_NE(reply_header().encode(octets), 0u);
-  octets.insert(octets.end(), rpc.begin(), rpc.end());
-  peer_->send(octets);
+  Bytes bytes(Header::kSizeMin);
+  ASSERT_NE(reply_header().encode(bytes), 0u);
+  bytes.insert(bytes.end(), rpc.begin(), rpc.end());
+  peer_->send(bytes);
   EXPECT_EQ(client_->wait(test.call), 0);
   EXPECT_EQ(test.call.reply_length, rpc.size());
 }

@@ -209,7 +209,7 @@ TEST_F(LostConnection, ServerClosedUnderRequests) {
   EXPECT_EQ(answer(std::move(requests[0])), -ENOTCONN);
 }
 
-TEST_F(LostConnection, NobodyThere) {
+TEST_F(LostConnection, NoServerListens) {
   serve("");
   const std::string port = std::to_string(server_->port());
   server_.reset();

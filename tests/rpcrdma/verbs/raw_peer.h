@@ -18,11 +18,11 @@ namespace rpcrdma {
 
 /// A message that came, and what came with it.
 struct RawMessage {
-  Bytes octets;
+  Bytes bytes;
   core::DecodedHeader decoded;
   std::optional<uint32_t> invalidated;
 
-  std::span<const std::byte> rpc() const { return std::span(octets).subspan(decoded.size); }
+  std::span<const std::byte> rpc() const { return std::span(bytes).subspan(decoded.size); }
 };
 
 class RawPeer {
@@ -84,21 +84,21 @@ class RawPeer {
   /// What the other side announced.
   const Bytes& private_data() const { return private_data_; }
 
-  void post(const Bytes& octets) {
-    ASSERT_LE(octets.size(), kSendSize);
-    std::memcpy(send_buffer(), octets.data(), octets.size());
-    ASSERT_EQ(
-        rdma_post_send(id_, nullptr, send_buffer(), octets.size(), region_, IBV_SEND_SIGNALED), 0);
+  void post(const Bytes& bytes) {
+    ASSERT_LE(bytes.size(), kSendSize);
+    std::memcpy(send_buffer(), bytes.data(), bytes.size());
+    ASSERT_EQ(rdma_post_send(id_, nullptr, send_buffer(), bytes.size(), region_, IBV_SEND_SIGNALED),
+              0);
   }
-  void send(const Bytes& octets) {
-    post(octets);
+  void send(const Bytes& bytes) {
+    post(bytes);
     ASSERT_TRUE(send_completes());
   }
   void send(const core::Header& header, const Bytes& rpc = {}) {
-    Bytes octets(4096);
-    octets.resize(header.encode(octets));
-    octets.insert(octets.end(), rpc.begin(), rpc.end());
-    send(octets);
+    Bytes bytes(4096);
+    bytes.resize(header.encode(bytes));
+    bytes.insert(bytes.end(), rpc.begin(), rpc.end());
+    send(bytes);
   }
   bool send_completes() {
     ibv_wc completion{};
@@ -116,7 +116,7 @@ class RawPeer {
     if (completion.status != IBV_WC_SUCCESS) return std::nullopt;
     const auto* at = reinterpret_cast<const std::byte*>(completion.wr_id);
     RawMessage message{{at, at + completion.byte_len}, {}, std::nullopt};
-    message.decoded = core::decode_header(message.octets);
+    message.decoded = core::decode_header(message.bytes);
     if ((completion.wc_flags & IBV_WC_WITH_INV) != 0)
       message.invalidated = completion.invalidated_rkey;
     return message;
@@ -204,13 +204,13 @@ inline core::Header call_header(uint32_t xid, core::ChunkLists chunks = {}) {
 }
 
 /// The test program's call, as it is on the wire when nothing of it is a chunk.
-inline Bytes call_octets(uint32_t xid, const Bytes& data, uint32_t filler, uint32_t result) {
+inline Bytes call_bytes(uint32_t xid, const Bytes& data, uint32_t filler, uint32_t result) {
   const TestCall test(xid, data, filler, result);
-  Bytes octets = test.head;
-  octets.insert(octets.end(), data.begin(), data.end());
-  octets.resize(core::round_up(octets.size()));
-  octets.insert(octets.end(), test.tail.begin(), test.tail.end());
-  return octets;
+  Bytes bytes = test.head;
+  bytes.insert(bytes.end(), data.begin(), data.end());
+  bytes.resize(core::round_up(bytes.size()));
+  bytes.insert(bytes.end(), test.tail.begin(), test.tail.end());
+  return bytes;
 }
 
 }  // namespace rpcrdma

@@ -124,7 +124,7 @@ inline bool parse(std::span<const std::byte> message, ParsedCall& call) {
 inline int answer(Request request) {
   ParsedCall call;
   if (!parse(request.message(), call)) {
-    ADD_FAILURE() << "call of " << request.message().size() << " octets is not as it was sent";
+    ADD_FAILURE() << "call of " << request.message().size() << " bytes is not as it was sent";
     return -EINVAL;
   }
   const Bytes head = Words{{call.xid, 1, checksum(call.data)}}.bytes();

@@ -8,7 +8,7 @@
 namespace uwarp {
 namespace {
 
-AddressOctets address_bytes(const std::string& text) {
+AddressBytes address_bytes(const std::string& text) {
   return IpAddress::from_string(text).value().bytes();
 }
 
@@ -25,7 +25,7 @@ TEST(AddressPrefix, WholeAddresses) {
 }
 
 TEST(AddressPrefix, EveryLength) {
-  const AddressOctets own = address_bytes("192.0.2.255");
+  const AddressBytes own = address_bytes("192.0.2.255");
   for (unsigned bits = 0; bits <= 32; ++bits) {
     const uint32_t mask = bits == 0 ? 0 : ~uint32_t{0} << (32 - bits);
     in_addr first{.s_addr = htonl(0xC00002FF & mask)};
@@ -54,7 +54,7 @@ TEST(AddressPrefix, WhatIsNone) {
     EXPECT_FALSE(AddressPrefix::parse(text)) << text;
 }
 
-TEST(AllowList, EverybodyNobodyAndSome) {
+TEST(AllowList, AllNoneAndSome) {
   EXPECT_TRUE(AllowList().allows(address_bytes("192.0.2.7")));
   EXPECT_TRUE(AllowList::parse("")->allows_all());
   EXPECT_FALSE(AllowList::none().allows(address_bytes("192.0.2.7")));

@@ -124,7 +124,7 @@ TEST(Settings, EachVariableReachesItsField) {
 
 // With this setting, falling back to the default would allow every peer: the opposite of what the
 // user wanted.
-TEST(Settings, AListOfWhoMayConnectThatIsNotUnderstoodLetsNobodyIn) {
+TEST(Settings, AnAllowListThatIsNotUnderstoodAllowsNone) {
   const Parsed parsed = parse({{"UWARP_ALLOW", "192.0.2.0/24;192.0.3.0/24"}});
   EXPECT_EQ(parsed.settings.allow, AllowList::none());
   ASSERT_EQ(parsed.complaints.size(), 1u);

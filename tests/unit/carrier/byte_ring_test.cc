@@ -45,7 +45,7 @@ struct OneWay {
   }
 };
 
-TEST(ByteRing, BytesComeAsTheyWent) {
+TEST(ByteRing, BytesArriveAsTheyWereSent) {
   OneWay ring;
   EXPECT_EQ(ring.read(), "");
   ASSERT_TRUE(ring.write("hello"));
@@ -93,7 +93,7 @@ TEST(ByteRing, AFullOneTakesNoMore) {
   EXPECT_TRUE(ring.write("more"));
 }
 
-TEST(ByteRing, PlacesAreToldByAddress) {
+TEST(ByteRing, PlacesCarryAnAddress) {
   OneWay ring;
   const char text[] = "elsewhere";
   ASSERT_TRUE(ring.writer.look());
@@ -115,7 +115,7 @@ TEST(ByteRing, PlacesAreToldByAddress) {
   EXPECT_TRUE(ring.writer.has_read(end));
 }
 
-TEST(ByteRing, WhoSleepsIsToBeWokenOnce) {
+TEST(ByteRing, ASleepingSideIsWokenOnce) {
   OneWay ring;
   EXPECT_TRUE(ring.reader.begin_sleep());
   ASSERT_TRUE(ring.writer.look());
@@ -131,7 +131,7 @@ TEST(ByteRing, WhoSleepsIsToBeWokenOnce) {
 
 // For any values in the shared words, the reader stays inside the ring and the writer does not
 // overwrite unread bytes.
-TEST(ByteRing, NonsenseOfTheOtherSide) {
+TEST(ByteRing, InvalidPositionsOfTheOtherSide) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 3000; ++round) {
     auto ring = std::make_unique<OneWay>();

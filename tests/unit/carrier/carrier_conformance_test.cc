@@ -118,7 +118,7 @@ class Carrier : public testing::TestWithParam<Way> {
   StreamEnd& b_ = ends_.second;
 };
 
-TEST_P(Carrier, BytesComeInOrderHoweverTheyAreCut) {
+TEST_P(Carrier, BytesComeInOrderWhereverTheyAreCut) {
   std::string text = some_bytes(48);
   for (size_t cut = 1; cut != text.size(); ++cut) {
     for (size_t room = 1; room <= text.size(); room += 1 + room / 8) {
@@ -218,7 +218,7 @@ TEST_P(Carrier, AFullOneTakesNoMoreUntilThereIsRoom) {
     ASSERT_EQ(got.compare(i * pieces[i].size(), pieces[i].size(), pieces[i]), 0) << i;
 }
 
-TEST_P(Carrier, WhoFoundNothingIsWoken) {
+TEST_P(Carrier, AReaderThatFoundNothingIsWoken) {
   std::string text = some_bytes(40'000), got;
   for (int round = 0; round < 50; ++round) {
     EXPECT_EQ(take(b_, got, 1), -EAGAIN);
@@ -235,7 +235,7 @@ TEST_P(Carrier, WhoFoundNothingIsWoken) {
   }
 }
 
-TEST_P(Carrier, AQuietOneIsToldOfWhatCameMeanwhile) {
+TEST_P(Carrier, AMutedOneIsSignalledForWhatCameMeanwhile) {
   std::string text = "abcdefgh", got;
   const auto send_it = [&] {
     Outbox outbox;
@@ -341,7 +341,7 @@ TEST_P(Carrier, AResetIsNoEndInOrder) {
 }
 
 // A writer that waits for room and does not read learns of the reset too.
-TEST_P(Carrier, AResetIsHeardByAWriter) {
+TEST_P(Carrier, AResetReachesAWriter) {
   std::vector<std::string> pieces(600, some_bytes(32'000));
   Outbox outbox;
   for (std::string& piece : pieces) outbox.add(piece);

@@ -105,7 +105,7 @@ void stream(StreamEnd& end, uint32_t seed, int calls) {
   }
 }
 
-TEST(HostileRing, NonsenseWhileBothStream) {
+TEST(HostileRing, InvalidControlWordsWhileBothStream) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a side that accepts a wrong position races, by design";
 #endif

@@ -57,7 +57,7 @@ bool rings(const RingCarrier& end) {
   return poll(&one, 1, 0) == 1;
 }
 
-TEST(RingCarrier, SmallPiecesAreGivenBackAtOnce) {
+TEST(RingCarrier, SmallPiecesAreReleasedAtOnce) {
   TwoEnds ends;
   std::string got;
   EXPECT_EQ(send(*ends.first, "abc"), 3);
@@ -70,7 +70,7 @@ TEST(RingCarrier, SmallPiecesAreGivenBackAtOnce) {
   EXPECT_EQ(got, "ck");
 }
 
-TEST(RingCarrier, LargePiecesAreGivenBackOnceTheyHaveBeenRead) {
+TEST(RingCarrier, LargePiecesAreReleasedOnceTheyAreRead) {
   TwoEnds ends;
   std::string got;
   const std::string large(100'000, 'L');
@@ -123,7 +123,7 @@ TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
   }
 }
 
-TEST(RingCarrier, TheBellRingsForWhoWaitsAndForNobodyElse) {
+TEST(RingCarrier, OnlyASideThatWaitsIsSignalled) {
   TwoEnds ends;
   std::string got;
   ends.second->set_quiet(true);
@@ -134,7 +134,7 @@ TEST(RingCarrier, TheBellRingsForWhoWaitsAndForNobodyElse) {
   EXPECT_TRUE(rings(*ends.second)) << "for what was there already";
 }
 
-TEST(RingCarrier, TheBellRingsForASleeper) {
+TEST(RingCarrier, ASleepingSideIsSignalled) {
   TwoEnds ends;
   std::string got;
   EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
@@ -143,7 +143,7 @@ TEST(RingCarrier, TheBellRingsForASleeper) {
   EXPECT_TRUE(rings(*ends.second));
 }
 
-TEST(RingCarrier, AFullRingRingsWhenThereIsRoom) {
+TEST(RingCarrier, AFullRingSignalsWhenThereIsRoom) {
   TwoEnds ends;
   ends.first->set_quiet(false);
   const std::string piece(10'000, 'p');
@@ -157,7 +157,7 @@ TEST(RingCarrier, AFullRingRingsWhenThereIsRoom) {
   EXPECT_TRUE(rings(*ends.first));
 }
 
-TEST(RingCarrier, ANudgeRingsBothBells) {
+TEST(RingCarrier, ANudgeSignalsBothSides) {
   TwoEnds ends;
   const EngineFd wake = bell();
   ends.second->show_wake_fd(wake.get());
@@ -216,7 +216,7 @@ size_t memory_bytes(const RingCarrier& end) {
   return static_cast<size_t>(status.st_blocks) * 512;
 }
 
-TEST(RingCarrier, ARingAtRestGivesItsMemoryBack) {
+TEST(RingCarrier, AnIdleRingReturnsItsMemory) {
   TwoEnds ends;
   const std::string message(4096, 'm');
   std::string got;

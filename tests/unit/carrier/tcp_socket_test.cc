@@ -113,7 +113,7 @@ class Edges {
   const int fd_ = epoll_create1(EPOLL_CLOEXEC);
 };
 
-TEST(TcpSocket, AQuietOneTellsOfItsEndOnly) {
+TEST(TcpSocket, AMutedOneReportsItsEndOnly) {
   Pair pair = connected();
   Edges edges(pair.server);
   pair.server.set_quiet(true);

@@ -94,7 +94,7 @@ TEST(ActiveStartup, EachEventInEachState) {
     }
 }
 
-TEST(ActiveStartup, WhatTheOwnerIsToldOfAFailure) {
+TEST(ActiveStartup, EachFailureIsReportedToTheOwner) {
   for (const auto& [error, rejected] : {std::pair{ECONNRESET, true}, {ETIMEDOUT, false}}) {
     Attempt attempt;
     ASSERT_EQ(attempt.startup.on_failed(error, kBegin), Next::kOver);
@@ -218,7 +218,7 @@ TEST(ActiveStartup, TheModeOfAReplyIsRemembered) {
   EXPECT_EQ(attempt.modes.first_for(to_peer().remote, kBegin), StartupMode::kPeerToPeer);
 }
 
-TEST(ActiveStartup, AWrongMemoryLeadsBackToTheFirstMode) {
+TEST(ActiveStartup, AWrongRememberedModeLeadsBackToTheFirst) {
   StartupModeCache modes;
   modes.remember(to_peer().remote, StartupMode::kRevision1, kBegin);
   ActiveStartup startup(to_peer(), {}, modes, kBegin);

@@ -228,7 +228,7 @@ TEST_F(ConnectedPair, DroppedAndRefusedRequestsAreRejected) {
   ASSERT_TRUE(eventually([&] { return client_owner->rejected == 2; }));
 }
 
-TEST_F(ConnectedPair, NobodyListens) {
+TEST_F(ConnectedPair, NoServerListens) {
   const sockaddr_storage where = listener->local_address();
   listener->close();
   Connection::ConnectOptions options;
@@ -290,7 +290,7 @@ TEST_F(ConnectedPair, ASendWithoutReceiveTerminatesInTheEnd) {
   EXPECT_EQ(active.events(), std::vector{QpEvent::kFatal});
 }
 
-TEST_F(ConnectedPair, AHeldStreamStillNoticesItsEnd) {
+TEST_F(ConnectedPair, AHeldStreamNoticesItsEnd) {
   establish();
   ASSERT_EQ(active.post_send(1, 0, 8), 0);
   ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
@@ -343,7 +343,7 @@ class PolledPair : public ConnectedPair {
 
 // While a thread polls a busy stream all the time, epoll does not report the stream's data. Other
 // threads must not notice.
-TEST_F(PolledPair, TheHelperHearsOfDataWhenPollingStops) {
+TEST_F(PolledPair, TheHelperIsWokenByDataWhenPollingStops) {
   send();
   EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
   EXPECT_TRUE(eventually([&] { return !is_quiet(); }));
@@ -351,7 +351,7 @@ TEST_F(PolledPair, TheHelperHearsOfDataWhenPollingStops) {
   become_quiet();
 }
 
-TEST_F(PolledPair, WhoPollsAnotherQueueServesItToo) {
+TEST_F(PolledPair, PollingAnotherQueueServesItToo) {
   Node other;
   const auto poll_other = [&] {
     for (int i = 0; i < 100; ++i) engine().poller().poll(other.cq);
@@ -393,7 +393,7 @@ TEST_F(ConnectedPair, MuchIsSentWhileMuchComes) {
   other.join();
 }
 
-TEST_F(ConnectedPair, PostsLeaveAFullSocketAlone) {
+TEST_F(ConnectedPair, PostsDoNotCallAFullSocket) {
   constexpr uint32_t kBytes = 192 * 1024;
   constexpr uint64_t kLast = 60;
   establish();
@@ -679,7 +679,7 @@ TEST_F(HandMadeInitiator, RevisionOneWithoutRtr) {
 }
 
 // Proves: 5044-7.1.2-b
-TEST_F(HandMadeInitiator, NothingIsSaidBeforeTheRequest) {
+TEST_F(HandMadeInitiator, NothingIsSentBeforeTheRequest) {
   Plain peer = dial_plain();
   std::this_thread::sleep_for(50ms);
   EXPECT_TRUE(peer.silent());
@@ -704,7 +704,7 @@ TEST_F(HandMadeInitiator, ReservedFlagsAreIgnored) {
 }
 
 // Proves: 5044-7.1.2-f
-TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
+TEST_F(HandMadeInitiator, SilentPeersDoNotDelayOthers) {
   std::vector<Plain> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(dial_plain());
   establish();
@@ -712,7 +712,7 @@ TEST_F(HandMadeInitiator, SilentPeersDoNotDisturbOthers) {
 }
 
 // docs/security.md: one address cannot keep the others out.
-TEST_F(HandMadeInitiator, ACrowdOfSilentPeersMakesRoom) {
+TEST_F(HandMadeInitiator, ManySilentPeersLeaveRoomForOthers) {
   const Plain early = dial_from("127.0.0.3");
   std::vector<Plain> crowd;
   const size_t surplus = 40;
@@ -849,7 +849,7 @@ class HandMadeResponder : public ::testing::Test {
 };
 
 // Proves: 6581-10-a
-TEST_F(HandMadeResponder, TheLadderEndsAtRevisionOne) {
+TEST_F(HandMadeResponder, TheLastModeIsRevisionOne) {
   dial();
   {
     const Plain peer = accept_one();
@@ -891,7 +891,7 @@ TEST_F(HandMadeResponder, ThePeersModeIsRemembered) {
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
 }
 
-TEST_F(HandMadeResponder, AWrongMemoryLeadsBackToTheTop) {
+TEST_F(HandMadeResponder, AWrongRememberedModeLeadsBackToTheFirst) {
   for (const StartupMode wrong : {StartupMode::kRevision1, StartupMode::kPlain}) {
     Engine::instance().context().startup_modes.remember(where_, wrong, now_ns());
     const int rejected = owner->rejected;
@@ -949,7 +949,7 @@ TEST_F(HandMadeResponder, AReplyOfRevisionOneLeadsThereAtOnce) {
   ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
 }
 
-TEST_F(HandMadeResponder, TheLadderComesToAnEnd) {
+TEST_F(HandMadeResponder, AfterTheLastModeTheAttemptFails) {
   dial();
   for (int mode = 0; mode < 3; ++mode) {
     const Plain peer = accept_one();
@@ -976,7 +976,7 @@ TEST_F(HandMadeResponder, RtrThenASecondFrameForForeignPeers) {
   EXPECT_EQ(load_be16(second.data()), 14);
 }
 
-TEST_F(HandMadeResponder, ASilentResponderIsChased) {
+TEST_F(HandMadeResponder, ASilentResponderGetsMoreFrames) {
   dial();
   const Plain peer = accept_one();
   peer.read_frame();
@@ -985,7 +985,7 @@ TEST_F(HandMadeResponder, ASilentResponderIsChased) {
 }
 
 // siw may have missed the first two frames. If the FIN came right behind them, it would lose them.
-TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
+TEST_F(HandMadeResponder, TheFirstNudgeIsSentBeforeTheEnd) {
   dial();
   const Plain peer = accept_one();
   peer.read_frame();
@@ -1001,7 +1001,7 @@ TEST_F(HandMadeResponder, TheFirstNudgeGoesAheadOfTheEnd) {
   EXPECT_EQ(load_be16(all.data() + all.size() - 20), 14) << "the Send is not the last";
 }
 
-TEST_F(HandMadeResponder, AResponderThatHasSpokenIsNotNudged) {
+TEST_F(HandMadeResponder, AResponderThatHasSentIsNotNudged) {
   ASSERT_EQ(node.post_recv(1, 0, 64), 0);
   dial();
   const Plain peer = accept_one();

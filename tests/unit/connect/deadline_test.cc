@@ -6,7 +6,7 @@
 namespace uwarp {
 namespace {
 
-TEST(Deadline, TheEarliestIsTold) {
+TEST(Deadline, TheEarliestIsGiven) {
   EXPECT_FALSE(earliest({{}, {}})) << "none";
   EXPECT_EQ(earliest({{}, {30}}).at_ns, 30u) << "without a wait there is no deadline";
   EXPECT_EQ(earliest({{30}, {}, {20}, {40}}).at_ns, 20u);

@@ -261,7 +261,7 @@ TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
 // --- Single phases
 
 // What is sent here is checked by tests with sockets.
-TEST(FpduLife, AFinThatFindsNothingToSendEndsTheConnection) {
+TEST(FpduLife, AFinWithNothingToSendEndsTheConnection) {
   World world({});
   world.endpoint.pair.finishes_input = false;
   EXPECT_EQ(after("fin", world), "gentle | finish_input fin");
@@ -272,7 +272,7 @@ TEST(FpduLife, WithAcknowledgementsNothingIsSentBehindAFin) {
   EXPECT_EQ(after("fin", world), "gentle | fin");
 }
 
-TEST(FpduLife, NobodyHearsOfTheEndOfAnUnreliablePeer) {
+TEST(FpduLife, TheEndOfAnUnreliablePeerIsNotReported) {
   for (const char* end : {"fin", "reset", "timeout", "memory"}) {
     World world({.rendezvous = true, .unreliable = true});
     EXPECT_EQ(after(end, world), "stay | lost") << end;
@@ -368,13 +368,13 @@ TEST(FpduLife, AnErrorBehindTheEndIsAReset) {
   EXPECT_EQ(world.endpoint.pair.told, " reset");
 }
 
-TEST(FpduLife, ATimeoutWhileHeldIsTold) {
+TEST(FpduLife, ATimeoutWhileHeldIsReported) {
   World world({});
   world.socket.error = ETIMEDOUT;
   EXPECT_EQ(after("held hang-up", world), "reset | timeout");
 }
 
-TEST(FpduLife, ASilentPeerIsNudgedMoreAndMoreSeldom) {
+TEST(FpduLife, NudgesBecomeRarer) {
   World world({.nudges = true});
   uint64_t last_ns = kNow;
   for (uint64_t wait_ns = Life::kFirstNudgeNs; wait_ns <= Life::kLastNudgeNs; wait_ns *= 8) {
@@ -385,7 +385,7 @@ TEST(FpduLife, ASilentPeerIsNudgedMoreAndMoreSeldom) {
   EXPECT_FALSE(world.life.deadline()) << "after the last";
 }
 
-TEST(FpduLife, TheFirstNudgeGoesAheadOfADisconnect) {
+TEST(FpduLife, TheFirstNudgeIsSentBeforeADisconnect) {
   World world({.nudges = true});
   bring_to(Phase::kDisconnecting, world);
   EXPECT_EQ(after("sent", world), "stay");
@@ -393,14 +393,14 @@ TEST(FpduLife, TheFirstNudgeGoesAheadOfADisconnect) {
   EXPECT_EQ(words(world.life.on_events({}, kNow)), "drain");
 }
 
-TEST(FpduLife, APeerThatHasSpokenIsNotNudged) {
+TEST(FpduLife, APeerThatHasSentIsNotNudged) {
   World world({.nudges = true});
   world.endpoint.pair.spoken = true;
   EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
   EXPECT_FALSE(world.life.deadline());
 }
 
-TEST(FpduLife, APeerIsLostThatOwesAndIsSilent) {
+TEST(FpduLife, ASilentPeerThatOwesAnAnswerIsLost) {
   World world({.peer_timeout_ms = 1000});
   world.socket.owes = true;
   StreamEvents events;
@@ -421,7 +421,7 @@ TEST(FpduLife, APeerIsLostThatOwesAndIsSilent) {
   EXPECT_EQ(world.endpoint.pump.unwatched, 4);
 }
 
-TEST(FpduLife, ItMustOweFromOneLookToTheNextButOne) {
+TEST(FpduLife, AnAnswerMustBeOwedForTwoIntervals) {
   World world({.peer_timeout_ms = 1000});
   world.socket.owes = world.socket.silent = true;
   StreamEvents events;
@@ -431,7 +431,7 @@ TEST(FpduLife, ItMustOweFromOneLookToTheNextButOne) {
     EXPECT_EQ(words(world.life.on_deadline(world.life.deadline().at_ns)), expected);
 }
 
-TEST(FpduLife, APeerThatOwesNothingIsNotWatched) {
+TEST(FpduLife, APeerThatOwesNoAnswerHasNoTimeout) {
   World world({.peer_timeout_ms = 1000});
   StreamEvents events;
   events.began_to_send = true;

@@ -13,7 +13,7 @@ IpAddress at(const std::string& text) { return IpAddress::from_string(text).valu
 /// In this test the holders are numbers.
 using Places = HalfOpenPlaces<int>;
 
-TEST(HalfOpenPlaces, NobodyLosesAPlaceWhileThereAreSome) {
+TEST(HalfOpenPlaces, NoPlaceIsTakenWhileSomeAreFree) {
   Places places(3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(places.enter(i, at("192.0.2.1")), std::nullopt);
   places.leave(1);
@@ -61,7 +61,7 @@ TEST(HalfOpenPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
     EXPECT_EQ(places.enter(i, at("2001:db8:0:2::" + std::to_string(i))), i - 3);
 }
 
-TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreTold) {
+TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreDistinguished) {
   Places places(4);
   (void)places.enter(0, at("2001:db8::1"));
   for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8::bad"));

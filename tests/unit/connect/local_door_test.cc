@@ -87,7 +87,7 @@ TEST_F(LocalDoorTest, ManyComeAtOnce) {
   EXPECT_EQ(owner_->carriers.size(), kMany);
 }
 
-TEST_F(LocalDoorTest, WhoSaysNothingMakesRoom) {
+TEST_F(LocalDoorTest, SilentVisitorsMakeRoom) {
   std::vector<LocalDoor::Delivery> silent;
   const auto ticket = door_.expect(owner_);
   ASSERT_TRUE(ticket);
@@ -102,7 +102,7 @@ TEST_F(LocalDoorTest, WhoSaysNothingMakesRoom) {
   EXPECT_EQ(owner_->carriers.size(), 1u);
 }
 
-TEST_F(LocalDoorTest, NobodyIsBehindADoorThatWasClosed) {
+TEST_F(LocalDoorTest, AClosedDoorRefuses) {
   const auto ticket = door_.expect(owner_);
   ASSERT_TRUE(ticket);
   door_.forget(ticket->number);

@@ -84,7 +84,7 @@ TEST(OwnerCalls, EachAfterEachOther) {
       }
 }
 
-TEST(OwnerCalls, AnOwnerThatIsDroppedHearsNothingMore) {
+TEST(OwnerCalls, ADroppedOwnerIsNotCalledAgain) {
   Told told;
   told.tell("established");
   told.calls.drop_owner();
@@ -95,7 +95,7 @@ TEST(OwnerCalls, AnOwnerThatIsDroppedHearsNothingMore) {
   EXPECT_TRUE(told.calls.was_established());
 }
 
-TEST(OwnerCalls, AnOwnerThatIsGoneHearsNothing) {
+TEST(OwnerCalls, AnOwnerThatIsGoneIsNotCalled) {
   Told told;
   told.tell("established");
   told.owner.reset();
@@ -117,7 +117,7 @@ TEST(OwnerCalls, OneAtATime) {
   EXPECT_EQ(told.owner->heard, "established 9, ended");
 }
 
-TEST(OwnerCalls, AnOwnerWithoutMemoryHearsTheNextCall) {
+TEST(OwnerCalls, AnOwnerWithoutMemoryGetsTheNextCall) {
   Told told;
   told.owner->inside = [&] {
     told.owner->inside = nullptr;

@@ -187,7 +187,7 @@ TEST(Rendezvous, ToItself) {
   EXPECT_EQ(std::memcmp(a.memory.data() + 8192, "to myself", 9), 0);
 }
 
-TEST(Rendezvous, NobodyAnswers) {
+TEST(Rendezvous, ThePeerNeverAnswers) {
   Node a;
   uint32_t nowhere;
   {
@@ -348,7 +348,7 @@ class Guesser {
 };
 
 // docs/security.md: the rate at which a PSN can be guessed.
-TEST(Rendezvous, WrongCallsAreLookedAtSlowly) {
+TEST(Rendezvous, WrongCallsAreRateLimited) {
   Node target;
   const Qpn own = target.endpoint->number();
   const Qpn peer{own.value ^ 0x100};
@@ -375,7 +375,7 @@ TEST(Rendezvous, WrongCallsAreLookedAtSlowly) {
   EXPECT_EQ(expected.verdict(), RendezvousVerdict::kAccepted);
 }
 
-TEST(Rendezvous, AGuesserDisturbsNoOther) {
+TEST(Rendezvous, WrongCallsDoNotDelayOtherQueuePairs) {
   Node guessed, honest;
   ASSERT_EQ(guessed.init(), 0);
   ASSERT_EQ(guessed.rtr(honest.endpoint->number()), 0);
@@ -393,7 +393,7 @@ TEST(Rendezvous, AGuesserDisturbsNoOther) {
   expect_traffic(honest, guessed);
 }
 
-TEST(Rendezvous, StrangersDoNotUseUpTheCallsOfThePeer) {
+TEST(Rendezvous, OtherAddressesDoNotUseUpTheCallsOfThePeer) {
   Node target;
   const Qpn own = target.endpoint->number();
   const RendezvousCall right{.source = Qpn{own.value ^ 0x100}, .target = own, .psn = 0x123456};
@@ -447,7 +447,7 @@ TEST(Rendezvous, AnEndInOrderIsSilent) {
 }
 
 // The peer has closed, and a request is sent before any thread here has read the end.
-TEST(Rendezvous, AResetBehindTheEndIsTold) {
+TEST(Rendezvous, AResetBehindTheEndIsReported) {
   Node a;
   std::optional<HandoffLock::Turn> turn;
   {

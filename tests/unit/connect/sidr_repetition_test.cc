@@ -38,7 +38,7 @@ TEST(SidrRepetition, DoublesUpToTheKernelsIntervalAndEndsWithIts15Repetitions) {
   EXPECT_EQ(course.gave_up, 60'000u);
 }
 
-TEST(SidrRepetition, PatienceMayBeShort) {
+TEST(SidrRepetition, TheLimitMayBeShort) {
   const Course course = course_of({kAskedAt, 500 * kOneMs});
   EXPECT_EQ(course.sent, (std::vector<uint64_t>{128, 384}));
   EXPECT_EQ(course.gave_up, 500u);
@@ -70,7 +70,7 @@ TEST(SidrRepetition, IsRefusedForAWhile) {
   EXPECT_EQ(course.sent[0], 201u + 128u);
 }
 
-TEST(SidrRepetition, IsNotRefusedBeyondItsPatience) {
+TEST(SidrRepetition, IsNotRefusedBeyondItsLimit) {
   SidrRepetition repetition(kAskedAt, 15 * kOneMs);
   EXPECT_FALSE(repetition.again_after_refusal(kAskedAt));
 }

@@ -186,7 +186,7 @@ TEST_F(Sidr, AnotherPortSpaceIsNotServed) {
   EXPECT_EQ(asked_->count, 0);
 }
 
-TEST_F(Sidr, NobodyListens) {
+TEST_F(Sidr, NoServerListens) {
   // Its socket is closed again.
   const sockaddr_storage at = udp_at(loopback_address()).local_address();
   const auto query = ask(at);
@@ -239,7 +239,7 @@ TEST_F(Sidr, OnlyThePeerIsListenedTo) {
   EXPECT_EQ(asking_->calls, 0);
 }
 
-TEST_F(Sidr, ARepeatedRequestIsToldOnceAndAnsweredAgain) {
+TEST_F(Sidr, ARepeatedRequestIsReportedOnceAndAnsweredAgain) {
   const sockaddr_storage at = listen_somewhere();
   UdpSocket client = udp_at(loopback_address());
   const auto request = SidrRequest{77, kUdpPortSpace, {}}.encode();
@@ -270,7 +270,7 @@ TEST_F(Sidr, WhatIsNoRequestGetsNoAnswer) {
   EXPECT_EQ(asked_->count, 0);
 }
 
-TEST_F(Sidr, AnotherVersionIsToldSo) {
+TEST_F(Sidr, AnotherVersionIsAnsweredWithAnError) {
   const sockaddr_storage at = listen_somewhere();
   UdpSocket client = udp_at(loopback_address());
   auto request = SidrRequest{78, kUdpPortSpace, {}}.encode();
@@ -321,7 +321,7 @@ TEST_F(Sidr, AClosedListenerStillAnswersWhatItWasAsked) {
   EXPECT_TRUE(bind_port(at, options));
 }
 
-TEST_F(Sidr, AQueryThatHasEndedHearsNothing) {
+TEST_F(Sidr, AQueryThatHasEndedIsNotCalled) {
   const sockaddr_storage at = listen_somewhere();
   const auto query = ask(at);
   const auto call = asked_->next();

@@ -46,7 +46,7 @@ TEST(StartupModeCache, TheTopNeedsNoMemory) {
   EXPECT_EQ(memory.size(), 0u);
 }
 
-TEST(StartupModeCache, ExpiresHoweverOftenItIsUsed) {
+TEST(StartupModeCache, ExpiresAlthoughItIsUsed) {
   StartupModeCache memory;
   const auto one = peer("192.0.2.1", 1);
   memory.remember(one, StartupMode::kRevision1, kStart);

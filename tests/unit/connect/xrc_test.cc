@@ -87,7 +87,7 @@ TEST_F(XrcEndpoints, PollersOfTheFirstQueueDriveTheStream) {
 
 // When its shared queue is destroyed the stream leaves that queue's pollers, and joins those of the
 // next queue that is named.
-TEST_F(XrcEndpoints, StreamMovesOnWhenTheQueueGoes) {
+TEST_F(XrcEndpoints, StreamMovesOnWhenTheQueueIsDestroyed) {
   for (uint32_t number = 16; number < 20; ++number) {
     SharedQueue queue(receiver, domain, number);
     ASSERT_EQ(queue.post(1), 0);

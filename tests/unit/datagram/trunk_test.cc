@@ -201,7 +201,7 @@ TEST(Trunks, OneSendsToItself) {
   EXPECT_EQ(node.memory[8192 + 20], std::byte{0x45});
 }
 
-TEST(Trunks, NobodyHasToPoll) {
+TEST(Trunks, NoThreadHasToPoll) {
   DatagramNode a, b;
   Destination to(home(), home());
   ASSERT_EQ(b.receive(), 0);
@@ -252,7 +252,7 @@ TEST(Trunks, LargeOnesWaitForRoomAndAllArrive) {
 }
 
 // A datagram that cannot be delivered to one queue pair does not affect others.
-TEST(Trunks, DropsHurtNobodyElse) {
+TEST(Trunks, DropsDelayNoOtherReceiver) {
   DatagramNode a, b, deaf;
   Destination to(home(), home());
   for (int i = 0; i < 20; ++i) {
@@ -347,7 +347,7 @@ TEST(Trunks, NothingKeepsAQueuePairThatIsGone) {
 
 // --- Hand-made peers
 
-TEST(TrunkPeers, SpeakByHand) {
+TEST(TrunkPeers, ExchangeFramesMadeByHand) {
   DatagramNode node;
   TrunkPeer peer;
   peer.dial_and_wait(node.number());
@@ -392,7 +392,7 @@ TEST(TrunkPeers, FramesThatAreWrong) {
   check();
 }
 
-TEST(TrunkPeers, WhoSaysAnythingElseIsCutOff) {
+TEST(TrunkPeers, OtherMessagesEndTheConnection) {
   DatagramNode node, other;
   const auto attempt = [&](const char* what, auto post) {
     TrunkPeer peer;
@@ -435,7 +435,7 @@ TEST(TrunkPeers, OfAnotherVersionAreRefused) {
   EXPECT_EQ(answer->verdict, RendezvousVerdict::kUnknownVersion);
 }
 
-TEST(TrunkPeers, AreCutOffWithTheLastQueuePair) {
+TEST(TrunkPeers, AreDisconnectedWithTheLastQueuePair) {
   TrunkPeer peer;
   {
     DatagramNode node;
@@ -445,7 +445,7 @@ TEST(TrunkPeers, AreCutOffWithTheLastQueuePair) {
 }
 
 // The same port many times, also while this process calls the peer.
-TEST(TrunkPeers, ThatDialAgainAndAgain) {
+TEST(TrunkPeers, ThatConnectManyTimes) {
   DatagramNode node, other;
   Destination to(home(), home());
   for (int i = 0; i < 20; ++i) {
@@ -472,7 +472,7 @@ TEST(TrunkPeers, GetWhatWasSentBeforeTheyAnswered) {
   EXPECT_EQ(DatagramHeader::decode(peer.memory.data()).destination, port.number);
 }
 
-TEST(TrunkPeers, ThatAreNotThereCostNothing) {
+TEST(TrunkPeers, ThatAreNotReachableDelayNothing) {
   DatagramNode node, other;
   Qpn nobody;
   {

@@ -173,7 +173,7 @@ TEST(FaultScript, APortThatIsDownHoldsWhatIsSent) {
   EXPECT_FALSE(script->send_held());
 }
 
-TEST(FaultScript, TheDeviceHearsOfItsRules) {
+TEST(FaultScript, TheDeviceGetsItsRules) {
   Script script("async-event type=GID_CHANGE every=2; port-down nth=3 for=1s", 4);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(script.send(), Act::kGo);
   EXPECT_EQ(script.heard->said,

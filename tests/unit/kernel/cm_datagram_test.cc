@@ -73,7 +73,7 @@ TEST_F(CmDatagrams, TheQueuePairsAttributesAreThoseOfInitInEveryState) {
   }
 }
 
-TEST_F(CmDatagrams, TheActiveSideIsToldWhereToSend) {
+TEST_F(CmDatagrams, TheActiveSideGetsTheAddress) {
   const uint32_t id = resolved_id();
   (void)attributes(id);
   ASSERT_EQ(channel_.connect(id, "hello"), 0);
@@ -142,7 +142,7 @@ TEST_F(CmDatagrams, NoReplyIsATimeOut) {
   EXPECT_EQ(static_cast<int>(event.status), -ETIMEDOUT);
 }
 
-TEST_F(CmDatagrams, ThePassiveSideIsAskedAndToldNothingMore) {
+TEST_F(CmDatagrams, ThePassiveSideGetsARequestAndNoMoreEvents) {
   rdma_ucm_event_resp event{};
   std::shared_ptr<FakeConnection> asked;
   const uint32_t id = requested_id(event, asked);

@@ -86,7 +86,7 @@ bool sleeps(pid_t thread) {
 // When the descriptor wakes a reader, the event must already be there: if the reader found nothing,
 // no second edge would come. The counter of the eventfd is full here, so the thread that makes the
 // event stops where it writes to the eventfd.
-TEST_F(RdmaCmNodeTest, TheEventIsThereBeforeTheDescriptorSaysSo) {
+TEST_F(RdmaCmNodeTest, TheEventIsQueuedBeforeTheDescriptorIsReadable) {
   const uint32_t id = channel_.create();
   channel_.block();
   const uint64_t full = UINT64_MAX - 1;

@@ -60,7 +60,7 @@ class CmGroupsIwarp : public CmGroups {
   CmGroupsIwarp() : CmGroups(Persona::kIwarp) {}
 };
 
-TEST_F(CmGroups, TheEventSaysWhereTheGroupIs) {
+TEST_F(CmGroups, TheEventHasTheAddressOfTheGroup) {
   const uint32_t id = address_resolved_id();
   uint32_t number = 0;
   ASSERT_EQ(join(id, "239.1.2.3", number), 0);
@@ -105,7 +105,7 @@ TEST_F(CmGroups, TheOldCommandJoinsToo) {
   EXPECT_EQ(leave(out.id), 1);
 }
 
-TEST_F(CmGroups, WhatCannotBeJoinedIsTold) {
+TEST_F(CmGroups, AFailedJoinIsReported) {
   transport_.group_error = ENETUNREACH;
   uint32_t number = 0;
   ASSERT_EQ(join(address_resolved_id(), "239.1.2.3", number), 0);
@@ -117,7 +117,7 @@ TEST_F(CmGroups, WhatCannotBeJoinedIsTold) {
   EXPECT_EQ(leave(number), 1);
 }
 
-TEST_F(CmGroups, AnEventThatWasNotReadGoesWithItsGroup) {
+TEST_F(CmGroups, AnUnreadEventIsRemovedWithItsGroup) {
   const uint32_t id = address_resolved_id();
   uint32_t first = 0, second = 0;
   ASSERT_EQ(join(id, "239.1.2.3", first), 0);

@@ -65,7 +65,7 @@ TEST_F(CmNeighbourTest, ABoundIdStaysBound) {
   EXPECT_EQ(channel_.listen(id), 0);
 }
 
-TEST_F(CmNeighbourTest, AnIdThatIsDestroyedHearsNothing) {
+TEST_F(CmNeighbourTest, ADestroyedIdGetsNoEvent) {
   const uint32_t id = channel_.create();
   EXPECT_EQ(channel_.resolve(id), 0);
   const auto listener = transport_.neighbour.lock();

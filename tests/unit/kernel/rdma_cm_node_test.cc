@@ -250,7 +250,7 @@ TEST_F(RdmaCmNodeTest, TheWildcardIsTheBoundAddressOrLoopback) {
   }
 }
 
-TEST_F(RdmaCmNodeTest, QueryTellsTheDeviceOnlyWhenThereIsOne) {
+TEST_F(RdmaCmNodeTest, QueryNamesTheDeviceOnlyWhenThereIsOne) {
   const uint32_t wildcard = channel_.create();
   EXPECT_EQ(channel_.listen(wildcard), 0);
   auto answer = channel_.query_route(wildcard);
@@ -473,7 +473,7 @@ TEST_F(RdmaCmNodeTest, RequestsToAnAddressOfNoDeviceAreRefused) {
   EXPECT_FALSE(channel_.readable());
 }
 
-TEST_F(RdmaCmNodeTest, DestroyingAListenerRejectsWhatNobodyHasSeen) {
+TEST_F(RdmaCmNodeTest, DestroyingAListenerRejectsUnreadRequests) {
   const uint32_t listener = listening_id();
   const auto seen = request();
   rdma_ucm_event_resp event{};

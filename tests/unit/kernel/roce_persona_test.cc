@@ -124,7 +124,7 @@ TEST_F(RocePersona, TheCountsOfAConnectionReachTheQueuePair) {
       << "the peer's retry count, which is not known";
 }
 
-TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
+TEST_F(RocePersona, TheActiveSideConfirmsWhenItIsReady) {
   const uint32_t id = resolved_id();
   EXPECT_EQ(ready(id), EINVAL);
   ASSERT_EQ(channel_.connect(id), 0);
@@ -148,7 +148,7 @@ TEST_F(RocePersona, TheActiveSideSaysWhenItIsReady) {
   EXPECT_EQ(channel_.destroy(id), 5);
 }
 
-TEST_F(RocePersona, AnEndBeforeTheThirdStepIsToldOnce) {
+TEST_F(RocePersona, AnEndBeforeTheThirdStepIsReportedOnce) {
   const uint32_t id = resolved_id();
   ASSERT_EQ(channel_.connect(id), 0);
   owner()->connection_established({}, {}, {});

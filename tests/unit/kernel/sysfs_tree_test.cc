@@ -189,7 +189,7 @@ TEST_F(SysfsTreeTest, ANetdevOfTheSameNameIsAnotherDevice) {
   EXPECT_FALSE(same(time_of(own), before));
 }
 
-TEST_F(SysfsTreeTest, ComesBackWhenSomebodyCleanedUp) {
+TEST_F(SysfsTreeTest, IsMadeAgainAfterItWasRemoved) {
   SysfsTree tree(host_);
   const auto devices = table({device("eth0", 192)});
   const fs::path root = tree.root(wanted(), devices);
@@ -275,7 +275,7 @@ TEST_F(SquattedTree, RemovalStaysOutsideOfWhatIsNotOurs) {
   EXPECT_TRUE(fs::exists(fs::path(wanted()) / "class/infiniband_verbs"));
 }
 
-TEST_F(SquattedTree, ALeftoverOfPutFileIsNoWayToAnotherFile) {
+TEST_F(SquattedTree, ALeftoverOfPutFileLeadsToNoOtherFile) {
   const Folder folder(folder_);
   fs::create_symlink(victim_, folder_ / "state.new");
   EXPECT_TRUE(folder.put_file("state", "4: ACTIVE\n"));
@@ -327,7 +327,7 @@ TEST_F(SysfsTreeTest, WithoutAWishTheCurrentFolderIsLeftAlone) {
 }
 
 // A daemon that starts as root.
-TEST_F(SysfsTreeTest, AProcessThatGivesUpItsRightsGoesOnReading) {
+TEST_F(SysfsTreeTest, AProcessThatGivesUpItsRightsCanStillRead) {
   if (geteuid() != 0) GTEST_SKIP() << "not root";
   constexpr uid_t kNobody = 65534;
   fs::permissions(folder_, fs::perms{0711});

@@ -212,7 +212,7 @@ std::vector<std::string> names_by(DIR* folder, const Next& next) {
 }
 
 // Every way to read the folder gives the sorted list of readdir().
-TEST_F(Inside, AListingIsOneInAllWays) {
+TEST_F(Inside, EachWayToListAFolderAgrees) {
   DIR* listing = opendir("/dev/infiniband");
   ASSERT_NE(listing, nullptr);
   const auto names = names_by(listing, readdir);
@@ -255,7 +255,7 @@ TEST_F(Inside, AListingIsOneInAllWays) {
   close(folder);
 }
 
-TEST_F(Inside, WhatAFileSystemKnowsOfANameIsToldOfTheTree) {
+TEST_F(Inside, CallsOnTheFileSystemOfANameUseTheTree) {
   for (const std::string& path : {std::string("/sys/class/infiniband/uwarp_lo"), uverbs_path()}) {
     struct statfs system;
     EXPECT_EQ(statfs(path.c_str(), &system), 0) << path;
@@ -545,7 +545,7 @@ TEST_F(Inside, AVforkChildLeavesTheTableAlone) {
   close(fd);
 }
 
-TEST_F(Inside, AChildThatLibcKnowsNothingOfHasNoEngine) {
+TEST_F(Inside, AChildMadeBehindLibcHasNoEngine) {
   const int fd = open_channel();
   const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   if (child == 0) {
@@ -672,7 +672,7 @@ TEST_F(Inside, AnExecutedChildHasATreeOfItsOwn) {
   EXPECT_EQ(access((root() + "/class/infiniband_verbs").c_str(), F_OK), 0);
 }
 
-TEST_F(Inside, ClosingEveryFdDoesNotHurtTheEngine) {
+TEST_F(Inside, ClosingEveryFdLeavesTheEngineWorking) {
   const pid_t child = fork();
   if (child == 0) {
     const int fd = open_channel();

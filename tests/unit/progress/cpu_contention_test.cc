@@ -30,12 +30,12 @@ struct Thread {
   }
 };
 
-TEST(CpuContention, NobodyWantsTheCoreOfAThreadThatKeepsIt) {
+TEST(CpuContention, AThreadThatKeepsItsCoreHasNoContention) {
   Thread thread;
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 0, 0));
 }
 
-TEST(CpuContention, TheFirstLookKnowsNothing) {
+TEST(CpuContention, TheFirstLookReportsNoContention) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 3));
 }
@@ -53,7 +53,7 @@ TEST(CpuContention, AShortInterruptionIsNot) {
 }
 
 // For example the processor of a virtual machine was away, or the thread slept.
-TEST(CpuContention, TimeWithoutASwitchIsNobodys) {
+TEST(CpuContention, TimeWithoutASwitchIsNotContention) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 0));
@@ -73,7 +73,7 @@ TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
 }
 
 // Time asleep does not count as lost, although the helper thread runs now and then.
-TEST(CpuContention, EndsWhenWhoGivesWayIsLeftAlone) {
+TEST(CpuContention, EndsWhenAThreadThatYieldsKeepsItsCore) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));

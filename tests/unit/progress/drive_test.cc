@@ -118,7 +118,7 @@ TEST_F(Driven, DeadlinesAndRevisitsGoOnWhileTheDriverSleeps) {
   thread.join();
 }
 
-TEST_F(Driven, OnlyOneDrivesAndTheEagerGoesFirst) {
+TEST_F(Driven, OneThreadDrivesAndAnImpatientOneGoesFirst) {
   Flag patient, eager, third;
   patient.patient = true;
   std::atomic<int> patient_result{-1}, eager_result{-1};
@@ -137,7 +137,7 @@ TEST_F(Driven, OnlyOneDrivesAndTheEagerGoesFirst) {
   EXPECT_EQ(eager_result.load(), 0);
 }
 
-TEST_F(Driven, NobodyDrivesWhileAnotherWaitsForTheHelper) {
+TEST_F(Driven, NoThreadDrivesWhileAnotherWaitsForTheHelper) {
   Flag flag;
   {
     const Progress::Waiter waiter(progress);

@@ -48,7 +48,7 @@ TEST_F(Quiet, HoldsAFew) {
   EXPECT_TRUE(quiet.add(refused));
 }
 
-TEST_F(Quiet, NoneWhileAnybodySleeps) {
+TEST_F(Quiet, NoneWhileAThreadSleeps) {
   const auto source = std::make_shared<Looked>();
   begin_sleep();
   begin_sleep();
@@ -60,7 +60,7 @@ TEST_F(Quiet, NoneWhileAnybodySleeps) {
   EXPECT_EQ(source->ended, 0);
 }
 
-TEST_F(Quiet, EndsThoseThatNobodyLooksAt) {
+TEST_F(Quiet, EndsThoseThatNoThreadPolls) {
   const auto busy = std::make_shared<Looked>();
   const auto left = std::make_shared<Looked>();
   auto gone = std::make_shared<Looked>();
@@ -79,7 +79,7 @@ TEST_F(Quiet, EndsThoseThatNobodyLooksAt) {
 
 // When a thread goes to sleep, no source may stay quiet, even if another thread makes it quiet at
 // the same time.
-TEST_F(Quiet, NothingIsQuietBehindASleeper) {
+TEST_F(Quiet, NothingIsMutedWhileAThreadSleeps) {
   const auto source = std::make_shared<Looked>();
   std::atomic<bool> stop{false};
   std::atomic<int> added{0};

@@ -89,7 +89,7 @@ TEST(DeadlineHeap, MovedAndClearedDeadlines) {
   EXPECT_EQ(heap.take_due(1000), nullptr) << "the source is gone";
 }
 
-TEST(DeadlineHeap, TellsWhetherTheSleeperSleepsPastIt) {
+TEST(DeadlineHeap, ReportsWhetherTheSleeperSleepsPastIt) {
   DeadlineHeap heap;
   auto a = std::make_shared<EventSource>();
   auto b = std::make_shared<EventSource>();
@@ -221,7 +221,7 @@ TEST(Progress, TicketsAreNotReusedForAnotherSource) {
   EXPECT_EQ(second->edges, 1);
 }
 
-TEST(Progress, RemovalUnderFire) {
+TEST(Progress, RemovalWhileSourcesAreCalled) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);
   std::atomic<bool> stop{false};

@@ -133,7 +133,7 @@ TEST(CompletionQueue, ArmingIsStrengthenedNotWeakened) {
   EXPECT_EQ(counter.events, 1);
 }
 
-TEST(CompletionQueue, OverrunIsToldOnceAndNothingStoredIsLost) {
+TEST(CompletionQueue, OverrunIsReportedOnceAndNothingStoredIsLost) {
   Counter counter;
   CompletionQueue cq(4, &counter);
   for (uint64_t id = 0; id < 4; ++id) EXPECT_TRUE(cq.push(completion(id), false));
@@ -341,7 +341,7 @@ TEST(CompletionQueue, DropWhileBusyLosesNothingOfOthers) {
 
 // A thread that remembers an index waits until polled() has passed it, so dropping must not move
 // completions to lower indexes.
-TEST(CompletionQueue, DroppingDelaysNobodyWhoWaitsForAnIndex) {
+TEST(CompletionQueue, DroppingDelaysNoThreadThatWaitsForAnIndex) {
   CompletionQueue cq(8, nullptr);
   std::atomic<uint64_t> index[6];
   for (uint64_t i = 0; i < 6; ++i) {

@@ -28,7 +28,7 @@ int post(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint
   return sends;
 }
 
-TEST(PostCoalescer, WhoPostsNowAndThenNeverWaits) {
+TEST(PostCoalescer, AnApplicationThatPostsRarelyNeverWaits) {
   PostCoalescer pace;
   uint64_t now = kFar;
   EXPECT_EQ(post(pace, now, 1000, kClose + 1), 1000);
@@ -49,7 +49,7 @@ TEST(PostCoalescer, LargeMessagesDoNotWait) {
   EXPECT_EQ(post(pace, now, 100, kClose, tuning::kLargePostBytes + 1), 100);
 }
 
-TEST(PostCoalescer, SoMuchGoesAtATime) {
+TEST(PostCoalescer, ALimitedAmountIsSentAtATime) {
   PostCoalescer pace;
   uint64_t now = kFar;
   post(pace, now, kAtOnce, kClose);
@@ -65,7 +65,7 @@ TEST(PostCoalescer, FirstPostAfterAPauseGoesAtOnce) {
   EXPECT_LE(post(pace, now, 20, kClose), 1) << "the run before the pause is remembered";
 }
 
-TEST(PostCoalescer, BulkIsForgottenAfterSomePauses) {
+TEST(PostCoalescer, BulkIsResetAfterSomePauses) {
   PostCoalescer pace;
   uint64_t now = kFar;
   post(pace, now, 1000, kClose);
@@ -89,14 +89,14 @@ int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t pol
   return sends;
 }
 
-TEST(PostCoalescer, WhoAwaitsAnswersAndPollsAtOnceWaitsForThePoll) {
+TEST(PostCoalescer, AnApplicationThatPollsAtOnceWaitsForThePoll) {
   PostCoalescer pace;
   uint64_t now = kFar;
   EXPECT_EQ(post_and_poll(pace, now, 1000, tuning::kPromptNs),
             static_cast<int>(tuning::kFewestAtOnce));
 }
 
-TEST(PostCoalescer, WhoPollsLateHardlyEverWaits) {
+TEST(PostCoalescer, AnApplicationThatPollsLateRarelyWaits) {
   PostCoalescer pace;
   uint64_t now = kFar;
   constexpr int kPosts = 10 * tuning::kMostAtOnce;
@@ -105,7 +105,7 @@ TEST(PostCoalescer, WhoPollsLateHardlyEverWaits) {
   EXPECT_LE(waits, 20);
 }
 
-TEST(PostCoalescer, APromptPollIsBelievedAgain) {
+TEST(PostCoalescer, APromptPollCountsAgain) {
   PostCoalescer pace;
   uint64_t now = kFar;
   post_and_poll(pace, now, 1000, tuning::kPromptNs + 1);
@@ -113,7 +113,7 @@ TEST(PostCoalescer, APromptPollIsBelievedAgain) {
   EXPECT_EQ(post_and_poll(pace, now, 1000, 0), 0);
 }
 
-TEST(PostCoalescer, ExpectingAPollNoMoreThanSoMuchWaits) {
+TEST(PostCoalescer, ALimitedAmountWaitsForAPoll) {
   PostCoalescer pace;
   uint64_t now = kFar;
   const auto clock = [&] { return now; };

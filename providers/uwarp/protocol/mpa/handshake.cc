@@ -45,7 +45,7 @@ const char* describe(MpaFailure failure) {
       "no failure",
       "not an MPA frame of the expected kind",
       "unknown MPA revision",
-      "more than 512 octets of private data",
+      "more than 512 bytes of private data",
       "IRD/ORD word announced but missing",
       "peer demands markers",
       "reply is not of the request's revision",
@@ -181,7 +181,7 @@ bool MpaInitiator::negotiate_rtr() {
 MpaResponder::Verdict MpaResponder::on_bytes(std::span<const std::byte> bytes) {
   verdict_.consumed = 0;
   if (bytes.empty()) return verdict_;
-  if (verdict_.state == State::kRequest) refuse(MpaFailure::kOctetsBehindRequest);
+  if (verdict_.state == State::kRequest) refuse(MpaFailure::kBytesBehindRequest);
   if (verdict_.state != State::kNeedMore) return verdict_;
   const StartFrameDecode step =
       take_frame(bytes, false, received_, received_size_, wanted_, verdict_.consumed, request_);
@@ -189,7 +189,7 @@ MpaResponder::Verdict MpaResponder::on_bytes(std::span<const std::byte> bytes) {
   if (step.status == StartFrameDecode::Status::kFrame) {
     judge_request();
     if (verdict_.consumed < bytes.size() && verdict_.state == State::kRequest)
-      refuse(MpaFailure::kOctetsBehindRequest);
+      refuse(MpaFailure::kBytesBehindRequest);
   }
   return verdict_;
 }

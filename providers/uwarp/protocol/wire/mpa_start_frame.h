@@ -27,16 +27,16 @@ class PrivateData {
   /// Returns false, and keeps what was there, if there are more than 512 bytes.
   bool assign(std::span<const std::byte> bytes) {
     if (bytes.size() > kPrivateDataWireMax) return false;
-    if (!bytes.empty()) std::memcpy(octets_.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(bytes_.data(), bytes.data(), bytes.size());
     size_ = static_cast<uint16_t>(bytes.size());
     return true;
   }
-  std::span<const std::byte> bytes() const { return std::span(octets_).first(size_); }
+  std::span<const std::byte> bytes() const { return std::span(bytes_).first(size_); }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
  private:
-  std::array<std::byte, kPrivateDataWireMax> octets_;
+  std::array<std::byte, kPrivateDataWireMax> bytes_;
   uint16_t size_ = 0;
 };
 
@@ -86,13 +86,13 @@ enum class MpaFailure : uint8_t {
   kBadKey,
   kBadRevision,
   kPrivateDataTooLong,
-  kEnhancedTooShort,     // S=1 and fewer than 4 bytes of private data
-  kMarkersDemanded,      // the peer wants markers, which we cannot send
-  kRevisionMismatch,     // the Reply is not of our Request's revision, or S is missing in it
-  kInsufficientIrd,      // initiator: the peer's ORD is more than we can hold
-  kNoCommonRtr,          // no ready-to-receive message that both sides know
-  kOctetsBehindRequest,  // the initiator did not wait for the Reply
-  kPeerClosed,           // end of stream before the frame was complete
+  kEnhancedTooShort,    // S=1 and fewer than 4 bytes of private data
+  kMarkersDemanded,     // the peer wants markers, which we cannot send
+  kRevisionMismatch,    // the Reply is not of our Request's revision, or S is missing in it
+  kInsufficientIrd,     // initiator: the peer's ORD is more than we can hold
+  kNoCommonRtr,         // no ready-to-receive message that both sides know
+  kBytesBehindRequest,  // the initiator did not wait for the Reply
+  kPeerClosed,          // end of stream before the frame was complete
 };
 
 struct StartFrameDecode {

@@ -378,7 +378,7 @@ void InboundMessages::trace_receive(TraceStep::Kind kind, WcStatus status, Trace
   step.queue_pair = in_.config.number.value;
   step.position = receive_.position;
   step.status = static_cast<uint32_t>(status);
-  step.octets = in_.segment.payload_offset;
+  step.bytes = in_.segment.payload_offset;
   step.wr_id = receive_.wr_id;
   in_.config.trace->note(step);
 }

@@ -20,7 +20,7 @@ void InboundStream::trace_fpdu(RdmapOpcode opcode) {
   step.kind = TraceStep::Kind::kFpduReceived;
   step.opcode = static_cast<uint8_t>(opcode);
   step.queue_pair = config.number.value;
-  step.octets = segment.ulpdu_length;
+  step.bytes = segment.ulpdu_length;
   config.trace->note(step);
 }
 

@@ -18,30 +18,30 @@ void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
 }
 
 // An FPDU begins in one piece: its length and the two control bytes lie side by side.
-void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> octets,
+void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> bytes,
                           std::span<const uint32_t> ends) {
   for (; begun_ < queue.started(); ++begun_) tell(TraceStep::Kind::kSendBegun, begun_);
   fpdus_.clear();
   gone_ = 0;
   size_t piece = 0, piece_begin = 0, begin = 0;
   for (const uint32_t end : ends) {
-    while (piece < octets.size() && piece_begin + octets[piece].iov_len <= begin)
-      piece_begin += octets[piece++].iov_len;
-    if (piece == octets.size()) return;
-    const auto* at = static_cast<const std::byte*>(octets[piece].iov_base) + (begin - piece_begin);
+    while (piece < bytes.size() && piece_begin + bytes[piece].iov_len <= begin)
+      piece_begin += bytes[piece++].iov_len;
+    if (piece == bytes.size()) return;
+    const auto* at = static_cast<const std::byte*>(bytes[piece].iov_base) + (begin - piece_begin);
     const RdmapControl control{static_cast<uint8_t>(at[kFpduLengthSize + 1])};
     fpdus_.push_back({end, static_cast<uint8_t>(control.opcode()), load_be16(at)});
     begin = end;
   }
 }
 
-void TransmitTrace::sent(SendQueue& queue, size_t batch_octets, uint64_t stream_position) {
-  for (; gone_ < fpdus_.size() && fpdus_[gone_].end <= batch_octets; ++gone_) {
+void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_position) {
+  for (; gone_ < fpdus_.size() && fpdus_[gone_].end <= batch_bytes; ++gone_) {
     TraceStep step;
     step.kind = TraceStep::Kind::kFpduSent;
     step.queue_pair = queue_pair_;
     step.opcode = fpdus_[gone_].opcode;
-    step.octets = fpdus_[gone_].octets;
+    step.bytes = fpdus_[gone_].bytes;
     sink_.note(step);
   }
   // What has completed by itself is told of no more.

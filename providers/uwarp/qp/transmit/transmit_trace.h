@@ -20,10 +20,10 @@ class TransmitTrace {
   TransmitTrace(TraceSink& sink, uint32_t queue_pair) : sink_(sink), queue_pair_(queue_pair) {}
 
   /// A batch was built, of which nothing has gone: its bytes, and where its FPDUs end in them.
-  [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> octets,
+  [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> bytes,
                                           std::span<const uint32_t> ends);
   /// So much of the batch has gone, and of the stream.
-  [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_octets,
+  [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_bytes,
                                          uint64_t stream_position);
   [[gnu::noinline, gnu::cold]] void completed(uint64_t position, const WorkCompletion& completion,
                                               bool reported);
@@ -32,7 +32,7 @@ class TransmitTrace {
   struct Fpdu {
     uint32_t end;
     uint8_t opcode;
-    uint16_t octets;
+    uint16_t bytes;
   };
   void tell(TraceStep::Kind kind, uint64_t position);
 

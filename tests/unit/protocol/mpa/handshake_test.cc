@@ -677,13 +677,13 @@ TEST(MpaResponder, BytesBehindTheRequest) {
   MpaResponder together({});
   const auto verdict = together.on_bytes(stream);
   EXPECT_EQ(verdict.state, ResponderState::kRefused);
-  EXPECT_EQ(verdict.failure, MpaFailure::kOctetsBehindRequest);
+  EXPECT_EQ(verdict.failure, MpaFailure::kBytesBehindRequest);
   EXPECT_EQ(verdict.consumed, size);
   EXPECT_TRUE(together.refusal().empty());
 
   MpaResponder later({});
   EXPECT_EQ(give(later, good_request()).state, ResponderState::kRequest);
-  EXPECT_EQ(later.on_bytes(bytes_of("x")).failure, MpaFailure::kOctetsBehindRequest);
+  EXPECT_EQ(later.on_bytes(bytes_of("x")).failure, MpaFailure::kBytesBehindRequest);
   EXPECT_TRUE(later.refusal().empty());
 }
 

@@ -8,10 +8,10 @@
 
 namespace rpcrdma {
 
-using Octets = std::vector<std::byte>;
+using Bytes = std::vector<std::byte>;
 
-inline Octets hex(std::string_view digits) {
-  Octets octets;
+inline Bytes hex(std::string_view digits) {
+  Bytes bytes;
   int high = -1;
   for (const char c : digits) {
     if (c == ' ' || c == '\n') continue;
@@ -19,14 +19,14 @@ inline Octets hex(std::string_view digits) {
     if (high < 0) {
       high = value;
     } else {
-      octets.push_back(static_cast<std::byte>(high << 4 | value));
+      bytes.push_back(static_cast<std::byte>(high << 4 | value));
       high = -1;
     }
   }
-  return octets;
+  return bytes;
 }
 
-inline Octets operator+(Octets a, const Octets& b) {
+inline Bytes operator+(Bytes a, const Bytes& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }

@@ -23,6 +23,7 @@
 
 #include "fuzz/script.h"
 #include "fuzz/user_addresses.h"
+#include "kernel-abi/rdma_cm_abi.h"
 #include "kernel/cm_id.h"
 #include "kernel/cm_id_table.h"
 #include "kernel/rdma_cm_node.h"
@@ -80,8 +81,8 @@ constexpr Shape kShapes[] = {
     {sizeof(rdma_ucm_bind), kNowhere, AT(rdma_ucm_bind, id), 0},
     {sizeof(rdma_ucm_resolve_addr), kNowhere, AT(rdma_ucm_resolve_addr, id), 0},
     {sizeof(rdma_ucm_join_mcast), kNowhere, AT(rdma_ucm_join_mcast, id), 0},
-    {32, 0, 8, 64},  // two commands that do not exist
-    {32, kNowhere, 0, 0},
+    {32, 0, 8, 64},  // RESOLVE_IB_SERVICE does not exist here
+    {sizeof(rdma_cm_abi::WriteCmEvent), kNowhere, AT(rdma_cm_abi::WriteCmEvent, id), 0},
 };
 constexpr size_t kPayloadMax = 600;
 
@@ -238,6 +239,10 @@ class Application {
       case RDMA_USER_CM_CMD_MIGRATE_ID:
         return edit<rdma_ucm_migrate_id>([&](auto& it) {
           if (it.fd < 0x1000000) it.fd = static_cast<uint32_t>(channels[it.fd % kChannels].fd);
+        });
+      case rdma_cm_abi::kWriteCmEvent:
+        return edit<rdma_cm_abi::WriteCmEvent>([](auto& it) {
+          if (it.event < 0x1000000) it.event = 18 + (it.event & 1);
         });
       default:
         return;

@@ -32,6 +32,8 @@ enum class CmEventType : uint32_t {
   kMulticastJoin = 12,
   kMulticastError = 13,
   kTimewaitExit = 15,
+  kUser = 18,      ///< an application has written it, rdma_write_cm_event()
+  kInternal = 19,  ///< librdmacm has written it, for itself
 };
 
 /// One queued event. `request` is the new id of a CONNECT_REQUEST, owned by the event until it is

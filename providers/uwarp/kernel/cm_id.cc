@@ -332,6 +332,16 @@ int CmId::resolve_route() {
   return 0;
 }
 
+int CmId::write_event(CmEventType type, uint32_t status, uint64_t argument) {
+  CmEventRoom room(1);
+  std::unique_lock guard(lock_);
+  auto event = event_locked(type, static_cast<int>(status));
+  guard.unlock();
+  std::memcpy(&event.param, &argument, sizeof argument);
+  push(event, std::move(room));
+  return 0;
+}
+
 int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> value) {
   if (level == RDMA_OPTION_IB) return EINVAL;
   if (level != RDMA_OPTION_ID) return ENOSYS;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernel-abi/rdma_cm_abi.h"
 #include "kernel/cm_address.h"
 #include "kernel/cm_id.h"
 #include "kernel/rdma_cm_command.h"
@@ -68,6 +69,8 @@ RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
       &RdmaCmNode::bind,           // 20
       &RdmaCmNode::resolve_addr,   // 21
       &RdmaCmNode::join_group,     // 22
+      nullptr,                     // 23 RESOLVE_IB_SERVICE: asks a subnet manager
+      &RdmaCmNode::write_event,    // 24
   };
   return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
 }
@@ -353,6 +356,15 @@ int RdmaCmNode::migrate_id(Command& command) {
   if (id == nullptr) return error;
   const rdma_ucm_migrate_resp response{CmEventQueue::move(*id->events(), queue_)};
   return command.respond(request.response, response);
+}
+
+int RdmaCmNode::write_event(Command& command) {
+  const auto request = command.payload<rdma_cm_abi::WriteCmEvent>();
+  const auto type = static_cast<CmEventType>(request.event);
+  if (type != CmEventType::kUser && type != CmEventType::kInternal) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->write_event(type, request.status, request.argument);
 }
 
 }  // namespace uwarp

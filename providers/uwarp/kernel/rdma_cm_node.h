@@ -67,6 +67,7 @@ class RdmaCmNode {
   int leave_group(Command& command);
   int join(Command& command, const rdma_ucm_join_mcast& request, const sockaddr_storage& group);
   int migrate_id(Command& command);
+  int write_event(Command& command);
 
   /// The id if it belongs to this channel; else null and `error` is ENOENT or EINVAL.
   std::shared_ptr<CmId> find_own(uint32_t number, int& error) const;

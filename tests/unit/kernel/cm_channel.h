@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel-abi/rdma_cm_abi.h"
 #include "kernel/cm_id.h"
 #include "kernel/cm_id_table.h"
 #include "kernel/rdma_cm_node.h"
@@ -124,6 +125,10 @@ class Channel {
   int disconnect(uint32_t id) {
     return command(RDMA_USER_CM_CMD_DISCONNECT, rdma_ucm_disconnect{id});
   }
+  int write_event(uint32_t id, uint32_t event, uint32_t status = 0, uint64_t argument = 0) {
+    return command(rdma_cm_abi::kWriteCmEvent,
+                   rdma_cm_abi::WriteCmEvent{id, 0, event, status, argument});
+  }
   /// 0 with the event, or an errno.
   int event(rdma_ucm_event_resp& out, size_t room = sizeof out) {
     return command(RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{address_of(out)}, room);
@@ -188,6 +193,8 @@ enum Event : int {
   kDisconnected = 10,
   kDeviceRemoval = 11,
   kTimewaitExit = 15,
+  kUser = 18,
+  kInternal = 19,
 };
 
 class RdmaCmNodeTest : public ::testing::Test {

@@ -45,6 +45,28 @@ TEST_F(RdmaCmNodeTest, MigrationTakesUndeliveredEventsAlong) {
   EXPECT_EQ(other.destroy(id), 2);
 }
 
+TEST_F(RdmaCmNodeTest, AnApplicationMayWriteEvents) {
+  const uint32_t id = channel_.create(0xabcdef);
+  ASSERT_EQ(channel_.resolve(id), 0);
+  ASSERT_EQ(channel_.write_event(id, kUser, 7, 0x1122334455667788), 0);
+  ASSERT_EQ(channel_.write_event(id, kInternal), 0);
+  EXPECT_EQ(channel_.next_event(), kAddressResolved);
+  rdma_ucm_event_resp event{};
+  ASSERT_EQ(channel_.event(event), 0);
+  EXPECT_EQ(event.event, uint32_t{kUser});
+  EXPECT_EQ(event.uid, 0xabcdefu);
+  EXPECT_EQ(event.id, id);
+  EXPECT_EQ(event.status, 7u);
+  uint64_t argument = 0;
+  memcpy(&argument, &event.param, sizeof argument);
+  EXPECT_EQ(argument, 0x1122334455667788u);
+  EXPECT_EQ(channel_.next_event(), kInternal);
+  EXPECT_FALSE(channel_.readable());
+  EXPECT_EQ(channel_.write_event(id, kEstablished), EINVAL) << "those are the kernel's";
+  EXPECT_EQ(channel_.write_event(id + 1, kUser), ENOENT);
+  EXPECT_EQ(channel_.destroy(id), 3);
+}
+
 TEST_F(RdmaCmNodeTest, MigratingANewRequestReportsNoEvents) {
   Channel other(ids_, transport_);
   Channel::known = {{channel_.fd(), channel_.node()}};

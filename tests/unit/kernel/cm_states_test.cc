@@ -46,6 +46,7 @@ constexpr Row kIwarp[] = {
     {"ack_timeout",     "ok   ok    ok     ok   ok    ok         ok      ok        x        ok          ok            ok"},
     {"qp attributes",   "-    -     -      ok   ok    ok         ok      ok        x        ok          ok            ok"},
     {"migrate",         "ok   ok    ok     ok   ok    ok         ok      ok        x        ok          ok            ok"},
+    {"write event",     "ok   ok    ok     ok   ok    ok         ok      ok        x        ok          ok            ok"},
     {"join multicast",  "-    -     -      -    -     -          -       -         x        -           -             -"},
 };
 // With InfiniBand the active side has a third step.
@@ -200,6 +201,7 @@ class CmStates : public RdmaCmNodeTest {
         {"ack_timeout", [&] { return set_option(id, RDMA_OPTION_ID_ACK_TIMEOUT, uint8_t{14}); }},
         {"qp attributes", [&] { return qp_attributes(id); }},
         {"migrate", [&] { return migrate(id); }},
+        {"write event", [&] { return channel_.write_event(id, kUser); }},
         {"join multicast", [&] { return join(id); }},
     };
     return calls.at(name)();

@@ -26,7 +26,7 @@ TEST_F(RdmaCmNodeTest, FormatErrors) {
   EXPECT_EQ(write(&command, 11), EINVAL);
   EXPECT_EQ(write(nullptr, 12), EFAULT);
   EXPECT_EQ(write(reinterpret_cast<void*>(8), 12), EFAULT);
-  for (const uint32_t unknown : {13u, 23u, 24u, 0xffffffffu}) {
+  for (const uint32_t unknown : {13u, 23u, 25u, 0xffffffffu}) {
     command.header.cmd = unknown;
     EXPECT_EQ(write(&command, sizeof command), ENOSYS);
   }

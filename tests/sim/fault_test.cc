@@ -268,7 +268,8 @@ TEST_P(Faults, AResetWaitsForWhatWentBefore) {
   EXPECT_TRUE(one.pair.a.qp->end_stream(StreamEnd::kReset));
   EXPECT_EQ(statuses(one.pair.a.sends()),
             (std::vector{acknowledged() ? WcStatus::kRetryExcErr : kFlushed}));
-  EXPECT_EQ(one.pair.a.events, (std::vector{QpEvent::kFatal}));
+  // Between InfiniBand adapters the request says it, and there is no event.
+  EXPECT_EQ(one.pair.a.events.empty(), acknowledged());
 }
 
 // RFC 5044 8: the receiver of an FPDU with a wrong CRC answers with a Terminate of the MPA layer.

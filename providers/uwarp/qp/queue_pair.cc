@@ -236,12 +236,15 @@ bool QueuePair::end_stream(StreamEnd end) {
     return false;
   }
   StreamFailure failure;
+  const bool cut = end == StreamEnd::kReset || (mid_message && stream_.config.silent_fin);
   // With acknowledgements a request that has none is one that the peer did not answer.
-  if (silent || end == StreamEnd::kTimeout || (config_.acknowledged && end == StreamEnd::kReset)) {
+  if (silent || end == StreamEnd::kTimeout || (config_.acknowledged && cut)) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }
-  stream_.fail(failure, end_event(end, mid_message, open));
+  // Between InfiniBand adapters its completion is all that says so.
+  const bool told = config_.acknowledged && failure.oldest_request && sends_open;
+  stream_.fail(failure, told ? std::nullopt : end_event(end, mid_message, open));
   flush();
   return open;
 }

@@ -88,7 +88,7 @@ SEEN = {
     ("iwarp", "wc-error status=LOC_PROT_ERR op=write"): ("local protection error", 0),
     ("roce", "wc-error status=RETRY_EXC_ERR"): ("transport retry counter exceeded", 0),
     ("iwarp", "reset"): (FLUSHED, 1),
-    ("roce", "reset"): ("transport retry counter exceeded", 1),
+    ("roce", "reset"): ("transport retry counter exceeded", 0),
     ("iwarp", "terminate code=1/1/00"): (FLUSHED, 1),
 }
 

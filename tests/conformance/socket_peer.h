@@ -128,6 +128,7 @@ class SocketPeer {
     size_t at = 0;
     while (at < bytes.size()) {
       const ssize_t sent = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
       if (sent <= 0) return;  // the device has closed; what it sent shows the test why
       at += static_cast<size_t>(sent);
     }
@@ -213,14 +214,16 @@ class SocketPeer {
   void dial(const Options& options) {
     const sockaddr_storage where = listener_->local_address();
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const timeval guard{.tv_sec = 60, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &guard, sizeof guard);
-    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &guard, sizeof guard);
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (options.receive_bytes != 0)
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_bytes, sizeof(int));
     ASSERT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&where), sizeof(sockaddr_in)), 0);
+    // After the call: the kernel does not start a call with a limit again that something has
+    // disturbed.
+    const timeval guard{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &guard, sizeof guard);
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &guard, sizeof guard);
     Bytes request(24);
     std::memcpy(request.data(), "MPA ID Req Frame", 16);
     request[16] = std::byte{static_cast<uint8_t>(options.crc ? 0x50 : 0x10)};
@@ -242,6 +245,7 @@ class SocketPeer {
     size_t got = 0;
     while (got < size) {
       const ssize_t count = recv(fd_, bytes.data() + got, size - got, 0);
+      if (count < 0 && errno == EINTR) continue;
       if (count == 0) fin_ = true;
       if (count < 0 && errno == ECONNRESET) reset_ = true;
       if (count <= 0) break;

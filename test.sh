@@ -316,17 +316,15 @@ compiler_packages() {
 }
 
 compilers() {
-  local package cxx cc standard folder suite
+  local package cxx cc standard folder
   for package in $(compiler_packages); do
     cc=${package/g++/gcc}
     cxx=${package/clang-/clang++-}
+    wanted "$cxx" || continue
     for standard in 20 23; do
-      wanted "$cxx" || continue
       folder=build-compilers/$cxx-$standard
       CC=$cc CXX=$cxx build --std "$standard" --dir "$folder" || continue
-      for suite in unit_tests sim_tests conformance_tests rpcrdma_tests nfs_tests stat_tests; do
-        name= gtest "$folder" "$suite"
-      done
+      name= lone_gtests "$folder"
     done
   done
 }

@@ -35,7 +35,7 @@ if(UWARP_WERROR)
   add_compile_options(-Werror)
 endif()
 # ibv_reg_mr() of verbs.h mixes two enumerations, wherever it is called; stable_sort() of libstdc++ 12
-# uses what it deprecates. clang blames the caller for both, g++ tells of what is ours.
+# uses what it deprecates. clang reports both at the line of the caller. g++ still reports our own.
 foreach(warning deprecated-enum-enum-conversion deprecated-declarations)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-${warning}>)
 endforeach()

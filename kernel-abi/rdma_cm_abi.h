@@ -8,7 +8,8 @@ namespace uwarp::rdma_cm_abi {
 
 inline constexpr uint32_t kWriteCmEvent = 24;
 
-/// The union that ends the command is longer; events that applications may write have this of it.
+/// The kernel's command ends with a longer union; an event that an application may write uses these
+/// eight bytes of it.
 struct WriteCmEvent {
   uint32_t id;
   uint32_t reserved;

@@ -342,13 +342,8 @@ TEST_F(PeerLoss, AnEmptyWriteFindsACleanEnd) {
     }
     EXPECT_EQ(peer.finish(), 0);
     if (late) std::this_thread::sleep_for(milliseconds(100));
-    ibv_send_wr wr = {};  // nobody asks for its completion
-    wr.wr_id = 100;
-    wr.opcode = IBV_WR_RDMA_WRITE;
-    wr.wr.rdma.remote_addr = peer.address().memory;
-    wr.wr.rdma.rkey = peer.address().rkey;
-    ibv_send_wr* bad = nullptr;
-    ASSERT_EQ(ibv_post_send(end.qp.get(), &wr, &bad), 0);
+    const unsigned unsignaled = 0;
+    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, 100, peer.address(), 0, 0, unsignaled), 0);
     EXPECT_COMPLETION(end.cq.get(), 100, IBV_WC_RETRY_EXC_ERR);
   }
 }

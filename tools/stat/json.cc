@@ -10,16 +10,17 @@ namespace {
 
 using nlohmann::json;
 
-/// Raised when a field changes its meaning. Scripts read the keys, so their names stay: "octets"
-/// are bytes.
+/// Raised when a field changes its meaning.
 constexpr int kFormat = 1;
+/// The key of a number of bytes. Scripts read the keys, so it keeps its first name.
+constexpr const char* kBytes = "octets";
 
 json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 json direction(const Direction& from) {
   json messages = json::object();
   for (size_t i = 0; i < kMessageNames.size(); ++i) messages[kMessageNames[i]] = from.messages[i];
-  return {{"octets", from.bytes}, {"fpdus", from.fpdus}, {"messages", std::move(messages)}};
+  return {{kBytes, from.bytes}, {"fpdus", from.fpdus}, {"messages", std::move(messages)}};
 }
 
 void put_traffic(json& out, const Traffic& traffic) {
@@ -91,7 +92,7 @@ json completion_queue(const CompletionQueue& from) {
 json region(const Region& from) {
   return {{"device", from.device},
           {"address", from.address},
-          {"octets", from.bytes},
+          {kBytes, from.bytes},
           {"access", from.access},
           {"created", seconds(from.created_ns)}};
 }

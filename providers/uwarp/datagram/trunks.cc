@@ -51,7 +51,7 @@ void Trunks::endpoint_gone() {
     if (--endpoint_count_ != 0) return;
     trunks.swap(trunks_);
   }
-  visit_lines([](TrunkLine& line) { line.close(); });
+  close_lines();
 }
 
 // Without a lock, and without memory.
@@ -86,13 +86,19 @@ void Trunks::let_go(TrunkLine& line) {
   lines_.erase(found);
 }
 
-// Those that are being called for end when they have been.
-void Trunks::end_lines(bool on) {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = on;
-  }
-  if (on) visit_lines([](TrunkLine& line) { line.close(); });
+// A line that is not open yet closes itself once it is: in_use() is false then.
+void Trunks::close_lines() {
+  visit_lines([](TrunkLine& line) { line.close(); });
+}
+
+void Trunks::set_ending(bool on) {
+  const std::lock_guard lock(mutex_);
+  ending_ = on;
+}
+
+void Trunks::begin() {
+  set_ending(true);
+  close_lines();
 }
 
 bool Trunks::done() {

@@ -52,7 +52,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   void endpoint_gone();
 
   // ---- For lines.
-  /// There are queue pairs that take datagrams, and no end of the process waits for the lines.
+  /// There are queue pairs that take datagrams, and exit() does not wait for the lines to end.
   bool in_use() {
     const std::lock_guard lock(mutex_);
     return endpoint_count_ != 0 && !ending_;
@@ -63,14 +63,15 @@ class Trunks final : public TrunkCalls, public LastWork {
   void trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) override;
 
   // LastWork, at exit: datagrams whose requests are complete go out, as they have from an adapter.
-  void begin() override { end_lines(true); }
+  void begin() override;
   bool done() override;
-  void end() override { end_lines(false); }
+  void end() override { set_ending(false); }
 
  private:
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
                                       const std::shared_ptr<const NetDevice>& device);
-  void end_lines(bool on);
+  void close_lines();
+  void set_ending(bool on);
   template <typename Visit>
   void visit_lines(Visit visit);
 

@@ -114,7 +114,7 @@ class CmId : public ConnectionOwner,
   /// for a message of the peer's that it has lost. EISCONN: not lost.
   int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
-  /// Queues an event of the application's own; it is told with this argument.
+  /// Queues an event that the application has written; GET_EVENT returns it with this argument.
   int write_event(CmEventType type, uint32_t status, uint64_t argument);
   /// Joins a multicast group (bound to a device or address resolved; an rdma_ucm join flag). `uid`
   /// names it in its event, MULTICAST_JOIN or MULTICAST_ERROR; `number` in leave_group().

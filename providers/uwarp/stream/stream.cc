@@ -440,10 +440,11 @@ void Stream::on_edge(uint32_t events) {
     if (attached()) name_owner(notice);
   }
   deliver(notice);
-  // A revisit (no events) comes from a turn of either direction that ran out of its budget.
+  // A revisit (no events) comes from a turn of either direction that ran out of its budget. What
+  // the transmit side owes then may be no more than an acknowledgement, which only it knows.
   // Readiness to write is part of every edge, so it alone says little.
-  if (((events & EPOLLOUT) != 0 || events == 0) &&
-      (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire)))
+  if (events == 0 || ((events & EPOLLOUT) != 0 &&
+                      (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire))))
     transmit(tuning::kTurnBytes);
 }
 

@@ -99,6 +99,7 @@ class Rings {
         (void)ours_->room_came();
         (void)ours_->unread();
         (void)ours_->incoming_cpu();
+        (void)ours_->read_bytes();
         if (script_.next() < 16) ours_->withdraw();
     }
   }

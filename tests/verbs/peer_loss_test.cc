@@ -331,20 +331,36 @@ TEST_F(PeerLoss, CleanEndIsSilent) {
   EXPECT_EQ(next_completions(end.cq.get(), 2), expected);
 }
 
-// UCX asks so whether the peer is still there.
+// All of its bytes are given back at once, as much as a turn sends, and its acknowledgement is
+// still to be asked for.
+TEST_F(PeerLoss, ALargeWriteCompletesWithoutAnotherRequest) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  for (uint64_t i = 0; i < 3 * kLargeBeforeSwitch; ++i) {
+    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, i, peer.address(), 0, kLarge), 0);
+    EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_SUCCESS);
+  }
+}
+
+// UCX asks so whether the peer is still there. What the peer did not read is not complete.
 TEST_F(PeerLoss, AnEmptyWriteFindsACleanEnd) {
-  for (const bool late : {false, true}) {
-    End end(context());
-    PeerProcess peer(end, "idle");
-    for (int i = 0; i < 8; ++i) {
-      ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, i, peer.address(), 0, 0), 0);
-      EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_SUCCESS);
+  for (const bool large : {false, true}) {
+    for (const bool late : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "large " << large << ", late " << late);
+      End end(context());
+      PeerProcess peer(end, "idle");
+      const uint64_t posts = large ? kLargeBeforeSwitch : 8;
+      for (uint64_t i = 0; i < posts; ++i) {
+        ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, i, peer.address(), 0, large ? kLarge : 0), 0);
+        EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_SUCCESS);
+      }
+      EXPECT_TRUE(!large || !shared_memory_is_on() || rings_are_mapped());
+      EXPECT_EQ(peer.finish(), 0);
+      if (late) std::this_thread::sleep_for(milliseconds(100));
+      const unsigned unsignaled = 0;
+      ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, 100, peer.address(), 0, 0, unsignaled), 0);
+      EXPECT_COMPLETION(end.cq.get(), 100, IBV_WC_RETRY_EXC_ERR);
     }
-    EXPECT_EQ(peer.finish(), 0);
-    if (late) std::this_thread::sleep_for(milliseconds(100));
-    const unsigned unsignaled = 0;
-    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, 100, peer.address(), 0, 0, unsignaled), 0);
-    EXPECT_COMPLETION(end.cq.get(), 100, IBV_WC_RETRY_EXC_ERR);
   }
 }
 

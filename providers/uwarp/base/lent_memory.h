@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace uwarp {
 
@@ -15,6 +16,9 @@ class LentMemory {
   /// How many bytes the peer has read since the last send call or give_back(): they have gone.
   /// Under the transmit side of the queue pair.
   virtual size_t give_back() = 0;
+  /// How many bytes the peer has read of all that has ever been sent this way. Under the transmit
+  /// side of the queue pair.
+  virtual uint64_t read_bytes() const = 0;
 };
 
 }  // namespace uwarp

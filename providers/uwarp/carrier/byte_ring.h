@@ -98,6 +98,22 @@ class BasicRingWriter {
     return (tail.generation == at_.generation ? tail.bytes : 0) != read_;
   }
   RingPosition at() const { return at_; }
+  /// Bytes of the stream in the records that the reader has not read to their end. Counted in the
+  /// ring, where a hostile reader may have changed them: never an access outside.
+  uint64_t unread_bytes() const {
+    const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_acquire));
+    uint32_t at = tail.generation == at_.generation ? tail.bytes : 0;
+    uint64_t unread = 0;
+    while (at_.bytes - at <= size_ && at_.bytes - at >= kRingStep && at % kRingStep == 0) {
+      RingRecord record;
+      std::memcpy(&record, base_ + (at & (size_ - 1)), sizeof record);
+      if (record.kind != RingRecord::kSkip) unread += record.bytes;
+      const uint32_t inside =
+          record.kind == RingRecord::kPlace ? uint32_t{sizeof(uint64_t)} : record.bytes;
+      at += kRingStep + ring_steps(std::min(inside, size_));
+    }
+    return unread;
+  }
   /// All has been read, as of the last look().
   bool at_rest() const { return at_.bytes == 0; }
   /// The memory that has been written to since the last call. at_rest().

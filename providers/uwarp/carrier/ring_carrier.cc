@@ -256,6 +256,10 @@ size_t RingCarrier::give_back() {
   return static_cast<size_t>(given_back());
 }
 
+uint64_t RingCarrier::read_bytes() const {
+  return written_ - std::min(written_, writer_.unread_bytes());
+}
+
 void RingCarrier::withdraw() {
   if (lent_count_ == 0 || !take_back() || lent_count_ == 0) return;
   withdrawn_ = true;

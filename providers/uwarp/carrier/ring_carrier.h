@@ -91,6 +91,8 @@ class RingCarrier final : public LentMemory {
   bool trim();
   /// What send() would give back now if it wrote nothing. room_came() stays true.
   size_t give_back() override;
+  /// A peer that writes into this ring itself may have any number named, and loses requests by it.
+  uint64_t read_bytes() const override;
 
   // ---- Any thread.
   /// send() found no room, and there may be some now.

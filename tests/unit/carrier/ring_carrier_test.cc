@@ -85,6 +85,26 @@ TEST(RingCarrier, LargePiecesAreReleasedOnceTheyAreRead) {
   EXPECT_EQ(send(*ends.first, large), 100'000);
 }
 
+TEST(RingCarrier, KnowsHowFarThePeerHasRead) {
+  TwoEnds ends;
+  std::string got;
+  EXPECT_EQ(ends.first->read_bytes(), 0u);
+  EXPECT_EQ(send(*ends.first, "abc"), 3);
+  EXPECT_EQ(ends.first->read_bytes(), 0u);
+  EXPECT_EQ(receive(*ends.second, got, 10), 3);
+  EXPECT_EQ(ends.first->read_bytes(), 3u);
+  const std::string large(100'000, 'L');
+  EXPECT_EQ(send(*ends.first, large), -EAGAIN);
+  EXPECT_EQ(ends.first->read_bytes(), 3u);
+  EXPECT_EQ(receive(*ends.second, got, 60'000), 60'000);
+  EXPECT_EQ(ends.first->read_bytes(), 3u) << "a record is read to its end";
+  EXPECT_EQ(receive(*ends.second, got, 60'000), 40'000);
+  EXPECT_EQ(ends.first->read_bytes(), 100'003u);
+  EXPECT_EQ(send(*ends.first, large), 100'000);
+  EXPECT_EQ(send(*ends.first, "de"), 2);
+  EXPECT_EQ(ends.first->read_bytes(), 100'003u) << "the ring has begun again";
+}
+
 // Built like frames: header, payload, header, payload.
 TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
   TwoEnds ends;

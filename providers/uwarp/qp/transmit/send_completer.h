@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
@@ -43,6 +44,10 @@ class SendCompleter {
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
 
+  /// The peer has ended in order: completes what it has read, as it acknowledges nothing any more.
+  /// That is known of bytes that went through lent memory, from position `lent_from` of the stream
+  /// on; otherwise it is taken to be all that has gone.
+  void peer_has_ended(std::optional<uint64_t> lent_from);
   /// There is no peer, and nobody is told so (is_unreliable()): completes what has been posted, up
   /// to the first change of a window, as if it had gone.
   void lose();

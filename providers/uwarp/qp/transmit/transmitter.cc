@@ -41,6 +41,7 @@ void Transmitter::restart() {
   requester_.restart();
   responder_.restart();
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
+  lent_from_.reset();
   if (config_.script != nullptr) config_.script->restart();
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
@@ -331,7 +332,7 @@ void Transmitter::withdraw() {
 }
 
 void Transmitter::settle(bool peer_done, bool cut) {
-  if (peer_done) completer_.acknowledging().stop();
+  if (peer_done) completer_.peer_has_ended(lent_from_);
   if (cut) {
     withdraw();
     writer_.drop();

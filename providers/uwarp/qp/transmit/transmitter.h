@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "qp/send_queue.h"
@@ -47,7 +48,10 @@ class Transmitter {
   /// The last bytes that may go over the present carrier have gone: carrier_changed() follows once
   /// what comes next goes over another one.
   bool carrier_change_due() const { return switching_ && batch_.empty(); }
-  void carrier_changed() { switching_ = false; }
+  void carrier_changed() {
+    switching_ = false;
+    lent_from_ = writer_.sent_position();
+  }
 
   /// What the last window() holds is mostly of large messages.
   bool sends_large() const { return batch_.large(); }
@@ -119,6 +123,7 @@ class Transmitter {
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
   bool switching_ = false;      // ... and the mark behind which the carrier changes
+  std::optional<uint64_t> lent_from_;  // stream position behind which lent memory carries
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

@@ -124,7 +124,7 @@ void MpaInitiator::fail(MpaFailure failure) {
 }
 
 void MpaInitiator::judge_reply() {
-  // A rejection counts whatever else the frame says: it ends the connection in any case.
+  // A rejection comes first: it ends the connection, so the rest of the frame does not matter.
   if (reply_.reject) {
     verdict_.state = State::kRejected;
     return;

@@ -145,8 +145,8 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
     std::shared_ptr<Connection> displaced;  // has lost its place to this one, which drains
     Lock lock;                              // last: given up before these go
   };
-  /// kLater: on behalf of the owner or of verbs, who may hold locks of their own. Pumping and the
-  /// owner's calls are left to whoever progresses.
+  /// kLater: called by the owner or by verbs, which may hold locks of their own. The thread that
+  /// progresses then pumps and calls the owner.
   enum class Calls : uint8_t { kNow, kLater };
   /// Ends the turn.
   void finish(Turn& turn, Calls when = Calls::kNow);

@@ -28,8 +28,8 @@ struct ConnectParameters {
   uint32_t qkey = 0;
 };
 
-/// What the peer is told of a depth: with acknowledged completions (of the queue pair, QpConfig)
-/// one more than the application uses, for the Reads that acknowledge.
+/// The depth that the peer is told. With acknowledged completions (of the queue pair, QpConfig) it
+/// is one more than the application uses, for the Reads that acknowledge.
 inline uint16_t with_reserve(uint16_t depth, bool acknowledged) {
   return acknowledged && depth < kDepthNotNegotiated ? depth + 1 : depth;
 }
@@ -64,7 +64,7 @@ class ConnectionOwner {
   /// The connection never came to be: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
   /// errno (CONNECT_ERROR).
   virtual void connection_failed(const std::shared_ptr<Connection>& connection, int status) = 0;
-  /// An established connection has ended, for whatever reason. Once.
+  /// An established connection has ended, for any reason. Once.
   virtual void connection_ended(const std::shared_ptr<Connection>& connection) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection has of TCP: its socket, who is told of its edges, and its capture.
+// The TCP part of a connection: its socket, the source that gets its edges, and its capture.
 #pragma once
 
 #include <sys/epoll.h>
@@ -43,7 +43,7 @@ class ConnectionSocket {
     socket_ = std::move(socket);
     out_ = std::move(out);
   }
-  /// From now on `source` is told of edges. 0 or an errno.
+  /// From now on `source` gets the edges. 0 or an errno.
   int watch(Source& source) {
     const auto add = [&](const TcpSocket& socket, Progress::Ticket& ticket) {
       const auto added = progress_.add(source, socket.fd());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The places of connections that drain, which nobody else may hold any more: their queue pairs are
-// gone, and they wait for the peer's FIN. A peer need not send one, so where all places are taken
-// the oldest gives its place up.
+// Holds the connections that drain: they wait for the peer's FIN. Their queue pairs are gone, so
+// perhaps no other object holds them. A peer need not send a FIN, so when all places are taken the
+// oldest connection loses its place.
 #pragma once
 
 #include <algorithm>

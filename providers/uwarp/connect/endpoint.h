@@ -75,7 +75,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
-  /// For whoever made its completion queues: where these count, as others see it.
+  /// The slots of its completion queues in the page of counters. For the layer that made them.
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
   /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
@@ -86,8 +86,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// What an rdma_cm id was given for its queue pair.
   void set_retries(const RetryAttributes& retries);
 
-  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
-  /// transmits, transmit in the caller, unless more is to be expected at once. Takes no memory.
+  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if no thread
+  /// transmits, transmits in the caller, unless more posts are expected at once. Takes no memory.
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
@@ -129,11 +129,11 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void release(const Connection& connection);
   /// Enters FPDU mode. False: the queue pair is not in a state for it any more.
   bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
-  /// What others see of the carrier.
+  /// Notes the carrier in the page of counters and in the trace.
   void describe_carrier(bool shared_memory);
   /// Leaves it. On return no byte moves any more.
   void close_stream();
-  /// XRC: who polls where a message has completed is to drive the stream.
+  /// XRC: polls of the completion queue that a message has named shall drive the stream.
   void follow_receives();
   /// Receiver::complete_kept(). False: that has failed the stream.
   bool complete_kept();
@@ -145,7 +145,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   // ---- For the rendezvous, no locks.
   /// A peer's call came in on the rendezvous port.
   void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
-  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR, or are lost.
+  /// The peer has not answered in time: waiting requests fail with RETRY_EXC_ERR, or are lost.
   void rendezvous_failed();
 
  private:

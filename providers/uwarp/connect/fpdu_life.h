@@ -75,7 +75,7 @@ class FpduLife {
   enum class Leave : uint8_t { kStay, kDrain, kGentle, kReset };
   /// What is to be done: what says "later" after the mutex is given up.
   struct Next {
-    Leave leave = Leave::kStay;  // all but kStay: the owner is told of the end as well
+    Leave leave = Leave::kStay;  // all but kStay: tell the owner of the end as well
     bool established = false;    // both directions are open: tell the owner
     bool tell_end = false;       // ... that it has ended, though the stream goes on for a while
     bool turn = false;           // what came before the end is read first
@@ -100,7 +100,7 @@ class FpduLife {
     FaultScript* const script = qp().script();
     if (script != nullptr && apply_faults(*script, next, now_ns)) return next;
     if (events.began_to_send && !peer_look_) watch_peer(now_ns);
-    // Whoever read the first FPDU may come here later than another thread that has read the end.
+    // The thread that read the first FPDU may come here later than one that has read the end.
     if (terms_.first_fpdu && qp().peer_has_spoken()) {
       terms_.first_fpdu = {};
       next.established = true;
@@ -260,11 +260,11 @@ class FpduLife {
     const bool dead = (events & (EPOLLHUP | EPOLLERR)) != 0;
     const bool held = qp().receiver().held();
     if (dead && in<Failing>()) {
-      next.leave = Leave::kReset;  // nobody is left to read the Terminate
+      next.leave = Leave::kReset;  // the peer cannot read the Terminate any more
     } else if (dead && in<PeerFinished>()) {
       end(StreamEnd::kFin, next, now_ns);
     } else if ((events & EPOLLERR) != 0 && endpoint_->stream().ended()) {
-      // The answer to what was sent as the silent end came: nobody has read it.
+      // The peer answers by RST what was sent as its silent end came: it has not read that.
       end(StreamEnd::kReset, next, now_ns);
     } else if (dead && held) {
       const bool timeout = socket_->take_error() == ETIMEDOUT;
@@ -286,8 +286,8 @@ class FpduLife {
     send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
   }
 
-  // The end is told of now; the connection goes when check_transmit() finds all sent, or when that
-  // has taken too long.
+  // Tells the owner of the end now. The connection goes when check_transmit() finds all sent, or
+  // when that has taken too long.
   template <class Phase>
   void send_before_end(const Phase& phase, Next& next) {
     phase_ = phase;

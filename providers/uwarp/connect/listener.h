@@ -52,7 +52,7 @@ class Listener final : public Source {
 
   bool ready(uint32_t events) override;
   void deadline_passed() override;
-  /// Who waits in the socket makes no new edge.
+  /// Connections that wait in the socket make no new edge.
   void out_of_memory() override { deadline_passed(); }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The place of a queue pair among those of the process, whatever it sends: its number, the port
-// that this number leads others to, and the slot in which uwarp-stat sees it.
+// The place of a queue pair of any type among those of the process: its number, the port to which
+// this number leads peers, and the slot in which uwarp-stat sees it.
 #pragma once
 
 #include <cstdint>

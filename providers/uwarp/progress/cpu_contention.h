@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whether others want the core of a thread that polls. While it keeps the core they wait for whole
-// time slices, and one of them may be the peer, or whoever keeps the peer from running.
+// Whether other threads want the core of a thread that polls. While it keeps the core they wait for
+// whole time slices. One of them may be the peer, or a thread for which the peer waits.
 #pragma once
 
 #include <cstdint>

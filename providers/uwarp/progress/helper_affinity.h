@@ -3,7 +3,7 @@
 // inter-processor interrupt, in a virtual machine more than all the rest of a small message; on the
 // core of the waker it costs a switch. A scheduler that finds both cores taken (two applications
 // that spin on memory) leaves the thread where it is, which is as often wrong as right. But a
-// thread that has much to do each time needs a core of its own, and not that of whoever sends.
+// thread that has much to do at each wake-up needs a core of its own, not the sender's.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
 UWARP_FIGURE(uint64_t, kWaitingBytes, 1 << 20);
 /// What is larger goes at once, with what waits: it is worth a system call of its own.
 UWARP_FIGURE(uint64_t, kLargePostBytes, 64 << 10);
-/// How long a post is kept back at most, if nobody polls.
+/// How long a post is kept back at most, if no thread polls.
 UWARP_FIGURE(uint64_t, kPostWaitNs, 250'000);
 /// A poll that comes so soon after a post has kept it waiting for nothing that matters: what is
 /// outstanding takes longer. Rows: Reads and atomics of 8 B, 16 outstanding.
@@ -73,12 +73,12 @@ UWARP_FIGURE(size_t, kDirectOfSome, 16);
 UWARP_FIGURE(size_t, kSomeStreams, 32);
 /// Empty reads in a row after which a stream gives its direct place up.
 UWARP_FIGURE(uint32_t, kIdleTurns, 64);
-/// Looks of pollers that found something before epoll is not told of a stream's data any more, and
-/// how many streams at most. Rows: half round trip 8 B, 256 B.
+/// After so many looks of pollers that found something, a stream's data makes no events in epoll
+/// any more. Rows: half round trip 8 B, 256 B.
 UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);
-/// More than what is ever left unread for long by somebody who looks all the time.
+/// ... until so many bytes are unread: a thread that looks all the time leaves fewer.
 UWARP_FIGURE(int, kMutedBytes, 256 << 10);
-/// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
+/// A thread that posts so much at a time does not poll for a while ...
 UWARP_FIGURE(uint64_t, kLookBytes, 64 << 10);
 /// ... which counts as a poll for so many bytes: they take half as long as the helper thread
 /// allows between two polls. Rows: 64 KiB and 1 MiB Writes.
@@ -88,7 +88,7 @@ UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 // with one of two cores busy; one core for both.
 
 /// Polls on an empty queue in a row, on the only processor, after which a yield is not enough: the
-/// scheduler lets whoever has run less go on, for as long as a whole time slice.
+/// scheduler runs the thread that has run less, for as long as a whole time slice.
 UWARP_FIGURE(uint32_t, kYieldsPerNap, 4);
 UWARP_FIGURE(uint64_t, kNapNs, 100'000);
 /// One poll of so many looks whether the core is wanted, which takes two system calls ...
@@ -97,10 +97,10 @@ UWARP_FIGURE(uint32_t, kPollsPerLook, 1024);
 UWARP_FIGURE(uint32_t, kPollsPerLookIfWanted, 128);
 /// Others want the core when the scheduler has taken it away for so much of the time between two
 /// looks: what the kernel does for itself takes less. Time without a switch was lost to the host
-/// of a virtual machine, which giving way would not please.
+/// of a virtual machine, where giving way does not help.
 UWARP_FIGURE(uint64_t, kLossNs, 1'000'000);
-/// For so long it is remembered. Whoever gives way sleeps most of the time, so that what it loses
-/// says nothing any more: it is renewed by one switch for so much time ...
+/// For so long it is remembered. A thread that gives way sleeps most of the time, so that the time
+/// it loses says nothing any more: it is renewed by one switch for so much time ...
 UWARP_FIGURE(uint64_t, kContentionNs, 20'000'000);
 /// ... which the looks of the helper thread (every 4 ms) and the kernel's own work do not make.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
@@ -108,8 +108,8 @@ UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 // --- How a thread that waits looks before it sleeps (progress/spin_budget.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.
 
-/// A yield that takes longer than this has run somebody else who needs the core, unless it was
-/// the processor itself that stood still, as that of a virtual machine does ...
+/// A yield that takes longer than this has run another thread that needs the core, unless the
+/// processor itself stood still, as that of a virtual machine does ...
 UWARP_FIGURE(uint64_t, kYieldNs, 50'000);
 /// ... and there is no spinning for a while: twice as long each time, between these bounds.
 UWARP_FIGURE(uint64_t, kSpinPauseNs, 20'000'000);
@@ -134,7 +134,7 @@ UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 
 // --- How much goes in one call. Rows: streams of 64 KiB and 1 MiB.
 
-/// Bytes per turn for somebody who has other sources to serve.
+/// Most bytes that one turn reads or sends before the caller serves its other sources.
 UWARP_FIGURE(size_t, kTurnBytes, size_t{1} << 20);
 /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
 /// the largest send buffer of a default Linux, so that the socket ends the turn first.
@@ -162,7 +162,7 @@ UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 /// For so long a datagram waits for a receive, with all behind it on its trunk: a receiver that
 /// posts in a loop is late by less. Row: ib_send_bw -c UD (what is lost there ends it).
 UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
-/// The same while all that has come was for the same queue pair, so that nobody else waits: always
+/// The same while all that has come was for the same queue pair, so that no other one waits: always
 /// on an unreliable connection (UC), where a message waits once until another one has been
 /// received. Of 16 runs of ib_send_bw -c UC on two busy cores (both directions, few receives, one
 /// core) 9 lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.

@@ -109,7 +109,8 @@ void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
   }
 }
 
-// Somebody waits for room, or frames for their turn. True: they need not wait.
+// Asks for an event of done frames, if a queue pair waits for room or frames wait to be posted.
+// True: some are done already.
 bool Trunk::ask_for_done_locked() {
   return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !line_->ask_for_done();
 }

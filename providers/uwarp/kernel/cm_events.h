@@ -64,7 +64,7 @@ struct CmEventEntry {
 
 /// Room for events, an element each. It is made by what may bring them about, a command or a
 /// request that comes in, because that can still fail for lack of memory. An event of a connection
-/// cannot: whoever is not told of an end waits for it for ever.
+/// cannot: without the event of its end an application would wait for ever.
 using CmEventRoom = std::list<CmEventEntry>;
 
 /// The events of one queue. There are as many tokens as events, but for those that readers hold or

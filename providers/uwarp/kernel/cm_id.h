@@ -135,18 +135,16 @@ class CmId : public ConnectionOwner,
   Addresses addresses() const;
   CmIdState state() const;
 
-  /// Ends whatever the id has going: a listener with its unanswered requests, a connection. Returns
-  /// how many events were delivered; none follows. Idempotent. The caller takes the id out of the
-  /// table.
+  /// Ends what the id has: a listener with its unanswered requests, a connection. Returns how many
+  /// events were delivered; none follows. Idempotent. The caller takes the id out of the table.
   uint32_t destroy();
 
   // Network side.
 
-  /// `devices` is how it is now. If the id's netdev is gone: DEVICE_REMOVAL as its last event, and
-  /// the end of whatever it has going. An id without a device is not concerned, so neither is a
-  /// listener on a wildcard. `devices` is the published table: since a device is looked up under
-  /// the id's lock, no id keeps one that was gone before. Throws std::bad_alloc, and has done
-  /// nothing then.
+  /// If the id's netdev is gone from `devices`: ends what the id has, with DEVICE_REMOVAL as its
+  /// last event. Nothing happens to an id without a device, as a listener on a wildcard. `devices`
+  /// is the published table: since a device is looked up under the id's lock, no id keeps one that
+  /// was gone before. Throws std::bad_alloc, and has done nothing then.
   void netdevs_changed(const NetDeviceTable& devices);
 
   // Engine side.

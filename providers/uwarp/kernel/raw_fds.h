@@ -13,7 +13,7 @@
 
 namespace uwarp {
 
-/// The preload's functions, once it has attached; without it marks are kept by nobody.
+/// The preload's functions, once it has attached. Without it no marks are kept.
 void use_preload(const uwarp_preload_table* preload);
 
 /// Tells the preload what an fd that the application sees stands for.

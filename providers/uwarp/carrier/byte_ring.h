@@ -193,7 +193,7 @@ class BasicRingReader {
 
  private:
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
-  // Nothing is there from now on, whatever the writer says.
+  // From now on the ring is empty, even if the writer says otherwise.
   bool fail() {
     broken_ = true;
     end_ = at_.bytes;

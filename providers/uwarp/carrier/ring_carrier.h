@@ -72,10 +72,10 @@ class RingCarrier final : public LentMemory {
   bool unread() const {
     return out_.head.load(std::memory_order_relaxed) != out_.tail.load(std::memory_order_relaxed);
   }
-  /// It should look: its application has polled a moment ago and does not any more, so that no bell
-  /// was due, and its helper thread thinks that somebody polls.
+  /// Wakes a peer that does not read: its application polled until a moment ago, so that no bell
+  /// was due, and its helper thread assumes that it still does.
   void nudge();
-  /// True: somebody looks all the time, and the bell need not ring; false: it rings, also for what
+  /// True: a thread looks all the time, so the bell need not ring. False: it rings, also for what
   /// is there already.
   void set_quiet(bool on);
 

@@ -71,13 +71,13 @@ class TcpSocket {
   /// the peer sent it from. -1 if the kernel does not tell (SO_INCOMING_CPU).
   int incoming_cpu() const;
 
-  /// True: epoll and poll() are told only of the end, of errors, and of data when that is a lot;
-  /// false: of all data, also of what is there already.
+  /// True: epoll and poll() report only the end, errors, and data from tuning::kMutedBytes on.
+  /// False: all data, also what is there already.
   void set_quiet(bool on);
 
   void shutdown_write();
-  /// True: whatever closes the fd resets the connection (a killed process too); false: an orderly
-  /// FIN.
+  /// True: closing the fd resets the connection, also where the process is killed. False: an
+  /// orderly FIN.
   void set_reset_on_close(bool on);
   /// Closes. Unread bytes make the kernel answer by RST instead of FIN.
   void close();

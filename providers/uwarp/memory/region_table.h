@@ -5,8 +5,8 @@
 //
 // A region is looked up without a lock, whole or not at all (memory_region.h), and its slot is
 // given to another only when no stream can be using it (the caller of release() has seen to that).
-// A window is bound and unbound while streams run, so whoever goes through one holds its binding
-// lock as long as it touches the memory.
+// A window is bound and unbound while streams run, so a thread that uses one holds its binding lock
+// as long as it touches the memory.
 #pragma once
 
 #include <atomic>

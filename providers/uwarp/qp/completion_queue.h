@@ -29,7 +29,7 @@ class CompletionNotifier {
   virtual void completion_held_back() {}
 };
 
-/// When a completion was stored, by the clocks of whoever made the queue.
+/// When a completion was stored, by CompletionQueueOptions::clock.
 struct CompletionTime {
   uint64_t raw_ns = 0;
   uint64_t wall_ns = 0;
@@ -47,7 +47,7 @@ struct CompletionQueueOptions {
   TraceSink* trace = nullptr;
 };
 
-/// What somebody who drives the queue pairs of a completion queue hangs on it.
+/// What the layer that drives the queue pairs of a completion queue attaches to it.
 class CompletionQueueDriver {
  public:
   virtual ~CompletionQueueDriver() = default;
@@ -93,8 +93,8 @@ class BasicCompletionQueue {
   /// before the queue was armed.
   void raise_stored();
 
-  /// Raises the event that was asked for, although nothing has come: to whoever waits there may
-  /// be events without completions.
+  /// Raises the event that was asked for, although nothing has come. A thread that waits must
+  /// expect events without completions.
   void raise_armed();
 
   uint32_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
@@ -115,8 +115,8 @@ class BasicCompletionQueue {
   /// The moderation period is over: raises the event that was held back, if any.
   void flush_moderation();
 
-  /// Set once by whoever drives the queue pairs behind this queue (cm/); not looked at here, but
-  /// freed with the queue, when no poller can be inside any more.
+  /// Set once by the layer that drives the queue pairs behind this queue (stream/). Not used here,
+  /// but freed with the queue, when no poller can be inside any more.
   std::atomic<CompletionQueueDriver*> driver{nullptr};
 
  private:

@@ -25,7 +25,7 @@
 
 namespace uwarp {
 
-/// Who waits for room on a way; see DatagramWay::wait_for_room().
+/// Waits for room on a way; see DatagramWay::wait_for_room().
 class DatagramWaiter {
  public:
   virtual ~DatagramWaiter() = default;
@@ -52,7 +52,7 @@ class DatagramWay {
   virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
   /// Sends what was appended. No lock held.
   virtual void flush() = 0;
-  /// Has that done soon, by whoever progresses. Any locks may be held.
+  /// Has that done soon, by the thread that progresses. Any locks may be held.
   virtual void flush_soon() = 0;
 };
 
@@ -130,8 +130,8 @@ class DatagramQueuePair {
   void move_to(QpState state);
   /// All work is flushed.
   void to_error();
-  /// All work is dropped, with completions that nobody has polled. On return nothing refers to the
-  /// memory of the queue pair's domain.
+  /// Drops all work, with completions that were not polled. On return nothing refers to the memory
+  /// of the queue pair's domain.
   void to_reset();
 
   /// While it lives no memory of the application is touched.

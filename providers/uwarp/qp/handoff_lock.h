@@ -19,7 +19,7 @@ enum class [[nodiscard]] AfterTurn : bool{
 
 template <class Atomics = StdAtomics>
 class BasicHandoffLock {
-  /// Gives the side back, whatever ends the scope.
+  /// Gives the side back at the end of the scope, after an exception too.
   class Holder {
    public:
     Holder() = default;

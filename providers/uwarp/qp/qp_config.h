@@ -75,8 +75,8 @@ struct QpConfig {
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;  // null: own receive queue
   XrcDomain* xrc = nullptr;           // kXrcReceive: each message names a shared queue of it
-  /// Told when a buffer of `srq` has come for the held stream; may be null (then whoever posts to
-  /// the shared queue resumes all streams that are held).
+  /// Told when a buffer of `srq` has come for the held stream. May be null: then the thread that
+  /// posts to the shared queue resumes all streams that are held.
   ReceiveWaiter* receive_waiter = nullptr;
   /// Takes what comes instead of receives; null but for trunks.
   MessageSink* sink = nullptr;
@@ -88,8 +88,8 @@ struct QpConfig {
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
   bool signal_all = false;
-  /// Sends and Writes complete once the peer has placed them: a zero-length Read that nobody is
-  /// told of follows each batch, and its answer says so. For applications that rely on
+  /// Sends and Writes complete once the peer has placed them: a zero-length Read without a
+  /// completion follows each batch, and its answer says so. For applications that rely on
   /// InfiniBand's acknowledgements.
   bool acknowledged = false;
   bool extensions = true;  // RFC 7306: atomics and Immediate Data

@@ -46,8 +46,8 @@ class QueuePair {
   // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP, or switched off; Send with Immediate to a
   // peer that is no uwarp). In ERR a request is taken and flushed.
   int post_send(const SendRequest& request);
-  /// The same for whoever holds post_lock(), perhaps over a list; flush_late_posts() follows once
-  /// it is free again.
+  /// The same for a caller that holds post_lock(), perhaps over a list. It calls flush_late_posts()
+  /// once it has given the lock up.
   int post_send_locked(const SendRequest& request);
   SpinLock& post_lock() { return sends_.post_lock(); }
   void flush_late_posts();
@@ -68,30 +68,31 @@ class QueuePair {
   void to_rts();
   /// SQD: new requests wait, running ones drain; kSqDrained is raised when `notify`.
   void to_sqd(bool notify);
-  /// Drops all work without completions, and those completions that nobody has polled. The stream
+  /// Drops all work without completions, and those completions that were not polled. The stream
   /// must have been detached.
   void to_reset() { drop_work(CompletionQueue::Drop::kAll); }
-  /// As to_reset(), but who polls is still told of what was done: what the peer sent as its last
-  /// message must not be lost to one who sees the end of the connection first and destroys.
+  /// As to_reset(), but completions of success stay: an application that sees the end of the
+  /// connection first, and destroys the queue pair, must not lose the peer's last message.
   void retire() { drop_work(CompletionQueue::Drop::kFailed); }
   /// ERR from any state and flush of all work with WR_FLUSH_ERR; raises no event.
   void to_error();
   /// ERR; the oldest open send request fails with `oldest`, the rest is flushed. For a connection
   /// that never came to be or was lost (RETRY_EXC_ERR).
   void to_error(WcStatus oldest);
-  /// Rights (Access) that peers have here at most, whatever the region grants.
+  /// Rights (Access) that peers have here at most, even if the region grants more.
   void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
 
   // ---- Stream life. Called by the connection, no lock held.
   /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR. Throws
   /// std::bad_alloc, and has done nothing then.
   bool start_stream(const StreamConfig& config);
-  /// The byte stream has ended, but nobody has said so: requests wait until end_stream(), as they
-  /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
+  /// The byte stream has ended without a disconnect: requests wait until end_stream(), as they do
+  /// on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
   /// end is a failure by itself: inside a message, or behind another failure.
   bool fall_silent();
-  /// The byte stream has ended, of an unreliable queue pair: nobody is told. It stays in its state,
-  /// what is posted is lost, and what may still come is read away. False: that was so already.
+  /// The byte stream of an unreliable queue pair has ended, which the application is not told. The
+  /// queue pair stays in its state, what is posted is lost, and what may still come is read and
+  /// dropped. False: that was so already.
   bool lose_peer(StreamEnd end);
   /// No peer has been found for an unreliable queue pair: what has been posted is lost.
   void lose_sends();
@@ -106,7 +107,7 @@ class QueuePair {
   const StreamFailure& failure() const { return stream_.failure(); }
   /// SQD, with requests that were begun before still running.
   bool draining() const { return state() == QpState::kSqd && sends_.retired() != sends_.started(); }
-  /// Whoever answers will be a uwarp: nobody else takes part in the rendezvous.
+  /// The peer is a uwarp: no other implementation takes part in the rendezvous.
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// Says something to a peer on this host; the caller pumps.

@@ -32,7 +32,7 @@ class BasicReceiveHolders {
   template <typename Pointless>
   bool hold(std::shared_ptr<DatagramHolder> holder, Pointless pointless) {
     const std::lock_guard lock(lock_);
-    // With that of posted(): either this sees the receive, or posted() that somebody holds.
+    // With that of posted(): either this sees the receive, or posted() sees the holder.
     any_.exchange(1, std::memory_order_acq_rel);
     if (pointless()) return false;
     holder->next_holding = std::move(first_);

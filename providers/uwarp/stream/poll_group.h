@@ -23,8 +23,8 @@ class PollGroup final : public CompletionQueueDriver {
     return static_cast<PollGroup*>(cq.driver.load(std::memory_order_acquire));
   }
 
-  /// Whoever polls this group looks at `others` too: they serve several queues. Once, before use;
-  /// outlives this group.
+  /// Polls of this group look at `others` too, which serve several queues. Once, before use;
+  /// `others` outlives this group.
   void share(PollGroup& others) { others_.store(&others, std::memory_order_release); }
 
   void add(Stream& stream);

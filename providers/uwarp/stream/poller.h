@@ -51,7 +51,7 @@ class Poller {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
     const bool found = group != nullptr && group->poll();
-    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+    // What is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
     const uint32_t polls_per_pass =
         only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Whether what has been posted goes out at once or waits for more. A system call costs as much as
-// posting twenty small messages, so whoever posts one right after the other pays it once for
-// several, and so does whoever has answers outstanding and polls for them; whoever posts now and
+// posting twenty small messages. A thread that posts one right after the other pays it once for
+// several, and so does a thread that polls for outstanding answers. A thread that posts now and
 // then is never made to wait. Time in, decision out.
 #pragma once
 
@@ -43,7 +43,7 @@ class PostCoalescer {
 
   /// Bytes of payload that go out with the next post that may not wait.
   uint64_t waiting_bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  /// What waited is about to go: somebody polls, or its time is over.
+  /// What waited is about to go: a thread polls, or its time is over.
   template <typename Clock>
   void waited(Clock clock) {
     if (!for_poll_.load(std::memory_order_relaxed)) return;

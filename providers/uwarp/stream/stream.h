@@ -53,13 +53,14 @@ class Stream {
   void leave(PollGroup& group);
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 
-  /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
-  /// goes on for this one too).
+  /// Sends what is queued. Any thread. If another thread is sending for this queue pair, returns at
+  /// once, and that thread sends this too.
   void transmit(size_t budget_bytes = tuning::kPostBytes);
   /// The same after a post, unless the socket is full: then the edge that is to come sends this
   /// too.
   void transmit_posted();
-  /// Busy enough that shared memory would pay: told of once (StreamEvents::busy), where this is on.
+  /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
+  /// memory.
   void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
   /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as that was
   /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
@@ -105,10 +106,11 @@ class Stream {
   void resume();
   /// The grace time of a held stream is over. Does nothing otherwise.
   void expire();
-  /// From now on each transmit turn ends with events: somebody waits for the send side to be idle
+  /// From now on each transmit turn ends with events: the owner waits for the send side to be idle
   /// or finished.
   void watch_transmit() { watched_.store(true, std::memory_order_release); }
-  /// The next bytes that are sent are told of: nobody watches whether the peer takes them.
+  /// Reports the next bytes that are sent (StreamEvents::began_to_send), so that the owner watches
+  /// whether the peer takes them.
   void unwatch_peer() { peer_watched_.store(false); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
@@ -173,7 +175,7 @@ class Stream {
   RingCarrier* ring_ = nullptr;                // or null; set under both sides
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side
-  std::atomic<int32_t> until_busy_{0};         // turns; 0: nobody wants to know
+  std::atomic<int32_t> until_busy_{0};         // turns; 0: not asked for
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};
@@ -187,7 +189,7 @@ class Stream {
   uint32_t idle_looks_ = 0;  // of pollers, since something came or the peer was nudged
   uint32_t nudge_after_ = tuning::kLooksPerNudge;
   uint32_t finds_ = 0;              // of pollers, while not quiet
-  std::atomic<bool> quiet_{false};  // epoll is not told of data
+  std::atomic<bool> quiet_{false};  // data makes no event in epoll
   std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};       // errno that ended the send direction

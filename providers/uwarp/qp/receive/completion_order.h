@@ -31,7 +31,7 @@ class BasicCompletionOrder {
   /// sees to it after its turn.
   AfterTurn complete_sent() {
     if (complete_) return AfterTurn::kNothing;
-    // Whoever leaves the transmit side has noted what it sent.
+    // A thread notes what it sent before it leaves the transmit side.
     const bool waits = sender_.in_flight() && (acknowledged_ || side_.taken());
     const AfterTurn after = waits ? wait_for_sender() : AfterTurn::kNothing;
     complete_ = true;

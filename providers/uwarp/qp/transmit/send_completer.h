@@ -43,8 +43,8 @@ class SendCompleter {
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
 
-  /// There is no peer, and nobody is told so (is_unreliable()): completes what has been posted, up
-  /// to the first change of a window, as if it had gone.
+  /// There is no peer, which the application is not told (is_unreliable()): completes what has been
+  /// posted, up to the first change of a window, as if it had been sent.
   void lose();
   /// The queue pair has failed: completes what came before the failure, and has been placed or
   /// still goes out ahead of our Terminate, then the failure's own request, and flushes the rest.

@@ -47,8 +47,8 @@ void demand(const Caller& caller, const Attributes& attributes, uint32_t wanted)
   }
 }
 
-/// The owner may read and write whatever the mode says: a process may have opened the file before
-/// its mode changed, which the server cannot know (RFC 1813, section 4.4).
+/// The owner may read and write against the mode: a process may have opened the file before its
+/// mode changed, which the server cannot know (RFC 1813, section 4.4).
 void demand_on_open_file(const Caller& caller, const Attributes& attributes, uint32_t wanted) {
   if (caller.uid != attributes.uid) {
     demand(caller, attributes, wanted);

@@ -442,7 +442,7 @@ void Nfs4Service::setclientid(Compound& compound) {
   compound.in.u32();                  // program to call back
   compound.in.opaque(kPathBytesMax);  // over which network
   compound.in.opaque(kPathBytesMax);  // where
-  compound.in.u32();                  // for whom
+  compound.in.u32();                  // callback_ident
   auto made = open_files_.introduce(name, verifier);
   compound.out.u64(made.client_id);
   encode(compound.out, made.confirmation);

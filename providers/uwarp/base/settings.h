@@ -55,7 +55,7 @@ struct Settings {
   CallCost calls = CallCost::kMeasured;
   PortRange port_range;
   uint32_t multicast_port = 0;
-  AllowList allow;  // UWARP_ALLOW: who may connect to us
+  AllowList allow;  // UWARP_ALLOW: peers that may connect
   int32_t port_offset = 0;
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;

@@ -136,12 +136,12 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   using State = std::variant<Closed, std::unique_ptr<ActiveStartup>,
                              std::unique_ptr<PassiveStartup>, Life, Draining>;
 
-  /// The mutex, and what it keeps from being done: that is due when it is given up. Functions that
-  /// need the mutex take the turn of who has it.
+  /// The mutex, and what must not be done under it: that is due when the mutex is given up.
+  /// Functions that need the mutex take the caller's turn.
   struct Turn {
     explicit Turn(Connection& connection) : lock(connection.mutex_) {}
     bool pump = false;
-    std::shared_ptr<Listener> listener;     // is told that no Request is awaited any more
+    std::shared_ptr<Listener> listener;     // to tell that no Request is awaited any more
     std::shared_ptr<Connection> displaced;  // has lost its place to this one, which drains
     Lock lock;                              // last: given up before these go
   };

@@ -44,10 +44,10 @@ inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
 
 class Connection;
 
-/// Owner of a connection. Calls come from whichever thread progresses, one at a time per
-/// connection, with no engine lock held; the owner may call back. After the owner called
-/// Connection::abort() or drop_owner() at most the call under way still arrives. An owner of one
-/// connection needs not to know which it is: in tests there may be none.
+/// Owner of a connection. Calls come from the thread that progresses, one at a time per connection,
+/// with no engine lock held; the owner may call back. After the owner called Connection::abort() or
+/// drop_owner() at most the call under way still arrives. An owner of one connection needs not to
+/// know which it is: in tests there may be none.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;

@@ -46,8 +46,8 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
-  // The private data of a rendezvous says who is there; an answer to the mark could meet a peer
-  // that has sent its one message and gone, and would be answered by RST.
+  // The private data of a rendezvous says that the peer is a uwarp. An answer to the mark could
+  // reach a peer that has sent its one message and gone, which would answer by RST.
   config.peer_is_uwarp = agreed.rendezvous;
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;

@@ -22,7 +22,7 @@ namespace uwarp {
 
 struct ConnectContext;
 
-/// Receives complete MPA Requests of one listener. Called from whichever thread progresses.
+/// Receives complete MPA Requests of one listener. Called by the thread that progresses.
 class ListenerOwner {
  public:
   virtual ~ListenerOwner() = default;

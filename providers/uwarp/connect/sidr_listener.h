@@ -81,7 +81,7 @@ class SidrCall {
 class SidrListenerOwner {
  public:
   virtual ~SidrListenerOwner() = default;
-  /// By whichever thread progresses, without locks. False: no room; the request is rejected.
+  /// By the thread that progresses, without locks. False: no room; the request is rejected.
   virtual bool sidr_requested(std::shared_ptr<SidrCall> call) = 0;
 };
 

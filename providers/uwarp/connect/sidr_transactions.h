@@ -22,7 +22,7 @@ class SidrTransactions {
   static constexpr size_t kMostWaiting = 4096;
   static constexpr size_t kMostAnswered = 1024;
 
-  /// Who asks, and the number that it gave its question.
+  /// The peer that asks, and the number that it gave its request.
   struct Key {
     IpAddress address;
     uint16_t port = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
-// hangs on it. Commands come from application threads, connection events from whichever thread
+// belongs to it. Commands come from application threads, connection events from the thread that
 // progresses. Must not know the command format.
 #pragma once
 

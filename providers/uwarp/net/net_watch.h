@@ -12,7 +12,7 @@
 
 namespace uwarp {
 
-/// Called by whichever thread progresses, one call at a time, without locks of the engine.
+/// Called by the thread that progresses, one call at a time, without locks of the engine.
 class NetListener {
  public:
   virtual ~NetListener() = default;

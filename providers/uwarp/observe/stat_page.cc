@@ -179,7 +179,7 @@ Slot& StatPage::take() {
   return slot<Slot>(index);
 }
 
-// The counters have been read out. Whoever looks meanwhile finds no live slot.
+// The counters have been read out. A reader finds no live slot meanwhile.
 template <typename Slot>
 void StatPage::release_locked(Slot& gone) {
   const uint32_t index = index_of(gone);

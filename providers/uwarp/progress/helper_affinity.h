@@ -21,7 +21,7 @@ class HelperAffinity {
   /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
-  /// The thread was woken. False: not worth a look at by whom.
+  /// The thread was woken. False: it is not worth a look which core woke it.
   bool looks();
   /// It was woken from this core: moves it if that is due. It may run wherever it might before.
   void woken_from(int waker);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who is present to serve the sockets: threads that poll, the driver, the helper thread, and all
-// who sleep on epoll. One word, so that each change and what follows from it are one step.
+// Which threads are present to serve the sockets: threads that poll, the driver, the helper thread,
+// and those that sleep on epoll. One word, so that each change and what follows from it are one
+// step.
 #pragma once
 
 #include <cstdint>

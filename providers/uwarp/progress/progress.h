@@ -107,7 +107,7 @@ class Progress {
   /// Sets the one deadline of `source` (CLOCK_MONOTONIC ns); 0 clears it. A deadline_passed() that
   /// has started meanwhile is not held back: the source checks its own state.
   void set_deadline(Source& source, uint64_t deadline_ns);
-  /// Has source.ready(0) called soon, by whichever thread progresses.
+  /// Has source.ready(0) called soon, by the thread that progresses.
   void revisit(Source& source);
   /// A poller looks at `source` all the time, so its data shall make no event in epoll for now. See
   /// EpollMutedSources::add(). Sleepers are the helper thread, the driver and a thread in nap().

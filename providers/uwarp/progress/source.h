@@ -29,7 +29,7 @@ struct SourcePlace {
 };
 
 /// Derive from it and own the object by shared_ptr. Progress keeps weak references only, and holds
-/// a strong one, but no lock, during a call. Calls come from whichever thread progresses, and
+/// a strong one, but no lock, during a call. Calls come from the threads that progress, and
 /// several threads may be inside one object at the same time: it protects itself.
 class Source : public std::enable_shared_from_this<Source> {
  public:

@@ -16,8 +16,8 @@
 
 namespace uwarp {
 
-/// Who is told that an armed completion queue has something to say. Called with the queue's
-/// producer lock held and possibly with queue pair locks held: must not block nor call back.
+/// Gets the events of a completion queue. Called with the queue's producer lock held and possibly
+/// with queue pair locks held: must not block nor call back.
 class CompletionNotifier {
  public:
   virtual ~CompletionNotifier() = default;

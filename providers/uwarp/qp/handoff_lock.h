@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who may use one direction of a queue pair. A thread that finds it busy leaves a mark instead of
-// waiting, and the end of the holder's turn says so: no thread waits for another one's system call.
+// Which thread may use one direction of a queue pair. A thread that finds it busy leaves a mark
+// instead of waiting, and the end of the holder's turn says so: no thread waits for the system call
+// of another.
 #pragma once
 
 #include <cstdint>

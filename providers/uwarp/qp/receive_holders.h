@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who holds datagrams until a queue pair has a receive for them.
+// Holders of datagrams that wait until a queue pair has a receive for them.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace uwarp {
 
-/// Who holds a datagram for which there is no receive.
+/// Holds a datagram for which there is no receive.
 class DatagramHolder {
  public:
   virtual ~DatagramHolder() = default;

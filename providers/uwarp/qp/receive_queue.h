@@ -166,8 +166,8 @@ class BasicReceivePlace {
     leave();
     queue_ = &queue;
   }
-  /// Who makes the stream go on looks with the receive side: a stream enters the line a moment
-  /// before it says that it is held.
+  /// The thread that makes the stream go on calls this with the receive side: a stream enters the
+  /// line a moment before it says that it is held.
   bool held() const { return held_.load(std::memory_order_acquire); }
 
  private:

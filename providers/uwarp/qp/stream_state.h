@@ -28,7 +28,7 @@ struct StreamFailure {
   TerminateHeader terminate;
   uint64_t request = kNoRequest;  // send request with a status of its own
   WcStatus status = WcStatus::kWrFlushErr;
-  bool oldest_request = false;  // ... or the oldest open one, whichever it is at the flush
+  bool oldest_request = false;  // ... or the one that is the oldest open one at the flush
 
   /// vendor_err of the failing request: layer<<16 | etype<<8 | code, bit 31 if received.
   uint32_t vendor_err() const {

@@ -36,7 +36,7 @@ class ActiveStartup {
     int tos = -1;
     uint32_t timeout_ms = 0;    // 0: settings
     bool rendezvous = false;    // made without rdma_cm: neither falls back nor dials again
-    bool falls_back = true;     // to modes in which the answerer may not speak first
+    bool falls_back = true;     // to modes in which the answerer may not send the first message
     bool acknowledged = false;  // QpConfig::acknowledged of its queue pair
   };
   enum class Next : uint8_t {

@@ -18,7 +18,7 @@
 namespace uwarp {
 namespace {
 
-/// Bytes read away per turn.
+/// Bytes read and dropped per turn.
 constexpr size_t kReadAwayBytes = size_t{1} << 20;
 
 }  // namespace

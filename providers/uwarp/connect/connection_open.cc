@@ -80,7 +80,7 @@ void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
   established(std::move(peer));
 }
 
-// In place of the start-up, which is no more if it succeeds. 0 or an errno.
+// If it succeeds, the start-up has been destroyed. 0 or an errno.
 int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   dialed_ = agreed.initiator;
   const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();

@@ -22,7 +22,7 @@ namespace uwarp {
 
 enum class CloseMode : uint8_t {
   kDone,    // both have sent their FIN, and no reset is due when the fd is closed
-  kGentle,  // FIN; what has arrived is read away
+  kGentle,  // FIN; what has arrived is read and dropped
   kReset,
 };
 

@@ -34,7 +34,7 @@ class Draining {
   }
   /// True: to be closed with a reset. A peer that holds messages back for which it has no receive
   /// may do so without end (rnr_retry 7) and sees no FIN behind them. Between InfiniBand adapters
-  /// it would hear of the end all the same, and nothing that was acknowledged is lost.
+  /// it would learn of the end. Nothing that was acknowledged is lost.
   bool on_deadline(const auto& socket, uint64_t now_ns) {
     if (room_.take_passed(now_ns)) {
       if (socket.peer_has_no_room()) return true;

@@ -23,8 +23,8 @@ constexpr size_t draining_places(uint64_t open_files) {
   return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMostDraining));
 }
 
-/// Holders are kept in the order in which they came. Any thread; its lock is a leaf, so what comes
-/// out is let go of by the caller.
+/// Holders are kept in the order in which they came. Any thread. Its lock is a leaf, so the caller
+/// releases what comes out.
 template <class Holder>
 class DrainingPlaces {
  public:

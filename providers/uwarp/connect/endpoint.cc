@@ -420,7 +420,7 @@ int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvo
 }
 
 void Endpoint::release(const Connection& connection) {
-  std::shared_ptr<Connection> released;  // let go of after the lock
+  std::shared_ptr<Connection> released;  // destroyed after the lock is released
   const std::lock_guard guard(mutex_);
   if (connection_.get() == &connection) released.swap(connection_);
 }

@@ -214,7 +214,7 @@ class FpduLife {
   auto& qp() { return endpoint_->qp(); }
   auto& qp() const { return endpoint_->qp(); }
 
-  // What a script has decided inside the stream. True: the connection is no more.
+  // What a script has decided inside the stream. True: the connection has ended.
   bool apply_faults(FaultScript& script, Next& next, uint64_t now_ns) {
     if (script.take_reset() && !in<Failing>()) {
       end(StreamEnd::kReset, next, now_ns);
@@ -272,8 +272,8 @@ class FpduLife {
     } else if (dead && !endpoint_->stream().ended()) {
       next.turn = true;
     } else if (held && !terms_.rendezvous) {
-      // A FIN behind messages that can still be delivered: the owner hears of it, the queue pair
-      // keeps its chance until the grace time is over.
+      // A FIN behind messages that can still be delivered: the owner is told. Receives may be
+      // posted until the grace time is over.
       next.tell_end = true;
     }
   }
@@ -308,9 +308,10 @@ class FpduLife {
     return true;
   }
 
-  // Without rdma_cm a peer's end has no words. Between InfiniBand adapters requests fail only after
-  // all repetitions, and applications with many queue pairs rely on that: when one queue pair's
-  // peer leaves, what it sent on the others has still to be polled. True while that time lasts.
+  // Without rdma_cm a peer's end has no message. Between InfiniBand adapters requests fail only
+  // after all repetitions, and applications with many queue pairs rely on that: when one queue
+  // pair's peer leaves, what it sent on the others has still to be polled. True while that time
+  // lasts.
   bool fall_silent(StreamEnd kind, uint64_t now_ns) {
     const bool wordless = kind == StreamEnd::kFin || kind == StreamEnd::kReset;
     if (!terms_.rendezvous || !wordless) return false;
@@ -327,7 +328,7 @@ class FpduLife {
     return true;
   }
 
-  // An adapter that gets no acknowledgements does not hear of its peer's end either. The stream
+  // An adapter that gets no acknowledgements does not notice its peer's end either. The stream
   // stays attached: what is posted is lost.
   bool lose_peer(StreamEnd kind) {
     if (!terms_.unreliable || terms_.first_fpdu || in<Failing>() || qp().flush_due()) return false;

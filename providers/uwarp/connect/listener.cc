@@ -29,7 +29,7 @@ bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
   try {
     return owner.connection_requested(request);
   } catch (const std::bad_alloc&) {
-    log_event("listener: no memory for a request");
+    log_event("listener: no memory for a request, which is rejected");
     return false;
   }
 }
@@ -112,7 +112,7 @@ std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
     if (connection == nullptr) return nullptr;
     return half_open_.enter(std::move(connection), ip_of(peer)).value_or(nullptr);
   } catch (const std::bad_alloc&) {
-    log_event("listener: no memory for a connection");
+    log_event("listener: no memory for a connection, which is closed");
     return nullptr;
   }
 }

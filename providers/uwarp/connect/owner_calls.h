@@ -64,7 +64,7 @@ class OwnerCalls {
         if (call == kFailed) owner->connection_failed(connection, status_);
         if (call == kEnded) owner->connection_ended(connection);
       } catch (const std::bad_alloc&) {
-        log_event("connection: its owner has no memory to hear of it");
+        log_event("connection: its owner had no memory for an event, which is lost");
       }
       lock.lock();
       calling_ = false;

@@ -313,7 +313,7 @@ void Rendezvous::connection_rejected(const std::shared_ptr<Connection>& connecti
 }
 
 void Rendezvous::connection_failed(const std::shared_ptr<Connection>& connection, int status) {
-  log_event("rendezvous: call failed, status %d", status);
+  log_event("rendezvous: cannot connect to the peer, status %d", status);
   const Lock lock(mutex_);
   dial_over_locked(connection);
 }

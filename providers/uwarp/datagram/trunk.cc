@@ -23,7 +23,7 @@ constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
 /// So many lines in a row may end as soon as they are open without a pause.
 constexpr uint32_t kBriefLines = 3;
-/// A line that moves on no more for so long is given up: what is on it keeps memory from others.
+/// A line that makes no progress for so long is given up: what is on it keeps memory from others.
 constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
 }  // namespace

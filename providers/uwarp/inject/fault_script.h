@@ -32,8 +32,8 @@ struct FaultVerdict {
   TerminateCode code = TerminateCode::kRdmapLocalCatastrophic;
 };
 
-/// Who hears of what a script does; for the log, and for what is the device's to do. Called with
-/// locks of the queue pair held: must not call back.
+/// Is told what a script does, for the log and for faults of the whole device. Called with locks of
+/// the queue pair held: must not call back.
 class FaultListener {
  public:
   virtual ~FaultListener() = default;

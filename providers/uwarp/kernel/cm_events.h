@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Events of rdma_cm in their order, and what tells of them.
+// Events of rdma_cm in their order, and what signals them.
 #pragma once
 
 #include <rdma/rdma_user_cm.h>

@@ -155,7 +155,7 @@ bool EventChannel::keep_locked(Record record) {
   try {
     waiting_.push_back(kept);
   } catch (const std::bad_alloc&) {
-    log_event("no memory for an event: %zu wait to be read", waiting_.size());
+    log_event("no memory for an event, which is lost: %zu wait to be read", waiting_.size());
     return false;
   }
   return true;

@@ -50,8 +50,8 @@ class RegionTable {
     return add(RegionShape{&domain, address, length, first, access});
   }
 
-  /// Makes something else of a region; its key stays. The caller sees to it that no stream of the
-  /// old or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
+  /// Makes something else of a region; its key stays. The caller ensures that no stream of the old
+  /// or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
   /// bound to it.
   int change(MemoryRegion& region, const RegionShape& shape);
 

@@ -62,7 +62,7 @@ StatPage::StatPage(bool shown) {
   // A program with more rights than its user shows nothing.
   if (shown && getauxval(AT_SECURE) == 0) {
     fd_ = make_sealed_memory(kPageName, bytes_);
-    if (!fd_) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
+    if (!fd_) log_event("uwarp-stat cannot show this process: no memfd: %s", std::strerror(errno));
   }
   const int flags = fd_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);

@@ -14,7 +14,7 @@
 
 namespace uwarp {
 
-/// Thread-safe. Its lock is a leaf: sources are called, and let go of, without it.
+/// Thread-safe. Its lock is a leaf: sources are called and released without it.
 template <class Atomics = StdAtomics>
 class BasicEpollMutedSources {
  public:

@@ -58,7 +58,7 @@ Progress::Progress(const Polling& polling)
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
   if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
-    log_event("progress: no epoll set, errno %d", errno);
+    log_event("progress: cannot make an epoll set, errno %d", errno);
 }
 
 Progress::~Progress() {
@@ -282,8 +282,8 @@ void Progress::wait_disarmed(const Look& last) {
   if (rest && revisits_.waiting()) rest = false;
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
-  // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
-  // matters that one is late if they have just stopped.
+  // Pollers serve deadlines. To wake this thread for each that is set would disturb them. A
+  // deadline may rather be late when they have just stopped.
   const uint64_t until = deadlines_.begin_sleep(now, tick, rest ? 0 : polling_.late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
@@ -397,7 +397,7 @@ int Progress::start_helper() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    log_event("progress: no helper thread, errno %d", error);
+    log_event("progress: cannot start the helper thread, errno %d", error);
     return error;
   }
   pthread_setname_np(helper_, "uwarp");

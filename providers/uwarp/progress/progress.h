@@ -48,7 +48,7 @@ class Awaited {
   const sigset_t* signals = nullptr;
 };
 
-/// What the helper thread sees to its end before it ends itself, while exit() waits.
+/// What the helper thread finishes before it ends, while exit() waits.
 class LastWork {
  public:
   /// Once, then done() often, and end() when it is done or has taken too long. By the helper
@@ -150,7 +150,7 @@ class Progress {
   }
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
-  /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
+  /// The helper thread waits in epoll: pollers need not serve sockets of other queues.
   bool helper_armed() const { return presence_.armed(); }
 
   /// Starts the helper thread if it does not run. All signals are blocked in it; it is never

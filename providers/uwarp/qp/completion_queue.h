@@ -39,7 +39,7 @@ struct CompletionQueueOptions {
   CompletionTime (*clock)() = nullptr;  // null: completions carry no time
   /// Only one thread polls at a time, as it promises.
   bool single_threaded = false;
-  /// What does not fit is lost without an error: the application sees to it that all fits.
+  /// What does not fit is lost without an error: the application ensures that all fits.
   bool ignore_overrun = false;
   CompletionSlot* slot = nullptr;  // where it counts; null: in memory of its own
   /// Null unless steps are written down. Completions then name their request by its position in

@@ -45,7 +45,7 @@ struct ReceiveTicket {
   ReceiveTicket* next = nullptr;
 };
 
-/// Who hears of a shared queue's limit. Called with its lock held: must not block nor call back.
+/// Is told a shared queue's limit. Called with its lock held: must not block nor call back.
 class ReceiveLimitListener {
  public:
   virtual ~ReceiveLimitListener() = default;

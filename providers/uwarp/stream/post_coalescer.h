@@ -74,7 +74,8 @@ class PostCoalescer {
   /// True within a run that is long enough.
   bool note_gap(uint64_t gap_ns, uint32_t run) {
     if (gap_ns > dense_gap_ns_) {
-      // Who sent in bulk a moment ago will do so again, but this one may be all for now.
+      // A thread that sent in bulk a moment ago will do so again, but this post may be the last
+      // now.
       run_.store(run / 2, std::memory_order_relaxed);
       return false;
     }

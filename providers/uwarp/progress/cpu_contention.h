@@ -16,7 +16,7 @@ class CpuContention {
   struct Reading {
     uint64_t now_ns;
     uint64_t run_ns;    // on a core, so far
-    uint64_t switches;  // to others, while it could have gone on
+    uint64_t switches;  // to other threads, while this one could have gone on
   };
 
   /// To be asked at each poll that finds nothing.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that
-// poll drive the sockets themselves and the helper is disarmed meanwhile; when they stop it takes
-// over within kTakeOverNs. Knows nothing of what its sources are.
+// poll drive the sockets themselves and the helper is disarmed meanwhile. When they stop it takes
+// over within Polling::take_over_ns. Does not know what its sources are.
 //
 // docs/ownership.md has the discipline for sources and the order of locks.
 #pragma once
@@ -30,17 +30,17 @@ namespace uwarp {
 
 class HelperAffinity;
 
-/// What a thread waits for that blocks in a call of the application, such as ibv_get_cq_event().
+/// What a thread waits for in a blocking call of the application, such as ibv_get_cq_event().
 class Awaited {
  public:
   virtual ~Awaited() = default;
   /// It is there. Called often.
   virtual bool arrived() = 0;
-  /// Become readable when it comes from another thread.
+  /// These become readable when it comes from another thread.
   virtual std::span<const pollfd> fds() const = 0;
 
   uint64_t deadline_ns = ~uint64_t{0};
-  /// It may wait for a turn of the helper thread: others go first.
+  /// It may wait for a turn of the helper thread: other threads drive first.
   bool patient = false;
   /// After a signal the call goes on if read() does.
   bool restarts = true;
@@ -67,14 +67,15 @@ class Progress {
   using Ticket = SourceSlots::Ticket;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
-  /// When the helper thread assumes that a thread polls in a loop: so many polls since it looked
-  /// last and since a thread announced to sleep, with at most so much time between two on average.
+  /// When the helper thread assumes that a thread polls in a loop: if there were least_polls since
+  /// it looked last and since a thread announced to sleep, at most slowest_poll_ns apart on
+  /// average.
   struct Polling {
     uint32_t least_polls;
     uint64_t slowest_poll_ns;
     uint64_t take_over_ns;  // in which the helper notices that no thread polls any more
     uint64_t longest_ns;    // the same after long polling: each look of the helper disturbs it
-    /// By so much a deadline may be late once the threads that polled have stopped.
+    /// Most that a deadline may be late once the threads that polled have stopped.
     uint64_t late_ns;
   };
   /// A polling loop takes about half a microsecond per round, a wake-up of the helper as long as
@@ -84,8 +85,8 @@ class Progress {
                                          .take_over_ns = 1'000'000,
                                          .longest_ns = 4'000'000,
                                          .late_ns = 1'000'000};
-  /// On the only processor the helper takes its turns from the pollers, who wait for the processor
-  /// for whole time slices.
+  /// On the only processor the helper takes its turns from the pollers, which then wait for whole
+  /// time slices.
   static constexpr Polling kOnOneProcessor{.least_polls = 1,
                                            .slowest_poll_ns = 20'000'000,
                                            .take_over_ns = 20'000'000,
@@ -113,8 +114,9 @@ class Progress {
   /// EpollMutedSources::add(). Sleepers are the helper thread, the driver and a thread in nap().
   bool quieten(Source& source) { return quiet_.add(source); }
 
-  /// Notes a poll on an empty completion queue, or what takes as long as so many of them; returns a
-  /// running count. Costs no locked instruction: concurrent counts may be lost, which does no harm.
+  /// Notes a poll on an empty completion queue, or work that takes as long as `polls` of them.
+  /// Returns a running count. Costs no locked instruction: concurrent counts may be lost, which
+  /// does no harm.
   uint32_t note_polls(uint32_t polls) { return presence_.note_polls(polls); }
   /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
   /// no longer count, and a disarmed helper thread takes over at once.

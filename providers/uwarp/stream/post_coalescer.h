@@ -88,7 +88,7 @@ class PostCoalescer {
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
   std::atomic<uint32_t> messages_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<bool> for_poll_{false};  // something waits only as a poll is expected
+  std::atomic<bool> for_poll_{false};  // something waits only because a poll is expected
   std::atomic<uint32_t> at_once_{tuning::kFewestAtOnce};  // posts that no poll is expected for
   std::atomic<uint32_t> next_at_once_{2 * tuning::kFewestAtOnce};
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The pump between the socket of a connection and a queue pair while FPDUs flow: the hot path of
-// everything. Part of an Endpoint, so that posting and polling reach it without a reference count;
-// what a turn finds that is rare goes to the Connection after all locks are released.
+// everything. Part of an Endpoint, so that posting and polling reach it without a reference count.
+// Rare events (first message, hold, failure, end) are collected in StreamEvents and passed to the
+// Connection once the caller holds no lock.
 //
 // Guarded by the queue pair's two sides: a thread that holds one uses the pointers below while
 // attached() is true, which changes only while a thread holds both.
@@ -30,8 +31,8 @@ class Stream {
  public:
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
-  /// What it pumps between: `in` and `out` are the same socket but for a queue pair connected to
-  /// itself; `capture` is null unless what goes over it is captured. All stay valid until detach()
+  /// What it pumps between: `in` and `out` are the same socket, except for a queue pair connected
+  /// to itself; `capture` is null unless the connection is captured. All stay valid until detach()
   /// returns.
   struct Ends {
     StreamOwner& owner;
@@ -42,12 +43,12 @@ class Stream {
   /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
   /// Throws std::bad_alloc, and has done nothing then; nothing throws it later.
   void attach(const Ends& ends, PollGroup& first, PollGroup* second);
-  /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
+  /// Stops. On return no thread is in a turn or will begin one, and none uses the stream from a
   /// list of its groups. Call without locks of the queue pair and outside a turn.
   void detach();
-  /// The pollers of `group` are to drive it, too; it must have been attached with one group. Does
-  /// nothing if it has joined another one. Throws std::bad_alloc. As leave(), not inside a turn,
-  /// and one call at a time.
+  /// From now on the pollers of `group` drive it, too. It must have been attached with one group.
+  /// Does nothing if it has joined another one. Throws std::bad_alloc. Like leave(), not inside a
+  /// turn, and one call at a time.
   void join(PollGroup& group);
   /// Takes that back. On return no poller of `group` uses the stream.
   void leave(PollGroup& group);
@@ -56,15 +57,14 @@ class Stream {
   /// Sends what is queued. Any thread. If another thread is sending for this queue pair, returns at
   /// once, and that thread sends this too.
   void transmit(size_t budget_bytes = tuning::kPostBytes);
-  /// The same after a post, unless the socket is full: then the edge that is to come sends this
-  /// too.
+  /// The same after a post, unless the socket is full: then the next edge sends this too.
   void transmit_posted();
   /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
   /// memory.
   void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
-  /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as that was
-  /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
-  /// stream has ended, or has one already.
+  /// From now on `ring` may carry both directions: receiving once the peer says so, sending once
+  /// the peer was told (QueuePair::say_to_peer()). It stays valid until detach() returns. False:
+  /// the stream has ended, or has a ring already.
   bool join_ring(RingCarrier& ring);
   /// See RingCarrier::trim(). Also true if the stream has no ring. StreamEvents::busy then reports
   /// the next turn.
@@ -86,15 +86,16 @@ class Stream {
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
   /// to its connection after the caller's own locks are released.
   bool receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll = false);
-  /// Readiness from epoll (EPOLL* bits), which is told only once.
+  /// Readiness from epoll (EPOLL* bits), which is reported only once.
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
   bool look();
-  /// Receives what has come, after the thread that receives already. Before the queue pair goes to
-  /// ERR: what had arrived by then completes, as an adapter would have placed it on arrival.
+  /// Receives what has come, after waiting for another thread that receives. Called before the
+  /// queue pair goes to ERR: what has arrived completes, as an adapter would have placed it on
+  /// arrival.
   void take_arrived();
-  /// If requests have gone that are not complete: the same, and completes them. `notice` as for
-  /// receive().
+  /// If requests are sent but not complete: the same, and completes those that the peer has
+  /// acknowledged. `notice` as for receive().
   void take_acknowledgements(StreamEvents& notice);
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }

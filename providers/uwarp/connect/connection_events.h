@@ -18,7 +18,7 @@
 
 namespace uwarp {
 
-/// Connection parameters as rdma_cm names them, from the point of view of who uses them.
+/// Connection parameters as rdma_cm names them, from the point of view of the side that uses them.
 struct ConnectParameters {
   uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
   uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
@@ -57,11 +57,11 @@ class ConnectionOwner {
   virtual void connection_established(const std::shared_ptr<Connection>& connection,
                                       const sockaddr_storage& local,
                                       const ConnectParameters& peer) = 0;
-  /// Active: the peer said no, with private data, or refused or reset TCP (`status` -ECONNREFUSED,
-  /// -ECONNRESET): REJECTED.
+  /// Active: the peer has rejected, with private data, or has refused or reset TCP (`status`
+  /// -ECONNREFUSED, -ECONNRESET): REJECTED.
   virtual void connection_rejected(const std::shared_ptr<Connection>& connection, int status,
                                    std::span<const std::byte> private_data) = 0;
-  /// The connection never came to be: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
+  /// The connection was never established: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
   /// errno (CONNECT_ERROR).
   virtual void connection_failed(const std::shared_ptr<Connection>& connection, int status) = 0;
   /// An established connection has ended, for any reason. Once.

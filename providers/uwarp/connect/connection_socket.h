@@ -26,7 +26,7 @@ enum class CloseMode : uint8_t {
   kReset,
 };
 
-/// Under the connection's mutex, but for what a Stream uses while it is attached.
+/// Under the connection's mutex, except for what a Stream uses while it is attached.
 class ConnectionSocket {
  public:
   explicit ConnectionSocket(Progress& progress) : progress_(progress) {}

@@ -14,10 +14,10 @@
 
 namespace uwarp {
 
-/// How many places there are where a process may open `open_files` files: a quarter of them, so
-/// that peers which keep their end open leave it three. An orderly peer needs its place for a round
-/// trip. A process that raised its limit for many connections can end as many at once. What bounds
-/// the number there is the kernel's memory: each socket may hold a full buffer.
+/// How many places there are if a process may open `open_files` files: a quarter of them, so that
+/// peers which keep their end open leave it three quarters. An orderly peer needs its place for a
+/// round trip. A process that raised its limit for many connections can end as many at once. The
+/// kernel's memory bounds the number: each socket may hold a full buffer.
 inline constexpr uint64_t kMostDraining = 4096;
 constexpr size_t draining_places(uint64_t open_files) {
   return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMostDraining));
@@ -28,8 +28,8 @@ constexpr size_t draining_places(uint64_t open_files) {
 template <class Holder>
 class DrainingPlaces {
  public:
-  /// Room for all that there may ever be: a connection that ends can get none. It is not touched
-  /// before it is needed.
+  /// Takes memory for all places, because a connection that ends can get none. The kernel gives the
+  /// pages when they are used.
   DrainingPlaces() { holders_.reserve(kMostDraining + 1); }
   /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
   [[nodiscard]] std::optional<Holder> enter(Holder holder, size_t places) {

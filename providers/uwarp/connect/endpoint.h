@@ -79,7 +79,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
   /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
-  /// ends what hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
+  /// ends the rendezvous and the connection. 0 or EINVAL, ENOMEM, EADDRINUSE...
   int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
   QpAttributes attributes() const;
@@ -97,15 +97,15 @@ class Endpoint final : public Source, private ReceiveWaiter {
     if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
     stream_.pace().sent(span_ns());
   }
-  /// Hot path: post; after one or several of them receives_posted() follows.
+  /// Hot path: posts a receive. The caller calls receives_posted() after one or several of them.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
-  /// A stream that was held for want of them goes on, in the caller.
+  /// A stream that was held for want of receives goes on, in the caller.
   void receives_posted() {
     if (qp_.receive_resumable()) [[unlikely]]
       resume();
   }
-  /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
-  /// side's turn, because a stream enters the line a moment before it says that it is held.
+  /// A held stream may go on: a receive was posted, also through an SRQ. Looks with the receive
+  /// side held, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
   /// The same for Progress, when another thread than the poster's has to do it.
   bool ready(uint32_t) override {
@@ -131,7 +131,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
   /// Notes the carrier in the page of counters and in the trace.
   void describe_carrier(bool shared_memory);
-  /// Leaves it. On return no byte moves any more.
+  /// Leaves FPDU mode. On return no byte moves any more.
   void close_stream();
   /// XRC: polls of the completion queue that a message has named shall drive the stream.
   void follow_receives();
@@ -179,8 +179,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   mutable std::mutex mutex_;
   QpAttributes attributes_;
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
-  /// For rdma_cm: it takes no part in the rendezvous, and RTR and RTS are the connection's
-  /// business.
+  /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
+  /// and RTS.
   bool cm_owned_ = false;
   bool destroyed_ = false;
   uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows

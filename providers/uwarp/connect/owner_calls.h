@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection has to tell its owner: that it stands, and how it ended. Each is told once, in
-// that order, and at most one at a time.
+// What a connection has to tell its owner: that it is established, and how it ended. Each is told
+// once, in that order, and at most one at a time.
 #pragma once
 
 #include <atomic>

@@ -16,14 +16,14 @@
 namespace uwarp {
 namespace {
 
-/// A peer that could not be reached is left alone for so long, twice as long each time.
+/// Pause before a peer that could not be reached is dialled again, twice as long each time.
 constexpr uint64_t kFirstTrunkPauseNs = 100 * kNsPerMs;
 constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
 /// Requests wait no longer for a line, or for one to move on.
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
-/// So many lines in a row may end as soon as they are open without a pause.
+/// Lines in a row that may end as soon as they are open before there is a pause.
 constexpr uint32_t kBriefLines = 3;
-/// A line that makes no progress for so long is given up: what is on it keeps memory from others.
+/// A line that makes no progress for this time is given up: others lack the memory of its frames.
 constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
 }  // namespace

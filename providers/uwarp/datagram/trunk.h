@@ -83,7 +83,7 @@ class Trunk final : public Source, public DatagramWay {
   std::shared_ptr<DatagramWaiter> waiters_;
   uint64_t full_since_ns_ = 0;  // 0: there is room, or no queue pair wants it
   uint64_t open_since_ns_ = 0;  // of the line
-  uint32_t brief_ = 0;          // so many lines in a row were over as soon as they were open
+  uint32_t brief_ = 0;          // lines in a row that were over as soon as they were open
   bool stalled_ = false;        // the peer has taken nothing for too long
   uint64_t retry_ns_ = 0;       // unreachable until then
   uint64_t pause_ns_ = 0;       // length of the last such time

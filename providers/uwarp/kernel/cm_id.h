@@ -58,7 +58,7 @@ struct CmService {
 /// The Q_Key of queue pairs of rdma_cm, unless an application names another one (RDMA_UDP_QKEY).
 inline constexpr uint32_t kCmQkey = 0x01234567;
 
-/// What has been done with an id. Names are of what is reached, not of what is asked for.
+/// How far an id has come: a state that was reached, not one that was asked for.
 enum class CmIdState : uint8_t {
   kIdle,
   kBound,
@@ -82,7 +82,7 @@ class CmId : public ConnectionOwner,
              public NeighbourListener,
              public std::enable_shared_from_this<CmId> {
  public:
-  /// `persona`: whose rules librdmacm follows.
+  /// `persona`: the rules that librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
        Persona persona = settings().persona);
   ~CmId() override;
@@ -104,14 +104,14 @@ class CmId : public ConnectionOwner,
                       uint32_t timeout_ms);
   int resolve_route();
   int connect(const rdma_ucm_conn_param& parameters);
-  /// `uid` is the application's name for the id from now on. Without parameters it says that the
-  /// application is ready for what a CONNECT_RESPONSE has told.
+  /// `uid` is the application's name for the id from now on. Without parameters: the application
+  /// confirms a CONNECT_RESPONSE.
   int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
   int reject(std::span<const std::byte> private_data);
   /// Without a connection to end: 0 for a request and after an attempt, EINVAL otherwise.
   int disconnect();
-  /// `event` is an ibv_event_type. There is nothing to do about it: InfiniBand's manager takes it
-  /// for a message of the peer's that it has lost. EISCONN: not lost.
+  /// `event` is an ibv_event_type. There is nothing to do: to InfiniBand's connection manager it
+  /// stands for a lost message of the peer. EISCONN: not lost.
   int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
   /// Queues an event that the application has written; GET_EVENT returns it with this argument.
@@ -192,7 +192,7 @@ class CmId : public ConnectionOwner,
   void push(const rdma_ucm_event_resp& event, CmEventRoom room);
   /// Room for the next event of the neighbour or the connection.
   CmEventRoom room_locked();
-  /// What an id has going, taken out of it to be ended without its lock.
+  /// Listener and connection of an id, taken out of it to be ended without its lock.
   struct Ending {
     CmIdState state;  ///< until then
     std::shared_ptr<CmListener> listener;
@@ -236,7 +236,7 @@ class CmId : public ConnectionOwner,
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
   std::vector<Group> groups_;
-  CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
+  CmEventRoom room_;  ///< for events of the neighbour or the connection that are still to come
 };
 
 }  // namespace uwarp

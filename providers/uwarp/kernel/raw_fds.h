@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// File descriptors as host/ makes them: by raw system calls, because preloaded wrappers of socket()
-// and friends must not see them, and marked in the preload's table.
+// File descriptors as kernel/ makes them: by raw system calls, because preloaded wrappers of
+// socket() and the like must not see them, and marked in the preload's table.
 #pragma once
 
 #include <sys/types.h>

@@ -37,7 +37,7 @@ struct CompletionTime {
 
 struct CompletionQueueOptions {
   CompletionTime (*clock)() = nullptr;  // null: completions carry no time
-  /// Only one thread polls at a time, as it promises.
+  /// The application promises that only one thread polls at a time.
   bool single_threaded = false;
   /// What does not fit is lost without an error: the application ensures that all fits.
   bool ignore_overrun = false;
@@ -125,7 +125,7 @@ class BasicCompletionQueue {
   using Lock = BasicSpinLock<Atomics>;
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
-  /// Nothing to tell a consumer, who finds it so most of the time and needs no lock to see it.
+  /// There is nothing to poll. That is the usual case, so a consumer sees it without a lock.
   bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
   [[gnu::noinline, gnu::cold]] bool overrun_locked();
   [[gnu::noinline]] void notify_locked(bool at_once);

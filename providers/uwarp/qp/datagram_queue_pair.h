@@ -2,9 +2,9 @@
 // A queue pair of datagrams: it has no peer, each request names one, and what cannot be delivered
 // is dropped. Sans-IO: a DatagramWay takes what is sent, deliver() is given what has come.
 //
-// Two locks, each held for the copy of a payload at most: that of posting for all that is sent, and
-// one for all that is received. What is sent is copied before its request completes, so that
-// nothing refers to the application's memory but under these locks.
+// Two locks, each held for the copy of a payload at most: the posting lock for all that is sent,
+// and one for all that is received. What is sent is copied before its request completes, so the
+// application's memory is used only under these locks.
 #pragma once
 
 #include <atomic>
@@ -89,7 +89,8 @@ class DatagramQueuePair {
   /// A request waits for room on this way, and all behind it with it; null: none waits. Under
   /// post_lock().
   const std::shared_ptr<DatagramWay>& blocked_on() const { return blocked_on_; }
-  /// Goes on with those. `sent(way)` is called for each way that took something. Under post_lock().
+  /// Sends requests that wait. `sent(way)` is called for each way that took something. Under
+  /// post_lock().
   template <typename Sent>
   void send_waiting_locked(Sent sent) {
     blocked_on_ = nullptr;
@@ -110,7 +111,7 @@ class DatagramQueuePair {
   /// `route` holds kRouteHeaderBytes. kNoReceive: nothing is posted; nothing was done.
   Delivery deliver(const DatagramHeader& header, std::span<const std::byte> route,
                    const std::byte* payload);
-  /// One that was kNoReceive, or for other reasons, is given up.
+  /// A datagram is dropped: it was kNoReceive for too long, or for other reasons.
   void count_drop() {
     const std::lock_guard lock(receive_lock_);
     slot_.receive.dropped.add(1);
@@ -142,7 +143,7 @@ class DatagramQueuePair {
   Held hold() { return {std::unique_lock(post_lock()), std::unique_lock(receive_lock_)}; }
 
  private:
-  /// One that goes out behind the next, where faults are asked for.
+  /// A request that goes out behind the next one, because a fault rule asks for it.
   struct Postponed {
     std::shared_ptr<DatagramWay> way;
     DatagramHeader header;

@@ -61,7 +61,7 @@ class BasicHandoffLock {
     friend BasicHandoffLock;
   };
 
-  /// The side for a control operation, which leaves no work behind: others wait for its end.
+  /// The side for a control operation, which leaves no work behind: other threads wait for its end.
   class [[nodiscard]] Exclusive : public Holder {
    public:
     Exclusive(Exclusive&&) noexcept = default;
@@ -74,7 +74,8 @@ class BasicHandoffLock {
     friend BasicHandoffLock;
   };
 
-  /// Takes the side; if another thread has a turn, marks that it must look again, and is false.
+  /// Takes the side. If another thread has a turn, marks that it must look again; the result is
+  /// false.
   Turn begin() {
     uint32_t seen = 0;
     for (int round = 0;; ++round) {
@@ -120,8 +121,8 @@ class BasicHandoffLock {
     return state_.compare_exchange_weak(seen, to, std::memory_order_acq_rel,
                                         std::memory_order_acquire);
   }
-  /// What was there, for a holder that has cleared it. Others may destroy this as soon as they have
-  /// the side: only its address is used then.
+  /// What was there, for a holder that has cleared it. Another thread may destroy this as soon as
+  /// it has the side: only its address is used then.
   [[gnu::noinline]] bool released(uint32_t before) {
     if ((before & kSleeper) != 0) state_.notify_all();
     return (before & kMarked) != 0;

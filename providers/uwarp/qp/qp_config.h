@@ -40,7 +40,7 @@ constexpr bool is_xrc(Transport transport) {
   return transport == Transport::kXrcSend || transport == Transport::kXrcReceive;
 }
 
-/// Nothing is acknowledged, asked for or repeated: what finds no peer or no receive is lost.
+/// No acknowledgements, Reads or repetitions: a message that finds no peer or no receive is lost.
 constexpr bool is_unreliable(Transport transport) {
   return transport == Transport::kUc || transport == Transport::kUd;
 }
@@ -55,8 +55,8 @@ enum class QpEvent : uint8_t {
   kLastWqeReached = 16,
 };
 
-/// Who hears a queue pair's asynchronous events. May be called with its locks held: must not block
-/// nor call back into the queue pair.
+/// Gets a queue pair's asynchronous events. May be called with its locks held: must not block nor
+/// call back into the queue pair.
 class QpEventListener {
  public:
   virtual ~QpEventListener() = default;
@@ -94,7 +94,7 @@ struct QpConfig {
   bool acknowledged = false;
   bool extensions = true;  // RFC 7306: atomics and Immediate Data
   /// Verbs' 32 bits travel in the last half of the 8 bytes of Immediate Data instead of the first
-  /// (A24). No RFC says which; there are peers of either opinion.
+  /// (A24). No RFC says which; there are peers of both kinds.
   bool immediate_in_last_half = false;
   std::shared_ptr<FaultScript> script;  // null unless faults are to be injected
   QueuePairSlot* slot = nullptr;        // where it counts; null: in memory of its own

@@ -38,7 +38,7 @@ class QueuePair {
 
   const QpConfig& config() const { return config_; }
   FaultScript* script() const { return config_.script.get(); }
-  /// What it counts, and shows to others.
+  /// Its slot in the page of counters.
   QueuePairSlot& slot() { return slot_; }
   QpState state() const { return state_.load(std::memory_order_acquire); }
 
@@ -58,8 +58,8 @@ class QueuePair {
   /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
   bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_side() and calls Receiver::resume(). With a shared queue it is
-  /// QpConfig::receive_waiter that tells.
+  /// receive_side() and calls Receiver::resume(). With a shared queue QpConfig::receive_waiter is
+  /// told instead.
   bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
   // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
@@ -77,7 +77,7 @@ class QueuePair {
   /// ERR from any state and flush of all work with WR_FLUSH_ERR; raises no event.
   void to_error();
   /// ERR; the oldest open send request fails with `oldest`, the rest is flushed. For a connection
-  /// that never came to be or was lost (RETRY_EXC_ERR).
+  /// that was never established, or was lost (RETRY_EXC_ERR).
   void to_error(WcStatus oldest);
   /// Rights (Access) that peers have here at most, even if the region grants more.
   void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
@@ -100,7 +100,7 @@ class QueuePair {
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.
   bool end_stream(StreamEnd end);
-  /// The pump is gone for good: no byte moves until the next start_stream().
+  /// The stream is detached: no byte moves until the next start_stream().
   void detach_stream();
   const StreamConfig& stream() const { return stream_.config; }
   /// Why the stream failed: meaningful once it has (flush_due(), or ERR after a failure).
@@ -114,7 +114,7 @@ class QueuePair {
   void say_to_peer(StreamState::CarrierDue what) {
     stream_.carrier_due.fetch_or(what, std::memory_order_release);
   }
-  /// What offer_ticket() says. Before the first bit of it is due.
+  /// The values of kOfferDue and kTicketDue. Call before say_to_peer() with either.
   void offer_memory(uint64_t door, uint64_t ticket) {
     stream_.door = door;
     stream_.ticket = ticket;
@@ -127,8 +127,9 @@ class QueuePair {
   void lend(LentMemory* lent) { stream_.lent = lent; }
   /// The peer's first FPDU has come.
   bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
-  /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was
-  /// overlooked. The caller pumps. False (and nothing done) when the peer has been heard of.
+  /// If the peer has sent nothing yet: an empty Write follows what we have sent, in case that the
+  /// peer has overlooked it. The caller pumps. False (and nothing done) if the peer has sent
+  /// something.
   bool nudge() {
     if (peer_has_spoken() || stream_.failed()) return false;
     stream_.nudge_due.store(true, std::memory_order_relaxed);

@@ -17,7 +17,7 @@ namespace uwarp {
 class DatagramHolder {
  public:
   virtual ~DatagramHolder() = default;
-  /// One has been posted, by the calling thread, or none will be taken. No lock held.
+  /// A receive has been posted, by the calling thread, or none will be taken. No lock held.
   virtual void receive_came() = 0;
   /// Of the queue pair for which it holds: another holder.
   std::shared_ptr<DatagramHolder> next_holding;

@@ -22,7 +22,7 @@ class TransmitTrace {
   /// A batch was built, of which nothing has gone: its bytes, and where its FPDUs end in them.
   [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> bytes,
                                           std::span<const uint32_t> ends);
-  /// So much of the batch has gone, and of the stream.
+  /// How much of the batch has been sent, and of the stream.
   [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_bytes,
                                          uint64_t stream_position);
   [[gnu::noinline, gnu::cold]] void completed(uint64_t position, const WorkCompletion& completion,

@@ -404,7 +404,7 @@ case "$mode" in
     compilers
     ;;
   tidy)
-    # Whatever is built, compile_commands.json has all.
+    # compile_commands.json has all files, whichever target is built.
     build --apart -- uwarp_run && name= check clang_tidy tests/tidy build-apart "$name"
     ;;
   coverage)

@@ -47,8 +47,8 @@ void demand(const Caller& caller, const Attributes& attributes, uint32_t wanted)
   }
 }
 
-/// The owner may read and write whatever the mode says: a process may have opened the file before
-/// its mode changed, which the server cannot know (RFC 1813, section 4.4).
+/// The owner may read and write against the mode: a process may have opened the file before its
+/// mode changed, which the server cannot know (RFC 1813, section 4.4).
 void demand_on_open_file(const Caller& caller, const Attributes& attributes, uint32_t wanted) {
   if (caller.uid != attributes.uid) {
     demand(caller, attributes, wanted);
@@ -262,7 +262,7 @@ std::string MemoryTree::read_link(NodeId id) const {
 
 MemoryTree::Piece MemoryTree::read(const Caller& caller, NodeId id, uint64_t offset, size_t count) {
   Node& read = file(id);
-  // Who may execute a file must be able to read it (RFC 1813, section 4.4).
+  // A user that may execute a file must be able to read it (RFC 1813, section 4.4).
   if (!permits(caller, read.attributes, kMayExecute)) {
     demand_on_open_file(caller, read.attributes, kMayRead);
   }

@@ -51,7 +51,7 @@ void decode_creation(XdrReader& in, OpenRequest& request) {
   }
 }
 
-/// As far as the owner: with that the operation counts, whatever follows.
+/// Decodes up to the owner: from there on the operation counts, even if the rest is not valid.
 OpenRequest decode_opener(XdrReader& in) {
   OpenRequest request;
   request.sequence = in.u32();
@@ -442,7 +442,7 @@ void Nfs4Service::setclientid(Compound& compound) {
   compound.in.u32();                  // program to call back
   compound.in.opaque(kPathBytesMax);  // over which network
   compound.in.opaque(kPathBytesMax);  // where
-  compound.in.u32();                  // for whom
+  compound.in.u32();                  // callback_ident
   auto made = open_files_.introduce(name, verifier);
   compound.out.u64(made.client_id);
   encode(compound.out, made.confirmation);
@@ -492,7 +492,7 @@ void Nfs4Service::open(Compound& compound) {
     }
     exists = false;
   }
-  // Who makes a file may open it, whatever mode it gets.
+  // The user that makes a file may open it, with any mode.
   if (exists && (!request.creates || request.how == CreateHow::kUnchecked)) {
     check_may_open(compound.caller, id, request.access);
   }

@@ -99,7 +99,7 @@ std::string describe(NfsStatus status) {
     case NfsStatus::kNoGrace:
     case NfsStatus::kReclaimBad:
     case NfsStatus::kReclaimConflict:
-      return "what was open cannot be had again";
+      return "the server cannot restore what was open";
     case NfsStatus::kBadxdr:
       return "the server cannot decode the request";
     case NfsStatus::kLocksHeld:

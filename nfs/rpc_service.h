@@ -25,7 +25,7 @@ struct ServiceReply {
   XdrWriter message;                       ///< RPC header and results, up to the item
   ConstBytes item;                         ///< DDP-eligible end of the results, or nothing
   std::shared_ptr<const void> item_owner;  ///< keeps the item valid
-  bool is_repeatable = false;              ///< the call may be executed again, whatever it was
+  bool is_repeatable = false;              ///< the call may be executed again
 };
 
 class NoSuchProcedure : public std::runtime_error {

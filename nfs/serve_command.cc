@@ -22,7 +22,7 @@ uint64_t half_of_memory() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
-/// Threads made from now on leave these signals to wait_for_signal().
+/// Threads made from now on leave these signals to the sigwait() of serve_command().
 sigset_t block_signals() {
   sigset_t signals;
   sigemptyset(&signals);

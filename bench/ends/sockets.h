@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// TCP sockets between two ends. Whatever fails ends the program.
+// TCP sockets between two ends. Any failure ends the program.
 #pragma once
 
 #include <netinet/in.h>

@@ -51,7 +51,7 @@ Card exchange(int control, const Card& own) {
 
 Meeting meet(const Ends& ends) {
   constexpr size_t kBytes = 2 * sizeof(Ring);
-  // Where a kernel has the Yama module, a process must permit that others read its memory.
+  // Where a kernel has the Yama module, a process must permit other processes to read its memory.
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   const int made = ends.client() ? -1 : make_file(kBytes);
   const int control = open_one(ends);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// UDP sockets. Whatever fails ends the program.
+// UDP sockets. Any failure ends the program.
 #pragma once
 
 #include <netinet/in.h>

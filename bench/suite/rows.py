@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""The rows of the table: who is measured in which of them, against whom, with which target.
+"""The rows of the table: what is measured in which of them, against what, with which target.
 
 Rows over TCP are here. Those of one host are in the same groups, so that all of a group are measured
 beside each other: see one_host.py.

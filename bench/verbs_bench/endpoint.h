@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // The verbs objects of one end, and the queue pairs that share them. Plain libibverbs and
-// librdmacm: runs on any RDMA device. Whatever fails ends the program.
+// librdmacm: runs on any RDMA device. Any failure ends the program.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -99,7 +99,7 @@ class Connector {
   RemoteMemory remote_;
 };
 
-/// The server: accepts whatever comes until the first connection has ended.
+/// The server: accepts connections until the first one has ended.
 class Acceptor {
  public:
   Acceptor(const Options& options, const Shape& shape);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #
 # Sourced by the tests: a server and a client of stock tools on the loopback address, under uwarp-run,
-# by whoever runs the tests. They need no privileges.
+# as the user that runs the tests. They need no privileges.
 
 work=${AUTOPKGTEST_TMP:-$(mktemp -d)}
 server=

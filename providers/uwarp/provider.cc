@@ -19,7 +19,7 @@ namespace {
 using namespace uwarp::provider_abi;
 
 constexpr char kDevicePrefix[] = "uwarp_";
-// Written into each device directory of our tree, so that nobody else's "uwarp_..." is taken.
+// Written into each device directory of our tree, so that a foreign "uwarp_..." is not taken.
 constexpr char kMarkerFile[] = "uwarp";
 
 // The verbs_context stands at the start of this much memory, and our tail right behind it.

@@ -14,7 +14,7 @@
 
 namespace rpcrdma::core {
 
-/// More than this in one list is refused, whatever the peer sends.
+/// A list of a peer with more segments than this is refused.
 inline constexpr size_t kSegmentsMax = RPCRDMA_SEGMENTS_MAX;
 
 /// Memory of the requester.

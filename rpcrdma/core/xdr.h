@@ -17,7 +17,7 @@ namespace rpcrdma::core {
 class XdrReader {
  public:
   explicit XdrReader(std::span<const std::byte> bytes) : bytes_(bytes) {
-    // Decoding only reads, whatever the type of libtirpc's parameter says.
+    // Decoding only reads, though libtirpc's parameter is not const.
     auto* start = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
     xdrmem_create(&stream_, start,
                   static_cast<u_int>(bytes.size() < INT_MAX ? bytes.size() : INT_MAX), XDR_DECODE);

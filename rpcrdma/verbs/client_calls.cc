@@ -160,7 +160,7 @@ void Client::take_invalidation(uint32_t xid, uint32_t handle) {
   if (mine != calls_.end() && mine->second.exposures != nullptr &&
       mine->second.exposures->invalidated(handle))
     return;
-  // It has happened, whatever it means.
+  // Not a handle of that call, but it is invalid now: perhaps it belongs to another one.
   for (auto& [other, outgoing] : calls_)
     if (outgoing.exposures != nullptr && outgoing.exposures->invalidated(handle)) return;
 }

@@ -78,7 +78,7 @@ void Server::take(const CmEvent& event) {
     case RDMA_CM_EVENT_ADDR_CHANGE:
       break;
     default:
-      found->second->stop();  // whatever it is, the connection is not, or not any more
+      found->second->stop();  // all other events: the connection has failed or ended
       break;
   }
 }

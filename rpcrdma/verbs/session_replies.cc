@@ -82,7 +82,7 @@ int Session::prepare(const core::Message& message, const core::ReplyPlan& plan, 
   return enough ? 0 : -ENOMEM;
 }
 
-/// Before the client can know of it, so that who has the reply finds it counted.
+/// Called before the reply is sent, so that a client that has the reply finds it counted.
 void Session::count_reply(const core::ReplyPlan& plan, bool invalidates) {
   statistics_->add(&rpcrdma_statistics::sends);
   statistics_->add(&rpcrdma_statistics::replies);

@@ -147,7 +147,7 @@ TEST(ReceivedSends, EmptyOneTakesAReceive) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-// Reserved and unused header fields are not checked, whatever their value.
+// Reserved and unused header fields are not checked.
 // Proves: 5040-4.1-j 5040-4.1-l 5041-4.1-i
 TEST(ReceivedSends, ReservedBitsAreIgnored) {
   RawPeer peer;

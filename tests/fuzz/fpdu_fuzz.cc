@@ -71,7 +71,7 @@ void try_ulpdu(Bytes ulpdu) {
   } else {
     round_trip<UntaggedHeader>(ulpdu);
   }
-  // Tries both header sizes, whatever the T bit says, as a faulty peer might send it.
+  // Tries both header sizes, also against the T bit, as a faulty peer might send it.
   for (size_t skipped : {ddp_header_size(control), size_t{2}})
     try_rdmap_header(opcode, ulpdu.subspan(std::min(skipped, ulpdu.size())));
 }

@@ -92,7 +92,7 @@ struct Drained : Scenario {
   bool ended = false;
 };
 
-// Whatever follows to_sqd() in the other scenarios would notice the missed event too, so here
+// In the other scenarios the calls after to_sqd() would notice the missed event too, so here
 // nothing follows.
 struct OnlyPaused : Drained {
   using Drained::Drained;

@@ -22,7 +22,7 @@ struct Listed {
   uint64_t number;  // its handle
 };
 
-/// Says whatever the test wants.
+/// Answers what the test wants.
 class HostileService : public RpcService {
  public:
   std::map<uint64_t, std::vector<Listed>> listings;

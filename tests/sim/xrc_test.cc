@@ -312,7 +312,7 @@ TEST_F(XrcPeer, OtherQueuesAreAsEver) {
   }
 }
 
-// MSNs continue whichever queue is named. The bytes are the example of docs/wire.md.
+// MSNs continue from one named queue to the next. The bytes are the example of docs/wire.md.
 TEST_F(XrcPeer, BytesOnTheWire) {
   ASSERT_EQ(first.post(1), 0);
   ASSERT_EQ(second.post(2), 0);

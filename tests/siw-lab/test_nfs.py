@@ -133,8 +133,8 @@ def test_lengths_that_xdr_pads(run, server, tmp_path, version):
 
 @pytest.mark.parametrize("length", [7, 5001, 20_002])
 def test_what_follows_a_read_chunk(machine, server, run, tmp_path, length):
-    """An operation behind the data, whose padding is not sent. Several Read chunks in one call
-    Linux 6.1 takes apart wrongly, whatever their lengths."""
+    """An operation behind the data, whose padding is not sent. Linux 6.1 decodes several Read chunks
+    in one call wrongly, of any lengths."""
     url = f"{URL}/{length}"
     done = subprocess.run([*machine.host.enter, str(places.UWARP_RUN), str(SEVERAL_WRITES), url,
                            str(length)], capture_output=True, text=True, timeout=SLOW_SECONDS,

@@ -69,7 +69,7 @@ def pod(namespaces):
 
 @pytest.fixture
 def start():
-    """start(command, place, ...) -> Process; whatever still runs at the end of the test is killed."""
+    """start(command, place, ...) -> Process. What still runs at the end of the test is killed."""
     started = []
 
     def run(*arguments, **keywords):

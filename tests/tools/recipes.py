@@ -15,7 +15,7 @@ import places
 PAGE = places.ROOT / "docs" / "containers.md"
 MIRROR = "http://deb.debian.org/debian"
 RELEASES = {"debian:12": "bookworm"}
-# What stands in for packages of Fedora, whose images are not to be had here.
+# Debian's packages in place of Fedora's, whose images are not available here.
 INSTEAD_OF_DNF = {
     "build": "apt-get update && bash -c '. tests/packages.sh; install_packages \"${BUILD_PACKAGES[@]}\"'",
     "run": "apt-get update && apt-get install -y --no-install-recommends librdmacm1 "

@@ -32,7 +32,7 @@ FIO_VERBS = ["write", "read", "send"]
 @pytest.fixture
 def fio(start, port):
     """fio(link, verb, options...) -> the reports of the server and of the client. A server reads and
-    a client writes, whatever the verb is; a client waits half a second before it begins."""
+    a client writes, with any verb; a client waits half a second before it begins."""
 
     def listens(process):
         # Each job has a session of its own, so its sockets are not found by the process group.
@@ -492,8 +492,8 @@ TARGET, INITIATOR = "iqn.2026-01.example:disk", "iqn.2026-01.example:client"
 @needs("iscsi-inq")
 @pytest.mark.skipif(os.geteuid() != 0, reason="tgtd is for root")
 def test_iser(start, pod, tmp_path):
-    """tgt's iSER target listens on port 3260 whatever it is told, so it has a namespace of its own.
-    Its TCP target would take that port; hence another one."""
+    """tgt's iSER target ignores its port option and listens on 3260, so it has a namespace of its
+    own. Its TCP target would take that port, so that gets another one."""
     place = places.Place("pod", pod.enter(), "127.0.0.1", "::1", "uwarp_lo")
     disk = tmp_path / "disk"
     disk.write_bytes(bytes(8 << 20))

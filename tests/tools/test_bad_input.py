@@ -85,7 +85,7 @@ def check_failed_server(server, received):
     assert [number for number, _ in completions] == [str(1000 + i) for i in range(RECEIVES)], output
     assert [status for _, status in completions[:received]] == ["success"] * received, output
     assert all(status != "success" for _, status in completions[received:]), output
-    # Whatever the first cause did to its own receive, the others are flushed.
+    # The first cause decides the status of its own receive; the others are flushed.
     assert {status for _, status in completions[received + 1:]} == {"Work Request Flushed Error"}, output
     assert len(re.findall(r"^async ", output, re.M)) == 1, output
     assert output.count("RDMA_CM_EVENT_DISCONNECTED") == 1, output

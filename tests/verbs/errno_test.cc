@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Successful calls leave errno unchanged, and failing calls leave their own reason, whatever system
-// calls the library makes meanwhile: an adapter's driver makes none to post or to poll.
+// Successful calls leave errno unchanged, and failing calls leave their own reason, also if the
+// library makes system calls meanwhile: an adapter's driver makes none to post or to poll.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>

@@ -155,7 +155,7 @@ TEST_F(PeerLoss, KilledWhileWeReceive) {
   expect_fatal_event(end.qp.get());
 }
 
-/// In whatever step of the start-up the peer is killed: later requests fail, and nothing crashes.
+/// The peer is killed in any step of the start-up: later requests fail, and nothing crashes.
 TEST_F(PeerLoss, KilledWhileConnecting) {
   for (int round = 0; round < 10; ++round) {
     End end(context());
@@ -220,7 +220,7 @@ TEST_F(PeerLoss, KilledWhileWeSend) {
   EXPECT_FALSE(next_completion(end.cq.get(), milliseconds(20)));
 }
 
-// The peer is killed while we copy its messages out of its memory, in whatever step. Messages that
+// The peer is killed in any step while we copy its messages out of its memory. Messages that
 // complete are whole. Once the end is known, no byte changes.
 TEST_F(PeerLoss, KilledWhileItsLargeMessagesArrive) {
   constexpr int kSlots = 4;

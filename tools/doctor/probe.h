@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Speaks MPA to a peer as a connecting uwarp would, until the connection stands, and ends it.
+// Connects to a peer by MPA as uwarp would, and ends the connection once it is established.
 #pragma once
 
 #include <chrono>

@@ -31,7 +31,7 @@ void warn_of_unknown(Report& report) {
   }
 }
 
-/// Any text is a value of this one; what it asks for is looked at by those who do it.
+/// Settings take any text for UWARP_FAULT; only the parser of its rules knows whether it is right.
 std::string error_of_faults(const uwarp::Settings& settings) {
   std::string error;
   (void)uwarp::FaultPlan::parse(settings.fault, error);

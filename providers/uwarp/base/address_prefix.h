@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Prefixes of IP addresses, and the list of those who may connect (UWARP_ALLOW).
+// Prefixes of IP addresses, and the list of peers that may connect (UWARP_ALLOW).
 #pragma once
 
 #include <array>

@@ -61,7 +61,7 @@ struct StdAtomics {
 
  private:
   /// A full barrier in each thread of the process, in place of one between store and load in
-  /// wake_one(), where it would cost every unlock some 20 cycles. False: not to be had here.
+  /// wake_one(), where it would cost every unlock some 20 cycles. False: the kernel has none.
   static bool fence_all_threads();
 };
 

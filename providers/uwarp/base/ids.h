@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Strong types for the numbers that name things on the wire, so that they cannot be mixed up.
-// Host byte order only; how they are stored in a message belongs to wire/.
+// Host byte order only; protocol/wire/ stores them in messages.
 #pragma once
 
 #include <compare>

@@ -35,7 +35,7 @@ static_assert(kMaxCqe == 128u * 2u * kMaxQpWr);
 // Inline data is kept in the send ring beside the SGEs: 32 SGEs of 16 bytes take the same room.
 inline constexpr uint32_t kMaxInline = 512;
 static_assert(kMaxInline == kMaxSge * 16);
-// Granted whatever was asked, as adapters do: rsockets may ask for none and then insists on 4.
+// Granted even if less was asked, as adapters do: rsockets may ask for none and then insists on 4.
 inline constexpr uint32_t kLeastInline = 64;
 
 // --- Reads and atomics --------------------------------------------------------------------------

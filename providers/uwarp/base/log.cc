@@ -56,7 +56,8 @@ std::string absolute_path(const std::string& name) {
   return std::string(cwd) + "/" + name;
 }
 
-// Whoever held the lock in the parent is not there. The sink is checked before each use anyway.
+// The parent's thread that held the lock does not exist in the child. The sink may be half changed:
+// it is checked before each use.
 void after_fork_in_child() { sink_lock.unlock(); }
 
 [[gnu::constructor]] void watch_forks() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
@@ -130,7 +131,7 @@ void log_event(const char* format, ...) {
   const int more = vsnprintf(line + size, sizeof line - size, format, arguments);
   va_end(arguments);
   if (more > 0) size = std::min(size + static_cast<size_t>(more), sizeof line - 1);
-  // One event is one line, whatever a peer or a path put into it.
+  // One event is one line, even if a peer or a path put line breaks into it.
   std::replace(line, line + size, '\n', ' ');
   line[size++] = '\n';
 
@@ -139,7 +140,7 @@ void log_event(const char* format, ...) {
     std::lock_guard guard(sink_lock);
     fd = usable_fd_locked();
   }
-  // A lost log line is not worth an error to anybody.
+  // A lost log line is no error.
   if (fd >= 0) (void)!syscall(SYS_write, fd, line, size);
   errno = saved_errno;
 }

@@ -55,7 +55,7 @@ struct Settings {
   CallCost calls = CallCost::kMeasured;
   PortRange port_range;
   uint32_t multicast_port = 0;
-  AllowList allow;  // UWARP_ALLOW: who may connect to us
+  AllowList allow;  // UWARP_ALLOW: peers that may connect
   int32_t port_offset = 0;
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;
@@ -99,8 +99,8 @@ struct Setting {
 std::span<const Setting> settings_table();
 
 /// Reads all variables through `lookup` (nullptr: not set). A value that is not taken is reported
-/// to `complain` in one line without a newline, and the default is used; but a list of who may
-/// connect that is not understood lets nobody in.
+/// to `complain` in one line without a newline, and the default is used. But if the list of peers
+/// that may connect is not understood, none may.
 Settings parse_settings(const std::function<const char*(const char* name)>& lookup,
                         const std::function<void(const std::string& line)>& complain);
 
@@ -108,7 +108,7 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
 /// rights than its user (setuid) reads nothing and has the defaults. Any thread.
 const Settings& settings();
 
-/// Writes one line, by one system call that nobody interposes.
+/// Writes one line, by one system call that no preloaded library interposes.
 void complain_on_stderr(const std::string& line);
 
 /// Prints the table as text: name, values, default and meaning of each variable.

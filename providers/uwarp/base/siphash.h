@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// SipHash-2-4: a keyed function of 64 bits that nobody without the key can predict. Aumasson and
+// SipHash-2-4: a keyed function of 64 bits that cannot be predicted without the key. Aumasson and
 // Bernstein, "SipHash: a fast short-input PRF", 2012.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Every figure that decides when something happens, and none that decides what. Each names the
-// rows of bench/run that move when it is changed; docs/performance.md has what each rule brings,
-// measured by switching it off alone (bench/ablate).
+// Every figure that decides when something happens, and none that decides what. "Rows" are the rows
+// of bench/run that change with the figures. docs/performance.md has what each rule brings,
+// measured with this rule alone switched off (bench/ablate).
 //
 // A build with UWARP_TUNABLE takes other figures from the environment: UWARP_TUNE=kName=value,...
 #pragma once
@@ -35,153 +35,153 @@ namespace uwarp::tuning {
 
 /// Longest time between the end of one post and the next that counts as "right after" ...
 UWARP_FIGURE(uint64_t, kDenseGapNs, 500);
-/// ... where a system call takes some tenths of a microsecond. Where it takes more, both what is
-/// saved and what the application does between two posts take longer: so many of them.
+/// ... plus the duration of this many system calls. Where calls take longer, waiting saves more,
+/// and the application takes longer between two posts.
 UWARP_FIGURE(uint64_t, kDenseCalls, 2);
-/// So many posts right after each other go out at once before others wait.
+/// Number of posts right after each other that go out at once before later ones wait.
 UWARP_FIGURE(uint32_t, kDenseRun, 4);
-/// What is remembered of a run; a pause halves it.
+/// Longest run that is remembered; a pause halves it.
 UWARP_FIGURE(uint32_t, kLongestRun, 64);
-/// What waits at most: messages, and bytes of payload.
+/// Most that waits: messages, and bytes of payload.
 UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
 UWARP_FIGURE(uint64_t, kWaitingBytes, 1 << 20);
-/// What is larger goes at once, with what waits: it is worth a system call of its own.
+/// A larger post goes at once, with what waits: it is worth a system call of its own.
 UWARP_FIGURE(uint64_t, kLargePostBytes, 64 << 10);
-/// How long a post is kept back at most, if nobody polls.
+/// Longest time that a post waits if no thread polls.
 UWARP_FIGURE(uint64_t, kPostWaitNs, 250'000);
-/// A poll that comes so soon after a post has kept it waiting for nothing that matters: what is
-/// outstanding takes longer. Rows: Reads and atomics of 8 B, 16 outstanding.
+/// If the poll comes this soon after the post, the wait did no harm: the answers take longer. Rows:
+/// Reads and atomics of 8 B, 16 outstanding.
 UWARP_FIGURE(uint64_t, kPromptNs, 4000);
-/// So many posts go at once, at first and after one that waited for longer: each time that it
-/// happens twice as many.
+/// Number of posts that go at once, at first and after a post that waited for longer than that. It
+/// doubles each time.
 UWARP_FIGURE(uint32_t, kFewestAtOnce, 16);
 UWARP_FIGURE(uint32_t, kMostAtOnce, 4096);
 
 // --- What a poll looks at (stream/poller.h, stream/poll_group.h). Rows: half round trips; 16 to
 // 10,000 queue pairs.
 
-/// Direct reads between two looks at the epoll set ...
+/// Polls between two looks at the epoll set ...
 UWARP_FIGURE(uint32_t, kPollsPerPass, 32);
 /// ... and while there are streams that are not read directly.
 UWARP_FIGURE(uint32_t, kPollsPerMixedPass, 8);
-/// Streams that are read without asking epoll: always so many, as a read of an empty socket costs
+/// Streams of a group that are always read without asking epoll: a read of an empty socket costs
 /// about as much as an epoll_wait that finds nothing ...
 UWARP_FIGURE(size_t, kDirectStreams, 4);
-/// ... and as many busy ones, where most reads find something: while the group has no more
-/// streams than kSomeStreams, so that these are a good part of all.
+/// ... and busy ones, where most reads find something: while the group has no more streams than
+/// kSomeStreams, so that these are a good part of all.
 UWARP_FIGURE(size_t, kDirectOfSome, 16);
 UWARP_FIGURE(size_t, kSomeStreams, 32);
 /// Empty reads in a row after which a stream gives its direct place up.
 UWARP_FIGURE(uint32_t, kIdleTurns, 64);
-/// Looks of pollers that found something before epoll is not told of a stream's data any more, and
-/// how many streams at most. Rows: half round trip 8 B, 256 B.
+/// Looks of pollers that found something after which a stream's data makes no events in epoll any
+/// more. Rows: half round trip 8 B, 256 B ...
 UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);
-/// More than what is ever left unread for long by somebody who looks all the time.
+/// ... except when this many bytes are unread: a thread that looks all the time leaves fewer.
 UWARP_FIGURE(int, kMutedBytes, 256 << 10);
-/// Who posts so much at a time is not at a poll for a while, also if he does nothing else ...
+/// A thread that posts this much at a time does not poll for a while ...
 UWARP_FIGURE(uint64_t, kLookBytes, 64 << 10);
-/// ... which counts as a poll for so many bytes: they take half as long as the helper thread
-/// allows between two polls. Rows: 64 KiB and 1 MiB Writes.
+/// ... so each such number of bytes counts as a poll: sending them takes half of the time that the
+/// helper thread allows between two polls. Rows: 64 KiB and 1 MiB Writes.
 UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 
 // --- When a poller gives its core away (stream/poller.h, progress/cpu_contention.h). Rows: 64 KiB
 // with one of two cores busy; one core for both.
 
 /// Polls on an empty queue in a row, on the only processor, after which a yield is not enough: the
-/// scheduler lets whoever has run less go on, for as long as a whole time slice.
+/// scheduler runs the thread that has run less, for as long as a whole time slice.
 UWARP_FIGURE(uint32_t, kYieldsPerNap, 4);
 UWARP_FIGURE(uint64_t, kNapNs, 100'000);
-/// One poll of so many looks whether the core is wanted, which takes two system calls ...
+/// Polls between two looks whether another thread wants the core, each of two system calls ...
 UWARP_FIGURE(uint32_t, kPollsPerLook, 1024);
-/// ... and of so many while it is, as each poll may be a sleep then.
+/// ... and while one does, as each poll may then be a sleep.
 UWARP_FIGURE(uint32_t, kPollsPerLookIfWanted, 128);
-/// Others want the core when the scheduler has taken it away for so much of the time between two
-/// looks: what the kernel does for itself takes less. Time without a switch was lost to the host
-/// of a virtual machine, which giving way would not please.
+/// Others want the core when the scheduler has taken it away for this time between two looks: the
+/// kernel's own work takes less. Time that was lost without a switch went to the host of a virtual
+/// machine, where giving way does not help.
 UWARP_FIGURE(uint64_t, kLossNs, 1'000'000);
-/// For so long it is remembered. Whoever gives way sleeps most of the time, so that what it loses
-/// says nothing any more: it is renewed by one switch for so much time ...
+/// This is how long that is remembered ...
 UWARP_FIGURE(uint64_t, kContentionNs, 20'000'000);
-/// ... which the looks of the helper thread (every 4 ms) and the kernel's own work do not make.
+/// ... and it is renewed while there is at least one switch in this time: the looks of the helper
+/// thread (every 4 ms) and the kernel's own work make fewer. The time that is lost says nothing
+/// then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 
 // --- How a thread that waits looks before it sleeps (progress/spin_budget.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.
 
-/// A yield that takes longer than this has run somebody else who needs the core, unless it was
-/// the processor itself that stood still, as that of a virtual machine does ...
+/// A yield that takes longer than this has run another thread that needs the core, unless the
+/// processor itself stood still, as that of a virtual machine does ...
 UWARP_FIGURE(uint64_t, kYieldNs, 50'000);
-/// ... and there is no spinning for a while: twice as long each time, between these bounds.
+/// ... and then no thread spins for a while: twice as long each time, between these bounds.
 UWARP_FIGURE(uint64_t, kSpinPauseNs, 20'000'000);
 UWARP_FIGURE(uint64_t, kLongestSpinPauseNs, 2'000'000'000);
-/// While a thread spins it looks so often at what it served last before it asks epoll, and finds
-/// something there so often before it looks after the rest.
+/// Looks of a spinning thread at what it served last, for one at epoll; and how many of them may
+/// find something before it ends the spin to serve the rest.
 UWARP_FIGURE(uint32_t, kLooksPerTurn, 4);
 UWARP_FIGURE(uint32_t, kFindsPerSpin, 64);
 
 // --- Where the helper thread runs (progress/helper_affinity.h). Row: ib_write_lat, 8 B.
 
-/// So many wake-ups in a row by another core, each so soon after the one before, and after a time
-/// of which the thread slept three quarters at least ...
+/// The helper thread moves to the core that wakes it after this many wake-ups in a row by another
+/// core, if each comes this soon after the one before, and it slept three quarters of that time ...
 UWARP_FIGURE(uint32_t, kMisses, 8);
 UWARP_FIGURE(uint64_t, kSoonNs, 250'000);
-/// ... move the thread, but not more often than this.
+/// ... but not more often than this.
 UWARP_FIGURE(uint64_t, kMovePauseNs, 20'000'000);
-/// As long as none is a miss, only one of so many wake-ups is looked at.
+/// As long as the thread's own core wakes it, it looks only at one of this many wake-ups.
 UWARP_FIGURE(uint32_t, kWakeUpsPerLook, 4);
-/// Of a turn of the helper thread; the least that the kernel grants.
+/// Time slice of the helper thread: the shortest that the kernel grants.
 UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 
 // --- How much goes in one call. Rows: streams of 64 KiB and 1 MiB.
 
-/// Bytes per turn for somebody who has other sources to serve.
+/// Most bytes that one turn reads or sends before the caller serves its other sources.
 UWARP_FIGURE(size_t, kTurnBytes, size_t{1} << 20);
 /// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
 /// the largest send buffer of a default Linux, so that the socket ends the turn first.
 UWARP_FIGURE(size_t, kPostBytes, size_t{16} << 20);
-/// What the kernel takes beyond what the peer's window admits. By default it takes megabytes, and
-/// what has waited behind so much has left the cache when the peer reads it. Where system calls are
-/// dear, fewer of them are worth more.
+/// Bytes that the kernel takes beyond the peer's window. By default it takes megabytes, and what
+/// has waited behind them has left the cache when the peer reads it. Not set where system calls are
+/// dear, as it makes more of them.
 UWARP_FIGURE(int, kUnsentBytes, 256 << 10);
-/// Shorter round trips than this are no place for pacing, whose timers take some 50 us.
+/// Congestion control that paces is not used for shorter round trips: its timers take some 50 us.
 UWARP_FIGURE(uint32_t, kPacedRoundTripUs, 100);
 
-/// A payload with at least this much missing is received straight into its place.
+/// A payload of which at least this much is missing is received straight into its place.
 UWARP_FIGURE(uint32_t, kDirectBytes, 2048);
-/// Behind a direct payload: its tail, pad, CRC and the next header; for a message of 64 KiB also
-/// its second segment of some twenty bytes, between the two.
+/// Room in the staging buffer behind a direct payload: for its tail, pad, CRC and the next header;
+/// for a message of 64 KiB also for its second segment of some twenty bytes.
 UWARP_FIGURE(size_t, kBehindDirect, 128);
-/// The same behind a run of segments, where a megabyte's last segment is of some 300 bytes.
+/// The same behind a run of segments: the last segment of a megabyte has some 300 bytes.
 UWARP_FIGURE(size_t, kBehindRun, 512);
-/// After a large segment another one is expected, for so many segments, or will come after the
-/// short end of this message, of which only so much goes by way of the staging buffer: a copy less
-/// of the rest is worth a second call.
+/// For this many segments after a large one another large one is expected. Then only this much of
+/// it is read into the staging buffer: to copy less of the rest is worth a second call.
 UWARP_FIGURE(uint8_t, kExpectLarge, 2);
 UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 
-/// For so long a datagram waits for a receive, with all behind it on its trunk: a receiver that
-/// posts in a loop is late by less. Row: ib_send_bw -c UD (what is lost there ends it).
+/// How long a datagram waits for a receive, with all behind it on its trunk: a receiver that posts
+/// in a loop is late by less. Row: ib_send_bw -c UD, which ends if a datagram is lost.
 UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
-/// The same while all that has come was for the same queue pair, so that nobody else waits: always
-/// on an unreliable connection (UC), where a message waits once until another one has been
-/// received. Of 16 runs of ib_send_bw -c UC on two busy cores (both directions, few receives, one
-/// core) 9 lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.
+/// The same while all that has come was for one queue pair, so that no other one waits: always on
+/// an unreliable connection (UC), where a message waits once until another one has been received.
+/// Of 16 runs of ib_send_bw -c UC on two busy cores (both directions, few receives, one core) 9
+/// lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.
 UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 
-/// A piece of at least so many bytes is copied once, by the reader out of the writer's memory,
-/// where both are on one host; smaller ones twice, by way of the ring. Rows: streams on one host.
+/// Smallest piece that the reader copies out of the writer's memory, where both are on one host.
+/// Smaller pieces are copied twice, by way of the ring. Rows: streams on one host.
 UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
 
-/// So many polls in vain after which a peer on this host that has not read what it was sent is
-/// nudged; twice as many each time. Row: ib_write_lat 8 B, roce.
+/// Polls in vain after which a peer on this host that has not read what it was sent is woken
+/// (RingCarrier::nudge()); twice as many each time. Row: ib_write_lat 8 B, roce.
 UWARP_FIGURE(uint32_t, kLooksPerNudge, 256);
 
 // --- What the machine is like, measured once.
 
-/// A system call that takes longer by itself is dear: fewer of them are worth more than what they
-/// are for (User Mode Linux, some sandboxes). Rows: all under User Mode Linux.
+/// A system call that takes longer than this is dear (User Mode Linux, some sandboxes): rules that
+/// cost more calls are switched off. Rows: all under User Mode Linux.
 UWARP_FIGURE(uint64_t, kDearCallNs, 2000);
-/// A clock that takes longer is a system call: the processor's counter is asked first.
+/// A clock that takes longer than this is a system call: the processor's counter is read first.
 UWARP_FIGURE(uint64_t, kDearClockNs, 200);
 
 }  // namespace uwarp::tuning

@@ -32,7 +32,8 @@ struct BasicRingControl {
   // By the reader.
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
   Atomic<uint32_t> can_pull{0};          // it can read the writer's memory
-  // By both, seldom. Who sets one looks once more before it sleeps; who takes one rings the bell.
+  // By both, seldom. The side that sets one looks once more before it sleeps; the side that takes
+  // one rings the bell.
   alignas(64) Atomic<uint32_t> reader_sleeps{0};
   Atomic<uint32_t> writer_sleeps{0};
 };
@@ -45,7 +46,7 @@ class BasicRingWriter {
   BasicRingWriter(BasicRingControl<Atomics>& control, std::byte* base, uint32_t size)
       : control_(control), base_(base), size_(size) {}
 
-  /// How far the reader has come. False: it says what cannot be.
+  /// Reads how far the reader has come. False: its position is impossible.
   bool look() {
     const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_acquire));
     // In a generation that it has not seen it has read nothing.
@@ -169,7 +170,7 @@ class BasicRingReader {
     if (end_ - at_.bytes > size_ || end_ % kRingStep != 0 || broken_) return fail();
     return at_.bytes != end_;
   }
-  /// The other side says what cannot be.
+  /// The other side has written something impossible.
   bool broken() const { return broken_; }
 
   /// Begins the next record, unless one is under way. False: none there, or broken().
@@ -209,7 +210,7 @@ class BasicRingReader {
 
  private:
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
-  // Nothing is there from now on, whatever the writer says.
+  // From now on the ring is empty, even if the writer says otherwise.
   bool fail() {
     broken_ = true;
     end_ = at_.bytes;

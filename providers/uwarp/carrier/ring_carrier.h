@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Both directions of a stream between two processes of one kernel and user, through shared memory:
 // what carries bytes instead of TCP once both have agreed. Small pieces are copied into the ring
-// and out of it; of large ones the ring says where they are, and the reader copies them out of the
-// writer's memory itself, straight into their place (process_vm_readv), where the kernel permits
-// it.
+// and out of it. Of large ones the ring has the address, and the reader copies them straight out of
+// the writer's memory into their place (process_vm_readv), if the kernel permits it.
 #pragma once
 
 #include <sys/types.h>
@@ -58,8 +57,8 @@ class RingCarrier final : public LentMemory {
   void show_wake_fd(int fd) { out_.wake_fd.store(static_cast<uint32_t>(fd)); }
 
   // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
-  /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer writes what
-  /// cannot be. -EFAULT, never: memory of the peer that is not there is -ECONNRESET.
+  /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer has written
+  /// something impossible. Never -EFAULT: memory of the peer that is not there is -ECONNRESET.
   ssize_t receive(std::span<const iovec> room);
   /// The same once epoll has said that `tcp` has ended or failed: its end, as it counts there,
   /// comes behind all that was written before.
@@ -72,10 +71,10 @@ class RingCarrier final : public LentMemory {
   bool unread() const {
     return out_.head.load(std::memory_order_relaxed) != out_.tail.load(std::memory_order_relaxed);
   }
-  /// It should look: its application has polled a moment ago and does not any more, so that no bell
-  /// was due, and its helper thread thinks that somebody polls.
+  /// Wakes a peer that does not read: its application polled until a moment ago, so that no bell
+  /// was due, and its helper thread assumes that it still does.
   void nudge();
-  /// True: somebody looks all the time, and the bell need not ring; false: it rings, also for what
+  /// True: a thread looks all the time, so the bell need not ring. False: it rings, also for what
   /// is there already.
   void set_quiet(bool on);
 
@@ -107,7 +106,7 @@ class RingCarrier final : public LentMemory {
     RingPosition end;    // of its record
   };
   static constexpr size_t kMostLent = 64;
-  /// Of the largest record: so much room comes free at a time.
+  /// Of the largest record. This much room becomes free at a time.
   static constexpr size_t kRecordBytes = 64 << 10;
   static constexpr size_t kMostPulls = 64;
   static constexpr uint32_t kShortEnd = 64;

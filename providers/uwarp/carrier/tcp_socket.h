@@ -71,18 +71,18 @@ class TcpSocket {
   /// the peer sent it from. -1 if the kernel does not tell (SO_INCOMING_CPU).
   int incoming_cpu() const;
 
-  /// True: epoll and poll() are told only of the end, of errors, and of data when that is a lot;
-  /// false: of all data, also of what is there already.
+  /// True: epoll and poll() report only the end, errors, and data from tuning::kMutedBytes on.
+  /// False: all data, also what is there already.
   void set_quiet(bool on);
 
   void shutdown_write();
-  /// True: whatever closes the fd resets the connection (a killed process too); false: an orderly
-  /// FIN.
+  /// True: closing the fd resets the connection, also where the process is killed. False: an
+  /// orderly FIN.
   void set_reset_on_close(bool on);
   /// Closes. Unread bytes make the kernel answer by RST instead of FIN.
   void close();
-  /// Orderly end towards a peer that may still be sending: FIN first, then what has arrived is read
-  /// away so that it causes no RST, then close.
+  /// Orderly end towards a peer that may still be sending: sends FIN, then reads and drops what has
+  /// arrived so that it causes no RST, then closes.
   void close_gently();
   /// Closes with RST.
   void reset();
@@ -105,17 +105,17 @@ class TcpSocket {
   void set_keepalive(uint32_t timeout_ms);
   /// Bytes have been sent, or wait for room, that the peer's TCP has not acknowledged.
   bool owes_acknowledgement() const;
-  /// For so long nothing has been acknowledged, not even by a peer that answers only that it has no
-  /// room yet (which TCP_USER_TIMEOUT takes for a loss).
+  /// Nothing has been acknowledged for `timeout_ms`. A peer that answers that it has no room yet is
+  /// not silent (TCP_USER_TIMEOUT takes that for a loss).
   bool silent_for(uint32_t timeout_ms) const;
   /// Bytes wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
   bool peer_has_no_room() const;
-  /// To be called once the connection stands. It has begun with the congestion control of
-  /// UWARP_CONGESTION (reno), because a socket that has ever had one that paces goes on pacing. A
-  /// peer inside this host keeps that, and, if the system's paces (bbr), one so near that the
-  /// timers of pacing are longer than the path: in another network namespace, say. All others get
-  /// the system's, or what their route asks for.
+  /// To be called once the connection is established. It has begun with the congestion control of
+  /// UWARP_CONGESTION (reno), because a socket that has ever had one that paces goes on pacing.
+  /// Connections inside this host keep that. So do those to near peers, if the system's paces
+  /// (bbr): the timers of pacing are longer than the path, to another network namespace, say. All
+  /// others get the system's, or what their route asks for.
   void settle_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);
   /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
   uint32_t segment_bytes() const;

@@ -89,7 +89,7 @@ Result<UdpSocket> UdpSocket::open(int family) {
 int UdpSocket::join(const sockaddr_storage& group, int ifindex) {
   const bool v6 = group.ss_family == AF_INET6;
   const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
-  // Not what others of this host have joined through other interfaces.
+  // Not what other sockets of this host have joined through other interfaces.
   (void)set_udp_option(fd(), level, v6 ? IPV6_MULTICAST_ALL : IP_MULTICAST_ALL, 0);
   group_req request{};
   request.gr_interface = static_cast<uint32_t>(ifindex);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The active side of a start-up: dials, has its Request sent, reads the Reply, and tries the next
-// mode, or the same one a moment later, where that may help. Without IO: what the socket said and
-// the time go in, what follows comes out. RFC 5044 7.1, RFC 6581 6 to 10.
+// mode, or the same one a moment later, where that may help. Without IO: results of the socket and
+// the time go in, the next step comes out. RFC 5044 7.1, RFC 6581 6 to 10.
 #pragma once
 
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ class ActiveStartup {
     int tos = -1;
     uint32_t timeout_ms = 0;    // 0: settings
     bool rendezvous = false;    // made without rdma_cm: neither falls back nor dials again
-    bool falls_back = true;     // to modes in which the answerer may not speak first
+    bool falls_back = true;     // to modes in which the answerer may not send the first message
     bool acknowledged = false;  // QpConfig::acknowledged of its queue pair
   };
   enum class Next : uint8_t {
@@ -63,11 +63,11 @@ class ActiveStartup {
   Options& options() { return options_; }
   const ConnectParameters& parameters() const { return parameters_; }
   bool dialling() const { return std::holds_alternative<Dialling>(state_); }
-  /// Our Request is out, or on its way.
+  /// Our Request is being sent, or waits for the Reply.
   bool requesting() const { return std::holds_alternative<Requesting>(state_); }
   Deadline deadline() const;
 
-  /// TCP stands: unsent() goes out, and is asked for again whenever there is room.
+  /// TCP is connected: the caller sends unsent(), and asks for it again whenever there is room.
   void on_connected();
   std::span<const std::byte> unsent() const;
   /// While requesting(): counts as of the socket, negative errno for errors.

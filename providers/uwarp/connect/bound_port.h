@@ -33,11 +33,11 @@ Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& 
 /// socket has.
 bool application_has_udp_port(uint16_t port);
 
-/// Lets others share the port that is shared from now on.
+/// From now on other sockets that are shared too may bind the port.
 void share_port(TcpSocket& bound);
 
-/// To be called before the socket listens or connects: whoever binds the port after it must not be
-/// kept from it by its connections.
+/// To be called before the socket listens or connects, so that its connections do not keep a later
+/// socket from binding the port.
 void use_port(TcpSocket& bound);
 
 }  // namespace uwarp

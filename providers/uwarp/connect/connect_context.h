@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What connecting is given by the engine, and what all connections of the process share. Lives as
+// What the engine gives to connections, and what all connections of the process share. Lives as
 // long as the process.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace uwarp {
 class Connection;
 struct RendezvousCall;
 
-/// Who takes calls that are for no queue pair.
+/// Takes calls that are for no queue pair.
 class TrunkCalls {
  public:
   virtual ~TrunkCalls() = default;

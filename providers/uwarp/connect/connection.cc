@@ -18,7 +18,7 @@
 namespace uwarp {
 namespace {
 
-/// Bytes read away per turn.
+/// Bytes read and dropped per turn.
 constexpr size_t kReadAwayBytes = size_t{1} << 20;
 
 }  // namespace
@@ -27,7 +27,7 @@ Connection::Connection(ConnectContext& context, std::weak_ptr<ConnectionOwner> o
     : context_(context), socket_(context.progress), calls_(std::move(owner)) {}
 
 Connection::~Connection() {
-  // A request that nobody wanted is rejected. No other thread can be here any more.
+  // A request that the owner has not answered is rejected. No other thread can be here any more.
   PassiveStartup* const startup = passive();
   if (startup == nullptr || !startup->requested()) return;
   try {
@@ -146,7 +146,7 @@ void Connection::leave_endpoint(Turn& /*turn*/) {
   left.swap(endpoint_);
 }
 
-// Our FIN goes out; whatever the peer still sends is read away until its own FIN, for some time.
+// Sends our FIN. What the peer still sends is read and dropped until its FIN, for some time.
 void Connection::drain(Turn& turn) {
   const bool due = acknowledged();
   leave_endpoint(turn);
@@ -224,7 +224,7 @@ void Connection::finish(Turn& turn, Calls when) {
 
 void Connection::deadline_passed() {
   Turn turn(*this);
-  deadline_ns_ = ~uint64_t{0};  // Progress has forgotten it, or been told of another one meanwhile
+  deadline_ns_ = ~uint64_t{0};  // Progress has dropped it, or another one was set meanwhile
   const uint64_t now = now_ns();
   Life::Next next;
   const std::shared_ptr<Endpoint> endpoint = open_ ? endpoint_ : nullptr;

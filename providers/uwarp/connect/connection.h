@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// One TCP connection from MPA start-up to its end. The only meeting point of a socket and a queue
-// pair. What may happen is said by its present state, without IO: ActiveStartup or PassiveStartup,
-// FpduLife, Draining, Closed. The connection holds the mutex, the socket and its owner's calls,
-// brings events to the state, and does what that says. RFC 5044 7, RFC 6581, RFC 5040 5.4.
+// One TCP connection from MPA start-up to its end, where a socket and a queue pair meet. Its state
+// decides, without IO, what happens: ActiveStartup or PassiveStartup, FpduLife, Draining, Closed.
+// The connection holds the mutex, the socket and its owner's calls, gives events to the state, and
+// does what that decides. RFC 5044 7, RFC 6581, RFC 5040 5.4.
 //
-// connection_startup.cc does what start-ups say, up to the stream; connection.cc the rest.
+// connection_startup.cc acts for start-ups, up to the stream; connection.cc does the rest.
 #pragma once
 
 #include <sys/socket.h>
@@ -50,7 +50,7 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
                                                      ConnectOptions options,
                                                      ConnectParameters parameters,
                                                      std::weak_ptr<ConnectionOwner> owner);
-  /// A queue pair connected to itself: what it sends comes back to it. Errors: EINVAL, EMFILE...
+  /// Connects a queue pair to itself: it receives what it sends. Errors: EINVAL, EMFILE...
   static Result<std::shared_ptr<Connection>> connect_to_itself(
       ConnectContext& context, std::shared_ptr<Endpoint> endpoint, uint16_t depth,
       std::weak_ptr<ConnectionOwner> owner);
@@ -65,15 +65,15 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
              std::weak_ptr<ConnectionOwner> owner, bool rendezvous = false);
   /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
   int reject(std::span<const std::byte> private_data);
-  /// Orderly end: what was posted goes out, then FIN (RFC 5044 7.2); the queue pair goes to ERR
-  /// with flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never
+  /// Orderly end: sends what was posted, then FIN (RFC 5044 7.2). The queue pair goes to ERR with
+  /// flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never
   /// established.
   int disconnect();
-  /// Ends at once (RST), in any state, without owner calls after it returned (but one under way).
+  /// Ends at once (RST), in any state. No owner call begins after it returned; one may still run.
   void abort();
   /// Active: ends the attempt, as abort() does, unless our Request has gone out already (false).
   bool abandon_before_request();
-  /// No owner calls any more (but one under way); the connection itself goes on.
+  /// No owner call begins any more; one may still run. The connection itself goes on.
   void drop_owner();
 
   sockaddr_storage local_address() const {
@@ -85,8 +85,8 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   // ---- For Endpoint.
   /// Inside open_stream(), which this connection calls.
   const sockaddr_storage& local_address_locked() const { return local_; }
-  /// The queue pair left for ERR, RESET or is destroyed: the TCP connection ends, orderly where
-  /// nothing was half sent. On return the queue pair is not touched any more.
+  /// The queue pair has gone to ERR or RESET, or is destroyed: ends the TCP connection, in order
+  /// unless an FPDU is half sent. On return the queue pair is not touched any more.
   void endpoint_gone();
 
   std::shared_ptr<Connection> shared() {
@@ -136,17 +136,17 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   using State = std::variant<Closed, std::unique_ptr<ActiveStartup>,
                              std::unique_ptr<PassiveStartup>, Life, Draining>;
 
-  /// The mutex, and what it keeps from being done: that is due when it is given up. Functions that
-  /// need the mutex take the turn of who has it.
+  /// The mutex, and what must not be done under it: that is due when the mutex is given up.
+  /// Functions that need the mutex take the caller's turn.
   struct Turn {
     explicit Turn(Connection& connection) : lock(connection.mutex_) {}
     bool pump = false;
-    std::shared_ptr<Listener> listener;     // is told that no Request is awaited any more
+    std::shared_ptr<Listener> listener;     // to tell that no Request is awaited any more
     std::shared_ptr<Connection> displaced;  // has lost its place to this one, which drains
     Lock lock;                              // last: given up before these go
   };
-  /// kLater: on behalf of the owner or of verbs, who may hold locks of their own. Pumping and the
-  /// owner's calls are left to whoever progresses.
+  /// kLater: called by the owner or by verbs, which may hold locks of their own. The thread that
+  /// progresses then pumps and calls the owner.
   enum class Calls : uint8_t { kNow, kLater };
   /// Ends the turn.
   void finish(Turn& turn, Calls when = Calls::kNow);

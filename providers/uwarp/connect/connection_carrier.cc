@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host: who has
-// dialled offers it once the stream is busy, the other one brings the memory, the first one
-// switches, then the other. TCP stays, for the end, and is what goes on if anything fails.
-// docs/wire.md, "Shared memory".
+// Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host. The side
+// that has dialled offers it once the stream is busy. The other side brings the memory. The first
+// one switches, then the other. TCP stays for the end of the connection, and carries on if anything
+// fails. docs/wire.md, "Shared memory".
 #include <cerrno>
 #include <cstring>
 

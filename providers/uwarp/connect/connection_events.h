@@ -18,7 +18,7 @@
 
 namespace uwarp {
 
-/// Connection parameters as rdma_cm names them, from the point of view of who uses them.
+/// Connection parameters as rdma_cm names them, from the point of view of the side that uses them.
 struct ConnectParameters {
   uint16_t responder_resources = 0;       // Reads and atomics that we take (IRD)
   uint16_t initiator_depth = 0;           // Reads and atomics that we issue (ORD)
@@ -28,8 +28,8 @@ struct ConnectParameters {
   uint32_t qkey = 0;
 };
 
-/// What the peer is told of a depth: with acknowledged completions (of the queue pair, QpConfig)
-/// one more than the application uses, for the Reads that acknowledge.
+/// The depth that the peer is told. With acknowledged completions (of the queue pair, QpConfig) it
+/// is one more than the application uses, for the Reads that acknowledge.
 inline uint16_t with_reserve(uint16_t depth, bool acknowledged) {
   return acknowledged && depth < kDepthNotNegotiated ? depth + 1 : depth;
 }
@@ -44,10 +44,10 @@ inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
 
 class Connection;
 
-/// Owner of a connection. Calls come from whichever thread progresses, one at a time per
-/// connection, with no engine lock held; the owner may call back. After the owner called
-/// Connection::abort() or drop_owner() at most the call under way still arrives. An owner of one
-/// connection needs not to know which it is: in tests there may be none.
+/// Owner of a connection. Calls come from the thread that progresses, one at a time per connection,
+/// with no engine lock held; the owner may call back. After the owner called Connection::abort() or
+/// drop_owner() at most the call under way still arrives. An owner of one connection needs not to
+/// know which it is: in tests there may be none.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
@@ -57,14 +57,14 @@ class ConnectionOwner {
   virtual void connection_established(const std::shared_ptr<Connection>& connection,
                                       const sockaddr_storage& local,
                                       const ConnectParameters& peer) = 0;
-  /// Active: the peer said no, with private data, or refused or reset TCP (`status` -ECONNREFUSED,
-  /// -ECONNRESET): REJECTED.
+  /// Active: the peer has rejected, with private data, or has refused or reset TCP (`status`
+  /// -ECONNREFUSED, -ECONNRESET): REJECTED.
   virtual void connection_rejected(const std::shared_ptr<Connection>& connection, int status,
                                    std::span<const std::byte> private_data) = 0;
-  /// The connection never came to be: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
+  /// The connection was never established: `status` is -ETIMEDOUT (UNREACHABLE) or another negative
   /// errno (CONNECT_ERROR).
   virtual void connection_failed(const std::shared_ptr<Connection>& connection, int status) = 0;
-  /// An established connection has ended, for whatever reason. Once.
+  /// An established connection has ended, for any reason. Once.
   virtual void connection_ended(const std::shared_ptr<Connection>& connection) = 0;
 };
 

@@ -46,8 +46,8 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
-  // The private data of a rendezvous says who is there; an answer to the mark could meet a peer
-  // that has sent its one message and gone, and would be answered by RST.
+  // The private data of a rendezvous says that the peer is a uwarp. An answer to the mark could
+  // reach a peer that has sent its one message and gone, which would answer by RST.
   config.peer_is_uwarp = agreed.rendezvous;
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;
@@ -80,7 +80,7 @@ void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
   established(std::move(peer));
 }
 
-// In place of the start-up, which is no more if it succeeds. 0 or an errno.
+// If it succeeds, the start-up has been destroyed. 0 or an errno.
 int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   dialed_ = agreed.initiator;
   const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection has of TCP: its socket, who is told of its edges, and its capture.
+// The TCP part of a connection: its socket, the source that gets its edges, and its capture.
 #pragma once
 
 #include <sys/epoll.h>
@@ -22,11 +22,11 @@ namespace uwarp {
 
 enum class CloseMode : uint8_t {
   kDone,    // both have sent their FIN, and no reset is due when the fd is closed
-  kGentle,  // FIN; what has arrived is read away
+  kGentle,  // FIN; what has arrived is read and dropped
   kReset,
 };
 
-/// Under the connection's mutex, but for what a Stream uses while it is attached.
+/// Under the connection's mutex, except for what a Stream uses while it is attached.
 class ConnectionSocket {
  public:
   explicit ConnectionSocket(Progress& progress) : progress_(progress) {}
@@ -43,7 +43,7 @@ class ConnectionSocket {
     socket_ = std::move(socket);
     out_ = std::move(out);
   }
-  /// From now on `source` is told of edges. 0 or an errno.
+  /// From now on `source` gets the edges. 0 or an errno.
   int watch(Source& source) {
     const auto add = [&](const TcpSocket& socket, Progress::Ticket& ticket) {
       const auto added = progress_.add(source, socket.fd());

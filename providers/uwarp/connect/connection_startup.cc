@@ -70,7 +70,7 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
 }
 
 // One attempt. Returns an errno for faults of our own; what the network says goes to the start-up,
-// which may be no more then.
+// which may have been destroyed then.
 int Connection::dial(Turn& turn, ActiveStartup& startup) {
   auto made = socket_for(startup.options());
   if (!made) return made.error();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A connection whose FIN is out and whose queue pair is free: what the peer still sends is read
-// away until its own FIN, so that no RST destroys a Terminate on its way. Without IO.
+// A connection that has sent its FIN and left its queue pair. What the peer still sends is read and
+// dropped until its FIN, so that no RST destroys a Terminate that is under way. Without IO.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ inline constexpr uint64_t kCloseWaitNs = 5'000'000'000;
 
 class Draining {
  public:
-  /// For how long our FIN may wait for a peer to make room, where completions are acknowledged.
+  /// How long our FIN may wait for a peer to make room, where completions are acknowledged.
   static constexpr uint64_t kNoRoomWaitNs = 250'000'000;
 
   Draining(bool acknowledged, uint64_t now_ns)
@@ -34,7 +34,7 @@ class Draining {
   }
   /// True: to be closed with a reset. A peer that holds messages back for which it has no receive
   /// may do so without end (rnr_retry 7) and sees no FIN behind them. Between InfiniBand adapters
-  /// it would hear of the end all the same, and nothing that was acknowledged is lost.
+  /// it would learn of the end. Nothing that was acknowledged is lost.
   bool on_deadline(const auto& socket, uint64_t now_ns) {
     if (room_.take_passed(now_ns)) {
       if (socket.peer_has_no_room()) return true;
@@ -46,7 +46,7 @@ class Draining {
  private:
   bool acknowledged_;
   Deadline close_;
-  Deadline room_;  // when it is looked whether our FIN waits behind what the peer does not take
+  Deadline room_;  // when to look whether our FIN waits behind what the peer does not take
 };
 
 }  // namespace uwarp

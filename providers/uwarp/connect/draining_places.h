@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The places of connections that drain, which nobody else may hold any more: their queue pairs are
-// gone, and they wait for the peer's FIN. A peer need not send one, so where all places are taken
-// the oldest gives its place up.
+// Holds the connections that drain: they wait for the peer's FIN. Their queue pairs are gone, so
+// perhaps no other object holds them. A peer need not send a FIN, so when all places are taken the
+// oldest connection loses its place.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 
 namespace uwarp {
 
-/// How many places there are where a process may open `open_files` files: a quarter of them, so
-/// that peers which keep their end open leave it three. An orderly peer needs its place for a round
-/// trip. A process that raised its limit for many connections can end as many at once. What bounds
-/// the number there is the kernel's memory: each socket may hold a full buffer.
+/// How many places there are if a process may open `open_files` files: a quarter of them, so that
+/// peers which keep their end open leave it three quarters. An orderly peer needs its place for a
+/// round trip. A process that raised its limit for many connections can end as many at once. The
+/// kernel's memory bounds the number: each socket may hold a full buffer.
 inline constexpr uint64_t kMostDraining = 4096;
 constexpr size_t draining_places(uint64_t open_files) {
   return static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 1, kMostDraining));
 }
 
-/// Holders are kept in the order in which they came. Any thread; its lock is a leaf, so what comes
-/// out is let go of by the caller.
+/// Holders are kept in the order in which they came. Any thread. Its lock is a leaf, so the caller
+/// releases what comes out.
 template <class Holder>
 class DrainingPlaces {
  public:
-  /// Room for all that there may ever be: a connection that ends can get none. It is not touched
-  /// before it is needed.
+  /// Takes memory for all places, because a connection that ends can get none. The kernel gives the
+  /// pages when they are used.
   DrainingPlaces() { holders_.reserve(kMostDraining + 1); }
   /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
   [[nodiscard]] std::optional<Holder> enter(Holder holder, size_t places) {

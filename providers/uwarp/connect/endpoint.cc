@@ -64,7 +64,8 @@ void PromisedStreams::resume() {
 }
 
 // A list of large messages is posted for milliseconds without a poll. Without the look the helper
-// thread would think that nobody progresses, and take turns of the core on which the peer receives.
+// thread would assume that no thread progresses, and take turns of the core on which the peer
+// receives.
 void Endpoint::look_after_sending(uint64_t bytes) {
   const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
   context_.poller.poll_after_sending(*qp_.config().send_cq,
@@ -255,7 +256,7 @@ int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
   verbs_state_ = QpState::kInit;
   qp_.to_init();
   if (cm_owned_) return 0;
-  // Whoever connects by itself can be called from now on; calls are held until RTR.
+  // Without rdma_cm peers can call from now on; calls are held until RTR.
   lock.unlock();
   const int error = place_.become_callable();
   if (error == 0) return 0;
@@ -306,8 +307,8 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   pump_at_once();
 }
 
-// Ends whatever connects this queue pair, or would. Gives the lock up meanwhile: the queue pair may
-// be destroyed then, and what it was made of be gone.
+// Ends the rendezvous, held calls and the connection of this queue pair. Gives the lock up
+// meanwhile: the queue pair may be destroyed then, and what it was made of be gone.
 void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   const auto rendezvous = std::exchange(rendezvous_, nullptr);
   const auto held = std::exchange(held_, {});
@@ -419,7 +420,7 @@ int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvo
 }
 
 void Endpoint::release(const Connection& connection) {
-  std::shared_ptr<Connection> released;  // let go of after the lock
+  std::shared_ptr<Connection> released;  // destroyed after the lock is released
   const std::lock_guard guard(mutex_);
   if (connection_.get() == &connection) released.swap(connection_);
 }
@@ -453,7 +454,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   return true;
 }
 
-// On its way through iWARP's rdma_cm nobody gives the queue pair any: they are what was negotiated.
+// iWARP's rdma_cm sets no depths with ibv_modify_qp: they are what was negotiated.
 void Endpoint::note_depths_locked(const StreamConfig& config) {
   attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
   attributes_.max_dest_rd_atomic = static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));

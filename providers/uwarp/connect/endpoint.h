@@ -75,19 +75,19 @@ class Endpoint final : public Source, private ReceiveWaiter {
   bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
   Qpn number() const { return qp_.config().number; }
-  /// For whoever made its completion queues: where these count, as others see it.
+  /// The slots of its completion queues in the page of counters. For the layer that made them.
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
   /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
-  /// ends what hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
+  /// ends the rendezvous and the connection. 0 or EINVAL, ENOMEM, EADDRINUSE...
   int modify(const QpAttributes& attributes, uint32_t mask);
   /// All that was set, plus the state at this moment.
   QpAttributes attributes() const;
   /// What an rdma_cm id was given for its queue pair.
   void set_retries(const RetryAttributes& retries);
 
-  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if nobody
-  /// transmits, transmit in the caller, unless more is to be expected at once. Takes no memory.
+  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if no thread
+  /// transmits, transmits in the caller, unless more posts are expected at once. Takes no memory.
   void pump(uint32_t messages, uint64_t bytes) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
@@ -97,15 +97,15 @@ class Endpoint final : public Source, private ReceiveWaiter {
     if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
     stream_.pace().sent(span_ns());
   }
-  /// Hot path: post; after one or several of them receives_posted() follows.
+  /// Hot path: posts a receive. The caller calls receives_posted() after one or several of them.
   int post_recv(uint64_t wr_id, std::span<const Sge> sges) { return qp_.post_recv(wr_id, sges); }
-  /// A stream that was held for want of them goes on, in the caller.
+  /// A stream that was held for want of receives goes on, in the caller.
   void receives_posted() {
     if (qp_.receive_resumable()) [[unlikely]]
       resume();
   }
-  /// A held stream may go on: a receive was posted, also through an SRQ. Looks under the receive
-  /// side's turn, because a stream enters the line a moment before it says that it is held.
+  /// A held stream may go on: a receive was posted, also through an SRQ. Looks with the receive
+  /// side held, because a stream enters the line a moment before it says that it is held.
   void resume() { stream_.resume(); }
   /// The same for Progress, when another thread than the poster's has to do it.
   bool ready(uint32_t) override {
@@ -129,11 +129,11 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void release(const Connection& connection);
   /// Enters FPDU mode. False: the queue pair is not in a state for it any more.
   bool open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends);
-  /// What others see of the carrier.
+  /// Notes the carrier in the page of counters and in the trace.
   void describe_carrier(bool shared_memory);
-  /// Leaves it. On return no byte moves any more.
+  /// Leaves FPDU mode. On return no byte moves any more.
   void close_stream();
-  /// XRC: who polls where a message has completed is to drive the stream.
+  /// XRC: polls of the completion queue that a message has named shall drive the stream.
   void follow_receives();
   /// Receiver::complete_kept(). False: that has failed the stream.
   bool complete_kept();
@@ -145,7 +145,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   // ---- For the rendezvous, no locks.
   /// A peer's call came in on the rendezvous port.
   void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
-  /// Nobody has answered in time: waiting requests fail with RETRY_EXC_ERR, or are lost.
+  /// The peer has not answered in time: waiting requests fail with RETRY_EXC_ERR, or are lost.
   void rendezvous_failed();
 
  private:
@@ -179,8 +179,8 @@ class Endpoint final : public Source, private ReceiveWaiter {
   mutable std::mutex mutex_;
   QpAttributes attributes_;
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
-  /// For rdma_cm: it takes no part in the rendezvous, and RTR and RTS are the connection's
-  /// business.
+  /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
+  /// and RTS.
   bool cm_owned_ = false;
   bool destroyed_ = false;
   uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows

@@ -29,7 +29,7 @@ constexpr const char* describe(StreamEnd end) {
                                     : "the peer does not answer any more";
 }
 
-/// What the owner of a failing queue pair wants to know first.
+/// The cause of the failure.
 inline void log_failure(Qpn number, const StreamFailure& failure) {
   if (failure.by_peer)
     log_event("qp %#x: the peer terminates the stream: %s", number.value,
@@ -56,12 +56,12 @@ class FpduLife {
   static constexpr uint64_t kLastNudgeNs = 512 * kFirstNudgeNs;
   /// Looks at a peer that owes acknowledgements, within its timeout.
   static constexpr uint32_t kPeerLooks = 2;
-  /// How long requests to a peer that went without a word wait before they fail: as long as an
-  /// adapter would repeat them, within these limits.
+  /// How long requests wait before they fail, if the peer has ended without a disconnect: as long
+  /// as an adapter would repeat them, within these limits.
   static constexpr uint32_t kLeastSilenceMs = 100;
   static constexpr uint32_t kLongestSilenceMs = 600;
 
-  /// A ring of shared memory that has been unused for so long, or twice as long, is made smaller.
+  /// A ring of shared memory that has been unused for once or twice this time is made smaller.
   static constexpr uint64_t kRestNs = 1'000'000'000;
 
   struct Terms {
@@ -75,7 +75,7 @@ class FpduLife {
   enum class Leave : uint8_t { kStay, kDrain, kGentle, kReset };
   /// What is to be done: what says "later" after the mutex is given up.
   struct Next {
-    Leave leave = Leave::kStay;  // all but kStay: the owner is told of the end as well
+    Leave leave = Leave::kStay;  // all but kStay: tell the owner of the end as well
     bool established = false;    // both directions are open: tell the owner
     bool tell_end = false;       // ... that it has ended, though the stream goes on for a while
     bool turn = false;           // what came before the end is read first
@@ -100,7 +100,7 @@ class FpduLife {
     FaultScript* const script = qp().script();
     if (script != nullptr && apply_faults(*script, next, now_ns)) return next;
     if (events.began_to_send && !peer_look_) watch_peer(now_ns);
-    // Whoever read the first FPDU may come here later than another thread that has read the end.
+    // The thread that read the first FPDU may come here later than one that has read the end.
     if (terms_.first_fpdu && qp().peer_has_spoken()) {
       terms_.first_fpdu = {};
       next.established = true;
@@ -178,7 +178,7 @@ class FpduLife {
   }
 
  private:
-  // What it is about; `until`: when that has taken long enough.
+  // Phases; `until`: when the phase has taken long enough.
   struct Flowing {
     static constexpr Deadline until{};
   };
@@ -189,7 +189,7 @@ class FpduLife {
     Deadline until;
     bool disconnecting = false;
   };
-  struct Silent {  // the peer went that had no way to say so
+  struct Silent {  // the peer has ended, without a disconnect
     Deadline until;
     StreamEnd end;
   };
@@ -214,7 +214,7 @@ class FpduLife {
   auto& qp() { return endpoint_->qp(); }
   auto& qp() const { return endpoint_->qp(); }
 
-  // What a script has decided inside the stream. True: the connection is no more.
+  // What a script has decided inside the stream. True: the connection has ended.
   bool apply_faults(FaultScript& script, Next& next, uint64_t now_ns) {
     if (script.take_reset() && !in<Failing>()) {
       end(StreamEnd::kReset, next, now_ns);
@@ -228,8 +228,8 @@ class FpduLife {
     peer_look_ = {now_ns + terms_.peer_timeout_ms * kNsPerMs / kPeerLooks};
   }
 
-  // A peer that a debugger has stopped takes nothing, but its TCP still answers; where that is
-  // silent too, although something was owed all the time, the peer is lost.
+  // A peer that a debugger has stopped takes nothing, but its TCP still answers. If its TCP is
+  // silent too, although it owed an answer all the time, the peer is lost.
   void look_after_peer(Next& next, uint64_t now_ns) {
     endpoint_->stream().unwatch_peer();
     if (!socket_->owes_acknowledgement()) {
@@ -249,7 +249,7 @@ class FpduLife {
     nudge_ = {now_ns + nudge_wait_ns_};
   }
 
-  // What siw has overlooked it never sees if our FIN follows, and its iw_cm may not survive it.
+  // If our FIN follows, siw never sees what it has overlooked, and its iw_cm may crash.
   bool first_nudge_due() const {
     return nudge_wait_ns_ == kFirstNudgeNs && nudge_ && !qp().peer_has_spoken();
   }
@@ -260,11 +260,11 @@ class FpduLife {
     const bool dead = (events & (EPOLLHUP | EPOLLERR)) != 0;
     const bool held = qp().receiver().held();
     if (dead && in<Failing>()) {
-      next.leave = Leave::kReset;  // nobody is left to read the Terminate
+      next.leave = Leave::kReset;  // the peer cannot read the Terminate any more
     } else if (dead && in<PeerFinished>()) {
       end(StreamEnd::kFin, next, now_ns);
     } else if ((events & EPOLLERR) != 0 && endpoint_->stream().ended()) {
-      // The answer to what was sent as the silent end came: nobody has read it.
+      // The peer answers by RST what was sent as its silent end came: it has not read that.
       end(StreamEnd::kReset, next, now_ns);
     } else if (dead && held) {
       const bool timeout = socket_->take_error() == ETIMEDOUT;
@@ -272,8 +272,8 @@ class FpduLife {
     } else if (dead && !endpoint_->stream().ended()) {
       next.turn = true;
     } else if (held && !terms_.rendezvous) {
-      // A FIN behind messages that can still be delivered: the owner hears of it, the queue pair
-      // keeps its chance until the grace time is over.
+      // A FIN behind messages that can still be delivered: the owner is told. Receives may be
+      // posted until the grace time is over.
       next.tell_end = true;
     }
   }
@@ -286,8 +286,8 @@ class FpduLife {
     send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
   }
 
-  // The end is told of now; the connection goes when check_transmit() finds all sent, or when that
-  // has taken too long.
+  // Tells the owner of the end now. The connection goes when check_transmit() finds all sent, or
+  // when that has taken too long.
   template <class Phase>
   void send_before_end(const Phase& phase, Next& next) {
     phase_ = phase;
@@ -308,9 +308,10 @@ class FpduLife {
     return true;
   }
 
-  // Without rdma_cm a peer's end has no words. Between InfiniBand adapters requests fail only after
-  // all repetitions, and applications with many queue pairs rely on that: when one queue pair's
-  // peer leaves, what it sent on the others has still to be polled. True while that time lasts.
+  // Without rdma_cm a peer's end has no message. Between InfiniBand adapters requests fail only
+  // after all repetitions, and applications with many queue pairs rely on that: when one queue
+  // pair's peer leaves, what it sent on the others has still to be polled. True while that time
+  // lasts.
   bool fall_silent(StreamEnd kind, uint64_t now_ns) {
     const bool wordless = kind == StreamEnd::kFin || kind == StreamEnd::kReset;
     if (!terms_.rendezvous || !wordless) return false;
@@ -327,7 +328,7 @@ class FpduLife {
     return true;
   }
 
-  // An adapter that gets no acknowledgements does not hear of its peer's end either. The stream
+  // An adapter that gets no acknowledgements does not notice its peer's end either. The stream
   // stays attached: what is posted is lost.
   bool lose_peer(StreamEnd kind) {
     if (!terms_.unreliable || terms_.first_fpdu || in<Failing>() || qp().flush_due()) return false;
@@ -351,11 +352,11 @@ class FpduLife {
       const bool open = qp().end_stream(kind);
       log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(kind),
                 open ? ", with work open" : "");
-      // Without rdma_cm the other side's end is its own affair until something is sent to it; the
-      // stream stays attached, so that requests posted later fail.
+      // Without rdma_cm the peer's end does not matter until something is sent to it. The stream
+      // stays attached, so that requests posted later fail.
       if (terms_.rendezvous && fin && !qp().flush_due() && qp().state() != QpState::kErr) return;
-      // Where the rest may not follow, the FPDU that is half sent does: the peer may still listen.
-      // As behind a failure, but without a Terminate.
+      // Even if the rest may not follow, the rest of an FPDU that is half sent does: the peer may
+      // still read. As after a failure, but without a Terminate.
       if (fin && !in<PeerFinished>() && half_sent(qp()))
         return send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
     }
@@ -385,9 +386,9 @@ class FpduLife {
   Deadline hold_;       // a receive must have been posted
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
-  Deadline peer_look_;  // it is looked whether the peer acknowledges what was sent
+  Deadline peer_look_;  // the next look whether the peer acknowledges what was sent
   Deadline rest_;       // the next look whether the ring is unused
-  Deadline nudge_;      // an empty Write goes to a peer that has not been heard of
+  Deadline nudge_;      // an empty Write goes to a peer that has sent nothing yet
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
   uint32_t peer_looks_ = 0;  // at which it owed something, in a row
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The places that a listener has for connections whose MPA Request is not complete, and which
-// connection loses its place when they are all taken: none of an address that holds few of them.
+// The places of a listener for connections whose MPA Request is not complete. Decides which
+// connection loses its place when all are taken: none of an address that holds few of them.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ bool taken(ListenerOwner& owner, const std::shared_ptr<Connection>& request) {
   try {
     return owner.connection_requested(request);
   } catch (const std::bad_alloc&) {
-    log_event("listener: no memory for a request");
+    log_event("listener: no memory for a request, which is rejected");
     return false;
   }
 }
@@ -44,7 +44,7 @@ Listener::~Listener() { close(); }
 
 Result<std::shared_ptr<Listener>> Listener::start(ConnectContext& context, TcpSocket& bound,
                                                   std::weak_ptr<ListenerOwner> owner) {
-  // Who waits for a connection may not look before there is one.
+  // An application that waits for a connection may make no calls until there is one.
   if (int error = context.progress.start_helper()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(context, bound, std::move(owner)));
   const std::lock_guard guard(listener->mutex_);
@@ -104,7 +104,7 @@ bool Listener::accept_failed_locked(int error) {
   return false;
 }
 
-// The caller is whichever thread progresses: nobody there could do anything about an exception.
+// The caller is the thread that progresses, which could not handle an exception.
 std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
                                                       const sockaddr_storage& peer) {
   try {
@@ -112,7 +112,7 @@ std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
     if (connection == nullptr) return nullptr;
     return half_open_.enter(std::move(connection), ip_of(peer)).value_or(nullptr);
   } catch (const std::bad_alloc&) {
-    log_event("listener: no memory for a connection");
+    log_event("listener: no memory for a connection, which is closed");
     return nullptr;
   }
 }

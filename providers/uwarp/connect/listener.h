@@ -22,7 +22,7 @@ namespace uwarp {
 
 struct ConnectContext;
 
-/// Receives complete MPA Requests of one listener. Called from whichever thread progresses.
+/// Receives complete MPA Requests of one listener. Called by the thread that progresses.
 class ListenerOwner {
  public:
   virtual ~ListenerOwner() = default;
@@ -52,7 +52,7 @@ class Listener final : public Source {
 
   bool ready(uint32_t events) override;
   void deadline_passed() override;
-  /// Who waits in the socket makes no new edge.
+  /// Connections that wait in the socket make no new edge.
   void out_of_memory() override { deadline_passed(); }
 
  private:
@@ -60,11 +60,11 @@ class Listener final : public Source {
   std::weak_ptr<Listener> weak_listener() {
     return std::static_pointer_cast<Listener>(shared_from_this());
   }
-  /// One accept(). False: nothing there, or the process is out of something.
+  /// One accept(). False: no connection waits, or the process lacks memory or descriptors.
   bool accept_one();
-  /// Whether another one may be well.
+  /// Whether the next accept() may succeed.
   bool accept_failed_locked(int error);
-  /// The connection that had to give its place to this one, if any.
+  /// The connection that has lost its place to this one, if any.
   std::shared_ptr<Connection> accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
   void try_again_later_locked();
 

@@ -20,7 +20,7 @@
 
 namespace uwarp {
 
-/// Who waits for memory. Called from whichever thread progresses, no lock held.
+/// Waits for memory. Called by the thread that progresses, no lock held.
 class CarrierOwner {
  public:
   virtual ~CarrierOwner() = default;
@@ -41,16 +41,16 @@ class LocalDoor final : public Source {
   /// The owner does not wait any more.
   void forget(uint64_t number);
 
-  /// Memory before the door that a peer has named. The peer may use it as soon as it has it, so
-  /// whoever hands it over has joined its own end to the stream before.
+  /// Memory before the door that a peer has named. The peer may use it as soon as it has it, so the
+  /// caller of hand_over() has joined its own end to the stream before.
   struct Delivery {
     EngineFd door;
     uint64_t number;
     std::unique_ptr<RingCarrier> carrier;
   };
-  /// The other side: makes memory for the door. EPERM: somebody of another user, or root and not
-  /// root, is behind it; ECONNREFUSED: nobody is, so the peer is in another network namespace;
-  /// ENOMEM, EMFILE...
+  /// The other side: makes memory for the door. EPERM: the process behind it belongs to another
+  /// user; ECONNREFUSED: there is none, so the peer is in another network namespace; ENOMEM,
+  /// EMFILE...
   static Result<Delivery> bring(const Ticket& ticket);
   /// 0 or an errno: the peer has got nothing then. `joined`: what was delivery.carrier.
   static int hand_over(const Delivery& delivery, RingCarrier& joined);

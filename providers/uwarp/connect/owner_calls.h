@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection has to tell its owner: that it stands, and how it ended. Each is told once, in
-// that order, and at most one at a time.
+// What a connection has to tell its owner: that it is established, and how it ended. Each is told
+// once, in that order, and at most one at a time.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ class OwnerCalls {
         if (call == kFailed) owner->connection_failed(connection, status_);
         if (call == kEnded) owner->connection_ended(connection);
       } catch (const std::bad_alloc&) {
-        log_event("connection: its owner has no memory to hear of it");
+        log_event("connection: its owner had no memory for an event, which is lost");
       }
       lock.lock();
       calling_ = false;

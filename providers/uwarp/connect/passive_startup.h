@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The passive side of a start-up: the Request is read, then waits for accept() or reject().
-// Without IO: what was read goes in, what follows comes out. RFC 5044 7.1, RFC 6581.
+// Without IO: what was read goes in, the next step comes out. RFC 5044 7.1, RFC 6581.
 #pragma once
 
 #include <sys/types.h>

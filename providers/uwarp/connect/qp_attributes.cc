@@ -124,7 +124,7 @@ uint32_t meaningful_mask(Transport transport, uint32_t mask) {
 
 bool transition_allowed(Transport transport, QpState from, QpState to, uint32_t mask) {
   mask &= ~kAttrState;
-  // From anywhere, and with whatever else was given.
+  // From any state, with any other attributes.
   if (to == QpState::kReset || to == QpState::kErr) return true;
   for (const Transition& row : transitions(transport)) {
     if (row.from != from || row.to != to) continue;

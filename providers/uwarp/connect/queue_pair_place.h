@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The place of a queue pair among those of the process, whatever it sends: its number, the port
-// that this number leads others to, and the slot in which uwarp-stat sees it.
+// The place of a queue pair of any type among those of the process: its number, the port to which
+// this number leads peers, and the slot in which uwarp-stat sees it.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class QueuePairPlace {
   QpConfig complete(QpConfig config) const;
   /// Shows a queue pair of this `config`, without completion queues.
   void show(const QpConfig& config, const NetDevice& device);
-  /// Where its completion queues count, as others see it. One thread at a time.
+  /// The slots of its completion queues in the page of counters. One thread at a time.
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
-  /// What has to be there before a peer can call. 0 or an errno.
+  /// From now on peers can call. 0 or an errno.
   int become_callable();
   /// Number and port; once. Another thread may be in become_callable().
   void give_back();

@@ -25,7 +25,7 @@ constexpr uint64_t kLongestPauseNs = 250 * kNsPerMs;
 
 /// A waiting request fails no sooner: TCP repeats a lost SYN after one second and again after two
 /// more, and the peer's application may be starved for as long. Being refused does not shorten it:
-/// nobody listens below INIT, and applications may tell their numbers before they go there.
+/// a queue pair listens from INIT on, and applications may exchange numbers before that.
 constexpr uint64_t kLeastTimeoutNs = 5 * kNsPerSecond;
 
 }  // namespace
@@ -313,7 +313,7 @@ void Rendezvous::connection_rejected(const std::shared_ptr<Connection>& connecti
 }
 
 void Rendezvous::connection_failed(const std::shared_ptr<Connection>& connection, int status) {
-  log_event("rendezvous: call failed, status %d", status);
+  log_event("rendezvous: cannot connect to the peer, status %d", status);
   const Lock lock(mutex_);
   dial_over_locked(connection);
 }

@@ -43,10 +43,10 @@ struct RendezvousTerms {
 /// All calls from any thread. Locks: its mutex, then the connection's.
 class Rendezvous final : public Source, public ConnectionOwner {
  public:
-  /// The PSN is what a host at the peer's address has to guess. After so many calls with a wrong
-  /// number or PSN calls from there are looked at one per interval: all 2^24 values would take 48
-  /// days. Only a wrong call counts, so that an honest peer waits no longer than a reply is on its
-  /// way, unless another process at its address guesses.
+  /// An attacker at the peer's address has to guess the PSN. After this many calls with a wrong
+  /// number or PSN, one call per interval from there is looked at: all 2^24 values would take 48
+  /// days. Only wrong calls count, so that an honest peer waits no longer than for a reply, unless
+  /// another process at its address guesses.
   static constexpr uint32_t kWrongCalls = 8;
   static constexpr uint64_t kWrongCallNs = 250'000'000;
 
@@ -59,7 +59,7 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void answer(std::shared_ptr<Connection> request, const RendezvousCall& call);
   /// A request waits for the connection: the queue pair's timeout starts to run.
   void work_waiting();
-  /// Nothing happens any more. A connection that stands is left alone.
+  /// Ends dialling and answering. A connection that is established is left alone.
   void stop();
 
   // Source.

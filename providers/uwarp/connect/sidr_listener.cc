@@ -92,7 +92,7 @@ SidrListener::~SidrListener() { close(); }
 Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& context, UdpSocket bound,
                                                           uint16_t port_space,
                                                           std::weak_ptr<SidrListenerOwner> owner) {
-  // Who waits for a request may not look before there is one.
+  // An application that waits for a request may make no calls until there is one.
   if (int error = context.progress.start_helper()) return Error{error};
   bound.tell_local_address();
   std::shared_ptr<SidrListener> listener(

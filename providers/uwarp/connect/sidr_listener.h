@@ -33,11 +33,11 @@ class SidrPort {
   /// True if the request is new, and waits for answer() from now on. A repetition of one that has
   /// its reply gets it again.
   bool enter(const SidrTransactions::Key& key, const UdpPath& path);
-  /// There is no memory for a new one, and its repetition counts as new.
+  /// There was no memory for a new request: its repetition counts as new.
   void forget(const SidrTransactions::Key& key);
   /// The reply to a request that waits.
   void answer(const SidrTransactions::Key& key, const UdpPath& path, const SidrReply& reply);
-  /// A reply to what is no request for this port.
+  /// Replies to a request that is not for this port.
   void refuse(uint64_t transaction, const UdpPath& path, SidrStatus status);
 
  private:
@@ -81,7 +81,7 @@ class SidrCall {
 class SidrListenerOwner {
  public:
   virtual ~SidrListenerOwner() = default;
-  /// By whichever thread progresses, without locks. False: no room; the request is rejected.
+  /// By the thread that progresses, without locks. False: no room; the request is rejected.
   virtual bool sidr_requested(std::shared_ptr<SidrCall> call) = 0;
 };
 

@@ -21,7 +21,7 @@ namespace uwarp {
 
 struct ConnectContext;
 
-/// Any thread. The owner is called once at most, by whichever thread progresses and without locks:
+/// Any thread. The owner is called once at most, by the thread that progresses and without locks:
 /// connection_established() with the peer's queue pair, connection_rejected() with a SidrStatus, or
 /// connection_failed() with -ETIMEDOUT after UWARP_CONNECT_TIMEOUT_MS.
 class SidrQuery final : public Source {

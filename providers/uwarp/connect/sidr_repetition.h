@@ -10,14 +10,13 @@ namespace uwarp {
 
 class SidrRepetition {
  public:
-  /// The kernel's rdma_cm repeats its requests so often (CMA_MAX_CM_RETRIES), one every 4096 ms.
-  /// Here the first ones come sooner: a datagram that is lost costs a datagram and not four
-  /// seconds.
+  /// As many as the kernel's rdma_cm sends (CMA_MAX_CM_RETRIES), one every 4096 ms. Here the first
+  /// ones come sooner: a lost datagram must not cost four seconds.
   static constexpr uint32_t kMostRepetitions = 15;
   static constexpr uint64_t kFirstWaitNs = 128'000'000;
   static constexpr uint64_t kLongestWaitNs = 4'096'000'000;
-  /// Some servers name their port just before they listen on it: for so long after the first
-  /// request a refused one is repeated, as a TCP connection is dialled again.
+  /// How long after the first request a refused one is repeated, as a TCP connection is dialled
+  /// again: some servers print their port just before they listen on it.
   static constexpr uint64_t kRefusedForNs = 200'000'000;
   static constexpr uint64_t kRefusedWaitNs = 20'000'000;
 

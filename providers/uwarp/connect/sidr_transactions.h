@@ -22,7 +22,7 @@ class SidrTransactions {
   static constexpr size_t kMostWaiting = 4096;
   static constexpr size_t kMostAnswered = 1024;
 
-  /// Who asks, and the number that it gave its question.
+  /// The peer that asks, and the number that it gave its request.
   struct Key {
     IpAddress address;
     uint16_t port = 0;
@@ -53,8 +53,8 @@ class SidrTransactions {
     return {Outcome::kNew};
   }
 
-  /// One that waits has got this reply, which is not empty; the oldest reply may go for it. Throws
-  /// std::bad_alloc, and has done nothing then.
+  /// A request that waits has got this reply, which is not empty. The oldest reply may be dropped
+  /// for it. Throws std::bad_alloc, and has done nothing then.
   void answered(const Key& key, std::vector<std::byte> reply) {
     const auto known = replies_.find(key);
     if (known == replies_.end() || !known->second.empty()) return;
@@ -66,7 +66,7 @@ class SidrTransactions {
     answered_.pop_front();
   }
 
-  /// One that waits is forgotten, as if it had not come.
+  /// Forgets a request that waits, as if it had not come.
   void forget(const Key& key) {
     const auto known = replies_.find(key);
     if (known == replies_.end() || !known->second.empty()) return;

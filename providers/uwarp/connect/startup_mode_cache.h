@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Which form of start-up a peer has understood. An initiator begins with the most capable form and
-// takes the next mode when the peer closes without a Reply; a peer that has been found to live on a
-// later mode is met there for a while. RFC 6581 10. Owned by the Engine; any thread.
+// Which mode of start-up a peer has understood. An initiator begins with the most capable mode and
+// takes the next one when the peer closes without a Reply. If the peer has replied in a later mode,
+// the next connections begin there for a while. RFC 6581 10. Owned by the Engine; any thread.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,8 +29,8 @@ std::string name_of(const sockaddr_storage& peer);
 
 class StartupModeCache {
  public:
-  /// A peer may be replaced by a better one at any time, and what looked like an old peer may have
-  /// been a restart of a new one.
+  /// A newer peer may take this one's place at any time, or the peer may have been restarting when
+  /// it did not reply.
   static constexpr uint64_t kKeepNs = uint64_t{5} * 60 * 1'000'000'000;
   static constexpr size_t kMaxPeers = 256;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The memory in which a process shows what it is doing: a header and tables of slots, laid out for
-// readers of other versions (docs/observability.md has the bytes). Written by this process alone
-// and never read back for anything but more counting, so nobody can harm it here.
+// readers of other versions (docs/observability.md has the bytes). Only this process writes it,
+// and reads it only to go on counting, so a wrong value in it does no harm here.
 //
 // A counter has one writer at a time and is changed by a plain load and store. What describes a
 // slot is guarded by a sequence number, odd while it changes.
@@ -41,7 +41,7 @@ enum class MessageKind : uint8_t {
 };
 inline constexpr size_t kMessageKinds = 8;
 
-/// Written by whoever holds the transmit side of the queue pair.
+/// Written by the thread that holds the transmit side of the queue pair.
 struct alignas(128) TransmitCounters {
   Counter bytes;  // of FPDUs that are with the kernel, batch by batch
   Counter fpdus;
@@ -57,7 +57,7 @@ struct alignas(128) TransmitCounters {
 };
 static_assert(sizeof(TransmitCounters) == 128);
 
-/// Written by whoever holds the receive side.
+/// Written by the thread that holds the receive side.
 struct alignas(128) ReceiveCounters {
   Counter bytes;
   Counter fpdus;         // whole ones
@@ -146,12 +146,12 @@ struct alignas(128) CompletionSlot {
   uint32_t device = 0;
   std::atomic<uint32_t> capacity{0};
   uint64_t created_ns = 0;
-  // By whoever pushes, under the queue's lock.
+  // By the thread that pushes, under the queue's lock.
   alignas(64) Counter pushed;
   Counter failed;  // of these, those that are no success
   Counter events;
   Counter overruns;
-  // By whoever polls.
+  // By the thread that polls.
   alignas(64) Counter polled;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Steps in the life of work requests and FPDUs, told to whoever writes them down with their times.
+// Steps in the life of work requests and FPDUs. A TraceSink writes them down with their times.
 #pragma once
 
 #include <cstdint>

@@ -80,7 +80,7 @@ int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (from == to) return 0;
   qp_.move_to(to);
   if (to == QpState::kRts) go_on();
-  // Whatever was begun has been sent: there is nothing to wait for.
+  // All requests that were begun have been sent: there is nothing to wait for.
   if (to == QpState::kSqd && attributes_.notify_drained && qp_.config().listener != nullptr)
     qp_.config().listener->qp_event(QpEvent::kSqDrained);
   return 0;

@@ -69,7 +69,7 @@ class DatagramEndpoint final : public DatagramWaiter,
 
     DatagramEndpoint& endpoint_;
     std::unique_lock<SpinLock> lock_;
-    bool settled_ = false;  // somebody looks after what waits
+    bool settled_ = false;  // made by go_on(), which sends what waits
     size_t count_ = 0;
     std::shared_ptr<DatagramWay> ways_[kRoom];
   };

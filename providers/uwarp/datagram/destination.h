@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Where the datagrams of an address handle go: addresses of both hosts, and what the header says of
-// the way. Which process on that host is told by each queue pair number.
+// Where the datagrams of an address handle go: the addresses of both hosts, and traffic class and
+// hop limit. Each queue pair number names the process on that host.
 #pragma once
 
 #include <cstdint>

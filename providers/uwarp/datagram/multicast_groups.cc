@@ -19,7 +19,7 @@ namespace {
 
 /// Datagrams per turn: a busy group does not keep other sources waiting.
 constexpr int kMulticastsPerTurn = 16;
-/// What may come while nobody looks. The kernel gives less where its limit is lower
+/// Socket buffer for what comes between two reads. The kernel gives less where its limit is lower
 /// (net.core.rmem_max).
 constexpr int kGroupBufferBytes = 1 << 20;
 /// The queue pair number that stands for the members of a group (InfiniBand specification 10.5.1).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The multicast groups of the process: those that queue pairs are attached to, each a UDP socket on
-// UWARP_MULTICAST_PORT, and the ways to those that are sent to. Any host of the link can send to a
-// group whatever it likes.
+// UWARP_MULTICAST_PORT, and the ways to those that are sent to. Any host of the link can send any
+// bytes to a group.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class DatagramEndpoint;
 /// A group that is joined through one device, and the queue pairs that take what is sent to it.
 class MulticastGroup final : public Source {
  public:
-  /// Errors: ENODEV, EADDRINUSE (somebody else has the port), ENOBUFS (the kernel's limit), EMFILE.
+  /// Errors: ENODEV, EADDRINUSE (the port is taken), ENOBUFS (the kernel's limit), EMFILE.
   static Result<std::shared_ptr<MulticastGroup>> join(ConnectContext& context,
                                                       const NetDevice& device,
                                                       const IpAddress& group);

@@ -40,7 +40,7 @@ class MulticastWay final : public DatagramWay {
   Taken append(const DatagramHeader& header, BufferList& payload) override;
   bool wait_for_room(std::shared_ptr<DatagramWaiter>) override;
   void flush() override;
-  void flush_soon() override { flush(); }  // nobody is woken by it
+  void flush_soon() override { flush(); }  // wakes no thread
 
   MulticastWay(FramePool& frames, UdpSocket socket) : frames_(frames), socket_(std::move(socket)) {}
 

@@ -16,14 +16,14 @@
 namespace uwarp {
 namespace {
 
-/// A peer that could not be reached is left alone for so long, twice as long each time.
+/// Pause before a peer that could not be reached is dialled again, twice as long each time.
 constexpr uint64_t kFirstTrunkPauseNs = 100 * kNsPerMs;
 constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
 /// Requests wait no longer for a line, or for one to move on.
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
-/// So many lines in a row may end as soon as they are open without a pause.
+/// Lines in a row that may end as soon as they are open before there is a pause.
 constexpr uint32_t kBriefLines = 3;
-/// A line that moves on no more for so long is given up: what is on it keeps memory from others.
+/// A line that makes no progress for this time is given up: others lack the memory of its frames.
 constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
 }  // namespace
@@ -109,7 +109,8 @@ void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
   }
 }
 
-// Somebody waits for room, or frames for their turn. True: they need not wait.
+// Asks for an event of done frames, if a queue pair waits for room or frames wait to be posted.
+// True: some are done already.
 bool Trunk::ask_for_done_locked() {
   return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !line_->ask_for_done();
 }

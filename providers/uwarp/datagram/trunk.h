@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The way to one process of a peer: datagrams are collected in frames, which go over the line of
-// the moment. Dials when there is something to send and no line. Nobody waits for a peer that
-// cannot be reached, or that takes nothing: what is meant for it is dropped.
+// The way to one process of a peer: datagrams are collected in frames, which go over the current
+// line. Dials when there is something to send and no line. If the peer cannot be reached, or takes
+// nothing, its datagrams are dropped.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Trunk final : public Source, public DatagramWay {
 
   const TrunkKey key;
 
-  /// Nobody waits, and nothing does.
+  /// No queue pair waits for room, and no datagram waits to be posted.
   bool idle();
 
   // DatagramWay.
@@ -81,9 +81,9 @@ class Trunk final : public Source, public DatagramWay {
   FrameQueue ready_;
   FrameQueue in_flight_;
   std::shared_ptr<DatagramWaiter> waiters_;
-  uint64_t full_since_ns_ = 0;  // 0: there is room, or nobody wants it
+  uint64_t full_since_ns_ = 0;  // 0: there is room, or no queue pair wants it
   uint64_t open_since_ns_ = 0;  // of the line
-  uint32_t brief_ = 0;          // so many lines in a row were over as soon as they were open
+  uint32_t brief_ = 0;          // lines in a row that were over as soon as they were open
   bool stalled_ = false;        // the peer has taken nothing for too long
   uint64_t retry_ns_ = 0;       // unreachable until then
   uint64_t pause_ns_ = 0;       // length of the last such time

@@ -266,7 +266,7 @@ void TrunkLine::deliver() {
     const std::byte* const at = buffer_.get() + next_;
     const DatagramHeader header = DatagramHeader::decode(at);
     const size_t size = DatagramHeader::kWireSize + header.payload_bytes;
-    // Whoever sends such a thing loses what is behind it in the frame.
+    // A peer that sends such a datagram loses those behind it in the frame.
     if (header.payload_bytes > kMaxDatagramBytes || size > filled_ - next_) break;
     if (!deliver_one(header, at + DatagramHeader::kWireSize)) return;
     next_ += size;
@@ -275,9 +275,9 @@ void TrunkLine::deliver() {
   patience_until_ns_ = 0;
 }
 
-// False: it waits for a receive. An application that receives in a loop is behind for a moment at
-// most; on a network with flow control the link would pause as well. Only once for each time that
-// it has posted one, so that a queue pair that nobody looks after holds nobody up.
+// False: the datagram waits for a receive. An application that receives in a loop is behind for a
+// moment at most; on a network with flow control the link would pause as well. After a wait in vain
+// a queue pair gets no other one until it has posted a receive, so that it cannot hold up others.
 bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
   if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) {

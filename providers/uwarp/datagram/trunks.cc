@@ -45,7 +45,7 @@ void Trunks::endpoint_made() {
 
 void Trunks::endpoint_gone() {
   visit_lines([](TrunkLine& line) { line.forget_endpoints(); });
-  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;  // let go of after the lock
+  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     if (--endpoint_count_ != 0) return;
@@ -132,7 +132,7 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
     error = line.error();
   } catch (const std::bad_alloc&) {
   }
-  log_event("datagrams: cannot answer a peer, errno %d", error);
+  log_event("datagrams: cannot accept a peer's connection, errno %d", error);
   refuse(*request, RendezvousVerdict::kTooMany);
 }
 

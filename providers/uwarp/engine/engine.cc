@@ -99,7 +99,7 @@ void Engine::at_exit() {
 NetWatch& Engine::net_watch() {
   std::call_once(net_watch_once_, [&] {
     net_watch_ = NetWatch::start(progress_);
-    (void)progress_.start_helper();  // without one, whoever polls serves it
+    (void)progress_.start_helper();  // without one, threads that poll serve it
   });
   return *net_watch_;
 }

@@ -45,7 +45,7 @@ class Engine {
   Progress& progress() { return progress_; }
   Poller& poller() { return poller_; }
   EndpointTable& endpoints() { return context_.endpoints; }
-  /// For whoever connects.
+  /// What connections need of the engine.
   ConnectContext& context() { return context_; }
   Trunks& trunks() { return trunks_; }
   StatPage& stat_page() { return stat_page_; }
@@ -55,7 +55,7 @@ class Engine {
   /// exist here, and its fds are closed. Nothing of it may be used but this.
   bool alive() const { return context_.alive(); }
 
-  /// ibv_dereg_mr: invalidates the region, waits until nobody touches it, frees its keys. EBUSY
+  /// ibv_dereg_mr: invalidates the region, waits until no thread uses it, frees its keys. EBUSY
   /// while memory windows are bound to it.
   int remove_region(MemoryRegion& region);
   /// ibv_rereg_mr: makes something else of the region, under the same keys and at one instant for
@@ -73,8 +73,8 @@ class Engine {
   /// completion queue.
   void remove_xrc_queue(XrcDomain& domain, const XrcQueue& queue);
 
-  /// Tells of changed links and addresses. Made at first use, and with it the helper thread, which
-  /// serves it while nobody polls.
+  /// Reports changed links and addresses. Made at first use. That starts the helper thread, which
+  /// serves it while no thread polls.
   NetWatch& net_watch();
   NeighbourWatch& neighbour_watch() { return *neighbour_watch_; }
 

@@ -73,8 +73,8 @@ struct FaultPlan {
 /// The word for a rule in UWARP_FAULT.
 const char* name_of(FaultKind kind);
 
-/// Counts what one rule is about, and says when it is its turn. The same seed, stream (a number of
-/// what is counted) and count give the same answers, whatever else happens.
+/// Counts what one rule is about, and says when it is its turn. The answer depends on nothing but
+/// the seed, the stream (a number of what is counted) and the count.
 class FaultCounter {
  public:
   FaultCounter(const FaultPlan& plan, size_t rule, uint64_t stream);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The faults of one queue pair: asked about each message before it is begun or taken, it says what
-// is to become of it. A queue pair has one only if UWARP_FAULT asks for faults. Time in, decisions
-// out. Deterministic: messages of one direction are counted in their order, whatever else happens.
+// The faults of one queue pair: it is asked about each message before that is begun or taken, and
+// says what shall happen to it. A queue pair has one only if UWARP_FAULT asks for faults. Time in,
+// decisions out. Deterministic: only the order of messages in one direction counts.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ struct FaultVerdict {
   TerminateCode code = TerminateCode::kRdmapLocalCatastrophic;
 };
 
-/// Who hears of what a script does; for the log, and for what is the device's to do. Called with
-/// locks of the queue pair held: must not call back.
+/// Is told what a script does, for the log and for faults of the whole device. Called with locks of
+/// the queue pair held: must not call back.
 class FaultListener {
  public:
   virtual ~FaultListener() = default;

@@ -61,7 +61,8 @@ void CmEventSignals::make_readable() {
   raw_write(event_fd_, &one, sizeof one);
 }
 
-// Never blocks, whatever mode the application has set: it is readable, because only this resets it.
+// Never blocks, even if the application has set blocking mode: it is readable, because only this
+// resets it.
 void CmEventSignals::clear_readable() {
   uint64_t count;
   raw_read(event_fd_, &count, sizeof count);

@@ -14,7 +14,7 @@
 
 namespace uwarp {
 
-/// What tells of the events of a queue: see BasicCmEvents.
+/// What signals the events of a queue: see BasicCmEvents.
 class CmEventSignals {
  public:
   /// `event_fd` is the engine's own copy; closed by the destructor.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Events of rdma_cm in their order, and what tells of them.
+// Events of rdma_cm in their order, and what signals them.
 #pragma once
 
 #include <rdma/rdma_user_cm.h>
@@ -62,13 +62,13 @@ struct CmEventEntry {
   bool is_request() const { return event.request != nullptr; }
 };
 
-/// Room for events, an element each. It is made by what may bring them about, a command or a
-/// request that comes in, because that can still fail for lack of memory. An event of a connection
-/// cannot: whoever is not told of an end waits for it for ever.
+/// Room for events, an element each. The command or incoming request that may cause the events
+/// makes it, because that can still fail for lack of memory. An event of a connection cannot:
+/// without the event of its end an application would wait for ever.
 using CmEventRoom = std::list<CmEventEntry>;
 
-/// The events of one queue. There are as many tokens as events, but for those that readers hold or
-/// were too late with; the descriptor is readable while there are events. Each call but that of
+/// The events of one queue. There are as many tokens as events, apart from those that readers hold
+/// or took too late. The descriptor is readable while there are events. Each call but that of
 /// `signals` under one lock, which is a leaf.
 template <class Signals>
 class BasicCmEvents {

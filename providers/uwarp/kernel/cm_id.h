@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
-// hangs on it. Commands come from application threads, connection events from whichever thread
+// belongs to it. Commands come from application threads, connection events from the thread that
 // progresses. Must not know the command format.
 #pragma once
 
@@ -58,7 +58,7 @@ struct CmService {
 /// The Q_Key of queue pairs of rdma_cm, unless an application names another one (RDMA_UDP_QKEY).
 inline constexpr uint32_t kCmQkey = 0x01234567;
 
-/// What has been done with an id. Names are of what is reached, not of what is asked for.
+/// How far an id has come: a state that was reached, not one that was asked for.
 enum class CmIdState : uint8_t {
   kIdle,
   kBound,
@@ -82,7 +82,7 @@ class CmId : public ConnectionOwner,
              public NeighbourListener,
              public std::enable_shared_from_this<CmId> {
  public:
-  /// `persona`: whose rules librdmacm follows.
+  /// `persona`: the rules that librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
        Persona persona = settings().persona);
   ~CmId() override;
@@ -104,14 +104,14 @@ class CmId : public ConnectionOwner,
                       uint32_t timeout_ms);
   int resolve_route();
   int connect(const rdma_ucm_conn_param& parameters);
-  /// `uid` is the application's name for the id from now on. Without parameters it says that the
-  /// application is ready for what a CONNECT_RESPONSE has told.
+  /// `uid` is the application's name for the id from now on. Without parameters: the application
+  /// confirms a CONNECT_RESPONSE.
   int accept(uint64_t uid, const rdma_ucm_conn_param& parameters);
   int reject(std::span<const std::byte> private_data);
   /// Without a connection to end: 0 for a request and after an attempt, EINVAL otherwise.
   int disconnect();
-  /// `event` is an ibv_event_type. There is nothing to do about it: InfiniBand's manager takes it
-  /// for a message of the peer's that it has lost. EISCONN: not lost.
+  /// `event` is an ibv_event_type. There is nothing to do: to InfiniBand's connection manager it
+  /// stands for a lost message of the peer. EISCONN: not lost.
   int notify(uint32_t event) const;
   int set_option(uint32_t level, uint32_t name, std::span<const std::byte> value);
   /// Queues an event that the application has written; GET_EVENT returns it with this argument.
@@ -135,18 +135,16 @@ class CmId : public ConnectionOwner,
   Addresses addresses() const;
   CmIdState state() const;
 
-  /// Ends whatever the id has going: a listener with its unanswered requests, a connection. Returns
-  /// how many events were delivered; none follows. Idempotent. The caller takes the id out of the
-  /// table.
+  /// Ends what the id has: a listener with its unanswered requests, a connection. Returns how many
+  /// events were delivered; none follows. Idempotent. The caller takes the id out of the table.
   uint32_t destroy();
 
   // Network side.
 
-  /// `devices` is how it is now. If the id's netdev is gone: DEVICE_REMOVAL as its last event, and
-  /// the end of whatever it has going. An id without a device is not concerned, so neither is a
-  /// listener on a wildcard. `devices` is the published table: since a device is looked up under
-  /// the id's lock, no id keeps one that was gone before. Throws std::bad_alloc, and has done
-  /// nothing then.
+  /// If the id's netdev is gone from `devices`: ends what the id has, with DEVICE_REMOVAL as its
+  /// last event. Nothing happens to an id without a device, as a listener on a wildcard. `devices`
+  /// is the published table: since a device is looked up under the id's lock, no id keeps one that
+  /// was gone before. Throws std::bad_alloc, and has done nothing then.
   void netdevs_changed(const NetDeviceTable& devices);
 
   // Engine side.
@@ -194,7 +192,7 @@ class CmId : public ConnectionOwner,
   void push(const rdma_ucm_event_resp& event, CmEventRoom room);
   /// Room for the next event of the neighbour or the connection.
   CmEventRoom room_locked();
-  /// What an id has going, taken out of it to be ended without its lock.
+  /// Listener and connection of an id, taken out of it to be ended without its lock.
   struct Ending {
     CmIdState state;  ///< until then
     std::shared_ptr<CmListener> listener;
@@ -238,7 +236,7 @@ class CmId : public ConnectionOwner,
   std::shared_ptr<CmListener> listener_;
   std::shared_ptr<CmConnection> connection_;
   std::vector<Group> groups_;
-  CmEventRoom room_;  ///< for what the neighbour or the connection has to tell yet
+  CmEventRoom room_;  ///< for events of the neighbour or the connection that are still to come
 };
 
 }  // namespace uwarp

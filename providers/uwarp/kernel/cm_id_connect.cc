@@ -246,7 +246,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
 
 int CmId::disconnect() {
   std::unique_lock guard(lock_);
-  // There is nothing to end, and nobody to tell.
+  // There is no connection to end, and no peer to tell.
   if (service_.datagram) return state_ >= CmIdState::kConnecting ? 0 : EINVAL;
   if (!was_established_) {
     return state_ == CmIdState::kRequest || state_ == CmIdState::kClosed ? 0 : EINVAL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// CmId: multicast groups. librdmacm attaches the id's queue pair itself, when it is told of the
-// join.
+// CmId: multicast groups. librdmacm attaches the id's queue pair itself when it gets the event of
+// the join.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint3
   if (state_ != CmIdState::kBound && state_ != CmIdState::kAddressResolved) return EINVAL;
   if (!is_roce()) return ENOSYS;
   if (group.is_any()) return EINVAL;
-  // Quick, and nobody calls back: the lock may stay.
+  // Quick, and calls nothing back: the lock may stay.
   const int error = transport_.check_group(*device_, ip_of(local_), group);
   number = table_.name_group();
   groups_.push_back({number, reported});

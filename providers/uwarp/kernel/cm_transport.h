@@ -22,7 +22,7 @@ namespace uwarp {
 class BoundPort {
  public:
   virtual ~BoundPort() = default;
-  /// From now on others that are shared may bind it too.
+  /// From now on other sockets that are shared may bind it too.
   virtual void share() = 0;
   virtual sockaddr_storage local_address() const = 0;
 };
@@ -36,8 +36,8 @@ struct CmQueuePair {
   std::shared_ptr<const NetDevice> device;
 };
 
-/// Letting go of one that is open ends nothing: it goes on by itself, unless its queue pair is a
-/// silent one, which ends with it.
+/// To release an open one does not end the connection, unless its queue pair is a silent one, which
+/// ends with it.
 class CmConnection {
  public:
   virtual ~CmConnection() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Open files of counters. As the kernel's, one shows the value of the moment whenever it is read
-// from its beginning, however long it has been open.
+// Open files of counters. As the kernel's, a file that is read from its beginning shows the present
+// value, also if it has been open for long.
 #pragma once
 
 #include <string_view>

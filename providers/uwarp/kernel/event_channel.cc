@@ -147,7 +147,7 @@ bool EventChannel::send_bytes(Record record) {
   return (waiting_.empty() && try_send_locked(record)) || keep_locked(record);
 }
 
-// There is more than room for only where an object says the same again and again to nobody.
+// Allocates only if an object repeats its event more often than it has room, and no thread reads.
 bool EventChannel::keep_locked(Record record) {
   Waiting kept;
   std::copy(record.begin(), record.end(), kept.bytes.begin());
@@ -155,7 +155,7 @@ bool EventChannel::keep_locked(Record record) {
   try {
     waiting_.push_back(kept);
   } catch (const std::bad_alloc&) {
-    log_event("no memory for an event: %zu wait to be read", waiting_.size());
+    log_event("no memory for an event, which is lost: %zu wait to be read", waiting_.size());
     return false;
   }
   return true;

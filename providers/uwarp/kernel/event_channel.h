@@ -52,9 +52,9 @@ class EventChannel {
   EventChannel& operator=(const EventChannel&) = delete;
 
   /// Queues one record for the reader. What does not fit into the socket is kept and follows when
-  /// records_read() is called. Works in the middle of anything: takes only this channel's lock, and
-  /// no memory as long as no more are unread than there is EventRoom for. Without either the record
-  /// is dropped, and false returned.
+  /// records_read() is called. Works under any locks: takes only this channel's lock, and no memory
+  /// as long as no more are unread than there is EventRoom for. Without room and memory the record
+  /// is dropped: false.
   template <typename T>
   bool send(const T& record) {
     return send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
@@ -106,8 +106,8 @@ class EventChannel {
   Reader* reader_ = nullptr;       ///< a thread that drives inside read()
 };
 
-/// Room in a channel for the records that one object may have unread at a time, so that it can tell
-/// of its events without memory.
+/// Room in a channel for the records that one object may have unread at a time, so that its events
+/// need no memory.
 class EventRoom {
  public:
   /// Throws std::bad_alloc.
@@ -131,7 +131,7 @@ class CompletionEvents {
   CompletionEvents(std::shared_ptr<EventChannel> channel, CompletionEventRecord record,
                    std::function<void()> raise_stored = {});
 
-  /// The armed queue has something to say: sends a record, or remembers to when one is unread.
+  /// The armed queue has an event: sends a record, or remembers to do so if one is unread.
   void raise();
   /// The calling thread has armed the queue, which has completions: see late_armings.h.
   void armed_late() { note_late_arming(*this, *channel_); }

@@ -26,7 +26,7 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
                           const RetryAttributes& retries, const CmDepths& depths,
                           ib_uverbs_qp_attr& out);
 
-/// The same for a queue pair of datagrams: whatever the state, those of INIT, as the kernel has it.
+/// The same for a queue pair of datagrams: in any state those of INIT, as the kernel has it.
 void datagram_attributes(uint32_t qp_state, uint32_t qkey, ib_uverbs_qp_attr& out);
 /// Where datagrams to a multicast group go: its address is its GID.
 ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const IpAddress& group);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// File descriptors as host/ makes them: by raw system calls, because preloaded wrappers of socket()
-// and friends must not see them, and marked in the preload's table.
+// File descriptors as kernel/ makes them: by raw system calls, because preloaded wrappers of
+// socket() and the like must not see them, and marked in the preload's table.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@
 
 namespace uwarp {
 
-/// The preload's functions, once it has attached; without it marks are kept by nobody.
+/// The preload's functions, once it has attached. Without it no marks are kept.
 void use_preload(const uwarp_preload_table* preload);
 
 /// Tells the preload what an fd that the application sees stands for.

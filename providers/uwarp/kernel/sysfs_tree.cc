@@ -31,7 +31,7 @@ constexpr char kDevices[] = "class/infiniband/";
 constexpr char kVerbs[] = "class/infiniband_verbs/";
 constexpr char kNodes[] = "dev/infiniband/";
 constexpr char kHostNodes[] = "/dev/infiniband/";
-// Whoever opens a node by its name gets it from the engine; what is here is for listings.
+// A program that opens a node by its name gets it from the engine; this one is for listings.
 constexpr char kNodeStandIn[] = "/dev/full";
 constexpr char kBuilding[] = ".building";
 constexpr char kGone[] = ".gone";

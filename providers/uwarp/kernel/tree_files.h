@@ -15,7 +15,7 @@
 
 namespace uwarp {
 
-/// Which file it is, whatever name it has, and whose.
+/// Which file it is, independent of its name, and its owner.
 struct FileIdentity {
   dev_t device = 0;
   ino_t inode = 0;

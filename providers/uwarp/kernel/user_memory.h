@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // Reading and writing memory at addresses that the application has put into a command: a wrong
-// address must come back as EFAULT, as from a kernel, and not as a fault of ours.
+// address must give EFAULT, as from a kernel, and not a SIGSEGV in our code.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
 // The uverbs device node. Its fd is one of /dev/full: a character device whose ioctl() refuses as
-// libibverbs needs it, and whose write() fails should nobody intercept it. One command is left.
+// libibverbs needs it, and whose write() fails if the preload does not intercept it. One command is
+// left.
 #pragma once
 
 #include <sys/types.h>

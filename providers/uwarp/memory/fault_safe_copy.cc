@@ -38,7 +38,7 @@ bool fault_safe_write(std::byte* to, const std::byte* from, size_t size) {
 bool fault_safe_probe(std::byte* word) {
   uint32_t nobody_waits = 0;
   // Adds 0 to the word. The comparison (less than the least that can be asked for) keeps it from
-  // waking anybody who happens to wait on that word.
+  // waking a thread that waits on that word.
   constexpr uint32_t kAddNothing = FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, 0x800);
   return syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 1, 1L, word,
                  kAddNothing) >= 0;

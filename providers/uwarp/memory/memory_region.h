@@ -32,7 +32,7 @@ struct ProtectionDomain {
   std::atomic<uint32_t> users{0};
   /// Regions that refer to it; its memory stays until zero.
   std::atomic<uint32_t> regions{0};
-  /// Whose regions its queue pairs' peers may use as well; null: nobody's.
+  /// Domains whose regions its queue pairs' peers may use as well; null: none.
   const DomainSet* others = nullptr;
 
   /// A peer on a queue pair of this domain may use regions of `domain`.
@@ -174,9 +174,9 @@ struct LocalPlace {
 /// On whose behalf a key from the wire is used.
 struct RemoteAccessor {
   const ProtectionDomain* domain = nullptr;
-  /// Names one queue pair for ever (numbers of queue pairs are reused); 0 is nobody.
+  /// Names one queue pair for ever (numbers of queue pairs are reused); 0: none.
   uint64_t stream = 0;
-  /// Rights (Access) that the queue pair grants at most, whatever the region says.
+  /// Rights (Access) that the queue pair grants at most, even if the region grants more.
   uint32_t granted = 0;
 };
 

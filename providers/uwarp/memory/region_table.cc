@@ -185,7 +185,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   MemoryRegion* window = find_window(binding.key);
   if (window == nullptr || window->domain() != who.domain) return false;
   const bool type2 = window->kind == RegionKind::kWindowType2;
-  // A type 2 window is invalidated before it is bound anew, so that nobody loses it unawares.
+  // A type 2 window must be invalidated before it is bound anew, so that no peer loses it unawares.
   if (type2 && (window->bound != nullptr || binding.length_bytes == 0)) return false;
   MemoryRegion* region = nullptr;
   if (binding.length_bytes != 0) {

@@ -5,8 +5,8 @@
 //
 // A region is looked up without a lock, whole or not at all (memory_region.h), and its slot is
 // given to another only when no stream can be using it (the caller of release() has seen to that).
-// A window is bound and unbound while streams run, so whoever goes through one holds its binding
-// lock as long as it touches the memory.
+// A window is bound and unbound while streams run, so a thread that uses one holds its binding lock
+// as long as it touches the memory.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,8 @@ class RegionTable {
     return add(RegionShape{&domain, address, length, first, access});
   }
 
-  /// Makes something else of a region; its key stays. The caller sees to it that no stream of the
-  /// old or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
+  /// Makes something else of a region; its key stays. The caller ensures that no stream of the old
+  /// or the new domain looks anything up meanwhile. EBUSY (and nothing done) while windows are
   /// bound to it.
   int change(MemoryRegion& region, const RegionShape& shape);
 

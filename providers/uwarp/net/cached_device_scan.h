@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// A look at netdevs that costs little however often it is asked for.
+// A scan of netdevs whose result is kept for a short time, so that it may be asked for often.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class CachedDeviceScan {
  public:
   static constexpr uint64_t kFreshNs = 20 * kNsPerMs;
 
-  /// The table as it was when this looked last, kFreshNs ago at most, or as it has become since.
+  /// The table, which is at most kFreshNs old.
   std::shared_ptr<const NetDeviceTable> devices() {
     const uint64_t now = now_ns();
     if (fresh(now)) return net_devices();
@@ -26,7 +26,7 @@ class CachedDeviceScan {
     return devices;
   }
 
-  /// Whether what looked() told of is not too long ago.
+  /// Whether the last scan, noted by looked(), is recent enough.
   bool fresh(uint64_t now) const { return now - looked_ns_.load() < kFreshNs; }
   void looked(uint64_t now) { looked_ns_.store(now); }
 

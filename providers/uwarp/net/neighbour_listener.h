@@ -3,7 +3,7 @@
 
 namespace uwarp {
 
-/// Waits for a neighbour. Called once, by whichever thread progresses, without locks of the engine.
+/// Waits for a neighbour. Called once, by the thread that progresses, without locks of the engine.
 class NeighbourListener {
  public:
   virtual ~NeighbourListener() = default;

@@ -56,7 +56,7 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
   const NeighbourState now = asked ? neighbour_state(*hop) : NeighbourState::kUntold;
   // Asked for and not in the table: this kind of device has no neighbours.
   const bool waits = now == NeighbourState::kResolving || now == NeighbourState::kFailed;
-  if (waits) (void)progress_.start_helper();  // without one, whoever polls serves it
+  if (waits) (void)progress_.start_helper();  // without one, threads that poll serve it
   return waits || !take_back(number);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Waits until neighbours have answered. It listens to the kernel's neighbour table only while there
-// is somebody to be told, since the tables of busy hosts change all the time. One per engine.
+// Waits until neighbours have answered. It listens to the kernel's neighbour table only while a
+// listener waits, because the tables of busy hosts change all the time. One per engine.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class NeighbourWatch final : public Source {
  public:
   explicit NeighbourWatch(Progress& progress) : progress_(progress) {}
 
-  /// True if the listener will be told how it went, at `deadline_ns` at the latest. False if there
-  /// is nothing to wait for: the neighbour is there, none is needed, or nobody can tell.
+  /// True if the listener will be told the outcome, at `deadline_ns` at the latest. False if there
+  /// is nothing to wait for: the neighbour is known, none is needed, or the kernel does not say.
   bool wait(const IpAddress& destination, const Route& route, uint64_t deadline_ns,
             std::weak_ptr<NeighbourListener> listener);
 

@@ -52,7 +52,8 @@ struct Published {
 
 Published& published();
 
-/// A forked child starts afresh: the lock is free whoever held it, the netlink socket is not its.
+/// fork() runs with the lock held, so that the child finds the table whole. The child then frees
+/// the lock and starts without a table and netlink socket.
 void before_fork() { published().lock.lock(); }
 void after_fork_in_parent() { published().lock.unlock(); }
 void after_fork_in_child() {

@@ -18,7 +18,7 @@ std::shared_ptr<NetWatch> NetWatch::start(Progress& progress) {
   std::shared_ptr<NetWatch> watch(new NetWatch(progress));
   const int fd = net_changes_fd();
   if (fd < 0 || !progress.add(*watch, fd, EPOLLIN | EPOLLET))
-    log_event("changes of the network will not be noticed");
+    log_event("changes of links and addresses will not be noticed: netlink cannot be watched");
   return watch;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Listens to the kernel's changes of links and addresses, publishes the new device table, and tells
-// those who care. One per engine.
+// its listeners. One per engine.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace uwarp {
 
-/// Called by whichever thread progresses, one call at a time, without locks of the engine.
+/// Called by the thread that progresses, one call at a time, without locks of the engine.
 class NetListener {
  public:
   virtual ~NetListener() = default;

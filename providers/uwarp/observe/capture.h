@@ -39,7 +39,7 @@ class Capture {
   void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> bytes,
              size_t size) noexcept;
 
-  /// Held by whoever moves a connection's sequence numbers.
+  /// Held by the thread that changes a connection's sequence numbers.
   std::mutex& mutex() { return mutex_; }
 
  private:

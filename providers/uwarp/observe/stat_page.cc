@@ -62,7 +62,7 @@ StatPage::StatPage(bool shown) {
   // A program with more rights than its user shows nothing.
   if (shown && getauxval(AT_SECURE) == 0) {
     fd_ = make_sealed_memory(kPageName, bytes_);
-    if (!fd_) log_event("no memory to show to uwarp-stat: %s", std::strerror(errno));
+    if (!fd_) log_event("uwarp-stat cannot show this process: no memfd: %s", std::strerror(errno));
   }
   const int flags = fd_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
@@ -179,7 +179,7 @@ Slot& StatPage::take() {
   return slot<Slot>(index);
 }
 
-// The counters have been read out. Whoever looks meanwhile finds no live slot.
+// The counters have been read out. A reader finds no live slot meanwhile.
 template <typename Slot>
 void StatPage::release_locked(Slot& gone) {
   const uint32_t index = index_of(gone);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The process's page of counters (counters/page_layout.h): memory without a name in any file
-// system, found by uwarp-stat among the open files of its process, sealed so that nobody can cut it
-// short. Hands out slots. Where it cannot or shall not be shown (UWARP_STAT=0) it is plain memory,
-// and the counting goes on for the files in sysfs.
+// system, found by uwarp-stat among the open files of its process, sealed so that no process can
+// shorten it. Hands out slots. Where it cannot or shall not be shown (UWARP_STAT=0) it is plain
+// memory, and the counting goes on for the files in sysfs.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class StatPage {
   /// Index of the device's slot, made at first use; the last slot is shared by those beyond.
   uint32_t device(std::string_view verbs_name);
   DeviceTotals totals(std::string_view verbs_name);
-  /// The device's port is up or down; told as often as anybody notices.
+  /// The device's port is up or down. May be repeated: only a change from up to down is counted.
   void note_link(std::string_view verbs_name, bool up);
 
   /// A free slot, its counters 0; one in memory of its own when there is no more. Throws

@@ -11,7 +11,7 @@
 
 namespace uwarp {
 
-/// One for each kind, where the line is written. Any thread.
+/// One for each kind of line, at the place where it is written. Any thread.
 class CollapsedLog {
  public:
   /// A user who looks for the fault of one application finds its few lines whole. A peer that

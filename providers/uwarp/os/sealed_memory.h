@@ -12,7 +12,7 @@ namespace uwarp {
 /// `bytes` of it, zeros. `name` is what /proc shows. Empty, and errno: EMFILE, ENOMEM...
 EngineFd make_sealed_memory(const char* name, size_t bytes);
 /// What another process brings is such memory: neither its size nor its seals can change. False
-/// also for whatever else `fd` may be.
+/// for any other file.
 bool is_sealed_memory(int fd);
 
 }  // namespace uwarp

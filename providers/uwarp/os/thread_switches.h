@@ -9,7 +9,8 @@
 
 namespace uwarp {
 
-/// Of the calling thread, so far; a yield to somebody counts. Nullopt if the kernel does not tell.
+/// Involuntary switches of the calling thread so far; a yield to another thread counts. Nullopt if
+/// the kernel does not tell.
 inline std::optional<uint64_t> thread_switches() {
   rusage usage{};
   if (getrusage(RUSAGE_THREAD, &usage) != 0) return std::nullopt;

@@ -15,7 +15,7 @@ constinit uint8_t fd_kinds[kFdTableSize] = {};
 namespace {
 constinit std::atomic<int> highest{-1};
 constinit std::atomic<long> owner{0};
-/// On a page that the kernel clears in whoever gets a copy of it; null before Linux 4.14.
+/// On a page that the kernel clears in the child of a fork; null before Linux 4.14.
 constinit std::atomic<std::atomic<bool>*> no_copy{nullptr};
 
 std::atomic<bool>* map_cleared_in_copies() {

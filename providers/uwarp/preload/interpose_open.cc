@@ -30,7 +30,7 @@ constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen64("freopen64
 
 bool needs_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
-// One word, whatever its type: how variadic arguments are passed where we run.
+// Variadic arguments are passed in one word each where we run, independent of their type.
 mode_t mode_argument(int flags, va_list arguments) {
   return needs_mode(flags) ? va_arg(arguments, mode_t) : 0;
 }

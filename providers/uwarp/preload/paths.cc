@@ -35,7 +35,7 @@ constexpr size_t kRootMax = 160;
 // Written by the constructor only.
 char own_root[kRootMax];
 size_t own_root_length = 0;
-/// The tree's root where it is not there: after a fork, or when that place could not be had. Null
+/// The tree's root if it is not own_root: after a fork, or when own_root could not be made. Null
 /// before the first use of such a tree.
 constinit std::atomic<const char*> other_root{nullptr};
 
@@ -242,7 +242,7 @@ void set_sysfs_path() {
   if (inherited != nullptr && inherited[0] != '\0' && !is_uwarp_tree(inherited)) {
     setenv("UWARP_HOST_SYSFS", inherited, 1);
   }
-  // Unpredictable, so that nobody else can be there first.
+  // Unpredictable, so that no other user can make it first.
   uint64_t random = 0;
   if (syscall(SYS_getrandom, &random, sizeof random, GRND_NONBLOCK) != sizeof random) {
     random = reinterpret_cast<uintptr_t>(&random) ^ reinterpret_cast<uintptr_t>(own_root);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whether others want the core of a thread that polls. While it keeps the core they wait for whole
-// time slices, and one of them may be the peer, or whoever keeps the peer from running.
+// Whether other threads want the core of a thread that polls. While it keeps the core they wait for
+// whole time slices. One of them may be the peer, or a thread for which the peer waits.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class CpuContention {
   struct Reading {
     uint64_t now_ns;
     uint64_t run_ns;    // on a core, so far
-    uint64_t switches;  // to others, while it could have gone on
+    uint64_t switches;  // to other threads, while this one could have gone on
   };
 
   /// To be asked at each poll that finds nothing.

@@ -96,8 +96,8 @@ std::shared_ptr<Source> BasicDeadlineHeap<Atomics>::take_due(uint64_t now) {
   return due;
 }
 
-// Says until when this thread sleeps, then looks: whoever sets a deadline does it in the opposite
-// order, so that one of the two sees the other.
+// Says until when this thread sleeps, then looks. A thread that sets a deadline does it in the
+// opposite order, so that one of the two sees the other.
 template <class Atomics>
 uint64_t BasicDeadlineHeap<Atomics>::begin_sleep(uint64_t now_ns, uint64_t tick_ns,
                                                  uint64_t late_ns) {

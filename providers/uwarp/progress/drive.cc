@@ -23,8 +23,8 @@ bool is_fault(int number) {
          number == SIGTRAP || number == SIGSYS || number == SIGABRT;
 }
 
-/// Whether a read() that a signal interrupts goes on. Which signal it was cannot be known; one
-/// handler without SA_RESTART is reason enough to think that somebody counts on EINTR.
+/// Whether a read() that a signal interrupts goes on. Which signal it was cannot be known: one
+/// handler without SA_RESTART is enough to assume that the application relies on EINTR.
 bool calls_restart() {
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction action;
@@ -72,7 +72,7 @@ class Progress::Drive {
   /// Sleeps until there is something to serve or to see, or until the deadline. 0, an errno, or
   /// EAGAIN: nothing has arrived.
   int sleep(const Awaited& awaited) {
-    // Never the sockets themselves: they could not be closed as long as somebody polls them.
+    // Never the sockets themselves: a socket stays open as long as a thread polls it.
     pollfd fds[1 + kAwaitedFds];
     fds[0] = {.fd = progress_.epoll_fd_, .events = POLLIN, .revents = 0};
     size_t count = 1;
@@ -123,7 +123,7 @@ int Progress::drive(Awaited& awaited) {
     Look last{.polls = presence_.polls(), .time_ns = now_ns()};
     const int error = drive.sleep(awaited);
     if (error != EAGAIN) return error;
-    // Somebody else polls now, whom a thread that wakes up for each message would disturb.
+    // Another thread polls now. A thread that wakes up for each message would disturb it.
     if (somebody_polls(last)) break;
     (void)pass();
   }

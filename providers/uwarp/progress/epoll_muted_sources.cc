@@ -6,8 +6,9 @@
 
 namespace uwarp {
 
-// The weak reference is made, and what it replaces let go of, without the lock. Sleepers are looked
-// for under it: either this entry comes first, and the sleeper finds it, or it sees the sleeper.
+// The weak reference is made, and what it replaces is released, without the lock. Sleepers are
+// looked for under it: either this entry comes first, and the sleeper finds it, or this call sees
+// the sleeper.
 template <class Atomics>
 bool BasicEpollMutedSources<Atomics>::add(Source& source) {
   std::weak_ptr<Source> entry = source.weak_from_this();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Sources that pollers look at all the time. Epoll is not told of their data, which costs the
-// sender more than the look costs here. Whoever sleeps on epoll has it told of them again first.
+// Sources that pollers look at all the time. They are quiet: their data makes no event in epoll,
+// which would cost the sender more than the look costs here. A thread ends the quiet of all before
+// it sleeps on epoll.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace uwarp {
 
-/// Thread-safe. Its lock is a leaf: sources are called, and let go of, without it.
+/// Thread-safe. Its lock is a leaf: sources are called and released without it.
 template <class Atomics = StdAtomics>
 class BasicEpollMutedSources {
  public:
@@ -21,12 +22,12 @@ class BasicEpollMutedSources {
 
   explicit BasicEpollMutedSources(const BasicPresence<Atomics>& presence) : presence_(presence) {}
 
-  /// The source may become quiet, until its end_quiet() is called. False: not now, as somebody
-  /// sleeps, or there are enough. The caller keeps end_quiet() waiting until it has acted on this.
+  /// True: the source may become quiet, until its end_quiet() is called. False: a thread sleeps on
+  /// epoll, or kMost sources are quiet. The caller keeps end_quiet() waiting until it has acted.
   bool add(Source& source);
-  /// The caller has become a sleeper: ends the quiet of all, and there is none before it leaves.
+  /// The caller has become a sleeper: ends the quiet of all. None becomes quiet until it leaves.
   void end_all();
-  /// Ends the quiet of those that nobody has looked at since the last call.
+  /// Ends the quiet of those that no thread has looked at since the last call.
   void end_idle();
 
  private:

@@ -23,7 +23,7 @@ struct SchedulingAttributes {
   uint64_t period_ns;
 };
 
-// A thread stays where it was last, and has to be allowed nowhere else to be moved.
+// For a moment the thread may run on `core` only, which moves it there. Afterwards it stays.
 void move_to(int core) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;

@@ -3,7 +3,7 @@
 // inter-processor interrupt, in a virtual machine more than all the rest of a small message; on the
 // core of the waker it costs a switch. A scheduler that finds both cores taken (two applications
 // that spin on memory) leaves the thread where it is, which is as often wrong as right. But a
-// thread that has much to do each time needs a core of its own, and not that of whoever sends.
+// thread that has much to do at each wake-up needs a core of its own, not the sender's.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class HelperAffinity {
   /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
-  /// The thread was woken. False: not worth a look at by whom.
+  /// The thread was woken. False: it is not worth a look which core woke it.
   bool looks();
   /// It was woken from this core: moves it if that is due. It may run wherever it might before.
   void woken_from(int waker);

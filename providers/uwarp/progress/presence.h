@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who is present to serve the sockets: threads that poll, the driver, the helper thread, and all
-// who sleep on epoll. One word, so that each change and what follows from it are one step.
+// Which threads are present to serve the sockets: threads that poll, the driver, the helper thread,
+// and those that sleep on epoll. One word, so that each change and what follows from it are one
+// step.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ class BasicPresence {
   /// takes the place of a patient one.
   enum Role : uint8_t { kNobody, kPatient, kEager };
 
-  // ---- Pollers, who are counted apart: a poll costs no locked instruction. Concurrent counts may
-  // be lost, which does no harm.
+  // ---- Pollers. They are counted apart, so that a poll costs no locked instruction. Concurrent
+  // counts may be lost, which does no harm.
 
   uint32_t note_polls(uint32_t polls) {
     const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
@@ -35,7 +36,7 @@ class BasicPresence {
     return !who.armed && !who.drive_expected;
   }
 
-  // ---- Sleepers on epoll: the armed helper thread, who drives, and naps.
+  // ---- Sleepers on epoll: the armed helper thread, the driver, and threads that nap.
 
   bool anybody_sleeps() const { return who_.load().sleepers != 0; }
   void begin_nap() {
@@ -48,8 +49,8 @@ class BasicPresence {
   // ---- The helper thread.
 
   bool armed() const { return who_.load(std::memory_order_relaxed).armed; }
-  /// It is to sleep on epoll, or beside it because others progress. True if it has become a
-  /// sleeper.
+  /// `on`: it will sleep on epoll. Otherwise beside it, because other threads progress. True if it
+  /// has become a sleeper.
   bool arm(bool on) {
     const Who now = who_.load();
     if (now.armed == on && !(on && now.drive_expected)) return false;
@@ -67,8 +68,8 @@ class BasicPresence {
   void end_rest() {
     if (who_.load().resting) change([](Who& who) { who.resting = false; });
   }
-  /// Some thread drives, or has since `drives` was brought up to date; but where others wait for
-  /// the helper thread, a drive that has ended does not count.
+  /// A thread drives, or has since `drives` was brought up to date. But while threads wait for the
+  /// helper thread, a drive that has ended does not count.
   bool driven_since(uint32_t& drives) const {
     const Who who = who_.load();
     const bool changed = who.drives != drives && who.waiters == 0;
@@ -88,8 +89,8 @@ class BasicPresence {
 
   // ---- The driver.
 
-  /// A sleeper as long as it drives. 0: not now, as others drive or wait, or poll: `least_polls`
-  /// and more that count. Otherwise the number of its turn.
+  /// The caller is a sleeper as long as it drives. 0: not now, as other threads drive, wait, or
+  /// poll (`least_polls` and more that count). Otherwise the number of its turn.
   uint32_t begin_drive(Role role, uint32_t least_polls) {
     Who seen = who_.load(), next;
     do {
@@ -104,7 +105,7 @@ class BasicPresence {
     } while (!who_.compare_exchange_weak(seen, next));
     return next.drives;
   }
-  /// False once another has taken the place.
+  /// False once another thread has taken the place.
   bool drives(uint32_t turn) const { return who_.load().driven_by(turn); }
   bool driver_sleeps() const { return who_.load().driver_sleeps; }
   /// The driver is about to sleep, or has slept. False, and nothing done, if it does not drive any
@@ -138,7 +139,7 @@ class BasicPresence {
     uint64_t drive_expected : 1 = false;  // threads that arm a queue come to drive, as before
     uint64_t waiters : 20 = 0;
     uint64_t sleepers : 20 = 0;
-    uint64_t drives : 18 = 0;  // begun or ended; names the turn of who drives. 0 is none
+    uint64_t drives : 18 = 0;  // begun or ended; names the driver's turn. 0 is none
 
     bool driven_by(uint64_t turn) const { return driver != kNobody && drives == turn; }
     void next_turn() {

@@ -32,7 +32,7 @@ constexpr uint64_t kStopNs = 200 * kNsPerMs;
 constexpr Progress::Ticket kWakeTicket = 0;
 
 thread_local const Progress* helper_of = nullptr;
-/// What this thread was told of last.
+/// What this thread served last.
 struct LastServed {
   std::weak_ptr<Source> source;
 };
@@ -58,7 +58,7 @@ Progress::Progress(const Polling& polling)
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
   if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
-    log_event("progress: no epoll set, errno %d", errno);
+    log_event("progress: cannot make an epoll set, errno %d", errno);
 }
 
 Progress::~Progress() {
@@ -100,7 +100,7 @@ void Progress::revisit(Source& source) {
 
 namespace {
 
-/// std::bad_alloc would end the process in the helper thread, and surprise whoever polls.
+/// std::bad_alloc would end the process in the helper thread, and leave a verbs call in a poller.
 template <typename Call>
 bool tell(Source& source, Call call) {
   try {
@@ -202,7 +202,7 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
   return true;
 }
 
-// Whoever has the turn serves what comes.
+// If another thread has the turn, it serves what comes.
 void Progress::nap() {
   bool served = false;
   presence_.begin_nap();
@@ -282,8 +282,8 @@ void Progress::wait_disarmed(const Look& last) {
   if (rest && revisits_.waiting()) rest = false;
   const uint64_t now = now_ns();
   const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
-  // Pollers look after deadlines. Being woken for each that is set would disturb them more than it
-  // matters that one is late if they have just stopped.
+  // Pollers serve deadlines. To wake this thread for each that is set would disturb them. A
+  // deadline may rather be late when they have just stopped.
   const uint64_t until = deadlines_.begin_sleep(now, tick, rest ? 0 : polling_.late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
@@ -292,7 +292,7 @@ void Progress::wait_disarmed(const Look& last) {
     const bool forever = until == DeadlineHeap::kNever;
     if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) {
       drain_wake_up();
-      (void)pass();  // a peer may know better that nobody polls any more
+      (void)pass();  // a peer may have noticed first that no thread polls any more
       whole = false;
     }
   }
@@ -302,9 +302,9 @@ void Progress::wait_disarmed(const Look& last) {
   if (presence_.driver_sleeps()) serve_revisits();
 }
 
-// After traffic more is likely to come, and waking this thread would cost the sender more than this
-// core is worth, if nobody else wants it. Where somebody else progresses again it is in the way: it
-// takes turns of another's core, and waits for the sockets that a sender keeps locked.
+// After traffic more is likely to come, and to wake this thread would cost the sender more than
+// this core is worth, if no other thread wants it. Where another thread progresses again, this one
+// is in its way: it takes turns of a core, and waits for the sockets that a sender keeps locked.
 int Progress::spin(epoll_event* events, Look& last) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
@@ -397,7 +397,7 @@ int Progress::start_helper() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    log_event("progress: no helper thread, errno %d", error);
+    log_event("progress: cannot start the helper thread, errno %d", error);
     return error;
   }
   pthread_setname_np(helper_, "uwarp");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that
-// poll drive the sockets themselves and the helper is disarmed meanwhile; when they stop it takes
-// over within kTakeOverNs. Knows nothing of what its sources are.
+// poll drive the sockets themselves and the helper is disarmed meanwhile. When they stop it takes
+// over within Polling::take_over_ns. Does not know what its sources are.
 //
 // docs/ownership.md has the discipline for sources and the order of locks.
 #pragma once
@@ -30,17 +30,17 @@ namespace uwarp {
 
 class HelperAffinity;
 
-/// What a thread waits for that blocks in a call of the application, such as ibv_get_cq_event().
+/// What a thread waits for in a blocking call of the application, such as ibv_get_cq_event().
 class Awaited {
  public:
   virtual ~Awaited() = default;
   /// It is there. Called often.
   virtual bool arrived() = 0;
-  /// Become readable when it comes from another thread.
+  /// These become readable when it comes from another thread.
   virtual std::span<const pollfd> fds() const = 0;
 
   uint64_t deadline_ns = ~uint64_t{0};
-  /// It may wait for a turn of the helper thread: others go first.
+  /// It may wait for a turn of the helper thread: other threads drive first.
   bool patient = false;
   /// After a signal the call goes on if read() does.
   bool restarts = true;
@@ -48,7 +48,7 @@ class Awaited {
   const sigset_t* signals = nullptr;
 };
 
-/// What the helper thread sees to its end before it ends itself, while exit() waits.
+/// What the helper thread finishes before it ends, while exit() waits.
 class LastWork {
  public:
   /// Once, then done() often, and end() when it is done or has taken too long. By the helper
@@ -67,25 +67,26 @@ class Progress {
   using Ticket = SourceSlots::Ticket;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
-  /// Who counts as "somebody polls" to the helper thread: so many polls since it looked last, and
-  /// since anybody announced to sleep, with so much time between them at most, on average.
+  /// When the helper thread assumes that a thread polls in a loop: if there were least_polls since
+  /// it looked last and since a thread announced to sleep, at most slowest_poll_ns apart on
+  /// average.
   struct Polling {
     uint32_t least_polls;
     uint64_t slowest_poll_ns;
-    uint64_t take_over_ns;  // in which the helper notices that nobody polls any more
+    uint64_t take_over_ns;  // in which the helper notices that no thread polls any more
     uint64_t longest_ns;    // the same after long polling: each look of the helper disturbs it
-    /// By so much a deadline may be late once those who polled and looked after it have stopped.
+    /// Most that a deadline may be late once the threads that polled have stopped.
     uint64_t late_ns;
   };
-  /// A polling loop takes about half a microsecond per round, a wake-up of the helper tens of them:
-  /// whoever polls more seldom than this is served better by the helper.
+  /// A polling loop takes about half a microsecond per round, a wake-up of the helper as long as
+  /// tens of rounds: the helper serves a thread better that polls more seldom than this.
   static constexpr Polling kBesideOthers{.least_polls = 4,
                                          .slowest_poll_ns = 50'000,
                                          .take_over_ns = 1'000'000,
                                          .longest_ns = 4'000'000,
                                          .late_ns = 1'000'000};
-  /// On the only processor the helper takes its turns from the pollers, who wait for the processor
-  /// for whole time slices.
+  /// On the only processor the helper takes its turns from the pollers, which then wait for whole
+  /// time slices.
   static constexpr Polling kOnOneProcessor{.least_polls = 1,
                                            .slowest_poll_ns = 20'000'000,
                                            .take_over_ns = 20'000'000,
@@ -107,15 +108,15 @@ class Progress {
   /// Sets the one deadline of `source` (CLOCK_MONOTONIC ns); 0 clears it. A deadline_passed() that
   /// has started meanwhile is not held back: the source checks its own state.
   void set_deadline(Source& source, uint64_t deadline_ns);
-  /// Has source.ready(0) called soon, by whichever thread progresses.
+  /// Has source.ready(0) called soon, by the thread that progresses.
   void revisit(Source& source);
-  /// A poller looks at `source` all the time, which therefore wants epoll not to be told of its
-  /// data for now. See EpollMutedSources::add(); the helper thread, the driver and naps are
-  /// sleepers.
+  /// A poller looks at `source` all the time, so its data shall make no event in epoll for now. See
+  /// EpollMutedSources::add(). Sleepers are the helper thread, the driver and a thread in nap().
   bool quieten(Source& source) { return quiet_.add(source); }
 
-  /// Notes a poll on an empty completion queue, or what takes as long as so many of them; returns a
-  /// running count. Costs no locked instruction: concurrent counts may be lost, which does no harm.
+  /// Notes a poll on an empty completion queue, or work that takes as long as `polls` of them.
+  /// Returns a running count. Costs no locked instruction: concurrent counts may be lost, which
+  /// does no harm.
   uint32_t note_polls(uint32_t polls) { return presence_.note_polls(polls); }
   /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
   /// no longer count, and a disarmed helper thread takes over at once.
@@ -125,9 +126,9 @@ class Progress {
   /// Serves in the caller until `awaited` arrives, so that a message costs one wake-up and not the
   /// helper's and then the caller's: looks for a while, then sleeps. The helper is disarmed
   /// meanwhile. A cancellation point. 0 when it has arrived; ETIMEDOUT; EINTR after a signal; EBUSY
-  /// when others drive or wait: be a Waiter then, unless patient.
+  /// when other threads drive or wait: be a Waiter then, unless patient.
   int drive(Awaited& awaited);
-  /// In between a thread sleeps until somebody else has served what it waits for.
+  /// Between the two a thread sleeps until another thread has served what it waits for.
   void begin_wait() {
     if (presence_.begin_wait()) wake_helper();
   }
@@ -144,18 +145,18 @@ class Progress {
   };
 
   /// One turn in the caller, without blocking: what is ready now, what asked to be revisited, what
-  /// is due. False at once if another thread is at it, or this one further up its stack.
+  /// is due. False at once if another thread has the turn, or this one further up its stack.
   bool pass() {
     bool served = false;
     return pass(served);
   }
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
-  /// The helper thread sits in epoll: pollers need not look after sockets that are not theirs.
+  /// The helper thread waits in epoll: pollers need not serve sockets of other queues.
   bool helper_armed() const { return presence_.armed(); }
 
   /// Starts the helper thread if it does not run. All signals are blocked in it; it is never
-  /// left pinned, so that the kernel may wake it on the core of whoever sent. Errors: EAGAIN.
+  /// left pinned, so that the kernel may wake it on the sender's core. Errors: EAGAIN.
   int start_helper();
   bool helper_running() const { return helper_running_.load(std::memory_order_relaxed); }
   /// Ends the helper thread and waits for it (a bounded time: exit() may run while a lock that it
@@ -176,13 +177,13 @@ class Progress {
   /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
   static constexpr size_t kRevisitsPerTurn = 32;
 
-  /// What one who watches the others saw when it looked last.
+  /// What a thread that watches the others saw when it looked last.
   struct Look {
     uint32_t polls = 0;
     uint32_t drives = 0;
     uint64_t time_ns = 0;
-    bool polled = false;  // what the look found: somebody polls in a loop
-    bool others = false;  // ... or somebody progresses, in this or another way
+    bool polled = false;  // what the look found: a thread polls in a loop
+    bool others = false;  // ... or progresses, in this or another way
   };
 
   static void* helper_main(void* self);
@@ -201,8 +202,8 @@ class Progress {
   // drive.cc
   class Drive;
   bool look_for(Awaited& awaited);
-  /// The same; `served` becomes true if epoll told of more than the wake-up. Sleeps until it tells
-  /// of something, for `wait_ns` at most.
+  /// pass(); `served` becomes true if epoll reported more than the wake-up. Sleeps until it reports
+  /// something, for `wait_ns` at most.
   bool pass(bool& served, uint64_t wait_ns = 0);
   int ask_epoll(epoll_event* events, uint64_t wait_ns);
   void sleep_on_epoll(uint64_t wait_ns);

@@ -43,7 +43,7 @@ class BasicRevisitQueue final : public SourceList {
     return count;
   }
 
-  /// Lock-free. Sequentially consistent: who goes to sleep says so first and then asks.
+  /// Lock-free. Sequentially consistent: a thread that goes to sleep says so first and then asks.
   bool waiting() const { return waiting_.load(); }
 
   void leave(Source& source) override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whatever Progress serves: something with file descriptors, one deadline, or both.
+// What Progress serves: an object with file descriptors, one deadline, or both.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct SourcePlace {
 };
 
 /// Derive from it and own the object by shared_ptr. Progress keeps weak references only, and holds
-/// a strong one, but no lock, during a call. Calls come from whichever thread progresses, and
+/// a strong one, but no lock, during a call. Calls come from the threads that progress, and
 /// several threads may be inside one object at the same time: it protects itself.
 class Source : public std::enable_shared_from_this<Source> {
  public:
@@ -41,30 +41,30 @@ class Source : public std::enable_shared_from_this<Source> {
       if (list != nullptr) list->leave(*this);
   }
 
-  /// Readiness came or changed (edge-triggered: it is told once, so whoever cannot act now must
-  /// remember). `events` are EPOLL* bits; 0 when called again after true was returned.
+  /// Readiness came or changed. It is reported once (edge-triggered): a source that cannot act now
+  /// must remember it. `events` are EPOLL* bits; 0 when called again after true was returned.
   /// Returns true if there is more to do than one turn allows: it is called again soon.
   virtual bool ready(uint32_t events) = 0;
 
-  /// Serves what has come without being told of it. True if anything had. What it served is told
-  /// of all the same.
+  /// Serves what has come before epoll reports it. True if anything had. ready() is called for it
+  /// all the same.
   virtual bool look() { return false; }
 
   /// The core on which what came last was sent; negative: not known. By the helper thread.
   virtual int waker_core() { return -1; }
 
-  /// Epoll is to be told of its data again, of which what is there already makes an edge: see
+  /// Its data shall make events in epoll again; data that is there already makes one at once. See
   /// Progress::quieten().
   virtual void end_quiet() {}
 
-  /// Somebody has looked at it since this was asked last. Called under a lock: must not block.
+  /// A thread has looked at it since this was asked last. Called under a lock: must not block.
   virtual bool looked_at() { return false; }
 
   /// The deadline set by Progress::set_deadline() has passed.
   virtual void deadline_passed() {}
 
-  /// A call of ready() or deadline_passed() found no memory and was left in the middle. Whoever
-  /// progresses cannot be told; the object gives up what it was about.
+  /// A call of ready() or deadline_passed() found no memory and was left in the middle. The thread
+  /// that progresses cannot report that, so the object gives up what it was doing.
   virtual void out_of_memory() {}
 
  private:

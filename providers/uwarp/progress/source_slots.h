@@ -37,7 +37,7 @@ class BasicSourceSlots {
   /// returned the source to another thread before, but does not return it afterwards.
   template <class Unwatch>
   void remove(Ticket ticket, Unwatch unwatch) {
-    std::weak_ptr<Source> released;  // let go of after the lock
+    std::weak_ptr<Source> released;  // destroyed after the lock is released
     const std::lock_guard guard(lock_);
     Slot* const slot = find_locked(ticket);
     if (slot == nullptr) return;

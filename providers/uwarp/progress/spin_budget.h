@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // How long a thread may look for work that is likely to come soon instead of sleeping: up to
-// UWARP_SPIN_US after traffic, and only as long as nobody else wants its core.
+// UWARP_SPIN_US after traffic, and only as long as no other thread wants its core.
 #pragma once
 
 #include <cstdint>

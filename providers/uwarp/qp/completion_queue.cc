@@ -51,13 +51,13 @@ bool BasicCompletionQueue<Atomics>::push(const WorkCompletion& completion, bool 
     slot_.failed.add(1);
   const bool at_once = solicited || completion.status != WcStatus::kSuccess;
   if (at_once) solicited_end_ = tail + 1;
-  // arm() takes the same lock: whoever arms after this sees the completion when it polls.
+  // arm() takes the same lock: a thread that arms after this sees the completion when it polls.
   if (armed_ != Armed::kNo) [[unlikely]]
     notify_locked(at_once);
   return true;
 }
 
-// False where that matters to whoever pushes.
+// False: the completion is lost, and the caller's queue pair has to fail.
 template <class Atomics>
 bool BasicCompletionQueue<Atomics>::overrun_locked() {
   slot_.overruns.add(1);

@@ -16,8 +16,8 @@
 
 namespace uwarp {
 
-/// Who is told that an armed completion queue has something to say. Called with the queue's
-/// producer lock held and possibly with queue pair locks held: must not block nor call back.
+/// Gets the events of a completion queue. Called with the queue's producer lock held and possibly
+/// with queue pair locks held: must not block nor call back.
 class CompletionNotifier {
  public:
   virtual ~CompletionNotifier() = default;
@@ -29,7 +29,7 @@ class CompletionNotifier {
   virtual void completion_held_back() {}
 };
 
-/// When a completion was stored, by the clocks of whoever made the queue.
+/// When a completion was stored, by CompletionQueueOptions::clock.
 struct CompletionTime {
   uint64_t raw_ns = 0;
   uint64_t wall_ns = 0;
@@ -37,9 +37,9 @@ struct CompletionTime {
 
 struct CompletionQueueOptions {
   CompletionTime (*clock)() = nullptr;  // null: completions carry no time
-  /// Only one thread polls at a time, as it promises.
+  /// The application promises that only one thread polls at a time.
   bool single_threaded = false;
-  /// What does not fit is lost without an error: the application sees to it that all fits.
+  /// What does not fit is lost without an error: the application ensures that all fits.
   bool ignore_overrun = false;
   CompletionSlot* slot = nullptr;  // where it counts; null: in memory of its own
   /// Null unless steps are written down. Completions then name their request by its position in
@@ -47,7 +47,7 @@ struct CompletionQueueOptions {
   TraceSink* trace = nullptr;
 };
 
-/// What somebody who drives the queue pairs of a completion queue hangs on it.
+/// What the layer that drives the queue pairs of a completion queue attaches to it.
 class CompletionQueueDriver {
  public:
   virtual ~CompletionQueueDriver() = default;
@@ -93,8 +93,8 @@ class BasicCompletionQueue {
   /// before the queue was armed.
   void raise_stored();
 
-  /// Raises the event that was asked for, although nothing has come: to whoever waits there may
-  /// be events without completions.
+  /// Raises the event that was asked for, although nothing has come. A thread that waits must
+  /// expect events without completions.
   void raise_armed();
 
   uint32_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
@@ -115,8 +115,8 @@ class BasicCompletionQueue {
   /// The moderation period is over: raises the event that was held back, if any.
   void flush_moderation();
 
-  /// Set once by whoever drives the queue pairs behind this queue (cm/); not looked at here, but
-  /// freed with the queue, when no poller can be inside any more.
+  /// Set once by the layer that drives the queue pairs behind this queue (stream/). Not used here,
+  /// but freed with the queue, when no poller can be inside any more.
   std::atomic<CompletionQueueDriver*> driver{nullptr};
 
  private:
@@ -125,7 +125,7 @@ class BasicCompletionQueue {
   using Lock = BasicSpinLock<Atomics>;
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
-  /// Nothing to tell a consumer, who finds it so most of the time and needs no lock to see it.
+  /// There is nothing to poll. That is the usual case, so a consumer sees it without a lock.
   bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
   [[gnu::noinline, gnu::cold]] bool overrun_locked();
   [[gnu::noinline]] void notify_locked(bool at_once);

@@ -184,8 +184,8 @@ void DatagramQueuePair::complete_send(uint64_t position, WcStatus status) {
   sends_.note_completed();
 }
 
-// A completion is lost: the queue pair goes no further. Under one of its locks, so what waits is
-// flushed by whoever looks at it next.
+// A completion is lost: the queue pair goes no further. Called under one of its locks, so the next
+// call flushes what waits.
 void DatagramQueuePair::overrun() {
   QpState now = state();
   do {

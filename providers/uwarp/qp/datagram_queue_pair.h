@@ -2,9 +2,9 @@
 // A queue pair of datagrams: it has no peer, each request names one, and what cannot be delivered
 // is dropped. Sans-IO: a DatagramWay takes what is sent, deliver() is given what has come.
 //
-// Two locks, each held for the copy of a payload at most: that of posting for all that is sent, and
-// one for all that is received. What is sent is copied before its request completes, so that
-// nothing refers to the application's memory but under these locks.
+// Two locks, each held for the copy of a payload at most: the posting lock for all that is sent,
+// and one for all that is received. What is sent is copied before its request completes, so the
+// application's memory is used only under these locks.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace uwarp {
 
-/// Who waits for room on a way; see DatagramWay::wait_for_room().
+/// Waits for room on a way; see DatagramWay::wait_for_room().
 class DatagramWaiter {
  public:
   virtual ~DatagramWaiter() = default;
@@ -52,7 +52,7 @@ class DatagramWay {
   virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
   /// Sends what was appended. No lock held.
   virtual void flush() = 0;
-  /// Has that done soon, by whoever progresses. Any locks may be held.
+  /// Has that done soon, by the thread that progresses. Any locks may be held.
   virtual void flush_soon() = 0;
 };
 
@@ -89,7 +89,8 @@ class DatagramQueuePair {
   /// A request waits for room on this way, and all behind it with it; null: none waits. Under
   /// post_lock().
   const std::shared_ptr<DatagramWay>& blocked_on() const { return blocked_on_; }
-  /// Goes on with those. `sent(way)` is called for each way that took something. Under post_lock().
+  /// Sends requests that wait. `sent(way)` is called for each way that took something. Under
+  /// post_lock().
   template <typename Sent>
   void send_waiting_locked(Sent sent) {
     blocked_on_ = nullptr;
@@ -110,7 +111,7 @@ class DatagramQueuePair {
   /// `route` holds kRouteHeaderBytes. kNoReceive: nothing is posted; nothing was done.
   Delivery deliver(const DatagramHeader& header, std::span<const std::byte> route,
                    const std::byte* payload);
-  /// One that was kNoReceive, or for other reasons, is given up.
+  /// A datagram is dropped: it was kNoReceive for too long, or for other reasons.
   void count_drop() {
     const std::lock_guard lock(receive_lock_);
     slot_.receive.dropped.add(1);
@@ -130,8 +131,8 @@ class DatagramQueuePair {
   void move_to(QpState state);
   /// All work is flushed.
   void to_error();
-  /// All work is dropped, with completions that nobody has polled. On return nothing refers to the
-  /// memory of the queue pair's domain.
+  /// Drops all work, with completions that were not polled. On return nothing refers to the memory
+  /// of the queue pair's domain.
   void to_reset();
 
   /// While it lives no memory of the application is touched.
@@ -142,7 +143,7 @@ class DatagramQueuePair {
   Held hold() { return {std::unique_lock(post_lock()), std::unique_lock(receive_lock_)}; }
 
  private:
-  /// One that goes out behind the next, where faults are asked for.
+  /// A request that goes out behind the next one, because a fault rule asks for it.
   struct Postponed {
     std::shared_ptr<DatagramWay> way;
     DatagramHeader header;

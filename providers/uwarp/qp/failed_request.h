@@ -12,7 +12,7 @@ namespace uwarp {
 
 /// Position of the request that completes with the failure's own status, among those that have been
 /// started and not retired; StreamFailure::kNoRequest if it is none of them. `acknowledged`:
-/// requests wait for acknowledgements, so that one is to blame even if a Terminate names nothing.
+/// requests wait for acknowledgements, so that one has failed even if a Terminate names none.
 /// With the transmit side held.
 uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& outbound,
                         SendQueue& queue, bool acknowledged);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who may use one direction of a queue pair. A thread that finds it busy leaves a mark instead of
-// waiting, and the end of the holder's turn says so: no thread waits for another one's system call.
+// Which thread may use one direction of a queue pair. A thread that finds it busy leaves a mark
+// instead of waiting, and the end of the holder's turn says so: no thread waits for the system call
+// of another.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ enum class [[nodiscard]] AfterTurn : bool{
 
 template <class Atomics = StdAtomics>
 class BasicHandoffLock {
-  /// Gives the side back, whatever ends the scope.
+  /// Gives the side back at the end of the scope, after an exception too.
   class Holder {
    public:
     Holder() = default;
@@ -60,7 +61,7 @@ class BasicHandoffLock {
     friend BasicHandoffLock;
   };
 
-  /// The side for a control operation, which leaves no work behind: others wait for its end.
+  /// The side for a control operation, which leaves no work behind: other threads wait for its end.
   class [[nodiscard]] Exclusive : public Holder {
    public:
     Exclusive(Exclusive&&) noexcept = default;
@@ -73,7 +74,8 @@ class BasicHandoffLock {
     friend BasicHandoffLock;
   };
 
-  /// Takes the side; if another thread has a turn, marks that it must look again, and is false.
+  /// Takes the side. If another thread has a turn, marks that it must look again; the result is
+  /// false.
   Turn begin() {
     uint32_t seen = 0;
     for (int round = 0;; ++round) {
@@ -119,8 +121,8 @@ class BasicHandoffLock {
     return state_.compare_exchange_weak(seen, to, std::memory_order_acq_rel,
                                         std::memory_order_acquire);
   }
-  /// What was there, for a holder that has cleared it. Others may destroy this as soon as they have
-  /// the side: only its address is used then.
+  /// What was there, for a holder that has cleared it. Another thread may destroy this as soon as
+  /// it has the side: only its address is used then.
   [[gnu::noinline]] bool released(uint32_t before) {
     if ((before & kSleeper) != 0) state_.notify_all();
     return (before & kMarked) != 0;

@@ -40,7 +40,7 @@ constexpr bool is_xrc(Transport transport) {
   return transport == Transport::kXrcSend || transport == Transport::kXrcReceive;
 }
 
-/// Nothing is acknowledged, asked for or repeated: what finds no peer or no receive is lost.
+/// No acknowledgements, Reads or repetitions: a message that finds no peer or no receive is lost.
 constexpr bool is_unreliable(Transport transport) {
   return transport == Transport::kUc || transport == Transport::kUd;
 }
@@ -55,8 +55,8 @@ enum class QpEvent : uint8_t {
   kLastWqeReached = 16,
 };
 
-/// Who hears a queue pair's asynchronous events. May be called with its locks held: must not block
-/// nor call back into the queue pair.
+/// Gets a queue pair's asynchronous events. May be called with its locks held: must not block nor
+/// call back into the queue pair.
 class QpEventListener {
  public:
   virtual ~QpEventListener() = default;
@@ -75,8 +75,8 @@ struct QpConfig {
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;  // null: own receive queue
   XrcDomain* xrc = nullptr;           // kXrcReceive: each message names a shared queue of it
-  /// Told when a buffer of `srq` has come for the held stream; may be null (then whoever posts to
-  /// the shared queue resumes all streams that are held).
+  /// Told when a buffer of `srq` has come for the held stream. May be null: then the thread that
+  /// posts to the shared queue resumes all streams that are held.
   ReceiveWaiter* receive_waiter = nullptr;
   /// Takes what comes instead of receives; null but for trunks.
   MessageSink* sink = nullptr;
@@ -88,13 +88,13 @@ struct QpConfig {
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
   bool signal_all = false;
-  /// Sends and Writes complete once the peer has placed them: a zero-length Read that nobody is
-  /// told of follows each batch, and its answer says so. For applications that rely on
+  /// Sends and Writes complete once the peer has placed them: a zero-length Read without a
+  /// completion follows each batch, and its answer says so. For applications that rely on
   /// InfiniBand's acknowledgements.
   bool acknowledged = false;
   bool extensions = true;  // RFC 7306: atomics and Immediate Data
   /// Verbs' 32 bits travel in the last half of the 8 bytes of Immediate Data instead of the first
-  /// (A24). No RFC says which; there are peers of either opinion.
+  /// (A24). No RFC says which; there are peers of both kinds.
   bool immediate_in_last_half = false;
   std::shared_ptr<FaultScript> script;  // null unless faults are to be injected
   QueuePairSlot* slot = nullptr;        // where it counts; null: in memory of its own

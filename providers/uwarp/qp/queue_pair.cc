@@ -160,7 +160,7 @@ void QueuePair::flush() {
 bool QueuePair::start_stream(const StreamConfig& config) {
   const Held held = hold();
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
-  // Where a connection manager tells of the connection, this event would only repeat it.
+  // Where a connection manager reports the connection, this event would only repeat it.
   const bool early = state() == QpState::kRtr && config.silent_fin;
   stream_.restart(config);
   stream_.establish_event.store(early, std::memory_order_relaxed);

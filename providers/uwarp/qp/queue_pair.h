@@ -38,7 +38,7 @@ class QueuePair {
 
   const QpConfig& config() const { return config_; }
   FaultScript* script() const { return config_.script.get(); }
-  /// What it counts, and shows to others.
+  /// Its slot in the page of counters.
   QueuePairSlot& slot() { return slot_; }
   QpState state() const { return state_.load(std::memory_order_acquire); }
 
@@ -46,8 +46,8 @@ class QueuePair {
   // ENOMEM (queue full), EOPNOTSUPP (opcode not in iWARP, or switched off; Send with Immediate to a
   // peer that is no uwarp). In ERR a request is taken and flushed.
   int post_send(const SendRequest& request);
-  /// The same for whoever holds post_lock(), perhaps over a list; flush_late_posts() follows once
-  /// it is free again.
+  /// The same for a caller that holds post_lock(), perhaps over a list. It calls flush_late_posts()
+  /// once it has given the lock up.
   int post_send_locked(const SendRequest& request);
   SpinLock& post_lock() { return sends_.post_lock(); }
   void flush_late_posts();
@@ -58,8 +58,8 @@ class QueuePair {
   /// The peer owes answers to Reads or atomics. Any thread; it may change at once.
   bool awaits_answers() const { return !stream_.outbound.empty(); }
   /// True once, when a receive was posted that a held stream waits for: the caller takes
-  /// receive_side() and calls Receiver::resume(). With a shared queue it is
-  /// QpConfig::receive_waiter that tells.
+  /// receive_side() and calls Receiver::resume(). With a shared queue QpConfig::receive_waiter is
+  /// told instead.
   bool receive_resumable() { return config_.srq == nullptr && own_receives_.claim_wakeup(); }
 
   // ---- Verbs state. Only the transitions; attributes live above. Any thread, no lock held.
@@ -68,30 +68,31 @@ class QueuePair {
   void to_rts();
   /// SQD: new requests wait, running ones drain; kSqDrained is raised when `notify`.
   void to_sqd(bool notify);
-  /// Drops all work without completions, and those completions that nobody has polled. The stream
+  /// Drops all work without completions, and those completions that were not polled. The stream
   /// must have been detached.
   void to_reset() { drop_work(CompletionQueue::Drop::kAll); }
-  /// As to_reset(), but who polls is still told of what was done: what the peer sent as its last
-  /// message must not be lost to one who sees the end of the connection first and destroys.
+  /// As to_reset(), but completions of success stay: an application that sees the end of the
+  /// connection first, and destroys the queue pair, must not lose the peer's last message.
   void retire() { drop_work(CompletionQueue::Drop::kFailed); }
   /// ERR from any state and flush of all work with WR_FLUSH_ERR; raises no event.
   void to_error();
   /// ERR; the oldest open send request fails with `oldest`, the rest is flushed. For a connection
-  /// that never came to be or was lost (RETRY_EXC_ERR).
+  /// that was never established, or was lost (RETRY_EXC_ERR).
   void to_error(WcStatus oldest);
-  /// Rights (Access) that peers have here at most, whatever the region grants.
+  /// Rights (Access) that peers have here at most, even if the region grants more.
   void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
 
   // ---- Stream life. Called by the connection, no lock held.
   /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR. Throws
   /// std::bad_alloc, and has done nothing then.
   bool start_stream(const StreamConfig& config);
-  /// The byte stream has ended, but nobody has said so: requests wait until end_stream(), as they
-  /// do on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
+  /// The byte stream has ended without a disconnect: requests wait until end_stream(), as they do
+  /// on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
   /// end is a failure by itself: inside a message, or behind another failure.
   bool fall_silent();
-  /// The byte stream has ended, of an unreliable queue pair: nobody is told. It stays in its state,
-  /// what is posted is lost, and what may still come is read away. False: that was so already.
+  /// The byte stream of an unreliable queue pair has ended, which the application is not told. The
+  /// queue pair stays in its state, what is posted is lost, and what may still come is read and
+  /// dropped. False: that was so already.
   bool lose_peer(StreamEnd end);
   /// No peer has been found for an unreliable queue pair: what has been posted is lost.
   void lose_sends();
@@ -99,21 +100,21 @@ class QueuePair {
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.
   bool end_stream(StreamEnd end);
-  /// The pump is gone for good: no byte moves until the next start_stream().
+  /// The stream is detached: no byte moves until the next start_stream().
   void detach_stream();
   const StreamConfig& stream() const { return stream_.config; }
   /// Why the stream failed: meaningful once it has (flush_due(), or ERR after a failure).
   const StreamFailure& failure() const { return stream_.failure(); }
   /// SQD, with requests that were begun before still running.
   bool draining() const { return state() == QpState::kSqd && sends_.retired() != sends_.started(); }
-  /// Whoever answers will be a uwarp: nobody else takes part in the rendezvous.
+  /// The peer is a uwarp: no other implementation takes part in the rendezvous.
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// Says something to a peer on this host; the caller pumps.
   void say_to_peer(StreamState::CarrierDue what) {
     stream_.carrier_due.fetch_or(what, std::memory_order_release);
   }
-  /// What offer_ticket() says. Before the first bit of it is due.
+  /// The values of kOfferDue and kTicketDue. Call before say_to_peer() with either.
   void offer_memory(uint64_t door, uint64_t ticket) {
     stream_.door = door;
     stream_.ticket = ticket;
@@ -126,8 +127,9 @@ class QueuePair {
   void lend(LentMemory* lent) { stream_.lent = lent; }
   /// The peer's first FPDU has come.
   bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
-  /// The peer has sent nothing yet: an empty Write follows what we have sent, in case that it was
-  /// overlooked. The caller pumps. False (and nothing done) when the peer has been heard of.
+  /// If the peer has sent nothing yet: an empty Write follows what we have sent, in case that the
+  /// peer has overlooked it. The caller pumps. False (and nothing done) if the peer has sent
+  /// something.
   bool nudge() {
     if (peer_has_spoken() || stream_.failed()) return false;
     stream_.nudge_due.store(true, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Who holds datagrams until a queue pair has a receive for them.
+// Holders of datagrams that wait until a queue pair has a receive for them.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@
 
 namespace uwarp {
 
-/// Who holds a datagram for which there is no receive.
+/// Holds a datagram for which there is no receive.
 class DatagramHolder {
  public:
   virtual ~DatagramHolder() = default;
-  /// One has been posted, by the calling thread, or none will be taken. No lock held.
+  /// A receive has been posted, by the calling thread, or none will be taken. No lock held.
   virtual void receive_came() = 0;
   /// Of the queue pair for which it holds: another holder.
   std::shared_ptr<DatagramHolder> next_holding;
@@ -32,7 +32,7 @@ class BasicReceiveHolders {
   template <typename Pointless>
   bool hold(std::shared_ptr<DatagramHolder> holder, Pointless pointless) {
     const std::lock_guard lock(lock_);
-    // With that of posted(): either this sees the receive, or posted() that somebody holds.
+    // With that of posted(): either this sees the receive, or posted() sees the holder.
     any_.exchange(1, std::memory_order_acq_rel);
     if (pointless()) return false;
     holder->next_holding = std::move(first_);

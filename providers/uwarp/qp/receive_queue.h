@@ -27,13 +27,13 @@ struct RecvWqe {
   Sge sges[kMaxSge];
 };
 
-/// Who makes a held stream go on when a buffer has come for it.
+/// Makes a held stream go on when a buffer has come for it.
 class ReceiveWaiter {
  public:
   virtual ~ReceiveWaiter() = default;
-  /// A buffer is reserved for this stream: somebody has to call Receiver::resume() soon.
-  /// Called by the thread that posted, with the queue's lock held: must not block nor call back,
-  /// only note the stream (for that thread to resume it after its post, or for another).
+  /// A buffer is reserved for this stream. Called by the thread that posted, with the queue's lock
+  /// held: must not block nor call back, only note the stream. That thread, after its post, or
+  /// another one then calls Receiver::resume().
   virtual void receive_posted() = 0;
 };
 
@@ -45,7 +45,7 @@ struct ReceiveTicket {
   ReceiveTicket* next = nullptr;
 };
 
-/// Who hears of a shared queue's limit. Called with its lock held: must not block nor call back.
+/// Is told a shared queue's limit. Called with its lock held: must not block nor call back.
 class ReceiveLimitListener {
  public:
   virtual ~ReceiveLimitListener() = default;
@@ -68,7 +68,7 @@ class BasicReceiveQueue {
   bool drain(uint64_t& wr_id, uint32_t& position);
   /// Leaves the line; a reserved buffer goes to the next one. After this the waiter is not called.
   void cancel(ReceiveTicket& ticket);
-  /// True once after a post that came while somebody waited.
+  /// True once after a post that came while a stream waited.
   bool claim_wakeup();
   void reset();
   bool empty();
@@ -106,7 +106,7 @@ class BasicReceiveQueue {
   uint32_t reserved_ = 0;           // buffers that streams in line have been promised
   ReceiveTicket* first_ = nullptr;  // in line, none promised
   ReceiveTicket* last_ = nullptr;
-  typename Atomics::template atomic<bool> wakeup_{false};  // a buffer has come for somebody in line
+  typename Atomics::template atomic<bool> wakeup_{false};  // a buffer has come for a stream in line
 };
 
 /// A receive queue that several queue pairs take from.
@@ -166,8 +166,8 @@ class BasicReceivePlace {
     leave();
     queue_ = &queue;
   }
-  /// Who makes the stream go on looks with the receive side: a stream enters the line a moment
-  /// before it says that it is held.
+  /// The thread that makes the stream go on calls this with the receive side: a stream enters the
+  /// line a moment before it says that it is held.
   bool held() const { return held_.load(std::memory_order_acquire); }
 
  private:

@@ -133,7 +133,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   return 0;
 }
 
-// Before anybody can begin it.
+// Before another thread can begin it.
 void SendQueue::trace_posted(uint64_t position) const {
   const SendWqe& wqe = ring_[position & mask_];
   TraceStep step;

@@ -85,7 +85,7 @@ class SendQueue {
   int push_locked(const SendRequest& request);
   /// The same for several: all of them or none.
   int push_all_locked(std::span<const SendRequest> requests);
-  /// So many more requests can be posted. Caller holds post_lock().
+  /// There is room for `requests` more. Caller holds post_lock().
   bool has_room_locked(uint64_t requests) { return room_for(requests); }
   SpinLock& post_lock() { return post_lock_; }
   /// Posts are told to `sink` (may be null) as those of this queue pair. Before the first one.

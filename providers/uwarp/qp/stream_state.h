@@ -28,7 +28,7 @@ struct StreamFailure {
   TerminateHeader terminate;
   uint64_t request = kNoRequest;  // send request with a status of its own
   WcStatus status = WcStatus::kWrFlushErr;
-  bool oldest_request = false;  // ... or the oldest open one, whichever it is at the flush
+  bool oldest_request = false;  // ... or the one that is the oldest open one at the flush
 
   /// vendor_err of the failing request: layer<<16 | etype<<8 | code, bit 31 if received.
   uint32_t vendor_err() const {
@@ -68,14 +68,14 @@ class StreamState {
   }
 
   StreamConfig config;
-  /// A large segment says how many of the same size come behind it, and they are read together:
-  /// what only a uwarp knows (docs/wire.md), and of use only where payloads go straight to their
-  /// place.
+  /// A large segment says how many of the same size follow it, so that the receiver reads them
+  /// together. Only a uwarp knows that (docs/wire.md), and it helps only where payloads go straight
+  /// to their place.
   bool announces_runs(size_t ulpdu_bytes) const {
     return ulpdu_bytes >= kLargeUlpdu && !config.crc &&
            peer_is_uwarp.load(std::memory_order_relaxed);
   }
-  /// Whose access it is when the peer uses a key of ours.
+  /// The accessor for keys of ours that the peer uses.
   RemoteAccessor peer(const ProtectionDomain* domain) const {
     return {domain, identity, remote_access.load(std::memory_order_relaxed)};
   }
@@ -119,7 +119,7 @@ class StreamState {
   uint64_t door = 0, ticket = 0;             // of ours, to be offered
   uint64_t peer_door = 0, peer_ticket = 0;   // that it has offered
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
-  std::atomic<bool> silent{false};           // peer gone without a word: start no new request
+  std::atomic<bool> silent{false};           // peer gone, no disconnect: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail
   LentMemory* lent = nullptr;                // or null; under the transmit side
   SendDrain drain;                           // SQD

@@ -36,8 +36,8 @@ inline WcStatus terminate_status(TerminateCode received) {
 /// Remote protection errors name memory that the peer may not touch.
 inline bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
 
-/// Whether a request of this kind can be what the peer complains of, as far as the class of the
-/// error tells. For a Terminate that gives no header.
+/// Whether a request of this kind can have caused the Terminate, by the class of its error. For a
+/// Terminate that gives no header.
 inline bool may_have_caused(TerminateCode received, SendOpcode opcode) {
   if (is_local(opcode)) return false;
   constexpr uint8_t kDdp = 1, kLocal = 0, kTagged = 1, kUntagged = 2;

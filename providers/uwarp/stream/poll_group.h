@@ -14,7 +14,7 @@
 
 namespace uwarp {
 
-/// Hangs on its completion queue, so that the way from there is one load; freed with it.
+/// The completion queue points to it, so that it is found by one load, and frees it.
 class PollGroup final : public CompletionQueueDriver {
  public:
   /// The group of `cq`, made at first use.
@@ -23,8 +23,8 @@ class PollGroup final : public CompletionQueueDriver {
     return static_cast<PollGroup*>(cq.driver.load(std::memory_order_acquire));
   }
 
-  /// Whoever polls this group looks at `others` too: they serve several queues. Once, before use;
-  /// outlives this group.
+  /// Polls of this group look at `others` too, which serve several queues. Once, before use;
+  /// `others` outlives this group.
   void share(PollGroup& others) { others_.store(&others, std::memory_order_release); }
 
   void add(Stream& stream);
@@ -47,7 +47,7 @@ class PollGroup final : public CompletionQueueDriver {
   /// On return its streams have completed what the peers have acknowledged, also where another
   /// thread has received the acknowledgement. Call without locks.
   void take_acknowledgements();
-  /// Of the streams that the last poll() looked at one awaits a large message, or room for one.
+  /// One of the streams that the last poll() looked at awaits a large message, or room for one.
   bool awaits_bulk() const {
     const PollGroup* const others = shared();
     return awaits_bulk_.load(std::memory_order_relaxed) ||

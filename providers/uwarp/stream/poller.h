@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What a poll of an empty completion queue does in the caller: looks at the sockets behind the
-// queue, now and then at everything else, and gives way where others need its core.
+// queue, now and then at everything else, and gives its core up where other threads need it.
 #pragma once
 
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 namespace uwarp {
 
-/// All calls from any thread; none blocks, but that the caller may give its core up.
+/// All calls from any thread. None blocks, but the caller may give its core up.
 class Poller {
  public:
   /// `one_processor`: all that the process may use.
@@ -30,7 +30,7 @@ class Poller {
     else if (!look(cq, 1))
       give_way_if_wanted(cq);
   }
-  /// The same after sending so much that it took as long as `polls` of them.
+  /// The same after the caller has sent for as long as `polls` polls take.
   void poll_after_sending(CompletionQueue& cq, uint32_t polls) {
     if (one_processor_) [[unlikely]]
       (void)progress_.note_polls(polls);
@@ -51,7 +51,7 @@ class Poller {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
     const bool found = group != nullptr && group->poll();
-    // Whatever is not read directly: other queues, handshakes, deadlines, writability.
+    // What is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
     const uint32_t polls_per_pass =
         only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;
@@ -60,8 +60,9 @@ class Poller {
     return found;
   }
   void poll_and_give_way(CompletionQueue& cq);
-  // Where the peer wants it, a yield is all it needs. Where others do, small messages are better
-  // served by a poller that keeps its core: asleep it would have to get the core back for each.
+  // If the peer wants the core, a yield is all it needs. If other threads want it, a poller of
+  // small messages does better to keep it: asleep it would have to get the core back for each
+  // message.
   void give_way_if_wanted(CompletionQueue& cq) {
     PollGroup* group = PollGroup::find(cq);
     if (group == nullptr || !thread_own<CpuContention>().wanted()) return;

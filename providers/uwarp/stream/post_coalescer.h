@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Whether what has been posted goes out at once or waits for more. A system call costs as much as
-// posting twenty small messages, so whoever posts one right after the other pays it once for
-// several, and so does whoever has answers outstanding and polls for them; whoever posts now and
+// posting twenty small messages. A thread that posts one right after the other pays it once for
+// several, and so does a thread that polls for outstanding answers. A thread that posts now and
 // then is never made to wait. Time in, decision out.
 #pragma once
 
@@ -43,7 +43,7 @@ class PostCoalescer {
 
   /// Bytes of payload that go out with the next post that may not wait.
   uint64_t waiting_bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  /// What waited is about to go: somebody polls, or its time is over.
+  /// What waited is about to go: a thread polls, or its time is over.
   template <typename Clock>
   void waited(Clock clock) {
     if (!for_poll_.load(std::memory_order_relaxed)) return;
@@ -74,7 +74,8 @@ class PostCoalescer {
   /// True within a run that is long enough.
   bool note_gap(uint64_t gap_ns, uint32_t run) {
     if (gap_ns > dense_gap_ns_) {
-      // Who sent in bulk a moment ago will do so again, but this one may be all for now.
+      // A thread that sent in bulk a moment ago will do so again, but this post may be the last
+      // now.
       run_.store(run / 2, std::memory_order_relaxed);
       return false;
     }
@@ -87,7 +88,7 @@ class PostCoalescer {
   std::atomic<uint32_t> run_{0};      // posts in a row, each right after the one before
   std::atomic<uint32_t> messages_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<bool> for_poll_{false};  // something waits only as a poll is expected
+  std::atomic<bool> for_poll_{false};  // something waits only because a poll is expected
   std::atomic<uint32_t> at_once_{tuning::kFewestAtOnce};  // posts that no poll is expected for
   std::atomic<uint32_t> next_at_once_{2 * tuning::kFewestAtOnce};
 };

@@ -396,8 +396,8 @@ void Stream::note_look(bool found) {
   if (in_ == out_ && !ended() && owner_->request_quiet()) set_quiet(true);
 }
 
-// Under the receive side. Who polls waits for an answer, and the peer has not even read the
-// question.
+// Under the receive side. The poller waits for an answer. If the peer has not even read the
+// question, it is nudged.
 inline void Stream::note_silence(bool found) {
   if (found) {
     idle_looks_ = 0;
@@ -572,7 +572,7 @@ void Stream::take_end(ssize_t result, StreamEvents& notice) {
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);
-  // No room comes any more: what waits for it is sent to nobody.
+  // No room comes any more. The next turn drops what waits for it, see write_ring().
   if (sends_by_ring_.load(std::memory_order_relaxed)) owner_->request_turn();
   notice.ended = true;
   if (error == 0) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The pump between the socket of a connection and a queue pair while FPDUs flow: the hot path of
-// everything. Part of an Endpoint, so that posting and polling reach it without a reference count;
-// what a turn finds that is rare goes to the Connection after all locks are released.
+// everything. Part of an Endpoint, so that posting and polling reach it without a reference count.
+// Rare events (first message, hold, failure, end) are collected in StreamEvents and passed to the
+// Connection once the caller holds no lock.
 //
 // Guarded by the queue pair's two sides: a thread that holds one uses the pointers below while
 // attached() is true, which changes only while a thread holds both.
@@ -30,8 +31,8 @@ class Stream {
  public:
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
-  /// What it pumps between: `in` and `out` are the same socket but for a queue pair connected to
-  /// itself; `capture` is null unless what goes over it is captured. All stay valid until detach()
+  /// What it pumps between: `in` and `out` are the same socket, except for a queue pair connected
+  /// to itself; `capture` is null unless the connection is captured. All stay valid until detach()
   /// returns.
   struct Ends {
     StreamOwner& owner;
@@ -42,28 +43,28 @@ class Stream {
   /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
   /// Throws std::bad_alloc, and has done nothing then; nothing throws it later.
   void attach(const Ends& ends, PollGroup& first, PollGroup* second);
-  /// Stops; on return no thread is in a turn, none will begin one, and none has the stream from a
+  /// Stops. On return no thread is in a turn or will begin one, and none uses the stream from a
   /// list of its groups. Call without locks of the queue pair and outside a turn.
   void detach();
-  /// The pollers of `group` are to drive it, too; it must have been attached with one group. Does
-  /// nothing if it has joined another one. Throws std::bad_alloc. As leave(), not inside a turn,
-  /// and one call at a time.
+  /// From now on the pollers of `group` drive it, too. It must have been attached with one group.
+  /// Does nothing if it has joined another one. Throws std::bad_alloc. Like leave(), not inside a
+  /// turn, and one call at a time.
   void join(PollGroup& group);
   /// Takes that back. On return no poller of `group` uses the stream.
   void leave(PollGroup& group);
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 
-  /// Sends what is there to send. Any thread; returns at once if another one is at it (which then
-  /// goes on for this one too).
+  /// Sends what is queued. Any thread. If another thread is sending for this queue pair, returns at
+  /// once, and that thread sends this too.
   void transmit(size_t budget_bytes = tuning::kPostBytes);
-  /// The same after a post, unless the socket is full: then the edge that is to come sends this
-  /// too.
+  /// The same after a post, unless the socket is full: then the next edge sends this too.
   void transmit_posted();
-  /// Busy enough that shared memory would pay: told of once (StreamEvents::busy), where this is on.
+  /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
+  /// memory.
   void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
-  /// `ring` may carry what comes as soon as the peer says so, and what is sent as soon as that was
-  /// said to the peer (QueuePair::say_to_peer()). It stays valid until detach() returns. False: the
-  /// stream has ended, or has one already.
+  /// From now on `ring` may carry both directions: receiving once the peer says so, sending once
+  /// the peer was told (QueuePair::say_to_peer()). It stays valid until detach() returns. False:
+  /// the stream has ended, or has a ring already.
   bool join_ring(RingCarrier& ring);
   /// See RingCarrier::trim(). Also true if the stream has no ring. StreamEvents::busy then reports
   /// the next turn.
@@ -78,22 +79,23 @@ class Stream {
   void transmit_soon();
   /// For the groups: sends what waits. `notice` as for receive().
   void transmit_waiting(const PollGroup& group, StreamEvents& notice);
-  /// For the group's WaitingStreams.
+  /// For the group's BasicWaitingStreams.
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();
   /// Reads what has come. Returns true if it found anything. For pollers; `notice` must be handed
   /// to its connection after the caller's own locks are released.
   bool receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll = false);
-  /// Readiness from epoll (EPOLL* bits), which is told only once.
+  /// Readiness from epoll (EPOLL* bits), which is reported only once.
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
   bool look();
-  /// Receives what has come, after the thread that receives already. Before the queue pair goes to
-  /// ERR: what had arrived by then completes, as an adapter would have placed it on arrival.
+  /// Receives what has come, after waiting for another thread that receives. Called before the
+  /// queue pair goes to ERR: what has arrived completes, as an adapter would have placed it on
+  /// arrival.
   void take_arrived();
-  /// If requests have gone that are not complete: the same, and completes them. `notice` as for
-  /// receive().
+  /// If requests are sent but not complete: the same, and completes those that the peer has
+  /// acknowledged. `notice` as for receive().
   void take_acknowledgements(StreamEvents& notice);
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
@@ -105,10 +107,11 @@ class Stream {
   void resume();
   /// The grace time of a held stream is over. Does nothing otherwise.
   void expire();
-  /// From now on each transmit turn ends with events: somebody waits for the send side to be idle
+  /// From now on each transmit turn ends with events: the owner waits for the send side to be idle
   /// or finished.
   void watch_transmit() { watched_.store(true, std::memory_order_release); }
-  /// The next bytes that are sent are told of: nobody watches whether the peer takes them.
+  /// Reports the next bytes that are sent (StreamEvents::began_to_send), so that the owner watches
+  /// whether the peer takes them.
   void unwatch_peer() { peer_watched_.store(false); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
@@ -173,7 +176,7 @@ class Stream {
   RingCarrier* ring_ = nullptr;                // or null; set under both sides
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side
-  std::atomic<int32_t> until_busy_{0};         // turns; 0: nobody wants to know
+  std::atomic<int32_t> until_busy_{0};         // turns; 0: not asked for
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};
@@ -187,7 +190,7 @@ class Stream {
   uint32_t idle_looks_ = 0;  // of pollers, since something came or the peer was nudged
   uint32_t nudge_after_ = tuning::kLooksPerNudge;
   uint32_t finds_ = 0;              // of pollers, while not quiet
-  std::atomic<bool> quiet_{false};  // epoll is not told of data
+  std::atomic<bool> quiet_{false};  // data makes no event in epoll
   std::atomic<bool> looked_at_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};       // errno that ended the send direction

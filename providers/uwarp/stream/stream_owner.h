@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Whoever opened a stream, as the stream knows it: the connection, which settles what is rare.
+// The owner of a stream, as the stream knows it: the connection, which handles rare events.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +24,19 @@ class StreamOwner {
   virtual void request_turn() = 0;
   /// See Progress::quieten(). Under the receive side of the queue pair.
   virtual bool request_quiet() = 0;
-  /// Something waits to be sent for which nobody may ever poll: it goes out within kPostWaitNs, or
-  /// Polling::late_ns where somebody polled until then. Without locks.
+  /// Something waits to be sent, and perhaps no thread will poll: it goes out within kPostWaitNs,
+  /// or Polling::late_ns if a thread polled until then. Without locks.
   virtual void transmit_before_long() = 0;
 };
 
 /// What a turn has found for the owner to deal with, outside the stream's locks.
 struct StreamEvents {
   std::shared_ptr<StreamOwner> owner;  // null: nothing
-  uint32_t outcome = 0;                // ReceiveOutcome bits that are no daily business
+  uint32_t outcome = 0;                // ReceiveOutcome bits that the owner must handle
   bool ended = false;                  // the receive direction is over, by `end`
   StreamEnd end = StreamEnd::kFin;
   bool busy = false;           // Stream::tell_when_busy()
-  bool began_to_send = false;  // the peer owes acknowledgements, and nobody watches it yet
+  bool began_to_send = false;  // the peer owes acknowledgements, and is not watched yet
 };
 
 }  // namespace uwarp

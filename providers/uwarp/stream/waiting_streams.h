@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Posts that wait for more: which streams have some, who will send them, and how long such a stream
-// stays. A post is announced to all senders of its stream: the poll groups of its completion
-// queues, and a timer of its connection. The first of them that comes sends it.
+// Posts that wait for more: which streams have some, which sender will send them, and how long such
+// a stream stays. A post is announced to all senders of its stream: the poll groups of its
+// completion queues, and a timer of its connection. The first of them that comes sends it.
 #pragma once
 
 #include <algorithm>
@@ -119,8 +119,7 @@ class BasicWaitingStreams {
   void publish() { count_.store(waiting_.size(), std::memory_order_relaxed); }
 
   const Group& group_;
-  // Held by a poller as long as it uses a stream of the group: another one goes away, and does not
-  // wait.
+  // Held by a poller as long as it uses a stream of the group. Another poller does not wait for it.
   BasicSpinLock<Atomics> stay_lock_;
   BasicSpinLock<Atomics> list_lock_;  // leaf
   std::vector<Stream*> waiting_;

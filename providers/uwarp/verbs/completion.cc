@@ -135,7 +135,7 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
           return cq.queue.poll(out, count);
         Poller::transmit_waiting(cq.queue);
         if (const int found = cq.queue.poll(out, count); found != 0) return found;
-        // Whoever polls an empty queue drives the sockets.
+        // A thread that polls an empty queue drives the sockets.
         cq.engine.poller().poll(cq.queue);
         return cq.queue.poll(out, count);
       },

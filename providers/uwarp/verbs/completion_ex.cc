@@ -48,7 +48,7 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
         if (!cq.single_threaded) poll.lock();
         int result = show_next(cq);
         if (result == ENOENT && alive) {
-          // Whoever polls an empty queue drives the sockets; others may poll meanwhile.
+          // A thread that polls an empty queue drives the sockets; others may poll meanwhile.
           if (!cq.single_threaded) poll.unlock();
           cq.engine.poller().poll(cq.queue);
           if (!cq.single_threaded) poll.lock();

@@ -15,7 +15,7 @@
 namespace uwarp {
 namespace {
 
-// In nobody's tables: some applications change their behaviour for vendors and parts they know.
+// In no application's table: some change their behaviour for vendors and parts they know.
 constexpr uint32_t kVendorId = 0x757770;
 constexpr uint32_t kVendorPartId = 0x5757;
 constexpr uint32_t kHardwareVersion = 1;
@@ -80,8 +80,8 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_init_rd_atom = kMaxRdAtom;
   attr.device_cap_flags = capabilities();
   attr.max_mw = kMaxMw;
-  // CPU instructions on host memory, hence with everybody. But RoCE adapters are atomic among
-  // themselves only, and applications for them (UCX) ask whether it is exactly that.
+  // CPU instructions on host memory, hence atomic with all other accesses. But RoCE adapters are
+  // atomic among themselves only, and applications for them (UCX) test for exactly that value.
   attr.atomic_cap = settings().persona == Persona::kRoce ? IBV_ATOMIC_HCA : IBV_ATOMIC_GLOB;
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;

@@ -54,7 +54,7 @@ void DeviceFaults::fault_acts(uint32_t queue_pair, const FaultRule& rule, uint64
   try {
     due_.push_back({0, rule});
   } catch (const std::bad_alloc&) {
-    return;  // the queue pair that tells of it is in the middle of its work
+    return;  // the queue pair that reports it is in the middle of its work
   }
   engine_.progress().revisit(*this);
 }

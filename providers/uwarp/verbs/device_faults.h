@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What UWARP_FAULT asks of an opened device: asynchronous events without a cause, and a port that
-// goes down and up. Makes the scripts of its queue pairs, and hears of what they do.
+// goes down and up. Makes the scripts of its queue pairs, and is told what they do.
 #pragma once
 
 #include <atomic>

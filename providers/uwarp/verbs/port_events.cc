@@ -33,9 +33,9 @@ void PortEvents::stop() {
 }
 
 void PortEvents::net_changed(const NetDeviceTable& devices) {
-  // Whoever is told of an address must find it.
+  // First, because a listener that learns of an address looks for it in the tree.
   update_sysfs_tree(devices);
-  // Ids before queue pairs: an id tells of the removal, not of the end of its connection.
+  // Ids before queue pairs: an id reports the removal, not the end of its connection.
   rdma_cm_netdevs_changed(devices);
   const std::lock_guard guard(mutex_);
   if (device_ == nullptr) return;

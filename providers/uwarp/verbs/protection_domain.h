@@ -58,7 +58,7 @@ struct VerbsPd : ibv_pd {
     domain.users.fetch_sub(1, std::memory_order_release);
   }
 
-  /// A plain domain may be deallocated with regions left: it is freed by whoever keeps it last, the
+  /// A plain domain may be deallocated with regions left. The last that keeps it frees it: the
   /// application or a region.
   void keep() { keepers_.fetch_add(1, std::memory_order_relaxed); }
   void let_go() {

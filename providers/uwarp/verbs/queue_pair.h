@@ -75,7 +75,7 @@ struct VerbsQp : object_abi::Qp {
   std::mutex mutex;
   ibv_ah_attr address = {};  // under mutex
 
-  // Whichever it is of.
+  // For a queue pair of any type.
   int modify(const QpAttributes& attributes, uint32_t mask) {
     return datagrams != nullptr ? datagrams->modify(attributes, mask)
                                 : endpoint->modify(attributes, mask);

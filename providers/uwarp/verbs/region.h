@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// ibv_mr: the application's handle of a region in the engine's table, whatever kind of memory it is
-// made of: the application's (also on demand), a dma-buf's, a device memory's, or none.
+// ibv_mr: the application's handle of a region in the engine's table. Its memory is the
+// application's (also on demand), a dma-buf's, a device memory's, or none.
 #pragma once
 
 #include <infiniband/verbs.h>

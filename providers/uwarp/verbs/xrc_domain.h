@@ -21,7 +21,7 @@
 
 namespace uwarp {
 
-/// One receiving queue pair for all ibv_qp that stand for it. Each of them is told of its events.
+/// One receiving queue pair for all ibv_qp that stand for it. Each of them gets its events.
 class SharedEndpoint final : public QpEventListener {
  public:
   void qp_event(QpEvent event) override {
@@ -40,12 +40,12 @@ class SharedEndpoint final : public QpEventListener {
 /// What all ibv_xrcd of one file have in common.
 class SharedXrcDomain : public XrcDomain {
  public:
-  /// `opener` is told of the events of a queue pair that nobody else has. Throws std::bad_alloc.
+  /// Adds a new queue pair. `opener` gets its events. Throws std::bad_alloc.
   void add(std::shared_ptr<SharedEndpoint> made, QpEventListener& opener);
   /// The queue pair with this number, which `opener` has a share of from now on; null: there is
   /// none. Throws std::bad_alloc.
   std::shared_ptr<SharedEndpoint> open(uint32_t number, QpEventListener& opener);
-  /// `opener` is not told of anything any more. The last one ends the queue pair.
+  /// `opener` gets no more events. When the last opener has left, the queue pair ends.
   void close(SharedEndpoint& shared, QpEventListener& opener);
 
  private:

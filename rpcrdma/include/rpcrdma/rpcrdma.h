@@ -304,13 +304,13 @@ uint64_t rpcrdma_request_connection(const struct rpcrdma_request *request);
 
 /**
  * Registered memory of the library for a result; goes back to the library when the reply has gone.
- * Goes into a piece as `base` and `memory`. NULL if there is none to be had.
+ * Goes into a piece as `base` and `memory`. NULL if there is no memory.
  */
 void *rpcrdma_request_buffer(struct rpcrdma_request *request, size_t length,
                              struct rpcrdma_memory **memory);
 
 /**
- * Replies, and ends the request whatever it returns. The i-th DDP-eligible item of the reply goes
+ * Replies, and ends the request also if it fails. The i-th DDP-eligible item of the reply goes
  * to the i-th Write chunk, items that have none go inside the message; a message that does not fit
  * a Send goes into the Reply chunk. When something does not fit, the client gets ERR_CHUNK and
  * this returns -EMSGSIZE. -ENOTCONN: the connection has gone, and the reply with it.

@@ -36,7 +36,7 @@ class HostileClient : public testing::Test {
     ASSERT_TRUE(peer_->connect(server_->port(), private_data));
   }
   void TearDown() override {
-    // Whatever came before, it serves the next one.
+    // After each hostile client the server serves the next one.
     again(announcement(false, 4096, 4096));
     expect_served();
   }

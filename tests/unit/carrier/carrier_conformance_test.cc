@@ -406,8 +406,8 @@ class WriterProcess {
 
 class CarrierDeath : public testing::TestWithParam<Way> {};
 
-// The writer is killed in whatever step: the bytes that arrive are those that were written, and
-// then the end arrives.
+// The writer is killed in any step: the bytes that arrive are those that were written, and then the
+// end arrives.
 TEST_P(CarrierDeath, OfTheWriter) {
   const std::string text = some_bytes(1 << 20);
   std::mt19937 random(17);

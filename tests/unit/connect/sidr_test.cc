@@ -332,7 +332,7 @@ TEST_F(Sidr, AQueryThatHasEndedIsNotCalled) {
   EXPECT_EQ(asking_->calls, 0);
 }
 
-// Each request gets its own number and reply, in whatever order they are served.
+// Each request gets its own number and reply, in any order of serving.
 TEST_F(Sidr, ManyAtOnce) {
   constexpr int kMany = 200;
   const sockaddr_storage at = listen_somewhere();

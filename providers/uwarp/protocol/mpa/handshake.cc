@@ -124,7 +124,7 @@ void MpaInitiator::fail(MpaFailure failure) {
 }
 
 void MpaInitiator::judge_reply() {
-  // A rejection counts whatever else the frame says: it ends the connection in any case.
+  // A rejection comes first: it ends the connection, so the rest of the frame does not matter.
   if (reply_.reject) {
     verdict_.state = State::kRejected;
     return;
@@ -160,7 +160,7 @@ bool MpaInitiator::negotiate_depths() {
 
 bool MpaInitiator::negotiate_rtr() {
   // Without A in both frames there is no RTR: the client-server model, in which the initiator's
-  // own first message lets the responder speak.
+  // own first message allows the responder to send.
   if (!sent_.peer_to_peer || !reply_.peer_to_peer) return true;
   negotiated_.peer_to_peer = true;
   if (sent_.rtr_write && reply_.rtr_write) {
@@ -221,7 +221,7 @@ void MpaResponder::judge_request() {
     return;
   }
   refuse(failure);
-  // The peer speaks MPA, so it is told.
+  // The peer knows MPA, so it gets a Reply.
   MpaStartFrame frame = make_reply({});
   frame.reject = true;
   encode_reply(frame);

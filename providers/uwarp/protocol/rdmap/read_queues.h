@@ -80,7 +80,7 @@ class SpscRing {
 /// A Read or atomic that we requested. Pushed when its request is built, popped when the answer is
 /// complete.
 struct OutboundRequest {
-  /// Send queue position of the request; kNoRequest for a Read of our own, which nobody is told of.
+  /// Send queue position of the request; kNoRequest for a Read of our own, which has no completion.
   static constexpr uint64_t kNoRequest = ~uint64_t{0};
   uint64_t request = kNoRequest;
   /// What only its answer may carry: the SinkSTag token of a Read (it is in no STag table), the
@@ -89,7 +89,7 @@ struct OutboundRequest {
   uint32_t length_bytes = 0;
   Msn msn;
   bool atomic = false;
-  /// Its answer acknowledges the send requests before this position; 0: nobody asks.
+  /// Its answer acknowledges the send requests before this position; 0: none.
   uint64_t acknowledges = 0;
 };
 

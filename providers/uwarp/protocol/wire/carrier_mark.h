@@ -14,7 +14,7 @@ namespace uwarp {
 
 struct CarrierMark {
   enum class Kind : uint8_t {
-    kDoor,    // "Whoever can reach this name may bring me shared memory" ...
+    kDoor,    // "A process that can reach this name may bring me shared memory" ...
     kTicket,  // "... with this number, for this stream"
     kSwitch,  // "What follows comes through the memory"
   };

@@ -31,8 +31,8 @@ struct DdpControl {
   constexpr bool last() const { return LastBit::test(value); }
   constexpr uint8_t version() const { return VersionField::get(value); }
 
-  /// Of a segment towards another uwarp (docs/wire.md): so many segments of the same message and
-  /// size come right behind it, at least. Means nothing from anybody else.
+  /// In a segment to another uwarp (docs/wire.md): at least so many segments of the same message
+  /// and size follow directly. From other peers the field means nothing.
   static constexpr uint8_t kMostFollowing = ReservedField::kMax;
   constexpr uint8_t following() const { return ReservedField::get(value); }
 

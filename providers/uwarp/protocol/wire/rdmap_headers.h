@@ -152,7 +152,7 @@ struct AtomicRequestHeader {
   uint64_t add_or_swap = 0;
   uint64_t add_or_swap_mask = 0;
   uint64_t compare = 0;
-  uint64_t compare_mask = ~uint64_t{0};  // FetchAdd sends all ones and nobody reads it
+  uint64_t compare_mask = ~uint64_t{0};  // all ones in a FetchAdd, whose receiver ignores it
 
   /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static AtomicRequestHeader decode(const std::byte* at) {
@@ -184,7 +184,7 @@ struct AtomicResponseHeader {
   static constexpr size_t kWireSize = kAtomicResponseHeaderSize;
 
   uint32_t request_id = 0;
-  uint64_t original_value = 0;  // a number, whatever the target's byte order
+  uint64_t original_value = 0;  // a number, so the target's byte order does not matter
 
   /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static AtomicResponseHeader decode(const std::byte* at) {

@@ -29,8 +29,8 @@ enum class SidrStatus : uint8_t {
   kUnknownVersion = 5,
 };
 
-/// Every request has this size, whatever is in it, so that no reply is larger than its request: who
-/// forges a victim's address gets less sent there than it sends itself.
+/// Every request has this size, so that no reply is larger than its request: an attacker that
+/// forges a victim's address must send more bytes to us than we send to the victim.
 struct SidrRequest {
   static constexpr size_t kWireSize = 256;
 

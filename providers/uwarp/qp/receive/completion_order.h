@@ -27,11 +27,11 @@ class BasicCompletionOrder {
   }
   /// Before the completion of an answer is stored. On return the requests whose bytes the kernel
   /// had been given before begin() are complete. Waits for the thread that has the transmit side,
-  /// at most for its send call. kLookAgain: that side is wanted by another thread, and the caller
-  /// sees to it after its turn.
+  /// at most for its send call. kLookAgain: another thread wants that side; the caller transmits
+  /// after its turn.
   AfterTurn complete_sent() {
     if (complete_) return AfterTurn::kNothing;
-    // Whoever leaves the transmit side has noted what it sent.
+    // A thread notes what it sent before it leaves the transmit side.
     const bool waits = sender_.in_flight() && (acknowledged_ || side_.taken());
     const AfterTurn after = waits ? wait_for_sender() : AfterTurn::kNothing;
     complete_ = true;

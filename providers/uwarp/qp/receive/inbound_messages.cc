@@ -149,7 +149,8 @@ bool InboundMessages::do_without_receive() {
   return drop();
 }
 
-// The message is read away, or the rest of it. Its Write, if it is Immediate Data, has been placed.
+// Reads and drops the message, or the rest of it. If it is Immediate Data, its Write has been
+// placed.
 bool InboundMessages::drop() {
   read_away();
   sequence_.begin();

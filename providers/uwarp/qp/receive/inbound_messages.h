@@ -104,8 +104,8 @@ class InboundMessages {
   std::optional<uint32_t> grace_ended_at_;
   RecvWqe receive_;
   BufferList sink_;
-  /// Of a message that is read away, in place of its own opcode: none that a segment has, so that
-  /// only rare paths come across it.
+  /// Of a message that is read and dropped, in place of its own opcode. No segment has it, so that
+  /// only rare paths meet it.
   static constexpr RdmapOpcode kDropped{0xE};
   static_assert(!traits(kDropped).defined);
   RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the parts of the receive side share: the segment under way, what the call at hand has found,
-// and how the stream fails. One thread at a time, but for closed().
+// What the parts of the receive side share: the segment under way, what the present call has found,
+// and how the stream fails. One thread at a time, except for closed().
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ enum ReceiveOutcome : uint32_t {
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
   kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
-  kRxOffer = 1u << 6,           // it would share memory: StreamState::peer_door, peer_ticket
+  kRxOffer = 1u << 6,           // it offers shared memory: StreamState::peer_door, peer_ticket
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
   kRxKept = 1u << 9,      // once what is owed has been sent: Receiver::complete_kept()

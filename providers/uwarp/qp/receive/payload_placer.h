@@ -31,10 +31,10 @@ class PayloadPlacer {
   bool direct() const;
   /// Describes the place of all that is missing but for the tail. `size` is what that holds.
   size_t describe(iovec* out, size_t& size);
-  /// Behind the rest of the segment under way those that have been announced: each goes to its
-  /// place but for its tail, which is staged at `staged` with trailer and next header. Opens the
-  /// run, and returns how many iovecs of `out` are in use. They are looked at when all of it has
-  /// come, and name no other places than these.
+  /// Describes the announced segments behind the rest of the one under way. Each goes to its place
+  /// except for its tail, which is staged at `staged` with trailer and next header. Opens the run,
+  /// and returns how many iovecs of `out` are in use. The headers are checked when all of it has
+  /// come, and must name these places.
   [[gnu::noinline]] size_t describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged,
                                         iovec* out, size_t count);
   /// Copies the next bytes of the payload. False: that failed the stream.

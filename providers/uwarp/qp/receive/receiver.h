@@ -34,8 +34,8 @@ class Receiver {
   /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
   /// Returns ReceiveOutcome bits, as the following calls do.
   uint32_t received(StagingPointer& staging, size_t bytes);
-  /// The next received(): what it finds may answer requests that have gone only now, since the peer
-  /// reads them where they are.
+  /// For the next received(): what it finds may answer requests that the peer has read only now out
+  /// of our memory.
   void note_acknowledged() { order_.note_acknowledged(); }
   /// Goes on after kRxHeld: consumes what is kept.
   uint32_t resume(StagingPointer& staging);
@@ -51,7 +51,7 @@ class Receiver {
   bool closed() const { return in_.closed(); }
   void close() { in_.close(); }
   bool held() const { return messages_.held(); }
-  /// Held, and yet worth reading on: an acknowledgement is due that may be behind the message that
+  /// Held, but reading goes on: an acknowledgement is due that may be behind the message that
   /// waits, and there is room to keep what comes before it.
   bool looks_ahead() const {
     return held() && in_.config.acknowledged && !closed() && !in_.stream.outbound.empty() &&

@@ -26,10 +26,10 @@ class SegmentRun {
   void end() { following_ = 0; }
   void reset() { *this = SegmentRun{}; }
 
-  /// How many of them the next window is worth: twice as many after one that was filled, fewer
-  /// after one that was not. A receiver that is faster than its peer has nothing of them.
+  /// How many of them the next window shall hold: twice as many after a window that was filled,
+  /// fewer after one that was not. They do not help a receiver that is faster than its peer.
   uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
-  /// The window has places for so many of them, 0 at first: `direct` and `staged` bytes of each.
+  /// The window has places for this many segments, 0 at first: `direct` and `staged` bytes of each.
   void open(uint32_t segments, size_t direct, size_t staged) {
     segments_ = segments;
     direct_ = direct;
@@ -38,11 +38,11 @@ class SegmentRun {
   /// Of the window that is open: bytes in all, and those that are staged.
   size_t bytes() const { return segments_ * (direct_ + staged_); }
   size_t staged_bytes() const { return segments_ * staged_; }
-  /// So many bytes have come into the window behind those of the segment under way that are
-  /// direct; `filled`: it had no room for more. Returns how many of them are staged.
+  /// `bytes` have come into the window behind the direct ones of the segment under way; `filled`:
+  /// it had no room for more. Returns how many of them are staged.
   size_t take(size_t bytes, bool filled);
 
-  /// Bytes that lie in place already of segments whose headers have not been looked at.
+  /// Bytes already in place, of segments whose headers have not been checked.
   size_t ahead() const { return ahead_; }
   /// Whether the next FPDU, from its length field on, is the one that was announced. Only while
   /// ahead() is not 0: as many bytes of it are there as that one's header has.

@@ -32,7 +32,7 @@ class StagedBytes {
   bool pending() const { return carry_size_ > 0 || kept_ != nullptr; }
 
  private:
-  // Largest control FPDU, and whatever a header or a held-back tail may leave behind.
+  // Largest control FPDU, and what a header or a held-back tail may leave behind.
   static constexpr size_t kCarryBytes = 128;
 
   std::byte* bytes_ = nullptr;

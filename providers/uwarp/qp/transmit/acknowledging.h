@@ -41,7 +41,7 @@ class Acknowledging {
   }
 
  private:
-  bool owed_ = false;        // a request behind covered_ is to be told of
+  bool owed_ = false;        // a request behind covered_ wants its completion
   bool batch_due_ = false;   // ... and was in an earlier batch
   uint16_t read_depth_ = 0;  // 0: nothing is acknowledged
   uint64_t covered_ = 0;     // a Read has followed the requests before this position

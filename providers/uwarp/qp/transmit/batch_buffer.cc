@@ -9,7 +9,7 @@
 namespace uwarp {
 namespace {
 
-/// What a thread has that nobody has borrowed.
+/// The buffers of a thread that no queue pair has borrowed.
 struct Spare {
   std::unique_ptr<BatchBuffer> plain;
   std::unique_ptr<BatchBuffer> with_crc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Copies of payload that live as long as the batch whose bytes they are. Each is one allocation,
-// and none throws: whoever needs a copy holds locks and has work half done.
+// and none throws: a thread that needs a copy holds locks and has work half done.
 #pragma once
 
 #include <cstddef>

@@ -176,8 +176,8 @@ void Requester::emit_atomic(const SendWqe& wqe, uint64_t position) {
   writer_.append_message(RdmapOpcode::kAtomicRequest, request_msn_, header);
 }
 
-// BIND_MW and LOCAL_INV. All earlier requests have completed, and whatever peers do through the
-// window is over when the table returns.
+// BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
+// window are over when the table returns.
 void Requester::change_window(SendWqe& wqe, uint64_t position) {
   const RemoteAccessor self{config_.domain, stream_.identity, 0};
   bool done;

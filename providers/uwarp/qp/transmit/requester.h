@@ -28,11 +28,11 @@ class Requester {
   uint64_t left() const { return message_bytes_ - offset_; }
   /// The oldest waiting request may be begun now.
   bool ready();
-  /// The peer is gone, or was never there, and nobody is told so (is_unreliable()): what waits is
-  /// lost. True: a change of a window is next, which needs no peer, and may be begun.
+  /// The peer is gone, or was never there, which the application is not told (is_unreliable()):
+  /// what waits is lost. True: a change of a window is next, which needs no peer, and may be begun.
   bool lose();
-  /// The oldest waiting request waits for the peer to speak, and the peer may wait for this side:
-  /// an empty Read makes it speak.
+  /// The oldest waiting request waits for the peer's first message, and the peer may wait for this
+  /// side: an empty Read makes it answer.
   [[gnu::noinline]] bool must_ask_peer() const;
   /// Begins the request that is ready(). What is one FPDU, or none, is done on return; a Send or
   /// Write is open().

@@ -48,8 +48,8 @@ class SendCompleter {
   /// That is known of bytes that went through lent memory, from position `lent_from` of the stream
   /// on; otherwise it is taken to be all that has gone.
   void peer_has_ended(std::optional<uint64_t> lent_from);
-  /// There is no peer, and nobody is told so (is_unreliable()): completes what has been posted, up
-  /// to the first change of a window, as if it had gone.
+  /// There is no peer, which the application is not told (is_unreliable()): completes what has been
+  /// posted, up to the first change of a window, as if it had been sent.
   void lose();
   /// The queue pair has failed: completes what came before the failure, and has been placed or
   /// still goes out ahead of our Terminate, then the failure's own request, and flushes the rest.

@@ -24,8 +24,8 @@ class TransmitBatch {
   /// Stop adding when this much is queued: larger calls make nothing faster.
   static constexpr size_t kBytes = 1024 * 1024;
 
-  /// Begins with a stream. Drops whatever was queued. With CRC on payload is copied too, so that
-  /// the CRC holds whatever the application does to its buffer meanwhile (requirement 5040-5.5-8).
+  /// Begins with a stream. Drops what was queued. With CRC on payload is copied too, so that the
+  /// CRC stays right if the application changes its buffer meanwhile (requirement 5040-5.5-8).
   void configure(bool crc);
 
   bool empty() const { return first_ == count_; }
@@ -63,8 +63,8 @@ class TransmitBatch {
   /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
   /// of `list` is the payload. Finish with end_fpdu().
   std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
-  /// `own`: the payload goes out of memory of the batch, whatever its size. False: the payload's
-  /// memory is not there (regions on demand), or the batch is starved(); the FPDU is dropped.
+  /// `own`: payload of any size goes out of memory of the batch. False: the payload's memory is not
+  /// there (regions on demand), or the batch is starved(); the FPDU is dropped.
   bool end_fpdu(BufferList* list, uint64_t offset, bool own = false);
   /// There was no memory to restart() with, or for a copy: the batch has no room any more, and what
   /// is next goes into the one after it.

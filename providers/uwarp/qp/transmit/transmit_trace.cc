@@ -44,7 +44,7 @@ void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_p
     step.bytes = fpdus_[gone_].bytes;
     sink_.note(step);
   }
-  // What has completed by itself is told of no more.
+  // Requests that have completed already are not reported as with the kernel.
   with_kernel_ = std::max(with_kernel_, queue.retired());
   while (with_kernel_ < queue.started() &&
          queue.at(with_kernel_).end_position.load(std::memory_order_relaxed) <= stream_position)
@@ -63,7 +63,7 @@ void TransmitTrace::completed(uint64_t position, const WorkCompletion& completio
   step.opcode = static_cast<uint8_t>(completion.opcode);
   step.status = static_cast<uint32_t>(completion.status);
   sink_.note(step);
-  // One that never was begun is not told of as such later.
+  // A request that never was begun is not reported as begun later.
   begun_ = std::max(begun_, position + 1);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a traced send queue has told of already, and the FPDUs that are on their way to the kernel.
-// There is one only if UWARP_TRACE asks for it. Belongs to the transmit side.
+// What a traced send queue has reported, and the FPDUs that are on their way to the kernel. There
+// is one only if UWARP_TRACE asks for it. Belongs to the transmit side.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,7 +22,7 @@ class TransmitTrace {
   /// A batch was built, of which nothing has gone: its bytes, and where its FPDUs end in them.
   [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> bytes,
                                           std::span<const uint32_t> ends);
-  /// So much of the batch has gone, and of the stream.
+  /// How much of the batch has been sent, and of the stream.
   [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_bytes,
                                          uint64_t stream_position);
   [[gnu::noinline, gnu::cold]] void completed(uint64_t position, const WorkCompletion& completion,
@@ -38,7 +38,7 @@ class TransmitTrace {
 
   TraceSink& sink_;
   const uint32_t queue_pair_;
-  uint64_t begun_ = 0;        // requests before this position were told of as begun ...
+  uint64_t begun_ = 0;        // requests before this position were reported as begun ...
   uint64_t with_kernel_ = 0;  // ... and as with the kernel
   std::vector<Fpdu> fpdus_;   // of the batch
   size_t gone_ = 0;           // of these

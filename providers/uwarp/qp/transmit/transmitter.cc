@@ -234,7 +234,7 @@ bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& ver
     case FaultVerdict::Act::kFail:
       failure.request = position;
       failure.status = static_cast<WcStatus>(verdict.status);
-      // As where the error is real: the peer's are told of by an event too.
+      // As with real errors: those that the peer reports raise an event too.
       if (!is_remote(failure.status)) event.reset();
       break;
     default:

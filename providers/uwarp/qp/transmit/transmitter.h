@@ -58,7 +58,7 @@ class Transmitter {
   /// All that was posted or owed has been handed over, so that a FIN loses nothing (answers to
   /// Reads may still be out).
   bool idle() const { return idle_.load(std::memory_order_acquire) && !queue_.waiting(); }
-  /// Nothing could be sent when it was tried last, be it that requests wait for answers.
+  /// Nothing could be sent at the last try, perhaps because requests wait for answers.
   bool dry() const { return dry_.load(std::memory_order_acquire); }
   /// Asks for another try.
   void forget_dry() { dry_.store(false, std::memory_order_release); }

@@ -114,6 +114,40 @@ TEST_F(LateArming, ThreadThatReadsIsWoken) {
   EXPECT_EQ(poll_all(), 1);
 }
 
+// The thread that armed the queue sleeps until another one wakes it, as UCX's threads do.
+TEST_F(LateArming, AThreadThatWaitsInAnotherPlaceIsWoken) {
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, channel_->fd, &event), 0);
+  for (const bool waits_first : {false, true}) {
+    SCOPED_TRACE(waits_first);
+    int woken = 0;
+    const auto wait = [&] {
+      woken = epoll_wait(set, &event, 1, std::chrono::milliseconds(kPatience).count());
+    };
+    std::thread waiter;
+    if (waits_first) {
+      waiter = std::thread(wait);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+    if (!waits_first) waiter = std::thread(wait);
+    waiter.join();
+    EXPECT_EQ(woken, 1);
+    take_event(channel_.get(), cq());
+  }
+  EXPECT_EQ(poll_all(), 1);
+  close(set);
+}
+
+// It would not see what the other has taken.
+TEST_F(LateArming, AThreadIsToldOfWhatAnotherHasPolled) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  std::thread([&] { EXPECT_EQ(poll_all(), 1); }).join();
+  take_event(channel_.get(), cq());
+}
+
 // The usual loop: wake up, arm, poll until the queue is empty, wait again.
 TEST_F(LateArming, AThreadThatPollsAfterArmingIsNotWokenTwice) {
   EXPECT_EQ(poll_all(), 1);

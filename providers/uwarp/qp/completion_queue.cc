@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/completion_queue.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -16,6 +18,8 @@ template <class Lock>
 std::unique_lock<Lock> consumer_section(Lock& lock, bool alone) {
   return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
 }
+
+uintptr_t this_thread() { return static_cast<uintptr_t>(pthread_self()); }
 
 }  // namespace
 
@@ -84,6 +88,7 @@ template <class Atomics>
 void BasicCompletionQueue<Atomics>::raise_locked() {
   armed_ = Armed::kNo;
   held_back_ = 0;
+  armer_.store(0, std::memory_order_relaxed);
   slot_.events.add(1);
   if (notifier_ != nullptr) notifier_->completion_event();
 }
@@ -151,14 +156,19 @@ void BasicCompletionQueue<Atomics>::drop(uint32_t qp_num, Drop which) {
   head_.store(kept, std::memory_order_release);
   for (uint64_t* end : {&solicited_end_, &stored_end_})
     if (*end > head) *end = tail_.load(std::memory_order_relaxed);  // as far as they may have moved
-  slot_.polled.add(kept - head);                                    // the application will not
+  if (kept >= stored_end_) armer_.store(0, std::memory_order_relaxed);
+  slot_.polled.add(kept - head);  // the application will not
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
 template <class Atomics>
 int BasicCompletionQueue<Atomics>::taken(uint32_t taken, bool wanted) {
   head_.store(head_.load(std::memory_order_relaxed) + taken, std::memory_order_release);
-  if (taken != 0) slot_.polled.add(taken);
+  if (taken != 0) {
+    slot_.polled.add(taken);
+    if (armer_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      note_stored_taken();
+  }
   if (taken == 0 && wanted && overrun_.load(std::memory_order_acquire)) return -1;
   return static_cast<int>(taken);
 }
@@ -215,13 +225,28 @@ bool BasicCompletionQueue<Atomics>::arm(bool solicited_only) {
     armed_ = Armed::kSolicited;
   }
   stored_end_ = armed_ == Armed::kAny ? tail_.load(std::memory_order_relaxed) : solicited_end_;
-  return head_.load(std::memory_order_acquire) < stored_end_;
+  const bool stored = head_.load(std::memory_order_acquire) < stored_end_;
+  armer_.store(stored ? this_thread() : 0, std::memory_order_relaxed);
+  return stored;
+}
+
+// By a thread that polls. An adapter raises the event when such a queue is armed: a thread that
+// sleeps until it is told does not see what another one takes.
+template <class Atomics>
+void BasicCompletionQueue<Atomics>::note_stored_taken() {
+  std::lock_guard lock(producer_lock_);
+  const uintptr_t armer = armer_.load(std::memory_order_relaxed);
+  if (armer == 0) return;
+  if (armer != this_thread())
+    raise_locked();
+  else if (head_.load(std::memory_order_relaxed) >= stored_end_)
+    armer_.store(0, std::memory_order_relaxed);
 }
 
 template <class Atomics>
 void BasicCompletionQueue<Atomics>::raise_stored() {
   std::lock_guard lock(producer_lock_);
-  if (armed_ != Armed::kNo && head_.load(std::memory_order_acquire) < stored_end_) raise_locked();
+  if (armer_.load(std::memory_order_relaxed) != 0) raise_locked();
 }
 
 template class BasicCompletionQueue<StdAtomics>;

@@ -86,11 +86,12 @@ class BasicCompletionQueue {
 
   /// Asks for one event at the next completion (or the next solicited or failed one). A request
   /// for any completion is not weakened by a later solicited-only one. True if there is such a
-  /// completion already: it raises nothing until raise_stored() is called.
+  /// completion already. It raises nothing yet, as the calling thread polls next, as a rule; the
+  /// event comes when another thread polls it first, and with raise_stored().
   bool arm(bool solicited_only);
 
-  /// Raises the event that was asked for if a completion of that kind is still there that came
-  /// before the queue was armed.
+  /// Raises the event that was asked for if a completion of that kind came before the queue was
+  /// armed, and the thread that armed it has not polled it since.
   void raise_stored();
 
   /// Raises the event that was asked for, although nothing has come. A thread that waits must
@@ -132,6 +133,7 @@ class BasicCompletionQueue {
   void raise_locked();
   int take(WorkCompletion* out, int count);
   int taken(uint32_t taken, bool wanted);
+  [[gnu::noinline, gnu::cold]] void note_stored_taken();
   [[gnu::noinline, gnu::cold]] void trace_polled(WorkCompletion* completions, uint32_t count);
 
   // Changed under both locks.
@@ -151,6 +153,7 @@ class BasicCompletionQueue {
   uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
   uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
   uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
+  Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
   Atomic<uint64_t> tail_{0};
   Atomic<bool> overrun_{false};
 

@@ -11,6 +11,9 @@
 namespace uwarp {
 namespace {
 
+/// A thread that arms a queue and then polls it has done so by then, unless it has lost its core.
+constexpr uint32_t kArmedLateUs = 5000;
+
 CompletionQueueOptions with_slot(CompletionQueueOptions options, CompletionSlot& slot,
                                  uint32_t device, TraceSink* trace) {
   options.trace = trace;
@@ -31,7 +34,10 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       engine(device.engine()),
       notifier(*this),
       event_room(device.async_channel(), 1),
-      moderation(std::make_shared<ModerationTimer>(*this, device.engine())),
+      moderation(std::make_shared<CompletionTimer>(
+          *this, device.engine(), [](VerbsCq& cq) { cq.queue.flush_moderation(); }, 0)),
+      armed_late(std::make_shared<CompletionTimer>(
+          *this, device.engine(), [](VerbsCq& cq) { cq.events->raise_stored(); }, kArmedLateUs)),
       slot(engine.stat_page()),
       queue(capacity, &notifier,
             with_slot(options, *slot, engine.stat_page().device(device.device().verbs_name),
@@ -42,16 +48,18 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
                    [this] { queue.raise_stored(); });
 }
 
-void ModerationTimer::begin() {
+void CompletionTimer::begin() {
+  under_way_.store(true);
   engine_.progress().set_deadline(*this, now_ns() + uint64_t{period_us_.load()} * 1000);
 }
 
-void ModerationTimer::deadline_passed() {
+void CompletionTimer::deadline_passed() {
+  under_way_.store(false);
   const std::lock_guard guard(mutex_);
-  if (cq_ != nullptr) cq_->queue.flush_moderation();
+  if (cq_ != nullptr) work_(*cq_);
 }
 
-void ModerationTimer::stop() {
+void CompletionTimer::stop() {
   const std::lock_guard guard(mutex_);
   cq_ = nullptr;
 }
@@ -114,6 +122,7 @@ int destroy_cq(ibv_cq* base) {
     if (!cq.device.alive()) return 0;
     if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
     cq.moderation->stop();
+    cq.armed_late->stop();
     const uint32_t delivered = cq.events ? cq.events->stop() : 0;
     const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
     wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
@@ -148,7 +157,10 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
     if (!cq.engine.alive()) [[unlikely]]
       return ENODEV;
     Poller::transmit_waiting(cq.queue);
-    if (cq.queue.arm(solicited_only != 0) && cq.events) cq.events->armed_late();
+    if (cq.queue.arm(solicited_only != 0) && cq.events) {
+      cq.events->armed_late();
+      if (!cq.armed_late->under_way()) cq.armed_late->begin();
+    }
     if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
       cq.queue.raise_armed();
     cq.engine.progress().note_sleep();

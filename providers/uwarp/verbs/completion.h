@@ -23,14 +23,16 @@ namespace uwarp {
 
 struct VerbsCq;
 
-/// Ends the periods of a completion queue's moderation.
-class ModerationTimer final : public Source {
+/// Something that a completion queue does once a period is over.
+class CompletionTimer final : public Source {
  public:
-  ModerationTimer(VerbsCq& cq, Engine& engine) : engine_(engine), cq_(&cq) {}
-  /// 0: no moderation.
+  using Work = void (*)(VerbsCq& cq);
+  CompletionTimer(VerbsCq& cq, Engine& engine, Work work, uint32_t period_us)
+      : engine_(engine), work_(work), period_us_(period_us), cq_(&cq) {}
   void set_period(uint32_t microseconds) { period_us_.store(microseconds); }
-  /// A period begins. Under the queue's producer lock.
+  /// A period begins, in place of one that is under way. Under any lock of the queue.
   void begin();
+  bool under_way() const { return under_way_.load(); }
   /// The queue is being destroyed.
   void stop();
 
@@ -39,7 +41,9 @@ class ModerationTimer final : public Source {
 
  private:
   Engine& engine_;
-  std::atomic<uint32_t> period_us_{0};
+  const Work work_;
+  std::atomic<uint32_t> period_us_;
+  std::atomic<bool> under_way_{false};
   std::mutex mutex_;
   VerbsCq* cq_;  // under mutex_
 };
@@ -88,7 +92,10 @@ struct VerbsCq : object_abi::Cq {
   const EventRoom event_room;  // CQ_ERR
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
-  const std::shared_ptr<ModerationTimer> moderation;
+  /// Periods of its moderation, none by default.
+  const std::shared_ptr<CompletionTimer> moderation;
+  /// Armed with completions in it, and no thread that polls or waits has taken note of it.
+  const std::shared_ptr<CompletionTimer> armed_late;
   VerbsPd* parent = nullptr;
   const SlotLease<CompletionSlot> slot;
   CompletionQueue queue;

@@ -36,7 +36,7 @@ class RingCarrier::Pull {
   /// True if all has been copied.
   bool run(pid_t pid) {
     const long got =
-        syscall(SYS_process_vm_readv, pid, local_, local_count_, remote_, remote_count_, 0);
+        syscall(SYS_process_vm_readv, pid, local_, local_count_, remote_, remote_count_, 0UL);
     return got >= 0 && static_cast<size_t>(got) == bytes_;
   }
 
@@ -68,7 +68,7 @@ void RingCarrier::look_whether_it_can_pull() {
   char byte;
   const iovec local = {&byte, 1};
   const iovec remote = {nullptr, 1};
-  const long got = syscall(SYS_process_vm_readv, peer_.pid, &local, 1, &remote, 1, 0);
+  const long got = syscall(SYS_process_vm_readv, peer_.pid, &local, 1UL, &remote, 1UL, 0UL);
   if (got < 0 && errno == EFAULT) in_.can_pull.store(1, std::memory_order_release);
 }
 

@@ -59,7 +59,8 @@ void put_info(msghdr& message, int level, int type, const Info& info) {
   header.cmsg_level = level;
   header.cmsg_type = type;
   header.cmsg_len = CMSG_LEN(sizeof info);
-  std::memcpy(CMSG_DATA(&header), &info, sizeof info);
+  // Not CMSG_DATA(): clang takes it for the end of `header`.
+  std::memcpy(static_cast<std::byte*>(message.msg_control) + CMSG_LEN(0), &info, sizeof info);
   message.msg_controllen = CMSG_SPACE(sizeof info);
 }
 

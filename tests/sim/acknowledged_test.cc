@@ -363,6 +363,30 @@ TEST_F(Acknowledged, AnOrderlyEndCompletesOpenRequests) {
   EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
 }
 
+// The second Write or the Read behind it is what the peer had not received.
+TEST_F(Acknowledged, AnOrderlyEndFailsWhatThePeerDidNotRead) {
+  connect();
+  write(1);
+  transmit();
+  write(2);
+  transmit();
+  constexpr uint64_t kAcknowledgingRead = 52;
+  pair.a.qp->note_peer_end(kAcknowledgingRead + 1);
+  (void)pair.a.qp->end_stream(StreamEnd::kFin);
+  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kWrFlushErr}}));
+}
+
+TEST_F(Acknowledged, AnOrderlyEndCompletesWhatThePeerHasRead) {
+  connect();
+  write(1);
+  transmit();
+  write(2);
+  transmit();
+  pair.a.qp->note_peer_end(1);
+  (void)pair.a.qp->end_stream(StreamEnd::kFin);
+  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}, {2, WcStatus::kSuccess}}));
+}
+
 TEST_F(Acknowledged, AResetFailsOpenRequests) {
   connect();
   write(1);

@@ -256,9 +256,11 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
   set_option(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
-bool TcpSocket::owes_acknowledgement() const {
-  int unsent_bytes = 0;
-  return raw_status(SYS_ioctl, fd_, SIOCOUTQ, &unsent_bytes) == 0 && unsent_bytes > 0;
+bool TcpSocket::owes_acknowledgement() const { return unacknowledged_bytes() != 0; }
+
+uint32_t TcpSocket::unacknowledged_bytes() const {
+  int bytes = 0;
+  return raw_status(SYS_ioctl, fd_, SIOCOUTQ, &bytes) == 0 ? static_cast<uint32_t>(bytes) : 0;
 }
 
 bool TcpSocket::silent_for(uint32_t timeout_ms) const {

@@ -105,6 +105,8 @@ class TcpSocket {
   void set_keepalive(uint32_t timeout_ms);
   /// Bytes have been sent, or wait for room, that the peer's TCP has not acknowledged.
   bool owes_acknowledgement() const;
+  /// How many. Right behind a FIN of the peer: what it had not received when it sent that.
+  uint32_t unacknowledged_bytes() const;
   /// Nothing has been acknowledged for `timeout_ms`. A peer that answers that it has no room yet is
   /// not silent (TCP_USER_TIMEOUT takes that for a loss).
   bool silent_for(uint32_t timeout_ms) const;

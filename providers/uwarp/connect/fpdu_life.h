@@ -348,6 +348,7 @@ class FpduLife {
       // Our Terminate goes out first; then this end is found again while draining.
       if (fin && !qp().transmitter().finished()) return;
     } else if (!never_used) {
+      if (fin && terms_.acknowledged) qp().note_peer_end(socket_->unacknowledged_bytes());
       if (fall_silent(kind, now_ns)) return;
       const bool open = qp().end_stream(kind);
       log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(kind),

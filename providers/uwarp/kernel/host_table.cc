@@ -167,7 +167,7 @@ int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t c
   try {
     Engine* engine = Engine::current();
     if (engine == nullptr) return EBUSY;
-    raise_late_armings({fds, count});
+    const LateArmingWait wait({fds, count});
     CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns, signals);
     const int error = engine->progress().drive(awaited);
     if (awaited.error() != 0) kept.failed(awaited.error());
@@ -181,6 +181,7 @@ void sleeping(int change) {
   const KeptErrno kept;
   Engine* engine = Engine::current();
   if (engine == nullptr) return;
+  count_unknown_waits(change);
   if (change > 0) {
     engine->progress().begin_wait();
   } else {

@@ -29,11 +29,18 @@ struct LateArmings {
 namespace {
 
 ProcessOwn<LateArmings> late_armings;
+/// Threads that wait at an epoll set, or at what is not known. Not in there: needs no memory.
+constinit std::atomic<int> unknown_waits{0};
+
+/// What epoll_wait() waits for comes as its set alone.
+bool is_set(std::span<const pollfd> fds) {
+  return fds.size() == 1 && event_channel_of(fds[0].fd) == nullptr;
+}
 
 bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
-  return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
-    return event_channel_of(wait.fd).get() == channel;
-  });
+  return is_set(fds) || std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
+           return event_channel_of(wait.fd).get() == channel;
+         });
 }
 
 }  // namespace
@@ -52,6 +59,7 @@ LateArmingRoom::~LateArmingRoom() {
 
 void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
   LateArmings& all = late_armings.get();
+  if (unknown_waits.load() != 0 && events.raise_stored()) return;
   const std::lock_guard guard(all.lock);
   const auto known = std::find_if(all.list.begin(), all.list.end(),
                                   [&](const LateArming& one) { return one.events == &events; });
@@ -79,6 +87,20 @@ void raise_late_armings(std::span<const pollfd> fds) {
   all->empty.store(all->list.empty(), std::memory_order_release);
 }
 
-void forget_all_late_armings() { late_armings.leave_to_parent(); }
+LateArmingWait::LateArmingWait(std::span<const pollfd> fds) : at_set_(is_set(fds)) {
+  if (at_set_) count_unknown_waits(1);
+  raise_late_armings(fds);
+}
+
+LateArmingWait::~LateArmingWait() {
+  if (at_set_) count_unknown_waits(-1);
+}
+
+void count_unknown_waits(int change) { unknown_waits += change; }
+
+void forget_all_late_armings() {
+  late_armings.leave_to_parent();
+  unknown_waits.store(0);
+}
 
 }  // namespace uwarp

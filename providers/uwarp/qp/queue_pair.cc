@@ -216,6 +216,11 @@ void QueuePair::lose_sends() {
     transmitter_.lose();
 }
 
+void QueuePair::note_peer_end(uint64_t unread_bytes) {
+  const auto transmit = transmit_side_.hold();
+  transmitter_.note_peer_end(unread_bytes);
+}
+
 bool QueuePair::end_stream(StreamEnd end) {
   bool mid_message, sends_open;
   {

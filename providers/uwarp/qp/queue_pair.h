@@ -96,6 +96,10 @@ class QueuePair {
   bool lose_peer(StreamEnd end);
   /// No peer has been found for an unreliable queue pair: what has been posted is lost.
   void lose_sends();
+  /// The peer has ended the byte stream in order, with `unread_bytes` of ours that it had not
+  /// received. Where requests are acknowledged (QpConfig), those that it has not read fail with
+  /// RETRY_EXC_ERR in end_stream().
+  void note_peer_end(uint64_t unread_bytes);
   /// The byte stream has ended. ERR, flush and the event that verbs asks for (RFC 5044 7.2: FIN
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.

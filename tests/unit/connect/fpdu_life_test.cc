@@ -29,6 +29,7 @@ struct FakeQp {
     told += " lost";
     return true;
   }
+  void note_peer_end(uint64_t unread_bytes) { told += " unread " + std::to_string(unread_bytes); }
   bool finish_input() {
     told += " finish_input";
     return finishes_input;
@@ -95,6 +96,7 @@ struct FakeEndpoint {
 struct FakeSocket {
   int take_error() const { return error; }
   bool owes_acknowledgement() const { return owes; }
+  uint32_t unacknowledged_bytes() const { return 17; }
   bool silent_for(uint32_t) const { return silent; }
 
   int error = 0;
@@ -269,7 +271,7 @@ TEST(FpduLife, AFinWithNothingToSendEndsTheConnection) {
 
 TEST(FpduLife, WithAcknowledgementsNothingIsSentBehindAFin) {
   World world({.acknowledged = true});
-  EXPECT_EQ(after("fin", world), "gentle | fin");
+  EXPECT_EQ(after("fin", world), "gentle | unread 17 fin");
 }
 
 TEST(FpduLife, TheEndOfAnUnreliablePeerIsNotReported) {
@@ -288,7 +290,7 @@ TEST(FpduLife, AnUnreliablePeerThatNeverBeganIsLeft) {
 TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
   World world({.acknowledged = true});
   world.endpoint.pair.half = true;
-  EXPECT_EQ(after("fin", world), "stay told pump | fin");
+  EXPECT_EQ(after("fin", world), "stay told pump | unread 17 fin");
   EXPECT_TRUE(world.endpoint.pump.watched);
   world.endpoint.pair.told.clear();
   EXPECT_EQ(after("sent", world), "drain");

@@ -72,13 +72,11 @@ void SendCompleter::retire_before(uint64_t sent_position) {
   look_for_drain();
 }
 
-void SendCompleter::peer_has_ended(std::optional<uint64_t> lent_from) {
-  if (stream_.lent != nullptr) take_given_back();
-  if (stream_.lent == nullptr || !lent_from) return acknowledging_.stop();
-  const uint64_t read = *lent_from + stream_.lent->read_bytes();
+void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) {
+  if (!stream_position) return acknowledging_.stop();
   uint64_t at = queue_.retired();
   while (at != queue_.started() &&
-         queue_.at(at).end_position.load(std::memory_order_relaxed) <= read)
+         queue_.at(at).end_position.load(std::memory_order_relaxed) <= *stream_position)
     ++at;
   if (at > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(at, std::memory_order_release);

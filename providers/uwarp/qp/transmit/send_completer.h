@@ -44,10 +44,11 @@ class SendCompleter {
   /// Raises kSqDrained if it is asked for and nothing is on its way.
   void look_for_drain();
 
-  /// The peer has ended in order: completes what it has read, as it acknowledges nothing any more.
-  /// That is known of bytes that went through lent memory, from position `lent_from` of the stream
-  /// on; otherwise it is taken to be all that has gone.
-  void peer_has_ended(std::optional<uint64_t> lent_from);
+  /// No acknowledgement comes any more. What ends before this position of the stream counts as
+  /// acknowledged; without one, all that has gone.
+  void acknowledge_before(std::optional<uint64_t> stream_position);
+  /// Lent memory: what the peer has read by now has gone.
+  [[gnu::noinline]] void take_given_back();
   /// There is no peer, which the application is not told (is_unreliable()): completes what has been
   /// posted, up to the first change of a window, as if it had been sent.
   void lose();
@@ -59,7 +60,6 @@ class SendCompleter {
 
  private:
   void note_sent(size_t bytes);
-  [[gnu::noinline]] void take_given_back();
   /// As if all bytes before this position had gone.
   void retire_before(uint64_t sent_position);
   [[gnu::noinline]] void note_peer_delivered();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/transmit/transmitter.h"
 
+#include <algorithm>
+
 #include "protocol/wire/carrier_mark.h"
 #include "qp/terminate_status.h"
 
@@ -42,6 +44,7 @@ void Transmitter::restart() {
   responder_.restart();
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
   lent_from_.reset();
+  peer_read_.reset();
   if (config_.script != nullptr) config_.script->restart();
   finished_.store(false, std::memory_order_release);
   // The opening (an RTR) is due even if nothing has been posted.
@@ -331,8 +334,18 @@ void Transmitter::withdraw() {
     stream_.lent->withdraw();
 }
 
+void Transmitter::note_peer_end(uint64_t unread) {
+  if (peer_read_) return;
+  if (lent_from_ && stream_.lent != nullptr) {
+    completer_.take_given_back();
+    peer_read_ = *lent_from_ + stream_.lent->read_bytes();
+  } else {
+    peer_read_ = writer_.sent_position() - std::min(unread, writer_.sent_position());
+  }
+}
+
 void Transmitter::settle(bool peer_done, bool cut) {
-  if (peer_done) completer_.peer_has_ended(lent_from_);
+  if (peer_done) completer_.acknowledge_before(peer_read_);
   if (cut) {
     withdraw();
     writer_.drop();

@@ -72,9 +72,12 @@ class Transmitter {
   /// Completes all requests: those done with success, the failure's with its status, the rest
   /// flushed. Pending bytes of half-sent FPDUs move into memory of our own.
   void flush();
-  /// Completes what has gone and has its answer. `peer_done`: the peer has read all of it and will
-  /// answer no more, so that what has gone counts as acknowledged. `cut`: what has not gone never
-  /// will.
+  /// The peer has ended in order, and reads no more. `unread`: bytes that it had not received then,
+  /// where the carrier is a socket; lent memory says so itself.
+  void note_peer_end(uint64_t unread);
+  /// Completes what has gone and has its answer. `peer_done`: the peer will answer no more, so what
+  /// it has read counts as acknowledged (note_peer_end(); all that has gone without that). `cut`:
+  /// what has not gone never will.
   void settle(bool peer_done, bool cut);
   /// Nothing goes out: what has been posted is lost (Requester::lose()).
   void lose();
@@ -124,6 +127,7 @@ class Transmitter {
   bool opened_ = false;         // RTR and magic are out
   bool switching_ = false;      // ... and the mark behind which the carrier changes
   std::optional<uint64_t> lent_from_;  // stream position behind which lent memory carries
+  std::optional<uint64_t> peer_read_;  // ... which the peer had reached when it ended
   std::atomic<bool> dry_{true};
   std::atomic<bool> idle_{true};
   std::atomic<bool> finished_{false};

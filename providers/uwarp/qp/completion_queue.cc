@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/completion_queue.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -19,7 +17,10 @@ std::unique_lock<Lock> consumer_section(Lock& lock, bool alone) {
   return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
 }
 
-uintptr_t this_thread() { return static_cast<uintptr_t>(pthread_self()); }
+uintptr_t this_thread() {
+  static thread_local char own;
+  return reinterpret_cast<uintptr_t>(&own);
+}
 
 }  // namespace
 

@@ -121,7 +121,8 @@ void sort_listing(DIR* folder) {
   if (listing == nullptr) return;
   listing->folder = folder;
   if (read_all(*listing)) {
-    qsort(listing->entries, listing->count, sizeof(dirent), by_number);
+    // A folder that has been removed has no entry at all.
+    if (listing->count != 0) qsort(listing->entries, listing->count, sizeof(dirent), by_number);
     const Guard guard;
     listing->next = listings;
     listings = listing;

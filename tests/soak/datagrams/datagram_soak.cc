@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -332,6 +333,7 @@ int run(const char* self, int count, uint64_t seconds, uint64_t seed) {
 
 int main(int argc, char** argv) {
   if (argc == 5 && std::strcmp(argv[1], "--process") == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     auto& table = *static_cast<Table*>(
         mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED, kMemoryFd, 0));
     Process(table, std::atoi(argv[2]), std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10))

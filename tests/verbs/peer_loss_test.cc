@@ -346,6 +346,8 @@ TEST_F(PeerLoss, ALargeWriteCompletesWithoutAnotherRequest) {
 TEST_F(PeerLoss, AnEmptyWriteFindsACleanEnd) {
   for (const bool large : {false, true}) {
     for (const bool late : {false, true}) {
+      // With iWARP a request that was sent before the end was noticed is complete.
+      if (large && !late && !roce()) continue;
       SCOPED_TRACE(testing::Message() << "large " << large << ", late " << late);
       End end(context());
       PeerProcess peer(end, "idle");

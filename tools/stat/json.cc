@@ -12,7 +12,7 @@ using nlohmann::json;
 
 /// Raised when a field changes its meaning.
 constexpr int kFormat = 1;
-/// The key of a number of bytes. Scripts read the keys, so it keeps its first name.
+/// JSON key of a number of bytes. Scripts of users read this key, so uwarp-stat does not rename it.
 constexpr const char* kBytes = "octets";
 
 json seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }

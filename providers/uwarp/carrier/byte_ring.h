@@ -109,9 +109,7 @@ class BasicRingWriter {
       RingRecord record;
       std::memcpy(&record, base_ + (at & (size_ - 1)), sizeof record);
       if (record.kind != RingRecord::kSkip) unread += record.bytes;
-      const uint32_t inside =
-          record.kind == RingRecord::kPlace ? uint32_t{sizeof(uint64_t)} : record.bytes;
-      at += kRingStep + ring_steps(std::min(inside, size_));
+      at += kRingStep + ring_steps(std::min(record.inside(), size_));
     }
     return unread;
   }
@@ -220,8 +218,7 @@ class BasicRingReader {
   // writer could keep us here for as long as it likes.
   bool take(const RingRecord& record) {
     const uint32_t there = std::min(end_ - at_.bytes, size_ - offset()) - kRingStep;
-    const uint32_t inside =
-        record.kind == RingRecord::kPlace ? uint32_t{sizeof address_} : record.bytes;
+    const uint32_t inside = record.inside();
     const bool skip = record.kind == RingRecord::kSkip;
     if (inside > there || record.kind > RingRecord::kSkip || (record.bytes == 0 && !skip) ||
         (skip && skipped_)) {

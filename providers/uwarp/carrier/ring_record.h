@@ -24,6 +24,9 @@ struct RingRecord {
   enum Kind : uint32_t { kBytes = 0, kPlace = 1, kSkip = 2 };
   uint32_t bytes = 0;
   uint32_t kind = kBytes;
+
+  /// Bytes behind it in the ring: of a place its address.
+  uint32_t inside() const { return kind == kPlace ? uint32_t{sizeof(uint64_t)} : bytes; }
 };
 inline constexpr uint32_t kRingStep = 8;
 static_assert(sizeof(RingRecord) == kRingStep);

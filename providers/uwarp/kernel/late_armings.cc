@@ -29,7 +29,8 @@ struct LateArmings {
 namespace {
 
 ProcessOwn<LateArmings> late_armings;
-/// Threads that wait at an epoll set, or at what is not known. Not in there: needs no memory.
+/// Threads that wait at an epoll set, or at what is not known. Outside of LateArmings, so that
+/// counting them allocates nothing.
 constinit std::atomic<int> unknown_waits{0};
 
 /// What epoll_wait() waits for comes as its set alone.
@@ -38,9 +39,9 @@ bool is_set(std::span<const pollfd> fds) {
 }
 
 bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
-  return is_set(fds) || std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
-           return event_channel_of(wait.fd).get() == channel;
-         });
+  return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
+    return event_channel_of(wait.fd).get() == channel;
+  });
 }
 
 }  // namespace
@@ -76,12 +77,13 @@ void forget_late_arming(const CompletionEvents& events) {
   std::erase_if(all.list, [&](const LateArming& one) { return one.events == &events; });
 }
 
-void raise_late_armings(std::span<const pollfd> fds) {
+void raise_late_armings(std::span<const pollfd> fds, bool at_set) {
   LateArmings* all = late_armings.find();
   if (all == nullptr || all->empty.load(std::memory_order_acquire)) return;
   const std::lock_guard guard(all->lock);
   std::erase_if(all->list, [&](const LateArming& one) {
-    if (!pthread_equal(one.thread, pthread_self()) && !waits_at(one.channel, fds)) return false;
+    if (!pthread_equal(one.thread, pthread_self()) && !at_set && !waits_at(one.channel, fds))
+      return false;
     return one.events->raise_stored();
   });
   all->empty.store(all->list.empty(), std::memory_order_release);
@@ -89,7 +91,7 @@ void raise_late_armings(std::span<const pollfd> fds) {
 
 LateArmingWait::LateArmingWait(std::span<const pollfd> fds) : at_set_(is_set(fds)) {
   if (at_set_) count_unknown_waits(1);
-  raise_late_armings(fds);
+  raise_late_armings(fds, at_set_);
 }
 
 LateArmingWait::~LateArmingWait() {

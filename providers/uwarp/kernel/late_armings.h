@@ -33,9 +33,9 @@ void note_late_arming(CompletionEvents& events, const EventChannel& channel);
 /// The queue goes away. On return no other thread is in its raise_stored().
 void forget_late_arming(const CompletionEvents& events);
 /// The calling thread is about to wait for `fds`: raises the event of each queue that this thread
-/// has armed, or whose channel is among `fds` or may be in a set that is, if completions from
-/// before are still there. The thread holds no lock.
-void raise_late_armings(std::span<const pollfd> fds);
+/// has armed, or whose channel is among `fds`, if completions from before are still there.
+/// `at_set`: `fds` is one epoll set, which may have any channel in it. The thread holds no lock.
+void raise_late_armings(std::span<const pollfd> fds, bool at_set = false);
 
 /// The same, for as long as the calling thread waits: a queue that another thread arms late
 /// meanwhile, and whose channel may be in the set that this one waits at, has its event at once.
@@ -49,7 +49,7 @@ class LateArmingWait {
  private:
   const bool at_set_;
 };
-/// Threads that wait in the kernel, at what is not known here: so many more.
+/// Adds `change` to the number of threads that wait in the kernel for something not known here.
 void count_unknown_waits(int change);
 /// In a forked child: all queues are the parent's.
 void forget_all_late_armings();

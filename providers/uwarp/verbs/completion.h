@@ -23,7 +23,7 @@ namespace uwarp {
 
 struct VerbsCq;
 
-/// Something that a completion queue does once a period is over.
+/// Runs one function of a completion queue when a period is over.
 class CompletionTimer final : public Source {
  public:
   using Work = void (*)(VerbsCq& cq);
@@ -94,7 +94,8 @@ struct VerbsCq : object_abi::Cq {
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   /// Periods of its moderation, none by default.
   const std::shared_ptr<CompletionTimer> moderation;
-  /// Armed with completions in it, and no thread that polls or waits has taken note of it.
+  /// Raises the event of a queue that was armed with completions in it, if no thread that polls or
+  /// waits has done so.
   const std::shared_ptr<CompletionTimer> armed_late;
   VerbsPd* parent = nullptr;
   const SlotLease<CompletionSlot> slot;

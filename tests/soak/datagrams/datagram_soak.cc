@@ -195,30 +195,30 @@ class Process {
     must(ibv_post_send(qp_, &wr, &bad) == 0, "post_send");
     // The datagram may wait and is not copied yet, but the next one uses the same memory.
     ++open_;
-    while (open_ != 0 && !poll_one()) {
+    while (open_ != 0) {
+      poll();
       if (Clock::now() > last_ + kPatience) wrong("a send does not complete");
     }
     ++table_.sent;
   }
   void poll() {
-    while (poll_one()) {
+    while (take_completion()) {
     }
   }
-  // True if a send has completed, or if no send is open.
-  bool poll_one() {
+  // False if there is none.
+  bool take_completion() {
     ibv_wc wc;
     const int got = ibv_poll_cq(cq_, 1, &wc);
     must(got >= 0, "poll_cq");
-    if (got == 0) return open_ == 0;
+    if (got == 0) return false;
     last_ = Clock::now();
     if (wc.wr_id == kReceives) {
       must(open_-- > 0, "a send completes twice");
-      return true;
+    } else if (wc.status == IBV_WC_SUCCESS) {
+      check(wc);
+      receive(wc.wr_id);
     }
-    if (wc.status != IBV_WC_SUCCESS) return false;
-    check(wc);
-    receive(wc.wr_id);
-    return false;
+    return true;
   }
   void check(const ibv_wc& wc) {
     const uint8_t* const at = memory_.data() + wc.wr_id * kSlot + kRoute;

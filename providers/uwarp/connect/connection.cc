@@ -111,7 +111,8 @@ void Connection::on_events(const StreamEvents& notice) {
       endpoint_->follow_receives();
     follow(turn, open->on_events(notice, now_ns()));
   }
-  if (notice.busy || (notice.outcome & (kRxOffer | kRxSwitch)) != 0) follow_carrier(turn, notice);
+  if (notice.busy || (notice.outcome & (kRxMagic | kRxOffer | kRxSwitch)) != 0)
+    follow_carrier(turn, notice);
   finish(turn);
 }
 

@@ -232,6 +232,7 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   State state_;
   uint64_t deadline_ns_ = 0;  // as Progress knows it
   bool dialed_ = false;       // of a stream: we did
+  bool was_busy_ = false;     // the stream, once
   uint64_t ticket_ = 0;       // with which shared memory may be brought; 0: none was offered
 
   // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.

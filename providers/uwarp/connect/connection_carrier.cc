@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host. The side
-// that has dialled offers it once the stream is busy. The other side brings the memory. The first
-// one switches, then the other. TCP stays for the end of the connection, and carries on if anything
-// fails. docs/wire.md, "Shared memory".
+// that has dialled offers it once the stream is busy and the peer has shown what it is: a target of
+// Writes may do so long after the stream has become busy. The other side brings the memory. The
+// first one switches, then the other. TCP stays for the end of the connection, and carries on if
+// anything fails. docs/wire.md, "Shared memory".
 #include <cerrno>
 #include <cstring>
 
@@ -38,7 +39,13 @@ void Connection::log_carrier() const {
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if (life() == nullptr || endpoint_ == nullptr) return;
-  if (notice.busy) socket_.ring() != nullptr ? life()->on_busy_ring(now_ns()) : offer_carrier(turn);
+  was_busy_ |= notice.busy;
+  const bool shown = (notice.outcome & kRxMagic) != 0;
+  if (socket_.ring() != nullptr) {
+    if (notice.busy) life()->on_busy_ring(now_ns());
+  } else if (notice.busy || (shown && was_busy_)) {
+    offer_carrier(turn);
+  }
   if ((notice.outcome & kRxOffer) != 0) take_offer();
   if ((notice.outcome & kRxSwitch) == 0 || !endpoint_->stream().on_ring()) return;
   endpoint_->describe_carrier(true);
@@ -50,7 +57,10 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
 
 void Connection::offer_carrier(Turn& turn) {
   if (ticket_ != 0 || !is_local_address(remote_)) return;
-  if (!endpoint_->qp().peer_is_uwarp()) return log_reason(remote_, "it is no uwarp");
+  if (!endpoint_->qp().peer_is_uwarp()) {
+    if (endpoint_->qp().peer_has_spoken()) log_reason(remote_, "it is no uwarp");
+    return;
+  }
   const auto ticket = context_.door->expect(std::weak_ptr<Connection>(shared()));
   if (!ticket) return log_refusal(remote_, ticket.error());
   ticket_ = ticket->number;

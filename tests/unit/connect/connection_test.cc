@@ -20,8 +20,11 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/settings.h"
 #include "connect/draining_places.h"
 #include "connect/peer_magic.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/carrier_mark.h"
 #include "unit/connect/node.h"
 #include "unit/one_core.h"
 
@@ -982,6 +985,37 @@ TEST_F(HandMadeResponder, ASilentResponderGetsMoreFrames) {
   peer.read_frame();
   peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
   EXPECT_EQ(peer.read(80).size(), 80u) << "more frames follow, as it may have missed the first";
+}
+
+// A target of Writes says nothing but what it is, and it may do so late.
+TEST_F(HandMadeResponder, SharedMemoryIsOfferedToAPeerThatShowsItselfLate) {
+  if (settings().why_only_tcp() != nullptr) GTEST_SKIP() << "all connections stay on TCP";
+  dial();
+  const Plain peer = accept_one();
+  peer.read_frame();
+  peer.write(frame(true, 0x10, 2, kPeerToPeerReply));
+  ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
+  constexpr int kMany = 64;
+  for (int i = 0; i < kMany; ++i) {
+    ASSERT_EQ(node.post_send(i, 0, 4), 0);
+    ASSERT_EQ(node.wait_passive().status, WcStatus::kSuccess);
+  }
+  std::string magic = rtr_fpdu();
+  store_be32(magic.data() + 4, kPeerMagicStag.value);
+  store_be64(magic.data() + 8, kPeerMagicOffset);
+  peer.write(magic);
+  peer.give_up_after({.tv_sec = 5, .tv_usec = 0});
+  bool door = false, ticket = false;
+  while (!door || !ticket) {
+    const std::string length = peer.read(2);
+    ASSERT_EQ(length.size(), 2u) << "nothing was offered";
+    const std::string fpdu = length + peer.read(fpdu_size(load_be16(length.data())) - 2);
+    if ((fpdu[3] & 0x0f) != 0 || fpdu.size() != 20) continue;  // no empty Write
+    const auto mark = CarrierMark::decode(
+        TaggedHeader::decode(reinterpret_cast<const std::byte*>(fpdu.data()) + kFpduLengthSize));
+    door |= mark && mark->kind == CarrierMark::Kind::kDoor;
+    ticket |= mark && mark->kind == CarrierMark::Kind::kTicket;
+  }
 }
 
 // siw may have missed the first two frames. If the FIN came right behind them, it would lose them.

@@ -80,8 +80,8 @@ UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);
 UWARP_FIGURE(int, kMutedBytes, 256 << 10);
 /// A thread that posts this much at a time does not poll for a while ...
 UWARP_FIGURE(uint64_t, kLookBytes, 64 << 10);
-/// ... so each such number of bytes counts as a poll: sending them takes half of the time that the
-/// helper thread allows between two polls. Rows: 64 KiB and 1 MiB Writes.
+/// ... so each such number of bytes counts as a poll: sending or receiving them takes half of the
+/// time that the helper thread allows between two polls. Rows: 64 KiB and 1 MiB Writes and Reads.
 UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 
 // --- When a poller gives its core away (stream/poller.h, progress/cpu_contention.h). Rows: 64 KiB
@@ -109,9 +109,10 @@ UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 // --- How a thread that waits looks before it sleeps (progress/spin_budget.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.
 
-/// A yield that takes longer than this has run another thread that needs the core, unless the
-/// processor itself stood still, as that of a virtual machine does ...
-UWARP_FIGURE(uint64_t, kYieldNs, 50'000);
+/// A yield that takes longer than this has run another thread that needs the core for whole time
+/// slices, unless the processor itself stood still, as that of a virtual machine does. A peer that
+/// shares the core gives it back sooner: its copy of a message of 1 MiB takes 100 to 200 us ...
+UWARP_FIGURE(uint64_t, kYieldNs, 500'000);
 /// ... and then no thread spins for a while: twice as long each time, between these bounds.
 UWARP_FIGURE(uint64_t, kSpinPauseNs, 20'000'000);
 UWARP_FIGURE(uint64_t, kLongestSpinPauseNs, 2'000'000'000);

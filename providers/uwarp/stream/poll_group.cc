@@ -80,31 +80,31 @@ void PollGroup::transmit_own() {
   }
 }
 
-bool PollGroup::poll() {
-  bool progressed = streams_.members() != 0 && poll_own();
+size_t PollGroup::poll() {
+  size_t received = streams_.members() != 0 ? poll_own() : 0;
   if (PollGroup* const others = shared()) [[unlikely]]
-    progressed |= others->poll();
-  return progressed;
+    received += others->poll();
+  return received;
 }
 
 // In turn, from where the last look ended. Answers come in the order of the questions, and who
 // polls asks anew in the order of the answers: behind one that has come, the first that has not
 // come yet is followed by others of that kind.
-bool PollGroup::poll_own() {
-  bool progressed = false;
+size_t PollGroup::poll_own() {
+  size_t received = 0;
   bool bulk = false;
   StreamEvents notice;
   {
     const auto stay = streams_.try_stay();
-    if (!stay) return false;
+    if (!stay) return 0;
     for (size_t left = direct_.size(); left > 0; --left) {
       if (next_ >= direct_.size()) next_ = 0;
       Direct& entry = direct_[next_];
       Stream& stream = *entry.stream;
-      const bool found = stream.receive(tuning::kTurnBytes, notice);
+      const size_t found = stream.receive(tuning::kTurnBytes, notice);
       bulk |= stream.awaits_bulk();
-      if (found) {
-        progressed = true;
+      if (found != 0) {
+        received += found;
         entry.idle_turns = 0;
         ++next_;
       } else if (++entry.idle_turns > tuning::kIdleTurns &&
@@ -112,7 +112,7 @@ bool PollGroup::poll_own() {
         entry = direct_.back();
         direct_.pop_back();
         publish_extra_locked();
-      } else if (progressed) {
+      } else if (received != 0) {
         break;  // the next poll begins here
       } else {
         ++next_;
@@ -123,7 +123,7 @@ bool PollGroup::poll_own() {
   }
   awaits_bulk_.store(bulk, std::memory_order_relaxed);
   Stream::deliver(notice);
-  return progressed;
+  return received;
 }
 
 void PollGroup::take_acknowledgements() {

@@ -42,8 +42,8 @@ class PollGroup final : public CompletionQueueDriver {
   /// Sends what waits.
   void transmit_waiting();
 
-  /// Drives the streams in the caller. Returns true if anything came.
-  bool poll();
+  /// Drives the streams in the caller. Returns how many bytes came.
+  size_t poll();
   /// On return its streams have completed what the peers have acknowledged, also where another
   /// thread has received the acknowledgement. Call without locks.
   void take_acknowledgements();
@@ -80,7 +80,7 @@ class PollGroup final : public CompletionQueueDriver {
   }
   PollGroup* shared() const { return others_.load(std::memory_order_acquire); }
   void transmit_own();
-  bool poll_own();
+  size_t poll_own();
   void publish_extra_locked();
 
   std::atomic<PollGroup*> others_{nullptr};

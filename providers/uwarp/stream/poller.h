@@ -50,14 +50,18 @@ class Poller {
   bool look(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
-    const bool found = group != nullptr && group->poll();
+    const size_t received = group != nullptr ? group->poll() : 0;
+    // To receive much takes the time of many polls.
+    if (received >= tuning::kBytesPerPoll) [[unlikely]]
+      progress_.note_polls(static_cast<uint32_t>(received / tuning::kBytesPerPoll));
     // What is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
     const uint32_t polls_per_pass =
         only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;
-    const bool silent = !found && !only_direct && (group == nullptr || group->prefers_epoll());
+    const bool silent =
+        received == 0 && !only_direct && (group == nullptr || group->prefers_epoll());
     if (silent || count % polls_per_pass < polls) (void)progress_.pass();
-    return found;
+    return received != 0;
   }
   void poll_and_give_way(CompletionQueue& cq);
   // If the peer wants the core, a yield is all it needs. If other threads want it, a poller of

@@ -310,23 +310,23 @@ void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
 // --- Receive
 // --------------------------------------------------------------------------------------
 
-bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll) {
+size_t Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll) {
   HandoffLock& side = qp_.receive_side();
-  bool progressed = false;
+  size_t received = 0;
   bool answer = false;
   // An edge is told only once, so it leaves its mark; a poller comes again.
   auto turn = from_epoll ? side.begin() : side.try_begin();
-  if (!turn) return false;
+  if (!turn) return 0;
   for (;;) {
-    const Found found = receive_locked(budget_bytes, progressed, answer, notice);
-    if (progressed)
+    const Found found = receive_locked(budget_bytes, received, answer, notice);
+    if (received != 0)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
     if (from_epoll) {
-      if (progressed) note_busy();
+      if (received != 0) note_busy();
     } else {
       const bool room = room_came();
-      note_look(progressed || room);
-      if (on_ring()) note_silence(progressed);
+      note_look(received != 0 || room);
+      if (on_ring()) note_silence(received != 0);
       answer |= room;
     }
     std::shared_ptr<StreamOwner> unfinished;
@@ -342,20 +342,21 @@ bool Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll)
     if (!turn) break;
   }
   if (answer) transmit_turns(tuning::kTurnBytes, notice);
-  return progressed;
+  return received;
 }
 
 bool Stream::look() {
   StreamEvents notice;
-  const bool progressed = receive(tuning::kTurnBytes, notice);
+  const size_t received = receive(tuning::kTurnBytes, notice);
   deliver(notice);
-  return progressed;
+  return received != 0;
 }
 
 bool Stream::take_arrived(StreamEvents& notice) {
-  bool progressed = false, answer = false;
+  size_t received = 0;
+  bool answer = false;
   const auto receive = qp_.receive_side().hold();
-  (void)receive_locked(tuning::kTurnBytes, progressed, answer, notice);
+  (void)receive_locked(tuning::kTurnBytes, received, answer, notice);
   return answer;
 }
 
@@ -480,7 +481,7 @@ void Stream::expire() {
   resume();  // where the message is dropped
 }
 
-Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool& answer,
+Stream::Found Stream::receive_locked(size_t budget_bytes, size_t& received, bool& answer,
                                      StreamEvents& notice) {
   if (!attached() || ended()) return Found::kStopped;
   for (;;) {
@@ -512,9 +513,9 @@ Stream::Found Stream::receive_locked(size_t budget_bytes, bool& progressed, bool
       }
       return Found::kStopped;
     }
-    progressed = true;
     count_turn(notice);
     const auto bytes = static_cast<size_t>(count);
+    received += bytes;
     // The peer may have read what it answers out of our memory.
     if (sends_by_ring_.load(std::memory_order_acquire) && ring_->may_give_back()) [[unlikely]]
       qp_.receiver().note_acknowledged();

@@ -147,11 +147,12 @@ gtests() {
   local binary
   lone_gtests "$1"
   # The preloaded library comes before the sanitizer's runtime, which is right here.
-  local persona
+  local persona copies=one
+  [ "$1" = build ] || copies=two
   for persona in iwarp roce; do
     for binary in verbs_tests rpcrdma_verbs_tests; do
       ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
-        UWARP_PERSONA=$persona gtest "$1" "$binary" "$1/bin/uwarp-run"
+        UWARP_PERSONA=$persona UWARP_SHM_COPIES=$copies gtest "$1" "$binary" "$1/bin/uwarp-run"
     done
   done
   ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \

@@ -130,6 +130,11 @@ constexpr Setting kTable[] = {
                    "1: connections between processes of one user on this host change from TCP to "
                    "shared memory when they are busy. 0: they stay on TCP.",
                    store_number<&Settings::shared_memory>),
+    choice_setting("UWARP_SHM_COPIES", "measured", "measured|one|two",
+                   "How often large payloads are copied in shared memory. one: once, by the "
+                   "receiver, out of the sender's memory, if the kernel permits that. two: into "
+                   "the shared memory and out of it. measured: what takes less time here.",
+                   store_number<&Settings::copies>),
     choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
                    "Which side serves rdma_cm: uwarp, or the kernel's own device.",
                    store_number<&Settings::cm>),

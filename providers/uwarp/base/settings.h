@@ -18,6 +18,7 @@ namespace uwarp {
 enum class Persona : uint8_t { kIwarp, kRoce };
 enum class CmOwner : uint8_t { kUwarp, kKernel };
 enum class CallCost : uint8_t { kMeasured, kCheap, kDear };
+enum class SharedCopies : uint8_t { kMeasured, kOne, kTwo };
 
 /// Where verbs' 32 bits stand among the 8 bytes of Immediate Data (RFC 7306 6 does not say).
 enum class ImmediateHalf : uint8_t { kFirst, kLast };
@@ -53,6 +54,7 @@ struct Settings {
   uint32_t peer_timeout_ms = 0;  // 0: from the QP's timeout and retry count
   uint32_t spin_us = 0;
   CallCost calls = CallCost::kMeasured;
+  SharedCopies copies = SharedCopies::kMeasured;
   PortRange port_range;
   uint32_t multicast_port = 0;
   AllowList allow;  // UWARP_ALLOW: peers that may connect

@@ -13,6 +13,7 @@
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "os/collapsed_log.h"
+#include "os/pull_cost.h"
 
 namespace uwarp {
 namespace {
@@ -77,7 +78,7 @@ void Connection::take_offer() {
 }
 
 bool Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
-  carrier->look_whether_it_can_pull();
+  if (pulls_pay()) carrier->look_whether_it_can_pull();
   carrier->show_wake_fd(context_.progress.wake_fd());
   RingCarrier& ring = *carrier;
   if (int error = socket_.watch_ring(*this, std::move(carrier))) {

@@ -86,6 +86,7 @@ TEST(Settings, EachVariableReachesItsField) {
                                {"UWARP_PEER_TIMEOUT_MS", "5000"},
                                {"UWARP_SPIN_US", "50"},
                                {"UWARP_CALLS", "dear"},
+                               {"UWARP_SHM_COPIES", "two"},
                                {"UWARP_PORT_RANGE", "20000-20100"},
                                {"UWARP_ALLOW", "192.0.2.0/24,2001:db8::1"},
                                {"UWARP_PORT_OFFSET", "-7"},
@@ -99,6 +100,7 @@ TEST(Settings, EachVariableReachesItsField) {
   EXPECT_EQ(settings.netdevs, (std::vector<std::string>{"eth0", "lo"}));
   EXPECT_EQ(settings.persona, Persona::kRoce);
   EXPECT_EQ(settings.calls, CallCost::kDear);
+  EXPECT_EQ(settings.copies, SharedCopies::kTwo);
   EXPECT_FALSE(settings.roce_ack);
   EXPECT_FALSE(settings.acknowledged());
   EXPECT_EQ(settings.cm, CmOwner::kKernel);

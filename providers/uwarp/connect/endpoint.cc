@@ -67,9 +67,7 @@ void PromisedStreams::resume() {
 // thread would assume that no thread progresses, and take turns of the core on which the peer
 // receives.
 void Endpoint::look_after_sending(uint64_t bytes) {
-  const uint64_t sent = stream_.pace().waiting_bytes() + bytes;
-  context_.poller.poll_after_sending(*qp_.config().send_cq,
-                                     1 + static_cast<uint32_t>(sent / tuning::kBytesPerPoll));
+  context_.poller.poll_after_sending(*qp_.config().send_cq, stream_.pace().waiting_bytes() + bytes);
 }
 
 // Locks of other queue pairs may be held: a stream that leaves the line passes its promise on.

@@ -30,8 +30,9 @@ class Poller {
     else if (!look(cq, 1))
       give_way_if_wanted(cq);
   }
-  /// The same after the caller has sent for as long as `polls` polls take.
-  void poll_after_sending(CompletionQueue& cq, uint32_t polls) {
+  /// The same after the caller has sent `bytes` of payload.
+  void poll_after_sending(CompletionQueue& cq, uint64_t bytes) {
+    const uint32_t polls = 1 + polls_during(bytes);
     if (one_processor_) [[unlikely]]
       (void)progress_.note_polls(polls);
     else
@@ -45,15 +46,18 @@ class Poller {
   }
 
  private:
+  /// As many as take the time in which so many bytes are sent or received.
+  static uint32_t polls_during(uint64_t bytes) {
+    return static_cast<uint32_t>(bytes / tuning::kBytesPerPoll);
+  }
   /// After something that has taken as long as `polls` polls. True if a queue pair of `cq` had
   /// received something.
   bool look(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
     const size_t received = group != nullptr ? group->poll() : 0;
-    // To receive much takes the time of many polls.
-    if (received >= tuning::kBytesPerPoll) [[unlikely]]
-      progress_.note_polls(static_cast<uint32_t>(received / tuning::kBytesPerPoll));
+    if (const uint32_t more = polls_during(received); more != 0) [[unlikely]]
+      progress_.note_polls(more);
     // What is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
     const uint32_t polls_per_pass =

@@ -83,8 +83,8 @@ class Stream {
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();
-  /// Reads what has come, and returns how many bytes that were. For pollers; `notice` must be
-  /// handed to its connection after the caller's own locks are released.
+  /// Reads what has come; returns the number of its bytes. For pollers; `notice` must be handed to
+  /// its connection after the caller's own locks are released.
   size_t receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is reported only once.
   void on_edge(uint32_t events);

@@ -86,15 +86,15 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// What an rdma_cm id was given for its queue pair.
   void set_retries(const RetryAttributes& retries);
 
-  /// Hot path, after `messages` with `bytes` of payload in all have been posted: if no thread
-  /// transmits, transmits in the caller, unless more posts are expected at once. Takes no memory.
-  void pump(uint32_t messages, uint64_t bytes) {
+  /// Hot path, after a call has posted: if no thread transmits, transmits in the caller, unless
+  /// more posts are expected at once. Takes no memory.
+  void pump(const Posted& posted) {
     if (!stream_.attached()) [[unlikely]]
       return pump_at_once();
-    if (stream_.pace().may_wait(span_ns, messages, bytes, qp_.awaits_answers()))
+    if (stream_.pace().may_wait(span_ns, posted, qp_.awaits_answers()))
       return stream_.transmit_soon();
     stream_.transmit_posted();
-    if (bytes >= tuning::kLookBytes) look_after_sending(bytes);
+    if (posted.bytes >= tuning::kLookBytes) look_after_sending(posted.bytes);
     stream_.pace().sent(span_ns());
   }
   /// Hot path: posts a receive. The caller calls receives_posted() after one or several of them.

@@ -233,7 +233,7 @@ size_t TrunkLine::take_done() {
 void TrunkLine::pump(uint32_t frames, uint64_t bytes) {
   if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
   endpoint_->qp().flush_late_posts();
-  endpoint_->pump(frames, bytes);
+  endpoint_->pump({.messages = frames, .bytes = bytes});
 }
 
 // With locks of the queue pair held.

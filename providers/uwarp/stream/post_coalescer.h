@@ -13,6 +13,20 @@
 
 namespace uwarp {
 
+/// What one call has posted.
+struct Posted {
+  uint32_t messages = 0;
+  uint64_t bytes = 0;      // of payload, with which it goes out, in all
+  uint64_t second_ns = 0;  // when the second of several was posted; 0: not known
+
+  /// One more, with `size` bytes. `clock()` is the time in ns.
+  template <typename Clock>
+  void add(uint64_t size, Clock clock) {
+    if (++messages == 2) second_ns = clock();
+    bytes += size;
+  }
+};
+
 /// One per queue pair. Any thread; threads that post at once may blur the figures, not the outcome.
 class PostCoalescer {
  public:
@@ -20,20 +34,22 @@ class PostCoalescer {
   explicit PostCoalescer(uint64_t call_ns = 0)
       : dense_gap_ns_(tuning::kDenseGapNs + tuning::kDenseCalls * call_ns) {}
 
-  /// `messages` have been posted, with which `bytes` of payload in all go out; `clock()` is the
-  /// time in ns; `answers_due`: the peer owes answers, for which the application must poll. True if
-  /// they may wait; otherwise the caller transmits and calls sent().
+  /// `posted` has just been posted; `clock()` is the time in ns; `answers_due`: the peer owes
+  /// answers, for which the application must poll. True if it may wait; otherwise the caller
+  /// transmits and calls sent().
   template <typename Clock>
-  bool may_wait(Clock clock, uint32_t messages, uint64_t bytes, bool answers_due) {
+  bool may_wait(Clock clock, const Posted& posted, bool answers_due) {
     const uint32_t run = run_.load(std::memory_order_relaxed);
     const bool poll_near = answers_due && expects_poll();
     const uint64_t now_ns = clock();
-    const uint64_t gap_ns = now_ns - last_ns_.load(std::memory_order_relaxed);
+    // The gap is before the call. To post a long list takes longer than a gap.
+    const uint64_t begun_ns = posted.second_ns != 0 ? posted.second_ns : now_ns;
+    const uint64_t gap_ns = begun_ns - last_ns_.load(std::memory_order_relaxed);
     last_ns_.store(now_ns, std::memory_order_relaxed);
     const bool dense = note_gap(gap_ns, run);
-    if (!(dense || poll_near) || bytes > tuning::kLargePostBytes) return false;
-    const uint32_t waiting = messages_.load(std::memory_order_relaxed) + messages;
-    const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + bytes;
+    if (!(dense || poll_near) || posted.bytes > tuning::kLargePostBytes) return false;
+    const uint32_t waiting = messages_.load(std::memory_order_relaxed) + posted.messages;
+    const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + posted.bytes;
     if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kWaitingBytes) return false;
     messages_.store(waiting, std::memory_order_relaxed);
     bytes_.store(waiting_bytes, std::memory_order_relaxed);

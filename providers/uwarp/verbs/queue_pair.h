@@ -12,6 +12,7 @@
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
 #include "kernel-abi/object_abi.h"
+#include "os/clock.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/completion.h"
 #include "verbs/protection_domain.h"
@@ -111,22 +112,20 @@ class QueuePairPoster {
       : endpoint_(endpoint), lock_(endpoint.qp().post_lock()) {}
   ~QueuePairPoster() noexcept(false) {
     lock_.unlock();
-    if (messages_ == 0) return;
+    if (posted_.messages == 0) return;
     endpoint_.qp().flush_late_posts();
-    endpoint_.pump(messages_, bytes_);
+    endpoint_.pump(posted_);
   }
   int post(const SendRequest& request) {
     if (const int error = endpoint_.qp().post_send_locked(request)) return error;
-    ++messages_;
-    bytes_ += request.outgoing_bytes();
+    posted_.add(request.outgoing_bytes(), span_ns);
     return 0;
   }
 
  private:
   Endpoint& endpoint_;
   std::unique_lock<SpinLock> lock_;
-  uint32_t messages_ = 0;
-  uint64_t bytes_ = 0;
+  Posted posted_;
 };
 
 // Operations (verbs_table.h).

@@ -139,7 +139,7 @@ class Node : public QpEventListener {
     request.flags |= kSendSignaled;
     if (length != 0) request.sges = {&one, 1};
     const int error = endpoint->qp().post_send(request);
-    if (error == 0) endpoint->pump(1, length);
+    if (error == 0) endpoint->pump({.messages = 1, .bytes = length});
     return error;
   }
   int post_send(uint64_t id, size_t offset, uint32_t length) {

@@ -21,7 +21,7 @@ int post(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t gap_ns, uint
   int sends = 0;
   for (int i = 0; i < count; ++i) {
     now_ns += gap_ns;
-    if (pace.may_wait([&] { return now_ns; }, 1, bytes, false)) continue;
+    if (pace.may_wait([&] { return now_ns; }, {.messages = 1, .bytes = bytes}, false)) continue;
     ++sends;
     pace.sent(now_ns);
   }
@@ -73,6 +73,22 @@ TEST(PostCoalescer, BulkIsResetAfterSomePauses) {
   EXPECT_EQ(post(pace, now, tuning::kDenseRun, kClose), static_cast<int>(tuning::kDenseRun));
 }
 
+TEST(PostCoalescer, WhatPostingAListTakesIsNoPause) {
+  PostCoalescer pace;
+  uint64_t now = kFar;
+  constexpr uint32_t kList = tuning::kWaitingMessages / 4;
+  int sends = 0;
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t second_ns = now + kClose;
+    now += kFar;
+    const Posted list{.messages = kList, .bytes = 8 * kList, .second_ns = second_ns};
+    if (pace.may_wait([&] { return now; }, list, false)) continue;
+    ++sends;
+    pace.sent(now);
+  }
+  EXPECT_LE(sends, kAtOnce + 1 + 100 / 4);
+}
+
 /// Posts `count` times while answers are due, each followed by a poll `poll_ns` later. Returns how
 /// many posts were sent at once.
 int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t poll_ns) {
@@ -80,7 +96,7 @@ int post_and_poll(PostCoalescer& pace, uint64_t& now_ns, int count, uint64_t pol
   const auto clock = [&] { return now_ns; };
   for (int i = 0; i < count; ++i) {
     now_ns += kFar;
-    const bool waits = pace.may_wait(clock, 1, 8, true);
+    const bool waits = pace.may_wait(clock, {.messages = 1, .bytes = 8}, true);
     now_ns += poll_ns;
     sends += waits ? 0 : 1;
     if (waits) pace.waited(clock);
@@ -118,9 +134,9 @@ TEST(PostCoalescer, ALimitedAmountWaitsForAPoll) {
   uint64_t now = kFar;
   const auto clock = [&] { return now; };
   post_and_poll(pace, now, 1000, 0);
-  EXPECT_FALSE(pace.may_wait(clock, 1, tuning::kLargePostBytes + 1, true));
+  EXPECT_FALSE(pace.may_wait(clock, {.messages = 1, .bytes = tuning::kLargePostBytes + 1}, true));
   pace.sent(now);
-  EXPECT_FALSE(pace.may_wait(clock, tuning::kWaitingMessages, 8, true));
+  EXPECT_FALSE(pace.may_wait(clock, {.messages = tuning::kWaitingMessages, .bytes = 8}, true));
 }
 
 TEST(PostCoalescer, APollEndsWhatWasCounted) {

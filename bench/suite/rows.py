@@ -94,6 +94,12 @@ class Catalogue:
                   ("latency", "ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B", "ib_write_lat", raw, 1.25, quick=True))
         self._one_host.memory_latency(group, raw)
+        means = [group.add(f"raw {name}, mean", "raw",
+                           self._make.raw("memory-ping-pong", "average_us", "--size", 8,
+                                          congestion=option))
+                 for name, option in self.congestions()]
+        group.add("ib_write_lat, mean", "uwarp", self._make.perftest_mean_latency("ib_write_lat", 8))
+        group.rows.append(Row("ib_write_lat 8 B, mean", "ib_write_lat, mean", means))
         return group
 
     # ---- bandwidth

@@ -161,3 +161,21 @@ def test_one_start_is_enough():
                           check=True)
     row = json.loads(done.stdout)["results"]["true"]["alone"]
     assert row["low_us"] == row["median_us"] == row["high_us"]
+
+
+def test_pairs_starts_both_builds_in_turns(tmp_path):
+    """Which one a program ran with shows in a file: each build's uwarp-run writes its name there."""
+    started = tmp_path / "started"
+    builds = []
+    for name in ("old", "new"):
+        programs = tmp_path / name / "bin"
+        programs.mkdir(parents=True)
+        run = programs / "uwarp-run"
+        run.write_text(f'#!/bin/sh\necho {name} >>{started}\nexec {places.UWARP_RUN} "$@"\n')
+        run.chmod(0o755)
+        builds.append(programs.parent)
+    (builds[1] / "bin" / "verbs_bench").symlink_to(places.BUILD / "bin" / "verbs_bench")
+    subprocess.run([places.ROOT / "bench" / "pairs", *builds, "--rounds", "2", "--seconds", "0.1",
+                    "--personas", "iwarp", "--carriers", "tcp", "--rows", "8 B Writes"],
+                   check=True, stdout=subprocess.DEVNULL, timeout=RUN_SECONDS)
+    assert started.read_text().split() == ["old"] * 2 + ["new"] * 4 + ["old"] * 2

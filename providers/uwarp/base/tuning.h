@@ -42,10 +42,10 @@ UWARP_FIGURE(uint64_t, kDenseCalls, 2);
 UWARP_FIGURE(uint32_t, kDenseRun, 4);
 /// Longest run that is remembered; a pause halves it.
 UWARP_FIGURE(uint32_t, kLongestRun, 64);
-/// Most that waits: messages, and bytes of payload.
+/// Most messages that wait; their payload goes in one turn (kTurnBytes).
 UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
-UWARP_FIGURE(uint64_t, kWaitingBytes, 1 << 20);
-/// A larger post goes at once, with what waits: it is worth a system call of its own.
+/// A larger post goes at once, with what waits: it is worth a system call of its own. A thread that
+/// posts this much at a time does not poll for a while, and looks for received data then.
 UWARP_FIGURE(uint64_t, kLargePostBytes, 64 << 10);
 /// Longest time that a post waits if no thread polls.
 UWARP_FIGURE(uint64_t, kPostWaitNs, 250'000);
@@ -65,12 +65,8 @@ UWARP_FIGURE(uint32_t, kPollsPerPass, 32);
 /// ... and while there are streams that are not read directly.
 UWARP_FIGURE(uint32_t, kPollsPerMixedPass, 8);
 /// Streams of a group that are always read without asking epoll: a read of an empty socket costs
-/// about as much as an epoll_wait that finds nothing ...
+/// about as much as an epoll_wait that finds nothing.
 UWARP_FIGURE(size_t, kDirectStreams, 4);
-/// ... and busy ones, where most reads find something: while the group has no more streams than
-/// kSomeStreams, so that these are a good part of all.
-UWARP_FIGURE(size_t, kDirectOfSome, 16);
-UWARP_FIGURE(size_t, kSomeStreams, 32);
 /// Empty reads in a row after which a stream gives its direct place up.
 UWARP_FIGURE(uint32_t, kIdleTurns, 64);
 /// Looks of pollers that found something after which a stream's data makes no events in epoll any
@@ -78,9 +74,7 @@ UWARP_FIGURE(uint32_t, kIdleTurns, 64);
 UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);
 /// ... except when this many bytes are unread: a thread that looks all the time leaves fewer.
 UWARP_FIGURE(int, kMutedBytes, 256 << 10);
-/// A thread that posts this much at a time does not poll for a while ...
-UWARP_FIGURE(uint64_t, kLookBytes, 64 << 10);
-/// ... so each such number of bytes counts as a poll: sending or receiving them takes half of the
+/// Each such number of bytes that a call sends or receives counts as a poll: it takes half of the
 /// time that the helper thread allows between two polls. Rows: 64 KiB and 1 MiB Writes and Reads.
 UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 
@@ -91,19 +85,18 @@ UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 /// scheduler runs the thread that has run less, for as long as a whole time slice.
 UWARP_FIGURE(uint32_t, kYieldsPerNap, 4);
 UWARP_FIGURE(uint64_t, kNapNs, 100'000);
-/// Polls between two looks whether another thread wants the core, each of two system calls ...
+/// Polls between two looks whether another thread wants the core, each of two system calls.
 UWARP_FIGURE(uint32_t, kPollsPerLook, 1024);
-/// ... and while one does, as each poll may then be a sleep.
-UWARP_FIGURE(uint32_t, kPollsPerLookIfWanted, 128);
 /// Others want the core when the scheduler has taken it away for this time between two looks: the
 /// kernel's own work takes less. Time that was lost without a switch went to the host of a virtual
 /// machine, where giving way does not help.
 UWARP_FIGURE(uint64_t, kLossNs, 1'000'000);
-/// This is how long that is remembered ...
-UWARP_FIGURE(uint64_t, kContentionNs, 20'000'000);
-/// ... and it is renewed while there is at least one switch in this time: the looks of the helper
-/// thread (every 4 ms) and the kernel's own work make fewer. The time that is lost says nothing
-/// then, as a thread that gives way sleeps most of the time.
+/// How long something that was learnt of the scheduler is believed: that others want the core, that
+/// the helper thread runs on the right one, that nobody should spin.
+UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
+/// That others want the core is renewed while there is at least one switch in this time: the looks
+/// of the helper thread (every 4 ms) and the kernel's own work make fewer. The time that is lost
+/// says nothing then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 
 // --- How a thread that waits looks before it sleeps (progress/spin_budget.h, progress.cc). Rows:
@@ -113,8 +106,8 @@ UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 /// slices, unless the processor itself stood still, as that of a virtual machine does. A peer that
 /// shares the core gives it back sooner: its copy of a message of 1 MiB takes 100 to 200 us ...
 UWARP_FIGURE(uint64_t, kYieldNs, 500'000);
-/// ... and then no thread spins for a while: twice as long each time, between these bounds.
-UWARP_FIGURE(uint64_t, kSpinPauseNs, 20'000'000);
+/// ... and then no thread spins for a while: for kBelievedNs, and each time twice as long, up to
+/// this.
 UWARP_FIGURE(uint64_t, kLongestSpinPauseNs, 2'000'000'000);
 /// Looks of a spinning thread at what it served last, for one at epoll; and how many of them may
 /// find something before it ends the spin to serve the rest.
@@ -124,11 +117,10 @@ UWARP_FIGURE(uint32_t, kFindsPerSpin, 64);
 // --- Where the helper thread runs (progress/helper_affinity.h). Row: ib_write_lat, 8 B.
 
 /// The helper thread moves to the core that wakes it after this many wake-ups in a row by another
-/// core, if each comes this soon after the one before, and it slept three quarters of that time ...
+/// core, if each comes this soon after the one before, and it slept three quarters of that time;
+/// but not again within kBelievedNs.
 UWARP_FIGURE(uint32_t, kMisses, 8);
 UWARP_FIGURE(uint64_t, kSoonNs, 250'000);
-/// ... but not more often than this.
-UWARP_FIGURE(uint64_t, kMovePauseNs, 20'000'000);
 /// As long as the thread's own core wakes it, it looks only at one of this many wake-ups.
 UWARP_FIGURE(uint32_t, kWakeUpsPerLook, 4);
 /// Time slice of the helper thread: the shortest that the kernel grants.
@@ -136,11 +128,9 @@ UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 
 // --- How much goes in one call. Rows: streams of 64 KiB and 1 MiB.
 
-/// Most bytes that one turn reads or sends before the caller serves its other sources.
+/// Most bytes that one turn reads or sends before the caller serves its other sources, or leaves
+/// the rest to progress.
 UWARP_FIGURE(size_t, kTurnBytes, size_t{1} << 20);
-/// Bytes that a posting thread sends at most before it leaves the rest to progress: several times
-/// the largest send buffer of a default Linux, so that the socket ends the turn first.
-UWARP_FIGURE(size_t, kPostBytes, size_t{16} << 20);
 /// Bytes that the kernel takes beyond the peer's window. By default it takes megabytes, and what
 /// has waited behind them has left the cache when the peer reads it. Not set where system calls are
 /// dear, as it makes more of them.
@@ -151,14 +141,11 @@ UWARP_FIGURE(uint32_t, kPacedRoundTripUs, 100);
 /// A payload of which at least this much is missing is received straight into its place.
 UWARP_FIGURE(uint32_t, kDirectBytes, 2048);
 /// Room in the staging buffer behind a direct payload: for its tail, pad, CRC and the next header;
-/// for a message of 64 KiB also for its second segment of some twenty bytes.
-UWARP_FIGURE(size_t, kBehindDirect, 128);
-/// The same behind a run of segments: the last segment of a megabyte has some 300 bytes.
-UWARP_FIGURE(size_t, kBehindRun, 512);
-/// For this many segments after a large one another large one is expected. Then only this much of
-/// it is read into the staging buffer: to copy less of the rest is worth a second call.
+/// for a large message also for its last segment, of some 20 bytes (64 KiB) or 300 (1 MiB).
+UWARP_FIGURE(size_t, kBehindDirect, 512);
+/// For this many segments after a large one another large one is expected: a poller gives its core
+/// away only then (above).
 UWARP_FIGURE(uint8_t, kExpectLarge, 2);
-UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 
 /// How long a datagram waits for a receive, with all behind it on its trunk: a receiver that posts
 /// in a loop is late by less. Row: ib_send_bw -c UD, which ends if a datagram is lost.

@@ -199,13 +199,18 @@ ssize_t RingCarrier::given_back() {
   return static_cast<ssize_t>(kept_from - std::exchange(given_, kept_from));
 }
 
+void RingCarrier::show() {
+  out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
+  if (writer_.publish()) ring(peer_.bell);
+}
+
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
 ssize_t RingCarrier::write(std::span<const iovec> bytes) {
   if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
   size_t skip = written_ - given_;  // in the ring already
   bool full = false;
   bool looked = false;
-  bool wrote = false;
+  size_t unshown = 0;
   for (size_t i = 0; i != bytes.size() && !full;) {
     if (skip >= bytes[i].iov_len) {
       skip -= bytes[i++].iov_len;
@@ -214,16 +219,18 @@ ssize_t RingCarrier::write(std::span<const iovec> bytes) {
     size_t written;
     const auto* const at = static_cast<const std::byte*>(bytes[i].iov_base) + skip;
     const bool all = write_piece(at, bytes[i].iov_len - skip, written);
-    wrote |= written != 0;
+    unshown += written;
     skip += written;
+    // The reader copies this record while the next one is written.
+    if (unshown >= kRecordBytes) {
+      show();
+      unshown = 0;
+    }
     if (all) continue;
     if (std::exchange(looked, true)) full = true;
     if (!take_back()) return -EPROTO;
   }
-  if (wrote) {
-    out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
-    if (writer_.publish()) ring(peer_.bell);
-  }
+  if (unshown != 0) show();
   return given_back();
 }
 

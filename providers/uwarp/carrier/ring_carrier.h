@@ -119,6 +119,8 @@ class RingCarrier final : public LentMemory {
   ssize_t take(std::span<const iovec> room);
   bool look_back();
   ssize_t write(std::span<const iovec> bytes);
+  /// Lets the reader see what has been written, and wakes it if it sleeps.
+  void show();
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
   static void ring(const EngineFd& bell);

@@ -94,7 +94,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
     if (stream_.pace().may_wait(span_ns, posted, qp_.awaits_answers()))
       return stream_.transmit_soon();
     stream_.transmit_posted();
-    if (posted.bytes >= tuning::kLookBytes) look_after_sending(posted.bytes);
+    if (posted.bytes >= tuning::kLargePostBytes) look_after_sending(posted.bytes);
     stream_.pace().sent(span_ns());
   }
   /// Hot path: posts a receive. The caller calls receives_posted() after one or several of them.

@@ -21,7 +21,7 @@ bool CpuContention::look(const Reading& reading) {
   const uint64_t switches = reading.switches - before.switches;
   const bool taken =
       wanted_ ? switches * tuning::kSwitchNs >= elapsed_ns : lost_ns >= tuning::kLossNs;
-  if (taken && switches != 0) until_ns_ = reading.now_ns + tuning::kContentionNs;
+  if (taken && switches != 0) until_ns_ = reading.now_ns + tuning::kBelievedNs;
   return wanted_ = reading.now_ns < until_ns_;
 }
 

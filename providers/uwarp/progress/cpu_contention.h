@@ -21,8 +21,7 @@ class CpuContention {
 
   /// To be asked at each poll that finds nothing.
   bool wanted() {
-    if (++polls_ % (wanted_ ? tuning::kPollsPerLookIfWanted : tuning::kPollsPerLook) == 0)
-        [[unlikely]]
+    if (++polls_ % tuning::kPollsPerLook == 0) [[unlikely]]
       look(read());
     return wanted_;
   }

@@ -56,7 +56,7 @@ bool HelperAffinity::woken(uint64_t now_ns, int own, int waker) {
   misses_ = soon ? misses_ + 1 : 1;
   if (misses_ < tuning::kMisses || now_ns < not_before_ns_) return false;
   misses_ = 0;
-  not_before_ns_ = now_ns + tuning::kMovePauseNs;
+  not_before_ns_ = now_ns + tuning::kBelievedNs;
   return true;
 }
 

@@ -24,7 +24,7 @@ bool SpinBudget::go_on() {
   sched_yield();
   const uint64_t now = now_ns();
   if (now - before < tuning::kYieldNs || !others_ran()) return now < end_ns_;
-  pause_ns_ = std::clamp(2 * pause_ns_, tuning::kSpinPauseNs, tuning::kLongestSpinPauseNs);
+  pause_ns_ = std::clamp(2 * pause_ns_, tuning::kBelievedNs, tuning::kLongestSpinPauseNs);
   not_before_ns_ = now + pause_ns_;
   return false;
 }

@@ -24,10 +24,9 @@ void PollGroup::publish_extra_locked() {
 
 void PollGroup::add(Stream& stream) {
   const auto stay = streams_.stay();
-  direct_.reserve(tuning::kDirectOfSome);  // polling allocates nothing
+  direct_.reserve(tuning::kDirectStreams);  // polling allocates nothing
   streams_.join(stay, stream);
-  if (direct_.size() < direct_room()) direct_.push_back({&stream, 0});
-  while (direct_.size() > direct_room()) direct_.pop_back();
+  if (direct_.size() < tuning::kDirectStreams) direct_.push_back({&stream, 0});
   publish_extra_locked();
 }
 
@@ -45,7 +44,7 @@ void PollGroup::note_busy(Stream& stream) {
   const auto same = [&](const Direct& entry) { return entry.stream == &stream; };
   if (std::any_of(direct_.begin(), direct_.end(), same)) return;
   if (!stream.member_of(*this)) return;  // not yet, or not any more
-  if (direct_.size() < direct_room()) {
+  if (direct_.size() < tuning::kDirectStreams) {
     direct_.push_back({&stream, 0});
   } else {
     // The one that has been silent longest makes room, unless all are busy.

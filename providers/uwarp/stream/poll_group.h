@@ -74,10 +74,6 @@ class PollGroup final : public CompletionQueueDriver {
     Stream* stream;
     uint32_t idle_turns;
   };
-  size_t direct_room() const {
-    return streams_.members() <= tuning::kSomeStreams ? tuning::kDirectOfSome
-                                                      : tuning::kDirectStreams;
-  }
   PollGroup* shared() const { return others_.load(std::memory_order_acquire); }
   void transmit_own();
   size_t poll_own();

@@ -50,7 +50,7 @@ class PostCoalescer {
     if (!(dense || poll_near) || posted.bytes > tuning::kLargePostBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + posted.messages;
     const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + posted.bytes;
-    if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kWaitingBytes) return false;
+    if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kTurnBytes) return false;
     messages_.store(waiting, std::memory_order_relaxed);
     bytes_.store(waiting_bytes, std::memory_order_relaxed);
     if (!dense) for_poll_.store(true, std::memory_order_relaxed);

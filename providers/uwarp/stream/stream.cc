@@ -200,9 +200,9 @@ inline void Stream::count_turn(StreamEvents& notice) {
 // --- Transmit
 // -------------------------------------------------------------------------------------
 
-void Stream::transmit(size_t budget_bytes) {
+void Stream::transmit() {
   StreamEvents notice;
-  transmit_turns(budget_bytes, notice);
+  transmit_turns(notice);
   deliver(notice);
 }
 
@@ -235,7 +235,7 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
   waiting_.take(&group == groups_[1] ? WaitingMarks::kSecondGroup : WaitingMarks::kGroup);
   if (full()) return;
   pace_.waited(span_ns);
-  transmit_turns(tuning::kPostBytes, notice);
+  transmit_turns(notice);
   pace_.sent(span_ns());
 }
 
@@ -243,18 +243,19 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
 // locks the socket.
 void Stream::transmit_overdue() {
   if ((waiting_.take(WaitingMarks::kTimer) & WaitingMarks::kGroup) != 0) pace_.waited(span_ns);
-  if (!full()) transmit(tuning::kTurnBytes);
+  if (!full()) transmit();
 }
 
 // Delivers nothing: the caller may hold the lock of a poll group.
-void Stream::transmit_turns(size_t budget_bytes, StreamEvents& notice) {
+void Stream::transmit_turns(StreamEvents& notice) {
   while (auto turn = qp_.transmit_side().begin()) {
-    if (attached()) transmit_locked(budget_bytes, notice);
+    if (attached()) transmit_locked(notice);
     if (turn.end() == AfterTurn::kNothing) return;
   }
 }
 
-void Stream::transmit_locked(size_t budget_bytes, StreamEvents& notice) {
+void Stream::transmit_locked(StreamEvents& notice) {
+  size_t budget_bytes = tuning::kTurnBytes;
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
     const std::span<const iovec> window = qp_.transmitter().window();
@@ -341,7 +342,7 @@ size_t Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epol
     turn = side.begin();
     if (!turn) break;
   }
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) transmit_turns(notice);
   return received;
 }
 
@@ -375,7 +376,7 @@ void Stream::take_acknowledgements(StreamEvents& notice) {
     const auto transmit = qp_.transmit_side().hold();
     if (attached()) completer.retire();
   }
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) transmit_turns(notice);
 }
 
 // Under the receive side.
@@ -446,7 +447,7 @@ void Stream::on_edge(uint32_t events) {
   // Readiness to write is part of every edge, so it alone says little.
   if (events == 0 || ((events & EPOLLOUT) != 0 &&
                       (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire))))
-    transmit(tuning::kTurnBytes);
+    transmit();
 }
 
 void Stream::resume() {
@@ -465,7 +466,7 @@ void Stream::resume() {
            qp_.receiver().looks_ahead();
   }
   if (more) (void)receive(tuning::kTurnBytes, notice, true);
-  if (answer) transmit_turns(tuning::kTurnBytes, notice);
+  if (answer) transmit_turns(notice);
   deliver(notice);
 }
 

@@ -54,9 +54,9 @@ class Stream {
   void leave(PollGroup& group);
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 
-  /// Sends what is queued. Any thread. If another thread is sending for this queue pair, returns at
-  /// once, and that thread sends this too.
-  void transmit(size_t budget_bytes = tuning::kPostBytes);
+  /// Sends what is queued, at most kTurnBytes: the rest is left to progress. Any thread. If another
+  /// thread is sending for this queue pair, returns at once, and that thread sends this too.
+  void transmit();
   /// The same after a post, unless the socket is full: then the next edge sends this too.
   void transmit_posted();
   /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
@@ -159,8 +159,8 @@ class Stream {
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);
-  void transmit_turns(size_t budget_bytes, StreamEvents& notice);
-  void transmit_locked(size_t budget_bytes, StreamEvents& notice);
+  void transmit_turns(StreamEvents& notice);
+  void transmit_locked(StreamEvents& notice);
   void name_owner(StreamEvents& notice);
   bool full();
   static void tell_owner(StreamEvents& notice);

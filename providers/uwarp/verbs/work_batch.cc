@@ -59,7 +59,8 @@ int WorkBatch::complete(Endpoint& endpoint) {
   if (error_ != 0 || requests_.empty()) return error_;
   place_payloads();
   if (int error = endpoint.qp().post_sends(requests_)) return error;
-  Posted posted{.messages = static_cast<uint32_t>(requests_.size()), .bytes = 0, .second_ns = second_ns_};
+  Posted posted{
+      .messages = static_cast<uint32_t>(requests_.size()), .bytes = 0, .second_ns = second_ns_};
   for (const SendRequest& request : requests_) posted.bytes += request.outgoing_bytes();
   endpoint.pump(posted);
   return 0;

@@ -61,13 +61,13 @@ TEST(CpuContention, TimeWithoutASwitchIsNotContention) {
 
 // A thread that yields loses the core only for moments.
 TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
-  constexpr uint64_t kTime = tuning::kContentionNs / 2;
+  constexpr uint64_t kTime = tuning::kBelievedNs / 2;
   constexpr uint64_t kMany = kTime / tuning::kSwitchNs;
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(kTime, 0, kMany));
-  EXPECT_TRUE(thread.look(tuning::kContentionNs - 1, 0, 0));
+  EXPECT_TRUE(thread.look(tuning::kBelievedNs - 1, 0, 0));
   EXPECT_FALSE(thread.look(1, 0, 0));
   EXPECT_FALSE(thread.look(kLook, 1, 1));
 }
@@ -77,8 +77,8 @@ TEST(CpuContention, EndsWhenAThreadThatYieldsKeepsItsCore) {
   Thread thread;
   EXPECT_FALSE(thread.look(kLook, 0, 0));
   EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
-  EXPECT_TRUE(thread.look(kLook, tuning::kContentionNs / 2, 1));
-  EXPECT_FALSE(thread.look(kLook, tuning::kContentionNs / 2, 1));
+  EXPECT_TRUE(thread.look(kLook, tuning::kBelievedNs / 2, 1));
+  EXPECT_FALSE(thread.look(kLook, tuning::kBelievedNs / 2, 1));
 }
 
 // Two threads that spin on one core.

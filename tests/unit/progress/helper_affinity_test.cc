@@ -15,7 +15,7 @@ namespace uwarp {
 namespace {
 
 constexpr uint64_t kSoon = tuning::kSoonNs;
-constexpr uint64_t kStart = tuning::kMovePauseNs;
+constexpr uint64_t kStart = tuning::kBelievedNs;
 
 /// `waker` wakes a thread on core 0 `count` times. Returns how often it was told to move.
 int wake(HelperAffinity& place, uint64_t& now_ns, int count, uint64_t gap_ns, int waker) {
@@ -71,7 +71,7 @@ TEST(HelperAffinity, StaysWhereItHasMuchToDo) {
 TEST(HelperAffinity, MovesRarely) {
   HelperAffinity place;
   uint64_t now = kStart;
-  const int wake_ups = static_cast<int>(tuning::kMovePauseNs / kSoon);
+  const int wake_ups = static_cast<int>(tuning::kBelievedNs / kSoon);
   EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
   EXPECT_EQ(wake(place, now, wake_ups, kSoon, 1), 1);
 }

@@ -81,13 +81,8 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
       placer_.direct()) {
     count = placer_.describe(iovecs, direct_bytes_);
     room = tuning::kBehindDirect;
-    if (run_.wanted() != 0) {
-      if (direct_bytes_ == left - PayloadPlacer::kTailBytes)
-        count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
-      room = tuning::kBehindRun;
-    }
-  } else if (expects_large() && !crc && !held()) {
-    room = std::min(room, left + tuning::kBeforeDirect);
+    if (run_.wanted() != 0 && direct_bytes_ == left - PayloadPlacer::kTailBytes)
+      count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
   }
   iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
   window_bytes_ = direct_bytes_ + run_.bytes() + room;

@@ -177,12 +177,6 @@ struct Announcer : RawPeer {
   }
   ~Announcer() { EXPECT_TRUE(target.intact()); }
 
-  /// The first header comes before all else, so that nothing behind it is staged.
-  void feed_behind_header(const Bytes& bytes, size_t chunk = 0) {
-    constexpr ptrdiff_t kFirst = 64;
-    feed(Bytes(bytes.begin(), bytes.begin() + kFirst));
-    feed(Bytes(bytes.begin() + kFirst, bytes.end()), chunk);
-  }
   static Bytes announcing(Bytes segment, uint8_t following) {
     segment[0] |= std::byte{DdpControl::ReservedField::put(following)};
     return segment;
@@ -251,11 +245,10 @@ TEST_P(Cut, OtherBytesInLargeWindowsAreMovedBack) {
   for (const bool terminate : {true, false}) {
     Announcer peer;
     for (int i = 0; i < 2; ++i)
-      peer.feed_behind_header(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)}));
+      peer.feed(joined({peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)}));
     peer.post_receive(7, 100);
-    peer.feed_behind_header(
-        joined({peer.write(0, 2), terminate ? terminate_of_peer() : send_message(1, 50)}),
-        GetParam());
+    peer.feed(joined({peer.write(0, 2), terminate ? terminate_of_peer() : send_message(1, 50)}),
+              GetParam());
     EXPECT_TRUE(peer.ulpdus().empty());
     EXPECT_TRUE(peer.written(0, kPayload));
     EXPECT_EQ((peer.dut.outcome & kRxTerminated) != 0, terminate);
@@ -281,11 +274,11 @@ TEST_P(Cut, OtherBytesInAPartOfASendAreMovedBack) {
   };
   for (uint32_t msn = 1; msn <= 2; ++msn) {
     ASSERT_EQ(peer.dut.qp->post_recv(msn, {&sge, 1}), 0);
-    peer.feed_behind_header(joined({segment(msn, 0), segment(msn, 1), segment(msn, 2)}));
+    peer.feed(joined({segment(msn, 0), segment(msn, 1), segment(msn, 2)}));
   }
   EXPECT_EQ(peer.dut.receives().size(), 2u);
   ASSERT_EQ(peer.dut.qp->post_recv(3, {&sge, 1}), 0);
-  peer.feed_behind_header(joined({segment(3, 0), terminate_of_peer()}), GetParam());
+  peer.feed(joined({segment(3, 0), terminate_of_peer()}), GetParam());
   EXPECT_NE(peer.dut.outcome & kRxTerminated, 0u);
   EXPECT_EQ(peer.dut.qp->failure().terminate.code, TerminateCode::kRdmapInvalidSTag);
   const auto got = peer.dut.receives();
@@ -299,12 +292,12 @@ TEST_P(Cut, OtherBytesInAPartOfASendAreMovedBack) {
 TEST(Announced, ManyOtherSegmentsEndTheStream) {
   Announcer peer;
   const std::vector<Bytes> good = {peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)};
-  // Later segments open larger windows.
-  for (int i = 0; i < 2; ++i) peer.feed_behind_header(joined(good));
+  // The first segment is read as if it were small; later ones open larger windows.
+  for (int i = 0; i < 2; ++i) peer.feed(joined(good));
   std::vector<Bytes> all(good);
   all.insert(all.end(), {peer.write(0, 2), peer.write(2, 1), peer.write(1, 0, true)});
   ASSERT_TRUE(peer.ulpdus().empty());
-  peer.feed_behind_header(joined(all));
+  peer.feed(joined(all));
   const auto terminate = peer.terminate();
   ASSERT_TRUE(terminate);
   EXPECT_EQ(terminate->code, TerminateCode::kDdpLocalCatastrophic);
@@ -325,7 +318,7 @@ TEST(Announced, NothingGoesBeyondTheRegion) {
     std::vector<Bytes> segments;
     for (size_t index = first; index < 4; ++index)
       segments.push_back(peer.write(index, static_cast<uint8_t>(15 - index)));
-    peer.feed_behind_header(joined(segments));
+    peer.feed(joined(segments));
     EXPECT_TRUE(peer.untouched(0, first * kPayload));
     EXPECT_TRUE(peer.written(first * kPayload, 3 * kPayload));
     const auto terminate = peer.terminate();
@@ -344,7 +337,7 @@ TEST(Announced, NothingGoesBeyondTheReceive) {
   std::vector<Bytes> segments;
   for (uint32_t i = 0; i < 3; ++i)
     segments.push_back(Announcer::announcing(send_message(1, kPayload, i * kPayload, false), 15));
-  peer.feed_behind_header(joined(segments));
+  peer.feed(joined(segments));
   EXPECT_TRUE(buffer.intact());
   const auto got = peer.dut.receives();
   ASSERT_EQ(got.size(), 1u);

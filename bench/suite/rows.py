@@ -86,18 +86,19 @@ class Catalogue:
 
     def _memory_latency(self):
         group = Group("half round trip 8 B, spinning on memory", "us", "loopback")
-        raw = [group.add(f"raw {name}", "raw",
-                         self._make.raw("memory-ping-pong", "typical_us", "--size", 8,
-                                        congestion=option))
-               for name, option in self.congestions()]
+
+        def raw_figures(figure, what=""):
+            return [group.add(f"raw {name}{what}", "raw",
+                              self._make.raw("memory-ping-pong", figure, "--size", 8,
+                                             congestion=option))
+                    for name, option in self.congestions()]
+
+        raw = raw_figures("typical_us")
         group.add("ib_write_lat", "uwarp", self._make.perftest_latency("ib_write_lat", 8),
                   ("latency", "ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B", "ib_write_lat", raw, 1.25, quick=True))
         self._one_host.memory_latency(group, raw)
-        means = [group.add(f"raw {name}, mean", "raw",
-                           self._make.raw("memory-ping-pong", "average_us", "--size", 8,
-                                          congestion=option))
-                 for name, option in self.congestions()]
+        means = raw_figures("average_us", ", mean")
         group.add("ib_write_lat, mean", "uwarp", self._make.perftest_mean_latency("ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B, mean", "ib_write_lat, mean", means))
         return group

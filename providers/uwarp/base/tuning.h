@@ -91,8 +91,8 @@ UWARP_FIGURE(uint32_t, kPollsPerLook, 1024);
 /// kernel's own work takes less. Time that was lost without a switch went to the host of a virtual
 /// machine, where giving way does not help.
 UWARP_FIGURE(uint64_t, kLossNs, 1'000'000);
-/// How long something that was learnt of the scheduler is believed: that others want the core, that
-/// the helper thread runs on the right one, that nobody should spin.
+/// For this time a thread goes by what it has learnt of the scheduler: a poller gives its core away
+/// because other threads want it, the helper thread stays on its core, and no thread spins.
 UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
 /// That others want the core is renewed while there is at least one switch in this time: the looks
 /// of the helper thread (every 4 ms) and the kernel's own work make fewer. The time that is lost

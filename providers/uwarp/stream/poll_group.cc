@@ -100,7 +100,7 @@ size_t PollGroup::poll_own() {
       if (next_ >= direct_.size()) next_ = 0;
       Direct& entry = direct_[next_];
       Stream& stream = *entry.stream;
-      const size_t found = stream.receive(tuning::kTurnBytes, notice);
+      const size_t found = stream.receive(notice);
       bulk |= stream.awaits_bulk();
       if (found != 0) {
         received += found;

@@ -19,11 +19,10 @@ struct Posted {
   uint64_t bytes = 0;      // of payload, with which it goes out, in all
   uint64_t second_ns = 0;  // when the second of several was posted; 0: not known
 
-  /// One more, with `size` bytes. `clock()` is the time in ns.
+  /// One more; the caller adds its bytes. `clock()` is the time in ns.
   template <typename Clock>
-  void add(uint64_t size, Clock clock) {
+  void add(Clock clock) {
     if (++messages == 2) second_ns = clock();
-    bytes += size;
   }
 };
 

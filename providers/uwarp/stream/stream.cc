@@ -311,7 +311,7 @@ void Stream::transmit_locked(StreamEvents& notice) {
 // --- Receive
 // --------------------------------------------------------------------------------------
 
-size_t Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll) {
+size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
   HandoffLock& side = qp_.receive_side();
   size_t received = 0;
   bool answer = false;
@@ -319,7 +319,7 @@ size_t Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epol
   auto turn = from_epoll ? side.begin() : side.try_begin();
   if (!turn) return 0;
   for (;;) {
-    const Found found = receive_locked(budget_bytes, received, answer, notice);
+    const Found found = receive_locked(received, answer, notice);
     if (received != 0)
       receives_large_.store(qp_.receiver().expects_large(), std::memory_order_relaxed);
     if (from_epoll) {
@@ -348,7 +348,7 @@ size_t Stream::receive(size_t budget_bytes, StreamEvents& notice, bool from_epol
 
 bool Stream::look() {
   StreamEvents notice;
-  const size_t received = receive(tuning::kTurnBytes, notice);
+  const size_t received = receive(notice);
   deliver(notice);
   return received != 0;
 }
@@ -357,7 +357,7 @@ bool Stream::take_arrived(StreamEvents& notice) {
   size_t received = 0;
   bool answer = false;
   const auto receive = qp_.receive_side().hold();
-  (void)receive_locked(tuning::kTurnBytes, received, answer, notice);
+  (void)receive_locked(received, answer, notice);
   return answer;
 }
 
@@ -435,7 +435,7 @@ void Stream::on_edge(uint32_t events) {
   StreamEvents notice;
   // Told only of room to write, it finds nothing, and would wait while another thread is in a send
   // call, over which the kernel locks the socket.
-  if (events != EPOLLOUT) (void)receive(tuning::kTurnBytes, notice, true);
+  if (events != EPOLLOUT) (void)receive(notice, true);
   if ((events & kHangUpEvents) != 0 && (qp_.receiver().held() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
     const auto receive = qp_.receive_side().hold();
@@ -465,7 +465,7 @@ void Stream::resume() {
     more = !take_outcome(qp_.receiver().resume(staging), answer, notice) ||
            qp_.receiver().looks_ahead();
   }
-  if (more) (void)receive(tuning::kTurnBytes, notice, true);
+  if (more) (void)receive(notice, true);
   if (answer) transmit_turns(notice);
   deliver(notice);
 }
@@ -482,9 +482,9 @@ void Stream::expire() {
   resume();  // where the message is dropped
 }
 
-Stream::Found Stream::receive_locked(size_t budget_bytes, size_t& received, bool& answer,
-                                     StreamEvents& notice) {
+Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvents& notice) {
   if (!attached() || ended()) return Found::kStopped;
+  size_t budget_bytes = tuning::kTurnBytes;
   for (;;) {
     const bool held = qp_.receiver().held();
     if (held && !qp_.receiver().looks_ahead()) [[unlikely]]

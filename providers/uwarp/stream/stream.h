@@ -83,9 +83,9 @@ class Stream {
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();
-  /// Reads what has come; returns the number of its bytes. For pollers; `notice` must be handed to
-  /// its connection after the caller's own locks are released.
-  size_t receive(size_t budget_bytes, StreamEvents& notice, bool from_epoll = false);
+  /// Reads what has come, at most kTurnBytes; returns the number of its bytes. For pollers;
+  /// `notice` must be handed to its connection after the caller's own locks are released.
+  size_t receive(StreamEvents& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is reported only once.
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
@@ -155,7 +155,7 @@ class Stream {
   void count_turn(StreamEvents& notice);
   void take_ends(const Ends& ends);
   bool take_arrived(StreamEvents& notice);
-  Found receive_locked(size_t budget_bytes, size_t& received, bool& answer, StreamEvents& notice);
+  Found receive_locked(size_t& received, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);

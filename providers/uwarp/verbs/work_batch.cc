@@ -17,7 +17,7 @@ namespace uwarp {
 void WorkBatch::start() {
   if (!one_thread_) mutex_.lock();
   error_ = 0;
-  second_ns_ = 0;
+  posted_ = {};
   requests_.clear();
   payloads_.clear();
   sges_.clear();
@@ -59,17 +59,15 @@ int WorkBatch::complete(Endpoint& endpoint) {
   if (error_ != 0 || requests_.empty()) return error_;
   place_payloads();
   if (int error = endpoint.qp().post_sends(requests_)) return error;
-  Posted posted{
-      .messages = static_cast<uint32_t>(requests_.size()), .bytes = 0, .second_ns = second_ns_};
-  for (const SendRequest& request : requests_) posted.bytes += request.outgoing_bytes();
-  endpoint.pump(posted);
+  for (const SendRequest& request : requests_) posted_.bytes += request.outgoing_bytes();
+  endpoint.pump(posted_);
   return 0;
 }
 
 SendRequest& WorkBatch::add(const ibv_qp_ex& qp, SendOpcode opcode, uint64_t operation) {
   if ((operation & ~operations_) != 0 || (qp.wr_flags & ~kKnownSendFlags) != 0) spoil(EINVAL);
   SendRequest& request = requests_.emplace_back();
-  if (requests_.size() == 2) second_ns_ = span_ns();
+  posted_.add(span_ns);
   payloads_.emplace_back();
   request.wr_id = qp.wr_id;
   request.opcode = opcode;

@@ -92,7 +92,7 @@ class WorkBatch {
   const bool one_thread_;
   std::mutex mutex_;  // the section, unless one_thread_
   int error_ = 0;
-  uint64_t second_ns_ = 0;  // when the second request was added; 0: there is none
+  Posted posted_;  // its bytes are known at the end only
   std::vector<SendRequest> requests_;
   std::vector<Payload> payloads_;
   std::vector<Sge> sges_;  // of inline data: the address is an offset into inline_

@@ -2,7 +2,10 @@
 // Completion channels and asynchronous events: one event per arming, which event comes when, and
 // that destroying an object waits until its events are acknowledged.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -70,6 +73,17 @@ class LateArming : public Events {
     // arrived.
     ASSERT_EQ(pair_->a.post_rdma(IBV_WR_RDMA_READ, 3, pair_->b.address(), 0, 8), 0);
     EXPECT_COMPLETION(pair_->a.cq.get(), 3, IBV_WC_SUCCESS);
+  }
+  /// The channel has an event. The adapter does not see that one looks.
+  bool told() {
+    std::byte record[8];
+    return syscall(SYS_recvfrom, channel_->fd, record, sizeof record, MSG_PEEK | MSG_DONTWAIT,
+                   nullptr, nullptr) > 0;
+  }
+  static void spend(milliseconds time) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < end) {
+    }
   }
   int poll_all() {
     ibv_wc wc[8];
@@ -159,6 +173,58 @@ TEST_F(LateArming, AThreadThatPollsAfterArmingIsNotWokenTwice) {
     EXPECT_EQ(poll_all(), 1);
     EXPECT_FALSE(readable(channel_->fd, milliseconds(1))) << round;
   }
+}
+
+// perftest's -e looks for a completion for every event, and takes what it has not found for a
+// failed one.
+TEST_F(LateArming, AThreadThatLosesItsCoreBeforeItPollsIsNotToldOfWhatItPolls) {
+  std::atomic<bool> armed{false};
+  std::atomic<bool> over{false};
+  cpu_set_t one_core;
+  CPU_ZERO(&one_core);
+  CPU_SET(sched_getcpu(), &one_core);
+  const auto pin = [&] { ASSERT_EQ(sched_setaffinity(0, sizeof one_core, &one_core), 0); };
+  std::thread busy([&] {
+    pin();
+    while (!armed) {
+    }
+    spend(milliseconds(30));
+    over = true;
+  });
+  std::thread armer([&] {
+    ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+    const sched_param none{};
+    ASSERT_EQ(sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    pin();
+    armed = true;
+    while (!over) sched_yield();  // so that it runs for microseconds only
+    EXPECT_EQ(poll_all(), 1);
+    EXPECT_FALSE(told());
+  });
+  armer.join();
+  busy.join();
+}
+
+TEST_F(LateArming, AThreadThatOnlySleepsIsTold) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!told() && std::chrono::steady_clock::now() < end) usleep(1000);
+  EXPECT_TRUE(told());
+}
+
+TEST_F(LateArming, AThreadThatDoesSomethingElseIsTold) {
+  ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!told() && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_TRUE(told());
+}
+
+TEST_F(LateArming, AThreadThatHasEndedIsTold) {
+  std::thread([&] { ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0); }).join();
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!told() && std::chrono::steady_clock::now() < end) usleep(1000);
+  EXPECT_TRUE(told());
 }
 
 TEST_F(LateArming, OneEventForOneArming) {

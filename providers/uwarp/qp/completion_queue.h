@@ -94,6 +94,9 @@ class BasicCompletionQueue {
   /// armed, and the thread that armed it has not polled it since.
   void raise_stored();
 
+  /// Which arming it is, counted from 1, that raise_stored() would raise the event of; 0: none.
+  uint64_t stored_arming();
+
   /// Raises the event that was asked for, although nothing has come. A thread that waits must
   /// expect events without completions.
   void raise_armed();
@@ -150,10 +153,11 @@ class BasicCompletionQueue {
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
-  uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
-  uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
-  uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
-  Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
+  uint32_t held_back_ = 0;       // under producer_lock_: completions since armed, event not raised
+  uint64_t solicited_end_ = 0;   // under producer_lock_: behind the last solicited or failed one
+  uint64_t stored_end_ = 0;      // under producer_lock_: behind the last one that arm() found
+  uint64_t stored_armings_ = 0;  // under producer_lock_: calls of arm() that found some
+  Atomic<uintptr_t> armer_{0};   // thread that armed it so and has not polled these; 0: none
   Atomic<uint64_t> tail_{0};
   Atomic<bool> overrun_{false};
 

@@ -94,9 +94,13 @@ struct VerbsCq : object_abi::Cq {
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   /// Periods of its moderation, none by default.
   const std::shared_ptr<CompletionTimer> moderation;
-  /// Raises the event of a queue that was armed with completions in it, if no thread that polls or
-  /// waits has done so.
+  /// Looks after a queue that was armed with completions in it: late_arming_due().
   const std::shared_ptr<CompletionTimer> armed_late;
+  std::atomic<pid_t> late_armer{0};  // the thread that did so last
+  /// The arming that the last look has found, and how long its thread had run by then. Under the
+  /// lock of `armed_late`.
+  uint64_t late_arming_seen = 0;
+  uint64_t late_armer_ran_ns = 0;
   VerbsPd* parent = nullptr;
   const SlotLease<CompletionSlot> slot;
   CompletionQueue queue;
@@ -106,6 +110,11 @@ struct VerbsCq : object_abi::Cq {
   std::mutex poll_mutex;  // held in between, unless single_threaded
   WorkCompletion shown = {};
   CompletionTime shown_time;
+
+  /// The calling thread has armed the queue, which has completions.
+  void note_late_arming();
+  /// Raises the event of such an arming if its thread does something else than poll.
+  void late_arming_due();
 
   static VerbsCq& of(ibv_cq* cq) {
     return *static_cast<VerbsCq*>(reinterpret_cast<object_abi::Cq*>(cq));

@@ -131,12 +131,13 @@ UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 /// Most bytes that one turn reads or sends before the caller serves its other sources, or leaves
 /// the rest to progress.
 UWARP_FIGURE(size_t, kTurnBytes, size_t{1} << 20);
-/// Bytes that the kernel takes beyond the peer's window. By default it takes megabytes, and what
-/// has waited behind them has left the cache when the peer reads it. Not set where system calls are
-/// dear, as it makes more of them.
+/// Bytes that the kernel takes beyond the window of a peer that is not far. By default it takes
+/// megabytes, and what has waited behind them has left the cache when the peer reads it. Not set
+/// where system calls are dear, as it makes more of them.
 UWARP_FIGURE(int, kUnsentBytes, 256 << 10);
-/// Congestion control that paces is not used for shorter round trips: its timers take some 50 us.
-UWARP_FIGURE(uint32_t, kPacedRoundTripUs, 100);
+/// Peers with shorter round trips are near. Congestion control that paces is not used for them: its
+/// timers take some 50 us.
+UWARP_FIGURE(uint32_t, kNearRoundTripUs, 100);
 
 /// A payload of which at least this much is missing is received straight into its place.
 UWARP_FIGURE(uint32_t, kDirectBytes, 2048);

@@ -322,13 +322,23 @@ void TcpSocket::begin_unpaced() {
   set_congestion_control(chosen);
 }
 
-void TcpSocket::settle_congestion_control(const sockaddr_storage& own,
-                                          const sockaddr_storage& peer) {
-  const std::string& chosen = settings().congestion;
+TcpSocket::Distance TcpSocket::distance(const sockaddr_storage& own,
+                                        const sockaddr_storage& peer) const {
   // A peer with this end's own address is on this machine; the others cost a look.
-  if (chosen.empty() || same_host(own, peer) || is_local_address(peer)) return;
+  if (same_host(own, peer) || is_local_address(peer)) return Distance::kSameHost;
+  return info_of(fd_).tcpi_rtt < tuning::kNearRoundTripUs ? Distance::kNear : Distance::kFar;
+}
+
+void TcpSocket::settle(Distance distance) {
+  settle_congestion_control(distance);
+  if (distance == Distance::kFar) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);  // the system's
+}
+
+void TcpSocket::settle_congestion_control(Distance distance) {
+  const std::string& chosen = settings().congestion;
+  if (chosen.empty() || distance == Distance::kSameHost) return;
   const std::string& system = system_congestion_control();
-  if (is_pacing(system) && info_of(fd_).tcpi_rtt < tuning::kPacedRoundTripUs) return;
+  if (is_pacing(system) && distance == Distance::kNear) return;
   // Another one than was set is the route's own.
   if (congestion_control() == chosen) set_congestion_control(system);
 }

@@ -113,12 +113,17 @@ class TcpSocket {
   /// Bytes wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
   bool peer_has_no_room() const;
+  /// How far away the peer of an established connection is: near is a round trip of less than
+  /// tuning::kNearRoundTripUs, to another network namespace, say.
+  enum class Distance : uint8_t { kSameHost, kNear, kFar };
+  Distance distance(const sockaddr_storage& own, const sockaddr_storage& peer) const;
   /// To be called once the connection is established. It has begun with the congestion control of
   /// UWARP_CONGESTION (reno), because a socket that has ever had one that paces goes on pacing.
   /// Connections inside this host keep that. So do those to near peers, if the system's paces
-  /// (bbr): the timers of pacing are longer than the path, to another network namespace, say. All
-  /// others get the system's, or what their route asks for.
-  void settle_congestion_control(const sockaddr_storage& own, const sockaddr_storage& peer);
+  /// (bbr): the timers of pacing are longer than the path. All others get the system's, or what
+  /// their route asks for. Towards a far peer the kernel takes as many bytes as its buffers hold,
+  /// so that it has something to send when a hole in what the peer has is filled.
+  void settle(Distance distance);
   /// Largest segment in bytes towards this peer at the moment; 0 if unknown.
   uint32_t segment_bytes() const;
 
@@ -128,6 +133,7 @@ class TcpSocket {
   int set_option(int level, int name, int value);
   void tune();
   void begin_unpaced();
+  void settle_congestion_control(Distance distance);
   std::string congestion_control() const;
   void set_congestion_control(const std::string& name);
   /// Of a socket on which none has been set, at the first call.

@@ -96,7 +96,7 @@ void Connection::look_at_tcp(Turn& turn, ActiveStartup& startup) {
   // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
   if (address_length(socket_.tcp().remote_address()) == 0) return;
   local_ = socket_.tcp().local_address();
-  socket_.tcp().settle_congestion_control(local_, remote_);
+  socket_.tcp().settle(socket_.tcp().distance(local_, remote_));
   socket_.begin_capture(context_.capture, local_, remote_, true);
   startup.on_connected();
   send_request(turn, startup);
@@ -166,7 +166,8 @@ std::shared_ptr<Connection> Connection::incoming(ConnectContext& context, TcpSoc
   connection->state_ = std::make_unique<PassiveStartup>(
       std::move(listener), asks_for_crc(), Deadline::after_ms(settings().mpa_timeout_ms));
   connection->socket_.begin_capture(context.capture, connection->local_, remote, false);
-  connection->socket_.tcp().settle_congestion_control(connection->local_, remote);
+  TcpSocket& tcp = connection->socket_.tcp();
+  tcp.settle(tcp.distance(connection->local_, remote));
   if (connection->socket_.watch(*connection) != 0) return nullptr;
   connection->update_deadline(turn);
   return connection;

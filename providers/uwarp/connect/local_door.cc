@@ -33,11 +33,15 @@ uint64_t draw_48_bits() {
   return value & CarrierMark::kValueMask;
 }
 
-Result<EngineFd> open_socket() {
-  const ssize_t fd = raw_call(SYS_socket, AF_UNIX, kUnixFlags, 0);
+/// What a raw system call has made.
+Result<EngineFd> made(ssize_t fd) {
   if (fd < 0) return Error{static_cast<int>(-fd)};
   return EngineFd(static_cast<int>(fd));
 }
+
+Result<EngineFd> open_socket() { return made(raw_call(SYS_socket, AF_UNIX, kUnixFlags, 0)); }
+
+Result<EngineFd> open_bell() { return made(raw_call(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC)); }
 
 struct HandedFds {
   EngineFd memory, bringer_bell, taker_bell;
@@ -166,13 +170,13 @@ Result<LocalDoor::Delivery> LocalDoor::bring(const Ticket& ticket) {
   if (!pid) return Error{EPERM};
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  EngineFd own_bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!own_bell) return Error{errno};
-  EngineFd bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell) return Error{errno};
+  auto own_bell = open_bell();
+  if (!own_bell) return Error{own_bell.error()};
+  auto bell = open_bell();
+  if (!bell) return Error{bell.error()};
   auto carrier = std::make_unique<RingCarrier>(
       std::move(*memory), true,
-      RingCarrier::Peer{.own_bell = std::move(own_bell), .bell = std::move(bell), .pid = *pid});
+      RingCarrier::Peer{.own_bell = std::move(*own_bell), .bell = std::move(*bell), .pid = *pid});
   return Delivery{std::move(*socket), ticket.number, std::move(carrier)};
 }
 

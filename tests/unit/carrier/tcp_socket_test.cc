@@ -228,22 +228,38 @@ TEST(TcpSocket, LocalPeersGetAnUnpacedCongestionControl) {
   Pair pair = connected();
   for (TcpSocket* end : {&pair.client, &pair.server}) {
     EXPECT_EQ(congestion_control_of(end->fd()), "reno") << "no socket has used pacing here";
-    end->settle_congestion_control({}, loopback());
+    EXPECT_EQ(end->distance({}, loopback()), TcpSocket::Distance::kSameHost);
+    end->settle(TcpSocket::Distance::kSameHost);
     EXPECT_EQ(congestion_control_of(end->fd()), "reno");
   }
 }
 
-TEST(TcpSocket, FarPeersGetTheSystemsCongestionControl) {
+std::string systems_congestion_control() {
   const int plain = socket(AF_INET, SOCK_STREAM, 0);
-  const std::string systems = congestion_control_of(plain);
+  std::string name = congestion_control_of(plain);
   close(plain);
+  return name;
+}
+
+TEST(TcpSocket, NearPeersGetTheSystemsCongestionControlUnlessItPaces) {
+  const std::string systems = systems_congestion_control();
   Pair pair = connected();
   sockaddr_storage other = loopback();
   inet_pton(AF_INET, "192.0.2.1", &reinterpret_cast<sockaddr_in&>(other).sin_addr);
-  pair.client.settle_congestion_control({}, other);
-  // The peer is local all the same, which matters if the system's congestion control paces.
+  EXPECT_NE(pair.client.distance({}, other), TcpSocket::Distance::kSameHost);
+  pair.client.settle(TcpSocket::Distance::kNear);
   const bool paces = systems.starts_with("bbr");
   EXPECT_EQ(congestion_control_of(pair.client.fd()), paces ? "reno" : systems);
+}
+
+TEST(TcpSocket, FarPeersGetTheSystemsCongestionControlAndAllThatBuffersHold) {
+  Pair pair = connected();
+  pair.client.settle(TcpSocket::Distance::kFar);
+  EXPECT_EQ(congestion_control_of(pair.client.fd()), systems_congestion_control());
+  uint32_t limit = 1;
+  socklen_t length = sizeof limit;
+  ASSERT_EQ(getsockopt(pair.client.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, &length), 0);
+  EXPECT_EQ(limit, 0);
 }
 
 TEST(TcpSocket, KnowsLocalAddresses) {

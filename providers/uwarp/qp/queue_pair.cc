@@ -172,9 +172,11 @@ bool QueuePair::start_stream(const StreamConfig& config) {
 }
 
 // FIN inside a message is an error; a reset is one if it takes work with it, and always where no
-// connection manager tells the application.
-std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, bool open) const {
-  if (end == StreamEnd::kLocalClose) return std::nullopt;
+// connection manager tells the application. Between InfiniBand adapters a completion is all that
+// says so, if there is one (`told`).
+std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, bool open,
+                                            bool told) const {
+  if (end == StreamEnd::kLocalClose || told) return std::nullopt;
   if (end == StreamEnd::kFin) return mid_message ? std::optional(QpEvent::kFatal) : std::nullopt;
   return open || stream_.config.silent_fin ? std::optional(QpEvent::kFatal) : std::nullopt;
 }
@@ -247,9 +249,8 @@ bool QueuePair::end_stream(StreamEnd end) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }
-  // Between InfiniBand adapters its completion is all that says so.
   const bool told = config_.acknowledged && failure.oldest_request && sends_open;
-  stream_.fail(failure, told ? std::nullopt : end_event(end, mid_message, open));
+  stream_.fail(failure, end_event(end, mid_message, open, told));
   flush();
   return open;
 }

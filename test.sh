@@ -127,17 +127,22 @@ gtest() {
   fi
 }
 
-# side_by_side "BINARY..." "BINARY..." DIR [COMMAND in front]: two lists at the same time, as most of these
-# programs have one thread.
+# side_by_side FUNCTION A B ARGUMENT...: "FUNCTION A ARGUMENT..." and "FUNCTION B ARGUMENT..." at the same
+# time, as neither keeps two processors busy. The output of B comes behind that of A.
 side_by_side() {
-  local first=$1 second=$2 binary
-  shift 2
-  local dir=$1
-  shift
-  for binary in $second; do gtest "$dir" "$binary" "$@"; done >"$results/second" 2>&1 &
-  for binary in $first; do gtest "$dir" "$binary" "$@"; done
+  local function=$1 first=$2 second=$3
+  shift 3
+  "$function" "$second" "$@" >"$results/second" 2>&1 &
+  "$function" "$first" "$@"
   wait $!
   cat "$results/second"
+}
+
+# gtest_list "BINARY..." DIR [COMMAND in front]
+gtest_list() {
+  local binaries=$1 dir=$2 binary
+  shift 2
+  for binary in $binaries; do gtest "$dir" "$binary" "$@"; done
 }
 
 # GoogleTest binaries of a build folder that run alone: DIR [COMMAND in front].
@@ -145,7 +150,8 @@ lone_gtests() {
   local dir=$1 binary models=model_tests
   # They have one thread.
   [ "$dir" != build-tsan ] || models=
-  side_by_side "unit_tests rpcrdma_tests stat_tests $models" "sim_tests conformance_tests nfs_tests" "$@"
+  side_by_side gtest_list "unit_tests rpcrdma_tests stat_tests $models" \
+    "sim_tests conformance_tests nfs_tests" "$@"
   shift
   # One per release of libibverbs; --coverage builds none.
   for binary in "$dir"/bin/provider_layout_*; do
@@ -153,21 +159,24 @@ lone_gtests() {
   done
 }
 
+# verbs_gtests "BINARY..." DIR. The preloaded library comes before the sanitizer's runtime, which is right
+# here.
+verbs_gtests() {
+  ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
+    gtest_list "$@" "$2/bin/uwarp-run"
+}
+
+persona_gtests() {
+  local copies=one
+  [ "$2" = build ] || copies=two
+  UWARP_PERSONA=$1 UWARP_SHM_COPIES=$copies verbs_gtests "verbs_tests rpcrdma_verbs_tests" "$2"
+}
+
 # Every GoogleTest binary of a build folder.
 gtests() {
-  local binary
   lone_gtests "$1"
-  # The preloaded library comes before the sanitizer's runtime, which is right here.
-  local persona copies=one
-  [ "$1" = build ] || copies=two
-  for persona in iwarp roce; do
-    for binary in verbs_tests rpcrdma_verbs_tests; do
-      ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
-        UWARP_PERSONA=$persona UWARP_SHM_COPIES=$copies gtest "$1" "$binary" "$1/bin/uwarp-run"
-    done
-  done
-  ASAN_OPTIONS=verify_asan_link_order=0 TSAN_OPTIONS=suppressions=tests/verbs/tsan.supp \
-    gtest "$1" direct_verbs_tests "$1/bin/uwarp-run"
+  side_by_side persona_gtests iwarp roce "$1"
+  verbs_gtests direct_verbs_tests "$1"
 }
 
 # Both ends on one processor, where pollers give way, and on TCP: elsewhere connections on one host
@@ -448,7 +457,7 @@ case "$mode" in
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
     build --asan -- unit_tests sim_tests conformance_tests &&
-      side_by_side unit_tests "sim_tests conformance_tests" build-asan
+      side_by_side gtest_list unit_tests "sim_tests conformance_tests" build-asan
     ;;
 esac
 

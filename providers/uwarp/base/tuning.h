@@ -139,16 +139,16 @@ UWARP_FIGURE(int, kUnsentBytes, 256 << 10);
 /// timers take some 50 us.
 UWARP_FIGURE(uint32_t, kNearRoundTripUs, 100);
 
-/// A payload of which at least this much is missing is received straight into its place.
+/// A payload of which at least this much is missing is received straight into its place: to copy
+/// less than this is cheaper than a call of its own.
 UWARP_FIGURE(uint32_t, kDirectBytes, 2048);
 /// Room in the staging buffer behind a direct payload: for its tail, pad, CRC and the next header;
 /// for a large message also for its last segment, of some 20 bytes (64 KiB) or 300 (1 MiB).
 UWARP_FIGURE(size_t, kBehindDirect, 512);
 /// For this many segments after a large one another large one is expected. A poller gives its core
-/// away only then (above), and only this much of it is read into the staging buffer: to copy less
-/// of the rest is worth a second call. Row: half round trip of 64 KiB.
+/// away only then (above), and only kDirectBytes of it are read into the staging buffer. Row: half
+/// round trip of 64 KiB.
 UWARP_FIGURE(uint8_t, kExpectLarge, 2);
-UWARP_FIGURE(size_t, kBeforeDirect, 2048);
 
 /// How long a datagram waits for a receive, with all behind it on its trunk: a receiver that posts
 /// in a loop is late by less. Row: ib_send_bw -c UD, which ends if a datagram is lost.

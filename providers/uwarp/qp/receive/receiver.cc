@@ -84,7 +84,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
     if (run_.wanted() != 0 && direct_bytes_ == left - PayloadPlacer::kTailBytes)
       count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
   } else if (expects_large() && !crc && !held()) {
-    room = std::min(room, left + tuning::kBeforeDirect);
+    room = std::min(room, size_t{left} + tuning::kDirectBytes);
   }
   iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
   window_bytes_ = direct_bytes_ + run_.bytes() + room;

@@ -129,7 +129,7 @@ Result<TcpSocket> TcpSocket::accept(sockaddr_storage& peer) {
   const ssize_t fd = raw_call(SYS_accept4, fd_, &peer, &length, kSocketFlags);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   TcpSocket socket(adopt_engine_fd(static_cast<int>(fd)));
-  socket.keepalive_s_ = keepalive_s_;
+  socket.chosen_ = chosen_;
   return socket;
 }
 
@@ -193,6 +193,7 @@ void TcpSocket::set_quiet(bool on) {
 void TcpSocket::shutdown_write() { (void)raw_status(SYS_shutdown, fd_, SHUT_WR); }
 
 void TcpSocket::set_reset_on_close(bool on) {
+  if (std::exchange(chosen_.reset_on_close, on) == on) return;
   const linger value{.l_onoff = on ? 1 : 0, .l_linger = 0};
   (void)raw_status(SYS_setsockopt, fd_, SOL_SOCKET, SO_LINGER, &value, sizeof value);
 }
@@ -229,9 +230,14 @@ void TcpSocket::reset() {
   close();
 }
 
-void TcpSocket::set_reuse_address(bool on) { set_option(SOL_SOCKET, SO_REUSEADDR, on ? 1 : 0); }
+void TcpSocket::set_reuse_address(bool on) {
+  if (std::exchange(chosen_.reuse_address, on) != on)
+    set_option(SOL_SOCKET, SO_REUSEADDR, on ? 1 : 0);
+}
 
-void TcpSocket::set_reuse_port(bool on) { set_option(SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0); }
+void TcpSocket::set_reuse_port(bool on) {
+  if (std::exchange(chosen_.reuse_port, on) != on) set_option(SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0);
+}
 
 void TcpSocket::set_v6_only(bool on) { set_option(IPPROTO_IPV6, IPV6_V6ONLY, on ? 1 : 0); }
 
@@ -248,8 +254,8 @@ void TcpSocket::set_keepalive(uint32_t timeout_ms) {
   // The kernel counts in whole seconds.
   constexpr uint32_t kProbes = 3;
   const int step_s = static_cast<int>(std::clamp(timeout_ms / 1000 / (kProbes + 1), 1u, 7200u));
-  if (step_s == keepalive_s_) return;  // as the listening socket has it, mostly
-  keepalive_s_ = step_s;
+  if (step_s == chosen_.keepalive_s) return;  // as the listening socket has it, mostly
+  chosen_.keepalive_s = step_s;
   set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(IPPROTO_TCP, TCP_KEEPIDLE, step_s);
   set_option(IPPROTO_TCP, TCP_KEEPINTVL, step_s);

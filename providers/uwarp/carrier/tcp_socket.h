@@ -23,12 +23,12 @@ class TcpSocket {
  public:
   TcpSocket() = default;
   TcpSocket(TcpSocket&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), keepalive_s_(other.keepalive_s_) {}
+      : fd_(std::exchange(other.fd_, -1)), chosen_(other.chosen_) {}
   TcpSocket& operator=(TcpSocket&& other) noexcept {
     if (this != &other) {
       close();
       fd_ = std::exchange(other.fd_, -1);
-      keepalive_s_ = other.keepalive_s_;
+      chosen_ = other.chosen_;
     }
     return *this;
   }
@@ -140,7 +140,13 @@ class TcpSocket {
   const std::string& system_congestion_control() const;
 
   int fd_ = -1;
-  int keepalive_s_ = 0;  // between two probes; 0: off
+  /// Options as they are set: a call that changes nothing costs as much as another.
+  struct {
+    int keepalive_s = 0;  // between two probes; 0: off
+    bool reset_on_close = false;
+    bool reuse_address = false;
+    bool reuse_port = false;
+  } chosen_;
 };
 
 /// True if this congestion control spreads what is sent over time, which suits no short way.

@@ -16,13 +16,15 @@ StreamConfig of_two_uwarps() {
   return config;
 }
 
+Bytes switch_mark(bool last = true) {
+  const CarrierMark mark{CarrierMark::Kind::kSwitch};
+  return tagged(RdmapOpcode::kWrite, CarrierMark::kStag, TaggedOffset{mark.offset()}, 0, last);
+}
+
 // The rest of the mark's FPDU still comes by TCP. A receiver that switches right after the header
 // would take the first bytes in shared memory for the FPDU's trailer.
 TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
-  const Bytes mark =
-      frame(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,
-                   TaggedOffset{CarrierMark{CarrierMark::Kind::kSwitch}.offset()}, 0),
-            false);
+  const Bytes mark = frame(switch_mark(), false);
   for (size_t cut = 1; cut <= mark.size(); ++cut) {
     RawPeer peer(of_two_uwarps());
     peer.feed(Bytes(mark.begin(), mark.begin() + static_cast<ptrdiff_t>(cut)));
@@ -32,12 +34,33 @@ TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
 
 TEST(CarrierMark, TheSwitchIsReportedOnce) {
   RawPeer peer(of_two_uwarps());
-  peer.send(tagged(RdmapOpcode::kWrite, CarrierMark::kStag,
-                   TaggedOffset{CarrierMark{CarrierMark::Kind::kSwitch}.offset()}, 0));
+  peer.send(switch_mark());
   EXPECT_NE(peer.dut.outcome & kRxSwitch, 0u);
   peer.dut.outcome = kRxNothing;
   peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 100));
   EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
+}
+
+TEST(CarrierMark, IsAnEmptyWriteWhereTheStreamMayNotLeaveTcp) {
+  StreamConfig stays = of_two_uwarps();
+  stays.may_leave_tcp = false;
+  StreamConfig of_a_stranger = of_two_uwarps();
+  of_a_stranger.peer_is_uwarp = false;
+  for (const StreamConfig& config : {stays, of_a_stranger}) {
+    RawPeer peer(config);
+    peer.send(switch_mark());
+    EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
+  }
+}
+
+TEST(CarrierMark, IsNoPartOfALongerMessage) {
+  RawPeer peer(of_two_uwarps());
+  peer.send(switch_mark(false));
+  EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
+  peer.send(switch_mark());  // the same message's last segment
+  EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
+  peer.send(switch_mark());
+  EXPECT_NE(peer.dut.outcome & kRxSwitch, 0u);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ template <typename T>
 T& thread_own() {
   union Place {
     constexpr Place() : value() {}
-    ~Place() {}  // by Emptying instead, and not the object itself
+    // NOLINTNEXTLINE(modernize-use-equals-default): by Emptying instead, and not the object itself
+    ~Place() {}
     T value;
   };
   static constinit thread_local Place place;

@@ -15,9 +15,7 @@ class SourceList {
  public:
   /// On return no thread touches the source in this list any more. Called by its destructor.
   virtual void leave(Source& source) = 0;
-
- protected:
-  ~SourceList() = default;
+  virtual ~SourceList() = default;
 };
 
 /// A place in such a list, part of the source: to enter takes no memory. Under the list's lock, but

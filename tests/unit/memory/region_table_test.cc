@@ -85,6 +85,8 @@ TEST_F(Table, BoundsAreExactAndOverflowSafe) {
   EXPECT_EQ(remote(stag, 0x0fff, 1), RegionFault::kBounds);
   EXPECT_EQ(remote(stag, 0x1000, 257), RegionFault::kBounds);
   EXPECT_EQ(remote(stag, 0x1100, 1), RegionFault::kBounds);
+  EXPECT_EQ(remote(stag, 0x1101, 1), RegionFault::kBounds) << "begins behind the end";
+  EXPECT_EQ(remote(stag, 0x1101, 0), RegionFault::kBounds);
   EXPECT_EQ(remote(stag, ~uint64_t{0} - 3, 8), RegionFault::kWrap);
   EXPECT_EQ(remote(stag, 0x1001, ~uint64_t{0}), RegionFault::kWrap);
   EXPECT_EQ(remote(stag, 1, ~uint64_t{0} - 1), RegionFault::kBounds);

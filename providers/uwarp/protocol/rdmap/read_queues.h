@@ -65,7 +65,7 @@ class SpscRing {
  private:
   /// Room for an entry, which is made by push().
   union Slot {
-    Slot() {}
+    Slot() {}  // NOLINT(modernize-use-equals-default): T may have a constructor
     T value;
   };
   static_assert(std::is_trivially_destructible_v<T>);

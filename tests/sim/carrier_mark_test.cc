@@ -21,6 +21,13 @@ Bytes switch_mark(bool last = true) {
   return tagged(RdmapOpcode::kWrite, CarrierMark::kStag, TaggedOffset{mark.offset()}, 0, last);
 }
 
+TEST(CarrierMark, GoldenOffsets) {
+  using Kind = CarrierMark::Kind;
+  EXPECT_EQ((CarrierMark{Kind::kDoor, 0x123456789abc}.offset()), 0x6f21'1234'5678'9abc);
+  EXPECT_EQ((CarrierMark{Kind::kTicket, 0xffff'ffff'ffff}.offset()), 0x7421'ffff'ffff'ffff);
+  EXPECT_EQ(CarrierMark{Kind::kSwitch}.offset(), 0x7221'0000'0000'0000);
+}
+
 // The rest of the mark's FPDU still comes by TCP. A receiver that switches right after the header
 // would take the first bytes in shared memory for the FPDU's trailer.
 TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {

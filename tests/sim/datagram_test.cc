@@ -341,6 +341,8 @@ TEST_F(Datagrams, WhatWaitsIsFlushedOnce) {
     EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
   }
   EXPECT_EQ(next(recv_cq).status, WcStatus::kWrFlushErr);
+  EXPECT_EQ(slot.transmit.posted.get(), 4u);
+  EXPECT_EQ(slot.receive.flushed.get(), 1u);
   way->room = 9;
   go_on();
   qp->to_error();
@@ -648,6 +650,7 @@ TEST_F(Datagrams, AreLostOrDoubledOnArrivalAsAskedFor) {
   ready();
   for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(receive(id), 0);
   EXPECT_EQ(deliver("one"), Delivery::kDropped);
+  EXPECT_EQ(slot.receive.dropped.get(), 1u);
   EXPECT_EQ(deliver("two"), Delivery::kTaken);
   EXPECT_EQ(deliver("three"), Delivery::kTaken);
   EXPECT_EQ(next(recv_cq).byte_len, kRoute + 3);

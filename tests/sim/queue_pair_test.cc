@@ -354,6 +354,35 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
 }
 
+TEST_P(Connected, DeregisteredSourceIsNotRead) {
+  std::memset(here.data(), 0x11, kSize);
+  const Sge to = theirs(0, kSize), from = mine(0, kSize);
+  ASSERT_EQ(pair.b.qp->post_recv(1, {&to, 1}), 0);
+  ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
+  pair.a_to_b.capacity = 30000;
+  pair.step(pair.a, pair.a_to_b, pair.b_to_a);
+  pair.regions.invalidate(*here_region);
+  pair.a.qp->quiesce(*here_region);
+  std::memset(here.data(), 0x77, kSize);
+  pair.a_to_b.capacity = 1 << 20;
+  pair.run();
+  EXPECT_EQ(there.data()[0], std::byte{0x11}) << "something came";
+  for (size_t i = 0; i < kSize; ++i) ASSERT_NE(there.data()[i], std::byte{0x77}) << i;
+}
+
+// With iWARP an event says so, beside the completions of what it takes along.
+TEST_P(Connected, AResetWithSendsOpenIsAnEvent) {
+  const Sge from = mine(0, kSize);
+  ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), rkey()), 0);
+  pair.a_to_b.capacity = 100;
+  pair.step(pair.a, pair.a_to_b, pair.b_to_a);
+  EXPECT_TRUE(pair.a.qp->end_stream(StreamEnd::kReset));
+  EXPECT_EQ(pair.a.events, std::vector{QpEvent::kFatal});
+  const auto done = pair.a.sends();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kWrFlushErr);
+}
+
 /// Sends of 64 KiB: each has a second segment of about twenty bytes.
 class LargeSends : public ::testing::Test {
  protected:

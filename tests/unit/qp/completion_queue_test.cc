@@ -119,6 +119,32 @@ TEST(CompletionQueue, RaisesForStoredOnesThatAreSolicited) {
   EXPECT_EQ(counter.events, 2);
 }
 
+TEST(CompletionQueue, PollingWhatItWasNotArmedForRaisesNothing) {
+  Counter counter;
+  CompletionQueue cq(8, &counter);
+  WorkCompletion out[8];
+  EXPECT_FALSE(cq.arm(true));
+  cq.push(completion(0), false);
+  EXPECT_EQ(cq.poll(out, 8), 1);
+  EXPECT_EQ(counter.events, 0);
+  cq.push(completion(1), true);
+  EXPECT_EQ(counter.events, 1);
+}
+
+TEST(CompletionQueue, WhatIsDroppedCountsAsPolled) {
+  CompletionSlot slot;
+  CompletionQueueOptions options;
+  options.slot = &slot;
+  CompletionQueue cq(8, nullptr, options);
+  WorkCompletion out[8];
+  for (uint64_t id = 0; id < 5; ++id) cq.push(completion(id), false);
+  EXPECT_EQ(cq.poll(out, 2), 2);
+  cq.drop(out[0].qp_num, CompletionQueue::Drop::kAll);
+  EXPECT_EQ(slot.pushed.get(), 5u);
+  EXPECT_EQ(slot.polled.get(), 5u);
+  EXPECT_TRUE(cq.empty());
+}
+
 TEST(CompletionQueue, ModerationGoesOnAfterWhatWasStored) {
   Counter counter;
   CompletionQueue cq(8, &counter);

@@ -78,6 +78,28 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   EXPECT_EQ(second.pending().front().iov_base, lent);  // the one that was given back last
 }
 
+// What a region that goes away must not be read for any more.
+TEST(TransmitBatch, KnowsWhichMemoryItRefersTo) {
+  std::vector<std::byte> memory(3 * 4096, std::byte{7});
+  const std::byte* const middle = memory.data() + 4096;
+  BufferList payload;
+  payload.append(memory.data() + 4096, 4096);
+  TransmitBatch batch;
+  batch.configure(false);
+  fill(batch, payload);
+  EXPECT_TRUE(batch.refers_to(middle, 4096));
+  EXPECT_TRUE(batch.refers_to(middle + 100, 1));
+  EXPECT_TRUE(batch.refers_to(middle + 4095, 10));
+  EXPECT_TRUE(batch.refers_to(middle - 10, 11));
+  EXPECT_TRUE(batch.refers_to(memory.data(), memory.size()));
+  EXPECT_FALSE(batch.refers_to(middle - 10, 10));
+  EXPECT_FALSE(batch.refers_to(middle + 4096, 10));
+  EXPECT_TRUE(batch.detach(middle, 4096));
+  EXPECT_FALSE(batch.refers_to(memory.data(), memory.size()));
+  std::memset(memory.data(), 0x55, memory.size());
+  for (const std::byte each : bytes(batch)) EXPECT_NE(each, std::byte{0x55});
+}
+
 // Wherever the last FPDU ends, including the gaps that align payloads to cache lines.
 TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);

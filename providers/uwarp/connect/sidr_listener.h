@@ -52,7 +52,7 @@ class SidrCall {
   SidrCall(std::shared_ptr<SidrPort> port, SidrTransactions::Key key, UdpPath path,
            std::vector<std::byte> private_data)
       : port_(std::move(port)),
-        key_(std::move(key)),
+        key_(key),
         path_(path),
         private_data_(std::move(private_data)),
         local_(local_of(*port_, path_)) {}

@@ -51,7 +51,7 @@ inline uint64_t rough_ns() {
 
 /// The least that `call()` takes of a few times: the first one may have to load a page.
 template <typename Call>
-uint64_t cost_ns(Call call) noexcept {
+uint64_t cost_ns(Call call) {
   uint64_t least = kNsPerSecond;
   for (int i = 0; i < 8; ++i) {
     const uint64_t before = rough_ns();
@@ -62,7 +62,10 @@ uint64_t cost_ns(Call call) noexcept {
   return least;
 }
 /// A look at the clock is a system call, or worse: not for every post.
-inline const bool clock_is_dear = cost_ns([]() noexcept { (void)now_ns(); }) > tuning::kDearClockNs;
+inline bool look_whether_clock_is_dear() noexcept {
+  return cost_ns([] { (void)now_ns(); }) > tuning::kDearClockNs;
+}
+inline const bool clock_is_dear = look_whether_clock_is_dear();
 
 /// The clock for spans of microseconds on the hot path: now_ns(), or rough_ns() where that is dear.
 inline uint64_t span_ns() { return clock_is_dear ? rough_ns() : now_ns(); }

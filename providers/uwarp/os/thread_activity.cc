@@ -28,7 +28,7 @@ char state_letter(pid_t thread) {
   if (length <= 0) return 0;
   const std::string_view stat(text.data(), static_cast<size_t>(length));
   const size_t name_end = stat.rfind(')');
-  return name_end + 2 < stat.size() ? stat[name_end + 2] : 0;
+  return name_end + 2 < stat.size() ? stat[name_end + 2] : '\0';
 }
 
 /// clock_getcpuclockid(3) for a thread, which the kernel takes by its number.

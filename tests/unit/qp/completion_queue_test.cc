@@ -131,6 +131,18 @@ TEST(CompletionQueue, PollingWhatItWasNotArmedForRaisesNothing) {
   EXPECT_EQ(counter.events, 1);
 }
 
+TEST(CompletionQueue, AnEventOnDemandIsForArmedQueuesOnly) {
+  Counter counter;
+  CompletionQueue cq(8, &counter);
+  cq.raise_armed();
+  EXPECT_EQ(counter.events, 0);
+  cq.arm(false);
+  cq.raise_armed();
+  EXPECT_EQ(counter.events, 1);
+  cq.raise_armed();
+  EXPECT_EQ(counter.events, 1);
+}
+
 TEST(CompletionQueue, WhatIsDroppedCountsAsPolled) {
   CompletionSlot slot;
   CompletionQueueOptions options;

@@ -100,6 +100,32 @@ TEST(TransmitBatch, KnowsWhichMemoryItRefersTo) {
   for (const std::byte each : bytes(batch)) EXPECT_NE(each, std::byte{0x55});
 }
 
+// Only the FPDU that is half sent still goes.
+TEST_P(TransmitBatchRoom, IsCutBehindTheFpduThatIsHalfSent) {
+  std::vector<std::byte> memory(4096, std::byte{7});
+  BufferList payload;
+  payload.append(memory.data(), static_cast<uint32_t>(memory.size()));
+  const size_t size = fpdu_size(kHeaderBytes + memory.size());
+  struct Cut {
+    size_t sent, fpdus;
+  };
+  for (const Cut& each : {Cut{1, 1}, Cut{size, 1}, Cut{size + 10, 2}, Cut{2 * size - 1, 2}}) {
+    TransmitBatch batch;
+    batch.configure(GetParam());
+    ASSERT_GE(fill(batch, payload), 3u);
+    const std::vector<std::byte> wire = bytes(batch);
+    batch.consume(each.sent);
+    ASSERT_TRUE(batch.cut());
+    EXPECT_EQ(batch.fpdus(), each.fpdus) << each.sent;
+    EXPECT_EQ(batch.bytes(), each.fpdus * size) << each.sent;
+    EXPECT_EQ(batch.empty(), each.sent == size);
+    if (batch.empty()) continue;
+    const std::vector<std::byte> rest = bytes(batch);
+    ASSERT_EQ(rest.size(), each.fpdus * size - each.sent);
+    EXPECT_EQ(std::memcmp(rest.data(), wire.data() + each.sent, rest.size()), 0);
+  }
+}
+
 // Wherever the last FPDU ends, including the gaps that align payloads to cache lines.
 TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
   std::vector<std::byte> memory(kUlpduMax - kHeaderBytes);

@@ -371,16 +371,23 @@ TEST_P(Connected, DeregisteredSourceIsNotRead) {
 }
 
 // With iWARP an event says so, beside the completions of what it takes along.
-TEST_P(Connected, AResetWithSendsOpenIsAnEvent) {
-  const Sge from = mine(0, kSize);
+TEST_P(Connected, AnEndWithSendsOpenIsAnEvent) {
+  const Sge there_too = theirs(0, kSize), from = mine(0, kSize);
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 1, {&from, 1}, there.address(), rkey()), 0);
-  pair.a_to_b.capacity = 100;
+  ASSERT_EQ(
+      pair.b.post(SendOpcode::kWrite, 2, {&there_too, 1}, here.address(), here_region->key.load()),
+      0);
+  pair.a_to_b.capacity = pair.b_to_a.capacity = 100;
   pair.step(pair.a, pair.a_to_b, pair.b_to_a);
+  pair.step(pair.b, pair.b_to_a, pair.a_to_b);
   EXPECT_TRUE(pair.a.qp->end_stream(StreamEnd::kReset));
-  EXPECT_EQ(pair.a.events, std::vector{QpEvent::kFatal});
-  const auto done = pair.a.sends();
-  ASSERT_EQ(done.size(), 1u);
-  EXPECT_EQ(done[0].status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(pair.b.qp->end_stream(StreamEnd::kTimeout));
+  for (End* end : {&pair.a, &pair.b}) {
+    EXPECT_EQ(end->events, std::vector{QpEvent::kFatal});
+    const auto done = end->sends();
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].status, end == &pair.a ? WcStatus::kWrFlushErr : WcStatus::kRetryExcErr);
+  }
 }
 
 /// Sends of 64 KiB: each has a second segment of about twenty bytes.

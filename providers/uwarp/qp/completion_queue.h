@@ -149,15 +149,17 @@ class BasicCompletionQueue {
   const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
   CompletionSlot& slot_;
 
+  // Calls of arm() that found some; under producer_lock_, but not in its cache line, which is full.
+  uint64_t stored_armings_ = 0;
+
   alignas(64) Lock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
-  uint32_t held_back_ = 0;       // under producer_lock_: completions since armed, event not raised
-  uint64_t solicited_end_ = 0;   // under producer_lock_: behind the last solicited or failed one
-  uint64_t stored_end_ = 0;      // under producer_lock_: behind the last one that arm() found
-  uint64_t stored_armings_ = 0;  // under producer_lock_: calls of arm() that found some
-  Atomic<uintptr_t> armer_{0};   // thread that armed it so and has not polled these; 0: none
+  uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
+  uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
+  uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
+  Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
   Atomic<uint64_t> tail_{0};
   Atomic<bool> overrun_{false};
 

@@ -29,6 +29,15 @@ struct Connected : ::testing::TestWithParam<std::tuple<bool, size_t>> {
   Sge theirs(size_t offset, size_t length) {
     return Pair::sge(there, there_region, offset, length);
   }
+  /// Deregisters the memory of `end`, which the application then uses for something else, and lets
+  /// what was held up go on.
+  void leave(End& end, MemoryRegion& region, GuardedMemory& memory) {
+    pair.regions.invalidate(region);
+    end.qp->quiesce(region);
+    std::memset(memory.data(), 0x77, kSize);
+    pair.a_to_b.capacity = 1 << 20;
+    pair.run();
+  }
   uint32_t rkey() { return there_region->key.load(); }
   bool equal(size_t from, size_t to, size_t length) {
     return std::memcmp(here.data() + from, there.data() + to, length) == 0;
@@ -346,11 +355,7 @@ TEST_P(Connected, DeregisteredSinkIsNotTouched) {
     if (pair.a_to_b.bytes.size() == pair.a_to_b.capacity) break;
   }
   pair.step(pair.b, pair.b_to_a, pair.a_to_b);
-  pair.regions.invalidate(*there_region);
-  pair.b.qp->quiesce(*there_region);
-  std::memset(there.data(), 0x77, kSize);
-  pair.a_to_b.capacity = 1 << 20;
-  pair.run();
+  leave(pair.b, *there_region, there);
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(there.data()[i], std::byte{0x77});
 }
 
@@ -361,11 +366,7 @@ TEST_P(Connected, DeregisteredSourceIsNotRead) {
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 2, {&from, 1}), 0);
   pair.a_to_b.capacity = 30000;
   pair.step(pair.a, pair.a_to_b, pair.b_to_a);
-  pair.regions.invalidate(*here_region);
-  pair.a.qp->quiesce(*here_region);
-  std::memset(here.data(), 0x77, kSize);
-  pair.a_to_b.capacity = 1 << 20;
-  pair.run();
+  leave(pair.a, *here_region, here);
   EXPECT_EQ(there.data()[0], std::byte{0x11}) << "something came";
   for (size_t i = 0; i < kSize; ++i) ASSERT_NE(there.data()[i], std::byte{0x77}) << i;
 }

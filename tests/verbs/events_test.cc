@@ -207,9 +207,7 @@ TEST_F(LateArming, AThreadThatLosesItsCoreBeforeItPollsIsNotToldOfWhatItPolls) {
 
 TEST_F(LateArming, AThreadThatOnlySleepsIsTold) {
   ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0);
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!told() && std::chrono::steady_clock::now() < end) usleep(1000);
-  EXPECT_TRUE(told());
+  EXPECT_TRUE(wait_until([&] { return told(); }));
 }
 
 TEST_F(LateArming, AThreadThatDoesSomethingElseIsTold) {
@@ -222,9 +220,7 @@ TEST_F(LateArming, AThreadThatDoesSomethingElseIsTold) {
 
 TEST_F(LateArming, AThreadThatHasEndedIsTold) {
   std::thread([&] { ASSERT_EQ(ibv_req_notify_cq(cq(), 0), 0); }).join();
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!told() && std::chrono::steady_clock::now() < end) usleep(1000);
-  EXPECT_TRUE(told());
+  EXPECT_TRUE(wait_until([&] { return told(); }));
 }
 
 TEST_F(LateArming, OneEventForOneArming) {

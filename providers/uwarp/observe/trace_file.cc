@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "os/clock.h"
+#include "os/thread_activity.h"
 #include "protocol/wire/rdmap_headers.h"
 #include "qp/work_request.h"
 
@@ -219,7 +220,7 @@ TraceFile::Buffer& TraceFile::take_buffer() {
   }
   const std::lock_guard guard(taken->lock);
   if (!taken->steps.empty()) write_out_locked(*taken);
-  taken->thread = syscall(SYS_gettid);
+  taken->thread = thread_id();
   return *taken;
 }
 

@@ -23,11 +23,15 @@ inline timespec timespec_of(uint64_t ns) {
           .tv_nsec = static_cast<long>(ns % kNsPerSecond)};
 }
 
+inline uint64_t ns_of(const timespec& span) {
+  return static_cast<uint64_t>(span.tv_sec) * kNsPerSecond + static_cast<uint64_t>(span.tv_nsec);
+}
+
 /// Nanoseconds since some point in the past; never goes back. Never 0.
 inline uint64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
+  return ns_of(now);
 }
 
 /// The processor's counter in units of about a nanosecond, for short spans whose length matters by
@@ -74,14 +78,14 @@ inline uint64_t span_ns() { return clock_is_dear ? rough_ns() : now_ns(); }
 inline uint64_t thread_run_ns() {
   timespec run{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &run);
-  return static_cast<uint64_t>(run.tv_sec) * kNsPerSecond + static_cast<uint64_t>(run.tv_nsec);
+  return ns_of(run);
 }
 
 /// Nanoseconds since 1970. May jump.
 inline uint64_t wall_clock_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<uint64_t>(now.tv_nsec);
+  return ns_of(now);
 }
 
 }  // namespace uwarp

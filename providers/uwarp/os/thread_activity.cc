@@ -48,9 +48,7 @@ ThreadActivity thread_activity(pid_t thread) {
   if (clock_gettime(run_clock(thread), &ran) != 0) return {};
   const char state = state_letter(thread);
   // D: in the kernel's hands for a moment, for a page, say.
-  return {.runnable = state == 'R' || state == 'D',
-          .ran_ns = static_cast<uint64_t>(ran.tv_sec) * kNsPerSecond +
-                    static_cast<uint64_t>(ran.tv_nsec)};
+  return {.runnable = state == 'R' || state == 'D', .ran_ns = ns_of(ran)};
 }
 
 }  // namespace uwarp

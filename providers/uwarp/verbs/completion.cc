@@ -65,13 +65,13 @@ void VerbsCq::late_arming_due() {
   const uint64_t arming = queue.stored_arming();
   if (arming == 0) return;
   const ThreadActivity armer = thread_activity(late_armer.load(std::memory_order_relaxed));
-  const bool seen = arming == late_arming_seen;
-  if (seen && (!armer.runnable || armer.ran_ns - late_armer_ran_ns >= kArmerRunsNs)) {
+  if (arming != late_arming_seen) {
+    late_arming_seen = arming;
+    late_armer_ran_ns = armer.ran_ns;
+  } else if (!armer.runnable || armer.ran_ns - late_armer_ran_ns >= kArmerRunsNs) {
     events->raise_stored();
     return;
   }
-  late_arming_seen = arming;
-  if (!seen) late_armer_ran_ns = armer.ran_ns;
   armed_late->begin();
 }
 

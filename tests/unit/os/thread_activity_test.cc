@@ -8,6 +8,8 @@
 #include <atomic>
 #include <thread>
 
+#include "unit/eventually.h"
+
 namespace uwarp {
 namespace {
 
@@ -32,10 +34,10 @@ TEST(ThreadActivity, OfThreadsThatRunSleepAndHaveEnded) {
     char byte;
     EXPECT_EQ(read(ends[0], &byte, 1), 1);
   });
-  while (id == 0) usleep(100);
+  EXPECT_TRUE(eventually([&] { return id != 0; }));
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(thread_activity(id).runnable);
   run = false;
-  while (thread_activity(id).runnable) usleep(100);
+  EXPECT_TRUE(eventually([&] { return !thread_activity(id).runnable; }));
   const uint64_t ran = thread_activity(id).ran_ns;
   EXPECT_GT(ran, 0);
   EXPECT_EQ(thread_activity(id).ran_ns, ran);

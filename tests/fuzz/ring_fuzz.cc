@@ -4,7 +4,6 @@
 // side's control words and records. Checked: no access outside the rings (the pages around them
 // fault) or outside the given room; no more is given back than was offered; each call returns, with
 // a result that it is allowed to return.
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,7 +18,6 @@
 #include "base/tuning.h"
 #include "carrier/ring_carrier.h"
 #include "fuzz/script.h"
-#include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {
@@ -45,8 +43,6 @@ class Guard {
   void* const page_;
 };
 
-EngineFd new_bell() { return EngineFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
-
 /// Our side, and the memory as the other side sees it.
 class Rings {
  public:
@@ -60,10 +56,16 @@ class Rings {
     reader_ = std::make_unique<RingReader>(words[0], base_ + kPage, RingCarrier::kRingBytes);
     writer_ = std::make_unique<RingWriter>(words[1], base_ + kPage + RingCarrier::kRingBytes,
                                            RingCarrier::kRingBytes);
-    ours_ = std::make_unique<RingCarrier>(std::move(memory), true,
-                                          RingCarrier::Peer{new_bell(), new_bell(), getpid()});
-    ours_->look_whether_it_can_pull();
-    words[0].can_pull.store(script_.next() & 1);
+    auto peer = std::make_unique<PeerMemory>();
+    const auto* const secret = reinterpret_cast<const uint64_t*>(peer->secret_at());
+    ours_ = std::make_unique<RingCarrier>(
+        std::move(memory), true, std::move(RingBell::pair().value().first), std::move(peer));
+    ours_->ask_peer(getpid(), theirs_.secret_at());
+    const uint8_t rights = script_.next();
+    if ((rights & 2) != 0)
+      for (const size_t i : {0, 1}) words[0].answer[i].store(secret[i]);
+    (void)ours_->take_answer();
+    words[0].can_pull.store(rights & 1);
   }
   void run() {
     for (size_t i = 0; i < kStepsMax && !script_.done() && !over_; ++i) step();
@@ -224,6 +226,7 @@ class Rings {
   std::unique_ptr<RingWriter> writer_;
   std::vector<std::vector<std::byte>> offered_;  // not given back yet
   size_t given_ = 0;                             // bytes of the first one that are given back
+  const PeerMemory theirs_;
   std::unique_ptr<RingCarrier> ours_;
   size_t last_record_ = 0;
   bool over_ = false;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What connections between processes of one user on this host need to leave TCP for shared memory.
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "carrier/ring_carrier.h"
 #include "carrier/shared_memory.h"
+#include "connect/mailbox.h"
 #include "machine.h"
 
 namespace doctor {
@@ -27,23 +26,14 @@ int try_memory() {
   return memory.ok() ? 0 : memory.error();
 }
 
-/// A name of the abstract namespace that no other process has, and a process that connects to it.
-int try_abstract_socket() {
-  const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (listener < 0) return errno;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const int size = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
-                                 "uwarp-doctor-%d", static_cast<int>(getpid()));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-  const auto* const name = reinterpret_cast<const sockaddr*>(&address);
-  int error = 0;
-  const int caller = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (bind(listener, name, length) != 0 || listen(listener, 1) != 0 || caller < 0 ||
-      connect(caller, name, length) != 0)
-    error = errno;
-  if (caller >= 0) close(caller);
-  close(listener);
+/// A mailbox as connections have: a name of the abstract namespace, a filter, and a letter to it.
+int try_mailbox() {
+  uwarp::Progress progress;
+  uwarp::Errands errands;
+  const auto mailbox = uwarp::Mailbox::open({progress, errands}, 1, {});
+  if (!mailbox) return mailbox.error();
+  const int error = (*mailbox)->send((*mailbox)->name(), 0, {});
+  (*mailbox)->close();
   return error;
 }
 
@@ -81,7 +71,7 @@ void report_memory(Report& report) {
 }
 
 void report_socket(Report& report) {
-  const int error = try_abstract_socket();
+  const int error = try_mailbox();
   if (error == 0)
     return report.ok(kCheck, "processes of this network namespace meet by abstract Unix sockets");
   report.warning(kCheck,

@@ -28,10 +28,10 @@ struct BasicRingControl {
   alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
   Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
   Atomic<uint32_t> withdrawn{0};         // its memory must not be read any more
-  Atomic<uint32_t> wake_fd{0};           // of its helper thread; 0: none
   // By the reader.
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
-  Atomic<uint32_t> can_pull{0};          // it can read the writer's memory
+  Atomic<uint32_t> can_pull{0};          // it reads the writer's memory at places that are named
+  Atomic<uint64_t> answer[2]{};          // found in the writer's memory: PeerMemory::Secret
   // By both, seldom. The side that sets one looks once more before it sleeps; the side that takes
   // one rings the bell.
   alignas(64) Atomic<uint32_t> reader_sleeps{0};

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "carrier/ring_carrier.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,77 +20,45 @@ std::byte* ring_of(const SharedMemory& memory, bool first) {
 
 }  // namespace
 
-/// Pieces of the peer's memory and where they go: one call for all.
-class RingCarrier::Pull {
- public:
-  bool full() const { return local_count_ == kMostPulls || remote_count_ == kMostPulls; }
-  bool empty() const { return bytes_ == 0; }
-  void from(uint64_t address, size_t bytes) {
-    remote_[remote_count_++] = {reinterpret_cast<void*>(address), bytes};
-    bytes_ += bytes;
-  }
-  void to(std::byte* at, size_t bytes) { local_[local_count_++] = {at, bytes}; }
-  /// True if all has been copied.
-  bool run(pid_t pid) {
-    const long got =
-        syscall(SYS_process_vm_readv, pid, local_, local_count_, remote_, remote_count_, 0UL);
-    return got >= 0 && static_cast<size_t>(got) == bytes_;
-  }
-
- private:
-  iovec local_[kMostPulls];
-  iovec remote_[kMostPulls];
-  size_t local_count_ = 0;
-  size_t remote_count_ = 0;
-  size_t bytes_ = 0;
-};
-
-RingCarrier::RingCarrier(SharedMemory memory, bool creator, Peer peer)
-    : peer_(std::move(peer)),
+RingCarrier::RingCarrier(SharedMemory memory, bool creator, RingBell bell,
+                         std::unique_ptr<PeerMemory> peer)
+    : bell_(std::move(bell)),
+      peer_(std::move(peer)),
       memory_(std::move(memory)),
       out_(control_of(memory_, creator)),
       in_(control_of(memory_, !creator)),
       reader_(in_, ring_of(memory_, !creator), kRingBytes),
       writer_(out_, ring_of(memory_, creator), kRingBytes) {}
 
-void RingCarrier::ring(const EngineFd& bell) {
-  const uint64_t one = 1;
-  (void)!syscall(SYS_write, bell.get(), &one, sizeof one);
+// --- Rights
+
+void RingCarrier::ask_peer(pid_t pid, uint64_t at) {
+  if (!peer_->ask(pid, at)) return;
+  for (size_t i = 0; i != peer_->answer().size(); ++i)
+    in_.answer[i].store(peer_->answer()[i], std::memory_order_release);
 }
 
-// Any word of it will do: all processes have this one at the stack's end, or nowhere. So it is
-// asked for something that must fail by its address alone.
-void RingCarrier::look_whether_it_can_pull() {
-  if (peer_.pid == 0) return;
-  char byte;
-  const iovec local = {&byte, 1};
-  const iovec remote = {nullptr, 1};
-  const long got = syscall(SYS_process_vm_readv, peer_.pid, &local, 1UL, &remote, 1UL, 0UL);
-  if (got < 0 && errno == EFAULT) in_.can_pull.store(1, std::memory_order_release);
+bool RingCarrier::take_answer() {
+  PeerMemory::Secret answer;
+  for (size_t i = 0; i != answer.size(); ++i)
+    answer[i] = out_.answer[i].load(std::memory_order_acquire);
+  if (!peer_->is_secret(answer)) return false;
+  peer_->peer_has_shown();
+  if (peer_->readable()) in_.can_pull.store(1, std::memory_order_release);
+  return true;
 }
+
+// --- Bells
 
 void RingCarrier::set_quiet(bool on) {
   quiet_.store(on, std::memory_order_seq_cst);
   if (on) return;
   const bool came = !reader_.begin_sleep();
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
-  if (came || waits_for_room_.load(std::memory_order_seq_cst)) ring(peer_.own_bell);
+  if (came || waits_for_room_.load(std::memory_order_seq_cst)) bell_.ring();  // at both ends
 }
 
-// Taking a descriptor of another process asks for the same right as reading its memory.
-void RingCarrier::nudge() {
-  const auto number = static_cast<int>(in_.wake_fd.load(std::memory_order_relaxed));
-  if (!peer_wake_tried_ && number != 0 && peer_.pid != 0) {
-    const EngineFd process(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
-    if (process)
-      peer_wake_ = EngineFd(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
-    // It may be anything that the peer has open, and this thread must not wait for it.
-    if (peer_wake_ && (fcntl(peer_wake_.get(), F_GETFL) & O_NONBLOCK) == 0) peer_wake_ = EngineFd();
-  }
-  peer_wake_tried_ = true;
-  ring(peer_.bell);
-  if (peer_wake_) ring(peer_wake_);
-}
+void RingCarrier::nudge() { bell_.ring(); }
 
 // --- Receiving
 
@@ -108,7 +73,7 @@ ssize_t RingCarrier::receive(std::span<const iovec> room) {
 
 // What is there, in one go.
 ssize_t RingCarrier::take(std::span<const iovec> room) {
-  Pull pull;
+  PeerMemory::Copy pull(*peer_);
   size_t received = 0;
   size_t index = 0;
   size_t filled = 0;  // of room[index]
@@ -121,6 +86,7 @@ ssize_t RingCarrier::take(std::span<const iovec> room) {
     std::byte* const to = static_cast<std::byte*>(room[index].iov_base) + filled;
     const size_t size = std::min<size_t>(reader_.left(), room[index].iov_len - filled);
     if (reader_.is_place()) {
+      if (!peer_->readable()) return -EPROTO;  // we have not said that we would
       if (pull.full()) break;
       pull.from(reader_.address(), size);
       pull.to(to, size);
@@ -135,9 +101,9 @@ ssize_t RingCarrier::take(std::span<const iovec> room) {
       filled = 0;
     }
   }
-  if (!pull.empty() && (!pull.run(peer_.pid) || reader_.withdrawn())) return -ECONNRESET;
+  if (!pull.empty() && (!pull.run() || reader_.withdrawn())) return -ECONNRESET;
   if (received != 0) {
-    if (reader_.release()) ring(peer_.bell);
+    if (reader_.release()) bell_.ring();
     return static_cast<ssize_t>(received);
   }
   return reader_.broken() ? -EPROTO : -EAGAIN;
@@ -201,7 +167,7 @@ ssize_t RingCarrier::given_back() {
 
 void RingCarrier::show() {
   out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
-  if (writer_.publish()) ring(peer_.bell);
+  if (writer_.publish()) bell_.ring();
 }
 
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.

@@ -2,7 +2,7 @@
 // Both directions of a stream between two processes of one kernel and user, through shared memory:
 // what carries bytes instead of TCP once both have agreed. Small pieces are copied into the ring
 // and out of it. Of large ones the ring has the address, and the reader copies them straight out of
-// the writer's memory into their place (process_vm_readv), if the kernel permits it.
+// the writer's memory into their place (PeerMemory), where each side may read the other's.
 #pragma once
 
 #include <sys/types.h>
@@ -12,14 +12,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/lent_memory.h"
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
+#include "carrier/peer_memory.h"
+#include "carrier/ring_bell.h"
 #include "carrier/shared_memory.h"
 #include "carrier/tcp_socket.h"
-#include "os/engine_fds.h"
 
 namespace uwarp {
 
@@ -30,31 +32,23 @@ class RingCarrier final : public LentMemory {
   /// Of the memory that both share.
   static constexpr size_t kSharedBytes = 4096 + 2 * size_t{kRingBytes};
 
-  /// What the two have to know of each other. Bells are eventfds.
-  struct Peer {
-    EngineFd own_bell;
-    EngineFd bell;
-    pid_t pid = 0;  // in our pid namespace; 0: not known
-  };
-  /// `creator`: of the memory, which is the first to write into the first ring.
-  RingCarrier(SharedMemory memory, bool creator, Peer peer);
+  /// `creator`: of the memory, which is the first to write into the first ring. `bell`: our end.
+  RingCarrier(SharedMemory memory, bool creator, RingBell bell, std::unique_ptr<PeerMemory> peer);
   RingCarrier(const RingCarrier&) = delete;
   RingCarrier& operator=(const RingCarrier&) = delete;
 
-  /// Readable edges come when there is something to receive, or room to send, that was waited for.
-  int own_bell() const { return peer_.own_bell.get(); }
-  /// What the peer is to be given beside it.
-  int bell() const { return peer_.bell.get(); }
+  /// To be watched for RingBell::kEdges, which come when there is something to receive, or room to
+  /// send, that was waited for, and now and then for nothing.
+  int bell_fd() const { return bell_.fd(); }
   int memory_fd() const { return memory_.fd(); }
   /// The other process has it: it is not needed any more.
   void close_memory_fd() { memory_.close_fd(); }
-  /// Of one of our ends by the other: whether its memory can be read from here. Before anything is
-  /// sent.
-  void look_whether_it_can_pull();
-
-  /// The eventfd of this process by which the peer may wake its helper thread. Before anything is
-  /// sent.
-  void show_wake_fd(int fd) { out_.wake_fd.store(static_cast<uint32_t>(fd)); }
+  // ---- Rights over the peer's memory. One thread at a time.
+  /// Looks for our peer's secret at `at` in process `pid`, and lays it where the peer finds it. May
+  /// wait for the peer: an Errand does this.
+  void ask_peer(pid_t pid, uint64_t at);
+  /// The peer's answer is right. Once both have answered, large pieces are copied once.
+  bool take_answer();
 
   // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer has written
@@ -108,9 +102,7 @@ class RingCarrier final : public LentMemory {
   static constexpr size_t kMostLent = 64;
   /// Of the largest record. This much room becomes free at a time.
   static constexpr size_t kRecordBytes = 64 << 10;
-  static constexpr size_t kMostPulls = 64;
   static constexpr uint32_t kShortEnd = 64;
-  class Pull;
 
   bool read_on() const {
     return out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
@@ -123,17 +115,15 @@ class RingCarrier final : public LentMemory {
   void show();
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
-  static void ring(const EngineFd& bell);
 
-  const Peer peer_;
+  const RingBell bell_;
+  const std::unique_ptr<PeerMemory> peer_;
   SharedMemory memory_;
   RingControl& out_;
   RingControl& in_;
   std::atomic<bool> quiet_{false};
 
   alignas(64) RingReader reader_;
-  EngineFd peer_wake_;
-  bool peer_wake_tried_ = false;
 
   alignas(64) RingWriter writer_;
   std::array<Lent, kMostLent> lent_;

@@ -30,12 +30,13 @@ Result<SharedMemory> SharedMemory::create(size_t bytes) {
   return memory;
 }
 
-Result<SharedMemory> SharedMemory::adopt(EngineFd fd, size_t bytes) {
-  SharedMemory memory(std::move(fd), bytes);
+// The seals first: no call on such memory waits.
+Result<SharedMemory> SharedMemory::adopt(ForeignFd& fd, size_t bytes) {
   struct stat status {};
-  if (fstat(memory.fd(), &status) != 0) return Error{errno};
-  if (static_cast<size_t>(status.st_size) != bytes || !is_sealed_memory(memory.fd()))
+  if (!is_sealed_memory(fd.get()) || fstat(fd.get(), &status) != 0 ||
+      static_cast<size_t>(status.st_size) != bytes)
     return Error{EPERM};
+  SharedMemory memory(fd.adopt(), bytes);
   if (int error = memory.map()) return Error{error};
   return memory;
 }

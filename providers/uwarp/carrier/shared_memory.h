@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "os/engine_fds.h"
+#include "os/foreign_fd.h"
 
 namespace uwarp {
 
@@ -28,8 +29,9 @@ class SharedMemory {
 
   /// Fresh memory, zeros.
   static Result<SharedMemory> create(size_t bytes);
-  /// What another process has made. EPERM: it is not sealed, or of another size.
-  static Result<SharedMemory> adopt(EngineFd fd, size_t bytes);
+  /// What another process has made. EPERM, and `fd` stays as it is: it is not sealed, or of another
+  /// size.
+  static Result<SharedMemory> adopt(ForeignFd& fd, size_t bytes);
 
   std::byte* base() const { return base_; }
   /// -1 once it has been closed.

@@ -8,12 +8,12 @@
 
 #include "connect/draining_places.h"
 #include "connect/endpoint_table.h"
-#include "connect/local_door.h"
 #include "connect/rendezvous_ports.h"
 #include "connect/startup_mode_cache.h"
 #include "observe/capture.h"
 #include "observe/stat_page.h"
 #include "observe/trace_file.h"
+#include "os/errands.h"
 #include "progress/progress.h"
 #include "stream/poller.h"
 
@@ -36,7 +36,7 @@ struct ConnectContext {
   StatPage& stat_page;
   Capture* capture;  // null unless UWARP_PCAP asks for it
   TraceFile* trace;  // null unless UWARP_TRACE asks for it
-  std::shared_ptr<LocalDoor> door{std::make_shared<LocalDoor>(progress)};
+  Errands errands{};
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};

@@ -139,7 +139,7 @@ void Connection::transmit_before_long() {
 void Connection::leave_endpoint(Turn& /*turn*/) {
   if (endpoint_ == nullptr) return;
   if (open_) endpoint_->close_stream();
-  if (ticket_ != 0) context_.door->forget(std::exchange(ticket_, 0));
+  if (mailbox_ != nullptr) mailbox_->close();
   endpoint_->release(*this);
   std::shared_ptr<Endpoint> left;
   const std::lock_guard guard(endpoint_lock_);

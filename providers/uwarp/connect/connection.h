@@ -19,13 +19,15 @@
 
 #include "base/result.h"
 #include "base/spinlock.h"
+#include "carrier/peer_memory.h"
+#include "carrier/ring_bell.h"
 #include "carrier/tcp_socket.h"
 #include "connect/active_startup.h"
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
 #include "connect/draining.h"
 #include "connect/fpdu_life.h"
-#include "connect/local_door.h"
+#include "connect/mailbox.h"
 #include "connect/owner_calls.h"
 #include "connect/passive_startup.h"
 #include "progress/progress.h"
@@ -38,7 +40,7 @@ struct ConnectContext;
 class Listener;
 
 /// Public face for kernel/ (rdma_cm ids) and the rendezvous. All calls from any thread.
-class Connection final : public Source, public StreamOwner, public CarrierOwner {
+class Connection final : public Source, public StreamOwner, public Mailbox::Owner {
  public:
   using ConnectOptions = ActiveStartup::Options;
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
@@ -100,8 +102,8 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   bool request_quiet() override;
   void transmit_before_long() override;
 
-  // ---- For LocalDoor.
-  void carrier_arrived(std::unique_ptr<RingCarrier> carrier) override;
+  // ---- For the mailbox.
+  void mail_arrived(Mailbox& mailbox, Mail& mail) override;
 
   // ---- For Listener.
   /// Silence after which a peer is lost, unless its queue pair has a timeout of its own.
@@ -210,7 +212,16 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   void follow_carrier(Turn& turn, const StreamEvents& notice);
   void offer_carrier(Turn& turn);
   void take_offer();
-  bool join_carrier(std::unique_ptr<RingCarrier> carrier);
+  bool open_mailbox(uint64_t number);
+  /// What the peer is to be given beside the memory.
+  struct Carrier {
+    std::unique_ptr<RingCarrier> ring;
+    RingBell peer_bell;
+    uint64_t secret_at;
+  };
+  static Result<Carrier> make_carrier(const Mail& mail, std::unique_ptr<PeerMemory> peer);
+  static Result<Carrier> adopt_carrier(Mail& mail, std::unique_ptr<PeerMemory> peer);
+  RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier);
   // What follows in FPDU mode and after.
   void follow(Turn& turn, const Life::Next& next);
   void drain(Turn& turn);
@@ -230,10 +241,11 @@ class Connection final : public Source, public StreamOwner, public CarrierOwner 
   ConnectionSocket socket_;
   OwnerCalls calls_;
   State state_;
-  uint64_t deadline_ns_ = 0;  // as Progress knows it
-  bool dialed_ = false;       // of a stream: we did
-  bool was_busy_ = false;     // the stream, once
-  uint64_t ticket_ = 0;       // with which shared memory may be brought; 0: none was offered
+  uint64_t deadline_ns_ = 0;                 // as Progress knows it
+  bool dialed_ = false;                      // of a stream: we did
+  bool was_busy_ = false;                    // the stream, once
+  std::shared_ptr<Mailbox> mailbox_;         // of this end; null: shared memory was never spoken of
+  std::unique_ptr<PeerMemory> peer_memory_;  // until the letter has come
 
   // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
   mutable SpinLock endpoint_lock_;  // leaf

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host. The side
-// that has dialled offers it once the stream is busy and the peer has shown what it is: a target of
-// Writes may do so long after the stream has become busy. The other side brings the memory. The
-// first one switches, then the other. TCP stays for the end of the connection, and carries on if
-// anything fails. docs/wire.md, "Shared memory".
+// that has dialled opens a mailbox and names it by TCP, once the stream is busy and the peer has
+// shown what it is: a target of Writes may do so long after the stream has become busy. The other
+// side answers with a letter from a mailbox of its own, and gets the memory there. It switches
+// first. TCP stays for the end of the connection, and carries on if anything fails.
+// docs/wire.md, "Shared memory".
 #include <cerrno>
 #include <cstring>
 
@@ -14,6 +15,9 @@
 #include "connect/endpoint.h"
 #include "os/collapsed_log.h"
 #include "os/pull_cost.h"
+#include "os/random.h"
+#include "os/same_user.h"
+#include "protocol/wire/carrier_mark.h"
 
 namespace uwarp {
 namespace {
@@ -51,53 +55,105 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   if ((notice.outcome & kRxSwitch) == 0 || !endpoint_->stream().on_ring()) return;
   endpoint_->describe_carrier(true);
   log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
-  if (dialed_) return;  // this end has switched already
+  if (!dialed_) return;  // this end has switched already
+  socket_.ring()->take_answer();
   endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
   turn.pump = true;
 }
 
 void Connection::offer_carrier(Turn& turn) {
-  if (ticket_ != 0 || !is_local_address(remote_)) return;
+  if (mailbox_ != nullptr || !is_local_address(remote_)) return;
   if (!endpoint_->qp().peer_is_uwarp()) {
     if (endpoint_->qp().peer_has_spoken()) log_reason(remote_, "it is no uwarp");
     return;
   }
-  const auto ticket = context_.door->expect(std::weak_ptr<Connection>(shared()));
-  if (!ticket) return log_refusal(remote_, ticket.error());
-  ticket_ = ticket->number;
-  endpoint_->qp().offer_memory(ticket->door, ticket->number);
+  if (!open_mailbox(random_word() & CarrierMark::kValueMask)) return;
+  endpoint_->qp().offer_memory(mailbox_->name(), mailbox_->number());
   turn.pump = true;
 }
 
 void Connection::take_offer() {
-  if (dialed_ || socket_.ring() != nullptr || !is_local_address(remote_)) return;
-  auto delivery = LocalDoor::bring({endpoint_->qp().peer_door(), endpoint_->qp().peer_ticket()});
-  if (!delivery) return log_refusal(remote_, delivery.error());
-  if (!join_carrier(std::move(delivery->carrier))) return;
-  if (int error = LocalDoor::hand_over(*delivery, *socket_.ring())) log_refusal(remote_, error);
-}
-
-bool Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
-  if (pulls_pay()) carrier->look_whether_it_can_pull();
-  carrier->show_wake_fd(context_.progress.wake_fd());
-  RingCarrier& ring = *carrier;
-  if (int error = socket_.watch_ring(*this, std::move(carrier))) {
+  if (dialed_ || mailbox_ != nullptr || !is_local_address(remote_)) return;
+  if (!open_mailbox(endpoint_->qp().peer_ticket())) return;
+  if (int error = mailbox_->send(endpoint_->qp().peer_door(), peer_memory_->secret_at(), {}))
     log_refusal(remote_, error);
-    return false;
-  }
-  if (!endpoint_->stream().join_ring(ring)) return false;
-  life()->on_busy_ring(now_ns());
-  return true;
 }
 
-void Connection::carrier_arrived(std::unique_ptr<RingCarrier> carrier) {
+// Once per connection.
+bool Connection::open_mailbox(uint64_t number) {
+  peer_memory_ = std::make_unique<PeerMemory>();
+  auto mailbox = Mailbox::open({context_.progress, context_.errands}, number, shared());
+  if (mailbox)
+    mailbox_ = std::move(*mailbox);
+  else
+    log_refusal(remote_, mailbox.error());
+  return mailbox_ != nullptr;
+}
+
+void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   Turn turn(*this);
-  if (life() != nullptr && endpoint_ != nullptr && socket_.ring() == nullptr &&
-      join_carrier(std::move(carrier))) {
+  const bool brings = dialed_;
+  auto peer = std::move(peer_memory_);
+  turn.lock.unlock();
+  if (peer == nullptr) return;
+  if (!is_own_user(mail.uid)) return log_refusal(remote_, EPERM);
+  auto made = brings ? make_carrier(mail, std::move(peer)) : adopt_carrier(mail, std::move(peer));
+  if (!made) return log_refusal(remote_, made.error());
+  turn.lock.lock();
+  RingCarrier* const ring = join_carrier(std::move(made->ring));
+  if (ring != nullptr && brings) {
+    const int fds[] = {ring->memory_fd(), made->peer_bell.fd()};
+    if (int error = mailbox.send(mail.letter.reply_to, made->secret_at, fds))
+      log_refusal(remote_, error);
+  } else if (ring != nullptr) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
     turn.pump = true;
   }
-  finish(turn);
+  if (ring != nullptr) ring->close_memory_fd();
+  finish(turn, Calls::kLater);
+}
+
+Result<Connection::Carrier> Connection::make_carrier(const Mail& mail,
+                                                     std::unique_ptr<PeerMemory> peer) {
+  auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
+  if (!memory) return Error{memory.error()};
+  auto bells = RingBell::pair();
+  if (!bells) return Error{bells.error()};
+  const uint64_t secret_at = peer->secret_at();
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
+                                            std::move(peer));
+  if (pulls_pay()) ring->ask_peer(mail.pid, mail.letter.secret_at);
+  return Carrier{std::move(ring), std::move(bells->second), secret_at};
+}
+
+// A peer that has not shown that it may read our memory might make this thread wait.
+Result<Connection::Carrier> Connection::adopt_carrier(Mail& mail,
+                                                      std::unique_ptr<PeerMemory> peer) {
+  if (mail.fds.size() != 2) return Error{EPROTO};
+  auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
+  if (!memory) return Error{memory.error()};
+  auto bell = RingBell::adopt(mail.fds[1]);
+  if (!bell) return Error{EPROTO};
+  auto ring =
+      std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell), std::move(peer));
+  if (pulls_pay() && ring->take_answer()) {
+    ring->ask_peer(mail.pid, mail.letter.secret_at);
+    ring->take_answer();
+  }
+  return Carrier{std::move(ring), RingBell(), 0};
+}
+
+// Null: the connection has left the stream meanwhile, or cannot wait for the bell.
+RingCarrier* Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
+  if (life() == nullptr || endpoint_ == nullptr || socket_.ring() != nullptr) return nullptr;
+  RingCarrier& ring = *carrier;
+  if (int error = socket_.watch_ring(*this, std::move(carrier))) {
+    log_refusal(remote_, error);
+    return nullptr;
+  }
+  if (!endpoint_->stream().join_ring(ring)) return nullptr;
+  life()->on_busy_ring(now_ns());
+  return &ring;
 }
 
 }  // namespace uwarp

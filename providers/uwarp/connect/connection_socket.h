@@ -2,7 +2,6 @@
 // The TCP part of a connection: its socket, the source that gets its edges, and its capture.
 #pragma once
 
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -89,7 +88,7 @@ class ConnectionSocket {
   // ---- Shared memory instead of TCP; the stream does not use it any more before close().
   /// 0 or an errno.
   int watch_ring(Source& source, std::unique_ptr<RingCarrier> ring) {
-    const auto added = progress_.add(source, ring->own_bell(), EPOLLIN | EPOLLET);
+    const auto added = progress_.add(source, ring->bell_fd(), RingBell::kEdges);
     if (!added) return added.error();
     bell_ticket_ = *added;
     ring_ = std::move(ring);

@@ -2,9 +2,7 @@
 // The epoll set, the turns of pollers, and the loop of the helper thread.
 #include "progress/progress.h"
 
-#include <dlfcn.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,6 +18,7 @@
 #include "base/tuning.h"
 #include "os/clock.h"
 #include "os/engine_fds.h"
+#include "os/engine_thread.h"
 #include "progress/helper_affinity.h"
 
 namespace uwarp {
@@ -39,13 +38,6 @@ struct LastServed {
 
 /// A call that this kernel does not have, or that a sandbox does not know.
 [[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
-
-/// The helper thread runs code of this library for the rest of the process: unloading it is off.
-void pin_library() {
-  Dl_info place{};
-  if (dladdr(reinterpret_cast<void*>(&pin_library), &place) == 0) return;
-  (void)dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-}
 
 }  // namespace
 
@@ -385,22 +377,13 @@ void* Progress::helper_main(void* self) {
 int Progress::start_helper() {
   const std::lock_guard guard(helper_lock_);
   if (helper_running_ || stopping_.load()) return 0;
-  pin_library();
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
   // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
-  pthread_attr_setstacksize(&attributes, size_t{1} << 20);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&helper_, &attributes, helper_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (error != 0) {
-    log_event("progress: cannot start the helper thread, errno %d", error);
-    return error;
+  const auto thread = start_engine_thread(helper_main, this, size_t{1} << 20);
+  if (!thread) {
+    log_event("progress: cannot start the helper thread, errno %d", thread.error());
+    return thread.error();
   }
-  pthread_setname_np(helper_, "uwarp");
+  helper_ = *thread;
   helper_running_ = true;
   return 0;
 }

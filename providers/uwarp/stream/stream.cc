@@ -428,7 +428,8 @@ bool Stream::looked_at() {
 
 void Stream::on_edge(uint32_t events) {
   // A ring's bell does not say what for.
-  if (events == EPOLLIN && sends_by_ring_.load(std::memory_order_relaxed)) events |= EPOLLOUT;
+  if ((events & EPOLLRDNORM) != 0)
+    events = sends_by_ring_.load(std::memory_order_relaxed) ? EPOLLIN | EPOLLOUT : EPOLLIN;
   if (events == 0 && resume_due_.exchange(false)) resume();
   if ((events & kHangUpEvents) != 0)
     hang_up_.fetch_or(events & kHangUpEvents, std::memory_order_acq_rel);

@@ -383,6 +383,7 @@ class WriterProcess {
     parts.close_socket(1);
     char byte;
     if (read(start, &byte, 1) != 1) _exit(1);
+    end.await_rights();
     std::string text = some_bytes(1 << 20);
     for (size_t at = 0;;) {
       // Each piece has its own memory, which is reused once the carrier has taken the piece.
@@ -418,6 +419,7 @@ TEST_P(CarrierDeath, OfTheWriter) {
     StreamEnd end(parts, 0, writer.pid());
     parts.close_socket(0);
     writer.begin();
+    end.await_rights();
     std::string got;
     ASSERT_TRUE(take_exactly(end, got, 1 + random() % 3'000'000));
     if (round % 3 == 0) usleep(random() % 2000);

@@ -21,10 +21,7 @@ namespace {
 class Scribbler {
  public:
   Scribbler(const StreamParts& parts, uint32_t seed)
-      : memory_(
-            SharedMemory::adopt(EngineFd(dup(parts.memory)), RingCarrier::kSharedBytes).value()),
-        random_(seed),
-        thread_([this] {
+      : memory_(mapped_again(parts.memory)), random_(seed), thread_([this] {
           while (!over_.load(std::memory_order_relaxed)) {
             spoil();
             for (uint32_t pause = random_() % 2000; pause != 0; --pause) cpu_relax();

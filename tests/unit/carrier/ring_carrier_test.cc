@@ -5,8 +5,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,30 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "os/engine_fds.h"
+#include "unit/carrier/ring_ends.h"
 
 namespace uwarp {
 namespace {
 
-EngineFd bell() { return EngineFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
-EngineFd same(int fd) { return EngineFd(dup(fd)); }
-
-struct TwoEnds {
-  TwoEnds() {
-    auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
-    auto other = SharedMemory::adopt(same(memory.fd()), RingCarrier::kSharedBytes).value();
-    EngineFd first_bell = bell(), second_bell = bell();
-    EngineFd of_second = same(second_bell.get()), of_first = same(first_bell.get());
-    first = std::make_unique<RingCarrier>(
-        std::move(memory), true,
-        RingCarrier::Peer{std::move(first_bell), std::move(of_second), getpid()});
-    second = std::make_unique<RingCarrier>(
-        std::move(other), false,
-        RingCarrier::Peer{std::move(second_bell), std::move(of_first), getpid()});
-    first->look_whether_it_can_pull();
-    second->look_whether_it_can_pull();
-  }
-  std::unique_ptr<RingCarrier> first, second;
+struct TwoEnds : RingEnds {
+  bool first_rang() const { return first_bell.rang(); }
+  bool second_rang() const { return second_bell.rang(); }
+  BellWatch first_bell{first->bell_fd()}, second_bell{second->bell_fd()};
 };
 
 ssize_t send(RingCarrier& end, const std::string& text) {
@@ -52,11 +35,6 @@ ssize_t receive(RingCarrier& end, std::string& text, size_t room) {
   text.resize(count > 0 ? static_cast<size_t>(count) : 0);
   return count;
 }
-bool rings(const RingCarrier& end) {
-  pollfd one = {end.own_bell(), POLLIN, 0};
-  return poll(&one, 1, 0) == 1;
-}
-
 TEST(RingCarrier, SmallPiecesAreReleasedAtOnce) {
   TwoEnds ends;
   std::string got;
@@ -149,18 +127,18 @@ TEST(RingCarrier, OnlyASideThatWaitsIsSignalled) {
   ends.second->set_quiet(true);
   EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
   EXPECT_EQ(send(*ends.first, "x"), 1);
-  EXPECT_FALSE(rings(*ends.second)) << "it looks all the time";
+  EXPECT_FALSE(ends.second_rang()) << "it looks all the time";
   ends.second->set_quiet(false);
-  EXPECT_TRUE(rings(*ends.second)) << "for what was there already";
+  EXPECT_TRUE(ends.second_rang()) << "for what was there already";
 }
 
 TEST(RingCarrier, ASleepingSideIsSignalled) {
   TwoEnds ends;
   std::string got;
   EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
-  EXPECT_FALSE(rings(*ends.second));
+  EXPECT_FALSE(ends.second_rang());
   EXPECT_EQ(send(*ends.first, "x"), 1);
-  EXPECT_TRUE(rings(*ends.second));
+  EXPECT_TRUE(ends.second_rang());
 }
 
 TEST(RingCarrier, AFullRingSignalsWhenThereIsRoom) {
@@ -174,25 +152,88 @@ TEST(RingCarrier, AFullRingSignalsWhenThereIsRoom) {
   EXPECT_GT(sent, size_t{RingCarrier::kRingBytes} / 2);
   std::string got;
   EXPECT_GT(receive(*ends.second, got, 50'000), 0);
-  EXPECT_TRUE(rings(*ends.first));
+  EXPECT_TRUE(ends.first_rang());
 }
 
-TEST(RingCarrier, ANudgeSignalsBothSides) {
+TEST(RingCarrier, ANudgeRingsAPeerThatIsQuiet) {
   TwoEnds ends;
-  const EngineFd wake = bell();
-  ends.second->show_wake_fd(wake.get());
   ends.second->set_quiet(true);
   EXPECT_FALSE(ends.first->unread());
   EXPECT_EQ(send(*ends.first, "x"), 1);
   EXPECT_TRUE(ends.first->unread());
-  EXPECT_FALSE(rings(*ends.second));
+  EXPECT_FALSE(ends.second_rang());
   ends.first->nudge();
-  EXPECT_TRUE(rings(*ends.second));
-  pollfd one = {wake.get(), POLLIN, 0};
-  EXPECT_EQ(poll(&one, 1, 0), 1);
+  EXPECT_TRUE(ends.second_rang());
   std::string got;
   EXPECT_EQ(receive(*ends.second, got, 1), 1);
   EXPECT_FALSE(ends.first->unread());
+}
+
+// A peer without rights over this process could name a place that makes it wait.
+TEST(RingCarrier, APlaceThatWasNotAskedForBreaksTheStream) {
+  auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
+  auto other = mapped_again(memory.fd());
+  auto bells = RingBell::pair().value();
+  RingCarrier reader(std::move(memory), true, std::move(bells.first),
+                     std::make_unique<PeerMemory>());
+  auto* const words = reinterpret_cast<RingControl*>(other.base());
+  RingWriter writer(words[1], other.base() + 4096 + RingCarrier::kRingBytes,
+                    RingCarrier::kRingBytes);
+  const std::string large(100'000, 'L');
+  ASSERT_TRUE(writer.put_place(large.data(), 100'000));
+  (void)writer.publish();
+  std::string got;
+  EXPECT_EQ(receive(reader, got, 200'000), -EPROTO);
+}
+
+TEST(RingCarrier, RightsNeedTheAnswersOfBothSides) {
+  auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
+  auto other = mapped_again(memory.fd());
+  auto bells = RingBell::pair().value();
+  auto peer = std::make_unique<PeerMemory>();
+  const PeerMemory theirs;
+  const uint64_t own_secret_at = peer->secret_at();
+  RingCarrier carrier(std::move(memory), true, std::move(bells.first), std::move(peer));
+  auto* const words = reinterpret_cast<RingControl*>(other.base());
+  carrier.ask_peer(getpid(), theirs.secret_at());
+  EXPECT_TRUE(theirs.is_secret({words[1].answer[0].load(), words[1].answer[1].load()}));
+  EXPECT_FALSE(carrier.take_answer()) << "the peer has shown nothing";
+  words[0].answer[0].store(1);
+  EXPECT_FALSE(carrier.take_answer()) << "a wrong answer";
+  EXPECT_EQ(words[1].can_pull.load(), 0u);
+  const auto* const secret = reinterpret_cast<const uint64_t*>(own_secret_at);
+  words[0].answer[0].store(secret[0]);
+  words[0].answer[1].store(secret[1]);
+  EXPECT_TRUE(carrier.take_answer());
+  EXPECT_EQ(words[1].can_pull.load(), 1u);
+}
+
+TEST(PeerMemory, AProcessThatIsNotThereIsNotReadable) {
+  PeerMemory peer;
+  EXPECT_FALSE(peer.ask(0, peer.secret_at()));
+  EXPECT_FALSE(peer.ask(getpid(), 4096));
+  peer.peer_has_shown();
+  EXPECT_FALSE(peer.readable());
+}
+
+// The number of a process that has ended may come to mean another one, which has other bytes there.
+TEST(PeerMemory, NothingIsReadOfAnotherProcessThanTheOneThatWasAsked) {
+  PeerMemory::Secret secret{1, 2};
+  PeerMemory peer;
+  ASSERT_TRUE(peer.ask(getpid(), reinterpret_cast<uintptr_t>(secret.data())));
+  peer.peer_has_shown();
+  const uint64_t value = 7;
+  uint64_t got = 0;
+  const auto read = [&] {
+    PeerMemory::Copy copy(peer);
+    copy.from(reinterpret_cast<uintptr_t>(&value), sizeof value);
+    copy.to(&got, sizeof got);
+    return copy.run();
+  };
+  EXPECT_TRUE(read());
+  EXPECT_EQ(got, 7u);
+  secret[1] = 3;
+  EXPECT_FALSE(read());
 }
 
 TEST(RingCarrier, WithdrawnMemoryEndsTheStream) {
@@ -226,8 +267,9 @@ TEST(RingCarrier, MemoryThatIsNotThereEndsTheStream) {
 TEST(SharedMemory, IsSealed) {
   auto memory = SharedMemory::create(8192).value();
   EXPECT_NE(ftruncate(memory.fd(), 4096), 0);
-  EXPECT_FALSE(SharedMemory::adopt(EngineFd(open("/dev/zero", O_RDWR | O_CLOEXEC)), 8192).ok());
-  EXPECT_FALSE(SharedMemory::adopt(same(memory.fd()), 4096).ok()) << "another size";
+  ForeignFd other_kind(open("/dev/zero", O_RDWR | O_CLOEXEC)), other_size = handed(memory.fd());
+  EXPECT_FALSE(SharedMemory::adopt(other_kind, 8192).ok());
+  EXPECT_FALSE(SharedMemory::adopt(other_size, 4096).ok());
 }
 
 size_t memory_bytes(const RingCarrier& end) {

@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +19,7 @@
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
 #include "os/engine_fds.h"
+#include "unit/carrier/ring_ends.h"
 
 namespace uwarp {
 
@@ -56,7 +56,13 @@ struct StreamParts {
     sockets[1] = dup(accepted.fd());
     if (way == Way::kTcp) return;
     memory = dup(SharedMemory::create(RingCarrier::kSharedBytes)->fd());
-    for (int& bell : bells) bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    const auto pair = RingBell::pair().value();
+    bells[0] = dup(pair.first.fd());
+    bells[1] = dup(pair.second.fd());
+    for (const int side : {0, 1}) {
+      peers[side] = std::make_unique<PeerMemory>();
+      secrets_at[side] = peers[side]->secret_at();
+    }
   }
   ~StreamParts() {
     for (const int fd : {sockets[0], sockets[1], memory, bells[0], bells[1]})
@@ -71,6 +77,9 @@ struct StreamParts {
   int sockets[2] = {-1, -1};
   int memory = -1;
   int bells[2] = {-1, -1};
+  /// Forked processes find each other's where they were before the fork.
+  mutable std::unique_ptr<PeerMemory> peers[2];
+  uint64_t secrets_at[2] = {0, 0};
 };
 
 class StreamEnd {
@@ -79,14 +88,17 @@ class StreamEnd {
   StreamEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
     watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     if (parts.way == Way::kTcp) return;
-    const auto same = [](int fd) { return EngineFd(dup(fd)); };
-    // A peer in another pid namespace has no pid here, so its memory is not read.
-    const pid_t known = parts.way == Way::kRing ? peer : 0;
-    ring_ = std::make_unique<RingCarrier>(
-        SharedMemory::adopt(same(parts.memory), RingCarrier::kSharedBytes).value(), side == 0,
-        RingCarrier::Peer{same(parts.bells[side]), same(parts.bells[1 - side]), known});
-    ring_->look_whether_it_can_pull();
-    watch(ring_->own_bell(), EPOLLIN | EPOLLET);
+    ForeignFd bell = handed(parts.bells[side]);
+    ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
+                                          std::move(*RingBell::adopt(bell)),
+                                          std::move(parts.peers[side]));
+    awaits_rights_ = parts.way == Way::kRing;
+    if (awaits_rights_) ring_->ask_peer(peer, parts.secrets_at[1 - side]);
+    watch(ring_->bell_fd(), RingBell::kEdges);
+  }
+  /// Waits until the other end exists, whose answer gives the rights over its memory.
+  void await_rights() {
+    while (awaits_rights_ && !ring_->take_answer()) usleep(100);
   }
 
   RingCarrier* ring() { return ring_.get(); }
@@ -108,7 +120,7 @@ class StreamEnd {
   uint32_t edge(int limit_ms) {
     epoll_event event{};
     if (epoll_wait(epoll_.get(), &event, 1, limit_ms) != 1) return 0;
-    return event.events == EPOLLIN ? EPOLLIN | EPOLLOUT : event.events;
+    return (event.events & EPOLLRDNORM) != 0 ? EPOLLIN | EPOLLOUT : event.events;
   }
   /// Waits for one of the events in `wanted`; earlier edges are dropped.
   bool wait_for(uint32_t wanted, int limit_ms = 20'000) {
@@ -150,13 +162,17 @@ class StreamEnd {
   EngineFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
   Borrowed socket_;
   std::unique_ptr<RingCarrier> ring_;
+  bool awaits_rights_ = false;
 };
 
 /// Both ends in this process.
 struct StreamPair {
   explicit StreamPair(Way way) : StreamPair(StreamParts(way)) {}
   explicit StreamPair(const StreamParts& parts)
-      : first(parts, 0, getpid()), second(parts, 1, getpid()) {}
+      : first(parts, 0, getpid()), second(parts, 1, getpid()) {
+    first.await_rights();
+    second.await_rights();
+  }
   StreamEnd first, second;
 };
 

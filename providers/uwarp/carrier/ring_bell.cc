@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "carrier/ring_bell.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "os/raw_call.h"
+
+namespace uwarp {
+namespace {
+
+int option_of(int fd, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return raw_status(SYS_getsockopt, fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+/// Both ways and for ever, of both ends.
+bool end_sending(int fd) { return raw_status(SYS_shutdown, fd, SHUT_RDWR) == 0; }
+
+/// Bytes that were sent before. Descriptors come with at least one byte.
+bool is_empty(int fd) {
+  int bytes = -1;
+  return raw_status(SYS_ioctl, fd, SIOCINQ, &bytes) == 0 && bytes == 0;
+}
+
+}  // namespace
+
+Result<std::pair<RingBell, RingBell>> RingBell::pair() {
+  int fds[2];
+  constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+  if (int error = raw_status(SYS_socketpair, AF_UNIX, kType, 0, fds)) return Error{error};
+  EngineFd first(fds[0]), second(fds[1]);
+  (void)end_sending(first.get());
+  return std::pair(RingBell(std::move(first)), RingBell(std::move(second)));
+}
+
+std::optional<RingBell> RingBell::adopt(ForeignFd& fd) {
+  const int number = fd.get();
+  if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
+      option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
+    return std::nullopt;
+  return RingBell(fd.adopt());
+}
+
+void RingBell::ring() const { (void)raw_status(SYS_shutdown, fd_.get(), SHUT_WR); }
+
+}  // namespace uwarp

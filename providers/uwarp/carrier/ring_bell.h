@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What wakes the thread that waits for a ring: one end of a pair of Unix stream sockets through
+// which nothing can be sent. It rings by shutdown(2), which the kernel shows to the other end as an
+// edge each time. Whatever the other process does to its end, this call never waits and raises no
+// signal, and there is nothing to drain.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "base/result.h"
+#include "os/engine_fds.h"
+#include "os/foreign_fd.h"
+
+namespace uwarp {
+
+class RingBell {
+ public:
+  /// What epoll is asked for. No other source asks for EPOLLRDNORM, so it tells a bell's edge.
+  static constexpr uint32_t kEdges = EPOLLRDNORM | EPOLLET;
+
+  RingBell() = default;
+  /// Two that ring each other. Errors: EMFILE, ENFILE...
+  static Result<std::pair<RingBell, RingBell>> pair();
+  /// One that another process has made. Nothing, and `fd` stays as it is: it is something else, or
+  /// something was sent through it already.
+  static std::optional<RingBell> adopt(ForeignFd& fd);
+
+  /// Any thread. Makes an edge at this end, too.
+  void ring() const;
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit RingBell(EngineFd fd) : fd_(std::move(fd)) {}
+
+  EngineFd fd_;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "os/errands.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "os/collapsed_log.h"
+#include "os/engine_thread.h"
+
+namespace uwarp {
+
+Errands::~Errands() {
+  std::unique_lock guard(mutex_);
+  thread_ended_.wait(guard, [this] { return threads_ == 0; });
+}
+
+// True: one thread more is due, and counted.
+bool Errands::push(std::shared_ptr<Errand> errand) {
+  const std::lock_guard guard(mutex_);
+  Errand* const added = errand.get();
+  (last_ != nullptr ? last_->next_ : first_) = std::move(errand);
+  last_ = added;
+  ++waiting_;
+  if (threads_ == kMostThreads) return false;
+  ++threads_;
+  return true;
+}
+
+// Null: nothing is left to do, and the thread is not counted any more.
+std::shared_ptr<Errand> Errands::pop() {
+  const std::lock_guard guard(mutex_);
+  std::shared_ptr<Errand> next = std::move(first_);
+  if (next == nullptr) {
+    --threads_;
+    thread_ended_.notify_all();
+    return nullptr;
+  }
+  first_ = std::move(next->next_);
+  if (first_ == nullptr) last_ = nullptr;
+  --waiting_;
+  return next;
+}
+
+size_t Errands::waiting() const {
+  const std::lock_guard guard(mutex_);
+  return waiting_;
+}
+
+void* Errands::thread_main(void* self) {
+  auto* const errands = static_cast<Errands*>(self);
+  while (const std::shared_ptr<Errand> errand = errands->pop()) errand->run();
+  return nullptr;
+}
+
+void Errands::add(std::shared_ptr<Errand> errand) {
+  constexpr size_t kStackBytes = 256 << 10;
+  if (!push(std::move(errand))) {
+    static CollapsedLog log;
+    if (waiting() > kMostThreads)
+      log.event("other processes hold up what they hand over: more connections stay on TCP");
+    return;
+  }
+  const auto thread = start_engine_thread(thread_main, this, kStackBytes);
+  if (thread) {
+    pthread_detach(*thread);
+    return;
+  }
+  const std::lock_guard guard(mutex_);
+  --threads_;
+}
+
+}  // namespace uwarp

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What may wait for another process, done by threads that owe nothing to any connection. To close a
+// descriptor that another process has handed over may wait for as long as that process likes (a TCP
+// socket with SO_LINGER, a file of FUSE), and so may a look at a place in its memory.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+
+namespace uwarp {
+
+/// Derive from it, own the object by shared_ptr, and give it to Errands::add() once.
+class Errand {
+ public:
+  Errand() = default;
+  Errand(const Errand&) = delete;
+  Errand& operator=(const Errand&) = delete;
+  virtual ~Errand() = default;
+  virtual void run() noexcept = 0;
+
+ private:
+  friend class Errands;
+  std::shared_ptr<Errand> next_;
+};
+
+/// Any thread. Takes no memory, waits for nothing.
+class Errands {
+ public:
+  /// So many errands may wait for other processes before the next ones wait behind them.
+  static constexpr size_t kMostThreads = 16;
+
+  Errands() = default;
+  /// Waits until all have been run. The engine's lives as long as the process.
+  ~Errands();
+  Errands(const Errands&) = delete;
+  Errands& operator=(const Errands&) = delete;
+
+  /// run() is called by a thread that ends when there is nothing left to do. Where no thread can be
+  /// started, `errand` is kept until another one is added.
+  void add(std::shared_ptr<Errand> errand);
+  /// Not begun yet.
+  size_t waiting() const;
+
+ private:
+  static void* thread_main(void* self);
+  bool push(std::shared_ptr<Errand> errand);
+  std::shared_ptr<Errand> pop();
+
+  mutable std::mutex mutex_;
+  std::condition_variable thread_ended_;
+  std::shared_ptr<Errand> first_;
+  Errand* last_ = nullptr;
+  size_t waiting_ = 0;
+  size_t threads_ = 0;
+};
+
+}  // namespace uwarp

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Letters about shared memory: which of them get in, what comes of what they bring, and that no
+// thread that serves others waits for it.
+#include "connect/mailbox.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "progress/progress.h"
+#include "unit/eventually.h"
+
+namespace uwarp {
+namespace {
+
+class Reader : public Mailbox::Owner {
+ public:
+  void mail_arrived(Mailbox&, Mail& mail) override {
+    const std::lock_guard guard(mutex_);
+    letter = mail.letter;
+    pid = mail.pid;
+    uid = mail.uid;
+    fds += mail.fds.size();
+    ++letters;
+  }
+  std::atomic<int> letters{0};
+  std::atomic<size_t> fds{0};
+  Letter letter;
+  pid_t pid = 0;
+  uid_t uid = 0;
+
+ private:
+  std::mutex mutex_;
+};
+
+size_t open_files() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+class MailboxTest : public testing::Test {
+ protected:
+  std::shared_ptr<Mailbox> open(uint64_t number, const std::shared_ptr<Mailbox::Owner>& owner) {
+    return Mailbox::open({progress_, errands_}, number, owner).value();
+  }
+  /// What the thread that progresses does, until `done`.
+  template <class Done>
+  bool serve_until(Done done) {
+    return eventually([&] {
+      (void)progress_.pass();
+      return done();
+    });
+  }
+
+  Progress progress_;
+  Errands errands_;
+  std::shared_ptr<Reader> owner_ = std::make_shared<Reader>();
+  std::shared_ptr<Reader> other_ = std::make_shared<Reader>();
+};
+
+TEST_F(MailboxTest, ALetterSaysWhoHasSentIt) {
+  const auto mailbox = open(0x123456789abc, owner_), sender = open(0x123456789abc, other_);
+  ASSERT_EQ(sender->send(mailbox->name(), 77, {}), 0);
+  ASSERT_TRUE(serve_until([&] { return owner_->letters == 1; }));
+  EXPECT_EQ(owner_->letter.number, 0x123456789abcu);
+  EXPECT_EQ(owner_->letter.reply_to, sender->name());
+  EXPECT_EQ(owner_->letter.secret_at, 77u);
+  EXPECT_EQ(owner_->pid, getpid());
+  EXPECT_EQ(owner_->uid, getuid());
+  sender->close();
+}
+
+TEST_F(MailboxTest, WithoutTheNumberNothingGetsIn) {
+  const auto mailbox = open(5, owner_), stranger = open(6, other_), sender = open(5, other_);
+  const size_t before = open_files();
+  for (int i = 0; i < 1000; ++i) {
+    const int fds[] = {STDIN_FILENO, STDOUT_FILENO};
+    ASSERT_EQ(stranger->send(mailbox->name(), 1, fds), 0) << "the kernel drops it: nothing is full";
+    (void)progress_.pass();
+  }
+  EXPECT_LE(open_files(), before);
+  EXPECT_EQ(owner_->letters, 0);
+  ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
+  EXPECT_TRUE(serve_until([&] { return owner_->letters == 1; }));
+  stranger->close();
+  sender->close();
+}
+
+TEST_F(MailboxTest, OneLetterIsTakenAndWhatElseCameIsClosed) {
+  const size_t before = open_files();
+  {
+    const auto mailbox = open(5, owner_), sender = open(5, other_);
+    const int fds[] = {STDIN_FILENO, STDOUT_FILENO};
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(sender->send(mailbox->name(), 1, fds), 0);
+    EXPECT_TRUE(serve_until([&] { return sender->send(mailbox->name(), 1, fds) == ECONNREFUSED; }));
+    EXPECT_EQ(owner_->letters, 1);
+    EXPECT_EQ(owner_->fds, 2u);
+    sender->close();
+  }
+  EXPECT_TRUE(eventually([&] { return open_files() == before; }));
+}
+
+TEST_F(MailboxTest, AClosedMailboxRefuses) {
+  const auto mailbox = open(5, owner_), sender = open(5, other_);
+  mailbox->close();
+  EXPECT_TRUE(eventually([&] { return sender->send(mailbox->name(), 1, {}) == ECONNREFUSED; }));
+  EXPECT_EQ(owner_->letters, 0);
+  sender->close();
+}
+
+TEST_F(MailboxTest, AnOwnerThatHasGoneGetsNothing) {
+  const auto mailbox = open(5, owner_), sender = open(5, other_);
+  owner_.reset();
+  ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
+  EXPECT_TRUE(serve_until([&] { return sender->send(mailbox->name(), 1, {}) == ECONNREFUSED; }));
+  sender->close();
+}
+
+/// A TCP connection whose other end reads nothing, so that its last close() waits for a minute.
+class LingeringSocket {
+ public:
+  LingeringSocket() {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof any;
+    auto* const address = reinterpret_cast<sockaddr*>(&any);
+    EXPECT_EQ(bind(listener_, address, size), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    EXPECT_EQ(getsockname(listener_, address, &size), 0);
+    EXPECT_EQ(connect(fd_, address, size), 0);
+    peer_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const linger wait = {1, 60};
+    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_LINGER, &wait, sizeof wait), 0);
+    const std::vector<char> bytes(1 << 20);
+    while (::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+  ~LingeringSocket() { end(); }
+  int fd() const { return fd_; }
+  /// From now on only letters have it.
+  void forget() { close(std::exchange(fd_, -1)); }
+  void end() {
+    close(std::exchange(peer_, -1));
+    close(std::exchange(listener_, -1));
+  }
+
+ private:
+  int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int peer_ = -1;
+};
+
+// Each of them holds one thread for errands; the letters of others come nevertheless.
+TEST_F(MailboxTest, DescriptorsThatWaitWhenTheyAreClosedHoldUpNoOther) {
+  constexpr size_t kHeld = Errands::kMostThreads - 1;
+  std::vector<std::unique_ptr<LingeringSocket>> sockets;
+  std::vector<std::shared_ptr<Mailbox>> mailboxes;
+  for (size_t i = 0; i != kHeld; ++i) {
+    sockets.push_back(std::make_unique<LingeringSocket>());
+    const auto mailbox = open(5, owner_), sender = open(5, other_);
+    const int fds[] = {sockets.back()->fd()};
+    ASSERT_EQ(sender->send(mailbox->name(), 1, fds), 0);
+    sockets.back()->forget();
+    sender->close();
+    mailboxes.push_back(mailbox);
+  }
+  ASSERT_TRUE(serve_until([&] { return owner_->letters == static_cast<int>(kHeld); }));
+  for (int i = 1; i <= 100; ++i) {
+    const auto mailbox = open(5, other_), sender = open(5, owner_);
+    ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
+    ASSERT_TRUE(serve_until([&] { return other_->letters == i; })) << i;
+    sender->close();
+  }
+  for (const auto& socket : sockets) socket->end();
+  EXPECT_TRUE(eventually([&] { return errands_.waiting() == 0; }));
+}
+
+}  // namespace
+}  // namespace uwarp

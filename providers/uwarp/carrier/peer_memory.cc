@@ -3,7 +3,7 @@
 
 #include <sys/syscall.h>
 
-#include "os/random.h"
+#include "base/random.h"
 #include "os/raw_call.h"
 
 namespace uwarp {

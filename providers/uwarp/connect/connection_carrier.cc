@@ -9,13 +9,13 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "os/collapsed_log.h"
 #include "os/pull_cost.h"
-#include "os/random.h"
 #include "os/same_user.h"
 #include "protocol/wire/carrier_mark.h"
 

@@ -14,7 +14,7 @@
 #include <new>
 #include <utility>
 
-#include "os/random.h"
+#include "base/random.h"
 #include "os/raw_call.h"
 #include "protocol/wire/carrier_mark.h"
 

@@ -3,9 +3,9 @@
 #include "connect/rendezvous_port.h"
 
 #include <cerrno>
-#include <random>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
@@ -49,7 +49,7 @@ int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocke
 /// Tries all ports of the range, from a random one on.
 int bind_in_range(const NetDevice& device, PortRange range, std::vector<TcpSocket>& sockets) {
   const uint32_t count = static_cast<uint32_t>(range.high - range.low) + 1;
-  const uint32_t start = std::random_device{}() % count;
+  const uint32_t start = static_cast<uint32_t>(random_word() % count);
   int error = EADDRINUSE;
   for (uint32_t i = 0; i < count; ++i) {
     const auto port = static_cast<uint16_t>(range.low + (start + i) % count);

@@ -4,10 +4,10 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <random>
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "net/ip_address.h"
@@ -18,11 +18,6 @@ namespace {
 
 /// Datagrams per turn: a peer that answers more than once is not listened to for long.
 constexpr int kRepliesPerTurn = 16;
-
-uint64_t new_transaction() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
 
 }  // namespace
 
@@ -43,7 +38,7 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
                                                     std::weak_ptr<ConnectionOwner> owner) {
   if (int error = context.progress.start_helper()) return Error{error};
   if (int error = bound.connect(remote)) return Error{error};
-  request.transaction = new_transaction();
+  request.transaction = random_word();
   std::shared_ptr<SidrQuery> query(
       new SidrQuery(context, std::move(bound), request, std::move(owner)));
   const std::lock_guard guard(query->mutex_);

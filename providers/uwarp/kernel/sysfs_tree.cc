@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "kernel/raw_fds.h"
 #include "kernel/tree_folders.h"
@@ -41,10 +41,7 @@ constexpr char kTreePrefix[] = "uwarp-";
 constexpr size_t kRootMax = 170;
 
 std::string random_name() {
-  uint64_t random = 0;
-  if (syscall(SYS_getrandom, &random, sizeof random, GRND_NONBLOCK) != sizeof random) {
-    random = reinterpret_cast<uintptr_t>(&random);
-  }
+  const uint64_t random = random_word();
   char name[64];
   snprintf(name, sizeof name, "%s%ld-%016" PRIx64, kTreePrefix, syscall(SYS_getpid), random);
   return name;

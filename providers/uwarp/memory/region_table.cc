@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "memory/region_table.h"
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <new>
 
 #include "base/limits.h"
+#include "base/random.h"
 
 namespace uwarp {
 namespace {
 
-/// Random bytes for keys, which peers must not be able to guess (RFC 5040 8.1.1).
-template <typename T>
-T draw() {
-  T value;
-  while (getrandom(&value, sizeof value, 0) != sizeof value) {
-  }
-  return value;
-}
+/// The first of a place in the table: peers must not be able to guess keys (RFC 5040 8.1.1).
+uint8_t random_generation() { return static_cast<uint8_t>(random_word()); }
 
 constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
 
@@ -56,7 +49,7 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
 }  // namespace
 
 RegionTable::RegionTable()
-    : cipher_(draw<SipKey>()),
+    : cipher_(SipKey{random_word(), random_word()}),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
       free_regions_(kMaxMr),
       free_windows_(kMaxMw) {
@@ -106,7 +99,7 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   MemoryRegion* region = take_slot(free_regions_);
   if (region == nullptr) return Error{ENOMEM};
   // The low byte changes with every use of the slot, starting anywhere.
-  region->generation = region->generation == 0 ? draw<uint8_t>() : region->generation + 1;
+  region->generation = region->generation == 0 ? random_generation() : region->generation + 1;
   region->change(shape, cipher_.encrypt(region->slot) << 8 | region->generation);
   shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
@@ -146,7 +139,7 @@ Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKi
   std::lock_guard binding(window->binding_lock);
   if (window->binding == 0) {
     window->binding = 1;
-    window->generation = draw<uint8_t>();
+    window->generation = random_generation();
   } else {
     ++window->generation;
   }

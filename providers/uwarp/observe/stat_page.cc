@@ -3,7 +3,6 @@
 
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "os/clock.h"
 #include "os/sealed_memory.h"
@@ -92,8 +92,7 @@ void StatPage::describe_process() {
   header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
   header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
   header_->started_ns = wall_clock_ns();
-  header_->instance = header_->started_ns;
-  (void)!syscall(SYS_getrandom, &header_->instance, sizeof header_->instance, GRND_NONBLOCK);
+  header_->instance = random_word();
   copy_text(UWARP_VERSION, header_->release, sizeof header_->release);
   copy_text(program_invocation_short_name, header_->program, sizeof header_->program);
 }

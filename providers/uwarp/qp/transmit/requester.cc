@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/transmit/requester.h"
 
-#include <sys/random.h>
-
 #include <cstring>
+
+#include "base/random.h"
 
 namespace uwarp {
 namespace {
@@ -29,10 +29,8 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
       stream_(stream),
       writer_(writer),
       completer_(completer),
-      counters_(counters) {
-  while (getrandom(&token_state_, sizeof token_state_, 0) != sizeof token_state_) {
-  }
-}
+      counters_(counters),
+      token_state_(random_word()) {}
 
 void Requester::restart() {
   drop_message();

@@ -158,7 +158,22 @@ TEST_F(Windows, BindRefusedAtOnce) {
   const uint32_t key = ibv_inc_rkey(mw2->rkey);
   EXPECT_EQ(bind2(b(), mw.get(), key, part(0, kBytes)), EINVAL) << "type";
   EXPECT_EQ(bind2(b(), nullptr, key, part(0, kBytes)), EINVAL) << "no window";
-  EXPECT_EQ(bind2(b(), mw2.get(), key ^ 0x100, part(0, kBytes)), EINVAL) << "key of another";
+}
+
+// Programs pass any number as the new key; mlx5 and rxe take its low byte.
+TEST_F(Windows, TheLowByteOfANewKeyCounts) {
+  Mw mw = window(IBV_MW_TYPE_2);
+  const uint32_t first = mw->rkey;
+  const unsigned both = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  for (const uint32_t number : {ibv_inc_rkey(first), 17u, 0xbau, 1024u + 5, first ^ 0x1300}) {
+    const uint32_t key = (first & ~0xffu) | (number & 0xff);
+    ASSERT_EQ(bind2(b(), mw.get(), number, part(0, kBytes, both)), 0) << number;
+    EXPECT_EQ(mw->rkey, key);
+    EXPECT_COMPLETION(b().cq.get(), 78, IBV_WC_SUCCESS);
+    EXPECT_EQ(write_and_read(key, start()), IBV_WC_SUCCESS);
+    ASSERT_EQ(invalidate(b(), IBV_WR_LOCAL_INV, 6, key), 0);
+    EXPECT_COMPLETION(b().cq.get(), 6, IBV_WC_SUCCESS);
+  }
 }
 
 TEST_F(Windows, BindThatFailsIsAnErrorCompletion) {

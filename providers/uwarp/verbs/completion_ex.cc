@@ -14,8 +14,6 @@ namespace {
 
 constexpr uint64_t kTimes = uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP} |
                             uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK};
-/// VLAN tags, flow tags and tag matching belong to other transports.
-constexpr uint64_t kKnownFields = uint64_t{IBV_WC_STANDARD_FLAGS} | kTimes;
 constexpr uint32_t kKnownFlags =
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
@@ -77,6 +75,12 @@ Value read(ibv_cq_ex* cq) {
 uint64_t read_completion_ts(ibv_cq_ex* cq) { return cq_of(cq).shown_time.raw_ns; }
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) { return cq_of(cq).shown_time.wall_ns; }
 
+/// VLAN tags, flow tags and tag matching: no packet has them. They read as 0, because programs ask
+/// for all fields at once.
+uint16_t read_no_tag(ibv_cq_ex*) { return 0; }
+uint32_t read_no_flow(ibv_cq_ex*) { return 0; }
+void read_no_matching(ibv_cq_ex*, ibv_wc_tm_info* info) { *info = {}; }
+
 /// Fields that cost nothing are there whether they were asked for or not.
 void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
   cq.start_poll = start_poll;
@@ -92,6 +96,9 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
   cq.read_slid = read<uint32_t, &WorkCompletion::slid>;
   cq.read_sl = read<uint8_t, &WorkCompletion::sl>;
   cq.read_dlid_path_bits = read<uint8_t, &WorkCompletion::dlid_path_bits>;
+  cq.read_cvlan = read_no_tag;
+  cq.read_flow_tag = read_no_flow;
+  cq.read_tm_info = read_no_matching;
   if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) cq.read_completion_ts = read_completion_ts;
   if (fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
     cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
@@ -109,7 +116,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
   return pointer_verb([&]() -> ibv_cq_ex* {
     constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     if ((init->comp_mask & ~kKnownMask) != 0) return fail(EINVAL);
-    if ((init->wc_flags & ~kKnownFields) != 0) return fail(EOPNOTSUPP);
+    if ((init->wc_flags & ~uint64_t{IBV_CREATE_CQ_SUP_WC_FLAGS}) != 0) return fail(EOPNOTSUPP);
     const bool named = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
     const uint32_t flags = named ? init->flags : 0;
     if ((flags & ~kKnownFlags) != 0) return fail(EOPNOTSUPP);

@@ -102,7 +102,10 @@ int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
     const bool xrc = base->qp_type == IBV_QPT_XRC_SEND;
     return post_send_list(list, bad_wr, [&](const ibv_send_wr& wr, SendRequest& request) {
       if (xrc) request.receive_queue = wr.qp_type.xrc.remote_srqn;
-      return poster.post(request);
+      const int error = poster.post(request);
+      if (request.opcode == SendOpcode::kBindWindow && error == 0) [[unlikely]]
+        wr.bind_mw.mw->rkey = request.rkey;
+      return error;
     });
   });
 }

@@ -41,7 +41,6 @@ bool values_in_range(const ibv_qp_attr& attr, int mask) {
            bad(IBV_QP_DEST_QPN, attr.dest_qp_num <= kNumber24Bits) ||
            bad(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= kMaxRdAtom) ||
            bad(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= kMaxRdAtom) ||
-           bad(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer < 32) ||
            bad(IBV_QP_TIMEOUT, attr.timeout < 32) || bad(IBV_QP_RETRY_CNT, attr.retry_cnt < 8) ||
            bad(IBV_QP_RNR_RETRY, attr.rnr_retry < 8) ||
            bad(IBV_QP_AV,
@@ -68,7 +67,8 @@ int attributes_from_verbs(const ibv_qp_attr& attr, int mask, QpAttributes& out) 
   if (mask & IBV_QP_SQ_PSN) out.sq_psn = attr.sq_psn & kNumber24Bits;
   if (mask & IBV_QP_MAX_QP_RD_ATOMIC) out.max_rd_atomic = attr.max_rd_atomic;
   if (mask & IBV_QP_MAX_DEST_RD_ATOMIC) out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-  if (mask & IBV_QP_MIN_RNR_TIMER) out.min_rnr_timer = attr.min_rnr_timer;
+  // Five bits, as InfiniBand has them: mlx4, mlx5 and rxe look at no others.
+  if (mask & IBV_QP_MIN_RNR_TIMER) out.min_rnr_timer = attr.min_rnr_timer & 31;
   if (mask & IBV_QP_TIMEOUT) out.timeout = attr.timeout;
   if (mask & IBV_QP_RETRY_CNT) out.retry_count = attr.retry_cnt;
   if (mask & IBV_QP_RNR_RETRY) out.rnr_retry = attr.rnr_retry;

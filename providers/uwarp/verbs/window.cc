@@ -56,14 +56,13 @@ int dealloc_mw(ibv_mw* base) {
 }
 
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out) {
-  if (((key ^ mw.rkey) & ~kKeyByte) != 0) return EINVAL;
   if ((bind.mw_access_flags & ~kBindAccess) != 0) return EINVAL;
   if (bind.length != 0) {
     if (bind.mr == nullptr || VerbsMr::of(bind.mr).type == object_abi::kMrTypeNull) return EINVAL;
     out.bind_lkey = bind.mr->lkey;
   }
   out.opcode = SendOpcode::kBindWindow;
-  out.rkey = key;
+  out.rkey = (mw.rkey & ~kKeyByte) | (key & kKeyByte);
   out.remote_address = bind.addr;
   out.bind_length_bytes = bind.length;
   out.bind_access = bind.mw_access_flags;

@@ -21,9 +21,10 @@ struct VerbsMw : ibv_mw {
   static VerbsMw& of(ibv_mw* mw) { return *static_cast<VerbsMw*>(mw); }
 };
 
-/// What binding `mw` asks of the engine, `key` being the one to be valid afterwards. Leaves wr_id
-/// and flags. EINVAL: a key of another window, rights that no window can give, or no region to bind
-/// to.
+/// What binding `mw` asks of the engine. The low byte of `key` is that of the key to be valid
+/// afterwards, out.rkey; the rest of it is the window's, whatever `key` says there, as with mlx5
+/// and rxe. Once it is posted mw.rkey is that key. Leaves wr_id and flags. EINVAL: rights that no
+/// window can give, or no region to bind to.
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out);
 
 // Operations (verbs_table.h).

@@ -59,6 +59,8 @@ int WorkBatch::complete(Endpoint& endpoint) {
   if (error_ != 0 || requests_.empty()) return error_;
   place_payloads();
   if (int error = endpoint.qp().post_sends(requests_)) return error;
+  for (size_t i = 0; i != requests_.size(); ++i)
+    if (payloads_[i].window != nullptr) payloads_[i].window->rkey = requests_[i].rkey;
   for (const SendRequest& request : requests_) posted_.bytes += request.outgoing_bytes();
   endpoint.pump(posted_);
   return 0;
@@ -231,7 +233,8 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* window, uint32_t rkey, const ibv_mw_bind_
   step(qp, [&](WorkBatch& batch) {
     SendRequest& request = batch.add(*qp, SendOpcode::kBindWindow, IBV_QP_EX_WITH_BIND_MW);
     if (window->type != IBV_MW_TYPE_2) return batch.spoil(EINVAL);
-    if (int error = bind_request(*window, rkey, *bind, request)) batch.spoil(error);
+    if (int error = bind_request(*window, rkey, *bind, request)) return batch.spoil(error);
+    batch.set_window(*window);
   });
 }
 

@@ -58,6 +58,8 @@ class WorkBatch {
   void set_target(Destination& to, Qpn number, uint32_t qkey);
   /// XRC: the peer's shared receive queue that it is for.
   void set_receive_queue(uint32_t number);
+  /// The request that was begun last binds it.
+  void set_window(ibv_mw& window) { payloads_.back().window = &window; }
   /// Something is wrong: the batch will not be posted. The first error counts.
   void spoil(int error) {
     if (error_ == 0) error_ = error;
@@ -73,6 +75,7 @@ class WorkBatch {
     Destination* to = nullptr;
     Qpn number;
     uint32_t qkey = 0;
+    ibv_mw* window = nullptr;  // that is bound
   };
 
   /// Leaves the section at the end of a scope.

@@ -100,7 +100,6 @@ TEST(StatusMap, ValuesOutOfRangeAreRefused) {
       {"qpn", IBV_QP_DEST_QPN, [](auto& a) { a.dest_qp_num = 1 << 24; }},
       {"ord", IBV_QP_MAX_QP_RD_ATOMIC, [](auto& a) { a.max_rd_atomic = kMaxRdAtom + 1; }},
       {"ird", IBV_QP_MAX_DEST_RD_ATOMIC, [](auto& a) { a.max_dest_rd_atomic = 255; }},
-      {"rnr timer", IBV_QP_MIN_RNR_TIMER, [](auto& a) { a.min_rnr_timer = 32; }},
       {"timeout", IBV_QP_TIMEOUT, [](auto& a) { a.timeout = 32; }},
       {"retries", IBV_QP_RETRY_CNT, [](auto& a) { a.retry_cnt = 8; }},
       {"rnr retries", IBV_QP_RNR_RETRY, [](auto& a) { a.rnr_retry = 8; }},
@@ -113,6 +112,16 @@ TEST(StatusMap, ValuesOutOfRangeAreRefused) {
     QpAttributes attributes;
     EXPECT_EQ(attributes_from_verbs(attr, row.bit, attributes), EINVAL) << row.what;
     EXPECT_EQ(attributes_from_verbs(attr, kAllBits & ~row.bit, attributes), 0) << row.what;
+  }
+}
+
+TEST(StatusMap, FiveBitsOfTheRnrTimerCount) {
+  ibv_qp_attr attr = valid_attributes();
+  QpAttributes attributes;
+  for (const auto& [named, taken] : {std::pair{0x20, 0}, {0x3f, 31}, {0xec, 12}}) {
+    attr.min_rnr_timer = static_cast<uint8_t>(named);
+    ASSERT_EQ(attributes_from_verbs(attr, IBV_QP_MIN_RNR_TIMER, attributes), 0) << named;
+    EXPECT_EQ(attributes.min_rnr_timer, taken);
   }
 }
 

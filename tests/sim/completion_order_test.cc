@@ -167,6 +167,42 @@ TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {
   peer.ulpdus();
 }
 
+// An application may post the receive that is missing only once its peer's Sends have completed.
+TEST(DeliveredMark, OfAMessageThatWaitsIsSentAtOnce) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  peer.post_receive(1, 100);
+  peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
+  peer.send(untagged(RdmapOpcode::kSend, 0, 2, 0, 8));
+  peer.settle();
+  const auto sent = peer.ulpdus();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0], from_hex("c140 75776172 7721000000000001"));
+}
+
+TEST(DeliveredMark, OfAMessageThatWaitsCompletesWhatCameBefore) {
+  RawPeer peer(between_uwarps(), shape_of(true));
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 2, {}), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 3, {}), 0);
+  ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 4, {}), 0);
+  peer.settle();
+  peer.ulpdus();
+  EXPECT_TRUE(peer.dut.sends().empty());
+  const auto says_waits_behind = [&](uint32_t msn) {
+    const DeliveredMark mark{Msn{msn}, true};
+    peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
+    peer.settle();
+  };
+  says_waits_behind(0xffffffff);  // names nothing
+  EXPECT_TRUE(peer.dut.sends().empty());
+  says_waits_behind(1);
+  EXPECT_EQ(peer.dut.sends().size(), 2u) << "the Send and the Write";
+  says_waits_behind(2);
+  EXPECT_EQ(peer.dut.sends().size(), 1u);
+  says_waits_behind(2);
+  EXPECT_TRUE(peer.dut.sends().empty());
+}
+
 // While one thread receives the answer, the other is still in its send call, or has returned from
 // it and not yet recorded what was sent.
 TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {

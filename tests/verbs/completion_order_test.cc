@@ -2,6 +2,8 @@
 // As soon as the answer to a Send can be polled, so can the completion of the Send: programs use
 // its buffer or its place in the queue again when they have the answer.
 #include <atomic>
+#include <initializer_list>
+#include <map>
 #include <thread>
 
 #include "verbs/verbs_fixture.h"
@@ -108,5 +110,33 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CompletionOrder,
                                            Shape{"LargeTwoThreads", false, true, 64 << 10},
                                            Shape{"LargeTwoQueues", true, true, 64 << 10}),
                          [](const auto& info) { return info.param.name; });
+
+// As after an RNR NAK: a program may post receives only once its peer's Sends have completed.
+TEST_F(VerbsTest, SendsThatWereReceivedCompleteWhileALaterOneWaits) {
+  Pair pair(context());
+  for (int id = 0; id < 2; ++id) ASSERT_EQ(pair.b.post_receive(id), 0);
+  ibv_send_wr list[5] = {};
+  ibv_sge sge = pair.a.sge(0, 32);
+  for (int id = 0; id < 5; ++id) {
+    list[id].wr_id = static_cast<uint64_t>(id);
+    list[id].next = id < 4 ? &list[id + 1] : nullptr;
+    list[id].sg_list = &sge;
+    list[id].num_sge = 1;
+    list[id].opcode = IBV_WR_SEND;
+    list[id].send_flags = IBV_SEND_SIGNALED;
+  }
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(pair.a.qp.get(), list, &bad), 0);
+  const auto statuses = [](std::initializer_list<uint64_t> ids) {
+    std::map<uint64_t, ibv_wc_status> all;
+    for (const uint64_t id : ids) all[id] = IBV_WC_SUCCESS;
+    return all;
+  };
+  EXPECT_EQ(next_completions(pair.b.cq.get(), 2), statuses({0, 1}));
+  EXPECT_EQ(next_completions(pair.a.cq.get(), 2), statuses({0, 1}));
+  for (int id = 2; id < 5; ++id) ASSERT_EQ(pair.b.post_receive(id), 0);
+  EXPECT_EQ(next_completions(pair.b.cq.get(), 3), statuses({2, 3, 4}));
+  EXPECT_EQ(next_completions(pair.a.cq.get(), 3), statuses({2, 3, 4}));
+}
 
 }  // namespace

@@ -229,13 +229,13 @@ int in_forked_child(Ground& g) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-int bind_type_2(Ground& g, ibv_mw_type type, uint32_t other_key_bits) {
+int bind_type_2(Ground& g, ibv_mw_type type) {
   Mr mr = g.region();
   Mw mw(ibv_alloc_mw(g.pd(), type));
   return post(g.qp(), [&](ibv_send_wr& wr) {
     wr.opcode = IBV_WR_BIND_MW;
     wr.bind_mw.mw = mw.get();
-    wr.bind_mw.rkey = mw->rkey ^ other_key_bits;
+    wr.bind_mw.rkey = mw->rkey;
     wr.bind_mw.bind_info = {mr.get(), reinterpret_cast<uint64_t>(g.memory()), 64, 0};
   });
 }
@@ -718,8 +718,7 @@ const Row kMemoryRows[] = {
        Mw mw(ibv_alloc_mw(g.pd(), IBV_MW_TYPE_1));
        return g.bind(mw.get(), mr.get());
      }},
-    {"IBV_WR_BIND_MW", EINVAL, "type 1",
-     [](Ground& g) { return bind_type_2(g, IBV_MW_TYPE_1, 0); }},
+    {"IBV_WR_BIND_MW", EINVAL, "type 1", [](Ground& g) { return bind_type_2(g, IBV_MW_TYPE_1); }},
     {"ibv_fork_init", ENODEV, "what a child inherits", in_forked_child},
 };
 

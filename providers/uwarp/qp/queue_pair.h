@@ -115,15 +115,15 @@ class QueuePair {
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// Says something to a peer on this host; the caller pumps.
-  void say_to_peer(StreamState::CarrierDue what) {
-    stream_.carrier_due.fetch_or(what, std::memory_order_release);
+  void say_to_peer(StreamState::MarkDue what) {
+    stream_.marks_due.fetch_or(what, std::memory_order_release);
   }
   /// The values of kOfferDue and kTicketDue. Call before say_to_peer() with either.
   void offer_memory(uint64_t door, uint64_t ticket) {
     stream_.door = door;
     stream_.ticket = ticket;
-    stream_.carrier_due.fetch_or(StreamState::kOfferDue | StreamState::kTicketDue,
-                                 std::memory_order_release);
+    stream_.marks_due.fetch_or(StreamState::kOfferDue | StreamState::kTicketDue,
+                               std::memory_order_release);
   }
   uint64_t peer_door() const { return stream_.peer_door; }
   uint64_t peer_ticket() const { return stream_.peer_ticket; }

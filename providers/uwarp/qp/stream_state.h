@@ -104,18 +104,21 @@ class StreamState {
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
   /// The last message on queue 0 whose receive completion has been stored here, or is the next to
-  /// be (XRC), and the last of ours that the peer has said this of (DeliveredMark).
+  /// be (XRC).
   std::atomic<uint32_t> delivered{0};
-  std::atomic<uint32_t> peer_delivered{0};
+  /// What the peer has said of ours: the MSN of DeliveredMark, and kNextWaits.
+  std::atomic<uint64_t> peer_delivered{0};
+  static constexpr uint64_t kNextWaits = uint64_t{1} << 32;
   std::atomic<bool> running{false};        // a stream is attached
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
   std::atomic<bool> answer_due{false};     // owe the magic's answer
   std::atomic<bool> nudge_due{false};      // a zero-length Write is due if nothing else is sent
-  // What is to be said to a peer on the same host (CarrierMark), and what it has said. The values
-  // are set before their bit, and read by the side that it is for.
-  enum CarrierDue : uint32_t { kOfferDue = 1, kTicketDue = 2, kSwitchDue = 4 };
-  std::atomic<uint32_t> carrier_due{0};
+  // What is to be said to the peer: that a message waits for a receive (DeliveredMark), and what
+  // concerns peers on the same host (CarrierMark); and what it has said. The values are set before
+  // their bit, and read by the side that it is for.
+  enum MarkDue : uint32_t { kOfferDue = 1, kTicketDue = 2, kSwitchDue = 4, kWaitDue = 8 };
+  std::atomic<uint32_t> marks_due{0};
   uint64_t door = 0, ticket = 0;             // of ours, to be offered
   uint64_t peer_door = 0, peer_ticket = 0;   // that it has offered
   std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished

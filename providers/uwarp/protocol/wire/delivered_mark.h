@@ -14,18 +14,22 @@ namespace uwarp {
 /// "All your messages on queue 0 up to this one have been delivered."
 struct DeliveredMark {
   Msn msn;
+  /// "... and the next one waits for a receive: all that came before it has been placed." What an
+  /// RNR NAK of InfiniBand says; the answer to a Read behind that message cannot come now.
+  bool next_waits = false;
 
   /// ASCII "uwar", as where two uwarps recognise each other.
   static constexpr STag kStag{0x75776172};
-  /// ASCII "d!", then 16 bits of zero; the MSN follows in the lower 32 bits.
+  /// ASCII "d!" or "w!", then 16 bits of zero; the MSN follows in the lower 32 bits.
   static constexpr TaggedOffset kOffset = 0x6421'0000'0000'0000;
+  static constexpr TaggedOffset kWaitsOffset = 0x7721'0000'0000'0000;
 
-  TaggedOffset offset() const { return kOffset | msn.value; }
+  TaggedOffset offset() const { return (next_waits ? kWaitsOffset : kOffset) | msn.value; }
   /// Of a Write that has no payload.
   static std::optional<DeliveredMark> decode(const TaggedHeader& header) {
-    if (header.stag != kStag || (header.to & ~TaggedOffset{UINT32_MAX}) != kOffset)
-      return std::nullopt;
-    return DeliveredMark{Msn{static_cast<uint32_t>(header.to)}};
+    const TaggedOffset kind = header.to & ~TaggedOffset{UINT32_MAX};
+    if (header.stag != kStag || (kind != kOffset && kind != kWaitsOffset)) return std::nullopt;
+    return DeliveredMark{Msn{static_cast<uint32_t>(header.to)}, kind == kWaitsOffset};
   }
 };
 

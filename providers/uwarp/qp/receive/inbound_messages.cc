@@ -170,6 +170,10 @@ bool InboundMessages::hold() {
   place_in_line_.hold();
   in_.counters.held.add(1);
   in_.outcome |= kRxHeld;
+  if (in_.stream.marks_deliveries(in_.config)) {
+    in_.stream.marks_due.fetch_or(StreamState::kWaitDue, std::memory_order_release);
+    in_.outcome |= kRxTransmitWanted;
+  }
   return false;
 }
 

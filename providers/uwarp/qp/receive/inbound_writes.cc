@@ -71,7 +71,9 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
   if (!in_.stream.marks_deliveries(in_.config)) [[likely]]
     return;
   if (const auto mark = DeliveredMark::decode(header)) {
-    in_.stream.peer_delivered.store(mark->msn.value, std::memory_order_release);
+    in_.stream.peer_delivered.store(
+        mark->msn.value | (mark->next_waits ? StreamState::kNextWaits : 0),
+        std::memory_order_release);
     order_.note_acknowledged();
     in_.outcome |= kRxTransmitWanted;
   }

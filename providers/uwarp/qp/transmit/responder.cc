@@ -14,9 +14,10 @@ void Responder::restart() {
   told_delivered_ = stream_.config.first_msn.previous();
 }
 
-void Responder::emit_delivered_mark() {
+void Responder::emit_delivered_mark(bool next_waits) {
   told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
-  writer_.append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_}.offset());
+  writer_.append_empty_write(DeliveredMark::kStag,
+                             DeliveredMark{told_delivered_, next_waits}.offset());
 }
 
 void Responder::begin() {

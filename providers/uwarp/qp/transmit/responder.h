@@ -38,7 +38,7 @@ class Responder {
     return stream_.marks_deliveries(config_) &&
            stream_.delivered.load(std::memory_order_acquire) != told_delivered_.value;
   }
-  [[gnu::noinline]] void emit_delivered_mark();
+  [[gnu::noinline]] void emit_delivered_mark(bool next_waits = false);
 
  private:
   void answer_atomic(const InboundRequest& request);

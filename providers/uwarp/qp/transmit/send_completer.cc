@@ -13,19 +13,23 @@ void SendCompleter::restart() {
                          std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   delivered_position_ = queue_.started();
-  peer_delivered_ = stream_.config.first_msn.previous();
+  peer_delivered_ = stream_.config.first_msn.previous().value;
 }
 
 // A number that the peer makes up finds no request, or one of its own that it loses.
 void SendCompleter::note_peer_delivered() {
-  const Msn delivered{stream_.peer_delivered.load(std::memory_order_acquire)};
-  if (!delivered.after(peer_delivered_)) return;
-  peer_delivered_ = delivered;
+  const uint64_t said = stream_.peer_delivered.load(std::memory_order_acquire);
+  if (said == peer_delivered_) return;
+  const Msn delivered{static_cast<uint32_t>(said)}, before{static_cast<uint32_t>(peer_delivered_)};
+  if (before.after(delivered)) return;
+  peer_delivered_ = said;
+  const bool next_waits = (said & StreamState::kNextWaits) != 0;
+  const uint32_t named = next_waits ? delivered.next().value : delivered.value;
   for (uint64_t at = std::max(delivered_position_, queue_.retired()); at != queue_.started();
        ++at) {
     const SendWqe& wqe = queue_.at(at);
-    if (!takes_receive(wqe.opcode) || wqe.msn != delivered.value) continue;
-    delivered_position_ = at + 1;
+    if (!takes_receive(wqe.opcode) || wqe.msn != named) continue;
+    delivered_position_ = next_waits ? at : at + 1;
     return;
   }
 }

@@ -75,7 +75,7 @@ class SendCompleter {
   TransmitCounters& counters_;
   TransmitTrace* const trace_;
   Acknowledging acknowledging_;
-  Msn peer_delivered_;               // of our Sends, as far as it has been looked at
+  uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
   uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
   RetireWish retire_wish_;
 };

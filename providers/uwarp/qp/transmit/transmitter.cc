@@ -90,7 +90,7 @@ bool Transmitter::wanted() const {
   return !idle() || !stream_.inbound.empty() ||
          stream_.answer_due.load(std::memory_order_relaxed) ||
          stream_.nudge_due.load(std::memory_order_relaxed) ||
-         stream_.carrier_due.load(std::memory_order_relaxed) != 0 ||
+         stream_.marks_due.load(std::memory_order_relaxed) != 0 ||
          (stream_.failed() && !finished());
 }
 
@@ -132,9 +132,9 @@ bool Transmitter::begin_next() {
     writer_.append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
     return true;
   }
-  if (const uint32_t due = stream_.carrier_due.load(std::memory_order_acquire);
+  if (const uint32_t due = stream_.marks_due.load(std::memory_order_acquire);
       due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
-    return emit_carrier_mark(due);
+    return emit_mark(due);
   const bool response = !stream_.inbound.empty();
   bool request = requester_.ready();
   if (config_.script != nullptr) [[unlikely]] {
@@ -162,12 +162,15 @@ bool Transmitter::begin_next() {
 }
 
 // Behind that of the switch nothing may go before the carrier has been changed.
-bool Transmitter::emit_carrier_mark(uint32_t due) {
-  const auto emit = [&](StreamState::CarrierDue bit, CarrierMark mark) {
-    stream_.carrier_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
+bool Transmitter::emit_mark(uint32_t due) {
+  const auto emit = [&](StreamState::MarkDue bit, CarrierMark mark) {
+    stream_.marks_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
     writer_.append_empty_write(CarrierMark::kStag, mark.offset());
   };
-  if ((due & StreamState::kOfferDue) != 0)
+  if ((due & StreamState::kWaitDue) != 0) {
+    stream_.marks_due.fetch_and(~uint32_t{StreamState::kWaitDue}, std::memory_order_relaxed);
+    responder_.emit_delivered_mark(true);
+  } else if ((due & StreamState::kOfferDue) != 0)
     emit(StreamState::kOfferDue, {CarrierMark::Kind::kDoor, stream_.door});
   else if ((due & StreamState::kTicketDue) != 0)
     emit(StreamState::kTicketDue, {CarrierMark::Kind::kTicket, stream_.ticket});
@@ -355,7 +358,7 @@ void Transmitter::settle(bool peer_done, bool cut) {
 
 void Transmitter::lose() {
   withdraw();
-  stream_.carrier_due.store(0, std::memory_order_relaxed);
+  stream_.marks_due.store(0, std::memory_order_relaxed);
   switching_ = false;
   writer_.drop();
   drop_messages();

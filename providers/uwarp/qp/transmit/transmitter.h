@@ -99,7 +99,7 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
   [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
-  [[gnu::noinline, gnu::cold]] bool emit_carrier_mark(uint32_t due);
+  [[gnu::noinline, gnu::cold]] bool emit_mark(uint32_t due);
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();
   [[gnu::noinline]] bool emit_when_idle();

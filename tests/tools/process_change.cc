@@ -12,7 +12,7 @@
 //   no-files         RLIMIT_NOFILE is 0: new connections fail with an errno, the old one goes on
 //   no-stdio         0, 1 and 2 are closed before anything is opened, and written to afterwards
 //   threads          1,000 threads that each use the connection's device once
-//   exit-in-handler  exit() in a signal handler that interrupts the work
+//   exit-in-handler  exit() in a signal handler, in a thread that is at work with the connection
 //   exit-in-thread   exit() in a thread while others work
 
 #include <fcntl.h>
@@ -207,7 +207,13 @@ void change(const std::string& what, const std::string& folder) {
   if (what == "exit-in-thread") std::thread(std::exit, 0).join();
   if (what == "exit-in-handler") {
     signal(SIGALRM, [](int) { std::exit(0); });
-    for (;;) kill(getpid(), SIGALRM);
+    // Another thread gets it then, wherever that is in its work.
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);
+    kill(getpid(), SIGALRM);
+    for (;;) pause();
   }
 }
 

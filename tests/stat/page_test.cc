@@ -22,6 +22,7 @@
 #include "processes.h"
 #include "rates.h"
 #include "tables.h"
+#include "user_shares.h"
 
 namespace stat_view {
 namespace {
@@ -451,6 +452,38 @@ TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
   close(ready[1]);
   ASSERT_EQ(snapshot.processes.size(), 1u);
   EXPECT_EQ(snapshot.processes[0].uid, 65534u);
+}
+
+// Another user may hand its page to a process: it neither stands for the process nor hides its own.
+TEST_F(Page, MadeByAnotherUserIsNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  {
+    const StatPage other(true);
+    ASSERT_EQ(fchown(other.fd(), 65534, 65534), 0);
+    const int first = fcntl(other.fd(), F_DUPFD_CLOEXEC, 3);  // before the engine's own
+    ASSERT_LT(first, page_.fd());
+    const Snapshot snapshot = Processes(false, getpid()).look();
+    close(first);
+    ASSERT_EQ(snapshot.processes.size(), 1u);
+    EXPECT_EQ(snapshot.processes[0].instance, page_.header().instance);
+    EXPECT_TRUE(snapshot.unreadable.empty());
+  }
+  ASSERT_EQ(fchown(page_.fd(), 65534, 65534), 0);
+  const Snapshot snapshot = Processes(false, getpid()).look();
+  EXPECT_TRUE(snapshot.processes.empty());
+  ASSERT_EQ(snapshot.unreadable.size(), 1u);
+  EXPECT_EQ(snapshot.unreadable[0].why, "made by another user, 65534");
+}
+
+TEST(UserShares, OneUserLeavesTheOthersTheirs) {
+  UserShares shares(10, 15, 1000);
+  EXPECT_TRUE(shares.take(1, 8));
+  EXPECT_FALSE(shares.take(1, 3));
+  EXPECT_EQ(shares.left(1), 2u);
+  EXPECT_TRUE(shares.take(2, 7));
+  EXPECT_FALSE(shares.take(3, 1));  // of all others together
+  EXPECT_TRUE(shares.take(1000, 10));
+  EXPECT_FALSE(shares.take(1000, 1));
 }
 
 TEST(Processes, DropsAPageThatIsClosed) {

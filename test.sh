@@ -11,12 +11,13 @@ usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
                  [--packages] [--arm64] [--compilers] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
-                 [--soak SECONDS] [--rdma-core FOLDER [TAG...]] [--name PATTERN]
+                 [--soak SECONDS] [--hostile SECONDS] [--rdma-core FOLDER [TAG...]] [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
                   runs out (fault_tests), verbs tests on one processor by TCP, fuzz replay, a short
                   soak, pyverbs-tests; stock tools on loopback and between network namespaces;
+                  attacks by another user of the machine;
                   unit, simulation and conformance tests also under ASan and UBSan
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
@@ -45,6 +46,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
   --soak SECONDS  random work on 100 queue pairs between processes that are killed, that long;
                   SOAK_SEED chooses another course
+  --hostile SECONDS
+                  attacks by another user of the machine beside honest connections, each that long
   --name PATTERN  only tests whose name contains PATTERN (combines with the others)
 END
 }
@@ -53,6 +56,7 @@ mode=default
 fuzz_seconds=0
 mutants=300
 soak_seconds=5
+hostile_seconds=3
 rdma_core=
 rdma_core_tags=()
 name=
@@ -70,6 +74,9 @@ while [ $# -gt 0 ]; do
     --soak)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
       mode=soak; soak_seconds=$2; shift ;;
+    --hostile)
+      [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
+      mode=hostile; hostile_seconds=$2; shift ;;
     --rdma-core)
       [ -d "${2:-}" ] || { usage >&2; exit 2; }
       mode=rdma-core; rdma_core=$2; shift
@@ -227,6 +234,9 @@ pytest_run() {
     record "$label ended with status $status" failed
   fi
 }
+
+# Attacks by another user, beside honest connections.
+hostile() { pytest_run hostile tests/hostile env "PYTEST_ADDOPTS=--seconds=$hostile_seconds"; }
 
 # How many tests of tools run at a time: many of them wait more than they work. Each worker has a
 # network namespace of its own, which asks for root. Nothing: one, without pytest-xdist.
@@ -412,6 +422,9 @@ case "$mode" in
   soak)
     build && soak "$soak_seconds"
     ;;
+  hostile)
+    build -- runnable victim && hostile
+    ;;
   fuzz)
     build --fuzz -- fuzzers && fuzz
     ;;
@@ -454,6 +467,7 @@ case "$mode" in
       fuzz_replay build
       soak "$soak_seconds"
       WORKERS=$(tool_workers) pytest_run tools tests/tools
+      hostile
       [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
     build --asan -- unit_tests sim_tests conformance_tests &&

@@ -322,11 +322,9 @@ class Application {
   /// Records what a command did to ids and events.
   void note(size_t channel, uint32_t code, size_t in, int error, const fuzz::ResponseArea& area,
             uint32_t id) {
-    const Shape& shape = kShapes[code];
     const auto known = known_.find(id);
-    const bool whole = in >= shape.size;  // otherwise the id may have been cut off
-    if (shape.id != kNowhere && whole && known != known_.end() && !wild_.contains(id) &&
-        code != RDMA_USER_CM_CMD_MIGRATE_ID) {
+    const bool whole = in >= kShapes[code].size;  // otherwise the id may have been cut off
+    if (names_id_of_channel(code) && whole && known != known_.end() && !wild_.contains(id)) {
       UWARP_REQUIRE(error != ENOENT);
       UWARP_REQUIRE(error != 0 || known->second.channel == channel);
     }
@@ -375,6 +373,13 @@ class Application {
       default:
         return;
     }
+  }
+
+  /// False where the number in the command may be right although it is no id of this channel:
+  /// MIGRATE_ID takes an id of any channel, LEAVE_MCAST the number of a membership.
+  static bool names_id_of_channel(uint32_t code) {
+    return kShapes[code].id != kNowhere && code != RDMA_USER_CM_CMD_MIGRATE_ID &&
+           code != RDMA_USER_CM_CMD_LEAVE_MCAST;
   }
 
   void delivered(size_t channel, const fuzz::ResponseArea& area) {

@@ -22,11 +22,15 @@
 #include "processes.h"
 #include "rates.h"
 #include "tables.h"
+#include "user_shares.h"
 
 namespace stat_view {
 namespace {
 
 using namespace uwarp;
+
+/// Slots that may be read, where the test is about something else.
+constexpr size_t kPlenty = 1 << 20;
 
 /// A page with something of everything on it.
 class Page : public ::testing::Test {
@@ -80,7 +84,8 @@ class Page : public ::testing::Test {
   Process read() {
     const MappedPage page = mapped();
     Process process;
-    EXPECT_EQ(read_page(page.bytes(), process), "");
+    size_t slots_left = kPlenty;
+    EXPECT_EQ(read_page(page.bytes(), process, slots_left), "");
     return process;
   }
 
@@ -145,7 +150,7 @@ TEST_F(Page, RepeatedLinkDownIsCountedOnce) {
 }
 
 TEST_F(Page, MoreThanThereIsRoomFor) {
-  constexpr uint32_t kRoom = StatPage::kSlots[static_cast<size_t>(PageTable::kCompletionQueues)];
+  constexpr uint32_t kRoom = kPageSlots[static_cast<size_t>(PageTable::kCompletionQueues)];
   std::vector<SlotLease<CompletionSlot>> leases;
   for (uint32_t i = 0; i < kRoom + 3; ++i) leases.emplace_back(page_);
   EXPECT_EQ(page_.index_of(*leases.back()), kNoSlot);
@@ -158,7 +163,7 @@ TEST_F(Page, MoreThanThereIsRoomFor) {
 }
 
 TEST_F(Page, QueuePairsBeyondTheTableCount) {
-  constexpr uint32_t kRoom = StatPage::kSlots[static_cast<size_t>(PageTable::kQueuePairs)];
+  constexpr uint32_t kRoom = kPageSlots[static_cast<size_t>(PageTable::kQueuePairs)];
   std::vector<SlotLease<QueuePairSlot>> leases;
   for (uint32_t i = 0; i < kRoom; ++i) leases.emplace_back(page_);
   ASSERT_EQ(page_.index_of(*leases.back()), kNoSlot);
@@ -208,7 +213,8 @@ std::string use(std::span<const std::byte> page) {
   snapshot.monotonic_ns = 2'000'000'000;
   Process process;
   process.pid = 1;
-  const std::string why = read_page(page, process);
+  size_t slots_left = kPlenty;
+  const std::string why = read_page(page, process, slots_left);
   if (!why.empty()) return why;
   snapshot.processes.push_back(std::move(process));
   Snapshot before;
@@ -255,7 +261,8 @@ TEST_F(Page, LargerSlotsOfALaterVersion) {
   place.slot_bytes += 128;
   place.slots = 16;
   Process process;
-  ASSERT_EQ(read_page(std::as_bytes(std::span(words)), process), "");
+  size_t slots_left = kPlenty;
+  ASSERT_EQ(read_page(std::as_bytes(std::span(words)), process, slots_left), "");
   ASSERT_EQ(process.queue_pairs.size(), 1u);
   EXPECT_EQ(process.queue_pairs[0].number, 0x123456u);
 }
@@ -272,11 +279,55 @@ TEST_F(Page, DamagedTables) {
   const std::string outside = "damaged: a table lies outside";
   EXPECT_EQ(damaged([](TablePlace& t) { t.offset = ~uint64_t{7}; }), outside);
   EXPECT_EQ(damaged([](TablePlace& t) { t.offset += 4; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.slots = ~uint32_t{0}; }), outside);
+  EXPECT_EQ(damaged([](TablePlace& t) { t.offset = 8; }), outside);
+  EXPECT_EQ(damaged([](TablePlace& t) { ++t.slots; }),
+            "damaged: a table has more slots than uwarp makes");
   EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = 0; }), outside);
   EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = ~uint32_t{7}; }), outside);
+  // Those behind it, if all of them are in use and longer than they are here, or if it begins
+  // there.
+  const auto overlaps = [&](auto change) {
+    EXPECT_EQ(damaged(change), "damaged: two tables overlap");
+  };
+  overlaps([](TablePlace& t) { t.slot_bytes += 8, t.used.store(t.slots); });
+  overlaps([](TablePlace& t) { t.offset = PageHeader::kBytes; });
   // More in use than there are slots: all of them are looked at, and no more.
   EXPECT_EQ(damaged([](TablePlace& t) { t.used.store(~uint32_t{0}); }), "");
+}
+
+// A page costs its reader what it says is in use, also where nothing lives there.
+TEST_F(Page, MoreSlotsThanMayBeRead) {
+  const MappedPage page = mapped();
+  size_t slots_left = 4;
+  Process process;
+  EXPECT_EQ(read_page(page.bytes(), process, slots_left), "");
+  EXPECT_EQ(slots_left, 0u);
+  slots_left = 3;
+  Process again;
+  EXPECT_EQ(read_page(page.bytes(), again, slots_left),
+            "the processes of its user have too many objects");
+  EXPECT_EQ(slots_left, 3u);
+  EXPECT_TRUE(again.queue_pairs.empty());
+}
+
+// Another process of the user can write to the page. Counts become wrong then, and nothing else.
+TEST_F(Page, OverwrittenPageLeadsNowhere) {
+  void* mapped = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, page_.fd(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  std::memset(mapped, 0xff, page_bytes());
+  EXPECT_EQ(page_.index_of(*lease_), 0u);
+  page_.note_link("uwarp_lo", true);
+  EXPECT_EQ(page_.device("uwarp_lo"), 1u);  // its name is gone
+  (void)page_.totals("uwarp_lo");
+  SlotLease<QueuePairSlot> next(page_);
+  EXPECT_EQ(page_.index_of(*next), 1u);
+  std::memset(mapped, 0xff, page_bytes());
+  next = {};
+  lease_ = {};
+  queue_ = {};
+  region_ = {};
+  EXPECT_EQ(page_.index_of(*SlotLease<RegionSlot>(page_)), 0u);
+  munmap(mapped, page_bytes());
 }
 
 // One whose process was stopped in the middle of a description.
@@ -330,7 +381,8 @@ TEST_F(Page, DescriptionsAreSeenWhole) {
   const MappedPage page = mapped();
   for (int i = 0; i < 2000; ++i) {
     Process process;
-    ASSERT_EQ(read_page(page.bytes(), process), "");
+    size_t slots_left = kPlenty;
+    ASSERT_EQ(read_page(page.bytes(), process, slots_left), "");
     for (const QueuePair& qp : process.queue_pairs) {
       if (qp.created_ns == 7) continue;  // from before
       EXPECT_EQ(qp.number, qp.created_ns);
@@ -358,7 +410,8 @@ TEST_F(Page, TotalsNeverGoBackWhileQueuePairsGo) {
   int went_back = 0;
   for (int i = 0; i < 5000; ++i) {
     Process process;
-    EXPECT_EQ(read_page(page.bytes(), process), "");
+    size_t slots_left = kPlenty;
+    EXPECT_EQ(read_page(page.bytes(), process, slots_left), "");
     const uint64_t total = process.devices.at(0).traffic.sent.bytes;
     if (total < before) ++went_back;
     before = total;
@@ -399,6 +452,38 @@ TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
   close(ready[1]);
   ASSERT_EQ(snapshot.processes.size(), 1u);
   EXPECT_EQ(snapshot.processes[0].uid, 65534u);
+}
+
+// Another user may hand its page to a process: it neither stands for the process nor hides its own.
+TEST_F(Page, MadeByAnotherUserIsNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  {
+    const StatPage other(true);
+    ASSERT_EQ(fchown(other.fd(), 65534, 65534), 0);
+    const int first = fcntl(other.fd(), F_DUPFD_CLOEXEC, 3);  // before the engine's own
+    ASSERT_LT(first, page_.fd());
+    const Snapshot snapshot = Processes(false, getpid()).look();
+    close(first);
+    ASSERT_EQ(snapshot.processes.size(), 1u);
+    EXPECT_EQ(snapshot.processes[0].instance, page_.header().instance);
+    EXPECT_TRUE(snapshot.unreadable.empty());
+  }
+  ASSERT_EQ(fchown(page_.fd(), 65534, 65534), 0);
+  const Snapshot snapshot = Processes(false, getpid()).look();
+  EXPECT_TRUE(snapshot.processes.empty());
+  ASSERT_EQ(snapshot.unreadable.size(), 1u);
+  EXPECT_EQ(snapshot.unreadable[0].why, "made by another user, 65534");
+}
+
+TEST(UserShares, OneUserLeavesTheOthersTheirs) {
+  UserShares shares(10, 15, 1000);
+  EXPECT_TRUE(shares.take(1, 8));
+  EXPECT_FALSE(shares.take(1, 3));
+  EXPECT_EQ(shares.left(1), 2u);
+  EXPECT_TRUE(shares.take(2, 7));
+  EXPECT_FALSE(shares.take(3, 1));  // of all others together
+  EXPECT_TRUE(shares.take(1000, 10));
+  EXPECT_FALSE(shares.take(1000, 1));
 }
 
 TEST(Processes, DropsAPageThatIsClosed) {

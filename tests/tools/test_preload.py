@@ -139,6 +139,22 @@ def test_survives(start, port, tmp_path, case):
     assert report_lines(report).count("works") == wanted, report_lines(report)
 
 
+AS_ROOT = ("user", "chroot", "user-chroot")
+
+
+@pytest.mark.parametrize("case", [
+    "plain", "user", "undumpable", "chroot", "user-chroot", "fewer-files", "no-files", "no-stdio",
+    "threads", "exit-in-handler", "exit-in-thread"])
+def test_process_changes_at_work(start, port, tmp_path, case):
+    """A connection goes on while its process becomes another kind of process, and new ones are made."""
+    if case in AS_ROOT and os.geteuid() != 0:
+        pytest.skip("needs root")
+    report = tmp_path / "report"
+    process = start([HELPERS / "process_change", case, port, report])
+    assert process.wait() == 0, (report_lines(report), process)
+    assert report_lines(report) == ([] if case.startswith("exit") else ["works"])
+
+
 @pytest.mark.parametrize("case, said", [
     ("listen-daemon", "uwarp: 1 rdma_cm listener will end with this process"),
     ("listen-fork", "uwarp: 1 rdma_cm listener stayed in the parent of this process")])

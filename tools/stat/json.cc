@@ -122,24 +122,52 @@ json process(const Process& from, const RateTable& rates) {
   return out;
 }
 
+json peer(const Peer& from, const RateTable& rates) {
+  json out = {
+      {"address", from.address}, {"queue_pairs", from.queue_pairs}, {"processes", from.processes}};
+  put_traffic(out, from.traffic);
+  if (rates.known()) put_rates(out, from.rates);
+  return out;
+}
+
+/// ASCII only: names are of other processes, and the terminal must not obey what is in them.
+std::string text_of(const json& value) {
+  return value.dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
+std::string member(const char* name, const json& value) {
+  return std::string("\"") + name + "\":" + text_of(value);
+}
+
+/// Written item by item, since a tree of objects takes twenty times the memory of its text.
+template <typename Items, typename ToJson>
+std::string list(const char* name, const Items& items, ToJson to_json) {
+  std::string out = std::string("\"") + name + "\":[";
+  const char* separator = "";
+  for (const auto& each : items) {
+    out += separator + text_of(to_json(each));
+    separator = ",";
+  }
+  return out + "]";
+}
+
 }  // namespace
 
 std::string to_json(const Snapshot& snapshot, const RateTable& rates) {
-  json out = {{"format", kFormat}, {"time", seconds(snapshot.time_ns)}};
-  for (const char* list : {"processes", "peers", "unreadable"}) out[list] = json::array();
-  if (rates.known()) out["interval"] = rates.seconds();
-  for (const Process& each : snapshot.processes) out["processes"].push_back(process(each, rates));
-  for (const Peer& each : peers_of(snapshot, rates)) {
-    json one = {{"address", each.address},
-                {"queue_pairs", each.queue_pairs},
-                {"processes", each.processes}};
-    put_traffic(one, each.traffic);
-    if (rates.known()) put_rates(one, each.rates);
-    out["peers"].push_back(std::move(one));
-  }
-  for (const Unreadable& each : snapshot.unreadable)
-    out["unreadable"].push_back({{"pid", each.pid}, {"why", each.why}});
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string out =
+      "{" + member("format", kFormat) + "," + member("time", seconds(snapshot.time_ns));
+  if (rates.known()) out += "," + member("interval", rates.seconds());
+  out += "," + list("processes", snapshot.processes,
+                    [&](const Process& each) { return process(each, rates); });
+  out += "," + list("peers", peers_of(snapshot, rates),
+                    [&](const Peer& each) { return peer(each, rates); });
+  out += "," + list("unreadable", snapshot.unreadable, [](const Unreadable& each) {
+           return json{{"pid", each.pid}, {"why", each.why}};
+         });
+  out += "," + list("left_out", snapshot.left_out, [](const LeftOut& each) {
+           return json{{"uid", each.uid}, {"processes", each.processes}};
+         });
+  return out + "}";
 }
 
 }  // namespace stat_view

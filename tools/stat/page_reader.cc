@@ -60,8 +60,6 @@ namespace {
 constexpr int kTries = 100;
 /// How often all queue pairs are read again because some of them were destroyed meanwhile.
 constexpr int kLooks = 5;
-constexpr uint32_t kMostSlots = 1u << 20;
-constexpr uint32_t kLargestSlot = 1u << 16;
 
 /// A copy of something in the page, read word by word so that no counter is torn. Each word is
 /// read with acquire, so what is read after the copy is newer than the copy. (One fence would do
@@ -106,11 +104,14 @@ struct MappedTable {
   size_t used = 0;
 };
 
+/// Where the tables lie, taken from the header once and checked.
+using Tables = std::array<MappedTable, uwarp::kPageTables>;
+
 class PageReader {
  public:
   PageReader(std::span<const std::byte> page, Process& process) : page_(page), process_(process) {}
 
-  std::string read() {
+  std::string read(size_t& slots_left) {
     if (page_.size() < PageHeader::kBytes) return "too small";
     const Copy<PageHeader> header(page_.data());
     if (header->magic.load() != PageHeader::kMagic) return "not a page of counters";
@@ -123,33 +124,38 @@ class PageReader {
     process_.release = text(header->release, sizeof header->release);
     process_.program = text(header->program, sizeof header->program);
     for (const TablePlace& place : header->tables) process_.homeless += place.homeless.load();
-    if (!read_tables(*header)) return "damaged: a table lies outside";
+    Tables tables;
+    if (std::string why = find_tables(*header, tables); !why.empty()) return why;
+    size_t used = 0;
+    for (const MappedTable& table : tables) used += table.used;
+    if (used > slots_left) return "the processes of its user have too many objects";
+    slots_left -= used;
+    read_tables(tables);
     return {};
   }
 
  private:
-  bool read_tables(const PageHeader& header) {
-    return read_traffic(header) &&
-           read_table<uwarp::CompletionSlot>(header, PageTable::kCompletionQueues) &&
-           read_table<uwarp::RegionSlot>(header, PageTable::kRegions);
+  void read_tables(const Tables& tables) {
+    read_traffic(tables);
+    read_table<uwarp::CompletionSlot>(tables, PageTable::kCompletionQueues);
+    read_table<uwarp::RegionSlot>(tables, PageTable::kRegions);
   }
 
   /// Reads devices and queue pairs. A queue pair that is destroyed adds its counts to its device.
   /// If the device was read before, both lack these counts: then all are read again.
-  bool read_traffic(const PageHeader& header) {
+  void read_traffic(const Tables& tables) {
     const uint64_t unsettled = process_.unsettled;
     for (int i = 0; i < kLooks; ++i) {
       process_.devices.clear();
       process_.queue_pairs.clear();
       process_.unsettled = unsettled;
-      if (!read_table<uwarp::DeviceSlot>(header, PageTable::kDevices)) return false;
+      read_table<uwarp::DeviceSlot>(tables, PageTable::kDevices);
       const std::vector<Traffic> gone = traffic_of_devices(process_);
-      if (!read_table<uwarp::QueuePairSlot>(header, PageTable::kQueuePairs)) return false;
+      read_table<uwarp::QueuePairSlot>(tables, PageTable::kQueuePairs);
       Process now;
-      PageReader(page_, now).read_table<uwarp::DeviceSlot>(header, PageTable::kDevices);
+      PageReader(page_, now).read_table<uwarp::DeviceSlot>(tables, PageTable::kDevices);
       if (traffic_of_devices(now) == gone) break;
     }
-    return true;
   }
 
   static std::vector<Traffic> traffic_of_devices(const Process& process) {
@@ -158,32 +164,44 @@ class PageReader {
     return each;
   }
 
-  template <typename Slot>
-  std::optional<MappedTable> find_table(const PageHeader& header, PageTable which) const {
-    const TablePlace& place = header.tables[static_cast<size_t>(which)];
-    const uint64_t step = place.slot_bytes;
-    const uint64_t slots = place.slots;
-    if (step < sizeof(Slot) || step > kLargestSlot || step % 8 != 0 || place.offset % 8 != 0 ||
-        slots > kMostSlots || place.offset > page_.size() ||
-        slots * step > page_.size() - place.offset)
-      return std::nullopt;
-    return MappedTable{page_.data() + place.offset, step,
-                       std::min<size_t>(place.used.load(), slots)};
+  /// Empty, or what is wrong with the tables. Whatever the page says: no table has more slots than
+  /// uwarp makes, and no byte of the page is read as part of two.
+  std::string find_tables(const PageHeader& header, Tables& tables) const {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const TablePlace& place = header.tables[i];
+      const uint64_t step = place.slot_bytes;
+      if (place.slots > uwarp::kPageSlots[i])
+        return "damaged: a table has more slots than uwarp makes";
+      if (step < uwarp::kPageSlotBytes[i] || step > page_.size() || step % 8 != 0 ||
+          place.offset < PageHeader::kBytes || place.offset % 8 != 0 ||
+          place.offset > page_.size() || place.slots * step > page_.size() - place.offset)
+        return "damaged: a table lies outside";
+      tables[i] = {page_.data() + place.offset, step,
+                   std::min<size_t>(place.used.load(), place.slots)};
+    }
+    return overlap(tables) ? "damaged: two tables overlap" : "";
+  }
+
+  static bool overlap(Tables tables) {
+    std::sort(tables.begin(), tables.end(),
+              [](const MappedTable& a, const MappedTable& b) { return a.first < b.first; });
+    for (size_t i = 1; i < tables.size(); ++i)
+      if (tables[i].first < tables[i - 1].first + tables[i - 1].used * tables[i - 1].step)
+        return true;
+    return false;
   }
 
   template <typename Slot>
-  bool read_table(const PageHeader& header, PageTable which) {
-    const auto table = find_table<Slot>(header, which);
-    if (!table) return false;
-    for (size_t i = 0; i < table->used; ++i) {
-      const auto slot = settled_copy<Slot>(table->first + i * table->step);
+  void read_table(const Tables& tables, PageTable which) {
+    const MappedTable& table = tables[static_cast<size_t>(which)];
+    for (size_t i = 0; i < table.used; ++i) {
+      const auto slot = settled_copy<Slot>(table.first + i * table.step);
       if (!slot) {
         ++process_.unsettled;
       } else if ((*slot)->head.live.load() != 0) {
         take(**slot, static_cast<uint32_t>(i));
       }
     }
-    return true;
   }
 
   static std::string text(const char* from, size_t size) {
@@ -301,8 +319,8 @@ class PageReader {
 
 }  // namespace
 
-std::string read_page(std::span<const std::byte> page, Process& process) {
-  return PageReader(page, process).read();
+std::string read_page(std::span<const std::byte> page, Process& process, size_t& slots_left) {
+  return PageReader(page, process).read(slots_left);
 }
 
 }  // namespace stat_view

@@ -12,7 +12,8 @@
 namespace stat_view {
 
 /// Fills in all of `process` but pid and uid. Returns why the page cannot be read, or an empty
-/// text. `page` is aligned to 8 bytes and stays mapped.
-std::string read_page(std::span<const std::byte> page, Process& process);
+/// text. `page` is aligned to 8 bytes and stays mapped. `slots_left`: how many slots may still be
+/// read; the page costs as many as it says it uses, whatever is in them.
+std::string read_page(std::span<const std::byte> page, Process& process, size_t& slots_left);
 
 }  // namespace stat_view

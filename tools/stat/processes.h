@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "credentials.h"
 #include "snapshot.h"
 
 namespace stat_view {
@@ -28,7 +29,8 @@ class MappedPage {
   }
   ~MappedPage();
 
-  /// Maps the file of `fd`, if it is sealed against becoming shorter. Otherwise says `why` not.
+  /// Maps the file of `fd`, if it is sealed against becoming shorter and no larger than a page can
+  /// be. Otherwise says `why` not.
   static std::optional<MappedPage> map(int fd, std::string& why);
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(address_), size_};
@@ -43,10 +45,10 @@ class Processes {
  public:
   /// `all_users`: also processes of other users that the kernel lets us read. `only`: this pid
   /// alone, of any user; 0: all.
-  Processes(bool all_users, int only, std::string proc = "/proc")
-      : all_users_(all_users), only_(only), proc_(std::move(proc)) {}
+  Processes(bool all_users, int only, std::string proc = "/proc");
 
-  /// Reads all pages.
+  /// Reads all pages. What one user's processes can cost is bounded; what is beyond is counted in
+  /// Snapshot::left_out. No call waits for another process.
   Snapshot look();
 
  private:
@@ -58,15 +60,21 @@ class Processes {
     MappedPage page;
     std::string why;  // not empty: cannot be read
   };
+  struct Budget;
 
   void forget_the_gone();
-  void find_new();
-  void look_into(int pid);
+  void find_new(Budget& budget);
+  void look_into(int pid, Budget& budget);
+  bool search(const std::string& files, const Credentials& owner, Budget& budget,
+              std::optional<Known>& found) const;
+  std::optional<Known> page_at(const std::string& link, const Credentials& owner) const;
+  void read(Snapshot& snapshot, Budget& budget) const;
   bool shown_already(dev_t device, ino_t file) const;
 
   const bool all_users_;
   const int only_;
   const std::string proc_;
+  const dev_t memory_device_;
   std::map<int, Known> known_;
 };
 

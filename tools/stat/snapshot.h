@@ -122,11 +122,19 @@ struct Unreadable {
   std::string why;
 };
 
+/// Processes of a user that are not shown, because the user has more of something than is looked
+/// at.
+struct LeftOut {
+  uint32_t uid = 0;
+  size_t processes = 0;
+};
+
 struct Snapshot {
   uint64_t time_ns = 0;       // CLOCK_REALTIME
   uint64_t monotonic_ns = 0;  // for rates
   std::vector<Process> processes;
   std::vector<Unreadable> unreadable;
+  std::vector<LeftOut> left_out;
 };
 
 /// Names of the kinds of messages in JSON, in the order of MessageKind.

@@ -266,7 +266,7 @@ std::string summary_of(const Snapshot& snapshot, const RateTable& rates) {
     sum.add(rates.of(process));
   }
   const size_t count = snapshot.processes.size();
-  if (count == 0 && snapshot.unreadable.empty())
+  if (count == 0 && snapshot.unreadable.empty() && snapshot.left_out.empty())
     return "no process uses uwarp here: start a program with uwarp-run COMMAND";
   std::string line = number(count) + (count == 1 ? " process" : " processes");
   if (rates.known())
@@ -276,6 +276,9 @@ std::string summary_of(const Snapshot& snapshot, const RateTable& rates) {
           number(queues) + " completion queues, " + number(regions) + " memory regions";
   for (const Unreadable& each : snapshot.unreadable)
     line += "; " + std::to_string(each.pid) + " cannot be read: " + printable(each.why);
+  for (const LeftOut& each : snapshot.left_out)
+    line += "; " + number(each.processes) + " processes of user " + number(each.uid) +
+            " are left out: that user has too many";
   return line;
 }
 

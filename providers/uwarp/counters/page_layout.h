@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The memory in which a process shows what it is doing: a header and tables of slots, laid out for
-// readers of other versions (docs/observability.md has the bytes). Only this process writes it,
-// and reads it only to go on counting, so a wrong value in it does no harm here.
+// readers of other versions (docs/observability.md has the bytes). Only this process should write
+// it. It reads counts only, to go on counting, so a wrong value in it does no harm here.
 //
 // A counter has one writer at a time and is changed by a plain load and store. What describes a
 // slot is guarded by a sequence number, odd while it changes.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -167,6 +168,11 @@ static_assert(sizeof(RegionSlot) == 64);
 
 enum class PageTable : uint8_t { kDevices, kQueuePairs, kCompletionQueues, kRegions };
 inline constexpr size_t kPageTables = 4;
+inline constexpr std::array<size_t, kPageTables> kPageSlotBytes = {
+    sizeof(DeviceSlot), sizeof(QueuePairSlot), sizeof(CompletionSlot), sizeof(RegionSlot)};
+/// Slots of each table. uwarp-stat refuses a table with more, so raise PageHeader::kVersion with
+/// them.
+inline constexpr std::array<uint32_t, kPageTables> kPageSlots = {64, 16384, 8192, 8192};
 
 /// Where a table lies. Readers step by slot_bytes, so that later versions can append to a slot.
 struct TablePlace {
@@ -197,6 +203,18 @@ struct PageHeader {
   TablePlace tables[kPageTables];
 };
 static_assert(sizeof(PageHeader) <= PageHeader::kBytes);
+
+/// Bytes of a table in the page: whole pages of memory.
+constexpr size_t table_bytes(size_t table) {
+  return (kPageSlots[table] * kPageSlotBytes[table] + 4095) & ~size_t{4095};
+}
+/// Where it begins; of one behind the last, bytes of the whole page.
+constexpr size_t table_offset(size_t table) {
+  size_t offset = PageHeader::kBytes;
+  for (size_t i = 0; i < table; ++i) offset += table_bytes(i);
+  return offset;
+}
+constexpr size_t page_bytes() { return table_offset(kPageTables); }
 
 /// The name under which the memory is found among the open files of its process.
 inline constexpr const char* kPageName = "uwarp-stat";

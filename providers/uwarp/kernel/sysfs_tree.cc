@@ -91,6 +91,10 @@ bool put_files(const Folder& folder, const std::string& below,
   return true;
 }
 
+/// Other users can fill /tmp with names; each process that starts looks at this many at most. Trees
+/// that it does not come to are left for a later one.
+constexpr size_t kNamesLookedAt = 16384;
+
 /// Of the process or the system: says nothing about the file that was to be opened.
 bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
 
@@ -119,6 +123,7 @@ bool update_device(const Folder& tree, const NetDevice& before, const NetDevice&
 bool is_dead_tree(const Folder& folder, const std::string& name) {
   const pid_t pid = pid_of_tree(name);
   if (pid == 0 || kill(pid, 0) == 0 || errno != ESRCH) return false;
+  if (!folder.may_be_own(name)) return false;
   const Folder tree = folder.open(name);
   if (!tree.is_open()) return false;
   const auto identity = tree.identity_if_private();
@@ -152,7 +157,7 @@ void link_names_of_host(const Folder& tree, const std::string& of_host, const st
 void remove_dead_trees(const std::string& path) {
   const Folder folder(path);
   if (!folder.is_open()) return;
-  for (const std::string& name : folder.names(".")) {
+  for (const std::string& name : folder.names(".", kNamesLookedAt)) {
     if (!is_dead_tree(folder, name)) continue;
     log_event("removing %s/%s, left by a process that has ended", path.c_str(), name.c_str());
     folder.remove(name);

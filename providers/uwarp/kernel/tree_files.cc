@@ -115,7 +115,7 @@ bool Folder::set_time(const std::string& path, const timespec& time) const {
   return syscall(SYS_utimensat, fd_, path.c_str(), both, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-std::vector<std::string> Folder::names(const std::string& path) const {
+std::vector<std::string> Folder::names(const std::string& path, size_t most) const {
   std::vector<std::string> result;
   const int fd = open_at(fd_, path, kFolderFlags | O_NOFOLLOW);
   if (fd < 0) return result;
@@ -127,9 +127,22 @@ std::vector<std::string> Folder::names(const std::string& path) const {
   }
   while (const dirent* entry = readdir(listing.get())) {
     const std::string name = entry->d_name;
-    if (name != "." && name != "..") result.push_back(name);
+    if (name == "." || name == "..") continue;
+    if (result.size() == most) break;
+    result.push_back(name);
   }
   return result;
+}
+
+bool Folder::may_be_own(const std::string& name) const {
+  constexpr int kFlags = AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+  struct statx here {
+  }, there{};
+  if (syscall(SYS_statx, fd_, "", AT_EMPTY_PATH | kFlags, STATX_TYPE, &here) != 0 ||
+      syscall(SYS_statx, fd_, name.c_str(), AT_SYMLINK_NOFOLLOW | kFlags, STATX_UID, &there) != 0)
+    return errno == ENOSYS || errno == EPERM;  // old sandboxes do not know the call
+  return there.stx_uid == static_cast<uid_t>(syscall(SYS_geteuid)) &&
+         here.stx_dev_major == there.stx_dev_major && here.stx_dev_minor == there.stx_dev_minor;
 }
 
 void Folder::remove(const std::string& path) const {

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -59,7 +60,12 @@ class Folder {
   bool rename(const std::string& from, const std::string& to) const;
   /// The modification time of a file or folder.
   bool set_time(const std::string& path, const timespec& time) const;
-  std::vector<std::string> names(const std::string& path) const;
+  /// `most`: of a folder in which other users can make any number.
+  std::vector<std::string> names(const std::string& path, size_t most = SIZE_MAX) const;
+  /// Whether a file of this folder may be one of our user's: by what the kernel knows without
+  /// asking a file system that another user may have mounted there, whose process could let us
+  /// wait.
+  bool may_be_own(const std::string& name) const;
   /// With all below it; what is not there counts as removed.
   void remove(const std::string& path) const;
 

@@ -21,12 +21,7 @@
 namespace uwarp {
 namespace {
 
-constexpr std::array<size_t, kPageTables> kSlotBytes = {sizeof(DeviceSlot), sizeof(QueuePairSlot),
-                                                        sizeof(CompletionSlot), sizeof(RegionSlot)};
-
 constexpr uint32_t kLinkUp = 1, kLinkDown = 2;  // DeviceSlot::link
-
-constexpr uint64_t page_up(uint64_t bytes) { return (bytes + 4095) & ~uint64_t{4095}; }
 
 void copy_text(std::string_view text, char* out, size_t size) {
   const size_t length = std::min(text.size(), size - 1);
@@ -47,6 +42,10 @@ bool belongs_to(const QueuePairSlot& slot, uint32_t device) {
   return slot.head.live.load(std::memory_order_acquire) != 0 && slot.device == device;
 }
 
+std::string_view name_of(const DeviceSlot& slot) {
+  return {slot.name, strnlen(slot.name, sizeof slot.name)};
+}
+
 template <typename Source, typename Target>
 void add_all(const Source& from, Target& to) {
   add_up(from.transmit, to.transmit);
@@ -57,15 +56,13 @@ void add_all(const Source& from, Target& to) {
 }  // namespace
 
 StatPage::StatPage(bool shown) {
-  bytes_ = PageHeader::kBytes;
-  for (size_t i = 0; i < kPageTables; ++i) bytes_ += page_up(kSlots[i] * kSlotBytes[i]);
   // A program with more rights than its user shows nothing.
   if (shown && getauxval(AT_SECURE) == 0) {
-    fd_ = make_sealed_memory(kPageName, bytes_);
+    fd_ = make_sealed_memory(kPageName, page_bytes());
     if (!fd_) log_event("uwarp-stat cannot show this process: no memfd: %s", std::strerror(errno));
   }
   const int flags = fd_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
+  void* mapped = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(mapped);
   header_ = new (memory_) PageHeader;
@@ -74,21 +71,19 @@ StatPage::StatPage(bool shown) {
   header_->magic.store(PageHeader::kMagic, std::memory_order_release);
 }
 
-StatPage::~StatPage() { munmap(memory_, bytes_); }
+StatPage::~StatPage() { munmap(memory_, page_bytes()); }
 
 void StatPage::lay_out() {
-  uint64_t offset = PageHeader::kBytes;
   for (size_t i = 0; i < kPageTables; ++i) {
     TablePlace& place = header_->tables[i];
-    place.offset = offset;
-    place.slot_bytes = static_cast<uint32_t>(kSlotBytes[i]);
-    place.slots = kSlots[i];
-    offset += page_up(kSlots[i] * kSlotBytes[i]);
+    place.offset = table_offset(i);
+    place.slot_bytes = static_cast<uint32_t>(kPageSlotBytes[i]);
+    place.slots = kPageSlots[i];
   }
 }
 
 void StatPage::describe_process() {
-  header_->page_bytes = bytes_;
+  header_->page_bytes = page_bytes();
   header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
   header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
   header_->started_ns = wall_clock_ns();
@@ -103,19 +98,24 @@ uint32_t StatPage::device(std::string_view verbs_name) {
 }
 
 uint32_t StatPage::device_locked(std::string_view verbs_name) {
-  TablePlace& place = table(PageTable::kDevices);
-  const uint32_t used = place.used.load(std::memory_order_relaxed);
+  const uint32_t used = used_[static_cast<size_t>(PageTable::kDevices)];
   for (uint32_t i = 0; i < used; ++i)
-    if (verbs_name == slot<DeviceSlot>(i).name) return i;
-  if (used == place.slots) return used - 1;
+    if (verbs_name == name_of(slot<DeviceSlot>(i))) return i;
+  if (used == kPageSlots[static_cast<size_t>(PageTable::kDevices)]) return used - 1;
   auto* made = new (&slot<DeviceSlot>(used)) DeviceSlot;
   {
     const SlotChange change(made->head);
     copy_text(verbs_name, made->name, sizeof made->name);
     made->head.live.store(1, std::memory_order_relaxed);
   }
-  place.used.store(used + 1, std::memory_order_release);
+  note_used_locked(PageTable::kDevices, used + 1);
   return used;
+}
+
+// What is shown is published; what is counted with is used_, which no other process can change.
+void StatPage::note_used_locked(PageTable which, uint32_t used) {
+  used_[static_cast<size_t>(which)] = used;
+  table(which).used.store(used, std::memory_order_release);
 }
 
 DeviceTotals StatPage::totals(std::string_view verbs_name) {
@@ -125,7 +125,7 @@ DeviceTotals StatPage::totals(std::string_view verbs_name) {
   const auto& device = slot<DeviceSlot>(index);
   sum.link_downs = device.link_downs.get();
   add_all(device, sum);
-  const uint32_t used = table(PageTable::kQueuePairs).used.load(std::memory_order_relaxed);
+  const uint32_t used = used_[static_cast<size_t>(PageTable::kQueuePairs)];
   for (uint32_t i = 0; i < used; ++i) {
     const auto& live = slot<QueuePairSlot>(i);
     if (belongs_to(live, index)) add_all(live, sum);
@@ -151,9 +151,8 @@ uint32_t StatPage::take_index_locked(PageTable which) {
     free.pop_back();
     return index;
   }
-  TablePlace& place = table(which);
-  const uint32_t used = place.used.load(std::memory_order_relaxed);
-  if (used == place.slots) return kNoSlot;
+  const uint32_t used = used_[static_cast<size_t>(which)];
+  if (used == kPageSlots[static_cast<size_t>(which)]) return kNoSlot;
   // Giving back must not need memory.
   if (free.capacity() <= used) free.reserve(std::max<size_t>(64, 2 * free.capacity()));
   return used;
@@ -162,18 +161,18 @@ uint32_t StatPage::take_index_locked(PageTable which) {
 template <typename Slot>
 Slot& StatPage::take() {
   const std::lock_guard guard(mutex_);
-  TablePlace& place = table(table_of<Slot>());
   const uint32_t index = take_index_locked(table_of<Slot>());
   if (index == kNoSlot) {
+    TablePlace& place = table(table_of<Slot>());
     auto made = std::make_unique<Slot>();
     if constexpr (std::is_same_v<Slot, QueuePairSlot>) homeless_.insert(made.get());
     place.homeless.store(place.homeless.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
     return *made.release();
   }
-  if (index == place.used.load(std::memory_order_relaxed)) {
+  if (index == used_[static_cast<size_t>(table_of<Slot>())]) {
     new (&slot<Slot>(index)) Slot;
-    place.used.store(index + 1, std::memory_order_release);
+    note_used_locked(table_of<Slot>(), index + 1);
   }
   return slot<Slot>(index);
 }
@@ -202,7 +201,8 @@ void StatPage::release_locked(Slot& gone) {
 
 void StatPage::give_back(QueuePairSlot& gone) {
   const std::lock_guard guard(mutex_);
-  add_all(gone, slot<DeviceSlot>(gone.device));
+  // The index may have been overwritten by another process: never beyond the table.
+  add_all(gone, slot<DeviceSlot>(gone.device % kPageSlots[0]));
   homeless_.erase(&gone);
   release_locked(gone);
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The process's page of counters (counters/page_layout.h): memory without a name in any file
 // system, found by uwarp-stat among the open files of its process, sealed so that no process can
-// shorten it. Hands out slots. Where it cannot or shall not be shown (UWARP_STAT=0) it is plain
-// memory, and the counting goes on for the files in sysfs.
+// shorten it. Other processes of the user can write to it: so nothing that leads to memory is read
+// from it, and places and numbers of slots are constants or kept here. Hands out slots. Where it
+// cannot or shall not be shown (UWARP_STAT=0) it is plain memory, and the counting goes on for the
+// files in sysfs.
 #pragma once
 
 #include <array>
@@ -29,9 +31,6 @@ struct DeviceTotals {
 
 class StatPage {
  public:
-  /// Slots of each table; what is made beyond has none that can be seen.
-  static constexpr std::array<uint32_t, kPageTables> kSlots = {64, 16384, 8192, 8192};
-
   /// `shown`: to uwarp-stat. Throws std::bad_alloc.
   explicit StatPage(bool shown);
   ~StatPage();
@@ -55,11 +54,11 @@ class StatPage {
   /// Index in its table; kNoSlot for one that cannot be seen.
   template <typename Slot>
   uint32_t index_of(const Slot& slot) const {
-    const TablePlace& place = table(table_of<Slot>());
-    const auto at = reinterpret_cast<uintptr_t>(&slot) - reinterpret_cast<uintptr_t>(memory_);
-    if (at < place.offset || at >= place.offset + uint64_t{place.slots} * sizeof(Slot))
-      return kNoSlot;
-    return static_cast<uint32_t>((at - place.offset) / sizeof(Slot));
+    constexpr auto kTable = static_cast<size_t>(table_of<Slot>());
+    const auto at = reinterpret_cast<uintptr_t>(&slot) - reinterpret_cast<uintptr_t>(memory_) -
+                    table_offset(kTable);
+    if (at >= kPageSlots[kTable] * sizeof(Slot)) return kNoSlot;
+    return static_cast<uint32_t>(at / sizeof(Slot));
   }
 
   const PageHeader& header() const { return *header_; }
@@ -77,21 +76,23 @@ class StatPage {
   TablePlace& table(PageTable which) const { return header_->tables[static_cast<size_t>(which)]; }
   template <typename Slot>
   Slot& slot(uint32_t index) const {
-    return reinterpret_cast<Slot*>(memory_ + table(table_of<Slot>()).offset)[index];
+    constexpr auto kTable = static_cast<size_t>(table_of<Slot>());
+    return reinterpret_cast<Slot*>(memory_ + table_offset(kTable))[index];
   }
   void lay_out();
   void describe_process();
   uint32_t device_locked(std::string_view verbs_name);
+  void note_used_locked(PageTable which, uint32_t used);
   uint32_t take_index_locked(PageTable which);
   template <typename Slot>
   void release_locked(Slot& slot);
 
   std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
   EngineFd fd_;
   PageHeader* header_ = nullptr;
 
   std::mutex mutex_;
+  std::array<uint32_t, kPageTables> used_{};  // no slot from here on was ever taken
   std::array<std::vector<uint32_t>, kPageTables> free_;
   std::unordered_set<QueuePairSlot*> homeless_;  // beyond the table
 };

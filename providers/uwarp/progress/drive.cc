@@ -85,6 +85,9 @@ class Progress::Drive {
       pthread_setcancelstate(cancel_state_, nullptr);
       const int ready = poll_until(fds, count, awaited.deadline_ns, awaited.signals);
       if (ready < 0) error = errno;
+      // More descriptors than the process may open by now (RLIMIT_NOFILE), open as they are: the
+      // thread waits for its own alone, and the helper thread serves.
+      if (error == EINVAL) error = EBUSY;
       if (ready == 0) error = ETIMEDOUT;
       const auto theirs = std::span(fds, count).last(awaited.fds().size());
       if (std::any_of(theirs.begin(), theirs.end(), [](pollfd fd) { return fd.revents != 0; }))

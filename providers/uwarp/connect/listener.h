@@ -14,7 +14,7 @@
 #include "connect/bound_port.h"
 #include "connect/connection.h"
 #include "connect/connection_events.h"
-#include "connect/half_open_places.h"
+#include "connect/network_places.h"
 #include "net/ip_address.h"
 #include "progress/progress.h"
 
@@ -36,7 +36,7 @@ class Listener final : public Source {
  public:
   /// Connections of one listener whose Request is not complete, each for UWARP_MPA_TIMEOUT_MS at
   /// most. A quarter of the 1,024 descriptors that a process usually has. One more takes the place
-  /// of another, see HalfOpenPlaces.
+  /// of another, see NetworkPlaces.
   static constexpr size_t kMaxHalfOpen = 256;
 
   /// Starts listening on a bound socket, which is taken if that succeeds.
@@ -74,7 +74,7 @@ class Listener final : public Source {
   TcpSocket socket_;  // empty after close()
   Progress::Ticket ticket_ = 0;
   std::weak_ptr<ListenerOwner> owner_;
-  HalfOpenPlaces<std::shared_ptr<Connection>> half_open_{kMaxHalfOpen};
+  NetworkPlaces<std::shared_ptr<Connection>> half_open_;
 };
 
 }  // namespace uwarp

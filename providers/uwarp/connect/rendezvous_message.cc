@@ -70,6 +70,10 @@ const char* describe(RendezvousVerdict verdict) {
       return "the other call is kept";
     case RendezvousVerdict::kTooMany:
       return "too many calls wait";
+    case RendezvousVerdict::kCallsBack:
+      return "the caller is called back";
+    case RendezvousVerdict::kHeld:
+      return "the trunk is there";
   }
   return "unknown verdict";
 }

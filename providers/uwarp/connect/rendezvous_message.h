@@ -27,8 +27,10 @@ struct RendezvousCall {
   uint32_t psn = 0;           // the dialer's sq_psn: the answerer must have it as rq_psn
   uint32_t capabilities = 0;  // unknown bits are ignored
   /// The caller wants no queue pair but a trunk to the process of `target`; `psn` is the version of
-  /// what goes over it.
+  /// what goes over it. More follows behind the call: datagram/trunk_call.h.
   static constexpr uint32_t kTrunk = 1;
+  /// With kTrunk: the answerer has called before, and is called back at the port that it named.
+  static constexpr uint32_t kCallBack = 2;
 
   std::vector<std::byte> encode() const;
   /// Nothing if it is no call at all, or one of a version that is not known.
@@ -44,8 +46,10 @@ enum class RendezvousVerdict : uint8_t {
   kBusy = 4,         // connected already
   kCollision = 5,    // the target's own call is the one to be kept
   kTooMany = 6,      // more calls are held than there is room for
+  kCallsBack = 7,    // the target calls the port that the caller has named, which proves it
+  kHeld = 8,         // the trunk that the caller asks about is there, and still this process's
 };
-inline constexpr size_t kRendezvousVerdicts = 7;
+inline constexpr size_t kRendezvousVerdicts = 9;
 
 /// The answerer's word, in the Reply.
 struct RendezvousAnswer {

@@ -22,6 +22,13 @@ Result<RendezvousPorts::Place> RendezvousPorts::reserve(ConnectContext& context,
   return Place{*made, *(*made)->take_number()};
 }
 
+std::shared_ptr<RendezvousPort> RendezvousPorts::find(int ifindex, uint16_t port) {
+  const std::lock_guard guard(mutex_);
+  for (const auto& one : ports_)
+    if (one->ifindex() == ifindex && one->port() == port) return one;
+  return nullptr;
+}
+
 void RendezvousPorts::give_back(const Place& place) {
   std::shared_ptr<RendezvousPort> unused;  // closed after the lock
   const std::lock_guard guard(mutex_);

@@ -25,6 +25,8 @@ class RendezvousPorts {
   /// A free number on `device`. Errors: EADDRINUSE (no port in UWARP_PORT_RANGE), EMFILE, ENOMEM.
   Result<Place> reserve(ConnectContext& context, const NetDevice& device);
   void give_back(const Place& place);
+  /// The port with this number on the device, while a queue pair has a number on it; else null.
+  std::shared_ptr<RendezvousPort> find(int ifindex, uint16_t port);
 
  private:
   std::mutex mutex_;

@@ -25,20 +25,22 @@ class Destination {
   uint8_t hop_limit = 0;
   std::shared_ptr<DatagramWay> group;  ///< of a multicast group, the one way there is
 
-  /// What was remembered for `port`; null if it was another one.
-  std::shared_ptr<Trunk> recent(uint16_t port) {
+  /// What was remembered for this port of ours and `port`; null if it was another pair.
+  std::shared_ptr<Trunk> recent(uint16_t own_port, uint16_t port) {
     const std::lock_guard guard(lock_);
-    return port == port_ ? trunk_ : nullptr;
+    return port == port_ && own_port == own_port_ ? trunk_ : nullptr;
   }
-  void remember(uint16_t port, std::shared_ptr<Trunk> trunk) {
+  void remember(uint16_t own_port, uint16_t port, std::shared_ptr<Trunk> trunk) {
     const std::lock_guard guard(lock_);
+    own_port_ = own_port;
     port_ = port;
     trunk_.swap(trunk);
   }
 
  private:
   SpinLock lock_;
-  uint16_t port_ = 0;  // of a process; 0: none yet
+  uint16_t own_port_ = 0;  // of the queue pair that has sent
+  uint16_t port_ = 0;      // of a process; 0: none yet
   std::shared_ptr<Trunk> trunk_;
 };
 

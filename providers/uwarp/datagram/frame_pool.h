@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Memory in which datagrams are collected on their way to a peer: one frame is one message of a
-// trunk. Shared by all trunks of the process, so that idle ones have none.
+// Memory for frames, each of which is one message of a trunk: datagrams on their way to a peer are
+// collected in them, and what comes from one is read into them. Shared by all trunks of the
+// process, so that idle ones have none.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "base/spinlock.h"
 #include "memory/region_table.h"
@@ -37,6 +38,7 @@ struct Frame {
   uint32_t lkey = 0;
   uint32_t size = 0;       // of what is in use
   uint32_t datagrams = 0;  // ... and how many they are
+  uint32_t chunk = 0;      // of the pool
   Frame* next = nullptr;
 };
 
@@ -66,9 +68,18 @@ class FrameQueue {
   size_t size_ = 0;
 };
 
-/// Any thread; its lock is a leaf. Keeps its memory for as long as it lives.
+/// Any thread; its lock is a leaf. Memory comes and goes in chunks of half a megabyte: a chunk
+/// whose frames have all been given back goes back to the system, but for one.
 class FramePool {
  public:
+  static constexpr size_t kFramesPerChunk = 64;
+  /// 34 MB: what a thousand peers may have on their way at a time.
+  static constexpr size_t kMostChunks = 64;
+  static constexpr size_t kMostFrames = kMostChunks * kFramesPerChunk;
+  /// The last quarter is for trunks that hold fewer than this: those whose peers take nothing do
+  /// not keep all frames from others.
+  static constexpr size_t kFewFrames = 4;
+
   explicit FramePool(RegionTable& regions) : regions_(regions) {}
   ~FramePool();
   FramePool(const FramePool&) = delete;
@@ -76,27 +87,40 @@ class FramePool {
 
   /// Where the frames are registered.
   ProtectionDomain& domain() { return domain_; }
-  /// An empty frame; null without memory for one, or when kMostChunks are in use.
-  Frame* take();
+  /// An empty frame for a trunk that holds `held` already; null without memory for one, or when
+  /// there are none for it.
+  Frame* take(size_t held = 0);
   void give_back(Frame& frame);
   void give_back(FrameQueue frames);
+  /// Chunks that there are.
+  size_t chunks();
 
  private:
-  static constexpr size_t kFramesPerChunk = 64;
-  /// 34 MB: what a thousand peers may have on their way at a time.
-  static constexpr size_t kMostChunks = 64;
   struct Chunk {
-    std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<Frame[]> frames;
+    Chunk(FramePool& pool, uint32_t place);
+    ~Chunk();
+    Chunk(const Chunk&) = delete;
+    Chunk& operator=(const Chunk&) = delete;
+
+    RegionTable& regions;
+    std::byte* memory;  // mapped, so that it goes back to the system and not to malloc()
     MemoryRegion* region = nullptr;
+    std::array<Frame, kFramesPerChunk> frames;
+    Frame* free = nullptr;
+    size_t taken = 0;
   };
-  bool grow();
+  bool grow_locked();
+  /// A chunk that has no place any more, if one is left over.
+  std::unique_ptr<Chunk> give_back_locked(Frame& frame);
 
   RegionTable& regions_;
   ProtectionDomain domain_;
   SpinLock lock_;
-  Frame* free_ = nullptr;
-  std::vector<Chunk> chunks_;
+  std::array<std::unique_ptr<Chunk>, kMostChunks> chunks_;
+  uint64_t with_free_ = 0;  // a bit for each chunk with free frames
+  uint64_t unused_ = 0;     // ... all of whose frames are free: one at most
+  size_t taken_ = 0;        // frames
 };
+static_assert(FramePool::kMostChunks == 64);
 
 }  // namespace uwarp

@@ -37,6 +37,16 @@ bool Trunk::idle() {
   return waiters_ == nullptr && filling_ == nullptr && ready_.empty();
 }
 
+bool Trunk::open() {
+  const std::lock_guard lock(lock_);
+  return line_ != nullptr;
+}
+
+bool Trunk::holds(TrunkNonce nonce) {
+  const std::lock_guard lock(lock_);
+  return line_ != nullptr && line_->nonce() == nonce;
+}
+
 // --- Filling
 
 bool Trunk::unreachable_locked() {
@@ -55,7 +65,6 @@ DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& paylo
     if (!take_frame_locked()) return stalled_ || has_room_locked() ? Taken::kDropped : Taken::kFull;
   }
   if (!filling_->append(header, payload)) return Taken::kFault;
-  source_ = header.source;
   return Taken::kYes;
 }
 
@@ -74,7 +83,7 @@ bool Trunk::take_frame_locked() {
   if (has_room_locked()) {
     full_since_ns_ = 0;
     stalled_ = false;
-    filling_ = trunks_.frames().take();
+    filling_ = trunks_.frames().take(ready_.size() + in_flight_.size());
     return filling_ != nullptr;
   }
   if (full_since_ns_ == 0) {
@@ -123,7 +132,7 @@ void Trunk::flush() {
     {
       const std::lock_guard lock(lock_);
       if (state_ == State::kIdle && (filling_ != nullptr || !ready_.empty())) {
-        state_ = State::kDialing;
+        state_ = State::kCalling;
       } else {
         if (state_ != State::kOpen) return;
         close_frame_locked();
@@ -131,7 +140,7 @@ void Trunk::flush() {
         line = line_;
       }
     }
-    if (line == nullptr) return dial();
+    if (line == nullptr) return begin_call();
     if (frames != 0) line->pump(frames, bytes);
     std::shared_ptr<DatagramWaiter> waiters;
     bool again;
@@ -213,31 +222,53 @@ void Trunk::deadline_passed() {
 
 // --- Lines
 
-void Trunk::dial() {
-  Qpn source;
+void Trunk::begin_call() {
+  const TrunkNonce nonce = draw_nonce();
   {
     const std::lock_guard lock(lock_);
-    source = source_;
+    if (state_ != State::kCalling) return;  // the peer was first
+    calling_ = nonce;
   }
+  call(nonce, false);
+}
+
+void Trunk::call(TrunkNonce nonce, bool replaces) {
   int error;
   try {
-    const auto line = TrunkLine::dial(trunks_, key, *device_, source, shared_trunk());
-    if (line) return;
-    error = line.error();
+    const auto made = TrunkLine::call(trunks_, shared_trunk(), nonce, replaces);
+    if (made) return;
+    error = made.error();
   } catch (const std::bad_alloc&) {
     error = ENOMEM;
   }
-  dial_failed(-error);
+  call_over(nonce, -error);
+}
+
+void Trunk::prove_again(TrunkLine& line) {
+  const TrunkNonce nonce = line.nonce();
+  {
+    const std::lock_guard lock(lock_);
+    if (line_.get() != &line || calling_ != 0 || nonce == 0) return;
+    calling_ = nonce;
+  }
+  call(nonce, true);
 }
 
 void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
+  std::shared_ptr<TrunkLine> retired;
   {
     const std::lock_guard lock(lock_);
-    if (line_ != nullptr) return;  // two called each other: the first line stays
+    if (line_ != nullptr) {
+      if (!line->replaces()) return;  // two called each other: the first line stays
+      take_done_locked();
+      retired = std::move(line_);
+      retired->keep_frames(std::exchange(in_flight_, {}));
+    }
     line_ = std::move(line);
     state_ = State::kOpen;
     open_since_ns_ = now_ns();
   }
+  if (retired != nullptr) retired->retire();
   flush();
 }
 
@@ -249,15 +280,20 @@ void Trunk::pause_locked() {
 }
 
 void Trunk::tell_of_pause(bool tell, int status) {
-  if (tell)
-    log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
-              key.port, status != 0 ? std::strerror(-status) : "each call is ended at once");
+  if (!tell) return;
+  const char* why = std::strerror(-status);
+  if (status == 0) why = "each call is ended at once";
+  if (status == -EPROTONOSUPPORT) why = "its uwarp has another version of trunks";
+  if (status == -ETIMEDOUT) why = "it does not answer, or cannot call this host back";
+  log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
+            key.port, why);
 }
 
 void Trunk::line_over(const TrunkLine& line, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkLine> gone;
   bool tell = false;
+  const bool wanted = trunks_.in_use();  // else all lines end
   {
     const std::lock_guard lock(lock_);
     if (line_.get() != &line) return;
@@ -268,7 +304,7 @@ void Trunk::line_over(const TrunkLine& line, int status) {
       brief_ = 0;
       pause_ns_ = 0;
       told_ = false;
-    } else {
+    } else if (wanted) {
       ++brief_;
     }
     // A peer that takes each call and ends it at once is not called for each datagram.
@@ -302,19 +338,27 @@ void Trunk::line_closing(TrunkLine& line) {
   wake(std::move(waiters));
 }
 
-void Trunk::dial_failed(int status) {
+void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
+  std::shared_ptr<TrunkLine> left;
   bool tell = false;
   {
     const std::lock_guard lock(lock_);
-    if (state_ != State::kDialing) return;  // the peer's own call was first
-    drop_all_locked();
-    pause_locked();
-    tell = !std::exchange(told_, true);
-    waiters = take_waiters_locked();
+    if (calling_ != nonce) return;
+    calling_ = 0;
+    if (state_ == State::kCalling) {
+      drop_all_locked();
+      pause_locked();
+      tell = !std::exchange(told_, true);
+      waiters = take_waiters_locked();
+    } else if (line_ != nullptr && line_->nonce() == nonce &&
+               (status == -ECONNREFUSED || status == -EADDRNOTAVAIL)) {
+      left = line_;  // one of its two ports is no longer there
+    }
   }
   tell_of_pause(tell, status);
   wake(std::move(waiters));
+  if (left != nullptr) left->close();
 }
 
 }  // namespace uwarp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The way to one process of a peer: datagrams are collected in frames, which go over the current
-// line. Dials when there is something to send and no line. If the peer cannot be reached, or takes
-// nothing, its datagrams are dropped.
+// line. Calls the peer when there is something to send and no line. If the peer cannot be reached,
+// or takes nothing, its datagrams are dropped.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,13 @@ class Trunk final : public Source, public DatagramWay {
   ~Trunk() override;
 
   const TrunkKey key;
+  const NetDevice& device() const { return *device_; }
 
   /// No queue pair waits for room, and no datagram waits to be posted.
   bool idle();
+  bool open();
+  /// Its line came of the call with this nonce.
+  bool holds(TrunkNonce nonce);
 
   // DatagramWay.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
@@ -36,13 +40,18 @@ class Trunk final : public Source, public DatagramWay {
   void flush_soon() override;
 
   // ---- For its lines, no locks.
+  /// A line is there, and the peer has proved that it has its port. The first one is used, unless
+  /// the new one replaces it.
   void line_open(std::shared_ptr<TrunkLine> line);
   /// One that was open has ended: 0, or a negative errno if it was given up.
   void line_over(const TrunkLine& line, int status);
   /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
   void line_closing(TrunkLine& line);
-  /// The one that was called for did not open, for this negative errno.
-  void dial_failed(int status);
+  /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A line that
+  /// was asked for did not open, unless it is there.
+  void call_over(TrunkNonce nonce, int status);
+  /// It is asked again whether the peer of `line` has its port: another process may have it now.
+  void prove_again(TrunkLine& line);
 
   // Source.
   bool ready(uint32_t events) override;
@@ -51,7 +60,7 @@ class Trunk final : public Source, public DatagramWay {
  private:
   /// Frames that are filled, wait and are on their way at most.
   static constexpr size_t kMostFrames = TrunkLine::kDepth;
-  enum class State : uint8_t { kIdle, kDialing, kOpen, kUnreachable };
+  enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
 
   std::shared_ptr<Trunk> shared_trunk() {
     return std::static_pointer_cast<Trunk>(shared_from_this());
@@ -66,7 +75,8 @@ class Trunk final : public Source, public DatagramWay {
   void drop_all_locked();
   void pause_locked();
   void tell_of_pause(bool tell, int status);
-  void dial();
+  void begin_call();
+  void call(TrunkNonce nonce, bool replaces);
   static void wake(std::shared_ptr<DatagramWaiter> waiters);
   std::shared_ptr<DatagramWaiter> take_waiters_locked();
 
@@ -75,7 +85,7 @@ class Trunk final : public Source, public DatagramWay {
 
   SpinLock lock_;
   State state_ = State::kIdle;
-  Qpn source_;  // that sent last
+  TrunkNonce calling_ = 0;  // of the last call, until it has ended
   std::shared_ptr<TrunkLine> line_;
   Frame* filling_ = nullptr;
   FrameQueue ready_;

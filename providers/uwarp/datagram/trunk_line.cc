@@ -20,25 +20,29 @@
 namespace uwarp {
 namespace {
 
-/// A line over which nothing has gone for one to two of these is closed.
+/// A line over which nothing has gone for one to two of these is closed. One that is used is proved
+/// again as often.
 constexpr uint64_t kIdleNs = 60 * kNsPerSecond;
+/// For what the peer has sent over a line before it knew of the one that replaces it.
+constexpr uint64_t kRetireNs = kNsPerSecond;
 
 }  // namespace
 
-TrunkLine::TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& device,
-                     std::shared_ptr<Trunk> trunk, bool dialed)
+TrunkLine::TrunkLine(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role)
     : trunks_(trunks),
-      ifindex_(device.ifindex),
+      ifindex_(trunk->device().ifindex),
       trunk_(std::move(trunk)),
-      dialed_(dialed),
-      route_(key.peer.bytes(), key.own.bytes()) {}
+      role_(role),
+      route_(trunk_->key.peer.bytes(), trunk_->key.own.bytes()) {}
 
 TrunkLine::~TrunkLine() {
+  if (!trunks_.context().alive()) return;
   if (endpoint_ != nullptr) endpoint_->destroy();
   give_back_kept();
+  give_back_buffer();
 }
 
-int TrunkLine::make_endpoint(const NetDevice& device) {
+int TrunkLine::make_endpoint() {
   QpConfig config;
   config.domain = &trunks_.frames().domain();
   config.send_cq = &completions_;
@@ -48,7 +52,7 @@ int TrunkLine::make_endpoint(const NetDevice& device) {
   config.max_send_wr = kDepth;
   config.max_recv_wr = 0;
   config.signal_all = true;
-  auto endpoint = Endpoint::create(trunks_.context(), device, config);
+  auto endpoint = Endpoint::create(trunks_.context(), trunk_->device(), config);
   if (!endpoint) return endpoint.error();
   endpoint_ = std::move(*endpoint);
   QpAttributes init;
@@ -63,9 +67,7 @@ namespace {
 /// A line among those of the process; taken out again unless it comes to be.
 class KeptLine {
  public:
-  KeptLine(Trunks& trunks, const std::shared_ptr<TrunkLine>& line) : trunks_(trunks), line_(*line) {
-    trunks.keep(line);
-  }
+  KeptLine(Trunks& trunks, TrunkLine& line) : trunks_(trunks), line_(line) {}
   ~KeptLine() {
     if (!stays) trunks_.let_go(line_);
   }
@@ -80,41 +82,66 @@ class KeptLine {
 
 }  // namespace
 
-Result<std::shared_ptr<TrunkLine>> TrunkLine::dial(Trunks& trunks, const TrunkKey& key,
-                                                   const NetDevice& device, Qpn source,
-                                                   std::shared_ptr<Trunk> trunk) {
-  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, key, device, std::move(trunk), true));
-  if (int error = line->make_endpoint(device)) return Error{error};
+int TrunkLine::dial(const TrunkCall& call) {
   Connection::ConnectOptions options;
-  (void)key.own.to_sockaddr(options.local, 0);
-  (void)key.peer.to_sockaddr(options.remote, key.port);
+  (void)call.key.own.to_sockaddr(options.local, 0);
+  (void)call.key.peer.to_sockaddr(options.remote, call.key.port);
   options.falls_back = false;  // either side may be the first with something to send
-  RendezvousCall call;
-  call.source = source;
-  call.target = Qpn{uint32_t{key.port} << 8};
-  call.psn = kTrunkVersion;
-  call.capabilities = RendezvousCall::kTrunk;
   ConnectParameters parameters;
   parameters.private_data = call.encode();
-  KeptLine kept(trunks, line);
-  auto connection = Connection::connect(trunks.context(), line->endpoint_, std::move(options),
-                                        std::move(parameters), line);
-  if (!connection) return Error{connection.error()};
+  auto connection = Connection::connect(trunks_.context(), endpoint_, std::move(options),
+                                        std::move(parameters), shared_line());
+  if (!connection) return connection.error();
+  set_connection(std::move(*connection));
+  return 0;
+}
+
+Result<std::shared_ptr<TrunkLine>> TrunkLine::call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
+                                                   TrunkNonce nonce, bool replaces) {
+  const TrunkKey& key = trunk->key;
+  auto port = trunks.context().ports.find(trunk->device().ifindex, key.own_port);
+  if (port == nullptr) return Error{EADDRNOTAVAIL};
+  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, std::move(trunk), Role::kCall));
+  line->nonce_.store(nonce);
+  line->replaces_ = replaces;
+  line->port_ = std::move(port);
+  if (int error = line->make_endpoint()) return Error{error};
+  KeptLine kept(trunks, *line);
+  trunks.keep(line);
+  if (int error = line->dial({key, false, {nonce}})) return Error{error};
   kept.stays = true;
-  line->set_connection(std::move(*connection));
   return line;
 }
 
-Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks, const TrunkKey& key,
-                                                     const NetDevice& device,
+Result<std::shared_ptr<TrunkLine>> TrunkLine::call_back(Trunks& trunks,
+                                                        std::shared_ptr<Trunk> trunk,
+                                                        std::vector<TrunkNonce> nonces,
+                                                        bool replaces) {
+  const TrunkKey& key = trunk->key;
+  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, std::move(trunk), Role::kCallBack));
+  line->replaces_ = replaces;
+  if (int error = line->make_endpoint()) return Error{error};
+  KeptLine kept(trunks, *line);
+  trunks.keep(line);
+  trunks.context().progress.set_deadline(*line, now_ns() + kCallBackNs);
+  if (int error = line->dial({key, true, std::move(nonces)})) return Error{error};
+  kept.stays = true;
+  return line;
+}
+
+Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks,
                                                      const std::shared_ptr<Connection>& request,
-                                                     std::shared_ptr<Trunk> trunk) {
-  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, key, device, std::move(trunk), false));
-  if (int error = line->make_endpoint(device)) return Error{error};
+                                                     std::shared_ptr<TrunkLine> call) {
+  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, call->trunk(), Role::kAnswer));
+  line->replaces_ = call->replaces();
+  line->nonce_.store(call->nonce());
+  line->call_ = std::move(call);
+  if (int error = line->make_endpoint()) return Error{error};
   line->set_connection(request);
   ConnectParameters parameters;
-  parameters.private_data = RendezvousAnswer{}.encode();
-  KeptLine kept(trunks, line);
+  parameters.private_data = encode_accepted(line->nonce());
+  KeptLine kept(trunks, *line);
+  trunks.keep(line);
   if (int error = request->accept(line->endpoint_, parameters, line)) return Error{error};
   kept.stays = true;
   return line;
@@ -157,22 +184,44 @@ void TrunkLine::forget_endpoints() {
   recent_ = {};
 }
 
+void TrunkLine::retire() {
+  const auto receive = endpoint_->qp().receive_side().hold();
+  retired_ = true;
+  idle_at_ns_ = now_ns() + kRetireNs;
+  set_alarm();
+}
+
+// A peer that accepts a call, instead of calling back, keeps to another version.
 void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
-                                       const ConnectParameters&) {
+                                       const ConnectParameters& peer) {
+  if (role_ == Role::kCall) return give_up(-EPROTO);
+  if (role_ == Role::kCallBack) nonce_.store(accepted_nonce(peer.private_data));
   open_.store(true);
   {
     const auto receive = endpoint_->qp().receive_side().hold();
     idle_at_ns_ = now_ns() + kIdleNs;
     set_alarm();
   }
+  if (role_ == Role::kCallBack) trunks_.proved(shared_line());
   trunk_->line_open(shared_line());
+  if (const auto call = take_call()) call->over(0);
   if (over_.load()) trunk_->line_over(*this, 0);  // meanwhile: over() may not have seen it open
   if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
 }
 
 void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int status,
-                                    std::span<const std::byte>) {
+                                    std::span<const std::byte> private_data) {
+  const auto answer = RendezvousAnswer::decode(private_data);
+  const auto verdict = answer ? answer->verdict : RendezvousVerdict::kNotExpected;
+  if (role_ == Role::kCall && verdict == RendezvousVerdict::kCallsBack) return wait_for_call_back();
+  if (role_ == Role::kCall && verdict == RendezvousVerdict::kHeld) return over(0);
+  if (verdict == RendezvousVerdict::kUnknownVersion) status = -EPROTONOSUPPORT;
   over(status != 0 ? status : -ECONNREFUSED);
+}
+
+void TrunkLine::wait_for_call_back() {
+  set_connection(nullptr);
+  trunks_.context().progress.set_deadline(*this, now_ns() + kCallBackNs);
 }
 
 void TrunkLine::connection_failed(const std::shared_ptr<Connection>&, int status) { over(status); }
@@ -186,25 +235,39 @@ void TrunkLine::over(int status) {
   endpoint_->destroy();
   set_connection(nullptr);
   give_back_kept();
-  if (open_.load())
+  {
+    const auto receive = endpoint_->qp().receive_side().hold();
+    if (next_ == filled_) give_back_buffer();
+  }
+  if (role_ == Role::kCall)
+    trunk_->call_over(nonce(), status);
+  else if (open_.load())
     trunk_->line_over(*this, status);
-  else if (dialed_)
-    trunk_->dial_failed(status != 0 ? status : -ECONNABORTED);
+  else if (const auto call = take_call())
+    call->over(status != 0 ? status : -ECONNABORTED);
+  port_ = nullptr;
   trunks_.let_go(*this);
+  if (role_ == Role::kCallBack && !open_.load()) trunks_.call_back_over(trunk_->key);
 }
 
 void TrunkLine::deadline_passed() {
+  if (!open_.load()) return give_up(-ETIMEDOUT);
   go_on(false);
+  bool used;
   {
     const auto receive = endpoint_->qp().receive_side().hold();
     const uint64_t now = now_ns();
-    const bool idle = now >= idle_at_ns_ && !used_.exchange(false, std::memory_order_relaxed);
-    if (!idle) {
-      if (now >= idle_at_ns_) idle_at_ns_ = now + kIdleNs;
-      return set_alarm();
+    if (now < idle_at_ns_) return set_alarm();
+    used = !retired_ && used_.exchange(false, std::memory_order_relaxed);
+    if (used) {
+      idle_at_ns_ = now + kIdleNs;
+      set_alarm();
     }
   }
-  close();
+  if (used)
+    trunk_->prove_again(*this);
+  else
+    close();
 }
 
 // There is one deadline for both. Under the receive side.
@@ -244,14 +307,16 @@ void TrunkLine::completion_event() { trunk_->flush_soon(); }
 std::span<std::byte> TrunkLine::room() {
   if (next_ < filled_) deliver();
   if (next_ < filled_) return {};
+  if (buffer_ == nullptr) buffer_ = trunks_.buffers().take();
   if (buffer_ == nullptr) {
-    buffer_.reset(new (std::nothrow) std::byte[kFrameBytes]);
-    if (buffer_ == nullptr) {
-      trunks_.context().progress.revisit(*this);
-      return {};
-    }
+    trunks_.context().progress.revisit(*this);
+    return {};
   }
-  return {buffer_.get(), kFrameBytes};
+  return {buffer_->bytes, kFrameBytes};
+}
+
+void TrunkLine::give_back_buffer() {
+  if (buffer_ != nullptr) trunks_.buffers().give_back(*std::exchange(buffer_, nullptr));
 }
 
 void TrunkLine::arrived(size_t bytes) {
@@ -263,7 +328,7 @@ void TrunkLine::arrived(size_t bytes) {
 
 void TrunkLine::deliver() {
   while (filled_ - next_ >= DatagramHeader::kWireSize) {
-    const std::byte* const at = buffer_.get() + next_;
+    const std::byte* const at = buffer_->bytes + next_;
     const DatagramHeader header = DatagramHeader::decode(at);
     const size_t size = DatagramHeader::kWireSize + header.payload_bytes;
     // A peer that sends such a datagram loses those behind it in the frame.
@@ -281,6 +346,11 @@ void TrunkLine::deliver() {
 bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
   if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) {
+    end_hold();
+    return true;
+  }
+  if (header.source.value >> 8 != trunk_->key.port) [[unlikely]] {
+    endpoint->qp().count_drop();  // it is not from the process that it names
     end_hold();
     return true;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // One connection of a trunk, from its call to its end: a queue pair of our own that carries frames
-// of datagrams both ways. What comes is handed to the queue pairs that it names.
+// of datagrams both ways. What comes is handed to the queue pairs that it names. A call is a
+// connection too, which carries no frames: it asks the peer to call back (docs/wire.md).
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -16,7 +19,8 @@
 #include "connect/endpoint.h"
 #include "datagram/frame_pool.h"
 #include "datagram/recent_endpoints.h"
-#include "net/ip_address.h"
+#include "datagram/trunk_call.h"
+#include "datagram/trunk_key.h"
 #include "net/net_device.h"
 #include "progress/source.h"
 #include "protocol/wire/global_route_header.h"
@@ -28,18 +32,7 @@ namespace uwarp {
 
 class Trunk;
 class Trunks;
-struct RendezvousCall;
-
-/// Of what goes over a trunk: docs/wire.md.
-inline constexpr uint32_t kTrunkVersion = 1;
-
-/// Both hosts, and the port that tells the process on the other one.
-struct TrunkKey {
-  IpAddress own;
-  IpAddress peer;
-  uint16_t port = 0;
-  friend auto operator<=>(const TrunkKey&, const TrunkKey&) = default;
-};
+class RendezvousPort;
 
 class TrunkLine final : public Source,
                         public ConnectionOwner,
@@ -51,22 +44,44 @@ class TrunkLine final : public Source,
   /// the line is closed.
   static constexpr uint32_t kDepth = 64;
 
-  /// Calls the process that `key` names. `source` is the queue pair that has something to send.
-  /// Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...; what becomes of the call is told to `trunk`.
-  static Result<std::shared_ptr<TrunkLine>> dial(Trunks& trunks, const TrunkKey& key,
-                                                 const NetDevice& device, Qpn source,
-                                                 std::shared_ptr<Trunk> trunk);
-  /// Answers a call.
-  static Result<std::shared_ptr<TrunkLine>> answer(Trunks& trunks, const TrunkKey& key,
-                                                   const NetDevice& device,
+  /// How long an answer to a call back may take, and how long a caller waits for one.
+  static constexpr uint64_t kCallBackNs = 5'000'000'000;
+
+  /// Asks the peer of `trunk` to call back. It carries no frames, and ends with the call back or
+  /// without; what becomes of it is told to `trunk`. Until then our port takes calls, also if the
+  /// queue pair that has sent is gone. Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...
+  static Result<std::shared_ptr<TrunkLine>> call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
+                                                 TrunkNonce nonce, bool replaces);
+  /// Calls a peer that has called; the line that comes of it is proved. Errors: as above.
+  static Result<std::shared_ptr<TrunkLine>> call_back(Trunks& trunks, std::shared_ptr<Trunk> trunk,
+                                                      std::vector<TrunkNonce> nonces,
+                                                      bool replaces);
+  /// Takes `request`, a call back for `call`, whose nonce it has shown. Errors: as above.
+  static Result<std::shared_ptr<TrunkLine>> answer(Trunks& trunks,
                                                    const std::shared_ptr<Connection>& request,
-                                                   std::shared_ptr<Trunk> trunk);
+                                                   std::shared_ptr<TrunkLine> call);
   ~TrunkLine() override;
+
+  const std::shared_ptr<Trunk>& trunk() const { return trunk_; }
+  /// Both ends know it: of the call that this line came of. Of a call, its own.
+  TrunkNonce nonce() const { return nonce_.load(std::memory_order_relaxed); }
+  /// If its trunk has a line already, this one is used instead.
+  bool replaces() const { return replaces_; }
+  /// A peer has called us, and is called back: the line takes a place.
+  bool takes_place() const { return role_ == Role::kCallBack; }
+  /// It is a call, not a line.
+  bool is_call() const { return role_ == Role::kCall; }
+  /// Of a call: true once. There is at most one answer to it.
+  bool claim() { return !claimed_.exchange(true); }
+  /// Nothing has gone over it for some time.
+  bool idle() const { return !used_.load(std::memory_order_relaxed); }
 
   /// Ends it in order, if it is open. What was sent before goes out.
   void close();
   /// Ends it at once. `status`: 0 or a negative errno, for the trunk.
   void give_up(int status);
+  /// The trunk uses another one: what is on its way may arrive, for a second.
+  void retire();
   /// Nothing of queue pairs that have gone is kept on return.
   void forget_endpoints();
 
@@ -98,8 +113,8 @@ class TrunkLine final : public Source,
   void connection_ended(const std::shared_ptr<Connection>& connection) override;
 
  private:
-  TrunkLine(Trunks& trunks, const TrunkKey& key, const NetDevice& device,
-            std::shared_ptr<Trunk> trunk, bool dialed);
+  enum class Role : uint8_t { kCall, kCallBack, kAnswer };
+  TrunkLine(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role);
   std::shared_ptr<TrunkLine> shared_line() {
     return std::static_pointer_cast<TrunkLine>(shared_from_this());
   }
@@ -107,13 +122,17 @@ class TrunkLine final : public Source,
     const std::lock_guard lock(lock_);
     connection_.swap(connection);
   }
-  int make_endpoint(const NetDevice& device);
+  int make_endpoint();
+  /// Dials the peer with this call. 0 or an errno.
+  int dial(const TrunkCall& call);
+  void wait_for_call_back();
   // MessageSink and CompletionNotifier.
   std::span<std::byte> room() override;
   void arrived(size_t bytes) override;
   void completion_event() override;
   void completion_overrun() override {}
   void deliver();
+  void give_back_buffer();
   void go_on(bool told);
   bool wait_for_receive(DatagramQueuePair& qp);
   bool hold_for(DatagramEndpoint& endpoint);
@@ -126,6 +145,10 @@ class TrunkLine final : public Source,
     return connection_;
   }
   void over(int status);
+  std::shared_ptr<TrunkLine> take_call() {
+    const std::lock_guard lock(lock_);
+    return std::exchange(call_, nullptr);
+  }
 
   Trunks& trunks_;
   const int ifindex_;
@@ -134,20 +157,25 @@ class TrunkLine final : public Source,
   const std::shared_ptr<Trunk> trunk_;
   CompletionQueue completions_{kDepth, this};
   std::shared_ptr<Endpoint> endpoint_;
-  const bool dialed_;
-  std::atomic<bool> open_{false};  // it was established
-  std::atomic<bool> over_{false};  // it has ended, or was given up
-  std::atomic<bool> used_{false};  // since the last look
+  const Role role_;
+  bool replaces_ = false;
+  std::atomic<TrunkNonce> nonce_{0};
+  std::atomic<bool> claimed_{false};
+  std::atomic<bool> open_{false};         // it was established
+  std::atomic<bool> over_{false};         // it has ended, or was given up
+  std::atomic<bool> used_{true};          // since the last look
+  std::shared_ptr<RendezvousPort> port_;  // of a call: where the peer calls back
   SpinLock lock_;
   // Under lock_:
   std::shared_ptr<Connection> connection_;
+  std::shared_ptr<TrunkLine> call_;  // of an answer, until it is open or has failed
   FrameQueue kept_;
   bool done_ = false;  // no frame is sent from any more
 
   // Under the receive side of the endpoint.
   GlobalRouteHeader route_;
   RecentEndpoints recent_;
-  std::unique_ptr<std::byte[]> buffer_;        // kFrameBytes; from the first message on
+  Frame* buffer_ = nullptr;                    // for what comes; from the first message on
   size_t filled_ = 0;                          // bytes of the message in it ...
   size_t next_ = 0;                            // ... of which these have been delivered or dropped
   uint64_t patience_until_ns_ = 0;             // a datagram waits for a receive; 0: none does
@@ -155,6 +183,7 @@ class TrunkLine final : public Source,
   Qpn first_;                                  // that has been served
   bool several_ = false;                       // others have, too
   uint64_t idle_at_ns_ = ~uint64_t{0};         // when to look whether it was used
+  bool retired_ = false;                       // it ends then, used or not
 };
 
 }  // namespace uwarp

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "datagram/trunks.h"
 
+#include <sys/resource.h>
+
 #include <array>
 #include <cerrno>
 #include <new>
@@ -14,26 +16,56 @@
 #include "datagram/datagram_endpoint.h"
 #include "datagram/destination.h"
 #include "datagram/trunk.h"
+#include "os/collapsed_log.h"
 
 namespace uwarp {
+namespace {
+
+/// As of now: the application may change its limit.
+TrunkPlaces trunk_places() {
+  rlimit open_files{};
+  (void)getrlimit(RLIMIT_NOFILE, &open_files);
+  return TrunkPlaces(open_files.rlim_cur);
+}
+
+/// Not a refusal that the log would have to tell of.
+void answer_call(Connection& request, RendezvousVerdict verdict) try {
+  RendezvousAnswer answer;
+  answer.verdict = verdict;
+  (void)request.reject(answer.encode());
+} catch (const std::bad_alloc&) {
+  request.abort();
+}
+
+}  // namespace
 
 std::shared_ptr<Trunk> Trunks::trunk_locked(const TrunkKey& key,
                                             const std::shared_ptr<const NetDevice>& device) {
-  if (trunks_.size() >= kMostIdle)
-    std::erase_if(
-        trunks_, [](const auto& one) { return one.second.use_count() == 1 && one.second->idle(); });
+  if (trunks_.size() >= trim_at_) {
+    forget_unused_locked();
+    trim_at_ = std::max(kMostIdle, 2 * trunks_.size());  // not for each caller in a crowd
+  }
   std::shared_ptr<Trunk>& place = trunks_[key];
-  if (place == nullptr) place = std::make_shared<Trunk>(*this, key, device);
+  if (place == nullptr || place->device().ifindex != device->ifindex)
+    place = std::make_shared<Trunk>(*this, key, device);
   return place;
+}
+
+// There is one trunk for a key at a time, because the peer uses one line of each: those that are
+// used elsewhere stay.
+void Trunks::forget_unused_locked() {
+  std::erase_if(trunks_,
+                [](const auto& one) { return one.second.use_count() == 1 && one.second->idle(); });
 }
 
 std::shared_ptr<DatagramWay> Trunks::way_to(Destination& to, Qpn number,
                                             const DatagramEndpoint& from) {
+  const uint16_t own_port = port_of_number(from.number());
   const uint16_t port = port_of_number(number);
-  if (auto trunk = to.recent(port)) return trunk;
+  if (auto trunk = to.recent(own_port, port)) return trunk;
   const std::lock_guard lock(mutex_);
-  auto trunk = trunk_locked({to.own, to.peer, port}, from.shared_device());
-  to.remember(port, trunk);
+  auto trunk = trunk_locked({to.own, own_port, to.peer, port}, from.shared_device());
+  to.remember(own_port, port, trunk);
   return trunk;
 }
 
@@ -45,11 +77,10 @@ void Trunks::endpoint_made() {
 
 void Trunks::endpoint_gone() {
   visit_lines([](TrunkLine& line) { line.forget_endpoints(); });
-  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     if (--endpoint_count_ != 0) return;
-    trunks.swap(trunks_);
+    forget_unused_locked();
   }
   close_lines();
 }
@@ -73,8 +104,35 @@ void Trunks::visit_lines(Visit visit) {
 }
 
 void Trunks::keep(const std::shared_ptr<TrunkLine>& line) {
-  const std::lock_guard lock(mutex_);
-  lines_.emplace(line.get(), line);
+  std::optional<std::shared_ptr<TrunkLine>> displaced;
+  {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace(line.get(), line);
+    if (line->is_call()) calls_.insert_or_assign(line->nonce(), line);
+    if (line->takes_place())
+      displaced = unproved_.enter(line, line->trunk()->key.peer, trunk_places().unproved);
+  }
+  if (displaced) (*displaced)->give_up(-ECONNABORTED);
+}
+
+void Trunks::proved(const std::shared_ptr<TrunkLine>& line) {
+  const TrunkKey& key = line->trunk()->key;
+  std::optional<std::shared_ptr<TrunkLine>> displaced;
+  try {
+    const std::lock_guard lock(mutex_);
+    unproved_.leave(line);
+    if (lines_.contains(line.get()))  // it is not over already
+      displaced = proved_.enter(line, key.peer, trunk_places().proved,
+                                [](const auto& one) { return one->idle(); });
+  } catch (const std::bad_alloc&) {
+    displaced = line;
+  }
+  call_back_over(key);
+  if (!displaced) return;
+  static CollapsedLog log;
+  log.event("datagrams: too many processes have connected: the line to one of %s is closed",
+            (*displaced)->trunk()->key.peer.to_string().c_str());
+  (*displaced)->give_up(0);  // its descriptor is needed at once, whatever its peer does
 }
 
 void Trunks::let_go(TrunkLine& line) {
@@ -84,11 +142,22 @@ void Trunks::let_go(TrunkLine& line) {
   if (found == lines_.end()) return;
   gone = std::move(found->second);
   lines_.erase(found);
+  if (line.takes_place()) {
+    unproved_.leave(gone);
+    proved_.leave(gone);
+  }
+  if (const auto call = calls_.find(line.nonce());
+      line.is_call() && call != calls_.end() && call->second == gone)
+    calls_.erase(call);
 }
 
 // A line that is not open yet closes itself once it is: in_use() is false then.
 void Trunks::close_lines() {
   visit_lines([](TrunkLine& line) { line.close(); });
+}
+
+void Trunks::prove_again() {
+  visit_lines([](TrunkLine& line) { line.trunk()->prove_again(line); });
 }
 
 void Trunks::set_ending(bool on) {
@@ -106,34 +175,112 @@ bool Trunks::done() {
   return lines_.empty();
 }
 
-void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) {
-  const IpAddress own = ip_of(request->local_address());
-  const auto device = net_devices()->by_address(own);
-  const TrunkKey key{own, ip_of(request->remote_address()), port_of_number(call.source)};
-  std::shared_ptr<Trunk> trunk;
-  RendezvousVerdict verdict = RendezvousVerdict::kAccepted;
+// --- Being called
+
+void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) try {
+  const sockaddr_storage local = request->local_address();
+  const sockaddr_storage remote = request->remote_address();
+  const TrunkKey key{ip_of(local), port_of(local), ip_of(remote), port_of_number(call.source)};
+  if (call.psn != kTrunkVersion) {
+    static CollapsedLog log;
+    log.event("datagrams: refused a call of %s: its uwarp has version %u of trunks, this one %u",
+              key.peer.to_string().c_str(), call.psn, kTrunkVersion);
+    return refuse(*request, RendezvousVerdict::kUnknownVersion);
+  }
+  const auto nonces = TrunkCall::nonces_of(request->request_parameters().private_data);
+  if (key.port == 0 || port_of_number(call.target) != key.own_port || nonces.empty())
+    return refuse(*request, RendezvousVerdict::kNotExpected);
+  if ((call.capabilities & RendezvousCall::kCallBack) != 0) {
+    if (!called_back(key, request)) refuse(*request, RendezvousVerdict::kNotExpected);
+    return;
+  }
+  const RendezvousVerdict verdict = called(key, nonces.front());
+  if (verdict == RendezvousVerdict::kCallsBack || verdict == RendezvousVerdict::kHeld)
+    answer_call(*request, verdict);
+  else
+    refuse(*request, verdict);
+} catch (const std::bad_alloc&) {
+  request->abort();
+}
+
+// The peer is where it says that it is if the process at that port knows the nonce of the call: so
+// the port is called. Nothing is kept of the peer's own connection.
+RendezvousVerdict Trunks::called(const TrunkKey& key, TrunkNonce nonce) try {
+  bool begin = false;
+  RendezvousVerdict verdict;
   {
     const std::lock_guard lock(mutex_);
-    if (call.psn != kTrunkVersion) {
-      verdict = RendezvousVerdict::kUnknownVersion;
-    } else if (device == nullptr || endpoint_count_ == 0 || ending_) {
-      verdict = RendezvousVerdict::kNoSuchQp;
-    } else if (lines_.size() >= kMostLines) {
-      verdict = RendezvousVerdict::kTooMany;
-    } else {
-      trunk = trunk_locked(key, device);
-    }
+    verdict = ask_locked(key, nonce, begin);
   }
-  if (trunk == nullptr) return refuse(*request, verdict);
+  if (begin && !call_back(key)) return RendezvousVerdict::kTooMany;
+  return verdict;
+} catch (const std::bad_alloc&) {
+  return RendezvousVerdict::kTooMany;
+}
+
+RendezvousVerdict Trunks::ask_locked(const TrunkKey& key, TrunkNonce nonce, bool& begin) {
+  if (endpoint_count_ == 0 || ending_) return RendezvousVerdict::kNoSuchQp;
+  const auto trunk = trunks_.find(key);
+  if (trunk != trunks_.end() && trunk->second->holds(nonce)) return RendezvousVerdict::kHeld;
+  begin = call_backs_.ask(key, nonce);
+  return RendezvousVerdict::kCallsBack;
+}
+
+bool Trunks::call_back(const TrunkKey& key) {
   int error = ENOMEM;
   try {
-    const auto line = TrunkLine::answer(*this, key, *device, request, trunk);
-    if (line) return;
+    const auto device = net_devices()->by_address(key.own);
+    if (device != nullptr) {
+      std::unique_lock lock(mutex_);
+      auto trunk = trunk_locked(key, device);
+      auto nonces = call_backs_.take(key);
+      lock.unlock();
+      const bool replaces = trunk->open();
+      const auto line = TrunkLine::call_back(*this, std::move(trunk), std::move(nonces), replaces);
+      if (line) return true;
+      error = line.error();
+    } else {
+      error = EADDRNOTAVAIL;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  static CollapsedLog log;
+  log.event("datagrams: cannot call %s back: errno %d", key.peer.to_string().c_str(), error);
+  const std::lock_guard lock(mutex_);
+  call_backs_.forget(key);
+  return false;
+}
+
+void Trunks::call_back_over(const TrunkKey& key) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!call_backs_.over(key)) return;
+  }
+  (void)call_back(key);
+}
+
+bool Trunks::called_back(const TrunkKey& key, const std::shared_ptr<Connection>& request) {
+  std::shared_ptr<TrunkLine> call;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const TrunkNonce nonce :
+         TrunkCall::nonces_of(request->request_parameters().private_data)) {
+      const auto found = calls_.find(nonce);
+      if (found != calls_.end() && found->second->trunk()->key == key) call = found->second;
+    }
+  }
+  if (call == nullptr || !call->claim()) return false;
+  int error = ENOMEM;
+  try {
+    const auto line = TrunkLine::answer(*this, request, call);
+    if (line) return true;
     error = line.error();
   } catch (const std::bad_alloc&) {
   }
-  log_event("datagrams: cannot accept a peer's connection, errno %d", error);
-  refuse(*request, RendezvousVerdict::kTooMany);
+  log_event("datagrams: cannot accept the connection of %s: errno %d", key.peer.to_string().c_str(),
+            error);
+  call->give_up(-error);
+  return false;
 }
 
 }  // namespace uwarp

@@ -2,6 +2,8 @@
 // All trunks of the process, and what they share.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +11,8 @@
 
 #include "base/ids.h"
 #include "connect/connect_context.h"
+#include "connect/network_places.h"
+#include "datagram/call_backs.h"
 #include "datagram/frame_pool.h"
 #include "datagram/multicast_groups.h"
 #include "datagram/recent_endpoints.h"
@@ -22,21 +26,34 @@ namespace uwarp {
 
 class Destination;
 
+/// How many lines others may have made us open if the process may open `open_files` files, each
+/// with a descriptor: a quarter of them. An eighth of these is for call backs under way.
+struct TrunkPlaces {
+  static constexpr uint64_t kMost = 4096;
+  static constexpr size_t kMostUnproved = 256;
+  explicit constexpr TrunkPlaces(uint64_t open_files) {
+    const auto all = static_cast<size_t>(std::clamp<uint64_t>(open_files / 4, 2, kMost));
+    unproved = std::clamp<size_t>(all / 8, 1, kMostUnproved);
+    proved = all - unproved;
+  }
+  size_t unproved;
+  size_t proved;
+};
+
 /// Any thread. Made at first use, lives as long as the engine.
 class Trunks final : public TrunkCalls, public LastWork {
  public:
-  /// Lines that others have dialled: as many processes may talk to this one, each with a
-  /// descriptor.
-  static constexpr size_t kMostLines = 4096;
   /// Peers that are remembered without an address handle or a line to them.
   static constexpr size_t kMostIdle = 1024;
 
   Trunks(ConnectContext& context, RegionTable& regions)
-      : context_(context), regions_(regions), frames_(regions) {}
+      : context_(context), regions_(regions), frames_(regions), buffers_(regions) {}
 
   ConnectContext& context() { return context_; }
   RegionTable& regions() { return regions_; }
   FramePool& frames() { return frames_; }
+  /// For what comes.
+  FramePool& buffers() { return buffers_; }
   DatagramTable& endpoints() { return endpoints_; }
   MulticastGroups& groups() { return groups_; }
   /// Whose group the streams of all lines are in. Nothing is ever completed on it.
@@ -57,10 +74,19 @@ class Trunks final : public TrunkCalls, public LastWork {
     const std::lock_guard lock(mutex_);
     return endpoint_count_ != 0 && !ending_;
   }
+  /// A call back takes a place, perhaps that of another.
   void keep(const std::shared_ptr<TrunkLine>& line);
   void let_go(TrunkLine& line);
+  /// The peer of this call back has its port: the place is one for lines from now on.
+  void proved(const std::shared_ptr<TrunkLine>& line);
+  /// A call back to `key` was answered, or has failed.
+  void call_back_over(const TrunkKey& key);
 
   void trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) override;
+
+  /// Asks the peers of all lines whether they have their ports, as each line does by itself once a
+  /// minute.
+  void prove_again();
 
   // LastWork, at exit: datagrams whose requests are complete go out, as they have from an adapter.
   void begin() override;
@@ -68,8 +94,17 @@ class Trunks final : public TrunkCalls, public LastWork {
   void end() override { set_ending(false); }
 
  private:
+  using Lines = NetworkPlaces<std::shared_ptr<TrunkLine>>;
+  /// A peer that says it is `key` has called: what it is answered.
+  RendezvousVerdict called(const TrunkKey& key, TrunkNonce nonce);
+  /// ... has called back. False: that is not the answer to a call of ours.
+  bool called_back(const TrunkKey& key, const std::shared_ptr<Connection>& request);
+  RendezvousVerdict ask_locked(const TrunkKey& key, TrunkNonce nonce, bool& begin);
+  /// Begins a call back. False: it cannot be made.
+  bool call_back(const TrunkKey& key);
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
                                       const std::shared_ptr<const NetDevice>& device);
+  void forget_unused_locked();
   void close_lines();
   void set_ending(bool on);
   template <typename Visit>
@@ -78,6 +113,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   ConnectContext& context_;
   RegionTable& regions_;
   FramePool frames_;
+  FramePool buffers_;
   DatagramTable endpoints_;
   MulticastGroups groups_{context_, frames_};
   CompletionQueue polled_{1, nullptr};
@@ -85,8 +121,13 @@ class Trunks final : public TrunkCalls, public LastWork {
   std::mutex mutex_;
   size_t endpoint_count_ = 0;
   bool ending_ = false;
+  size_t trim_at_ = kMostIdle;  // trunks
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
   std::map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
+  std::map<TrunkNonce, std::shared_ptr<TrunkLine>> calls_;  // ours, by what their call back shows
+  CallBacks call_backs_;
+  Lines unproved_;
+  Lines proved_;
 };
 
 }  // namespace uwarp

@@ -6,12 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "base/bytes.h"
 #include "connect/bound_port.h"
 #include "connect/rendezvous_message.h"
+#include "connect/rendezvous_port.h"
 #include "datagram/datagram_endpoint.h"
 #include "datagram/destination.h"
+#include "datagram/trunk_call.h"
 #include "datagram/trunks.h"
 #include "unit/connect/node.h"
 
@@ -105,9 +110,74 @@ class DatagramNode {
 
 IpAddress home() { return loopback_device().gids[0]; }
 
-/// A connected queue pair that claims to be the end of a trunk.
+/// A port on which trunks are called.
+struct CalledPort {
+  CalledPort() {
+    auto bound = bind_port(loopback_address(), {});
+    listener = *Listener::start(Engine::instance().context(), *bound, requests);
+    const sockaddr_storage address = listener->local_address();
+    number = Qpn{uint32_t{port_of(address)} << 8};
+  }
+  ~CalledPort() { listener->close(); }
+  uint16_t port() const { return port_of_number(number); }
+  std::shared_ptr<RecordingListener> requests = std::make_shared<RecordingListener>();
+  std::shared_ptr<Listener> listener;
+  Qpn number;
+};
+
+std::optional<RendezvousCall> call_of(Connection& request) {
+  return RendezvousCall::decode(request.request_parameters().private_data);
+}
+std::vector<TrunkNonce> nonces_of(Connection& request) {
+  return TrunkCall::nonces_of(request.request_parameters().private_data);
+}
+
+/// One call to a trunk's port, with private data of any kind.
+struct HandMadeTrunkCall : Node {
+  HandMadeTrunkCall(Qpn target, std::vector<std::byte> private_data) {
+    QpAttributes attributes;
+    attributes.state = QpState::kInit;
+    EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), 0);
+    Connection::ConnectOptions options;
+    options.local = loopback_address();
+    options.remote = loopback_address(port_of_number(target));
+    options.falls_back = false;
+    ConnectParameters parameters;
+    parameters.private_data = std::move(private_data);
+    auto made = Connection::connect(engine.context(), endpoint, std::move(options),
+                                    std::move(parameters), owner);
+    EXPECT_TRUE(made.ok());
+    if (made) connection = *made;
+  }
+  HandMadeTrunkCall(Qpn target, uint16_t own_port, TrunkNonce nonce, bool call_back = false)
+      : HandMadeTrunkCall(
+            target,
+            TrunkCall{{home(), own_port, home(), port_of_number(target)}, call_back, {nonce}}
+                .encode()) {}
+  ~HandMadeTrunkCall() override {
+    if (connection != nullptr) connection->abort();
+  }
+  /// None if the connection is accepted or ends without one.
+  std::optional<RendezvousVerdict> verdict() {
+    EXPECT_TRUE(
+        eventually([&] { return owner->rejected + owner->established + owner->failed != 0; }));
+    const auto answer = RendezvousAnswer::decode(owner->private_data());
+    return answer ? std::optional(answer->verdict) : std::nullopt;
+  }
+  std::shared_ptr<RecordingOwner> owner = std::make_shared<RecordingOwner>();
+  std::shared_ptr<Connection> connection;
+};
+
+void refuse_call_back(Connection& request) {
+  RendezvousAnswer answer;
+  answer.verdict = RendezvousVerdict::kNotExpected;
+  EXPECT_EQ(request.reject(answer.encode()), 0);
+}
+
+/// A connected queue pair that is the end of a trunk, at a port of its own or at `port`.
 struct TrunkPeer : Node {
-  explicit TrunkPeer() : Node(64, 64, true) {
+  explicit TrunkPeer(CalledPort* port = nullptr)
+      : Node(64, 64, true), port(port != nullptr ? *port : own_port.emplace()) {
     QpAttributes attributes;
     attributes.state = QpState::kInit;
     EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), 0);
@@ -115,32 +185,53 @@ struct TrunkPeer : Node {
   ~TrunkPeer() override {
     if (connection != nullptr) connection->abort();
   }
-  static ConnectParameters call(uint16_t own_port, uint32_t version = kTrunkVersion) {
-    RendezvousCall made;
-    made.source = Qpn{uint32_t{own_port} << 8};
-    made.psn = version;
-    made.capabilities = RendezvousCall::kTrunk;
+  /// Calls, and takes the call back.
+  void dial_and_wait(Qpn number) {
+    const TrunkNonce nonce = draw_nonce();
+    HandMadeTrunkCall call(number, port.port(), nonce);
+    ASSERT_EQ(call.verdict(), RendezvousVerdict::kCallsBack);
+    connection = port.requests->take();
+    const auto back = call_of(*connection);
+    ASSERT_TRUE(back.has_value());
+    EXPECT_EQ(back->capabilities, RendezvousCall::kTrunk | RendezvousCall::kCallBack);
+    EXPECT_EQ(port_of_number(back->source), port_of_number(number));
+    called = connection->request_parameters().private_data;
+    EXPECT_EQ(TrunkCall::nonces_of(called), std::vector<TrunkNonce>{nonce});
     ConnectParameters parameters;
-    parameters.private_data = made.encode();
-    parameters.initiator_depth = parameters.responder_resources = 4;
-    return parameters;
+    parameters.private_data = encode_accepted(nonce);
+    ASSERT_EQ(connection->accept(endpoint, parameters, owner), 0);
+    ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
   }
-  void dial(Qpn number, uint16_t own_port = 1, uint32_t version = kTrunkVersion) {
+  /// Takes a call to its port, and calls back.
+  void answer() {
+    const auto request = port.requests->take();
+    const auto call = call_of(*request);
+    ASSERT_TRUE(call.has_value());
+    EXPECT_EQ(call->psn, kTrunkVersion);
+    EXPECT_EQ(call->capabilities, RendezvousCall::kTrunk);
+    const auto nonces = nonces_of(*request);
+    ASSERT_EQ(nonces.size(), 1u);
+    RendezvousAnswer answer;
+    answer.verdict = RendezvousVerdict::kCallsBack;
+    EXPECT_EQ(request->reject(answer.encode()), 0);
+    call_back(call->source, nonces);
+  }
+  void call_back(Qpn number, const std::vector<TrunkNonce>& nonces) {
     Connection::ConnectOptions options;
     options.local = loopback_address();
-    options.remote = loopback_address(static_cast<uint16_t>(number.value >> 8));
+    options.remote = loopback_address(port_of_number(number));
+    options.falls_back = false;
+    ConnectParameters parameters;
+    parameters.private_data =
+        TrunkCall{{home(), port.port(), home(), port_of_number(number)}, true, nonces}.encode();
     auto made = Connection::connect(engine.context(), endpoint, std::move(options),
-                                    call(own_port, version), owner);
+                                    std::move(parameters), owner);
     ASSERT_TRUE(made.ok());
     connection = *made;
   }
-  void dial_and_wait(Qpn number) {
-    dial(number);
-    ASSERT_TRUE(eventually([&] { return owner->established == 1; }));
-  }
   /// Puts a datagram into the peer's memory; returns the offset for the next one.
   size_t put(size_t offset, DatagramHeader header, std::string_view payload) {
-    header.source = Qpn{0x100};
+    if (header.source.value == 0) header.source = port.number;
     header.qkey = kDatagramQkey;
     if (header.payload_bytes == 0) header.payload_bytes = static_cast<uint16_t>(payload.size());
     header.encode(memory.data() + offset);
@@ -152,28 +243,11 @@ struct TrunkPeer : Node {
     return eventually([&] { return owner->ended == 1; });
   }
 
+  std::optional<CalledPort> own_port;
+  CalledPort& port;
+  std::vector<std::byte> called;  // the call back's private data
   std::shared_ptr<RecordingOwner> owner = std::make_shared<RecordingOwner>();
   std::shared_ptr<Connection> connection;
-};
-
-/// A port that trunks are dialled to.
-struct CalledPort {
-  CalledPort() {
-    auto bound = bind_port(loopback_address(), {});
-    listener = *Listener::start(Engine::instance().context(), *bound, requests);
-    const sockaddr_storage address = listener->local_address();
-    number = Qpn{uint32_t{port_of(reinterpret_cast<const sockaddr*>(&address))} << 8};
-  }
-  ~CalledPort() { listener->close(); }
-  void answer(TrunkPeer& peer) {
-    peer.connection = requests->take();
-    ConnectParameters parameters;
-    parameters.private_data = RendezvousAnswer{}.encode();
-    ASSERT_EQ(peer.connection->accept(peer.endpoint, parameters, peer.owner), 0);
-  }
-  std::shared_ptr<RecordingListener> requests = std::make_shared<RecordingListener>();
-  std::shared_ptr<Listener> listener;
-  Qpn number;
 };
 
 /// Datagrams within the process arrive; they are repeated until one does.
@@ -326,9 +400,9 @@ TEST(Trunks, WhatWasSentArrivesAfterTheSendersEnd) {
       ASSERT_EQ(node.send(to, port.number, "last words"), 0);
       EXPECT_EQ(node.next().wr_id, 1u);
     }
-    TrunkPeer peer;
+    TrunkPeer peer(&port);
     ASSERT_EQ(peer.post_recv(5, 0, 10000), 0);
-    port.answer(peer);
+    peer.answer();
     EXPECT_EQ(peer.wait_polling().byte_len, DatagramHeader::kWireSize + 10);
     EXPECT_TRUE(peer.ended());
   }
@@ -358,7 +432,7 @@ TEST(TrunkPeers, ExchangeFramesMadeByHand) {
   ASSERT_EQ(peer.post_send(1, 0, static_cast<uint32_t>(size)), 0);
   const WorkCompletion got = node.next();
   EXPECT_EQ(node.text(got), "by hand");
-  EXPECT_EQ(got.src_qp, 0x100u);
+  EXPECT_EQ(got.src_qp, peer.port.number.value);
 }
 
 // A fault in a frame costs the datagrams behind it in the frame; the line goes on.
@@ -427,12 +501,17 @@ TEST(TrunkPeers, OtherMessagesEndTheConnection) {
 
 TEST(TrunkPeers, OfAnotherVersionAreRefused) {
   DatagramNode node;
-  TrunkPeer peer;
-  peer.dial(node.number(), 1, kTrunkVersion + 1);
-  ASSERT_TRUE(eventually([&] { return peer.owner->rejected == 1; }));
-  const auto answer = RendezvousAnswer::decode(peer.owner->private_data());
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(answer->verdict, RendezvousVerdict::kUnknownVersion);
+  CalledPort port;
+  for (const uint32_t version : {1u, kTrunkVersion + 1}) {
+    auto call = TrunkCall{
+        {home(), port.port(), home(), port_of_number(node.number())},
+        false,
+        {7}}.encode();
+    store_be32(&call[16], version);
+    HandMadeTrunkCall made(node.number(), call);
+    EXPECT_EQ(made.verdict(), RendezvousVerdict::kUnknownVersion) << version;
+  }
+  EXPECT_EQ(port.requests->count(), 0u) << "it was called back";
 }
 
 TEST(TrunkPeers, AreDisconnectedWithTheLastQueuePair) {
@@ -444,13 +523,12 @@ TEST(TrunkPeers, AreDisconnectedWithTheLastQueuePair) {
   EXPECT_TRUE(peer.ended());
 }
 
-// The same port many times, also while this process calls the peer.
-TEST(TrunkPeers, ThatConnectManyTimes) {
+// Strangers that claim the port of this very process, also while it calls itself.
+TEST(TrunkPeers, ThatClaimOurOwnPort) {
   DatagramNode node, other;
   Destination to(home(), home());
   for (int i = 0; i < 20; ++i) {
-    TrunkPeer peer;
-    peer.dial(node.number(), static_cast<uint16_t>(node.number().value >> 8));
+    HandMadeTrunkCall stranger(node.number(), port_of_number(node.number()), 1);
     EXPECT_EQ(node.send(to, other.number(), "meanwhile"), 0);
     EXPECT_EQ(node.next().wr_id, 1u);
   }
@@ -463,9 +541,9 @@ TEST(TrunkPeers, GetWhatWasSentBeforeTheyAnswered) {
   Destination to(home(), home());
   for (uint64_t i = 0; i < 10; ++i) ASSERT_EQ(node.send(to, port.number, "early", i), 0);
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(node.next().wr_id, i);
-  TrunkPeer peer;
+  TrunkPeer peer(&port);
   ASSERT_EQ(peer.post_recv(5, 0, 10000), 0);
-  port.answer(peer);
+  peer.answer();
   const WorkCompletion frame = peer.wait_polling();
   EXPECT_EQ(frame.wr_id, 5u);
   EXPECT_EQ(frame.byte_len, 10 * (DatagramHeader::kWireSize + 5));
@@ -497,8 +575,8 @@ TEST(TrunkPeers, ThatReadNothingCostOnePause) {
   Destination to(home(), home());
   ASSERT_EQ(node.send(to, port.number, "first"), 0);
   EXPECT_EQ(node.next().wr_id, 1u);
-  TrunkPeer peer;  // posts no receive: its stream is held, and the socket fills up
-  port.answer(peer);
+  TrunkPeer peer(&port);  // posts no receive: its stream is held, and the socket fills up
+  peer.answer();
   ASSERT_TRUE(eventually([&] { return peer.owner->established == 1; }));
   for (int round = 0; round < 5; ++round) {
     for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(node.send(to, port.number, 4096u, i), 0);
@@ -522,8 +600,8 @@ TEST(TrunkPeers, ThatEndEachCallAreLeftAlone) {
     EXPECT_EQ(node.next().wr_id, 1u);
     if (port.requests->count() == 0) continue;
     ++calls;
-    peers.push_back(std::make_unique<TrunkPeer>());
-    port.answer(*peers.back());
+    peers.push_back(std::make_unique<TrunkPeer>(&port));
+    peers.back()->answer();
     EXPECT_TRUE(eventually([&] { return peers.back()->owner->established == 1; }));
     peers.back()->connection->abort();
   }
@@ -536,16 +614,218 @@ TEST(TrunkPeers, ThatHaveGoneAreCalledAgain) {
   CalledPort port;
   Destination to(home(), home());
   for (int round = 0; round < 3; ++round) {
-    TrunkPeer peer;
+    TrunkPeer peer(&port);
     ASSERT_EQ(peer.post_recv(5, 0, 10000), 0);
     ASSERT_TRUE(eventually([&] {
       EXPECT_EQ(node.send(to, port.number, "hello"), 0);
       EXPECT_EQ(node.next().wr_id, 1u);
       return port.requests->count() != 0;
     }));
-    port.answer(peer);
+    peer.answer();
     EXPECT_EQ(peer.wait_polling().wr_id, 5u);
   }
+}
+
+// --- Who has a port
+
+// docs/security.md: a stranger that claims the port of another process takes none of its
+// datagrams, and does not speak as it.
+TEST(TrunkProof, AStrangerThatClaimsAPortGetsNoLine) {
+  DatagramNode node;
+  CalledPort honest;
+  for (TrunkNonce nonce = 1; nonce <= 10; ++nonce) {
+    HandMadeTrunkCall stranger(node.number(), honest.port(), nonce);
+    EXPECT_EQ(stranger.verdict(), RendezvousVerdict::kCallsBack);
+    // The process that has the port did not call, and says so.
+    const auto back = honest.requests->take();
+    EXPECT_EQ(nonces_of(*back), std::vector<TrunkNonce>{nonce});
+    refuse_call_back(*back);
+    // Nor can the stranger guess what a call back to this process would have to show.
+    HandMadeTrunkCall guess(node.number(), honest.port(), nonce, true);
+    EXPECT_EQ(guess.verdict(), RendezvousVerdict::kNotExpected);
+  }
+  // What is sent to the port is sent to the process that has it.
+  Destination to(home(), home());
+  ASSERT_EQ(node.send(to, honest.number, "for the right one"), 0);
+  TrunkPeer peer(&honest);
+  ASSERT_EQ(peer.post_recv(5, 0, 10000), 0);
+  peer.answer();
+  EXPECT_EQ(peer.wait_polling().byte_len, DatagramHeader::kWireSize + 17);
+}
+
+// While a call back is under way, others that claim the port wait for the next one, together: a
+// port is called by one connection at a time, however many ask for it.
+TEST(TrunkProof, CallersShareOneCallBack) {
+  DatagramNode node;
+  CalledPort port;
+  std::vector<std::unique_ptr<HandMadeTrunkCall>> calls;
+  const auto call = [&](TrunkNonce nonce) {
+    calls.push_back(std::make_unique<HandMadeTrunkCall>(node.number(), port.port(), nonce));
+    EXPECT_EQ(calls.back()->verdict(), RendezvousVerdict::kCallsBack);
+  };
+  call(1);
+  const auto first = port.requests->take();
+  for (TrunkNonce nonce = 2; nonce <= 6; ++nonce) call(nonce);
+  EXPECT_EQ(port.requests->count(), 0u);
+  refuse_call_back(*first);
+  TrunkPeer peer(&port);  // made the last call
+  peer.connection = port.requests->take();
+  EXPECT_EQ(nonces_of(*peer.connection), (std::vector<TrunkNonce>{2, 3, 4, 5, 6}));
+  ConnectParameters parameters;
+  parameters.private_data = encode_accepted(6);
+  ASSERT_EQ(peer.connection->accept(peer.endpoint, parameters, peer.owner), 0);
+  ASSERT_TRUE(eventually([&] { return peer.owner->established == 1; }));
+  ASSERT_EQ(node.receive(), 0);
+  DatagramHeader header;
+  header.destination = node.number();
+  ASSERT_EQ(peer.post_send(1, 0, static_cast<uint32_t>(peer.put(0, header, "proved"))), 0);
+  EXPECT_EQ(node.text(node.next()), "proved");
+}
+
+TEST(TrunkProof, CallsThatAreIncompleteAreRefused) {
+  DatagramNode node;
+  CalledPort port;
+  const TrunkKey key{home(), port.port(), home(), port_of_number(node.number())};
+  const auto expect_refused = [&](const char* what, const TrunkCall& call) {
+    HandMadeTrunkCall made(node.number(), call.encode());
+    EXPECT_EQ(made.verdict(), RendezvousVerdict::kNotExpected) << what;
+  };
+  expect_refused("no nonce", {key, false, {}});
+  expect_refused("a call back without nonces", {key, true, {}});
+  expect_refused("no nonce is 0", {key, true, {0}});
+  TrunkKey no_port = key, another_port = key;
+  no_port.own_port = 0;
+  another_port.port = static_cast<uint16_t>(key.port ^ 1);
+  expect_refused("no port", {no_port, false, {1}});
+  expect_refused("for another port than the one that was called", {another_port, false, {1}});
+  EXPECT_EQ(port.requests->count(), 0u);
+}
+
+// A proved peer that names another port as the source of its datagrams.
+TEST(TrunkProof, DatagramsInTheNameOfOthersAreDroppedAndCounted) {
+  DatagramNode node;
+  TrunkPeer peer;
+  CalledPort other;
+  peer.dial_and_wait(node.number());
+  ASSERT_EQ(node.receive(), 0);
+  DatagramHeader wrong, right;
+  wrong.destination = right.destination = node.number();
+  wrong.source = other.number;
+  size_t size = peer.put(0, wrong, "not mine");
+  size = peer.put(size, wrong, "nor this");
+  size = peer.put(size, right, "mine");
+  ASSERT_EQ(peer.post_send(1, 0, static_cast<uint32_t>(size)), 0);
+  const WorkCompletion got = node.next();
+  EXPECT_EQ(node.text(got), "mine");
+  EXPECT_EQ(got.src_qp, peer.port.number.value);
+  EXPECT_EQ(node.endpoint->qp().config().slot->receive.dropped.get(), 2u);
+}
+
+// A port that another process has taken over: what is sent to it goes to the new one from its first
+// call on, and the old one may not speak as it any more.
+TEST(TrunkProof, TheNewestProcessAtAPortIsTheOneThatCounts) {
+  DatagramNode node;
+  CalledPort port;
+  Destination to(home(), home());
+  TrunkPeer before(&port), after(&port);
+  before.dial_and_wait(node.number());
+  ASSERT_EQ(before.post_recv(5, 0, 10000), 0);
+  ASSERT_EQ(node.send(to, port.number, "old"), 0);
+  EXPECT_EQ(before.wait_polling().wr_id, 5u);
+  after.dial_and_wait(node.number());
+  ASSERT_EQ(after.post_recv(6, 0, 10000), 0);
+  ASSERT_TRUE(eventually([&] {  // the new line is used as soon as this process knows of it
+    EXPECT_EQ(node.send(to, port.number, "new"), 0);
+    WorkCompletion got{};
+    return after.poll(got) && got.wr_id == 6;
+  }));
+  EXPECT_TRUE(before.ended());
+  EXPECT_EQ(after.owner->ended, 0);
+}
+
+// A line that is used is proved again now and then.
+TEST(TrunkProof, ALineWhosePeerHasLeftItsPortIsClosed) {
+  DatagramNode node;
+  {
+    TrunkPeer stays;
+    stays.dial_and_wait(node.number());
+    node.engine.trunks().prove_again();
+    // It is asked by its nonce whether the line is still its own.
+    const auto asked = stays.port.requests->take();
+    const auto nonces = nonces_of(*asked);
+    EXPECT_EQ(nonces, TrunkCall::nonces_of(stays.called));
+    RendezvousAnswer held;
+    held.verdict = RendezvousVerdict::kHeld;
+    EXPECT_EQ(asked->reject(held.encode()), 0);
+    ASSERT_EQ(node.receive(), 0);
+    DatagramHeader header;
+    header.destination = node.number();
+    const size_t size = stays.put(0, header, "still here");
+    ASSERT_EQ(stays.post_send(1, 0, static_cast<uint32_t>(size)), 0);
+    EXPECT_EQ(node.text(node.next()), "still here");
+    EXPECT_EQ(stays.owner->ended, 0);
+  }
+  TrunkPeer leaves;
+  leaves.dial_and_wait(node.number());
+  leaves.port.listener->close();
+  node.engine.trunks().prove_again();
+  EXPECT_TRUE(leaves.ended());
+}
+
+// Between two uwarps: both know the line, and nothing changes.
+TEST(TrunkProof, ProvingAgainDisturbsNothing) {
+  DatagramNode a, b;
+  expect_datagrams(a, b);
+  for (int i = 0; i < 10; ++i) {
+    a.engine.trunks().prove_again();
+    Destination to(home(), home());
+    ASSERT_EQ(b.receive(), 0);
+    ASSERT_EQ(a.send(to, b.number(), "goes on"), 0);
+    EXPECT_EQ(b.text(b.next()), "goes on");
+    EXPECT_EQ(a.next().wr_id, 1u);
+  }
+}
+
+TEST(TrunkPlaces, AreAQuarterOfTheFiles) {
+  EXPECT_EQ(TrunkPlaces(1024).proved, 224u);
+  EXPECT_EQ(TrunkPlaces(1024).unproved, 32u);
+  for (const uint64_t files : {0u, 8u, 100u, 20'000u, 1u << 30}) {
+    const TrunkPlaces places(files);
+    EXPECT_GE(places.unproved, 1u);
+    EXPECT_GE(places.proved, 1u);
+    EXPECT_LE(places.unproved, 256u);
+    EXPECT_LE(places.unproved + places.proved,
+              std::max<uint64_t>(2, std::min<uint64_t>(4096, files / 4)));
+  }
+}
+
+// What peers have on their way, and what waits for them, is given back.
+TEST(TrunkMemory, ComesBackAfterACrowd) {
+  DatagramNode node(4096);
+  Destination to(home(), home());
+  {
+    std::vector<std::unique_ptr<CalledPort>> ports;
+    for (int i = 0; i < 8; ++i) ports.push_back(std::make_unique<CalledPort>());
+    // None of them calls back: the frames wait.
+    for (const auto& port : ports)
+      for (uint64_t i = 0; i < 128; ++i) ASSERT_EQ(node.send(to, port->number, 4096u, i), 0);
+    EXPECT_GE(node.engine.trunks().frames().chunks(), 8u);
+  }
+  EXPECT_TRUE(eventually([&] { return node.engine.trunks().frames().chunks() <= 1; }));
+  {
+    std::vector<std::unique_ptr<TrunkPeer>> peers;
+    DatagramHeader header;
+    header.destination = node.number();
+    for (int i = 0; i < 200; ++i) {
+      peers.push_back(std::make_unique<TrunkPeer>());
+      peers.back()->dial_and_wait(node.number());
+      const size_t size = peers.back()->put(0, header, "for a moment");
+      ASSERT_EQ(peers.back()->post_send(1, 0, static_cast<uint32_t>(size)), 0);
+    }
+    EXPECT_TRUE(eventually([&] { return node.engine.trunks().buffers().chunks() >= 3; }));
+  }
+  // One datagram may wait for a receive, in another chunk than the one that always stays.
+  EXPECT_TRUE(eventually([&] { return node.engine.trunks().buffers().chunks() <= 2; }));
 }
 
 }  // namespace

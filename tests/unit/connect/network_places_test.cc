@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "connect/half_open_places.h"
+#include "connect/network_places.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,15 @@ namespace {
 IpAddress at(const std::string& text) { return IpAddress::from_string(text).value(); }
 
 /// In this test the holders are numbers.
-using Places = HalfOpenPlaces<int>;
+struct Places : NetworkPlaces<int> {
+  explicit Places(size_t places) : places(places) {}
+  std::optional<int> enter(int holder, const IpAddress& from) {
+    return NetworkPlaces::enter(holder, from, places);
+  }
+  const size_t places;
+};
 
-TEST(HalfOpenPlaces, NoPlaceIsTakenWhileSomeAreFree) {
+TEST(NetworkPlaces, NoPlaceIsTakenWhileSomeAreFree) {
   Places places(3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(places.enter(i, at("192.0.2.1")), std::nullopt);
   places.leave(1);
@@ -21,7 +27,7 @@ TEST(HalfOpenPlaces, NoPlaceIsTakenWhileSomeAreFree) {
   EXPECT_EQ(places.enter(4, at("192.0.2.3")), 0) << "192.0.2.1 holds 0 and 2";
 }
 
-TEST(HalfOpenPlaces, TheAddressThatHoldsMostLosesItsOldest) {
+TEST(NetworkPlaces, TheAddressThatHoldsMostLosesItsOldest) {
   Places places(8);
   (void)places.enter(0, at("192.0.2.9"));
   (void)places.enter(1, at("192.0.2.1"));
@@ -33,7 +39,7 @@ TEST(HalfOpenPlaces, TheAddressThatHoldsMostLosesItsOldest) {
   EXPECT_EQ(places.enter(103, at("192.0.2.3")), 4);
 }
 
-TEST(HalfOpenPlaces, AFloodTakesNothingFromOthers) {
+TEST(NetworkPlaces, AFloodTakesNothingFromOthers) {
   constexpr int kPlaces = 256;
   Places places(kPlaces);
   for (int i = 0; i < 10; ++i)
@@ -45,7 +51,7 @@ TEST(HalfOpenPlaces, AFloodTakesNothingFromOthers) {
   }
 }
 
-TEST(HalfOpenPlaces, OfEqualHoldersTheOldestLoses) {
+TEST(NetworkPlaces, OfEqualHoldersTheOldestLoses) {
   Places places(4);
   for (int i = 0; i < 4; ++i) (void)places.enter(i, at("192.0.2." + std::to_string(i)));
   EXPECT_EQ(places.enter(4, at("192.0.2.4")), 0);
@@ -53,7 +59,7 @@ TEST(HalfOpenPlaces, OfEqualHoldersTheOldestLoses) {
   EXPECT_EQ(places.enter(6, at("192.0.2.6")), 1);
 }
 
-TEST(HalfOpenPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
+TEST(NetworkPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
   Places places(4);
   (void)places.enter(0, at("2001:db8:0:1::1"));
   for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8:0:2::" + std::to_string(i)));
@@ -61,7 +67,7 @@ TEST(HalfOpenPlaces, AnIpv6HostIsOneNetworkWhateverAddressItTakes) {
     EXPECT_EQ(places.enter(i, at("2001:db8:0:2::" + std::to_string(i))), i - 3);
 }
 
-TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreDistinguished) {
+TEST(NetworkPlaces, WithinOneNetworkAddressesAreDistinguished) {
   Places places(4);
   (void)places.enter(0, at("2001:db8::1"));
   for (int i = 1; i < 4; ++i) (void)places.enter(i, at("2001:db8::bad"));
@@ -69,7 +75,7 @@ TEST(HalfOpenPlaces, WithinOneNetworkAddressesAreDistinguished) {
   EXPECT_EQ(places.enter(5, at("2001:db8::bad")), 2);
 }
 
-TEST(HalfOpenPlaces, Ipv4AddressesAreNetworksOfTheirOwnMappedOrNot) {
+TEST(NetworkPlaces, Ipv4AddressesAreNetworksOfTheirOwnMappedOrNot) {
   EXPECT_EQ(network_of(at("192.0.2.1")), at("192.0.2.1"));
   EXPECT_EQ(network_of(at("::ffff:192.0.2.1")), at("192.0.2.1"));
   EXPECT_EQ(network_of(at("2001:db8:1:2:3:4:5:6")), at("2001:db8:1:2::"));
@@ -80,7 +86,7 @@ TEST(HalfOpenPlaces, Ipv4AddressesAreNetworksOfTheirOwnMappedOrNot) {
   EXPECT_EQ(places.enter(3, at("192.0.2.3")), 1);
 }
 
-TEST(HalfOpenPlaces, ClearedPlacesAreFree) {
+TEST(NetworkPlaces, ClearedPlacesAreFree) {
   Places places(2);
   (void)places.enter(0, at("192.0.2.1"));
   (void)places.enter(1, at("192.0.2.1"));
@@ -92,6 +98,27 @@ TEST(HalfOpenPlaces, ClearedPlacesAreFree) {
   places.leave(0);  // it has no place any more
   EXPECT_EQ(places.enter(3, at("192.0.2.1")), std::nullopt);
   EXPECT_EQ(places.enter(4, at("192.0.2.1")), 2);
+}
+
+// Of the largest network one that gives way goes first, however young it is; of a smaller network
+// none does.
+TEST(NetworkPlaces, OfTheLargestNetworkOneThatGivesWayLoses) {
+  NetworkPlaces<int> places;
+  const auto odd = [](int holder) { return holder % 2 != 0; };
+  for (int i = 0; i < 6; ++i) {
+    const auto from = at(i == 1 ? "192.0.2.2" : "192.0.2.1");
+    EXPECT_EQ(places.enter(i, from, 6, odd), std::nullopt);
+  }
+  EXPECT_EQ(places.enter(10, at("192.0.2.3"), 6, odd), 3);
+  EXPECT_EQ(places.enter(12, at("192.0.2.4"), 6, odd), 5);
+  EXPECT_EQ(places.enter(14, at("192.0.2.5"), 6, odd), 0) << "all that is left of it is even";
+}
+
+TEST(NetworkPlaces, FewerPlacesThanBeforeAreKeptFromThenOn) {
+  NetworkPlaces<int> places;
+  for (int i = 0; i < 8; ++i) (void)places.enter(i, at("192.0.2.1"), 8);
+  for (int i = 8; i < 12; ++i) EXPECT_EQ(places.enter(i, at("192.0.2.1"), 4), i - 8);
+  EXPECT_EQ(places.size(), 8u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The places of a listener for connections whose MPA Request is not complete. Decides which
-// connection loses its place when all are taken: none of an address that holds few of them.
+// A bounded number of places for what peers may hold in this process: half-open connections of a
+// listener, lines of trunks. Decides which holder loses its place when all are taken: one of the
+// network that holds most, so a peer in another network always gets in and stays.
 #pragma once
 
 #include <algorithm>
@@ -25,29 +26,10 @@ inline IpAddress network_of(const IpAddress& address) {
   return IpAddress::from_gid(bytes.data(), address.scope_id());
 }
 
-/// A value without sockets or time: places are kept in the order in which they were taken.
+/// A value without sockets, time or locks: places are kept in the order in which they were taken.
 template <class Holder>
-class HalfOpenPlaces {
+class NetworkPlaces {
  public:
-  explicit HalfOpenPlaces(size_t places) : places_(places) {}
-
-  /// Gives a place to `holder`, always. Where none was free, returns the holder that has lost its
-  /// place: in the network that holds most, of the address that holds most, the oldest. Never
-  /// `holder` itself, if there are two places at least.
-  std::optional<Holder> enter(Holder holder, const IpAddress& from) {
-    taken_.push_back({std::move(holder), from, network_of(from)});
-    count_last();
-    if (taken_.size() <= places_) return std::nullopt;
-    const auto held = [](const Place& place) {
-      return std::tie(place.of_network, place.of_address);
-    };
-    return take_out(std::ranges::max_element(taken_, {}, held));  // of equal ones the first
-  }
-  /// Its Request is complete, or it has ended.
-  void leave(const Holder& holder) {
-    const auto found = std::ranges::find(taken_, holder, &Place::holder);
-    if (found != taken_.end()) (void)take_out(found);
-  }
   struct Place {
     Holder holder;
     IpAddress from;
@@ -55,11 +37,37 @@ class HalfOpenPlaces {
     size_t of_network = 1;  // places that its network holds
     size_t of_address = 1;
   };
+
+  /// Gives a place to `holder`, always. Where none of `places` was free, returns the holder that
+  /// has lost its place: in the network that holds most, one that `gives_way` if there is one, of
+  /// the address that holds most, the oldest. Never `holder` itself, if there are two places at
+  /// least and it does not give way.
+  template <typename GivesWay>
+  std::optional<Holder> enter(Holder holder, const IpAddress& from, size_t places,
+                              GivesWay gives_way) {
+    taken_.push_back({std::move(holder), from, network_of(from)});
+    count_last();
+    if (taken_.size() <= places) return std::nullopt;
+    const auto rank = [&](const Place& place) {
+      return std::tuple(place.of_network, bool{gives_way(place.holder)}, place.of_address);
+    };
+    return take_out(std::ranges::max_element(taken_, {}, rank));  // of equal ones the first
+  }
+  std::optional<Holder> enter(Holder holder, const IpAddress& from, size_t places) {
+    return enter(std::move(holder), from, places, [](const Holder&) { return false; });
+  }
+  /// It needs its place no longer, or has lost it.
+  void leave(const Holder& holder) {
+    const auto found = std::ranges::find(taken_, holder, &Place::holder);
+    if (found != taken_.end()) (void)take_out(found);
+  }
+  size_t size() const { return taken_.size(); }
   /// All places; none is taken then. Takes no memory.
   std::vector<Place> clear() { return std::exchange(taken_, {}); }
 
  private:
-  // Counts are kept in the places themselves: a pass over some hundred costs less than a socket.
+  // Counts are kept in the places themselves: a pass over some hundred costs less than a socket,
+  // and one over four thousand as much as the start-up of the connection that takes the place.
   void count_last() {
     Place& last = taken_.back();
     for (Place& place : std::span(taken_).first(taken_.size() - 1)) {
@@ -79,7 +87,6 @@ class HalfOpenPlaces {
     return std::move(gone.holder);
   }
 
-  size_t places_;
   std::vector<Place> taken_;
 };
 

@@ -30,18 +30,23 @@ def seconds(request):
     return request.config.getoption("--seconds")
 
 
-@pytest.fixture
-def attacker():
-    """attacker(NAME, argument...) -> Stranger: a program of attackers/ as the user `nobody`."""
+def nobody():
     if os.geteuid() != 0:
         pytest.skip("needs root, to run the attacker as another user")
     try:
-        user = pwd.getpwnam("nobody")
+        return pwd.getpwnam("nobody")
     except KeyError:
         pytest.skip("there is no user nobody")
+
+
+@pytest.fixture
+def attacker():
+    """attacker(NAME, argument..., own=False) -> Stranger: a program of attackers/ as the user
+    `nobody`, or as the user of the victim."""
     started = []
 
-    def run(name, *arguments):
+    def run(name, *arguments, own=False):
+        user = pwd.getpwuid(os.geteuid()) if own else nobody()
         started.append(stranger.Stranger(user, name, arguments))
         return started[-1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""A program of attackers/ as another user without rights."""
+"""A program of attackers/, mostly as another user without rights."""
 
 import contextlib
 import os
@@ -13,6 +13,8 @@ import tempfile
 import places
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "attackers"
+# What attackers may import.
+MODULES = {"iwarp_peer": FOLDER.parent.parent / "tools" / "iwarp_peer.py"}
 FILES = 4096
 
 
@@ -23,12 +25,20 @@ def confine():
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
 
 
+def with_modules(source):
+    """The program behind the modules that it may import: its user may have no right to read them."""
+    texts = {name: path.read_text() for name, path in MODULES.items()}
+    return (f"import sys, types\nfor name, text in {texts!r}.items():\n"
+            "    module = sys.modules[name] = types.ModuleType(name)\n"
+            f"    exec(text, module.__dict__)\n{source}")
+
+
 class Stranger:
     """Prints "ready" when it begins. Its program is handed over as text, since the user may have no
     right to read this folder."""
 
     def __init__(self, user, name, arguments):
-        source = (FOLDER / f"{name}.py").read_text()
+        source = with_modules((FOLDER / f"{name}.py").read_text())
         self.name = name
         self._output = tempfile.TemporaryFile()
         self.child = subprocess.Popen(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""door.py ATTACK: calls at each abstract Unix socket that processes under uwarp listen on, where they
-hand shared memory to each other. Their names stand in /proc/net/unix for all users to read.
+"""mailbox.py ATTACK: sends to each abstract Unix socket of processes under uwarp, over which they hand
+shared memory to each other. Their names stand in /proc/net/unix for all users to read; the number of
+the connection does not.
 
 flood        connects and leaves, without an end
 stay         connects, says half of something, and stays
@@ -18,20 +19,21 @@ import struct
 import sys
 
 KEPT = 500
+LETTER_BYTES = 24
 PATTERN = re.compile(r"@(uwarp-[0-9a-f]+)$", re.M)
 
 attack = sys.argv[1]
 kept = collections.deque()
 
 
-def doors():
+def mailboxes():
     with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
         return sorted(set(PATTERN.findall(table.read())))
 
 
 def visit(name):
-    """A connection to a door, of whichever kind it is."""
-    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+    """A socket that sends there, whichever kind it takes."""
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
         one = socket.socket(socket.AF_UNIX, kind)
         one.setblocking(False)
         try:
@@ -67,7 +69,7 @@ def stuck_socket():
 
 def send_descriptors(one, descriptors):
     rights = array.array("i", descriptors)
-    one.sendmsg([os.urandom(8)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    one.sendmsg([os.urandom(LETTER_BYTES)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
 def call(one):
@@ -87,10 +89,10 @@ def call(one):
 print("ready", flush=True)
 calls = 0
 while True:
-    for door in doors():
+    for mailbox in mailboxes():
         for _ in range(200 if attack == "flood" else 5):
             with contextlib.suppress(OSError):
-                visitor = visit(door)
+                visitor = visit(mailbox)
                 if visitor is None:
                     break
                 call(visitor)

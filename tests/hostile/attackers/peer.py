@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+"""peer.py ATTACK ADDRESS PORT: connects again and again, shows itself as uwarp, offers to leave TCP for
+shared memory, and answers the letter that it gets (docs/wire.md, "Shared memory").
+
+linger       with TCP sockets whose last close waits for a minute
+descriptors  with as many descriptors as a message can hold
+wrong        with what is no memory, no bell, or memory that can shrink
+place        rightly; then it names a place in its memory, which nobody has allowed
+bell         rightly; then it closes its end of the bell and has it rung
+
+"switched" is printed once the victim has switched, "given away" if it reads at the place.
+"""
+
+import array
+import contextlib
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import sys
+import time
+
+import iwarp_peer
+
+MARK = 0x75776172
+MEMORY_BYTES = 4096 + 2 * (1 << 20)
+SIZE_SEALS = 0x1 | 0x2 | 0x4
+LETTER = struct.Struct("<QQQ")
+PLACE = 1
+READER_SLEEPS, WRITER_SLEEPS, TAIL = 128, 132, 64
+
+attack, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kept = []
+said = set()
+
+
+def say(what):
+    if what not in said:
+        said.add(what)
+        print(what, flush=True)
+
+
+def mailbox_name(number):
+    return f"\0uwarp-{number:012x}"
+
+
+def mark(kind, value=0):
+    """An empty Write that says something to a uwarp."""
+    return iwarp_peer.tagged(iwarp_peer.WRITE, MARK, int.from_bytes(kind, "big") << 48 | value)
+
+
+def random_name():
+    return int.from_bytes(os.urandom(6), "big")
+
+
+def stuck_socket():
+    """Full of bytes that its peer, which is ours, does not take."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    near.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            near.send(bytes(65536))
+    near.setblocking(True)
+    kept.append(far)
+    return near
+
+
+def memory(seals=SIZE_SEALS):
+    fd = os.memfd_create("hostile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, MEMORY_BYTES)
+    if seals:
+        fcntl.fcntl(fd, 1033, seals)  # F_ADD_SEALS
+    return fd
+
+
+def send_letter(box, to, number, descriptors):
+    rights = array.array("i", descriptors)
+    box.sendmsg([LETTER.pack(number, 0, 0x1000)],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else [],
+                socket.MSG_DONTWAIT, mailbox_name(to))
+    say("answered")
+
+
+def await_switch(peer):
+    """The victim's own mark of the switch."""
+    while (ulpdu := peer.receive_fpdu()) is not None:
+        if ulpdu == mark(b"r!"):
+            say("switched")
+            return True
+    return False
+
+
+def use_ring(peer, fd, bell):
+    """We have made the memory, so ours is the first ring."""
+    with mmap.mmap(fd, MEMORY_BYTES) as ring:
+        peer.send_fpdu(mark(b"r!"))
+        if attack == "place":
+            secret = array.array("B", bytes(4096))
+            where = secret.buffer_info()[0]
+            struct.pack_into("<IIQ", ring, 4096, len(secret), PLACE, where)
+            struct.pack_into("<Q", ring, 0, 16)
+        else:
+            bell.close()
+            struct.pack_into("<II", ring, READER_SLEEPS, 1, 1)
+            struct.pack_into("<II8s", ring, 4096, 1, 0, b"\0")
+            struct.pack_into("<Q", ring, 0, 16)
+        for _ in range(50):
+            if attack == "place":
+                bell.shutdown(socket.SHUT_WR)
+            time.sleep(0.002)
+            if attack == "place" and struct.unpack_from("<Q", ring, TAIL)[0] != 0:
+                say("given away")
+
+
+def answer(peer, box, to, number):
+    if attack == "linger":
+        stuck = [stuck_socket() for _ in range(3)]
+        send_letter(box, to, number, [one.fileno() for one in stuck])
+        for one in stuck:
+            os.close(one.detach())
+        return
+    if attack == "descriptors":
+        send_letter(box, to, number, [0] * 253)
+        return
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if attack == "wrong":
+        reader, writer = os.pipe()
+        good, loose = memory(), memory(0)
+        choices = [(good, writer), (loose, far.fileno()), (reader, writer), (far.fileno(), good),
+                   (good,), (good, good, good), (good, 0)]
+        send_letter(box, to, number, choices[answer.count % len(choices)])
+        answer.count += 1
+        for fd in (reader, writer, good, loose):
+            os.close(fd)
+    else:
+        fd = memory()
+        send_letter(box, to, number, (fd, far.fileno()))
+        far.close()
+        if await_switch(peer):
+            use_ring(peer, fd, near)
+        os.close(fd)
+    near.close()
+    far.close()
+
+
+answer.count = 0
+
+
+def attack_once():
+    peer = iwarp_peer.IwarpPeer(address, port)
+    peer.socket.settimeout(1)
+    with peer, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as box:
+        peer.connect(crc=False)
+        name, number = random_name(), random_name()
+        box.bind(mailbox_name(name))
+        box.settimeout(1)
+        peer.send_fpdu(mark(b"p!", 1))
+        peer.send_fpdu(mark(b"o!", name))
+        peer.send_fpdu(mark(b"t!", number))
+        letter = LETTER.unpack(box.recv(100))
+        assert letter[0] == number, letter
+        answer(peer, box, letter[1], number)
+    while len(kept) > 60:
+        kept.pop(0).close()
+
+
+print("ready", flush=True)
+while True:
+    try:
+        attack_once()
+    except (OSError, AssertionError) as error:
+        say(f"failed: {type(error).__name__} {error}")
+        time.sleep(0.01)

@@ -311,6 +311,7 @@ rdma_core_release() {
 source_checks() {
   check layers "$python" tests/check_layers.py
   check conformance_page "$python" tests/conformance/table.py --check
+  check security_page "$python" tests/security_page.py
   check licences "$python" tests/licences.py
   check release_version "$python" tests/release_version.py
   check markdown_links "$python" tests/markdown_links.py

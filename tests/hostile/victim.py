@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """Two processes under uwarp with honest work between them, and what is asked of them in an attack.
 
-Judged are counts only: each second of an attack has some progress of the connection that lasts; new
-connections are made; both processes live; no byte is wrong; files and memory are back afterwards.
+Judged are counts only: in each second of an attack the connection that lasts makes progress, and no thread
+that serves is in the same system call for all of it; new connections are made; both processes live; no
+byte is wrong; files and memory are back afterwards.
 """
 
+import contextlib
 import os
 import pathlib
 import struct
@@ -13,6 +15,9 @@ import time
 import places
 
 PROGRAM = places.BUILD / "tests" / "victim"
+# Calls in which a thread waits for work, as it may: poll, nanosleep, futex, epoll_wait, ppoll,
+# clock_nanosleep, epoll_pwait, epoll_pwait2, restart_syscall; those of x86_64.
+WAITS = {7, 35, 202, 232, 271, 230, 281, 441, 219}
 # Of the resident set, in KiB: buffers that a process keeps once it has used them.
 MEMORY_SLACK = 48 * 1024
 # A connection whose peer says nothing is given up after 10 s.
@@ -63,7 +68,11 @@ class Victim:
         rounds, fresh, _ = self.counts()
         steps = []
         for _ in range(seconds):
+            before = self.threads_in_calls()
             time.sleep(1)
+            after = self.threads_in_calls()
+            stuck = [what for thread, what in before.items() if after.get(thread) == what]
+            assert not stuck, f"the same system call for a second: {stuck}"
             now = self.counts()[0]
             steps.append(now - rounds)
             rounds = now
@@ -72,6 +81,21 @@ class Victim:
             assert each.running(), each
         assert all(steps), f"rounds in each second: {steps}"
         assert self.counts()[1] > fresh, f"no new connection: {self}"
+
+    def threads_in_calls(self):
+        """{(process, thread): what it is doing in the kernel}, but those that owe nothing to others
+        and those that wait for work."""
+        found = {}
+        for process in self.both:
+            for thread in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    call = (thread / "syscall").read_text().split()
+                    if (call[0] in ("running", "-1") or int(call[0]) in WAITS or
+                            (thread / "comm").read_text().strip() == "uwarp-errand"):
+                        continue
+                    switches = (thread / "status").read_text().split("voluntary_ctxt_switches:")
+                    found[process.pid, thread.name] = (call, switches[1].split()[0])
+        return found
 
     def recover(self):
         """After the attack."""

@@ -16,7 +16,8 @@ void pin_library() {
 
 }  // namespace
 
-Result<pthread_t> start_engine_thread(void* (*body)(void*), void* argument, size_t stack_bytes) {
+Result<pthread_t> start_engine_thread(const char* name, void* (*body)(void*), void* argument,
+                                      size_t stack_bytes) {
   pin_library();
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -29,7 +30,7 @@ Result<pthread_t> start_engine_thread(void* (*body)(void*), void* argument, size
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) return Error{error};
-  pthread_setname_np(thread, "uwarp");
+  pthread_setname_np(thread, name);
   return thread;
 }
 

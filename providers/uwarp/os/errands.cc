@@ -61,7 +61,7 @@ void Errands::add(std::shared_ptr<Errand> errand) {
       log.event("other processes hold up what they hand over: more connections stay on TCP");
     return;
   }
-  const auto thread = start_engine_thread(thread_main, this, kStackBytes);
+  const auto thread = start_engine_thread("uwarp-errand", thread_main, this, kStackBytes);
   if (thread) {
     pthread_detach(*thread);
     return;

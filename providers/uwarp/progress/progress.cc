@@ -388,7 +388,7 @@ int Progress::start_helper() {
   const std::lock_guard guard(helper_lock_);
   if (helper_running_ || stopping_.load()) return 0;
   // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
-  const auto thread = start_engine_thread(helper_main, this, size_t{1} << 20);
+  const auto thread = start_engine_thread("uwarp", helper_main, this, size_t{1} << 20);
   if (!thread) {
     log_event("progress: cannot start the helper thread, errno %d", thread.error());
     return thread.error();

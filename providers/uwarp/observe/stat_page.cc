@@ -76,6 +76,11 @@ StatPage::StatPage(bool shown) {
 
 StatPage::~StatPage() { munmap(memory_, bytes_); }
 
+void StatPage::leave_to_parent() {
+  constexpr int kEmpty = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (fd_) (void)mmap(memory_, bytes_, PROT_READ | PROT_WRITE, kEmpty, -1, 0);
+}
+
 void StatPage::lay_out() {
   uint64_t offset = PageHeader::kBytes;
   for (size_t i = 0; i < kPageTables; ++i) {

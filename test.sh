@@ -317,6 +317,11 @@ source_checks() {
   check markdown_links "$python" tests/markdown_links.py
 }
 
+# What the symbols of the libraries say.
+library_checks() {
+  check process_state "$python" tests/process_state.py "$1"
+}
+
 # Slower ones, and those that need programs of their own.
 page_checks() {
   check manual_pages "$python" tests/manual_pages.py
@@ -399,7 +404,7 @@ install_packages "${packages[@]}" || { echo "0 passed, 1 failed, 0 skipped"; exi
 case "$mode" in
   fast)
     source_checks
-    build && { gtests build; faults build; }
+    build && { library_checks build; gtests build; faults build; }
     ;;
   asan)
     build --asan && { gtests build-asan; fuzz_replay build-asan; sanitized_pyverbs; }
@@ -460,6 +465,7 @@ case "$mode" in
       check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
       check abi tests/abi/check build
+      library_checks build
       check named_programs "$python" tests/named_programs.py build
       check verbs_page "$python" tests/verbs_page.py
       gtests build

@@ -437,6 +437,7 @@ TEST_F(Page, IsFoundInTheProcessThatIsNamed) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
+    const StatPage own(true);  // the parent's is closed here
     const bool other = setresuid(65534, 65534, 65534) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0;
     (void)!write(ready[1], other ? "y" : "n", 1);
     pause();

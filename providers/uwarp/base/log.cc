@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -18,8 +17,8 @@
 #include <string>
 
 #include "base/named_file.h"
+#include "base/process_lock.h"
 #include "base/settings.h"
-#include "base/spinlock.h"
 
 namespace uwarp {
 
@@ -38,7 +37,9 @@ struct Sink {
   ino_t inode = 0;
 };
 
-SpinLock sink_lock;  // guards `sink`; held while it is opened or checked, not while writing
+/// Guards `sink`; held while it is opened or checked, not while writing. A child may find it half
+/// changed: it is checked before each use.
+constinit ProcessLock sink_lock;
 Sink sink;
 
 bool stat_fd(int fd, struct stat& st) {
@@ -55,12 +56,6 @@ std::string absolute_path(const std::string& name) {
   if (syscall(SYS_getcwd, cwd, sizeof cwd) <= 0) return name;
   return std::string(cwd) + "/" + name;
 }
-
-// The parent's thread that held the lock does not exist in the child. The sink may be half changed:
-// it is checked before each use.
-void after_fork_in_child() { sink_lock.unlock(); }
-
-[[gnu::constructor]] void watch_forks() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
 
 // 0, or what open_named_file() says.
 int open_file_locked() {

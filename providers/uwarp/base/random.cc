@@ -6,11 +6,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <span>
 
+#include "base/serial_numbers.h"
 #include "base/siphash.h"
 
 namespace uwarp {
@@ -19,7 +19,7 @@ namespace {
 // AT_RANDOM (getauxval(3)) is the key, which shows in no output. The process, the time and a count
 // make each output another one, also in a forked child.
 uint64_t word_from_start_of_process() {
-  static std::atomic<uint64_t> count{0};
+  static constinit SerialNumbers<uint64_t> drawn_words;
   SipKey key;
   const auto* const start = reinterpret_cast<const char*>(getauxval(AT_RANDOM));
   if (start != nullptr) {
@@ -28,9 +28,9 @@ uint64_t word_from_start_of_process() {
   }
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const uint64_t message[] = {
-      count.fetch_add(1, std::memory_order_relaxed), static_cast<uint64_t>(syscall(SYS_getpid)),
-      static_cast<uint64_t>(now.tv_sec), static_cast<uint64_t>(now.tv_nsec)};
+  const uint64_t message[] = {drawn_words.next(), static_cast<uint64_t>(syscall(SYS_getpid)),
+                              static_cast<uint64_t>(now.tv_sec),
+                              static_cast<uint64_t>(now.tv_nsec)};
   return SipHash::of(key, std::as_bytes(std::span(message)));
 }
 

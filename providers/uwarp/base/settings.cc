@@ -12,6 +12,7 @@
 #include <charconv>
 #include <optional>
 
+#include "base/fact.h"
 #include "base/limits.h"
 
 namespace uwarp {
@@ -339,15 +340,14 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
 }
 
 const Settings& settings() {
-  // Never destroyed: progress threads may still read it while the process exits.
-  static const Settings* const parsed = [] {
+  static constinit Fact<Settings> parsed;
+  return parsed.get([] {
     const int saved_errno = errno;
-    const auto* made = new Settings(
-        parse_settings([](const char* name) { return secure_getenv(name); }, complain_on_stderr));
+    Settings made =
+        parse_settings([](const char* name) { return secure_getenv(name); }, complain_on_stderr);
     errno = saved_errno;
     return made;
-  }();
-  return *parsed;
+  });
 }
 
 void print_settings_help(FILE* out) {

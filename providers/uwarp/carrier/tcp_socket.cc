@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/fact.h"
 #include "base/settings.h"
 #include "base/tuning.h"
 #include "os/call_cost.h"
@@ -317,8 +318,8 @@ void TcpSocket::set_congestion_control(const std::string& name) {
 }
 
 const std::string& TcpSocket::system_congestion_control() const {
-  static const std::string name = congestion_control();
-  return name;
+  static constinit Fact<std::string> of_system;
+  return of_system.get([this] { return congestion_control(); });
 }
 
 void TcpSocket::begin_unpaced() {

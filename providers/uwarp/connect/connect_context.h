@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "base/fork.h"
 #include "connect/draining_places.h"
 #include "connect/endpoint_table.h"
 #include "connect/rendezvous_ports.h"
@@ -46,10 +47,10 @@ struct ConnectContext {
   RendezvousPorts ports{};
   /// Null until the first queue pair that takes datagrams.
   std::atomic<TrunkCalls*> trunk_calls{nullptr};
-  /// True for a parent's in a forked child: nothing else may be used.
-  std::atomic<bool> dead{false};
+  const BirthProcess process{};
 
-  bool alive() const { return !dead.load(std::memory_order_relaxed); }
+  /// False for a parent's in a forked child: nothing else may be used.
+  bool alive() const { return process.is_this(); }
 };
 
 }  // namespace uwarp

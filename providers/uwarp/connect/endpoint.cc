@@ -49,11 +49,10 @@ QpConfig with_waiter(QpConfig config, ReceiveWaiter* waiter) {
 
 // --- Shared receive queues
 
-thread_local constinit PromisedStreams* PromisedStreams::current_ = nullptr;
-
 bool PromisedStreams::note(std::shared_ptr<Endpoint>& endpoint) {
-  if (current_ == nullptr || current_->count_ == kRoom) return false;
-  current_->endpoints_[current_->count_++] = std::move(endpoint);
+  PromisedStreams* const list = thread_own<Current>().list;
+  if (list == nullptr || list->count_ == kRoom) return false;
+  list->endpoints_[list->count_++] = std::move(endpoint);
   return true;
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/thread_own.h"
 #include "base/tuning.h"
 #include "connect/connection.h"
 #include "connect/held_call.h"
@@ -37,7 +38,7 @@ class Endpoint;
 /// streams that were promised them; resume() then lets these go on, in this thread.
 class PromisedStreams {
  public:
-  PromisedStreams() : outer_(std::exchange(current_, this)) {}
+  PromisedStreams() : outer_(std::exchange(thread_own<Current>().list, this)) {}
   ~PromisedStreams() { leave(); }
   PromisedStreams(const PromisedStreams&) = delete;
   PromisedStreams& operator=(const PromisedStreams&) = delete;
@@ -48,10 +49,14 @@ class PromisedStreams {
 
  private:
   static constexpr size_t kRoom = 8;
-  static thread_local PromisedStreams* current_;
+  /// The innermost one of the thread.
+  struct Current {
+    PromisedStreams* list = nullptr;
+  };
 
   void leave() {
-    if (current_ == this) current_ = outer_;
+    Current& current = thread_own<Current>();
+    if (current.list == this) current.list = outer_;
   }
 
   PromisedStreams* const outer_;

@@ -2,13 +2,15 @@
 // Life of the engine over fork and exit, and what spans all endpoints.
 #include "engine/engine.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <cstdlib>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/log.h"
+#include "base/process_lock.h"
+#include "base/process_own.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/endpoint.h"
@@ -21,14 +23,20 @@
 namespace uwarp {
 namespace {
 
-std::atomic<Engine*> current_engine{nullptr};
-/// Held over fork, so that the child finds it in a known state.
-std::mutex creation_mutex;
+constinit ProcessOwn<Engine> process_engine;
+constinit ProcessLock creation_lock;
+constinit std::once_flag exit_once;
+
+/// A signal handler may have forked inside a post: what it still counts is not the parent's.
+void leave_stat_page_to_parent() {
+  if (Engine* parents = process_engine.of_parent()) parents->stat_page().leave_to_parent();
+}
+const InForkedChild leave_stat_page(leave_stat_page_to_parent);
 
 /// After the last exit handler: those of the application may still send and receive. By fd and
 /// without locks: exit() may have interrupted anything.
 [[gnu::destructor]] void end_sockets() {
-  if (current_engine.load() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
+  if (process_engine.find() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
 }
 
 /// Regions of this domain are, or were a moment ago, within reach of the queue pair or its peer.
@@ -62,35 +70,16 @@ Engine::Engine()
 Engine::~Engine() = default;
 
 Engine& Engine::instance() {
-  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
-  const std::lock_guard guard(creation_mutex);
-  if (Engine* engine = current_engine.load(std::memory_order_acquire)) return *engine;
-  static bool hooked = false;
-  if (!std::exchange(hooked, true)) {
-    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-    std::atexit(at_exit);
-  }
-  auto* engine = new Engine;
-  current_engine.store(engine, std::memory_order_release);
-  return *engine;
+  if (Engine* engine = process_engine.find()) return *engine;
+  const std::lock_guard one_at_a_time(creation_lock);
+  std::call_once(exit_once, [] { std::atexit(at_exit); });
+  return process_engine.get();
 }
 
-Engine* Engine::current() { return current_engine.load(std::memory_order_acquire); }
-
-void Engine::before_fork() { creation_mutex.lock(); }
-
-void Engine::after_fork_parent() { creation_mutex.unlock(); }
-
-void Engine::after_fork_child() {
-  StdAtomics::sleepers.store(0);  // these were threads of the parent
-  // The parent's engine is left as it is: objects of the application may still point to it.
-  if (Engine* engine = current_engine.exchange(nullptr)) engine->context_.dead.store(true);
-  close_engine_fds_in_child();
-  creation_mutex.unlock();
-}
+Engine* Engine::current() { return process_engine.find(); }
 
 void Engine::at_exit() {
-  Engine* engine = current_engine.load(std::memory_order_acquire);
+  Engine* engine = process_engine.find();
   if (engine == nullptr) return;
   engine->progress_.stop_helper(&engine->trunks_);
   if (engine->trace_ != nullptr) engine->trace_->finish();

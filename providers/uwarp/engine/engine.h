@@ -81,9 +81,6 @@ class Engine {
  private:
   static void tell_of_failure(Endpoint& endpoint);
 
-  static void before_fork();
-  static void after_fork_parent();
-  static void after_fork_child();
   static void at_exit();
 
   StatPage stat_page_;

@@ -5,32 +5,30 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/process_own.h"
 #include "base/settings.h"
 
 namespace uwarp {
 namespace {
 
+/// The setting as it is parsed, and what it has counted.
 struct Setting {
+  Setting() {
+    if (settings().fault.empty()) return;
+    std::string error;
+    FaultPlan plan = FaultPlan::parse(settings().fault, error);
+    valid = error.empty();
+    if (!valid)
+      complain_on_stderr("uwarp: UWARP_FAULT: " + error + "; no device can be opened");
+    else if (!plan.rules.empty())
+      faults = std::make_unique<ProcessFaults>(std::move(plan));
+  }
+
   bool valid = true;
   std::unique_ptr<ProcessFaults> faults;
 };
 
-// Read once, and never destroyed: threads may still ask while the process exits.
-const Setting& setting() {
-  static const Setting* const parsed = [] {
-    auto* made = new Setting;
-    if (settings().fault.empty()) return made;
-    std::string error;
-    FaultPlan plan = FaultPlan::parse(settings().fault, error);
-    made->valid = error.empty();
-    if (!made->valid)
-      complain_on_stderr("uwarp: UWARP_FAULT: " + error + "; no device can be opened");
-    else if (!plan.rules.empty())
-      made->faults = std::make_unique<ProcessFaults>(std::move(plan));
-    return made;
-  }();
-  return *parsed;
-}
+ProcessOwn<Setting> setting;
 
 }  // namespace
 
@@ -39,9 +37,9 @@ ProcessFaults::ProcessFaults(FaultPlan plan) : plan_(std::move(plan)) {
     if (plan_.rules[i].kind >= FaultKind::kCqEvent) counters_.emplace_back(plan_, i, 0);
 }
 
-ProcessFaults* ProcessFaults::instance() { return setting().faults.get(); }
+ProcessFaults* ProcessFaults::instance() { return setting.get().faults.get(); }
 
-bool ProcessFaults::setting_valid() { return setting().valid; }
+bool ProcessFaults::setting_valid() { return setting.get().valid; }
 
 uint32_t ProcessFaults::next_queue_pair() {
   const std::lock_guard guard(mutex_);

@@ -3,10 +3,10 @@
 // CmEventQueue.
 #include "kernel/cm_event_queue.h"
 
-#include <atomic>
 #include <cerrno>
 #include <mutex>
 
+#include "base/process_own.h"
 #include "engine/engine.h"
 #include "kernel/cm_id.h"
 #include "kernel/raw_fds.h"
@@ -15,20 +15,10 @@
 namespace uwarp {
 namespace {
 
-/// The one lock of all queues and sources. A fresh one in a forked child, whose parent's threads
-/// may have held the old one.
-struct EventLock {
-  std::mutex mutex;
-  uint32_t generation = fork_generation();
-};
-
+/// The one lock of all queues and sources.
 std::mutex& event_lock() {
-  static std::atomic<EventLock*> current{new EventLock};
-  EventLock* lock = current.load(std::memory_order_acquire);
-  if (lock->generation == fork_generation()) return lock->mutex;
-  auto fresh = std::make_unique<EventLock>();
-  if (current.compare_exchange_strong(lock, fresh.get())) lock = fresh.release();
-  return lock->mutex;
+  static constinit ProcessOwn<std::mutex> event_mutex;
+  return event_mutex.get();
 }
 
 class EventAwaited : public Awaited {

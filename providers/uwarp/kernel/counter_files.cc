@@ -112,6 +112,4 @@ void counter_file_duplicated(int fd, int copy) {
   if (found != open.by_fd.end()) open.by_fd[copy] = OpenCounter(found->second);
 }
 
-void forget_counter_files() { open_counters.leave_to_parent(); }
-
 }  // namespace uwarp

@@ -14,7 +14,5 @@ int open_counter_file(std::string_view path, int flags);
 void refresh_counter_file(int fd);
 void counter_file_closed(int fd);
 void counter_file_duplicated(int fd, int copy);
-/// In a forked child: what the parent had open shows its last value.
-void forget_counter_files();
 
 }  // namespace uwarp

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/process_own.h"
 #include "connect/bound_port.h"
 #include "connect/connection.h"
 #include "connect/endpoint.h"
@@ -197,8 +198,8 @@ class EngineTransport : public CmTransport {
 }  // namespace
 
 CmTransport& engine_transport() {
-  static EngineTransport* instance = new EngineTransport;
-  return *instance;
+  static constinit ProcessOwn<EngineTransport> transport;
+  return transport.get();
 }
 
 }  // namespace uwarp

@@ -104,11 +104,11 @@ Result<EventChannel::Pair> EventChannel::create() {
 }
 
 EventChannel::EventChannel(int writer_fd, int drain_fd)
-    : generation_(fork_generation()), writer_fd_(writer_fd), drain_fd_(drain_fd) {
+    : writer_fd_(writer_fd), drain_fd_(drain_fd) {
   waiting_.reserve(room_);
 }
 
-bool EventChannel::alive() const { return generation_ == fork_generation(); }
+bool EventChannel::alive() const { return process_.is_this(); }
 
 EventChannel::~EventChannel() {
   if (!alive()) return;
@@ -235,11 +235,10 @@ CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
     : channel_(std::move(channel)),
       room_(*channel_, 1),
       record_(record),
-      raise_stored_(std::move(raise_stored)),
-      generation_(fork_generation()) {}
+      raise_stored_(std::move(raise_stored)) {}
 
 void CompletionEvents::raise() {
-  if (generation_ != fork_generation()) return;
+  if (!process_.is_this()) return;
   const std::lock_guard guard(lock_);
   if (stopped_) return;
   if (unread_) {
@@ -250,7 +249,7 @@ void CompletionEvents::raise() {
 }
 
 bool CompletionEvents::raise_stored() {
-  if (generation_ != fork_generation()) return true;
+  if (!process_.is_this()) return true;
   {
     const std::lock_guard guard(lock_);
     if (unread_) return false;
@@ -266,7 +265,7 @@ void CompletionEvents::send_locked() {
 }
 
 void CompletionEvents::record_read() {
-  if (generation_ != fork_generation()) return;
+  if (!process_.is_this()) return;
   const std::lock_guard guard(lock_);
   unread_ = false;
   if (again_ && !stopped_) {
@@ -277,7 +276,7 @@ void CompletionEvents::record_read() {
 }
 
 uint32_t CompletionEvents::stop() {
-  if (generation_ != fork_generation()) return 0;
+  if (!process_.is_this()) return 0;
   forget_late_arming(*this);
   const std::lock_guard guard(lock_);
   stopped_ = true;
@@ -339,7 +338,5 @@ void event_channel_duplicated(int fd, int copy) {
   auto channel = it->second;
   all.by_fd[copy] = std::move(channel);
 }
-
-void forget_event_channels() { channel_table.leave_to_parent(); }
 
 }  // namespace uwarp

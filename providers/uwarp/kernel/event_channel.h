@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/result.h"
 #include "kernel/late_armings.h"
 
@@ -88,7 +89,7 @@ class EventChannel {
   size_t remove_sent_locked(const std::function<bool(Record)>& stale);
   void flush_waiting_locked();
 
-  const uint32_t generation_;
+  const BirthProcess process_;
   std::mutex lock_;
   const int writer_fd_;
   /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
@@ -151,7 +152,7 @@ class CompletionEvents {
   const LateArmingRoom arming_room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
-  const uint32_t generation_;
+  const BirthProcess process_;
   std::mutex lock_;  ///< before the channel's
   uint32_t sent_ = 0;
   bool unread_ = false;
@@ -169,7 +170,5 @@ void event_channel_closed(int fd);
 void event_channel_duplicated(int fd, int copy);
 /// read() on such an fd, as EventChannel::read().
 ssize_t read_event_channel(int fd, std::span<std::byte> out);
-/// In a forked child: all channels are the parent's.
-void forget_event_channels();
 
 }  // namespace uwarp

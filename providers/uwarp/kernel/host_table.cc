@@ -36,13 +36,13 @@ struct TreeState {
   CachedDeviceScan look;  ///< one listing of devices asks twice
 };
 
-ProcessOwn<TreeState> process_tree;
+constinit ProcessOwn<TreeState> process_tree;
+constinit std::once_flag exit_once;
 
 TreeState& tree_state() {
   if (TreeState* found = process_tree.find()) return *found;
   TreeState& state = process_tree.get();
-  static std::once_flag once;
-  std::call_once(once, [] { std::atexit([] { process_tree.take(); }); });
+  std::call_once(exit_once, [] { std::atexit([] { process_tree.destroy(); }); });
   return state;
 }
 
@@ -208,16 +208,6 @@ void duplicated(int fd, int copy, uwarp_fd_kind kind) {
 void becoming_daemon() { guarded(say_daemon_loses_listeners); }
 void leading_session() { guarded(say_session_without_listeners); }
 
-/// Objects of the parent are left behind, not destroyed: their locks may be held for ever.
-void forked() {
-  process_tree.leave_to_parent();
-  forget_event_channels();
-  forget_all_late_armings();
-  forget_rdma_cm_nodes();
-  forget_counter_files();
-  leave_listeners_to_parent();
-}
-
 constexpr uwarp_host_table kTable = {
     UWARP_HOST_TABLE_VERSION,
     use_preload,
@@ -238,7 +228,6 @@ constexpr uwarp_host_table kTable = {
     duplicated,
     becoming_daemon,
     leading_session,
-    forked,
 };
 
 }  // namespace

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 5u
+#define UWARP_HOST_TABLE_VERSION 6u
 
 /* What a file descriptor stands for. Kept per fd by the preload. */
 enum uwarp_fd_kind {
@@ -34,6 +34,8 @@ struct uwarp_preload_table {
   uint32_t version;
   /* Marks an fd that the engine has opened for the application or for itself, or unmarks it. */
   void (*set_kind)(int fd, enum uwarp_fd_kind kind);
+  /* In a forked child, before fork() returns there. */
+  void (*forked)(void);
 };
 
 /* The engine's side. */
@@ -84,8 +86,6 @@ struct uwarp_host_table {
    * Says so when listeners are lost by it. */
   void (*becoming_daemon)(void);
   void (*leading_session)(void);
-  /* In a child right after fork(): nothing of the parent's may be used any more. */
-  void (*forked)(void);
 };
 
 /* Exported by libuwarp.so. */

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/process_own.h"
 #include "kernel/event_channel.h"
 
@@ -32,6 +33,7 @@ ProcessOwn<LateArmings> late_armings;
 /// Threads that wait at an epoll set, or at what is not known. Outside of LateArmings, so that
 /// counting them allocates nothing.
 constinit std::atomic<int> unknown_waits{0};
+const InForkedChild forget_waits([] { unknown_waits.store(0); });
 
 /// What epoll_wait() waits for comes as its set alone.
 bool is_set(std::span<const pollfd> fds) {
@@ -99,10 +101,5 @@ LateArmingWait::~LateArmingWait() {
 }
 
 void count_unknown_waits(int change) { unknown_waits += change; }
-
-void forget_all_late_armings() {
-  late_armings.leave_to_parent();
-  unknown_waits.store(0);
-}
 
 }  // namespace uwarp

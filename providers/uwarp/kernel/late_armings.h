@@ -51,7 +51,5 @@ class LateArmingWait {
 };
 /// Adds `change` to the number of threads that wait in the kernel for something not known here.
 void count_unknown_waits(int change);
-/// In a forked child: all queues are the parent's.
-void forget_all_late_armings();
 
 }  // namespace uwarp

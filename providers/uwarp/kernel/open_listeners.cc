@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "base/fork.h"
 #include "base/log.h"
 #include "kernel/raw_fds.h"
 
@@ -14,6 +15,8 @@ namespace {
 
 std::atomic<int> own{0};
 std::atomic<int> of_parent{0};  // and of those before it
+// Added up, because daemons fork twice.
+const InForkedChild leave_listeners([] { of_parent.fetch_add(own.exchange(0)); });
 
 void say(int count, const char* who, bool on_stderr) {
   constexpr char kRemedy[] =
@@ -32,9 +35,6 @@ void say(int count, const char* who, bool on_stderr) {
 
 OpenListener::OpenListener() { own.fetch_add(1, std::memory_order_relaxed); }
 OpenListener::~OpenListener() { own.fetch_sub(1, std::memory_order_relaxed); }
-
-// Added up, because daemons fork twice.
-void leave_listeners_to_parent() { of_parent.fetch_add(own.exchange(0)); }
 
 void say_daemon_loses_listeners() {
   if (const int count = own.load())

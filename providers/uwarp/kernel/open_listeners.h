@@ -15,9 +15,6 @@ class OpenListener {
   OpenListener& operator=(const OpenListener&) = delete;
 };
 
-/// In a forked child: its parent's listeners are not its own.
-void leave_listeners_to_parent();
-
 /// The application calls daemon(): its listeners end with this process. One line on stderr and in
 /// the log if there are any.
 void say_daemon_loses_listeners();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// Marks, raw system calls, and the count of forks.
+// Marks and raw system calls.
 #include "kernel/raw_fds.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,13 +11,13 @@
 #include <atomic>
 #include <cerrno>
 
+#include "base/fork.h"
 #include "os/engine_fds.h"
 
 namespace uwarp {
 namespace {
 
 std::atomic<const uwarp_preload_table*> preload_table{nullptr};
-std::atomic<uint32_t> generation{0};
 
 void mark(int fd, uwarp_fd_kind kind) {
   if (const auto* preload = preload_table.load(std::memory_order_acquire)) {
@@ -31,12 +30,9 @@ constexpr EngineFdObserver kObserver = {
     [](int fd) { mark(fd, UWARP_FD_FOREIGN); },
 };
 
-void after_fork_in_child() {
-  generation.fetch_add(1, std::memory_order_relaxed);
-  close_engine_fds_in_child();
-}
-
-[[gnu::constructor]] void watch_forks() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+const InForkedChild tell_preload([] {
+  if (const auto* preload = preload_table.load(std::memory_order_acquire)) preload->forked();
+});
 
 }  // namespace
 
@@ -46,8 +42,6 @@ void use_preload(const uwarp_preload_table* preload) {
 }
 
 void mark_for_application(int fd, uwarp_fd_kind kind) { mark(fd, kind); }
-
-uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
 
 int duplicate_for_engine(int fd) {
   return adopt_engine_fd(static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0)));

@@ -19,11 +19,6 @@ void use_preload(const uwarp_preload_table* preload);
 /// Tells the preload what an fd that the application sees stands for.
 void mark_for_application(int fd, uwarp_fd_kind kind);
 
-/// How many forks lie between the first process and this one. An object that remembers another
-/// number is a parent's: its fds are closed here (done in the child before fork() returns), and its
-/// locks may be held by threads that do not exist.
-uint32_t fork_generation();
-
 /// A close-on-exec copy that is the engine's own; -1 and errno.
 int duplicate_for_engine(int fd);
 

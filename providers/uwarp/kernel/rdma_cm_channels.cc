@@ -10,6 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/fork.h"
 #include "base/process_own.h"
 #include "kernel/cm_id.h"
 #include "kernel/open_listeners.h"
@@ -116,7 +117,5 @@ void rdma_cm_netdevs_changed(const NetDeviceTable& devices) {
   if (all == nullptr) return;
   for (const auto& id : all->ids.all()) id->netdevs_changed(devices);
 }
-
-void forget_rdma_cm_nodes() { channels.leave_to_parent(); }
 
 }  // namespace uwarp

@@ -84,14 +84,12 @@ class RdmaCmNode {
 
 /// Opens a channel; flags as for open(). -1 and errno.
 int open_rdma_cm_node(int flags);
-/// write() on a channel's fd.
+/// write() on a channel's fd. One that a forked child has inherited becomes a new, empty channel
+/// then, so that a program may open one and then daemonise.
 ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length);
 void rdma_cm_node_closed(int fd);
 void rdma_cm_node_duplicated(int fd, int copy);
 /// Tells all ids how the netdevs are now. Throws std::bad_alloc: to be called again then.
 void rdma_cm_netdevs_changed(const NetDeviceTable& devices);
-/// In a forked child: all channels are the parent's. An fd that the child inherited becomes a new,
-/// empty channel when it is first used, so that a program may open one and then daemonise.
-void forget_rdma_cm_nodes();
 
 }  // namespace uwarp

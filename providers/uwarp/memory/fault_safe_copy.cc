@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "base/fact.h"
+
 namespace uwarp {
 namespace {
 
@@ -21,8 +23,8 @@ bool try_both() {
 }  // namespace
 
 bool fault_safe_copy_works() {
-  static const bool works = try_both();
-  return works;
+  static constinit Fact<bool> works;
+  return works.get(try_both);
 }
 
 bool fault_safe_read(std::byte* to, const std::byte* from, size_t size) {

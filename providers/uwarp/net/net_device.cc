@@ -4,7 +4,6 @@
 #include "net/net_device.h"
 
 #include <linux/rtnetlink.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,7 +11,9 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/inherited.h"
 #include "base/log.h"
+#include "base/process_own.h"
 #include "base/settings.h"
 #include "net/net_records.h"
 #include "net/netlink_socket.h"
@@ -41,41 +42,25 @@ bool same_tables(const std::vector<DevicePtr>& a, const std::vector<DevicePtr>& 
                     [](const DevicePtr& x, const DevicePtr& y) { return same_device(*x, *y); });
 }
 
-/// The one table of the process. Leaked on purpose: exit handlers of the application may still
-/// use devices.
+/// The one table of the process.
 struct Published {
-  std::mutex lock;  ///< guards all below; a leaf, nothing else is locked under it
+  std::mutex lock;  ///< guards all below, and the numbers; a leaf, nothing else is locked under it
   std::shared_ptr<const NetDeviceTable> table;
-  UverbsNumbers numbers;
   int changes_fd = -2;  ///< -2: not opened yet
 };
 
-Published& published();
-
-/// fork() runs with the lock held, so that the child finds the table whole. The child then frees
-/// the lock and starts without a table and netlink socket.
-void before_fork() { published().lock.lock(); }
-void after_fork_in_parent() { published().lock.unlock(); }
-void after_fork_in_child() {
-  Published& state = published();
-  state.changes_fd = -2;  // Closed with all engine fds.
-  state.table.reset();
-  state.lock.unlock();
-}
-
-Published& published() {
-  static Published* instance = [] {
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    return new Published;
-  }();
-  return *instance;
-}
+constinit ProcessOwn<Published> published;
+/// A child's application has lists of devices from before the fork.
+constinit Inherited<UverbsNumbers> numbers;
 
 /// False when the kernel cannot be asked: what was known stays, and nothing is made of nothing.
 bool refresh_locked(Published& state) {
   const auto records = read_net_records();
   if (!records) return false;
-  auto devices = build_net_devices(*records, settings().netdevs, state.numbers);
+  UverbsNumbers known = numbers.copy();
+  const size_t known_before = known.size();
+  auto devices = build_net_devices(*records, settings().netdevs, known);
+  if (known.size() != known_before) numbers.replace(std::move(known));
   std::vector<int> netdevs;
   for (const LinkRecord& link : records->links) netdevs.push_back(link.ifindex);
   if (state.table && same_tables(state.table->devices(), devices) &&
@@ -137,27 +122,27 @@ bool NetDeviceTable::has_netdev(int ifindex) const {
 }
 
 std::shared_ptr<const NetDeviceTable> net_devices() {
-  Published& state = published();
+  Published& state = published.get();
   const std::lock_guard guard(state.lock);
   if (!state.table) refresh_locked(state);
   return known_locked(state);
 }
 
 std::shared_ptr<const NetDeviceTable> refresh_net_devices() {
-  Published& state = published();
+  Published& state = published.get();
   const std::lock_guard guard(state.lock);
   refresh_locked(state);
   return known_locked(state);
 }
 
 std::shared_ptr<const NetDeviceTable> try_refresh_net_devices() {
-  Published& state = published();
+  Published& state = published.get();
   const std::lock_guard guard(state.lock);
   return refresh_locked(state) ? state.table : nullptr;
 }
 
 int net_changes_fd() {
-  Published& state = published();
+  Published& state = published.get();
   const std::lock_guard guard(state.lock);
   if (state.changes_fd == -2) state.changes_fd = open_changes_fd();
   return state.changes_fd;

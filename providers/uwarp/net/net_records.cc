@@ -18,6 +18,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "base/process_own.h"
 
 namespace uwarp {
 namespace {
@@ -118,8 +119,8 @@ bool bindable(const AddressRecord& record) {
 }
 
 void log_left_out(const LinkRecord& link, const std::vector<AddressRecord>& addresses) {
-  static std::set<std::string> said;
-  if (!said.insert(link.name).second) return;
+  static constinit ProcessOwn<std::set<std::string>> said;
+  if (!said.get().insert(link.name).second) return;
   std::string names;
   for (size_t i = kGidTableLength; i < addresses.size(); ++i) {
     names += ' ' + addresses[i].address.to_string();

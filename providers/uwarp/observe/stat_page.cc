@@ -73,6 +73,11 @@ StatPage::StatPage(bool shown) {
 
 StatPage::~StatPage() { munmap(memory_, page_bytes()); }
 
+void StatPage::leave_to_parent() {
+  constexpr int kEmpty = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (fd_) (void)mmap(memory_, page_bytes(), PROT_READ | PROT_WRITE, kEmpty, -1, 0);
+}
+
 void StatPage::lay_out() {
   for (size_t i = 0; i < kPageTables; ++i) {
     TablePlace& place = header_->tables[i];

@@ -34,6 +34,8 @@ class StatPage {
   /// `shown`: to uwarp-stat. Throws std::bad_alloc.
   explicit StatPage(bool shown);
   ~StatPage();
+  /// In a forked child: what is stored from now on stays in the child. No locks, no memory.
+  void leave_to_parent();
   StatPage(const StatPage&) = delete;
   StatPage& operator=(const StatPage&) = delete;
 

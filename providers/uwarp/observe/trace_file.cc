@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/thread_own.h"
 #include "os/clock.h"
 #include "os/thread_activity.h"
 #include "protocol/wire/rdmap_headers.h"
@@ -185,19 +186,21 @@ TraceFile::TraceFile(std::unique_ptr<OutputFile> file)
 
 TraceFile::~TraceFile() { finish(); }
 
-/// The buffer of a thread; in a forked child it may be that of the parent's file.
+/// The buffer of a thread. It belongs to the file, and is idle when the thread has ended.
 struct TraceFile::Own {
-  ~Own() {
-    if (buffer != nullptr) buffer->idle.store(true, std::memory_order_release);
-  }
+  struct Leave {
+    void operator()(Buffer* left) const { left->idle.store(true, std::memory_order_release); }
+  };
   TraceFile* owner = nullptr;
-  Buffer* buffer = nullptr;
+  std::unique_ptr<Buffer, Leave> buffer;
 };
 
 TraceFile::Buffer& TraceFile::own_buffer() {
-  static thread_local Own own;
+  Own& own = thread_own<Own>();
   if (own.owner != this) {
-    own.buffer = &take_buffer();
+    Buffer& taken = take_buffer();
+    (void)own.buffer.release();  // of a file that may be gone
+    own.buffer.reset(&taken);
     own.owner = this;
   }
   return *own.buffer;

@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
+#include "base/fact.h"
 #include "base/settings.h"
 #include "base/tuning.h"
 #include "os/clock.h"
@@ -15,17 +17,21 @@
 namespace uwarp {
 
 /// By rough_ns(), of one that does nothing. Measured at the first call.
-inline uint64_t call_cost_ns() {
-  static const uint64_t cost = cost_ns([] { (void)syscall(SYS_getppid); });
-  return cost;
+inline uint32_t call_cost_ns() {
+  static constinit Fact<uint32_t> cost;
+  return cost.get([] {
+    const uint64_t measured = cost_ns([] { (void)syscall(SYS_getppid); });
+    return static_cast<uint32_t>(std::min<uint64_t>(measured, UINT32_MAX));
+  });
 }
 /// Fewer of them are worth more than what they are for: caches kept warm, turns kept short. Reads
 /// the settings, which takes memory: a function, so that loading the library does not.
 inline bool calls_are_dear() {
-  static const bool dear = settings().calls == CallCost::kMeasured
-                               ? call_cost_ns() > tuning::kDearCallNs
-                               : settings().calls == CallCost::kDear;
-  return dear;
+  static constinit Fact<bool> dear;
+  return dear.get([] {
+    return settings().calls == CallCost::kMeasured ? call_cost_ns() > tuning::kDearCallNs
+                                                   : settings().calls == CallCost::kDear;
+  });
 }
 
 }  // namespace uwarp

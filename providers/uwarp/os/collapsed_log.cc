@@ -12,7 +12,7 @@
 namespace uwarp {
 
 std::optional<uint64_t> CollapsedLog::note(uint64_t now_ns) {
-  // A lock that a forked child inherits stays locked: its lines of this kind are left out.
+  // A thread that finds it taken has come at the same moment as another: one line is enough.
   const std::unique_lock guard(lock_, std::try_to_lock);
   if (!guard) return std::nullopt;
   if (!limit_.allows(now_ns)) {

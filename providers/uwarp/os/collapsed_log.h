@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/process_lock.h"
 #include "base/rate_limit.h"
-#include "base/spinlock.h"
 
 namespace uwarp {
 
-/// One for each kind of line, at the place where it is written. Any thread.
+/// One for each kind of line: a static variable at the place where it is written. Any thread.
 class CollapsedLog {
  public:
   /// A user who looks for the fault of one application finds its few lines whole. A peer that
@@ -26,7 +26,7 @@ class CollapsedLog {
   std::optional<uint64_t> note(uint64_t now_ns);
 
  private:
-  SpinLock lock_;
+  ProcessLock lock_;
   RateLimit limit_{kBurst, kIntervalNs};
   uint64_t left_out_ = 0;
 };

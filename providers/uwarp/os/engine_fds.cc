@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/fork.h"
+
 namespace uwarp {
 namespace {
 
@@ -100,6 +102,8 @@ bool is_engine_fd(int fd) {
 
 void visit_engine_fds(void (*visit)(int fd)) { for_each_fd(visit); }
 
-void close_engine_fds_in_child() { for_each_fd(close_engine_fd); }
+namespace {
+const InForkedChild close_in_child([] { for_each_fd(close_engine_fd); });
+}
 
 }  // namespace uwarp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The file descriptors that belong to the engine and not to the application: where they lie, who
-// is told about them, and their end in a forked child. Lock-free, because a child after fork finds
-// every lock in the state in which some other thread left it.
+// is told about them, and their end: a forked child closes them all before fork() returns there.
+// Lock-free, because the child finds every lock in the state in which some other thread left it.
 #pragma once
 
 #include <utility>
@@ -53,8 +53,5 @@ int engine_fd_floor();
 
 /// Calls `visit` for each engine fd. Lock-free.
 void visit_engine_fds(void (*visit)(int fd));
-
-/// In a forked child: closes all engine fds of the parent and forgets them.
-void close_engine_fds_in_child();
 
 }  // namespace uwarp

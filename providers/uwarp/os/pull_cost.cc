@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 
+#include "base/fact.h"
 #include "base/settings.h"
 #include "os/clock.h"
 
@@ -41,10 +42,11 @@ bool measure() {
 }  // namespace
 
 bool pulls_pay() {
-  static const bool pay = settings().copies == SharedCopies::kMeasured
-                              ? measure()
-                              : settings().copies == SharedCopies::kOne;
-  return pay;
+  static constinit Fact<bool> pay;
+  return pay.get([] {
+    return settings().copies == SharedCopies::kMeasured ? measure()
+                                                        : settings().copies == SharedCopies::kOne;
+  });
 }
 
 }  // namespace uwarp

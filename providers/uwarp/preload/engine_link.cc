@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// dlopen of the engine and of the plugin, and the fork hook.
+// dlopen of the engine and of the plugin, and forks.
 #include "preload/engine_link.h"
 
 #include <dlfcn.h>
@@ -30,7 +30,13 @@ constinit thread_local int engine_depth __attribute__((tls_model("initial-exec")
 constinit pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 constinit std::atomic<bool> plugin_done{false};
 
-constexpr uwarp_preload_table kPreloadTable = {UWARP_HOST_TABLE_VERSION, set_kind};
+/// In a forked child.
+void forked() {
+  own_table();
+  forget_listings();
+}
+
+constexpr uwarp_preload_table kPreloadTable = {UWARP_HOST_TABLE_VERSION, set_kind, forked};
 
 /// Path of a file beside this library; false if that is too long or unknown.
 bool path_beside(const char* name, char (&path)[PATH_MAX]) {
@@ -50,13 +56,6 @@ void complain(const char* what) {
   syscall(SYS_write, STDERR_FILENO, prefix, sizeof prefix - 1);
   syscall(SYS_write, STDERR_FILENO, what, strlen(what));
   syscall(SYS_write, STDERR_FILENO, "\n", 1);
-}
-
-void child_after_fork() {
-  own_table();
-  forget_listings();
-  const InsideEngine guard;
-  if (const auto* host = table.load(std::memory_order_acquire)) host->forked();
 }
 
 /// After _Fork(), which runs no fork handlers. The parent's sockets must not stay open because of
@@ -87,7 +86,6 @@ void load_engine() {
   }
   own_table();
   found->attach(&kPreloadTable);
-  pthread_atfork(nullptr, nullptr, child_after_fork);
   table.store(found, std::memory_order_release);
 }
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "base/settings.h"
+#include "base/thread_own.h"
 #include "base/tuning.h"
 #include "os/clock.h"
 #include "progress/progress.h"
@@ -106,7 +108,8 @@ class Progress::Drive {
 };
 
 bool Progress::look_for(Awaited& awaited) {
-  thread_local SpinBudget budget(uint64_t{settings().spin_us} * 1000);
+  auto& own = thread_own<std::optional<SpinBudget>>();
+  SpinBudget& budget = own ? *own : own.emplace(uint64_t{settings().spin_us} * 1000);
   if (!budget.start()) return false;
   for (uint32_t looks = 1;; ++looks) {
     bool found = look_at_last();

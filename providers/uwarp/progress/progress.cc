@@ -30,7 +30,10 @@ constexpr uint64_t kStopNs = 200 * kNsPerMs;
 /// The ticket of the wake-up; slots make tickets with a generation of 1 and more.
 constexpr Progress::Ticket kWakeTicket = 0;
 
-thread_local const Progress* helper_of = nullptr;
+/// What this thread is the helper thread of.
+struct Helped {
+  const Progress* progress = nullptr;
+};
 /// What this thread served last.
 struct LastServed {
   std::weak_ptr<Source> source;
@@ -135,7 +138,7 @@ bool Progress::serve(const epoll_event* events, int count) {
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeTicket) {
       // A poller that took the wake-up away would leave the helper asleep.
-      if (helper_of == this) drain_wake_up();
+      if (is_helper()) drain_wake_up();
     } else if (sources[i] != nullptr) {
       if (tell_ready(*sources[i], events[i].events)) revisit(*sources[i]);
       last = &sources[i];
@@ -218,8 +221,10 @@ void Progress::nap() {
 // --- Helper thread
 // --------------------------------------------------------------------------------
 
+bool Progress::is_helper() const { return thread_own<Helped>().progress == this; }
+
 void Progress::wake_helper() {
-  if (helper_of == this) return;  // it looks at everything before it sleeps
+  if (is_helper()) return;  // it looks at everything before it sleeps
   const uint64_t one = 1;
   (void)syscall(SYS_write, wake_fd_, &one, sizeof one);
 }
@@ -379,7 +384,7 @@ void Progress::do_last_work() {
 
 void* Progress::helper_main(void* self) {
   auto* progress = static_cast<Progress*>(self);
-  helper_of = progress;
+  thread_own<Helped>().progress = progress;
   progress->helper_loop();
   return nullptr;
 }

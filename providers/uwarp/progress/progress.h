@@ -177,6 +177,9 @@ class Progress {
   /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
   static constexpr size_t kRevisitsPerTurn = 32;
 
+  /// The calling thread is the helper thread.
+  bool is_helper() const;
+
   /// What a thread that watches the others saw when it looked last.
   struct Look {
     uint32_t polls = 0;

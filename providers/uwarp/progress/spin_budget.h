@@ -23,7 +23,7 @@ class SpinBudget {
   /// The scheduler has taken the core away since this was asked last.
   bool others_ran();
 
-  const uint64_t spin_ns_;
+  uint64_t spin_ns_;
   uint64_t end_ns_ = 0;
   uint64_t not_before_ns_ = 0;
   uint64_t pause_ns_ = 0;

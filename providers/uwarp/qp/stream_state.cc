@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "base/serial_numbers.h"
+
 namespace uwarp {
 
 uint64_t StreamState::next_identity() {
-  static std::atomic<uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  static constinit SerialNumbers<uint64_t> identities;
+  return identities.next();
 }
 
 void StreamState::restart(const StreamConfig& new_config) {

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "base/limits.h"
+#include "base/serial_numbers.h"
 #include "os/clock.h"
 #include "os/thread_activity.h"
 #include "verbs/boundary.h"
@@ -93,7 +94,7 @@ void CompletionTimer::stop() {
 
 VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channel, int64_t vector,
                  CompletionQueueOptions options) {
-  static std::atomic<uint32_t> last_handle{0};
+  static constinit SerialNumbers<uint32_t> handles;
   DeviceContext& device = DeviceContext::of(context);
   if (const int error = device.refusal()) return fail(error);
   if (entries < 1 || entries > kMaxCqe) return fail(EINVAL);
@@ -108,7 +109,7 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
   if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
   cq->base.context = context;
   cq->base.cqe = static_cast<int>(cq->queue.capacity());
-  cq->base.handle = ++last_handle;
+  cq->base.handle = handles.next();
   return cq.release();
 }
 

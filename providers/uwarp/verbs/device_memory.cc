@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/serial_numbers.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
@@ -65,7 +66,7 @@ Result<Mapping> map_aligned(size_t length, size_t alignment, std::byte*& start) 
 // Memory of the process and nothing else, so that it serves a forked child as well.
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
   return pointer_verb([&]() -> ibv_dm* {
-    static std::atomic<uint32_t> last_handle{0};
+    static constinit SerialNumbers<uint32_t> handles;
     DeviceContext& device = DeviceContext::of(context);
     if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
       return fail(EINVAL);
@@ -78,7 +79,7 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
     dm->context = context;
     dm->memcpy_to_dm = copy_to;
     dm->memcpy_from_dm = copy_from;
-    dm->handle = ++last_handle;
+    dm->handle = handles.next();
     return dm.release();
   });
 }

@@ -7,12 +7,13 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/serial_numbers.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
 namespace {
 
-std::atomic<uint32_t> last_handle{0};
+constinit SerialNumbers<uint32_t> handles;
 
 constexpr uint32_t kParentDomainMask =
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
@@ -35,7 +36,7 @@ ibv_pd* alloc_pd(ibv_context* context) {
     auto pd = std::make_unique<VerbsPd>(device);
     if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
     pd->context = context;
-    pd->handle = pd->domain.handle = ++last_handle;
+    pd->handle = pd->domain.handle = handles.next();
     return pd.release();
   });
 }
@@ -72,7 +73,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* i
     plain.domain.users.fetch_add(1, std::memory_order_relaxed);
     if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
     parent->context = context;
-    parent->handle = ++last_handle;
+    parent->handle = handles.next();
     return parent.release();
   });
 }

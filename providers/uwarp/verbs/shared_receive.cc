@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/serial_numbers.h"
 #include "connect/endpoint.h"
 #include "verbs/boundary.h"
 #include "verbs/post.h"
@@ -35,14 +36,14 @@ namespace {
 /// `xrcd` and `cq` are null for a shared queue of the basic type.
 ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
                   ibv_cq* cq = nullptr) {
-  static std::atomic<uint32_t> last_handle{kFirstSharedQueue - 1};
+  static constinit SerialNumbers<uint32_t> handles(kFirstSharedQueue);
   VerbsPd& pd = VerbsPd::of(base);
   if (const int error = pd.device.refusal()) return fail(error);
   if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
   srq->base.context = pd.context;
   srq->base.pd = base;
-  srq->base.handle = srq->number = ++last_handle;
+  srq->base.handle = srq->number = handles.next();
   srq->type = IBV_SRQT_BASIC;
   if (xrcd != nullptr) srq->enter_domain(VerbsXrcd::of(xrcd), VerbsCq::of(cq));
   if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/serial_numbers.h"
 #include "base/settings.h"
 #include "verbs/boundary.h"
 
@@ -72,7 +73,7 @@ int check_xrc(const ibv_context& context) {
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
   return pointer_verb([&]() -> ibv_xrcd* {
     constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-    static std::atomic<uint32_t> last_handle{0};
+    static constinit SerialNumbers<uint32_t> handles;
     if (const int error = check_xrc(*context)) return fail(error);
     if (init->comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED) return fail(EOPNOTSUPP);
     if ((init->comp_mask & kNeeded) != kNeeded) return fail(EINVAL);
@@ -85,7 +86,7 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
       return fail(error);
     auto xrcd = std::make_unique<VerbsXrcd>(device, std::move(domain));
     xrcd->base.context = context;
-    xrcd->handle = ++last_handle;
+    xrcd->handle = handles.next();
     return &xrcd.release()->base;
   });
 }

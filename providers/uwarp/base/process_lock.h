@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A lock that a forked child finds free, also when a thread of its parent held it at that moment.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/atomics.h"
+#include "base/fork.h"
+
+namespace uwarp {
+
+/// Lockable, so std::lock_guard takes it. Static variables only, for what a child goes on with: it
+/// guards data that can be used in whatever state the parent left them. Rarely taken; its sections
+/// may make system calls.
+class ProcessLock {
+ public:
+  constexpr ProcessLock() = default;
+  ProcessLock(const ProcessLock&) = delete;
+  ProcessLock& operator=(const ProcessLock&) = delete;
+
+  void lock() {
+    for (int round = 0; !try_lock(); ++round) {
+      if (round < StdAtomics::kYields)
+        StdAtomics::yield();
+      else
+        StdAtomics::nap();
+    }
+  }
+  bool try_lock() {
+    const uint64_t own = uint64_t{fork_generation()} + 1;
+    uint64_t holder = holder_.load(std::memory_order_relaxed);
+    return holder != own && holder_.compare_exchange_strong(holder, own, std::memory_order_acquire,
+                                                            std::memory_order_relaxed);
+  }
+  void unlock() { holder_.store(kFree, std::memory_order_release); }
+
+ private:
+  static constexpr uint64_t kFree = 0;
+  /// A process by its generation, counted from 1.
+  std::atomic<uint64_t> holder_{kFree};
+};
+
+}  // namespace uwarp

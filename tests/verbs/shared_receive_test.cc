@@ -36,14 +36,17 @@ class SharedReceive : public VerbsTest {
     init.srq = srq_.get();
     Qp qp(ibv_create_qp(pd_.get(), &init));
     EXPECT_NE(qp, nullptr);
-    EXPECT_EQ(to_init(qp.get()), 0);
-    EXPECT_EQ(to_rtr(qp.get(), peer.address()), 0);
-    EXPECT_EQ(to_rts(qp.get(), psn), 0);
+    join(qp.get(), peer, psn);
+    return qp;
+  }
+  static void join(ibv_qp* qp, End& peer, uint32_t psn) {
+    EXPECT_EQ(to_init(qp), 0);
+    EXPECT_EQ(to_rtr(qp, peer.address()), 0);
+    EXPECT_EQ(to_rts(qp, psn), 0);
     Address address = peer.address();
     address.qpn = qp->qp_num;
     address.psn = psn;
     peer.connect(address);
-    return qp;
   }
   /// Sends from `first` on have left their queue. If completions wait for the peer, which has no
   /// receive yet, the Sends stay open; the test then waits, so that they arrive.
@@ -68,6 +71,28 @@ class SharedReceive : public VerbsTest {
 };
 
 // Proves: 5040-8.1.2-8 5041-8.3.2-b
+// The receive belongs to the shared queue, and so does its memory, whichever queue pair takes it.
+TEST_F(SharedReceive, MemoryIsJudgedByTheDomainOfTheQueue) {
+  End peer(context());
+  Pd of_queue_pair(ibv_alloc_pd(context()));
+  ibv_qp_init_attr init = init_attributes(cq_.get());
+  init.srq = srq_.get();
+  Qp qp(ibv_create_qp(of_queue_pair.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  join(qp.get(), peer, 0);
+  ASSERT_EQ(post(1), 0);
+  ASSERT_EQ(peer.post_send(1), 0);
+  EXPECT_COMPLETION(cq_.get(), 1, IBV_WC_SUCCESS);
+  const Mr own = std::move(mr_);
+  mr_.reset(
+      ibv_reg_mr(of_queue_pair.get(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE));
+  ASSERT_EQ(post(2), 0);
+  ASSERT_EQ(peer.post_send(2), 0);
+  EXPECT_COMPLETION(cq_.get(), 2, IBV_WC_LOC_PROT_ERR);
+  mr_.reset();
+  qp.reset();
+}
+
 TEST_F(SharedReceive, LimitEventComesOncePerArming) {
   ibv_srq_attr attr = {};
   attr.srq_limit = 65;

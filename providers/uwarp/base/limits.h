@@ -19,6 +19,8 @@ inline constexpr uint32_t kMaxPd = 65536;
 inline constexpr uint32_t kMaxAh = 65536;
 inline constexpr uint32_t kMaxSrq = 16384;
 inline constexpr uint32_t kMaxMr = 262144;
+/// Of the engine itself, for frames of datagrams: none of these is an application's.
+inline constexpr uint32_t kMaxOwnMr = 64;
 inline constexpr uint32_t kMaxMw = 262144;
 
 // Rings are allocated at create time: 16384 entries of 32 SGEs (16 bytes each) are 8 MiB.

@@ -60,6 +60,10 @@ class DatagramEndpoint final : public DatagramWaiter,
     Poster& operator=(const Poster&) = delete;
     /// 0, or an errno; EINVAL also for a destination of another device.
     int post(const SendRequest& request, Destination& to, Qpn number, uint32_t qkey);
+    /// What no datagram can do: it completes with an error.
+    int post_without_target(const SendRequest& request) {
+      return endpoint_.qp_.post_send_locked(request, {});
+    }
 
    private:
     friend DatagramEndpoint;

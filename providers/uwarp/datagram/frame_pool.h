@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/limits.h"
 #include "base/spinlock.h"
 #include "memory/region_table.h"
 #include "protocol/ddp/buffer_list.h"
@@ -114,13 +115,13 @@ class FramePool {
   std::unique_ptr<Chunk> give_back_locked(Frame& frame);
 
   RegionTable& regions_;
-  ProtectionDomain domain_;
+  ProtectionDomain domain_{.own = true};
   SpinLock lock_;
   std::array<std::unique_ptr<Chunk>, kMostChunks> chunks_;
   uint64_t with_free_ = 0;  // a bit for each chunk with free frames
   uint64_t unused_ = 0;     // ... all of whose frames are free: one at most
   size_t taken_ = 0;        // frames
 };
-static_assert(FramePool::kMostChunks == 64);
+static_assert(FramePool::kMostChunks == 64 && FramePool::kMostChunks == kMaxOwnMr);
 
 }  // namespace uwarp

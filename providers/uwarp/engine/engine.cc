@@ -39,12 +39,6 @@ const InForkedChild leave_stat_page(leave_stat_page_to_parent);
   if (process_engine.find() != nullptr) visit_engine_fds(TcpSocket::end_in_order);
 }
 
-/// Regions of this domain are, or were a moment ago, within reach of the queue pair or its peer.
-bool may_use(const Endpoint& endpoint, const ProtectionDomain* domain) {
-  const QpConfig& config = endpoint.qp().config();
-  return config.domain == domain || config.xrc != nullptr;
-}
-
 bool has_one_processor() {
   cpu_set_t usable;
   return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) == 1;
@@ -113,13 +107,13 @@ int Engine::remove_region(MemoryRegion& region) {
   if (int error = regions_.invalidate(region)) return error;
   // A queue pair that comes later does not find it.
   context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
-    if (!may_use(*endpoint, region.domain())) return;
+    if (!endpoint->qp().config().may_use(region.domain())) return;
     endpoint->qp().quiesce(region);
     tell_of_failure(*endpoint);
   });
   // What datagrams use is copied under a lock of theirs.
   trunks_.endpoints().visit([&](const std::shared_ptr<DatagramEndpoint>& endpoint) {
-    if (endpoint->qp().config().domain == region.domain()) (void)endpoint->qp().hold();
+    if (endpoint->qp().config().may_use(region.domain())) (void)endpoint->qp().hold();
   });
   regions_.release(region);
   return 0;
@@ -138,7 +132,8 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   trunks_.endpoints().visit(
       [&](std::shared_ptr<DatagramEndpoint> endpoint) { takers.push_back(std::move(endpoint)); });
   context_.endpoints.visit([&](std::shared_ptr<Endpoint> endpoint) {
-    if (may_use(*endpoint, old.domain) || may_use(*endpoint, shape.domain))
+    const QpConfig& config = endpoint->qp().config();
+    if (config.may_use(old.domain) || config.may_use(shape.domain))
       endpoints.push_back(std::move(endpoint));
   });
   {

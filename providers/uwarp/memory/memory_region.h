@@ -28,6 +28,8 @@ enum Access : uint32_t {
 /// A DDP protection domain: regions and queue pairs of one domain may meet, others may not.
 struct ProtectionDomain {
   uint32_t handle = 0;
+  /// The engine's own: its regions do not count against what applications may register.
+  bool own = false;
   /// Queue pairs and shared receive queues of the domain; it cannot be deallocated before zero.
   std::atomic<uint32_t> users{0};
   /// Regions that refer to it; its memory stays until zero.

@@ -52,8 +52,9 @@ RegionTable::RegionTable()
     : cipher_(SipKey{random_word(), random_word()}),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
       free_regions_(kMaxMr),
+      free_own_(kMaxOwnMr),
       free_windows_(kMaxMw) {
-  static_assert(kMaxMr + kMaxMw < kChunkSlots * kChunkCount);
+  static_assert(kMaxMr + kMaxOwnMr + kMaxMw < kChunkSlots * kChunkCount);
 }
 
 RegionTable::~RegionTable() {
@@ -96,7 +97,7 @@ void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
 
 Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   std::lock_guard lock(mutex_);
-  MemoryRegion* region = take_slot(free_regions_);
+  MemoryRegion* region = take_slot(slots_of(*shape.domain));
   if (region == nullptr) return Error{ENOMEM};
   // The low byte changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? random_generation() : region->generation + 1;
@@ -125,9 +126,10 @@ int RegionTable::invalidate(MemoryRegion& region) {
 
 void RegionTable::release(MemoryRegion& region) {
   std::lock_guard lock(mutex_);
-  region.shape().domain->regions.fetch_sub(1, std::memory_order_relaxed);
+  ProtectionDomain& domain = *region.shape().domain;
+  give_back(slots_of(domain), region.slot);
   live_.fetch_sub(1, std::memory_order_relaxed);
-  give_back(free_regions_, region.slot);
+  domain.regions.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // ---- Windows

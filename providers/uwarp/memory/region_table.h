@@ -157,6 +157,9 @@ class RegionTable {
   MemoryRegion* take_slot(FreeSlots& free);
   MemoryRegion* fresh_slot();
   static void give_back(FreeSlots& free, uint32_t slot);
+  FreeSlots& slots_of(const ProtectionDomain& domain) {
+    return domain.own ? free_own_ : free_regions_;
+  }
   const MemoryRegion* find_region(uint32_t key, MemoryRegion::Name& name) const;
   MemoryRegion* find_window(STag key);
   static bool may_bind(const RegionShape& region, const WindowBinding& binding,
@@ -168,6 +171,7 @@ class RegionTable {
   std::unique_ptr<std::atomic<Chunk*>[]> chunks_;
   std::mutex mutex_;
   FreeSlots free_regions_;
+  FreeSlots free_own_;
   FreeSlots free_windows_;
   uint32_t used_slots_ = 0;
   std::atomic<uint32_t> live_{0};

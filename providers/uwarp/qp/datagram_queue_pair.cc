@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "qp/local_memory.h"
@@ -20,6 +21,13 @@ SendQueue::Shape datagram_shape(const QpConfig& config) {
 /// before the payload, that of IPv6 or of IPv4 (bits 0 to 2), and that UDP was behind it (bit 3).
 uint8_t packet_type(std::span<const std::byte> route) {
   return static_cast<uint8_t>(route[0]) >> 4 == 6 ? 0x9 : 0xA;
+}
+
+/// Why no datagram can be made of it.
+std::optional<WcStatus> refusal(const SendWqe& wqe) {
+  if (!DatagramQueuePair::has_target(wqe.opcode)) return WcStatus::kLocQpOpErr;
+  if (wqe.length_bytes > kMaxDatagramBytes) return WcStatus::kLocLenErr;
+  return std::nullopt;
 }
 
 uint64_t ring_slots(uint32_t depth) { return std::bit_ceil(uint64_t{std::max(depth, 1u)}); }
@@ -42,10 +50,9 @@ DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
 // --- Sending
 
 int DatagramQueuePair::check_send(const SendRequest& request) const {
-  if (request.opcode != SendOpcode::kSend && request.opcode != SendOpcode::kSendWithImm)
-    return EINVAL;
-  if (int error = sends_.check(request)) return error;
-  return request.payload_bytes() > kMaxDatagramBytes ? EINVAL : 0;
+  const SendOpcode opcode = request.opcode;
+  if (!has_target(opcode) && !is_write(opcode) && !awaits_answer(opcode)) return EINVAL;
+  return sends_.check(request);
 }
 
 int DatagramQueuePair::admits_locked(std::span<const SendRequest> requests) {
@@ -74,6 +81,10 @@ int DatagramQueuePair::post_send_locked(const SendRequest& request, const Datagr
 // False: there is no room.
 bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target) {
   const SendWqe& wqe = sends_.at(position);
+  if (const auto why = refusal(wqe)) [[unlikely]] {
+    fail_send(position, *why);
+    return true;
+  }
   if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]] {
     fail_send(position, WcStatus::kLocProtErr);
     return true;
@@ -171,7 +182,7 @@ void DatagramQueuePair::complete_send(uint64_t position, WcStatus status) {
   WorkCompletion completion{};
   completion.wr_id = wqe.wr_id;
   completion.status = status;
-  completion.opcode = WcOpcode::kSend;
+  completion.opcode = completion_opcode(wqe.opcode);
   completion.byte_len = wqe.length_bytes;
   completion.qp_num = config_.number.value;
   if (config_.trace != nullptr) [[unlikely]]
@@ -224,12 +235,12 @@ bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder)
   return holders_.hold(std::move(holder), [&] { return !own_receives_.empty() || !may_receive(); });
 }
 
-// A receive that is too short fails alone, and the queue pair goes on: a peer must not end it.
+// kLocLenErr: the receive is too short, and nothing was placed.
 WcStatus DatagramQueuePair::place(const RecvWqe& receive, const DatagramHeader& header,
                                   std::span<const std::byte> route, const std::byte* payload) {
   sink_.clear();
   for (const Sge& sge : std::span(receive.sges, receive.sge_count))
-    if (!append_local(sink_, sge, *config_.regions, *config_.domain, kAccessLocalWrite))
+    if (!append_local(sink_, sge, *config_.regions, *config_.receive_domain(), kAccessLocalWrite))
       return WcStatus::kLocProtErr;
   if (sink_.length_bytes() < kRouteHeaderBytes + header.payload_bytes) return WcStatus::kLocLenErr;
   const bool placed = sink_.copy_in(0, route.data(), route.size()) &&
@@ -275,17 +286,31 @@ DatagramQueuePair::Delivery DatagramQueuePair::take_with_faults(const DatagramHe
   return delivery;
 }
 
+bool DatagramQueuePair::take_receive(RecvWqe& receive) {
+  if (kept_) [[unlikely]] {
+    receive = *std::exchange(kept_, std::nullopt);
+    return true;
+  }
+  if (receives_->take(receive, ticket_)) return true;
+  receives_->cancel(ticket_);  // others wait for it, by claim_grace()
+  return false;
+}
+
+// As with mlx5 and rxe a datagram that is longer than its receive is dropped, and the receive
+// stays: a peer must not use up receives by what does not fit.
 DatagramQueuePair::Delivery DatagramQueuePair::take(const DatagramHeader& header,
                                                     std::span<const std::byte> route,
                                                     const std::byte* payload, WcStatus status) {
   RecvWqe receive;
-  if (!receives_->take(receive, ticket_)) {
-    receives_->cancel(ticket_);  // others wait for it, by claim_grace()
-    return Delivery::kNoReceive;
-  }
+  if (!take_receive(receive)) return Delivery::kNoReceive;
   WorkCompletion completion{};
   completion.status =
       status == WcStatus::kSuccess ? place(receive, header, route, payload) : status;
+  if (completion.status == WcStatus::kLocLenErr && status == WcStatus::kSuccess) {
+    kept_ = receive;
+    slot_.receive.dropped.add(1);
+    return Delivery::kDropped;
+  }
   completion.byte_len = kRouteHeaderBytes + header.payload_bytes;
   completion.src_qp = header.source.value;
   completion.sl = packet_type(route);
@@ -310,14 +335,17 @@ void DatagramQueuePair::complete_receive(const RecvWqe& receive, WorkCompletion 
 }
 
 void DatagramQueuePair::flush_receives_locked() {
-  if (config_.srq != nullptr) return;
-  RecvWqe receive;
-  while (receives_->drain(receive.wr_id, receive.position)) {
+  const auto flush = [this](const RecvWqe& receive) {
     slot_.receive.flushed.add(1);
     WorkCompletion completion{};
     completion.status = WcStatus::kWrFlushErr;
     complete_receive(receive, completion, true);
-  }
+  };
+  // One of a shared queue, too: it is in that no more.
+  if (kept_) flush(*std::exchange(kept_, std::nullopt));
+  if (config_.srq != nullptr) return;
+  RecvWqe receive;
+  while (receives_->drain(receive.wr_id, receive.position)) flush(receive);
 }
 
 // --- States
@@ -353,6 +381,7 @@ void DatagramQueuePair::to_reset() {
   holders_.tell();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
+  kept_.reset();
   if (config_.srq == nullptr) own_receives_.reset();
   const uint32_t number = config_.number.value;
   config_.send_cq->drop(number, CompletionQueue::Drop::kAll);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "base/ids.h"
@@ -78,11 +79,15 @@ class DatagramQueuePair {
   const QpConfig& config() const { return config_; }
   QpState state() const { return state_.load(std::memory_order_acquire); }
 
-  // ---- Posting. Any thread. 0 or an errno: EINVAL (state, opcode, SGE count, length, inline
-  // misuse), ENOMEM (queue full). In ERR a request is taken and flushed.
+  // ---- Posting. Any thread. 0 or an errno: EINVAL (state, opcode, SGE count, inline misuse),
+  // ENOMEM (queue full). In ERR a request is taken and flushed. What no datagram can do (Reads,
+  // Writes, atomics, more than kMaxDatagramBytes) is taken, and completes with an error.
+  static constexpr bool has_target(SendOpcode opcode) {
+    return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithImm;
+  }
   SpinLock& post_lock() { return sends_.post_lock(); }
   /// Caller holds post_lock(). What fits goes to its way at once and completes; the caller flushes
-  /// the way once the lock is free.
+  /// the way once the lock is free. Without has_target() its way is null.
   int post_send_locked(const SendRequest& request, const DatagramTarget& target);
   /// 0, or why not all of them can be posted one after the other. Under post_lock().
   int admits_locked(std::span<const SendRequest> requests);
@@ -98,7 +103,7 @@ class DatagramQueuePair {
       const uint64_t position = sends_.started();
       DatagramTarget& target = targets_[position & target_mask_];
       if (!send_one(position, target)) return;
-      sent(target.way);
+      if (target.way != nullptr) sent(target.way);
       target.way = nullptr;
     }
     if (state() == QpState::kErr) [[unlikely]]
@@ -167,6 +172,7 @@ class DatagramQueuePair {
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
   void flush_sends_locked();
+  bool take_receive(RecvWqe& receive);
   Delivery take(const DatagramHeader& header, std::span<const std::byte> route,
                 const std::byte* payload, WcStatus status);
   [[gnu::noinline, gnu::cold]] Delivery take_with_faults(const DatagramHeader& header,
@@ -195,6 +201,7 @@ class DatagramQueuePair {
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
   ReceiveTicket ticket_;
+  std::optional<RecvWqe> kept_;  // was too short for a datagram, and stays for the next ones
   BufferList sink_;
   uint32_t arrivals_ = 0;  // where faults are asked for
   std::atomic<bool> grace_;

@@ -67,6 +67,12 @@ class QpEventListener {
 struct QpConfig {
   /// Its receives come from queues that are not its own.
   bool shares_receives() const { return srq != nullptr || xrc != nullptr; }
+  /// Of the memory of its receives. One that was posted to a shared queue belongs to that.
+  ProtectionDomain* receive_domain() const { return srq != nullptr ? srq_domain : domain; }
+  /// It or its peer may reach regions of `other`.
+  bool may_use(const ProtectionDomain* other) const {
+    return other == domain || other == receive_domain() || xrc != nullptr;
+  }
 
   Qpn number{0};
   Transport transport = Transport::kRc;
@@ -74,7 +80,8 @@ struct QpConfig {
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;  // null: own receive queue
-  XrcDomain* xrc = nullptr;           // kXrcReceive: each message names a shared queue of it
+  ProtectionDomain* srq_domain = nullptr;
+  XrcDomain* xrc = nullptr;  // kXrcReceive: each message names a shared queue of it
   /// Told when a buffer of `srq` has come for the held stream. May be null: then the thread that
   /// posts to the shared queue resumes all streams that are held.
   ReceiveWaiter* receive_waiter = nullptr;

@@ -82,6 +82,9 @@ int post_send_list(ibv_send_wr* wr, ibv_send_wr** bad_wr, Post&& post) {
 int post_datagrams(VerbsQp& qp, ibv_send_wr* list, ibv_send_wr** bad_wr) {
   DatagramEndpoint::Poster poster(*qp.datagrams);
   return post_send_list(list, bad_wr, [&](const ibv_send_wr& wr, const SendRequest& request) {
+    // Such a request has no address: other members of the union are set.
+    if (!DatagramQueuePair::has_target(request.opcode)) [[unlikely]]
+      return poster.post_without_target(request);
     const auto& to = wr.wr.ud;
     return to.ah == nullptr ? EINVAL
                             : poster.post(request, VerbsAh::of(to.ah).destination,

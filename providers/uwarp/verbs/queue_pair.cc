@@ -129,7 +129,10 @@ QpConfig config_of(VerbsQp& qp) {
     config.send_cq = &qp.parts.send_cq->queue;
     config.recv_cq = qp.parts.recv_cq != nullptr ? &qp.parts.recv_cq->queue : config.send_cq;
   }
-  config.srq = qp.parts.srq != nullptr ? &qp.parts.srq->queue : nullptr;
+  if (VerbsSrq* const srq = qp.parts.srq; srq != nullptr) {
+    config.srq = &srq->queue;
+    config.srq_domain = &srq->domain.domain;
+  }
   config.regions = &qp.device.engine().regions();
   config.listener =
       qp.shared != nullptr ? static_cast<QpEventListener*>(qp.shared.get()) : &qp.listener;

@@ -29,7 +29,7 @@ InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, Inbo
       unusual_(in.config.script != nullptr || in.config.sink != nullptr ||
                is_xrc(in.config.transport)),
       completions_(in.config.recv_cq),
-      domain_(in.config.domain),
+      domain_(in.config.receive_domain()),
       keeps_(in.config.acknowledged && is_xrc(in.config.transport)) {
   receive_.position = ~uint32_t{0};  // none yet
 }
@@ -64,7 +64,7 @@ bool InboundMessages::aim(const UntaggedHeader& header) {
 void InboundMessages::aim_nowhere() {
   place_in_line_.move_to(receives_);
   completions_ = in_.config.recv_cq;
-  domain_ = in_.config.domain;
+  domain_ = in_.config.receive_domain();
   named_ = nullptr;
   report_queue_ = true;
 }

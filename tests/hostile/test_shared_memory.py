@@ -21,12 +21,13 @@ def test_strangers_at_mailboxes(honest, attacker, seconds, attack):
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["stranger", "own"])
-@pytest.mark.parametrize("attack", ["linger", "descriptors", "wrong", "place", "bell"])
+@pytest.mark.parametrize("attack", ["linger", "descriptors", "wrong", "place", "bell", "urgent",
+                                    "crowd"])
 def test_hostile_peers(honest, attacker, seconds, attack, own):
     peer = attacker("peer", attack, honest.ADDRESS, honest.port, own=own)
     peer.wait_ready()
     # Another user gets a letter, too, but nothing of what it sends is taken.
-    goal = "switched" if own and attack in ("place", "bell") else "answered"
+    goal = "switched" if own and attack in ("place", "bell", "urgent") else "answered"
     places.wait_until(lambda: goal in peer.output or not peer.running(), lambda: peer)
     honest.endure(seconds, peer)
     if not own:

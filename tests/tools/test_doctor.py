@@ -443,7 +443,7 @@ def test_what_connections_on_this_host_need():
 @pytest.mark.parametrize("call, arguments, sentence", [
     ("memfd_create", [], "no sealed memory"),
     ("process_vm_readv", [], "large payloads are copied twice"),
-    ("socket", ["AF_UNIX", "SOCK_SEQPACKET"], "no abstract Unix socket")])
+    ("socket", ["AF_UNIX", "SOCK_DGRAM"], "no abstract Unix socket")])
 def test_what_a_sandbox_keeps_from_connections_on_this_host(call, arguments, sentence):
     if why := sandbox.missing():
         pytest.skip(why)

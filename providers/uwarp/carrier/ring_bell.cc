@@ -37,14 +37,22 @@ Result<std::pair<RingBell, RingBell>> RingBell::pair() {
   return std::pair(RingBell(std::move(first)), RingBell(std::move(second)));
 }
 
-std::optional<RingBell> RingBell::adopt(ForeignFd& fd) {
+std::optional<RingBell> RingBell::adopt(ForeignFd& fd, Errands& errands) {
   const int number = fd.get();
   if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
       option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
     return std::nullopt;
-  return RingBell(fd.adopt());
+  RingBell bell;
+  bell.foreign_ = std::make_shared<Foreign>();
+  bell.foreign_->fd = fd.adopt();
+  bell.errands_ = &errands;
+  return bell;
 }
 
-void RingBell::ring() const { (void)raw_status(SYS_shutdown, fd_.get(), SHUT_WR); }
+RingBell::~RingBell() {
+  if (foreign_ != nullptr) errands_->add(std::move(foreign_));
+}
+
+void RingBell::ring() const { (void)raw_status(SYS_shutdown, fd(), SHUT_WR); }
 
 }  // namespace uwarp

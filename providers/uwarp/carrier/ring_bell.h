@@ -8,11 +8,13 @@
 #include <sys/epoll.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/result.h"
 #include "os/engine_fds.h"
+#include "os/errands.h"
 #include "os/foreign_fd.h"
 
 namespace uwarp {
@@ -26,17 +28,35 @@ class RingBell {
   /// Two that ring each other. Errors: EMFILE, ENFILE...
   static Result<std::pair<RingBell, RingBell>> pair();
   /// One that another process has made. Nothing, and `fd` stays as it is: it is something else, or
-  /// something was sent through it already.
-  static std::optional<RingBell> adopt(ForeignFd& fd);
+  /// something was sent through it already. Its end is one of `errands`: a byte that was sent out
+  /// of band and taken is counted no more, but a descriptor beside it is still there. Throws
+  /// std::bad_alloc.
+  static std::optional<RingBell> adopt(ForeignFd& fd, Errands& errands);
+  RingBell(RingBell&&) noexcept = default;
+  RingBell& operator=(RingBell&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(foreign_, other.foreign_);
+    std::swap(errands_, other.errands_);
+    return *this;
+  }
+  ~RingBell();
 
   /// Any thread. Makes an edge at this end, too.
   void ring() const;
-  int fd() const { return fd_.get(); }
+  int fd() const { return foreign_ != nullptr ? foreign_->fd.get() : fd_.get(); }
 
  private:
+  /// Closed by the thread that runs it.
+  struct Foreign final : Errand {
+    void run() noexcept override { fd = EngineFd(); }
+    EngineFd fd;
+  };
+
   explicit RingBell(EngineFd fd) : fd_(std::move(fd)) {}
 
   EngineFd fd_;
+  std::shared_ptr<Foreign> foreign_;  // instead of fd_
+  Errands* errands_ = nullptr;        // that end it
 };
 
 }  // namespace uwarp

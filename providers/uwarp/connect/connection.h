@@ -220,7 +220,8 @@ class Connection final : public Source, public StreamOwner, public Mailbox::Owne
     uint64_t secret_at;
   };
   static Result<Carrier> make_carrier(const Mail& mail, std::unique_ptr<PeerMemory> peer);
-  static Result<Carrier> adopt_carrier(Mail& mail, std::unique_ptr<PeerMemory> peer);
+  static Result<Carrier> adopt_carrier(Errands& errands, Mail& mail,
+                                       std::unique_ptr<PeerMemory> peer);
   RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier);
   // What follows in FPDU mode and after.
   void follow(Turn& turn, const Life::Next& next);

@@ -79,8 +79,9 @@ void Connection::take_offer() {
     log_refusal(remote_, error);
 }
 
-// Once per connection.
+// Once per connection. A mailbox is closed by an errand.
 bool Connection::open_mailbox(uint64_t number) {
+  if (context_.errands.crowded()) return false;
   peer_memory_ = std::make_unique<PeerMemory>();
   auto mailbox = Mailbox::open({context_.progress, context_.errands}, number, shared());
   if (mailbox)
@@ -97,7 +98,8 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   turn.lock.unlock();
   if (peer == nullptr) return;
   if (!is_own_user(mail.uid)) return log_refusal(remote_, EPERM);
-  auto made = brings ? make_carrier(mail, std::move(peer)) : adopt_carrier(mail, std::move(peer));
+  auto made = brings ? make_carrier(mail, std::move(peer))
+                     : adopt_carrier(context_.errands, mail, std::move(peer));
   if (!made) return log_refusal(remote_, made.error());
   turn.lock.lock();
   RingCarrier* const ring = join_carrier(std::move(made->ring));
@@ -127,12 +129,12 @@ Result<Connection::Carrier> Connection::make_carrier(const Mail& mail,
 }
 
 // A peer that has not shown that it may read our memory might make this thread wait.
-Result<Connection::Carrier> Connection::adopt_carrier(Mail& mail,
+Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& mail,
                                                       std::unique_ptr<PeerMemory> peer) {
   if (mail.fds.size() != 2) return Error{EPROTO};
   auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bell = RingBell::adopt(mail.fds[1]);
+  auto bell = RingBell::adopt(mail.fds[1], errands);
   if (!bell) return Error{EPROTO};
   auto ring =
       std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell), std::move(peer));

@@ -4,14 +4,18 @@
 #include <dlfcn.h>
 #include <signal.h>
 
+#include <atomic>
+
 namespace uwarp {
 namespace {
 
-/// A thread runs code of this library: unloading it is off.
+/// A thread runs code of this library: unloading it is off. Once: the loader's lock may be held by
+/// a constructor that waits for what the calling thread serves.
 void pin_library() {
+  static std::atomic<bool> pinned{false};
   Dl_info place{};
-  if (dladdr(reinterpret_cast<void*>(&pin_library), &place) == 0) return;
-  (void)dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  if (pinned.load() || dladdr(reinterpret_cast<void*>(&pin_library), &place) == 0) return;
+  pinned = dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
 }
 
 }  // namespace

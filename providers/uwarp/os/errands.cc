@@ -15,14 +15,18 @@ Errands::~Errands() {
   thread_ended_.wait(guard, [this] { return threads_ == 0; });
 }
 
-// True: one thread more is due, and counted.
-bool Errands::push(std::shared_ptr<Errand> errand) {
+void Errands::push(std::shared_ptr<Errand> errand) {
   const std::lock_guard guard(mutex_);
   Errand* const added = errand.get();
   (last_ != nullptr ? last_->next_ : first_) = std::move(errand);
   last_ = added;
   ++waiting_;
-  if (threads_ == kMostThreads) return false;
+}
+
+// True: one thread more is due, and counted.
+bool Errands::count_thread() {
+  const std::lock_guard guard(mutex_);
+  if (waiting_ == 0 || threads_ == kMostThreads) return false;
   ++threads_;
   return true;
 }
@@ -54,13 +58,21 @@ void* Errands::thread_main(void* self) {
 }
 
 void Errands::add(std::shared_ptr<Errand> errand) {
+  push(std::move(errand));
+  start_thread();
+}
+
+bool Errands::crowded() {
+  if (waiting() < kCrowd) return false;
+  start_thread();  // there was perhaps none
+  static CollapsedLog log;
+  log.event("other processes hold up what they hand over: more connections stay on TCP");
+  return true;
+}
+
+void Errands::start_thread() {
   constexpr size_t kStackBytes = 256 << 10;
-  if (!push(std::move(errand))) {
-    static CollapsedLog log;
-    if (waiting() > kMostThreads)
-      log.event("other processes hold up what they hand over: more connections stay on TCP");
-    return;
-  }
+  if (!count_thread()) return;
   const auto thread = start_engine_thread("uwarp-errand", thread_main, this, kStackBytes);
   if (thread) {
     pthread_detach(*thread);

@@ -30,6 +30,8 @@ class Errands {
  public:
   /// So many errands may wait for other processes before the next ones wait behind them.
   static constexpr size_t kMostThreads = 16;
+  /// So many may wait behind them before crowded().
+  static constexpr size_t kCrowd = 16;
 
   Errands() = default;
   /// Waits until all have been run. The engine's lives as long as the process.
@@ -38,14 +40,19 @@ class Errands {
   Errands& operator=(const Errands&) = delete;
 
   /// run() is called by a thread that ends when there is nothing left to do. Where no thread can be
-  /// started, `errand` is kept until another one is added.
+  /// started, `errand` is kept until another one is added, or crowded() is called.
   void add(std::shared_ptr<Errand> errand);
+  /// Nothing that will need an errand is to be begun: it would be kept for as long as other
+  /// processes like.
+  bool crowded();
   /// Not begun yet.
   size_t waiting() const;
 
  private:
   static void* thread_main(void* self);
-  bool push(std::shared_ptr<Errand> errand);
+  void push(std::shared_ptr<Errand> errand);
+  bool count_thread();
+  void start_thread();
   std::shared_ptr<Errand> pop();
 
   mutable std::mutex mutex_;

@@ -7,6 +7,10 @@ descriptors  with as many descriptors as a message can hold
 wrong        with what is no memory, no bell, or memory that can shrink
 place        rightly; then it names a place in its memory, which nobody has allowed
 bell         rightly; then it closes its end of the bell and has it rung
+urgent       with a bell in which a TCP socket waits whose last close waits for a minute, beside a
+             byte that was sent out of band and has been taken: nothing can be read there
+crowd        with as many descriptors as a message can hold, the first of which is closed only when
+             the attack ends, and goes
 
 "switched" is printed once the victim has switched, "given away" if it reads at the place.
 """
@@ -32,6 +36,7 @@ READER_SLEEPS, WRITER_SLEEPS, TAIL = 128, 132, 64
 
 attack, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 kept = []
+kept_for_ever = []
 said = set()
 
 
@@ -105,6 +110,9 @@ def use_ring(peer, fd, bell):
             where = secret.buffer_info()[0]
             struct.pack_into("<IIQ", ring, 4096, len(secret), PLACE, where)
             struct.pack_into("<Q", ring, 0, 16)
+        elif attack == "urgent":
+            time.sleep(0.05)
+            return
         else:
             bell.close()
             struct.pack_into("<II", ring, READER_SLEEPS, 1, 1)
@@ -128,7 +136,19 @@ def answer(peer, box, to, number):
     if attack == "descriptors":
         send_letter(box, to, number, [0] * 253)
         return
+    if attack == "crowd":
+        stuck = stuck_socket()
+        send_letter(box, to, number, [stuck.fileno()] + [0] * 252)
+        os.close(stuck.detach())
+        kept_for_ever.append(kept.pop())
+        return
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if attack == "urgent":
+        stuck = stuck_socket()
+        rights = array.array("i", [stuck.fileno()])
+        near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_OOB)
+        far.recv(1, socket.MSG_OOB)
+        os.close(stuck.detach())
     if attack == "wrong":
         reader, writer = os.pipe()
         good, loose = memory(), memory(0)

@@ -9,17 +9,23 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <thread>
 
 #include "unit/carrier/ring_ends.h"
+#include "unit/eventually.h"
+#include "unit/lingering_socket.h"
 
 namespace uwarp {
 namespace {
 
 bool is_bell(int fd) {
+  Errands errands;
   ForeignFd foreign(fd);
-  return RingBell::adopt(foreign).has_value();
+  return RingBell::adopt(foreign, errands).has_value();
 }
 
 TEST(RingBell, EachRingIsAnEdge) {
@@ -43,8 +49,9 @@ TEST(RingBell, CarriesNothingEitherWay) {
 // Its flags belong to the peer as well, which may also have closed the other end.
 TEST(RingBell, RingsWhateverThePeerHasDone) {
   auto bells = RingBell::pair().value();
+  Errands errands;
   ForeignFd taken = handed(bells.second.fd());
-  const auto bell = RingBell::adopt(taken);
+  const auto bell = RingBell::adopt(taken, errands);
   ASSERT_TRUE(bell);
   ASSERT_EQ(fcntl(bells.second.fd(), F_SETFL, 0), 0) << "blocking";
   bells.first = RingBell();
@@ -60,6 +67,41 @@ TEST(RingBell, NothingElseIsTakenForOne) {
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
   EXPECT_FALSE(is_bell(pipes[0]));
   EXPECT_FALSE(is_bell(pipes[1]));
+}
+
+// One may lie there beside a byte that was sent out of band, taken, and is counted no more.
+TEST(RingBell, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  LingeringSocket socket;
+  char byte = 'x';
+  iovec body = {&byte, 1};
+  union {
+    cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control{};
+  control.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+  const int waits = socket.fd();
+  std::memcpy(CMSG_DATA(&control.header), &waits, sizeof waits);
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
+  if (sendmsg(ends[0], &message, MSG_OOB) != 1) GTEST_SKIP() << "no bytes out of band here";
+  ASSERT_EQ(recv(ends[1], &byte, 1, MSG_OOB), 1);
+  socket.forget();
+  Errands errands;
+  std::atomic<bool> dropped{false};
+  std::thread drops([&] {
+    ForeignFd foreign(ends[1]);
+    (void)RingBell::adopt(foreign, errands);
+    dropped = true;
+  });
+  EXPECT_TRUE(eventually([&] { return dropped.load(); }));
+  socket.end();
+  drops.join();
+  close(ends[0]);
 }
 
 // A descriptor might lie in it, which waits when it is closed.

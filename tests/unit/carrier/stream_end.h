@@ -90,7 +90,7 @@ class StreamEnd {
     if (parts.way == Way::kTcp) return;
     ForeignFd bell = handed(parts.bells[side]);
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
-                                          std::move(*RingBell::adopt(bell)),
+                                          std::move(*RingBell::adopt(bell, errands_)),
                                           std::move(parts.peers[side]));
     awaits_rights_ = parts.way == Way::kRing;
     if (awaits_rights_) ring_->ask_peer(peer, parts.secrets_at[1 - side]);
@@ -161,6 +161,7 @@ class StreamEnd {
 
   EngineFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
   Borrowed socket_;
+  Errands errands_;
   std::unique_ptr<RingCarrier> ring_;
   bool awaits_rights_ = false;
 };

@@ -5,13 +5,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -19,6 +21,7 @@
 
 #include "progress/progress.h"
 #include "unit/eventually.h"
+#include "unit/lingering_socket.h"
 
 namespace uwarp {
 namespace {
@@ -128,40 +131,42 @@ TEST_F(MailboxTest, AnOwnerThatHasGoneGetsNothing) {
   sender->close();
 }
 
-/// A TCP connection whose other end reads nothing, so that its last close() waits for a minute.
-class LingeringSocket {
- public:
-  LingeringSocket() {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof any;
-    auto* const address = reinterpret_cast<sockaddr*>(&any);
-    EXPECT_EQ(bind(listener_, address, size), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    EXPECT_EQ(getsockname(listener_, address, &size), 0);
-    EXPECT_EQ(connect(fd_, address, size), 0);
-    peer_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    const linger wait = {1, 60};
-    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_LINGER, &wait, sizeof wait), 0);
-    const std::vector<char> bytes(1 << 20);
-    while (::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-    }
-  }
-  ~LingeringSocket() { end(); }
-  int fd() const { return fd_; }
-  /// From now on only letters have it.
-  void forget() { close(std::exchange(fd_, -1)); }
-  void end() {
-    close(std::exchange(peer_, -1));
-    close(std::exchange(listener_, -1));
-  }
-
- private:
-  int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int peer_ = -1;
-};
+// However many come, the application's table has a few of them only.
+TEST_F(MailboxTest, ManyDescriptorsBehindOneThatWaitsFillNoTable) {
+  LingeringSocket socket;
+  const auto mailbox = open(5, owner_);
+  const int sender = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  constexpr size_t kMany = 200;
+  union {
+    cmsghdr header;
+    char bytes[CMSG_SPACE(kMany * sizeof(int))];
+  } control{};
+  control.header = {CMSG_LEN(kMany * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+  std::vector<int> fds(kMany, STDIN_FILENO);
+  fds[0] = socket.fd();
+  std::memcpy(CMSG_DATA(&control.header), fds.data(), kMany * sizeof(int));
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  const int length = std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "uwarp-%012llx",
+                                   static_cast<unsigned long long>(mailbox->name()));
+  Letter letter{.number = 5};
+  iovec body = {&letter, sizeof letter};
+  msghdr message{&to,
+                 static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length),
+                 &body,
+                 1,
+                 control.bytes,
+                 sizeof control.bytes,
+                 0};
+  const size_t before = open_files();
+  ASSERT_EQ(sendmsg(sender, &message, 0), ssize_t{sizeof letter});
+  socket.forget();
+  ASSERT_TRUE(serve_until([&] { return owner_->letters == 1; }));
+  EXPECT_LE(open_files(), before + 3);
+  EXPECT_NE(owner_->fds, 2u) << "it is no letter with memory and a bell";
+  socket.end();
+  close(sender);
+}
 
 // Each of them holds one thread for errands; the letters of others come nevertheless.
 TEST_F(MailboxTest, DescriptorsThatWaitWhenTheyAreClosedHoldUpNoOther) {

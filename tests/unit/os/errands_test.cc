@@ -63,6 +63,22 @@ TEST(Errands, AreAllRunByABoundedNumberOfThreads) {
   EXPECT_EQ(errands.waiting(), 0u);
 }
 
+TEST(Errands, AreACrowdOnceManyWaitBehindThoseThatAreHeldUp) {
+  constexpr int kThreads = Errands::kMostThreads, kMany = kThreads + Errands::kCrowd;
+  const auto gate = std::make_shared<Gate>();
+  const auto counts = std::make_shared<Counts>();
+  Errands errands;
+  for (int i = 0; i != kMany; ++i) {
+    errands.add(std::make_shared<Waits>(gate, counts));
+    if (i + 1 == kThreads) {
+      EXPECT_TRUE(eventually([&] { return counts->begun == kThreads; }));
+    }
+    EXPECT_EQ(errands.crowded(), i + 1 == kMany) << i;
+  }
+  gate->open();
+  EXPECT_TRUE(eventually([&] { return !errands.crowded(); }));
+}
+
 TEST(Errands, AreAllRunBeforeTheEnd) {
   const auto gate = std::make_shared<Gate>();
   const auto counts = std::make_shared<Counts>();

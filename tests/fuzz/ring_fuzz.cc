@@ -57,13 +57,13 @@ class Rings {
     writer_ = std::make_unique<RingWriter>(words[1], base_ + kPage + RingCarrier::kRingBytes,
                                            RingCarrier::kRingBytes);
     auto peer = std::make_unique<PeerMemory>();
-    const auto* const secret = reinterpret_cast<const uint64_t*>(peer->secret_at());
-    ours_ = std::make_unique<RingCarrier>(
-        std::move(memory), true, std::move(RingBell::pair().value().first), std::move(peer));
-    ours_->ask_peer(getpid(), theirs_.secret_at());
+    const auto* const secret = reinterpret_cast<const PeerMemory::Secret*>(peer->place().at);
+    ours_ = std::make_unique<RingCarrier>(std::move(memory), true,
+                                          std::move(RingBell::pair().value().first),
+                                          std::move(peer), errands_);
+    ours_->ask_peer(getpid(), theirs_.place());
     const uint8_t rights = script_.next();
-    if ((rights & 2) != 0)
-      for (const size_t i : {0, 1}) words[0].answer[i].store(secret[i]);
+    if ((rights & 2) != 0) words[0].answer.store(secret->number);
     (void)ours_->take_answer();
     words[0].can_pull.store(rights & 1);
   }
@@ -227,6 +227,7 @@ class Rings {
   std::vector<std::vector<std::byte>> offered_;  // not given back yet
   size_t given_ = 0;                             // bytes of the first one that are given back
   const PeerMemory theirs_;
+  Errands errands_;
   std::unique_ptr<RingCarrier> ours_;
   size_t last_record_ = 0;
   bool over_ = false;

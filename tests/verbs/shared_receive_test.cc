@@ -70,7 +70,6 @@ class SharedReceive : public VerbsTest {
   Srq srq_;
 };
 
-// Proves: 5040-8.1.2-8 5041-8.3.2-b
 // The receive belongs to the shared queue, and so does its memory, whichever queue pair takes it.
 TEST_F(SharedReceive, MemoryIsJudgedByTheDomainOfTheQueue) {
   End peer(context());
@@ -93,6 +92,7 @@ TEST_F(SharedReceive, MemoryIsJudgedByTheDomainOfTheQueue) {
   qp.reset();
 }
 
+// Proves: 5040-8.1.2-8 5041-8.3.2-b
 TEST_F(SharedReceive, LimitEventComesOncePerArming) {
   ibv_srq_attr attr = {};
   attr.srq_limit = 65;

@@ -32,7 +32,7 @@ int try_mailbox() {
   uwarp::Errands errands;
   const auto mailbox = uwarp::Mailbox::open({progress, errands}, 1, {});
   if (!mailbox) return mailbox.error();
-  const int error = (*mailbox)->send((*mailbox)->name(), 0, {});
+  const int error = (*mailbox)->send((*mailbox)->name(), {}, {});
   (*mailbox)->close();
   return error;
 }

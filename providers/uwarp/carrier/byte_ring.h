@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,7 +32,7 @@ struct BasicRingControl {
   // By the reader.
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
   Atomic<uint32_t> can_pull{0};          // it reads the writer's memory at places that are named
-  Atomic<uint64_t> answer[2]{};          // found in the writer's memory: PeerMemory::Secret
+  Atomic<uint64_t> answer{0};            // found in the writer's memory: PeerMemory::Secret
   // By both, seldom. The side that sets one looks once more before it sleeps; the side that takes
   // one rings the bell.
   alignas(64) Atomic<uint32_t> reader_sleeps{0};
@@ -56,6 +57,9 @@ class BasicRingWriter {
     if (read_ == at_.bytes && at_.bytes != 0) begin_again();
     return true;
   }
+  /// While the ring's pages but the first one are on their way back to the system. at_rest().
+  void keep_to_first_page(bool on) { end_ = on ? kFirstPage : size_; }
+  bool keeps_to_first_page() const { return end_ != size_; }
   uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
   /// Worth a look(): the ring could begin again, and is out of the nearest cache by now.
   bool far() const { return at_.bytes > kNear; }
@@ -69,7 +73,7 @@ class BasicRingWriter {
       skip(to_end);
       free -= to_end;
     }
-    const uint32_t fits = std::min(free, size_ - offset());
+    const uint32_t fits = std::min(free, end_ - std::min(end_, offset()));
     return fits <= kRingStep ? 0 : std::min(wanted, fits - kRingStep);
   }
   std::byte* place() { return base_ + offset() + kRingStep; }
@@ -126,6 +130,7 @@ class BasicRingWriter {
  private:
   // Two pages: with less there would be more to look at than to gain.
   static constexpr uint32_t kNear = 8192;
+  static constexpr uint32_t kFirstPage = 4096;
   // What is left of the ring's end is skipped if no useful record fits.
   static constexpr uint32_t kLeast = 256;
 
@@ -145,10 +150,18 @@ class BasicRingWriter {
   BasicRingControl<Atomics>& control_;
   std::byte* const base_;
   const uint32_t size_;
+  uint32_t end_ = size_;  // of what may be written to
   RingPosition at_;
   uint32_t read_ = 0;    // by the reader, of our generation
   uint32_t extent_ = 0;  // bytes, of earlier ones
 };
+
+/// Read once: the other side may change it at any time.
+inline RingRecord record_at(const std::byte* at) {
+  static_assert(sizeof(RingRecord) == sizeof(uint64_t));
+  return std::bit_cast<RingRecord>(
+      __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_RELAXED));
+}
 
 template <class Atomics = StdAtomics>
 class BasicRingReader {
@@ -175,9 +188,7 @@ class BasicRingReader {
   bool begin() {
     while (left_ == 0) {
       if (!look()) return false;
-      RingRecord record;
-      std::memcpy(&record, base_ + offset(), sizeof record);
-      if (!take(record)) return false;
+      if (!take(record_at(base_ + offset()))) return false;
     }
     return true;
   }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "carrier/peer_memory.h"
 
+#include <sys/mman.h>
 #include <sys/syscall.h>
+
+#include <new>
 
 #include "base/random.h"
 #include "os/raw_call.h"
@@ -16,27 +19,55 @@ bool read_process(pid_t pid, const iovec* local, size_t local_count, const iovec
          static_cast<ssize_t>(bytes);
 }
 
+constexpr size_t kPageBytes = 4096;
+
+/// Within as many bits as the system's addresses have, which it does not say.
+void* page_anywhere() {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  for (const int bits : {46, 46, 46, 38, 38, 38}) {
+    const uint64_t at = (random_word() >> (64 - bits)) & ~uint64_t{0xffff};
+    void* const page =
+        mmap(reinterpret_cast<void*>(at), kPageBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (page == MAP_FAILED) continue;
+    if (reinterpret_cast<uintptr_t>(page) == at) return page;
+    munmap(page, kPageBytes);  // an old kernel takes the address for a wish
+  }
+  throw std::bad_alloc();
+}
+
 }  // namespace
 
-PeerMemory::PeerMemory() : secret_{random_word(), random_word()} {}
+PeerMemory::PeerMemory(bool readable) {
+  if (readable) secret_ = new (page_anywhere()) Secret{random_word(), random_word()};
+}
 
-bool PeerMemory::ask(pid_t pid, uint64_t at) {
-  const iovec local = {answer_.data(), sizeof answer_};
-  const iovec remote = {reinterpret_cast<void*>(at), sizeof answer_};
+PeerMemory::~PeerMemory() {
+  if (secret_ != nullptr) munmap(secret_, kPageBytes);
+}
+
+PeerMemory::Place PeerMemory::place() const {
+  if (secret_ == nullptr) return {};
+  return {reinterpret_cast<uintptr_t>(secret_), secret_->label};
+}
+
+bool PeerMemory::ask(pid_t pid, const Place& place) {
+  const iovec local = {&theirs_, sizeof theirs_};
+  const iovec remote = {reinterpret_cast<void*>(place.at), sizeof theirs_};
   pid_ = pid;
-  at_ = at;
-  asked_ = pid != 0 && read_process(pid, &local, 1, &remote, 1, sizeof answer_);
-  if (!asked_) answer_ = {};
+  at_ = place.at;
+  asked_ = pid != 0 && place.at != 0 && read_process(pid, &local, 1, &remote, 1, sizeof theirs_) &&
+           theirs_.label == place.label;
+  if (!asked_) theirs_ = {};
   return asked_;
 }
 
 bool PeerMemory::Copy::run() {
-  Secret seen{};
-  local_[0] = {seen.data(), sizeof seen};
+  Secret seen;
+  local_[0] = {&seen, sizeof seen};
   remote_[0] = {reinterpret_cast<void*>(peer_.at_), sizeof seen};
   return read_process(peer_.pid_, local_, local_count_, remote_, remote_count_,
                       bytes_ + sizeof seen) &&
-         seen == peer_.answer_;
+         seen == peer_.theirs_;
 }
 
 }  // namespace uwarp

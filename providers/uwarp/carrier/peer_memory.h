@@ -4,13 +4,15 @@
 // process could otherwise make one of its threads wait, with a place in memory that the peer serves
 // itself (userfaultfd, files of FUSE), or have memory of third processes read by it.
 //
-// Each side proves its right by an answer: random bytes that it has found in the other's memory.
+// Each side proves its right by an answer: a random number that it has found in the other's memory.
+// It lies behind another one, the label, which the peer is told: a process that has none there is
+// not the peer, and its bytes go nowhere. Both lie alone at a random address, which says nothing of
+// what else the process has.
 #pragma once
 
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,22 +21,33 @@ namespace uwarp {
 
 class PeerMemory {
  public:
-  /// Never zeros.
-  using Secret = std::array<uint64_t, 2>;
+  /// Random; good for one peer.
+  struct Secret {
+    uint64_t label = 0;
+    uint64_t number = 0;
+    bool operator==(const Secret&) const = default;
+  };
+  /// Where one lies, as the peer is told.
+  struct Place {
+    uint64_t at = 0;  // 0: nowhere
+    uint64_t label = 0;
+  };
 
-  PeerMemory();
+  /// `readable`: the peer may find our secret, so that large payloads are copied once. Throws
+  /// std::bad_alloc.
+  explicit PeerMemory(bool readable = true);
+  ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// Where the peer finds our secret, which is good for one peer.
-  uint64_t secret_at() const { return reinterpret_cast<uintptr_t>(secret_.data()); }
-  bool is_secret(const Secret& answer) const { return answer == secret_; }
+  Place place() const;
+  bool is_secret(uint64_t answer) const { return secret_ != nullptr && answer == secret_->number; }
 
-  /// Reads the peer's secret. False: the kernel does not permit it, or there is no such process in
-  /// our pid namespace. May wait for the peer as long as that likes: to be called by an Errand,
-  /// once.
-  bool ask(pid_t pid, uint64_t at);
-  const Secret& answer() const { return answer_; }
+  /// Looks for the peer's secret. False: the kernel does not permit it, there is no such process in
+  /// our pid namespace, or it has another label there. May wait for the peer as long as that likes:
+  /// to be called by an Errand, once.
+  bool ask(pid_t pid, const Place& place);
+  uint64_t answer() const { return theirs_.number; }
 
   /// The peer has shown that it may read ours: readable() from now on, if ask() was true.
   void peer_has_shown() { readable_.store(asked_, std::memory_order_release); }
@@ -66,11 +79,11 @@ class PeerMemory {
   };
 
  private:
-  Secret secret_;
+  Secret* secret_ = nullptr;  // a page of its own; null: not shown
   // Of the peer.
   pid_t pid_ = 0;
   uint64_t at_ = 0;
-  Secret answer_{};
+  Secret theirs_;
   bool asked_ = false;
   std::atomic<bool> readable_{false};
 };

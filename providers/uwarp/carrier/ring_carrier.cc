@@ -21,28 +21,23 @@ std::byte* ring_of(const SharedMemory& memory, bool first) {
 }  // namespace
 
 RingCarrier::RingCarrier(SharedMemory memory, bool creator, RingBell bell,
-                         std::unique_ptr<PeerMemory> peer)
-    : bell_(std::move(bell)),
+                         std::unique_ptr<PeerMemory> peer, Errands& errands)
+    : parts_(std::make_shared<Parts>(std::move(memory), std::move(bell))),
       peer_(std::move(peer)),
-      memory_(std::move(memory)),
-      out_(control_of(memory_, creator)),
-      in_(control_of(memory_, !creator)),
-      reader_(in_, ring_of(memory_, !creator), kRingBytes),
-      writer_(out_, ring_of(memory_, creator), kRingBytes) {}
+      errands_(errands),
+      out_(control_of(parts_->memory, creator)),
+      in_(control_of(parts_->memory, !creator)),
+      reader_(in_, ring_of(parts_->memory, !creator), kRingBytes),
+      writer_(out_, ring_of(parts_->memory, creator), kRingBytes) {}
 
 // --- Rights
 
-void RingCarrier::ask_peer(pid_t pid, uint64_t at) {
-  if (!peer_->ask(pid, at)) return;
-  for (size_t i = 0; i != peer_->answer().size(); ++i)
-    in_.answer[i].store(peer_->answer()[i], std::memory_order_release);
+void RingCarrier::ask_peer(pid_t pid, const PeerMemory::Place& place) {
+  if (peer_->ask(pid, place)) in_.answer.store(peer_->answer(), std::memory_order_release);
 }
 
 bool RingCarrier::take_answer() {
-  PeerMemory::Secret answer;
-  for (size_t i = 0; i != answer.size(); ++i)
-    answer[i] = out_.answer[i].load(std::memory_order_acquire);
-  if (!peer_->is_secret(answer)) return false;
+  if (!peer_->is_secret(out_.answer.load(std::memory_order_acquire))) return false;
   peer_->peer_has_shown();
   if (peer_->readable()) in_.can_pull.store(1, std::memory_order_release);
   return true;
@@ -55,10 +50,10 @@ void RingCarrier::set_quiet(bool on) {
   if (on) return;
   const bool came = !reader_.begin_sleep();
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
-  if (came || waits_for_room_.load(std::memory_order_seq_cst)) bell_.ring();  // at both ends
+  if (came || waits_for_room_.load(std::memory_order_seq_cst)) parts_->bell.ring();  // at both ends
 }
 
-void RingCarrier::nudge() { bell_.ring(); }
+void RingCarrier::nudge() { parts_->bell.ring(); }
 
 // --- Receiving
 
@@ -103,7 +98,7 @@ ssize_t RingCarrier::take(std::span<const iovec> room) {
   }
   if (!pull.empty() && (!pull.run() || reader_.withdrawn())) return -ECONNRESET;
   if (received != 0) {
-    if (reader_.release()) bell_.ring();
+    if (reader_.release()) parts_->bell.ring();
     return static_cast<ssize_t>(received);
   }
   return reader_.broken() ? -EPROTO : -EAGAIN;
@@ -139,7 +134,8 @@ bool RingCarrier::look_back() {
 // False: no more room.
 bool RingCarrier::write_piece(const std::byte* at, size_t size, size_t& written) {
   written = 0;
-  if (size >= tuning::kPullBytes && out_.can_pull.load(std::memory_order_relaxed) != 0) {
+  if (size >= tuning::kPullBytes && out_.can_pull.load(std::memory_order_relaxed) != 0 &&
+      peer_->readable()) {
     if (lent_count_ == kMostLent || !writer_.put_place(at, static_cast<uint32_t>(size)))
       return false;
     lent_[(first_lent_ + lent_count_++) % kMostLent] = {written_, writer_.at()};
@@ -167,11 +163,13 @@ ssize_t RingCarrier::given_back() {
 
 void RingCarrier::show() {
   out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
-  if (writer_.publish()) bell_.ring();
+  if (writer_.publish()) parts_->bell.ring();
 }
 
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
 ssize_t RingCarrier::write(std::span<const iovec> bytes) {
+  if (writer_.keeps_to_first_page()) [[unlikely]]
+    (void)look_whether_trimmed();
   if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
   size_t skip = written_ - given_;  // in the ring already
   bool full = false;
@@ -214,13 +212,31 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
   }
 }
 
-// The first page stays, so that the next message needs no page fault.
+// The first page stays, so that the next message needs no page fault, and is written to meanwhile.
 bool RingCarrier::trim() {
   constexpr size_t kPage = 4096;
   const uint64_t now = writer_.at().word();
   if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
+  if (writer_.keeps_to_first_page() && !look_whether_trimmed()) return true;
+  if (!errands_.has_room()) return false;  // or the ring would be small for as long as others like
   const std::span<std::byte> used = writer_.take_used();
-  if (used.size() > kPage) (void)madvise(used.data() + kPage, used.size() - kPage, MADV_REMOVE);
+  if (used.size() <= kPage) return true;
+  parts_->pages = used.subspan(kPage);
+  writer_.keep_to_first_page(true);
+  errands_.add(parts_);
+  return true;
+}
+
+// Rings at both ends: a thread of ours may wait for room.
+void RingCarrier::Parts::run() noexcept {
+  (void)madvise(pages.data(), pages.size(), MADV_REMOVE);
+  trimmed.store(true, std::memory_order_seq_cst);
+  bell.ring();
+}
+
+bool RingCarrier::look_whether_trimmed() {
+  if (!parts_->trimmed.exchange(false, std::memory_order_acq_rel)) return false;
+  writer_.keep_to_first_page(false);
   return true;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/lent_memory.h"
 #include "base/tuning.h"
@@ -22,6 +23,7 @@
 #include "carrier/ring_bell.h"
 #include "carrier/shared_memory.h"
 #include "carrier/tcp_socket.h"
+#include "os/errands.h"
 
 namespace uwarp {
 
@@ -33,20 +35,22 @@ class RingCarrier final : public LentMemory {
   static constexpr size_t kSharedBytes = 4096 + 2 * size_t{kRingBytes};
 
   /// `creator`: of the memory, which is the first to write into the first ring. `bell`: our end.
-  RingCarrier(SharedMemory memory, bool creator, RingBell bell, std::unique_ptr<PeerMemory> peer);
+  /// `errands` outlive it.
+  RingCarrier(SharedMemory memory, bool creator, RingBell bell, std::unique_ptr<PeerMemory> peer,
+              Errands& errands);
   RingCarrier(const RingCarrier&) = delete;
   RingCarrier& operator=(const RingCarrier&) = delete;
 
   /// To be watched for RingBell::kEdges, which come when there is something to receive, or room to
   /// send, that was waited for, and now and then for nothing.
-  int bell_fd() const { return bell_.fd(); }
-  int memory_fd() const { return memory_.fd(); }
+  int bell_fd() const { return parts_->bell.fd(); }
+  int memory_fd() const { return parts_->memory.fd(); }
   /// The other process has it: it is not needed any more.
-  void close_memory_fd() { memory_.close_fd(); }
+  void close_memory_fd() { parts_->memory.close_fd(); }
   // ---- Rights over the peer's memory. One thread at a time.
-  /// Looks for our peer's secret at `at` in process `pid`, and lays it where the peer finds it. May
+  /// Looks for our peer's secret in process `pid`, and lays it where the peer finds it. May
   /// wait for the peer: an Errand does this.
-  void ask_peer(pid_t pid, uint64_t at);
+  void ask_peer(pid_t pid, const PeerMemory::Place& place);
   /// The peer's answer is right. Once both have answered, large pieces are copied once.
   bool take_answer();
 
@@ -80,7 +84,7 @@ class RingCarrier final : public LentMemory {
   /// is about to become another's. If there is such, the stream cannot go on.
   void withdraw() override;
   /// Called now and then: once nothing has been sent since the last call, and all has been read,
-  /// gives memory of the ring back to the system. False: not yet.
+  /// has memory of the ring given back to the system. False: not yet.
   bool trim();
   /// What send() would give back now if it wrote nothing. room_came() stays true.
   size_t give_back() override;
@@ -89,7 +93,10 @@ class RingCarrier final : public LentMemory {
 
   // ---- Any thread.
   /// send() found no room, and there may be some now.
-  bool room_came() const { return waits_for_room_.load(std::memory_order_acquire) && read_on(); }
+  bool room_came() const {
+    return waits_for_room_.load(std::memory_order_acquire) &&
+           (read_on() || parts_->trimmed.load(std::memory_order_acquire));
+  }
   /// The peer has read on where we lend it memory: give_back() may find some.
   bool may_give_back() const { return lends_.load(std::memory_order_relaxed) && read_on(); }
 
@@ -108,6 +115,7 @@ class RingCarrier final : public LentMemory {
     return out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
   }
   bool take_back();
+  bool look_whether_trimmed();
   ssize_t take(std::span<const iovec> room);
   bool look_back();
   ssize_t write(std::span<const iovec> bytes);
@@ -116,9 +124,19 @@ class RingCarrier final : public LentMemory {
   bool write_piece(const std::byte* at, size_t size, size_t& written);
   ssize_t given_back();
 
-  const RingBell bell_;
+  /// What it shares with the thread that gives pages back to the system. That waits for as long as
+  /// the peer likes, which may have the memory's file locked by a write() of its own.
+  struct Parts final : Errand {
+    Parts(SharedMemory memory, RingBell bell) : memory(std::move(memory)), bell(std::move(bell)) {}
+    void run() noexcept override;
+    SharedMemory memory;
+    const RingBell bell;
+    std::span<std::byte> pages;        // to give back
+    std::atomic<bool> trimmed{false};  // they are back; the transmit side has not seen it yet
+  };
+  const std::shared_ptr<Parts> parts_;
   const std::unique_ptr<PeerMemory> peer_;
-  SharedMemory memory_;
+  Errands& errands_;
   RingControl& out_;
   RingControl& in_;
   std::atomic<bool> quiet_{false};

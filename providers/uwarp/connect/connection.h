@@ -217,9 +217,10 @@ class Connection final : public Source, public StreamOwner, public Mailbox::Owne
   struct Carrier {
     std::unique_ptr<RingCarrier> ring;
     RingBell peer_bell;
-    uint64_t secret_at;
+    PeerMemory::Place secret;
   };
-  static Result<Carrier> make_carrier(const Mail& mail, std::unique_ptr<PeerMemory> peer);
+  static Result<Carrier> make_carrier(Errands& errands, const Mail& mail,
+                                      std::unique_ptr<PeerMemory> peer);
   static Result<Carrier> adopt_carrier(Errands& errands, Mail& mail,
                                        std::unique_ptr<PeerMemory> peer);
   RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier);

@@ -75,14 +75,14 @@ void Connection::offer_carrier(Turn& turn) {
 void Connection::take_offer() {
   if (dialed_ || mailbox_ != nullptr || !is_local_address(remote_)) return;
   if (!open_mailbox(endpoint_->qp().peer_ticket())) return;
-  if (int error = mailbox_->send(endpoint_->qp().peer_door(), peer_memory_->secret_at(), {}))
+  if (int error = mailbox_->send(endpoint_->qp().peer_door(), peer_memory_->place(), {}))
     log_refusal(remote_, error);
 }
 
 // Once per connection. A mailbox is closed by an errand.
 bool Connection::open_mailbox(uint64_t number) {
   if (context_.errands.crowded()) return false;
-  peer_memory_ = std::make_unique<PeerMemory>();
+  peer_memory_ = std::make_unique<PeerMemory>(pulls_pay());
   auto mailbox = Mailbox::open({context_.progress, context_.errands}, number, shared());
   if (mailbox)
     mailbox_ = std::move(*mailbox);
@@ -98,14 +98,14 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   turn.lock.unlock();
   if (peer == nullptr) return;
   if (!is_own_user(mail.uid)) return log_refusal(remote_, EPERM);
-  auto made = brings ? make_carrier(mail, std::move(peer))
+  auto made = brings ? make_carrier(context_.errands, mail, std::move(peer))
                      : adopt_carrier(context_.errands, mail, std::move(peer));
   if (!made) return log_refusal(remote_, made.error());
   turn.lock.lock();
   RingCarrier* const ring = join_carrier(std::move(made->ring));
   if (ring != nullptr && brings) {
     const int fds[] = {ring->memory_fd(), made->peer_bell.fd()};
-    if (int error = mailbox.send(mail.letter.reply_to, made->secret_at, fds))
+    if (int error = mailbox.send(mail.letter.reply_to, made->secret, fds))
       log_refusal(remote_, error);
   } else if (ring != nullptr) {
     endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
@@ -115,17 +115,17 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   finish(turn, Calls::kLater);
 }
 
-Result<Connection::Carrier> Connection::make_carrier(const Mail& mail,
+Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mail& mail,
                                                      std::unique_ptr<PeerMemory> peer) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
   auto bells = RingBell::pair();
   if (!bells) return Error{bells.error()};
-  const uint64_t secret_at = peer->secret_at();
+  const PeerMemory::Place secret = peer->place();
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
-                                            std::move(peer));
-  if (pulls_pay()) ring->ask_peer(mail.pid, mail.letter.secret_at);
-  return Carrier{std::move(ring), std::move(bells->second), secret_at};
+                                            std::move(peer), errands);
+  if (pulls_pay()) ring->ask_peer(mail.pid, mail.letter.secret);
+  return Carrier{std::move(ring), std::move(bells->second), secret};
 }
 
 // A peer that has not shown that it may read our memory might make this thread wait.
@@ -136,13 +136,13 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
   if (!memory) return Error{memory.error()};
   auto bell = RingBell::adopt(mail.fds[1], errands);
   if (!bell) return Error{EPROTO};
-  auto ring =
-      std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell), std::move(peer));
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
+                                            std::move(peer), errands);
   if (pulls_pay() && ring->take_answer()) {
-    ring->ask_peer(mail.pid, mail.letter.secret_at);
+    ring->ask_peer(mail.pid, mail.letter.secret);
     ring->take_answer();
   }
-  return Carrier{std::move(ring), RingBell(), 0};
+  return Carrier{std::move(ring), RingBell(), {}};
 }
 
 // Null: the connection has left the stream meanwhile, or cannot wait for the bell.

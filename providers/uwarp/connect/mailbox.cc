@@ -90,6 +90,7 @@ Mailbox::~Mailbox() { shared_.progress.remove(ticket_); }
 
 // The filter and the wish for credentials before the name: nothing comes before that.
 int Mailbox::bind() {
+  const std::lock_guard guard(mutex_);
   constexpr int kType = SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   const ssize_t made = raw_call(SYS_socket, AF_UNIX, kType, 0);
   if (made < 0) return static_cast<int>(-made);
@@ -107,12 +108,12 @@ int Mailbox::bind() {
   return 0;
 }
 
-int Mailbox::send(uint64_t name, uint64_t secret_at, std::span<const int> fds) const {
+int Mailbox::send(uint64_t name, const PeerMemory::Place& secret, std::span<const int> fds) {
   union {
     cmsghdr header;
     char bytes[CMSG_SPACE(2 * sizeof(int))];
   } control{};
-  Letter letter{.number = number_, .reply_to = name_, .secret_at = secret_at};
+  Letter letter{.number = number_, .reply_to = name_, .secret = secret};
   Address address(name);
   iovec body = {&letter, sizeof letter};
   msghdr message{};
@@ -128,6 +129,7 @@ int Mailbox::send(uint64_t name, uint64_t secret_at, std::span<const int> fds) c
     message.msg_control = control.bytes;
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
   }
+  const std::lock_guard guard(mutex_);
   return raw_status(SYS_sendmsg, fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -167,14 +169,19 @@ void Mailbox::begin_errand() {
 }
 
 void Mailbox::run() noexcept {
-  shared_.progress.remove(std::exchange(ticket_, 0));
+  {
+    const std::lock_guard guard(mutex_);
+    shared_.progress.remove(std::exchange(ticket_, 0));
+  }
   try {
     Mail mail;
     const std::shared_ptr<Owner> owner = owner_.lock();
     if (owner != nullptr && !closed_.load() && receive(mail)) owner->mail_arrived(*this, mail);
   } catch (const std::bad_alloc&) {  // TCP goes on
   }
-  fd_ = EngineFd();
+  EngineFd closed;  // without the lock
+  const std::lock_guard guard(mutex_);
+  closed = std::move(fd_);
 }
 
 }  // namespace uwarp

@@ -12,10 +12,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
+#include "carrier/peer_memory.h"
 #include "os/engine_fds.h"
 #include "os/errands.h"
 #include "os/foreign_fd.h"
@@ -25,11 +27,11 @@ namespace uwarp {
 
 /// In the byte order of the host.
 struct Letter {
-  uint64_t number = 0;     // of the connection
-  uint64_t reply_to = 0;   // the name of the sender's mailbox
-  uint64_t secret_at = 0;  // PeerMemory::secret_at() of the sender
+  uint64_t number = 0;         // of the connection
+  uint64_t reply_to = 0;       // the name of the sender's mailbox
+  PeerMemory::Place secret{};  // of the sender
 };
-static_assert(sizeof(Letter) == 24);
+static_assert(sizeof(Letter) == 32);
 
 /// One that has come.
 struct Mail {
@@ -65,7 +67,7 @@ class Mailbox final : public Source, public Errand {
   uint64_t number() const { return number_; }
   /// Sends from here to the mailbox `name`. Waits for nothing. 0 or an errno: ECONNREFUSED, there
   /// is none in our network namespace.
-  int send(uint64_t name, uint64_t secret_at, std::span<const int> fds) const;
+  int send(uint64_t name, const PeerMemory::Place& secret, std::span<const int> fds);
   /// No letter is awaited any more.
   void close();
 
@@ -83,6 +85,7 @@ class Mailbox final : public Source, public Errand {
   const uint64_t number_;
   const std::weak_ptr<Owner> owner_;
   uint64_t name_ = 0;
+  std::mutex mutex_;  // of what follows: an errand may be quicker than open()
   EngineFd fd_;
   Progress::Ticket ticket_ = 0;
   std::atomic<bool> closed_{false};

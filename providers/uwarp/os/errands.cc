@@ -46,6 +46,11 @@ std::shared_ptr<Errand> Errands::pop() {
   return next;
 }
 
+bool Errands::has_room() const {
+  const std::lock_guard guard(mutex_);
+  return threads_ < kMostThreads;
+}
+
 size_t Errands::waiting() const {
   const std::lock_guard guard(mutex_);
   return waiting_;

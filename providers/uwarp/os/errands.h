@@ -11,7 +11,8 @@
 
 namespace uwarp {
 
-/// Derive from it, own the object by shared_ptr, and give it to Errands::add() once.
+/// Derive from it, own the object by shared_ptr, and give it to Errands::add(); again only once it
+/// has been run.
 class Errand {
  public:
   Errand() = default;
@@ -45,6 +46,8 @@ class Errands {
   /// Nothing that will need an errand is to be begun: it would be kept for as long as other
   /// processes like.
   bool crowded();
+  /// One that is added now is begun at once, as a rule.
+  bool has_room() const;
   /// Not begun yet.
   size_t waiting() const;
 

@@ -19,7 +19,7 @@ import struct
 import sys
 
 KEPT = 500
-LETTER_BYTES = 24
+LETTER_BYTES = 32
 PATTERN = re.compile(r"@(uwarp-[0-9a-f]+)$", re.M)
 
 attack = sys.argv[1]

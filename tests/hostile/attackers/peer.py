@@ -9,6 +9,8 @@ place        rightly; then it names a place in its memory, which nobody has allo
 bell         rightly; then it closes its end of the bell and has it rung
 urgent       with a bell in which a TCP socket waits whose last close waits for a minute, beside a
              byte that was sent out of band and has been taken: nothing can be read there
+held         rightly; then it keeps the memory's inode locked, by a write() from memory that it serves
+             itself, while the victim finds that all it has written is read and gives it back
 crowd        with as many descriptors as a message can hold, the first of which is closed only when
              the attack ends, and goes
 
@@ -17,12 +19,14 @@ crowd        with as many descriptors as a message can hold, the first of which 
 
 import array
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
 import socket
 import struct
 import sys
+import threading
 import time
 
 import iwarp_peer
@@ -30,13 +34,14 @@ import iwarp_peer
 MARK = 0x75776172
 MEMORY_BYTES = 4096 + 2 * (1 << 20)
 SIZE_SEALS = 0x1 | 0x2 | 0x4
-LETTER = struct.Struct("<QQQ")
+LETTER = struct.Struct("<QQQQ")
 PLACE = 1
 READER_SLEEPS, WRITER_SLEEPS, TAIL = 128, 132, 64
 
 attack, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 kept = []
 kept_for_ever = []
+LIBC = ctypes.CDLL(None, use_errno=True)
 said = set()
 
 
@@ -53,6 +58,26 @@ def mailbox_name(number):
 def mark(kind, value=0):
     """An empty Write that says something to a uwarp."""
     return iwarp_peer.tagged(iwarp_peer.WRITE, MARK, int.from_bytes(kind, "big") << 48 | value)
+
+
+def send_message(peer_number, size):
+    """The ULPDU of a message as tests/hostile/victim.cc expects it."""
+    payload = bytes((peer_number * 31 + at) & 0xFF for at in range(size))
+    return iwarp_peer.untagged(iwarp_peer.SEND, 0, peer_number + 1, payload)
+
+
+def served_memory():
+    """The address of a page of memory whose first access waits for a userfaultfd, which is kept."""
+    fd = LIBC.syscall(323, os.O_CLOEXEC)
+    if fd < 0:
+        sys.exit("no userfaultfd")
+    kept_for_ever.append(fd)
+    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))  # UFFDIO_API
+    page = mmap.mmap(-1, 4096)
+    kept_for_ever.append(page)
+    where = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    fcntl.ioctl(fd, 0xC020AA00, struct.pack("QQQQ", where, 4096, 1, 0))  # UFFDIO_REGISTER, missing
+    return where
 
 
 def random_name():
@@ -86,7 +111,7 @@ def memory(seals=SIZE_SEALS):
 
 def send_letter(box, to, number, descriptors):
     rights = array.array("i", descriptors)
-    box.sendmsg([LETTER.pack(number, 0, 0x1000)],
+    box.sendmsg([LETTER.pack(number, 0, 0x1000, 1)],
                 [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else [],
                 socket.MSG_DONTWAIT, mailbox_name(to))
     say("answered")
@@ -110,6 +135,27 @@ def use_ring(peer, fd, bell):
             where = secret.buffer_info()[0]
             struct.pack_into("<IIQ", ring, 4096, len(secret), PLACE, where)
             struct.pack_into("<Q", ring, 0, 16)
+        elif attack == "held":
+            frame = send_message(0, 32 * 1024)
+            frame = struct.pack(">H", len(frame)) + frame
+            frame += bytes(-len(frame) % 4 + 4)
+            size = len(frame) + -len(frame) % 8
+            ring[4096 + 8:4096 + 8 + len(frame)] = frame
+            struct.pack_into("<II", ring, 4096, len(frame), 0)
+            struct.pack_into("<Q", ring, 0, 8 + size)
+            bell.shutdown(socket.SHUT_WR)
+            for _ in range(100):
+                time.sleep(0.01)
+                (head,) = struct.unpack_from("<Q", ring, 192)
+                if head > 32768:
+                    say("replied")
+                    break
+            struct.pack_into("<Q", ring, 192 + 64, head)
+            where = served_memory()
+            threading.Thread(target=LIBC.write, daemon=True,
+                             args=(fd, ctypes.c_void_p(where), ctypes.c_size_t(8))).start()
+            say("holding")
+            time.sleep(3600)
         elif attack == "urgent":
             time.sleep(0.05)
             return

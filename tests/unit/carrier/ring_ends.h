@@ -24,17 +24,23 @@ inline SharedMemory mapped_again(int memory_fd) {
   return std::move(SharedMemory::adopt(fd, RingCarrier::kSharedBytes)).value();
 }
 
+/// Of all carriers of a test program.
+inline Errands& errands_of_tests() {
+  static Errands all;
+  return all;
+}
+
 struct RingEnds {
   RingEnds() {
     auto memory = std::move(SharedMemory::create(RingCarrier::kSharedBytes)).value();
     auto other = mapped_again(memory.fd());
     auto bells = std::move(RingBell::pair()).value();
     auto of_first = std::make_unique<PeerMemory>(), of_second = std::make_unique<PeerMemory>();
-    const uint64_t first_secret = of_first->secret_at(), second_secret = of_second->secret_at();
+    const PeerMemory::Place first_secret = of_first->place(), second_secret = of_second->place();
     first = std::make_unique<RingCarrier>(std::move(memory), true, std::move(bells.first),
-                                          std::move(of_first));
+                                          std::move(of_first), errands_of_tests());
     second = std::make_unique<RingCarrier>(std::move(other), false, std::move(bells.second),
-                                           std::move(of_second));
+                                           std::move(of_second), errands_of_tests());
     first->ask_peer(getpid(), second_secret);
     second->ask_peer(getpid(), first_secret);
     (void)first->take_answer();

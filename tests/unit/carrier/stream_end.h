@@ -61,7 +61,7 @@ struct StreamParts {
     bells[1] = dup(pair.second.fd());
     for (const int side : {0, 1}) {
       peers[side] = std::make_unique<PeerMemory>();
-      secrets_at[side] = peers[side]->secret_at();
+      secrets[side] = peers[side]->place();
     }
   }
   ~StreamParts() {
@@ -79,7 +79,7 @@ struct StreamParts {
   int bells[2] = {-1, -1};
   /// Forked processes find each other's where they were before the fork.
   mutable std::unique_ptr<PeerMemory> peers[2];
-  uint64_t secrets_at[2] = {0, 0};
+  PeerMemory::Place secrets[2];
 };
 
 class StreamEnd {
@@ -91,9 +91,9 @@ class StreamEnd {
     ForeignFd bell = handed(parts.bells[side]);
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
                                           std::move(*RingBell::adopt(bell, errands_)),
-                                          std::move(parts.peers[side]));
+                                          std::move(parts.peers[side]), errands_of_tests());
     awaits_rights_ = parts.way == Way::kRing;
-    if (awaits_rights_) ring_->ask_peer(peer, parts.secrets_at[1 - side]);
+    if (awaits_rights_) ring_->ask_peer(peer, parts.secrets[1 - side]);
     watch(ring_->bell_fd(), RingBell::kEdges);
   }
   /// Waits until the other end exists, whose answer gives the rights over its memory.

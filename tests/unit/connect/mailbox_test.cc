@@ -75,11 +75,12 @@ class MailboxTest : public testing::Test {
 
 TEST_F(MailboxTest, ALetterSaysWhoHasSentIt) {
   const auto mailbox = open(0x123456789abc, owner_), sender = open(0x123456789abc, other_);
-  ASSERT_EQ(sender->send(mailbox->name(), 77, {}), 0);
+  ASSERT_EQ(sender->send(mailbox->name(), {77, 78}, {}), 0);
   ASSERT_TRUE(serve_until([&] { return owner_->letters == 1; }));
   EXPECT_EQ(owner_->letter.number, 0x123456789abcu);
   EXPECT_EQ(owner_->letter.reply_to, sender->name());
-  EXPECT_EQ(owner_->letter.secret_at, 77u);
+  EXPECT_EQ(owner_->letter.secret.at, 77u);
+  EXPECT_EQ(owner_->letter.secret.label, 78u);
   EXPECT_EQ(owner_->pid, getpid());
   EXPECT_EQ(owner_->uid, getuid());
   sender->close();
@@ -90,12 +91,13 @@ TEST_F(MailboxTest, WithoutTheNumberNothingGetsIn) {
   const size_t before = open_files();
   for (int i = 0; i < 1000; ++i) {
     const int fds[] = {STDIN_FILENO, STDOUT_FILENO};
-    ASSERT_EQ(stranger->send(mailbox->name(), 1, fds), 0) << "the kernel drops it: nothing is full";
+    ASSERT_EQ(stranger->send(mailbox->name(), {}, fds), 0)
+        << "the kernel drops it: nothing is full";
     (void)progress_.pass();
   }
   EXPECT_LE(open_files(), before);
   EXPECT_EQ(owner_->letters, 0);
-  ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
+  ASSERT_EQ(sender->send(mailbox->name(), {}, {}), 0);
   EXPECT_TRUE(serve_until([&] { return owner_->letters == 1; }));
   stranger->close();
   sender->close();
@@ -106,8 +108,9 @@ TEST_F(MailboxTest, OneLetterIsTakenAndWhatElseCameIsClosed) {
   {
     const auto mailbox = open(5, owner_), sender = open(5, other_);
     const int fds[] = {STDIN_FILENO, STDOUT_FILENO};
-    for (int i = 0; i < 8; ++i) ASSERT_EQ(sender->send(mailbox->name(), 1, fds), 0);
-    EXPECT_TRUE(serve_until([&] { return sender->send(mailbox->name(), 1, fds) == ECONNREFUSED; }));
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(sender->send(mailbox->name(), {}, fds), 0);
+    EXPECT_TRUE(
+        serve_until([&] { return sender->send(mailbox->name(), {}, fds) == ECONNREFUSED; }));
     EXPECT_EQ(owner_->letters, 1);
     EXPECT_EQ(owner_->fds, 2u);
     sender->close();
@@ -118,7 +121,7 @@ TEST_F(MailboxTest, OneLetterIsTakenAndWhatElseCameIsClosed) {
 TEST_F(MailboxTest, AClosedMailboxRefuses) {
   const auto mailbox = open(5, owner_), sender = open(5, other_);
   mailbox->close();
-  EXPECT_TRUE(eventually([&] { return sender->send(mailbox->name(), 1, {}) == ECONNREFUSED; }));
+  EXPECT_TRUE(eventually([&] { return sender->send(mailbox->name(), {}, {}) == ECONNREFUSED; }));
   EXPECT_EQ(owner_->letters, 0);
   sender->close();
 }
@@ -126,8 +129,8 @@ TEST_F(MailboxTest, AClosedMailboxRefuses) {
 TEST_F(MailboxTest, AnOwnerThatHasGoneGetsNothing) {
   const auto mailbox = open(5, owner_), sender = open(5, other_);
   owner_.reset();
-  ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
-  EXPECT_TRUE(serve_until([&] { return sender->send(mailbox->name(), 1, {}) == ECONNREFUSED; }));
+  ASSERT_EQ(sender->send(mailbox->name(), {}, {}), 0);
+  EXPECT_TRUE(serve_until([&] { return sender->send(mailbox->name(), {}, {}) == ECONNREFUSED; }));
   sender->close();
 }
 
@@ -177,7 +180,7 @@ TEST_F(MailboxTest, DescriptorsThatWaitWhenTheyAreClosedHoldUpNoOther) {
     sockets.push_back(std::make_unique<LingeringSocket>());
     const auto mailbox = open(5, owner_), sender = open(5, other_);
     const int fds[] = {sockets.back()->fd()};
-    ASSERT_EQ(sender->send(mailbox->name(), 1, fds), 0);
+    ASSERT_EQ(sender->send(mailbox->name(), {}, fds), 0);
     sockets.back()->forget();
     sender->close();
     mailboxes.push_back(mailbox);
@@ -185,7 +188,7 @@ TEST_F(MailboxTest, DescriptorsThatWaitWhenTheyAreClosedHoldUpNoOther) {
   ASSERT_TRUE(serve_until([&] { return owner_->letters == static_cast<int>(kHeld); }));
   for (int i = 1; i <= 100; ++i) {
     const auto mailbox = open(5, other_), sender = open(5, owner_);
-    ASSERT_EQ(sender->send(mailbox->name(), 1, {}), 0);
+    ASSERT_EQ(sender->send(mailbox->name(), {}, {}), 0);
     ASSERT_TRUE(serve_until([&] { return other_->letters == i; })) << i;
     sender->close();
   }

@@ -14,7 +14,8 @@ import places
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "attackers"
 # What attackers may import.
-MODULES = {"iwarp_peer": FOLDER.parent.parent / "tools" / "iwarp_peer.py"}
+MODULES = {"iwarp_peer": FOLDER.parent.parent / "tools" / "iwarp_peer.py",
+           "stuck_socket": FOLDER.parent / "stuck_socket.py"}
 FILES = 4096
 
 

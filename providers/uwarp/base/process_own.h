@@ -45,7 +45,7 @@ class ProcessOwn {
 
  private:
   struct Made {
-    const BirthProcess process;
+    const BirthProcess process{};
     T object;
   };
   static bool is_ours(const Made* found) { return found != nullptr && found->process.is_this(); }

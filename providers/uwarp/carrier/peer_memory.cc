@@ -21,18 +21,26 @@ bool read_process(pid_t pid, const iovec* local, size_t local_count, const iovec
 
 constexpr size_t kPageBytes = 4096;
 
-/// Within as many bits as the system's addresses have, which it does not say.
+/// At `at`, or where the kernel likes if that is 0. Null: not there.
+void* new_page(uint64_t at) {
+  const int at_this_address = at != 0 ? MAP_FIXED_NOREPLACE : 0;
+  void* const page = mmap(reinterpret_cast<void*>(at), kPageBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | at_this_address, -1, 0);
+  return page != MAP_FAILED ? page : nullptr;
+}
+
+/// At a random address, within as many bits as the system has, which it does not say. Sanitizers
+/// may leave no room there.
 void* page_anywhere() {
-  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
-  for (const int bits : {46, 46, 46, 38, 38, 38}) {
+  for (const int bits : {46, 46, 46, 46, 38, 38}) {
     const uint64_t at = (random_word() >> (64 - bits)) & ~uint64_t{0xffff};
-    void* const page =
-        mmap(reinterpret_cast<void*>(at), kPageBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
-    if (page == MAP_FAILED) continue;
-    if (reinterpret_cast<uintptr_t>(page) == at) return page;
-    munmap(page, kPageBytes);  // an old kernel takes the address for a wish
+    void* const page = new_page(at);
+    if (page != nullptr && reinterpret_cast<uintptr_t>(page) == at) return page;
+    if (page != nullptr) munmap(page, kPageBytes);  // an old kernel takes the address for a wish
   }
-  throw std::bad_alloc();
+  void* const page = new_page(0);
+  if (page == nullptr) throw std::bad_alloc();
+  return page;
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ class EventChannel {
   size_t remove_sent_locked(const std::function<bool(Record)>& stale);
   void flush_waiting_locked();
 
-  const BirthProcess process_;
+  const BirthProcess process_{};
   std::mutex lock_;
   const int writer_fd_;
   /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
@@ -152,7 +152,7 @@ class CompletionEvents {
   const LateArmingRoom arming_room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
-  const BirthProcess process_;
+  const BirthProcess process_{};
   std::mutex lock_;  ///< before the channel's
   uint32_t sent_ = 0;
   bool unread_ = false;

@@ -68,7 +68,7 @@ struct QpConfig {
   /// Its receives come from queues that are not its own.
   bool shares_receives() const { return srq != nullptr || xrc != nullptr; }
   /// Of the memory of its receives. One that was posted to a shared queue belongs to that.
-  ProtectionDomain* receive_domain() const { return srq != nullptr ? srq_domain : domain; }
+  ProtectionDomain* receive_domain() const { return srq_domain != nullptr ? srq_domain : domain; }
   /// It or its peer may reach regions of `other`.
   bool may_use(const ProtectionDomain* other) const {
     return other == domain || other == receive_domain() || xrc != nullptr;
@@ -79,9 +79,9 @@ struct QpConfig {
   ProtectionDomain* domain = nullptr;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* recv_cq = nullptr;
-  SharedReceiveQueue* srq = nullptr;  // null: own receive queue
-  ProtectionDomain* srq_domain = nullptr;
-  XrcDomain* xrc = nullptr;  // kXrcReceive: each message names a shared queue of it
+  SharedReceiveQueue* srq = nullptr;       // null: own receive queue
+  ProtectionDomain* srq_domain = nullptr;  // null: the same
+  XrcDomain* xrc = nullptr;                // kXrcReceive: each message names a shared queue of it
   /// Told when a buffer of `srq` has come for the held stream. May be null: then the thread that
   /// posts to the shared queue resumes all streams that are held.
   ReceiveWaiter* receive_waiter = nullptr;

@@ -15,8 +15,9 @@ import contextlib
 import os
 import re
 import socket
-import struct
 import sys
+
+from stuck_socket import stuck_socket
 
 KEPT = 500
 LETTER_BYTES = 32
@@ -50,19 +51,8 @@ def keep(one):
         kept.popleft().close()
 
 
-def stuck_socket():
-    """Full of bytes that its peer, which is ours, does not take."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        near = socket.create_connection(listener.getsockname())
-        far, _ = listener.accept()
-    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 4))
-    near.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            near.send(bytes(65536))
-    near.setblocking(True)  # a close of a socket that does not block does not wait
+def stuck():
+    near, far = stuck_socket(4)
     keep(far)
     return near
 
@@ -81,8 +71,8 @@ def call(one):
     elif attack == "descriptors":
         send_descriptors(one, [0, 0, 0, 0])
     elif attack == "linger":
-        with stuck_socket() as stuck:
-            send_descriptors(one, [stuck.fileno()] * 3)
+        with stuck() as one_end:
+            send_descriptors(one, [one_end.fileno()] * 3)
     keep(one)
 
 

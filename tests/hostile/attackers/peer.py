@@ -5,7 +5,7 @@ shared memory, and answers the letter that it gets (docs/wire.md, "Shared memory
 linger       with TCP sockets whose last close waits for a minute
 descriptors  with as many descriptors as a message can hold
 wrong        with what is no memory, no bell, or memory that can shrink
-place        rightly; then it names a place in its memory, which nobody has allowed
+place        rightly; then it names a place in its memory, which was never allowed
 bell         rightly; then it closes its end of the bell and has it rung
 urgent       with a bell in which a TCP socket waits whose last close waits for a minute, beside a
              byte that was sent out of band and has been taken: nothing can be read there
@@ -18,7 +18,6 @@ crowd        with as many descriptors as a message can hold, the first of which 
 """
 
 import array
-import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -30,6 +29,7 @@ import threading
 import time
 
 import iwarp_peer
+from stuck_socket import stuck_socket
 
 MARK = 0x75776172
 MEMORY_BYTES = 4096 + 2 * (1 << 20)
@@ -84,19 +84,8 @@ def random_name():
     return int.from_bytes(os.urandom(6), "big")
 
 
-def stuck_socket():
-    """Full of bytes that its peer, which is ours, does not take."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        near = socket.create_connection(listener.getsockname())
-        far, _ = listener.accept()
-    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-    near.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            near.send(bytes(65536))
-    near.setblocking(True)
+def stuck():
+    near, far = stuck_socket(60)
     kept.append(far)
     return near
 
@@ -174,27 +163,27 @@ def use_ring(peer, fd, bell):
 
 def answer(peer, box, to, number):
     if attack == "linger":
-        stuck = [stuck_socket() for _ in range(3)]
-        send_letter(box, to, number, [one.fileno() for one in stuck])
-        for one in stuck:
+        several = [stuck() for _ in range(3)]
+        send_letter(box, to, number, [one.fileno() for one in several])
+        for one in several:
             os.close(one.detach())
         return
     if attack == "descriptors":
         send_letter(box, to, number, [0] * 253)
         return
     if attack == "crowd":
-        stuck = stuck_socket()
-        send_letter(box, to, number, [stuck.fileno()] + [0] * 252)
-        os.close(stuck.detach())
+        one = stuck()
+        send_letter(box, to, number, [one.fileno()] + [0] * 252)
+        os.close(one.detach())
         kept_for_ever.append(kept.pop())
         return
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     if attack == "urgent":
-        stuck = stuck_socket()
-        rights = array.array("i", [stuck.fileno()])
+        one = stuck()
+        rights = array.array("i", [one.fileno()])
         near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_OOB)
         far.recv(1, socket.MSG_OOB)
-        os.close(stuck.detach())
+        os.close(one.detach())
     if attack == "wrong":
         reader, writer = os.pipe()
         good, loose = memory(), memory(0)

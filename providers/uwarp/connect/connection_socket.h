@@ -91,6 +91,7 @@ class ConnectionSocket {
     const auto added = progress_.add(source, ring->bell_fd(), RingBell::kEdges);
     if (!added) return added.error();
     bell_ticket_ = *added;
+    progress_.watch_bell(ring->bell_fd(), RingBell::kEdges);
     ring_ = std::move(ring);
     return 0;
   }
@@ -110,6 +111,7 @@ class ConnectionSocket {
   void unwatch() {
     progress_.remove(std::exchange(ticket_, 0));
     progress_.remove(std::exchange(out_ticket_, 0));
+    if (bell_ticket_ != 0) progress_.forget_bell(ring_->bell_fd());
     progress_.remove(std::exchange(bell_ticket_, 0));
   }
 

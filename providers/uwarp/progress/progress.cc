@@ -64,13 +64,16 @@ Progress::Progress(const Polling& polling)
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   wake_fd_ =
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
+  bells_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
-  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
+      syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
     log_event("progress: cannot make an epoll set, errno %d", errno);
 }
 
 Progress::~Progress() {
   stop_helper();
+  close_engine_fd(bells_fd_);
   close_engine_fd(wake_fd_);
   close_engine_fd(epoll_fd_);
 }
@@ -90,6 +93,15 @@ Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) 
 void Progress::remove(Ticket ticket) {
   slots_.remove(ticket,
                 [&](int fd) { syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, fd, nullptr); });
+}
+
+void Progress::watch_bell(int fd, uint32_t events) {
+  epoll_event event{.events = events, .data = {}};
+  (void)syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void Progress::forget_bell(int fd) {
+  (void)syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_DEL, fd, nullptr);
 }
 
 void Progress::set_deadline(Source& source, uint64_t deadline_ns) {
@@ -234,6 +246,12 @@ void Progress::drain_wake_up() {
   (void)syscall(SYS_read, wake_fd_, &count, sizeof count);
 }
 
+// Rings that pollers have served meanwhile are among them.
+void Progress::drain_bells() {
+  epoll_event events[kEventsPerTurn];
+  (void)syscall(SYS_epoll_pwait, bells_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+}
+
 bool Progress::somebody_polls(Look& last) {
   const uint32_t count = presence_.polls();
   const uint64_t now = now_ns();
@@ -297,8 +315,11 @@ void Progress::wait_disarmed(const Look& last) {
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
-    if (wait_readable(wake_fd_, until == DeadlineHeap::kNever ? nullptr : &left)) {
+    // A thread that drives is itself woken by each bell.
+    const int rings = last.polled ? bells_fd_ : wake_fd_;
+    if (wait_readable(rings, until == DeadlineHeap::kNever ? nullptr : &left)) {
       drain_wake_up();
+      drain_bells();
       (void)pass();  // a peer may have noticed first that no thread polls any more
       whole = false;
     }

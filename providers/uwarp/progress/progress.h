@@ -105,6 +105,11 @@ class Progress {
   /// another thread, and in this one: remove() is allowed inside it. Ignores 0.
   void remove(Ticket ticket);
 
+  /// What is rung on `fd`, which add() watches too, wakes the helper thread also while it sleeps
+  /// beside the epoll set, because pollers serve that: a peer rings where none polls any more.
+  void watch_bell(int fd, uint32_t events);
+  void forget_bell(int fd);
+
   /// Sets the one deadline of `source` (CLOCK_MONOTONIC ns); 0 clears it. A deadline_passed() that
   /// has started meanwhile is not held back: the source checks its own state.
   void set_deadline(Source& source, uint64_t deadline_ns);
@@ -166,8 +171,6 @@ class Progress {
   static constexpr uint64_t kLastWorkNs = 1'000'000'000;
   /// Makes the helper thread look around.
   void wake_helper();
-  /// An eventfd that does the same.
-  int wake_fd() const { return wake_fd_; }
   /// A sleeping application thread has been woken: the helper thread goes to sleep instead of
   /// spinning, so that both take their turns on one core.
   void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
@@ -215,10 +218,12 @@ class Progress {
   void serve_deadlines();
   void serve_due(uint64_t now);
   void drain_wake_up();
+  void drain_bells();
 
   const Polling polling_;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
+  int bells_fd_ = -1;  // an epoll set of them, and of wake_fd_
 
   SourceSlots slots_;
   RevisitQueue revisits_;

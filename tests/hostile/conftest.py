@@ -30,7 +30,7 @@ def seconds(request):
     return request.config.getoption("--seconds")
 
 
-def nobody():
+def other_user():
     if os.geteuid() != 0:
         pytest.skip("needs root, to run the attacker as another user")
     try:
@@ -46,7 +46,7 @@ def attacker():
     started = []
 
     def run(name, *arguments, own=False):
-        user = pwd.getpwuid(os.geteuid()) if own else nobody()
+        user = pwd.getpwuid(os.geteuid()) if own else other_user()
         started.append(stranger.Stranger(user, name, arguments))
         return started[-1]
 

@@ -23,8 +23,8 @@ Bytes switch_mark(bool last = true) {
 
 TEST(CarrierMark, GoldenOffsets) {
   using Kind = CarrierMark::Kind;
-  EXPECT_EQ((CarrierMark{Kind::kDoor, 0x123456789abc}.offset()), 0x6f21'1234'5678'9abc);
-  EXPECT_EQ((CarrierMark{Kind::kTicket, 0xffff'ffff'ffff}.offset()), 0x7421'ffff'ffff'ffff);
+  EXPECT_EQ((CarrierMark{Kind::kMailbox, 0x123456789abc}.offset()), 0x6f21'1234'5678'9abc);
+  EXPECT_EQ((CarrierMark{Kind::kNumber, 0xffff'ffff'ffff}.offset()), 0x7421'ffff'ffff'ffff);
   EXPECT_EQ(CarrierMark{Kind::kSwitch}.offset(), 0x7221'0000'0000'0000);
 }
 

@@ -43,6 +43,7 @@ static_assert(sizeof(BasicRingControl<>) == 192);
 template <class Atomics = StdAtomics>
 class BasicRingWriter {
  public:
+  static constexpr uint32_t kFirstPage = 4096;
   /// `size`: a power of two, of the memory at `base`.
   BasicRingWriter(BasicRingControl<Atomics>& control, std::byte* base, uint32_t size)
       : control_(control), base_(base), size_(size) {}
@@ -130,7 +131,6 @@ class BasicRingWriter {
  private:
   // Two pages: with less there would be more to look at than to gain.
   static constexpr uint32_t kNear = 8192;
-  static constexpr uint32_t kFirstPage = 4096;
   // What is left of the ring's end is skipped if no useful record fits.
   static constexpr uint32_t kLeast = 256;
 

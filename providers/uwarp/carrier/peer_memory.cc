@@ -45,8 +45,8 @@ void* page_anywhere() {
 
 }  // namespace
 
-PeerMemory::PeerMemory(bool readable) {
-  if (readable) secret_ = new (page_anywhere()) Secret{random_word(), random_word()};
+PeerMemory::PeerMemory(bool shows_secret) {
+  if (shows_secret) secret_ = new (page_anywhere()) Secret{random_word(), random_word()};
 }
 
 PeerMemory::~PeerMemory() {

@@ -33,9 +33,9 @@ class PeerMemory {
     uint64_t label = 0;
   };
 
-  /// `readable`: the peer may find our secret, so that large payloads are copied once. Throws
+  /// `shows_secret`: the peer may find ours, so that large payloads are copied once. Throws
   /// std::bad_alloc.
-  explicit PeerMemory(bool readable = true);
+  explicit PeerMemory(bool shows_secret = true);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;

@@ -214,14 +214,13 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
 
 // The first page stays, so that the next message needs no page fault, and is written to meanwhile.
 bool RingCarrier::trim() {
-  constexpr size_t kPage = 4096;
   const uint64_t now = writer_.at().word();
   if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
   if (writer_.keeps_to_first_page() && !look_whether_trimmed()) return true;
   if (!errands_.has_room()) return false;  // or the ring would be small for as long as others like
   const std::span<std::byte> used = writer_.take_used();
-  if (used.size() <= kPage) return true;
-  parts_->pages = used.subspan(kPage);
+  if (used.size() <= RingWriter::kFirstPage) return true;
+  parts_->pages = used.subspan(RingWriter::kFirstPage);
   writer_.keep_to_first_page(true);
   errands_.add(parts_);
   return true;

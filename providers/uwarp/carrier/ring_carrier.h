@@ -47,6 +47,7 @@ class RingCarrier final : public LentMemory {
   int memory_fd() const { return parts_->memory.fd(); }
   /// The other process has it: it is not needed any more.
   void close_memory_fd() { parts_->memory.close_fd(); }
+
   // ---- Rights over the peer's memory. One thread at a time.
   /// Looks for our peer's secret in process `pid`, and lays it where the peer finds it. May
   /// wait for the peer: an Errand does this.
@@ -142,7 +143,6 @@ class RingCarrier final : public LentMemory {
   std::atomic<bool> quiet_{false};
 
   alignas(64) RingReader reader_;
-
   alignas(64) RingWriter writer_;
   std::array<Lent, kMostLent> lent_;
   size_t first_lent_ = 0;

@@ -68,14 +68,14 @@ void Connection::offer_carrier(Turn& turn) {
     return;
   }
   if (!open_mailbox(random_word() & CarrierMark::kValueMask)) return;
-  endpoint_->qp().offer_memory(mailbox_->name(), mailbox_->number());
+  endpoint_->qp().offer_mailbox(mailbox_->name(), mailbox_->number());
   turn.pump = true;
 }
 
 void Connection::take_offer() {
   if (dialed_ || mailbox_ != nullptr || !is_local_address(remote_)) return;
-  if (!open_mailbox(endpoint_->qp().peer_ticket())) return;
-  if (int error = mailbox_->send(endpoint_->qp().peer_door(), peer_memory_->place(), {}))
+  if (!open_mailbox(endpoint_->qp().peer_letter_number())) return;
+  if (int error = mailbox_->send(endpoint_->qp().peer_mailbox(), peer_memory_->place(), {}))
     log_refusal(remote_, error);
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "datagram/trunk_call.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/random.h"
 
 namespace uwarp {
 namespace {
@@ -21,7 +20,7 @@ void append_nonce(std::vector<std::byte>& bytes, TrunkNonce nonce) {
 
 TrunkNonce draw_nonce() {
   TrunkNonce nonce = 0;
-  while (nonce == 0 && getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) nonce = 0;
+  while (nonce == 0) nonce = random_word();
   return nonce;
 }
 

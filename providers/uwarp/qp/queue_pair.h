@@ -118,15 +118,15 @@ class QueuePair {
   void say_to_peer(StreamState::MarkDue what) {
     stream_.marks_due.fetch_or(what, std::memory_order_release);
   }
-  /// The values of kOfferDue and kTicketDue. Call before say_to_peer() with either.
-  void offer_memory(uint64_t door, uint64_t ticket) {
-    stream_.door = door;
-    stream_.ticket = ticket;
-    stream_.marks_due.fetch_or(StreamState::kOfferDue | StreamState::kTicketDue,
+  /// Says where the peer may send a letter about shared memory, and what that begins with.
+  void offer_mailbox(uint64_t name, uint64_t letter_number) {
+    stream_.mailbox = name;
+    stream_.letter_number = letter_number;
+    stream_.marks_due.fetch_or(StreamState::kMailboxDue | StreamState::kNumberDue,
                                std::memory_order_release);
   }
-  uint64_t peer_door() const { return stream_.peer_door; }
-  uint64_t peer_ticket() const { return stream_.peer_ticket; }
+  uint64_t peer_mailbox() const { return stream_.peer_mailbox; }
+  uint64_t peer_letter_number() const { return stream_.peer_letter_number; }
   /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
   void lend(LentMemory* lent) { stream_.lent = lent; }
   /// The peer's first FPDU has come.

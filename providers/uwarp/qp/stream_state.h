@@ -117,11 +117,11 @@ class StreamState {
   // What is to be said to the peer: that a message waits for a receive (DeliveredMark), and what
   // concerns peers on the same host (CarrierMark); and what it has said. The values are set before
   // their bit, and read by the side that it is for.
-  enum MarkDue : uint32_t { kOfferDue = 1, kTicketDue = 2, kSwitchDue = 4, kWaitDue = 8 };
+  enum MarkDue : uint32_t { kMailboxDue = 1, kNumberDue = 2, kSwitchDue = 4, kWaitDue = 8 };
   std::atomic<uint32_t> marks_due{0};
-  uint64_t door = 0, ticket = 0;             // of ours, to be offered
-  uint64_t peer_door = 0, peer_ticket = 0;   // that it has offered
-  std::atomic<bool> establish_event{false};  // the first FPDU raises kCommEstablished
+  uint64_t mailbox = 0, letter_number = 0;            // of ours, to be offered
+  uint64_t peer_mailbox = 0, peer_letter_number = 0;  // that it has offered
+  std::atomic<bool> establish_event{false};           // the first FPDU raises kCommEstablished
   std::atomic<bool> silent{false};           // peer gone, no disconnect: start no new request
   std::atomic<bool> lost{false};             // ... and given up: requests fail
   LentMemory* lent = nullptr;                // or null; under the transmit side

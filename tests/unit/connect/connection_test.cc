@@ -1005,16 +1005,16 @@ TEST_F(HandMadeResponder, SharedMemoryIsOfferedToAPeerThatShowsItselfLate) {
   store_be64(magic.data() + 8, kPeerMagicOffset);
   peer.write(magic);
   peer.give_up_after({.tv_sec = 5, .tv_usec = 0});
-  bool door = false, ticket = false;
-  while (!door || !ticket) {
+  bool mailbox = false, number = false;
+  while (!mailbox || !number) {
     const std::string length = peer.read(2);
     ASSERT_EQ(length.size(), 2u) << "nothing was offered";
     const std::string fpdu = length + peer.read(fpdu_size(load_be16(length.data())) - 2);
     if ((fpdu[3] & 0x0f) != 0 || fpdu.size() != 20) continue;  // no empty Write
     const auto mark = CarrierMark::decode(
         TaggedHeader::decode(reinterpret_cast<const std::byte*>(fpdu.data()) + kFpduLengthSize));
-    door |= mark && mark->kind == CarrierMark::Kind::kDoor;
-    ticket |= mark && mark->kind == CarrierMark::Kind::kTicket;
+    mailbox |= mark && mark->kind == CarrierMark::Kind::kMailbox;
+    number |= mark && mark->kind == CarrierMark::Kind::kNumber;
   }
 }
 

@@ -14,13 +14,13 @@ namespace uwarp {
 
 struct CarrierMark {
   enum class Kind : uint8_t {
-    kDoor,    // "A process that can reach this name may bring me shared memory" ...
-    kTicket,  // "... with this number, for this stream"
-    kSwitch,  // "What follows comes through the memory"
+    kMailbox,  // "A process that can reach this name may send me a letter about shared memory" ...
+    kNumber,   // "... which begins with this number, for this stream"
+    kSwitch,   // "What follows comes through the memory"
   };
   static constexpr uint64_t kValueMask = (uint64_t{1} << 48) - 1;
 
-  Kind kind = Kind::kDoor;
+  Kind kind = Kind::kMailbox;
   uint64_t value = 0;  // 48 bits
 
   /// ASCII "uwar", as where two uwarps recognise each other.
@@ -34,7 +34,7 @@ struct CarrierMark {
   /// Of a Write that has no payload.
   static std::optional<CarrierMark> decode(const TaggedHeader& header) {
     if (header.stag != kStag) return std::nullopt;
-    for (const Kind kind : {Kind::kDoor, Kind::kTicket, Kind::kSwitch}) {
+    for (const Kind kind : {Kind::kMailbox, Kind::kNumber, Kind::kSwitch}) {
       const CarrierMark mark{kind, header.to & kValueMask};
       if (mark.offset() == header.to) return mark;
     }

@@ -23,7 +23,7 @@ enum ReceiveOutcome : uint32_t {
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come
   kRxMagic = 1u << 5,           // the peer has shown that it is a uwarp
-  kRxOffer = 1u << 6,           // it offers shared memory: StreamState::peer_door, peer_ticket
+  kRxOffer = 1u << 6,           // it offers shared memory: StreamState::peer_mailbox
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
   kRxKept = 1u << 9,      // once what is owed has been sent: Receiver::complete_kept()

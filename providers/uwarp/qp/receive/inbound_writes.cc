@@ -83,11 +83,11 @@ void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
   const auto mark = CarrierMark::decode(header);
   if (!mark) return;
   switch (mark->kind) {
-    case CarrierMark::Kind::kDoor:
-      in_.stream.peer_door = mark->value;
+    case CarrierMark::Kind::kMailbox:
+      in_.stream.peer_mailbox = mark->value;
       break;
-    case CarrierMark::Kind::kTicket:
-      in_.stream.peer_ticket = mark->value;
+    case CarrierMark::Kind::kNumber:
+      in_.stream.peer_letter_number = mark->value;
       in_.outcome |= kRxOffer;
       break;
     case CarrierMark::Kind::kSwitch:

@@ -163,21 +163,23 @@ bool Transmitter::begin_next() {
 
 // Behind that of the switch nothing may go before the carrier has been changed.
 bool Transmitter::emit_mark(uint32_t due) {
-  const auto emit = [&](StreamState::MarkDue bit, CarrierMark mark) {
+  const auto take = [&](StreamState::MarkDue bit) {
+    if ((due & bit) == 0) return false;
     stream_.marks_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
-    writer_.append_empty_write(CarrierMark::kStag, mark.offset());
+    return true;
   };
-  if ((due & StreamState::kWaitDue) != 0) {
-    stream_.marks_due.fetch_and(~uint32_t{StreamState::kWaitDue}, std::memory_order_relaxed);
+  if (take(StreamState::kWaitDue)) {
     responder_.emit_delivered_mark(true);
-  } else if ((due & StreamState::kOfferDue) != 0)
-    emit(StreamState::kOfferDue, {CarrierMark::Kind::kDoor, stream_.door});
-  else if ((due & StreamState::kTicketDue) != 0)
-    emit(StreamState::kTicketDue, {CarrierMark::Kind::kTicket, stream_.ticket});
-  else {
-    emit(StreamState::kSwitchDue, {CarrierMark::Kind::kSwitch});
-    switching_ = true;
+    return true;
   }
+  CarrierMark mark{CarrierMark::Kind::kSwitch};
+  if (take(StreamState::kMailboxDue))
+    mark = {CarrierMark::Kind::kMailbox, stream_.mailbox};
+  else if (take(StreamState::kNumberDue))
+    mark = {CarrierMark::Kind::kNumber, stream_.letter_number};
+  else
+    switching_ = take(StreamState::kSwitchDue);
+  writer_.append_empty_write(CarrierMark::kStag, mark.offset());
   return true;
 }
 

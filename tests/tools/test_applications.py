@@ -44,12 +44,22 @@ def fio(start, port):
         output = process.succeed()
         return json.loads(output[output.index("{\n"):])["jobs"][0]
 
+    def blocks(options):
+        """How many blocks the last --size and --bs of the options make."""
+        size, block = (re.findall(rf"^--{option}=(\d+)([km]?)$", "\n".join(options), re.M)[-1]
+                       for option in ("size", "bs"))
+        number = {"": 0, "k": 10, "m": 20}
+        return (int(size[0]) << number[size[1]]) // (int(block[0]) << number[block[1]])
+
     def run(link, verb, *options, env=None):
         common = [*FIO, f"--port={port}", *options]
+        # A server that polls its last receives and the flush of the others in one go drops the count of
+        # both and waits for ever. So the client pauses behind its last block.
+        pause = ["--thinktime=100000", f"--thinktime_blocks={blocks(common)}"]
         server = start([*common, "--name=server", "--rw=read", "--iodepth=16"], link.server, env=env)
         places.wait_until(lambda: listens(server) or not server.running(), lambda: str(server))
         client = start([*common, "--name=client", "--rw=write", "--iodepth=4", f"--verb={verb}",
-                        f"--hostname={link.server.address}"], link.client, env=env)
+                        f"--hostname={link.server.address}", *pause], link.client, env=env)
         return report(client), report(server)
 
     return run

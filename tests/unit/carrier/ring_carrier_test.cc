@@ -175,8 +175,9 @@ TEST(RingCarrier, APlaceThatWasNotAskedForBreaksTheStream) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
   auto other = mapped_again(memory.fd());
   auto bells = RingBell::pair().value();
+  Errands errands;
   RingCarrier reader(std::move(memory), true, std::move(bells.first),
-                     std::make_unique<PeerMemory>(), errands_of_tests());
+                     std::make_unique<PeerMemory>(), errands);
   auto* const words = reinterpret_cast<RingControl*>(other.base());
   RingWriter writer(words[1], other.base() + 4096 + RingCarrier::kRingBytes,
                     RingCarrier::kRingBytes);
@@ -194,8 +195,8 @@ TEST(RingCarrier, RightsNeedTheAnswersOfBothSides) {
   auto peer = std::make_unique<PeerMemory>();
   const PeerMemory theirs;
   const PeerMemory::Place own = peer->place();
-  RingCarrier carrier(std::move(memory), true, std::move(bells.first), std::move(peer),
-                      errands_of_tests());
+  Errands errands;
+  RingCarrier carrier(std::move(memory), true, std::move(bells.first), std::move(peer), errands);
   auto* const words = reinterpret_cast<RingControl*>(other.base());
   carrier.ask_peer(getpid(), theirs.place());
   EXPECT_TRUE(theirs.is_secret(words[1].answer.load()));

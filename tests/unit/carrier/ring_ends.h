@@ -24,12 +24,6 @@ inline SharedMemory mapped_again(int memory_fd) {
   return std::move(SharedMemory::adopt(fd, RingCarrier::kSharedBytes)).value();
 }
 
-/// Of all carriers of a test program.
-inline Errands& errands_of_tests() {
-  static Errands all;
-  return all;
-}
-
 struct RingEnds {
   RingEnds() {
     auto memory = std::move(SharedMemory::create(RingCarrier::kSharedBytes)).value();
@@ -38,14 +32,16 @@ struct RingEnds {
     auto of_first = std::make_unique<PeerMemory>(), of_second = std::make_unique<PeerMemory>();
     const PeerMemory::Place first_secret = of_first->place(), second_secret = of_second->place();
     first = std::make_unique<RingCarrier>(std::move(memory), true, std::move(bells.first),
-                                          std::move(of_first), errands_of_tests());
+                                          std::move(of_first), errands);
     second = std::make_unique<RingCarrier>(std::move(other), false, std::move(bells.second),
-                                           std::move(of_second), errands_of_tests());
+                                           std::move(of_second), errands);
     first->ask_peer(getpid(), second_secret);
     second->ask_peer(getpid(), first_secret);
     (void)first->take_answer();
     (void)second->take_answer();
   }
+  /// Ends before its threads could be cut off by a later test's fork.
+  Errands errands;
   std::unique_ptr<RingCarrier> first, second;
 };
 

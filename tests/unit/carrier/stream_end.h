@@ -91,7 +91,7 @@ class StreamEnd {
     ForeignFd bell = handed(parts.bells[side]);
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
                                           std::move(*RingBell::adopt(bell, errands_)),
-                                          std::move(parts.peers[side]), errands_of_tests());
+                                          std::move(parts.peers[side]), errands_);
     awaits_rights_ = parts.way == Way::kRing;
     if (awaits_rights_) ring_->ask_peer(peer, parts.secrets[1 - side]);
     watch(ring_->bell_fd(), RingBell::kEdges);
@@ -161,6 +161,7 @@ class StreamEnd {
 
   EngineFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
   Borrowed socket_;
+  /// Its own, so that no thread for errands runs at the next fork.
   Errands errands_;
   std::unique_ptr<RingCarrier> ring_;
   bool awaits_rights_ = false;

@@ -371,9 +371,10 @@ TEST(Terminate, FromThePeerNamesTheRequest) {
   peer.send(ulpdu);
   const auto done = peer.dut.sends();
   ASSERT_EQ(done.size(), 3u);
-  EXPECT_EQ(done[0].status, WcStatus::kWrFlushErr);
-  EXPECT_EQ(done[1].status, WcStatus::kRemAccessErr);
-  EXPECT_EQ(done[1].vendor_err, 1u << 31 | 0x000102u);
+  for (const size_t i : {0, 1}) {  // the oldest says it as well
+    EXPECT_EQ(done[i].status, WcStatus::kRemAccessErr);
+    EXPECT_EQ(done[i].vendor_err, 1u << 31 | 0x000102u);
+  }
   EXPECT_EQ(done[2].status, WcStatus::kWrFlushErr);
   EXPECT_TRUE(peer.ulpdus().empty());  // a Terminate is never answered with a Terminate
   EXPECT_EQ(peer.dut.events, std::vector{QpEvent::kFatal});

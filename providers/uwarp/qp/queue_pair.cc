@@ -151,7 +151,9 @@ void QueuePair::flush() {
   if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
     slot_.stream.failures.add(1);
   // Sends first: where both share a queue, the status that says why comes ahead of what it flushed.
-  transmitter_.flush();
+  const bool told = transmitter_.flush();
+  // A requester with InfiniBand's acknowledgements has a completion that says so, as a rule.
+  if (first && failure.by_peer && config_.acknowledged && !told) stream_.raise(QpEvent::kFatal);
   receiver_.flush();
   // The buffer that it had taken is flushed; it takes no more.
   if (first && config_.shares_receives()) stream_.raise(QpEvent::kLastWqeReached);
@@ -243,9 +245,11 @@ bool QueuePair::end_stream(StreamEnd end) {
     return false;
   }
   StreamFailure failure;
-  const bool cut = end == StreamEnd::kReset || (mid_message && stream_.config.silent_fin);
-  // With acknowledgements a request that has none is one that the peer did not answer.
-  if (silent || end == StreamEnd::kTimeout || (config_.acknowledged && cut)) {
+  // With acknowledgements a request that has none is one that the peer did not answer. Otherwise
+  // what an orderly end leaves behind is flushed, as RNICs do.
+  const bool unanswered = sends_open && (config_.acknowledged || silent);
+  const bool orderly = end == StreamEnd::kFin && !mid_message && !unanswered;
+  if (end != StreamEnd::kLocalClose && !orderly) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }

@@ -122,8 +122,9 @@ class StreamState {
   uint64_t mailbox = 0, letter_number = 0;            // of ours, to be offered
   uint64_t peer_mailbox = 0, peer_letter_number = 0;  // that it has offered
   std::atomic<bool> establish_event{false};           // the first FPDU raises kCommEstablished
-  std::atomic<bool> silent{false};           // peer gone, no disconnect: start no new request
-  std::atomic<bool> lost{false};             // ... and given up: requests fail
+  /// No new request starts: the peer has gone without a disconnect, or a request has failed.
+  std::atomic<bool> silent{false};
+  std::atomic<bool> lost{false};             // the peer has been given up: requests fail
   LentMemory* lent = nullptr;                // or null; under the transmit side
   SendDrain drain;                           // SQD
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer

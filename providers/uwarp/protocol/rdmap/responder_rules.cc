@@ -30,12 +30,18 @@ std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request
 
 std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
                                                   const RegionTable& regions,
-                                                  const RemoteAccessor& peer, RemotePlace& cell) {
+                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  bool alignment_first) {
   if (request.opcode != AtomicOpcode::kFetchAdd && request.opcode != AtomicOpcode::kCmpSwap)
     return TerminateCode::kRdmapUnexpectedOpcode;
   const RegionFault fault = regions.remote(request.remote_stag, request.remote_to, sizeof(uint64_t),
                                            kAccessRemoteAtomic, peer, cell);
-  if (fault != RegionFault::kNone) return request_fault_code(fault);
+  if (fault != RegionFault::kNone) {
+    // Without a place the offset is all there is.
+    const bool misaligned = request.remote_to % sizeof(uint64_t) != 0;
+    return alignment_first && misaligned ? TerminateCode::kRdmapStreamCatastrophic
+                                         : request_fault_code(fault);
+  }
   // The address counts, not the offset: a zero-based region may start anywhere (rule A27).
   if (reinterpret_cast<uintptr_t>(cell.address) % sizeof(uint64_t) != 0)
     return TerminateCode::kRdmapStreamCatastrophic;

@@ -23,8 +23,11 @@ std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request
                                                 const RemoteAccessor& peer, RemotePlace& source);
 
 /// The error of an atomic; otherwise `cell` is its target, aligned as the CPU needs it.
+/// `alignment_first`: of several faults a place that is not aligned comes first, as with
+/// InfiniBand.
 std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
                                                   const RegionTable& regions,
-                                                  const RemoteAccessor& peer, RemotePlace& cell);
+                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  bool alignment_first);
 
 }  // namespace uwarp

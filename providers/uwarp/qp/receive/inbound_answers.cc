@@ -18,8 +18,7 @@ void InboundAnswers::open(const TaggedHeader& header) {
   if (!read_open_) {
     placed_ = 0;
     sink_.clear();
-    if (read->request != OutboundRequest::kNoRequest && !gather(read->request))
-      return fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
+    if (read->request != OutboundRequest::kNoRequest && !gather(read->request)) return fail_place();
     read_open_ = true;
   }
   segment.payload_offset = placed_;
@@ -44,11 +43,11 @@ void InboundAnswers::take(const AtomicResponseHeader& header) {
     return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
   if (header.request_id != request->token)
     return fail(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr);
-  if (!gather(request->request)) return fail_result();
+  if (!gather(request->request)) return fail_place();
   atomic_sequence_.skip();
   // The number in the requester's own byte order, as with InfiniBand.
   const auto* value = reinterpret_cast<const std::byte*>(&header.original_value);
-  if (!sink_.copy_in(0, value, sizeof header.original_value)) return fail_result();
+  if (!sink_.copy_in(0, value, sizeof header.original_value)) return fail_place();
   finish();
 }
 
@@ -92,9 +91,8 @@ void InboundAnswers::fail(TerminateCode code, WcStatus status) {
   in_.fail(failure, QpEvent::kRequestError);
 }
 
-// The place for an atomic's result is not (or no longer) what it must be. The peer did nothing
-// wrong, so no header is given and the completion tells (RFC 7306 8.1).
-void InboundAnswers::fail_result() {
+// The peer did nothing wrong, so no header is given and the completion tells (RFC 7306 8.1).
+void InboundAnswers::fail_place() {
   StreamFailure failure = in_.failure(TerminateCode::kRdmapLocalCatastrophic, false);
   failure.request = in_.stream.outbound.front()->request;
   failure.status = WcStatus::kLocProtErr;

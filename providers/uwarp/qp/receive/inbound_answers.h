@@ -40,9 +40,10 @@ class InboundAnswers {
   const BufferList& sink() const { return sink_; }
   /// The answer at hand is wrong, or does not fit what was asked.
   [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, WcStatus status);
+  /// The place where it belongs is not, or no longer, what it must be.
+  [[gnu::noinline, gnu::cold]] void fail_place();
 
  private:
-  void fail_result();
   bool gather(uint64_t position);
 
   InboundStream& in_;

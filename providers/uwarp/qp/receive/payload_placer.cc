@@ -70,7 +70,7 @@ void PayloadPlacer::fail() {
   if (is_write())
     in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
   else if (is_answer())
-    answers_.fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kLocProtErr);
+    answers_.fail_place();
   else
     messages_.fail_receive();
 }

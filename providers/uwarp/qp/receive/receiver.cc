@@ -13,16 +13,16 @@
 namespace uwarp {
 namespace {
 
-auto check_request(const ReadRequestHeader& header, const RegionTable& regions,
+auto check_request(const ReadRequestHeader& header, const QpConfig& config,
                    const RemoteAccessor& peer) {
   RemotePlace source;
-  return check_read_request(header, 0, regions, peer, source);
+  return check_read_request(header, 0, *config.regions, peer, source);
 }
 
-auto check_request(const AtomicRequestHeader& header, const RegionTable& regions,
+auto check_request(const AtomicRequestHeader& header, const QpConfig& config,
                    const RemoteAccessor& peer) {
   RemotePlace cell;
-  return check_atomic_request(header, regions, peer, cell);
+  return check_atomic_request(header, *config.regions, peer, cell, config.acknowledged);
 }
 
 }  // namespace
@@ -372,7 +372,7 @@ void Receiver::take_request(const Header& header) {
   request_sequence_.skip();
   InboundRequest request;
   request.header = header;
-  request.error = check_request(header, *in_.config.regions, in_.stream.peer(in_.config.domain));
+  request.error = check_request(header, in_.config, in_.stream.peer(in_.config.domain));
   std::memcpy(request.ddp_header, in_.segment.header, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
   if (request.error) in_.close();
@@ -388,7 +388,8 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
   failure.status = terminate_status(failure.terminate.code);
   if (in_.config.acknowledged && failure.terminate.code == TerminateCode::kDdpUntaggedNoBuffer)
     failure.status = WcStatus::kRnrRetryExcErr;
-  in_.stream.fail(failure, QpEvent::kFatal);
+  // With acknowledgements QueuePair::flush() knows whether a completion tells.
+  in_.stream.fail(failure, in_.config.acknowledged ? std::nullopt : std::optional(QpEvent::kFatal));
   in_.close();
   in_.outcome |= kRxTerminated;
 }

@@ -34,6 +34,7 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
 
 void Requester::restart() {
   drop_message();
+  fault_.reset();
   send_msn_ = request_msn_ = stream_.config.first_msn;
   request_id_ = 0;
 }
@@ -59,7 +60,7 @@ bool Requester::ready() {
   if (!awaits_answer(wqe.opcode)) return true;
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
-    fail(queue_.started(), WcStatus::kLocQpOpErr);
+    fail_in_turn(WcStatus::kLocQpOpErr);
     return false;
   }
   return stream_.outbound.size() < ord;
@@ -67,6 +68,7 @@ bool Requester::ready() {
 
 bool Requester::lose() {
   if (stream_.drain.paused()) return false;
+  fault_.reset();
   completer_.lose();
   // A thread that has posted meanwhile transmits, and loses its request itself.
   return queue_.waiting() && is_local(queue_.at(queue_.started()).opcode);
@@ -77,7 +79,7 @@ bool Requester::immediate_ready() {
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
   const bool shown = !stream_.peer_will_show();
   if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
-  if (shown) fail(queue_.started(), WcStatus::kLocQpOpErr);
+  if (shown) fail_in_turn(WcStatus::kLocQpOpErr);
   return false;
 }
 
@@ -92,14 +94,21 @@ bool Requester::must_ask_peer() const {
          (stream_.config.ord != 0 || completer_.acknowledging().on()) && !stream_.drain.paused();
 }
 
+// InfiniBand adapters look at the place of an answer when the answer has come, so that faults which
+// the peer finds come first: then InboundAnswers does.
+inline bool Requester::gather(const SendWqe& wqe, uint64_t position) {
+  const bool answer = awaits_answer(wqe.opcode);
+  if (answer && config_.acknowledged) return true;
+  return queue_.gather(position, *config_.regions, *config_.domain,
+                       answer ? uint32_t{kAccessLocalWrite} : 0, payload_);
+}
+
 void Requester::begin() {
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
-  const uint32_t needed = awaits_answer(wqe.opcode) ? uint32_t{kAccessLocalWrite} : 0;
-  if (!queue_.gather(position, *config_.regions, *config_.domain, needed, payload_))
-    return fail(position, WcStatus::kLocProtErr);
+  if (!gather(wqe, position)) return fail_in_turn(WcStatus::kLocProtErr);
   if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t))
-    return fail(position, WcStatus::kLocLenErr);
+    return fail_in_turn(WcStatus::kLocLenErr);
   queue_.start_one();
   if (Acknowledging& acknowledging = completer_.acknowledging(); acknowledging.on()) [[unlikely]] {
     if (awaits_answer(wqe.opcode) || is_local(wqe.opcode))
@@ -265,6 +274,20 @@ bool Requester::append_immediate(SendWqe& wqe) {
 void Requester::end(SendWqe& wqe) {
   wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
   open_ = false;
+}
+
+// The requests before it complete first, as on an adapter: nothing else starts meanwhile.
+void Requester::fail_in_turn(WcStatus status) {
+  fault_ = status;
+  stream_.silent.store(true, std::memory_order_relaxed);
+}
+
+bool Requester::fail_if_due() {
+  if (!fault_ || queue_.retired() != queue_.started()) [[likely]]
+    return false;
+  fail(queue_.started(), *fault_);
+  fault_.reset();
+  return true;
 }
 
 void Requester::fail(uint64_t position, WcStatus status) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "protocol/ddp/buffer_list.h"
 #include "qp/send_queue.h"
@@ -39,6 +40,9 @@ class Requester {
   void begin();
   /// The next segment of the open message. False: it has no room in the batch.
   bool append_segment();
+  /// If the oldest waiting request has failed, and those before it are complete by now: fails the
+  /// stream. True if it has.
+  bool fail_if_due();
   /// A Read without bytes that no request of the application stands for; its answer acknowledges
   /// the requests before this position (0: none).
   [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges);
@@ -53,6 +57,7 @@ class Requester {
 
  private:
   [[gnu::noinline]] bool immediate_ready();
+  bool gather(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
@@ -61,6 +66,8 @@ class Requester {
   [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
   /// The last byte of a request is built.
   void end(SendWqe& wqe);
+  /// The oldest waiting request cannot be begun.
+  [[gnu::noinline, gnu::cold]] void fail_in_turn(WcStatus status);
   [[gnu::noinline]] void fail(uint64_t position, WcStatus status);
   STag draw_token();
 
@@ -74,7 +81,8 @@ class Requester {
   bool open_ = false;
   bool immediate_due_ = false;  // the open message is a Write that is out but for its Immediate
   bool bound_windows_ = false;
-  uint64_t offset_ = 0;  // bytes of the open message that are built
+  std::optional<WcStatus> fault_;  // of the oldest waiting request
+  uint64_t offset_ = 0;            // bytes of the open message that are built
   uint64_t message_bytes_ = 0;
   BufferList payload_;
   Msn send_msn_;

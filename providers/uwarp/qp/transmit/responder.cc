@@ -35,8 +35,8 @@ void Responder::begin() {
 void Responder::answer_atomic(const InboundRequest& request) {
   const AtomicRequestHeader header = *request.atomic();
   RemotePlace cell;
-  if (const auto error =
-          check_atomic_request(header, *config_.regions, stream_.peer(config_.domain), cell))
+  if (const auto error = check_atomic_request(
+          header, *config_.regions, stream_.peer(config_.domain), cell, config_.acknowledged))
     return fail(*error);
   // Answers to Reads before it may still lie in the application's memory. Without memory for a
   // copy they go out first, and it is executed for the next batch.

@@ -127,11 +127,12 @@ void SendCompleter::complete(uint64_t position, WcStatus status, uint32_t vendor
   queue_.note_completed();
 }
 
-void SendCompleter::flush() {
-  const uint64_t own =
-      failed_request(stream_.failure(), stream_.outbound, queue_, acknowledging_.on());
+bool SendCompleter::flush() {
+  const StreamFailure& failure = stream_.failure();
+  const uint64_t own = failed_request(failure, stream_.outbound, queue_, acknowledging_.on());
   complete_before(own);
-  flush_requests(stream_.failed() ? own : StreamFailure::kNoRequest);
+  if (failure.status == WcStatus::kWrFlushErr) return flush_requests(kNone, kNone);
+  return flush_requests(own, queue_.retired());
 }
 
 void SendCompleter::complete_before(uint64_t failed) {
@@ -142,16 +143,17 @@ void SendCompleter::complete_before(uint64_t failed) {
   retire_before(failure.send_terminate ? writer_.built_position() : writer_.sent_position());
 }
 
-void SendCompleter::flush_requests(uint64_t own) {
+bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {
   std::lock_guard lock(queue_.post_lock());
   while (queue_.retired() != queue_.posted()) {
     const uint64_t position = queue_.retired();
     if (queue_.started() == position) queue_.start_one();
-    const bool named = position == own;
+    const bool named = position == own || position == first;
     if (!named) counters_.flushed.add(1);
     complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
              named ? stream_.failure().vendor_err() : 0);
   }
+  return first < queue_.retired();
 }
 
 }  // namespace uwarp

@@ -53,10 +53,12 @@ class SendCompleter {
   /// posted, up to the first change of a window, as if it had been sent.
   void lose();
   /// The queue pair has failed: completes what came before the failure, and has been placed or
-  /// still goes out ahead of our Terminate, then the failure's own request, and flushes the rest.
-  void flush();
+  /// still goes out ahead of our Terminate. Of the rest the failure's own request, and the oldest
+  /// one, get its status, unless that is WR_FLUSH_ERR; the others are flushed. True if a completion
+  /// has the status.
+  bool flush();
   /// Flushes what has been posted to a failed queue pair.
-  void flush_late() { flush_requests(StreamFailure::kNoRequest); }
+  void flush_late() { flush_requests(kNone, kNone); }
 
  private:
   void note_sent(size_t bytes);
@@ -65,8 +67,10 @@ class SendCompleter {
   [[gnu::noinline]] void note_peer_delivered();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void complete_before(uint64_t failed);
-  /// Completes all that is posted: `own` with the failure's status, the rest as flushed.
-  void flush_requests(uint64_t own);
+  static constexpr uint64_t kNone = StreamFailure::kNoRequest;
+  /// Completes all that is posted: these two with the failure's status, the rest as flushed. True
+  /// if there was a `first`.
+  bool flush_requests(uint64_t own, uint64_t first);
 
   const QpConfig& config_;
   SendQueue& queue_;

@@ -185,6 +185,7 @@ bool Transmitter::emit_mark(uint32_t due) {
 
 // What goes only when nothing else may.
 bool Transmitter::emit_when_idle() {
+  if (requester_.fail_if_due()) return true;
   // The Read that asks for it has not come yet, and the message is about to complete.
   if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
     responder_.emit_delivered_mark();
@@ -318,9 +319,9 @@ void Transmitter::drop_messages() {
 // not say which: where it may have been an answer, no request is blamed, and an event tells.
 void Transmitter::fault() {
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
-  failure.status = WcStatus::kLocProtErr;
   if (!responder_.gathers()) failure.request = requester_.first_gathered();
   const bool blamed = failure.request != StreamFailure::kNoRequest;
+  if (blamed) failure.status = WcStatus::kLocProtErr;
   stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
   drop_batch();
   drop_messages();
@@ -368,7 +369,7 @@ void Transmitter::lose() {
   note_progress();
 }
 
-void Transmitter::flush() {
+bool Transmitter::flush() {
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
   // sent is finished. Either way from memory of our own: the buffers are the application's again.
@@ -377,8 +378,9 @@ void Transmitter::flush() {
   if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
   drop_messages();
   flushed_ = true;
-  completer_.flush();
+  const bool told = completer_.flush();
   note_progress();
+  return told;
 }
 
 void Transmitter::reset() {

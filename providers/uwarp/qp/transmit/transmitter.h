@@ -69,9 +69,9 @@ class Transmitter {
   bool bound_windows() const { return requester_.bound_windows(); }
   SendCompleter& completer() { return completer_; }
 
-  /// Completes all requests: those done with success, the failure's with its status, the rest
-  /// flushed. Pending bytes of half-sent FPDUs move into memory of our own.
-  void flush();
+  /// Completes all requests, as SendCompleter::flush() says. Pending bytes of half-sent FPDUs move
+  /// into memory of our own.
+  bool flush();
   /// The peer has ended in order, and reads no more. `unread`: bytes that it had not received then,
   /// where the carrier is a socket; lent memory says so itself.
   void note_peer_end(uint64_t unread);

@@ -261,5 +261,46 @@ TEST(LocalListFirst, NothingIsSent) {
   EXPECT_EQ(c.cell(), 0u);
 }
 
+// ---- Write with Immediate that is refused
+
+TEST_P(FirstError, TheReceiveOfARefusedWriteWithImmediate) {
+  Connected c(GetParam());
+  c.post_receives(2);
+  c.post(1, SendOpcode::kWriteWithImm, c.sge(), 0, c.rkey() ^ 0x500);
+  c.pair.run();
+  const WcStatus status = GetParam() ? WcStatus::kLocAccessErr : WcStatus::kWrFlushErr;
+  EXPECT_EQ(brief(c.pair.b.receives()), (Brief{{100, status}, {101, WcStatus::kWrFlushErr}}));
+  EXPECT_EQ(c.pair.b.events, std::vector{QpEvent::kAccessError});
+  EXPECT_EQ(c.pair.a.sends().at(0).status,
+            GetParam() ? WcStatus::kRemAccessErr : WcStatus::kSuccess);
+}
+
+TEST(RefusedWrites, APlainOneTakesNoReceive) {
+  Connected c(true);
+  c.post_receives(1);
+  c.post(1, SendOpcode::kWrite, c.sge(), 0, c.rkey() ^ 0x500);
+  c.pair.run();
+  EXPECT_EQ(brief(c.pair.b.receives()), (Brief{{100, WcStatus::kWrFlushErr}}));
+}
+
+TEST(RefusedWrites, WithoutAReceiveThereIsNoneToFail) {
+  Connected c(true);
+  c.post(1, SendOpcode::kWriteWithImm, c.sge(), 0, c.rkey() ^ 0x500);
+  c.pair.run();
+  EXPECT_TRUE(c.pair.b.receives().empty());
+  EXPECT_EQ(brief(c.pair.a.sends()), (Brief{{1, WcStatus::kRemAccessErr}}));
+}
+
+TEST(RefusedWrites, OneOfASharedQueueIsTaken) {
+  SharedReceiveQueue shared(4, 1);
+  Connected c(true, &shared);
+  const Sge to = Pair::sge(c.there, c.there_region, 4096, 64);
+  for (const uint64_t id : {100, 101}) ASSERT_EQ(shared.post(id, {&to, 1}), 0);
+  c.post(1, SendOpcode::kWriteWithImm, c.sge(), 0, c.rkey() ^ 0x500);
+  c.pair.run();
+  EXPECT_EQ(brief(c.pair.b.receives()), (Brief{{100, WcStatus::kLocAccessErr}}));
+  EXPECT_EQ(c.pair.b.events, (std::vector{QpEvent::kAccessError, QpEvent::kLastWqeReached}));
+}
+
 }  // namespace
 }  // namespace uwarp::sim

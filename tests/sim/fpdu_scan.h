@@ -98,7 +98,8 @@ class FpduScan {
     check_following(ulpdu.size(), (ddp & 0x3C) >> 2, last, opcode);
     expect((ddp & 0x03) == 1, "DDP version");
     expect(rdmap >> 6 == 1, "RDMAP version");
-    expect((rdmap & 0x30) == 0 || opcode == 0xF, "RDMAP reserved bits");
+    const bool marked = to_uwarp_ && opcode == 0 && (rdmap & 0x30) == 0x20;
+    expect((rdmap & 0x30) == 0 || opcode == 0xF || marked, "RDMAP reserved bits");
     expect(opcode <= 0xB || opcode == 0xF, "undefined opcode");
     expect(tagged == (opcode == 0 || opcode == 2), "T flag does not fit the opcode");
     if (opcode == 0x7) open_ = false;  // a Terminate may end the stream inside a message

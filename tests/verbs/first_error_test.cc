@@ -149,6 +149,16 @@ TEST_F(FirstError, KeyOfAWriteIsWrong) {
   expect({IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, refused(), {IBV_EVENT_QP_ACCESS_ERR}});
 }
 
+TEST_F(FirstError, KeyOfAWriteWithImmediateIsWrong) {
+  ibv_send_wr wr = request(IBV_WR_RDMA_WRITE_WITH_IMM);
+  wr.wr.rdma.rkey = kNoKey;
+  post(wr);
+  expect({IBV_WC_REM_ACCESS_ERR,
+          roce() ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR,
+          refused(),
+          {IBV_EVENT_QP_ACCESS_ERR}});
+}
+
 TEST_F(FirstError, KeyOfAReadIsWrong) {
   ibv_send_wr wr = request(IBV_WR_RDMA_READ);
   wr.wr.rdma.rkey = kNoKey;

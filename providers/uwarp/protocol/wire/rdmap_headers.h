@@ -43,7 +43,8 @@ struct RdmapControl {
   using ReservedField = Field<uint8_t{0x30}>;
   using OpcodeField = Field<uint8_t{0x0F}>;
   static_assert((VersionField::kMask | ReservedField::kMask | OpcodeField::kMask) == 0xFF);
-  using SolicitedBit = Field<uint8_t{0x10}>;  // of kSendImmediate alone, else reserved
+  using SolicitedBit = Field<uint8_t{0x10}>;  // of kSendImmediate alone
+  using ImmediateBit = Field<uint8_t{0x20}>;  // of kWrite alone: Immediate Data follows (wire.md)
   static constexpr uint8_t kVersion = 1;
 
   uint8_t value = 0;

@@ -306,6 +306,18 @@ void InboundMessages::fail_receive(WcStatus status) {
   push(completion(status, failure.vendor_err()), true);
 }
 
+void InboundMessages::fail_immediate() {
+  const auto control = static_cast<uint8_t>(in_.segment.header[1]);
+  const bool marked = in_.segment.opcode == RdmapOpcode::kWrite &&
+                      RdmapControl::ImmediateBit::test(control) &&
+                      in_.stream.marks_deliveries(in_.config);
+  // Which shared queue the Immediate Data of an XRC message would have named is not known.
+  if (!marked || taken_ || is_xrc(in_.config.transport) || !place_in_line_.take(receive_)) return;
+  taken_ = true;
+  in_.segment.payload_offset = 0;
+  push(completion(WcStatus::kLocAccessErr, in_.stream.failure().vendor_err()), true);
+}
+
 WorkCompletion InboundMessages::completion(WcStatus status, uint32_t vendor_err) const {
   WorkCompletion completion{};
   completion.wr_id = receive_.wr_id;

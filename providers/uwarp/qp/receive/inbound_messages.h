@@ -44,6 +44,9 @@ class InboundMessages {
   const BufferList& sink() const { return sink_; }
   /// The receive cannot be used; nothing is wrong with the message.
   [[gnu::noinline, gnu::cold]] void fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come
+  /// now: the receive that this would have taken fails, as with InfiniBand.
+  [[gnu::noinline, gnu::cold]] void fail_immediate();
   /// No more bytes will come: the receive that was taken is flushed, and those that wait.
   void flush();
 

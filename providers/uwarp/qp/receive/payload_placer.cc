@@ -67,12 +67,14 @@ bool PayloadPlacer::place(const std::byte* from, uint32_t size) {
 }
 
 void PayloadPlacer::fail() {
-  if (is_write())
+  if (is_write()) {
     in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
-  else if (is_answer())
+    messages_.fail_immediate();
+  } else if (is_answer()) {
     answers_.fail_place();
-  else
+  } else {
     messages_.fail_receive();
+  }
 }
 
 bool PayloadPlacer::take_back(std::byte* to, size_t size) {

@@ -244,7 +244,10 @@ bool Receiver::open_message() {
     answers_.open(TaggedHeader::decode(segment.header));
   else if (!messages_.open(UntaggedHeader::decode(segment.header)))
     return false;
-  if (closed()) return false;
+  if (closed()) [[unlikely]] {
+    messages_.fail_immediate();
+    return false;
+  }
   note_first_fpdu();
   // An empty Write is the frame that starts the stream, as a rule, and nothing that was sent.
   const bool data = segment.opcode != RdmapOpcode::kWrite || segment.payload_left > 0;

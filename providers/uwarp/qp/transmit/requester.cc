@@ -226,9 +226,18 @@ bool Requester::append_segment() {
   return true;
 }
 
+// If it is refused, the receive that its Immediate Data would have taken fails there.
+uint8_t Requester::marked_write_control() const {
+  return make_rdmap_control(RdmapOpcode::kWrite) |
+         RdmapControl::ImmediateBit::flag(stream_.marks_deliveries(config_));
+}
+
 FpduWriter::Built Requester::append_write(const SendWqe& wqe, const FpduWriter::Segment& segment) {
+  uint8_t control = make_rdmap_control(RdmapOpcode::kWrite);
+  if (wqe.opcode == SendOpcode::kWriteWithImm) [[unlikely]]
+    control = marked_write_control();
   return writer_.append(TaggedHeader{.control = segment.control(true),
-                                     .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
+                                     .rsvd_ulp = control,
                                      .stag = STag{wqe.rkey},
                                      .to = wqe.remote_address + offset_},
                         &payload_, offset_, segment.payload);

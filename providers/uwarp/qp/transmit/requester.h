@@ -61,6 +61,7 @@ class Requester {
   [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] uint8_t marked_write_control() const;
   FpduWriter::Built append_write(const SendWqe& wqe, const FpduWriter::Segment& segment);
   FpduWriter::Built append_send(const SendWqe& wqe, const FpduWriter::Segment& segment);
   [[gnu::noinline]] bool append_immediate(SendWqe& wqe);

@@ -72,7 +72,10 @@ void Connection::abort() {
   const std::shared_ptr<Endpoint> failed =
       life() != nullptr && !life()->rendezvous() ? endpoint_ : nullptr;
   leave_endpoint(turn);
-  if (failed != nullptr) failed->qp().to_error();
+  if (failed != nullptr) {
+    log_event("qp %#x: in ERR, as its connection is given up", failed->number().value);
+    failed->qp().to_error();
+  }
   if (!std::holds_alternative<Draining>(state_)) close(turn, CloseMode::kReset);
 }
 

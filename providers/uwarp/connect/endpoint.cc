@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "base/tuning.h"
 #include "connect/connect_context.h"
@@ -328,10 +329,10 @@ void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to)
   }
   cut_off(lock);
   if (destroyed_) return;
-  if (to == QpState::kReset)
-    qp_.to_reset();
-  else
-    qp_.to_error();
+  if (to == QpState::kReset) return qp_.to_reset();
+  if (qp_.state() != QpState::kErr)
+    log_event("qp %#x: moved to ERR by the application", number().value);
+  qp_.to_error();
 }
 
 void Endpoint::destroy() {

@@ -17,6 +17,7 @@
 #include "base/tuning.h"
 #include "connect/deadline.h"
 #include "connect/draining.h"
+#include "inject/fault_plan.h"
 #include "os/clock.h"
 #include "stream/stream_owner.h"
 
@@ -29,15 +30,19 @@ constexpr const char* describe(StreamEnd end) {
                                     : "the peer does not answer any more";
 }
 
-/// The cause of the failure.
+/// The cause of the failure. Where this side found it, also the status of the request that fails.
 inline void log_failure(Qpn number, const StreamFailure& failure) {
+  const char* const status = failure.status == WcStatus::kWrFlushErr
+                                 ? "no request is to blame"
+                                 : name_of_status(static_cast<uint32_t>(failure.status));
   if (failure.by_peer)
     log_event("qp %#x: the peer terminates the stream: %s", number.value,
               describe(failure.terminate.code));
   else if (failure.send_terminate)
-    log_event("qp %#x: stream terminated: %s", number.value, describe(failure.terminate.code));
+    log_event("qp %#x: stream terminated: %s (%s)", number.value, describe(failure.terminate.code),
+              status);
   else
-    log_event("qp %#x: stream failed", number.value);
+    log_event("qp %#x: stream failed (%s)", number.value, status);
 }
 
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.

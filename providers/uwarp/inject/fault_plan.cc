@@ -357,6 +357,12 @@ const char* name_of(FaultKind kind) {
   return "?";
 }
 
+const char* name_of_status(uint32_t status) {
+  for (const Word& word : kStatuses)
+    if (word.value == status) return word.name;
+  return "unknown status";
+}
+
 FaultCounter::FaultCounter(const FaultPlan& plan, size_t rule, uint64_t stream)
     : rule_(plan.rules[rule]), salt_(mix(mix(plan.seed) ^ mix(rule) ^ (stream << 32))) {}
 

@@ -72,6 +72,8 @@ struct FaultPlan {
 
 /// The word for a rule in UWARP_FAULT.
 const char* name_of(FaultKind kind);
+/// ... and for a value of ibv_wc_status.
+const char* name_of_status(uint32_t status);
 
 /// Counts what one rule is about, and says when it is its turn. The answer depends on nothing but
 /// the seed, the stream (a number of what is counted) and the count.

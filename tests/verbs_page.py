@@ -7,6 +7,7 @@
 - Every errno that a row names is provoked by a row of the table in
   tests/verbs/documented_errors_test.cc, which makes the call and looks; and no row of that table is
   about an errno of which the page does not speak.
+- Each test that the page names (`Suite.Test`, or `Suite.*`) exists.
 """
 
 import errno
@@ -63,6 +64,17 @@ def provoked():
     return set(re.findall(r'^    \{"(\w+)", (E[A-Z]+),', PROVOKED.read_text(), re.M))
 
 
+def gtests():
+    """Suite.Test of each GoogleTest."""
+    macro = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.M)
+    sources = (ROOT / "tests").rglob("*_test.cc")
+    return {".".join(found) for source in sources for found in macro.findall(source.read_text())}
+
+
+def named_tests():
+    return re.findall(r"`([A-Z]\w+\.(?:[A-Z]\w+|\*))`", PAGE.read_text())
+
+
 def complaints():
     page = list(rows())
     patterns = [name for names, _ in page for name in names]
@@ -77,6 +89,10 @@ def complaints():
     spoken_of = {(name, error) for names, named in page for name in names for error in named}
     for call, error in sorted(tests - spoken_of):
         yield f"{error} of {call} is provoked, but the page does not speak of it"
+    existing = gtests()
+    for name in named_tests():
+        if not fnmatch.filter(existing, name):
+            yield f"there is no test {name}"
 
 
 def main():

@@ -87,7 +87,7 @@ SEEN = {
     ("roce", "wc-error status=REM_ACCESS_ERR"): ("remote access error", 1),
     ("iwarp", "wc-error status=LOC_PROT_ERR op=write"): ("local protection error", 0),
     ("roce", "wc-error status=RETRY_EXC_ERR"): ("transport retry counter exceeded", 0),
-    ("iwarp", "reset"): (FLUSHED, 1),
+    ("iwarp", "reset"): ("transport retry counter exceeded", 1),
     ("roce", "reset"): ("transport retry counter exceeded", 0),
     ("iwarp", "terminate code=1/1/00"): (FLUSHED, 1),
 }

@@ -17,7 +17,6 @@ from dut import Dut, c_object, until
 from ends import End
 from raw_peer import tagged, untagged
 
-FLUSHED = e.IBV_WC_WR_FLUSH_ERR
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_reset(links):
     dut.post(e.IBV_WR_RDMA_READ, 2)
     peer.expect(w.READ_REQUEST)
     peer.reset()
-    dut.expect_dead(e.IBV_EVENT_QP_FATAL, sends=[(2, FLUSHED)])
+    dut.expect_dead(e.IBV_EVENT_QP_FATAL, sends=[(2, e.IBV_WC_RETRY_EXC_ERR)])
 
 
 # Proves: 5044-7.2-b 5041-3-9

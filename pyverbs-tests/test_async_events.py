@@ -18,7 +18,6 @@ from ends import End
 from raw_peer import tagged, untagged
 
 
-
 @pytest.fixture
 def links(context):
     """Two devices with their peers on one context: the second must not be told of anything."""

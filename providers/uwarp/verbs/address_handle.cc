@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/serial_numbers.h"
 #include "base/settings.h"
 #include "net/net_device.h"
 #include "verbs/boundary.h"
@@ -31,6 +32,7 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
 
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   return pointer_verb([&]() -> ibv_ah* {
+    static constinit SerialNumbers<uint32_t> handles;
     VerbsPd& pd = VerbsPd::of(base);
     DeviceContext& device = pd.device;
     if (const int error = device.refusal()) return fail(error);
@@ -53,7 +55,7 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
     ah->destination.hop_limit = attr->grh.hop_limit;
     if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
     pd.user_made();
-    ah->context = pd.context;
+    ah->give_handle(pd.context, handles.next());
     ah->pd = &pd;
     return ah.release();
   });
@@ -61,9 +63,10 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
 
 int destroy_ah(ibv_ah* base) {
   return errno_verb([&] {
-    VerbsPd& pd = VerbsAh::of(base).domain;
+    VerbsAh& ah = VerbsAh::of(base);
+    VerbsPd& pd = ah.domain;
     if (!pd.device.alive()) return 0;
-    const std::unique_ptr<VerbsAh> ah(&VerbsAh::of(base));
+    delete &ah;
     --pd.device.ah_count;
     pd.user_gone();
     return 0;

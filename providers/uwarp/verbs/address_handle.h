@@ -5,17 +5,16 @@
 #include <infiniband/verbs.h>
 
 #include "datagram/destination.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
 
-struct VerbsAh : ibv_ah {
+struct VerbsAh : ibv_ah, Named<VerbsAh, ibv_ah> {
   VerbsAh(VerbsPd& domain, const IpAddress& own, const IpAddress& peer)
       : ibv_ah{}, domain(domain), destination(own, peer) {}
   VerbsPd& domain;
   Destination destination;
-
-  static VerbsAh& of(ibv_ah* ah) { return *static_cast<VerbsAh*>(ah); }
 };
 
 // Operations (verbs_table.h).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The C boundary: no exception leaves a verb, and a verb that succeeds leaves errno as it was.
-// Turns exceptions that creating objects can raise into the errno that the verb reports. Forced
-// unwinding (thread cancellation) passes through.
+// Turns exceptions that finding and creating objects can raise into the errno that the verb
+// reports. Forced unwinding (thread cancellation) passes through.
 #pragma once
 
 #include <cerrno>
@@ -11,11 +11,13 @@
 #include <system_error>
 
 #include "base/kept_errno.h"
+#include "verbs/named.h"
 
 namespace uwarp {
 
-/// The errno that stands for an exception of the standard library.
+/// The errno that stands for an exception: one of the standard library, or NoSuchObject.
 inline int errno_of(const std::exception& exception) {
+  if (dynamic_cast<const NoSuchObject*>(&exception) != nullptr) return ENOENT;
   const auto* system = dynamic_cast<const std::system_error*>(&exception);
   if (system != nullptr && system->code().value() > 0) return system->code().value();
   return ENOMEM;

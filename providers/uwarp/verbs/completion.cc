@@ -107,9 +107,8 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
   auto cq =
       std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events), options);
   if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
-  cq->base.context = context;
+  cq->give_handle(context, handles.next());
   cq->base.cqe = static_cast<int>(cq->queue.capacity());
-  cq->base.handle = handles.next();
   return cq.release();
 }
 
@@ -166,7 +165,7 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
     return count == 0 ? 0 : -EINVAL;
   return quiet_verb(
       [&] {
-        VerbsCq& cq = VerbsCq::of(base);
+        VerbsCq& cq = VerbsCq::unchecked(base);
         auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
         if (!cq.engine.alive()) [[unlikely]]
           return cq.queue.poll(out, count);
@@ -195,7 +194,7 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
 
 void cq_event(ibv_cq* base) {
   quiet_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base);
+    VerbsCq& cq = VerbsCq::unchecked(base);
     if (cq.events) cq.events->record_read();
   });
 }

@@ -17,6 +17,7 @@
 #include "qp/completion_queue.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/device_context.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
@@ -48,7 +49,7 @@ class CompletionTimer final : public Source {
   VerbsCq* cq_;  // under mutex_
 };
 
-struct VerbsCq : object_abi::Cq {
+struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   /// `channel` may be null. libibverbs fills in the public part (but for handle and cqe) after the
   /// create operation; no event can be due before, since nothing is armed.
   VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<EventChannel> channel,
@@ -115,10 +116,6 @@ struct VerbsCq : object_abi::Cq {
   void note_late_arming();
   /// Raises the event of such an arming if its thread does something else than poll.
   void late_arming_due();
-
-  static VerbsCq& of(ibv_cq* cq) {
-    return *static_cast<VerbsCq*>(reinterpret_cast<object_abi::Cq*>(cq));
-  }
 };
 
 // Operations (verbs_table.h).

@@ -22,7 +22,7 @@ CompletionTime read_clocks() {
   return {now_ns(), wall_ns};
 }
 
-VerbsCq& cq_of(ibv_cq_ex* cq) { return VerbsCq::of(ibv_cq_ex_to_cq(cq)); }
+VerbsCq& cq_of(ibv_cq_ex* cq) { return VerbsCq::unchecked(ibv_cq_ex_to_cq(cq)); }
 
 /// Shows the next completion. ENOENT: there is none; EIO: overrun.
 int show_next(VerbsCq& cq) {

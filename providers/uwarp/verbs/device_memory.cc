@@ -29,14 +29,14 @@ int check_copy(const VerbsDm& dm, uint64_t offset, size_t length) {
 }
 
 int copy_to(ibv_dm* base, uint64_t offset, const void* from, size_t length) {
-  VerbsDm& dm = VerbsDm::of(base);
+  VerbsDm& dm = VerbsDm::unchecked(base);
   if (int error = check_copy(dm, offset, length)) return error;
   std::memcpy(dm.start + offset, from, length);
   return 0;
 }
 
 int copy_from(void* to, ibv_dm* base, uint64_t offset, size_t length) {
-  VerbsDm& dm = VerbsDm::of(base);
+  VerbsDm& dm = VerbsDm::unchecked(base);
   if (int error = check_copy(dm, offset, length)) return error;
   std::memcpy(to, dm.start + offset, length);
   return 0;
@@ -76,10 +76,9 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
     if (!mapping) return fail(mapping.error());
     auto dm = std::make_unique<VerbsDm>(device, std::move(*mapping), start, attr->length);
     if (!take_bytes(device, attr->length)) return fail(ENOMEM);
-    dm->context = context;
+    dm->give_handle(context, handles.next());
     dm->memcpy_to_dm = copy_to;
     dm->memcpy_from_dm = copy_from;
-    dm->handle = handles.next();
     return dm.release();
   });
 }

@@ -10,11 +10,12 @@
 #include <cstdint>
 
 #include "verbs/device_context.h"
+#include "verbs/named.h"
 #include "verbs/region.h"
 
 namespace uwarp {
 
-struct VerbsDm : ibv_dm {
+struct VerbsDm : ibv_dm, Named<VerbsDm, ibv_dm> {
   VerbsDm(DeviceContext& device, Mapping mapping, std::byte* start, size_t length_bytes)
       : ibv_dm{},
         device(device),
@@ -33,8 +34,6 @@ struct VerbsDm : ibv_dm {
   bool contains(uint64_t offset, size_t length) const {
     return offset <= length_bytes && length <= length_bytes - offset;
   }
-
-  static VerbsDm& of(ibv_dm* dm) { return *static_cast<VerbsDm*>(dm); }
 
  private:
   std::atomic<uint32_t> regions_{0};

@@ -47,7 +47,7 @@ int request_of(const uwarpdv_atomic_wr& wr, SendRequest& request) {
 template <typename Fill>
 void build(ibv_qp_ex* base, SendOpcode opcode, uint64_t operation, uint32_t rkey, uint64_t address,
            Fill&& fill) {
-  WorkBatch& batch = *VerbsQp::of(&base->qp_base).batch;
+  WorkBatch& batch = *VerbsQp::unchecked(&base->qp_base).batch;
   try {
     SendRequest& request = batch.add(*base, opcode, operation);
     request.rkey = rkey;
@@ -92,7 +92,7 @@ UWARP_EXPORTED int uwarpdv_post_atomic(ibv_qp* base, uwarpdv_atomic_wr* wr,
       return error;
     };
     if (!is_ours(base)) return refuse(EOPNOTSUPP);
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) return refuse(ENODEV);
     QueuePairPoster poster(*qp.endpoint);
     for (; wr != nullptr; wr = wr->next) {

@@ -87,7 +87,7 @@ int post_datagrams(VerbsQp& qp, ibv_send_wr* list, ibv_send_wr** bad_wr) {
       return poster.post_without_target(request);
     const auto& to = wr.wr.ud;
     return to.ah == nullptr ? EINVAL
-                            : poster.post(request, VerbsAh::of(to.ah).destination,
+                            : poster.post(request, VerbsAh::unchecked(to.ah).destination,
                                           Qpn{to.remote_qpn}, to.remote_qkey);
   });
 }
@@ -96,7 +96,7 @@ int post_datagrams(VerbsQp& qp, ibv_send_wr* list, ibv_send_wr** bad_wr) {
 
 int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
   return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(list, bad_wr);
     if (qp.datagrams != nullptr) [[unlikely]]
@@ -115,7 +115,7 @@ int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
 
 int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);
     if (qp.datagrams != nullptr) [[unlikely]]

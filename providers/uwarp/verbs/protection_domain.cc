@@ -35,8 +35,7 @@ ibv_pd* alloc_pd(ibv_context* context) {
     if (const int error = device.refusal()) return fail(error);
     auto pd = std::make_unique<VerbsPd>(device);
     if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
-    pd->context = context;
-    pd->handle = pd->domain.handle = handles.next();
+    pd->give_handle(context, pd->domain.handle = handles.next());
     return pd.release();
   });
 }
@@ -63,17 +62,17 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* i
     DeviceContext& device = DeviceContext::of(context);
     if (const int error = device.refusal()) return fail(error);
     if ((init->comp_mask & ~kParentDomainMask) != 0) return fail(EOPNOTSUPP);
-    if (init->pd == nullptr || init->pd->context != context) return fail(EINVAL);
+    if (init->pd == nullptr) return fail(EINVAL);
     if (init->td != nullptr && init->td->context != context) return fail(EINVAL);
     // A parent of a parent is one of the same plain domain.
     VerbsPd& plain = VerbsPd::of(init->pd).root;
+    if (&plain.device != &device) return fail(EINVAL);
     VerbsTd* thread = init->td != nullptr ? &VerbsTd::of(init->td) : nullptr;
     auto parent = std::make_unique<VerbsPd>(plain, thread);
     if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
     plain.domain.users.fetch_add(1, std::memory_order_relaxed);
     if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
-    parent->context = context;
-    parent->handle = handles.next();
+    parent->give_handle(context, handles.next());
     return parent.release();
   });
 }

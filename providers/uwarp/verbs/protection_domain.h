@@ -9,6 +9,7 @@
 
 #include "memory/region_table.h"
 #include "verbs/device_context.h"
+#include "verbs/named.h"
 
 namespace uwarp {
 
@@ -20,7 +21,7 @@ struct VerbsTd : ibv_td {
   static VerbsTd& of(ibv_td* td) { return *static_cast<VerbsTd*>(td); }
 };
 
-struct VerbsPd : ibv_pd {
+struct VerbsPd : ibv_pd, Named<VerbsPd, ibv_pd> {
   explicit VerbsPd(DeviceContext& device)
       : ibv_pd{}, device(device), root(*this), domain(own_domain) {}
   /// A parent domain: what is made on it belongs to the domain of `plain`.
@@ -64,8 +65,6 @@ struct VerbsPd : ibv_pd {
   void let_go() {
     if (keepers_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-
-  static VerbsPd& of(ibv_pd* pd) { return *static_cast<VerbsPd*>(pd); }
 
  private:
   std::atomic<uint32_t> objects_{0};

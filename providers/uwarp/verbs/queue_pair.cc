@@ -77,21 +77,19 @@ int check_capacities(const ibv_qp_init_attr& init) {
 /// Finds our objects behind the public ones. EINVAL when one is missing or of another device.
 int find_parts(const ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, const ibv_qp_init_attr& init,
                QpParts& parts) {
-  if (init.qp_type == IBV_QPT_XRC_RECV) {
-    if (xrcd == nullptr || xrcd->context != context) return EINVAL;
-    parts.xrcd = &VerbsXrcd::of(xrcd);
-    return 0;
-  }
-  if (pd == nullptr || init.send_cq == nullptr || init.send_cq->context != pd->context)
-    return EINVAL;
-  parts.pd = &VerbsPd::of(pd);
-  parts.send_cq = &VerbsCq::of(init.send_cq);
+  const auto find = [context]<typename Object>(Object*& part, auto* named) {
+    if (named == nullptr) return EINVAL;
+    part = &Object::of(named);
+    return named->context == context ? 0 : EINVAL;
+  };
+  if (init.qp_type == IBV_QPT_XRC_RECV) return find(parts.xrcd, xrcd);
+  if (const int error = find(parts.pd, pd)) return error;
+  if (const int error = find(parts.send_cq, init.send_cq)) return error;
   if (init.qp_type == IBV_QPT_XRC_SEND) return 0;
-  if (init.recv_cq == nullptr || init.recv_cq->context != pd->context) return EINVAL;
-  if (init.srq != nullptr && init.srq->context != pd->context) return EINVAL;
-  parts.recv_cq = &VerbsCq::of(init.recv_cq);
-  parts.srq = init.srq != nullptr ? &VerbsSrq::of(init.srq) : nullptr;
-  return parts.srq != nullptr && parts.srq->opened != nullptr ? EINVAL : 0;  // of an XRC domain
+  if (const int error = find(parts.recv_cq, init.recv_cq)) return error;
+  if (init.srq == nullptr) return 0;
+  if (const int error = find(parts.srq, init.srq)) return error;
+  return parts.srq->opened != nullptr ? EINVAL : 0;  // of an XRC domain
 }
 
 /// What is given for what was asked: rings are made as asked, a shared queue has its own limits,
@@ -162,7 +160,8 @@ int take(VerbsQp& qp, std::shared_ptr<Endpoint>& place, Result<std::shared_ptr<E
   place = std::move(*made);
   StatPage& page = qp.device.engine().stat_page();
   place->name_queues(slot_of(page, qp.parts.send_cq), slot_of(page, qp.parts.recv_cq));
-  qp.base.qp_num = qp.base.handle = place->number().value;
+  qp.base.qp_num = place->number().value;
+  qp.give_handle(qp.device.base(), qp.base.qp_num);
   return 0;
 }
 
@@ -217,7 +216,6 @@ VerbsQp::VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_
                 ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
                                               parts.pd != nullptr && parts.pd->one_thread())
                 : nullptr) {
-  base.context = device.base();
   base.qp_context = init.qp_context;
   base.send_cq = init.send_cq;
   base.recv_cq = init.recv_cq;
@@ -290,7 +288,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
     if (qp == nullptr) return nullptr;
     extended->cap = init.cap;
-    if (flags != 0) VerbsQp::of(qp).datagrams->refuse_own_multicast();
+    if (flags != 0) VerbsQp::unchecked(qp).datagrams->refuse_own_multicast();
     return qp;
   });
 }
@@ -349,7 +347,8 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
     qp->shared = parts.xrcd->domain->open(attr->qp_num, qp->listener);
     if (qp->shared == nullptr) return fail(EINVAL);
     qp->endpoint = qp->shared->endpoint;
-    qp->base.qp_num = qp->base.handle = attr->qp_num;
+    qp->base.qp_num = attr->qp_num;
+    qp->give_handle(context, attr->qp_num);
     device.add(qp.get());
     return &qp.release()->base;
   });

@@ -15,6 +15,7 @@
 #include "os/clock.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/completion.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 #include "verbs/shared_receive.h"
 #include "verbs/work_batch.h"
@@ -32,7 +33,7 @@ struct QpParts {
   VerbsXrcd* xrcd = nullptr;
 };
 
-struct VerbsQp : object_abi::Qp {
+struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
   /// Takes a place in all parts; the destructor leaves them. `operations`: those to be posted by
   /// ibv_wr_*; 0 makes a plain ibv_qp.
   VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_attr& init,
@@ -97,10 +98,6 @@ struct VerbsQp : object_abi::Qp {
     if (parts.recv_cq != nullptr) visit(*parts.recv_cq);
     if (parts.srq != nullptr) visit(*parts.srq);
     if (parts.xrcd != nullptr) visit(*parts.xrcd);
-  }
-
-  static VerbsQp& of(ibv_qp* qp) {
-    return *static_cast<VerbsQp*>(reinterpret_cast<object_abi::Qp*>(qp));
   }
 };
 

@@ -91,13 +91,12 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
     return region.error();
   }
   mr.region = *region;
-  mr.base.context = pd.context;
+  mr.give_handle(pd.context, mr.region->slot);
   mr.base.pd = &pd;
   mr.base.addr = shape.address;
   mr.base.length = shape.length_bytes;
   mr.base.lkey = mr.region->key.load(std::memory_order_relaxed);
   mr.base.rkey = mr.base.lkey;
-  mr.base.handle = mr.region->slot;
   mr.type = type;
   describe(mr);
   pd.object_made();
@@ -144,8 +143,9 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
     if (const int error = old_domain.device.refusal()) return error;
     if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
     const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
-    if (moves && (new_pd == nullptr || new_pd->context != mr.base.context)) return EINVAL;
+    if (moves && new_pd == nullptr) return EINVAL;
     VerbsPd& domain = moves ? VerbsPd::of(new_pd) : old_domain;
+    if (&domain.device != &old_domain.device) return EINVAL;
     const uint32_t new_access = static_cast<uint32_t>(access);
     RegionShape shape;
     if (int refused = shape_change(mr, flags, address, length, new_access, shape)) return refused;

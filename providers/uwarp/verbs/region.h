@@ -10,6 +10,7 @@
 #include "kernel-abi/object_abi.h"
 #include "memory/region_table.h"
 #include "observe/stat_page.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
@@ -37,17 +38,13 @@ class Mapping {
 };
 
 /// libibverbs reads the private tail, and fills in context, pd, addr and length itself.
-struct VerbsMr : object_abi::Mr {
+struct VerbsMr : object_abi::Mr, Named<VerbsMr, object_abi::Mr, ibv_mr> {
   explicit VerbsMr(VerbsPd& pd) : object_abi::Mr{}, domain(&pd) {}
   VerbsPd* domain;
   MemoryRegion* region = nullptr;
   VerbsDm* device_memory = nullptr;  // that it shows, or null
   Mapping mapping;                   // of a dma-buf
   SlotLease<RegionSlot> slot;        // what others see of it
-
-  static VerbsMr& of(ibv_mr* mr) {
-    return *static_cast<VerbsMr*>(reinterpret_cast<object_abi::Mr*>(mr));
-  }
 };
 
 /// Enters `mr` into the table and the device. `shape.domain` is set here. 0, or an errno.

@@ -26,7 +26,7 @@ void VerbsSrq::enter_domain(VerbsXrcd& xrc, VerbsCq& completions) {
 void VerbsSrq::leave_domain() {
   if (opened == nullptr || !domain.device.alive()) return;
   domain.device.engine().remove_xrc_queue(*opened->domain, entry);
-  VerbsCq::of(cq).users.fetch_sub(1, std::memory_order_release);
+  VerbsCq::unchecked(cq).users.fetch_sub(1, std::memory_order_release);
   opened->users.fetch_sub(1, std::memory_order_release);
   opened = nullptr;
 }
@@ -41,9 +41,8 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
   if (const int error = pd.device.refusal()) return fail(error);
   if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
-  srq->base.context = pd.context;
+  srq->give_handle(pd.context, srq->number = handles.next());
   srq->base.pd = base;
-  srq->base.handle = srq->number = handles.next();
   srq->type = IBV_SRQT_BASIC;
   if (xrcd != nullptr) srq->enter_domain(VerbsXrcd::of(xrcd), VerbsCq::of(cq));
   if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
@@ -91,7 +90,7 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
 }
 
 int get_srq_num(ibv_srq* srq, uint32_t* number) {
-  *number = VerbsSrq::of(srq).number;
+  *number = VerbsSrq::unchecked(srq).number;
   return 0;
 }
 
@@ -135,7 +134,7 @@ int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
 
 int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return errno_verb([&] {
-    VerbsSrq& srq = VerbsSrq::of(base);
+    VerbsSrq& srq = VerbsSrq::unchecked(base);
     PromisedStreams promised;
     const int error = post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {
       return srq.queue.post(wr_id, sges);

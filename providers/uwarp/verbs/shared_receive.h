@@ -11,12 +11,13 @@
 #include "qp/receive_queue.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/completion.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 #include "verbs/xrc_domain.h"
 
 namespace uwarp {
 
-struct VerbsSrq : object_abi::Srq {
+struct VerbsSrq : object_abi::Srq, Named<VerbsSrq, object_abi::Srq, ibv_srq> {
   VerbsSrq(VerbsPd& pd, const ibv_srq_attr& attr)
       : object_abi::Srq{},
         domain(pd),
@@ -57,10 +58,6 @@ struct VerbsSrq : object_abi::Srq {
   std::atomic<uint32_t> users{0};  // queue pairs
   XrcQueue entry{};                // of an XRC domain
   VerbsXrcd* opened = nullptr;     // ... in which it is
-
-  static VerbsSrq& of(ibv_srq* srq) {
-    return *static_cast<VerbsSrq*>(reinterpret_cast<object_abi::Srq*>(srq));
-  }
 };
 
 // Operations (verbs_table.h).

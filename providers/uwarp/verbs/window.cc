@@ -36,10 +36,9 @@ ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
       return fail(ENOMEM);
     }
     pd.object_made();
-    mw->context = pd.context;
+    mw->give_handle(pd.context, (*window)->slot);
     mw->pd = &pd;
     mw->rkey = table.window_key(**window);
-    mw->handle = (*window)->slot;
     mw->type = type;
     return mw;
   });
@@ -58,7 +57,8 @@ int dealloc_mw(ibv_mw* base) {
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out) {
   if ((bind.mw_access_flags & ~kBindAccess) != 0) return EINVAL;
   if (bind.length != 0) {
-    if (bind.mr == nullptr || VerbsMr::of(bind.mr).type == object_abi::kMrTypeNull) return EINVAL;
+    if (bind.mr == nullptr || VerbsMr::unchecked(bind.mr).type == object_abi::kMrTypeNull)
+      return EINVAL;
     out.bind_lkey = bind.mr->lkey;
   }
   out.opcode = SendOpcode::kBindWindow;
@@ -72,7 +72,7 @@ int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, S
 // Type 1: the key is ours to choose, and told before the binding is done.
 int bind_mw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
   return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) return ENODEV;
     if (qp.endpoint == nullptr) return EINVAL;
     if ((bind->send_flags & ~unsigned{IBV_SEND_FENCE | IBV_SEND_SIGNALED}) != 0) return EINVAL;

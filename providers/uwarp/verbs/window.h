@@ -9,16 +9,15 @@
 
 #include "memory/region_table.h"
 #include "qp/work_request.h"
+#include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
 
-struct VerbsMw : ibv_mw {
+struct VerbsMw : ibv_mw, Named<VerbsMw, ibv_mw> {
   VerbsMw(VerbsPd& domain, MemoryRegion& window) : ibv_mw{}, domain(domain), window(window) {}
   VerbsPd& domain;
   MemoryRegion& window;
-
-  static VerbsMw& of(ibv_mw* mw) { return *static_cast<VerbsMw*>(mw); }
 };
 
 /// What binding `mw` asks of the engine. The low byte of `key` is that of the key to be valid

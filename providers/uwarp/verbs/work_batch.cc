@@ -132,7 +132,7 @@ void WorkBatch::set_target(Destination& to, Qpn number, uint32_t qkey) {
 
 namespace {
 
-VerbsQp& qp_of(ibv_qp_ex* qp) { return VerbsQp::of(&qp->qp_base); }
+VerbsQp& qp_of(ibv_qp_ex* qp) { return VerbsQp::unchecked(&qp->qp_base); }
 WorkBatch& batch_of(ibv_qp_ex* qp) { return *qp_of(qp).batch; }
 
 /// Runs a step that returns nothing; what it raises is reported by ibv_wr_complete().
@@ -258,7 +258,7 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* pa
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t number, uint32_t qkey) {
   if (qp_of(qp).datagrams == nullptr) return batch_of(qp).spoil(EOPNOTSUPP);
-  batch_of(qp).set_target(VerbsAh::of(ah).destination, Qpn{number}, qkey);
+  batch_of(qp).set_target(VerbsAh::unchecked(ah).destination, Qpn{number}, qkey);
 }
 
 void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) {

@@ -85,8 +85,7 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
     else if (const int error = find_domain(device, init->fd, init->oflags, domain))
       return fail(error);
     auto xrcd = std::make_unique<VerbsXrcd>(device, std::move(domain));
-    xrcd->base.context = context;
-    xrcd->handle = handles.next();
+    xrcd->give_handle(context, handles.next());
     return &xrcd.release()->base;
   });
 }

@@ -18,6 +18,7 @@
 #include "kernel-abi/object_abi.h"
 #include "qp/xrc_domain.h"
 #include "verbs/device_context.h"
+#include "verbs/named.h"
 
 namespace uwarp {
 
@@ -53,17 +54,13 @@ class SharedXrcDomain : public XrcDomain {
   std::map<uint32_t, std::shared_ptr<SharedEndpoint>> endpoints_;  // by number
 };
 
-struct VerbsXrcd : object_abi::Xrcd {
+struct VerbsXrcd : object_abi::Xrcd, Named<VerbsXrcd, object_abi::Xrcd, ibv_xrcd> {
   VerbsXrcd(DeviceContext& device, std::shared_ptr<SharedXrcDomain> domain)
       : object_abi::Xrcd{}, device(device), domain(std::move(domain)) {}
 
   DeviceContext& device;
   const std::shared_ptr<SharedXrcDomain> domain;
   std::atomic<uint32_t> users{0};  // shared queues and queue pairs
-
-  static VerbsXrcd& of(ibv_xrcd* xrcd) {
-    return *static_cast<VerbsXrcd*>(reinterpret_cast<object_abi::Xrcd*>(xrcd));
-  }
 };
 
 /// 0; EOPNOTSUPP and a log line in a persona without XRC.

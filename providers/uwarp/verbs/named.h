@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// How a verb gets from the public struct of an object to the object. An application names an object
+// to the kernel by the handle in that struct, and the kernel looks for it in the context that the
+// struct names. Here the struct leads to the object itself, which compares both with its own.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <exception>
+
+namespace uwarp {
+
+/// The context has no object of that handle: ENOENT (boundary.h).
+struct NoSuchObject : std::exception {};
+
+/// A base of `Object`, which also is a `Layout`, a struct that begins with the `Public` one.
+template <typename Object, typename Layout, typename Public = Layout>
+class Named {
+ public:
+  /// For every verb that asks the kernel. Throws NoSuchObject.
+  static Object& of(Public* named) {
+    Object& object = unchecked(named);
+    const Named& own = object;
+    if (named->context != own.own_context_ || handle_in(object) != own.own_handle_)
+      throw NoSuchObject();
+    return object;
+  }
+  /// For the data path, which asks no kernel, and for objects that others keep.
+  static Object& unchecked(Public* named) {
+    return *static_cast<Object*>(reinterpret_cast<Layout*>(named));
+  }
+
+  /// Once, before the application sees the object.
+  void give_handle(ibv_context* context, uint32_t handle) {
+    Layout& layout = static_cast<Object&>(*this);
+    reinterpret_cast<Public&>(layout).context = own_context_ = context;
+    handle_in(layout) = own_handle_ = handle;
+  }
+
+ private:
+  static uint32_t& handle_in(Layout& layout) {
+    if constexpr (requires { layout.handle; })
+      return layout.handle;
+    else
+      return layout.base.handle;
+  }
+
+  ibv_context* own_context_ = nullptr;
+  uint32_t own_handle_ = 0;
+};
+
+}  // namespace uwarp

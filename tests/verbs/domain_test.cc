@@ -93,6 +93,41 @@ TEST_F(Domains, ParentServesWhereverAPlainOneDoes) {
   EXPECT_EQ(ibv_dealloc_pd(pd_.get()), EBUSY);
 }
 
+/// The domain stays while this object of it is there.
+template <typename Object>
+void keeps_domain(const char* name, ibv_pd* pd, const Object& object) {
+  ASSERT_NE(object, nullptr) << name << ": " << std::strerror(errno);
+  errno = 0;
+  EXPECT_EQ(ibv_dealloc_pd(pd), EBUSY) << name;
+  EXPECT_EQ(errno, EBUSY) << name;
+}
+#define EXPECT_KEEPS(pd, object) keeps_domain(#object, pd, object)
+
+// As the kernel counts what is made on a domain, plain or parent.
+TEST_F(Domains, StayWhileAnythingIsLeft) {
+  using Ah = std::unique_ptr<ibv_ah, Destroyer<ibv_destroy_ah>>;
+  alignas(4096) static uint8_t memory[4096];
+  Cq cq(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
+  ibv_qp_init_attr qp = init_attributes(cq.get());
+  ibv_srq_init_attr srq = {nullptr, {16, 1, 0}};
+  ibv_ah_attr ah = {};
+  ah.port_num = 1;
+  Pd plain(ibv_alloc_pd(context())), both = parent(plain.get(), nullptr);
+  EXPECT_KEEPS(plain.get(), both);
+  for (ibv_pd* pd : {both.get(), plain.get()}) {
+    if (pd == plain.get()) both.reset();
+    EXPECT_KEEPS(pd, Mr(ibv_reg_mr(pd, memory, sizeof memory, 0)));
+    EXPECT_KEEPS(pd, Mr(ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_ON_DEMAND)));
+    EXPECT_KEEPS(pd, Mr(ibv_alloc_null_mr(pd)));
+    EXPECT_KEEPS(pd, Mw(ibv_alloc_mw(pd, IBV_MW_TYPE_1)));
+    EXPECT_KEEPS(pd, Mw(ibv_alloc_mw(pd, IBV_MW_TYPE_2)));
+    EXPECT_KEEPS(pd, Qp(ibv_create_qp(pd, &qp)));
+    EXPECT_KEEPS(pd, Srq(ibv_create_srq(pd, &srq)));
+    if (roce()) EXPECT_KEEPS(pd, Ah(ibv_create_ah(pd, &ah)));
+  }
+  EXPECT_EQ(ibv_dealloc_pd(plain.release()), 0);
+}
+
 TEST_F(Domains, ParentWaitsForItsRegions) {
   Pd both = parent(pd_.get(), nullptr);
   std::vector<uint8_t> memory(4096);

@@ -47,10 +47,6 @@ int dealloc_pd(ibv_pd* base) {
     if (pd.is_parent()) return dealloc_parent_domain(pd);
     if (pd.in_use()) return EBUSY;
     --pd.device.pd_count;
-    // Without queue pairs no peer can reach a region, so a region that was forgotten is no reason
-    // to refuse: ib_send_bw leaves its credit region behind on iWARP and would report a failure.
-    if (pd.domain.regions.load(std::memory_order_acquire) != 0)
-      log_event("%s: protection domain deallocated with regions left", pd.context->device->name);
     pd.let_go();
     return 0;
   });

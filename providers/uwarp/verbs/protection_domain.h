@@ -40,14 +40,20 @@ struct VerbsPd : ibv_pd, Named<VerbsPd, ibv_pd> {
   /// All calls on what is made here come from one thread at a time; null if not promised.
   VerbsTd* const thread = nullptr;
 
+  /// A queue pair of it was connected without rdma_cm in the iwarp persona, which no other iWARP
+  /// adapter can do. ib_send_bw then leaves a region behind, and EBUSY would make it fail.
+  std::atomic<bool> may_leave_regions{false};
+
   bool is_parent() const { return &root != this; }
   bool one_thread() const { return thread != nullptr; }
-  /// Objects that stand in the way of deallocating a parent domain (a plain one has
-  /// ProtectionDomain::users). Windows are counted in the table themselves.
+  /// What was made on this very domain. A plain one also counts in ProtectionDomain::users what
+  /// was made on its parent domains, and those themselves.
   void object_made() { objects_.fetch_add(1, std::memory_order_relaxed); }
   void object_gone() { objects_.fetch_sub(1, std::memory_order_release); }
   bool in_use() const {
-    return (is_parent() ? objects_ : domain.users).load(std::memory_order_acquire) != 0;
+    const bool objects = objects_.load(std::memory_order_acquire) != 0;
+    if (is_parent()) return objects;
+    return domain.users.load(std::memory_order_acquire) != 0 || (objects && !may_leave_regions);
   }
   /// A queue pair or shared queue, which keeps both domains.
   void user_made() {
@@ -59,8 +65,8 @@ struct VerbsPd : ibv_pd, Named<VerbsPd, ibv_pd> {
     domain.users.fetch_sub(1, std::memory_order_release);
   }
 
-  /// A plain domain may be deallocated with regions left. The last that keeps it frees it: the
-  /// application or a region.
+  /// A plain domain may be deallocated with regions left (may_leave_regions). The last that keeps
+  /// it frees it: the application or a region.
   void keep() { keepers_.fetch_add(1, std::memory_order_relaxed); }
   void let_go() {
     if (keepers_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;

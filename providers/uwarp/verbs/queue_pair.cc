@@ -149,6 +149,9 @@ QpConfig config_of(VerbsQp& qp) {
   return config;
 }
 
+/// It is in the iwarp persona, where each queue pair has a domain.
+bool is_rnic(const VerbsQp& qp) { return qp.base.context->device->node_type == IBV_NODE_RNIC; }
+
 uint32_t slot_of(StatPage& page, const VerbsCq* cq) {
   return cq != nullptr ? page.index_of(*cq->slot) : kNoSlot;
 }
@@ -301,6 +304,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
     if (int error = qp.modify(attributes, static_cast<uint32_t>(mask))) return error;
     qp.untouched.store(false, std::memory_order_relaxed);
+    if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
     if (mask & IBV_QP_AV) {
       const std::lock_guard guard(qp.mutex);
       qp.address = attr->ah_attr;
@@ -318,8 +322,7 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
       attr->ah_attr = qp.address;
     }
     attributes_to_verbs(qp.attributes(), *attr);
-    if (qp.untouched.load(std::memory_order_relaxed) &&
-        base->context->device->node_type == IBV_NODE_RNIC)
+    if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
       attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
     attr->cap = qp.init.cap;
     attr->sq_draining = qp.endpoint != nullptr && qp.endpoint->qp().draining();

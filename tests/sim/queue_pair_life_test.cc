@@ -127,9 +127,9 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   RegionTable regions;
   End end(regions);
   StreamConfig config;
-  config.silent_fin = true;
+  config.outlives_peer = true;
   ASSERT_TRUE(end.qp->start_stream(config));
-  ASSERT_TRUE(end.qp->fall_silent());
+  ASSERT_TRUE(end.qp->fall_silent(StreamEnd::kFin));
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
   auto turn = end.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
@@ -141,7 +141,7 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   ASSERT_EQ(failed.size(), 2u);
   EXPECT_EQ(failed[0].status, WcStatus::kRetryExcErr);
   EXPECT_EQ(failed[1].status, WcStatus::kWrFlushErr);
-  EXPECT_FALSE(end.qp->fall_silent());
+  EXPECT_FALSE(end.qp->fall_silent(StreamEnd::kFin));
 }
 
 // RESET removes the queue pair's unpolled completions, flushed or not, and none of other queue

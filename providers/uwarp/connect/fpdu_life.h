@@ -131,6 +131,11 @@ class FpduLife {
   /// The owner's wish: what was posted goes out first. EINVAL before the stream is established.
   int on_disconnect(Next& next, uint64_t now_ns) {
     if (terms_.first_fpdu) return EINVAL;
+    if (peer_has_disconnected()) {
+      (void)qp().end_stream(StreamEnd::kLocalClose);
+      next.leave = Leave::kDrain;
+      return 0;
+    }
     if (auto* const finished = std::get_if<PeerFinished>(&phase_)) {
       if (std::exchange(finished->disconnecting, true)) return 0;
       finished->until = {now_ns + kCloseWaitNs};
@@ -165,7 +170,7 @@ class FpduLife {
         silent && silent->until.take_passed(now_ns)) {
       const StreamEnd kind = silent->end;
       phase_ = GivenUp{};
-      end(kind, next, now_ns);
+      end_stream(kind, next, now_ns);
       next.pump = true;  // requests that waited fail
     }
     if (next.leave == Leave::kStay && peer_look_.take_passed(now_ns)) look_after_peer(next, now_ns);
@@ -313,18 +318,26 @@ class FpduLife {
     return true;
   }
 
-  // Without rdma_cm a peer's end has no message. Between InfiniBand adapters requests fail only
-  // after all repetitions, and applications with many queue pairs rely on that: when one queue
-  // pair's peer leaves, what it sent on the others has still to be polled. True while that time
-  // lasts.
-  bool fall_silent(StreamEnd kind, uint64_t now_ns) {
-    const bool wordless = kind == StreamEnd::kFin || kind == StreamEnd::kReset;
-    if (!terms_.rendezvous || !wordless) return false;
+  // With rdma_cm: what becomes of its end of the connection is nothing to the application any more.
+  bool peer_has_disconnected() const {
+    return !terms_.rendezvous && (in<Silent>() || in<GivenUp>());
+  }
+
+  // Between InfiniBand adapters requests to a peer that has gone fail only after all repetitions.
+  // Without rdma_cm a peer's end has no message, and applications with many queue pairs rely on
+  // that time: when one queue pair's peer leaves, what it sent on the others has still to be
+  // polled. With rdma_cm the owner is told of a disconnect at once, and moves the queue pair when
+  // it likes. True while that time lasts.
+  bool fall_silent(StreamEnd kind, Next& next, uint64_t now_ns) {
+    const bool in_order = kind == StreamEnd::kFin;
+    if (!in_order && !(terms_.rendezvous && kind == StreamEnd::kReset)) return false;
+    if (!terms_.rendezvous && !terms_.acknowledged) return false;
     if (auto* const silent = std::get_if<Silent>(&phase_)) {
-      if (kind == StreamEnd::kReset) silent->end = kind;
-      return qp().fall_silent();
+      if (!in_order) silent->end = kind;
+      return qp().fall_silent(kind);
     }
-    if (!in<Flowing>() || !qp().fall_silent()) return false;
+    if (!in<Flowing>() || !qp().fall_silent(kind)) return false;
+    next.tell_end |= !terms_.rendezvous;
     const uint32_t timeout_ms = endpoint_->peer_timeout_ms();
     const uint32_t silence_ms = timeout_ms == 0
                                     ? kLongestSilenceMs
@@ -345,7 +358,7 @@ class FpduLife {
   }
 
   void end(StreamEnd kind, Next& next, uint64_t now_ns) {
-    if (lose_peer(kind)) return;
+    if (lose_peer(kind) || peer_has_disconnected()) return;
     if (send_the_rest(kind, next, now_ns)) return;
     const bool fin = kind == StreamEnd::kFin;
     const bool never_used = terms_.rendezvous && terms_.first_fpdu;
@@ -354,18 +367,25 @@ class FpduLife {
       if (fin && !qp().transmitter().finished()) return;
     } else if (!never_used) {
       if (fin && terms_.acknowledged) qp().note_peer_end(socket_->unacknowledged_bytes());
-      if (fall_silent(kind, now_ns)) return;
-      const bool open = qp().end_stream(kind);
-      log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(kind),
-                open ? ", with work open" : "");
-      // Without rdma_cm the peer's end does not matter until something is sent to it. The stream
-      // stays attached, so that requests posted later fail.
-      if (terms_.rendezvous && fin && !qp().flush_due() && qp().state() != QpState::kErr) return;
-      // Even if the rest may not follow, the rest of an FPDU that is half sent does: the peer may
-      // still read. As after a failure, but without a Terminate.
-      if (fin && !in<PeerFinished>() && half_sent(qp()))
-        return send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
+      if (!fall_silent(kind, next, now_ns)) end_stream(kind, next, now_ns);
+      return;
     }
+    next.leave = fin ? Leave::kGentle : Leave::kReset;
+  }
+
+  void end_stream(StreamEnd kind, Next& next, uint64_t now_ns) {
+    const bool fin = kind == StreamEnd::kFin;
+    const bool open = qp().end_stream(kind);
+    log_event("qp %#x: end of the stream: %s%s", endpoint_->number().value, describe(kind),
+              open ? ", with work open" : "");
+    // After the peer's end in order nothing happens until something is sent to it. The stream
+    // stays attached, so that requests posted later fail.
+    const bool stays = terms_.rendezvous || in<GivenUp>();
+    if (stays && fin && !qp().flush_due() && qp().state() != QpState::kErr) return;
+    // Even if the rest may not follow, the rest of an FPDU that is half sent does: the peer may
+    // still read. As after a failure, but without a Terminate.
+    if (fin && !in<PeerFinished>() && half_sent(qp()))
+      return send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
     next.leave = fin ? Leave::kGentle : Leave::kReset;
   }
 

@@ -184,7 +184,7 @@ int CmId::listen(int backlog) {
   auto bound = std::move(bound_);
   guard.unlock();
 
-  auto listener = transport_.listen(std::move(bound), weak_from_this());
+  auto listener = transport_.listen(std::move(bound), shared());
 
   guard.lock();
   if (!listener) {
@@ -243,7 +243,7 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
 bool CmId::waits_for_neighbour(const IpAddress& destination, const Route& route,
                                uint32_t timeout_ms) {
   try {
-    return transport_.wait_for_neighbour(destination, route, timeout_ms, weak_from_this());
+    return transport_.wait_for_neighbour(destination, route, timeout_ms, shared());
   } catch (const std::bad_alloc&) {
     return false;
   }

@@ -20,6 +20,7 @@
 #include "kernel/cm_event_queue.h"
 #include "kernel/cm_transport.h"
 #include "net/net_device.h"
+#include "progress/source.h"
 
 namespace uwarp {
 
@@ -77,10 +78,10 @@ enum class CmIdState : uint8_t {
   kDestroyed,
 };
 
-class CmId : public ConnectionOwner,
+class CmId : public Source,
+             public ConnectionOwner,
              public CmListenerOwner,
-             public NeighbourListener,
-             public std::enable_shared_from_this<CmId> {
+             public NeighbourListener {
  public:
   /// `persona`: the rules that librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
@@ -148,6 +149,9 @@ class CmId : public ConnectionOwner,
   void netdevs_changed(const NetDeviceTable& devices);
 
   // Engine side.
+  bool ready(uint32_t) override { return false; }
+  /// The time to wait after a connection is over.
+  void deadline_passed() override;
   void neighbour_known(int status) override;
   void connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
                               const ConnectParameters& peer) override;
@@ -158,6 +162,7 @@ class CmId : public ConnectionOwner,
   bool connection_requested(std::shared_ptr<CmConnection> request) override;
 
  private:
+  std::shared_ptr<CmId> shared() { return std::static_pointer_cast<CmId>(shared_from_this()); }
   bool is_roce() const { return persona_ == Persona::kRoce; }
   /// iWARP has no datagrams: EOPNOTSUPP for an id of them, and a line of the log.
   int datagrams_refused() const;
@@ -186,6 +191,7 @@ class CmId : public ConnectionOwner,
   void datagram_established(const ConnectParameters& peer);
   /// Becomes the id of a request that came in. Throws std::bad_alloc, and has done nothing then.
   void become_request(std::shared_ptr<CmConnection> request);
+  void wait_for_late_packets();
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
   rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
@@ -221,6 +227,7 @@ class CmId : public ConnectionOwner,
   CmIdState state_ = CmIdState::kIdle;
   CmIdState asked_from_ = CmIdState::kIdle;  ///< while the neighbour is asked: the state before
   bool was_established_ = false;
+  bool disconnected_ = false;  ///< by DISCONNECT; the peer may have come first
   sockaddr_storage local_{};
   sockaddr_storage remote_{};
   /// The application has named the source address, so it is part of a connect.

@@ -21,7 +21,7 @@
 namespace uwarp {
 namespace {
 
-// Of one connection: how the attempt went, DISCONNECTED, and after it TIMEWAIT_EXIT.
+// Of one connection: how the attempt went, DISCONNECTED, and TIMEWAIT_EXIT.
 constexpr size_t kConnectionEvents = 3;
 
 /// Peers send as many requests as they like to an address that is no device's.
@@ -86,7 +86,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
 
   auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
     try {
-      return transport_.connect(std::move(request), weak_from_this());
+      return transport_.connect(std::move(request), shared());
     } catch (const std::bad_alloc&) {
       return Error{ENOMEM};
     }
@@ -151,7 +151,7 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   const CmQueuePair queue_pair = queue_pair_locked(parameters.qp_num);
   guard.unlock();
 
-  const int error = connection->accept(queue_pair, std::move(answer), weak_from_this());
+  const int error = connection->accept(queue_pair, std::move(answer), shared());
   if (error == 0) return 0;
 
   guard.lock();
@@ -251,19 +251,47 @@ int CmId::disconnect() {
   if (!was_established_) {
     return state_ == CmIdState::kRequest || state_ == CmIdState::kClosed ? 0 : EINVAL;
   }
-  if (state_ != CmIdState::kEstablished && state_ != CmIdState::kAnswered) return 0;
-  const CmIdState before = std::exchange(state_, CmIdState::kDisconnecting);
+  const bool open = state_ == CmIdState::kEstablished || state_ == CmIdState::kAnswered;
+  // The peer has left. Our side of the connection goes on until now.
+  const bool answers = is_roce() && state_ == CmIdState::kClosed && !disconnected_;
+  if (!open && !answers) return 0;
+  const CmIdState before = state_;
+  if (open) state_ = CmIdState::kDisconnecting;
+  disconnected_ = true;
   const auto connection = connection_;
   guard.unlock();
-  // Null while connect() has not returned yet in another thread, which then ends it.
-  if (connection == nullptr) return 0;
+  int error = 0;
   try {
-    return connection->disconnect();
+    // Null while connect() has not returned yet in another thread, which then ends it.
+    if (connection != nullptr) error = connection->disconnect();
   } catch (const std::bad_alloc&) {
     guard.lock();
+    disconnected_ = false;
     if (state_ == CmIdState::kDisconnecting) state_ = before;
     return ENOMEM;
   }
+  if (answers) wait_for_late_packets();
+  return error;
+}
+
+/// Both sides have disconnected. Applications written for InfiniBand may free what belongs to a
+/// connection only after TIMEWAIT_EXIT. TCP watches over late packets, so only the order of events
+/// matters; the time is that of the kernel's connection manager for this timeout (ib_cm's
+/// cm_convert_to_ms(): 2^(code - 8) ms).
+void CmId::wait_for_late_packets() {
+  std::unique_lock guard(lock_);
+  const uint8_t code = std::max<uint8_t>(retries_.timeout.value_or(kDefaultAckTimeout), 8);
+  guard.unlock();
+  transport_.call_after(*this, uint64_t{1} << (code - 8));
+}
+
+void CmId::deadline_passed() {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kClosed) return;
+  const auto event = event_locked(CmEventType::kTimewaitExit, 0);
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
 }
 
 int CmId::notify(uint32_t event) const {
@@ -334,15 +362,11 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
     fill_datagram(event.param.ud, private_data);
   else
     fill(event.param.conn, private_data);
-  // Applications written for InfiniBand may free what belongs to a connection only then. TCP
-  // watches over late packets: there is nothing to wait for.
-  const bool last = is_roce() && type == CmEventType::kDisconnected;
-  const auto exit = event_locked(CmEventType::kTimewaitExit, 0);
+  const bool waits = is_roce() && disconnected_;
   CmEventRoom room = room_locked();
-  CmEventRoom room_for_exit = last ? room_locked() : CmEventRoom();
   guard.unlock();
   push(event, std::move(room));
-  if (last) push(exit, std::move(room_for_exit));
+  if (waits) wait_for_late_packets();
 }
 
 void CmId::connection_rejected(const std::shared_ptr<Connection>&, int status,

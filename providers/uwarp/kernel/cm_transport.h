@@ -15,6 +15,7 @@
 #include "connect/qp_attributes.h"
 #include "net/neighbour_listener.h"
 #include "net/net_device.h"
+#include "progress/source.h"
 
 namespace uwarp {
 
@@ -97,6 +98,8 @@ class CmTransport {
   /// returns.
   virtual Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
                                                         std::weak_ptr<ConnectionOwner> owner) = 0;
+  /// Calls `source.deadline_passed()` after this time, unless the source is gone by then.
+  virtual void call_after(Source& source, uint64_t delay_ms) = 0;
 };
 
 /// The real one, on top of the process's Engine.

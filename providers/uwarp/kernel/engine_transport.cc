@@ -193,6 +193,10 @@ class EngineTransport : public CmTransport {
     made->take(std::move(*connection));
     return std::shared_ptr<CmConnection>(std::move(made));
   }
+
+  void call_after(Source& source, uint64_t delay_ms) override {
+    Engine::instance().progress().set_deadline(source, now_ns() + delay_ms * kNsPerMs);
+  }
 };
 
 }  // namespace

@@ -192,10 +192,12 @@ bool QueuePair::finish_input() {
          !stream_.inbound.empty();  // what came since the last look included
 }
 
-bool QueuePair::fall_silent() {
+bool QueuePair::fall_silent(StreamEnd end) {
   const auto receive = receive_side_.hold();
   if (receiver_.mid_message() || stream_.failed()) return false;
   stream_.silent.store(true, std::memory_order_release);
+  const auto transmit = transmit_side_.hold();
+  transmitter_.settle(end == StreamEnd::kFin, false);
   return true;
 }
 
@@ -239,7 +241,7 @@ bool QueuePair::end_stream(StreamEnd end) {
     sends_open = !sends_.drained();
   }
   const bool open = sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
-  const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.silent_fin;
+  const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.outlives_peer;
   if (silent && !sends_open && !stream_.failed()) {
     stream_.lost.store(true, std::memory_order_release);
     return false;

@@ -87,9 +87,10 @@ class QueuePair {
   /// std::bad_alloc, and has done nothing then.
   bool start_stream(const StreamConfig& config);
   /// The byte stream has ended without a disconnect: requests wait until end_stream(), as they do
-  /// on an adapter that repeats them to a peer that has gone. False (and nothing done) where the
-  /// end is a failure by itself: inside a message, or behind another failure.
-  bool fall_silent();
+  /// on an adapter that repeats them to a peer that has gone; what the peer has read completes.
+  /// False (and nothing done) where the end is a failure by itself: inside a message, or behind
+  /// another failure.
+  bool fall_silent(StreamEnd end);
   /// The byte stream of an unreliable queue pair has ended, which the application is not told. The
   /// queue pair stays in its state, what is posted is lost, and what may still come is read and
   /// dropped. False: that was so already.

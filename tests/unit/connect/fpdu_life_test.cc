@@ -21,9 +21,9 @@ struct FakeQp {
   bool flush_due() const { return false; }
   StreamFailure failure() const { return {}; }
   void flush() { told += " flush"; }
-  bool fall_silent() {
+  bool fall_silent(StreamEnd) {
     told += " silent";
-    return true;
+    return whole;
   }
   bool lose_peer(StreamEnd) {
     told += " lost";
@@ -58,7 +58,8 @@ struct FakeQp {
   Side transmitter() const { return {*this}; }
 
   QpState now = QpState::kRts;
-  bool spoken = false, held = false, sent = false, half = false, finishes_input = true;
+  bool spoken = false, held = false, sent = false, half = false, finishes_input = true,
+       whole = true;
   std::string told;
 };
 
@@ -269,9 +270,31 @@ TEST(FpduLife, AFinWithNothingToSendEndsTheConnection) {
   EXPECT_EQ(after("fin", world), "gentle | finish_input fin");
 }
 
-TEST(FpduLife, WithAcknowledgementsNothingIsSentBehindAFin) {
+TEST(FpduLife, WithAcknowledgementsTheQueuePairOutlivesAFin) {
   World world({.acknowledged = true});
-  EXPECT_EQ(after("fin", world), "gentle | unread 17 fin");
+  EXPECT_EQ(after("fin", world), "stay told | unread 17 silent");
+  EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kLongestSilenceMs * kNsPerMs);
+}
+
+TEST(FpduLife, NothingButTheOwnEndMattersAfterTheDisconnectOfAPeer) {
+  check_all({.acknowledged = true}, {Phase::kSilent, Phase::kGivenUp},
+            {
+                {"fin", {"stay", "stay"}},
+                {"reset", {"stay", "stay"}},
+                {"timeout", {"stay", "stay"}},
+                {"memory", {"stay", "stay"}},
+                {"failure", {"stay told pump | flush", "stay told pump | flush"}},
+                {"disconnect", {"drain | close", "drain | close"}},
+                {"late", {"stay pump | fin", "stay"}},
+                {"half hang-up", {"stay", "stay"}},
+                {"sent", {"stay", "stay"}},
+            });
+}
+
+TEST(FpduLife, AFinInsideAMessageIsNoDisconnect) {
+  World world({.acknowledged = true});
+  world.endpoint.pair.whole = false;
+  EXPECT_EQ(after("fin", world), "gentle | unread 17 silent fin");
 }
 
 TEST(FpduLife, TheEndOfAnUnreliablePeerIsNotReported) {
@@ -290,7 +313,8 @@ TEST(FpduLife, AnUnreliablePeerThatNeverBeganIsLeft) {
 TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
   World world({.acknowledged = true});
   world.endpoint.pair.half = true;
-  EXPECT_EQ(after("fin", world), "stay told pump | unread 17 fin");
+  world.endpoint.pair.whole = false;
+  EXPECT_EQ(after("fin", world), "stay told pump | unread 17 silent fin");
   EXPECT_TRUE(world.endpoint.pump.watched);
   world.endpoint.pair.told.clear();
   EXPECT_EQ(after("sent", world), "drain");

@@ -98,6 +98,10 @@ class FakeTransport : public CmTransport {
     if (inside_connect) inside_connect(*connection);
     return std::shared_ptr<CmConnection>(connection);
   }
+  void call_after(Source& source, uint64_t delay_ms) override {
+    waiting = &source;
+    wait_ms = delay_ms;
+  }
 
   bool neighbour_is_asked_for = false;
   uint32_t neighbour_timeout_ms = 0;
@@ -114,6 +118,8 @@ class FakeTransport : public CmTransport {
   std::shared_ptr<FakeConnection> connection;
   ConnectRequest last_connect;
   std::function<void(FakeConnection&)> inside_connect;
+  Source* waiting = nullptr;  ///< for its time, wait_ms
+  uint64_t wait_ms = 0;
 };
 
 }  // namespace uwarp

@@ -40,6 +40,10 @@ class RocePersona : public RdmaCmNodeTest {
   }
   /// The third step of the active side. `valid` of ACCEPT distinguishes it from the answer of the
   /// passive side.
+  void wait_is_over() {
+    ASSERT_NE(transport_.waiting, nullptr);
+    std::exchange(transport_.waiting, nullptr)->deadline_passed();
+  }
   int ready(uint32_t id) {
     rdma_ucm_accept payload{};
     payload.id = id;
@@ -143,6 +147,8 @@ TEST_F(RocePersona, TheActiveSideConfirmsWhenItIsReady) {
   ASSERT_EQ(channel_.disconnect(id), 0);
   owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
+  EXPECT_EQ(channel_.next_event(), kNone);
+  wait_is_over();
   EXPECT_EQ(channel_.next_event(), kTimewaitExit);
   EXPECT_EQ(channel_.next_event(), kNone);
   EXPECT_EQ(channel_.destroy(id), 5);
@@ -156,7 +162,55 @@ TEST_F(RocePersona, AnEndBeforeTheThirdStepIsReportedOnce) {
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   EXPECT_EQ(ready(id), 0);
   EXPECT_EQ(channel_.next_event(), kDisconnected);
+  EXPECT_EQ(channel_.next_event(), kNone);
+}
+
+// As in the kernel: a peer's disconnect is one event, and this side's own disconnect ends the
+// connection for good.
+TEST_F(RocePersona, TheTimeToWaitBeginsWithTheOwnDisconnect) {
+  const uint32_t id = resolved_id();
+  ASSERT_EQ(channel_.connect(id), 0);
+  owner()->connection_established({}, {}, {});
+  EXPECT_EQ(channel_.next_event(), kConnectResponse);
+  owner()->connection_ended({});
+  EXPECT_EQ(channel_.next_event(), kDisconnected);
+  EXPECT_EQ(transport_.waiting, nullptr);
+  ASSERT_EQ(channel_.disconnect(id), 0);
+  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});
+  EXPECT_EQ(transport_.wait_ms, 1024u) << "of the default timeout";
+  EXPECT_EQ(channel_.next_event(), kNone);
+  wait_is_over();
   EXPECT_EQ(channel_.next_event(), kTimewaitExit);
+  ASSERT_EQ(channel_.disconnect(id), 0);
+  EXPECT_EQ(transport_.waiting, nullptr) << "once";
+}
+
+TEST_F(RocePersona, TheTimeToWaitIsThatOfTheAckTimeout) {
+  const uint32_t id = resolved_id();
+  const uint8_t timeout = 10;
+  ASSERT_EQ(channel_.command(RDMA_USER_CM_CMD_SET_OPTION,
+                             rdma_ucm_set_option{address_of(timeout), id, RDMA_OPTION_ID,
+                                                 RDMA_OPTION_ID_ACK_TIMEOUT, sizeof timeout}),
+            0);
+  ASSERT_EQ(channel_.connect(id), 0);
+  owner()->connection_established({}, {}, {});
+  ASSERT_EQ(channel_.disconnect(id), 0);
+  owner()->connection_ended({});
+  EXPECT_EQ(transport_.wait_ms, 4u);
+}
+
+TEST_F(RocePersona, NoEventFollowsTheIdThatWaits) {
+  const uint32_t id = resolved_id();
+  ASSERT_EQ(channel_.connect(id), 0);
+  owner()->connection_established({}, {}, {});
+  ASSERT_EQ(channel_.disconnect(id), 0);
+  const auto kept = owner();
+  kept->connection_ended({});
+  EXPECT_EQ(channel_.next_event(), kConnectResponse);
+  EXPECT_EQ(channel_.next_event(), kDisconnected);
+  channel_.destroy(id);
+  wait_is_over();
+  EXPECT_EQ(channel_.next_event(), kNone);
 }
 
 TEST_F(RocePersona, AnAnswerMayBeRejected) {

@@ -3,6 +3,7 @@
 // the parent's connections go on whole. Judged by rounds of work and their bytes, never by time.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -501,6 +502,15 @@ class ManyConnections {
   uint64_t value_ = 0;
   std::vector<std::pair<Qp, Qp>> pairs_;
 };
+
+// libibverbs asks the kernel, and marks pages of each region where it gets no answer: they split
+// mappings, of which a process has 65530 (vm.max_map_count).
+TEST_F(Fork, LibibverbsNeedNotMarkRegions) {
+  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK);
+  if (fd < 0) GTEST_SKIP() << "this system has no netlink between processes";
+  close(fd);
+  EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+}
 
 TEST_F(Fork, FromAThousandConnections) {
   if (!kThreadsInChild) GTEST_SKIP() << "threads after fork";

@@ -13,7 +13,7 @@ TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                iproute2 util-linux procps netcat-traditional tshark man-db codespell
                abigail-tools
                fio libfabric-bin ucx-utils python3-mpi4py bubblewrap python3-seccomp
-               iperf dapl2-utils tgt libiscsi-bin)
+               iperf dapl2-utils tgt libiscsi-bin valgrind)
 # Without it the same tests run one after the other.
 WORKER_PACKAGES=(python3-pytest-xdist)
 APPLICATION_PACKAGES=(libucx-dev qemu-system-x86 hpcc golang-go ceph-mon ceph-common

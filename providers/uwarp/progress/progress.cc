@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -39,6 +40,14 @@ struct LastServed {
   std::weak_ptr<Source> source;
 };
 
+// A policy refuses the calls, or no files are left. Nothing can be connected then: start_helper()
+// fails, where a helper thread would find no set to sleep on and run all the time.
+void give_up(int& epoll_fd, int error) {
+  log_event("progress: cannot make an epoll set: %s", std::strerror(error));
+  close_engine_fd(epoll_fd);
+  epoll_fd = -error;
+}
+
 /// A call that this kernel does not have, or that a sandbox does not know.
 [[maybe_unused]] bool is_unknown(int error) { return error == ENOSYS || error == EPERM; }
 
@@ -66,9 +75,10 @@ Progress::Progress(const Polling& polling)
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   bells_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
-  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
+  if (epoll_fd_ < 0 || wake_fd_ < 0 || bells_fd_ < 0 ||
+      syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
       syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
-    log_event("progress: cannot make an epoll set, errno %d", errno);
+    give_up(epoll_fd_, errno);
 }
 
 Progress::~Progress() {
@@ -188,16 +198,23 @@ void Progress::serve_due(uint64_t now) {
   }
 }
 
-int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
+/// Nullopt: the kernel does not have the call, or a policy refuses it. That is remembered.
+std::optional<int> Progress::precise_wait(epoll_event* events, const timespec* wait) {
 #ifdef SYS_epoll_pwait2
+  if (!has_pwait2_.load(std::memory_order_relaxed)) return std::nullopt;
+  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, wait, nullptr, 0);
+  if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
+  has_pwait2_.store(false, std::memory_order_relaxed);
+#endif
+  return std::nullopt;
+}
+
+int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
   if (wait_ns != 0) {
     const timespec wait = timespec_of(wait_ns);
-    const long count =
-        syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, &wait, nullptr, 0);
-    if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
+    if (const auto count = precise_wait(events, &wait)) return *count;
+    sleep_on_epoll(wait_ns);
   }
-#endif
-  if (wait_ns != 0) sleep_on_epoll(wait_ns);
   return static_cast<int>(
       syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0));
 }
@@ -274,15 +291,11 @@ bool Progress::somebody_progresses(Look& last) {
 }
 
 int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
-#ifdef SYS_epoll_pwait2
   timespec left{};
   const uint64_t now = until_ns == DeadlineHeap::kNever ? 0 : now_ns();
   if (now < until_ns) left = timespec_of(until_ns - now);
   const bool forever = until_ns == DeadlineHeap::kNever;
-  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn,
-                             forever ? nullptr : &left, nullptr, 0);
-  if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
-#endif
+  if (const auto count = precise_wait(events, forever ? nullptr : &left)) return *count;
   int timeout_ms = -1;
   if (until_ns != DeadlineHeap::kNever) {
     const uint64_t at = now_ns();
@@ -413,6 +426,7 @@ void* Progress::helper_main(void* self) {
 int Progress::start_helper() {
   const std::lock_guard guard(helper_lock_);
   if (helper_running_ || stopping_.load()) return 0;
+  if (epoll_fd_ < 0) return -epoll_fd_;
   // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
   const auto thread = start_engine_thread("uwarp", helper_main, this, size_t{1} << 20);
   if (!thread) {

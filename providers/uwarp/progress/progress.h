@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -211,6 +212,7 @@ class Progress {
   /// pass(); `served` becomes true if epoll reported more than the wake-up. Sleeps until it reports
   /// something, for `wait_ns` at most.
   bool pass(bool& served, uint64_t wait_ns = 0);
+  std::optional<int> precise_wait(epoll_event* events, const timespec* wait);
   int ask_epoll(epoll_event* events, uint64_t wait_ns);
   void sleep_on_epoll(uint64_t wait_ns);
   bool serve(const epoll_event* events, int count);
@@ -221,7 +223,8 @@ class Progress {
   void drain_bells();
 
   const Polling polling_;
-  int epoll_fd_ = -1;
+  int epoll_fd_ = -1;                   // or a negative errno
+  std::atomic<bool> has_pwait2_{true};  // Linux 5.11, unless refused
   int wake_fd_ = -1;
   int bells_fd_ = -1;  // an epoll set of them, and of wake_fd_
 

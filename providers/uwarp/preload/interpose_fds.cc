@@ -17,7 +17,6 @@
 #include "preload/fd_kinds.h"
 #include "preload/given_up.h"
 #include "preload/own_root.h"
-#include "preload/rdma_netlink.h"
 #include "preload/real.h"
 
 using namespace uwarp_preload;
@@ -34,7 +33,6 @@ constinit Real<int(int, int, int)> real_dup3("dup3");
 constinit Real<int(int, int, ...)> real_fcntl("fcntl");
 constinit Real<int(int, int, ...)> real_fcntl64("fcntl64");
 constinit Real<int(int, int, int)> real_socket("socket");
-constinit Real<ssize_t(int, const msghdr*, int)> real_sendmsg("sendmsg");
 
 /// The application gives up a marked fd; the real close follows.
 void forget(int fd, uwarp_fd_kind kind) {
@@ -239,20 +237,14 @@ int __fcntl(int fd, int command, ...) {
 }
 
 // The kernel's netlink knows nothing of our devices; where it knows real ones its answer would be
-// taken for complete. So the socket is one of another family of netlink, and rdma_netlink.cc
-// answers. Each listing of devices begins here, so the tree is brought up to date.
+// taken for complete. Refused, libibverbs turns to sysfs, which shows both. The refusal starts
+// each listing of devices, so the tree is brought up to date here.
 int socket(int family, int type, int protocol) noexcept {
-  if (family != AF_NETLINK || protocol != NETLINK_RDMA || !refresh_tree()) [[likely]]
-    return real_socket(family, type, protocol);
-  const int fd = real_socket(family, type, kStandsForRdmaNetlink);
-  if (fd < 0) errno = EPROTONOSUPPORT;
-  return fd;
-}
-
-ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  if (!goes_to_rdma_netlink(fd, *message)) [[likely]]
-    return real_sendmsg(fd, message, flags);
-  return answer_rdma_netlink(fd, *message);
+  if (family == AF_NETLINK && protocol == NETLINK_RDMA && refresh_tree()) {
+    errno = EPROTONOSUPPORT;
+    return -1;
+  }
+  return real_socket(family, type, protocol);
 }
 
 }  // extern "C"

@@ -11,7 +11,8 @@ usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
                  [--packages] [--arm64] [--compilers] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
-                 [--soak SECONDS] [--hostile SECONDS] [--rdma-core FOLDER [TAG...]] [--name PATTERN]
+                 [--soak SECONDS] [--hostile SECONDS] [--rdma-core FOLDER [TAG...]] [--foreign FOLDER]
+                 [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
   (none)          plain build of everything; checks of the source and its pages; the suites, what
@@ -43,6 +44,9 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
                   stock tools of other releases of rdma-core, built from FOLDER, a git clone or its
                   git directory; both with uwarp built for them and with build/ as it is. Without TAG
                   v39.0, v50.0, v56.0 and v64.0
+  --foreign FOLDER
+                  a test suite of others, built from its sources in FOLDER: google/rdma-unit-test, each
+                  of its tests in a process of its own, in both personas
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
   --soak SECONDS  random work on 100 queue pairs between processes that are killed, that long;
                   SOAK_SEED chooses another course
@@ -59,6 +63,7 @@ soak_seconds=5
 hostile_seconds=2
 rdma_core=
 rdma_core_tags=()
+foreign=
 name=
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -77,6 +82,9 @@ while [ $# -gt 0 ]; do
     --hostile)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { usage >&2; exit 2; }
       mode=hostile; hostile_seconds=$2; shift ;;
+    --foreign)
+      [ -d "${2:-}" ] || { usage >&2; exit 2; }
+      mode=foreign; foreign=$2; shift ;;
     --rdma-core)
       [ -d "${2:-}" ] || { usage >&2; exit 2; }
       mode=rdma-core; rdma_core=$2; shift
@@ -393,6 +401,7 @@ packages=("${BUILD_PACKAGES[@]}" "${TOOL_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
 [ "$mode" != applications ] || packages+=("${APPLICATION_PACKAGES[@]}")
 [ "$mode" != containers ] || packages+=("${CONTAINER_PACKAGES[@]}")
 [ "$mode" != siw ] || packages+=("${SIW_PACKAGES[@]}")
+[ "$mode" != foreign ] || packages+=("${FOREIGN_PACKAGES[@]}")
 [ "$mode" != fuzz ] || packages+=("${FUZZ_PACKAGES[@]}")
 [ "$mode" != arm64 ] || packages+=("${ARM64_PACKAGES[@]}")
 [ "$mode" != compilers ] || mapfile -O "${#packages[@]}" -t packages < <(compiler_packages)
@@ -424,6 +433,13 @@ case "$mode" in
   rdma-core)
     [ ${#rdma_core_tags[@]} -gt 0 ] || rdma_core_tags=(v39.0 v50.0 v56.0 v64.0)
     build -- runnable && for tag in "${rdma_core_tags[@]}"; do rdma_core_release "$tag"; done
+    ;;
+  foreign)
+    build -- runnable && step "build of $foreign" && if tests/foreign/build "$foreign" build-foreign; then
+      WORKERS=$(tool_workers) pytest_run foreign tests/foreign
+    else
+      record "build of $foreign" failed
+    fi
     ;;
   soak)
     build && soak "$soak_seconds"

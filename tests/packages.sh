@@ -20,6 +20,7 @@ APPLICATION_PACKAGES=(libucx-dev qemu-system-x86 hpcc golang-go ceph-mon ceph-co
                       mpich libmpich-dev)
 CONTAINER_PACKAGES=(debootstrap git python3-yaml)
 FUZZ_PACKAGES=(clang)
+FOREIGN_PACKAGES=(libabsl-dev libgoogle-glog-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 ARM64_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static)
 TIDY_PACKAGES=(clang-tidy-14)
 COVERAGE_PACKAGES=(gcovr)

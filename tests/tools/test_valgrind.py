@@ -3,6 +3,7 @@
 back all that it has made. Users run their own programs with --error-exitcode: what valgrind reports
 must be of theirs."""
 
+import pathlib
 import shutil
 
 import pytest
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.skipif(shutil.which("valgrind") is None,
 FOUND = 99
 # Waits for a peer that valgrind slows down fiftyfold.
 SECONDS = 4 * places.GUARD_SECONDS
-VALGRIND = ["valgrind", f"--error-exitcode={FOUND}", "--fair-sched=yes"]
+OF_THE_PROGRAMS = pathlib.Path(__file__).parent / "valgrind.supp"
+VALGRIND = ["valgrind", f"--error-exitcode={FOUND}", "--fair-sched=yes",
+            f"--suppressions={OF_THE_PROGRAMS}"]
 WITH_LEAKS = [*VALGRIND, "--leak-check=full", "--show-leak-kinds=definite",
               "--errors-for-leak-kinds=definite"]
 PERFTEST = ["-d", "{device}", "-p", "{port}", "-F", "-s", "4096", "-n", "20"]
@@ -29,6 +32,8 @@ PROGRAMS = {
     "ib_atomic_lat": (["ib_atomic_lat", *PERFTEST[:5], "-n", "20"], ["{address}"]),
 }
 NEEDS_ROCE = {"ibv_ud_pingpong"}
+# The others are left to --applications.
+EVERY_RUN = {"ibv_rc_pingpong", "ibv_ud_pingpong", "ib_write_lat"}
 
 
 def wait_listening(server, port):
@@ -43,7 +48,9 @@ def check(process):
     assert process.output.count("unhandled amd64-linux syscall") <= 2, process
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [
+    pytest.param(program, marks=() if program in EVERY_RUN else pytest.mark.applications)
+    for program in PROGRAMS])
 def test_both_sides(start, loopback, port, program):
     server, client = PROGRAMS[program]
 

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <cerrno>
+
 #include "os/raw_call.h"
 
 namespace uwarp {
@@ -33,7 +35,7 @@ Result<std::pair<RingBell, RingBell>> RingBell::pair() {
   constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   if (int error = raw_status(SYS_socketpair, AF_UNIX, kType, 0, fds)) return Error{error};
   EngineFd first(fds[0]), second(fds[1]);
-  (void)end_sending(first.get());
+  if (!end_sending(first.get())) return Error{EPERM};  // a policy refuses it
   return std::pair(RingBell(std::move(first)), RingBell(std::move(second)));
 }
 

@@ -176,6 +176,9 @@ std::optional<NetRecords> read_net_records() {
   if (!socket) return unreadable(-NLE_NOMEM);
   if (const int error = nl_connect(socket.get(), NETLINK_ROUTE); error < 0)
     return unreadable(error);
+  // The kernel answers before sendmsg() returns. Where a policy refuses that, libnl would wait for ever.
+  if (const int error = nl_socket_set_nonblocking(socket.get()); error < 0)
+    return unreadable(error);
   nl_cache* raw = nullptr;
   if (const int error = rtnl_link_alloc_cache(socket.get(), AF_UNSPEC, &raw); error < 0)
     return unreadable(error);

@@ -77,7 +77,8 @@ Progress::Progress(const Polling& polling)
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
   if (epoll_fd_ < 0 || wake_fd_ < 0 || bells_fd_ < 0 ||
       syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
-      syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0)
+      syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
+      syscall(SYS_epoll_pwait, epoll_fd_, &event, 1, 0, nullptr, 0) != 0)
     give_up(epoll_fd_, errno);
 }
 

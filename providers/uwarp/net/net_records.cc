@@ -176,7 +176,8 @@ std::optional<NetRecords> read_net_records() {
   if (!socket) return unreadable(-NLE_NOMEM);
   if (const int error = nl_connect(socket.get(), NETLINK_ROUTE); error < 0)
     return unreadable(error);
-  // The kernel answers before sendmsg() returns. Where a policy refuses that, libnl would wait for ever.
+  // The kernel answers before sendmsg() returns. Where a policy refuses that, libnl would wait for
+  // ever.
   if (const int error = nl_socket_set_nonblocking(socket.get()); error < 0)
     return unreadable(error);
   nl_cache* raw = nullptr;

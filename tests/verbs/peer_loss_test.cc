@@ -42,7 +42,7 @@ Address receive_address(int fd) {
 }
 
 constexpr uint32_t kLarge = 1 << 20;
-/// After so many large messages the connection has left TCP for shared memory, if it uses that.
+/// After so many large messages the connection has left TCP for shared memory, as a rule.
 constexpr uint64_t kLargeBeforeSwitch = 100;
 
 bool shared_memory_is_on() {
@@ -53,6 +53,13 @@ bool rings_are_mapped() {
   std::ifstream maps("/proc/self/maps");
   const std::string text{std::istreambuf_iterator<char>(maps), {}};
   return text.find("uwarp-rings") != std::string::npos;
+}
+
+/// What carries the connection for good does so, after this many large messages. The thread that
+/// brings shared memory may come late on a busy machine.
+bool has_switched(uint64_t done) {
+  if (done < kLargeBeforeSwitch) return false;
+  return !shared_memory_is_on() || rings_are_mapped() || done > 100 * kLargeBeforeSwitch;
 }
 
 /// A second process with its own end, connected to ours.
@@ -245,7 +252,7 @@ TEST_F(PeerLoss, KilledWhileItsLargeMessagesArrive) {
     PeerProcess peer(end, "flood");
     peer.begin();
     const uint64_t wanted = kLargeBeforeSwitch + random() % 60;
-    while (arrived < wanted) {
+    while (arrived < wanted || !has_switched(arrived)) {
       const auto wc = next_completion(end.cq.get());
       ASSERT_TRUE(wc.has_value());
       ASSERT_EQ(wc->status, IBV_WC_SUCCESS);
@@ -292,7 +299,7 @@ TEST_F(PeerLoss, KilledWhileItTakesOurLargeMessages) {
       ASSERT_TRUE(wc->status == IBV_WC_SUCCESS ? !failed : killed) << ibv_wc_status_str(wc->status);
       failed |= wc->status != IBV_WC_SUCCESS;
       retried |= wc->status == IBV_WC_RETRY_EXC_ERR;
-      if (done != wanted) continue;
+      if (killed || done < wanted || !has_switched(done)) continue;
       EXPECT_EQ(rings_are_mapped(), shared_memory_is_on());
       peer.kill_now();
       killed = true;
@@ -355,8 +362,7 @@ TEST_F(PeerLoss, AnEmptyWriteFindsACleanEnd) {
       SCOPED_TRACE(testing::Message() << "large " << large << ", late " << late);
       End end(context());
       PeerProcess peer(end, "idle");
-      const uint64_t posts = large ? kLargeBeforeSwitch : 8;
-      for (uint64_t i = 0; i < posts; ++i) {
+      for (uint64_t i = 0; large ? !has_switched(i) : i < 8; ++i) {
         ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, i, peer.address(), 0, large ? kLarge : 0), 0);
         EXPECT_COMPLETION(end.cq.get(), i, IBV_WC_SUCCESS);
       }

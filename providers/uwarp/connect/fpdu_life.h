@@ -326,7 +326,7 @@ class FpduLife {
   // Between InfiniBand adapters requests to a peer that has gone fail only after all repetitions.
   // Without rdma_cm a peer's end has no message, and applications with many queue pairs rely on
   // that time: when one queue pair's peer leaves, what it sent on the others has still to be
-  // polled. With rdma_cm the owner is told of a disconnect at once, and moves the queue pair when
+  // polled. With rdma_cm the owner learns of a disconnect at once, and moves the queue pair when
   // it likes. True while that time lasts.
   bool fall_silent(StreamEnd kind, Next& next, uint64_t now_ns) {
     const bool in_order = kind == StreamEnd::kFin;

@@ -18,12 +18,5 @@ BUILT = pathlib.Path(os.environ.get("UWARP_FOREIGN", "build-foreign"))
 @pytest.fixture
 def start():
     """start(command, env) -> Process, under uwarp-run, on loopback."""
-    started = []
-
-    def run(command, env):
-        started.append(places.Process(command, env=env))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.reap()
+    with places.started_processes() as run:
+        yield lambda command, env: run(command, env=env)

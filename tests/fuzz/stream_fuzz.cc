@@ -71,7 +71,7 @@ class Stream {
     config.wait_for_first_fpdu = option(14);
     config.answer_magic = option(13);
     config.magic_stag = STag{0x01010101};
-    config.silent_fin = config.outlives_peer = option(12);
+    config.silent_fin = option(12);
     config.peer_is_uwarp = option(11);
     config.nudge_first_fpdu = option(10);
     config.mulpdu = option(9) ? 200 : 65535;

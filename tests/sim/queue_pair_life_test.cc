@@ -127,7 +127,7 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   RegionTable regions;
   End end(regions);
   StreamConfig config;
-  config.outlives_peer = true;
+  config.silent_fin = true;
   ASSERT_TRUE(end.qp->start_stream(config));
   ASSERT_TRUE(end.qp->fall_silent(StreamEnd::kFin));
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);

@@ -48,16 +48,8 @@ def pytest_runtest_makereport(item):
 @pytest.fixture
 def start(machine):
     """start(place, command, env) -> Process, under uwarp-run on the host and plain in the guest."""
-    started = []
-
-    def run(place, command, env=None):
-        process = places.Process(command, place, uwarp=place is machine.host, env=env)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.reap()
+    with places.started_processes() as run:
+        yield lambda place, command, env=None: run(command, place, uwarp=place is machine.host, env=env)
 
 
 _ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))

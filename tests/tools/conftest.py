@@ -70,16 +70,8 @@ def pod(namespaces):
 @pytest.fixture
 def start():
     """start(command, place, ...) -> Process. What still runs at the end of the test is killed."""
-    started = []
-
-    def run(*arguments, **keywords):
-        process = places.Process(*arguments, **keywords)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.reap()
+    with places.started_processes() as run:
+        yield run
 
 
 _ports = itertools.cycle(range(FIRST_PORT + os.getpid() % 4000, LAST_PORT))

@@ -182,6 +182,23 @@ def takes_datagrams(pid, port):
     return has_socket(pid, port, UNCONNECTED, ("udp", "udp6"))
 
 
+@contextlib.contextmanager
+def started_processes():
+    """start(command, place, ...) -> Process. What still runs at the end is killed."""
+    started = []
+
+    def start(*arguments, **keywords):
+        process = Process(*arguments, **keywords)
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.reap()
+
+
 def wait_until(condition, what, seconds=None):
     deadline = time.monotonic() + (seconds or GUARD_SECONDS)
     while not condition():
@@ -189,10 +206,10 @@ def wait_until(condition, what, seconds=None):
         time.sleep(POLL_SECONDS)
 
 
-def wait_listening(server, port):
+def wait_listening(server, port, seconds=None):
     wait_until(
         lambda: not server.running() or server.place.listening(server, port),
-        lambda: f"a listener on port {port} by {server}",
+        lambda: f"a listener on port {port} by {server}", seconds,
     )
     assert server.running(), f"ended before it listened: {server}"
 

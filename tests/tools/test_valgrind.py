@@ -36,11 +36,6 @@ NEEDS_ROCE = {"ibv_ud_pingpong"}
 EVERY_RUN = {"ibv_rc_pingpong", "ibv_ud_pingpong", "ib_write_lat"}
 
 
-def wait_listening(server, port):
-    places.wait_until(lambda: not server.running() or server.place.listening(server, port),
-                      lambda: f"a listener: {server}", SECONDS)
-
-
 def check(process):
     status = process.wait(SECONDS)
     assert status == 0, f"{'valgrind has found errors' if status == FOUND else status}: {process}"
@@ -61,7 +56,7 @@ def test_both_sides(start, loopback, port, program):
     valgrind = WITH_LEAKS if program.startswith("ibv_") else VALGRIND
     env = {"UWARP_PERSONA": "roce"} if program in NEEDS_ROCE else None
     passive = start(fill(valgrind + server), loopback.server, env=env)
-    wait_listening(passive, port)
+    places.wait_listening(passive, port, SECONDS)
     active = start(fill(valgrind + server + client), loopback.client, env=env)
     check(active)
     check(passive)
@@ -70,7 +65,7 @@ def test_both_sides(start, loopback, port, program):
 def test_rping(start, loopback, port):
     command = VALGRIND + ["rping", "-p", str(port), "-C", "5"]
     passive = start(command + ["-s"], loopback.server)
-    wait_listening(passive, port)
+    places.wait_listening(passive, port, SECONDS)
     check(start(command + ["-c", "-a", loopback.server.address], loopback.client))
     check(passive)
 

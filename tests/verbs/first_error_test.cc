@@ -33,9 +33,12 @@ class FirstError : public VerbsTest {
   /// A request of `a` that is in order, for 8 bytes.
   ibv_send_wr request(ibv_wr_opcode opcode) {
     sge_ = a().sge(0, 8);
+    return request(opcode, 1, sge_);
+  }
+  ibv_send_wr request(ibv_wr_opcode opcode, uint64_t id, ibv_sge& list) {
     ibv_send_wr wr = {};
-    wr.wr_id = 1;
-    wr.sg_list = &sge_;
+    wr.wr_id = id;
+    wr.sg_list = &list;
     wr.num_sge = 1;
     wr.opcode = opcode;
     wr.send_flags = IBV_SEND_SIGNALED;
@@ -54,14 +57,7 @@ class FirstError : public VerbsTest {
   /// it, and then that Read is the oldest request.
   void post(ibv_send_wr wr) {
     ibv_sge to = a().sge(64, 8);
-    ibv_send_wr read = {};
-    read.wr_id = 2;
-    read.sg_list = &to;
-    read.num_sge = 1;
-    read.opcode = IBV_WR_RDMA_READ;
-    read.send_flags = IBV_SEND_SIGNALED;
-    read.wr.rdma.remote_addr = b().address().memory;
-    read.wr.rdma.rkey = b().address().rkey;
+    ibv_send_wr read = request(IBV_WR_RDMA_READ, 2, to);
     wr.next = &read;
     ibv_send_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_send(a().qp.get(), &wr, &bad), 0);

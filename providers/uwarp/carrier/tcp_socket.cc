@@ -72,6 +72,15 @@ ssize_t discard_from(int fd, size_t size_bytes) {
   return raw_call(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_TRUNC);
 }
 
+/// What has come and is not read would make close() a reset.
+void discard_before_end(int fd) {
+  for (size_t dropped = 0; dropped < kGentleDiscardBytes;) {
+    const ssize_t count = discard_from(fd, kGentleDiscardBytes - dropped);
+    if (count <= 0) break;
+    dropped += static_cast<size_t>(count);
+  }
+}
+
 }  // namespace
 
 socklen_t address_length(const sockaddr_storage& address) {
@@ -217,11 +226,7 @@ void TcpSocket::close_gently() {
   if (fd_ < 0) return;
   set_reset_on_close(false);
   shutdown_write();
-  for (size_t dropped = 0; dropped < kGentleDiscardBytes;) {
-    const ssize_t count = discard(kGentleDiscardBytes - dropped);
-    if (count <= 0) break;
-    dropped += static_cast<size_t>(count);
-  }
+  discard_before_end(fd_);
   close();
 }
 
@@ -233,7 +238,7 @@ void TcpSocket::end_in_order(int fd) {
   value = {};
   (void)raw_status(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
   (void)raw_status(SYS_shutdown, fd, SHUT_WR);
-  (void)discard_from(fd, kGentleDiscardBytes);
+  discard_before_end(fd);
 }
 
 void TcpSocket::reset() {

@@ -46,7 +46,6 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
-  config.outlives_peer = agreed.rendezvous || acknowledged();
   // The private data of a rendezvous says that the peer is a uwarp. An answer to the mark could
   // reach a peer that has sent its one message and gone, which would answer by RST.
   config.peer_is_uwarp = agreed.rendezvous;
@@ -128,7 +127,7 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   StreamConfig config;
   config.ord = depth;
   config.read_depth = config.ird = with_reserve(depth, connection->acknowledged());
-  config.silent_fin = config.outlives_peer = config.peer_is_uwarp = true;
+  config.silent_fin = config.peer_is_uwarp = true;
   const int error = connection->start_or_close(turn, [&, self = connection.get()] {
     if (int failed = self->socket_.watch(*self)) return failed;
     return self->enter_life(

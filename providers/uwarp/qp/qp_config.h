@@ -131,9 +131,6 @@ struct StreamConfig {
   bool nudge_first_fpdu = false;
   /// FIN at an FPDU boundary is not a disconnect (connections made without rdma_cm).
   bool silent_fin = false;
-  /// FIN at an FPDU boundary leaves the queue pair in its state, with its receives: InfiniBand's
-  /// connection manager tells of a peer's disconnect, and moves no queue pair of an application.
-  bool outlives_peer = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
   /// Two on one host may agree to leave TCP (CarrierMark).

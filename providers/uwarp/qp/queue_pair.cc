@@ -241,7 +241,9 @@ bool QueuePair::end_stream(StreamEnd end) {
     sends_open = !sends_.drained();
   }
   const bool open = sends_open || mid_message || (config_.srq == nullptr && !own_receives_.empty());
-  const bool silent = end == StreamEnd::kFin && !mid_message && stream_.config.outlives_peer;
+  // InfiniBand's connection manager tells of a peer's disconnect, and moves no queue pair.
+  const bool outlives_peer = stream_.config.silent_fin || config_.acknowledged;
+  const bool silent = end == StreamEnd::kFin && !mid_message && outlives_peer;
   if (silent && !sends_open && !stream_.failed()) {
     stream_.lost.store(true, std::memory_order_release);
     return false;

@@ -211,10 +211,15 @@ class RdmaCmNodeTest : public ::testing::Test {
     EXPECT_EQ(channel_.next_event(), kRouteResolved);
     return id;
   }
-  uint32_t established_id() {
+  /// An id whose connect the peer has answered; the event is not read.
+  uint32_t answered_id() {
     const uint32_t id = resolved_id();
     EXPECT_EQ(channel_.connect(id), 0);
     owner()->connection_established({}, {}, {});
+    return id;
+  }
+  uint32_t established_id() {
+    const uint32_t id = answered_id();
     EXPECT_EQ(channel_.next_event(), kEstablished);
     return id;
   }

@@ -155,9 +155,7 @@ TEST_F(RocePersona, TheActiveSideConfirmsWhenItIsReady) {
 }
 
 TEST_F(RocePersona, AnEndBeforeTheThirdStepIsReportedOnce) {
-  const uint32_t id = resolved_id();
-  ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {}, {});
+  const uint32_t id = answered_id();
   owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   EXPECT_EQ(ready(id), 0);
@@ -168,9 +166,7 @@ TEST_F(RocePersona, AnEndBeforeTheThirdStepIsReportedOnce) {
 // As in the kernel: a peer's disconnect is one event, and this side's own disconnect ends the
 // connection for good.
 TEST_F(RocePersona, TheTimeToWaitBeginsWithTheOwnDisconnect) {
-  const uint32_t id = resolved_id();
-  ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {}, {});
+  const uint32_t id = answered_id();
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
@@ -200,9 +196,7 @@ TEST_F(RocePersona, TheTimeToWaitIsThatOfTheAckTimeout) {
 }
 
 TEST_F(RocePersona, NoEventFollowsTheIdThatWaits) {
-  const uint32_t id = resolved_id();
-  ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {}, {});
+  const uint32_t id = answered_id();
   ASSERT_EQ(channel_.disconnect(id), 0);
   const auto kept = owner();
   kept->connection_ended({});
@@ -214,9 +208,7 @@ TEST_F(RocePersona, NoEventFollowsTheIdThatWaits) {
 }
 
 TEST_F(RocePersona, AnAnswerMayBeRejected) {
-  const uint32_t id = resolved_id();
-  ASSERT_EQ(channel_.connect(id), 0);
-  owner()->connection_established({}, {}, {});
+  const uint32_t id = answered_id();
   EXPECT_EQ(channel_.next_event(), kConnectResponse);
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, rdma_ucm_reject{id, 0, 0, {}, {}}), 0);
   EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"disconnect"});

@@ -166,6 +166,15 @@ TEST_P(FirstError, ATerminateIsAnEventWhereNoCompletionTells) {
   EXPECT_EQ(quiet.pair.b.events, std::vector{QpEvent::kFatal});
 }
 
+TEST_P(FirstError, TheFirstLateRequestHasTheReasonThatNoneHad) {
+  Connected c(GetParam());
+  EXPECT_FALSE(c.pair.a.qp->end_stream(StreamEnd::kReset));
+  for (uint64_t id = 1; id <= 2; ++id) c.post(id, SendOpcode::kRead, c.sge(), 0, c.rkey());
+  EXPECT_EQ(brief(c.pair.a.sends()),
+            (Brief{{1, GetParam() ? WcStatus::kRetryExcErr : WcStatus::kWrFlushErr},
+                   {2, WcStatus::kWrFlushErr}}));
+}
+
 TEST_P(FirstError, ALostPeerIsTheReason) {
   for (const StreamEnd end : {StreamEnd::kReset, StreamEnd::kTimeout}) {
     Connected c(GetParam());

@@ -13,6 +13,7 @@ void SendCompleter::restart() {
                          std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   delivered_position_ = queue_.started();
+  reason_told_ = false;
   peer_delivered_ = stream_.config.first_msn.previous().value;
 }
 
@@ -135,6 +136,12 @@ bool SendCompleter::flush() {
   return flush_requests(own, queue_.retired());
 }
 
+void SendCompleter::flush_late() {
+  const bool tell =
+      config_.acknowledged && !reason_told_ && stream_.failure().status != WcStatus::kWrFlushErr;
+  flush_requests(kNone, tell ? queue_.retired() : kNone);
+}
+
 void SendCompleter::complete_before(uint64_t failed) {
   const StreamFailure& failure = stream_.failure();
   if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
@@ -153,7 +160,9 @@ bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {
     complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
              named ? stream_.failure().vendor_err() : 0);
   }
-  return first < queue_.retired();
+  const bool told = first < queue_.retired();
+  reason_told_ = reason_told_ || told;
+  return told;
 }
 
 }  // namespace uwarp

@@ -29,6 +29,8 @@ class SendCompleter {
 
   /// Begins a stream.
   void restart();
+  /// There is no stream any more, and no reason of its end to tell.
+  void reset() { reason_told_ = true; }
   Acknowledging& acknowledging() { return acknowledging_; }
   const Acknowledging& acknowledging() const { return acknowledging_; }
 
@@ -57,8 +59,9 @@ class SendCompleter {
   /// one, get its status, unless that is WR_FLUSH_ERR; the others are flushed. True if a completion
   /// has the status.
   bool flush();
-  /// Flushes what has been posted to a failed queue pair.
-  void flush_late() { flush_requests(kNone, kNone); }
+  /// Flushes what has been posted to a failed queue pair. With acknowledgements the first request
+  /// after a failure that found none gets the status: an adapter learns of a failed peer no sooner.
+  void flush_late();
 
  private:
   void note_sent(size_t bytes);
@@ -82,6 +85,7 @@ class SendCompleter {
   uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
   uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
   RetireWish retire_wish_;
+  bool reason_told_ = true;  // by a completion of this stream, or there is no stream
 };
 
 }  // namespace uwarp

@@ -386,6 +386,7 @@ bool Transmitter::flush() {
 void Transmitter::reset() {
   withdraw();
   queue_.reset();
+  completer_.reset();
   writer_.drop();
   drop_messages();
   closed_ = true;

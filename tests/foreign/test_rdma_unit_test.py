@@ -53,8 +53,9 @@ def pytest_generate_tests(metafunc):
 
 
 def test(start, persona, program, name):
-    process = start([PROGRAM_FOLDER / program, f"--gtest_filter={name}", "--completion_wait_multiplier=10"],
-                    {"UWARP_PERSONA": persona})
+    # On lo: the suite asks for a path MTU of 4096, which the iwarp persona has where the netdev has.
+    process = start([PROGRAM_FOLDER / program, f"--gtest_filter={name}", "--completion_wait_multiplier=10",
+                     "--device_name=uwarp_lo"], {"UWARP_PERSONA": persona})
     status = process.wait(SECONDS)
     if status == 0 and "[  SKIPPED ]" in process.output:
         pytest.skip("by the suite")

@@ -25,12 +25,28 @@ bool listed(const std::string& name) {
   return found;
 }
 
+/// The carrier of a new veth comes up a moment after it; that is an event of the device.
+bool active(const std::string& name) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  ibv_port_attr port = {};
+  for (int i = 0; i < count; ++i) {
+    if (name != ibv_get_device_name(list[i])) continue;
+    ibv_context* context = ibv_open_device(list[i]);
+    if (context == nullptr) continue;
+    EXPECT_EQ(ibv_query_port(context, 1, &port), 0);
+    ibv_close_device(context);
+  }
+  ibv_free_device_list(list);
+  return port.state == IBV_PORT_ACTIVE;
+}
+
 class DeviceRemovalInside : public VerbsTest {
  protected:
   void SetUp() override {
     if (!inside_namespace()) GTEST_SKIP() << "only in the namespace";
     (void)shell("ip link show veth0 >/dev/null 2>&1 || { " + std::string(kMakeVeth) + "; }");
-    ASSERT_TRUE(wait_until([] { return listed("uwarp_veth0"); }));
+    ASSERT_TRUE(wait_until([] { return active("uwarp_veth0"); }));
     VerbsTest::SetUp();
     channel_ = rdma_create_event_channel();
     ASSERT_NE(channel_, nullptr);

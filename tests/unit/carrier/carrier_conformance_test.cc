@@ -16,8 +16,8 @@
 
 #include "base/tuning.h"
 #include "os/clock.h"
-#include "qp/receive/staging_buffer.h"
-#include "qp/transmit/batch_buffer.h"
+#include "qp/receive/receiver.h"
+#include "qp/transmit/transmit_batch.h"
 #include "unit/carrier/stream_end.h"
 #include "unit/eventually.h"
 

@@ -82,10 +82,10 @@ struct StreamParts {
   PeerMemory::Place secrets[2];
 };
 
-class StreamEnd {
+class CarrierEnd {
  public:
   /// `peer`: the process that has the other end.
-  StreamEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
+  CarrierEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
     watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     if (parts.way == Way::kTcp) return;
     ForeignFd bell = handed(parts.bells[side]);
@@ -175,7 +175,7 @@ struct StreamPair {
     first.await_rights();
     second.await_rights();
   }
-  StreamEnd first, second;
+  CarrierEnd first, second;
 };
 
 }  // namespace uwarp

@@ -4,6 +4,8 @@
 #include <linux/neighbour.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +13,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
+#include <new>
 
 #include "net/datagram_socket.h"
 #include "net/net_device.h"
@@ -26,141 +30,79 @@ using Bytes = std::span<const std::byte>;
 constexpr uint16_t kValidStates =
     NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;
 
-size_t aligned(size_t length) { return NLMSG_ALIGN(length); }
-
-/// Takes a struct and its padding; false when there are not enough bytes.
-template <typename T>
-bool take(Bytes& bytes, T& out) {
-  if (bytes.size() < sizeof out) return false;
-  std::memcpy(&out, bytes.data(), sizeof out);
-  bytes = bytes.subspan(std::min(aligned(sizeof out), bytes.size()));
-  return true;
+const nlmsghdr* first_message(Bytes bytes) {
+  const auto* head = reinterpret_cast<const nlmsghdr*>(bytes.data());
+  return nlmsg_ok(head, static_cast<int>(bytes.size())) ? head : nullptr;
 }
 
-/// What is `length` bytes long, its head of `head` bytes included, as the rest of it.
-std::optional<Bytes> take_body(Bytes& bytes, size_t head, size_t length) {
-  if (length < head || length > bytes.size()) return std::nullopt;
-  const Bytes body = bytes.first(length).subspan(std::min(aligned(head), length));
-  bytes = bytes.subspan(std::min(aligned(length), bytes.size()));
-  return body;
+/// Null if the message is of another type, or too short.
+template <typename Body>
+const Body* body_of(const nlmsghdr* message, std::initializer_list<uint16_t> types) {
+  if (message == nullptr || !nlmsg_valid_hdr(message, sizeof(Body)) ||
+      std::find(types.begin(), types.end(), message->nlmsg_type) == types.end())
+    return nullptr;
+  return static_cast<const Body*>(nlmsg_data(message));
 }
 
-/// A record that says in its head how long it is, the head included: fills in the head and returns
-/// the rest.
-template <typename Head, typename Length>
-std::optional<Bytes> take_record(Bytes& bytes, Head& head, Length Head::*length) {
-  if (bytes.size() < sizeof head) return std::nullopt;
-  std::memcpy(&head, bytes.data(), sizeof head);
-  return take_body(bytes, sizeof head, head.*length);
+template <typename Body>
+const nlattr* attribute(const nlmsghdr* message, int type) {
+  constexpr int kHead = sizeof(Body);
+  return nla_find(nlmsg_attrdata(message, kHead), nlmsg_attrlen(message, kHead), type);
 }
 
-struct Message {
-  uint16_t type;
-  Bytes body;
-};
-
-std::optional<Message> take_message(Bytes& bytes) {
-  nlmsghdr head;
-  const auto body = take_record(bytes, head, &nlmsghdr::nlmsg_len);
-  if (!body) return std::nullopt;
-  return Message{head.nlmsg_type, *body};
-}
-
-struct Attribute {
-  uint16_t type;
-  Bytes value;
-};
-
-std::optional<Attribute> take_attribute(Bytes& bytes) {
-  rtattr head;
-  const auto value = take_record(bytes, head, &rtattr::rta_len);
-  if (!value) return std::nullopt;
-  return Attribute{static_cast<uint16_t>(head.rta_type & NLA_TYPE_MASK), *value};
-}
-
-struct RawAddress {
-  int family;
-  Bytes bytes;
-};
-
-/// `ifindex` is the zone of a link-local address.
-std::optional<IpAddress> address_of(const RawAddress& raw, int ifindex) {
-  if (raw.family == AF_INET && raw.bytes.size() == sizeof(in_addr)) {
+/// A hop by its address, which fills `bytes`. `ifindex` is the zone of a link-local address.
+std::optional<NextHop> hop_of(int family, Bytes bytes, int ifindex) {
+  if (ifindex == 0) return std::nullopt;
+  if (family == AF_INET && bytes.size() == sizeof(in_addr)) {
     in_addr v4;
-    std::memcpy(&v4, raw.bytes.data(), sizeof v4);
-    return IpAddress::from_v4(v4);
+    std::memcpy(&v4, bytes.data(), sizeof v4);
+    return NextHop{ifindex, IpAddress::from_v4(v4)};
   }
-  if (raw.family == AF_INET6 && raw.bytes.size() == sizeof(in6_addr)) {
+  if (family == AF_INET6 && bytes.size() == sizeof(in6_addr)) {
     in6_addr v6;
-    std::memcpy(&v6, raw.bytes.data(), sizeof v6);
-    return IpAddress::from_v6(v6, static_cast<uint32_t>(ifindex));
+    std::memcpy(&v6, bytes.data(), sizeof v6);
+    return NextHop{ifindex, IpAddress::from_v6(v6, static_cast<uint32_t>(ifindex))};
   }
   return std::nullopt;
 }
 
-std::optional<NextHop> hop_of(const RawAddress& raw, int ifindex) {
-  const auto address = address_of(raw, ifindex);
-  if (!address || ifindex == 0) return std::nullopt;
-  return NextHop{ifindex, *address};
+Bytes value_of(const nlattr* attribute) {
+  return {static_cast<const std::byte*>(nla_data(attribute)),
+          static_cast<size_t>(nla_len(attribute))};
 }
 
 class Question {
  public:
   template <typename Body>
-  Question(uint16_t type, const Body& body) : bytes_(aligned(sizeof(nlmsghdr))) {
-    head_.nlmsg_type = type;
-    head_.nlmsg_flags = NLM_F_REQUEST;
-    append(&body, sizeof body);
+  Question(int type, Body body) : message_(nlmsg_alloc_simple(type, NLM_F_REQUEST)) {
+    if (message_ == nullptr) throw std::bad_alloc();
+    check(nlmsg_append(message_.get(), &body, sizeof body, NLMSG_ALIGNTO));
   }
-  void add(uint16_t type, const void* value, size_t length) {
-    const rtattr head{static_cast<uint16_t>(sizeof(rtattr) + length), type};
-    append(&head, sizeof head);
-    append(value, length);
+  void add(int type, uint32_t value) { check(nla_put_u32(message_.get(), type, value)); }
+  void add(int type, const IpAddress& address) {
+    const in_addr v4 = address.v4();
+    const in6_addr v6 = address.v6();
+    check(address.is_v4() ? nla_put(message_.get(), type, sizeof v4, &v4)
+                          : nla_put(message_.get(), type, sizeof v6, &v6));
   }
-  void add(uint16_t type, const IpAddress& address) {
-    if (address.is_v4()) {
-      const in_addr v4 = address.v4();
-      add(type, &v4, sizeof v4);
-    } else {
-      const in6_addr v6 = address.v6();
-      add(type, &v6, sizeof v6);
-    }
-  }
-  std::vector<std::byte> bytes() {
-    head_.nlmsg_len = static_cast<uint32_t>(bytes_.size());
-    std::memcpy(bytes_.data(), &head_, sizeof head_);
-    return std::move(bytes_);
+  std::vector<std::byte> bytes() const {
+    const nlmsghdr* head = nlmsg_hdr(message_.get());
+    const auto* first = reinterpret_cast<const std::byte*>(head);
+    return {first, first + head->nlmsg_len};
   }
 
  private:
-  void append(const void* from, size_t length) {
-    const auto* first = static_cast<const std::byte*>(from);
-    bytes_.insert(bytes_.end(), first, first + length);
-    bytes_.resize(aligned(bytes_.size()));
+  struct Free {
+    void operator()(nl_msg* message) const { nlmsg_free(message); }
+  };
+  static void check(int status) {
+    if (status < 0) throw std::bad_alloc();
   }
 
-  nlmsghdr head_{};
-  std::vector<std::byte> bytes_;
+  std::unique_ptr<nl_msg, Free> message_;
 };
 
 uint8_t family_of(const IpAddress& address) { return address.is_v4() ? AF_INET : AF_INET6; }
-
-/// Of an NLMSG_ERROR, as a positive errno.
-int error_of(Bytes body) {
-  int32_t error = 0;
-  return take(body, error) ? -error : EBADMSG;
-}
-
-/// Of RTM_NEWNEIGH and RTM_DELNEIGH.
-std::optional<NextHop> hop_of_entry(Bytes body) {
-  ndmsg entry;
-  if (!take(body, entry)) return std::nullopt;
-  while (const auto attribute = take_attribute(body)) {
-    if (attribute->type == NDA_DST)
-      return hop_of({entry.ndm_family, attribute->value}, entry.ndm_ifindex);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -171,34 +113,29 @@ std::vector<std::byte> route_question(const IpAddress& destination, const IpAddr
   Question question(RTM_GETROUTE, body);
   question.add(RTA_DST, destination);
   question.add(RTA_SRC, source);
-  if (const uint32_t zone = destination.scope_id(); zone != 0)
-    question.add(RTA_OIF, &zone, sizeof zone);
+  if (const uint32_t zone = destination.scope_id(); zone != 0) question.add(RTA_OIF, zone);
   return question.bytes();
 }
 
 std::optional<NextHop> next_hop_of(Bytes answer, const IpAddress& destination) {
-  const auto message = take_message(answer);
-  rtmsg route;
-  if (!message || message->type != RTM_NEWROUTE) return std::nullopt;
-  Bytes rest = message->body;
-  if (!take(rest, route) || route.rtm_type != RTN_UNICAST) return std::nullopt;
-  const auto& own = destination.bytes();
-  const Bytes all = std::as_bytes(std::span(own));
-  RawAddress hop{route.rtm_family, destination.is_v4() ? all.last(sizeof(in_addr)) : all};
-  uint32_t ifindex = 0;
-  while (const auto attribute = take_attribute(rest)) {
-    Bytes value = attribute->value;
-    if (attribute->type == RTA_OIF && !take(value, ifindex)) return std::nullopt;
-    if (attribute->type == RTA_GATEWAY) hop.bytes = value;
-    // A gateway of the other family.
-    if (attribute->type == RTA_VIA) {
-      uint16_t family;
-      if (value.size() < sizeof family) return std::nullopt;
-      std::memcpy(&family, value.data(), sizeof family);
-      hop = {family, value.subspan(sizeof family)};
-    }
+  const nlmsghdr* message = first_message(answer);
+  const auto* route = body_of<rtmsg>(message, {RTM_NEWROUTE});
+  if (route == nullptr || route->rtm_type != RTN_UNICAST) return std::nullopt;
+  const nlattr* out = attribute<rtmsg>(message, RTA_OIF);
+  if (out == nullptr || nla_len(out) < static_cast<int>(sizeof(uint32_t))) return std::nullopt;
+  const int ifindex = static_cast<int>(nla_get_u32(out));
+  if (const nlattr* gateway = attribute<rtmsg>(message, RTA_GATEWAY))
+    return hop_of(route->rtm_family, value_of(gateway), ifindex);
+  // A gateway of the other family: which one, and its address.
+  if (const nlattr* via = attribute<rtmsg>(message, RTA_VIA)) {
+    const Bytes value = value_of(via);
+    uint16_t family;
+    if (value.size() < sizeof family) return std::nullopt;
+    std::memcpy(&family, value.data(), sizeof family);
+    return hop_of(family, value.subspan(sizeof family), ifindex);
   }
-  return hop_of(hop, static_cast<int>(ifindex));
+  const Bytes own = std::as_bytes(std::span(destination.bytes()));
+  return hop_of(route->rtm_family, destination.is_v4() ? own.last(sizeof(in_addr)) : own, ifindex);
 }
 
 std::vector<std::byte> neighbour_question(const NextHop& hop) {
@@ -211,22 +148,26 @@ std::vector<std::byte> neighbour_question(const NextHop& hop) {
 }
 
 NeighbourState neighbour_state_of(Bytes answer) {
-  const auto message = take_message(answer);
-  if (!message) return NeighbourState::kUntold;
-  if (message->type == NLMSG_ERROR)
-    return error_of(message->body) == ENOENT ? NeighbourState::kAbsent : NeighbourState::kUntold;
-  ndmsg entry;
-  Bytes body = message->body;
-  if (message->type != RTM_NEWNEIGH || !take(body, entry)) return NeighbourState::kUntold;
-  if (entry.ndm_state & kValidStates) return NeighbourState::kPresent;
-  return entry.ndm_state & NUD_FAILED ? NeighbourState::kFailed : NeighbourState::kResolving;
+  const nlmsghdr* message = first_message(answer);
+  if (const auto* error = body_of<nlmsgerr>(message, {NLMSG_ERROR}))
+    return error->error == -ENOENT ? NeighbourState::kAbsent : NeighbourState::kUntold;
+  const auto* entry = body_of<ndmsg>(message, {RTM_NEWNEIGH});
+  if (entry == nullptr) return NeighbourState::kUntold;
+  if (entry->ndm_state & kValidStates) return NeighbourState::kPresent;
+  return entry->ndm_state & NUD_FAILED ? NeighbourState::kFailed : NeighbourState::kResolving;
 }
 
 std::vector<NextHop> changed_neighbours(Bytes notifications) {
   std::vector<NextHop> changed;
-  while (const auto message = take_message(notifications)) {
-    if (message->type != RTM_NEWNEIGH && message->type != RTM_DELNEIGH) continue;
-    if (const auto hop = hop_of_entry(message->body)) changed.push_back(*hop);
+  auto left = static_cast<int>(notifications.size());
+  // NOLINTNEXTLINE: libnl steps over a message by a pointer to what may be changed.
+  for (auto* message = const_cast<nlmsghdr*>(first_message(notifications));
+       message != nullptr && nlmsg_ok(message, left); message = nlmsg_next(message, &left)) {
+    const auto* entry = body_of<ndmsg>(message, {RTM_NEWNEIGH, RTM_DELNEIGH});
+    const nlattr* to = entry != nullptr ? attribute<ndmsg>(message, NDA_DST) : nullptr;
+    if (to == nullptr) continue;
+    if (const auto hop = hop_of(entry->ndm_family, value_of(to), entry->ndm_ifindex))
+      changed.push_back(*hop);
   }
   return changed;
 }
@@ -250,7 +191,7 @@ constexpr uint64_t kAgainNs = 10 * kNsPerMs;
 
 /// Reads all that has come. Nullopt if some notifications were lost.
 std::optional<std::vector<NextHop>> read_changes(int fd) {
-  std::array<std::byte, 8192> buffer;
+  alignas(nlmsghdr) std::array<std::byte, 8192> buffer;
   std::vector<NextHop> changed;
   bool lost = false;
   for (;;) {

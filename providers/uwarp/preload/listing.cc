@@ -195,6 +195,6 @@ int closedir(DIR* folder) {
 // Further names of the same calls.
 static_assert(sizeof(dirent) == sizeof(dirent64));
 decltype(readdir64) readdir64 __attribute__((alias("readdir")));
-decltype(readdir64_r) readdir64_r __attribute__((alias("readdir_r")));
+int readdir64_r(DIR*, dirent64*, dirent64**) __attribute__((alias("readdir_r")));
 
 }  // extern "C"

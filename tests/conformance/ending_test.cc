@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "conformance/socket_peer.h"
-#include "protocol/rdmap/atomic_operation.h"
+#include "protocol/rdmap/segment_rules.h"
 
 namespace uwarp::conformance {
 namespace {

@@ -24,10 +24,9 @@
 #include "fuzz/script.h"
 #include "fuzz/user_addresses.h"
 #include "kernel-abi/rdma_cm_abi.h"
-#include "kernel/cm_id.h"
-#include "kernel/cm_id_table.h"
-#include "kernel/rdma_cm_node.h"
-#include "unit/kernel/fake_transport.h"
+#include "rdma_cm/cm_id.h"
+#include "rdma_cm/rdma_cm_node.h"
+#include "unit/rdma_cm/fake_transport.h"
 
 namespace uwarp {
 namespace {

@@ -8,11 +8,11 @@
 #include <optional>
 #include <vector>
 
-#include "connect/sidr_repetition.h"
-#include "connect/sidr_transactions.h"
+#include "connect/sidr_listener.h"
+#include "connect/sidr_query.h"
 #include "fuzz/script.h"
-#include "protocol/wire/multicast_mark.h"
 #include "protocol/wire/sidr_message.h"
+#include "protocol/wire/uwarp_marks.h"
 
 namespace uwarp {
 namespace {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "connect/rendezvous_port.h"
-#include "datagram/call_backs.h"
 #include "datagram/datagram_endpoint.h"
 #include "datagram/trunk.h"
 #include "datagram/trunks.h"

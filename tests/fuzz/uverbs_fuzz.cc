@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "events/event_channel.h"
 #include "fuzz/script.h"
 #include "fuzz/user_addresses.h"
-#include "kernel/event_channel.h"
-#include "kernel/sysfs_tree.h"
-#include "kernel/uverbs_node.h"
+#include "host/uverbs_node.h"
 #include "os/engine_fds.h"
+#include "sysfs/sysfs_tree.h"
 
 namespace uwarp {
 namespace {

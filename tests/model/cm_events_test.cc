@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The events of an rdma_cm channel, its eventfd, and readers that poll or block.
-#include "kernel/cm_events.h"
+#include "rdma_cm/cm_events.h"
 
 #include <gtest/gtest.h>
 
@@ -8,21 +8,21 @@
 
 #include "model/explorer.h"
 
-// Mutant says_so_too_early: kernel/cm_events.h
+// Mutant says_so_too_early: rdma_cm/cm_events.h
 // - signals.post_token();
 // - signals.make_readable();
 // + signals.make_readable();
 // + signals.post_token();
 //
-// Mutant forgets_to_clear: kernel/cm_events.h
+// Mutant forgets_to_clear: rdma_cm/cm_events.h
 // - if (!taken.empty()) clear_if_empty();
 // + if (taken.size() > 2) clear_if_empty();
 //
-// Mutant clears_too_much: kernel/cm_events.h
+// Mutant clears_too_much: rdma_cm/cm_events.h
 // - if (entries_.empty()) signals.clear_readable();
 // + signals.clear_readable();
 //
-// Mutant keeps_the_token: kernel/cm_events.h
+// Mutant keeps_the_token: rdma_cm/cm_events.h
 // - taken.splice(taken.end(), entries_, at);
 // - (void)signals.try_token();  // a reader that holds it already finds nothing and waits again
 // + taken.splice(taken.end(), entries_, at);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/receive/completion_order.h: one thread sends, another receives the answers.
-#include "qp/receive/completion_order.h"
-
+// qp/receive/inbound_stream.h: one thread sends, another receives the answers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "model/explorer.h"
+#include "qp/receive/inbound_stream.h"
 
 namespace uwarp::model {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Which thread serves while the helper thread, a driver, another waiting thread and a poller come,
 // sleep and go. The helper thread and drive() take the steps of progress/progress.cc and
-// progress/drive.cc; the epoll set, the descriptors and the clock belong to the model.
+// progress/progress.cc; the epoll set, the descriptors and the clock belong to the model.
 #include "progress/presence.h"
 
 #include <gtest/gtest.h>

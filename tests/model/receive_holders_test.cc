@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/receive_holders.h: a line holds a datagram because no receive is posted. An application posts
-// one, the hold expires, and the queue pair may stop taking datagrams.
-#include "qp/receive_holders.h"
-
+// qp/datagram_queue_pair.h: a line holds a datagram because no receive is posted. An application
+// posts one, the hold expires, and the queue pair may stop taking datagrams.
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
 #include "model/explorer.h"
+#include "qp/datagram_queue_pair.h"
 #include "qp/handoff_lock.h"
 #include "qp/receive_queue.cc"
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// qp/send_drain.h: a queue pair enters SQD and asks for the event, while another thread sends and
+// qp/stream_state.h: a queue pair enters SQD and asks for the event, while another thread sends and
 // completes.
-#include "qp/send_drain.h"
-
 #include <gtest/gtest.h>
 
 #include "model/explorer.h"
 #include "qp/handoff_lock.h"
+#include "qp/stream_state.h"
 
 namespace uwarp::model {
 namespace {

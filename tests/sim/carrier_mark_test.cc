@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The mark behind which a stream leaves TCP for shared memory (docs/wire.md, "Shared memory").
-#include "protocol/wire/carrier_mark.h"
-
 #include <gtest/gtest.h>
 
+#include "protocol/wire/uwarp_marks.h"
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "protocol/wire/delivered_mark.h"
+#include "protocol/wire/uwarp_marks.h"
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {

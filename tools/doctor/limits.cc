@@ -17,10 +17,10 @@
 #include <system_error>
 #include <thread>
 
-#include "kernel/tree_folders.h"
 #include "machine.h"
 #include "memory/fault_safe_copy.h"
 #include "os/call_cost.h"
+#include "sysfs/sysfs_tree.h"
 
 namespace doctor {
 namespace {

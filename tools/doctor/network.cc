@@ -14,7 +14,7 @@
 #include "base/limits.h"
 #include "carrier/tcp_socket.h"
 #include "machine.h"
-#include "net/net_records.h"
+#include "net/net_device.h"
 
 namespace doctor {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "connect/rendezvous_message.h"
+#include "connect/rendezvous.h"
 #include "dialogue.h"
 #include "protocol/mpa/fpdu.h"
 

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "carrier/ring_carrier.h"
-#include "carrier/shared_memory.h"
 #include "connect/mailbox.h"
 #include "machine.h"
 

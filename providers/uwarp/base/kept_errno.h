@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The errno of a call from outside: system calls inside the library set errno although the call
-// succeeds. The places where such calls come in (verbs/boundary.h, kernel/host_table.cc) put it
+// succeeds. The places where such calls come in (verbs/boundary.h, host/host_table.cc) put it
 // back.
 #pragma once
 

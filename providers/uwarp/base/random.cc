@@ -11,9 +11,9 @@
 #include <span>
 
 #include "base/serial_numbers.h"
-#include "base/siphash.h"
 
 namespace uwarp {
+
 namespace {
 
 // AT_RANDOM (getauxval(3)) is the key, which shows in no output. The process, the time and a count

@@ -31,7 +31,7 @@ Figure figure(const char* name, Figure usual) {
 
 namespace uwarp::tuning {
 
-// --- When a post waits for more (stream/post_coalescer.h). Rows: 8 B Writes and Sends per second.
+// --- When a post waits for more (stream/stream.h). Rows: 8 B Writes and Sends per second.
 
 /// Longest time between the end of one post and the next that counts as "right after" ...
 UWARP_FIGURE(uint64_t, kDenseGapNs, 500);
@@ -57,7 +57,7 @@ UWARP_FIGURE(uint64_t, kPromptNs, 4000);
 UWARP_FIGURE(uint32_t, kFewestAtOnce, 16);
 UWARP_FIGURE(uint32_t, kMostAtOnce, 4096);
 
-// --- What a poll looks at (stream/poller.h, stream/poll_group.h). Rows: half round trips; 16 to
+// --- What a poll looks at (stream/poller.h, stream/poller.h). Rows: half round trips; 16 to
 // 10,000 queue pairs.
 
 /// Polls between two looks at the epoll set ...
@@ -78,7 +78,7 @@ UWARP_FIGURE(int, kMutedBytes, 256 << 10);
 /// time that the helper thread allows between two polls. Rows: 64 KiB and 1 MiB Writes and Reads.
 UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 
-// --- When a poller gives its core away (stream/poller.h, progress/cpu_contention.h). Rows: 64 KiB
+// --- When a poller gives its core away (stream/poller.h, stream/poller.h). Rows: 64 KiB
 // with one of two cores busy; one core for both.
 
 /// Polls on an empty queue in a row, on the only processor, after which a yield is not enough: the
@@ -99,7 +99,7 @@ UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
 /// says nothing then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
 
-// --- How a thread that waits looks before it sleeps (progress/spin_budget.h, progress.cc). Rows:
+// --- How a thread that waits looks before it sleeps (progress/progress.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.
 
 /// A yield that takes longer than this has run another thread that needs the core for whole time
@@ -114,7 +114,7 @@ UWARP_FIGURE(uint64_t, kLongestSpinPauseNs, 2'000'000'000);
 UWARP_FIGURE(uint32_t, kLooksPerTurn, 4);
 UWARP_FIGURE(uint32_t, kFindsPerSpin, 64);
 
-// --- Where the helper thread runs (progress/helper_affinity.h). Row: ib_write_lat, 8 B.
+// --- Where the helper thread runs (progress/progress.h). Row: ib_write_lat, 8 B.
 
 /// The helper thread moves to the core that wakes it after this many wake-ups in a row by another
 /// core, if each comes this soon after the one before, and it slept three quarters of that time;

@@ -15,7 +15,6 @@
 #include "base/result.h"
 #include "os/engine_fds.h"
 #include "os/errands.h"
-#include "os/foreign_fd.h"
 
 namespace uwarp {
 

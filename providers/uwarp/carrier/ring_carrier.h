@@ -17,15 +17,55 @@
 #include <utility>
 
 #include "base/lent_memory.h"
+#include "base/result.h"
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/peer_memory.h"
 #include "carrier/ring_bell.h"
-#include "carrier/shared_memory.h"
 #include "carrier/tcp_socket.h"
+#include "os/engine_fds.h"
 #include "os/errands.h"
 
 namespace uwarp {
+
+// Memory that two processes share.
+
+/// Move-only. Errors are positive errnos.
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept
+      : fd_(std::move(other.fd_)),
+        base_(std::exchange(other.base_, nullptr)),
+        bytes_(other.bytes_) {}
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(base_, other.base_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~SharedMemory();
+
+  /// Fresh memory, zeros.
+  static Result<SharedMemory> create(size_t bytes);
+  /// What another process has made. EPERM, and `fd` stays as it is: it is not sealed, or of another
+  /// size.
+  static Result<SharedMemory> adopt(ForeignFd& fd, size_t bytes);
+
+  std::byte* base() const { return base_; }
+  /// -1 once it has been closed.
+  int fd() const { return fd_.get(); }
+  /// The mapping stays.
+  void close_fd() { fd_ = EngineFd(); }
+
+ private:
+  SharedMemory(EngineFd fd, size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {}
+  int map();
+
+  EngineFd fd_;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
 
 class RingCarrier final : public LentMemory {
  public:

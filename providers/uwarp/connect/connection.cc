@@ -4,18 +4,26 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
 #include "os/clock.h"
-#include "os/collapsed_log.h"
+#include "os/output_file.h"
+#include "os/pull_cost.h"
+#include "os/same_user.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/uwarp_marks.h"
 
 namespace uwarp {
+
 namespace {
 
 /// Bytes read and dropped per turn.
@@ -310,6 +318,286 @@ void Connection::out_of_memory() {
   else if (!std::holds_alternative<Closed>(state_))
     close(turn, CloseMode::kReset);
   finish(turn);
+}
+
+// The hand-over from the start-up to FPDU mode: what the stream begins with.
+
+namespace {
+
+/// If neither the queue pair nor UWARP_PEER_TIMEOUT_MS says anything (rdma_cm sets no timeout on
+/// iWARP).
+constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
+/// What a queue pair's own timeout is raised to. It is meant for a network that never loses
+/// packets; TCP needs some retransmissions of up to a second each before silence means anything.
+constexpr uint32_t kLeastPeerTimeoutMs = 5'000;
+
+StreamConfig::Rtr rtr_of(RtrKind kind) {
+  switch (kind) {
+    case RtrKind::kWrite:
+      return StreamConfig::Rtr::kWrite;
+    case RtrKind::kRead:
+      return StreamConfig::Rtr::kRead;
+    case RtrKind::kNone:
+      break;
+  }
+  return StreamConfig::Rtr::kNone;
+}
+
+}  // namespace
+
+StreamConfig Connection::stream_config(const Agreed& agreed) {
+  const MpaNegotiated& negotiated = agreed.negotiated;
+  StreamConfig config;
+  config.crc = negotiated.crc;
+  config.ord = config.read_depth = negotiated.ord;
+  config.ird = negotiated.ird;
+  // The peer may have granted the one that is kept for acknowledgements.
+  if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
+  config.wait_for_first_fpdu = !agreed.initiator;
+  config.silent_fin = agreed.rendezvous;
+  // The private data of a rendezvous says that the peer is a uwarp. An answer to the mark could
+  // reach a peer that has sent its one message and gone, which would answer by RST.
+  config.peer_is_uwarp = agreed.rendezvous;
+  config.answer_magic = !agreed.initiator && !agreed.rendezvous;
+  config.magic_stag = kPeerMagicStag;
+  config.magic_offset = kPeerMagicOffset;
+  config.may_leave_tcp = settings().why_only_tcp() == nullptr;
+  if (agreed.initiator) {
+    config.rtr = rtr_of(negotiated.rtr);
+    config.rtr_stag = kPeerMagicStag;
+    config.rtr_offset = kPeerMagicOffset;
+    config.nudge_first_fpdu = !agreed.rendezvous;
+  }
+  // Peers that ask for CRCs look like adapters, which want one FPDU per segment.
+  if (settings().fpdu_bytes != 0) {
+    config.mulpdu = static_cast<uint16_t>(settings().fpdu_bytes);
+  } else if (agreed.peer_wants_crc && !agreed.rendezvous) {
+    config.mulpdu = static_cast<uint16_t>(mulpdu_for(socket_.tcp().segment_bytes()));
+  }
+  return config;
+}
+
+void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
+  const MpaInitiator& initiator = startup.initiator();
+  const auto bytes = initiator.private_data();
+  ConnectParameters peer;
+  peer.private_data.assign(bytes.begin(), bytes.end());
+  const Agreed agreed{initiator.negotiated(), initiator.reply().crc,
+                      startup.parameters().initiator_depth, startup.options().rendezvous, true};
+  if (int error = open_stream(turn, agreed))
+    return follow(turn, startup, startup.on_failed(error, now_ns()));
+  established(std::move(peer));
+}
+
+// If it succeeds, the start-up has been destroyed. 0 or an errno.
+int Connection::open_stream(Turn& turn, const Agreed& agreed) {
+  dialed_ = agreed.initiator;
+  const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();
+  Life::Terms terms;
+  terms.rendezvous = agreed.rendezvous;
+  terms.acknowledged = acknowledged();
+  terms.unreliable = is_unreliable(endpoint_->qp().config().transport);
+  terms.nudges = agreed.initiator && !agreed.rendezvous;
+  terms.peer_timeout_ms =
+      own_ms == 0 ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
+  if (!agreed.initiator && agreed.negotiated.peer_to_peer)
+    terms.first_fpdu = Deadline::after_ms(settings().mpa_timeout_ms);
+  // RFC 1122 keepalive finds a peer that vanished while nothing was under way, FpduLife one that
+  // owes an acknowledgement.
+  socket_.tcp().set_keepalive(terms.peer_timeout_ms);
+  // Killed: a peer that holds messages back would never see a FIN behind them.
+  if (terms.rendezvous || terms.acknowledged) socket_.tcp().set_reset_on_close(true);
+  return enter_life(turn, stream_config(agreed), terms);
+}
+
+int Connection::enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
+  if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
+  if (config.may_leave_tcp && dialed_) endpoint_->stream().tell_when_busy();
+  if (log_enabled()) [[unlikely]]
+    log_carrier();
+  state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());
+  turn.pump = true;
+  const std::lock_guard guard(endpoint_lock_);
+  open_ = true;
+  return 0;
+}
+
+Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
+    ConnectContext& context, std::shared_ptr<Endpoint> endpoint, uint16_t depth,
+    std::weak_ptr<ConnectionOwner> owner) {
+  if (int error = context.progress.start_helper()) return Error{error};
+  auto pair = TcpSocket::open_pair();
+  if (!pair) return Error{pair.error()};
+  std::shared_ptr<Connection> connection(new Connection(context, std::move(owner)));
+  if (int error = endpoint->claim(connection, true)) return Error{error};
+  Turn turn(*connection);
+  connection->endpoint_ = std::move(endpoint);
+  connection->socket_.take(std::move(pair->first), std::move(pair->second));
+  StreamConfig config;
+  config.ord = depth;
+  config.read_depth = config.ird = with_reserve(depth, connection->acknowledged());
+  config.silent_fin = config.peer_is_uwarp = true;
+  const int error = connection->start_or_close(turn, [&, self = connection.get()] {
+    if (int failed = self->socket_.watch(*self)) return failed;
+    return self->enter_life(
+        turn, config,
+        {.rendezvous = true,
+         .acknowledged = self->acknowledged(),
+         .unreliable = is_unreliable(self->endpoint_->qp().config().transport)});
+  });
+  if (error != 0) return Error{error};
+  connection->established({});
+  connection->finish(turn, Calls::kLater);
+  return connection;
+}
+
+uint32_t Connection::usual_peer_timeout_ms() {
+  return settings().peer_timeout_ms != 0 ? settings().peer_timeout_ms : kDefaultPeerTimeoutMs;
+}
+
+// Leaving TCP for shared memory, where the peer is a uwarp of the same user on this host. The side
+// that has dialled opens a mailbox and names it by TCP, once the stream is busy and the peer has
+// shown what it is: a target of Writes may do so long after the stream has become busy. The other
+// side answers with a letter from a mailbox of its own, and gets the memory there. It switches
+// first. TCP stays for the end of the connection, and carries on if anything fails.
+// docs/wire.md, "Shared memory".
+
+namespace {
+
+void log_reason(const sockaddr_storage& peer, const char* why) {
+  static CollapsedLog log;
+  log.event("connection: to %s by TCP, not by shared memory: %s", ip_of(peer).to_string().c_str(),
+            why);
+}
+
+void log_refusal(const sockaddr_storage& peer, int error) {
+  log_reason(peer, error == ECONNREFUSED ? "it is in another network namespace"
+                   : error == EPERM      ? "it is of another user"
+                                         : std::strerror(error));
+}
+
+}  // namespace
+
+// Only for peers on this host: with all others users expect TCP.
+void Connection::log_carrier() const {
+  const char* const why = settings().why_only_tcp();
+  if (why != nullptr && is_local_address(remote_)) log_reason(remote_, why);
+}
+
+void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
+  if (life() == nullptr || endpoint_ == nullptr) return;
+  was_busy_ |= notice.busy;
+  const bool shown = (notice.outcome & kRxMagic) != 0;
+  if (socket_.ring() != nullptr) {
+    if (notice.busy) life()->on_busy_ring(now_ns());
+  } else if (notice.busy || (shown && was_busy_)) {
+    offer_carrier(turn);
+  }
+  if ((notice.outcome & kRxOffer) != 0) take_offer();
+  if ((notice.outcome & kRxSwitch) == 0 || !endpoint_->stream().on_ring()) return;
+  endpoint_->describe_carrier(true);
+  log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
+  if (!dialed_) return;  // this end has switched already
+  socket_.ring()->take_answer();
+  endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
+  turn.pump = true;
+}
+
+void Connection::offer_carrier(Turn& turn) {
+  if (mailbox_ != nullptr || !is_local_address(remote_)) return;
+  if (!endpoint_->qp().peer_is_uwarp()) {
+    if (endpoint_->qp().peer_has_spoken()) log_reason(remote_, "it is no uwarp");
+    return;
+  }
+  if (!open_mailbox(random_word() & CarrierMark::kValueMask)) return;
+  endpoint_->qp().offer_mailbox(mailbox_->name(), mailbox_->number());
+  turn.pump = true;
+}
+
+void Connection::take_offer() {
+  if (dialed_ || mailbox_ != nullptr || !is_local_address(remote_)) return;
+  if (!open_mailbox(endpoint_->qp().peer_letter_number())) return;
+  if (int error = mailbox_->send(endpoint_->qp().peer_mailbox(), peer_memory_->place(), {}))
+    log_refusal(remote_, error);
+}
+
+// Once per connection. A mailbox is closed by an errand.
+bool Connection::open_mailbox(uint64_t number) {
+  if (context_.errands.crowded()) return false;
+  peer_memory_ = std::make_unique<PeerMemory>(pulls_pay());
+  auto mailbox = Mailbox::open({context_.progress, context_.errands}, number, shared());
+  if (mailbox)
+    mailbox_ = std::move(*mailbox);
+  else
+    log_refusal(remote_, mailbox.error());
+  return mailbox_ != nullptr;
+}
+
+void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
+  Turn turn(*this);
+  const bool brings = dialed_;
+  auto peer = std::move(peer_memory_);
+  turn.lock.unlock();
+  if (peer == nullptr) return;
+  if (!is_own_user(mail.uid)) return log_refusal(remote_, EPERM);
+  auto made = brings ? make_carrier(context_.errands, mail, std::move(peer))
+                     : adopt_carrier(context_.errands, mail, std::move(peer));
+  if (!made) return log_refusal(remote_, made.error());
+  turn.lock.lock();
+  RingCarrier* const ring = join_carrier(std::move(made->ring));
+  if (ring != nullptr && brings) {
+    const int fds[] = {ring->memory_fd(), made->peer_bell.fd()};
+    if (int error = mailbox.send(mail.letter.reply_to, made->secret, fds))
+      log_refusal(remote_, error);
+  } else if (ring != nullptr) {
+    endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
+    turn.pump = true;
+  }
+  if (ring != nullptr) ring->close_memory_fd();
+  finish(turn, Calls::kLater);
+}
+
+Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mail& mail,
+                                                     std::unique_ptr<PeerMemory> peer) {
+  auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
+  if (!memory) return Error{memory.error()};
+  auto bells = RingBell::pair();
+  if (!bells) return Error{bells.error()};
+  const PeerMemory::Place secret = peer->place();
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
+                                            std::move(peer), errands);
+  if (pulls_pay()) ring->ask_peer(mail.pid, mail.letter.secret);
+  return Carrier{std::move(ring), std::move(bells->second), secret};
+}
+
+// A peer that has not shown that it may read our memory might make this thread wait.
+Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& mail,
+                                                      std::unique_ptr<PeerMemory> peer) {
+  if (mail.fds.size() != 2) return Error{EPROTO};
+  auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
+  if (!memory) return Error{memory.error()};
+  auto bell = RingBell::adopt(mail.fds[1], errands);
+  if (!bell) return Error{EPROTO};
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
+                                            std::move(peer), errands);
+  if (pulls_pay() && ring->take_answer()) {
+    ring->ask_peer(mail.pid, mail.letter.secret);
+    ring->take_answer();
+  }
+  return Carrier{std::move(ring), RingBell(), {}};
+}
+
+// Null: the connection has left the stream meanwhile, or cannot wait for the bell.
+RingCarrier* Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
+  if (life() == nullptr || endpoint_ == nullptr || socket_.ring() != nullptr) return nullptr;
+  RingCarrier& ring = *carrier;
+  if (int error = socket_.watch_ring(*this, std::move(carrier))) {
+    log_refusal(remote_, error);
+    return nullptr;
+  }
+  if (!endpoint_->stream().join_ring(ring)) return nullptr;
+  life()->on_busy_ring(now_ns());
+  return &ring;
 }
 
 }  // namespace uwarp

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <utility>
@@ -14,10 +17,34 @@
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
 #include "observe/capture.h"
+#include "os/clock.h"
 #include "progress/progress.h"
 #include "stream/stream.h"
 
 namespace uwarp {
+
+// Until when something waits.
+
+/// A moment of the monotonic clock in nanoseconds; 0: nothing is waited for.
+struct Deadline {
+  uint64_t at_ns = 0;
+
+  static Deadline after_ms(uint32_t wait_ms) { return {now_ns() + wait_ms * kNsPerMs}; }
+
+  explicit operator bool() const { return at_ns != 0; }
+  /// True once when it has passed.
+  bool take_passed(uint64_t now_ns) {
+    if (at_ns == 0 || at_ns > now_ns) return false;
+    at_ns = 0;
+    return true;
+  }
+};
+
+/// The first of them that is waited for.
+inline Deadline earliest(std::initializer_list<Deadline> deadlines) {
+  // What is not waited for becomes the last of all.
+  return std::min(deadlines, [](Deadline a, Deadline b) { return a.at_ns - 1 < b.at_ns - 1; });
+}
 
 enum class CloseMode : uint8_t {
   kDone,    // both have sent their FIN, and no reset is due when the fd is closed
@@ -123,6 +150,46 @@ class ConnectionSocket {
   Progress::Ticket bell_ticket_ = 0;
   std::unique_ptr<RingCarrier> ring_;
   std::unique_ptr<CapturedConnection> captured_;
+};
+
+// A connection that has sent its FIN and left its queue pair. What the peer still sends is read and
+// dropped until its FIN, so that no RST destroys a Terminate that is under way. Without IO.
+
+/// How long a connection that ends waits for its peer: while it drains, and before its FIN for a
+/// peer that takes nothing.
+inline constexpr uint64_t kCloseWaitNs = 5'000'000'000;
+
+class Draining {
+ public:
+  /// How long our FIN may wait for a peer to make room, where completions are acknowledged.
+  static constexpr uint64_t kNoRoomWaitNs = 250'000'000;
+
+  Draining(bool acknowledged, uint64_t now_ns)
+      : acknowledged_(acknowledged),
+        close_{now_ns + kCloseWaitNs},
+        room_{acknowledged ? now_ns + kNoRoomWaitNs : 0} {}
+
+  Deadline deadline() const { return earliest({close_, room_}); }
+  /// How to close after the end of the stream (0) or an error. With acknowledgements a reset is
+  /// still due then.
+  CloseMode on_end(ssize_t count) const {
+    return count == 0 && !acknowledged_ ? CloseMode::kDone : CloseMode::kGentle;
+  }
+  /// True: to be closed with a reset. A peer that holds messages back for which it has no receive
+  /// may do so without end (rnr_retry 7) and sees no FIN behind them. Between InfiniBand adapters
+  /// it would learn of the end. Nothing that was acknowledged is lost.
+  bool on_deadline(const auto& socket, uint64_t now_ns) {
+    if (room_.take_passed(now_ns)) {
+      if (socket.peer_has_no_room()) return true;
+      room_ = {now_ns + kNoRoomWaitNs};
+    }
+    return close_.take_passed(now_ns);
+  }
+
+ private:
+  bool acknowledged_;
+  Deadline close_;
+  Deadline room_;  // when to look whether our FIN waits behind what the peer does not take
 };
 
 }  // namespace uwarp

@@ -9,14 +9,13 @@
 
 #include "base/log.h"
 #include "base/settings.h"
-#include "connect/bound_port.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
 #include "inject/process_faults.h"
 #include "os/clock.h"
-#include "os/collapsed_log.h"
+#include "os/output_file.h"
 
 namespace uwarp {
 namespace {

@@ -15,7 +15,7 @@
 #include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
 #include "os/clock.h"
-#include "stream/poll_group.h"
+#include "stream/poller.h"
 
 namespace uwarp {
 namespace {

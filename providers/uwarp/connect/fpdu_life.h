@@ -15,11 +15,10 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/tuning.h"
-#include "connect/deadline.h"
-#include "connect/draining.h"
+#include "connect/connection_socket.h"
 #include "inject/fault_plan.h"
 #include "os/clock.h"
-#include "stream/stream_owner.h"
+#include "stream/stream.h"
 
 namespace uwarp {
 

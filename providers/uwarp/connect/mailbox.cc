@@ -16,7 +16,7 @@
 
 #include "base/random.h"
 #include "os/raw_call.h"
-#include "protocol/wire/carrier_mark.h"
+#include "protocol/wire/uwarp_marks.h"
 
 namespace uwarp {
 namespace {

@@ -20,7 +20,6 @@
 #include "carrier/peer_memory.h"
 #include "os/engine_fds.h"
 #include "os/errands.h"
-#include "os/foreign_fd.h"
 #include "progress/progress.h"
 
 namespace uwarp {

@@ -2,17 +2,120 @@
 // Finding one port that is free on several addresses.
 #include "connect/rendezvous_port.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
-#include "connect/held_call.h"
-#include "connect/rendezvous_message.h"
+#include "connect/rendezvous.h"
+#include "os/clock.h"
 
 namespace uwarp {
+
+Result<QueuePairPlace> QueuePairPlace::reserve(ConnectContext& context, const NetDevice& device) {
+  auto port = context.ports.reserve(context, device);
+  if (!port) return Error{port.error()};
+  QueuePairPlace place(context, std::move(*port));
+  place.slot_ = SlotLease<QueuePairSlot>(context.stat_page);
+  return place;
+}
+
+QueuePairPlace::QueuePairPlace(QueuePairPlace&& other) noexcept
+    : context_(other.context_),
+      port_(std::move(other.port_)),
+      has_port_(std::exchange(other.has_port_, false)),
+      slot_(std::move(other.slot_)) {}
+
+QueuePairPlace::~QueuePairPlace() {
+  if (!context_.alive())
+    slot_.abandon();
+  else if (has_port_)
+    give_back();
+}
+
+QpConfig QueuePairPlace::complete(QpConfig config) const {
+  config.number = number();
+  config.slot = slot_.get();
+  config.trace = context_.trace;
+  return config;
+}
+
+void QueuePairPlace::show(const QpConfig& config, const NetDevice& device) {
+  const uint32_t index = context_.stat_page.device(device.verbs_name);
+  const bool shared = config.shares_receives();
+  const SlotChange change(slot_->head);
+  slot_->number = number().value;
+  slot_->device = index;
+  slot_->created_ns = wall_clock_ns();
+  slot_->send_depth = config.max_send_wr;
+  slot_->receive_depth = shared ? 0 : config.max_recv_wr;
+  slot_->send_queue = slot_->receive_queue = kNoSlot;
+  slot_->flags = shared ? uint32_t{QueuePairSlot::kSharedReceive} : 0;
+  slot_->head.live.store(1, std::memory_order_release);
+}
+
+void QueuePairPlace::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+  const SlotChange change(slot_->head);
+  slot_->send_queue = send_queue;
+  slot_->receive_queue = receive_queue;
+}
+
+int QueuePairPlace::become_callable() {
+  try {
+    if (int error = context_.progress.start_helper()) return error;
+    return port_.port->listen();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+void QueuePairPlace::give_back() {
+  has_port_ = false;
+  context_.ports.give_back(port_);
+}
+
+// Giving numbers out and back.
+
+Result<RendezvousPorts::Place> RendezvousPorts::reserve(ConnectContext& context,
+                                                        const NetDevice& device) {
+  const std::lock_guard guard(mutex_);
+  for (const auto& port : ports_) {
+    if (port->ifindex() != device.ifindex) continue;
+    if (const auto number = port->take_number()) return Place{port, *number};
+  }
+  auto made = RendezvousPort::reserve(context, device);
+  if (!made) return Error{made.error()};
+  ports_.push_back(*made);
+  return Place{*made, *(*made)->take_number()};
+}
+
+std::shared_ptr<RendezvousPort> RendezvousPorts::find(int ifindex, uint16_t port) {
+  const std::lock_guard guard(mutex_);
+  for (const auto& one : ports_)
+    if (one->ifindex() == ifindex && one->port() == port) return one;
+  return nullptr;
+}
+
+void RendezvousPorts::give_back(const Place& place) {
+  std::shared_ptr<RendezvousPort> unused;  // closed after the lock
+  const std::lock_guard guard(mutex_);
+  if (!place.port->give_back(place.number)) return;
+  // One that never listened stays for the next queue pair: those of rdma_cm come and go.
+  const auto spare = [&](const auto& port) {
+    return port->ifindex() == place.port->ifindex() && port->spare();
+  };
+  if (place.port->spare() && std::count_if(ports_.begin(), ports_.end(), spare) == 1) return;
+  const auto found = std::find(ports_.begin(), ports_.end(), place.port);
+  if (found == ports_.end()) return;
+  unused = std::move(*found);
+  ports_.erase(found);
+}
+
 namespace {
 
 /// Ports that the kernel proposes for the first address and another address refuses.

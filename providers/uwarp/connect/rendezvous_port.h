@@ -16,8 +16,66 @@
 #include "carrier/tcp_socket.h"
 #include "connect/listener.h"
 #include "net/net_device.h"
+#include "observe/stat_page.h"
+#include "qp/qp_config.h"
 
 namespace uwarp {
+
+// The rendezvous ports of this process, from which queue pairs have their numbers.
+class RendezvousPort;
+struct ConnectContext;
+
+/// Any thread. Its lock goes before that of a port.
+class RendezvousPorts {
+ public:
+  struct Place {
+    std::shared_ptr<RendezvousPort> port;
+    Qpn number;
+  };
+  /// A free number on `device`. Errors: EADDRINUSE (no port in UWARP_PORT_RANGE), EMFILE, ENOMEM.
+  Result<Place> reserve(ConnectContext& context, const NetDevice& device);
+  void give_back(const Place& place);
+  /// The port with this number on the device, while a queue pair has a number on it; else null.
+  std::shared_ptr<RendezvousPort> find(int ifindex, uint16_t port);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<RendezvousPort>> ports_;
+};
+
+// The place of a queue pair of any type among those of the process: its number, the port to which
+// this number leads peers, and the slot in which uwarp-stat sees it.
+
+/// Move-only. The slot is given back at its end; what it refers to outlives it.
+class QueuePairPlace {
+ public:
+  /// Errors: EADDRINUSE (no port), EMFILE, ENOMEM. Throws std::bad_alloc.
+  static Result<QueuePairPlace> reserve(ConnectContext& context, const NetDevice& device);
+  QueuePairPlace(QueuePairPlace&& other) noexcept;
+  ~QueuePairPlace();
+
+  Qpn number() const { return port_.number; }
+  QueuePairSlot& slot() { return *slot_; }
+  /// `config` with the number, the slot and the trace.
+  QpConfig complete(QpConfig config) const;
+  /// Shows a queue pair of this `config`, without completion queues.
+  void show(const QpConfig& config, const NetDevice& device);
+  /// The slots of its completion queues in the page of counters. One thread at a time.
+  void name_queues(uint32_t send_queue, uint32_t receive_queue);
+  /// From now on peers can call. 0 or an errno.
+  int become_callable();
+  /// Number and port; once. Another thread may be in become_callable().
+  void give_back();
+
+ private:
+  QueuePairPlace(ConnectContext& context, RendezvousPorts::Place port)
+      : context_(context), port_(std::move(port)) {}
+
+  ConnectContext& context_;
+  RendezvousPorts::Place port_;
+  bool has_port_ = true;
+  SlotLease<QueuePairSlot> slot_;
+};
 
 struct ConnectContext;
 

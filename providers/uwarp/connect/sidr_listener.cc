@@ -12,9 +12,10 @@
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "os/clock.h"
-#include "os/collapsed_log.h"
+#include "os/output_file.h"
 
 namespace uwarp {
+
 namespace {
 
 /// Datagrams looked at per turn, so that a flood does not keep other sources waiting.

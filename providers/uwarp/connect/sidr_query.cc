@@ -14,6 +14,7 @@
 #include "os/clock.h"
 
 namespace uwarp {
+
 namespace {
 
 /// Datagrams per turn: a peer that answers more than once is not listened to for long.

@@ -8,11 +8,10 @@
 
 #include "connect/connect_context.h"
 #include "connect/rendezvous_port.h"
-#include "datagram/destination.h"
 #include "datagram/trunk.h"
 #include "datagram/trunks.h"
 #include "os/clock.h"
-#include "stream/poll_group.h"
+#include "stream/poller.h"
 
 namespace uwarp {
 

@@ -3,6 +3,7 @@
 // attributes. verbs/ talks to this class, as to Endpoint for those that connect.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,12 +11,77 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/spinlock.h"
+#include "connect/endpoint_table.h"
 #include "connect/qp_attributes.h"
-#include "connect/queue_pair_place.h"
+#include "connect/rendezvous_port.h"
+#include "net/ip_address.h"
 #include "net/net_device.h"
 #include "qp/datagram_queue_pair.h"
 
 namespace uwarp {
+
+// Where the datagrams of an address handle go: the addresses of both hosts, and traffic class and
+// hop limit. Each queue pair number names the process on that host.
+class Trunk;
+
+/// Made and destroyed with its address handle; any thread.
+class Destination {
+ public:
+  Destination(const IpAddress& own, const IpAddress& peer) : own(own), peer(peer) {}
+
+  const IpAddress own;
+  const IpAddress peer;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;
+  std::shared_ptr<DatagramWay> group;  ///< of a multicast group, the one way there is
+
+  /// What was remembered for this port of ours and `port`; null if it was another pair.
+  std::shared_ptr<Trunk> recent(uint16_t own_port, uint16_t port) {
+    const std::lock_guard guard(lock_);
+    return port == port_ && own_port == own_port_ ? trunk_ : nullptr;
+  }
+  void remember(uint16_t own_port, uint16_t port, std::shared_ptr<Trunk> trunk) {
+    const std::lock_guard guard(lock_);
+    own_port_ = own_port;
+    port_ = port;
+    trunk_.swap(trunk);
+  }
+
+ private:
+  SpinLock lock_;
+  uint16_t own_port_ = 0;  // of the queue pair that has sent
+  uint16_t port_ = 0;      // of a process; 0: none yet
+  std::shared_ptr<Trunk> trunk_;
+};
+
+// What one thread at a time has found lately among the queue pairs that take datagrams: no lock and
+// no reference count per datagram, while queue pairs neither come nor go.
+class DatagramEndpoint;
+using DatagramTable = BasicEndpointTable<DatagramEndpoint>;
+
+class RecentEndpoints {
+ public:
+  /// Null if there is none.
+  DatagramEndpoint* find(const DatagramTable& table, Qpn number) {
+    Entry& entry = entries_[number.value % entries_.size()];
+    const uint64_t version = table.version();
+    if (entry.version != version || entry.number != number) [[unlikely]] {
+      entry.endpoint = table.find(number);
+      entry.number = number;
+      entry.version = version;
+    }
+    return entry.endpoint.get();
+  }
+
+ private:
+  struct Entry {
+    Qpn number;
+    uint64_t version = 0;
+    std::shared_ptr<DatagramEndpoint> endpoint;
+  };
+  std::array<Entry, 4> entries_;
+};
 
 class Destination;
 class Trunks;

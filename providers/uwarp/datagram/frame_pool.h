@@ -12,7 +12,7 @@
 #include "base/limits.h"
 #include "base/spinlock.h"
 #include "memory/region_table.h"
-#include "protocol/ddp/buffer_list.h"
+#include "protocol/ddp/segment.h"
 #include "protocol/wire/datagram_header.h"
 
 namespace uwarp {

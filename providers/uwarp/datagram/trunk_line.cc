@@ -6,11 +6,13 @@
 #include <new>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/tuning.h"
 #include "connect/connect_context.h"
 #include "connect/connection.h"
-#include "connect/rendezvous_message.h"
+#include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
 #include "datagram/datagram_endpoint.h"
 #include "datagram/trunk.h"
@@ -18,6 +20,56 @@
 #include "os/clock.h"
 
 namespace uwarp {
+
+namespace {
+
+constexpr size_t kNonceBytes = sizeof(TrunkNonce);
+
+void append_nonce(std::vector<std::byte>& bytes, TrunkNonce nonce) {
+  bytes.resize(bytes.size() + kNonceBytes);
+  store_be64(bytes.data() + bytes.size() - kNonceBytes, nonce);
+}
+
+}  // namespace
+
+TrunkNonce draw_nonce() {
+  TrunkNonce nonce = 0;
+  while (nonce == 0) nonce = random_word();
+  return nonce;
+}
+
+std::vector<std::byte> TrunkCall::encode() const {
+  RendezvousCall call;
+  call.source = Qpn{uint32_t{key.own_port} << 8};
+  call.target = Qpn{uint32_t{key.port} << 8};
+  call.psn = kTrunkVersion;
+  call.capabilities = RendezvousCall::kTrunk | (call_back ? RendezvousCall::kCallBack : 0);
+  std::vector<std::byte> bytes = call.encode();
+  for (const TrunkNonce nonce : nonces) append_nonce(bytes, nonce);
+  return bytes;
+}
+
+std::vector<TrunkNonce> TrunkCall::nonces_of(std::span<const std::byte> private_data) {
+  std::vector<TrunkNonce> nonces;
+  if (private_data.size() <= RendezvousCall::kWireSize) return nonces;
+  auto rest = private_data.subspan(RendezvousCall::kWireSize);
+  for (; rest.size() >= kNonceBytes && nonces.size() < kMostNonces;
+       rest = rest.subspan(kNonceBytes))
+    nonces.push_back(load_be64(rest.data()));
+  return nonces;
+}
+
+std::vector<std::byte> encode_accepted(TrunkNonce nonce) {
+  std::vector<std::byte> bytes = RendezvousAnswer{}.encode();
+  append_nonce(bytes, nonce);
+  return bytes;
+}
+
+TrunkNonce accepted_nonce(std::span<const std::byte> private_data) {
+  if (private_data.size() < RendezvousAnswer::kWireSize + kNonceBytes) return 0;
+  return load_be64(private_data.data() + RendezvousAnswer::kWireSize);
+}
+
 namespace {
 
 /// A line over which nothing has gone for one to two of these is closed. One that is used is proved

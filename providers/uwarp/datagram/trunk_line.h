@@ -5,9 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,18 +19,62 @@
 #include "base/spinlock.h"
 #include "connect/connection_events.h"
 #include "connect/endpoint.h"
+#include "connect/rendezvous.h"
+#include "datagram/datagram_endpoint.h"
 #include "datagram/frame_pool.h"
-#include "datagram/recent_endpoints.h"
-#include "datagram/trunk_call.h"
-#include "datagram/trunk_key.h"
+#include "net/ip_address.h"
 #include "net/net_device.h"
 #include "progress/source.h"
 #include "protocol/wire/global_route_header.h"
 #include "qp/completion_queue.h"
 #include "qp/datagram_queue_pair.h"
-#include "qp/receive/message_sink.h"
+#include "qp/qp_config.h"
 
 namespace uwarp {
+
+// What tells one trunk from another: an address and a port at each end.
+
+/// The ports are those of queue pair numbers. A process has one for each 256 queue pairs of a
+/// device, and a trunk for each of them, so that all datagrams on a line come from one port.
+struct TrunkKey {
+  IpAddress own;
+  uint16_t own_port = 0;
+  IpAddress peer;
+  uint16_t port = 0;  // of the peer
+  friend auto operator<=>(const TrunkKey&, const TrunkKey&) = default;
+};
+
+// What two processes say to each other before there is a trunk: the call, the call back that proves
+// the caller's port, and the answer. Layout: docs/wire.md, "Datagrams". Encode and decode only.
+
+/// Of calls, and of what goes over a trunk. A receiver refuses others with kUnknownVersion.
+inline constexpr uint32_t kTrunkVersion = 2;
+
+/// A random number that only the process which drew it and the one that it has called know. 0:
+/// none.
+using TrunkNonce = uint64_t;
+/// A new one, of the kernel's random numbers.
+TrunkNonce draw_nonce();
+
+struct TrunkCall {
+  /// That one call back can repeat. A queue pair number's port has one process, so more than one
+  /// call from it is rare; the room is for callers that have no right to the port.
+  static constexpr size_t kMostNonces = 32;
+
+  TrunkKey key;  // as the caller sees it
+  bool call_back = false;
+  /// Of a call: the caller's own, one. Of a call back: those of the calls that it answers.
+  std::vector<TrunkNonce> nonces{};
+
+  std::vector<std::byte> encode() const;
+  /// The nonces behind the call in the private data of a Request, kMostNonces at most.
+  static std::vector<TrunkNonce> nonces_of(std::span<const std::byte> private_data);
+};
+
+/// The Reply that accepts a call back names the nonce that was right.
+std::vector<std::byte> encode_accepted(TrunkNonce nonce);
+/// 0 if it names none.
+TrunkNonce accepted_nonce(std::span<const std::byte> private_data);
 
 class Trunk;
 class Trunks;

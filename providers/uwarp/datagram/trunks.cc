@@ -10,15 +10,14 @@
 
 #include "base/log.h"
 #include "connect/connection.h"
-#include "connect/held_call.h"
-#include "connect/rendezvous_message.h"
+#include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
 #include "datagram/datagram_endpoint.h"
-#include "datagram/destination.h"
 #include "datagram/trunk.h"
-#include "os/collapsed_log.h"
+#include "os/output_file.h"
 
 namespace uwarp {
+
 namespace {
 
 /// As of now: the application may change its limit.

@@ -16,11 +16,30 @@
 #include <mutex>
 
 #include "base/ids.h"
+#include "base/random.h"
 #include "base/result.h"
 #include "memory/memory_region.h"
-#include "memory/slot_cipher.h"
 
 namespace uwarp {
+
+// Slot numbers become the upper 24 bits of keys that a peer cannot predict from the keys that it
+// has seen (RFC 5040 8.1.1).
+
+/// A keyed permutation of 24 bits: a balanced Feistel network whose round function is SipHash-2-4
+/// over the half and the number of the round. Four rounds withstand as many known keys as a half
+/// has values to the power of one half; twice as many rounds leave a margin.
+class SlotCipher {
+ public:
+  explicit SlotCipher(const SipKey& secret) : secret_(secret) {}
+
+  uint32_t encrypt(uint32_t slot) const;
+  uint32_t decrypt(uint32_t sealed) const;
+
+ private:
+  uint32_t round(uint32_t half, int number) const;
+
+  const SipKey secret_;
+};
 
 /// What BIND_MW asks for.
 struct WindowBinding {

@@ -6,10 +6,15 @@
 // Must not know verbs structs or connections.
 #pragma once
 
+#include <linux/netlink.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +24,25 @@
 #include "net/ip_address.h"
 
 namespace uwarp {
+
+//
+// A non-blocking rtnetlink socket. Raw system calls: a preloaded socket() wrapper must not see the
+// engine's own sockets.
+
+/// `groups`: RTMGRP_* bits of the notifications it receives. The fd, or -1 and errno.
+inline int open_netlink_socket(uint32_t groups) {
+  const int fd = static_cast<int>(
+      syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
+  if (fd < 0) return -1;
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = groups;
+  if (syscall(SYS_bind, fd, &address, sizeof address) == 0) return fd;
+  const int error = errno;
+  syscall(SYS_close, fd);
+  errno = error;
+  return -1;
+}
 
 /// Entries of a device's GID table. Fixed, because libibverbs reads that many files.
 inline constexpr size_t kGidTableLength = 16;
@@ -107,5 +131,46 @@ std::optional<Route> find_route(const IpAddress& destination,
 int net_changes_fd();
 /// Reads all queued notifications; true if there were any.
 bool drain_net_changes();
+
+//
+// What the kernel says about links and addresses, as plain records, and the rules that turn them
+// into devices. Reading (libnl) and rules are apart so that the rules can be tested with made-up
+// records.
+struct LinkRecord {
+  int ifindex = 0;
+  std::string name;
+  std::array<uint8_t, 6> mac{};  ///< zero when there is none, or not 6 bytes
+  uint32_t mtu_bytes = 0;
+  unsigned flags = 0;          ///< IFF_*
+  unsigned hardware_type = 0;  ///< ARPHRD_*
+};
+
+struct AddressRecord {
+  int ifindex = 0;
+  IpAddress address;
+  unsigned flags = 0;  ///< IFA_F_*
+};
+
+/// Both lists in the kernel's order.
+struct NetRecords {
+  std::vector<LinkRecord> links;
+  std::vector<AddressRecord> addresses;
+};
+
+/// Reads links and addresses of the calling thread's network namespace. Nullopt when the kernel
+/// cannot be asked, at the limit of open files for one: that says nothing about what there is.
+std::optional<NetRecords> read_net_records();
+
+/// Whether a netdev may become a device: `selection` holds names or shell patterns; empty means
+/// all.
+bool selected_netdev(const std::vector<std::string>& selection, const std::string& name);
+
+/// uverbs numbers by device name; a number once given stays with its name.
+using UverbsNumbers = std::map<std::string, int>;
+
+/// The rules: at least one usable address; Ethernet first, loopback last, else by index; names,
+/// GUIDs, GID order. Says once per process and device when addresses are left out.
+std::vector<std::shared_ptr<const NetDevice>> build_net_devices(
+    const NetRecords& records, const std::vector<std::string>& selection, UverbsNumbers& numbers);
 
 }  // namespace uwarp

@@ -7,6 +7,7 @@
 #include "os/clock.h"
 
 namespace uwarp {
+
 namespace {
 
 /// Until the kernel is asked again that could not be asked.

@@ -15,6 +15,7 @@
 #include "base/fork.h"
 
 namespace uwarp {
+
 namespace {
 
 // The kernel's default ceiling of open files per process (fs.nr_open). Fds above it work, but are

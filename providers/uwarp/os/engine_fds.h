@@ -4,6 +4,9 @@
 // Lock-free, because the child finds every lock in the state in which some other thread left it.
 #pragma once
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace uwarp {
@@ -53,5 +56,28 @@ int engine_fd_floor();
 
 /// Calls `visit` for each engine fd. Lock-free.
 void visit_engine_fds(void (*visit)(int fd));
+
+// A descriptor that another process has handed over. Until its kind is known, every call on it may
+// wait for that process, close() included: only an Errand has such.
+
+/// Closed with its owner. Move-only. No engine fd yet: a forked child leaves it alone.
+class ForeignFd {
+ public:
+  explicit ForeignFd(int fd) : fd_(fd) {}
+  ForeignFd(ForeignFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ForeignFd& operator=(ForeignFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~ForeignFd() {
+    if (fd_ >= 0) syscall(SYS_close, fd_);
+  }
+  int get() const { return fd_; }
+  /// It is of a kind that does not wait.
+  EngineFd adopt() { return EngineFd(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
 
 }  // namespace uwarp

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "os/collapsed_log.h"
 #include "os/engine_thread.h"
+#include "os/output_file.h"
 
 namespace uwarp {
 

@@ -2,11 +2,23 @@
 // What another thread of the process does.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace uwarp {
+
+// How often the scheduler has taken the core away from a thread that could have gone on.
+
+/// Involuntary switches of the calling thread so far; a yield to another thread counts. Nullopt if
+/// the kernel does not tell.
+inline std::optional<uint64_t> thread_switches() {
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return std::nullopt;
+  return static_cast<uint64_t>(usage.ru_nivcsw);
+}
 
 /// The kernel's name for the calling thread.
 pid_t thread_id();

@@ -3,7 +3,7 @@
 // The way to libuwarp.so: loaded when the process first touches something of RDMA.
 #pragma once
 
-#include "kernel/host_table.h"
+#include "host/host_table.h"
 
 namespace uwarp_preload {
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "kernel/host_table.h"
+#include "host/host_table.h"
 
 namespace uwarp_preload {
 

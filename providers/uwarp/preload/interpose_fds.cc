@@ -31,7 +31,6 @@ constinit Real<int(int)> real_dup("dup");
 constinit Real<int(int, int)> real_dup2("dup2");
 constinit Real<int(int, int, int)> real_dup3("dup3");
 constinit Real<int(int, int, ...)> real_fcntl("fcntl");
-constinit Real<int(int, int, ...)> real_fcntl64("fcntl64");
 constinit Real<int(int, int, int)> real_socket("socket");
 
 /// The application gives up a marked fd; the real close follows.
@@ -119,12 +118,6 @@ bool has_marked(unsigned first) {
   return highest_marked() >= 0 && first <= INT_MAX && static_cast<int>(first) <= highest_marked();
 }
 
-int duplicate_by_fcntl(Real<int(int, int, ...)>& function, int fd, int command, void* argument) {
-  const int copy = function(fd, command, argument);
-  if (copy >= 0 && kind_of(fd) != UWARP_FD_FOREIGN) note_copy(fd, copy);
-  return copy;
-}
-
 }  // namespace
 
 void uwarp_preload::give_up(FILE* file) {
@@ -151,16 +144,12 @@ ssize_t write(int fd, const void* bytes, size_t length) {
   return engine->write(fd, kind, bytes, length);
 }
 
-ssize_t __write(int fd, const void* bytes, size_t length) { return write(fd, bytes, length); }
-
 int close(int fd) {
   const uwarp_fd_kind kind = kind_of(fd);
   if (kind == UWARP_FD_FOREIGN) [[likely]]
     return real_close(fd);
   return close_marked(fd, kind);
 }
-
-int __close(int fd) { return close(fd); }
 
 int fclose(FILE* file) {
   give_up(file);
@@ -195,8 +184,6 @@ int dup2(int fd, int copy) noexcept {
   return result;
 }
 
-int __dup2(int fd, int copy) noexcept { return dup2(fd, copy); }
-
 int dup3(int fd, int copy, int flags) noexcept {
   if (!make_way(fd, copy)) return -1;
   const int result = real_dup3(fd, copy, flags);
@@ -209,31 +196,9 @@ int fcntl(int fd, int command, ...) {
   va_start(arguments, command);
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
-  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-    return duplicate_by_fcntl(real_fcntl, fd, command, argument);
-  }
-  return real_fcntl(fd, command, argument);
-}
-
-int fcntl64(int fd, int command, ...) {
-  va_list arguments;
-  va_start(arguments, command);
-  void* argument = va_arg(arguments, void*);
-  va_end(arguments);
-  // libc before 2.28 has fcntl only.
-  auto& function = real_fcntl64.get() ? real_fcntl64 : real_fcntl;
-  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-    return duplicate_by_fcntl(function, fd, command, argument);
-  }
-  return function(fd, command, argument);
-}
-
-int __fcntl(int fd, int command, ...) {
-  va_list arguments;
-  va_start(arguments, command);
-  void* argument = va_arg(arguments, void*);
-  va_end(arguments);
-  return fcntl(fd, command, argument);
+  const int result = real_fcntl(fd, command, argument);
+  if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && result >= 0) note_copy(fd, result);
+  return result;
 }
 
 // The kernel's netlink knows nothing of our devices; where it knows real ones its answer would be
@@ -246,5 +211,12 @@ int socket(int family, int type, int protocol) noexcept {
   }
   return real_socket(family, type, protocol);
 }
+
+// Further names of the same calls.
+decltype(write) __write __attribute__((alias("write")));
+decltype(close) __close __attribute__((alias("close")));
+decltype(dup2) __dup2 __attribute__((alias("dup2")));
+decltype(fcntl) __fcntl __attribute__((alias("fcntl")));
+decltype(fcntl64) fcntl64 __attribute__((alias("fcntl")));
 
 }  // extern "C"

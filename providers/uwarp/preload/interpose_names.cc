@@ -178,22 +178,10 @@ ssize_t llistxattr(const char* path, char* names, size_t size) noexcept {
   return pass(real_llistxattr, path, names, size);
 }
 
-// The functions for 64 bits are the same ones where we run.
-static_assert(sizeof(struct statfs) == sizeof(struct statfs64) &&
-              sizeof(struct statvfs) == sizeof(struct statvfs64));
-
 int statfs(const char* path, struct statfs* out) noexcept { return pass(real_statfs, path, out); }
-int statfs64(const char* path, struct statfs64* out) noexcept {
-  return statfs(path, reinterpret_cast<struct statfs*>(out));
-}
-
 int statvfs(const char* path, struct statvfs* out) noexcept {
   return pass(real_statvfs, path, out);
 }
-int statvfs64(const char* path, struct statvfs64* out) noexcept {
-  return statvfs(path, reinterpret_cast<struct statvfs*>(out));
-}
-
 long pathconf(const char* path, int name) noexcept { return pass(real_pathconf, path, name); }
 
 int inotify_add_watch(int fd, const char* path, uint32_t mask) noexcept {
@@ -216,24 +204,19 @@ int scandir(const char* path, dirent*** names, ScandirFilter* filter, ScandirOrd
                            : real_scandir(path, names, filter, order);
 }
 
-int scandir64(const char* path, dirent64*** names, int (*filter)(const dirent64*),
-              int (*order)(const dirent64**, const dirent64**)) {
-  static_assert(sizeof(dirent) == sizeof(dirent64));
-  return scandir(path, reinterpret_cast<dirent***>(names), reinterpret_cast<ScandirFilter*>(filter),
-                 reinterpret_cast<ScandirOrder*>(order));
-}
-
 int scandirat(int folder, const char* path, dirent*** names, ScandirFilter* filter,
               ScandirOrder* order) {
   return may_be_ours(path) ? scandir_ours(folder, path, names, filter, order)
                            : real_scandirat(folder, path, names, filter, order);
 }
 
-int scandirat64(int folder, const char* path, dirent64*** names, int (*filter)(const dirent64*),
-                int (*order)(const dirent64**, const dirent64**)) {
-  return scandirat(folder, path, reinterpret_cast<dirent***>(names),
-                   reinterpret_cast<ScandirFilter*>(filter),
-                   reinterpret_cast<ScandirOrder*>(order));
-}
+// Further names of the same calls: the structs are the same ones where we run.
+static_assert(sizeof(struct statfs) == sizeof(struct statfs64) &&
+              sizeof(struct statvfs) == sizeof(struct statvfs64) &&
+              sizeof(dirent) == sizeof(dirent64));
+decltype(statfs64) statfs64 __attribute__((alias("statfs")));
+decltype(statvfs64) statvfs64 __attribute__((alias("statvfs")));
+decltype(scandir64) scandir64 __attribute__((alias("scandir")));
+decltype(scandirat64) scandirat64 __attribute__((alias("scandirat")));
 
 }  // extern "C"

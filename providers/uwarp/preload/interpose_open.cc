@@ -20,13 +20,9 @@ using namespace uwarp_preload;
 namespace {
 
 constinit Real<int(const char*, int, ...)> real_open("open");
-constinit Real<int(const char*, int, ...)> real_open64("open64");
 constinit Real<int(int, const char*, int, ...)> real_openat("openat");
-constinit Real<int(int, const char*, int, ...)> real_openat64("openat64");
 constinit Real<FILE*(const char*, const char*)> real_fopen("fopen");
-constinit Real<FILE*(const char*, const char*)> real_fopen64("fopen64");
 constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen("freopen");
-constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen64("freopen64");
 
 bool needs_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
@@ -142,40 +138,10 @@ int open(const char* path, int flags, ...) {
   return real_open(path, flags, mode);
 }
 
-int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  int fd;
-  if (may_be_ours(path) && open_ours(AT_FDCWD, path, flags, mode, fd)) return fd;
-  return real_open64(path, flags, mode);
-}
-
-int __open(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  return open(path, flags, mode);
-}
-
-int __open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  return open64(path, flags, mode);
-}
-
 // The fortified forms, for calls without a mode.
 int __open_2(const char* path, int flags) { return open(path, flags, 0); }
-int __open64_2(const char* path, int flags) { return open64(path, flags, 0); }
 
 int creat(const char* path, mode_t mode) { return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
-int creat64(const char* path, mode_t mode) {
-  return open64(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
-}
 
 int openat(int folder, const char* path, int flags, ...) {
   va_list arguments;
@@ -187,31 +153,12 @@ int openat(int folder, const char* path, int flags, ...) {
   return real_openat(folder, path, flags, mode);
 }
 
-int openat64(int folder, const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  int fd;
-  if (may_be_ours(path) && open_ours(folder, path, flags, mode, fd)) return fd;
-  return real_openat64(folder, path, flags, mode);
-}
-
 int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags, 0); }
-int __openat64_2(int folder, const char* path, int flags) {
-  return openat64(folder, path, flags, 0);
-}
 
 FILE* fopen(const char* path, const char* mode) {
   FILE* file;
   if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
   return real_fopen(path, mode);
-}
-
-FILE* fopen64(const char* path, const char* mode) {
-  FILE* file;
-  if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
-  return real_fopen64(path, mode);
 }
 
 FILE* freopen(const char* path, const char* mode, FILE* stream) {
@@ -221,11 +168,16 @@ FILE* freopen(const char* path, const char* mode, FILE* stream) {
   return real_freopen(path, mode, stream);
 }
 
-FILE* freopen64(const char* path, const char* mode, FILE* stream) {
-  give_up(stream);
-  FILE* file;
-  if (may_be_ours(path) && freopen_ours(path, mode, stream, file)) return file;
-  return real_freopen64(path, mode, stream);
-}
+// Further names of the same calls, as where we run file offsets have 64 bits in any case.
+static_assert(sizeof(off_t) == sizeof(off64_t));
+decltype(open) __open __attribute__((alias("open")));
+decltype(open) __open64 __attribute__((alias("open")));
+decltype(open64) open64 __attribute__((alias("open")));
+decltype(__open_2) __open64_2 __attribute__((alias("__open_2")));
+decltype(creat64) creat64 __attribute__((alias("creat")));
+decltype(openat64) openat64 __attribute__((alias("openat")));
+decltype(__openat_2) __openat64_2 __attribute__((alias("__openat_2")));
+decltype(fopen64) fopen64 __attribute__((alias("fopen")));
+decltype(freopen64) freopen64 __attribute__((alias("freopen")));
 
 }  // extern "C"

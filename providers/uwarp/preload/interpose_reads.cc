@@ -79,8 +79,6 @@ ssize_t read(int fd, void* bytes, size_t length) {
   return engine->read(fd, bytes, length);
 }
 
-ssize_t __read(int fd, void* bytes, size_t length) { return read(fd, bytes, length); }
-
 ssize_t __read_chk(int fd, void* bytes, size_t length, size_t room) {
   if (length > room) abort();
   return read(fd, bytes, length);
@@ -98,10 +96,6 @@ ssize_t readv(int fd, const iovec* pieces, int count) {
 ssize_t preadv2(int fd, const iovec* pieces, int count, off_t offset, int flags) {
   if (offset == -1 && flags == 0) return readv(fd, pieces, count);
   return real_preadv2(fd, pieces, count, offset, flags);
-}
-
-ssize_t preadv64v2(int fd, const iovec* pieces, int count, off64_t offset, int flags) {
-  return preadv2(fd, pieces, count, offset, flags);
 }
 
 ssize_t recv(int fd, void* bytes, size_t length, int flags) {
@@ -142,5 +136,9 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
   messages->msg_len = static_cast<unsigned>(got);
   return 1;
 }
+
+// Further names of the same calls.
+decltype(read) __read __attribute__((alias("read")));
+decltype(preadv64v2) preadv64v2 __attribute__((alias("preadv2")));
 
 }  // extern "C"

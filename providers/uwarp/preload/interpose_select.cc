@@ -104,9 +104,7 @@ int select(int end, fd_set* readable, fd_set* writable, fd_set* exceptional, tim
   return result;
 }
 
-int __select(int end, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
-  return select(end, readable, writable, exceptional, timeout);
-}
+decltype(select) __select __attribute__((alias("select")));
 
 int pselect(int end, fd_set* readable, fd_set* writable, fd_set* exceptional,
             const timespec* timeout, const sigset_t* signals) {

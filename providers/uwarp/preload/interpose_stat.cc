@@ -151,33 +151,13 @@ int fstatat(int folder, const char* path, struct stat* out, int flags) noexcept 
   return result;
 }
 
-int stat64(const char* path, struct stat64* out) noexcept {
-  return stat(path, reinterpret_cast<struct stat*>(out));
-}
-int lstat64(const char* path, struct stat64* out) noexcept {
-  return lstat(path, reinterpret_cast<struct stat*>(out));
-}
-int fstat64(int fd, struct stat64* out) noexcept {
-  return fstat(fd, reinterpret_cast<struct stat*>(out));
-}
-int fstatat64(int folder, const char* path, struct stat64* out, int flags) noexcept {
-  return fstatat(folder, path, reinterpret_cast<struct stat*>(out), flags);
-}
-
 // What programs built before libc 2.33 call; the version argument has one legal value.
 int __xstat(int, const char* path, struct stat* out) { return stat(path, out); }
-int __xstat64(int, const char* path, struct stat64* out) { return stat64(path, out); }
 int __lxstat(int, const char* path, struct stat* out) { return lstat(path, out); }
-int __lxstat64(int, const char* path, struct stat64* out) { return lstat64(path, out); }
 int __fxstat(int, int fd, struct stat* out) { return fstat(fd, out); }
-int __fxstat64(int, int fd, struct stat64* out) { return fstat64(fd, out); }
 int __fxstatat(int, int folder, const char* path, struct stat* out, int flags) {
   return fstatat(folder, path, out, flags);
 }
-int __fxstatat64(int, int folder, const char* path, struct stat64* out, int flags) {
-  return fstatat64(folder, path, out, flags);
-}
-
 int statx(int folder, const char* path, int flags, unsigned mask, struct statx* out) noexcept {
   int result;
   if (may_be_ours(path) && statx_ours(folder, path, flags, mask, out, result)) return result;
@@ -198,12 +178,21 @@ int euidaccess(const char* path, int mode) noexcept {
   return real_euidaccess(path, mode);
 }
 
-int eaccess(const char* path, int mode) noexcept { return euidaccess(path, mode); }
-
 int faccessat(int folder, const char* path, int mode, int flags) noexcept {
   int result;
   if (may_be_ours(path) && access_ours(folder, path, mode, flags, result)) return result;
   return real_faccessat(folder, path, mode, flags);
 }
+
+// Further names of the same calls.
+decltype(stat64) stat64 __attribute__((alias("stat")));
+decltype(lstat64) lstat64 __attribute__((alias("lstat")));
+decltype(fstat64) fstat64 __attribute__((alias("fstat")));
+decltype(fstatat64) fstatat64 __attribute__((alias("fstatat")));
+decltype(__xstat) __xstat64 __attribute__((alias("__xstat")));
+decltype(__lxstat) __lxstat64 __attribute__((alias("__lxstat")));
+decltype(__fxstat) __fxstat64 __attribute__((alias("__fxstat")));
+decltype(__fxstatat) __fxstatat64 __attribute__((alias("__fxstatat")));
+decltype(eaccess) eaccess __attribute__((alias("euidaccess")));
 
 }  // extern "C"

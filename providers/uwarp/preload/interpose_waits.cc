@@ -51,7 +51,7 @@ int poll(pollfd* fds, nfds_t count, int timeout_ms) {
                       [&](int64_t ns) { return real_poll(fds, count, ms_of(ns)); });
 }
 
-int __poll(pollfd* fds, nfds_t count, int timeout_ms) { return poll(fds, count, timeout_ms); }
+decltype(poll) __poll __attribute__((alias("poll")));
 
 int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t room) {
   if (room / sizeof *fds < count) abort();

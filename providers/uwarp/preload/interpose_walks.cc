@@ -160,20 +160,11 @@ int glob(const char* pattern, int flags, GlobError* failed, glob_t* found) noexc
   return glob_ours(pattern, flags, failed, found);
 }
 
-int glob64(const char* pattern, int flags, GlobError* failed, glob64_t* found) noexcept {
-  return glob(pattern, flags, failed, reinterpret_cast<glob_t*>(found));
-}
-
 int ftw(const char* path, FtwVisit* visit, int open_folders) {
   int result;
   if (may_be_ours(path) && walk_ours({path, visit, nullptr}, open_folders, 0, result))
     return result;
   return real_ftw(path, visit, open_folders);
-}
-
-int ftw64(const char* path, int (*visit)(const char*, const struct stat64*, int),
-          int open_folders) {
-  return ftw(path, reinterpret_cast<FtwVisit*>(visit), open_folders);
 }
 
 int nftw(const char* path, NftwVisit* visit, int open_folders, int flags) {
@@ -183,17 +174,14 @@ int nftw(const char* path, NftwVisit* visit, int open_folders, int flags) {
   return real_nftw(path, visit, open_folders, flags);
 }
 
-int nftw64(const char* path, int (*visit)(const char*, const struct stat64*, int, FTW*),
-           int open_folders, int flags) {
-  return nftw(path, reinterpret_cast<NftwVisit*>(visit), open_folders, flags);
-}
-
 FTS* fts_open(char* const* paths, int flags, FtsOrder* order) {
   return has_ours(paths) ? fts_open_ours(paths, flags, order) : real_fts_open(paths, flags, order);
 }
 
-FTS64* fts64_open(char* const* paths, int flags, int (*order)(const FTSENT64**, const FTSENT64**)) {
-  return reinterpret_cast<FTS64*>(fts_open(paths, flags, reinterpret_cast<FtsOrder*>(order)));
-}
+// Further names of the same calls.
+decltype(glob64) glob64 __attribute__((alias("glob")));
+decltype(ftw64) ftw64 __attribute__((alias("ftw")));
+decltype(nftw64) nftw64 __attribute__((alias("nftw")));
+decltype(fts64_open) fts64_open __attribute__((alias("fts_open")));
 
 }  // extern "C"

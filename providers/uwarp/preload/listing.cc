@@ -17,7 +17,6 @@ namespace uwarp_preload {
 namespace {
 
 constinit Real<dirent*(DIR*)> real_readdir("readdir");
-constinit Real<dirent64*(DIR*)> real_readdir64("readdir64");
 constinit Real<int(DIR*, dirent*, dirent**)> real_readdir_r("readdir_r");
 constinit Real<int(DIR*)> real_closedir("closedir");
 constinit Real<void(DIR*)> real_rewinddir("rewinddir");
@@ -152,19 +151,8 @@ dirent* readdir(DIR* folder) {
   return next_entry(folder, entry) ? entry : real_readdir(folder);
 }
 
-dirent64* readdir64(DIR* folder) {
-  static_assert(sizeof(dirent) == sizeof(dirent64));
-  dirent* entry;
-  return next_entry(folder, entry) ? reinterpret_cast<dirent64*>(entry) : real_readdir64(folder);
-}
-
 int readdir_r(DIR* folder, dirent* entry, dirent** result) {
   return copy_next_entry(folder, entry, result);
-}
-
-int readdir64_r(DIR* folder, dirent64* entry, dirent64** result) {
-  return copy_next_entry(folder, reinterpret_cast<dirent*>(entry),
-                         reinterpret_cast<dirent**>(result));
 }
 
 void rewinddir(DIR* folder) noexcept {
@@ -203,5 +191,10 @@ int closedir(DIR* folder) {
   }
   return real_closedir(folder);
 }
+
+// Further names of the same calls.
+static_assert(sizeof(dirent) == sizeof(dirent64));
+decltype(readdir64) readdir64 __attribute__((alias("readdir")));
+int readdir64_r(DIR*, dirent64*, dirent64**) __attribute__((alias("readdir_r")));
 
 }  // extern "C"

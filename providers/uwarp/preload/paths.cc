@@ -15,9 +15,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernel/private_folder.h"
 #include "preload/engine_link.h"
 #include "preload/own_root.h"
+#include "sysfs/private_folder.h"
 
 namespace uwarp_preload {
 namespace {

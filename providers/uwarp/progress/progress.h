@@ -24,10 +24,91 @@
 #include "progress/revisit_queue.h"
 #include "progress/source.h"
 #include "progress/source_slots.h"
-#include "progress/sparing_clock.h"
-#include "progress/spin_budget.h"
 
 namespace uwarp {
+
+// How long a thread may look for work that is likely to come soon instead of sleeping: up to
+// UWARP_SPIN_US after traffic, and only as long as no other thread wants its core.
+
+/// Belongs to one thread at a time.
+class SpinBudget {
+ public:
+  explicit SpinBudget(uint64_t spin_ns) : spin_ns_(spin_ns) {}
+
+  /// Starts a round. False: sleep at once.
+  bool start();
+  /// Nothing has come: lets others run. False: the round is over.
+  bool go_on();
+  /// Something has come: it was worth it, and the round begins anew.
+  void found();
+
+ private:
+  /// The scheduler has taken the core away since this was asked last.
+  bool others_ran();
+
+  uint64_t spin_ns_;
+  uint64_t end_ns_ = 0;
+  uint64_t not_before_ns_ = 0;
+  uint64_t pause_ns_ = 0;
+  uint64_t switches_ = 0;  // thread_switches() when others_ran() was asked last
+};
+
+// Whether a time has come, by a clock that may be a system call and is asked for only when the
+// processor's counter says that it may have. Times in, decision out.
+
+/// Belongs to one thread at a time.
+class SparingClock {
+ public:
+  /// The counter may be slower than it is taken for (rough_ns), by less than this factor.
+  static constexpr uint64_t kSlowness = 4;
+
+  /// The time if it is `when_ns` or later. `rough_ns` is the counter, `clock()` the time in ns. A
+  /// counter that has gone back, on another core, asks for the clock as well.
+  template <typename Clock>
+  std::optional<uint64_t> reached(uint64_t when_ns, uint64_t rough_ns, Clock clock) {
+    const bool looked = clock_ns_ != 0;
+    if (looked && when_ns > clock_ns_ && rough_ns - rough_ns_ < (when_ns - clock_ns_) / kSlowness)
+      return std::nullopt;
+    rough_ns_ = rough_ns;
+    clock_ns_ = clock();
+    if (clock_ns_ < when_ns) return std::nullopt;
+    return clock_ns_;
+  }
+
+ private:
+  uint64_t rough_ns_ = 0;  // both at the last look at the clock
+  uint64_t clock_ns_ = 0;
+};
+
+// Where the helper thread runs, and how soon. The wake-up of a thread on another core costs an
+// inter-processor interrupt, in a virtual machine more than all the rest of a small message; on the
+// core of the waker it costs a switch. A scheduler that finds both cores taken (two applications
+// that spin on memory) leaves the thread where it is, which is as often wrong as right. But a
+// thread that has much to do at each wake-up needs a core of its own, not the sender's.
+
+/// Belongs to the helper thread, which makes it.
+class HelperAffinity {
+ public:
+  /// Asks the scheduler for short turns that come soon (Linux 6.12; else nothing changes).
+  HelperAffinity();
+
+  /// The thread is about to sleep.
+  void sleeps(uint64_t now_ns) { asleep_ns_ = now_ns; }
+  /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
+  /// Negative: not known.
+  bool woken(uint64_t now_ns, int own, int waker);
+  /// The thread was woken. False: it is not worth a look which core woke it.
+  bool looks();
+  /// It was woken from this core: moves it if that is due. It may run wherever it might before.
+  void woken_from(int waker);
+
+ private:
+  uint32_t wake_ups_ = 0;
+  uint32_t misses_ = 0;
+  uint64_t last_ns_ = 0;
+  uint64_t asleep_ns_ = 0;
+  uint64_t not_before_ns_ = 0;
+};
 
 class HelperAffinity;
 

@@ -7,9 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "qp/local_memory.h"
+#include "qp/receive_queue.h"
 
 namespace uwarp {
+
 namespace {
 
 SendQueue::Shape datagram_shape(const QpConfig& config) {

@@ -2,8 +2,10 @@
 // What a queue pair is made with, and what the MPA start-up settles for its stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/ids.h"
 #include "counters/page_layout.h"
@@ -11,11 +13,24 @@
 #include "inject/fault_script.h"
 #include "memory/region_table.h"
 #include "qp/completion_queue.h"
-#include "qp/receive/message_sink.h"
 #include "qp/receive_queue.h"
 #include "qp/xrc_domain.h"
 
 namespace uwarp {
+
+// Where the messages of a stream go that belong to no posted receive: those of a trunk, which has
+// many datagrams in each. Sends only; anything else fails the stream.
+
+/// Called with the receive side of the queue pair held: must not block.
+class MessageSink {
+ public:
+  virtual ~MessageSink() = default;
+  /// Memory for the message that begins, valid until arrived() or the next call. Empty: not now;
+  /// the stream is held until Receiver::resume(). A message that does not fit fails the stream.
+  virtual std::span<std::byte> room() = 0;
+  /// The message is whole, in the memory that room() gave.
+  virtual void arrived(size_t bytes) = 0;
+};
 
 /// Values of ibv_qp_state.
 enum class QpState : uint8_t {

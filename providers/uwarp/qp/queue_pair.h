@@ -20,7 +20,6 @@
 #include "qp/handoff_lock.h"
 #include "qp/qp_config.h"
 #include "qp/receive/receiver.h"
-#include "qp/receive/staging_buffer.h"
 #include "qp/receive_queue.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"

@@ -9,7 +9,7 @@
 #include <new>
 
 #include "base/limits.h"
-#include "qp/local_memory.h"
+#include "qp/receive_queue.h"
 
 namespace uwarp {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/spinlock.h"
 #include "counters/trace_sink.h"
 #include "memory/region_table.h"
-#include "protocol/ddp/buffer_list.h"
+#include "protocol/ddp/segment.h"
 #include "qp/completion_queue.h"
 #include "qp/work_request.h"
 

@@ -3,21 +3,121 @@
 // negotiated, and the one failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 
+#include "base/atomics.h"
 #include "base/lent_memory.h"
 #include "base/spinlock.h"
+#include "counters/page_layout.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/rdmap/read_queues.h"
 #include "protocol/wire/rdmap_headers.h"
+#include "protocol/wire/terminate_code.h"
 #include "qp/qp_config.h"
-#include "qp/send_drain.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
+
+// SQD: new requests wait, and the application may want to know when those that run are done. Both
+// are one word, so that no thread sees the one without the other.
+template <class Atomics = StdAtomics>
+class BasicSendDrain {
+ public:
+  /// New requests wait from now on. The caller has the transmit side, so that the last request
+  /// retires before this or after it, and calls due() before it lets go.
+  void begin(bool notify) {
+    word_.store(notify ? kPaused | kNotify : kPaused, std::memory_order_release);
+  }
+  /// Requests start again, and no thread is told. Any thread.
+  void end() { word_.store(0, std::memory_order_release); }
+  /// As it is but for the notification.
+  void forget() { word_.fetch_and(kPaused, std::memory_order_relaxed); }
+  bool paused() const { return word_.load(std::memory_order_acquire) != 0; }
+  /// For the thread with the transmit side, whenever requests may have retired. True once, if a
+  /// notification is wanted and `drained()`: the caller raises it.
+  template <class Drained>
+  bool due(Drained&& drained) {
+    return (word_.load(std::memory_order_relaxed) & kNotify) != 0 && drained() &&
+           (word_.fetch_and(kPaused, std::memory_order_acq_rel) & kNotify) != 0;
+  }
+
+ private:
+  enum : uint32_t { kPaused = 1, kNotify = 2 };  // the latter only with the former
+  typename Atomics::template atomic<uint32_t> word_{0};
+};
+
+using SendDrain = BasicSendDrain<>;
+
+// Which counter an RDMAP opcode belongs to.
+
+namespace message_kind_detail {
+using K = MessageKind;
+// In the order of RdmapOpcode; reserved opcodes are never counted.
+inline constexpr std::array<MessageKind, 16> kKinds = {
+    K::kWrite,     K::kReadRequest, K::kReadResponse,  K::kSend,
+    K::kSend,      K::kSend,        K::kSend,          K::kTerminate,
+    K::kImmediate, K::kImmediate,   K::kAtomicRequest, K::kAtomicResponse,
+    K::kSend,      K::kSend,        K::kSend,          K::kSend};
+}  // namespace message_kind_detail
+
+/// `opcode` is one of four bits.
+constexpr MessageKind message_kind(RdmapOpcode opcode) {
+  return message_kind_detail::kKinds[static_cast<size_t>(opcode)];
+}
+static_assert(message_kind(RdmapOpcode::kAtomicResponse) == MessageKind::kAtomicResponse);
+static_assert(message_kind(RdmapOpcode::kImmediateSolicited) == MessageKind::kImmediate);
+static_assert(message_kind(RdmapOpcode::kSendImmediate) == MessageKind::kSend);
+
+// What a Terminate means to the work request that it names. RFC 5040 4.8, 7.
+
+/// Completion status of the send request that a received Terminate blames.
+inline WcStatus terminate_status(TerminateCode received) {
+  switch (received) {
+    case TerminateCode::kRdmapInvalidSTag:
+    case TerminateCode::kRdmapBounds:
+    case TerminateCode::kRdmapAccess:
+    case TerminateCode::kRdmapSTagNotOfStream:
+    case TerminateCode::kRdmapToWrap:
+    case TerminateCode::kRdmapProtectionUnspecified:
+    case TerminateCode::kRdmapCannotInvalidate:
+    case TerminateCode::kRdmapOperationCannotInvalidate:
+    case TerminateCode::kDdpTaggedInvalidSTag:
+    case TerminateCode::kDdpTaggedBounds:
+    case TerminateCode::kDdpTaggedSTagNotOfStream:
+    case TerminateCode::kDdpTaggedToWrap:
+      return WcStatus::kRemAccessErr;
+    case TerminateCode::kRdmapUnexpectedOpcode:
+    case TerminateCode::kRdmapStreamCatastrophic:
+    case TerminateCode::kDdpUntaggedInvalidQn:
+    case TerminateCode::kDdpUntaggedTooLong:
+      return WcStatus::kRemInvReqErr;
+    default:
+      return WcStatus::kRemOpErr;
+  }
+}
+
+/// Remote protection errors name memory that the peer may not touch.
+inline bool is_protection_error(TerminateCode code) { return layer(code) == 0 && etype(code) == 1; }
+
+/// Whether a request of this kind can have caused the Terminate, by the class of its error. For a
+/// Terminate that gives no header.
+inline bool may_have_caused(TerminateCode received, SendOpcode opcode) {
+  if (is_local(opcode)) return false;
+  constexpr uint8_t kDdp = 1, kLocal = 0, kTagged = 1, kUntagged = 2;
+  if (received == TerminateCode::kRdmapCannotInvalidate ||
+      received == TerminateCode::kRdmapOperationCannotInvalidate)
+    return opcode == SendOpcode::kSendWithInvalidate;
+  if (is_protection_error(received)) return is_write(opcode) || awaits_answer(opcode);
+  if (layer(received) == kDdp && etype(received) == kTagged) return is_write(opcode);
+  if (layer(received) == kDdp && etype(received) == kUntagged) return takes_receive(opcode);
+  // Something at the peer itself, as a rule the memory of its receive: InfiniBand blames the Send.
+  if (layer(received) <= kDdp && etype(received) == kLocal) return takes_receive(opcode);
+  return true;
+}
 
 /// Why a stream ends. The first failure stands; later ones are ignored.
 struct StreamFailure {

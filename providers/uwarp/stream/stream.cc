@@ -12,9 +12,10 @@
 #include "base/thread_own.h"
 #include "base/tuning.h"
 #include "observe/capture.h"
-#include "stream/poll_group.h"
+#include "stream/poller.h"
 
 namespace uwarp {
+
 namespace {
 
 constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;

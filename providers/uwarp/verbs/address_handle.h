@@ -4,11 +4,17 @@
 
 #include <infiniband/verbs.h>
 
-#include "datagram/destination.h"
+#include "datagram/datagram_endpoint.h"
 #include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
+
+// Queue pairs of datagrams in multicast groups.
+
+// Operations (verbs_table.h).
+int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
+int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
 
 struct VerbsAh : ibv_ah, Named<VerbsAh, ibv_ah> {
   VerbsAh(VerbsPd& domain, const IpAddress& own, const IpAddress& peer)

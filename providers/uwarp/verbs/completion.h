@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "base/log.h"
+#include "events/event_channel.h"
 #include "kernel-abi/object_abi.h"
-#include "kernel/event_channel.h"
 #include "qp/completion_queue.h"
 #include "verbs/acknowledgement.h"
 #include "verbs/device_context.h"

@@ -6,7 +6,7 @@
 
 #include "base/limits.h"
 #include "base/settings.h"
-#include "datagram/multicast_groups.h"
+#include "datagram/multicast.h"
 #include "memory/fault_safe_copy.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"

@@ -1,18 +1,376 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/region.h"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <cstring>
 #include <memory>
 
 #include "memory/fault_safe_copy.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/device_memory.h"
-#include "verbs/memory_check.h"
+#include "verbs/queue_pair.h"
 
 namespace uwarp {
+
+namespace {
+
+// PROCMAP_QUERY of Linux 6.11, declared here because the headers of older systems lack it.
+struct ProcmapQuery {
+  uint64_t size;
+  uint64_t query_flags;
+  uint64_t query_address;
+  uint64_t vma_start;
+  uint64_t vma_end;
+  uint64_t vma_flags;
+  uint64_t vma_page_size;
+  uint64_t vma_offset;
+  uint64_t inode;
+  uint32_t device_major;
+  uint32_t device_minor;
+  uint32_t name_size;
+  uint32_t build_id_size;
+  uint64_t name_address;
+  uint64_t build_id_address;
+};
+static_assert(sizeof(ProcmapQuery) == 104);
+constexpr unsigned long kProcmapQuery = _IOWR('f', 17, ProcmapQuery);
+constexpr uint64_t kVmaReadable = 1;
+constexpr uint64_t kVmaWritable = 2;
+
+constexpr uintptr_t kPageMask = 4095;  // finer than any page is right too: msync rounds up
+
+/// /proc/self/maps by raw system calls, so that an interposed open() is not entered.
+class MapsFile {
+ public:
+  MapsFile()
+      : fd_(static_cast<int>(
+            syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0))) {}
+  ~MapsFile() {
+    if (fd_ >= 0) syscall(SYS_close, fd_);
+  }
+  MapsFile(const MapsFile&) = delete;
+  MapsFile& operator=(const MapsFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+/// Follows mappings in ascending order and notices when they leave part of a range uncovered.
+class Coverage {
+ public:
+  Coverage(uintptr_t begin, uintptr_t end, bool writable)
+      : next_(begin), end_(end), writable_(writable) {}
+
+  /// False once the answer is known.
+  bool add(uintptr_t start, uintptr_t end, bool readable, bool writable) {
+    if (end <= next_) return true;
+    if (start > next_ || !readable || (writable_ && !writable)) return bad_ = true, false;
+    next_ = end;
+    return next_ < end_;
+  }
+  uintptr_t next() const { return next_; }
+  int result() const { return bad_ || next_ < end_ ? EFAULT : 0; }
+
+ private:
+  uintptr_t next_;
+  const uintptr_t end_;
+  const bool writable_;
+  bool bad_ = false;
+};
+
+/// One line of the maps file: "start-end rwxp ...". False if it is none.
+bool add_line(const char* line, const char* end, Coverage& coverage, bool& more) {
+  uintptr_t first = 0, last = 0;
+  auto number = std::from_chars(line, end, first, 16);
+  if (number.ec != std::errc() || number.ptr == end || *number.ptr != '-') return false;
+  number = std::from_chars(number.ptr + 1, end, last, 16);
+  if (number.ec != std::errc() || end - number.ptr < 4) return false;
+  more = coverage.add(first, last, number.ptr[1] == 'r', number.ptr[2] == 'w');
+  return true;
+}
+
+}  // namespace
+
+int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable) {
+  const MapsFile maps;
+  if (maps.fd() < 0) return ENOSYS;
+  Coverage coverage(begin, end, writable);
+  for (;;) {
+    ProcmapQuery query = {};
+    query.size = sizeof query;
+    query.query_address = coverage.next();
+    if (ioctl(maps.fd(), kProcmapQuery, &query) != 0) return errno == ENOENT ? EFAULT : ENOSYS;
+    if (!coverage.add(query.vma_start, query.vma_end, (query.vma_flags & kVmaReadable) != 0,
+                      (query.vma_flags & kVmaWritable) != 0))
+      return coverage.result();
+  }
+}
+
+int check_memory_by_maps(uintptr_t begin, uintptr_t end, bool writable) {
+  const MapsFile maps;
+  if (maps.fd() < 0) return ENOSYS;
+  Coverage coverage(begin, end, writable);
+  char buffer[8192];  // a line holds a path, at most 4096 bytes of it
+  size_t kept = 0;
+  bool more = true;
+  while (more) {
+    const long got = syscall(SYS_read, maps.fd(), buffer + kept, sizeof buffer - kept);
+    if (got < 0) return ENOSYS;
+    if (got == 0) break;
+    char* line = buffer;
+    char* const filled = buffer + kept + got;
+    while (more) {
+      char* newline = static_cast<char*>(std::memchr(line, '\n', filled - line));
+      if (newline == nullptr) break;
+      if (!add_line(line, newline, coverage, more)) return ENOSYS;
+      line = newline + 1;
+    }
+    kept = filled - line;
+    if (kept == sizeof buffer) return ENOSYS;
+    std::memmove(buffer, line, kept);
+  }
+  return coverage.result();
+}
+
+int check_memory_by_msync(uintptr_t begin, uintptr_t end) {
+  begin &= ~kPageMask;
+  // MS_ASYNC does nothing but walk the mappings; it reports holes.
+  return msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) != 0 && errno == ENOMEM
+             ? EFAULT
+             : 0;
+}
+
+int check_memory(const void* address, size_t length, bool writable) {
+  if (length == 0) return 0;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t end = begin + length;
+  int error = check_memory_by_query(begin, end, writable);
+  if (error == ENOSYS) error = check_memory_by_maps(begin, end, writable);
+  if (error == ENOSYS) error = check_memory_by_msync(begin, end);
+  return error;
+}
+
+namespace {
+
+/// Rights for peers and what offsets count from; LOCAL_WRITE is often named beside them and means
+/// nothing here.
+constexpr unsigned kBindAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                 IBV_ACCESS_ZERO_BASED;
+constexpr uint32_t kKeyByte = 0xff;  // the part of a window's key that an application chooses
+
+}  // namespace
+
+ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
+  return pointer_verb([&]() -> ibv_mw* {
+    VerbsPd& pd = VerbsPd::of(base);
+    if (const int error = pd.device.refusal()) return fail(error);
+    const unsigned number = raw_value(type);
+    if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
+    RegionTable& table = pd.device.engine().regions();
+    auto window = table.add_window(
+        pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1 : RegionKind::kWindowType2);
+    if (!window) return fail(window.error());
+    auto* mw = new (std::nothrow) VerbsMw(pd, **window);
+    if (mw == nullptr) {
+      table.release_window(**window);
+      return fail(ENOMEM);
+    }
+    pd.object_made();
+    mw->give_handle(pd.context, (*window)->slot);
+    mw->pd = &pd;
+    mw->rkey = table.window_key(**window);
+    mw->type = type;
+    return mw;
+  });
+}
+
+int dealloc_mw(ibv_mw* base) {
+  return errno_verb([&] {
+    const std::unique_ptr<VerbsMw> mw(&VerbsMw::of(base));
+    if (!mw->domain.device.alive()) return 0;
+    mw->domain.device.engine().regions().release_window(mw->window);
+    mw->domain.object_gone();
+    return 0;
+  });
+}
+
+int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out) {
+  if ((bind.mw_access_flags & ~kBindAccess) != 0) return EINVAL;
+  if (bind.length != 0) {
+    if (bind.mr == nullptr || VerbsMr::unchecked(bind.mr).type == object_abi::kMrTypeNull)
+      return EINVAL;
+    out.bind_lkey = bind.mr->lkey;
+  }
+  out.opcode = SendOpcode::kBindWindow;
+  out.rkey = (mw.rkey & ~kKeyByte) | (key & kKeyByte);
+  out.remote_address = bind.addr;
+  out.bind_length_bytes = bind.length;
+  out.bind_access = bind.mw_access_flags;
+  return 0;
+}
+
+// Type 1: the key is ours to choose, and told before the binding is done.
+int bind_mw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
+  return errno_verb([&] {
+    VerbsQp& qp = VerbsQp::unchecked(base);
+    if (!qp.device.alive()) return ENODEV;
+    if (qp.endpoint == nullptr) return EINVAL;
+    if ((bind->send_flags & ~unsigned{IBV_SEND_FENCE | IBV_SEND_SIGNALED}) != 0) return EINVAL;
+    SendRequest request;
+    const uint32_t key = ibv_inc_rkey(mw->rkey);
+    if (int error = bind_request(*mw, key, bind->bind_info, request)) return error;
+    request.wr_id = bind->wr_id;
+    request.flags = static_cast<uint8_t>(bind->send_flags);
+    if (int error = QueuePairPoster(*qp.endpoint).post(request)) return error;
+    mw->rkey = key;
+    return 0;
+  });
+}
+
+// Regions of memory that belongs to another driver and is known by a file: it is mapped, so only
+// what can be mapped can be registered.
+
+namespace {
+
+constexpr uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAccessRemoteRead |
+                                  kAccessRemoteAtomic | uint32_t{IBV_ACCESS_OPTIONAL_RANGE};
+
+/// What the file's driver may answer to mmap, in the terms of the manual page.
+int errno_of_mapping(int error) {
+  switch (error) {
+    case ENODEV:  // no mmap at all
+    case EACCES:  // not open for what is asked
+    case EPERM:
+    case ENOTTY:
+    case ENOSYS:
+      return EOPNOTSUPP;
+    default:
+      return error;
+  }
+}
+
+/// EBADF; EINVAL when the file is known to be too short.
+int check_file(int fd, uint64_t offset, size_t length) {
+  struct stat file;
+  if (fstat(fd, &file) != 0) return errno;
+  const auto size = static_cast<uint64_t>(file.st_size);
+  if (S_ISREG(file.st_mode) && (offset > size || length > size - offset)) return EINVAL;
+  return 0;
+}
+
+/// Maps what surrounds [offset, offset + length) in whole pages.
+Result<Mapping> map_file(int fd, uint64_t offset, size_t length, bool writable) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t before = offset % page;
+  const int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+  const size_t bytes = length + before;
+  void* address =
+      mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset - before));
+  if (address == MAP_FAILED) return Error{errno_of_mapping(errno)};
+  return Mapping(address, bytes);
+}
+
+}  // namespace
+
+ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iova, int fd,
+                      int flags) {
+  return pointer_verb([&]() -> ibv_mr* {
+    VerbsPd& pd = VerbsPd::of(base);
+    if (const int error = pd.device.refusal()) return fail(error);
+    const uint32_t access = static_cast<uint32_t>(flags);
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||
+        wraps(offset, length) || wraps(iova, length))
+      return fail(EINVAL);
+    if (int error = check_region_access(access)) return fail(error);
+    if (int error = check_file(fd, offset, length)) return fail(error);
+    auto mapping = map_file(fd, offset, length, (access & kAccessLocalWrite) != 0);
+    if (!mapping) return fail(mapping.error());
+    auto mr = std::make_unique<VerbsMr>(pd);
+    mr->mapping = std::move(*mapping);
+    mr->access = access;
+    RegionShape shape;
+    shape.address = mr->mapping.address() + offset % page;
+    shape.length_bytes = length;
+    shape.first = iova;
+    shape.access = access & kMeaningfulAccess;
+    if (int error = enter_region(*mr, shape, object_abi::kMrTypeDmabuf)) return fail(error);
+    return &mr.release()->base;
+  });
+}
+
+// ibv_advise_mr: brings pages of regions on demand in before they are used.
+
+namespace {
+
+// Of Linux 5.14, for systems with older headers.
+constexpr int kMadvisePopulateRead = 22;
+constexpr int kMadvisePopulateWrite = 23;
+
+/// One page after the other, where the kernel cannot do all at once or does not say what is wrong.
+int touch_pages(uintptr_t begin, uintptr_t end, uintptr_t page, bool writable) {
+  for (uintptr_t at = begin & ~(page - 1); at < end; at += page) {
+    auto* address = reinterpret_cast<std::byte*>(at);
+    std::byte byte;
+    if (!fault_safe_read(&byte, address, 1) || (writable && !fault_safe_probe(address)))
+      return EFAULT;
+  }
+  return 0;
+}
+
+int bring_in(std::byte* address, uint64_t length, bool writable) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(address), end = begin + length;
+  const uintptr_t first = begin & ~(page - 1);
+  const int advice = writable ? kMadvisePopulateWrite : kMadvisePopulateRead;
+  if (madvise(reinterpret_cast<void*>(first), end - first, advice) == 0) return 0;
+  return errno == ENOMEM ? EFAULT : touch_pages(begin, end, page, writable);
+}
+
+/// The place that an element names, with the manual page's errno for each thing it must be.
+int find_place(const VerbsPd& pd, const ibv_sge& sge, bool writable, LocalPlace& place) {
+  const RegionTable& table = pd.device.engine().regions();
+  RegionFault fault;
+  place = table.local(sge.lkey, sge.addr, sge.length, writable ? uint32_t{kAccessLocalWrite} : 0,
+                      pd.domain, fault);
+  if (place) return place.memory == MemoryKind::kOnDemand ? 0 : EINVAL;
+  return fault == RegionFault::kRights || fault == RegionFault::kWrongDomain ? EPERM : EFAULT;
+}
+
+}  // namespace
+
+int advise_mr(ibv_pd* base, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list,
+              uint32_t count) {
+  return errno_verb([&] {
+    const VerbsPd& pd = VerbsPd::of(base);
+    if (const int error = pd.device.refusal()) return error;
+    const unsigned number = raw_value(advice);
+    if (number > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) return ENOTSUP;
+    if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || count == 0 || list == nullptr)
+      return EINVAL;
+    const bool writable = number == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    for (uint32_t i = 0; i < count; ++i) {
+      LocalPlace place;
+      if (int error = find_place(pd, list[i], writable, place)) return error;
+      // Pages that are there already need nothing: the device is the CPU.
+      if (number == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || list[i].length == 0) continue;
+      if (int error = bring_in(place.address, list[i].length, writable)) return error;
+    }
+    return 0;
+  });
+}
+
 namespace {
 
 /// Flags without a meaning here that do no harm: page size and ordering are the kernel's business.

@@ -6,14 +6,49 @@
 #include <infiniband/verbs.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 #include "kernel-abi/object_abi.h"
 #include "memory/region_table.h"
 #include "observe/stat_page.h"
+#include "qp/work_request.h"
 #include "verbs/named.h"
 #include "verbs/protection_domain.h"
 
 namespace uwarp {
+
+// Whether memory may be registered: a kernel would find out by pinning it, we ask for the mapping.
+// Knows nothing of regions or keys; touches no page of the memory itself.
+
+/// Checks that all of [address, address + length) is mapped, readable, and writable if asked.
+/// Returns 0, or EFAULT. Where the kernel offers no way to know (no /proc), only holes are found.
+/// Length 0 is always right; the range must not wrap.
+int check_memory(const void* address, size_t length, bool writable);
+
+/// The same by one method each, for tests. ENOSYS: this system cannot answer.
+int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable);
+int check_memory_by_maps(uintptr_t begin, uintptr_t end, bool writable);
+int check_memory_by_msync(uintptr_t begin, uintptr_t end);
+
+// ibv_mw: the application's handle of a memory window. The window itself, and what may be done to
+// it, is in the engine's region table; binding and invalidating are work requests.
+struct VerbsMw : ibv_mw, Named<VerbsMw, ibv_mw> {
+  VerbsMw(VerbsPd& domain, MemoryRegion& window) : ibv_mw{}, domain(domain), window(window) {}
+  VerbsPd& domain;
+  MemoryRegion& window;
+};
+
+/// What binding `mw` asks of the engine. The low byte of `key` is that of the key to be valid
+/// afterwards, out.rkey; the rest of it is the window's, whatever `key` says there, as with mlx5
+/// and rxe. Once it is posted mw.rkey is that key. Leaves wr_id and flags. EINVAL: rights that no
+/// window can give, or no region to bind to.
+int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out);
+
+// Operations (verbs_table.h).
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type);
+int dealloc_mw(ibv_mw* mw);
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
 
 struct VerbsDm;
 

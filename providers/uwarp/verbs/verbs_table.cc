@@ -7,13 +7,11 @@
 #include "verbs/completion.h"
 #include "verbs/device_context.h"
 #include "verbs/device_memory.h"
-#include "verbs/multicast.h"
 #include "verbs/post.h"
 #include "verbs/protection_domain.h"
 #include "verbs/queue_pair.h"
 #include "verbs/region.h"
 #include "verbs/shared_receive.h"
-#include "verbs/window.h"
 #include "verbs/xrc_domain.h"
 
 namespace uwarp {

@@ -9,8 +9,8 @@
 #include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
+#include "verbs/region.h"
 #include "verbs/status_map.h"
-#include "verbs/window.h"
 
 namespace uwarp {
 

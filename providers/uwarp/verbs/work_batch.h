@@ -13,7 +13,6 @@
 
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
-#include "datagram/destination.h"
 #include "qp/work_request.h"
 
 namespace uwarp {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // An event may be raised in the middle of any work, so the memory for it is allocated in advance.
-#include "kernel/event_channel.h"
+#include "events/event_channel.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

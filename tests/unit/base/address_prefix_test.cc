@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "base/address_prefix.h"
-
 #include <gtest/gtest.h>
 
+#include "base/settings.h"
 #include "net/ip_address.h"
 
 namespace uwarp {

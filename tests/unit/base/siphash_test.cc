@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "base/siphash.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
+
+#include "base/random.h"
 
 namespace uwarp {
 namespace {

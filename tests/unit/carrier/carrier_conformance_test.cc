@@ -16,9 +16,9 @@
 
 #include "base/tuning.h"
 #include "os/clock.h"
-#include "qp/receive/staging_buffer.h"
-#include "qp/transmit/batch_buffer.h"
-#include "unit/carrier/stream_end.h"
+#include "qp/receive/receiver.h"
+#include "qp/transmit/transmit_batch.h"
+#include "unit/carrier/carrier_end.h"
 #include "unit/eventually.h"
 
 namespace uwarp {
@@ -40,7 +40,7 @@ class Outbox {
   void add(char* at, size_t size) { pieces_.push_back({at, size}); }
   bool empty() const { return first_ == pieces_.size(); }
   /// One call of the carrier with at most `most` pieces. Returns its result.
-  ssize_t push(StreamEnd& end, size_t most = ~size_t{0}) {
+  ssize_t push(CarrierEnd& end, size_t most = ~size_t{0}) {
     const size_t count = std::min(most, pieces_.size() - first_);
     const ssize_t taken = end.send(std::span(pieces_).subspan(first_, count));
     for (size_t left = taken > 0 ? static_cast<size_t>(taken) : 0; left != 0;) {
@@ -54,7 +54,7 @@ class Outbox {
     return taken;
   }
   /// Repeats until the box is empty or the carrier takes no more.
-  void push_all(StreamEnd& end) {
+  void push_all(CarrierEnd& end) {
     while (!empty() && push(end) > 0) {
     }
   }
@@ -65,7 +65,7 @@ class Outbox {
 };
 
 /// One call. Returns its result; the bytes are appended to `text`.
-ssize_t take(StreamEnd& end, std::string& text, std::span<const size_t> rooms) {
+ssize_t take(CarrierEnd& end, std::string& text, std::span<const size_t> rooms) {
   std::vector<std::string> parts;
   for (const size_t room : rooms) parts.emplace_back(room, '?');
   std::vector<iovec> pieces;
@@ -78,19 +78,19 @@ ssize_t take(StreamEnd& end, std::string& text, std::span<const size_t> rooms) {
   }
   return count;
 }
-ssize_t take(StreamEnd& end, std::string& text, size_t room) {
+ssize_t take(CarrierEnd& end, std::string& text, size_t room) {
   return take(end, text, std::span(&room, 1));
 }
 /// Reads until no more bytes are there now, or `most` bytes have been read. Returns the last
 /// result.
-ssize_t take_all(StreamEnd& end, std::string& text, size_t most = ~size_t{0}) {
+ssize_t take_all(CarrierEnd& end, std::string& text, size_t most = ~size_t{0}) {
   ssize_t count = 1;
   while (count > 0 && text.size() < most)
     count = take(end, text, std::min<size_t>(most - text.size(), 70'000));
   return count;
 }
 /// Waits for exactly `size` bytes.
-bool take_exactly(StreamEnd& end, std::string& text, size_t size) {
+bool take_exactly(CarrierEnd& end, std::string& text, size_t size) {
   while (text.size() < size) {
     const ssize_t count = take_all(end, text, size);
     if (count == -EAGAIN && !end.wait_for(EPOLLIN)) return false;
@@ -99,7 +99,7 @@ bool take_exactly(StreamEnd& end, std::string& text, size_t size) {
   return true;
 }
 /// Reads until the end of the stream. Returns 0 or a negative errno.
-ssize_t take_to_end(StreamEnd& end, std::string& text) {
+ssize_t take_to_end(CarrierEnd& end, std::string& text) {
   for (;;) {
     const ssize_t count = take_all(end, text);
     if (count != -EAGAIN) return count;
@@ -116,8 +116,8 @@ void expect_same(const std::string& got, const std::string& sent) {
 class Carrier : public testing::TestWithParam<Way> {
  protected:
   StreamPair ends_{GetParam()};
-  StreamEnd& a_ = ends_.first;
-  StreamEnd& b_ = ends_.second;
+  CarrierEnd& a_ = ends_.first;
+  CarrierEnd& b_ = ends_.second;
 };
 
 TEST_P(Carrier, BytesComeInOrderWhereverTheyAreCut) {
@@ -393,7 +393,7 @@ class WriterProcess {
  private:
   [[noreturn]] static void write_for_ever(StreamParts& parts, size_t payload, int start) {
     alarm(120);  // in case the test hangs
-    StreamEnd end(parts, 1, getppid());
+    CarrierEnd end(parts, 1, getppid());
     parts.close_socket(0);
     parts.close_socket(1);
     char byte;
@@ -431,7 +431,7 @@ TEST_P(CarrierDeath, OfTheWriter) {
     SCOPED_TRACE(round);
     StreamParts parts(GetParam());
     WriterProcess writer(parts, round % 2 == 0 ? 200 : 60'000);
-    StreamEnd end(parts, 0, writer.pid());
+    CarrierEnd end(parts, 0, writer.pid());
     parts.close_socket(0);
     writer.begin();
     end.await_rights();

@@ -13,7 +13,7 @@
 
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
-#include "unit/carrier/stream_end.h"
+#include "unit/carrier/carrier_end.h"
 
 namespace uwarp {
 namespace {
@@ -75,7 +75,7 @@ bool may_go_on(ssize_t count) {
 }
 
 /// Sends and receives until the stream has ended, or `calls` calls have been made.
-void stream(StreamEnd& end, uint32_t seed, int calls) {
+void stream(CarrierEnd& end, uint32_t seed, int calls) {
   std::mt19937 random(seed);
   std::vector<char> out(3 * tuning::kPullBytes), in(100'000);
   size_t sent = 0;  // of `out`

@@ -11,7 +11,6 @@
 
 #include "carrier/ring_carrier.h"
 #include "os/engine_fds.h"
-#include "os/foreign_fd.h"
 
 namespace uwarp {
 

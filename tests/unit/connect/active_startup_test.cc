@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The active side of a start-up, without sockets: each state with each event.
-#include "connect/active_startup.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "connect/startup.h"
 
 namespace uwarp {
 namespace {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Which sockets of this host may share a port: real sockets on loopback. Other processes get the
 // same answers, since only the sockets hold the port.
-#include "connect/bound_port.h"
-
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 
 #include <cerrno>
 
+#include "connect/listener.h"
 #include "net/ip_address.h"
 
 namespace uwarp {

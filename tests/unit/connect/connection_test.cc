@@ -21,10 +21,9 @@
 
 #include "base/bytes.h"
 #include "base/settings.h"
-#include "connect/draining_places.h"
-#include "connect/peer_magic.h"
+#include "connect/connect_context.h"
 #include "protocol/mpa/fpdu.h"
-#include "protocol/wire/carrier_mark.h"
+#include "protocol/wire/uwarp_marks.h"
 #include "unit/connect/node.h"
 #include "unit/one_core.h"
 

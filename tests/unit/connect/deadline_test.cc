@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "connect/deadline.h"
-
 #include <gtest/gtest.h>
+
+#include "connect/connection_socket.h"
 
 namespace uwarp {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "connect/draining_places.h"
-
 #include <gtest/gtest.h>
+
+#include "connect/connect_context.h"
 
 namespace uwarp {
 namespace {

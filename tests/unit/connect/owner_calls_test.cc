@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The calls that the owner of a connection gets: each call after each other.
-#include "connect/owner_calls.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
+
+#include "connect/connection.h"
 
 namespace uwarp {
 namespace {

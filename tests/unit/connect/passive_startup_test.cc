@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The passive side of a start-up, and the draining of a connection, without sockets.
-#include "connect/passive_startup.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <vector>
 
-#include "connect/draining.h"
+#include "connect/connection_socket.h"
+#include "connect/startup.h"
 
 namespace uwarp {
 namespace {

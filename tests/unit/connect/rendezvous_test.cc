@@ -14,7 +14,6 @@
 #include <stop_token>
 #include <thread>
 
-#include "connect/rendezvous_message.h"
 #include "connect/rendezvous_port.h"
 #include "protocol/mpa/handshake.h"
 #include "unit/connect/node.h"

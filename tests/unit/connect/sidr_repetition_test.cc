@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "connect/sidr_repetition.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "connect/sidr_query.h"
 
 namespace uwarp {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "connect/sidr_transactions.h"
-
 #include <gtest/gtest.h>
+
+#include "connect/sidr_listener.h"
 
 namespace uwarp {
 namespace {

@@ -3,7 +3,7 @@
 // message has named.
 #include <gtest/gtest.h>
 
-#include "stream/poll_group.h"
+#include "stream/poller.h"
 #include "unit/connect/node.h"
 
 namespace uwarp {

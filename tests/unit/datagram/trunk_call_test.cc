@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The bytes of docs/wire.md, "Datagrams", and who is called back.
-#include "datagram/trunk_call.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 #include <vector>
 
-#include "datagram/call_backs.h"
+#include "datagram/trunk_line.h"
+#include "datagram/trunks.h"
 
 namespace uwarp {
 namespace {

@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "connect/bound_port.h"
-#include "connect/rendezvous_message.h"
+#include "connect/listener.h"
+#include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
 #include "datagram/datagram_endpoint.h"
-#include "datagram/destination.h"
-#include "datagram/trunk_call.h"
+#include "datagram/trunk_line.h"
 #include "datagram/trunks.h"
 #include "unit/connect/node.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "memory/slot_cipher.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "memory/region_table.h"
 
 namespace uwarp {
 namespace {

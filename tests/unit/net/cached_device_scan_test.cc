@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // CachedDeviceScan: one scan serves for a while, however often it is asked for.
-#include "net/cached_device_scan.h"
-
 #include <gtest/gtest.h>
+
+#include "net/net_watch.h"
 
 namespace uwarp {
 namespace {

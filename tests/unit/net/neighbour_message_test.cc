@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // rtnetlink messages about next hops and neighbours, as bytes. The tests build the answers as the
 // kernel does.
-#include "net/neighbour_message.h"
-
 #include <gtest/gtest.h>
 #include <linux/neighbour.h>
 #include <linux/netlink.h>
@@ -10,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+
+#include "net/neighbour.h"
 
 namespace uwarp {
 namespace {

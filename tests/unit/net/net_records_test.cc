@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The rules by which links and addresses become devices, with made-up records.
-#include "net/net_records.h"
-
 #include <gtest/gtest.h>
 #include <linux/if_addr.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 
 #include <set>
+
+#include "net/net_device.h"
 
 namespace uwarp {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "os/collapsed_log.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
+
+#include "os/output_file.h"
 
 namespace uwarp {
 namespace {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When a polling thread decides that other threads want its core.
-#include "progress/cpu_contention.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 
 #include "base/tuning.h"
 #include "os/clock.h"
+#include "stream/poller.h"
 #include "unit/one_core.h"
 
 namespace uwarp {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When the helper thread moves to the core of the thread that wakes it, and that it may run
 // elsewhere afterwards.
-#include "progress/helper_affinity.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "base/tuning.h"
+#include "progress/progress.h"
 
 namespace uwarp {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // SparingClock: reads the clock seldom, and is never too late.
-#include "progress/sparing_clock.h"
-
 #include <gtest/gtest.h>
+
+#include "progress/progress.h"
 
 namespace uwarp {
 namespace {

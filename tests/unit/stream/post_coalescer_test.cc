@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // When a post waits for more posts: only in the middle of a dense run, or if a poll is near, and
 // never for long.
-#include "stream/post_coalescer.h"
-
 #include <gtest/gtest.h>
 
 #include "base/tuning.h"
+#include "stream/stream.h"
 
 namespace uwarp {
 namespace {

@@ -1,7 +1,96 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "protocol/rdmap/segment_rules.h"
 
+#include <atomic>
+
+#include "memory/fault_safe_copy.h"
+
 namespace uwarp {
+
+TerminateCode request_fault_code(RegionFault fault) {
+  switch (fault) {
+    case RegionFault::kBounds:
+      return TerminateCode::kRdmapBounds;
+    case RegionFault::kWrap:
+      return TerminateCode::kRdmapToWrap;
+    case RegionFault::kRights:
+      return TerminateCode::kRdmapAccess;
+    case RegionFault::kWrongDomain:
+      return TerminateCode::kRdmapSTagNotOfStream;
+    default:
+      return TerminateCode::kRdmapInvalidSTag;
+  }
+}
+
+std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request, uint64_t offset,
+                                                const RegionTable& regions,
+                                                const RemoteAccessor& peer, RemotePlace& source) {
+  const uint64_t left = request.size - offset;
+  if (left == 0) return std::nullopt;
+  const RegionFault fault = regions.remote(request.source_stag, request.source_to + offset, left,
+                                           kAccessRemoteRead, peer, source);
+  return fault == RegionFault::kNone ? std::nullopt : std::optional(request_fault_code(fault));
+}
+
+std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
+                                                  const RegionTable& regions,
+                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  bool alignment_first) {
+  if (request.opcode != AtomicOpcode::kFetchAdd && request.opcode != AtomicOpcode::kCmpSwap)
+    return TerminateCode::kRdmapUnexpectedOpcode;
+  const RegionFault fault = regions.remote(request.remote_stag, request.remote_to, sizeof(uint64_t),
+                                           kAccessRemoteAtomic, peer, cell);
+  if (fault != RegionFault::kNone) {
+    // Without a place the offset is all there is.
+    const bool misaligned = request.remote_to % sizeof(uint64_t) != 0;
+    return alignment_first && misaligned ? TerminateCode::kRdmapStreamCatastrophic
+                                         : request_fault_code(fault);
+  }
+  // The address counts, not the offset: a zero-based region may start anywhere (rule A27).
+  if (reinterpret_cast<uintptr_t>(cell.address) % sizeof(uint64_t) != 0)
+    return TerminateCode::kRdmapStreamCatastrophic;
+  return std::nullopt;
+}
+
+namespace {
+
+/// What the cell holds afterwards.
+uint64_t number_after(uint64_t old, const AtomicRequestHeader& request) {
+  if (request.opcode == AtomicOpcode::kFetchAdd)
+    return masked_add(old, request.add_or_swap, request.add_or_swap_mask);
+  return masked_equal(old, request.compare, request.compare_mask)
+             ? masked_swap(old, request.add_or_swap, request.add_or_swap_mask)
+             : old;
+}
+
+}  // namespace
+
+uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request) {
+  const std::atomic_ref<uint64_t> number(*reinterpret_cast<uint64_t*>(cell));
+  static_assert(std::atomic_ref<uint64_t>::is_always_lock_free);
+  if (request.opcode == AtomicOpcode::kFetchAdd && request.add_or_swap_mask == 0)
+    return number.fetch_add(request.add_or_swap);
+  uint64_t old = number.load();
+  for (;;) {
+    const uint64_t next = number_after(old, request);
+    if (next == old || number.compare_exchange_weak(old, next)) return old;
+  }
+}
+
+// Two calls of the kernel instead of one instruction, so only the lock makes them one step.
+std::optional<uint64_t> execute_atomic_on_demand(std::byte* cell,
+                                                 const AtomicRequestHeader& request,
+                                                 std::mutex& one_at_a_time) {
+  const std::lock_guard lock(one_at_a_time);
+  uint64_t old;
+  if (!fault_safe_read(reinterpret_cast<std::byte*>(&old), cell, sizeof old)) return std::nullopt;
+  const uint64_t next = number_after(old, request);
+  if (next != old &&
+      !fault_safe_write(cell, reinterpret_cast<const std::byte*>(&next), sizeof next))
+    return std::nullopt;
+  return old;
+}
+
 namespace {
 
 bool enabled(RdmapOpcode opcode, RdmapFeatures features) {

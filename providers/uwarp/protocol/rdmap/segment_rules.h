@@ -5,13 +5,65 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
+#include "memory/region_table.h"
 #include "protocol/wire/ddp_headers.h"
 #include "protocol/wire/rdmap_headers.h"
 #include "protocol/wire/terminate_code.h"
 
 namespace uwarp {
+
+// What a peer's Read or Atomic Request must satisfy before it is answered. Checked when it arrives
+// and again when the answer is made, since memory may be deregistered in between. RFC 5040 7.2,
+// RFC 7306 5.2.1, 8.2.
+
+/// A refused access of a request as layer 0 reports it.
+TerminateCode request_fault_code(RegionFault fault);
+
+/// The error of a Read of which `offset` bytes have been answered; otherwise `source` is what is
+/// left of it. An empty rest names no memory and is never wrong.
+std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request, uint64_t offset,
+                                                const RegionTable& regions,
+                                                const RemoteAccessor& peer, RemotePlace& source);
+
+/// The error of an atomic; otherwise `cell` is its target, aligned as the CPU needs it.
+/// `alignment_first`: of several faults a place that is not aligned comes first, as with
+/// InfiniBand.
+std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
+                                                  const RegionTable& regions,
+                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  bool alignment_first);
+
+// FetchAdd and CmpSwap, masked and not, on a cell of the host's memory. RFC 7306 5.1, 5.3.
+
+/// Sum of fields: each set bit of `mask` is the top bit of a field, and what carries out of it is
+/// dropped. The top bits are added apart, so that nothing can carry out of them. RFC 7306 5.1.1.
+constexpr uint64_t masked_add(uint64_t old, uint64_t add, uint64_t mask) {
+  return ((old & ~mask) + (add & ~mask)) ^ ((old ^ add) & mask);
+}
+
+constexpr bool masked_equal(uint64_t old, uint64_t compare, uint64_t mask) {
+  return ((old ^ compare) & mask) == 0;
+}
+
+constexpr uint64_t masked_swap(uint64_t old, uint64_t swap, uint64_t mask) {
+  return (old & ~mask) | (swap & mask);
+}
+
+/// Executes a request on the 8-aligned `cell` and returns the number that was there before. The
+/// opcode is one of the defined ones. Without a match nothing is stored. CPU instructions do the
+/// work, so it is atomic against all who use such instructions: other streams, other processes, the
+/// application itself.
+uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request);
+
+/// The same on memory that another thread may unmap at any time; nothing if the memory is not there
+/// or not writable. Atomic against other calls with the same mutex only: no system call does an
+/// atomic of 64 bits, and an instruction would end the process if the page went away just before.
+std::optional<uint64_t> execute_atomic_on_demand(std::byte* cell,
+                                                 const AtomicRequestHeader& request,
+                                                 std::mutex& one_at_a_time);
 
 /// What is switched on beyond RFC 5040: RFC 7306, our own Send with Immediate, and queues of XRC.
 struct RdmapFeatures {

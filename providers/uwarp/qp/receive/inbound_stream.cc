@@ -1,7 +1,664 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/receive/inbound_stream.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "memory/place_last.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/uwarp_marks.h"
+#include "qp/receive_queue.h"
+
 namespace uwarp {
+
+void SegmentRun::begin(const std::byte* header, uint16_t ulpdu_length, uint8_t following) {
+  following_ = following;
+  ulpdu_length_ = ulpdu_length;
+  const DdpControl control{static_cast<uint8_t>(header[0])};
+  const size_t payload = ulpdu_length - ddp_header_size(control);
+  if (control.tagged()) {
+    auto next = TaggedHeader::decode(header);
+    next.to += payload;
+    next.encode(next_);
+  } else {
+    auto next = UntaggedHeader::decode(header);
+    next.mo += static_cast<uint32_t>(payload);
+    next.encode(next_);
+  }
+}
+
+size_t SegmentRun::take(size_t bytes, bool filled) {
+  size_t staged = 0;
+  uint32_t whole = 0;
+  for (; whole < segments_; ++whole) {
+    const size_t between = std::min(bytes, staged_);
+    const size_t direct = std::min(bytes - between, direct_);
+    staged += between;
+    ahead_ += direct;
+    bytes -= between + direct;
+    if (direct < direct_) break;
+  }
+  width_ = filled ? std::clamp<uint32_t>(2 * width_, 1, DdpControl::kMostFollowing)
+                  : std::max(whole, width_ / 2);
+  segments_ = 0;
+  return staged + bytes;
+}
+
+bool SegmentRun::continues(const std::byte* fpdu) const {
+  const std::byte* const header = fpdu + kFpduLengthSize;
+  const DdpControl control{static_cast<uint8_t>(header[0])};
+  const DdpControl expected{static_cast<uint8_t>(next_[0])};
+  return load_be16(fpdu) == ulpdu_length_ && control.tagged() == expected.tagged() &&
+         std::memcmp(header + 1, next_ + 1, ddp_header_size(expected) - 1) == 0;
+}
+
+size_t SegmentRun::claim() {
+  const size_t direct = std::min(ahead_, direct_);
+  ahead_ -= direct;
+  return direct;
+}
+
+bool InboundAnswers::gather(uint64_t position) {
+  sink_.clear();
+  return sends_.gather(position, *in_.config.regions, *in_.config.domain, kAccessLocalWrite, sink_);
+}
+
+void InboundAnswers::open(const TaggedHeader& header) {
+  InboundSegment& segment = in_.segment;
+  const OutboundRequest* read = in_.stream.outbound.front();
+  if (read == nullptr || read->atomic)
+    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+  if (!read_open_) {
+    placed_ = 0;
+    sink_.clear();
+    if (read->request != OutboundRequest::kNoRequest && !gather(read->request)) return fail_place();
+    read_open_ = true;
+  }
+  segment.payload_offset = placed_;
+  const uint32_t payload = segment.payload_left;
+  const uint64_t end = placed_ + payload;
+  if (payload > 0 && header.stag.value != read->token)
+    return fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
+  if (end > read->length_bytes) return fail(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
+  if ((payload > 0 && header.to != placed_) || (segment.last && end != read->length_bytes))
+    return fail(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
+}
+
+void InboundAnswers::finish_segment() {
+  placed_ = in_.segment.payload_offset;
+  if (in_.segment.last) finish();
+}
+
+// Matched by the order of the answers, then by the Request Identifier (rule A3).
+void InboundAnswers::take(const AtomicResponseHeader& header) {
+  const OutboundRequest* request = in_.stream.outbound.front();
+  if (request == nullptr || !request->atomic)
+    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+  if (header.request_id != request->token)
+    return fail(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr);
+  if (!gather(request->request)) return fail_place();
+  atomic_sequence_.skip();
+  // The number in the requester's own byte order, as with InfiniBand.
+  const auto* value = reinterpret_cast<const std::byte*>(&header.original_value);
+  if (!sink_.copy_in(0, value, sizeof header.original_value)) return fail_place();
+  finish();
+}
+
+bool InboundAnswers::is_acknowledgement(const std::byte* fpdu) const {
+  const size_t length = load_be16(fpdu);
+  const OutboundRequest* due = in_.stream.outbound.front();
+  if (length != TaggedHeader::kWireSize || due == nullptr || due->acknowledges == 0 ||
+      due->request != OutboundRequest::kNoRequest)
+    return false;
+  const std::byte* const header = fpdu + kFpduLengthSize;
+  const DdpControl control{static_cast<uint8_t>(header[0])};
+  if (!control.tagged() || !control.last() || check_segment(header, in_.features())) return false;
+  if (RdmapControl{static_cast<uint8_t>(header[1])}.opcode() != RdmapOpcode::kReadResponse)
+    return false;
+  return !in_.stream.config.crc || verify_fpdu_crc({fpdu, fpdu_size(length)});
+}
+
+void InboundAnswers::finish() {
+  const OutboundRequest answered = *in_.stream.outbound.front();
+  const bool own = answered.request == OutboundRequest::kNoRequest;
+  if (in_.config.trace != nullptr && !own) [[unlikely]] {
+    TraceStep step;
+    step.kind = TraceStep::Kind::kSendAnswered;
+    step.queue_pair = in_.config.number.value;
+    step.position = static_cast<uint32_t>(answered.request);
+    in_.config.trace->note(step);
+  }
+  in_.stream.outbound.pop();
+  read_open_ = false;
+  if (answered.acknowledges != 0)
+    in_.stream.acknowledged.store(answered.acknowledges, std::memory_order_release);
+  if (!own) sends_.at(answered.request).answered.store(true, std::memory_order_release);
+  order_.note_acknowledged();
+  in_.outcome |= kRxTransmitWanted;
+}
+
+void InboundAnswers::fail(TerminateCode code, WcStatus status) {
+  StreamFailure failure = in_.failure(code, true);
+  if (const OutboundRequest* open = in_.stream.outbound.front()) failure.request = open->request;
+  failure.status = status;
+  in_.fail(failure, QpEvent::kRequestError);
+}
+
+// The peer did nothing wrong, so no header is given and the completion tells (RFC 7306 8.1).
+void InboundAnswers::fail_place() {
+  StreamFailure failure = in_.failure(TerminateCode::kRdmapLocalCatastrophic, false);
+  failure.request = in_.stream.outbound.front()->request;
+  failure.status = WcStatus::kLocProtErr;
+  in_.fail(failure, std::nullopt);
+}
+
+namespace {
+
+// RFC 5041 7.1; a Write without the right to write has no code of its own and counts as an invalid
+// STag (rule A6).
+TerminateCode write_fault_code(RegionFault fault) {
+  switch (fault) {
+    case RegionFault::kBounds:
+      return TerminateCode::kDdpTaggedBounds;
+    case RegionFault::kWrap:
+      return TerminateCode::kDdpTaggedToWrap;
+    case RegionFault::kWrongDomain:
+      return TerminateCode::kDdpTaggedSTagNotOfStream;
+    default:
+      return TerminateCode::kDdpTaggedInvalidSTag;
+  }
+}
+
+}  // namespace
+
+void InboundWrites::reset() {
+  place_ = RemotePlace{};
+  message_open_ = false;
+  bytes_ = 0;
+}
+
+void InboundWrites::open(const TaggedHeader& header) {
+  place_ = RemotePlace{};
+  InboundSegment& segment = in_.segment;
+  // One Write goes to one buffer (RFC 5040 5.1).
+  if (message_open_ && header.stag != stag_)
+    return in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
+  const bool first = !message_open_;
+  message_open_ = !segment.last;
+  stag_ = header.stag;
+  segment.payload_offset = 0;
+  if (first) {
+    bytes_ = 0;
+    next_.reset();
+  }
+  bytes_ += segment.payload_left;
+  if (segment.payload_left == 0) return take_empty(header, first && segment.last);
+  // What is skipped or written twice would count for the length that Immediate Data reports.
+  if (next_ && header.to != *next_)
+    return in_.fail(TerminateCode::kDdpTaggedBounds, QpEvent::kAccessError, true);
+  next_ = header.to + segment.payload_left;
+  const RegionFault fault = look_up(header.stag, header.to, segment.payload_left, place_);
+  if (fault != RegionFault::kNone) in_.fail(write_fault_code(fault), QpEvent::kAccessError, true);
+}
+
+void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
+  const StreamConfig& config = in_.stream.config;
+  if (alone && config.magic_stag.value != 0 && header.stag == config.magic_stag &&
+      header.to == config.magic_offset && !in_.stream.peer_is_uwarp.exchange(true)) {
+    in_.outcome |= kRxMagic;
+    if (config.answer_magic) in_.stream.answer_due.store(true, std::memory_order_release);
+    // A Send with Immediate may have waited for it.
+    if (config.answer_magic || in_.config.acknowledged) in_.outcome |= kRxTransmitWanted;
+  }
+  if (config.may_leave_tcp && alone && in_.stream.peer_is_uwarp.load(std::memory_order_relaxed))
+    take_carrier_mark(header);
+  if (!in_.stream.marks_deliveries(in_.config)) [[likely]]
+    return;
+  if (const auto mark = DeliveredMark::decode(header)) {
+    in_.stream.peer_delivered.store(
+        mark->msn.value | (mark->next_waits ? StreamState::kNextWaits : 0),
+        std::memory_order_release);
+    order_.note_acknowledged();
+    in_.outcome |= kRxTransmitWanted;
+  }
+}
+
+void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
+  const auto mark = CarrierMark::decode(header);
+  if (!mark) return;
+  switch (mark->kind) {
+    case CarrierMark::Kind::kMailbox:
+      in_.stream.peer_mailbox = mark->value;
+      break;
+    case CarrierMark::Kind::kNumber:
+      in_.stream.peer_letter_number = mark->value;
+      in_.outcome |= kRxOffer;
+      break;
+    case CarrierMark::Kind::kSwitch:
+      in_.when_whole = kRxSwitch;  // the trailer still comes by the old carrier
+      break;
+  }
+}
+
+bool InboundWrites::store(const std::byte* from, uint32_t size) {
+  if (!place_) return false;
+  const PlaceGuard guard(place_, stag_);
+  if (!guard) return false;
+  if (place_.memory != MemoryKind::kPlain) [[unlikely]]
+    return place_last_on_demand(target(), from, size);
+  if (in_.segment.last && size == in_.segment.payload_left)
+    place_last(target(), from, size);
+  else
+    std::memcpy(target(), from, size);
+  return true;
+}
+
+bool InboundWrites::find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const {
+  const TaggedHeader header = TaggedHeader::decode(in_.segment.header);
+  return look_up(header.stag, header.to + offset, size, place) == RegionFault::kNone &&
+         place.memory == MemoryKind::kPlain && !place.through_window();
+}
+
+void InboundWrites::look_up_again(const MemoryRegion& region) {
+  if (place_.region != &region) return;
+  (void)look_up(stag_, TaggedHeader::decode(in_.segment.header).to,
+                in_.segment.ulpdu_length - TaggedHeader::kWireSize, place_);
+}
+
+namespace {
+
+bool is_immediate(RdmapOpcode opcode) {
+  return opcode == RdmapOpcode::kImmediate || opcode == RdmapOpcode::kImmediateSolicited;
+}
+
+// RFC 5040 4.8: what is wrong with the end itself, or below DDP, shows no header.
+bool names_message(TerminateCode code) {
+  return layer(code) <= 1 && etype(code) != 0 && !is_version_error(code);
+}
+
+}  // namespace
+
+InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
+                                 CompletionOrder& order)
+    : in_(in),
+      receives_(receives),
+      place_in_line_(receives, in.config.receive_waiter),
+      writes_(writes),
+      order_(order),
+      unusual_(in.config.script != nullptr || in.config.sink != nullptr ||
+               is_xrc(in.config.transport)),
+      completions_(in.config.recv_cq),
+      domain_(in.config.receive_domain()),
+      keeps_(in.config.acknowledged && is_xrc(in.config.transport)) {
+  receive_.position = ~uint32_t{0};  // none yet
+}
+
+void InboundMessages::reset() {
+  complete_kept();
+  aim_nowhere();
+  taken_ = false;
+}
+
+// XRC. A message that waits in line comes here again.
+bool InboundMessages::aim(const UntaggedHeader& header) {
+  const auto number = static_cast<uint32_t>(header.qn);
+  const XrcQueue* queue = named_;
+  if (queue == nullptr || queue->number != number)
+    queue = in_.config.xrc != nullptr ? in_.config.xrc->find(number) : nullptr;
+  if (queue == nullptr) {
+    in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
+    return false;
+  }
+  if (report_queue_) in_.outcome |= kRxNewQueue;
+  report_queue_ = false;
+  qn_ = header.qn;
+  if (queue == named_) return true;
+  place_in_line_.move_to(*queue->receives);
+  completions_ = queue->completions;
+  domain_ = queue->domain;
+  named_ = queue;
+  return true;
+}
+
+void InboundMessages::aim_nowhere() {
+  place_in_line_.move_to(receives_);
+  completions_ = in_.config.recv_cq;
+  domain_ = in_.config.receive_domain();
+  named_ = nullptr;
+  report_queue_ = true;
+}
+
+void InboundMessages::forget(const XrcQueue& queue) {
+  complete_kept();
+  if (named_ != &queue) return;
+  if (taken_ || held())
+    in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
+  sink_.clear();
+  aim_nowhere();
+  taken_ = false;  // the receive goes with its queue
+}
+
+bool InboundMessages::open(const UntaggedHeader& header) {
+  InboundSegment& segment = in_.segment;
+  if (const auto error = sequence_.check_msn(header)) {
+    in_.fail(*error, QpEvent::kFatal, true);
+    return false;
+  }
+  if (!sequence_.open()) {
+    if (!take_receive(header)) return false;
+  } else if ((segment.opcode != opcode_ && !continues_dropped()) || header.qn != qn_) {
+    const bool other_queue = header.qn != qn_;
+    in_.fail(
+        other_queue ? TerminateCode::kDdpUntaggedInvalidQn : TerminateCode::kRdmapUnexpectedOpcode,
+        QpEvent::kRequestError, true);
+    return false;
+  }
+  if (const auto error =
+          sequence_.check_range(header.mo, segment.payload_left, sink_.length_bytes())) {
+    if (!lose_long_message(*error)) {
+      fail_range(*error);
+      return false;
+    }
+  }
+  segment.payload_offset = header.mo;
+  invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
+  return true;
+}
+
+bool InboundMessages::take_receive(const UntaggedHeader& header) {
+  if (unusual_) [[unlikely]] {
+    if (is_xrc(in_.config.transport) && !aim(header)) return false;
+    if (in_.config.script != nullptr) {
+      if (const auto taken = apply_faults(header)) return *taken;
+    }
+    if (in_.config.sink != nullptr) return take_room();
+  }
+  if (!place_in_line_.take(receive_)) return do_without_receive();
+  opcode_ = in_.segment.opcode;
+  taken_ = true;
+  if (in_.config.trace != nullptr) [[unlikely]]
+    trace_receive(TraceStep::Kind::kReceiveTaken, WcStatus::kSuccess);
+  if (!resolve_sink()) {
+    fail_receive();
+    return false;
+  }
+  sequence_.begin();
+  return true;
+}
+
+bool InboundMessages::take_room() {
+  opcode_ = in_.segment.opcode;
+  if (opcode_ != RdmapOpcode::kSend) {
+    in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return false;
+  }
+  const std::span<std::byte> room = in_.config.sink->room();
+  if (room.empty()) return hold();
+  sink_.clear();
+  sink_.append(room.data(), static_cast<uint32_t>(room.size()));
+  sequence_.begin();
+  return true;
+}
+
+// Without acknowledgements a message waits for a moment only, and only if one has been received
+// since the last that waited in vain. False: it is held.
+bool InboundMessages::do_without_receive() {
+  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return hold();
+  place_in_line_.leave();
+  return drop();
+}
+
+// Reads and drops the message, or the rest of it. If it is Immediate Data, its Write has been
+// placed.
+bool InboundMessages::drop() {
+  read_away();
+  sequence_.begin();
+  return true;
+}
+
+void InboundMessages::read_away() {
+  dropped_opcode_ = in_.segment.opcode;
+  opcode_ = kDropped;
+  sink_.clear();
+  sink_.append(nullptr, is_immediate(dropped_opcode_) ? kImmediateSize : ~uint32_t{0}, nullptr,
+               MemoryKind::kNull);
+  in_.counters.dropped.add(1);
+}
+
+bool InboundMessages::hold() {
+  place_in_line_.hold();
+  in_.counters.held.add(1);
+  in_.outcome |= kRxHeld;
+  if (in_.stream.marks_deliveries(in_.config)) {
+    in_.stream.marks_due.fetch_or(StreamState::kWaitDue, std::memory_order_release);
+    in_.outcome |= kRxTransmitWanted;
+  }
+  return false;
+}
+
+// Before a message takes its receive, where faults are asked for: what take_receive() returns, or
+// nothing if it goes on.
+std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) {
+  FaultScript& script = *in_.config.script;
+  const FaultVerdict& verdict = script.judge_arrival(header.msn.value);
+  if (script.receive_held()) return hold();
+  switch (verdict.act) {
+    case FaultVerdict::Act::kReset:
+      script.want_reset();
+      return hold();
+    case FaultVerdict::Act::kNoReceive:
+      if (is_unreliable(in_.config.transport)) return drop();
+      in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+      return false;
+    case FaultVerdict::Act::kTerminate:
+      in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
+      return false;
+    case FaultVerdict::Act::kFail:
+      if (!place_in_line_.take(receive_)) return hold();
+      taken_ = true;
+      opcode_ = in_.segment.opcode;
+      in_.segment.payload_offset = 0;
+      fail_receive(static_cast<WcStatus>(verdict.status));
+      return false;
+    default:
+      return std::nullopt;
+  }
+}
+
+// False: the receive names memory that it may not.
+bool InboundMessages::resolve_sink() {
+  sink_.clear();
+  if (is_immediate(opcode_)) {
+    // To the completion only: the memory of the receive is not touched (rule A23).
+    sink_.append(immediate_, sizeof immediate_);
+    return true;
+  }
+  for (const Sge& sge : std::span(receive_.sges, receive_.sge_count))
+    if (!append_local(sink_, sge, *in_.config.regions, *domain_, kAccessLocalWrite)) return false;
+  return true;
+}
+
+void InboundMessages::finish_segment() {
+  sequence_.placed(in_.segment.ulpdu_length - UntaggedHeader::kWireSize);
+  if (in_.segment.last) finish();
+}
+
+void InboundMessages::finish() {
+  sequence_.finish();
+  if (in_.config.sink != nullptr) [[unlikely]]
+    return in_.config.sink->arrived(in_.segment.payload_offset);
+  WorkCompletion done = completion(WcStatus::kSuccess, 0);
+  bool solicited = traits(opcode_).solicited;
+  if (opcode_ != RdmapOpcode::kSend && !describe(done, solicited)) return;
+  writes_.forget_length();
+  if (order_.complete_sent() == AfterTurn::kLookAgain) in_.outcome |= kRxTransmitWanted;
+  if (in_.config.acknowledged) [[unlikely]]
+    in_.stream.delivered.store(delivered().value, std::memory_order_release);
+  keeps_ ? keep(done, solicited) : push(done, solicited);
+}
+
+// What a message that is more than a Send adds to its completion. False: it has none, or has failed
+// the stream.
+bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
+  if (opcode_ == kDropped) {
+    writes_.forget_length();
+    return false;
+  }
+  if (traits(opcode_).invalidates) {
+    const STag stag{invalidate_};
+    if (!in_.config.regions->invalidate_window(stag, in_.stream.peer(in_.config.domain))) {
+      fail(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError, WcStatus::kRemInvReqErr);
+      return false;
+    }
+    done.wc_flags = kWcWithInvalidate;
+    done.imm_or_invalidated = stag.value;
+  } else if (opcode_ == RdmapOpcode::kSendImmediate) {
+    solicited = RdmapControl::SolicitedBit::test(static_cast<uint8_t>(in_.segment.header[1]));
+    done.wc_flags = kWcWithImm;
+    done.imm_or_invalidated = __builtin_bswap32(invalidate_);
+  } else if (is_immediate(opcode_)) {
+    if (in_.segment.payload_offset != kImmediateSize) {
+      fail_range(TerminateCode::kRdmapOperationUnspecified);
+      return false;
+    }
+    // Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs
+    // to is not marked on the wire: it is the last one that nothing on queue 0 has followed (rule
+    // A25).
+    done.opcode = WcOpcode::kRecvWriteWithImm;
+    done.wc_flags = kWcWithImm;
+    std::memcpy(&done.imm_or_invalidated, immediate_ + (in_.config.immediate_in_last_half ? 4 : 0),
+                4);
+    done.byte_len = writes_.last_length();
+  }
+  return true;
+}
+
+// Where nothing is acknowledged a message that is longer than its receive is the receive's error
+// alone: the stream goes on behind it. False: it is another error.
+bool InboundMessages::lose_long_message(TerminateCode code) {
+  if (!is_unreliable(in_.config.transport) || !taken_ || is_immediate(opcode_) ||
+      code != TerminateCode::kDdpUntaggedTooLong)
+    return false;
+  in_.segment.payload_offset = sequence_.placed_bytes();
+  push(completion(WcStatus::kLocLenErr, 0), true);
+  read_away();
+  return true;
+}
+
+// For Immediate Data it is not the buffer's fault: it has exactly 8 bytes (7306-6.3-g).
+void InboundMessages::fail_range(TerminateCode code) {
+  if (is_immediate(in_.segment.opcode))
+    in_.fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
+  else
+    fail(code, QpEvent::kFatal, WcStatus::kLocLenErr);
+}
+
+void InboundMessages::fail(TerminateCode code, QpEvent event, WcStatus status) {
+  const StreamFailure failure = in_.failure(code, true);
+  in_.fail(failure, event);
+  push(completion(status, failure.vendor_err()), true);
+}
+
+void InboundMessages::fail_receive(WcStatus status) {
+  const StreamFailure failure = in_.failure(TerminateCode::kRdmapLocalCatastrophic, false);
+  in_.fail(failure, QpEvent::kFatal);
+  push(completion(status, failure.vendor_err()), true);
+}
+
+void InboundMessages::fail_immediate() {
+  const auto control = static_cast<uint8_t>(in_.segment.header[1]);
+  const bool marked = in_.segment.opcode == RdmapOpcode::kWrite &&
+                      RdmapControl::ImmediateBit::test(control) &&
+                      in_.stream.marks_deliveries(in_.config);
+  // Which shared queue the Immediate Data of an XRC message would have named is not known.
+  if (!marked || taken_ || is_xrc(in_.config.transport) || !place_in_line_.take(receive_)) return;
+  taken_ = true;
+  in_.segment.payload_offset = 0;
+  push(completion(WcStatus::kLocAccessErr, in_.stream.failure().vendor_err()), true);
+}
+
+WorkCompletion InboundMessages::completion(WcStatus status, uint32_t vendor_err) const {
+  WorkCompletion completion{};
+  completion.wr_id = receive_.wr_id;
+  completion.status = status;
+  completion.opcode = WcOpcode::kRecv;
+  completion.vendor_err = vendor_err;
+  completion.byte_len = static_cast<uint32_t>(in_.segment.payload_offset);
+  completion.qp_num = in_.config.number.value;
+  if (in_.config.trace != nullptr) [[unlikely]]
+    completion.src_qp = receive_.position;
+  return completion;
+}
+
+void InboundMessages::push(const WorkCompletion& completion, bool solicited) {
+  if (in_.config.sink != nullptr) [[unlikely]] {
+    taken_ = false;
+    return;
+  }
+  end_receive(completion.status);
+  store(*completions_, completion, solicited);
+}
+
+// A completion that is kept comes before the one of this receive.
+inline void InboundMessages::end_receive(WcStatus status) {
+  taken_ = false;
+  if (in_.config.trace != nullptr) [[unlikely]]
+    trace_receive(TraceStep::Kind::kReceiveCompleted, status);
+  if (keeps_) [[unlikely]]
+    complete_kept();
+}
+
+void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& completion,
+                            bool solicited) {
+  if (!queue.push(completion, solicited))
+    in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
+}
+
+void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
+  end_receive(completion.status);
+  kept_ = Kept{completions_, completion, solicited};
+  in_.outcome |= kRxTransmitWanted | kRxKept;
+}
+
+void InboundMessages::complete_kept() {
+  if (!kept_) return;
+  const Kept kept = *kept_;
+  kept_.reset();
+  store(*kept.queue, kept.completion, kept.solicited);
+}
+
+void InboundMessages::flush() {
+  complete_kept();
+  place_in_line_.leave();
+  in_.segment.payload_offset = 0;
+  if (taken_) {
+    in_.counters.flushed.add(1);
+    push(completion(WcStatus::kWrFlushErr, 0), true);
+  }
+  if (in_.config.shares_receives()) return;
+  while (receives_.drain(receive_.wr_id, receive_.position)) {
+    in_.counters.flushed.add(1);
+    if (in_.config.trace != nullptr) [[unlikely]]
+      trace_receive(TraceStep::Kind::kReceiveCompleted, WcStatus::kWrFlushErr,
+                    TraceStep::Phase::kWaiting);
+    completions_->push(completion(WcStatus::kWrFlushErr, 0), true);
+  }
+}
+
+// A receive of a shared queue has been posted to no queue pair, so its life begins here.
+void InboundMessages::trace_receive(TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase) {
+  TraceStep step;
+  step.kind = kind;
+  step.phase = phase;
+  step.reported = in_.config.shares_receives();
+  step.queue_pair = in_.config.number.value;
+  step.position = receive_.position;
+  step.status = static_cast<uint32_t>(status);
+  step.bytes = in_.segment.payload_offset;
+  step.wr_id = receive_.wr_id;
+  in_.config.trace->note(step);
+}
 
 StreamFailure InboundStream::failure(TerminateCode code, bool with_header) const {
   StreamFailure failure = StreamFailure::terminated_by_us(code);

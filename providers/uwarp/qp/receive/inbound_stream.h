@@ -8,11 +8,138 @@
 #include <cstdint>
 #include <optional>
 
+#include "memory/region_table.h"
+#include "protocol/ddp/segment.h"
 #include "protocol/rdmap/segment_rules.h"
-#include "qp/message_kind.h"
+#include "protocol/wire/ddp_headers.h"
+#include "qp/handoff_lock.h"
+#include "qp/receive_queue.h"
+#include "qp/send_queue.h"
 #include "qp/stream_state.h"
+#include "qp/transmit/send_completer.h"
 
 namespace uwarp {
+
+// Segments that the peer, another uwarp, has announced behind the one under way: of the same
+// message and size (docs/wire.md). So one receive call may put several into place, before their
+// headers have been looked at. Counts bytes only; Receiver knows the places.
+//
+// The window of such a call, in the order of the stream ("direct": to its place; "staged": to the
+// staging buffer, where the pieces lie one behind the other):
+//
+//   rest of the segment under way, direct | its last bytes, trailer, next header: staged |
+//   segment 1, direct | its last bytes, trailer, next header: staged | segment 2 ...
+class SegmentRun {
+ public:
+  /// A segment has come, by this DDP header: ULPDU of `ulpdu_length` bytes, `following` of the
+  /// same kind behind it.
+  void begin(const std::byte* header, uint16_t ulpdu_length, uint8_t following);
+  /// The segment under way has no others behind it, as far as is known.
+  void end() { following_ = 0; }
+  void reset() { *this = SegmentRun{}; }
+
+  /// How many of them the next window shall hold: twice as many after a window that was filled,
+  /// fewer after one that was not. They do not help a receiver that is faster than its peer.
+  uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
+  /// The window has places for this many segments, 0 at first: `direct` and `staged` bytes of each.
+  void open(uint32_t segments, size_t direct, size_t staged) {
+    segments_ = segments;
+    direct_ = direct;
+    staged_ = staged;
+  }
+  /// Of the window that is open: bytes in all, and those that are staged.
+  size_t bytes() const { return segments_ * (direct_ + staged_); }
+  size_t staged_bytes() const { return segments_ * staged_; }
+  /// `bytes` have come into the window behind the direct ones of the segment under way; `filled`:
+  /// it had no room for more. Returns how many of them are staged.
+  size_t take(size_t bytes, bool filled);
+
+  /// Bytes already in place, of segments whose headers have not been checked.
+  size_t ahead() const { return ahead_; }
+  /// Whether the next FPDU, from its length field on, is the one that was announced. Only while
+  /// ahead() is not 0: as many bytes of it are there as that one's header has.
+  bool continues(const std::byte* fpdu) const;
+  /// Its header has been looked at: so many bytes of it are in place.
+  size_t claim();
+  /// They all are of the next segment. If it is not the one that was announced they can be taken
+  /// out of its place again.
+  bool ahead_is_one() const { return ahead_ <= direct_; }
+  void give_up() { ahead_ = 0; }
+
+ private:
+  uint32_t following_ = 0;
+  uint32_t width_ = 0;     // segments that the next window may take
+  uint32_t segments_ = 0;  // ... that the last one took
+  size_t direct_ = 0;
+  size_t staged_ = 0;
+  size_t ahead_ = 0;
+  uint16_t ulpdu_length_ = 0;
+  std::byte next_[kDdpHeaderMax]{};  // header of the next one, but for its control byte
+};
+
+// The completion of a Send comes before the receive completion of the peer's answer to it. The
+// thread that sent may not have stored the former yet when another thread has received the latter.
+
+/// Receive side. `Sender` has in_flight(), retire_wish(), and retire(), which completes what has
+/// gone.
+template <class Sender, class Atomics = StdAtomics>
+class BasicCompletionOrder {
+ public:
+  BasicCompletionOrder(BasicHandoffLock<Atomics>& transmit_side, Sender& sender)
+      : side_(transmit_side), sender_(sender) {}
+
+  /// Bytes have been taken from the socket: the messages among them may answer all that had been
+  /// sent before, and nothing that is sent later.
+  void begin() { complete_ = false; }
+  void restart() { complete_ = acknowledged_ = false; }
+  /// Requests that waited for the peer may be complete, too.
+  void note_acknowledged() {
+    acknowledged_ = true;
+    complete_ = false;
+  }
+  /// Before the completion of an answer is stored. On return the requests whose bytes the kernel
+  /// had been given before begin() are complete. Waits for the thread that has the transmit side,
+  /// at most for its send call. kLookAgain: another thread wants that side; the caller transmits
+  /// after its turn.
+  AfterTurn complete_sent() {
+    if (complete_) return AfterTurn::kNothing;
+    // A thread notes what it sent before it leaves the transmit side.
+    const bool waits = sender_.in_flight() && (acknowledged_ || side_.taken());
+    const AfterTurn after = waits ? wait_for_sender() : AfterTurn::kNothing;
+    complete_ = true;
+    acknowledged_ = false;
+    return after;
+  }
+
+ private:
+  [[gnu::noinline]] AfterTurn wait_for_sender() {
+    const uint32_t wish = sender_.retire_wish().ask();
+    for (int round = 0; !sender_.retire_wish().granted(wish); ++round) {
+      if (auto turn = side_.try_begin()) {
+        sender_.retire();
+        return turn.end();
+      }
+      wait_a_little(round);
+    }
+    return AfterTurn::kNothing;
+  }
+  // A send call takes some 2 to 50 us. A holder that has lost its core gets it by the yields.
+  static void wait_a_little(int round) {
+    if (round < 2 * Atomics::kSpins)
+      Atomics::cpu_relax();
+    else if (round < 2 * (Atomics::kSpins + Atomics::kYields))
+      Atomics::yield();
+    else
+      Atomics::nap();
+  }
+
+  BasicHandoffLock<Atomics>& side_;
+  Sender& sender_;
+  bool complete_ = false;
+  bool acknowledged_ = false;
+};
+
+using CompletionOrder = BasicCompletionOrder<SendCompleter>;
 
 /// What a receive call found besides completions; bits.
 enum ReceiveOutcome : uint32_t {
@@ -104,5 +231,210 @@ inline bool is_version_error(TerminateCode code) {
 inline QpEvent segment_event(TerminateCode code) {
   return layer(code) == 0 ? QpEvent::kRequestError : QpEvent::kFatal;
 }
+
+// The peer's answers to our Reads and atomics, and where they go. Receive side. RFC 5040 5.2, RFC
+// 7306 5.2.
+class InboundAnswers {
+ public:
+  InboundAnswers(InboundStream& in, SendQueue& sends, CompletionOrder& order)
+      : in_(in), sends_(sends), order_(order) {}
+
+  void reset() { read_open_ = false; }
+  void restart() { atomic_sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
+  /// Between the first and the last segment of a Read Response.
+  bool message_open() const { return read_open_; }
+  /// Queue 3. Only its number moves.
+  const UntaggedSequence& atomic_sequence() const { return atomic_sequence_; }
+
+  /// A segment of a Read Response has come; false if it failed the stream.
+  [[gnu::noinline]] void open(const TaggedHeader& header);
+  /// The payload of the segment under way is in place.
+  void finish_segment();
+  void take(const AtomicResponseHeader& header);
+  /// A whole FPDU that is the answer to a Read that only acknowledges.
+  bool is_acknowledgement(const std::byte* fpdu) const;
+  /// The oldest request has its answer.
+  [[gnu::noinline]] void finish();
+
+  /// The memory of the answer under way.
+  BufferList& sink() { return sink_; }
+  const BufferList& sink() const { return sink_; }
+  /// The answer at hand is wrong, or does not fit what was asked.
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, WcStatus status);
+  /// The place where it belongs is not, or no longer, what it must be.
+  [[gnu::noinline, gnu::cold]] void fail_place();
+
+ private:
+  bool gather(uint64_t position);
+
+  InboundStream& in_;
+  SendQueue& sends_;
+  CompletionOrder& order_;
+  UntaggedSequence atomic_sequence_;
+  bool read_open_ = false;  // the sink is set up for the Read at the head
+  uint64_t placed_ = 0;
+  BufferList sink_;
+};
+
+// RDMA Writes of the peer: where their segments belong, and the empty ones that mean something
+// between uwarps. Receive side. RFC 5040 5.1, RFC 5041 5, 7.1.
+class InboundWrites {
+ public:
+  InboundWrites(InboundStream& in, CompletionOrder& order) : in_(in), order_(order) {}
+
+  void reset();
+  /// A segment has come. Looks its place up, or fails the stream.
+  void open(const TaggedHeader& header);
+  /// Between the first and the last segment of a Write.
+  bool message_open() const { return message_open_; }
+  /// Bytes of the last Write, if it has ended and nothing on queue 0 has followed it; else 0.
+  uint32_t last_length() const { return message_open_ ? 0 : static_cast<uint32_t>(bytes_); }
+  void forget_length() { bytes_ = 0; }
+
+  /// Of the segment under way.
+  const RemotePlace& place() const { return place_; }
+  std::byte* target() const { return place_.address + in_.segment.payload_offset; }
+  bool valid() const {
+    return place_ && place_.region->key.load(std::memory_order_acquire) == stag_.value;
+  }
+  /// The next bytes of the segment. False if the memory may not be touched any more, or is not
+  /// there.
+  bool store(const std::byte* from, uint32_t size);
+  /// The place of [offset, offset + size) behind the begin of the segment under way, if the peer
+  /// may write there and the kernel may do it for us.
+  bool find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const;
+  /// The region has become another under the same key: the rest of the segment goes where the
+  /// region is now, or fails.
+  void look_up_again(const MemoryRegion& region);
+
+ private:
+  RegionFault look_up(STag stag, TaggedOffset offset, uint64_t size, RemotePlace& place) const {
+    return in_.config.regions->remote(stag, offset, size, kAccessRemoteWrite,
+                                      in_.stream.peer(in_.config.domain), place);
+  }
+  [[gnu::noinline, gnu::cold]] void take_carrier_mark(const TaggedHeader& header);
+  [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
+
+  InboundStream& in_;
+  CompletionOrder& order_;
+  RemotePlace place_;
+  bool message_open_ = false;
+  STag stag_;
+  uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0
+  std::optional<TaggedOffset> next_;  // of the Write's next byte, once one has been placed
+};
+
+// Messages that take a receive: Sends of all kinds, and Immediate Data. From their first segment to
+// the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
+class InboundMessages {
+ public:
+  InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
+                  CompletionOrder& order);
+
+  void reset();
+  void restart() { sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
+  /// Between the first and the last segment of a message.
+  bool message_open() const { return sequence_.open(); }
+  /// The last message that has been delivered.
+  Msn delivered() const { return sequence_.expected().previous(); }
+
+  /// A segment has come. False: it is held for want of a receive, or has failed the stream.
+  bool open(const UntaggedHeader& header);
+  /// The payload of the segment under way is in place.
+  void finish_segment();
+
+  /// No receive is posted for the message that has come.
+  bool held() const { return place_in_line_.held(); }
+  void end_hold() { place_in_line_.go_on(); }
+  /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
+  /// those behind it until there is a receive again.
+  void end_grace() { grace_ended_at_ = receive_.position; }
+
+  /// The memory of the message under way.
+  BufferList& sink() { return sink_; }
+  const BufferList& sink() const { return sink_; }
+  /// The receive cannot be used; nothing is wrong with the message.
+  [[gnu::noinline, gnu::cold]] void fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come
+  /// now: the receive that this would have taken fails, as with InfiniBand.
+  [[gnu::noinline, gnu::cold]] void fail_immediate();
+  /// No more bytes will come: the receive that was taken is flushed, and those that wait.
+  void flush();
+
+  /// XRC: the answers that were owed have been sent: stores the completion that waited for that.
+  [[gnu::noinline]] void complete_kept();
+  /// XRC: where receives complete, if a message has named a queue since the last reset.
+  CompletionQueue* named_completions() const {
+    return named_ != nullptr ? named_->completions : nullptr;
+  }
+  /// XRC: `queue` is going away. What has taken a receive of it, or waits for one, fails the
+  /// stream.
+  void forget(const XrcQueue& queue);
+  /// The next message that takes a receive reports kRxNewQueue.
+  void report_queue() { report_queue_ = true; }
+
+ private:
+  bool take_receive(const UntaggedHeader& header);
+  [[gnu::noinline]] bool take_room();
+  [[gnu::noinline]] bool aim(const UntaggedHeader& header);
+  [[gnu::noinline]] void aim_nowhere();
+  bool resolve_sink();
+  [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
+  [[gnu::noinline]] bool hold();
+  [[gnu::noinline]] bool do_without_receive();
+  bool drop();
+  void read_away();
+  bool continues_dropped() const {
+    return opcode_ == kDropped && in_.segment.opcode == dropped_opcode_;
+  }
+  void finish();
+  [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
+  /// The message is wrong, or does not fit its receive.
+  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, WcStatus status);
+  [[gnu::noinline, gnu::cold]] bool lose_long_message(TerminateCode code);
+  [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
+  WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
+  void push(const WorkCompletion& completion, bool solicited);
+  void keep(const WorkCompletion& completion, bool solicited);
+  void end_receive(WcStatus status);
+  void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
+  [[gnu::noinline, gnu::cold]] void trace_receive(
+      TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
+
+  InboundStream& in_;
+  ReceiveQueue& receives_;
+  ReceivePlace place_in_line_;
+  InboundWrites& writes_;
+  CompletionOrder& order_;
+  UntaggedSequence sequence_;
+  const bool unusual_;  // faults may be injected, messages name their queue, or take no receive
+  bool report_queue_ = false;
+  CompletionQueue* completions_;         // of the receive that is in use
+  const ProtectionDomain* domain_;       // ... of its memory
+  const XrcQueue* named_ = nullptr;      // XRC: that the last message has named
+  QueueNumber qn_ = QueueNumber::kSend;  // the same in all segments of the message
+  bool taken_ = false;                   // a receive is in use
+  /// What the last receive was when a message had waited long enough for the next one.
+  std::optional<uint32_t> grace_ended_at_;
+  RecvWqe receive_;
+  BufferList sink_;
+  /// Of a message that is read and dropped, in place of its own opcode. No segment has it, so that
+  /// only rare paths meet it.
+  static constexpr RdmapOpcode kDropped{0xE};
+  static_assert(!traits(kDropped).defined);
+  RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
+  RdmapOpcode dropped_opcode_ = kDropped;
+  uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
+  std::byte immediate_[kImmediateSize];
+  /// The application answers over another queue pair, and nothing orders two streams: the peer is
+  /// to have the acknowledgement of its message before the application has the message.
+  struct Kept {
+    CompletionQueue* queue;
+    WorkCompletion completion;
+    bool solicited;
+  };
+  const bool keeps_;
+  std::optional<Kept> kept_;
+};
 
 }  // namespace uwarp

@@ -7,20 +7,112 @@
 // while a stream is held or a CRC is waiting for its FPDU, a staging buffer.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
-#include "qp/receive/completion_order.h"
-#include "qp/receive/inbound_answers.h"
-#include "qp/receive/inbound_messages.h"
+#include "base/limits.h"
+#include "protocol/wire/ddp_headers.h"
 #include "qp/receive/inbound_stream.h"
-#include "qp/receive/inbound_writes.h"
-#include "qp/receive/payload_placer.h"
-#include "qp/receive/segment_run.h"
-#include "qp/receive/staged_bytes.h"
 
 namespace uwarp {
+
+// Where bytes of the stream land that have no place of their own yet: headers, small messages,
+// whole FPDUs when the CRC is on. Belongs to the thread that progresses, not to the queue pair; a
+// queue pair keeps one only while it holds more unconsumed bytes than fit its carry.
+
+/// Two FPDUs of the largest size (2 + 65535 + 3 + 4 bytes) and some headers.
+inline constexpr size_t kStagingBytes = 2 * 65544 + 4096;
+
+struct StagingBuffer {
+  alignas(64) std::byte bytes[kStagingBytes];
+  /// The window of the call at hand: the segment under way and its end; for each of a run its
+  /// staged bytes and its place.
+  static constexpr size_t kIovecs = kMaxSge + 2 + 2 * DdpControl::kMostFollowing;
+  iovec iovecs[kIovecs];
+};
+using StagingPointer = std::unique_ptr<StagingBuffer>;
+
+// The bytes of the stream that have come and have not been consumed. In a staging buffer during a
+// call; between two calls in a small carry, or where they are more in a buffer that is kept.
+class StagedBytes {
+ public:
+  /// A call begins, with the buffer of its thread.
+  void begin(StagingPointer& staging);
+  /// It ends. `staging` is null afterwards if it is kept. `closed`: what is left means nothing.
+  void end(StagingPointer& staging, bool closed);
+  void reset();
+  /// Makes room for an FPDU of any size behind the bytes that are here.
+  void make_room();
+
+  const std::byte* data() const { return bytes_ + begin_; }
+  size_t size() const { return end_ - begin_; }
+  void consume(size_t size) { begin_ += size; }
+  std::byte* room() { return bytes_ + end_; }
+  size_t room_size() const { return kStagingBytes - end_; }
+  void add(size_t size) { end_ += size; }
+  /// Takes `size` bytes out that begin `offset` behind data().
+  void take_out(size_t offset, size_t size);
+  /// Between two calls: something is left.
+  bool pending() const { return carry_size_ > 0 || kept_ != nullptr; }
+
+ private:
+  // Largest control FPDU, and what a header or a held-back tail may leave behind.
+  static constexpr size_t kCarryBytes = 128;
+
+  std::byte* bytes_ = nullptr;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  StagingPointer kept_;
+  uint32_t carry_size_ = 0;
+  std::byte carry_[kCarryBytes];
+};
+
+// Puts the payload of the segment under way where it belongs: by copying, or by describing the
+// place for the receive call. Receive side. RFC 5041 5.
+class PayloadPlacer {
+ public:
+  /// The last bytes of a segment are always copied: those of a Write are stored after all others,
+  /// because applications poll them.
+  static constexpr uint32_t kTailBytes = 8;
+
+  PayloadPlacer(InboundStream& in, InboundWrites& writes, InboundMessages& messages,
+                InboundAnswers& answers)
+      : in_(in), writes_(writes), messages_(messages), answers_(answers) {}
+
+  /// The kernel may write the payload. Not through a window: unbinding must not have to wait for a
+  /// receive call. Not into memory that may not be there: the failed call would not say which of
+  /// the segment's bytes have come.
+  bool direct() const;
+  /// Describes the place of all that is missing but for the tail. `size` is what that holds.
+  size_t describe(iovec* out, size_t& size);
+  /// Describes the announced segments behind the rest of the one under way. Each goes to its place
+  /// except for its tail, which is staged at `staged` with trailer and next header. Opens the run,
+  /// and returns how many iovecs of `out` are in use. The headers are checked when all of it has
+  /// come, and must name these places.
+  [[gnu::noinline]] size_t describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged,
+                                        iovec* out, size_t count);
+  /// Copies the next bytes of the payload. False: that failed the stream.
+  bool place(const std::byte* from, uint32_t size);
+  /// Copies bytes out again that have been put where the next ones belong.
+  bool take_back(std::byte* to, size_t size);
+
+ private:
+  bool is_write() const { return in_.segment.opcode == RdmapOpcode::kWrite; }
+  bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
+  BufferList& list() { return is_answer() ? answers_.sink() : messages_.sink(); }
+  const BufferList& list() const { return is_answer() ? answers_.sink() : messages_.sink(); }
+  bool find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const;
+  [[gnu::noinline, gnu::cold]] void fail();
+
+  InboundStream& in_;
+  InboundWrites& writes_;
+  InboundMessages& messages_;
+  InboundAnswers& answers_;
+};
 
 class Receiver {
  public:

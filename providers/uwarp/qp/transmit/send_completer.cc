@@ -4,9 +4,136 @@
 #include <algorithm>
 #include <mutex>
 
-#include "qp/failed_request.h"
+#include "base/bytes.h"
+#include "protocol/mpa/fpdu.h"
+#include "protocol/wire/ddp_headers.h"
+#include "protocol/wire/rdmap_headers.h"
+#include "qp/stream_state.h"
 
 namespace uwarp {
+
+void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
+  TraceStep step;
+  step.kind = kind;
+  step.queue_pair = queue_pair_;
+  step.position = static_cast<uint32_t>(position);
+  sink_.note(step);
+}
+
+// An FPDU begins in one piece: its length and the two control bytes lie side by side.
+void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> bytes,
+                          std::span<const uint32_t> ends) {
+  for (; begun_ < queue.started(); ++begun_) tell(TraceStep::Kind::kSendBegun, begun_);
+  fpdus_.clear();
+  gone_ = 0;
+  size_t piece = 0, piece_begin = 0, begin = 0;
+  for (const uint32_t end : ends) {
+    while (piece < bytes.size() && piece_begin + bytes[piece].iov_len <= begin)
+      piece_begin += bytes[piece++].iov_len;
+    if (piece == bytes.size()) return;
+    const auto* at = static_cast<const std::byte*>(bytes[piece].iov_base) + (begin - piece_begin);
+    const RdmapControl control{static_cast<uint8_t>(at[kFpduLengthSize + 1])};
+    fpdus_.push_back({end, static_cast<uint8_t>(control.opcode()), load_be16(at)});
+    begin = end;
+  }
+}
+
+void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_position) {
+  for (; gone_ < fpdus_.size() && fpdus_[gone_].end <= batch_bytes; ++gone_) {
+    TraceStep step;
+    step.kind = TraceStep::Kind::kFpduSent;
+    step.queue_pair = queue_pair_;
+    step.opcode = fpdus_[gone_].opcode;
+    step.bytes = fpdus_[gone_].bytes;
+    sink_.note(step);
+  }
+  // Requests that have completed already are not reported as with the kernel.
+  with_kernel_ = std::max(with_kernel_, queue.retired());
+  while (with_kernel_ < queue.started() &&
+         queue.at(with_kernel_).end_position.load(std::memory_order_relaxed) <= stream_position)
+    tell(TraceStep::Kind::kSendWithKernel, with_kernel_++);
+}
+
+void TransmitTrace::completed(uint64_t position, const WorkCompletion& completion, bool reported) {
+  TraceStep step;
+  step.kind = TraceStep::Kind::kSendCompleted;
+  step.phase = position < with_kernel_ ? TraceStep::Phase::kWithKernel
+               : position < begun_     ? TraceStep::Phase::kBegun
+                                       : TraceStep::Phase::kWaiting;
+  step.reported = reported;
+  step.queue_pair = queue_pair_;
+  step.position = static_cast<uint32_t>(position);
+  step.opcode = static_cast<uint8_t>(completion.opcode);
+  step.status = static_cast<uint32_t>(completion.status);
+  sink_.note(step);
+  // A request that never was begun is not reported as begun later.
+  begun_ = std::max(begun_, position + 1);
+}
+
+namespace {
+
+// The class of the error says what kind of request it is about.
+uint64_t likely_request(TerminateCode code, SendQueue& queue) {
+  for (uint64_t i = queue.retired(); i != queue.started(); ++i)
+    if (may_have_caused(code, queue.at(i).opcode)) return i;
+  return queue.retired();
+}
+
+// Several open Writes may use one key; the offset tells them apart, as far as it can.
+uint64_t failed_write(const TaggedHeader& header, SendQueue& queue) {
+  uint64_t same_key = StreamFailure::kNoRequest;
+  for (uint64_t i = queue.retired(); i != queue.started(); ++i) {
+    const SendWqe& wqe = queue.at(i);
+    if (!is_write(wqe.opcode) || wqe.rkey != header.stag.value) continue;
+    const uint64_t offset = header.to - wqe.remote_address;
+    if (offset == 0 || offset < wqe.length_bytes) return i;
+    if (same_key == StreamFailure::kNoRequest) same_key = i;
+  }
+  return same_key;
+}
+
+uint64_t failed_send(Msn msn, SendQueue& queue) {
+  for (uint64_t i = queue.retired(); i != queue.started(); ++i) {
+    const SendWqe& wqe = queue.at(i);
+    if (takes_receive(wqe.opcode) && wqe.msn == msn.value) return i;
+  }
+  return StreamFailure::kNoRequest;
+}
+
+uint64_t failed_read(Msn msn, const OutboundRequests& outbound) {
+  const OutboundRequest* open =
+      outbound.find([&](const OutboundRequest& candidate) { return candidate.msn == msn; });
+  return open != nullptr ? open->request : StreamFailure::kNoRequest;
+}
+
+}  // namespace
+
+uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& outbound,
+                        SendQueue& queue, bool acknowledged) {
+  if (failure.oldest_request) return queue.retired();
+  if (!failure.by_peer) return failure.request;
+  const TerminateHeader& terminate = failure.terminate;
+  if (!terminate.has_ddp_header)
+    return acknowledged ? likely_request(terminate.code, queue) : failure.request;
+  const std::byte* header = terminate.ddp_header.data();
+  if (terminate.ddp_header_size == TaggedHeader::kWireSize) {
+    const RdmapControl control{static_cast<uint8_t>(header[1])};
+    return control.opcode() == RdmapOpcode::kWrite
+               ? failed_write(TaggedHeader::decode(header), queue)
+               : StreamFailure::kNoRequest;
+  }
+  const UntaggedHeader untagged = UntaggedHeader::decode(header);
+  switch (untagged.qn) {
+    case QueueNumber::kSend:
+      return failed_send(untagged.msn, queue);
+    case QueueNumber::kReadRequest:
+      return failed_read(untagged.msn, outbound);
+    default:
+      return static_cast<uint32_t>(untagged.qn) >= kFirstSharedQueue
+                 ? failed_send(untagged.msn, queue)
+                 : StreamFailure::kNoRequest;
+  }
+}
 
 void SendCompleter::restart() {
   acknowledging_.restart(config_.acknowledged,

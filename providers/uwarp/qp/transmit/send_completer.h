@@ -3,17 +3,127 @@
 // the rest when the queue pair fails. Transmit side, but for what says otherwise.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
+#include "base/atomics.h"
+#include "counters/trace_sink.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
-#include "qp/transmit/acknowledging.h"
-#include "qp/transmit/fpdu_writer.h"
-#include "qp/transmit/retire_wish.h"
-#include "qp/transmit/transmit_trace.h"
+#include "qp/transmit/transmit_batch.h"
 
 namespace uwarp {
+
+// Completions that wait until the peer has placed what was sent (QpConfig::acknowledged): when a
+// Read has to follow the requests, whose answer says so. A Read or atomic of the application serves
+// as well as one that is made for it. RFC 5040 5.5. Transmit side.
+class Acknowledging {
+ public:
+  /// Begins a stream at send queue position `position`. `read_depth`: Reads that may be open at a
+  /// time; without any there are no acknowledgements.
+  void restart(bool wanted, uint16_t read_depth, uint64_t position) {
+    read_depth_ = wanted ? read_depth : 0;
+    cover(position);
+  }
+  bool on() const { return read_depth_ != 0; }
+  /// Nothing more is to be waited for.
+  void stop() { read_depth_ = 0; }
+
+  void begin_batch() { batch_due_ = owed_; }
+  /// What is before `position` is acknowledged by what has just been built, or needs no more.
+  void cover(uint64_t position) {
+    covered_ = position;
+    owed_ = batch_due_ = false;
+  }
+  /// A request has been begun whose completion the application wants.
+  void owe() { owed_ = true; }
+
+  /// Whether a Read goes now that covers what is before `started`; `reads` are open. Once per batch
+  /// that goes out full (`request`: another request would be next), and when nothing more can
+  /// follow. A request that wants no completion is in no hurry, unless something waits for it
+  /// (`pressed`).
+  bool due(uint64_t started, uint32_t reads, bool request, bool pressed) const {
+    const uint64_t open = started - covered_;
+    if (open == 0 || reads >= read_depth_) return false;
+    if (request) return batch_due_;
+    return owed_ || pressed;
+  }
+
+ private:
+  bool owed_ = false;        // a request behind covered_ wants its completion
+  bool batch_due_ = false;   // ... and was in an earlier batch
+  uint16_t read_depth_ = 0;  // 0: nothing is acknowledged
+  uint64_t covered_ = 0;     // a Read has followed the requests before this position
+};
+
+// What a traced send queue has reported, and the FPDUs that are on their way to the kernel. There
+// is one only if UWARP_TRACE asks for it. Belongs to the transmit side.
+class TransmitTrace {
+ public:
+  TransmitTrace(TraceSink& sink, uint32_t queue_pair) : sink_(sink), queue_pair_(queue_pair) {}
+
+  /// A batch was built, of which nothing has gone: its bytes, and where its FPDUs end in them.
+  [[gnu::noinline, gnu::cold]] void built(const SendQueue& queue, std::span<const iovec> bytes,
+                                          std::span<const uint32_t> ends);
+  /// How much of the batch has been sent, and of the stream.
+  [[gnu::noinline, gnu::cold]] void sent(SendQueue& queue, size_t batch_bytes,
+                                         uint64_t stream_position);
+  [[gnu::noinline, gnu::cold]] void completed(uint64_t position, const WorkCompletion& completion,
+                                              bool reported);
+
+ private:
+  struct Fpdu {
+    uint32_t end;
+    uint8_t opcode;
+    uint16_t bytes;
+  };
+  void tell(TraceStep::Kind kind, uint64_t position);
+
+  TraceSink& sink_;
+  const uint32_t queue_pair_;
+  uint64_t begun_ = 0;        // requests before this position were reported as begun ...
+  uint64_t with_kernel_ = 0;  // ... and as with the kernel
+  std::vector<Fpdu> fpdus_;   // of the batch
+  size_t gone_ = 0;           // of these
+};
+
+// Which send request a failure is about. The header that a peer's Terminate shows is peer input.
+// RFC 5040 4.8.
+
+/// Position of the request that completes with the failure's own status, among those that have been
+/// started and not retired; StreamFailure::kNoRequest if it is none of them. `acknowledged`:
+/// requests wait for acknowledgements, so that one has failed even if a Terminate names none.
+/// With the transmit side held.
+uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& outbound,
+                        SendQueue& queue, bool acknowledged);
+
+// The receive side asks the transmit side to complete what has gone.
+template <class Atomics = StdAtomics>
+class BasicRetireWish {
+ public:
+  uint32_t ask() { return asked_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  bool granted(uint32_t wish) const {
+    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
+  }
+  /// Transmit side: what has been asked, before it looks at what has gone, ...
+  uint32_t asked() const { return asked_.load(std::memory_order_acquire); }
+  /// ... and once it has completed that.
+  void grant(uint32_t asked) {
+    if (asked != granted_.load(std::memory_order_relaxed)) [[unlikely]]
+      granted_.store(asked, std::memory_order_release);
+  }
+
+ private:
+  typename Atomics::template atomic<uint32_t> asked_{0};
+  typename Atomics::template atomic<uint32_t> granted_{0};
+};
+
+using RetireWish = BasicRetireWish<>;
 
 class SendCompleter {
  public:

@@ -6,16 +6,91 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <span>
 
-#include "protocol/ddp/buffer_list.h"
+#include "base/cache_line.h"
+#include "base/limits.h"
+#include "protocol/ddp/segment.h"
 #include "protocol/mpa/fpdu.h"
-#include "qp/transmit/batch_buffer.h"
-#include "qp/transmit/payload_copies.h"
+#include "qp/stream_state.h"
 
 namespace uwarp {
+
+// Memory that a batch of FPDUs is built in. Belongs to the thread that sends, not to the queue
+// pair, so that many queue pairs share what is in the cache already; one keeps it only while its
+// socket has not taken the whole batch.
+
+/// Some 256 messages of 8 bytes, or sixteen FPDUs of the largest size, of which each takes two
+/// iovecs; the last one needs room for as many pieces as a payload may have.
+class BatchBuffer {
+ public:
+  static constexpr size_t kIovecs = 2 * 16 + kMaxSge + 8;
+  static constexpr size_t kFpdus = 256;
+  /// For headers and small payloads ...
+  static constexpr size_t kArenaBytes = 8192;
+  /// ... and with CRC on for all of them: eight FPDUs of the largest size.
+  static constexpr size_t kCrcArenaBytes = 8 * (kFpduSizeMax + kCacheLineBytes);
+
+  /// Gives back what was borrowed to the thread that does so.
+  struct Return {
+    void operator()(BatchBuffer* room) const;
+  };
+  using Borrowed = std::unique_ptr<BatchBuffer, Return>;
+  /// The calling thread's own, or another if that is lent. Null without memory for it.
+  static Borrowed borrow(bool crc);
+
+  BatchBuffer(const BatchBuffer&) = delete;
+  BatchBuffer& operator=(const BatchBuffer&) = delete;
+
+  bool has_arena(const std::byte* at) const { return at >= arena() && at < arena() + arena_bytes; }
+  std::byte* arena() const { return arena_.get(); }
+
+  const size_t arena_bytes;
+  iovec iovecs[kIovecs];
+  uint32_t fpdu_ends[kFpdus];
+
+ private:
+  explicit BatchBuffer(size_t bytes)
+      : arena_bytes(bytes), arena_(std::make_unique_for_overwrite<std::byte[]>(bytes)) {}
+
+  const std::unique_ptr<std::byte[]> arena_;
+};
+
+// Copies of payload that live as long as the batch whose bytes they are. Each is one allocation,
+// and none throws: a thread that needs a copy holds locks and has work half done.
+class PayloadCopies {
+ public:
+  PayloadCopies() = default;
+  ~PayloadCopies() { clear(); }
+  PayloadCopies(const PayloadCopies&) = delete;
+  PayloadCopies& operator=(const PayloadCopies&) = delete;
+
+  /// Room for `size` bytes; null without memory for it.
+  std::byte* add(size_t size) {
+    void* const memory = ::operator new(sizeof(Head) + size, std::nothrow);
+    if (memory == nullptr) return nullptr;
+    first_ = new (memory) Head{first_};
+    return reinterpret_cast<std::byte*>(first_ + 1);
+  }
+  void clear() {
+    while (first_ != nullptr) {
+      Head* const gone = first_;
+      first_ = gone->next;
+      ::operator delete(gone);
+    }
+  }
+
+ private:
+  struct alignas(std::max_align_t) Head {
+    Head* next;
+  };
+  Head* first_ = nullptr;
+};
 
 class TransmitBatch {
  public:
@@ -117,6 +192,97 @@ class TransmitBatch {
   uint32_t frame_payload_ = 0;
   bool starved_ = false;
   PayloadCopies copies_;
+};
+
+// Puts segments into the batch as FPDUs, and counts the bytes of the stream. Transmit side. RFC
+// 5041 5, 5044 4.
+class FpduWriter {
+ public:
+  /// What became of an FPDU: kFault when its payload is not there (regions on demand).
+  enum class Built : uint8_t { kNoRoom, kDone, kFault };
+  struct Segment {
+    uint32_t payload;   // bytes
+    bool last;          // of its message
+    uint8_t following;  // others of that size that come right behind it, as announced to the peer
+
+    DdpControl control(bool tagged) const { return DdpControl::make(tagged, last, following); }
+  };
+
+  FpduWriter(const StreamState& stream, TransmitCounters& counters)
+      : stream_(stream), counters_(counters) {}
+
+  /// Begins a stream.
+  void restart() {
+    drop();
+    sent_position_ = 0;
+  }
+  /// What is built and has not gone never will.
+  void drop() { batch_.configure(stream_.config.crc); }
+
+  TransmitBatch& batch() { return batch_; }
+  const TransmitBatch& batch() const { return batch_; }
+  /// Bytes of the stream that have gone, and those that are built.
+  uint64_t sent_position() const { return sent_position_; }
+  uint64_t built_position() const { return sent_position_ + batch_.pending_bytes(); }
+  void sent(size_t bytes) {
+    batch_.consume(bytes);
+    sent_position_ += bytes;
+    if (!batch_.empty()) return;
+    counters_.bytes.add(batch_.bytes());
+    counters_.fpdus.add(batch_.fpdus());
+  }
+
+  /// The next segment of a message of which `left` bytes remain. Another uwarp reads those that
+  /// follow in one go (docs/wire.md).
+  Segment next_segment(uint64_t left, size_t header_bytes) const {
+    const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header_bytes);
+    Segment segment{payload, payload == left, 0};
+    if (!segment.last && stream_.announces_runs(payload))
+      segment.following = static_cast<uint8_t>(
+          std::min<uint64_t>((left - payload) / payload, DdpControl::kMostFollowing));
+    return segment;
+  }
+
+  /// A segment with `size` bytes of payload: those at `offset` of `payload`. `own`: they go out of
+  /// memory of the batch.
+  template <typename Header>
+  Built append(const Header& header, BufferList* payload = nullptr, uint64_t offset = 0,
+               uint32_t size = 0, bool own = false) {
+    std::byte* const at = batch_.begin_fpdu(Header::kWireSize, size);
+    if (at == nullptr) return Built::kNoRoom;
+    header.encode(at);
+    if (batch_.end_fpdu(payload, offset, own)) [[likely]]
+      return Built::kDone;
+    return batch_.starved() ? Built::kNoRoom : Built::kFault;
+  }
+  /// A message that is all header, with the next number of its queue. has_room() was checked.
+  template <typename Header>
+  void append_message(RdmapOpcode opcode, Msn& msn, const Header& header) {
+    UntaggedHeader untagged;
+    untagged.rsvd_ulp = make_rdmap_control(opcode);
+    untagged.qn = traits(opcode).queue;
+    untagged.msn = msn;
+    msn = msn.next();
+    std::byte* const at = batch_.begin_fpdu(UntaggedHeader::kWireSize + Header::kWireSize, 0);
+    untagged.encode(at);
+    header.encode(at + UntaggedHeader::kWireSize);
+    batch_.end_fpdu(nullptr, 0);
+    counters_.count(message_kind(opcode));
+  }
+  /// has_room() was checked.
+  [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset) {
+    append(TaggedHeader{.control = DdpControl::make(true, true),
+                        .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
+                        .stag = stag,
+                        .to = offset});
+    counters_.count(MessageKind::kWrite);
+  }
+
+ private:
+  const StreamState& stream_;
+  TransmitCounters& counters_;
+  TransmitBatch batch_;
+  uint64_t sent_position_ = 0;
 };
 
 }  // namespace uwarp

@@ -12,15 +12,145 @@
 #include <optional>
 #include <span>
 
+#include "protocol/ddp/segment.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
-#include "qp/transmit/fpdu_writer.h"
-#include "qp/transmit/requester.h"
-#include "qp/transmit/responder.h"
 #include "qp/transmit/send_completer.h"
-#include "qp/transmit/transmit_trace.h"
+#include "qp/transmit/transmit_batch.h"
 
 namespace uwarp {
+
+// Turns posted requests into messages, one after the other: Sends and Writes segment by segment,
+// Reads and atomics as one FPDU, changes of windows without any. Transmit side. RFC 5040 5, RFC
+// 7306 5, 6.
+class Requester {
+ public:
+  Requester(const QpConfig& config, SendQueue& queue, StreamState& stream, FpduWriter& writer,
+            SendCompleter& completer, TransmitCounters& counters);
+
+  void restart();
+  /// Forgets the message under way.
+  void drop_message() { open_ = immediate_due_ = false; }
+
+  /// A message has been begun and not ended.
+  bool open() const { return open_; }
+  uint64_t left() const { return message_bytes_ - offset_; }
+  /// The oldest waiting request may be begun now.
+  bool ready();
+  /// The peer is gone, or was never there, which the application is not told (is_unreliable()):
+  /// what waits is lost. True: a change of a window is next, which needs no peer, and may be begun.
+  bool lose();
+  /// The oldest waiting request waits for the peer's first message, and the peer may wait for this
+  /// side: an empty Read makes it answer.
+  [[gnu::noinline]] bool must_ask_peer() const;
+  /// Begins the request that is ready(). What is one FPDU, or none, is done on return; a Send or
+  /// Write is open().
+  void begin();
+  /// The next segment of the open message. False: it has no room in the batch.
+  bool append_segment();
+  /// If the oldest waiting request has failed, and those before it are complete by now: fails the
+  /// stream. True if it has.
+  bool fail_if_due();
+  /// A Read without bytes that no request of the application stands for; its answer acknowledges
+  /// the requests before this position (0: none).
+  [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges);
+
+  /// The oldest request whose payload goes from where it lies and has not all gone; kNoRequest if
+  /// there is none.
+  uint64_t first_gathered() const;
+  /// Nothing of the region is sent any more.
+  void revoke(const MemoryRegion& region) { payload_.revoke(region); }
+  /// Some window may be bound to this queue pair.
+  bool bound_windows() const { return bound_windows_; }
+
+ private:
+  [[gnu::noinline]] bool immediate_ready();
+  bool gather(const SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] uint8_t marked_write_control() const;
+  FpduWriter::Built append_write(const SendWqe& wqe, const FpduWriter::Segment& segment);
+  FpduWriter::Built append_send(const SendWqe& wqe, const FpduWriter::Segment& segment);
+  [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
+  /// The last byte of a request is built.
+  void end(SendWqe& wqe);
+  /// The oldest waiting request cannot be begun.
+  [[gnu::noinline, gnu::cold]] void fail_in_turn(WcStatus status);
+  [[gnu::noinline]] void fail(uint64_t position, WcStatus status);
+  STag draw_token();
+
+  const QpConfig& config_;
+  SendQueue& queue_;
+  StreamState& stream_;
+  FpduWriter& writer_;
+  SendCompleter& completer_;
+  TransmitCounters& counters_;
+
+  bool open_ = false;
+  bool immediate_due_ = false;  // the open message is a Write that is out but for its Immediate
+  bool bound_windows_ = false;
+  std::optional<WcStatus> fault_;  // of the oldest waiting request
+  uint64_t offset_ = 0;            // bytes of the open message that are built
+  uint64_t message_bytes_ = 0;
+  BufferList payload_;
+  Msn send_msn_;
+  QueueNumber qn_ = QueueNumber::kSend;  // of the open message
+  Msn request_msn_;                      // queue 1: Reads and atomics
+  uint32_t request_id_ = 0;              // of the next atomic
+  uint64_t token_state_;
+};
+
+// What this side owes the peer: answers to its Reads and atomics, in the order of the requests, and
+// news of its Sends that were delivered. Transmit side. RFC 5040 5.2, RFC 7306 5.2.
+class Responder {
+ public:
+  Responder(const QpConfig& config, StreamState& stream, FpduWriter& writer,
+            TransmitCounters& counters)
+      : config_(config), stream_(stream), writer_(writer), counters_(counters) {}
+
+  void restart();
+  void reset() { open_ = false; }
+  /// Forgets the Read Response under way.
+  void drop_message() { open_ = false; }
+
+  /// A Read Response has been begun and not ended.
+  bool open() const { return open_; }
+  uint64_t left() const { return message_bytes_ - offset_; }
+  /// Answers the oldest request. An atomic is answered at once; a Read opens a Read Response.
+  [[gnu::noinline]] void begin();
+  /// The next segment of the open Read Response. False: it has no room in the batch.
+  [[gnu::noinline]] bool append_segment();
+  /// Payload of answers that are built goes from where it lies and has not all gone.
+  bool gathers() const { return gathered_end_ > writer_.sent_position(); }
+
+  /// The peer is to be told what has been delivered here before it sees a message that takes a
+  /// receive.
+  bool delivery_due() const {
+    return stream_.marks_deliveries(config_) &&
+           stream_.delivered.load(std::memory_order_acquire) != told_delivered_.value;
+  }
+  [[gnu::noinline]] void emit_delivered_mark(bool next_waits = false);
+
+ private:
+  void answer_atomic(const InboundRequest& request);
+  std::optional<uint64_t> execute(const AtomicRequestHeader& request, const RemotePlace& cell);
+  FpduWriter::Built append_from(const RemotePlace& source, STag stag, const TaggedHeader& header,
+                                uint32_t size);
+  void answered(const InboundRequest& request);
+  [[gnu::noinline]] void fail(TerminateCode code);
+
+  const QpConfig& config_;
+  StreamState& stream_;
+  FpduWriter& writer_;
+  TransmitCounters& counters_;
+  bool open_ = false;
+  Msn atomic_msn_;      // of the next Atomic Response
+  Msn told_delivered_;  // what the peer knows to have been delivered here
+  uint64_t offset_ = 0;
+  uint64_t message_bytes_ = 0;
+  uint64_t gathered_end_ = 0;  // behind the last answer that goes from where it lies
+};
 
 class Transmitter {
  public:

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "protocol/ddp/buffer_list.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
+#include "protocol/ddp/segment.h"
 #include "unit/kernel_copies.h"
 
 namespace uwarp {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Arithmetic and execution of atomics. 7306-5.1.1-e to -h, 7306-5.1.2-a to -c.
-#include "protocol/rdmap/atomic_operation.h"
-
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -9,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/rdmap/segment_rules.h"
 #include "unit/kernel_copies.h"
 
 namespace uwarp {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Where the bytes of a receive window go, and which segments were announced.
-#include "qp/receive/segment_run.h"
-
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
+#include "qp/receive/inbound_stream.h"
 
 namespace uwarp {
 namespace {

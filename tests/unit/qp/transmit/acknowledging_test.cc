@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "qp/transmit/acknowledging.h"
-
 #include <gtest/gtest.h>
+
+#include "qp/transmit/send_completer.h"
 
 namespace uwarp {
 namespace {

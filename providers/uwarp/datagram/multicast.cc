@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "datagram/multicast.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/settings.h"
+#include "connect/connect_context.h"
+#include "datagram/datagram_endpoint.h"
+#include "os/output_file.h"
+#include "protocol/wire/global_route_header.h"
+#include "protocol/wire/uwarp_marks.h"
+
+namespace uwarp {
+
+namespace {
+
+/// Datagrams per turn: a busy group does not keep other sources waiting.
+constexpr int kMulticastsPerTurn = 16;
+/// Socket buffer for what comes between two reads. The kernel gives less where its limit is lower
+/// (net.core.rmem_max).
+constexpr int kGroupBufferBytes = 1 << 20;
+/// The queue pair number that stands for the members of a group (InfiniBand specification 10.5.1).
+constexpr Qpn kGroupQpn{0xFFFFFF};
+
+/// A socket that takes what is sent to `group` through `device`.
+Result<UdpSocket> join_by_socket(const NetDevice& device, const IpAddress& group) {
+  sockaddr_storage at{};
+  (void)group.to_sockaddr(at, static_cast<uint16_t>(settings().multicast_port));
+  if (at.ss_family == AF_INET6)
+    reinterpret_cast<sockaddr_in6&>(at).sin6_scope_id = static_cast<uint32_t>(device.ifindex);
+  auto socket = UdpSocket::open(at.ss_family);
+  if (!socket) return socket;
+  socket->share_port();
+  socket->set_receive_buffer(kGroupBufferBytes);
+  if (int error = socket->bind(at)) return Error{error};
+  if (int error = socket->join(at, device.ifindex)) return Error{error};
+  return socket;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<MulticastGroup>> MulticastGroup::join(ConnectContext& context,
+                                                             const NetDevice& device,
+                                                             const IpAddress& group) {
+  if (int error = context.progress.start_helper()) return Error{error};
+  auto socket = join_by_socket(device, group);
+  if (!socket) return Error{socket.error()};
+  std::shared_ptr<MulticastGroup> made(new MulticastGroup(context, std::move(*socket), group));
+  const std::lock_guard guard(made->mutex_);
+  auto ticket = context.progress.add(*made, made->socket_.fd(), EPOLLIN | EPOLLET);
+  if (!ticket) return Error{ticket.error()};
+  made->ticket_ = *ticket;
+  return made;
+}
+
+MulticastGroup::~MulticastGroup() { context_.progress.remove(ticket_); }
+
+bool MulticastGroup::attach(std::shared_ptr<DatagramEndpoint> endpoint) {
+  const std::lock_guard guard(mutex_);
+  if (std::ranges::find(endpoints_, endpoint) != endpoints_.end()) return false;
+  endpoints_.push_back(std::move(endpoint));
+  return true;
+}
+
+bool MulticastGroup::detach(const DatagramEndpoint& endpoint) {
+  const std::lock_guard guard(mutex_);
+  return std::erase_if(endpoints_, [&](const auto& one) { return one.get() == &endpoint; }) != 0;
+}
+
+bool MulticastGroup::has(const DatagramEndpoint& endpoint) const {
+  const std::lock_guard guard(mutex_);
+  return std::ranges::any_of(endpoints_, [&](const auto& one) { return one.get() == &endpoint; });
+}
+
+size_t MulticastGroup::attached() const {
+  const std::lock_guard guard(mutex_);
+  return endpoints_.size();
+}
+
+bool MulticastGroup::ready(uint32_t /*events*/) {
+  std::byte bytes[kMulticastMark.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
+  UdpPath path;
+  const std::lock_guard guard(mutex_);
+  for (int i = 0; i < kMulticastsPerTurn; ++i) {
+    const ssize_t length = socket_.receive(bytes, path);
+    if (length < 0) return false;
+    if (static_cast<size_t>(length) <= sizeof bytes)
+      received({bytes, static_cast<size_t>(length)}, path);
+  }
+  return true;
+}
+
+void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& path) {
+  const IpAddress from = ip_of(path.peer);
+  const bool allowed = settings().allow.allows(from.bytes());
+  if (!allowed) {
+    static CollapsedLog log;
+    log.event("multicast: %s is not in UWARP_ALLOW", from.to_string().c_str());
+  }
+  const auto datagram = behind_multicast_mark(bytes);
+  if (!allowed || !datagram || datagram->size() < DatagramHeader::kWireSize) return;
+  const DatagramHeader header = DatagramHeader::decode(datagram->data());
+  const auto payload = datagram->subspan(DatagramHeader::kWireSize);
+  if (header.destination != kGroupQpn || header.payload_bytes != payload.size()) return;
+  GlobalRouteHeader route(from.bytes(), group_.bytes());
+  const auto written = route.of(header.payload_bytes, header.traffic_class, header.hop_limit);
+  // Each of them, also the one that has sent it, as RoCE adapters do.
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->takes_own_multicast() && endpoint->number() == header.source &&
+        endpoint->device().owns(from))
+      continue;
+    DatagramQueuePair& qp = endpoint->qp();
+    if (qp.deliver(header, written, payload.data()) == DatagramQueuePair::Delivery::kNoReceive)
+      qp.count_drop();
+  }
+}
+
+// --- All of them
+
+MulticastGroups::GroupKey MulticastGroups::key_of(const DatagramEndpoint& endpoint,
+                                                  const IpAddress& group) {
+  return {endpoint.device().ifindex, group};
+}
+
+int MulticastGroups::attach(const std::shared_ptr<DatagramEndpoint>& endpoint,
+                            const IpAddress& group) {
+  const GroupKey key = key_of(*endpoint, group);
+  const std::lock_guard guard(mutex_);
+  auto found = groups_.find(key);
+  if (found == groups_.end()) {
+    if (groups_.size() == kMostGroups) return ENOMEM;
+    auto joined = MulticastGroup::join(context_, endpoint->device(), group);
+    if (!joined) return joined.error();
+    found = groups_.emplace(key, std::move(*joined)).first;
+  }
+  if (found->second->attached() == kMostAttached) return ENOMEM;
+  (void)found->second->attach(endpoint);
+  return 0;
+}
+
+int MulticastGroups::detach(const DatagramEndpoint& endpoint, const IpAddress& group) {
+  std::shared_ptr<MulticastGroup> last;  // after the lock
+  const std::lock_guard guard(mutex_);
+  const auto found = groups_.find(key_of(endpoint, group));
+  if (found == groups_.end() || !found->second->detach(endpoint)) return EINVAL;
+  if (found->second->attached() != 0) return 0;
+  last = std::move(found->second);
+  groups_.erase(found);
+  return 0;
+}
+
+bool MulticastGroups::has(const DatagramEndpoint& endpoint) const {
+  const std::lock_guard guard(mutex_);
+  return std::ranges::any_of(groups_, [&](const auto& one) { return one.second->has(endpoint); });
+}
+
+void MulticastGroups::leave_all(const DatagramEndpoint& endpoint) {
+  const std::lock_guard guard(mutex_);
+  std::erase_if(groups_, [&](const auto& one) {
+    return one.second->detach(endpoint) && one.second->attached() == 0;
+  });
+}
+
+Result<std::shared_ptr<MulticastWay>> MulticastGroups::way_to(const NetDevice& device,
+                                                              const MulticastWay::Key& key) {
+  const std::lock_guard guard(mutex_);
+  if (auto known = ways_[key].lock()) return known;
+  auto made = MulticastWay::open(frames_, device, key);
+  std::erase_if(ways_, [](const auto& one) { return one.second.expired(); });
+  if (made) ways_[key] = *made;
+  return made;
+}
+
+int MulticastGroups::check(const NetDevice& device, const MulticastWay::Key& key) {
+  if (const auto way = MulticastWay::open(frames_, device, key); !way) return way.error();
+  const auto joined = join_by_socket(device, key.group);
+  return joined ? 0 : joined.error();
+}
+
+namespace {
+
+/// Datagrams of one frame that go out by one call.
+constexpr size_t kMostTogether = 32;
+
+}  // namespace
+
+bool is_multicast(const IpAddress& address) {
+  return address.is_v4() ? (address.bytes()[12] & 0xF0) == 0xE0 : address.bytes()[0] == 0xFF;
+}
+
+Result<std::shared_ptr<MulticastWay>> MulticastWay::open(FramePool& frames, const NetDevice& device,
+                                                         const Key& key) {
+  sockaddr_storage own{}, group{};
+  (void)key.own.to_sockaddr(own, 0);
+  (void)key.group.to_sockaddr(group, static_cast<uint16_t>(settings().multicast_port));
+  if (own.ss_family != group.ss_family) return Error{EAFNOSUPPORT};
+  if (group.ss_family == AF_INET6)
+    reinterpret_cast<sockaddr_in6&>(group).sin6_scope_id = static_cast<uint32_t>(device.ifindex);
+  auto socket = UdpSocket::open(own.ss_family);
+  if (!socket) return Error{socket.error()};
+  if (int error = socket->bind(own)) return Error{error};
+  // A hop limit of 0 would keep the datagram on this host.
+  const uint8_t hop_limit = std::max<uint8_t>(key.hop_limit, 1);
+  if (int error = socket->send_through(device.ifindex, hop_limit, key.traffic_class))
+    return Error{error};
+  if (int error = socket->connect(group)) return Error{error};
+  return std::make_shared<MulticastWay>(frames, std::move(*socket));
+}
+
+MulticastWay::~MulticastWay() { frames_.give_back(take_filled()); }
+
+DatagramWay::Taken MulticastWay::append(const DatagramHeader& header, BufferList& payload) {
+  const std::lock_guard lock(lock_);
+  if ((filling_ == nullptr || !filling_->has_room(header)) && !take_frame_locked())
+    return Taken::kFull;
+  return filling_->append(header, payload) ? Taken::kYes : Taken::kFault;
+}
+
+// False: there is no room, until flush() has made some.
+bool MulticastWay::take_frame_locked() {
+  if (filling_ != nullptr) {
+    if (ready_.size() + 1 == kMostFrames) return false;
+    ready_.push(*filling_);
+  }
+  filling_ = frames_.take();
+  return filling_ != nullptr;
+}
+
+FrameQueue MulticastWay::take_filled() {
+  const std::lock_guard lock(lock_);
+  if (filling_ != nullptr) {
+    ready_.push(*filling_);
+    filling_ = nullptr;
+  }
+  return std::exchange(ready_, {});
+}
+
+bool MulticastWay::wait_for_room(std::shared_ptr<DatagramWaiter>) {
+  flush();
+  return false;
+}
+
+void MulticastWay::flush() {
+  const std::lock_guard order(sending_);
+  FrameQueue frames = take_filled();
+  bool moves = true;
+  while (!frames.empty()) {
+    Frame& frame = frames.pop();
+    moves = moves && send(frame);
+    frames_.give_back(frame);
+  }
+}
+
+// False: the device takes nothing.
+bool MulticastWay::send(const Frame& frame) {
+  const std::byte* at = frame.bytes;
+  for (uint32_t left = frame.datagrams; left > 0;) {
+    iovec some[kMostTogether];
+    const size_t count = std::min<size_t>(left, kMostTogether);
+    for (iovec& one : std::span(some).first(count)) {
+      one.iov_base = const_cast<std::byte*>(at);
+      one.iov_len = DatagramHeader::kWireSize + DatagramHeader::decode(at).payload_bytes;
+      at += one.iov_len;
+    }
+    if (!send(std::span(some).first(count))) return false;
+    left -= static_cast<uint32_t>(count);
+  }
+  return true;
+}
+
+bool MulticastWay::send(std::span<const iovec> datagrams) {
+  while (!datagrams.empty()) {
+    const ssize_t sent = socket_.send_each(kMulticastMark, datagrams);
+    if (sent == -EAGAIN) {
+      if (!socket_.wait_for_room(kMostPatienceMs)) return false;
+      continue;
+    }
+    datagrams = datagrams.subspan(sent > 0 ? static_cast<size_t>(sent) : 1);  // one is lost
+  }
+  return true;
+}
+
+}  // namespace uwarp

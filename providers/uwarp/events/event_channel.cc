@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "events/event_channel.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/process_own.h"
+#include "engine/engine.h"
+#include "events/raw_fds.h"
+#include "os/engine_fds.h"
+
+namespace uwarp {
+
+struct LateArming {
+  CompletionEvents* events;
+  const EventChannel* channel;
+  pthread_t thread;
+};
+
+struct LateArmings {
+  std::mutex lock;
+  size_t queues = 0;               // that may be armed
+  std::vector<LateArming> list;    // has room for all of them
+  std::atomic<bool> empty = true;  // changed under the lock
+};
+
+namespace {
+
+ProcessOwn<LateArmings> late_armings;
+/// Threads that wait at an epoll set, or at what is not known. Outside of LateArmings, so that
+/// counting them allocates nothing.
+constinit std::atomic<int> unknown_waits{0};
+const InForkedChild forget_waits([] { unknown_waits.store(0); });
+
+/// What epoll_wait() waits for comes as its set alone.
+bool is_set(std::span<const pollfd> fds) {
+  return fds.size() == 1 && event_channel_of(fds[0].fd) == nullptr;
+}
+
+bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
+  return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
+    return event_channel_of(wait.fd).get() == channel;
+  });
+}
+
+}  // namespace
+
+LateArmingRoom::LateArmingRoom() : all_(late_armings.get()) {
+  const std::lock_guard guard(all_.lock);
+  if (all_.queues == all_.list.capacity()) all_.list.reserve(2 * all_.queues + 1);
+  ++all_.queues;
+}
+
+LateArmingRoom::~LateArmingRoom() {
+  if (late_armings.find() != &all_) return;  // the parent's
+  const std::lock_guard guard(all_.lock);
+  --all_.queues;
+}
+
+void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
+  LateArmings& all = late_armings.get();
+  if (unknown_waits.load() != 0 && events.raise_stored()) return;
+  const std::lock_guard guard(all.lock);
+  const auto known = std::find_if(all.list.begin(), all.list.end(),
+                                  [&](const LateArming& one) { return one.events == &events; });
+  if (known != all.list.end())
+    known->thread = pthread_self();
+  else
+    all.list.push_back({&events, &channel, pthread_self()});
+  all.empty.store(false, std::memory_order_release);
+}
+
+void forget_late_arming(const CompletionEvents& events) {
+  LateArmings& all = late_armings.get();
+  const std::lock_guard guard(all.lock);
+  std::erase_if(all.list, [&](const LateArming& one) { return one.events == &events; });
+}
+
+void raise_late_armings(std::span<const pollfd> fds, bool at_set) {
+  LateArmings* all = late_armings.find();
+  if (all == nullptr || all->empty.load(std::memory_order_acquire)) return;
+  const std::lock_guard guard(all->lock);
+  std::erase_if(all->list, [&](const LateArming& one) {
+    if (!pthread_equal(one.thread, pthread_self()) && !at_set && !waits_at(one.channel, fds))
+      return false;
+    return one.events->raise_stored();
+  });
+  all->empty.store(all->list.empty(), std::memory_order_release);
+}
+
+LateArmingWait::LateArmingWait(std::span<const pollfd> fds) : at_set_(is_set(fds)) {
+  if (at_set_) count_unknown_waits(1);
+  raise_late_armings(fds, at_set_);
+}
+
+LateArmingWait::~LateArmingWait() {
+  if (at_set_) count_unknown_waits(-1);
+}
+
+void count_unknown_waits(int change) { unknown_waits += change; }
+
+//
+// EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
+
+namespace {
+
+/// Largest record that libibverbs reads.
+constexpr size_t kMaxRecordBytes = sizeof(AsyncEventRecord);
+
+struct ChannelTable {
+  std::mutex lock;
+  std::unordered_map<int, std::shared_ptr<EventChannel>> by_fd;
+};
+
+ProcessOwn<ChannelTable> channel_table;
+
+}  // namespace
+
+/// A thread inside read(). A record that it causes itself is handed to it past the socket.
+class EventChannel::Reader : public Awaited {
+ public:
+  Reader(EventChannel& channel, int fd)
+      : channel_(channel), fd_{.fd = fd, .events = POLLIN, .revents = 0} {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ == nullptr) channel_.reader_ = this;
+  }
+  ~Reader() override {
+    const std::lock_guard guard(channel_.lock_);
+    if (channel_.reader_ != this) return;
+    channel_.reader_ = nullptr;
+    // Left behind by a cancelled thread: for the next one.
+    if (length_ != 0) channel_.keep_locked({record_.data(), length_});
+    channel_.flush_waiting_locked();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  bool arrived() override { return length_ != 0 || channel_.sent_.load() != sent_before_; }
+  std::span<const pollfd> fds() const override { return {&fd_, 1}; }
+
+  /// False: the record goes through the socket, behind those that other threads have sent
+  /// meanwhile.
+  bool offer_locked(Record record) {
+    if (length_ != 0 || channel_.sent_.load() != sent_before_ || !channel_.waiting_.empty() ||
+        !pthread_equal(thread_, pthread_self()))
+      return false;
+    std::copy(record.begin(), record.end(), record_.begin());
+    length_ = record.size();
+    return true;
+  }
+  /// Takes the record that was offered. 0: there is none.
+  size_t take(std::span<std::byte> out) {
+    const std::lock_guard guard(channel_.lock_);
+    const size_t taken = std::min(length_, out.size());
+    std::copy_n(record_.begin(), taken, out.begin());
+    length_ = 0;
+    return taken;
+  }
+  size_t withdraw_locked(const std::function<bool(Record)>& stale) {
+    if (length_ == 0 || !stale(Record(record_.data(), length_))) return 0;
+    length_ = 0;
+    return 1;
+  }
+
+ private:
+  EventChannel& channel_;
+  const pollfd fd_;
+  const pthread_t thread_ = pthread_self();
+  const uint32_t sent_before_ = channel_.sent_.load();
+  size_t length_ = 0;
+  std::array<std::byte, kMaxRecordBytes> record_;
+};
+
+Result<EventChannel::Pair> EventChannel::create() {
+  int ends[2];
+  if (raw_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, ends) != 0) return Error{errno};
+  HeldFd reader(ends[0], close_quietly);
+  HeldFd writer(adopt_engine_fd(ends[1]), close_engine_fd);
+  HeldFd drain(duplicate_for_engine(ends[0]), close_engine_fd);
+  if (drain.get() < 0) return Error{errno};
+  std::unique_ptr<EventChannel> channel(new EventChannel(writer.get(), drain.get()));
+  writer.take();
+  drain.take();
+  std::shared_ptr<EventChannel> shared = std::move(channel);
+  return Pair{std::move(shared), reader.take()};
+}
+
+EventChannel::EventChannel(int writer_fd, int drain_fd)
+    : writer_fd_(writer_fd), drain_fd_(drain_fd) {
+  waiting_.reserve(room_);
+}
+
+bool EventChannel::alive() const { return process_.is_this(); }
+
+EventChannel::~EventChannel() {
+  if (!alive()) return;
+  close_engine_fd(writer_fd_);
+  close_engine_fd(drain_fd_);
+}
+
+bool EventChannel::try_send_locked(Record record) {
+  for (;;) {
+    const ssize_t sent =
+        raw_send(writer_fd_, record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) sent_.fetch_add(1);
+    if (sent >= 0) return true;
+    if (errno == EINTR) continue;
+    // Anything but "full" cannot be cured by waiting: the record is dropped.
+    return errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM;
+  }
+}
+
+void EventChannel::make_room(size_t records) {
+  const std::lock_guard guard(lock_);
+  if (room_ + records > waiting_.capacity()) waiting_.reserve(2 * (room_ + records));
+  room_ += records;
+}
+
+void EventChannel::give_room_back(size_t records) {
+  if (!alive()) return;
+  const std::lock_guard guard(lock_);
+  room_ -= records;
+}
+
+bool EventChannel::send_bytes(Record record) {
+  if (!alive()) return true;
+  const std::lock_guard guard(lock_);
+  if (reader_ != nullptr && reader_->offer_locked(record)) return true;
+  return (waiting_.empty() && try_send_locked(record)) || keep_locked(record);
+}
+
+// Allocates only if an object repeats its event more often than it has room, and no thread reads.
+bool EventChannel::keep_locked(Record record) {
+  Waiting kept;
+  std::copy(record.begin(), record.end(), kept.bytes.begin());
+  kept.length = record.size();
+  try {
+    waiting_.push_back(kept);
+  } catch (const std::bad_alloc&) {
+    log_event("no memory for an event, which is lost: %zu wait to be read", waiting_.size());
+    return false;
+  }
+  return true;
+}
+
+void EventChannel::flush_waiting_locked() {
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && try_send_locked(next->record())) ++next;
+  waiting_.erase(waiting_.begin(), next);
+}
+
+void EventChannel::records_read() {
+  if (!alive()) return;
+  const std::lock_guard guard(lock_);
+  flush_waiting_locked();
+}
+
+int64_t EventChannel::unread_bytes() const {
+  const int bytes = raw_unread(drain_fd_);
+  return bytes >= 0 ? bytes : int64_t{sent_.load()} * int64_t{kMaxRecordBytes};
+}
+
+// Once round the socket: each record is taken out and, unless it goes, put in again behind the
+// others, where it has just made room. That needs no memory.
+size_t EventChannel::remove_sent_locked(const std::function<bool(Record)>& stale) {
+  size_t removed = 0;
+  std::array<std::byte, kMaxRecordBytes> buffer;
+  for (int64_t left = unread_bytes(); left > 0;) {
+    const ssize_t got = raw_receive(drain_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    left -= got;
+    const Record record(buffer.data(), static_cast<size_t>(got));
+    if (stale(record)) {
+      ++removed;
+    } else if (!try_send_locked(record)) {
+      (void)keep_locked(record);
+    }
+  }
+  return removed;
+}
+
+size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
+  if (!alive()) return 0;
+  const std::lock_guard guard(lock_);
+  size_t removed = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
+  removed += remove_sent_locked(stale);
+  removed += std::erase_if(waiting_, [&](const Waiting& one) { return stale(one.record()); });
+  flush_waiting_locked();
+  return removed;
+}
+
+ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
+  if (!alive()) return ::read(fd, out.data(), out.size());
+  for (;;) {
+    Reader reader(*this, fd);  // before looking: it counts what comes from now on
+    const ssize_t at_once = raw_receive(fd, out.data(), out.size(), MSG_DONTWAIT);
+    if (at_once >= 0 || errno != EAGAIN) return at_once;
+    if (!may_block(fd)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    raise_late_armings(reader.fds());
+    const int error = Engine::instance().progress().drive(reader);
+    if (const size_t taken = reader.take(out)) return static_cast<ssize_t>(taken);
+    if (error == EBUSY) break;
+    if (error == 0) continue;
+    errno = error;
+    return -1;
+  }
+  const Progress::Waiter waiter(Engine::instance().progress());
+  return ::read(fd, out.data(), out.size());
+}
+
+CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
+                                   CompletionEventRecord record, std::function<void()> raise_stored)
+    : channel_(std::move(channel)),
+      room_(*channel_, 1),
+      record_(record),
+      raise_stored_(std::move(raise_stored)) {}
+
+void CompletionEvents::raise() {
+  if (!process_.is_this()) return;
+  const std::lock_guard guard(lock_);
+  if (stopped_) return;
+  if (unread_) {
+    again_ = true;
+    return;
+  }
+  send_locked();
+}
+
+bool CompletionEvents::raise_stored() {
+  if (!process_.is_this()) return true;
+  {
+    const std::lock_guard guard(lock_);
+    if (unread_) return false;
+  }
+  raise_stored_();
+  return true;
+}
+
+void CompletionEvents::send_locked() {
+  if (!channel_->send(record_)) return;
+  unread_ = true;
+  ++sent_;
+}
+
+void CompletionEvents::record_read() {
+  if (!process_.is_this()) return;
+  const std::lock_guard guard(lock_);
+  unread_ = false;
+  if (again_ && !stopped_) {
+    again_ = false;
+    send_locked();
+  }
+  channel_->records_read();
+}
+
+uint32_t CompletionEvents::stop() {
+  if (!process_.is_this()) return 0;
+  forget_late_arming(*this);
+  const std::lock_guard guard(lock_);
+  stopped_ = true;
+  again_ = false;
+  if (!unread_) return sent_;
+  sent_ -= channel_->remove_if([&](EventChannel::Record record) {
+    return record.size() == sizeof record_ &&
+           std::memcmp(record.data(), &record_, sizeof record_) == 0;
+  });
+  unread_ = false;
+  return sent_;
+}
+
+int create_completion_channel() {
+  auto made = EventChannel::create();
+  if (!made) {
+    errno = made.error();
+    return -1;
+  }
+  HeldFd reader(made->reader_fd, close_quietly);
+  const int fd = reader.get();
+  {
+    ChannelTable& all = channel_table.get();
+    const std::lock_guard guard(all.lock);
+    all.by_fd[fd] = std::move(made->channel);
+  }
+  reader.take();
+  mark_for_application(fd, UWARP_FD_EVENT_CHANNEL);
+  return fd;
+}
+
+std::shared_ptr<EventChannel> event_channel_of(int fd) {
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  return it == all.by_fd.end() ? nullptr : it->second;
+}
+
+ssize_t read_event_channel(int fd, std::span<std::byte> out) {
+  const auto channel = event_channel_of(fd);
+  return channel != nullptr ? channel->read(fd, out) : ::read(fd, out.data(), out.size());
+}
+
+void event_channel_closed(int fd) {
+  std::shared_ptr<EventChannel> last;  // destroyed outside the lock
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  last = std::move(it->second);
+  all.by_fd.erase(it);
+}
+
+void event_channel_duplicated(int fd, int copy) {
+  ChannelTable& all = channel_table.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  auto channel = it->second;
+  all.by_fd[copy] = std::move(channel);
+}
+
+}  // namespace uwarp

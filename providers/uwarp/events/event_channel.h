@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/fork.h"
+#include "base/result.h"
+
+namespace uwarp {
+
+//
+// Completion queues that an application has armed while completions were in them. Arming raises
+// nothing by itself, because the application polls next, as a rule. If it waits instead, it has to
+// be told, or it sleeps with completions at hand.
+class CompletionEvents;
+class EventChannel;
+struct LateArmings;
+
+/// Room for one queue with a channel to be armed late, which takes no memory then.
+class LateArmingRoom {
+ public:
+  /// Throws std::bad_alloc.
+  LateArmingRoom();
+  ~LateArmingRoom();
+  LateArmingRoom(const LateArmingRoom&) = delete;
+  LateArmingRoom& operator=(const LateArmingRoom&) = delete;
+
+ private:
+  LateArmings& all_;
+};
+
+/// The calling thread has armed the queue of `events`, which has completions.
+void note_late_arming(CompletionEvents& events, const EventChannel& channel);
+/// The queue goes away. On return no other thread is in its raise_stored().
+void forget_late_arming(const CompletionEvents& events);
+/// The calling thread is about to wait for `fds`: raises the event of each queue that this thread
+/// has armed, or whose channel is among `fds`, if completions from before are still there.
+/// `at_set`: `fds` is one epoll set, which may have any channel in it. The thread holds no lock.
+void raise_late_armings(std::span<const pollfd> fds, bool at_set = false);
+
+/// The same, for as long as the calling thread waits: a queue that another thread arms late
+/// meanwhile, and whose channel may be in the set that this one waits at, has its event at once.
+class LateArmingWait {
+ public:
+  explicit LateArmingWait(std::span<const pollfd> fds);
+  ~LateArmingWait();
+  LateArmingWait(const LateArmingWait&) = delete;
+  LateArmingWait& operator=(const LateArmingWait&) = delete;
+
+ private:
+  const bool at_set_;
+};
+/// Adds `change` to the number of threads that wait in the kernel for something not known here.
+void count_unknown_waits(int change);
+
+//
+// The fds on which applications wait for completion and asynchronous events: a SEQPACKET socket
+// pair of which the application reads one end (stock libibverbs does plain read()s) and the engine
+// writes the other. Knows records as bytes; what they mean belongs to verbs/.
+
+/// What ibv_get_cq_event() reads: the pointer to the ibv_cq.
+struct CompletionEventRecord {
+  uint64_t cq = 0;
+};
+static_assert(sizeof(CompletionEventRecord) == 8);
+
+/// What ibv_get_async_event() reads.
+struct AsyncEventRecord {
+  uint64_t element = 0;  ///< pointer to the ibv_cq, ibv_qp or ibv_srq; or a port number
+  uint32_t event_type = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(AsyncEventRecord) == 16);
+
+/// The writing side. Thread-safe; its lock is a leaf. Never blocks. Record order is kept.
+class EventChannel {
+ public:
+  using Record = std::span<const std::byte>;
+
+  struct Pair {
+    std::shared_ptr<EventChannel> channel;
+    int reader_fd;  ///< the application's, close-on-exec; the caller owns it
+  };
+  /// Errors: EMFILE, ENFILE, ENOMEM.
+  static Result<Pair> create();
+  ~EventChannel();
+  EventChannel(const EventChannel&) = delete;
+  EventChannel& operator=(const EventChannel&) = delete;
+
+  /// Queues one record for the reader. What does not fit into the socket is kept and follows when
+  /// records_read() is called. Works under any locks: takes only this channel's lock, and no memory
+  /// as long as no more are unread than there is EventRoom for. Without room and memory the record
+  /// is dropped: false.
+  template <typename T>
+  bool send(const T& record) {
+    return send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
+  }
+
+  /// The reader has taken at least one record: sends what waited for room.
+  void records_read();
+
+  /// What read() on `fd`, the application's end, does: returns the length of the record taken, or
+  /// -1 and errno. A thread that must wait drives the sockets meanwhile. A cancellation point.
+  ssize_t read(int fd, std::span<std::byte> out);
+
+  /// Removes unread records for which `stale` is true: for an object that is being destroyed.
+  /// Returns how many. The reader may take some of the others meanwhile.
+  size_t remove_if(const std::function<bool(Record)>& stale);
+
+ private:
+  EventChannel(int writer_fd, int drain_fd);
+  /// False in a forked child: the fds are closed there.
+  bool alive() const;
+  bool send_bytes(Record record);
+  bool try_send_locked(Record record);
+  class Reader;
+  friend class EventRoom;
+  void make_room(size_t records);
+  void give_room_back(size_t records);
+  /// For events of a port, and one that a cancelled reader has left.
+  static constexpr size_t kOwnRoom = 16;
+  bool keep_locked(Record record);
+  int64_t unread_bytes() const;
+  size_t remove_sent_locked(const std::function<bool(Record)>& stale);
+  void flush_waiting_locked();
+
+  const BirthProcess process_{};
+  std::mutex lock_;
+  const int writer_fd_;
+  /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
+  /// application has closed its end, so that a send never fails for that.
+  const int drain_fd_;
+  /// A record that is kept.
+  struct Waiting {
+    std::array<std::byte, sizeof(AsyncEventRecord)> bytes;
+    size_t length;
+    Record record() const { return Record(bytes).first(length); }
+  };
+  std::vector<Waiting> waiting_;   ///< only while the socket is full; has room for room_
+  size_t room_ = kOwnRoom;         ///< records
+  std::atomic<uint32_t> sent_{0};  ///< records that went into the socket
+  Reader* reader_ = nullptr;       ///< a thread that drives inside read()
+};
+
+/// Room in a channel for the records that one object may have unread at a time, so that its events
+/// need no memory.
+class EventRoom {
+ public:
+  /// Throws std::bad_alloc.
+  EventRoom(EventChannel& channel, size_t records) : channel_(channel), records_(records) {
+    channel.make_room(records);
+  }
+  ~EventRoom() { channel_.give_room_back(records_); }
+  EventRoom(const EventRoom&) = delete;
+  EventRoom& operator=(const EventRoom&) = delete;
+
+ private:
+  EventChannel& channel_;
+  const size_t records_;
+};
+
+/// Events of one completion queue on its channel: at most one unread record, so that no number of
+/// completions can fill the channel. Thread-safe.
+class CompletionEvents {
+ public:
+  /// `raise_stored` raises the event of an armed queue if it still has completions from before.
+  CompletionEvents(std::shared_ptr<EventChannel> channel, CompletionEventRecord record,
+                   std::function<void()> raise_stored = {});
+
+  /// The armed queue has an event: sends a record, or remembers to do so if one is unread.
+  void raise();
+  /// The calling thread has armed the queue, which has completions: see late_armings.h.
+  void armed_late() { note_late_arming(*this, *channel_); }
+  /// Raises the event for these completions. False, and nothing done, if one is unread anyway.
+  bool raise_stored();
+  /// libibverbs has read a record of this queue (the cq_event op): sends the remembered one.
+  void record_read();
+  /// Takes back an unread record; afterwards raise() does nothing. Returns how many records the
+  /// reader has been given in all.
+  uint32_t stop();
+
+ private:
+  void send_locked();
+
+  const std::shared_ptr<EventChannel> channel_;
+  const EventRoom room_;
+  const LateArmingRoom arming_room_;
+  const CompletionEventRecord record_;
+  const std::function<void()> raise_stored_;
+  const BirthProcess process_{};
+  std::mutex lock_;  ///< before the channel's
+  uint32_t sent_ = 0;
+  bool unread_ = false;
+  bool again_ = false;
+  bool stopped_ = false;
+};
+
+/// Makes the channel of ibv_create_comp_channel(): the fd goes to the application, the channel is
+/// found by it until the application closes it. -1 and errno on failure.
+int create_completion_channel();
+/// The channel whose reading end is `fd` (ibv_comp_channel.fd); null when there is none.
+std::shared_ptr<EventChannel> event_channel_of(int fd);
+/// The application has closed `fd`, or now has the same file as `copy` too.
+void event_channel_closed(int fd);
+void event_channel_duplicated(int fd, int copy);
+/// read() on such an fd, as EventChannel::read().
+ssize_t read_event_channel(int fd, std::span<std::byte> out);
+
+}  // namespace uwarp

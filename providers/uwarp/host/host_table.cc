@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "host/host_table.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <mutex>
+
+#include "base/kept_errno.h"
+#include "base/process_own.h"
+#include "base/settings.h"
+#include "engine/engine.h"
+#include "events/event_channel.h"
+#include "events/raw_fds.h"
+#include "host/uverbs_node.h"
+#include "net/net_watch.h"
+#include "os/clock.h"
+#include "rdma_cm/cm_transport.h"
+#include "rdma_cm/rdma_cm_node.h"
+#include "sysfs/counter_files.h"
+#include "sysfs/sysfs_tree.h"
+
+//
+// The table of functions that the preload calls. Each turns an exception into an errno, since none
+// may cross, and leaves errno as it was unless it fails. The typed catch clauses let a thread's
+// cancellation pass through the blocking write.
+
+namespace uwarp {
+namespace {
+
+struct TreeState {
+  SysfsTree tree{settings().host_sysfs};
+  CachedDeviceScan look;  ///< one listing of devices asks twice
+};
+
+constinit ProcessOwn<TreeState> process_tree;
+constinit std::once_flag exit_once;
+
+TreeState& tree_state() {
+  if (TreeState* found = process_tree.find()) return *found;
+  TreeState& state = process_tree.get();
+  std::call_once(exit_once, [] { std::atexit([] { process_tree.destroy(); }); });
+  return state;
+}
+
+/// Runs a `call` that says by `failed` and errno that it could not do its work. So does an
+/// exception.
+template <typename Call, typename Value>
+Value guarded(Call call, Value failed) {
+  KeptErrno kept;
+  Value result = failed;
+  try {
+    result = call();
+    if (result == failed) kept.failed(errno);
+  } catch (const std::bad_alloc&) {
+    kept.failed(ENOMEM);
+  } catch (const std::exception&) {
+    kept.failed(EIO);
+  }
+  return result;
+}
+
+/// Runs a `call` that sets no errno: it has a result in any case, or none at all.
+template <typename Call>
+auto guarded(Call call) {
+  const KeptErrno kept;
+  try {
+    return call();
+  } catch (const std::exception&) {
+    return decltype(call())();
+  }
+}
+
+const char* sysfs_root(const char* wanted) {
+  return guarded(
+      [&] {
+        TreeState& state = tree_state();
+        return state.tree.root(wanted, *state.look.devices());
+      },
+      static_cast<const char*>(nullptr));
+}
+
+const char* sysfs_root_cached(const char* wanted) {
+  const char* root =
+      guarded([&] { return tree_state().tree.existing_root(); }, static_cast<const char*>(nullptr));
+  return root != nullptr ? root : sysfs_root(wanted);
+}
+
+int open_counter(const char* path, int flags) {
+  return guarded([&] { return open_counter_file(path, flags); }, -1);
+}
+
+void refresh_counter(int fd) {
+  guarded([&] { refresh_counter_file(fd); });
+}
+
+int has_devices() {
+  return guarded([] { return net_devices()->empty() ? 0 : 1; });
+}
+
+int has_uverbs(int number) {
+  return guarded([&] { return is_uverbs_node(number) ? 1 : 0; });
+}
+
+int has_rdma_cm() {
+  return guarded(
+      [] { return settings().cm == CmOwner::kUwarp && !net_devices()->empty() ? 1 : 0; });
+}
+
+int open_uverbs(int number, int flags) {
+  return guarded([&] { return open_uverbs_node(number, flags); }, -1);
+}
+
+int open_rdma_cm(int flags) {
+  return guarded([&] { return open_rdma_cm_node(flags); }, -1);
+}
+
+ssize_t write_command(int fd, uwarp_fd_kind kind, const void* bytes, size_t length) {
+  return guarded(
+      [&]() -> ssize_t {
+        if (kind == UWARP_FD_RDMA_CM) return write_rdma_cm_command(fd, bytes, length);
+        return write_uverbs_command(bytes, length);
+      },
+      ssize_t{-1});
+}
+
+ssize_t read_channel(int fd, void* bytes, size_t length) {
+  return guarded(
+      [&] {
+        return read_event_channel(fd, {static_cast<std::byte*>(bytes), length});
+      },
+      ssize_t{-1});
+}
+
+class CallerAwaits final : public Awaited {
+ public:
+  using Ready = int (*)(void*);
+  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns,
+               const sigset_t* mask)
+      : ready_(ready), argument_(argument), fds_(fds) {
+    signals = mask;
+    if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
+    restarts = false;
+  }
+  bool arrived() override {
+    const int result = ready_(argument_);
+    if (result < 0) error_ = errno;
+    return result != 0;
+  }
+  std::span<const pollfd> fds() const override { return fds_; }
+  /// Why ready() has failed, or 0.
+  int error() const { return error_; }
+
+ private:
+  const Ready ready_;
+  void* const argument_;
+  const std::span<const pollfd> fds_;
+  int error_ = 0;
+};
+
+int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
+                int64_t timeout_ns, const sigset_t* signals) {
+  KeptErrno kept;
+  try {
+    Engine* engine = Engine::current();
+    if (engine == nullptr) return EBUSY;
+    const LateArmingWait wait({fds, count});
+    CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns, signals);
+    const int error = engine->progress().drive(awaited);
+    if (awaited.error() != 0) kept.failed(awaited.error());
+    return error;
+  } catch (const std::exception&) {
+    return EBUSY;
+  }
+}
+
+void sleeping(int change) {
+  const KeptErrno kept;
+  Engine* engine = Engine::current();
+  if (engine == nullptr) return;
+  count_unknown_waits(change);
+  if (change > 0) {
+    engine->progress().begin_wait();
+  } else {
+    engine->progress().end_wait();
+  }
+}
+
+void closing(int fd, uwarp_fd_kind kind) {
+  guarded([&] {
+    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
+    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
+    if (kind == UWARP_FD_COUNTER) counter_file_closed(fd);
+  });
+}
+
+void duplicated(int fd, int copy, uwarp_fd_kind kind) {
+  guarded([&] {
+    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
+    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
+    if (kind == UWARP_FD_COUNTER) counter_file_duplicated(fd, copy);
+  });
+}
+
+void becoming_daemon() { guarded(say_daemon_loses_listeners); }
+void leading_session() { guarded(say_session_without_listeners); }
+
+constexpr uwarp_host_table kTable = {
+    UWARP_HOST_TABLE_VERSION,
+    use_preload,
+    sysfs_root,
+    sysfs_root_cached,
+    open_counter,
+    refresh_counter,
+    has_devices,
+    has_uverbs,
+    has_rdma_cm,
+    open_uverbs,
+    open_rdma_cm,
+    write_command,
+    read_channel,
+    serve_until,
+    sleeping,
+    closing,
+    duplicated,
+    becoming_daemon,
+    leading_session,
+};
+
+}  // namespace
+
+void update_sysfs_tree(const NetDeviceTable& devices) {
+  guarded([&] {
+    TreeState* state = process_tree.find();
+    if (state != nullptr && state->tree.existing_root() != nullptr)
+      (void)state->tree.root({}, devices);
+  });
+}
+
+}  // namespace uwarp
+
+extern "C" __attribute__((visibility("default"))) const uwarp_host_table* uwarp_host() {
+  return &uwarp::kTable;
+}

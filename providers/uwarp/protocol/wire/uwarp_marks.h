@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/ids.h"
+#include "protocol/wire/ddp_headers.h"
+
+namespace uwarp {
+
+// How two uwarps on one host agree to leave TCP: zero-length Writes whose STag and Tagged Offset no
+// receiver checks (RFC 5040 5.1), so that a peer which does not know them ignores them. Described
+// in docs/wire.md.
+struct CarrierMark {
+  enum class Kind : uint8_t {
+    kMailbox,  // "A process that can reach this name may send me a letter about shared memory" ...
+    kNumber,   // "... which begins with this number, for this stream"
+    kSwitch,   // "What follows comes through the memory"
+  };
+  static constexpr uint64_t kValueMask = (uint64_t{1} << 48) - 1;
+
+  Kind kind = Kind::kMailbox;
+  uint64_t value = 0;  // 48 bits
+
+  /// ASCII "uwar", as where two uwarps recognise each other.
+  static constexpr STag kStag{0x75776172};
+
+  /// ASCII "o!", "t!" or "r!" in front of the value.
+  TaggedOffset offset() const {
+    constexpr uint64_t kNames[] = {0x6f21, 0x7421, 0x7221};
+    return kNames[static_cast<size_t>(kind)] << 48 | (value & kValueMask);
+  }
+  /// Of a Write that has no payload.
+  static std::optional<CarrierMark> decode(const TaggedHeader& header) {
+    if (header.stag != kStag) return std::nullopt;
+    for (const Kind kind : {Kind::kMailbox, Kind::kNumber, Kind::kSwitch}) {
+      const CarrierMark mark{kind, header.to & kValueMask};
+      if (mark.offset() == header.to) return mark;
+    }
+    return std::nullopt;
+  }
+};
+
+// How a uwarp tells another which of its messages have been delivered: a zero-length Write whose
+// STag and Tagged Offset no receiver checks (RFC 5040 5.1), so that a peer which does not know it
+// ignores it. Described in docs/wire.md.
+
+/// "All your messages on queue 0 up to this one have been delivered."
+struct DeliveredMark {
+  Msn msn;
+  /// "... and the next one waits for a receive: all that came before it has been placed." What an
+  /// RNR NAK of InfiniBand says; the answer to a Read behind that message cannot come now.
+  bool next_waits = false;
+
+  /// ASCII "uwar", as where two uwarps recognise each other.
+  static constexpr STag kStag{0x75776172};
+  /// ASCII "d!" or "w!", then 16 bits of zero; the MSN follows in the lower 32 bits.
+  static constexpr TaggedOffset kOffset = 0x6421'0000'0000'0000;
+  static constexpr TaggedOffset kWaitsOffset = 0x7721'0000'0000'0000;
+
+  TaggedOffset offset() const { return (next_waits ? kWaitsOffset : kOffset) | msn.value; }
+  /// Of a Write that has no payload.
+  static std::optional<DeliveredMark> decode(const TaggedHeader& header) {
+    const TaggedOffset kind = header.to & ~TaggedOffset{UINT32_MAX};
+    if (header.stag != kStag || (kind != kOffset && kind != kWaitsOffset)) return std::nullopt;
+    return DeliveredMark{Msn{static_cast<uint32_t>(header.to)}, kind == kWaitsOffset};
+  }
+};
+
+// What a UDP datagram to a multicast group begins with, before the header of the datagram in it:
+// docs/wire.md, "Multicast". No start-up settles a version there, and strangers may use the port.
+
+/// ASCII "uMC" and the version.
+inline constexpr std::array<std::byte, 4> kMulticastMark{std::byte{'u'}, std::byte{'M'},
+                                                         std::byte{'C'}, std::byte{1}};
+
+/// What is behind the mark; nothing if there is none, or that of another version.
+inline std::optional<std::span<const std::byte>> behind_multicast_mark(
+    std::span<const std::byte> bytes) {
+  if (bytes.size() < kMulticastMark.size() ||
+      !std::ranges::equal(bytes.first(kMulticastMark.size()), kMulticastMark))
+    return std::nullopt;
+  return bytes.subspan(kMulticastMark.size());
+}
+
+// How two uwarps recognise each other on an rdma_cm connection: by STag and Tagged Offset of the
+// zero-length RTR Write, which no receiver checks. Described in docs/wire.md.
+
+/// ASCII "uwar".
+inline constexpr STag kPeerMagicStag{0x75776172};
+/// ASCII "p!", then 40 bits of zero, then the version of what a recognised peer may be sent.
+inline constexpr TaggedOffset kPeerMagicOffset = 0x7021'0000'0000'0001;
+
+/// STag and offset of an RTR Write that promises nothing.
+inline constexpr STag kPlainRtrStag{1};
+
+}  // namespace uwarp

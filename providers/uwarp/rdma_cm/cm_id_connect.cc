@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "connect/qp_attributes.h"
+#include "inject/process_faults.h"
+#include "net/net_watch.h"
+#include "protocol/wire/sidr_message.h"
+#include "rdma_cm/cm_address.h"
+#include "rdma_cm/cm_id.h"
+
+namespace uwarp {
+
+//
+// CmId: the life of a connection, from request to end.
+
+namespace {
+
+// Of one connection: how the attempt went, DISCONNECTED, and TIMEWAIT_EXIT.
+constexpr size_t kConnectionEvents = 3;
+
+/// Peers send as many requests as they like to an address that is no device's.
+constinit CachedDeviceScan look_for_requests;
+
+/// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
+uint8_t clamp_depth(uint16_t depth) {
+  return static_cast<uint8_t>(std::min<uint32_t>(depth, kMaxRdAtom));
+}
+
+ConnectParameters parameters_of(const rdma_ucm_conn_param& from) {
+  ConnectParameters parameters;
+  parameters.responder_resources = clamp_depth(from.responder_resources);
+  parameters.initiator_depth = clamp_depth(from.initiator_depth);
+  const auto* bytes = reinterpret_cast<const std::byte*>(from.private_data);
+  parameters.private_data.assign(bytes, bytes + from.private_data_len);
+  return parameters;
+}
+
+void fill(rdma_ucm_conn_param& to, std::span<const std::byte> private_data) {
+  const size_t length = std::min(private_data.size(), kPrivateDataAppMax);
+  if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
+  to.private_data_len = static_cast<uint8_t>(length);
+}
+
+void fill_datagram(rdma_ucm_ud_param& to, std::span<const std::byte> private_data) {
+  const size_t length = std::min(private_data.size(), sizeof to.private_data - 1);
+  if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
+  to.private_data_len = static_cast<uint8_t>(length);
+}
+
+void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
+  fill(to, from.private_data);
+  to.responder_resources = clamp_depth(from.responder_resources);
+  to.initiator_depth = clamp_depth(from.initiator_depth);
+}
+
+}  // namespace
+
+int CmId::connect(const rdma_ucm_conn_param& parameters) {
+  // All that needs memory of ours comes first, while nothing has happened yet.
+  CmEventRoom room(kConnectionEvents);
+  CmTransport::ConnectRequest request;
+  request.parameters = parameters_of(parameters);
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
+  if (const int error = datagrams_refused()) return error;
+  if (service_.datagram && parameters.private_data_len > kSidrRequestDataMax) return EINVAL;
+  const auto local = to_tcp(local_);
+  const auto remote = to_tcp(remote_);
+  if (!local || !remote) return EADDRNOTAVAIL;
+  state_ = CmIdState::kConnecting;
+  room_ = std::move(room);
+  if (connect_fails(guard)) return 0;
+  request.bound = std::move(bound_);
+  request.local = *local;
+  request.remote = *remote;
+  request.options = options_;
+  note_parameters_locked(parameters);
+  request.queue_pair = queue_pair_locked(parameters.qp_num);
+  guard.unlock();
+
+  auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
+    try {
+      return transport_.connect(std::move(request), shared());
+    } catch (const std::bad_alloc&) {
+      return Error{ENOMEM};
+    }
+  }();
+
+  guard.lock();
+  if (!connection) {
+    if (state_ == CmIdState::kConnecting) state_ = CmIdState::kRouteResolved;
+    return connection.error();
+  }
+  if (state_ >= CmIdState::kRemoved) {
+    guard.unlock();
+    (*connection)->abort();
+    return EINVAL;
+  }
+  connection_ = *connection;
+  // ESTABLISHED may have come, and its reader may have had enough of the connection already.
+  const bool ended = was_established_ && state_ >= CmIdState::kDisconnecting;
+  guard.unlock();
+  if (ended) end_unheard(**connection);
+  return 0;
+}
+
+/// A disconnect() or reject() that has succeeded when there was no connection to tell it to.
+void CmId::end_unheard(CmConnection& connection) {
+  try {
+    connection.disconnect();
+  } catch (const std::bad_alloc&) {
+    connection.abort();
+    connection_ended({});
+  }
+}
+
+/// Where faults are asked for: what a peer's host or the network would answer. Gives the lock up
+/// if it returns true.
+bool CmId::connect_fails(std::unique_lock<std::mutex>& guard) {
+  const bool refused = ProcessFaults::injected(FaultKind::kRefuse);
+  if (!refused && !ProcessFaults::injected(FaultKind::kUnreachable)) return false;
+  guard.unlock();
+  const int status = service_.datagram ? static_cast<int>(SidrStatus::kRejected) : -ECONNREFUSED;
+  refused ? connection_rejected({}, status, {}) : connection_failed({}, -ETIMEDOUT);
+  return true;
+}
+
+int CmId::datagrams_refused() const {
+  if (!service_.datagram || is_roce()) return 0;
+  log_event("rdma_cm: iWARP has no datagrams; UWARP_PERSONA=roce has them");
+  return EOPNOTSUPP;
+}
+
+int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  if (service_.datagram) return accept_datagram(uid, parameters);
+  ConnectParameters answer = parameters_of(parameters);  // may lack memory
+  std::unique_lock guard(lock_);
+  if (is_roce() && !parameters.valid) return ready_locked();
+  if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
+  note_parameters_locked(parameters);
+  // Before the call: ESTABLISHED may come inside it, and goes to this name.
+  uid_ = uid;
+  state_ = CmIdState::kAccepting;
+  const auto connection = connection_;
+  const CmQueuePair queue_pair = queue_pair_locked(parameters.qp_num);
+  guard.unlock();
+
+  const int error = connection->accept(queue_pair, std::move(answer), shared());
+  if (error == 0) return 0;
+
+  guard.lock();
+  // A wrong queue pair can be put right; a peer that has gone cannot.
+  if (state_ == CmIdState::kAccepting) {
+    state_ = error == EINVAL ? CmIdState::kRequest : CmIdState::kClosed;
+  }
+  return error;
+}
+
+// The peer is told at once, and this side of nothing. What is wrong rejects the request, as the
+// kernel does.
+int CmId::accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters) {
+  ConnectParameters answer = parameters_of(parameters);  // may lack memory
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kRequest) return EINVAL;
+  if (parameters.valid) uid_ = uid;
+  const bool fits = answer.private_data.size() <= kSidrReplyDataMax &&
+                    settle_qkey_locked(parameters.qkey == 0 ? kCmQkey : parameters.qkey);
+  state_ = fits ? CmIdState::kEstablished : CmIdState::kClosed;
+  answer.qkey = qkey_;
+  const auto connection = connection_;
+  guard.unlock();
+  if (fits) return connection->accept({parameters.qp_num, {}, {}}, std::move(answer), {});
+  (void)connection->reject({});
+  return EINVAL;
+}
+
+/// False: the id's queue pair has another one.
+bool CmId::settle_qkey_locked(uint32_t qkey) {
+  if (qkey_ == 0) qkey_ = qkey;
+  return qkey_ == qkey && qkey != 0;
+}
+
+void CmId::datagram_established(const ConnectParameters& peer) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kConnecting) return;
+  const bool agreed = settle_qkey_locked(peer.qkey);
+  state_ = agreed ? CmIdState::kEstablished : CmIdState::kClosed;
+  auto event = agreed ? event_locked(CmEventType::kEstablished, 0)
+                      : event_locked(CmEventType::kAddressError, -EINVAL);
+  fill_datagram(event.param.ud, peer.private_data);
+  if (agreed) {
+    event.param.ud.ah_attr = path_address(addresses_locked());
+    event.param.ud.qp_num = peer.qp_number;
+    event.param.ud.qkey = peer.qkey;
+  }
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+}
+
+// Of the accepting side's queue pair the peer's retry_count would be the one, which is not on the
+// wire; its own is without effect, as with InfiniBand.
+void CmId::note_parameters_locked(const rdma_ucm_conn_param& parameters) {
+  depths_ = {clamp_depth(parameters.responder_resources), clamp_depth(parameters.initiator_depth)};
+  if (!is_roce()) return;
+  retries_.rnr_retry = std::min(parameters.rnr_retry_count, kMostRetries);
+  if (state_ != CmIdState::kConnecting) return;
+  retries_.retry_count = std::min(parameters.retry_count, kMostRetries);
+  if (!retries_.timeout) retries_.timeout = kDefaultAckTimeout;
+}
+
+CmQueuePair CmId::queue_pair_locked(uint32_t number) const {
+  return {number, retries_, is_roce() ? device_ : nullptr};
+}
+
+// The stream runs since the peer's answer came. If it has ended meanwhile, that is for DISCONNECTED
+// to tell.
+int CmId::ready_locked() {
+  if (state_ == CmIdState::kAnswered) state_ = CmIdState::kEstablished;
+  return was_established_ ? 0 : EINVAL;
+}
+
+int CmId::reject(std::span<const std::byte> private_data) {
+  std::unique_lock guard(lock_);
+  if (state_ == CmIdState::kAnswered) {
+    // MPA has no third step: the peer sees a connection that ends at once.
+    state_ = CmIdState::kClosed;
+    const auto answered = std::move(connection_);
+    guard.unlock();
+    // As in disconnect().
+    return answered == nullptr ? 0 : answered->disconnect();
+  }
+  if (state_ != CmIdState::kRequest) return EINVAL;
+  if (service_.datagram && private_data.size() > kSidrReplyDataMax) return EINVAL;
+  state_ = CmIdState::kClosed;
+  const auto connection = std::move(connection_);
+  guard.unlock();
+  return connection->reject(private_data);
+}
+
+int CmId::disconnect() {
+  std::unique_lock guard(lock_);
+  // There is no connection to end, and no peer to tell.
+  if (service_.datagram) return state_ >= CmIdState::kConnecting ? 0 : EINVAL;
+  if (!was_established_) {
+    return state_ == CmIdState::kRequest || state_ == CmIdState::kClosed ? 0 : EINVAL;
+  }
+  const bool open = state_ == CmIdState::kEstablished || state_ == CmIdState::kAnswered;
+  // The peer has left. Our side of the connection goes on until now.
+  const bool answers = is_roce() && state_ == CmIdState::kClosed && !disconnected_;
+  if (!open && !answers) return 0;
+  const CmIdState before = state_;
+  if (open) state_ = CmIdState::kDisconnecting;
+  disconnected_ = true;
+  const auto connection = connection_;
+  guard.unlock();
+  int error = 0;
+  try {
+    // Null while connect() has not returned yet in another thread, which then ends it.
+    if (connection != nullptr) error = connection->disconnect();
+  } catch (const std::bad_alloc&) {
+    guard.lock();
+    disconnected_ = false;
+    if (state_ == CmIdState::kDisconnecting) state_ = before;
+    return ENOMEM;
+  }
+  if (answers) wait_for_late_packets();
+  return error;
+}
+
+/// Both sides have disconnected. Applications written for InfiniBand may free what belongs to a
+/// connection only after TIMEWAIT_EXIT. TCP watches over late packets, so only the order of events
+/// matters; the time is that of the kernel's connection manager for this timeout (ib_cm's
+/// cm_convert_to_ms(): 2^(code - 8) ms).
+void CmId::wait_for_late_packets() {
+  std::unique_lock guard(lock_);
+  const uint8_t code = std::max<uint8_t>(retries_.timeout.value_or(kDefaultAckTimeout), 8);
+  guard.unlock();
+  transport_.call_after(*this, uint64_t{1} << (code - 8));
+}
+
+void CmId::deadline_passed() {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kClosed) return;
+  const auto event = event_locked(CmEventType::kTimewaitExit, 0);
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+}
+
+int CmId::notify(uint32_t event) const {
+  constexpr uint32_t kCommunicationEstablished = 4;
+  const std::lock_guard guard(lock_);
+  if (state_ < CmIdState::kConnecting) return EINVAL;
+  if (!is_roce()) return 0;
+  if (event != kCommunicationEstablished || service_.datagram) return EINVAL;
+  if (state_ == CmIdState::kEstablished) return EISCONN;
+  return state_ == CmIdState::kAccepting ? 0 : EINVAL;
+}
+
+void CmId::end_connection(CmConnection& connection, CmIdState state) {
+  switch (state) {
+    case CmIdState::kRequest:
+      connection.reject({});
+      break;
+    case CmIdState::kConnecting:
+    case CmIdState::kAccepting:
+      connection.abort();
+      break;
+    case CmIdState::kEstablished:
+    case CmIdState::kAnswered:
+      // What was completed to the application must still reach the peer, so no reset.
+      connection.disconnect();
+      break;
+    default:
+      // Ending by itself, or over.
+      break;
+  }
+}
+
+void CmId::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
+                                  const ConnectParameters& peer) {
+  if (service_.datagram) return datagram_established(peer);
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
+  // With InfiniBand the active side's application has its queue pair to move before it says so.
+  const bool answered = is_roce() && state_ == CmIdState::kConnecting;
+  state_ = answered ? CmIdState::kAnswered : CmIdState::kEstablished;
+  was_established_ = true;
+  if (local.ss_family != AF_UNSPEC) {
+    local_ = from_tcp(local).value_or(local);
+    // Both addresses are of one family.
+    if (remote_.ss_family == AF_INET) local_ = unmapped(local_);
+  }
+  const auto type = answered ? CmEventType::kConnectResponse : CmEventType::kEstablished;
+  auto event = event_locked(type, 0);
+  fill(event.param.conn, peer);
+  if (answered) {
+    event.param.conn.qp_num = kCmPeerQpn;
+    depths_ = {std::min(depths_.responder_resources, event.param.conn.initiator_depth),
+               std::min(depths_.initiator_depth, event.param.conn.responder_resources)};
+  }
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+}
+
+void CmId::finish(CmEventType type, int status, std::span<const std::byte> private_data) {
+  std::unique_lock guard(lock_);
+  if (state_ < CmIdState::kConnecting || state_ >= CmIdState::kClosed) return;
+  state_ = CmIdState::kClosed;
+  // In the kernel too a peer of datagrams that says no is unreachable; the status tells the two.
+  if (service_.datagram) type = CmEventType::kUnreachable;
+  auto event = event_locked(type, status);
+  if (service_.datagram)
+    fill_datagram(event.param.ud, private_data);
+  else
+    fill(event.param.conn, private_data);
+  const bool waits = is_roce() && disconnected_;
+  CmEventRoom room = room_locked();
+  guard.unlock();
+  push(event, std::move(room));
+  if (waits) wait_for_late_packets();
+}
+
+void CmId::connection_rejected(const std::shared_ptr<Connection>&, int status,
+                               std::span<const std::byte> private_data) {
+  finish(CmEventType::kRejected, status, private_data);
+}
+
+void CmId::connection_failed(const std::shared_ptr<Connection>&, int status) {
+  finish(status == -ETIMEDOUT ? CmEventType::kUnreachable : CmEventType::kConnectError, status, {});
+}
+
+void CmId::connection_ended(const std::shared_ptr<Connection>&) {
+  finish(CmEventType::kDisconnected, 0, {});
+}
+
+void CmId::become_request(std::shared_ptr<CmConnection> request) {
+  CmEventRoom room(kConnectionEvents);
+  const sockaddr_storage tcp = request->local_address();
+  // A listener on [::] has IPv4 peers too, and they are seen as such.
+  const sockaddr_storage local = unmapped(from_tcp(tcp).value_or(tcp));
+  const sockaddr_storage remote = unmapped(request->remote_address());
+  const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
+  auto device = net_devices()->by_address(ip_of(local));
+  if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));
+  local_ = local;
+  remote_ = remote;
+  device_ = std::move(device);
+  connection_ = std::move(request);
+  room_ = std::move(room);
+  state_ = CmIdState::kRequest;
+}
+
+bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
+  std::unique_lock guard(lock_);
+  if (state_ != CmIdState::kListening || ProcessFaults::injected(FaultKind::kReject)) return false;
+  const size_t backlog = backlog_;
+  auto event = event_locked(CmEventType::kConnectRequest, 0);
+  guard.unlock();
+
+  if (service_.datagram) {
+    fill_datagram(event.param.ud, request->request_parameters().private_data);
+  } else {
+    fill(event.param.conn, request->request_parameters());
+    if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
+  }
+  CmEventRoom room(1);
+  auto id = table_.create([&](uint32_t number) {
+    // Its uid comes with ACCEPT; until then it has no events of its own.
+    return std::make_shared<CmId>(table_, transport_, number, 0, service_, persona_);
+  });
+  if (id == nullptr) return false;
+  try {
+    id->become_request(std::move(request));
+  } catch (const std::bad_alloc&) {
+    table_.remove(id->number());
+    throw;
+  }
+  event.id = id->number();
+  if (id->addresses().device != nullptr &&
+      CmEventQueue::push_request(events_, CmEvent{event, id}, std::move(room), backlog)) {
+    return true;
+  }
+  table_.remove(id->number());
+  id->destroy();
+  return false;
+}
+
+}  // namespace uwarp

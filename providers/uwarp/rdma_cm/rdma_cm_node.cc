@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+#include "rdma_cm/rdma_cm_node.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/fork.h"
+#include "base/process_own.h"
+#include "events/raw_fds.h"
+#include "kernel-abi/rdma_cm_abi.h"
+#include "os/engine_fds.h"
+#include "rdma_cm/cm_address.h"
+#include "rdma_cm/cm_id.h"
+#include "rdma_cm/cm_transport.h"
+
+namespace uwarp {
+
+//
+// The commands of a channel. No frame here may catch everything or be noexcept: a thread may be
+// cancelled inside GET_EVENT.
+
+namespace {
+
+// The largest option value is an int.
+constexpr uint32_t kMaxOptionBytes = 16;
+
+std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
+  return {reinterpret_cast<const std::byte*>(reject.private_data), reject.private_data_len};
+}
+
+/// An address of exactly so many bytes.
+bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
+  return read_address(bytes, length, out) && length == size_of_address(out);
+}
+
+/// A multicast group may be named by its GID.
+IpAddress group_of(const sockaddr_storage& address) {
+  if (address.ss_family != kAfIb) return ip_of(address);
+  SockaddrIb ib;
+  std::memcpy(&ib, &address, sizeof ib);
+  return IpAddress::from_gid(ib.address);
+}
+
+}  // namespace
+
+RdmaCmNode::RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd, Persona persona)
+    : ids_(ids),
+      transport_(transport),
+      persona_(persona),
+      queue_(std::make_shared<CmEventQueue>(event_fd)) {}
+
+RdmaCmNode::Handler RdmaCmNode::handler_of(uint32_t command) {
+  static constexpr Handler kHandlers[] = {
+      &RdmaCmNode::create_id,      // 0
+      &RdmaCmNode::destroy_id,     // 1
+      &RdmaCmNode::bind_ip,        // 2
+      &RdmaCmNode::resolve_ip,     // 3
+      &RdmaCmNode::resolve_route,  // 4
+      &RdmaCmNode::query_route,    // 5
+      &RdmaCmNode::connect,        // 6
+      &RdmaCmNode::listen,         // 7
+      &RdmaCmNode::accept,         // 8
+      &RdmaCmNode::reject,         // 9
+      &RdmaCmNode::disconnect,     // 10
+      &RdmaCmNode::init_qp_attr,   // 11
+      &RdmaCmNode::get_event,      // 12
+      nullptr,                     // 13 GET_OPTION: never existed
+      &RdmaCmNode::set_option,     // 14
+      &RdmaCmNode::notify,         // 15
+      &RdmaCmNode::join_ip_group,  // 16
+      &RdmaCmNode::leave_group,    // 17
+      &RdmaCmNode::migrate_id,     // 18
+      &RdmaCmNode::query,          // 19
+      &RdmaCmNode::bind,           // 20
+      &RdmaCmNode::resolve_addr,   // 21
+      &RdmaCmNode::join_group,     // 22
+      nullptr,                     // 23 RESOLVE_IB_SERVICE: asks a subnet manager
+      &RdmaCmNode::write_event,    // 24
+  };
+  return command < std::size(kHandlers) ? kHandlers[command] : nullptr;
+}
+
+ssize_t RdmaCmNode::write(const void* bytes, size_t length, NodeByFd node_by_fd) {
+  Command command;
+  int error = command.read(bytes, length, node_by_fd);
+  if (error == 0) {
+    const Handler handler = handler_of(command.code());
+    error = handler == nullptr ? ENOSYS : (this->*handler)(command);
+  }
+  if (error == 0) return static_cast<ssize_t>(length);
+  errno = error;
+  return -1;
+}
+
+void RdmaCmNode::close() {
+  // As a rule the application has destroyed them.
+  if (!queue_->has_sources()) return;
+  for (const auto& id : ids_.all()) {
+    if (!queue_->takes_from(*id->events())) continue;
+    ids_.remove(id->number());
+    id->destroy();
+  }
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find_own(uint32_t number, int& error) const {
+  auto id = ids_.find(number);
+  error = id == nullptr ? ENOENT : queue_->takes_from(*id->events()) ? 0 : EINVAL;
+  if (error != 0) id = nullptr;
+  return id;
+}
+
+std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
+  auto id = find_own(number, error);
+  if (id == nullptr || id->state() != CmIdState::kRemoved) return id;
+  error = ENXIO;
+  return nullptr;
+}
+
+int RdmaCmNode::create_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_create_id>();
+  if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
+  const auto service = CmService::of(request.ps, request.qp_type);
+  if (!service) return EINVAL;
+  const auto id = ids_.create([&](uint32_t number) {
+    auto made = std::make_shared<CmId>(ids_, transport_, number, request.uid, *service, persona_);
+    CmEventQueue::open(*made->events(), queue_);
+    return made;
+  });
+  if (id == nullptr) return ENOMEM;
+  const rdma_ucm_create_id_resp response{id->number()};
+  const int error = command.respond(request.response, response);
+  if (error == 0) return 0;
+  ids_.remove(id->number());
+  id->destroy();
+  return error;
+}
+
+int RdmaCmNode::destroy_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_destroy_id>();
+  int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp));
+  if (error != 0) return error;
+  if (find_own(request.id, error) == nullptr) return error;
+  const auto id = ids_.remove(request.id);
+  if (id == nullptr) return ENOENT;
+  const rdma_ucm_destroy_id_resp response{id->destroy()};
+  return command.respond(request.response, response);
+}
+
+int RdmaCmNode::bind_ip(Command& command) {
+  const auto request = command.payload<rdma_ucm_bind_ip>();
+  sockaddr_storage address;
+  if (!read_address(&request.addr, sizeof request.addr, address)) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->bind(address);
+}
+
+int RdmaCmNode::bind(Command& command) {
+  const auto request = command.payload<rdma_ucm_bind>();
+  sockaddr_storage address;
+  if (request.reserved != 0 || !is_address(&request.addr, request.addr_size, address)) {
+    return EINVAL;
+  }
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->bind(address);
+}
+
+int RdmaCmNode::resolve_ip(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_ip>();
+  sockaddr_storage source{}, destination;
+  if (request.src_addr.sin6_family != AF_UNSPEC &&
+      !read_address(&request.src_addr, sizeof request.src_addr, source)) {
+    return EINVAL;
+  }
+  if (!read_address(&request.dst_addr, sizeof request.dst_addr, destination)) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+}
+
+int RdmaCmNode::resolve_addr(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_addr>();
+  sockaddr_storage source{}, destination;
+  if (request.reserved != 0 ||
+      (request.src_size != 0 && !is_address(&request.src_addr, request.src_size, source)) ||
+      !is_address(&request.dst_addr, request.dst_size, destination)) {
+    return EINVAL;
+  }
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+}
+
+int RdmaCmNode::resolve_route(Command& command) {
+  const auto request = command.payload<rdma_ucm_resolve_route>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->resolve_route();
+}
+
+int RdmaCmNode::query_route(Command& command) {
+  const auto request = command.payload<rdma_ucm_query>();
+  // The tail came later than the rest; older applications have no room for it.
+  int error = command.check_room(offsetof(rdma_ucm_query_route_resp, ibdev_index));
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : command.respond(request.response, route_response(id->addresses()));
+}
+
+int RdmaCmNode::query(Command& command) {
+  const auto request = command.payload<rdma_ucm_query>();
+  constexpr size_t kLeast = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
+  int error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  switch (request.option) {
+    case RDMA_USER_CM_QUERY_ADDR:
+      error = command.check_room(kLeast);
+      return error != 0 ? error
+                        : command.respond(request.response, address_response(id->addresses()));
+    case RDMA_USER_CM_QUERY_GID:
+      error = command.check_room(kLeast);
+      return error != 0 ? error : command.respond(request.response, gid_response(id->addresses()));
+    case RDMA_USER_CM_QUERY_PATH:
+      error = command.check_room(sizeof(rdma_ucm_query_path_resp));
+      return error != 0 ? error : command.respond(request.response, path_response(id->addresses()));
+    default:
+      return ENOSYS;
+  }
+}
+
+int RdmaCmNode::connect(Command& command) {
+  const auto request = command.payload<rdma_ucm_connect>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->connect(request.conn_param);
+}
+
+int RdmaCmNode::listen(Command& command) {
+  const auto request = command.payload<rdma_ucm_listen>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->listen(static_cast<int>(request.backlog));
+}
+
+int RdmaCmNode::accept(Command& command) {
+  const auto request = command.payload<rdma_ucm_accept>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->accept(request.uid, request.conn_param);
+}
+
+int RdmaCmNode::reject(Command& command) {
+  const auto request = command.payload<rdma_ucm_reject>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->reject(private_data_of(request));
+}
+
+int RdmaCmNode::disconnect(Command& command) {
+  const auto request = command.payload<rdma_ucm_disconnect>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->disconnect();
+}
+
+int RdmaCmNode::init_qp_attr(Command& command) {
+  const auto request = command.payload<rdma_ucm_init_qp_attr>();
+  ib_uverbs_qp_attr response{};
+  int error = command.check_room(sizeof response);
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  if (id != nullptr) error = id->qp_attributes(request.qp_state, response);
+  return error != 0 ? error : command.respond(request.response, response);
+}
+
+int RdmaCmNode::get_event(Command& command) {
+  const auto request = command.payload<rdma_ucm_get_event>();
+  // The last two fields came later.
+  int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved));
+  if (error != 0) return error;
+  CmEventRoom taken;
+  error = queue_->take(taken);
+  if (error != 0) return error;
+  error = command.respond(request.response, taken.front().event.response);
+  if (error != 0) queue_->put_back(std::move(taken));
+  return error;
+}
+
+int RdmaCmNode::set_option(Command& command) {
+  const auto request = command.payload<rdma_ucm_set_option>();
+  if (request.optlen > kMaxOptionBytes) return EINVAL;
+  std::byte value[kMaxOptionBytes];
+  int error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  error = copy_from_user(value, reinterpret_cast<const void*>(request.optval), request.optlen);
+  if (error != 0) return error;
+  return id->set_option(request.level, request.optname, {value, request.optlen});
+}
+
+int RdmaCmNode::notify(Command& command) {
+  const auto request = command.payload<rdma_ucm_notify>();
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->notify(request.event);
+}
+
+int RdmaCmNode::join_ip_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_ip_mcast>();
+  sockaddr_storage group;
+  if (!read_address(&request.addr, sizeof request.addr, group)) return EINVAL;
+  rdma_ucm_join_mcast asked{};
+  asked.response = request.response;
+  asked.uid = request.uid;
+  asked.id = request.id;
+  return join(command, asked, group);
+}
+
+int RdmaCmNode::join_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_join_mcast>();
+  sockaddr_storage group;
+  if (!is_address(&request.addr, request.addr_size, group)) return EINVAL;
+  return join(command, request, group);
+}
+
+int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
+                     const sockaddr_storage& group) {
+  rdma_ucm_create_id_resp response{};
+  int error = command.check_room(sizeof response);
+  if (error != 0) return error;
+  const auto id = find(request.id, error);
+  if (id == nullptr) return error;
+  error = id->join_group(group_of(group), request.uid, request.join_flags, response.id);
+  if (error != 0) return error;
+  error = command.respond(request.response, response);
+  if (error != 0) (void)id->leave_group(response.id);
+  return error;
+}
+
+int RdmaCmNode::leave_group(Command& command) {
+  const auto request = command.payload<rdma_ucm_destroy_id>();
+  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  for (const auto& id : ids_.all()) {
+    if (!queue_->takes_from(*id->events())) continue;
+    if (const auto reported = id->leave_group(request.id))
+      return command.respond(request.response, rdma_ucm_destroy_id_resp{*reported});
+  }
+  return ENOENT;
+}
+
+int RdmaCmNode::migrate_id(Command& command) {
+  const auto request = command.payload<rdma_ucm_migrate_id>();
+  int error = command.check_room(sizeof(rdma_ucm_migrate_resp));
+  if (error != 0) return error;
+  // `fd` is the channel on which the id is now; this one is where it goes.
+  const auto from = command.node_by_fd(static_cast<int>(request.fd));
+  if (from == nullptr) return EINVAL;
+  const auto id = from->find(request.id, error);
+  if (id == nullptr) return error;
+  const rdma_ucm_migrate_resp response{CmEventQueue::move(*id->events(), queue_)};
+  return command.respond(request.response, response);
+}
+
+int RdmaCmNode::write_event(Command& command) {
+  const auto request = command.payload<rdma_cm_abi::WriteCmEvent>();
+  const auto type = static_cast<CmEventType>(request.event);
+  if (type != CmEventType::kUser && type != CmEventType::kInternal) return EINVAL;
+  int error;
+  const auto id = find(request.id, error);
+  return id == nullptr ? error : id->write_event(type, request.status, request.argument);
+}
+
+//
+// Query responses. An id without a device (a wildcard) has GUID 0 and port 0: librdmacm takes that
+// as "no device"; with a device the port must be at least 1, because it indexes a table.
+
+namespace {
+
+/// No index: librdmacm then finds the device by its GUID.
+constexpr uint32_t kNoDeviceIndex = 0xffffffff;
+
+template <typename Response>
+void fill_device(Response& response, const CmId::Addresses& addresses) {
+  response.ibdev_index = kNoDeviceIndex;
+  if (addresses.device == nullptr) return;
+  response.node_guid = addresses.device->guid_be;
+  response.port_num = 1;
+}
+
+/// Old structures have room for an IPv6 address only.
+sockaddr_in6 short_address(const sockaddr_storage& address) {
+  sockaddr_in6 out{};
+  if (address.ss_family == kAfIb) return out;
+  std::memcpy(&out, &address, sizeof out);
+  return out;
+}
+
+SockaddrIb ib_address(const sockaddr_storage& address) {
+  SockaddrIb out{};
+  out.family = kAfIb;
+  out.pkey = htons(kDefaultPkey);
+  copy_gid(out.address, address);
+  if (address.ss_family == kAfIb) std::memcpy(&out, &address, sizeof out);
+  return out;
+}
+
+}  // namespace
+
+rdma_ucm_query_route_resp route_response(const CmId::Addresses& addresses) {
+  rdma_ucm_query_route_resp response{};
+  fill_device(response, addresses);
+  response.src_addr = short_address(addresses.local);
+  response.dst_addr = short_address(addresses.remote);
+  // The first record is where librdmacm looks for the GIDs, also when there are no paths.
+  if (addresses.has_path) {
+    response.num_paths = 1;
+    response.ib_route[0] = path_record(addresses);
+  }
+  copy_gid(response.ib_route[0].sgid, addresses.local);
+  copy_gid(response.ib_route[0].dgid, addresses.remote);
+  return response;
+}
+
+rdma_ucm_query_addr_resp address_response(const CmId::Addresses& addresses) {
+  rdma_ucm_query_addr_resp response{};
+  fill_device(response, addresses);
+  response.pkey = htons(kDefaultPkey);
+  response.src_size = static_cast<uint16_t>(size_of_address(addresses.local));
+  response.dst_size = static_cast<uint16_t>(size_of_address(addresses.remote));
+  std::memcpy(&response.src_addr, &addresses.local, response.src_size);
+  std::memcpy(&response.dst_addr, &addresses.remote, response.dst_size);
+  return response;
+}
+
+PathResponse path_response(const CmId::Addresses& addresses) {
+  PathResponse response{};
+  if (!addresses.has_path) return response;
+  response.head.num_paths = 1;
+  response.path = packed_path(addresses);
+  return response;
+}
+
+rdma_ucm_query_addr_resp gid_response(const CmId::Addresses& addresses) {
+  rdma_ucm_query_addr_resp response{};
+  fill_device(response, addresses);
+  response.pkey = htons(kDefaultPkey);
+  const SockaddrIb local = ib_address(addresses.local);
+  const SockaddrIb remote = ib_address(addresses.remote);
+  response.src_size = sizeof local;
+  response.dst_size = sizeof remote;
+  std::memcpy(&response.src_addr, &local, sizeof local);
+  std::memcpy(&response.dst_addr, &remote, sizeof remote);
+  return response;
+}
+
+//
+// The process's rdma_cm channels by fd. Several fds may be one channel (dup); the last one closed
+// ends it.
+
+namespace {
+
+struct Channels {
+  std::mutex lock;  ///< a leaf
+  std::unordered_map<int, std::shared_ptr<RdmaCmNode>> by_fd;
+  std::unordered_map<const RdmaCmNode*, int> fd_counts;
+  CmIdTable ids;
+};
+
+ProcessOwn<Channels> channels;
+
+std::shared_ptr<RdmaCmNode> node_of(int fd) {
+  Channels& all = channels.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  return it == all.by_fd.end() ? nullptr : it->second;
+}
+
+/// Makes the channel of an eventfd that the application has as `fd`. False and errno.
+bool add_channel(int fd) {
+  HeldFd own(duplicate_for_engine(fd), close_engine_fd);
+  if (own.get() < 0) return false;
+  // An old channel of this number was closed behind the preload's back.
+  rdma_cm_node_closed(fd);
+  Channels& all = channels.get();
+  auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own.get());
+  own.take();
+  const std::lock_guard guard(all.lock);
+  all.fd_counts[node.get()] = 1;
+  all.by_fd[fd] = std::move(node);
+  return true;
+}
+
+/// An fd that this process inherited: behind the same number comes an eventfd of its own, because
+/// the count of the old one is shared with the parent.
+std::shared_ptr<RdmaCmNode> revive(int fd) {
+  const int status = raw_fcntl(fd, F_GETFL);
+  const int fd_flags = raw_fcntl(fd, F_GETFD);
+  if (status < 0 || fd_flags < 0) return nullptr;
+  const int fresh = raw_eventfd(0, (status & O_NONBLOCK) ? EFD_NONBLOCK : 0);
+  if (fresh < 0) return nullptr;
+  say_channel_without_listeners();
+  const bool placed = raw_dup3(fresh, fd, (fd_flags & FD_CLOEXEC) ? O_CLOEXEC : 0) >= 0;
+  raw_close(fresh);
+  return placed && add_channel(fd) ? node_of(fd) : nullptr;
+}
+
+}  // namespace
+
+int open_rdma_cm_node(int flags) {
+  HeldFd fd(raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
+                               ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0)),
+            close_quietly);
+  if (fd.get() < 0 || !add_channel(fd.get())) return -1;
+  mark_for_application(fd.get(), UWARP_FD_RDMA_CM);
+  return fd.take();
+}
+
+ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
+  auto node = node_of(fd);
+  if (node == nullptr && fork_generation() != 0) node = revive(fd);
+  if (node == nullptr) {
+    errno = EBADF;
+    return -1;
+  }
+  return node->write(bytes, length, node_of);
+}
+
+void rdma_cm_node_closed(int fd) {
+  Channels& all = channels.get();
+  std::shared_ptr<RdmaCmNode> node;
+  {
+    const std::lock_guard guard(all.lock);
+    const auto it = all.by_fd.find(fd);
+    if (it == all.by_fd.end()) return;
+    node = std::move(it->second);
+    all.by_fd.erase(it);
+    if (--all.fd_counts[node.get()] != 0) return;
+    all.fd_counts.erase(node.get());
+  }
+  node->close();
+}
+
+void rdma_cm_node_duplicated(int fd, int copy) {
+  Channels& all = channels.get();
+  const std::lock_guard guard(all.lock);
+  const auto it = all.by_fd.find(fd);
+  if (it == all.by_fd.end()) return;
+  auto node = it->second;
+  all.by_fd[copy] = node;
+  ++all.fd_counts[node.get()];
+}
+
+void rdma_cm_netdevs_changed(const NetDeviceTable& devices) {
+  Channels* all = channels.find();
+  if (all == nullptr) return;
+  for (const auto& id : all->ids.all()) id->netdevs_changed(devices);
+}
+
+}  // namespace uwarp

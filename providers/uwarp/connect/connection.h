@@ -106,7 +106,7 @@ class Endpoint;
 struct ConnectContext;
 class Listener;
 
-/// Public face for kernel/ (rdma_cm ids) and the rendezvous. All calls from any thread.
+/// Public face for rdma_cm ids and the rendezvous. All calls from any thread.
 class Connection final : public Source, public StreamOwner, public Mailbox::Owner {
  public:
   using ConnectOptions = ActiveStartup::Options;
@@ -262,7 +262,7 @@ class Connection final : public Source, public StreamOwner, public Mailbox::Owne
   int send_reply(std::span<const std::byte> reply);
   int answer_and_open(Turn& turn, PassiveStartup& startup, const ConnectParameters& parameters,
                       bool rendezvous);
-  // The hand-over (connection_open.cc).
+  // The hand-over.
   struct Agreed {
     MpaNegotiated negotiated;
     bool peer_wants_crc;
@@ -274,7 +274,7 @@ class Connection final : public Source, public StreamOwner, public Mailbox::Owne
   int open_stream(Turn& turn, const Agreed& agreed);
   int enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
   void established(ConnectParameters peer);
-  // Leaving TCP (connection_carrier.cc).
+  // Leaving TCP.
   void log_carrier() const;
   void follow_carrier(Turn& turn, const StreamEvents& notice);
   void offer_carrier(Turn& turn);

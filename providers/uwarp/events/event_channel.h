@@ -180,7 +180,7 @@ class CompletionEvents {
 
   /// The armed queue has an event: sends a record, or remembers to do so if one is unread.
   void raise();
-  /// The calling thread has armed the queue, which has completions: see late_armings.h.
+  /// The calling thread has armed the queue, which has completions: see LateArmings.
   void armed_late() { note_late_arming(*this, *channel_); }
   /// Raises the event for these completions. False, and nothing done, if one is unread anyway.
   bool raise_stored();

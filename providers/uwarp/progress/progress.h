@@ -287,7 +287,7 @@ class Progress {
   bool somebody_progresses(Look& last);
   int waker_core(Ticket ticket);
   void serve_armed(HelperAffinity& place, Look& last);
-  // drive.cc
+  // Threads of the application that wait.
   class Drive;
   bool look_for(Awaited& awaited);
   /// pass(); `served` becomes true if epoll reported more than the wake-up. Sleeps until it reports

@@ -83,7 +83,7 @@ class SysfsTree {
   std::map<std::string, timespec> created_;  ///< time stamps survive a rebuild of the tree
 };
 
-/// Brings the process's tree up to date, if there is one (host_table.cc).
+/// Brings the process's tree up to date, if there is one (host/host_table.cc).
 void update_sysfs_tree(const NetDeviceTable& devices);
 
 /// Removes trees in `folder` whose process has died without doing so.

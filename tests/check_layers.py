@@ -3,7 +3,8 @@
 """Checks who includes whom under providers/uwarp.
 
 providers/uwarp/layers.txt says what each room may include, and that it uses rooms above it in the list
-only; what it says without need is a finding too. The sans-IO rooms may include no
+only; what it says without need is a finding too. A type that one room alone declares may be named only
+where that room may be included, also when it comes by an include of an include. The sans-IO rooms may include no
 system header that gives them a socket, a clock or a thread, and may not read the environment. Exit
 status 1 and one line per finding when something is wrong.
 """
@@ -21,6 +22,10 @@ IO_HEADERS = re.compile(
 IO_CALLS = re.compile(r"\b(getenv|clock_gettime|gettimeofday|fprintf|fputs|syslog)\s*\(")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 PRAGMA_ONCE = "#pragma once"
+TYPE = r"(?:class|struct|enum class|enum|using|typename) (?:\[\[\w+\]\] )?([A-Z]\w+)\b(?!::)"
+DECLARED = re.compile(r"^(?:template <[^;{]*> )?" + TYPE, re.M)  # of the namespace, which is not indented
+INSIDE = re.compile(TYPE)
+NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^\s*#[^\n]*', re.S | re.M)
 
 
 class Layers:
@@ -78,10 +83,29 @@ class Layers:
                 yield number, f"{room} is sans-IO: {line.strip()}"
 
 
+def foreign_names(layers, rooms):
+    """Names that a file uses of a room which its own may not include. `rooms`: (path, room) of each file."""
+    code = {path: NO_CODE.sub(" ", path.read_text(encoding="utf-8")) for path, _ in rooms}
+    declared, own = {}, {}
+    for path, room in rooms:
+        own.setdefault(room, set()).update(INSIDE.findall(code[path]))
+        for name in DECLARED.findall(code[path]) if path.suffix == ".h" else ():
+            declared.setdefault(name, set()).add(room)
+    owner = {name: next(iter(where)) for name, where in declared.items() if len(where) == 1}
+    for path, room in rooms:
+        for name in sorted({name for name in re.findall(r"\b[A-Z]\w+", code[path]) if name in owner}):
+            used = owner[name]
+            layers.unused[room].discard(used)
+            if used != room and used not in layers.uses[room] and name not in own[room]:
+                yield f"{path.relative_to(ROOT)}: {name} is of {used}, which {room} must not use"
+
+
 def main():
     layers = Layers(ROOT / "layers.txt")
     findings = layers.findings
     files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".h", ".cc"))
+    rooms = [(path, layers.room_of(path.relative_to(ROOT))) for path in files]
+    findings += foreign_names(layers, [(path, room) for path, room in rooms if room is not None])
     for path in files:
         name = path.relative_to(ROOT)
         room = layers.room_of(name)

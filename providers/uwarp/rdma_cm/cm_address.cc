@@ -2,6 +2,7 @@
 #include "rdma_cm/cm_address.h"
 
 #include <arpa/inet.h>
+#include <infiniband/verbs.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -185,12 +186,12 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
   out = {};
   out.qp_state = qp_state;
   out.port_num = 1;
-  switch (static_cast<QpState>(qp_state)) {
-    case QpState::kInit:
+  switch (qp_state) {
+    case IBV_QPS_INIT:
       out.qp_attr_mask = kAttrState | kAttrPkeyIndex | kAttrPort | kAttrAccess;
       out.qp_access_flags = kRemoteAccess;
       return 0;
-    case QpState::kRtr:
+    case IBV_QPS_RTR:
       if (addresses.remote.ss_family == AF_UNSPEC) return EINVAL;
       out.qp_attr_mask = kAttrState | kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn |
                          kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
@@ -199,7 +200,7 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
       out.dest_qp_num = kCmPeerQpn;
       out.max_dest_rd_atomic = depths.responder_resources;
       return 0;
-    case QpState::kRts:
+    case IBV_QPS_RTS:
       out.qp_attr_mask = kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetryCount | kAttrRnrRetry |
                          kAttrMaxRdAtomic;
       out.timeout = retries.timeout.value_or(kDefaultAckTimeout);

@@ -50,19 +50,16 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
   return &srq.release()->base;
 }
 
-/// 0; EOPNOTSUPP: tag matching, XRC in a persona without it, or parts of XRC for the basic type.
-/// EINVAL: no such type, or what it needs is missing or of another device.
+/// 0; EOPNOTSUPP: tag matching, or XRC in a persona without it. EINVAL: no such type, or what it
+/// needs is missing or of another device. Parts of XRC are not looked at for the basic type.
 int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv_srq_type type) {
-  constexpr uint32_t kOfOthers =
-      IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
-  constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE | kOfOthers;
+  constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE |
+                              IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
   const auto given = [&](uint32_t bit, const auto* part) {
     return (init.comp_mask & bit) != 0 && part != nullptr && part->context == context;
   };
   if ((init.comp_mask & ~kKnown) != 0 || raw_value(type) > IBV_SRQT_TM) return EINVAL;
-  constexpr uint32_t kOfTags = IBV_SRQ_INIT_ATTR_TM;
-  const uint32_t unused = type == IBV_SRQT_XRC ? kOfTags : kOfOthers;
-  if (type == IBV_SRQT_TM || (init.comp_mask & unused) != 0) return EOPNOTSUPP;
+  if (type == IBV_SRQT_TM || (init.comp_mask & IBV_SRQ_INIT_ATTR_TM) != 0) return EOPNOTSUPP;
   if (!given(IBV_SRQ_INIT_ATTR_PD, init.pd)) return EINVAL;
   if (type != IBV_SRQT_XRC) return 0;
   if (const int error = check_xrc(*context)) return error;

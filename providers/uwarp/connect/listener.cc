@@ -23,7 +23,6 @@
 
 namespace uwarp {
 
-//
 // What the socket options mean here. SO_REUSEADDR is what a port needs on both sides so that old
 // connections do not keep it from a new listener. Two sockets that have it may also be bound twice
 // while neither listens, so a socket that only holds its port gives the option up again.

@@ -20,7 +20,6 @@
 
 namespace uwarp {
 
-//
 // A port that an rdma_cm id has bound and does not use yet. The bound socket is its entry in the
 // host's table of ports, as the kernel's rdma_cm keeps one for all processes of a network
 // namespace.

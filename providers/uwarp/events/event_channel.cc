@@ -111,7 +111,6 @@ LateArmingWait::~LateArmingWait() {
 
 void count_unknown_waits(int change) { unknown_waits += change; }
 
-//
 // EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 
 namespace {

@@ -19,7 +19,6 @@
 
 namespace uwarp {
 
-//
 // Completion queues that an application has armed while completions were in them. Arming raises
 // nothing by itself, because the application polls next, as a rule. If it waits instead, it has to
 // be told, or it sleeps with completions at hand.
@@ -64,7 +63,6 @@ class LateArmingWait {
 /// Adds `change` to the number of threads that wait in the kernel for something not known here.
 void count_unknown_waits(int change);
 
-//
 // The fds on which applications wait for completion and asynchronous events: a SEQPACKET socket
 // pair of which the application reads one end (stock libibverbs does plain read()s) and the engine
 // writes the other. Knows records as bytes; what they mean belongs to verbs/.

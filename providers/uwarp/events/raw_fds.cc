@@ -14,7 +14,6 @@
 
 namespace uwarp {
 
-//
 // Marks and raw system calls.
 
 namespace {

@@ -10,7 +10,6 @@
 
 namespace uwarp {
 
-//
 // File descriptors as the kernel's side makes them: by raw system calls, because preloaded wrappers
 // of socket() and the like must not see them, and marked in the preload's table.
 

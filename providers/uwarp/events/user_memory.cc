@@ -11,7 +11,6 @@
 
 namespace uwarp {
 
-//
 // process_vm_readv/writev on ourselves: the kernel copies and tells about bad addresses. That costs
 // as much as a message, so what lies on the caller's own stack, as all commands of librdmacm do, is
 // copied as it is.

@@ -6,7 +6,6 @@
 
 namespace uwarp {
 
-//
 // Reading and writing memory at addresses that the application has put into a command: a wrong
 // address must give EFAULT, as from a kernel, and not a SIGSEGV in our code.
 

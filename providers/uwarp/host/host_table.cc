@@ -23,7 +23,6 @@
 #include "sysfs/counter_files.h"
 #include "sysfs/sysfs_tree.h"
 
-//
 // The table of functions that the preload calls. Each turns an exception into an errno, since none
 // may cross, and leaves errno as it was unless it fails. The typed catch clauses let a thread's
 // cancellation pass through the blocking write.

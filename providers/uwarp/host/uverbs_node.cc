@@ -14,7 +14,6 @@
 
 namespace uwarp {
 
-//
 // CREATE_COMP_CHANNEL, the only write() that libibverbs does on a device of ours.
 
 namespace {

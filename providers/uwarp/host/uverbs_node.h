@@ -5,7 +5,6 @@
 
 namespace uwarp {
 
-//
 // The uverbs device node. Its fd is one of /dev/full: a character device whose ioctl() refuses as
 // libibverbs needs it, and whose write() fails if the preload does not intercept it. One command is
 // left.

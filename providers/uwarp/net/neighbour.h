@@ -18,7 +18,6 @@
 
 namespace uwarp {
 
-//
 // What is asked of the kernel about next hops and neighbours, and what it answers, as the bytes of
 // rtnetlink messages. No I/O.
 

@@ -30,7 +30,6 @@
 
 namespace uwarp {
 
-//
 // Links and addresses by libnl-route, and the rules that make devices of them.
 
 namespace {
@@ -247,7 +246,6 @@ std::vector<std::shared_ptr<const NetDevice>> build_net_devices(
   return devices;
 }
 
-//
 // find_route: the kernel itself chooses the source address, by connecting a datagram socket
 // (nothing is sent).
 

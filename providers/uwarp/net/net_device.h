@@ -25,7 +25,6 @@
 
 namespace uwarp {
 
-//
 // A non-blocking rtnetlink socket. Raw system calls: a preloaded socket() wrapper must not see the
 // engine's own sockets.
 
@@ -132,7 +131,6 @@ int net_changes_fd();
 /// Reads all queued notifications; true if there were any.
 bool drain_net_changes();
 
-//
 // What the kernel says about links and addresses, as plain records, and the rules that turn them
 // into devices. Reading (libnl) and rules are apart so that the rules can be tested with made-up
 // records.

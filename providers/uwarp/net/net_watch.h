@@ -15,7 +15,6 @@
 
 namespace uwarp {
 
-//
 // A scan of netdevs whose result is kept for a short time, so that it may be asked for often.
 
 /// Thread-safe.

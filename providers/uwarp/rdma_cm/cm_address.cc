@@ -14,7 +14,6 @@
 
 namespace uwarp {
 
-//
 // Socket addresses of commands.
 
 size_t size_of_address(const sockaddr_storage& address) {

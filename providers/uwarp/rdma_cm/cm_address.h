@@ -14,7 +14,6 @@
 
 namespace uwarp {
 
-//
 // Socket addresses as rdma_cm commands carry them. rdma_cm ports are TCP ports, moved by
 // UWARP_PORT_OFFSET.
 
@@ -56,7 +55,6 @@ std::optional<sockaddr_storage> with_port_moved(sockaddr_storage address, int of
 std::optional<sockaddr_storage> to_tcp(const sockaddr_storage& address);
 std::optional<sockaddr_storage> from_tcp(const sockaddr_storage& address);
 
-//
 // What librdmacm asks of a device with InfiniBand transport and an iWARP one never has: the route
 // as a path record, and all attributes of the queue pair's way to RTS. Pure; roce persona only.
 

@@ -12,7 +12,6 @@
 
 namespace uwarp {
 
-//
 // CmEventQueue.
 
 namespace {

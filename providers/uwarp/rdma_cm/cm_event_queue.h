@@ -10,7 +10,6 @@
 
 namespace uwarp {
 
-//
 // The events of one rdma_cm channel and their exact accounting: librdmacm waits at rdma_destroy_id
 // until it has acknowledged as many events as the kernel says it has delivered, so a wrong count
 // hangs it or frees what is in use. Knows ids only as sources of events.

@@ -18,7 +18,6 @@
 
 namespace uwarp {
 
-//
 // CmIdTable.
 
 CmIdTable::CmIdTable() = default;
@@ -56,7 +55,6 @@ std::vector<std::shared_ptr<CmId>> CmIdTable::all() const {
   return found;
 }
 
-//
 // CmId: addresses, options, listening, destruction. The connection half is in cm_id_connect.cc.
 
 namespace {
@@ -515,7 +513,6 @@ CmEventRoom CmId::room_locked() {
   return one;
 }
 
-//
 // CmId: multicast groups. librdmacm attaches the id's queue pair itself when it gets the event of
 // the join.
 

@@ -22,7 +22,6 @@
 
 namespace uwarp {
 
-//
 // All rdma_cm ids of the process by number. librdmacm indexes a table of its own with the number,
 // over all channels, so it is unique per process and has 16 bits.
 class CmId;
@@ -51,7 +50,6 @@ class CmIdTable {
   std::atomic<uint32_t> next_group_{1};
 };
 
-//
 // One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
 // belongs to it. Commands come from application threads, connection events from the thread that
 // progresses. Must not know the command format.

@@ -17,7 +17,6 @@
 
 namespace uwarp {
 
-//
 // CmId: the life of a connection, from request to end.
 
 namespace {

@@ -173,7 +173,6 @@ Result<std::shared_ptr<CmConnection>> query_by_sidr(TcpSocket bound,
   return std::shared_ptr<CmConnection>(std::move(made));
 }
 
-//
 // CmTransport on top of the engine's listeners and connections.
 
 namespace {

@@ -16,7 +16,6 @@
 
 namespace uwarp {
 
-//
 // What an rdma_cm id needs of the engine, as interfaces: so ids are tested without sockets and
 // queue pairs. Calls and their errors are those of connect/connection.h and connect/listener.h.
 
@@ -106,7 +105,6 @@ class CmTransport {
 /// The real one, on top of the process's Engine.
 CmTransport& engine_transport();
 
-//
 // Counts the rdma_cm listeners of this process. They stay in it when it forks, so a program that
 // listens and then becomes a daemon loses them; the user is told before stderr is gone.
 
@@ -128,7 +126,6 @@ void say_session_without_listeners();
 /// A forked child uses a channel of its parent's: one line on stderr and in the log.
 void say_channel_without_listeners();
 
-//
 // The half of engine_transport() that serves ids of datagrams.
 
 Result<std::shared_ptr<CmListener>> listen_for_sidr(TcpSocket bound, uint16_t port_space,

@@ -23,7 +23,6 @@
 
 namespace uwarp {
 
-//
 // The commands of a channel. No frame here may catch everything or be noexcept: a thread may be
 // cancelled inside GET_EVENT.
 
@@ -380,7 +379,6 @@ int RdmaCmNode::write_event(Command& command) {
   return id == nullptr ? error : id->write_event(type, request.status, request.argument);
 }
 
-//
 // Query responses. An id without a device (a wildcard) has GUID 0 and port 0: librdmacm takes that
 // as "no device"; with a device the port must be at least 1, because it indexes a table.
 
@@ -463,7 +461,6 @@ rdma_ucm_query_addr_resp gid_response(const CmId::Addresses& addresses) {
   return response;
 }
 
-//
 // The process's rdma_cm channels by fd. Several fds may be one channel (dup); the last one closed
 // ends it.
 

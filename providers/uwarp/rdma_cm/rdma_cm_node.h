@@ -21,7 +21,6 @@
 
 namespace uwarp {
 
-//
 // The rdma_cm device node: one open channel, its commands and its fds. Commands are write()s in the
 // format of <rdma/rdma_user_cm.h>; they come from the application and may say anything.
 class RdmaCmNode {
@@ -97,7 +96,6 @@ void rdma_cm_node_duplicated(int fd, int copy);
 /// Tells all ids how the netdevs are now. Throws std::bad_alloc: to be called again then.
 void rdma_cm_netdevs_changed(const NetDeviceTable& devices);
 
-//
 // One rdma_cm command as it was written: header, payload, response area. The only place that reads
 // a command's bytes; copies are bounded by what was written, as the kernel does it.
 class RdmaCmNode::Command {
@@ -145,7 +143,6 @@ class RdmaCmNode::Command {
   alignas(8) std::byte payload_[kMaxPayload];
 };
 
-//
 // Answers to the QUERY commands, made of an id's addresses. Pure.
 
 rdma_ucm_query_route_resp route_response(const CmId::Addresses& addresses);

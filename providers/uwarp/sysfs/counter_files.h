@@ -5,7 +5,6 @@
 
 namespace uwarp {
 
-//
 // Open files of counters. As the kernel's, a file that is read from its beginning shows the present
 // value, also if it has been open for long.
 

@@ -8,7 +8,6 @@
 
 namespace uwarp {
 
-//
 // Whether a folder that the environment names is this user's alone. Inline and by raw system calls,
 // because the preload asks too, before there is an engine.
 

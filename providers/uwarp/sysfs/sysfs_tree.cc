@@ -40,7 +40,6 @@ std::vector<std::string> tree_folders() {
   return folders;
 }
 
-//
 // Building and updating of the tree, and removal of those of dead processes.
 
 namespace {

@@ -20,7 +20,6 @@ namespace uwarp {
 /// it). The preload, which has to name one before there is an engine, knows the first three.
 std::vector<std::string> tree_folders();
 
-//
 // The sysfs tree that libibverbs and librdmacm read instead of the kernel's: a private directory
 // of real files with our devices and links to the host's real ones. Built aside and renamed into
 // place; later whole device folders come and go by rename, because the time stamp of a device's

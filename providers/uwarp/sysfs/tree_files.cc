@@ -16,7 +16,6 @@
 
 namespace uwarp {
 
-//
 // Folder: openat and friends through syscall().
 
 namespace {
@@ -160,7 +159,6 @@ void Folder::remove(const std::string& path) const {
   syscall(SYS_unlinkat, fd_, path.c_str(), AT_REMOVEDIR);
 }
 
-//
 // What the sysfs files of one device say.
 
 namespace {

@@ -13,7 +13,6 @@
 
 namespace uwarp {
 
-//
 // A folder of files as the sysfs tree needs it, by raw system calls relative to an open folder: the
 // preload redirects paths below the tree to this code, which must not come back to itself.
 

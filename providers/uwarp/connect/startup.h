@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// How a connection starts: which mode a peer has understood, and the two sides of a start-up, both
+// without IO. RFC 5044 7.1, RFC 6581.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The multicast groups of the process: those that queue pairs are attached to, each a UDP socket on
+// UWARP_MULTICAST_PORT, and the ways to those that are sent to. Any host of the link can send any
+// bytes to a group.
 #pragma once
 
 #include <compare>
@@ -68,9 +71,6 @@ class MulticastWay final : public DatagramWay {
   FrameQueue ready_;
 };
 
-// The multicast groups of the process: those that queue pairs are attached to, each a UDP socket on
-// UWARP_MULTICAST_PORT, and the ways to those that are sent to. Any host of the link can send any
-// bytes to a group.
 struct ConnectContext;
 class DatagramEndpoint;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 #include "events/event_channel.h"
 
 #include <pthread.h>
@@ -110,8 +111,6 @@ LateArmingWait::~LateArmingWait() {
 }
 
 void count_unknown_waits(int change) { unknown_waits += change; }
-
-// EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 
 namespace {
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The fds on which applications wait for completion and asynchronous events: a SEQPACKET socket
+// pair of which the application reads one end (stock libibverbs does plain read()s) and the engine
+// writes the other. Knows records as bytes; what they mean belongs to verbs/.
 #pragma once
 
 #include <poll.h>
@@ -62,10 +65,6 @@ class LateArmingWait {
 };
 /// Adds `change` to the number of threads that wait in the kernel for something not known here.
 void count_unknown_waits(int change);
-
-// The fds on which applications wait for completion and asynchronous events: a SEQPACKET socket
-// pair of which the application reads one end (stock libibverbs does plain read()s) and the engine
-// writes the other. Knows records as bytes; what they mean belongs to verbs/.
 
 /// What ibv_get_cq_event() reads: the pointer to the ibv_cq.
 struct CompletionEventRecord {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Marks and raw system calls.
 #include "events/raw_fds.h"
 
 #include <fcntl.h>
@@ -13,8 +14,6 @@
 #include "os/engine_fds.h"
 
 namespace uwarp {
-
-// Marks and raw system calls.
 
 namespace {
 

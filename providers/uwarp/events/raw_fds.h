@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// File descriptors as the kernel's side makes them: by raw system calls, because preloaded wrappers
+// of socket() and the like must not see them, and marked in the preload's table.
 #pragma once
 
 #include <sys/types.h>
@@ -9,9 +11,6 @@
 #include "events/preload_table.h"
 
 namespace uwarp {
-
-// File descriptors as the kernel's side makes them: by raw system calls, because preloaded wrappers
-// of socket() and the like must not see them, and marked in the preload's table.
 
 /// The preload's functions, once it has attached. Without it no marks are kept.
 void use_preload(const uwarp_preload_table* preload);

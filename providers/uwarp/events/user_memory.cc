@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// process_vm_readv/writev on ourselves: the kernel copies and tells about bad addresses. That costs
+// as much as a message, so what lies on the caller's own stack, as all commands of librdmacm do, is
+// copied as it is.
 #include "events/user_memory.h"
 
 #include <pthread.h>
@@ -10,10 +13,6 @@
 #include <cstring>
 
 namespace uwarp {
-
-// process_vm_readv/writev on ourselves: the kernel copies and tells about bad addresses. That costs
-// as much as a message, so what lies on the caller's own stack, as all commands of librdmacm do, is
-// copied as it is.
 
 namespace {
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// CREATE_COMP_CHANNEL, the only write() that libibverbs does on a device of ours.
 #include "host/uverbs_node.h"
 
 #include <fcntl.h>
@@ -13,8 +14,6 @@
 #include "net/net_device.h"
 
 namespace uwarp {
-
-// CREATE_COMP_CHANNEL, the only write() that libibverbs does on a device of ours.
 
 namespace {
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Socket addresses of commands.
 #include "rdma_cm/cm_address.h"
 
 #include <arpa/inet.h>
@@ -13,8 +14,6 @@
 #include "connect/qp_attributes.h"
 
 namespace uwarp {
-
-// Socket addresses of commands.
 
 size_t size_of_address(const sockaddr_storage& address) {
   switch (address.ss_family) {

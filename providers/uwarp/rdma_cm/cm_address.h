@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Socket addresses as rdma_cm commands carry them. rdma_cm ports are TCP ports, moved by
+// UWARP_PORT_OFFSET.
 #pragma once
 
 #include <rdma/ib_user_sa.h>
@@ -13,9 +15,6 @@
 #include "rdma_cm/cm_id.h"
 
 namespace uwarp {
-
-// Socket addresses as rdma_cm commands carry them. rdma_cm ports are TCP ports, moved by
-// UWARP_PORT_OFFSET.
 
 /// AF_IB of the kernel; libc has no name for it.
 inline constexpr sa_family_t kAfIb = 27;

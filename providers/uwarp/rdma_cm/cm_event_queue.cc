@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// CmEventQueue.
 #include "rdma_cm/cm_event_queue.h"
 
 #include <cerrno>
@@ -11,8 +12,6 @@
 #include "rdma_cm/cm_id.h"
 
 namespace uwarp {
-
-// CmEventQueue.
 
 namespace {
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The events of one rdma_cm channel and their exact accounting: librdmacm waits at rdma_destroy_id
+// until it has acknowledged as many events as the kernel says it has delivered, so a wrong count
+// hangs it or frees what is in use. Knows ids only as sources of events.
 #pragma once
 
 #include <semaphore.h>
@@ -9,10 +12,6 @@
 #include "rdma_cm/cm_events.h"
 
 namespace uwarp {
-
-// The events of one rdma_cm channel and their exact accounting: librdmacm waits at rdma_destroy_id
-// until it has acknowledged as many events as the kernel says it has delivered, so a wrong count
-// hangs it or frees what is in use. Knows ids only as sources of events.
 
 /// What signals the events of a queue: see BasicCmEvents.
 class CmEventSignals {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Events of rdma_cm in their order, and what signals them.
 #pragma once
 
 #include <rdma/rdma_user_cm.h>
@@ -10,7 +11,6 @@
 
 namespace uwarp {
 
-// Events of rdma_cm in their order, and what signals them.
 class CmId;
 class CmEventQueue;
 

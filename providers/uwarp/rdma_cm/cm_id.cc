@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// CmId: addresses, options, listening, destruction. The connection half is in cm_id_connect.cc.
 #include "rdma_cm/cm_id.h"
 
 #include <netinet/in.h>
@@ -54,8 +55,6 @@ std::vector<std::shared_ptr<CmId>> CmIdTable::all() const {
   }
   return found;
 }
-
-// CmId: addresses, options, listening, destruction. The connection half is in cm_id_connect.cc.
 
 namespace {
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
+// belongs to it. Commands come from application threads, connection events from the thread that
+// progresses. Must not know the command format.
 #pragma once
 
 #include <rdma/ib_user_verbs.h>
@@ -50,9 +53,6 @@ class CmIdTable {
   std::atomic<uint32_t> next_group_{1};
 };
 
-// One rdma_cm id as the kernel keeps it: addresses, state, and the listener or connection that
-// belongs to it. Commands come from application threads, connection events from the thread that
-// progresses. Must not know the command format.
 class CmIdTable;
 
 /// Outstanding Reads and atomics, as the application sees them.

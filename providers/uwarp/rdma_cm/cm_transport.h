@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What an rdma_cm id needs of the engine, as interfaces: so ids are tested without sockets and
+// queue pairs. Calls and their errors are those of connect/connection.h and connect/listener.h.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,9 +17,6 @@
 #include "progress/source.h"
 
 namespace uwarp {
-
-// What an rdma_cm id needs of the engine, as interfaces: so ids are tested without sockets and
-// queue pairs. Calls and their errors are those of connect/connection.h and connect/listener.h.
 
 /// A port that is held, see connect/listener.h; freed by the destructor.
 class BoundPort {

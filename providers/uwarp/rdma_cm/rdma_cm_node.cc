@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The commands of a channel. No frame here may catch everything or be noexcept: a thread may be
+// cancelled inside GET_EVENT.
 #include "rdma_cm/rdma_cm_node.h"
 
 #include <arpa/inet.h>
@@ -22,9 +24,6 @@
 #include "rdma_cm/cm_transport.h"
 
 namespace uwarp {
-
-// The commands of a channel. No frame here may catch everything or be noexcept: a thread may be
-// cancelled inside GET_EVENT.
 
 namespace {
 

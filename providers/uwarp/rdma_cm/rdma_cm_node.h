@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The rdma_cm device node: one open channel, its commands and its fds. Commands are write()s in the
+// format of <rdma/rdma_user_cm.h>; they come from the application and may say anything.
 #pragma once
 
 #include <rdma/ib_user_sa.h>
@@ -21,8 +23,6 @@
 
 namespace uwarp {
 
-// The rdma_cm device node: one open channel, its commands and its fds. Commands are write()s in the
-// format of <rdma/rdma_user_cm.h>; they come from the application and may say anything.
 class RdmaCmNode {
  public:
   /// `event_fd` is the engine's own fd of the eventfd that the application polls.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Whether a folder that the environment names is this user's alone. Inline and by raw system calls,
+// because the preload asks too, before there is an engine.
 #pragma once
 
 #include <fcntl.h>
@@ -7,9 +9,6 @@
 #include <unistd.h>
 
 namespace uwarp {
-
-// Whether a folder that the environment names is this user's alone. Inline and by raw system calls,
-// because the preload asks too, before there is an engine.
 
 /// It exists, belongs to the effective user, and no other user can write to it.
 inline bool is_private_folder(const char* path) {

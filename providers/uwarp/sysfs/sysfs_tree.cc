@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Building and updating of the tree, and removal of those of dead processes.
 #include "sysfs/sysfs_tree.h"
 
 #include <fcntl.h>
@@ -39,8 +40,6 @@ std::vector<std::string> tree_folders() {
   folders.insert(folders.end(), {"/run", "/var/tmp"});
   return folders;
 }
-
-// Building and updating of the tree, and removal of those of dead processes.
 
 namespace {
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// The sysfs tree that libibverbs and librdmacm read instead of the kernel's: a private directory
+// of real files with our devices and links to the host's real ones. Built aside and renamed into
+// place; later whole device folders come and go by rename, because the time stamp of a device's
+// folder is part of its identity in libibverbs.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +23,6 @@ namespace uwarp {
 /// Where a sysfs tree may be made, in the order in which folders are tried (docs/containers.md has
 /// it). The preload, which has to name one before there is an engine, knows the first three.
 std::vector<std::string> tree_folders();
-
-// The sysfs tree that libibverbs and librdmacm read instead of the kernel's: a private directory
-// of real files with our devices and links to the host's real ones. Built aside and renamed into
-// place; later whole device folders come and go by rename, because the time stamp of a device's
-// folder is part of its identity in libibverbs.
 
 /// Files of one device folder, path below class/infiniband/<name> -> content. Pure.
 std::map<std::string, std::string> device_files(const NetDevice& device, bool roce);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Folder: openat and friends through syscall().
 #include "sysfs/tree_files.h"
 
 #include <dirent.h>
@@ -15,8 +16,6 @@
 #include "sysfs/sysfs_tree.h"
 
 namespace uwarp {
-
-// Folder: openat and friends through syscall().
 
 namespace {
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A folder of files as the sysfs tree needs it, by raw system calls relative to an open folder: the
+// preload redirects paths below the tree to this code, which must not come back to itself.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +14,6 @@
 #include <vector>
 
 namespace uwarp {
-
-// A folder of files as the sysfs tree needs it, by raw system calls relative to an open folder: the
-// preload redirects paths below the tree to this code, which must not come back to itself.
 
 /// Which file it is, independent of its name, and its owner.
 struct FileIdentity {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// What two uwarps say to each other by Writes without bytes, which any other peer drops: the key
+// names the kind of mark, the offset is what it says.
 #pragma once
 
 #include <algorithm>

@@ -45,33 +45,18 @@ constinit Real<int(const char*, dirent***, ScandirFilter*, ScandirOrder*)> real_
 constinit Real<int(int, const char*, dirent***, ScandirFilter*, ScandirOrder*)> real_scandirat(
     "scandirat");
 
-[[gnu::noinline]] bool readlink_ours(int folder, const char* path, char* buffer, size_t size,
-                                     ssize_t& result) {
-  Resolved target;
-  resolve(folder, path, target);
-  if (target.kind == PathKind::kForeign) return false;
-  if (is_node(target.kind)) {
-    errno = EINVAL;  // a node is no link
-    result = -1;
-  } else {
-    result = real_readlink(target.path, buffer, size);
-  }
-  return true;
+ssize_t readlink_ours(const Resolved& target, char* buffer, size_t size) {
+  if (!is_node(target.kind)) return real_readlink(target.path, buffer, size);
+  errno = EINVAL;  // a node is no link
+  return -1;
 }
 
-[[gnu::noinline]] bool realpath_ours(const char* path, char* buffer, char*& result) {
-  Resolved target;
-  resolve(AT_FDCWD, path, target);
-  if (target.kind == PathKind::kForeign) return false;
-  if (!is_node(target.kind)) {
-    result = real_realpath(target.path, buffer);
-  } else {
-    const char* name = strrchr(path, '/');
-    char whole[64];
-    snprintf(whole, sizeof whole, "/dev/infiniband/%s", name == nullptr ? path : name + 1);
-    result = buffer == nullptr ? strdup(whole) : strcpy(buffer, whole);
-  }
-  return true;
+char* realpath_ours(const Resolved& target, const char* path, char* buffer) {
+  if (!is_node(target.kind)) return real_realpath(target.path, buffer);
+  const char* name = strrchr(path, '/');
+  char whole[64];
+  snprintf(whole, sizeof whole, "/dev/infiniband/%s", name == nullptr ? path : name + 1);
+  return buffer == nullptr ? strdup(whole) : strcpy(buffer, whole);
 }
 
 /// The path to pass on for calls that make no sense on a node: what stands in for it gives the
@@ -125,15 +110,15 @@ Result pass(Real<Result(const char*, Rest...)>& function, const char* path,
 extern "C" {
 
 ssize_t readlink(const char* path, char* buffer, size_t size) noexcept {
-  ssize_t result;
-  if (may_be_ours(path) && readlink_ours(AT_FDCWD, path, buffer, size, result)) return result;
-  return real_readlink(path, buffer, size);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return readlink_ours(target, buffer, size); },
+      [&] { return real_readlink(path, buffer, size); });
 }
 
 ssize_t readlinkat(int folder, const char* path, char* buffer, size_t size) noexcept {
-  ssize_t result;
-  if (may_be_ours(path) && readlink_ours(folder, path, buffer, size, result)) return result;
-  return real_readlinkat(folder, path, buffer, size);
+  return by_path(
+      folder, path, [&](const Resolved& target) { return readlink_ours(target, buffer, size); },
+      [&] { return real_readlinkat(folder, path, buffer, size); });
 }
 
 ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size, size_t room) {
@@ -147,9 +132,9 @@ ssize_t __readlink_chk(const char* path, char* buffer, size_t size, size_t room)
 }
 
 char* realpath(const char* path, char* buffer) noexcept {
-  char* result;
-  if (may_be_ours(path) && realpath_ours(path, buffer, result)) return result;
-  return real_realpath(path, buffer);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return realpath_ours(target, path, buffer); },
+      [&] { return real_realpath(path, buffer); });
 }
 
 char* __realpath_chk(const char* path, char* buffer, size_t room) {

@@ -50,18 +50,12 @@ int open_by_engine(const Resolved& target, int flags) {
   return is_node(target.kind) ? open_node(target, flags) : open_counter(target, flags);
 }
 
-/// open() of a path that may be ours. False: it is not.
-[[gnu::noinline]] bool open_ours(int folder, const char* path, int flags, mode_t mode, int& fd) {
-  Resolved target;
-  resolve(folder, path, target);
-  if (target.kind == PathKind::kForeign) return false;
+int open_ours(const Resolved& target, int flags, mode_t mode) {
   const int saved = errno;
-  fd = open_by_engine(target, flags);
-  if (fd < 0 && !is_node(target.kind)) {
-    errno = saved;
-    fd = real_open(target.path, flags, mode);
-  }
-  return true;
+  const int fd = open_by_engine(target, flags);
+  if (fd >= 0 || is_node(target.kind)) return fd;
+  errno = saved;
+  return real_open(target.path, flags, mode);
 }
 
 /// The flags that fopen's mode string stands for, for reading and updating of nodes and counters.
@@ -72,22 +66,17 @@ int flags_of(const char* mode) {
   return flags;
 }
 
-[[gnu::noinline]] bool fopen_ours(const char* path, const char* mode, FILE*& file) {
-  Resolved target;
-  resolve(AT_FDCWD, path, target);
-  if (target.kind == PathKind::kForeign) return false;
+FILE* fopen_ours(const Resolved& target, const char* mode) {
   const int saved = errno;
   const int fd = open_by_engine(target, flags_of(mode));
   if (fd >= 0) {
-    file = fdopen(fd, mode);
+    FILE* file = fdopen(fd, mode);
     if (file == nullptr) close(fd);
-  } else if (target.kind == PathKind::kFile) {
-    errno = saved;
-    file = real_fopen(target.path, mode);
-  } else {
-    file = nullptr;
+    return file;
   }
-  return true;
+  if (target.kind != PathKind::kFile) return nullptr;
+  errno = saved;
+  return real_fopen(target.path, mode);
 }
 
 /// The stream is opened on the stand-in of nodes, whose place the fd of ours takes.
@@ -103,24 +92,18 @@ FILE* freopen_fd(int fd, const char* mode, FILE* stream) {
   return file;
 }
 
-[[gnu::noinline]] bool freopen_ours(const char* path, const char* mode, FILE* stream, FILE*& file) {
-  Resolved target;
-  resolve(AT_FDCWD, path, target);
-  if (target.kind == PathKind::kForeign) return false;
+FILE* freopen_ours(const Resolved& target, const char* mode, FILE* stream) {
   const int saved = errno;
   const int fd = open_by_engine(target, flags_of(mode));
-  if (fd >= 0) {
-    file = freopen_fd(fd, mode, stream);
-  } else if (target.kind == PathKind::kFile) {
+  if (fd >= 0) return freopen_fd(fd, mode, stream);
+  if (target.kind == PathKind::kFile) {
     errno = saved;
-    file = real_freopen(target.path, mode, stream);
-  } else {
-    const int error = errno;
-    fclose(stream);  // as freopen() does when it fails
-    errno = error;
-    file = nullptr;
+    return real_freopen(target.path, mode, stream);
   }
-  return true;
+  const int error = errno;
+  fclose(stream);  // as freopen() does when it fails
+  errno = error;
+  return nullptr;
 }
 
 }  // namespace
@@ -133,9 +116,9 @@ int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  int fd;
-  if (may_be_ours(path) && open_ours(AT_FDCWD, path, flags, mode, fd)) return fd;
-  return real_open(path, flags, mode);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return open_ours(target, flags, mode); },
+      [&] { return real_open(path, flags, mode); });
 }
 
 // The fortified forms, for calls without a mode.
@@ -148,24 +131,24 @@ int openat(int folder, const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  int fd;
-  if (may_be_ours(path) && open_ours(folder, path, flags, mode, fd)) return fd;
-  return real_openat(folder, path, flags, mode);
+  return by_path(
+      folder, path, [&](const Resolved& target) { return open_ours(target, flags, mode); },
+      [&] { return real_openat(folder, path, flags, mode); });
 }
 
 int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags, 0); }
 
 FILE* fopen(const char* path, const char* mode) {
-  FILE* file;
-  if (may_be_ours(path) && fopen_ours(path, mode, file)) return file;
-  return real_fopen(path, mode);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return fopen_ours(target, mode); },
+      [&] { return real_fopen(path, mode); });
 }
 
 FILE* freopen(const char* path, const char* mode, FILE* stream) {
   give_up(stream);
-  FILE* file;
-  if (may_be_ours(path) && freopen_ours(path, mode, stream, file)) return file;
-  return real_freopen(path, mode, stream);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return freopen_ours(target, mode, stream); },
+      [&] { return real_freopen(path, mode, stream); });
 }
 
 // Further names of the same calls, as where we run file offsets have 64 bits in any case.

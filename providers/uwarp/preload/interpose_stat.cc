@@ -84,39 +84,25 @@ int stat_node(PathKind kind, struct stat* out) {
   return result;
 }
 
-[[gnu::noinline]] bool stat_ours(int folder, const char* path, struct stat* out, bool follow,
-                                 int& result) {
-  Resolved target;
-  resolve(folder, path, target);
-  if (target.kind == PathKind::kForeign) return false;
-  if (is_node(target.kind)) {
-    result = stat_node(target.kind, out);
-  } else {
-    result = follow ? pass_stat(target.path, out) : pass_lstat(target.path, out);
-  }
-  return true;
+int stat_ours(const Resolved& target, struct stat* out, bool follow) {
+  if (is_node(target.kind)) return stat_node(target.kind, out);
+  return follow ? pass_stat(target.path, out) : pass_lstat(target.path, out);
 }
 
-[[gnu::noinline]] bool access_ours(int folder, const char* path, int mode, int flags, int& result) {
-  Resolved target;
-  resolve(folder, path, target);
-  if (target.kind == PathKind::kForeign) return false;
+/// What the kernel is asked about in its place.
+const char* file_of(const Resolved& target) {
   if (target.kind == PathKind::kUverbs) load_plugin();
-  const char* file = is_node(target.kind) ? kStandIn : target.path;
-  result = real_faccessat(AT_FDCWD, file, mode, flags);
-  return true;
+  return is_node(target.kind) ? kStandIn : target.path;
 }
 
-[[gnu::noinline]] bool statx_ours(int folder, const char* path, int flags, unsigned mask,
-                                  struct statx* out, int& result) {
-  Resolved target;
-  resolve(folder, path, target);
-  if (target.kind == PathKind::kForeign) return false;
-  if (target.kind == PathKind::kUverbs) load_plugin();
-  const char* file = is_node(target.kind) ? kStandIn : target.path;
-  result = real_statx(AT_FDCWD, file, flags, mask, out);
-  if (result == 0 && target.kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
-  return true;
+template <typename Pass>
+int access_by(int folder, const char* path, int mode, int flags, Pass pass) {
+  return by_path(
+      folder, path,
+      [&](const Resolved& target) {
+        return real_faccessat(AT_FDCWD, file_of(target), mode, flags);
+      },
+      pass);
 }
 
 }  // namespace
@@ -125,15 +111,15 @@ int stat_node(PathKind kind, struct stat* out) {
 extern "C" {
 
 int stat(const char* path, struct stat* out) noexcept {
-  int result;
-  if (may_be_ours(path) && stat_ours(AT_FDCWD, path, out, true, result)) return result;
-  return pass_stat(path, out);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return stat_ours(target, out, true); },
+      [&] { return pass_stat(path, out); });
 }
 
 int lstat(const char* path, struct stat* out) noexcept {
-  int result;
-  if (may_be_ours(path) && stat_ours(AT_FDCWD, path, out, false, result)) return result;
-  return pass_lstat(path, out);
+  return by_path(
+      AT_FDCWD, path, [&](const Resolved& target) { return stat_ours(target, out, false); },
+      [&] { return pass_lstat(path, out); });
 }
 
 int fstat(int fd, struct stat* out) noexcept {
@@ -143,12 +129,14 @@ int fstat(int fd, struct stat* out) noexcept {
 }
 
 int fstatat(int folder, const char* path, struct stat* out, int flags) noexcept {
-  int result;
   const bool follow = (flags & AT_SYMLINK_NOFOLLOW) == 0;
-  if (may_be_ours(path) && stat_ours(folder, path, out, follow, result)) return result;
-  result = pass_fstatat(folder, path, out, flags);
-  if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
-  return result;
+  return by_path(
+      folder, path, [&](const Resolved& target) { return stat_ours(target, out, follow); },
+      [&] {
+        const int result = pass_fstatat(folder, path, out, flags);
+        if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
+        return result;
+      });
 }
 
 // What programs built before libc 2.33 call; the version argument has one legal value.
@@ -159,29 +147,31 @@ int __fxstatat(int, int folder, const char* path, struct stat* out, int flags) {
   return fstatat(folder, path, out, flags);
 }
 int statx(int folder, const char* path, int flags, unsigned mask, struct statx* out) noexcept {
-  int result;
-  if (may_be_ours(path) && statx_ours(folder, path, flags, mask, out, result)) return result;
-  result = real_statx(folder, path, flags, mask, out);
-  if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
-  return result;
+  return by_path(
+      folder, path,
+      [&](const Resolved& target) {
+        const int result = real_statx(AT_FDCWD, file_of(target), flags, mask, out);
+        if (result == 0 && target.kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
+        return result;
+      },
+      [&] {
+        const int result = real_statx(folder, path, flags, mask, out);
+        if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
+        return result;
+      });
 }
 
 int access(const char* path, int mode) noexcept {
-  int result;
-  if (may_be_ours(path) && access_ours(AT_FDCWD, path, mode, 0, result)) return result;
-  return real_access(path, mode);
+  return access_by(AT_FDCWD, path, mode, 0, [&] { return real_access(path, mode); });
 }
 
 int euidaccess(const char* path, int mode) noexcept {
-  int result;
-  if (may_be_ours(path) && access_ours(AT_FDCWD, path, mode, AT_EACCESS, result)) return result;
-  return real_euidaccess(path, mode);
+  return access_by(AT_FDCWD, path, mode, AT_EACCESS, [&] { return real_euidaccess(path, mode); });
 }
 
 int faccessat(int folder, const char* path, int mode, int flags) noexcept {
-  int result;
-  if (may_be_ours(path) && access_ours(folder, path, mode, flags, result)) return result;
-  return real_faccessat(folder, path, mode, flags);
+  return access_by(folder, path, mode, flags,
+                   [&] { return real_faccessat(folder, path, mode, flags); });
 }
 
 // Further names of the same calls.

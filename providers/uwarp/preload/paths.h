@@ -45,4 +45,18 @@ bool is_open_listing(int fd);
 /// `folder`, or at the current one for AT_FDCWD. Keeps errno.
 void resolve(int folder, const char* path, Resolved& result);
 
+/// For by_path(), out of line: a Resolved takes a page of the stack.
+template <typename Ours, typename Pass>
+[[gnu::noinline]] auto resolve_and_call(int folder, const char* path, Ours ours, Pass pass) {
+  Resolved target;
+  resolve(folder, path, target);
+  return target.kind == PathKind::kForeign ? pass() : ours(target);
+}
+
+/// The call `pass` of a path that is not ours, else `ours` with where it leads.
+template <typename Ours, typename Pass>
+auto by_path(int folder, const char* path, Ours ours, Pass pass) {
+  return may_be_ours(path) ? resolve_and_call(folder, path, ours, pass) : pass();
+}
+
 }  // namespace uwarp_preload

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
-/* What the preload keeps for the engine: what each file descriptor stands for. Plain C, as host_table.h. */
+/* What the preload keeps for the engine: what each file descriptor stands for. Plain C, as
+ * host_table.h. */
 #pragma once
 
 #include <stdint.h>

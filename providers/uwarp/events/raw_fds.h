@@ -11,8 +11,8 @@
 namespace uwarp {
 
 //
-// File descriptors as the kernel's side makes them: by raw system calls, because preloaded wrappers of
-// socket() and the like must not see them, and marked in the preload's table.
+// File descriptors as the kernel's side makes them: by raw system calls, because preloaded wrappers
+// of socket() and the like must not see them, and marked in the preload's table.
 
 /// The preload's functions, once it has attached. Without it no marks are kept.
 void use_preload(const uwarp_preload_table* preload);

@@ -50,8 +50,8 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
   return &srq.release()->base;
 }
 
-/// 0; EOPNOTSUPP: tag matching, XRC in a persona without it, or parts of XRC for the basic type.
-/// EINVAL: no such type, or what it needs is missing or of another device.
+/// 0; EOPNOTSUPP: unknown extensions, tag matching, XRC in a persona without it, or parts of XRC
+/// for the basic type. EINVAL: no such type, or what it needs is missing or of another device.
 int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv_srq_type type) {
   constexpr uint32_t kOfOthers =
       IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
@@ -59,7 +59,8 @@ int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv
   const auto given = [&](uint32_t bit, const auto* part) {
     return (init.comp_mask & bit) != 0 && part != nullptr && part->context == context;
   };
-  if ((init.comp_mask & ~kKnown) != 0 || raw_value(type) > IBV_SRQT_TM) return EINVAL;
+  if ((init.comp_mask & ~kKnown) != 0) return EOPNOTSUPP;
+  if (raw_value(type) > IBV_SRQT_TM) return EINVAL;
   constexpr uint32_t kOfTags = IBV_SRQ_INIT_ATTR_TM;
   const uint32_t unused = type == IBV_SRQT_XRC ? kOfTags : kOfOthers;
   if (type == IBV_SRQT_TM || (init.comp_mask & unused) != 0) return EOPNOTSUPP;
@@ -113,9 +114,11 @@ int destroy_srq(ibv_srq* base) {
 int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
   return errno_verb([&] {
     if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
-    SharedReceiveQueue& queue = VerbsSrq::of(base).queue;
+    SharedReceiveQueue& queue = VerbsSrq::of(base, AskedBy::kWrite).queue;
     if ((mask & IBV_SRQ_MAX_WR) != 0) {
       if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
+      // All is changed, or nothing.
+      if ((mask & IBV_SRQ_LIMIT) != 0 && attr->srq_limit > attr->max_wr) return EINVAL;
       if (int error = queue.resize(attr->max_wr)) return error;
     }
     return (mask & IBV_SRQ_LIMIT) != 0 ? queue.arm_limit(attr->srq_limit) : 0;
@@ -124,7 +127,7 @@ int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
   return errno_verb([&] {
-    VerbsSrq& srq = VerbsSrq::of(base);
+    VerbsSrq& srq = VerbsSrq::of(base, AskedBy::kWrite);
     attr->max_wr = srq.queue.depth();
     attr->max_sge = srq.max_sge;
     attr->srq_limit = srq.queue.limit();

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <random>
 
-#include "unit/rdma_cm/cm_channel.h"
 #include "unit/kernel_copies.h"
+#include "unit/rdma_cm/cm_channel.h"
 
 namespace uwarp {
 namespace {

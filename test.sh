@@ -484,6 +484,7 @@ case "$mode" in
       library_checks build
       check named_programs "$python" tests/named_programs.py build
       check verbs_page "$python" tests/verbs_page.py
+      check wrong_arguments_page "$python" tests/wrong_arguments_page.py --check build/bin/verbs_tests
       gtests build
       one_processor build
       faults build

@@ -205,8 +205,8 @@ TEST_F(BadArguments, ModifyValues) {
   EXPECT_EQ(init_with([](auto& a) { a.pkey_index = 1; }), EINVAL);
   EXPECT_EQ(init_with([](auto& a) { std::memset(&a.qp_state, 0x11, sizeof a.qp_state); }), EINVAL);
   EXPECT_EQ(init_with([](auto&) {}, IBV_QP_QKEY), EINVAL);
-  EXPECT_EQ(init_with([](auto&) {}, IBV_QP_ALT_PATH), EOPNOTSUPP);
-  EXPECT_EQ(init_with([](auto&) {}, 1 << 30), EINVAL);
+  EXPECT_EQ(init_with([](auto&) {}, IBV_QP_ALT_PATH), EINVAL);
+  EXPECT_EQ(init_with([](auto&) {}, 1 << 30), EOPNOTSUPP);
   ibv_recv_wr receive = {};
   ibv_recv_wr* bad = nullptr;
   EXPECT_EQ(ibv_post_recv(qp.get(), &receive, &bad), EINVAL) << "still in RESET";
@@ -214,7 +214,9 @@ TEST_F(BadArguments, ModifyValues) {
   EXPECT_EQ(state_of(qp.get()), IBV_QPS_INIT);
 }
 
+// Drivers of RNICs take what moves nothing; the kernel's table for InfiniBand does not.
 TEST_F(BadArguments, WhatModifyTolerates) {
+  const int tolerated = roce() ? EINVAL : 0;
   Qp qp = make_qp();
   ASSERT_EQ(to_init(qp.get()), 0);
   EXPECT_EQ(to_init(qp.get()), 0) << "INIT again";
@@ -222,10 +224,10 @@ TEST_F(BadArguments, WhatModifyTolerates) {
   attr.port_num = 1;
   EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, IBV_QP_PORT), 0);
   attr.min_rnr_timer = 10;
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, IBV_QP_MIN_RNR_TIMER), 0);
-  EXPECT_EQ(to_state(qp.get(), IBV_QPS_SQD), 0) << "SQD is taken in any state";
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, IBV_QP_MIN_RNR_TIMER), tolerated);
+  EXPECT_EQ(to_state(qp.get(), IBV_QPS_SQD), tolerated) << "SQD in any state";
   EXPECT_EQ(to_state(qp.get(), IBV_QPS_ERR), 0);
-  EXPECT_EQ(to_state(qp.get(), IBV_QPS_SQD), 0);
+  EXPECT_EQ(to_state(qp.get(), IBV_QPS_SQD), tolerated);
   EXPECT_EQ(state_of(qp.get()), IBV_QPS_ERR) << "ERR stays ERR";
   EXPECT_EQ(to_state(qp.get(), IBV_QPS_RESET), 0);
   EXPECT_EQ(state_of(qp.get()), IBV_QPS_RESET);
@@ -241,7 +243,7 @@ TEST_F(BadArguments, QueryReturnsWhatWasSet) {
   ASSERT_EQ(to_rts(qp.get(), 0x123456, {10, 3}), 0);
   ibv_qp_attr attr = {};
   ibv_qp_init_attr init = {};
-  ASSERT_EQ(ibv_query_qp(qp.get(), &attr, ~0, &init), 0);
+  ASSERT_EQ(ibv_query_qp(qp.get(), &attr, IBV_QP_RATE_LIMIT - 1, &init), 0);
   EXPECT_EQ(attr.qp_state, IBV_QPS_RTS);
   EXPECT_EQ(attr.cur_qp_state, IBV_QPS_RTS);
   EXPECT_EQ(attr.path_mtu, IBV_MTU_1024);

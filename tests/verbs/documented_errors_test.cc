@@ -314,6 +314,12 @@ const Row kQueueRows[] = {
        const ibv_query_device_ex_input unknown = {1};
        return ibv_query_device_ex(g.context, &unknown, &attr);
      }},
+    {"ibv_query_rt_values_ex", EINVAL, "unknown comp_mask",
+     [](Ground& g) {
+       ibv_values_ex values = {};
+       values.comp_mask = 1u << 30;
+       return ibv_query_rt_values_ex(g.context, &values);
+     }},
     {"ibv_query_port", EINVAL, "no such port",
      [](Ground& g) {
        ibv_port_attr attr = {};
@@ -322,6 +328,12 @@ const Row kQueueRows[] = {
     {"ibv_create_cq", EINVAL, "no entries",
      [](Ground& g) {
        return outcome<ibv_destroy_cq>(ibv_create_cq(g.context, 0, nullptr, nullptr, 0));
+     }},
+    {"ibv_create_cq", EBADF, "a channel of another context",
+     [](Ground& g) {
+       const Context other = open_device();
+       const Channel channel(ibv_create_comp_channel(other.get()));
+       return outcome<ibv_destroy_cq>(ibv_create_cq(g.context, 16, nullptr, channel.get(), 0));
      }},
     {"ibv_create_cq_ex", EOPNOTSUPP, "a field that verbs.h does not have",
      [](Ground& g) {
@@ -389,6 +401,17 @@ const Row kQueueRows[] = {
      [](Ground& g) { return create_qp(g, [](auto& init) { init.qp_type = IBV_QPT_RAW_PACKET; }); }},
     {"ibv_create_qp", EINVAL, "too deep",
      [](Ground& g) { return create_qp(g, [](auto& init) { init.cap.max_send_wr = 1u << 30; }); }},
+    {"ibv_create_qp_ex", EINVAL, "an unknown creation flag",
+     [](Ground& g) {
+       ibv_qp_init_attr_ex init = {};
+       init.send_cq = init.recv_cq = g.cq();
+       init.cap = {16, 16, 1, 1, 0};
+       init.qp_type = IBV_QPT_RC;
+       init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+       init.pd = g.pd();
+       init.create_flags = 1u << 30;
+       return outcome<ibv_destroy_qp>(ibv_create_qp_ex(g.context, &init));
+     }},
     {"ibv_create_qp_ex", EOPNOTSUPP, "an operation that iWARP lacks",
      [](Ground& g) {
        errno = 0;
@@ -437,10 +460,29 @@ const Row kQueueRows[] = {
      }},
     {"ibv_modify_qp", EINVAL, "RESET to RTS",
      [](Ground& g) { return to_state(g.fresh_qp().get(), IBV_QPS_RTS); }},
-    {"ibv_modify_qp", EOPNOTSUPP, "alternate path",
+    {"ibv_modify_qp", EOPNOTSUPP, "a rate",
      [](Ground& g) {
        ibv_qp_attr attr = {};
-       return ibv_modify_qp(g.qp(), &attr, IBV_QP_ALT_PATH);
+       return ibv_modify_qp(g.qp(), &attr, IBV_QP_RATE_LIMIT);
+     }},
+    {"ibv_modify_qp", ENODATA, "an index without a GID",
+     [](Ground& g) {
+       const Qp qp = g.fresh_qp();
+       EXPECT_EQ(to_init(qp.get()), 0);
+       ibv_qp_attr attr = {};
+       attr.qp_state = IBV_QPS_RTR;
+       attr.path_mtu = IBV_MTU_1024;
+       attr.ah_attr = g.address();
+       attr.ah_attr.grh.sgid_index = 15;
+       return ibv_modify_qp(qp.get(), &attr,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+     }},
+    {"ibv_query_qp", EOPNOTSUPP, "a rate",
+     [](Ground& g) {
+       ibv_qp_attr attr = {};
+       ibv_qp_init_attr init = {};
+       return ibv_query_qp(g.qp(), &attr, IBV_QP_RATE_LIMIT, &init);
      }},
     {"ibv_modify_qp_rate_limit", EOPNOTSUPP, "packet pacing",
      [](Ground& g) {
@@ -516,6 +558,12 @@ const Row kQueueRows[] = {
      [](Ground& g) {
        if (g.context->device->node_type == IBV_NODE_CA) return EOPNOTSUPP;  // iWARP only
        ibv_ah_attr attr = g.address();
+       return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
+     }},
+    {"ibv_create_ah", ENODATA, "an index without a GID",
+     [](Ground& g) {
+       ibv_ah_attr attr = g.address();
+       attr.grh.sgid_index = 15;
        return outcome<ibv_destroy_ah>(ibv_create_ah(g.pd(), &attr));
      }},
     {"ibv_create_ah", EINVAL, "without a GRH, and not the port's own LID",
@@ -601,6 +649,16 @@ const Row kMemoryRows[] = {
     {"ibv_reg_mr", EINVAL, "remote write alone",
      [](Ground& g) {
        return outcome<ibv_dereg_mr>(ibv_reg_mr(g.pd(), g.memory(), 64, IBV_ACCESS_REMOTE_WRITE));
+     }},
+    {"ibv_reg_mr", EOVERFLOW, "wraps, on demand",
+     [](Ground& g) {
+       return outcome<ibv_dereg_mr>(
+           ibv_reg_mr(g.pd(), g.memory(), SIZE_MAX - 1, IBV_ACCESS_ON_DEMAND));
+     }},
+    {"ibv_reg_mr_iova", EINVAL, "another offset in its page",
+     [](Ground& g) {
+       return outcome<ibv_dereg_mr>(
+           ibv_reg_mr_iova(g.pd(), g.memory(), 64, reinterpret_cast<uint64_t>(g.memory()) + 1, 0));
      }},
     {"ibv_reg_mr", EOPNOTSUPP, "on demand in a sandbox",
      [](Ground&) { return without_vector_copies("DocumentedErrors.DISABLED_NoOnDemandMemory"); }},

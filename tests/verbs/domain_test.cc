@@ -237,6 +237,8 @@ TEST_F(Domains, ClockGoesOn) {
   EXPECT_GE(second.raw_clock.tv_nsec, first.raw_clock.tv_nsec);
   ibv_values_ex none = {};
   none.comp_mask = 1u << 20;
+  EXPECT_EQ(ibv_query_rt_values_ex(context(), &none), EINVAL);
+  none.comp_mask = 0;
   EXPECT_EQ(ibv_query_rt_values_ex(context(), &none), 0);
   EXPECT_EQ(none.comp_mask, 0u);
 }

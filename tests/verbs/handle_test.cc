@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The public struct of an object says by which handle, and in which context, the kernel knows it.
-// If an application has overwritten either, every verb that asks the kernel fails with ENOENT, and
-// the object can be used once it is put back. Posting and polling ask no kernel.
+// If an application has overwritten either, every verb that asks the kernel fails as the kernel
+// would have it, and the object can be used once it is put back. Posting and polling ask no kernel.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -59,15 +59,15 @@ class Handles : public VerbsTest {
   }
   /// The call is refused while `object` does not say its own handle, or not its own context.
   template <typename Object, typename Call>
-  void refused(const char* name, Object* object, Call&& call) {
+  void refused(const char* name, int error, Object* object, Call&& call) {
     if constexpr (requires { object->handle; }) {
       const Overwritten foreign(object->handle, object->handle ^ 0x5a5a5a5a);
       errno = 0;
-      EXPECT_STREQ(std::strerror(error_of(call())), std::strerror(ENOENT)) << name << ", handle";
+      EXPECT_STREQ(std::strerror(error_of(call())), std::strerror(error)) << name << ", handle";
     }
     const Overwritten foreign(object->context, other_.get());
     errno = 0;
-    EXPECT_STREQ(std::strerror(error_of(call())), std::strerror(ENOENT)) << name << ", context";
+    EXPECT_STREQ(std::strerror(error_of(call())), std::strerror(error)) << name << ", context";
   }
   Mr region(int access = IBV_ACCESS_LOCAL_WRITE) {
     return Mr(ibv_reg_mr(pd_.get(), memory_, sizeof memory_, access));
@@ -114,7 +114,10 @@ class Handles : public VerbsTest {
   alignas(4096) uint8_t memory_[4096] = {};
 };
 
-#define EXPECT_REFUSED(object, call) refused(#call, (object), [&] { return call; })
+/// By a method of the kernel's ioctl().
+#define EXPECT_REFUSED(object, call) refused(#call, ENOENT, (object), [&] { return call; })
+/// By a command of its write(), to which the handle is a wrong argument.
+#define EXPECT_INVALID(object, call) refused(#call, EINVAL, (object), [&] { return call; })
 
 TEST_F(Handles, OfDomains) {
   ibv_pd* const pd = pd_.get();
@@ -127,20 +130,20 @@ TEST_F(Handles, OfDomains) {
   const int file = memfd_create("memory", 0);
   ASSERT_EQ(ftruncate(file, 4096), 0);
   EXPECT_REFUSED(pd, ibv_dealloc_pd(pd));
-  EXPECT_REFUSED(pd, ibv_reg_mr(pd, memory_, 64, 0));
+  EXPECT_INVALID(pd, ibv_reg_mr(pd, memory_, 64, 0));
   EXPECT_REFUSED(pd, ibv_reg_dmabuf_mr(pd, 0, 64, 0, file, 0));
   EXPECT_REFUSED(pd, ibv_reg_dm_mr(pd, dm.get(), 0, 64, IBV_ACCESS_ZERO_BASED));
   EXPECT_REFUSED(pd, ibv_alloc_null_mr(pd));
-  EXPECT_REFUSED(pd, ibv_alloc_mw(pd, IBV_MW_TYPE_1));
-  EXPECT_REFUSED(pd, ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+  EXPECT_INVALID(pd, ibv_alloc_mw(pd, IBV_MW_TYPE_1));
+  EXPECT_INVALID(pd, ibv_alloc_mw(pd, IBV_MW_TYPE_2));
   EXPECT_REFUSED(pd, ibv_create_srq(pd, &srq));
   EXPECT_REFUSED(pd, create_qp(cq_.get(), cq_.get()));
   EXPECT_REFUSED(pd, create_qp_ex());
   EXPECT_REFUSED(pd, parent_domain());
   EXPECT_REFUSED(pd, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &place, 1));
-  EXPECT_REFUSED(other.get(),
+  EXPECT_INVALID(other.get(),
                  ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_PD, other.get(), nullptr, 0, 0));
-  EXPECT_REFUSED(pd, address_handle());
+  EXPECT_INVALID(pd, address_handle());
   close(file);
 }
 
@@ -174,9 +177,9 @@ TEST_F(Handles, OfCompletionQueues) {
   const Cq right(ibv_create_cq(context(), 16, nullptr, nullptr, 0));
   ibv_modify_cq_attr moderation = {IBV_CQ_ATTR_MODERATE, {1, 1}};
   EXPECT_REFUSED(cq, ibv_destroy_cq(cq));
-  EXPECT_REFUSED(cq, ibv_resize_cq(cq, 32));
-  EXPECT_REFUSED(cq, ibv_modify_cq(cq, &moderation));
-  EXPECT_REFUSED(cq, ibv_req_notify_cq(cq, 0));
+  EXPECT_INVALID(cq, ibv_resize_cq(cq, 32));
+  EXPECT_INVALID(cq, ibv_modify_cq(cq, &moderation));
+  EXPECT_INVALID(cq, ibv_req_notify_cq(cq, 0));
   EXPECT_REFUSED(cq, create_qp(cq, right.get()));
   EXPECT_REFUSED(cq, create_qp(right.get(), cq));
   ibv_cq_init_attr_ex init = {};
@@ -189,8 +192,8 @@ TEST_F(Handles, OfSharedQueues) {
   const Srq srq = shared_queue();
   ibv_srq_attr attr = {32, 1, 0};
   EXPECT_REFUSED(srq.get(), ibv_destroy_srq(srq.get()));
-  EXPECT_REFUSED(srq.get(), ibv_modify_srq(srq.get(), &attr, IBV_SRQ_MAX_WR));
-  EXPECT_REFUSED(srq.get(), ibv_query_srq(srq.get(), &attr));
+  EXPECT_INVALID(srq.get(), ibv_modify_srq(srq.get(), &attr, IBV_SRQ_MAX_WR));
+  EXPECT_INVALID(srq.get(), ibv_query_srq(srq.get(), &attr));
   EXPECT_REFUSED(srq.get(), create_qp(cq_.get(), cq_.get(), srq.get()));
 }
 
@@ -199,11 +202,11 @@ TEST_F(Handles, OfQueuePairs) {
   ASSERT_NE(qp, nullptr);
   ibv_qp_attr attr = {};
   ibv_qp_init_attr init = {};
-  EXPECT_REFUSED(qp.get(), ibv_query_qp(qp.get(), &attr, IBV_QP_STATE, &init));
-  EXPECT_REFUSED(qp.get(), to_init(qp.get()));
+  EXPECT_INVALID(qp.get(), ibv_query_qp(qp.get(), &attr, IBV_QP_STATE, &init));
+  EXPECT_INVALID(qp.get(), to_init(qp.get()));
   EXPECT_REFUSED(qp.get(), ibv_destroy_qp(qp.get()));
-  EXPECT_REFUSED(qp.get(), ibv_attach_mcast(qp.get(), &kGroup, 0));
-  EXPECT_REFUSED(qp.get(), ibv_detach_mcast(qp.get(), &kGroup, 0));
+  EXPECT_INVALID(qp.get(), ibv_attach_mcast(qp.get(), &kGroup, 0));
+  EXPECT_INVALID(qp.get(), ibv_detach_mcast(qp.get(), &kGroup, 0));
   EXPECT_EQ(to_init(qp.get()), 0);
 }
 
@@ -233,7 +236,7 @@ TEST_F(Handles, OfXrcDomains) {
   attr.qp_type = IBV_QPT_XRC_RECV;
   EXPECT_REFUSED(xrcd.get(), ibv_close_xrcd(xrcd.get()));
   EXPECT_REFUSED(xrcd.get(), create_qp_ex(IBV_QPT_XRC_RECV, xrcd.get()));
-  EXPECT_REFUSED(xrcd.get(), ibv_open_qp(context(), &attr));
+  EXPECT_INVALID(xrcd.get(), ibv_open_qp(context(), &attr));
   EXPECT_REFUSED(qp.get(), ibv_destroy_qp(qp.get()));
 }
 

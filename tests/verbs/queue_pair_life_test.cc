@@ -22,7 +22,7 @@ class QueuePairLife : public VerbsTest {
   ibv_qp_attr attributes(ibv_qp* qp) {
     ibv_qp_attr attr = {};
     ibv_qp_init_attr init = {};
-    EXPECT_EQ(ibv_query_qp(qp, &attr, ~0, &init), 0);
+    EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_RATE_LIMIT - 1, &init), 0);
     return attr;
   }
   /// One message from `a` to `b`.
@@ -132,6 +132,10 @@ TEST_F(QueuePairLife, ErrorFromEveryState) {
       ibv_recv_wr* bad = nullptr;
       ASSERT_EQ(ibv_post_recv(qp.get(), &wr, &bad), 0);
       ++posted;
+    }
+    if (roce() && from == IBV_QPS_RESET) {
+      ASSERT_EQ(to_state(qp.get(), IBV_QPS_ERR), EINVAL) << "RNICs have no RESET";
+      continue;
     }
     ASSERT_EQ(to_state(qp.get(), IBV_QPS_ERR), 0) << from;
     EXPECT_EQ(state_of(qp.get()), IBV_QPS_ERR) << from;

@@ -163,7 +163,7 @@ TEST_F(Change, PeersSeeOneOrTheOther) {
   constexpr int kChanges = 300;
   constexpr uint32_t kBytes = 8192;
   std::vector<uint8_t> first(kBytes, 1), second(kBytes, 2);
-  Mr mr(ibv_reg_mr_iova(b().pd.get(), first.data(), kBytes, 0, kAllAccess | IBV_ACCESS_ZERO_BASED));
+  Mr mr(ibv_reg_mr(b().pd.get(), first.data(), kBytes, kAllAccess | IBV_ACCESS_ZERO_BASED));
   ASSERT_NE(mr, nullptr);
   std::atomic<bool> stop{false};
   std::thread changer([&] {

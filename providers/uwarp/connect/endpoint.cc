@@ -166,8 +166,10 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   std::unique_lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = state_locked();
-  // What rdma_cm users set on their own, long after the kernel would have let them.
-  if (mask == kAttrPort || mask == kAttrMinRnrTimer) return 0;
+  // Queue pairs of rdma_cm, which every one of an RNIC is to the kernel: drivers take what moves
+  // nothing, in any state. librdmacm's iWARP branch names the port alone.
+  const bool tolerant = cm_owned_ || settings().persona != Persona::kRoce;
+  if (tolerant && (mask == kAttrPort || mask == kAttrMinRnrTimer)) return 0;
   const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
   if (to == QpState::kErr || to == QpState::kReset) {
     if (to == QpState::kErr && from != QpState::kErr) {
@@ -182,6 +184,7 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   if (to == QpState::kSqd && from != QpState::kSqd) {
     // rdma_disconnect() begins like this, and gives up if it fails.
     if (qp_.state() == QpState::kRts) {
+      if ((mask & ~(kAttrState | kAttrNotifyDrained)) != 0) return EINVAL;
       verbs_state_ = QpState::kSqd;
       merge_attributes(attributes_, attributes, mask & kAttrNotifyDrained);
       qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
@@ -189,10 +192,13 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
         lock.unlock();
         pump_at_once();  // what drains is to be acknowledged
       }
+      return 0;
     }
-    return 0;
+    return tolerant ? 0 : EINVAL;
   }
-  const bool for_cm = is_cm_mask(to, mask) || names_cm_peer(attributes, mask);
+  // INIT again is a change of two attributes, which any queue pair may have.
+  const bool again = from == QpState::kInit && to == QpState::kInit;
+  const bool for_cm = (is_cm_mask(to, mask) && !again) || names_cm_peer(attributes, mask);
   const bool by_cm = cm_owned_ || (for_cm && rendezvous_ == nullptr && !unreliable());
   if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
     if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
@@ -206,7 +212,7 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     }
     return 0;
   }
-  if (to == QpState::kRtr && from == QpState::kRtr) return 0;
+  if (tolerant && to == QpState::kRtr && from == QpState::kRtr) return 0;
   if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
   if (!transition_allowed(qp_.config().transport, from, to, mask) ||
       !attributes_in_range(attributes, mask))
@@ -246,7 +252,8 @@ int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpSta
 
 int Endpoint::check_address_locked(const QpAttributes& attributes, uint32_t mask) const {
   if ((mask & kAttrAddress) == 0) return 0;
-  if (!attributes.has_address || attributes.sgid_index >= addresses_.size()) return EINVAL;
+  if (!attributes.has_address) return EINVAL;
+  if (attributes.sgid_index >= addresses_.size()) return ENODATA;
   return IpAddress::from_gid(attributes.dgid).is_any() ? EINVAL : 0;
 }
 

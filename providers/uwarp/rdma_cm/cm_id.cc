@@ -379,7 +379,8 @@ int CmId::write_event(CmEventType type, uint32_t status, uint64_t argument) {
 }
 
 int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> value) {
-  if (level == RDMA_OPTION_IB) return EINVAL;
+  // A path record takes an id of InfiniBand on, past the subnet manager.
+  if (level == RDMA_OPTION_IB && name == RDMA_OPTION_IB_PATH) return EINVAL;
   if (level != RDMA_OPTION_ID) return ENOSYS;
   uint8_t byte = 0;
   int number = 0;
@@ -426,6 +427,8 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) {
   enum : uint32_t { kInit = 1, kRtr = 2, kRts = 3 };
   constexpr uint32_t kRemoteWriteAndRead = (1u << 1) | (1u << 2);
 
+  constexpr uint32_t kErr = 6;
+  if (qp_state > kErr) return EINVAL;
   const std::lock_guard guard(lock_);
   if (device_ == nullptr) return EINVAL;
   if (is_roce() && service_.datagram) {

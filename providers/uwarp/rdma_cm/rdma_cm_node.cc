@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -27,8 +28,13 @@ namespace uwarp {
 
 namespace {
 
-// The largest option value is an int.
+// An option's value is an int at most; of a longer one it matters that it can be read.
 constexpr uint32_t kMaxOptionBytes = 16;
+/// What the kernel can allocate at once.
+constexpr uint32_t kMostOptionBytes = 4u << 20;
+
+// Reasons for REJECT beside none, of InfiniBand's connection manager: by the application; ECE.
+constexpr uint8_t kRejectConsumer = 28, kRejectVendorOption = 35;
 
 std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
   return {reinterpret_cast<const std::byte*>(reject.private_data), reject.private_data_len};
@@ -259,6 +265,8 @@ int RdmaCmNode::accept(Command& command) {
 
 int RdmaCmNode::reject(Command& command) {
   const auto request = command.payload<rdma_ucm_reject>();
+  const uint8_t reason = request.reason;
+  if (reason != 0 && reason != kRejectConsumer && reason != kRejectVendorOption) return EINVAL;
   int error;
   const auto id = find(request.id, error);
   return id == nullptr ? error : id->reject(private_data_of(request));
@@ -296,14 +304,15 @@ int RdmaCmNode::get_event(Command& command) {
 
 int RdmaCmNode::set_option(Command& command) {
   const auto request = command.payload<rdma_ucm_set_option>();
-  if (request.optlen > kMaxOptionBytes) return EINVAL;
+  if (request.optlen > kMostOptionBytes) return EINVAL;
   std::byte value[kMaxOptionBytes];
   int error;
   const auto id = find(request.id, error);
   if (id == nullptr) return error;
-  error = copy_from_user(value, reinterpret_cast<const void*>(request.optval), request.optlen);
+  const uint32_t length = std::min(request.optlen, kMaxOptionBytes);
+  error = copy_from_user(value, reinterpret_cast<const void*>(request.optval), length);
   if (error != 0) return error;
-  return id->set_option(request.level, request.optname, {value, request.optlen});
+  return id->set_option(request.level, request.optname, {value, length});
 }
 
 int RdmaCmNode::notify(Command& command) {

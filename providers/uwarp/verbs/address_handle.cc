@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
+#include <mutex>
 
 #include "base/limits.h"
 #include "base/serial_numbers.h"
@@ -16,34 +18,51 @@ namespace uwarp {
 
 namespace {
 
-/// `change(groups, endpoint, group)`, unless there is a reason not to.
+/// `change(qp, groups, group)` under the lock of the queue pair, unless there is a reason not to.
 template <typename Change>
 int change_group(ibv_qp* base, const ibv_gid& gid, Change change) {
   return errno_verb([&]() -> int {
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
     if (const int error = qp.device.refusal()) return error;
     if (settings().persona != Persona::kRoce) return EOPNOTSUPP;
     const IpAddress group = IpAddress::from_gid(gid.raw);
     if (qp.datagrams == nullptr || !is_multicast(group)) return EINVAL;
-    return change(qp.device.engine().trunks().groups(), qp.datagrams, group);
+    const std::lock_guard guard(qp.mutex);
+    return change(qp, qp.device.engine().trunks().groups(), group);
+  });
+}
+
+auto find_membership(VerbsQp& qp, const ibv_gid& gid, uint16_t lid) {
+  return std::ranges::find_if(qp.memberships, [&](const VerbsQp::Membership& one) {
+    return one.lid == lid && std::memcmp(&one.group, &gid, sizeof gid) == 0;
   });
 }
 
 }  // namespace
 
-// On Ethernet the LID says nothing.
-int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
+int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return change_group(qp, *gid,
-                      [](MulticastGroups& groups, const auto& endpoint, const auto& group) {
-                        return groups.attach(endpoint, group);
+                      [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group) {
+                        if (find_membership(member, *gid, lid) != member.memberships.end())
+                          return 0;
+                        member.memberships.reserve(member.memberships.size() + 1);
+                        if (const int error = groups.attach(member.datagrams, group)) return error;
+                        member.memberships.push_back({*gid, lid});
+                        return 0;
                       });
 }
 
-int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
-  return change_group(qp, *gid,
-                      [](MulticastGroups& groups, const auto& endpoint, const auto& group) {
-                        return groups.detach(*endpoint, group);
-                      });
+int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
+  return change_group(
+      qp, *gid, [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group) {
+        const auto found = find_membership(member, *gid, lid);
+        if (found == member.memberships.end()) return EINVAL;
+        member.memberships.erase(found);
+        const bool otherwise = std::ranges::any_of(member.memberships, [&](const auto& one) {
+          return std::memcmp(&one.group, gid, sizeof *gid) == 0;
+        });
+        return otherwise ? 0 : groups.detach(*member.datagrams, group);
+      });
 }
 
 namespace {
@@ -55,7 +74,8 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
   if (device == nullptr) return ENODEV;
   if (attr.port_num != kPort) return EINVAL;
   if (attr.is_global == 0) return attr.dlid == 0 && !device->gids.empty() ? 0 : EINVAL;
-  if (attr.grh.sgid_index >= device->gids.size()) return EINVAL;
+  if (attr.grh.sgid_index >= kGidTableEntries) return EINVAL;
+  if (attr.grh.sgid_index >= device->gids.size()) return ENODATA;
   const uint8_t* const to = attr.grh.dgid.raw;
   const bool nowhere =
       std::all_of(to, to + sizeof attr.grh.dgid.raw, [](uint8_t b) { return b == 0; });
@@ -67,7 +87,7 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   return pointer_verb([&]() -> ibv_ah* {
     static constinit SerialNumbers<uint32_t> handles;
-    VerbsPd& pd = VerbsPd::of(base);
+    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
     DeviceContext& device = pd.device;
     if (const int error = device.refusal()) return fail(error);
     // Addresses may have come since the device was opened.

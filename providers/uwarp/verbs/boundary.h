@@ -17,7 +17,8 @@ namespace uwarp {
 
 /// The errno that stands for an exception: one of the standard library, or NoSuchObject.
 inline int errno_of(const std::exception& exception) {
-  if (dynamic_cast<const NoSuchObject*>(&exception) != nullptr) return ENOENT;
+  const auto* missing = dynamic_cast<const NoSuchObject*>(&exception);
+  if (missing != nullptr) return missing->error;
   const auto* system = dynamic_cast<const std::system_error*>(&exception);
   if (system != nullptr && system->code().value() > 0) return system->code().value();
   return ENOMEM;

@@ -102,7 +102,7 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
   std::shared_ptr<EventChannel> events;
   if (channel != nullptr) {
     events = event_channel_of(channel->fd);
-    if (events == nullptr) return fail(EINVAL);
+    if (events == nullptr || channel->context != context) return fail(EBADF);
   }
   auto cq =
       std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events), options);
@@ -121,7 +121,7 @@ ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, 
 
 int resize_cq(ibv_cq* base, int entries) {
   return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base);
+    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
     if (const int error = cq.device.refusal()) return error;
     if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
     if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
@@ -132,7 +132,7 @@ int resize_cq(ibv_cq* base, int entries) {
 
 int modify_cq(ibv_cq* base, ibv_modify_cq_attr* attr) {
   return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base);
+    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
     if (const int error = cq.device.refusal()) return error;
     if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
     // A count without a period could keep the last completions of a burst for ever.
@@ -180,7 +180,7 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
   return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base);
+    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
     if (!cq.engine.alive()) [[unlikely]]
       return ENODEV;
     Poller::transmit_waiting(cq.queue);

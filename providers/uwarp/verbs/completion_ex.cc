@@ -104,10 +104,13 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
     cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
 }
 
-/// The parent domain that a queue is to be made on, or null.
-VerbsPd* parent_of(const ibv_cq_init_attr_ex& init) {
-  const bool named = (init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0;
-  return named && init.parent_domain != nullptr ? &VerbsPd::of(init.parent_domain) : nullptr;
+/// The parent domain that a queue is to be made on; null: none is named. EINVAL: what is named is
+/// no parent domain of this context.
+int find_parent(const ibv_context* context, const ibv_cq_init_attr_ex& init, VerbsPd*& parent) {
+  if ((init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) == 0) return 0;
+  if (init.parent_domain == nullptr) return EINVAL;
+  parent = &VerbsPd::of(init.parent_domain);
+  return parent->is_parent() && init.parent_domain->context == context ? 0 : EINVAL;
 }
 
 }  // namespace
@@ -119,11 +122,11 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
     if ((init->wc_flags & ~uint64_t{IBV_CREATE_CQ_SUP_WC_FLAGS}) != 0) return fail(EOPNOTSUPP);
     const bool named = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
     const uint32_t flags = named ? init->flags : 0;
-    if ((flags & ~kKnownFlags) != 0) return fail(EOPNOTSUPP);
+    if ((flags & ~kKnownFlags) != 0) return fail(EINVAL);
     CompletionQueueOptions options;
     if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
-    VerbsPd* const parent = parent_of(*init);
-    if (parent != nullptr && !parent->is_parent()) return fail(EINVAL);
+    VerbsPd* parent = nullptr;
+    if (const int error = find_parent(context, *init, parent)) return fail(error);
     options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 ||
                               (parent != nullptr && parent->one_thread());
     options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;

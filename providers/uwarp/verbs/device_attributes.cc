@@ -137,10 +137,11 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
 
 // The clock is a count of nanoseconds: tv_sec stays 0, as with adapters whose clock counts cycles.
 int query_rt_values(ibv_context*, ibv_values_ex* values) {
-  const uint32_t asked = values->comp_mask;
-  values->comp_mask = asked & IBV_VALUES_MASK_RAW_CLOCK;
-  if (values->comp_mask != 0) values->raw_clock = {0, static_cast<long>(now_ns())};
-  return 0;
+  return errno_verb([&] {
+    if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EINVAL;
+    if (values->comp_mask != 0) values->raw_clock = {0, static_cast<long>(now_ns())};
+    return 0;
+  });
 }
 
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {

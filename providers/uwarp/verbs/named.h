@@ -6,24 +6,32 @@
 
 #include <infiniband/verbs.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <exception>
 
 namespace uwarp {
 
-/// The context has no object of that handle: ENOENT (boundary.h).
-struct NoSuchObject : std::exception {};
+/// How libibverbs asks the kernel for what a verb does. A method of its ioctl() knows no object of
+/// a wrong handle; to a command of its write() the handle is a wrong argument.
+enum class AskedBy : int { kMethod = ENOENT, kWrite = EINVAL };
+
+/// The context has no object of that handle (boundary.h).
+struct NoSuchObject : std::exception {
+  explicit NoSuchObject(AskedBy asked) : error(static_cast<int>(asked)) {}
+  const int error;
+};
 
 /// A base of `Object`, which also is a `Layout`, a struct that begins with the `Public` one.
 template <typename Object, typename Layout, typename Public = Layout>
 class Named {
  public:
   /// For every verb that asks the kernel. Throws NoSuchObject.
-  static Object& of(Public* named) {
+  static Object& of(Public* named, AskedBy asked = AskedBy::kMethod) {
     Object& object = unchecked(named);
     const Named& own = object;
     if (named->context != own.own_context_ || handle_in(object) != own.own_handle_)
-      throw NoSuchObject();
+      throw NoSuchObject(asked);
     return object;
   }
   /// For the data path, which asks no kernel, and for objects that others keep.

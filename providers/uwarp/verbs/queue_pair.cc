@@ -23,6 +23,11 @@ constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                   IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
                                   IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
+/// Creation flags that libibverbs knows.
+constexpr uint32_t kAllCreateFlags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | IBV_QP_CREATE_SCATTER_FCS |
+                                     IBV_QP_CREATE_CVLAN_STRIPPING | IBV_QP_CREATE_SOURCE_QPN |
+                                     IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+
 /// A type of queue pair, and what its user can do where there is none.
 struct QpType {
   ibv_qp_type type;
@@ -274,6 +279,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
     ibv_pd* const pd = given(IBV_QP_INIT_ATTR_PD) ? extended->pd : nullptr;
     ibv_xrcd* const xrcd = given(IBV_QP_INIT_ATTR_XRCD) ? extended->xrcd : nullptr;
     const uint32_t flags = given(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? extended->create_flags : 0;
+    if ((flags & ~kAllCreateFlags) != 0) return fail(EINVAL);
     const uint32_t known =
         extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
     if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
@@ -296,12 +302,32 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
   });
 }
 
+namespace {
+
+/// What the kernel's table of transitions forbids, and the engine does: for RNICs, which have no
+/// such table, and for queue pairs of its own. Nothing goes along to RESET and to ERR, in RESET
+/// there is nothing that could fail, and INIT names a P_Key.
+int check_transition(const VerbsQp& qp, const QpAttributes& to, uint32_t mask) {
+  if (is_rnic(qp)) return 0;
+  const QpState from = qp.attributes().state;
+  const QpState next = (mask & kAttrState) != 0 ? to.state : from;
+  if (from == QpState::kReset && next == QpState::kInit)
+    return (mask & kAttrPkeyIndex) != 0 ? 0 : EINVAL;
+  if (next != QpState::kReset && next != QpState::kErr) return 0;
+  const bool more =
+      (meaningful_mask(*find_type(qp.init.qp_type)->transport, mask) & ~kAttrState) != 0;
+  return more || (from == QpState::kReset && next == QpState::kErr) ? EINVAL : 0;
+}
+
+}  // namespace
+
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
+    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
     if (const int error = qp.device.refusal()) return error;
     QpAttributes attributes;
     if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
+    if (int error = check_transition(qp, attributes, static_cast<uint32_t>(mask))) return error;
     if (int error = qp.modify(attributes, static_cast<uint32_t>(mask))) return error;
     qp.untouched.store(false, std::memory_order_relaxed);
     if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
@@ -313,9 +339,11 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   });
 }
 
-int query_qp(ibv_qp* base, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
+int query_qp(ibv_qp* base, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) {
   return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
+    // The kernel's command has no room for what came with rate limits and later.
+    if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
+    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
     std::memset(attr, 0, sizeof *attr);
     {
       const std::lock_guard guard(qp.mutex);
@@ -342,7 +370,8 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
     DeviceContext& device = DeviceContext::of(context);
     if (const int error = device.refusal()) return fail(error);
     QpParts parts;
-    parts.xrcd = &VerbsXrcd::of(attr->xrcd);
+    parts.xrcd = &VerbsXrcd::of(attr->xrcd, AskedBy::kWrite);
+    if (attr->xrcd->context != context) return fail(EINVAL);
     ibv_qp_init_attr init = {};
     if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = attr->qp_context;
     init.qp_type = IBV_QPT_XRC_RECV;

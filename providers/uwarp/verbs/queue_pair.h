@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
@@ -76,6 +77,13 @@ struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
   /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
   std::mutex mutex;
   ibv_ah_attr address = {};  // under mutex
+  /// Multicast groups as they were joined, under mutex: who leaves one must name the same LID,
+  /// which means nothing else on Ethernet.
+  struct Membership {
+    ibv_gid group;
+    uint16_t lid;
+  };
+  std::vector<Membership> memberships;
 
   // For a queue pair of any type.
   int modify(const QpAttributes& attributes, uint32_t mask) {

@@ -173,7 +173,7 @@ constexpr uint32_t kKeyByte = 0xff;  // the part of a window's key that an appli
 
 ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
   return pointer_verb([&]() -> ibv_mw* {
-    VerbsPd& pd = VerbsPd::of(base);
+    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
     if (const int error = pd.device.refusal()) return fail(error);
     const unsigned number = raw_value(type);
     if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
@@ -375,13 +375,32 @@ namespace {
 
 /// Flags without a meaning here that do no harm: page size and ordering are the kernel's business.
 constexpr uint32_t kIgnored = uint32_t{IBV_ACCESS_HUGETLB} | uint32_t{IBV_ACCESS_OPTIONAL_RANGE};
+/// IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT, which older headers lack: for an
+/// operation that iWARP has not.
+constexpr uint32_t kFlushAccess = 1u << 8 | 1u << 9;
+
+uintptr_t offset_in_page(uintptr_t address) {
+  return address & (static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
+}
+
+/// 0, or what the kernel says of a range that no memory has: it counts in whole pages, for regions
+/// on demand by another calculation. All memory on demand is named by address 0.
+int check_range(uintptr_t address, size_t length, bool on_demand) {
+  const bool implicit = on_demand && length == SIZE_MAX;
+  if (implicit) return address == 0 ? 0 : EINVAL;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const bool beyond = wraps(address, length) || wraps(address + length, page - 1);
+  return !beyond ? 0 : on_demand ? EOVERFLOW : EINVAL;
+}
 
 /// Memory of the application as a region of it would be. EFAULT: not all of it is there (which is
 /// no matter for a region on demand).
 int shape_memory(void* address, size_t length, TaggedOffset first, uint32_t access,
                  RegionShape& shape) {
-  if (wraps(reinterpret_cast<uintptr_t>(address), length) || wraps(first, length)) return EINVAL;
   const bool on_demand = (access & kAccessOnDemand) != 0;
+  if (int error = check_range(reinterpret_cast<uintptr_t>(address), length, on_demand))
+    return error;
+  if (wraps(first, length)) return EINVAL;
   if (!on_demand) {
     if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0)) return error;
   }
@@ -430,9 +449,10 @@ Mapping::~Mapping() {
 }
 
 int check_region_access(uint32_t access) {
-  if (access & ~(kMeaningfulAccess | kIgnored)) return EINVAL;
+  if (access & ~(kMeaningfulAccess | kIgnored | kFlushAccess)) return EINVAL;
   if ((access & (kAccessRemoteWrite | kAccessRemoteAtomic)) && !(access & kAccessLocalWrite))
     return EINVAL;
+  if (access & kFlushAccess) return EOPNOTSUPP;
   // Some sandboxes forbid the system calls that make such memory safe to touch.
   if ((access & kAccessOnDemand) && !fault_safe_copy_works()) return EOPNOTSUPP;
   return 0;
@@ -464,9 +484,11 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
 
 ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int flags) {
   return pointer_verb([&]() -> ibv_mr* {
-    VerbsPd& pd = VerbsPd::of(base);
+    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
     if (const int error = pd.device.refusal()) return fail(error);
     const uint32_t access = static_cast<uint32_t>(flags);
+    if (offset_in_page(reinterpret_cast<uintptr_t>(address)) != offset_in_page(iova))
+      return fail(EINVAL);
     if (int error = check_region_access(access)) return fail(error);
     RegionShape shape;
     const TaggedOffset first = (access & kAccessZeroBased) ? 0 : iova;
@@ -499,10 +521,11 @@ int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t leng
     VerbsMr& mr = VerbsMr::of(base);
     VerbsPd& old_domain = *mr.domain;
     if (const int error = old_domain.device.refusal()) return error;
+    if (flags == 0) return EINVAL;
     if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
     const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
     if (moves && new_pd == nullptr) return EINVAL;
-    VerbsPd& domain = moves ? VerbsPd::of(new_pd) : old_domain;
+    VerbsPd& domain = moves ? VerbsPd::of(new_pd, AskedBy::kWrite) : old_domain;
     if (&domain.device != &old_domain.device) return EINVAL;
     const uint32_t new_access = static_cast<uint32_t>(access);
     RegionShape shape;

@@ -50,15 +50,17 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
   return &srq.release()->base;
 }
 
-/// 0; EOPNOTSUPP: tag matching, or XRC in a persona without it. EINVAL: no such type, or what it
-/// needs is missing or of another device. Parts of XRC are not looked at for the basic type.
+/// 0; EOPNOTSUPP: unknown extensions, tag matching, or XRC in a persona without it. EINVAL: no such
+/// type, or what it needs is missing or of another device. Parts of XRC are not looked at for the
+/// basic type.
 int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv_srq_type type) {
   constexpr uint32_t kKnown = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE |
                               IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
   const auto given = [&](uint32_t bit, const auto* part) {
     return (init.comp_mask & bit) != 0 && part != nullptr && part->context == context;
   };
-  if ((init.comp_mask & ~kKnown) != 0 || raw_value(type) > IBV_SRQT_TM) return EINVAL;
+  if ((init.comp_mask & ~kKnown) != 0) return EOPNOTSUPP;
+  if (raw_value(type) > IBV_SRQT_TM) return EINVAL;
   if (type == IBV_SRQT_TM || (init.comp_mask & IBV_SRQ_INIT_ATTR_TM) != 0) return EOPNOTSUPP;
   if (!given(IBV_SRQ_INIT_ATTR_PD, init.pd)) return EINVAL;
   if (type != IBV_SRQT_XRC) return 0;
@@ -110,9 +112,11 @@ int destroy_srq(ibv_srq* base) {
 int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
   return errno_verb([&] {
     if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
-    SharedReceiveQueue& queue = VerbsSrq::of(base).queue;
+    SharedReceiveQueue& queue = VerbsSrq::of(base, AskedBy::kWrite).queue;
     if ((mask & IBV_SRQ_MAX_WR) != 0) {
       if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
+      // All is changed, or nothing.
+      if ((mask & IBV_SRQ_LIMIT) != 0 && attr->srq_limit > attr->max_wr) return EINVAL;
       if (int error = queue.resize(attr->max_wr)) return error;
     }
     return (mask & IBV_SRQ_LIMIT) != 0 ? queue.arm_limit(attr->srq_limit) : 0;
@@ -121,7 +125,7 @@ int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
   return errno_verb([&] {
-    VerbsSrq& srq = VerbsSrq::of(base);
+    VerbsSrq& srq = VerbsSrq::of(base, AskedBy::kWrite);
     attr->max_wr = srq.queue.depth();
     attr->max_sge = srq.max_sge;
     attr->srq_limit = srq.queue.limit();

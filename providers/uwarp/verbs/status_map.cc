@@ -12,13 +12,15 @@ namespace {
 
 constexpr uint32_t kNumber24Bits = 0xffffff;
 
-/// Bits of ibv_qp_attr_mask that queue pairs take; alternate paths and rates do not exist.
-constexpr int kKnownMask = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY |
-                           IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_AV |
-                           IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                           IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
-                           IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN |
-                           IBV_QP_QKEY;
+/// Bits of ibv_qp_attr_mask that queue pairs take. Alternate paths are InfiniBand's, and no
+/// transition has the capacities; the kernel's write command knows no rates.
+constexpr int kRefusedMask = IBV_QP_ALT_PATH | IBV_QP_CAP;
+constexpr int kKnownMask = kRefusedMask | IBV_QP_PATH_MIG_STATE | IBV_QP_STATE | IBV_QP_CUR_STATE |
+                           IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX |
+                           IBV_QP_PORT | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT |
+                           IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN |
+                           IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_SQ_PSN |
+                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN | IBV_QP_QKEY;
 
 /// Access flags that a queue pair can grant.
 constexpr unsigned kQpAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
@@ -42,6 +44,7 @@ bool is_mtu(const ibv_mtu& mtu) {
   if (mask & IBV_QP_PKEY_INDEX) attr.pkey_index = given.pkey_index;
   if (mask & IBV_QP_PORT) attr.port_num = given.port_num;
   if (mask & IBV_QP_PATH_MTU) attr.path_mtu = given.path_mtu;
+  if (mask & IBV_QP_PATH_MIG_STATE) attr.path_mig_state = given.path_mig_state;
   if (mask & IBV_QP_QKEY) attr.qkey = given.qkey;
   if (mask & IBV_QP_DEST_QPN) attr.dest_qp_num = given.dest_qp_num;
   if (mask & IBV_QP_RQ_PSN) attr.rq_psn = given.rq_psn;
@@ -67,6 +70,8 @@ bool values_in_range(const ibv_qp_attr& attr, int mask) {
            bad(IBV_QP_PORT, attr.port_num == kPort) ||
            bad(IBV_QP_PKEY_INDEX, attr.pkey_index == 0) ||
            bad(IBV_QP_PATH_MTU, is_mtu(attr.path_mtu)) ||
+           // There is one path, which is where every queue pair has migrated to.
+           bad(IBV_QP_PATH_MIG_STATE, raw_value(attr.path_mig_state) == IBV_MIG_MIGRATED) ||
            bad(IBV_QP_DEST_QPN, attr.dest_qp_num <= kNumber24Bits) ||
            bad(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= kMaxRdAtom) ||
            bad(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= kMaxRdAtom) ||
@@ -80,9 +85,8 @@ bool values_in_range(const ibv_qp_attr& attr, int mask) {
 }  // namespace
 
 int attributes_from_verbs(const ibv_qp_attr& given, int mask, QpAttributes& out) {
-  if ((mask & (IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_CAP | IBV_QP_RATE_LIMIT)) != 0)
-    return EOPNOTSUPP;
-  if ((mask & ~kKnownMask) != 0) return EINVAL;
+  if ((mask & ~kKnownMask) != 0) return EOPNOTSUPP;
+  if ((mask & kRefusedMask) != 0) return EINVAL;
   const ibv_qp_attr attr = only_named(given, mask);
   if (!values_in_range(attr, mask)) return EINVAL;
   if (mask & IBV_QP_STATE) out.state = static_cast<QpState>(attr.qp_state);

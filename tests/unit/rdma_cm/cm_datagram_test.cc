@@ -71,6 +71,10 @@ TEST_F(CmDatagrams, TheQueuePairsAttributesAreThoseOfInitInEveryState) {
     EXPECT_EQ(out.port_num, 1);
     EXPECT_EQ(out.qkey, 0x01234567u);
   }
+  ib_uverbs_qp_attr out{};
+  EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_INIT_QP_ATTR,
+                             rdma_ucm_init_qp_attr{address_of(out), id, 7}, sizeof out),
+            EINVAL);
 }
 
 TEST_F(CmDatagrams, TheActiveSideGetsTheAddress) {

@@ -263,6 +263,7 @@ TEST_F(CmStates, OptionsOfWrongShape) {
   };
   const uint32_t id = channel_.create();
   const uint64_t on = 1;
+  const std::vector<uint8_t> large((4u << 20) + 1);
   const std::pair<uint32_t, uint32_t> sizes[] = {{RDMA_OPTION_ID_TOS, 1},
                                                  {RDMA_OPTION_ID_REUSEADDR, 4},
                                                  {RDMA_OPTION_ID_AFONLY, 4},
@@ -275,6 +276,10 @@ TEST_F(CmStates, OptionsOfWrongShape) {
     EXPECT_EQ(set(id, 2, name, &on, size), ENOSYS) << name;
   }
   EXPECT_EQ(set(id, RDMA_OPTION_ID, 4, &on, 4), ENOSYS);
+  EXPECT_EQ(set(id, RDMA_OPTION_ID, 4, large.data(), 4u << 20), ENOSYS);
+  EXPECT_EQ(set(id, RDMA_OPTION_ID, 4, large.data(), (4u << 20) + 1), EINVAL);
+  EXPECT_EQ(set(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, large.data(), 17), EINVAL);
+  EXPECT_EQ(set(id, RDMA_OPTION_IB, 2, &on, 4), ENOSYS);
   EXPECT_EQ(set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, 8), EINVAL);
   EXPECT_EQ(set(60000, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &on, 1), ENOENT);
   // Datagrams are not acknowledged.

@@ -444,6 +444,11 @@ TEST_F(RdmaCmNodeTest, RejectWithPrivateData) {
   reject.id = event.id;
   reject.private_data_len = 255;
   reject.private_data[254] = 7;
+  for (const uint8_t unknown : {1, 27, 36, 255}) {
+    reject.reason = unknown;
+    EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, reject), EINVAL) << unknown;
+  }
+  reject.reason = 35;  // librdmacm says so where it cannot use the peer's options (ECE)
   EXPECT_EQ(channel_.command(RDMA_USER_CM_CMD_REJECT, reject), 0);
   ASSERT_EQ(connection->given.private_data.size(), 255u);
   EXPECT_EQ(connection->given.private_data[254], std::byte{7});

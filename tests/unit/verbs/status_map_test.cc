@@ -97,6 +97,7 @@ TEST(StatusMap, ValuesOutOfRangeAreRefused) {
       {"pkey", IBV_QP_PKEY_INDEX, [](auto& a) { a.pkey_index = 1; }},
       {"mtu 0", IBV_QP_PATH_MTU, [](auto& a) { spoil_enum(a.path_mtu, 0); }},
       {"mtu 6", IBV_QP_PATH_MTU, [](auto& a) { spoil_enum(a.path_mtu, 6); }},
+      {"migration", IBV_QP_PATH_MIG_STATE, [](auto& a) { a.path_mig_state = IBV_MIG_ARMED; }},
       {"qpn", IBV_QP_DEST_QPN, [](auto& a) { a.dest_qp_num = 1 << 24; }},
       {"ord", IBV_QP_MAX_QP_RD_ATOMIC, [](auto& a) { a.max_rd_atomic = kMaxRdAtom + 1; }},
       {"ird", IBV_QP_MAX_DEST_RD_ATOMIC, [](auto& a) { a.max_dest_rd_atomic = 255; }},
@@ -128,9 +129,9 @@ TEST(StatusMap, FiveBitsOfTheRnrTimerCount) {
 TEST(StatusMap, MaskBitsThatDoNotExistHere) {
   QpAttributes attributes;
   const ibv_qp_attr attr = valid_attributes();
-  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_STATE | 1 << 30, attributes), EINVAL);
-  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_ALT_PATH, attributes), EOPNOTSUPP);
-  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_CAP, attributes), EOPNOTSUPP);
+  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_STATE | 1 << 30, attributes), EOPNOTSUPP);
+  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_ALT_PATH, attributes), EINVAL);
+  EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_CAP, attributes), EINVAL);
   EXPECT_EQ(attributes_from_verbs(attr, IBV_QP_RATE_LIMIT, attributes), EOPNOTSUPP);
 }
 

@@ -194,7 +194,7 @@ TEST(EndpointModify, AddressesAreChecked) {
   EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "no GID";
   attributes.dgid[15] = 1;
   attributes.sgid_index = 7;
-  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), EINVAL) << "the device has no such GID";
+  EXPECT_EQ(node.endpoint->modify(attributes, kRtr), ENODATA) << "the device has no such GID";
   EXPECT_EQ(node.state(), QpState::kInit);
 }
 

@@ -118,11 +118,13 @@ class CalledConnection : public CmConnection {
   ConnectParameters request_;
 };
 
-class CallListener : public CmListener, public SidrListenerOwner {
+/// A listener of the engine, as rdma_cm ids know it: open from attach() to close().
+template <typename Real>
+class AttachedListener : public CmListener {
  public:
-  explicit CallListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
+  explicit AttachedListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
 
-  void attach(std::shared_ptr<SidrListener> listener) {
+  void attach(std::shared_ptr<Real> listener) {
     listener_ = std::move(listener);
     open_.emplace();
   }
@@ -130,16 +132,29 @@ class CallListener : public CmListener, public SidrListenerOwner {
     listener_->close();
     open_.reset();
   }
-  bool sidr_requested(std::shared_ptr<SidrCall> call) override {
+
+ protected:
+  /// False: refused, as by the owner, or because there is none any more.
+  template <typename Adapter, typename Request>
+  bool hand_up(std::shared_ptr<Request> request) {
     const auto owner = owner_.lock();
     return owner != nullptr &&
-           owner->connection_requested(std::make_shared<CalledConnection>(std::move(call)));
+           owner->connection_requested(std::make_shared<Adapter>(std::move(request)));
   }
 
  private:
-  std::shared_ptr<SidrListener> listener_;
+  std::shared_ptr<Real> listener_;
   const std::weak_ptr<CmListenerOwner> owner_;
   std::optional<OpenListener> open_;
+};
+
+class CallListener : public AttachedListener<SidrListener>, public SidrListenerOwner {
+ public:
+  using AttachedListener::AttachedListener;
+
+  bool sidr_requested(std::shared_ptr<SidrCall> call) override {
+    return hand_up<CalledConnection>(std::move(call));
+  }
 };
 
 }  // namespace
@@ -261,29 +276,13 @@ class EngineConnection : public CmConnection {
   std::unique_ptr<SilentQueuePair> silent_;  // that it runs on, or null; set by one call
 };
 
-class EngineListener : public CmListener, public ListenerOwner {
+class EngineListener : public AttachedListener<Listener>, public ListenerOwner {
  public:
-  explicit EngineListener(std::weak_ptr<CmListenerOwner> owner) : owner_(std::move(owner)) {}
-
-  void attach(std::shared_ptr<Listener> listener) {
-    listener_ = std::move(listener);
-    open_.emplace();
-  }
-  void close() override {
-    listener_->close();
-    open_.reset();
-  }
+  using AttachedListener::AttachedListener;
 
   bool connection_requested(std::shared_ptr<Connection> request) override {
-    auto owner = owner_.lock();
-    if (owner == nullptr) return false;
-    return owner->connection_requested(std::make_shared<EngineConnection>(std::move(request)));
+    return hand_up<EngineConnection>(std::move(request));
   }
-
- private:
-  std::shared_ptr<Listener> listener_;
-  const std::weak_ptr<CmListenerOwner> owner_;
-  std::optional<OpenListener> open_;
 };
 
 class EngineTransport : public CmTransport {

@@ -18,8 +18,8 @@
 // + domain_.store(shape.domain, std::memory_order_release);
 //
 // Mutant reads_once: memory/memory_region.h
-// - return key.is_still(name);
-// + return name != 0;
+// - return out = shape(), key.is_still(name);
+// + return out = shape(), name != 0;
 //
 // Mutant guards_nothing: memory/memory_region.h
 // - valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;
@@ -65,7 +65,7 @@ struct Change : Scenario {
       threads.add(name, [this] {
         uint64_t word;
         typename Types::Shape seen;
-        if (!region.key.is(0x100, word) || !region.read(word, seen)) return;
+        if (!region.key.names(word = region.key.name(), 0x100) || !region.read(word, seen)) return;
         const uint64_t part = seen.length_bytes;
         check(seen.first == part && seen.domain == domain + part && seen.access == part,
               "a torn range");
@@ -103,7 +103,9 @@ struct Removal : Scenario {
         const auto turn = side.begin();
         uint64_t name;
         typename Types::Shape shape;
-        if (!turn || !region.key.is(0x100, name) || !region.read(name, shape)) return;
+        if (!turn || !region.key.names(name = region.key.name(), 0x100) ||
+            !region.read(name, shape))
+          return;
         place.region = &region;
         place.address = static_cast<std::byte*>(shape.address);
         copy(place);
@@ -145,7 +147,7 @@ struct Unbinding : Scenario {
         const std::lock_guard binding(window.binding_lock);
         uint64_t name;
         typename Types::Shape shape;
-        if (!window.key.is(0x100, name) || !window.read(name, shape)) return;
+        if (!window.key.names(name = window.key.name(), 0x100) || !window.read(name, shape)) return;
         place.region = &window;
         place.address = static_cast<std::byte*>(shape.address);
         place.binding = window.binding;

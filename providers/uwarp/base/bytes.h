@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Integers in byte buffers, at places whose size the caller has proved. Big-endian (network order)
-// unless the name says otherwise. No alignment is needed.
+// unless the name says otherwise; the host's own by load() and store(). No alignment is needed.
 #pragma once
 
 #include <bit>
@@ -12,45 +12,25 @@ namespace uwarp {
 
 static_assert(std::endian::native == std::endian::little, "only little-endian hosts are supported");
 
-inline uint16_t load_be16(const void* at) {
-  uint16_t raw;
-  std::memcpy(&raw, at, sizeof raw);
-  return __builtin_bswap16(raw);
+template <typename Word>
+Word load(const void* at) {
+  Word word;
+  std::memcpy(&word, at, sizeof word);
+  return word;
+}
+template <typename Word>
+void store(void* at, Word word) {
+  std::memcpy(at, &word, sizeof word);
 }
 
-inline uint32_t load_be32(const void* at) {
-  uint32_t raw;
-  std::memcpy(&raw, at, sizeof raw);
-  return __builtin_bswap32(raw);
-}
+inline uint16_t load_be16(const void* at) { return __builtin_bswap16(load<uint16_t>(at)); }
+inline uint32_t load_be32(const void* at) { return __builtin_bswap32(load<uint32_t>(at)); }
+inline uint64_t load_be64(const void* at) { return __builtin_bswap64(load<uint64_t>(at)); }
+inline uint32_t load_le32(const void* at) { return load<uint32_t>(at); }
 
-inline uint64_t load_be64(const void* at) {
-  uint64_t raw;
-  std::memcpy(&raw, at, sizeof raw);
-  return __builtin_bswap64(raw);
-}
-
-inline uint32_t load_le32(const void* at) {
-  uint32_t raw;
-  std::memcpy(&raw, at, sizeof raw);
-  return raw;
-}
-
-inline void store_be16(void* at, uint16_t value) {
-  const uint16_t raw = __builtin_bswap16(value);
-  std::memcpy(at, &raw, sizeof raw);
-}
-
-inline void store_be32(void* at, uint32_t value) {
-  const uint32_t raw = __builtin_bswap32(value);
-  std::memcpy(at, &raw, sizeof raw);
-}
-
-inline void store_be64(void* at, uint64_t value) {
-  const uint64_t raw = __builtin_bswap64(value);
-  std::memcpy(at, &raw, sizeof raw);
-}
-
-inline void store_le32(void* at, uint32_t value) { std::memcpy(at, &value, sizeof value); }
+inline void store_be16(void* at, uint16_t value) { store(at, __builtin_bswap16(value)); }
+inline void store_be32(void* at, uint32_t value) { store(at, __builtin_bswap32(value)); }
+inline void store_be64(void* at, uint64_t value) { store(at, __builtin_bswap64(value)); }
+inline void store_le32(void* at, uint32_t value) { store(at, value); }
 
 }  // namespace uwarp

@@ -20,9 +20,7 @@ class BasicSpinLock {
   BasicSpinLock& operator=(const BasicSpinLock&) = delete;
 
   void lock() {
-    if (try_lock()) [[likely]]
-      return;
-    lock_slow();
+    if (!try_lock()) lock_slow();
   }
 
   bool try_lock() { return locked_.exchange(1, std::memory_order_acquire) == 0; }
@@ -36,7 +34,7 @@ class BasicSpinLock {
   bool is_locked() const { return locked_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  [[gnu::noinline]] void lock_slow() {
+  [[gnu::noinline, gnu::cold]] void lock_slow() {
     for (int round = 0;; ++round) {
       if (!is_locked() && try_lock()) return;
       if (round < Atomics::kSpins)

@@ -33,12 +33,12 @@ constexpr size_t kGentleDiscardBytes = size_t{4} << 20;
 constexpr uint32_t kAnswerMs = 1'000;
 constexpr uint32_t kClockMs = 20;
 
-msghdr message_of(std::span<const iovec> parts) {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts.data());
-  message.msg_iovlen = parts.size();
-  return message;
-}
+struct Message : msghdr {
+  explicit Message(std::span<const iovec> parts) : msghdr{} {
+    msg_iov = const_cast<iovec*>(parts.data());
+    msg_iovlen = parts.size();
+  }
+};
 
 constexpr int kSocketFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
 
@@ -68,7 +68,7 @@ ssize_t discard_from(int fd, size_t size_bytes) {
     pieces[count] = {unused, std::min(size_bytes, sizeof unused)};
     size_bytes -= pieces[count].iov_len;
   }
-  msghdr message = message_of({pieces, count});
+  const Message message({pieces, count});
   return raw_call(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_TRUNC);
 }
 
@@ -176,7 +176,7 @@ sockaddr_storage TcpSocket::remote_address() const {
 ssize_t TcpSocket::receive(std::span<const iovec> room) {
   // One place is by far the most frequent case, and the kernel then has no vector to copy.
   if (room.size() == 1) return receive(room[0].iov_base, room[0].iov_len);
-  msghdr message = message_of(room);
+  const Message message(room);
   return raw_call(SYS_recvmsg, fd_, &message, MSG_DONTWAIT);
 }
 
@@ -193,7 +193,7 @@ ssize_t TcpSocket::peek() {
 
 ssize_t TcpSocket::send(std::span<const iovec> bytes) {
   if (bytes.size() == 1) return send(bytes[0].iov_base, bytes[0].iov_len);
-  msghdr message = message_of(bytes);
+  const Message message(bytes);
   return raw_call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

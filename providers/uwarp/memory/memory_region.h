@@ -135,9 +135,9 @@ class BasicRegionKey {
     return static_cast<uint32_t>(word_.load(order));
   }
   operator uint32_t() const { return load(); }  // NOLINT(google-explicit-constructor): as an atomic
-  /// Fills in `name` in any case. No region has the key 0.
-  bool is(uint32_t key, uint64_t& name) const {
-    name = word_.load(std::memory_order_acquire);
+  uint64_t name() const { return word_.load(std::memory_order_acquire); }
+  /// `name` is of this key. No region has the key 0.
+  static bool names(uint64_t name, uint32_t key) {
     return static_cast<uint32_t>(name) == key && key != 0;
   }
   /// After loads of what the key leads to, each of them an acquire.
@@ -151,6 +151,8 @@ class BasicRegionKey {
  private:
   typename Atomics::template atomic<uint64_t> word_{0};
 };
+
+using RegionKey = BasicRegionKey<>;
 
 /// One registered range, or a window onto a part of one. Slots never move and are never returned to
 /// the allocator while the table lives, so a reader may hold a pointer and must only re-check the
@@ -192,10 +194,7 @@ class BasicMemoryRegion {
             access_.load(std::memory_order_acquire),       memory_.load(std::memory_order_acquire)};
   }
   /// What `name` leads to. False: it does not, or not any more.
-  bool read(Name name, RegionShape& out) const {
-    out = shape();
-    return key.is_still(name);
-  }
+  bool read(Name name, RegionShape& out) const { return out = shape(), key.is_still(name); }
   const ProtectionDomain* domain() const { return domain_.load(std::memory_order_acquire); }
 
  private:

@@ -188,13 +188,6 @@ Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKi
   return window;
 }
 
-const MemoryRegion* RegionTable::find_region(uint32_t key, MemoryRegion::Name& name) const {
-  const MemoryRegion* found = find(key, name);
-  return found != nullptr && found->kind.load(std::memory_order_relaxed) == RegionKind::kRegion
-             ? found
-             : nullptr;
-}
-
 MemoryRegion* RegionTable::find_window(STag key) {
   const uint32_t number = cipher_.decrypt(key.value >> 8);
   if (number >= used_slots_) return nullptr;
@@ -220,9 +213,10 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   if (type2 && (window->bound != nullptr || binding.length_bytes == 0)) return false;
   MemoryRegion* region = nullptr;
   if (binding.length_bytes != 0) {
-    MemoryRegion::Name name;
-    region = const_cast<MemoryRegion*>(find_region(binding.region_key, name));
-    if (region == nullptr || !may_bind(region->shape(), binding, who)) return false;
+    region = const_cast<MemoryRegion*>(find(binding.region_key));
+    if (region == nullptr || region->kind != RegionKind::kRegion ||
+        !may_bind(region->shape(), binding, who))
+      return false;
   }
   std::lock_guard bound(window->binding_lock);
   unbind_locked(*window);
@@ -287,8 +281,9 @@ LocalPlace RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length
                               const ProtectionDomain& domain, RegionFault& fault) const {
   MemoryRegion::Name name;
   RegionShape shape;
-  const MemoryRegion* region = find_region(key, name);
-  if (region == nullptr || !region->read(name, shape))
+  const MemoryRegion* region = find(key, name);
+  if (region == nullptr || region->kind.load(std::memory_order_relaxed) != RegionKind::kRegion ||
+      !region->read(name, shape))
     return fault = RegionFault::kInvalidSTag, LocalPlace{};
   if (shape.domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
   std::byte* address = shape.range(offset, length, fault);

@@ -145,7 +145,7 @@ class RegionTable {
   /// Fills in `name` for MemoryRegion::read().
   const MemoryRegion* find(uint32_t key, MemoryRegion::Name& name) const {
     const MemoryRegion* region = recent_[key].load(std::memory_order_acquire);
-    if (region != nullptr && region->key.is(key, name)) return region;
+    if (region != nullptr && RegionKey::names(name = region->key.name(), key)) return region;
     region = check(cipher_.decrypt(key >> 8), key, name);
     if (region != nullptr) recent_[key].store(region, std::memory_order_release);
     return region;
@@ -155,7 +155,7 @@ class RegionTable {
     const Chunk* chunk = chunks_[slot / kChunkSlots].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
     const MemoryRegion& region = chunk->slots[slot % kChunkSlots];
-    return region.key.is(key, name) ? &region : nullptr;
+    return RegionKey::names(name = region.key.name(), key) ? &region : nullptr;
   }
   /// Slots of one kind that have been used and are free again, oldest first.
   struct FreeSlots {
@@ -179,7 +179,6 @@ class RegionTable {
   FreeSlots& slots_of(const ProtectionDomain& domain) {
     return domain.own ? free_own_ : free_regions_;
   }
-  const MemoryRegion* find_region(uint32_t key, MemoryRegion::Name& name) const;
   MemoryRegion* find_window(STag key);
   static bool may_bind(const RegionShape& region, const WindowBinding& binding,
                        const RemoteAccessor& who);

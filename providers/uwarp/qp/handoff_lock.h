@@ -118,8 +118,7 @@ class BasicHandoffLock {
   };
 
   bool change(uint32_t& seen, uint32_t to) {
-    return state_.compare_exchange_weak(seen, to, std::memory_order_acq_rel,
-                                        std::memory_order_acquire);
+    return state_.compare_exchange_weak(seen, to, std::memory_order_acq_rel);
   }
   /// What was there, for a holder that has cleared it. Another thread may destroy this as soon as
   /// it has the side: only its address is used then.

@@ -34,26 +34,23 @@ QueuePair::QueuePair(const QpConfig& config)
   own_receives_.trace(config.trace, config.number.value);
 }
 
-int QueuePair::check_send(const SendRequest& request) const {
-  if (int error = sends_.check(request)) return error;
-  if (request.opcode == SendOpcode::kSendWithImm && !peer_is_uwarp() && state() != QpState::kErr) {
-    // Under InfiniBand's rules it is posted as soon as there is a connection, or before.
-    if (config_.acknowledged ? peer_has_spoken() : !stream_.peer_will_show()) return EOPNOTSUPP;
-  }
-  return 0;
+// Only a uwarp takes it. Under InfiniBand's rules it is posted as soon as there is a connection, or
+// before.
+bool QueuePair::takes_send_with_immediate() const {
+  if (peer_is_uwarp() || state() == QpState::kErr) return true;
+  return config_.acknowledged ? !peer_has_spoken() : stream_.peer_will_show();
 }
 
 // Either this sees ERR, or the flush that sets it sees what was posted.
-void QueuePair::flush_late_posts() {
-  if (state() != QpState::kErr) [[likely]]
-    return;
+void QueuePair::flush_late() {
   const auto transmit = transmit_side_.hold();
   if (state() == QpState::kErr) transmitter_.completer().flush_late();  // and not RESET by now
 }
 
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
-  if (int error = check_send(request)) return error;
+  if (int error = sends_.check(request)) return error;
+  if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate()) return EOPNOTSUPP;
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit) return EINVAL;
   return sends_.push_locked(request);
@@ -69,8 +66,11 @@ int QueuePair::post_send(const SendRequest& request) {
 }
 
 int QueuePair::post_sends(std::span<const SendRequest> requests) {
-  for (const SendRequest& request : requests)
-    if (int error = check_send(request)) return error;
+  for (const SendRequest& request : requests) {
+    if (int error = sends_.check(request)) return error;
+    if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate())
+      return EOPNOTSUPP;
+  }
   {
     std::lock_guard lock(post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;

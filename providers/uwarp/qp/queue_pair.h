@@ -49,7 +49,9 @@ class QueuePair {
   /// once it has given the lock up.
   int post_send_locked(const SendRequest& request);
   SpinLock& post_lock() { return sends_.post_lock(); }
-  void flush_late_posts();
+  void flush_late_posts() {
+    if (state() == QpState::kErr) flush_late();
+  }
   /// The same for several: either all are posted, with nothing between them, or none.
   int post_sends(std::span<const SendRequest> requests);
   int post_recv(uint64_t wr_id, std::span<const Sge> sges);
@@ -180,8 +182,9 @@ class QueuePair {
   void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);
 
  private:
+  [[gnu::noinline, gnu::cold]] void flush_late();
   void drop_work(CompletionQueue::Drop completions);
-  int check_send(const SendRequest& request) const;
+  [[gnu::noinline]] bool takes_send_with_immediate() const;
   void move_to(QpState next);
   void set_state(QpState state) {
     state_.store(state, std::memory_order_release);

@@ -101,13 +101,12 @@ int SendQueue::check(const SendRequest& request) const {
   if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
   // Inline data leaves no SGEs behind, so only its bytes count against the queue's shape.
   if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
-  const uint64_t total = request.payload_bytes();
-  if (total > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;
+  if (request.sges.bytes > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;
   return 0;
 }
 
 int SendQueue::push_locked(const SendRequest& request) {
-  if (!room_for(1)) return ENOMEM;
+  if (!has_room_locked(1)) return ENOMEM;
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (is_atomic(request.opcode) && !keep_operands(position, request)) return ENOMEM;
   SendWqe& wqe = at(position);
@@ -120,11 +119,15 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.flags = request.flags;
   wqe.end_position.store(SendWqe::kNotBuilt, std::memory_order_relaxed);
   wqe.answered.store(false, std::memory_order_relaxed);
-  wqe.length_bytes = static_cast<uint32_t>(request.payload_bytes());
-  if (request.flags & kSendInline)
+  wqe.length_bytes = static_cast<uint32_t>(request.sges.bytes);
+  wqe.sge_count = 0;
+  if (request.flags & kSendInline) {
     keep_inline(position, request.sges);
-  else
-    keep_sges(position, request.sges);
+  } else if (!request.sges.empty()) {
+    wqe.sge_count = static_cast<uint16_t>(request.sges.size());
+    wqe.first_sge = request.sges.front();
+    if (wqe.sge_count > 1) std::ranges::copy(request.sges.subspan(1), more_sges(position));
+  }
   if (request.opcode == SendOpcode::kBindWindow) [[unlikely]]
     wqe.keep_binding(request);
   if (trace_ != nullptr) [[unlikely]]
@@ -146,7 +149,7 @@ void SendQueue::trace_posted(uint64_t position) const {
 }
 
 int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
-  if (!room_for(requests.size())) return ENOMEM;
+  if (!has_room_locked(requests.size())) return ENOMEM;
   // What may fail comes before the first is published.
   for (const SendRequest& request : requests)
     if (is_atomic(request.opcode) && !make_operands()) return ENOMEM;
@@ -179,21 +182,12 @@ bool SendQueue::keep_operands(uint64_t position, const SendRequest& request) {
 }
 
 void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
-  at(position).sge_count = 0;
   std::byte* to = inline_area(position);
   for (const Sge& sge : sges) {
     if (sge.length_bytes == 0) continue;  // its address may be null
     std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
     to += sge.length_bytes;
   }
-}
-
-void SendQueue::keep_sges(uint64_t position, std::span<const Sge> sges) {
-  SendWqe& wqe = at(position);
-  wqe.sge_count = static_cast<uint16_t>(sges.size());
-  if (sges.empty()) return;
-  wqe.first_sge = sges.front();
-  if (sges.size() > 1) std::ranges::copy(sges.subspan(1), more_sges(position));
 }
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,

@@ -86,7 +86,9 @@ class SendQueue {
   /// The same for several: all of them or none.
   int push_all_locked(std::span<const SendRequest> requests);
   /// There is room for `requests` more. Caller holds post_lock().
-  bool has_room_locked(uint64_t requests) { return room_for(requests); }
+  bool has_room_locked(uint64_t requests) {
+    return fits(requests) || (free_polled(), fits(requests));
+  }
   SpinLock& post_lock() { return post_lock_; }
   /// Posts are told to `sink` (may be null) as those of this queue pair. Before the first one.
   void trace(TraceSink* sink, uint32_t queue_pair) {
@@ -130,11 +132,8 @@ class SendQueue {
   void reset();
 
  private:
-  bool room_for(uint64_t requests) {
-    const uint64_t posted = posted_.load(std::memory_order_relaxed);
-    if (posted + requests - freed_ > shape_.depth) [[unlikely]]
-      free_polled();
-    return posted + requests - freed_ <= shape_.depth;
+  bool fits(uint64_t requests) const {
+    return posted_.load(std::memory_order_relaxed) + requests - freed_ <= shape_.depth;
   }
   [[gnu::noinline]] void free_polled();
   std::byte* inline_area(uint64_t position) {
@@ -144,7 +143,6 @@ class SendQueue {
   bool make_operands();
   [[gnu::noinline]] bool keep_operands(uint64_t position, const SendRequest& request);
   void keep_inline(uint64_t position, std::span<const Sge> sges);
-  void keep_sges(uint64_t position, std::span<const Sge> sges);
   Sge* more_sges(uint64_t position) {
     return more_sges_.get() + (position & mask_) * (shape_.max_sge - 1);
   }

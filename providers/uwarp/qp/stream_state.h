@@ -37,11 +37,12 @@ class BasicSendDrain {
   /// As it is but for the notification.
   void forget() { word_.fetch_and(kPaused, std::memory_order_relaxed); }
   bool paused() const { return word_.load(std::memory_order_acquire) != 0; }
+  bool notifies() const { return (word_.load(std::memory_order_relaxed) & kNotify) != 0; }
   /// For the thread with the transmit side, whenever requests may have retired. True once, if a
   /// notification is wanted and `drained()`: the caller raises it.
   template <class Drained>
   bool due(Drained&& drained) {
-    return (word_.load(std::memory_order_relaxed) & kNotify) != 0 && drained() &&
+    return notifies() && drained() &&
            (word_.fetch_and(kPaused, std::memory_order_acq_rel) & kNotify) != 0;
   }
 

@@ -3,6 +3,7 @@
 // those of the public verbs ABI, so that verbs/ converts by copying; verbs/ asserts the equality.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,6 +15,21 @@ struct Sge {
   uint64_t address;
   uint32_t length_bytes;
   uint32_t lkey;
+};
+
+/// A scatter/gather list, and how long the message is that it describes.
+struct SgeList : std::span<const Sge> {
+  SgeList() = default;
+  SgeList(const Sge* first, size_t count) : SgeList(std::span(first, count)) {}
+  /// Of all that is a list of Sge; lives as long.
+  template <typename List>
+  requires std::convertible_to<List, std::span<const Sge>> SgeList(
+      const List& list)  // NOLINT(google-explicit-constructor): as a span
+      : std::span<const Sge>(list) {
+    for (const Sge& sge : *this) bytes += sge.length_bytes;
+  }
+
+  uint64_t bytes = 0;
 };
 
 /// Values of ibv_wr_opcode; from kFirstInternal on our own, which no application can post by the
@@ -34,10 +50,6 @@ enum class SendOpcode : uint8_t {
   kMaskedFetchAdd = 65,
 };
 
-constexpr bool is_atomic(SendOpcode opcode) {
-  return opcode == SendOpcode::kCompareSwap || opcode == SendOpcode::kFetchAdd ||
-         opcode >= SendOpcode::kFirstInternal;
-}
 constexpr bool is_write(SendOpcode opcode) {
   return opcode == SendOpcode::kWrite || opcode == SendOpcode::kWriteWithImm;
 }
@@ -52,7 +64,11 @@ constexpr bool takes_receive(SendOpcode opcode) {
 }
 /// Requests that complete by an answer of the peer and count against ORD.
 constexpr bool awaits_answer(SendOpcode opcode) {
-  return opcode == SendOpcode::kRead || is_atomic(opcode);
+  return (opcode >= SendOpcode::kRead && opcode <= SendOpcode::kFetchAdd) ||
+         opcode >= SendOpcode::kFirstInternal;
+}
+constexpr bool is_atomic(SendOpcode opcode) {
+  return awaits_answer(opcode) && opcode != SendOpcode::kRead;
 }
 
 /// Values of ibv_send_flags.
@@ -72,7 +88,7 @@ struct SendRequest {
   uint64_t wr_id = 0;
   SendOpcode opcode = SendOpcode::kSend;
   uint8_t flags = 0;
-  std::span<const Sge> sges;
+  SgeList sges;
   uint64_t remote_address = 0;     // Write, Read, atomics
   uint32_t rkey = 0;               // Write, Read, atomics
   uint32_t imm_or_invalidate = 0;  // imm_data as given (network order), or the rkey to invalidate
@@ -85,13 +101,8 @@ struct SendRequest {
   uint32_t bind_access = 0;
   uint32_t receive_queue = 0;  // XRC: number of the peer's shared receive queue
 
-  uint64_t payload_bytes() const {
-    uint64_t bytes = 0;
-    for (const Sge& sge : sges) bytes += sge.length_bytes;
-    return bytes;
-  }
-  /// Of these, what goes out with it: none where the answer brings them.
-  uint64_t outgoing_bytes() const { return awaits_answer(opcode) ? 0 : payload_bytes(); }
+  /// What goes out with it: none where the answer brings the payload.
+  uint64_t outgoing_bytes() const { return awaits_answer(opcode) ? 0 : sges.bytes; }
 };
 
 /// Values of ibv_wc_status.

@@ -73,8 +73,7 @@ class PollGroup final : public CompletionQueueDriver {
   /// Notes that something has been posted to `stream` that waits for more. Under its transmit side.
   void add_waiting(Stream& stream) { streams_.post(stream); }
   bool has_waiting() const {
-    const PollGroup* const others = shared();
-    return streams_.any() || (others != nullptr && others->streams_.any());
+    return streams_.any() || (shared() != nullptr && shared()->streams_.any());
   }
   /// Sends what waits.
   void transmit_waiting();
@@ -95,9 +94,7 @@ class PollGroup final : public CompletionQueueDriver {
   bool shares_core();
   /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const {
-    const PollGroup* const others = shared();
-    return extra_.load(std::memory_order_relaxed) != 0 ||
-           (others != nullptr && others->needs_epoll());
+    return extra_.load() != 0 || (shared() != nullptr && shared()->needs_epoll());
   }
   /// All that poll() looks at are silent: epoll must be asked whenever it finds nothing.
   bool prefers_epoll() const {

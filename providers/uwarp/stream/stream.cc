@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <numeric>
 
 #include "base/thread_own.h"
 #include "base/tuning.h"
@@ -29,12 +30,6 @@ StagingPointer& own_staging() {
   if (staging == nullptr) [[unlikely]]
     staging.reset(new (std::nothrow) StagingBuffer);
   return staging;
-}
-
-size_t size_of(std::span<const iovec> parts) {
-  size_t size = 0;
-  for (const iovec& part : parts) size += part.iov_len;
-  return size;
 }
 
 }  // namespace
@@ -181,17 +176,18 @@ inline ssize_t Stream::write(std::span<const iovec> bytes) {
 ssize_t Stream::write_ring(std::span<const iovec> bytes) {
   if (ended()) {
     ring_->withdraw();
-    return static_cast<ssize_t>(size_of(bytes));
+    return std::accumulate(
+        bytes.begin(), bytes.end(), ssize_t{0},
+        [](ssize_t sum, const iovec& part) { return sum + static_cast<ssize_t>(part.iov_len); });
   }
   const ssize_t count = ring_->send(bytes);
   return count == -EPROTO ? -ECONNRESET : count;
 }
 
 // Two sides may count at once, and lose a turn or two.
-inline void Stream::count_turn(StreamEvents& notice) {
+void Stream::note_turn(StreamEvents& notice) {
   const int32_t left = until_busy_.load(std::memory_order_relaxed);
-  if (left == 0) [[likely]]
-    return;
+  if (left == 0) return;
   until_busy_.store(left - 1, std::memory_order_relaxed);
   if (left != 1) return;
   notice.busy = true;
@@ -207,15 +203,8 @@ void Stream::transmit() {
   deliver(notice);
 }
 
-void Stream::transmit_posted() {
-  if (!full()) [[likely]]
-    transmit();
-}
-
 // As with the flags below: read by a read-modify-write after the post.
-bool Stream::full() {
-  if (!full_.load(std::memory_order_relaxed)) [[likely]]
-    return false;
+bool Stream::still_full() {
   bool expected = true;
   // No edge comes behind the end of an unreliable queue pair, which goes on.
   return full_.compare_exchange_strong(expected, true) && !qp_.flush_due() && !ended();
@@ -250,12 +239,12 @@ void Stream::transmit_overdue() {
 // Delivers nothing: the caller may hold the lock of a poll group.
 void Stream::transmit_turns(StreamEvents& notice) {
   while (auto turn = qp_.transmit_side().begin()) {
-    if (attached()) transmit_locked(notice);
+    if (attached()) transmit_turn(notice);
     if (turn.end() == AfterTurn::kNothing) return;
   }
 }
 
-void Stream::transmit_locked(StreamEvents& notice) {
+void Stream::transmit_turn(StreamEvents& notice) {
   size_t budget_bytes = tuning::kTurnBytes;
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
@@ -326,7 +315,7 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
     if (from_epoll) {
       if (received != 0) note_busy();
     } else {
-      const bool room = room_came();
+      const bool room = full_.load(std::memory_order_relaxed) && room_came();
       note_look(received != 0 || room);
       if (on_ring()) note_silence(received != 0);
       answer |= room;
@@ -501,7 +490,6 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     if (staging == nullptr) [[unlikely]]
       return Found::kMore;  // an edge is told only once
     const std::span<const iovec> window = qp_.receiver().window(staging);
-    const size_t room = size_of(window);
     const ssize_t count = read(window);
     if (count <= 0) {
       if (count == -EAGAIN) return Found::kDrained;
@@ -524,14 +512,16 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       qp_.receiver().note_acknowledged();
     if (capture_ != nullptr) [[unlikely]]
       capture_->received(window, bytes);
-    if (take_outcome(qp_.receiver().received(staging, bytes), answer, notice)) {
+    const uint32_t outcome = qp_.receiver().received(staging, bytes);
+    if (outcome != kRxNothing && take_outcome(outcome, answer, notice)) {
       if (!qp_.receiver().looks_ahead()) return Found::kStopped;
       continue;
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
     // A ring says so itself.
-    if (bytes < room && hang_up_.load(std::memory_order_acquire) == 0 && !on_ring())
+    if (bytes < qp_.receiver().window_bytes() && hang_up_.load(std::memory_order_acquire) == 0 &&
+        !on_ring())
       return Found::kDrained;
     if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
@@ -540,8 +530,6 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
 
 // Returns true if the turn is over.
 bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) {
-  if (outcome == kRxNothing) [[likely]]
-    return false;
   if ((outcome & kRxTransmitWanted) != 0) answer = true;
   if ((outcome & kRxSwitch) != 0) [[unlikely]]
     receive_by_ring();

@@ -93,7 +93,12 @@ class PostCoalescer {
     const uint64_t begun_ns = posted.second_ns != 0 ? posted.second_ns : now_ns;
     const uint64_t gap_ns = begun_ns - last_ns_.load(std::memory_order_relaxed);
     last_ns_.store(now_ns, std::memory_order_relaxed);
-    const bool dense = note_gap(gap_ns, run);
+    // A thread that sent in bulk a moment ago will do so again, but this post may be the last now.
+    const bool dense = gap_ns <= dense_gap_ns_ && run >= tuning::kDenseRun;
+    if (gap_ns > dense_gap_ns_)
+      run_.store(run / 2, std::memory_order_relaxed);
+    else if (run < tuning::kLongestRun)
+      run_.store(run + 1, std::memory_order_relaxed);
     if (!(dense || poll_near) || posted.bytes > tuning::kLargePostBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + posted.messages;
     const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + posted.bytes;
@@ -133,17 +138,6 @@ class PostCoalescer {
       return true;
     at_once_.store(left - 1, std::memory_order_relaxed);
     return false;
-  }
-  /// True within a run that is long enough.
-  bool note_gap(uint64_t gap_ns, uint32_t run) {
-    if (gap_ns > dense_gap_ns_) {
-      // A thread that sent in bulk a moment ago will do so again, but this post may be the last
-      // now.
-      run_.store(run / 2, std::memory_order_relaxed);
-      return false;
-    }
-    if (run < tuning::kLongestRun) run_.store(run + 1, std::memory_order_relaxed);
-    return run >= tuning::kDenseRun;
   }
 
   const uint64_t dense_gap_ns_;
@@ -190,7 +184,9 @@ class Stream {
   /// thread is sending for this queue pair, returns at once, and that thread sends this too.
   void transmit();
   /// The same after a post, unless the socket is full: then the next edge sends this too.
-  void transmit_posted();
+  void transmit_posted() {
+    if (!full()) transmit();
+  }
   /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
   /// memory.
   void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
@@ -251,8 +247,7 @@ class Stream {
   /// Large messages flow, and it is the peer's turn: to bring more of them, or to make room. As
   /// seen by the last turns.
   bool awaits_bulk() const {
-    return receives_large_.load(std::memory_order_relaxed) ||
-           (full_.load(std::memory_order_relaxed) && sends_large_.load(std::memory_order_relaxed));
+    return receives_large_.load() || (full_.load() && sends_large_.load());
   }
 
   /// The peer was on the caller's core when it sent last, and it is the peer's application that
@@ -265,8 +260,7 @@ class Stream {
 
   /// Hands events to its connection. No locks.
   static void deliver(StreamEvents& notice) {
-    if (notice.owner != nullptr) [[unlikely]]
-      tell_owner(notice);
+    if (notice.owner != nullptr) tell_owner(notice);
   }
 
  private:
@@ -279,12 +273,14 @@ class Stream {
   [[gnu::noinline]] ssize_t write_ring(std::span<const iovec> bytes);
   [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> room);
   bool room_came() const {
-    return full_.load(std::memory_order_relaxed) &&
-           sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
+    return sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
   }
   void receive_by_ring();
   void note_silence(bool found);
-  void count_turn(StreamEvents& notice);
+  void count_turn(StreamEvents& notice) {
+    if (until_busy_.load(std::memory_order_relaxed) != 0) note_turn(notice);
+  }
+  [[gnu::noinline, gnu::cold]] void note_turn(StreamEvents& notice);
   void take_ends(const Ends& ends);
   bool take_arrived(StreamEvents& notice);
   Found receive_locked(size_t& received, bool& answer, StreamEvents& notice);
@@ -292,10 +288,11 @@ class Stream {
   void take_end(ssize_t result, StreamEvents& notice);
   void note_end_while_held(ssize_t result, StreamEvents& notice);
   void transmit_turns(StreamEvents& notice);
-  void transmit_locked(StreamEvents& notice);
+  void transmit_turn(StreamEvents& notice);
   void name_owner(StreamEvents& notice);
-  bool full();
-  static void tell_owner(StreamEvents& notice);
+  bool full() { return full_.load(std::memory_order_relaxed) && still_full(); }
+  [[gnu::noinline]] bool still_full();
+  [[gnu::noinline, gnu::cold]] static void tell_owner(StreamEvents& notice);
   void note_busy();
   void note_look(bool found);
   void set_quiet(bool on);

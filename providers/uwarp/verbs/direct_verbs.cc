@@ -20,7 +20,8 @@ bool is_ours(const ibv_qp* qp) { return qp->context->ops.post_send == post_send;
 
 /// 0; EINVAL for a list, flag or opcode that is none.
 int request_of(const uwarpdv_atomic_wr& wr, SendRequest& request) {
-  if ((wr.send_flags & ~kKnownSendFlags) != 0 || !sges_of(wr, request.sges)) return EINVAL;
+  if ((wr.send_flags & ~kKnownSendFlags) != 0 || !has_sges(wr)) return EINVAL;
+  request.sges = sges_of(wr);
   request.wr_id = wr.wr_id;
   request.flags = static_cast<uint8_t>(wr.send_flags);
   request.rkey = wr.rkey;

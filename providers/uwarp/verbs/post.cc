@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/post.h"
 
+#include <bit>
+
 #include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
@@ -22,11 +24,12 @@ int refuse_in_child(auto* wr, auto** bad_wr) {
 }  // namespace
 
 int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
-  if ((wr.send_flags & ~kKnownSendFlags) != 0 || !sges_of(wr, out.sges)) [[unlikely]]
+  if ((wr.send_flags & ~kKnownSendFlags) != 0 || !has_sges(wr)) [[unlikely]]
     return EINVAL;
+  out.sges = sges_of(wr);
   out.wr_id = wr.wr_id;
   out.flags = static_cast<uint8_t>(wr.send_flags);
-  const unsigned opcode = raw_value(wr.opcode);
+  const auto opcode = std::bit_cast<unsigned>(wr.opcode);  // perhaps none of the enum's values
   out.opcode = static_cast<SendOpcode>(opcode);
   out.imm_or_invalidate = wr.imm_data;  // one union with invalidate_rkey
   switch (opcode) {

@@ -14,15 +14,15 @@
 
 namespace uwarp {
 
-/// The scatter/gather list of a request (the layouts are equal: status_map.h). False: no valid
-/// list.
+/// The request has a valid scatter/gather list.
 template <typename Request>
-bool sges_of(const Request& wr, std::span<const Sge>& out) {
-  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > kMaxSge ||
-      (wr.num_sge > 0 && wr.sg_list == nullptr)) [[unlikely]]
-    return false;
-  out = {reinterpret_cast<const Sge*>(wr.sg_list), static_cast<size_t>(wr.num_sge)};
-  return true;
+bool has_sges(const Request& wr) {
+  return static_cast<uint32_t>(wr.num_sge) <= kMaxSge && (wr.num_sge == 0 || wr.sg_list != nullptr);
+}
+/// That list (the layouts are equal: status_map.h).
+template <typename Request>
+std::span<const Sge> sges_of(const Request& wr) {
+  return {reinterpret_cast<const Sge*>(wr.sg_list), static_cast<size_t>(wr.num_sge)};
 }
 
 /// Posts receives in order by `post(wr_id, sges)`; at the first failure stops and tells which it
@@ -30,8 +30,7 @@ bool sges_of(const Request& wr, std::span<const Sge>& out) {
 template <typename Post>
 int post_receive_list(ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post) {
   for (; wr != nullptr; wr = wr->next) {
-    std::span<const Sge> sges;
-    const int error = sges_of(*wr, sges) ? post(wr->wr_id, sges) : EINVAL;
+    const int error = has_sges(*wr) ? post(wr->wr_id, sges_of(*wr)) : EINVAL;
     if (error != 0) [[unlikely]] {
       if (bad_wr != nullptr) *bad_wr = wr;
       return error;

@@ -26,13 +26,7 @@ namespace uwarp {
 /// walking a message front to back costs nothing per range already passed.
 class BufferList {
  public:
-  void clear() {
-    count_ = 0;
-    length_bytes_ = 0;
-    plain_ = true;
-    revoked_ = false;
-    rewind();
-  }
+  void clear() { all_ = {}; }
   /// Adds memory of our own; empty ranges are left out. The caller adds at most kMaxSge.
   void append(std::byte* address, uint32_t length) {
     append(address, length, nullptr, MemoryKind::kPlain);
@@ -40,14 +34,14 @@ class BufferList {
   /// Adds memory of a region.
   void append(std::byte* address, uint32_t length, const MemoryRegion* region, MemoryKind memory) {
     if (length == 0) return;
-    ranges_[count_++] = {address, region, length, memory};
-    length_bytes_ += length;
-    plain_ &= memory == MemoryKind::kPlain;
+    ranges_[all_.count++] = {address, region, length, memory};
+    all_.length_bytes += length;
+    all_.plain &= memory == MemoryKind::kPlain;
   }
-  uint64_t length_bytes() const { return length_bytes_; }
+  uint64_t length_bytes() const { return all_.length_bytes; }
   /// All of it may be handed to the kernel, or touched in any way. Otherwise only copy_in() and
   /// copy_out() may be used.
-  bool plain() const { return plain_; }
+  bool plain() const { return all_.plain; }
 
   /// Describes [offset, offset + length) as up to `max` iovecs; returns their number and lowers
   /// `length` to what they hold. The range must lie inside the list.
@@ -59,7 +53,7 @@ class BufferList {
   bool copy_out(uint64_t offset, std::byte* to, size_t size);
   /// The region's memory may not be touched any more: nor, if a range is of it, that of the list.
   void revoke(const MemoryRegion& region);
-  bool revoked() const { return revoked_; }
+  bool revoked() const { return all_.revoked; }
 
  private:
   struct Range {
@@ -68,18 +62,21 @@ class BufferList {
     uint32_t length;
     MemoryKind memory;
   };
-  void rewind() {
-    index_ = 0;
-    index_offset_ = 0;
-  }
-  void seek(uint64_t offset);
+  /// A range, and the message offset at which it starts.
+  struct Position {
+    uint32_t range = 0;
+    uint64_t offset = 0;
+  };
+  template <typename Visit>
+  bool each_piece(uint64_t offset, uint64_t size, Visit&& visit);
 
-  bool plain_ = true;
-  bool revoked_ = false;
-  uint32_t count_ = 0;
-  uint32_t index_ = 0;         // range that the last access ended in
-  uint64_t index_offset_ = 0;  // message offset at which that range starts
-  uint64_t length_bytes_ = 0;
+  struct {
+    bool plain = true;
+    bool revoked = false;
+    uint32_t count = 0;
+    Position last;  // where the last access ended
+    uint64_t length_bytes = 0;
+  } all_;
   Range ranges_[kMaxSge];
 };
 

@@ -41,7 +41,9 @@ class SegmentRun {
   /// How many of them the next window shall hold: twice as many after a window that was filled,
   /// fewer after one that was not. They do not help a receiver that is faster than its peer.
   uint32_t wanted() const { return following_ < width_ ? following_ : width_; }
-  /// The window has places for this many segments, 0 at first: `direct` and `staged` bytes of each.
+  /// The window has places for none of them, ...
+  void close() { segments_ = 0; }
+  /// ... or for this many: `direct` and `staged` bytes of each.
   void open(uint32_t segments, size_t direct, size_t staged) {
     segments_ = segments;
     direct_ = direct;
@@ -292,10 +294,13 @@ class InboundWrites {
   void forget_length() { bytes_ = 0; }
 
   /// Of the segment under way.
-  const RemotePlace& place() const { return place_; }
   std::byte* target() const { return place_.address + in_.segment.payload_offset; }
-  bool valid() const {
-    return place_ && place_.region->key.load(std::memory_order_acquire) == stag_.value;
+  /// The kernel may write the payload. Not through a window: unbinding must not have to wait for a
+  /// receive call. Not into memory that may not be there: the failed call would not say which of
+  /// the segment's bytes have come.
+  bool direct() const {
+    return place_ && place_.memory == MemoryKind::kPlain && !place_.through_window() &&
+           place_.region->key.load(std::memory_order_acquire) == stag_.value;
   }
   /// The next bytes of the segment. False if the memory may not be touched any more, or is not
   /// there.

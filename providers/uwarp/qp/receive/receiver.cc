@@ -57,20 +57,15 @@ void StagedBytes::take_out(size_t offset, size_t size) {
   std::memmove(at, at + size, this->size() - offset);
 }
 
-bool PayloadPlacer::direct() const {
-  if (!is_write()) return list().plain() && !list().revoked();
-  const RemotePlace& place = writes_.place();
-  return place.memory == MemoryKind::kPlain && !place.through_window() && writes_.valid();
-}
-
 size_t PayloadPlacer::describe(iovec* out, size_t& size) {
   uint64_t wanted = in_.segment.payload_left - kTailBytes;
-  size_t count = 1;
-  if (is_write())
-    out[0] = {writes_.target(), static_cast<size_t>(wanted)};
-  else
+  size_t count = 0;
+  if (is_write()) {
+    if (writes_.direct()) out[count++] = {writes_.target(), static_cast<size_t>(wanted)};
+  } else if (list().plain() && !list().revoked()) {
     count = list().describe(in_.segment.payload_offset, wanted, out, kMaxSge);
-  size = wanted;
+  }
+  size = count == 0 ? 0 : wanted;
   return count;
 }
 
@@ -193,15 +188,15 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   staged_.begin(staging);
   staged_.make_room();
   direct_bytes_ = 0;
-  run_.open(0, 0, 0);
+  run_.close();
   iovec* const iovecs = staging->iovecs;
   size_t count = 0;
   size_t room = staged_.room_size();
   const uint32_t left = open_ ? in_.segment.payload_left : 0;
   const bool crc = in_.stream.config.crc;
-  if (left >= tuning::kDirectBytes && !crc && !closed() && staged_.size() == 0 &&
-      placer_.direct()) {
+  if (left >= tuning::kDirectBytes && !crc && !closed() && staged_.size() == 0)
     count = placer_.describe(iovecs, direct_bytes_);
+  if (count != 0) {
     room = tuning::kBehindDirect;
     if (run_.wanted() != 0 && direct_bytes_ == left - PayloadPlacer::kTailBytes)
       count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
@@ -213,13 +208,9 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   return {iovecs, count};
 }
 
-void Receiver::begin_call() {
+uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
   in_.outcome = kRxNothing;
   order_.begin();
-}
-
-uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
-  begin_call();
   in_.counters.bytes.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
@@ -232,7 +223,8 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 }
 
 uint32_t Receiver::resume(StagingPointer& staging) {
-  begin_call();
+  in_.outcome = kRxNothing;
+  order_.begin();
   messages_.end_hold();
   staged_.begin(staging);
   return consume(staging);
@@ -245,7 +237,8 @@ uint32_t Receiver::complete_kept() {
 }
 
 uint32_t Receiver::expire() {
-  begin_call();
+  in_.outcome = kRxNothing;
+  order_.begin();
   if (!held() || closed()) return kRxNothing;
   if (is_unreliable(in_.config.transport)) {
     messages_.end_grace();
@@ -258,15 +251,37 @@ uint32_t Receiver::expire() {
 }
 
 uint32_t Receiver::fault() {
-  begin_call();
+  in_.outcome = kRxNothing;
+  order_.begin();
   if (!closed()) in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
   return in_.outcome;
 }
 
 // In one piece, as Transmitter::fill().
 [[gnu::flatten]] uint32_t Receiver::consume(StagingPointer& staging) {
-  if (!held()) [[likely]] {
-    while (!closed() && take_header() && take_payload() && take_trailer()) finish_segment();
+  const InboundSegment& segment = in_.segment;
+  while (!held() && !closed()) {
+    if (!open_) {
+      if (!read_header()) break;
+      // Immediate Data is a message like a Send, with a buffer of its own.
+      const bool data =
+          segment.control().tagged() || traits(segment.opcode).queue == QueueNumber::kSend;
+      if (!(data ? open_message() : take_control())) break;
+      if (!open_) continue;  // a message that is all header
+    }
+    if (!take_payload()) break;
+    const size_t trailer = std::min<size_t>(staged_.size(), trailer_left_);
+    staged_.consume(trailer);
+    trailer_left_ -= static_cast<uint32_t>(trailer);
+    if (trailer_left_ != 0) break;
+    open_ = false;
+    in_.count_fpdu(segment.opcode, segment.last);
+    if (segment.opcode == RdmapOpcode::kWrite)
+      in_.outcome |= std::exchange(in_.when_whole, kRxNothing);
+    else if (segment.opcode == RdmapOpcode::kReadResponse)
+      answers_.finish_segment();
+    else
+      messages_.finish_segment();
   }
   if (held()) look_ahead();
   staged_.end(staging, closed());
@@ -293,18 +308,6 @@ void Receiver::look_ahead() {
 }
 
 // ---- One FPDU
-
-// On true a segment is under way. Messages that are all header end on the way.
-bool Receiver::take_header() {
-  if (open_) return true;
-  while (!closed() && read_header()) {
-    // Immediate Data is a message like a Send, with a buffer of its own.
-    if (in_.segment.control().tagged() || traits(in_.segment.opcode).queue == QueueNumber::kSend)
-      return open_message();
-    if (!take_control()) return false;
-  }
-  return false;
-}
 
 bool Receiver::read_header() {
   InboundSegment& segment = in_.segment;
@@ -382,23 +385,17 @@ bool Receiver::open_message() {
     expect_large_ = tuning::kExpectLarge;
   else if (expect_large_ != 0)
     --expect_large_;
-  note_following();
-  return open_ = true;
-}
-
-// Others do not know what we read in reserved bits.
-void Receiver::note_following() {
-  InboundSegment& segment = in_.segment;
+  // Others do not know what we read in reserved bits.
   const uint8_t following = segment.control().following();
   if (following == 0 || segment.last || !in_.stream.announces_runs(segment.ulpdu_length))
     run_.end();
   else
     run_.begin(segment.header, segment.ulpdu_length, following);
   if (run_.ahead() != 0) segment.payload_done(run_.claim());
+  return open_ = true;
 }
 
-void Receiver::note_first_fpdu() {
-  if (in_.stream.first_fpdu.load(std::memory_order_relaxed)) return;
+void Receiver::take_first_fpdu() {
   in_.stream.first_fpdu.store(true, std::memory_order_release);
   in_.outcome |= kRxFirstFpdu | kRxTransmitWanted;
 }
@@ -416,25 +413,6 @@ bool Receiver::take_payload() {
     segment.payload_done(size);
   }
   return true;
-}
-
-bool Receiver::take_trailer() {
-  const uint32_t size = static_cast<uint32_t>(std::min<size_t>(staged_.size(), trailer_left_));
-  staged_.consume(size);
-  trailer_left_ -= size;
-  return trailer_left_ == 0;
-}
-
-void Receiver::finish_segment() {
-  open_ = false;
-  in_.count_fpdu(in_.segment.opcode, in_.segment.last);
-  if (in_.segment.opcode == RdmapOpcode::kWrite) {
-    if (in_.when_whole != kRxNothing) [[unlikely]]
-      in_.outcome |= std::exchange(in_.when_whole, kRxNothing);
-    return;
-  }
-  in_.segment.opcode == RdmapOpcode::kReadResponse ? answers_.finish_segment()
-                                                   : messages_.finish_segment();
 }
 
 // ---- Messages that are all header

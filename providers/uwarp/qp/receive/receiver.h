@@ -83,11 +83,8 @@ class PayloadPlacer {
                 InboundAnswers& answers)
       : in_(in), writes_(writes), messages_(messages), answers_(answers) {}
 
-  /// The kernel may write the payload. Not through a window: unbinding must not have to wait for a
-  /// receive call. Not into memory that may not be there: the failed call would not say which of
-  /// the segment's bytes have come.
-  bool direct() const;
-  /// Describes the place of all that is missing but for the tail. `size` is what that holds.
+  /// Describes the place of all that is missing but for the tail, if the kernel may write it.
+  /// `size` is what that holds; 0: it may not.
   size_t describe(iovec* out, size_t& size);
   /// Describes the announced segments behind the rest of the one under way. Each goes to its place
   /// except for its tail, which is staged at `staged` with trailer and next header. Opens the run,
@@ -123,6 +120,8 @@ class Receiver {
   void restart();
   /// Where the next bytes belong. `staging` must be non-null.
   std::span<const iovec> window(StagingPointer& staging);
+  /// Bytes that it has room for.
+  size_t window_bytes() const { return window_bytes_; }
   /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
   /// Returns ReceiveOutcome bits, as the following calls do.
   uint32_t received(StagingPointer& staging, size_t bytes);
@@ -166,21 +165,19 @@ class Receiver {
   void forget(const XrcQueue& queue) { messages_.forget(queue); }
 
  private:
-  void begin_call();
   uint32_t consume(StagingPointer& staging);
   [[gnu::noinline, gnu::cold]] void look_ahead();
 
   // One FPDU. Each step returns false if it needs more bytes, or may not go on.
-  bool take_header();
   bool read_header();
   [[gnu::noinline]] bool check_frame();
   bool open_message();
   bool take_payload();
-  bool take_trailer();
-  void finish_segment();
   [[gnu::noinline, gnu::cold]] bool bring_back();
-  void note_following();
-  void note_first_fpdu();
+  void note_first_fpdu() {
+    if (!in_.stream.first_fpdu.load(std::memory_order_relaxed)) take_first_fpdu();
+  }
+  [[gnu::noinline, gnu::cold]] void take_first_fpdu();
 
   // A message that is all header.
   [[gnu::noinline]] bool take_control();

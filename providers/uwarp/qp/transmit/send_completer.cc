@@ -163,11 +163,24 @@ void SendCompleter::note_peer_delivered() {
 }
 
 // In one piece, like Transmitter::fill().
-[[gnu::flatten]] void SendCompleter::retire() {
+[[gnu::flatten]] void SendCompleter::retire(bool built) {
   const uint32_t asked = retire_wish_.asked();
   if (stream_.lent != nullptr && !retire_wish_.granted(asked)) [[unlikely]]
     take_given_back();
-  retire_before(writer_.sent_position());
+  if (acknowledging_.on()) [[unlikely]]
+    note_peer_delivered();
+  const uint64_t gone = built ? writer_.built_position() : writer_.sent_position();
+  while (queue_.retired() != queue_.started()) {
+    const SendWqe& wqe = queue_.at(queue_.retired());
+    if (wqe.end_position.load(std::memory_order_relaxed) > gone) break;
+    if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
+    if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
+        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
+        queue_.retired() >= delivered_position_)
+      break;
+    complete(queue_.retired(), WcStatus::kSuccess, 0);
+  }
+  look_for_drain();
   retire_wish_.grant(asked);
 }
 
@@ -186,22 +199,6 @@ void SendCompleter::note_sent(size_t bytes) {
 void SendCompleter::take_given_back() {
   const size_t bytes = stream_.lent->give_back();
   if (bytes != 0) note_sent(bytes);
-}
-
-void SendCompleter::retire_before(uint64_t sent_position) {
-  if (acknowledging_.on()) [[unlikely]]
-    note_peer_delivered();
-  while (queue_.retired() != queue_.started()) {
-    const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position.load(std::memory_order_relaxed) > sent_position) break;
-    if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
-    if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
-        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
-        queue_.retired() >= delivered_position_)
-      break;
-    complete(queue_.retired(), WcStatus::kSuccess, 0);
-  }
-  look_for_drain();
 }
 
 void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) {
@@ -225,7 +222,7 @@ void SendCompleter::lose() {
   look_for_drain();
 }
 
-void SendCompleter::look_for_drain() {
+void SendCompleter::raise_if_drained() {
   if (stream_.drain.due([&] {
         return writer_.batch().empty() && queue_.retired() == queue_.started();
       })) [[unlikely]]
@@ -274,7 +271,7 @@ void SendCompleter::complete_before(uint64_t failed) {
   if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
   if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
     stream_.acknowledged.store(failed, std::memory_order_release);
-  retire_before(failure.send_terminate ? writer_.built_position() : writer_.sent_position());
+  retire(failure.send_terminate);
 }
 
 bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {

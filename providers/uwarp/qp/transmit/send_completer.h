@@ -114,8 +114,7 @@ class BasicRetireWish {
   uint32_t asked() const { return asked_.load(std::memory_order_acquire); }
   /// ... and once it has completed that.
   void grant(uint32_t asked) {
-    if (asked != granted_.load(std::memory_order_relaxed)) [[unlikely]]
-      granted_.store(asked, std::memory_order_release);
+    if (!granted(asked)) granted_.store(asked, std::memory_order_release);
   }
 
  private:
@@ -145,8 +144,8 @@ class SendCompleter {
   const Acknowledging& acknowledging() const { return acknowledging_; }
 
   /// Completes all requests whose bytes have gone and whose answers (also those that only
-  /// acknowledge) have come.
-  void retire();
+  /// acknowledge) have come. `built`: as if all bytes that are built had gone.
+  void retire(bool built = false);
   /// The first `bytes` of what is built have gone: retire().
   void sent(size_t bytes);
   /// Any thread: asks the one with the transmit side to do that.
@@ -154,7 +153,9 @@ class SendCompleter {
   /// Requests have gone that are not complete. Any thread.
   bool in_flight() const { return queue_.in_flight(); }
   /// Raises kSqDrained if it is asked for and nothing is on its way.
-  void look_for_drain();
+  void look_for_drain() {
+    if (stream_.drain.notifies()) raise_if_drained();
+  }
 
   /// No acknowledgement comes any more. What ends before this position of the stream counts as
   /// acknowledged; without one, all that has gone.
@@ -175,8 +176,7 @@ class SendCompleter {
 
  private:
   void note_sent(size_t bytes);
-  /// As if all bytes before this position had gone.
-  void retire_before(uint64_t sent_position);
+  [[gnu::noinline, gnu::cold]] void raise_if_drained();
   [[gnu::noinline]] void note_peer_delivered();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   void complete_before(uint64_t failed);

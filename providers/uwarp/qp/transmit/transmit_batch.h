@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "base/cache_line.h"
 #include "base/limits.h"
@@ -41,8 +42,8 @@ class BatchBuffer {
     void operator()(BatchBuffer* room) const;
   };
   using Borrowed = std::unique_ptr<BatchBuffer, Return>;
-  /// The calling thread's own, or another if that is lent. Null without memory for it.
-  static Borrowed borrow(bool crc);
+  /// Null without memory for it.
+  [[gnu::noinline, gnu::cold]] static BatchBuffer* make(bool crc);
 
   BatchBuffer(const BatchBuffer&) = delete;
   BatchBuffer& operator=(const BatchBuffer&) = delete;
@@ -78,11 +79,7 @@ class PayloadCopies {
     return reinterpret_cast<std::byte*>(first_ + 1);
   }
   void clear() {
-    while (first_ != nullptr) {
-      Head* const gone = first_;
-      first_ = gone->next;
-      ::operator delete(gone);
-    }
+    while (first_ != nullptr) ::operator delete(std::exchange(first_, first_->next));
   }
 
  private:
@@ -103,22 +100,24 @@ class TransmitBatch {
   /// CRC stays right if the application changes its buffer meanwhile (requirement 5040-5.5-8).
   void configure(bool crc);
 
-  bool empty() const { return first_ == count_; }
+  bool empty() const { return built_.first == built_.count; }
   /// The unsent rest.
   std::span<const iovec> pending() const {
-    if (empty()) return {};
-    return {room_->iovecs + first_, count_ - first_};
+    return empty() ? std::span<const iovec>()
+                   : std::span(room_->iovecs + built_.first, built_.count - built_.first);
   }
-  size_t pending_bytes() const { return bytes_ - sent_; }
+  size_t pending_bytes() const { return built_.bytes - built_.sent; }
   /// Of the whole batch.
-  size_t bytes() const { return bytes_; }
-  size_t fpdus() const { return fpdu_count_; }
-  size_t sent_bytes() const { return sent_; }
+  size_t bytes() const { return built_.bytes; }
+  size_t fpdus() const { return built_.fpdu_count; }
+  size_t sent_bytes() const { return built_.sent; }
   /// Where each FPDU ends; only while something is pending.
-  std::span<const uint32_t> fpdu_ends() const { return {room_->fpdu_ends, fpdu_count_}; }
+  std::span<const uint32_t> fpdu_ends() const { return {room_->fpdu_ends, built_.fpdu_count}; }
 
   /// Mostly parts of large messages.
-  bool large() const { return bytes_ >= fpdu_count_ * kLargeUlpdu && fpdu_count_ != 0; }
+  bool large() const {
+    return built_.bytes >= built_.fpdu_count * kLargeUlpdu && built_.fpdu_count != 0;
+  }
 
   /// Starts anew in a room of this thread; only when empty(). False: there is no memory for one.
   bool restart();
@@ -126,21 +125,42 @@ class TransmitBatch {
   void end() {
     if (empty()) room_.reset();
   }
-  /// Room for at least one FPDU without payload?
-  bool has_room() const { return bytes_ < kBytes && has_place(); }
-  /// The same for what is not worth a call of its own.
-  bool has_place() const {
-    return BatchBuffer::kIovecs - count_ >= 2 && fpdu_count_ < BatchBuffer::kFpdus &&
-           room_->arena_bytes - arena_used_ >= kSmallestRoom;
+  /// Room for at least one FPDU without payload? `left`: bytes of the message under way, of which
+  /// the last few are worth a place in a batch that is full otherwise: a message of 64 KiB has a
+  /// second segment of some twenty bytes.
+  bool has_room(uint64_t left = ~uint64_t{0}) const {
+    return (built_.bytes < kBytes || left <= kCopyBytes) &&
+           BatchBuffer::kIovecs - built_.count >= 2 && built_.fpdu_count < BatchBuffer::kFpdus &&
+           room_->arena_bytes - built_.arena_used >= kSmallestRoom;
   }
 
-  /// Builds one FPDU: `header_bytes` bytes (DDP header and RDMAP header) are written by the caller
-  /// at the returned place; null when the payload does not fit any more. [offset, offset + payload)
-  /// of `list` is the payload. Finish with end_fpdu().
-  std::byte* begin_fpdu(size_t header_bytes, uint32_t payload);
-  /// `own`: payload of any size goes out of memory of the batch. False: the payload's memory is not
-  /// there (regions on demand), or the batch is starved(); the FPDU is dropped.
-  bool end_fpdu(BufferList* list, uint64_t offset, bool own = false);
+  /// What became of an FPDU: kFault when its payload is not there (regions on demand).
+  enum class Built : uint8_t { kNoRoom, kDone, kFault };
+  /// Adds an FPDU: `encode(at)` writes `header_bytes` bytes (DDP header and RDMAP header) at `at`.
+  /// Behind them go the `size` bytes at `offset` of `payload`; `own`: out of memory of the batch.
+  template <typename Encode>
+  Built append(size_t header_bytes, const Encode& encode, BufferList* payload = nullptr,
+               uint64_t offset = 0, uint32_t size = 0, bool own = false) {
+    const bool copied = crc_ || size <= kCopyBytes;
+    const bool aligned = crc_ && size > kCrcBlockBytes;
+    const size_t head = kFpduLengthSize + header_bytes;
+    const size_t needed =
+        head + (copied ? size : 0) + kFpduTrailerMax + (aligned ? kCacheLineBytes - 1 : 0);
+    // A gathered payload takes an iovec per range, and two for what is around it.
+    const size_t iovecs = copied ? 1 : kMaxSge + 2;
+    if (room_->arena_bytes - built_.arena_used < needed ||
+        BatchBuffer::kIovecs - built_.count < iovecs)
+      return Built::kNoRoom;
+    Frame frame{room_->arena() + built_.arena_used, head, size};
+    if (aligned) frame.at += to_cache_line(frame.at + head);
+    store_be16(frame.at, static_cast<uint16_t>(header_bytes + size));
+    encode(frame.at + kFpduLengthSize);
+    if (!(copied ? add_copied(frame, payload, offset) : add_gathered(frame, *payload, offset, own)))
+        [[unlikely]]
+      return starved_ ? Built::kNoRoom : Built::kFault;
+    room_->fpdu_ends[built_.fpdu_count++] = static_cast<uint32_t>(built_.bytes);
+    return Built::kDone;
+  }
   /// There was no memory to restart() with, or for a copy: the batch has no room any more, and what
   /// is next goes into the one after it.
   bool starved() const { return starved_; }
@@ -167,29 +187,34 @@ class TransmitBatch {
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
   static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
 
+  /// An FPDU that is being built, in the arena.
+  struct Frame {
+    std::byte* at;
+    size_t head_bytes;  // length field and headers
+    uint32_t payload_bytes;
+
+    size_t ulpdu_bytes() const { return head_bytes - kFpduLengthSize + payload_bytes; }
+  };
+
   bool lies_in(const iovec& piece, const std::byte* base, uint64_t length) const;
-  void clear();
   void add_iovec(std::byte* at, size_t size);
   bool keep_copy(iovec& piece);
   bool starve();
-  bool copied(uint32_t payload) const { return crc_ || payload <= kCopyBytes; }
-  size_t ulpdu_bytes() const { return frame_header_ - kFpduLengthSize + frame_payload_; }
-  bool add_copied(BufferList* list, uint64_t offset);
-  [[gnu::noinline]] bool add_gathered(BufferList& list, uint64_t offset, bool own);
+  bool add_copied(const Frame& frame, BufferList* payload, uint64_t offset);
+  [[gnu::noinline]] bool add_gathered(const Frame& frame, BufferList& payload, uint64_t offset,
+                                      bool own);
 
   BatchBuffer::Borrowed room_;  // null unless a batch is being built or sent
-  size_t arena_used_ = 0;
   bool crc_ = false;
   uint32_t crc_error_ = 0;  // added to the next CRC
-  size_t count_ = 0;        // iovecs in use
-  size_t first_ = 0;        // first with unsent bytes
-  size_t bytes_ = 0;        // queued in all
-  size_t sent_ = 0;         // gone
-  size_t fpdu_count_ = 0;
-  // FPDU being built.
-  std::byte* frame_ = nullptr;
-  size_t frame_header_ = 0;
-  uint32_t frame_payload_ = 0;
+  struct {
+    size_t arena_used = 0;
+    size_t count = 0;  // iovecs in use
+    size_t first = 0;  // ... the first of them with unsent bytes
+    size_t bytes = 0;
+    size_t sent = 0;
+    size_t fpdu_count = 0;
+  } built_;
   bool starved_ = false;
   PayloadCopies copies_;
 };
@@ -198,8 +223,7 @@ class TransmitBatch {
 // 5041 5, 5044 4.
 class FpduWriter {
  public:
-  /// What became of an FPDU: kFault when its payload is not there (regions on demand).
-  enum class Built : uint8_t { kNoRoom, kDone, kFault };
+  using Built = TransmitBatch::Built;
   struct Segment {
     uint32_t payload;   // bytes
     bool last;          // of its message
@@ -232,28 +256,19 @@ class FpduWriter {
     counters_.fpdus.add(batch_.fpdus());
   }
 
-  /// The next segment of a message of which `left` bytes remain. Another uwarp reads those that
-  /// follow in one go (docs/wire.md).
+  /// The next segment of a message of which `left` bytes remain.
   Segment next_segment(uint64_t left, size_t header_bytes) const {
     const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header_bytes);
-    Segment segment{payload, payload == left, 0};
-    if (!segment.last && stream_.announces_runs(payload))
-      segment.following = static_cast<uint8_t>(
-          std::min<uint64_t>((left - payload) / payload, DdpControl::kMostFollowing));
-    return segment;
+    return {payload, payload == left,
+            left < 2 * uint64_t{payload} ? uint8_t{0} : following(left, payload)};
   }
 
   /// A segment with `size` bytes of payload: those at `offset` of `payload`. `own`: they go out of
   /// memory of the batch.
-  template <typename Header>
-  Built append(const Header& header, BufferList* payload = nullptr, uint64_t offset = 0,
-               uint32_t size = 0, bool own = false) {
-    std::byte* const at = batch_.begin_fpdu(Header::kWireSize, size);
-    if (at == nullptr) return Built::kNoRoom;
-    header.encode(at);
-    if (batch_.end_fpdu(payload, offset, own)) [[likely]]
-      return Built::kDone;
-    return batch_.starved() ? Built::kNoRoom : Built::kFault;
+  template <typename Header, typename... Payload>
+  Built append(const Header& header, const Payload&... payload) {
+    return batch_.append(
+        Header::kWireSize, [&](std::byte* at) { header.encode(at); }, payload...);
   }
   /// A message that is all header, with the next number of its queue. has_room() was checked.
   template <typename Header>
@@ -263,10 +278,10 @@ class FpduWriter {
     untagged.qn = traits(opcode).queue;
     untagged.msn = msn;
     msn = msn.next();
-    std::byte* const at = batch_.begin_fpdu(UntaggedHeader::kWireSize + Header::kWireSize, 0);
-    untagged.encode(at);
-    header.encode(at + UntaggedHeader::kWireSize);
-    batch_.end_fpdu(nullptr, 0);
+    batch_.append(UntaggedHeader::kWireSize + Header::kWireSize, [&](std::byte* at) {
+      untagged.encode(at);
+      header.encode(at + UntaggedHeader::kWireSize);
+    });
     counters_.count(message_kind(opcode));
   }
   /// has_room() was checked.
@@ -279,6 +294,13 @@ class FpduWriter {
   }
 
  private:
+  // Another uwarp reads those that follow in one go (docs/wire.md).
+  [[gnu::noinline]] uint8_t following(uint64_t left, uint32_t payload) const {
+    if (!stream_.announces_runs(payload)) return 0;
+    return static_cast<uint8_t>(
+        std::min<uint64_t>((left - payload) / payload, DdpControl::kMostFollowing));
+  }
+
   const StreamState& stream_;
   TransmitCounters& counters_;
   TransmitBatch batch_;

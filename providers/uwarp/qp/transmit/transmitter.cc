@@ -91,39 +91,34 @@ bool Requester::immediate_ready() {
 // A Send with Immediate waits for a message of the peer, and the peer for one of the application:
 // a Read is answered all the same.
 bool Requester::must_ask_peer() const {
-  if (!queue_.waiting() || stream_.failed()) [[likely]]
-    return false;
-  return queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
+  return !stream_.failed() && queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
          !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
          !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
          (stream_.config.ord != 0 || completer_.acknowledging().on()) && !stream_.drain.paused();
 }
 
-// InfiniBand adapters look at the place of an answer when the answer has come, so that faults which
-// the peer finds come first: then InboundAnswers does.
-inline bool Requester::gather(const SendWqe& wqe, uint64_t position) {
-  const bool answer = awaits_answer(wqe.opcode);
-  if (answer && config_.acknowledged) return true;
-  return queue_.gather(position, *config_.regions, *config_.domain,
-                       answer ? uint32_t{kAccessLocalWrite} : 0, payload_);
-}
-
 void Requester::begin() {
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
-  if (!gather(wqe, position)) return fail_in_turn(WcStatus::kLocProtErr);
+  // InfiniBand adapters look at the place of an answer when the answer has come, so that faults
+  // which the peer finds come first: then InboundAnswers does.
+  const bool answer = awaits_answer(wqe.opcode);
+  if (!(answer && config_.acknowledged) &&
+      !queue_.gather(position, *config_.regions, *config_.domain,
+                     answer ? uint32_t{kAccessLocalWrite} : 0, payload_))
+    return fail_in_turn(WcStatus::kLocProtErr);
   if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t))
     return fail_in_turn(WcStatus::kLocLenErr);
   queue_.start_one();
   if (Acknowledging& acknowledging = completer_.acknowledging(); acknowledging.on()) [[unlikely]] {
-    if (awaits_answer(wqe.opcode) || is_local(wqe.opcode))
+    if (answer || is_local(wqe.opcode))
       acknowledging.cover(position + 1);  // all before a local one has completed
     else if (queue_.signaled(wqe))
       acknowledging.owe();
   }
   if (is_local(wqe.opcode)) [[unlikely]]
     return change_window(wqe, position);
-  if (awaits_answer(wqe.opcode)) {
+  if (answer) {
     wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
     wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
     return;
@@ -210,12 +205,24 @@ bool Requester::append_segment() {
   SendWqe& wqe = queue_.at(position);
   if (immediate_due_) [[unlikely]]
     return append_immediate(wqe);
-  Built built = Built::kFault;
+  Built built;
   const bool write = is_write(wqe.opcode);
   const FpduWriter::Segment segment =
       writer_.next_segment(left(), write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
-  if (!payload_.revoked()) [[likely]]
-    built = write ? append_write(wqe, segment) : append_send(wqe, segment);
+  // Of a Write that is refused the receive fails that its Immediate Data would have taken.
+  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.marks_deliveries(config_);
+  const uint8_t control =
+      make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
+  if (payload_.revoked()) [[unlikely]]
+    built = Built::kFault;
+  else if (!write)
+    built = append_send(wqe, segment);
+  else
+    built = writer_.append(TaggedHeader{.control = segment.control(true),
+                                        .rsvd_ulp = control,
+                                        .stag = STag{wqe.rkey},
+                                        .to = wqe.remote_address + offset_},
+                           &payload_, offset_, segment.payload);
   if (built == Built::kNoRoom) return false;
   if (built == Built::kFault) [[unlikely]] {
     fail(position, WcStatus::kLocProtErr);
@@ -224,28 +231,12 @@ bool Requester::append_segment() {
   }
   offset_ += segment.payload;
   if (!segment.last) return true;
-  if (wqe.opcode == SendOpcode::kWriteWithImm)
-    immediate_due_ = true;
-  else
-    end(wqe);
+  // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
+  // RFC 7306 6.
+  immediate_due_ = wqe.opcode == SendOpcode::kWriteWithImm;
+  open_ = immediate_due_;
+  if (!open_) wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
   return true;
-}
-
-// If it is refused, the receive that its Immediate Data would have taken fails there.
-uint8_t Requester::marked_write_control() const {
-  return make_rdmap_control(RdmapOpcode::kWrite) |
-         RdmapControl::ImmediateBit::flag(stream_.marks_deliveries(config_));
-}
-
-FpduWriter::Built Requester::append_write(const SendWqe& wqe, const FpduWriter::Segment& segment) {
-  uint8_t control = make_rdmap_control(RdmapOpcode::kWrite);
-  if (wqe.opcode == SendOpcode::kWriteWithImm) [[unlikely]]
-    control = marked_write_control();
-  return writer_.append(TaggedHeader{.control = segment.control(true),
-                                     .rsvd_ulp = control,
-                                     .stag = STag{wqe.rkey},
-                                     .to = wqe.remote_address + offset_},
-                        &payload_, offset_, segment.payload);
 }
 
 FpduWriter::Built Requester::append_send(const SendWqe& wqe, const FpduWriter::Segment& segment) {
@@ -264,7 +255,6 @@ FpduWriter::Built Requester::append_send(const SendWqe& wqe, const FpduWriter::S
   return writer_.append(header, &payload_, offset_, segment.payload);
 }
 
-// Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
 // RFC 7306 6.
 bool Requester::append_immediate(SendWqe& wqe) {
   std::byte value[kImmediateSize]{};
@@ -280,14 +270,9 @@ bool Requester::append_immediate(SendWqe& wqe) {
   static_assert(kImmediateSize <= TransmitBatch::kCopyBytes);  // so `value` may go
   if (writer_.append(header, &data, 0, sizeof value) == FpduWriter::Built::kNoRoom) return false;
   counters_.count(MessageKind::kImmediate);
-  immediate_due_ = false;
-  end(wqe);
-  return true;
-}
-
-void Requester::end(SendWqe& wqe) {
+  open_ = immediate_due_ = false;
   wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
-  open_ = false;
+  return true;
 }
 
 // The requests before it complete first, as on an adapter: nothing else starts meanwhile.
@@ -296,12 +281,9 @@ void Requester::fail_in_turn(WcStatus status) {
   stream_.silent.store(true, std::memory_order_relaxed);
 }
 
-bool Requester::fail_if_due() {
-  if (!fault_ || queue_.retired() != queue_.started()) [[likely]]
-    return false;
+void Requester::fail_by_fault() {
   fail(queue_.started(), *fault_);
   fault_.reset();
-  return true;
 }
 
 void Requester::fail(uint64_t position, WcStatus status) {
@@ -551,24 +533,20 @@ void Transmitter::fill_traced() {
 // is noinline. The calls were a tenth of the time that such a message takes.
 [[gnu::flatten]] void Transmitter::fill() {
   completer_.acknowledging().begin_batch();
-  while (!closed_ && !switching_ && (batch_.has_room() || (ends_soon() && batch_.has_place()))) {
-    const bool open = requester_.open() || responder_.open();
-    if (!(open ? append_segment() : begin_next())) return;
+  while (!closed_ && !switching_) {
+    bool going;
+    if (requester_.open())
+      going = batch_.has_room(requester_.left()) && requester_.append_segment();
+    else if (responder_.open())
+      going = batch_.has_room(responder_.left()) && responder_.append_segment();
+    else
+      going = batch_.has_room() && begin_next();
+    if (!going) return;
   }
 }
 
-// A message of 64 KiB has a second segment of some twenty bytes.
-bool Transmitter::ends_soon() const {
-  return (requester_.open() && requester_.left() <= TransmitBatch::kCopyBytes) ||
-         (responder_.open() && responder_.left() <= TransmitBatch::kCopyBytes);
-}
-
-bool Transmitter::append_segment() {
-  return requester_.open() ? requester_.append_segment() : responder_.append_segment();
-}
-
 // What goes next, in order of precedence. Requests and answers alternate, so that neither side of
-// the application starves the other.
+// the application starves the other. False: nothing may go now.
 bool Transmitter::begin_next() {
   if (stream_.failed()) return emit_terminate();
   if (!opened_) {
@@ -597,9 +575,11 @@ bool Transmitter::begin_next() {
   } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
     response_turn_ = false;
     responder_.begin();
+  } else if (!request && requester_.fault_due()) {
+    requester_.fail_by_fault();
   } else if (!request) {
     return emit_when_idle();
-  } else if (takes_receive(queue_.at(queue_.started()).opcode) && responder_.delivery_due())
+  } else if (responder_.delivery_due() && takes_receive(queue_.at(queue_.started()).opcode))
       [[unlikely]] {
     responder_.emit_delivered_mark();
   } else {
@@ -633,13 +613,12 @@ bool Transmitter::emit_mark(uint32_t due) {
 
 // What goes only when nothing else may.
 bool Transmitter::emit_when_idle() {
-  if (requester_.fail_if_due()) return true;
   // The Read that asks for it has not come yet, and the message is about to complete.
   if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
     responder_.emit_delivered_mark();
     return true;
   }
-  if (requester_.must_ask_peer()) {
+  if (queue_.waiting() && requester_.must_ask_peer()) {
     requester_.emit_empty_read(0);
     return true;
   }
@@ -702,12 +681,10 @@ bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& ver
   return false;
 }
 
-bool Transmitter::acknowledgement_due(bool request) const {
-  const Acknowledging& acknowledging = completer_.acknowledging();
-  if (!acknowledging.on()) [[likely]]
-    return false;
+bool Transmitter::must_acknowledge(bool request) const {
   const bool pressed = queue_.waiting() || stream_.drain.paused();
-  return acknowledging.due(queue_.started(), stream_.outbound.size(), request, pressed);
+  return completer_.acknowledging().due(queue_.started(), stream_.outbound.size(), request,
+                                        pressed);
 }
 
 // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and checks
@@ -749,11 +726,12 @@ bool Transmitter::emit_terminate() {
   header.qn = QueueNumber::kTerminate;
   header.rsvd_ulp = make_rdmap_control(RdmapOpcode::kTerminate);
   const size_t size = failure.terminate.encoded_size();
-  std::byte* at = batch_.begin_fpdu(UntaggedHeader::kWireSize + size, 0);
-  if (at == nullptr) return closed_ = false;
-  header.encode(at);
-  failure.terminate.encode(at + UntaggedHeader::kWireSize);
-  batch_.end_fpdu(nullptr, 0);
+  const auto encode = [&](std::byte* at) {
+    header.encode(at);
+    failure.terminate.encode(at + UntaggedHeader::kWireSize);
+  };
+  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == TransmitBatch::Built::kNoRoom)
+    return closed_ = false;
   counters_.count(MessageKind::kTerminate);
   return true;
 }

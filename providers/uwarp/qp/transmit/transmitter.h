@@ -48,9 +48,10 @@ class Requester {
   void begin();
   /// The next segment of the open message. False: it has no room in the batch.
   bool append_segment();
-  /// If the oldest waiting request has failed, and those before it are complete by now: fails the
-  /// stream. True if it has.
-  bool fail_if_due();
+  /// The oldest waiting request cannot be begun, and those before it are complete by now.
+  bool fault_due() const { return fault_ && queue_.retired() == queue_.started(); }
+  /// Then: fails the stream.
+  [[gnu::noinline, gnu::cold]] void fail_by_fault();
   /// A Read without bytes that no request of the application stands for; its answer acknowledges
   /// the requests before this position (0: none).
   [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges);
@@ -65,16 +66,11 @@ class Requester {
 
  private:
   [[gnu::noinline]] bool immediate_ready();
-  bool gather(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
-  [[gnu::noinline]] uint8_t marked_write_control() const;
-  FpduWriter::Built append_write(const SendWqe& wqe, const FpduWriter::Segment& segment);
   FpduWriter::Built append_send(const SendWqe& wqe, const FpduWriter::Segment& segment);
   [[gnu::noinline]] bool append_immediate(SendWqe& wqe);
-  /// The last byte of a request is built.
-  void end(SendWqe& wqe);
   /// The oldest waiting request cannot be begun.
   [[gnu::noinline, gnu::cold]] void fail_in_turn(WcStatus status);
   [[gnu::noinline]] void fail(uint64_t position, WcStatus status);
@@ -219,10 +215,6 @@ class Transmitter {
  private:
   void fill();  // what is noinline in its classes stays out of it, see there
   [[gnu::noinline, gnu::cold]] void fill_traced();
-  /// The message under way is worth a place in a batch that is full otherwise.
-  bool ends_soon() const;
-  bool append_segment();
-  /// Begins the next message. False: nothing may go now.
   bool begin_next();
   // Faults that are asked for (QpConfig::script).
   enum class AfterFaults : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
@@ -233,7 +225,10 @@ class Transmitter {
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();
   [[gnu::noinline]] bool emit_when_idle();
-  bool acknowledgement_due(bool request) const;
+  bool acknowledgement_due(bool request) const {
+    return completer_.acknowledging().on() && must_acknowledge(request);
+  }
+  [[gnu::noinline]] bool must_acknowledge(bool request) const;
   [[gnu::noinline]] void emit_acknowledgement();
   void drop_messages();
   void drop_batch();

@@ -15,12 +15,10 @@ constexpr size_t kHeaderBytes = 14;
 /// Adds FPDUs until there is no more room; returns their number.
 size_t fill(TransmitBatch& batch, BufferList& payload) {
   EXPECT_TRUE(batch.restart());
-  while (batch.has_room()) {
-    std::byte* header =
-        batch.begin_fpdu(kHeaderBytes, static_cast<uint32_t>(payload.length_bytes()));
-    if (header == nullptr) break;
-    std::memset(header, 0, kHeaderBytes);
-    EXPECT_TRUE(batch.end_fpdu(&payload, 0));
+  const auto size = static_cast<uint32_t>(payload.length_bytes());
+  const auto encode = [](std::byte* at) { std::memset(at, 0, kHeaderBytes); };
+  while (batch.has_room() &&
+         batch.append(kHeaderBytes, encode, &payload, 0, size) == TransmitBatch::Built::kDone) {
   }
   return batch.fpdus();
 }

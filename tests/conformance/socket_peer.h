@@ -46,9 +46,7 @@ class SocketPeer {
         crc(options.crc),
         scan(options.crc) {
     EXPECT_TRUE(kStrict);
-    QpAttributes attributes;
-    attributes.state = QpState::kInit;
-    EXPECT_EQ(dut.endpoint->modify(attributes, 0x29), 0);
+    EXPECT_EQ(dut.endpoint->init_for_cm(), 0);
     target = dut.engine.regions()
                  .add(dut.domain, dut.memory.data() + kTarget, kTargetSize, base(), sim::kAllAccess)
                  .value();

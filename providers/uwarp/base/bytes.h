@@ -33,4 +33,14 @@ inline void store_be32(void* at, uint32_t value) { store(at, __builtin_bswap32(v
 inline void store_be64(void* at, uint64_t value) { store(at, __builtin_bswap64(value)); }
 inline void store_le32(void* at, uint32_t value) { store(at, value); }
 
+/// The number that an application has put into an enum of the public ABI, which may be none of the
+/// enum's values.
+template <typename Enum>
+unsigned raw_value(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(unsigned));
+  unsigned raw;
+  std::memcpy(&raw, &value, sizeof raw);
+  return raw;
+}
+
 }  // namespace uwarp

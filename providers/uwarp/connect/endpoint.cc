@@ -146,31 +146,35 @@ QpState Endpoint::state_locked() const {
   return cm_owned_ ? core : verbs_state_;
 }
 
-QpAttributes Endpoint::attributes() const {
+ibv_qp_attr Endpoint::attributes() const {
   const std::lock_guard guard(mutex_);
-  QpAttributes all = attributes_;
-  all.state = all.current_state = state_locked();
+  ibv_qp_attr all = attributes_;
+  all.qp_state = all.cur_qp_state = static_cast<ibv_qp_state>(state_locked());
   return all;
 }
 
 void Endpoint::set_retries(const RetryAttributes& retries) {
   const std::lock_guard guard(mutex_);
   attributes_.timeout = retries.timeout.value_or(attributes_.timeout);
-  attributes_.retry_count = retries.retry_count.value_or(attributes_.retry_count);
+  attributes_.retry_cnt = retries.retry_count.value_or(attributes_.retry_cnt);
   attributes_.rnr_retry = retries.rnr_retry.value_or(attributes_.rnr_retry);
 }
 
-int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
+int Endpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!context_.alive()) return EINVAL;
   mask = meaningful_mask(qp_.config().transport, mask);
   std::unique_lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = state_locked();
-  // Queue pairs of rdma_cm, which every one of an RNIC is to the kernel: drivers take what moves
-  // nothing, in any state. librdmacm's iWARP branch names the port alone.
-  const bool tolerant = cm_owned_ || settings().persona != Persona::kRoce;
-  if (tolerant && (mask == kAttrPort || mask == kAttrMinRnrTimer)) return 0;
-  const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
+  const QpState to = (mask & IBV_QP_STATE) != 0 ? static_cast<QpState>(attributes.qp_state) : from;
+  const QpToChange before{.transport = qp_.config().transport,
+                          .state = from,
+                          .is_rnic = settings().persona != Persona::kRoce,
+                          .is_cms = cm_owned_,
+                          .may_be_cms = rendezvous_ == nullptr && !unreliable()};
+  const QpChange change = change_of(before, attributes, mask);
+  if (change == QpChange::kRefuse) return EINVAL;
+  if (change == QpChange::kIgnore) return 0;
   if (to == QpState::kErr || to == QpState::kReset) {
     if (to == QpState::kErr && from != QpState::kErr) {
       lock.unlock();
@@ -181,80 +185,56 @@ int Endpoint::modify(const QpAttributes& attributes, uint32_t mask) {
     to_error_or_reset(lock, to);
     return 0;
   }
-  if (to == QpState::kSqd && from != QpState::kSqd) {
-    // rdma_disconnect() begins like this, and gives up if it fails.
-    if (qp_.state() == QpState::kRts) {
-      if ((mask & ~(kAttrState | kAttrNotifyDrained)) != 0) return EINVAL;
-      verbs_state_ = QpState::kSqd;
-      merge_attributes(attributes_, attributes, mask & kAttrNotifyDrained);
-      qp_.to_sqd((mask & kAttrNotifyDrained) != 0 && attributes.notify_drained);
-      if (qp_.config().acknowledged) {
-        lock.unlock();
-        pump_at_once();  // what drains is to be acknowledged
-      }
-      return 0;
-    }
-    return tolerant ? 0 : EINVAL;
-  }
-  // INIT again is a change of two attributes, which any queue pair may have.
-  const bool again = from == QpState::kInit && to == QpState::kInit;
-  const bool for_cm = (is_cm_mask(to, mask) && !again) || names_cm_peer(attributes, mask);
-  const bool by_cm = cm_owned_ || (for_cm && rendezvous_ == nullptr && !unreliable());
-  if (by_cm && (to == QpState::kInit || to == QpState::kRtr || to == QpState::kRts)) {
-    if (from == QpState::kReset && to != QpState::kInit) return EINVAL;
-    cm_owned_ = true;
-    if (!is_cm_mask(to, mask)) return modify_for_cm(attributes, mask, to, lock);
-    if (from == QpState::kReset) return to_init(lock);
-    if (from == QpState::kSqd && to == QpState::kRts) {
-      qp_.to_rts();
-      lock.unlock();
-      pump_at_once();  // what was posted meanwhile
-    }
-    return 0;
-  }
-  if (tolerant && to == QpState::kRtr && from == QpState::kRtr) return 0;
-  if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
-  if (!transition_allowed(qp_.config().transport, from, to, mask) ||
-      !attributes_in_range(attributes, mask))
-    return EINVAL;
+  if (change == QpChange::kMakeForCm) return modify_for_cm(attributes, mask, to, lock);
   if (int error = check_address_locked(attributes, mask)) return error;
   merge_attributes(attributes_, attributes, mask);
-  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp_.set_remote_access(attributes_.qp_access_flags);
   if (from == to) return 0;
   if (to == QpState::kInit) return to_init(lock);
   if (to == QpState::kRtr) to_rtr(lock);
   if (to == QpState::kRts) to_rts(lock);
+  if (to == QpState::kSqd) to_sqd(lock, (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0);
   return 0;
 }
 
-// librdmacm's InfiniBand branch: the attributes are real ones, but the connection may stand
-// already, or comes by accept() and connect().
-int Endpoint::modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+int Endpoint::modify_for_cm(const ibv_qp_attr& attributes, int mask, QpState to,
                             std::unique_lock<std::mutex>& lock) {
-  if (!attributes_in_range(attributes, mask)) return EINVAL;
-  if (int error = check_address_locked(attributes, mask)) return error;
-  // To be connected by the peer's number, and not by rdma_cm, it would have come to INIT with all
-  // that the manual asks for. Nothing would ever connect it now.
-  const bool names_peer = (mask & kAttrDestQpn) != 0 && !names_cm_peer(attributes, mask);
-  if (names_peer && connection_ == nullptr) return EINVAL;
-  merge_attributes(attributes_, attributes, mask);
-  if ((mask & kAttrAccess) != 0) qp_.set_remote_access(attributes_.access);
+  cm_owned_ = true;
   const QpState core = qp_.state();
-  if (core == QpState::kReset) return to_init(lock);
-  if (core == QpState::kInit && to == QpState::kRtr) qp_.to_rtr();
-  if ((core == QpState::kRtr || core == QpState::kSqd) && to == QpState::kRts) {
-    qp_.to_rts();
-    lock.unlock();
-    pump_at_once();
+  bool resumes = core == QpState::kSqd && to == QpState::kRts;
+  // librdmacm's InfiniBand branch: the attributes are real ones, but the connection may stand
+  // already, or comes by accept() and connect().
+  if (!is_cm_mask(to, mask)) {
+    if (int error = check_address_locked(attributes, mask)) return error;
+    // To be connected by the peer's number, and not by rdma_cm, it would have come to INIT with all
+    // that the manual asks for. Nothing would ever connect it now.
+    const bool names_peer = (mask & IBV_QP_DEST_QPN) != 0 && !names_cm_peer(attributes, mask);
+    if (names_peer && connection_ == nullptr) return EINVAL;
+    merge_attributes(attributes_, attributes, mask);
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) qp_.set_remote_access(attributes_.qp_access_flags);
+    if (core == QpState::kInit && to == QpState::kRtr) qp_.to_rtr();
+    if (core == QpState::kRtr && to == QpState::kRts) resumes = true;
   }
+  if (core == QpState::kReset) return to_init(lock);
+  if (!resumes) return 0;
+  qp_.to_rts();
+  lock.unlock();
+  pump_at_once();  // what was posted meanwhile
   return 0;
 }
 
-int Endpoint::check_address_locked(const QpAttributes& attributes, uint32_t mask) const {
-  if ((mask & kAttrAddress) == 0) return 0;
-  if (!attributes.has_address) return EINVAL;
-  if (attributes.sgid_index >= addresses_.size()) return ENODATA;
-  return IpAddress::from_gid(attributes.dgid).is_any() ? EINVAL : 0;
+int Endpoint::init_for_cm() {
+  std::unique_lock lock(mutex_);
+  cm_owned_ = true;
+  return to_init(lock);
+}
+
+int Endpoint::check_address_locked(const ibv_qp_attr& attributes, int mask) const {
+  if ((mask & IBV_QP_AV) == 0) return 0;
+  if (attributes.ah_attr.is_global == 0) return EINVAL;
+  const ibv_global_route& route = attributes.ah_attr.grh;
+  if (route.sgid_index >= addresses_.size()) return ENODATA;
+  return IpAddress::from_gid(route.dgid.raw).is_any() ? EINVAL : 0;
 }
 
 int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
@@ -272,8 +252,9 @@ int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
 
 RendezvousTerms Endpoint::terms_locked() const {
   RendezvousTerms terms;
-  terms.own_address = addresses_[attributes_.sgid_index];
-  terms.peer_address = IpAddress::from_gid(attributes_.dgid, terms.own_address.scope_id());
+  const ibv_global_route& route = attributes_.ah_attr.grh;
+  terms.own_address = addresses_[route.sgid_index];
+  terms.peer_address = IpAddress::from_gid(route.dgid.raw, terms.own_address.scope_id());
   terms.own = number();
   terms.peer = Qpn{attributes_.dest_qp_num};
   terms.sq_psn = attributes_.sq_psn;
@@ -281,8 +262,8 @@ RendezvousTerms Endpoint::terms_locked() const {
   terms.ord = attributes_.max_rd_atomic;
   terms.ird = attributes_.max_dest_rd_atomic;
   terms.transport = qp_.config().transport;
-  terms.timeout_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
-  if (attributes_.traffic_class != 0) terms.traffic_class = attributes_.traffic_class;
+  terms.timeout_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_cnt + 1u);
+  if (route.traffic_class != 0) terms.traffic_class = route.traffic_class;
   return terms;
 }
 
@@ -312,6 +293,14 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   pump_at_once();
 }
 
+void Endpoint::to_sqd(std::unique_lock<std::mutex>& lock, bool notify_named) {
+  verbs_state_ = QpState::kSqd;
+  qp_.to_sqd(notify_named && attributes_.en_sqd_async_notify != 0);
+  if (!qp_.config().acknowledged) return;
+  lock.unlock();
+  pump_at_once();  // what drains is to be acknowledged
+}
+
 // Ends the rendezvous, held calls and the connection of this queue pair. Gives the lock up
 // meanwhile: the queue pair may be destroyed then, and what it was made of be gone.
 void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
@@ -331,7 +320,7 @@ void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
 void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to) {
   verbs_state_ = to;
   if (to == QpState::kReset) {
-    attributes_ = QpAttributes{};
+    attributes_ = initial_attributes();
     cm_owned_ = false;
   }
   cut_off(lock);
@@ -521,7 +510,7 @@ uint64_t Endpoint::hold_deadline_ns() const {
 
 uint32_t Endpoint::peer_timeout_ms() const {
   const std::lock_guard guard(mutex_);
-  const uint64_t total_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_count + 1u);
+  const uint64_t total_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_cnt + 1u);
   return static_cast<uint32_t>(std::min<uint64_t>(total_ns / kNsPerMs, UINT32_MAX));
 }
 

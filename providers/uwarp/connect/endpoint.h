@@ -82,11 +82,14 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// The slots of its completion queues in the page of counters. For the layer that made them.
   void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
-  /// ibv_modify_qp: checks mask and state table, keeps the attributes, moves the state, starts or
-  /// ends the rendezvous and the connection. 0 or EINVAL, ENOMEM, EADDRINUSE...
-  int modify(const QpAttributes& attributes, uint32_t mask);
+  /// ibv_modify_qp: checks mask and state table, keeps the attributes, whose values are in range,
+  /// moves the state, starts or ends the rendezvous and the connection. 0 or EINVAL, ENOMEM,
+  /// EADDRINUSE...
+  int modify(const ibv_qp_attr& attributes, int mask);
+  /// A new queue pair of the engine's own: to INIT, to be connected as rdma_cm does it.
+  int init_for_cm();
   /// All that was set, plus the state at this moment.
-  QpAttributes attributes() const;
+  ibv_qp_attr attributes() const;
   /// What an rdma_cm id was given for its queue pair.
   void set_retries(const RetryAttributes& retries);
 
@@ -159,13 +162,14 @@ class Endpoint final : public Source, private ReceiveWaiter {
   void receive_posted() override;
   QpState state_locked() const;
   bool unreliable() const { return is_unreliable(qp_.config().transport); }
-  int check_address_locked(const QpAttributes& attributes, uint32_t mask) const;
+  int check_address_locked(const ibv_qp_attr& attributes, int mask) const;
   RendezvousTerms terms_locked() const;
-  int modify_for_cm(const QpAttributes& attributes, uint32_t mask, QpState to,
+  int modify_for_cm(const ibv_qp_attr& attributes, int mask, QpState to,
                     std::unique_lock<std::mutex>& lock);
   int to_init(std::unique_lock<std::mutex>& lock);
   void to_rtr(std::unique_lock<std::mutex>& lock);
   void to_rts(std::unique_lock<std::mutex>& lock);
+  void to_sqd(std::unique_lock<std::mutex>& lock, bool notify_named);
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
@@ -181,7 +185,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
 
   // After a Connection's mutex; before poll groups and the queue pair's sides.
   mutable std::mutex mutex_;
-  QpAttributes attributes_;
+  ibv_qp_attr attributes_ = initial_attributes();
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
   /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
   /// and RTS.

@@ -46,24 +46,23 @@ void DatagramEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) 
 
 // --- States
 
-QpAttributes DatagramEndpoint::attributes() const {
+ibv_qp_attr DatagramEndpoint::attributes() const {
   const std::lock_guard guard(mutex_);
-  QpAttributes all = attributes_;
-  all.state = all.current_state = qp_.state();
+  ibv_qp_attr all = attributes_;
+  all.qp_state = all.cur_qp_state = static_cast<ibv_qp_state>(qp_.state());
   return all;
 }
 
-int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
+int DatagramEndpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!trunks_.context().alive()) return EINVAL;
   const std::unique_lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = qp_.state();
-  const QpState to = (mask & kAttrState) != 0 ? attributes.state : from;
-  if ((mask & kAttrCurrentState) != 0 && attributes.current_state != from) return EINVAL;
-  if (!transition_allowed(Transport::kUd, from, to, mask) || !attributes_in_range(attributes, mask))
+  const QpState to = (mask & IBV_QP_STATE) != 0 ? static_cast<QpState>(attributes.qp_state) : from;
+  if (change_of({.transport = Transport::kUd, .state = from}, attributes, mask) != QpChange::kMake)
     return EINVAL;
   if (to == QpState::kReset) {
-    attributes_ = QpAttributes{};
+    attributes_ = initial_attributes();
     qp_.to_reset();
     return 0;
   }
@@ -80,7 +79,8 @@ int DatagramEndpoint::modify(const QpAttributes& attributes, uint32_t mask) {
   qp_.move_to(to);
   if (to == QpState::kRts) go_on();
   // All requests that were begun have been sent: there is nothing to wait for.
-  if (to == QpState::kSqd && attributes_.notify_drained && qp_.config().listener != nullptr)
+  if (to == QpState::kSqd && attributes_.en_sqd_async_notify != 0 &&
+      qp_.config().listener != nullptr)
     qp_.config().listener->qp_event(QpEvent::kSqDrained);
   return 0;
 }

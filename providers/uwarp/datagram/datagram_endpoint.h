@@ -110,8 +110,8 @@ class DatagramEndpoint final : public DatagramWaiter,
   bool takes_own_multicast() const { return own_multicast_; }
 
   /// ibv_modify_qp: 0 or EINVAL, ENOMEM, EADDRINUSE...
-  int modify(const QpAttributes& attributes, uint32_t mask);
-  QpAttributes attributes() const;
+  int modify(const ibv_qp_attr& attributes, int mask);
+  ibv_qp_attr attributes() const;
   /// ibv_destroy_qp: when it returns no thread touches its completion queues or the memory of its
   /// domain on its behalf any more.
   void destroy();
@@ -159,7 +159,7 @@ class DatagramEndpoint final : public DatagramWaiter,
   bool waiting_ = false;  // in line for room; under the posting lock
 
   mutable std::mutex mutex_;
-  QpAttributes attributes_;
+  ibv_qp_attr attributes_ = initial_attributes();
   bool destroyed_ = false;
 };
 

@@ -107,9 +107,7 @@ int TrunkLine::make_endpoint() {
   auto endpoint = Endpoint::create(trunks_.context(), trunk_->device(), config);
   if (!endpoint) return endpoint.error();
   endpoint_ = std::move(*endpoint);
-  QpAttributes init;
-  init.state = QpState::kInit;
-  return endpoint_->modify(init, kAttrState | kAttrAccess | kAttrPort);
+  return endpoint_->init_for_cm();
 }
 
 // --- Connecting

@@ -14,7 +14,6 @@
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/endpoint.h"
-#include "connect/qp_attributes.h"
 #include "datagram/datagram_endpoint.h"
 #include "net/neighbour.h"
 #include "net/net_watch.h"
@@ -37,10 +36,7 @@ Result<std::unique_ptr<SilentQueuePair>> SilentQueuePair::create(Engine& engine,
   auto endpoint = Endpoint::create(engine.context(), device, config);
   if (!endpoint) return Error{endpoint.error()};
   made->endpoint_ = std::move(*endpoint);
-  QpAttributes init;
-  init.state = QpState::kInit;
-  if (const int error = made->endpoint_->modify(init, kAttrState | kAttrAccess | kAttrPort))
-    return Error{error};
+  if (const int error = made->endpoint_->init_for_cm()) return Error{error};
   return made;
 }
 

@@ -171,7 +171,7 @@ ib_uverbs_ah_attr group_address(const CmId::Addresses& addresses, const IpAddres
 void datagram_attributes(uint32_t qp_state, uint32_t qkey, ib_uverbs_qp_attr& out) {
   out = {};
   out.qp_state = qp_state;
-  out.qp_attr_mask = kAttrState | kAttrPkeyIndex | kAttrPort | kAttrQkey;
+  out.qp_attr_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
   out.port_num = 1;
   out.qkey = qkey;
 }
@@ -186,21 +186,21 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
   out.port_num = 1;
   switch (qp_state) {
     case IBV_QPS_INIT:
-      out.qp_attr_mask = kAttrState | kAttrPkeyIndex | kAttrPort | kAttrAccess;
+      out.qp_attr_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
       out.qp_access_flags = kRemoteAccess;
       return 0;
     case IBV_QPS_RTR:
       if (addresses.remote.ss_family == AF_UNSPEC) return EINVAL;
-      out.qp_attr_mask = kAttrState | kAttrAddress | kAttrPathMtu | kAttrDestQpn | kAttrRqPsn |
-                         kAttrMaxDestRdAtomic | kAttrMinRnrTimer;
+      out.qp_attr_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                         IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
       out.ah_attr = path_address(addresses);
       out.path_mtu = mtu_code(*addresses.device);
       out.dest_qp_num = kCmPeerQpn;
       out.max_dest_rd_atomic = depths.responder_resources;
       return 0;
     case IBV_QPS_RTS:
-      out.qp_attr_mask = kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetryCount | kAttrRnrRetry |
-                         kAttrMaxRdAtomic;
+      out.qp_attr_mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                         IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
       out.timeout = retries.timeout.value_or(kDefaultAckTimeout);
       out.retry_cnt = retries.retry_count.value_or(kMostRetries);
       out.rnr_retry = retries.rnr_retry.value_or(kMostRetries);

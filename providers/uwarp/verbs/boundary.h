@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <system_error>
 
+#include "base/bytes.h"
 #include "base/kept_errno.h"
 #include "verbs/named.h"
 
@@ -72,16 +72,6 @@ void quiet_verb(Body&& body) {
     body();
   } catch (const std::exception&) {
   }
-}
-
-/// The number that an application has put into an enum of the public ABI, which may be none of the
-/// enum's values.
-template <typename Enum>
-unsigned raw_value(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(unsigned));
-  unsigned raw;
-  std::memcpy(&raw, &value, sizeof raw);
-  return raw;
 }
 
 /// Null with errno set, as pointer verbs fail.

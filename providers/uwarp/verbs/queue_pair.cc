@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "verbs/boundary.h"
-#include "verbs/status_map.h"
 
 namespace uwarp {
 namespace {
@@ -302,39 +301,16 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
   });
 }
 
-namespace {
-
-/// What the kernel's table of transitions forbids, and the engine does: for RNICs, which have no
-/// such table, and for queue pairs of its own. Nothing goes along to RESET and to ERR, in RESET
-/// there is nothing that could fail, and INIT names a P_Key.
-int check_transition(const VerbsQp& qp, const QpAttributes& to, uint32_t mask) {
-  if (is_rnic(qp)) return 0;
-  const QpState from = qp.attributes().state;
-  const QpState next = (mask & kAttrState) != 0 ? to.state : from;
-  if (from == QpState::kReset && next == QpState::kInit)
-    return (mask & kAttrPkeyIndex) != 0 ? 0 : EINVAL;
-  if (next != QpState::kReset && next != QpState::kErr) return 0;
-  const bool more =
-      (meaningful_mask(*find_type(qp.init.qp_type)->transport, mask) & ~kAttrState) != 0;
-  return more || (from == QpState::kReset && next == QpState::kErr) ? EINVAL : 0;
-}
-
-}  // namespace
-
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   return errno_verb([&] {
     VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
     if (const int error = qp.device.refusal()) return error;
-    QpAttributes attributes;
-    if (int error = attributes_from_verbs(*attr, mask, attributes)) return error;
-    if (int error = check_transition(qp, attributes, static_cast<uint32_t>(mask))) return error;
-    if (int error = qp.modify(attributes, static_cast<uint32_t>(mask))) return error;
+    ibv_qp_attr named{};
+    merge_attributes(named, *attr, mask);
+    if (int error = check_attributes(named, mask)) return error;
+    if (int error = qp.modify(named, mask)) return error;
     qp.untouched.store(false, std::memory_order_relaxed);
     if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
-    if (mask & IBV_QP_AV) {
-      const std::lock_guard guard(qp.mutex);
-      qp.address = attr->ah_attr;
-    }
     return 0;
   });
 }
@@ -344,12 +320,7 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) 
     // The kernel's command has no room for what came with rate limits and later.
     if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
     VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-    std::memset(attr, 0, sizeof *attr);
-    {
-      const std::lock_guard guard(qp.mutex);
-      attr->ah_attr = qp.address;
-    }
-    attributes_to_verbs(qp.attributes(), *attr);
+    *attr = qp.attributes();
     if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
       attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
     attr->cap = qp.init.cap;

@@ -74,9 +74,7 @@ struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
   /// thread uses what it was made of.
   void end();
 
-  /// The address vector as it was set: most of it means nothing here, but query_qp returns it.
   std::mutex mutex;
-  ibv_ah_attr address = {};  // under mutex
   /// Multicast groups as they were joined, under mutex: who leaves one must name the same LID,
   /// which means nothing else on Ethernet.
   struct Membership {
@@ -86,18 +84,18 @@ struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
   std::vector<Membership> memberships;
 
   // For a queue pair of any type.
-  int modify(const QpAttributes& attributes, uint32_t mask) {
+  int modify(const ibv_qp_attr& attributes, int mask) {
     return datagrams != nullptr ? datagrams->modify(attributes, mask)
                                 : endpoint->modify(attributes, mask);
   }
-  QpAttributes attributes() const {
+  ibv_qp_attr attributes() const {
     return datagrams != nullptr ? datagrams->attributes() : endpoint->attributes();
   }
   /// Work is flushed.
   void fail() {
-    QpAttributes attributes;
-    attributes.state = QpState::kErr;
-    (void)modify(attributes, kAttrState);
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    (void)modify(attributes, IBV_QP_STATE);
   }
   /// Calls `visit` for all parts that count their users.
   template <typename Visit>

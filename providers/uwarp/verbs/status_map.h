@@ -8,9 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "connect/endpoint.h"
 #include "memory/region_table.h"
-#include "qp/queue_pair.h"
 #include "qp/work_request.h"
 
 namespace uwarp {
@@ -105,14 +103,6 @@ UWARP_SAME_VALUE(kAccessOnDemand, IBV_ACCESS_ON_DEMAND);
 
 // ---- Queue pairs --------------------------------------------------------------------------------
 
-UWARP_SAME_VALUE(QpState::kReset, IBV_QPS_RESET);
-UWARP_SAME_VALUE(QpState::kInit, IBV_QPS_INIT);
-UWARP_SAME_VALUE(QpState::kRtr, IBV_QPS_RTR);
-UWARP_SAME_VALUE(QpState::kRts, IBV_QPS_RTS);
-UWARP_SAME_VALUE(QpState::kSqd, IBV_QPS_SQD);
-UWARP_SAME_VALUE(QpState::kSqe, IBV_QPS_SQE);
-UWARP_SAME_VALUE(QpState::kErr, IBV_QPS_ERR);
-
 UWARP_SAME_VALUE(QpEvent::kFatal, IBV_EVENT_QP_FATAL);
 UWARP_SAME_VALUE(QpEvent::kRequestError, IBV_EVENT_QP_REQ_ERR);
 UWARP_SAME_VALUE(QpEvent::kAccessError, IBV_EVENT_QP_ACCESS_ERR);
@@ -120,13 +110,5 @@ UWARP_SAME_VALUE(QpEvent::kCommEstablished, IBV_EVENT_COMM_EST);
 UWARP_SAME_VALUE(QpEvent::kSqDrained, IBV_EVENT_SQ_DRAINED);
 UWARP_SAME_VALUE(QpEvent::kLastWqeReached, IBV_EVENT_QP_LAST_WQE_REACHED);
 #undef UWARP_SAME_VALUE
-
-/// Copies what `mask` names out of `attr`. Returns EINVAL when a value named by the mask is out of
-/// the range that the manual page gives (or names another port), EOPNOTSUPP for a mask bit of
-/// something that an RC queue pair here does not have. Sequence numbers are cut to 24 bits.
-int attributes_from_verbs(const ibv_qp_attr& attr, int mask, QpAttributes& out);
-
-/// Fills the fields of `attr` that the engine knows; leaves the others.
-void attributes_to_verbs(const QpAttributes& attributes, ibv_qp_attr& attr);
 
 }  // namespace uwarp

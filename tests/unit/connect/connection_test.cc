@@ -45,11 +45,7 @@ ConnectParameters parameters(std::string_view private_data = {}, uint16_t depth 
 }
 
 /// Moves a queue pair to INIT as rdma_create_qp() does.
-void cm_init(Node& node) {
-  QpAttributes attributes;
-  attributes.state = QpState::kInit;
-  ASSERT_EQ(node.endpoint->modify(attributes, 0x29), 0);
-}
+void cm_init(Node& node) { ASSERT_EQ(node.endpoint->init_for_cm(), 0); }
 
 uint16_t port_of(const sockaddr_storage& address) {
   return uwarp::port_of(reinterpret_cast<const sockaddr*>(&address));
@@ -169,13 +165,13 @@ TEST_F(ConnectedPair, TheyRecogniseEachOther) {
 TEST_F(ConnectedPair, LibrdmacmsOwnTransitionsAreHarmless) {
   establish();
   for (const QpState to : {QpState::kInit, QpState::kRtr}) {
-    QpAttributes attributes;
-    attributes.state = to;
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = static_cast<ibv_qp_state>(to);
     EXPECT_EQ(passive.endpoint->modify(attributes, 0x29), 0);
   }
-  QpAttributes attributes;
-  EXPECT_EQ(passive.endpoint->modify(attributes, kAttrPort), 0);
-  EXPECT_EQ(passive.endpoint->modify(attributes, kAttrMinRnrTimer), 0);
+  ibv_qp_attr attributes = initial_attributes();
+  EXPECT_EQ(passive.endpoint->modify(attributes, IBV_QP_PORT), 0);
+  EXPECT_EQ(passive.endpoint->modify(attributes, IBV_QP_MIN_RNR_TIMER), 0);
   EXPECT_EQ(passive.state(), QpState::kRts);
 }
 

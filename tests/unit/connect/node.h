@@ -90,39 +90,39 @@ class Node : public QpEventListener {
   }
 
   // ---- The modify_qp calls of a program that connects without rdma_cm.
-  static constexpr uint32_t kInitMask = 0x39, kRtrMask = 0x129181, kRtsMask = 0x12e01;
+  static constexpr int kInitMask = 0x39, kRtrMask = 0x129181, kRtsMask = 0x12e01;
   uint32_t psn = 0x123456;
   int init() {
-    QpAttributes attributes;
-    attributes.state = QpState::kInit;
-    attributes.access = kAccessRemoteWrite | kAccessRemoteRead | kAccessLocalWrite;
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = IBV_QPS_INIT;
+    attributes.qp_access_flags = kAccessRemoteWrite | kAccessRemoteRead | kAccessLocalWrite;
     return endpoint->modify(attributes, kInitMask);
   }
   int rtr(Qpn peer, uint32_t peer_psn = 0x123456) {
-    QpAttributes attributes;
-    attributes.state = QpState::kRtr;
-    attributes.has_address = true;
-    std::memcpy(attributes.dgid, loopback_device().gids[0].bytes().data(), 16);
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = IBV_QPS_RTR;
+    attributes.ah_attr.is_global = 1;
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, loopback_device().gids[0].bytes().data(), 16);
     attributes.dest_qp_num = peer.value;
     attributes.rq_psn = peer_psn;
     attributes.max_dest_rd_atomic = 4;
     return endpoint->modify(attributes, kRtrMask);
   }
   int rts(uint8_t timeout = 14) {
-    QpAttributes attributes;
-    attributes.state = QpState::kRts;
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = IBV_QPS_RTS;
     attributes.timeout = timeout;
-    attributes.retry_count = 7;
+    attributes.retry_cnt = 7;
     attributes.max_rd_atomic = 4;
     attributes.sq_psn = psn;
     return endpoint->modify(attributes, kRtsMask);
   }
   int move(QpState state) {
-    QpAttributes attributes;
-    attributes.state = state;
-    return endpoint->modify(attributes, kAttrState);
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = static_cast<ibv_qp_state>(state);
+    return endpoint->modify(attributes, IBV_QP_STATE);
   }
-  QpState state() const { return endpoint->attributes().state; }
+  QpState state() const { return static_cast<QpState>(endpoint->attributes().qp_state); }
 
   // ---- Work.
   Sge sge(size_t offset, uint32_t length) {

@@ -43,14 +43,16 @@ class DatagramNode {
     endpoint = DatagramEndpoint::create(
                    engine.trunks(), std::make_shared<const NetDevice>(loopback_device()), config)
                    .value();
-    QpAttributes attributes;
-    attributes.state = QpState::kInit;
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = IBV_QPS_INIT;
     attributes.qkey = kDatagramQkey;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrPkeyIndex | kAttrPort | kAttrQkey), 0);
-    attributes.state = QpState::kRtr;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState), 0);
-    attributes.state = QpState::kRts;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrSqPsn), 0);
+    EXPECT_EQ(
+        endpoint->modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+        0);
+    attributes.qp_state = IBV_QPS_RTR;
+    EXPECT_EQ(endpoint->modify(attributes, IBV_QP_STATE), 0);
+    attributes.qp_state = IBV_QPS_RTS;
+    EXPECT_EQ(endpoint->modify(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
   }
   ~DatagramNode() {
     endpoint->destroy();
@@ -76,9 +78,9 @@ class DatagramNode {
     return endpoint->qp().post_recv(id, {&one, 1});
   }
   void move(QpState state) {
-    QpAttributes attributes;
-    attributes.state = state;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState), 0);
+    ibv_qp_attr attributes = initial_attributes();
+    attributes.qp_state = static_cast<ibv_qp_state>(state);
+    EXPECT_EQ(endpoint->modify(attributes, IBV_QP_STATE), 0);
   }
   /// The next completion; polls if `drive`. The id is ~0 if none comes.
   WorkCompletion next(bool drive = true, int seconds = 20) {
@@ -134,9 +136,7 @@ std::vector<TrunkNonce> nonces_of(Connection& request) {
 /// One call to a trunk's port, with private data of any kind.
 struct HandMadeTrunkCall : Node {
   HandMadeTrunkCall(Qpn target, std::vector<std::byte> private_data) {
-    QpAttributes attributes;
-    attributes.state = QpState::kInit;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), 0);
+    EXPECT_EQ(endpoint->init_for_cm(), 0);
     Connection::ConnectOptions options;
     options.local = loopback_address();
     options.remote = loopback_address(port_of_number(target));
@@ -177,9 +177,7 @@ void refuse_call_back(Connection& request) {
 struct TrunkPeer : Node {
   explicit TrunkPeer(CalledPort* port = nullptr)
       : Node(64, 64, true), port(port != nullptr ? *port : own_port.emplace()) {
-    QpAttributes attributes;
-    attributes.state = QpState::kInit;
-    EXPECT_EQ(endpoint->modify(attributes, kAttrState | kAttrAccess | kAttrPort), 0);
+    EXPECT_EQ(endpoint->init_for_cm(), 0);
   }
   ~TrunkPeer() override {
     if (connection != nullptr) connection->abort();

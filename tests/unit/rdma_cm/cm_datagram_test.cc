@@ -66,7 +66,7 @@ TEST_F(CmDatagrams, TheQueuePairsAttributesAreThoseOfInitInEveryState) {
   const uint32_t id = resolved_id();
   for (uint32_t state = 0; state <= 6; ++state) {
     const ib_uverbs_qp_attr out = attributes(id, state);
-    EXPECT_EQ(out.qp_attr_mask, kAttrState | kAttrPkeyIndex | kAttrPort | kAttrQkey);
+    EXPECT_EQ(out.qp_attr_mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
     EXPECT_EQ(out.qp_state, state);
     EXPECT_EQ(out.port_num, 1);
     EXPECT_EQ(out.qkey, 0x01234567u);

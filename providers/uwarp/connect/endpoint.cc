@@ -78,9 +78,9 @@ void Endpoint::receive_posted() {
 
 Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
                    const QpConfig& config)
-    : context_(context),
+    : AnyEndpoint(std::move(place)),
+      context_(context),
       addresses_(device.gids),
-      place_(std::move(place)),
       qp_(with_waiter(place_.complete(config), this)),
       stream_(qp_) {
   place_.show(config, device);
@@ -88,7 +88,7 @@ Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPl
 
 Endpoint::~Endpoint() { destroy(); }
 
-void Endpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+void AnyEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   const std::lock_guard guard(mutex_);
   place_.name_queues(send_queue, receive_queue);
 }
@@ -146,7 +146,7 @@ QpState Endpoint::state_locked() const {
   return cm_owned_ ? core : verbs_state_;
 }
 
-ibv_qp_attr Endpoint::attributes() const {
+ibv_qp_attr AnyEndpoint::attributes() const {
   const std::lock_guard guard(mutex_);
   ibv_qp_attr all = attributes_;
   all.qp_state = all.cur_qp_state = static_cast<ibv_qp_state>(state_locked());

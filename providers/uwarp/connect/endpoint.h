@@ -63,7 +63,35 @@ class PromisedStreams {
   std::shared_ptr<Endpoint> endpoints_[kRoom];
 };
 
-class Endpoint final : public Source, private ReceiveWaiter {
+/// A queue pair of any type as verbs/ knows it: its number, and the attributes that were set.
+class AnyEndpoint {
+ public:
+  virtual ~AnyEndpoint() = default;
+
+  Qpn number() const { return place_.number(); }
+  /// The slots of its completion queues in the page of counters. For the layer that made them.
+  void name_queues(uint32_t send_queue, uint32_t receive_queue);
+  /// ibv_modify_qp: checks mask and state table, keeps the attributes, whose values are in range,
+  /// moves the state, and what else hangs on it. 0 or EINVAL, ENOMEM, EADDRINUSE...
+  virtual int modify(const ibv_qp_attr& attributes, int mask) = 0;
+  /// All that was set, plus the state at this moment.
+  ibv_qp_attr attributes() const;
+  /// ibv_destroy_qp: ends what carries it. When it returns no thread touches the queue pair, its
+  /// completion queues or the memory of its domain on its behalf any more.
+  virtual void destroy() = 0;
+
+ protected:
+  explicit AnyEndpoint(QueuePairPlace place) : place_(std::move(place)) {}
+  virtual QpState state_locked() const = 0;
+
+  QueuePairPlace place_;
+  // After a Connection's mutex; before poll groups and the queue pair's sides.
+  mutable std::mutex mutex_;
+  ibv_qp_attr attributes_ = initial_attributes();
+  bool destroyed_ = false;
+};
+
+class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter {
  public:
   /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
   /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
@@ -78,18 +106,10 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// A stream runs.
   bool connected() const { return stream_.attached(); }
   Stream& stream() { return stream_; }
-  Qpn number() const { return qp_.config().number; }
-  /// The slots of its completion queues in the page of counters. For the layer that made them.
-  void name_queues(uint32_t send_queue, uint32_t receive_queue);
 
-  /// ibv_modify_qp: checks mask and state table, keeps the attributes, whose values are in range,
-  /// moves the state, starts or ends the rendezvous and the connection. 0 or EINVAL, ENOMEM,
-  /// EADDRINUSE...
-  int modify(const ibv_qp_attr& attributes, int mask);
+  int modify(const ibv_qp_attr& attributes, int mask) override;
   /// A new queue pair of the engine's own: to INIT, to be connected as rdma_cm does it.
   int init_for_cm();
-  /// All that was set, plus the state at this moment.
-  ibv_qp_attr attributes() const;
   /// What an rdma_cm id was given for its queue pair.
   void set_retries(const RetryAttributes& retries);
 
@@ -122,9 +142,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   /// What a FaultScript has held long enough goes on.
   void script_deadline_passed();
 
-  /// ibv_destroy_qp: ends the connection and the rendezvous. When it returns no thread touches the
-  /// queue pair, its completion queues or the memory of its domain on its behalf any more.
-  void destroy();
+  void destroy() override;
 
   /// XRC: `queue` has left the domain. On return no thread uses it, nor its completion queue, on
   /// this queue pair's behalf.
@@ -160,7 +178,7 @@ class Endpoint final : public Source, private ReceiveWaiter {
   Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
            const QpConfig& config);
   void receive_posted() override;
-  QpState state_locked() const;
+  QpState state_locked() const override;
   bool unreliable() const { return is_unreliable(qp_.config().transport); }
   int check_address_locked(const ibv_qp_attr& attributes, int mask) const;
   RendezvousTerms terms_locked() const;
@@ -179,18 +197,14 @@ class Endpoint final : public Source, private ReceiveWaiter {
 
   ConnectContext& context_;
   const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
-  QueuePairPlace place_;
   QueuePair qp_;
   Stream stream_;
 
-  // After a Connection's mutex; before poll groups and the queue pair's sides.
-  mutable std::mutex mutex_;
-  ibv_qp_attr attributes_ = initial_attributes();
+  // Under mutex_.
   QpState verbs_state_ = QpState::kReset;  // as the application moved it
   /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
   /// and RTS.
   bool cm_owned_ = false;
-  bool destroyed_ = false;
   uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Rendezvous> rendezvous_;

@@ -17,9 +17,9 @@ namespace uwarp {
 
 DatagramEndpoint::DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device,
                                    QueuePairPlace place, const QpConfig& config)
-    : trunks_(trunks),
+    : AnyEndpoint(std::move(place)),
+      trunks_(trunks),
       device_(std::move(device)),
-      place_(std::move(place)),
       qp_(place_.complete(config)) {
   place_.show(config, *device_);
   trunks_.endpoint_made();
@@ -39,19 +39,7 @@ Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
   return endpoint;
 }
 
-void DatagramEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
-  const std::lock_guard guard(mutex_);
-  place_.name_queues(send_queue, receive_queue);
-}
-
 // --- States
-
-ibv_qp_attr DatagramEndpoint::attributes() const {
-  const std::lock_guard guard(mutex_);
-  ibv_qp_attr all = attributes_;
-  all.qp_state = all.cur_qp_state = static_cast<ibv_qp_state>(qp_.state());
-  return all;
-}
 
 int DatagramEndpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!trunks_.context().alive()) return EINVAL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A queue pair of datagrams as applications know it: the sans-IO core, its number and its
-// attributes. verbs/ talks to this class, as to Endpoint for those that connect.
+// A queue pair of datagrams as applications know it. verbs/ talks to this class, as to Endpoint for
+// those that connect.
 #pragma once
 
 #include <array>
@@ -12,9 +12,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/spinlock.h"
+#include "connect/endpoint.h"
 #include "connect/endpoint_table.h"
-#include "connect/qp_attributes.h"
-#include "connect/rendezvous_port.h"
 #include "net/ip_address.h"
 #include "net/net_device.h"
 #include "qp/datagram_queue_pair.h"
@@ -86,7 +85,8 @@ class RecentEndpoints {
 class Destination;
 class Trunks;
 
-class DatagramEndpoint final : public DatagramWaiter,
+class DatagramEndpoint final : public AnyEndpoint,
+                               public DatagramWaiter,
                                public std::enable_shared_from_this<DatagramEndpoint> {
  public:
   /// Makes a queue pair on `device`: reserves its number and with it the port on which others
@@ -101,20 +101,14 @@ class DatagramEndpoint final : public DatagramWaiter,
 
   DatagramQueuePair& qp() { return qp_; }
   const DatagramQueuePair& qp() const { return qp_; }
-  Qpn number() const { return qp_.config().number; }
   const NetDevice& device() const { return *device_; }
   const std::shared_ptr<const NetDevice>& shared_device() const { return device_; }
-  void name_queues(uint32_t send_queue, uint32_t receive_queue);
   /// Before it is used: of what it sends to a multicast group it gets no copy itself.
   void refuse_own_multicast() { own_multicast_ = false; }
   bool takes_own_multicast() const { return own_multicast_; }
 
-  /// ibv_modify_qp: 0 or EINVAL, ENOMEM, EADDRINUSE...
-  int modify(const ibv_qp_attr& attributes, int mask);
-  ibv_qp_attr attributes() const;
-  /// ibv_destroy_qp: when it returns no thread touches its completion queues or the memory of its
-  /// domain on its behalf any more.
-  void destroy();
+  int modify(const ibv_qp_attr& attributes, int mask) override;
+  void destroy() override;
 
   /// Posts several datagrams with one taking of the lock, and sends what was posted at the end,
   /// also when a later request is refused.
@@ -149,18 +143,14 @@ class DatagramEndpoint final : public DatagramWaiter,
  private:
   DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QueuePairPlace place,
                    const QpConfig& config);
+  QpState state_locked() const override { return qp_.state(); }
   void go_on();
 
   Trunks& trunks_;
   const std::shared_ptr<const NetDevice> device_;
-  QueuePairPlace place_;
   DatagramQueuePair qp_;
   bool own_multicast_ = true;
   bool waiting_ = false;  // in line for room; under the posting lock
-
-  mutable std::mutex mutex_;
-  ibv_qp_attr attributes_ = initial_attributes();
-  bool destroyed_ = false;
 };
 
 }  // namespace uwarp

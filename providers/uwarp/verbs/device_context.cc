@@ -231,11 +231,7 @@ int DeviceContext::open(ibv_context* context) {
 DeviceContext::~DeviceContext() {
   log_event("%s: closed", device_->verbs_name.c_str());
   stop_watching();
-  for (VerbsQp* qp : queue_pairs_) {
-    qp->end();
-    qp->endpoint.reset();
-    qp->datagrams.reset();
-  }
+  for (VerbsQp* qp : queue_pairs_) qp->end();
   for (VerbsMr* mr : regions_) {
     engine_.remove_region(*mr->region);
     if (alive()) mr->slot = {};

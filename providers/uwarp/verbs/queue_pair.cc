@@ -136,8 +136,7 @@ QpConfig config_of(VerbsQp& qp) {
     config.srq_domain = &srq->domain.domain;
   }
   config.regions = &qp.device.engine().regions();
-  config.listener =
-      qp.shared != nullptr ? static_cast<QpEventListener*>(qp.shared.get()) : &qp.listener;
+  config.listener = qp.shared != nullptr ? static_cast<QpEventListener*>(qp.shared.get()) : &qp;
   config.max_send_wr = qp.init.cap.max_send_wr;
   config.max_recv_wr = qp.init.cap.max_recv_wr;
   config.max_send_sge = qp.init.cap.max_send_sge;
@@ -180,7 +179,7 @@ int take_endpoint(VerbsQp& qp) {
     return error;
   if (qp.shared == nullptr) return 0;
   qp.shared->endpoint = qp.endpoint;
-  qp.parts.xrcd->domain->add(qp.shared, qp.listener);
+  qp.parts.xrcd->domain->add(qp.shared, qp);
   return 0;
 }
 
@@ -217,7 +216,6 @@ VerbsQp::VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_
       device(device),
       parts(parts),
       init(init),
-      listener(*this),
       event_room(device.async_channel(), kEventKinds),
       batch(operations != 0
                 ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
@@ -243,9 +241,7 @@ VerbsQp::VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_
 }
 
 VerbsQp::~VerbsQp() {
-  if (shared != nullptr) end();
-  endpoint.reset();
-  datagrams.reset();
+  end();
   --device.qp_count;
   each_part([](auto& part) { part.users.fetch_sub(1, std::memory_order_release); });
   if (parts.pd != nullptr) parts.pd->user_gone();
@@ -254,10 +250,13 @@ VerbsQp::~VerbsQp() {
 }
 
 void VerbsQp::end() {
-  if (shared == nullptr) return datagrams != nullptr ? datagrams->destroy() : endpoint->destroy();
-  if (endpoint != nullptr) parts.xrcd->domain->close(*shared, listener);
+  if (shared != nullptr && endpoint != nullptr)
+    parts.xrcd->domain->close(*shared, *this);
+  else if (endpoint != nullptr || datagrams != nullptr)
+    any().destroy();
   endpoint.reset();
   shared.reset();
+  datagrams.reset();
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
@@ -308,7 +307,7 @@ int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
     ibv_qp_attr named{};
     merge_attributes(named, *attr, mask);
     if (int error = check_attributes(named, mask)) return error;
-    if (int error = qp.modify(named, mask)) return error;
+    if (int error = qp.any().modify(named, mask)) return error;
     qp.untouched.store(false, std::memory_order_relaxed);
     if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
     return 0;
@@ -320,7 +319,7 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) 
     // The kernel's command has no room for what came with rate limits and later.
     if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
     VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-    *attr = qp.attributes();
+    *attr = qp.any().attributes();
     if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
       attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
     attr->cap = qp.init.cap;
@@ -347,7 +346,7 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
     if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = attr->qp_context;
     init.qp_type = IBV_QPT_XRC_RECV;
     auto qp = std::make_unique<VerbsQp>(device, parts, init, 0);
-    qp->shared = parts.xrcd->domain->open(attr->qp_num, qp->listener);
+    qp->shared = parts.xrcd->domain->open(attr->qp_num, *qp);
     if (qp->shared == nullptr) return fail(EINVAL);
     qp->endpoint = qp->shared->endpoint;
     qp->base.qp_num = attr->qp_num;

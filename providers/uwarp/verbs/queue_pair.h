@@ -34,37 +34,29 @@ struct QpParts {
   VerbsXrcd* xrcd = nullptr;
 };
 
-struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
+struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, QpEventListener {
   /// Takes a place in all parts; the destructor leaves them. `operations`: those to be posted by
   /// ibv_wr_*; 0 makes a plain ibv_qp.
   VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_attr& init,
           uint64_t operations);
-  ~VerbsQp();
+  ~VerbsQp() override;
   VerbsQp(const VerbsQp&) = delete;
   VerbsQp& operator=(const VerbsQp&) = delete;
 
-  class Listener final : public QpEventListener {
-   public:
-    explicit Listener(VerbsQp& qp) : qp_(qp) {}
-    void qp_event(QpEvent event) override {
-      qp_.device.raise(static_cast<ibv_event_type>(event), &qp_.base, qp_.async_events);
-    }
-
-   private:
-    VerbsQp& qp_;
-  };
+  void qp_event(QpEvent event) override {
+    device.raise(static_cast<ibv_event_type>(event), &base, async_events);
+  }
 
   DeviceContext& device;
   const QpParts parts;
   const ibv_qp_init_attr init;  // capacities as given to the application
   /// Kinds of asynchronous events of a queue pair (QpEvent).
   static constexpr size_t kEventKinds = 6;
-  Listener listener;
   const EventRoom event_room;
   DeliveredCount async_events{0};
   /// Not modified yet: reported as INIT, as RNICs in the kernel do, which have no RESET.
   std::atomic<bool> untouched{true};
-  // One of the two.
+  // One of the two, until end().
   std::shared_ptr<Endpoint> endpoint;
   std::shared_ptr<SharedEndpoint> shared;       // of a receiving queue pair of XRC
   std::shared_ptr<DatagramEndpoint> datagrams;  // of a UD queue pair
@@ -83,19 +75,15 @@ struct VerbsQp : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp> {
   };
   std::vector<Membership> memberships;
 
-  // For a queue pair of any type.
-  int modify(const ibv_qp_attr& attributes, int mask) {
-    return datagrams != nullptr ? datagrams->modify(attributes, mask)
-                                : endpoint->modify(attributes, mask);
-  }
-  ibv_qp_attr attributes() const {
-    return datagrams != nullptr ? datagrams->attributes() : endpoint->attributes();
+  /// Its endpoint, of either type.
+  AnyEndpoint& any() const {
+    return datagrams != nullptr ? static_cast<AnyEndpoint&>(*datagrams) : *endpoint;
   }
   /// Work is flushed.
   void fail() {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
-    (void)modify(attributes, IBV_QP_STATE);
+    (void)any().modify(attributes, IBV_QP_STATE);
   }
   /// Calls `visit` for all parts that count their users.
   template <typename Visit>

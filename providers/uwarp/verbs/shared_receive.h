@@ -17,18 +17,19 @@
 
 namespace uwarp {
 
-struct VerbsSrq : object_abi::Srq, Named<VerbsSrq, object_abi::Srq, ibv_srq> {
+struct VerbsSrq final : object_abi::Srq,
+                        Named<VerbsSrq, object_abi::Srq, ibv_srq>,
+                        ReceiveLimitListener {
   VerbsSrq(VerbsPd& pd, const ibv_srq_attr& attr)
       : object_abi::Srq{},
         domain(pd),
         max_sge(attr.max_sge),
         event_room(pd.device.async_channel(), 1),
-        listener(*this),
-        queue(attr.max_wr, attr.max_sge, &listener) {
+        queue(attr.max_wr, attr.max_sge, this) {
     pthread_mutex_init(&base.mutex, nullptr);
     pthread_cond_init(&base.cond, nullptr);
   }
-  ~VerbsSrq() {
+  ~VerbsSrq() override {
     leave_domain();
     pthread_cond_destroy(&base.cond);
     pthread_mutex_destroy(&base.mutex);
@@ -38,21 +39,13 @@ struct VerbsSrq : object_abi::Srq, Named<VerbsSrq, object_abi::Srq, ibv_srq> {
   /// It cannot any more, and no queue pair uses it.
   void leave_domain();
 
-  class LimitListener final : public ReceiveLimitListener {
-   public:
-    explicit LimitListener(VerbsSrq& srq) : srq_(srq) {}
-    void limit_reached() override {
-      srq_.domain.device.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq_.base, srq_.async_events);
-    }
-
-   private:
-    VerbsSrq& srq_;
-  };
+  void limit_reached() override {
+    domain.device.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &base, async_events);
+  }
 
   VerbsPd& domain;
   const uint32_t max_sge;
   const EventRoom event_room;
-  LimitListener listener;
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs

@@ -493,8 +493,7 @@ class Application {
   }
   void request() {
     if (transport_.listener == nullptr) return;
-    const auto owner = transport_.listener->owner.lock();
-    if (owner == nullptr) return;
+    if (transport_.listener->owner.expired()) return;
     auto connection = std::make_shared<FakeConnection>();
     IpAddress::from_string("127.0.0.1")->to_sockaddr(connection->local, 7174);
     if (script_.next() >= 0xF0) connection->local = network_address();
@@ -502,7 +501,7 @@ class Application {
     connection->request = parameters();
     if (script_.next() >= 0xF0)
       connection->accept_result = script_.next() & 1 ? EINVAL : ECONNRESET;
-    if (owner->connection_requested(connection)) connections_.push_back(connection);
+    if (transport_.listener->request(connection)) connections_.push_back(connection);
   }
   void connection_event(uint8_t what) {
     if (connections_.empty()) return;

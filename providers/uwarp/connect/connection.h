@@ -107,7 +107,10 @@ struct ConnectContext;
 class Listener;
 
 /// Public face for rdma_cm ids and the rendezvous. All calls from any thread.
-class Connection final : public Source, public StreamOwner, public Mailbox::Owner {
+class Connection final : public Source,
+                         public CmConnection,
+                         public StreamOwner,
+                         public Mailbox::Owner {
  public:
   using ConnectOptions = ActiveStartup::Options;
   /// Starts connecting `endpoint` (may not be connected yet). Errors at once: EINVAL (endpoint in a
@@ -131,15 +134,19 @@ class Connection final : public Source, public StreamOwner, public Mailbox::Owne
   /// ECONNRESET (the peer has gone meanwhile). ESTABLISHED comes through `owner`. An initiator
   /// depth of kDepthNotNegotiated leaves our ORD open (see Endpoint).
   int accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
-             std::weak_ptr<ConnectionOwner> owner, bool rendezvous = false);
+             std::weak_ptr<ConnectionOwner> owner) override {
+    return accept(std::move(endpoint), parameters, std::move(owner), false);
+  }
+  int accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
+             std::weak_ptr<ConnectionOwner> owner, bool rendezvous);
   /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
-  int reject(std::span<const std::byte> private_data);
+  int reject(std::span<const std::byte> private_data) override;
   /// Orderly end: sends what was posted, then FIN (RFC 5044 7.2). The queue pair goes to ERR with
   /// flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never
   /// established.
-  int disconnect();
+  int disconnect() override;
   /// Ends at once (RST), in any state. No owner call begins after it returned; one may still run.
-  void abort();
+  void abort() override;
   /// Active: ends the attempt, as abort() does, unless our Request has gone out already (false).
   bool abandon_before_request();
   /// No owner call begins any more; one may still run. The connection itself goes on.

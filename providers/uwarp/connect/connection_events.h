@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a connection tells its owner (an rdma_cm id, or the rendezvous), and what the
-// two say to each other about depths and private data. RFC 5044 7, RFC 6581.
+// What a connection tells its owner (an rdma_cm id, or the rendezvous), what an rdma_cm id asks of
+// a connection, and what the two say to each other about depths and private data. RFC 5044 7, RFC
+// 6581.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +45,7 @@ inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
 }
 
 class Connection;
+class Endpoint;
 
 /// Owner of a connection. Calls come from the thread that progresses, one at a time per connection,
 /// with no engine lock held; the owner may call back. After the owner called Connection::abort() or
@@ -66,6 +69,33 @@ class ConnectionOwner {
   virtual void connection_failed(const std::shared_ptr<Connection>& connection, int status) = 0;
   /// An established connection has ended, for any reason. Once.
   virtual void connection_ended(const std::shared_ptr<Connection>& connection) = 0;
+};
+
+/// What an rdma_cm id has: a Connection, or a question of service ID resolution (SidrQuery,
+/// SidrCall), which is like a connection that is accepted at once. Any thread. 0 or an errno. To
+/// let go of an open Connection does not end it; to let go of a request rejects it.
+class CmConnection {
+ public:
+  virtual ~CmConnection() = default;
+  // Of the passive side.
+  /// EINVAL: a queue pair in a wrong state. ECONNRESET: the peer has gone.
+  virtual int accept(std::shared_ptr<Endpoint> /*endpoint*/,
+                     const ConnectParameters& /*parameters*/,
+                     std::weak_ptr<ConnectionOwner> /*owner*/) {
+    return EINVAL;
+  }
+  virtual int reject(std::span<const std::byte> /*private_data*/) { return EINVAL; }
+  // Of both.
+  virtual int disconnect() = 0;
+  virtual void abort() = 0;
+};
+
+/// What brings an rdma_cm id its requests: a Listener or a SidrListener.
+class CmListener {
+ public:
+  virtual ~CmListener() = default;
+  /// Stops. Idempotent. No owner call starts after it returned.
+  virtual void close() = 0;
 };
 
 }  // namespace uwarp

@@ -25,9 +25,9 @@ namespace {
 using FrameBuffer = std::array<std::byte, MpaStartFrame::kSizeMax>;
 
 Result<TcpSocket> socket_for(ActiveStartup::Options& options) {
-  if (auto bound = std::exchange(options.bound, std::nullopt)) {
-    use_port(*bound);
-    return std::move(*bound);
+  if (options.bound) {
+    use_port(options.bound);
+    return std::move(options.bound);
   }
   auto opened = TcpSocket::open(options.remote.ss_family);
   if (!opened || address_length(options.local) == 0) return opened;

@@ -61,7 +61,7 @@ class ListenerOwner {
   virtual bool connection_requested(std::shared_ptr<Connection> request) = 0;
 };
 
-class Listener final : public Source {
+class Listener final : public Source, public CmListener {
  public:
   /// Connections of one listener whose Request is not complete, each for UWARP_MPA_TIMEOUT_MS at
   /// most. A quarter of the 1,024 descriptors that a process usually has. One more takes the place
@@ -72,8 +72,8 @@ class Listener final : public Source {
   static Result<std::shared_ptr<Listener>> start(ConnectContext& context, TcpSocket& bound,
                                                  std::weak_ptr<ListenerOwner> owner);
   ~Listener() override;
-  /// Stops; half-open connections are dropped. Idempotent. No owner call starts after it returned.
-  void close();
+  /// Half-open connections are dropped.
+  void close() override;
   sockaddr_storage local_address() const { return local_; }
 
   /// For Connection: its Request is complete, or it has ended before.

@@ -81,6 +81,16 @@ int SidrCall::answer(SidrReply reply) {
   return 0;
 }
 
+int SidrCall::accept(std::shared_ptr<Endpoint> /*endpoint*/, const ConnectParameters& parameters,
+                     std::weak_ptr<ConnectionOwner> /*owner*/) {
+  return answer(
+      {0, SidrStatus::kSuccess, parameters.qp_number, parameters.qkey, parameters.private_data});
+}
+
+int SidrCall::reject(std::span<const std::byte> private_data) {
+  return answer({0, SidrStatus::kRejected, 0, 0, {private_data.begin(), private_data.end()}});
+}
+
 SidrListener::SidrListener(ConnectContext& context, UdpSocket bound, uint16_t port_space,
                            std::weak_ptr<SidrListenerOwner> owner)
     : context_(context),

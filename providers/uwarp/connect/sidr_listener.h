@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "carrier/udp_socket.h"
+#include "connect/connection_events.h"
 #include "net/ip_address.h"
 #include "progress/progress.h"
 #include "protocol/wire/sidr_message.h"
@@ -121,7 +122,7 @@ class SidrPort {
 };
 
 /// A request that waits for the application. The last reference to it rejects it.
-class SidrCall {
+class SidrCall final : public CmConnection {
  public:
   SidrCall(std::shared_ptr<SidrPort> port, SidrTransactions::Key key, UdpPath path,
            std::vector<std::byte> private_data)
@@ -130,7 +131,7 @@ class SidrCall {
         path_(path),
         private_data_(std::move(private_data)),
         local_(local_of(*port_, path_)) {}
-  ~SidrCall();
+  ~SidrCall() override;
   SidrCall(const SidrCall&) = delete;
   SidrCall& operator=(const SidrCall&) = delete;
 
@@ -140,6 +141,13 @@ class SidrCall {
   const sockaddr_storage& remote_address() const { return path_.peer; }
   /// 0, or EINVAL: it has its reply already. `reply` needs no transaction.
   int answer(SidrReply reply);
+
+  /// Of a queue pair that `parameters` name. Tells no owner.
+  int accept(std::shared_ptr<Endpoint> endpoint, const ConnectParameters& parameters,
+             std::weak_ptr<ConnectionOwner> owner) override;
+  int reject(std::span<const std::byte> private_data) override;
+  int disconnect() override { return 0; }
+  void abort() override { (void)reject({}); }
 
  private:
   static sockaddr_storage local_of(const SidrPort& port, const UdpPath& path);
@@ -159,15 +167,14 @@ class SidrListenerOwner {
   virtual bool sidr_requested(std::shared_ptr<SidrCall> call) = 0;
 };
 
-class SidrListener final : public Source {
+class SidrListener final : public Source, public CmListener {
  public:
   /// Requests for another `port_space` are refused. Errors: ENOMEM, EAGAIN (no thread).
   static Result<std::shared_ptr<SidrListener>> start(ConnectContext& context, UdpSocket bound,
                                                      uint16_t port_space,
                                                      std::weak_ptr<SidrListenerOwner> owner);
   ~SidrListener() override;
-  /// Stops. Idempotent. No owner call starts after it returned.
-  void close();
+  void close() override;
 
   bool ready(uint32_t events) override;
   void deadline_passed() override;

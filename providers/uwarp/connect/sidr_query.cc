@@ -31,7 +31,7 @@ SidrQuery::SidrQuery(ConnectContext& context, UdpSocket bound, const SidrRequest
       repetition_(now_ns(), settings().connect_timeout_ms * kNsPerMs),
       owner_(std::move(owner)) {}
 
-SidrQuery::~SidrQuery() { end(); }
+SidrQuery::~SidrQuery() { abort(); }
 
 Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, UdpSocket bound,
                                                     const sockaddr_storage& remote,
@@ -56,7 +56,7 @@ sockaddr_storage SidrQuery::local_address() const {
   return socket_.local_address();
 }
 
-void SidrQuery::end() {
+void SidrQuery::abort() {
   const std::lock_guard guard(mutex_);
   (void)finish_locked();
   socket_.close();

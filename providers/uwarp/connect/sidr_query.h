@@ -80,7 +80,7 @@ struct ConnectContext;
 /// Any thread. The owner is called once at most, by the thread that progresses and without locks:
 /// connection_established() with the peer's queue pair, connection_rejected() with a SidrStatus, or
 /// connection_failed() with -ETIMEDOUT after UWARP_CONNECT_TIMEOUT_MS.
-class SidrQuery final : public Source {
+class SidrQuery final : public Source, public CmConnection {
  public:
   /// `request` needs no transaction. Errors: those of connect(2), ENOMEM, EAGAIN (no thread).
   static Result<std::shared_ptr<SidrQuery>> start(ConnectContext& context, UdpSocket bound,
@@ -89,11 +89,15 @@ class SidrQuery final : public Source {
                                                   std::weak_ptr<ConnectionOwner> owner);
   ~SidrQuery() override;
 
-  /// Its port is held until end(), also after the reply.
+  /// Its port is held until abort(), also after the reply.
   sockaddr_storage local_address() const;
   /// Stops, and gives the port back; at most an owner call that is under way still arrives.
   /// Idempotent.
-  void end();
+  void abort() override;
+  int disconnect() override {
+    abort();
+    return 0;
+  }
 
   bool ready(uint32_t events) override;
   void deadline_passed() override;

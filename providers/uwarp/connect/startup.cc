@@ -90,7 +90,7 @@ ActiveStartup::ActiveStartup(Options options, ConnectParameters parameters, Star
                              uint64_t now_ns)
     : options_(std::move(options)), parameters_(std::move(parameters)), modes_(modes) {
   // The modes after the first need the same port again.
-  if (options_.bound) options_.local = options_.bound->local_address();
+  if (options_.bound) options_.local = options_.bound.local_address();
   const uint32_t own_ms = options_.timeout_ms;
   end_ = {now_ns + (own_ms != 0 ? own_ms : settings().connect_timeout_ms) * kNsPerMs};
   choose_mode(now_ns);

@@ -87,8 +87,8 @@ class ActiveStartup {
   static constexpr uint64_t kRedialWaitNs = 10'000'000;
 
   struct Options {
-    std::optional<TcpSocket> bound{};  // socket of an earlier bind, for the first attempt
-    sockaddr_storage local{};          // without it; family AF_UNSPEC: kernel's choice
+    TcpSocket bound{};         // of an earlier bind, for the first attempt; may be empty
+    sockaddr_storage local{};  // without it; family AF_UNSPEC: kernel's choice
     sockaddr_storage remote{};
     int tos = -1;
     uint32_t timeout_ms = 0;    // 0: settings

@@ -187,18 +187,18 @@ int CmId::reserve_port_locked(const sockaddr_storage& address) {
     return bound.error();
   }
   // The kernel may have chosen one that rdma_cm has no number for.
-  const auto local = from_tcp((*bound)->local_address());
+  const auto local = from_tcp(bound->address);
   if (!local) {
     log_bind_error(address, EADDRNOTAVAIL);
     return EADDRNOTAVAIL;
   }
-  bound_ = std::move(*bound);
+  bound_.emplace(std::move(*bound));
   local_ = *local;
   return 0;
 }
 
 int CmId::rebind_locked() {
-  bound_ = nullptr;
+  bound_.reset();
   return reserve_port_locked(local_);
 }
 
@@ -212,15 +212,17 @@ int CmId::listen(int backlog) {
   }
   if (state_ != CmIdState::kBound) return EINVAL;
   if (local_.ss_family == kAfIb) return EADDRNOTAVAIL;
-  if (bound_ == nullptr) {  // rebind_locked() has failed
+  if (!bound_) {  // rebind_locked() has failed
     if (const int error = rebind_locked()) return error;
   }
   backlog_ = static_cast<size_t>(backlog > 0 && backlog < kMostRequests ? backlog : kMostRequests);
   state_ = CmIdState::kListening;
-  auto bound = std::move(bound_);
+  BoundPort bound = std::move(*bound_);
+  bound_.reset();
+  const BindOptions options = options_;
   guard.unlock();
 
-  auto listener = transport_.listen(std::move(bound), shared());
+  auto listener = transport_.listen(std::move(bound), options, shared());
 
   guard.lock();
   if (!listener) {
@@ -233,6 +235,7 @@ int CmId::listen(int backlog) {
   }
   if (state_ == CmIdState::kListening) {
     listener_ = std::move(*listener);
+    counted_.emplace();
     return 0;
   }
   // Destroyed by another thread meanwhile, or its device is gone.
@@ -304,11 +307,11 @@ void CmId::unresolve_locked() {
   remote_ = {};
   state_ = asked_from_;
   if (state_ == CmIdState::kIdle) {
-    bound_ = nullptr;
+    bound_.reset();
     local_ = {};
     source_fixed_ = false;
-  } else if (bound_ != nullptr) {
-    local_ = from_tcp(bound_->local_address()).value_or(local_);
+  } else if (bound_) {
+    local_ = from_tcp(bound_->address).value_or(local_);
   }
   if (!source_fixed_) device_ = nullptr;
 }
@@ -406,7 +409,7 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
 int CmId::set_reuseaddr_locked(bool on) {
   if (on ? state_ == CmIdState::kListening : state_ != CmIdState::kIdle) return EINVAL;
   options_.shared = on;
-  if (bound_ != nullptr) bound_->share();
+  if (bound_) share_port(bound_->socket);
   return 0;
 }
 
@@ -477,8 +480,9 @@ uint32_t CmId::destroy() {
 }
 
 CmId::Ending CmId::end_locked(CmIdState state) {
+  counted_.reset();
   return {std::exchange(state_, state), std::move(listener_), std::move(connection_),
-          std::move(bound_)};
+          std::move(silent_), std::exchange(bound_, std::nullopt)};
 }
 
 void CmId::netdevs_changed(const NetDeviceTable& devices) {

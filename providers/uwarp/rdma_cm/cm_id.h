@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "connect/listener.h"
+#include "connect/sidr_listener.h"
 #include "net/net_device.h"
 #include "progress/source.h"
 #include "rdma_cm/cm_event_queue.h"
@@ -109,7 +111,8 @@ enum class CmIdState : uint8_t {
 
 class CmId : public Source,
              public ConnectionOwner,
-             public CmListenerOwner,
+             public ListenerOwner,
+             public SidrListenerOwner,
              public NeighbourListener {
  public:
   /// `persona`: the rules that librdmacm follows.
@@ -188,7 +191,11 @@ class CmId : public Source,
                            std::span<const std::byte> private_data) override;
   void connection_failed(const std::shared_ptr<Connection>&, int status) override;
   void connection_ended(const std::shared_ptr<Connection>&) override;
-  bool connection_requested(std::shared_ptr<CmConnection> request) override;
+  bool connection_requested(std::shared_ptr<Connection> request) override;
+  bool sidr_requested(std::shared_ptr<SidrCall> call) override;
+  /// What both do. `peer` is what the peer asks for.
+  bool requested(std::shared_ptr<CmConnection> request, const ConnectParameters& peer,
+                 const sockaddr_storage& local, const sockaddr_storage& remote);
 
  private:
   std::shared_ptr<CmId> shared() { return std::static_pointer_cast<CmId>(shared_from_this()); }
@@ -218,8 +225,9 @@ class CmId : public Source,
   int accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters);
   bool settle_qkey_locked(uint32_t qkey);
   void datagram_established(const ConnectParameters& peer);
-  /// Becomes the id of a request that came in. Throws std::bad_alloc, and has done nothing then.
-  void become_request(std::shared_ptr<CmConnection> request);
+  /// Becomes the id of a request that came in. Throws std::bad_alloc, and is still idle then.
+  void become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
+                      const sockaddr_storage& remote);
   void wait_for_late_packets();
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
@@ -232,7 +240,8 @@ class CmId : public Source,
     CmIdState state;  ///< until then
     std::shared_ptr<CmListener> listener;
     std::shared_ptr<CmConnection> connection;
-    std::unique_ptr<BoundPort> bound;
+    std::shared_ptr<SilentQueuePair> silent;
+    std::optional<BoundPort> bound;
   };
   Ending end_locked(CmIdState state);
   static void end_connection(CmConnection& connection, CmIdState state);
@@ -268,9 +277,11 @@ class CmId : public Source,
   CmDepths depths_;  ///< roce
   RetryAttributes retries_;
   size_t backlog_ = 0;
-  std::unique_ptr<BoundPort> bound_;
+  std::optional<BoundPort> bound_;
   std::shared_ptr<CmListener> listener_;
+  std::optional<OpenListener> counted_;  ///< while there is a listener
   std::shared_ptr<CmConnection> connection_;
+  std::shared_ptr<SilentQueuePair> silent_;  ///< on which the connection runs, or null
   std::vector<Group> groups_;
   CmEventRoom room_;  ///< for events of the neighbour or the connection that are still to come
 };

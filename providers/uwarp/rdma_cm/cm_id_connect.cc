@@ -66,6 +66,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   CmEventRoom room(kConnectionEvents);
   CmTransport::ConnectRequest request;
   request.parameters = parameters_of(parameters);
+  CmEndpoint used;  // a silent one that is not needed ends without the lock
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (const int error = datagrams_refused()) return error;
@@ -76,16 +77,22 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   state_ = CmIdState::kConnecting;
   room_ = std::move(room);
   if (connect_fails(guard)) return 0;
-  request.bound = std::move(bound_);
+  request.bound = std::exchange(bound_, std::nullopt);
   request.local = *local;
   request.remote = *remote;
   request.options = options_;
   note_parameters_locked(parameters);
-  request.queue_pair = queue_pair_locked(parameters.qp_num);
+  const CmQueuePair queue_pair = queue_pair_locked(parameters.qp_num);
   guard.unlock();
 
   auto connection = [&]() -> Result<std::shared_ptr<CmConnection>> {
     try {
+      if (!service_.datagram) {
+        auto found = transport_.find_queue_pair(queue_pair);
+        if (!found) return Error{found.error()};
+        used = std::move(*found);
+        request.endpoint = used.endpoint;
+      }
       return transport_.connect(std::move(request), shared());
     } catch (const std::bad_alloc&) {
       return Error{ENOMEM};
@@ -103,6 +110,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
     return EINVAL;
   }
   connection_ = *connection;
+  silent_ = std::move(used.silent);
   // ESTABLISHED may have come, and its reader may have had enough of the connection already.
   const bool ended = was_established_ && state_ >= CmIdState::kDisconnecting;
   guard.unlock();
@@ -140,6 +148,7 @@ int CmId::datagrams_refused() const {
 int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   if (service_.datagram) return accept_datagram(uid, parameters);
   ConnectParameters answer = parameters_of(parameters);  // may lack memory
+  CmEndpoint used;                                       // as in connect()
   std::unique_lock guard(lock_);
   if (is_roce() && !parameters.valid) return ready_locked();
   if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
@@ -151,10 +160,15 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   const CmQueuePair queue_pair = queue_pair_locked(parameters.qp_num);
   guard.unlock();
 
-  const int error = connection->accept(queue_pair, std::move(answer), shared());
-  if (error == 0) return 0;
+  auto found = transport_.find_queue_pair(queue_pair);
+  if (found) used = std::move(*found);
+  const int error = found ? connection->accept(used.endpoint, answer, shared()) : found.error();
 
   guard.lock();
+  if (error == 0) {
+    if (state_ < CmIdState::kRemoved) silent_ = std::move(used.silent);
+    return 0;
+  }
   // A wrong queue pair can be put right; a peer that has gone cannot.
   if (state_ == CmIdState::kAccepting) {
     state_ = error == EINVAL ? CmIdState::kRequest : CmIdState::kClosed;
@@ -172,10 +186,11 @@ int CmId::accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   const bool fits = answer.private_data.size() <= kSidrReplyDataMax &&
                     settle_qkey_locked(parameters.qkey == 0 ? kCmQkey : parameters.qkey);
   state_ = fits ? CmIdState::kEstablished : CmIdState::kClosed;
+  answer.qp_number = parameters.qp_num;
   answer.qkey = qkey_;
   const auto connection = connection_;
   guard.unlock();
-  if (fits) return connection->accept({parameters.qp_num, {}, {}}, std::move(answer), {});
+  if (fits) return connection->accept(nullptr, answer, {});
   (void)connection->reject({});
   return EINVAL;
 }
@@ -382,24 +397,33 @@ void CmId::connection_ended(const std::shared_ptr<Connection>&) {
   finish(CmEventType::kDisconnected, 0, {});
 }
 
-void CmId::become_request(std::shared_ptr<CmConnection> request) {
+void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
+                          const sockaddr_storage& remote) {
   CmEventRoom room(kConnectionEvents);
-  const sockaddr_storage tcp = request->local_address();
-  // A listener on [::] has IPv4 peers too, and they are seen as such.
-  const sockaddr_storage local = unmapped(from_tcp(tcp).value_or(tcp));
-  const sockaddr_storage remote = unmapped(request->remote_address());
   const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
-  auto device = net_devices()->by_address(ip_of(local));
-  if (device == nullptr) device = look_for_requests.devices()->by_address(ip_of(local));
-  local_ = local;
-  remote_ = remote;
-  device_ = std::move(device);
+  // A listener on [::] has IPv4 peers too, and they are seen as such.
+  local_ = unmapped(from_tcp(local).value_or(local));
+  remote_ = unmapped(remote);
+  device_ = net_devices()->by_address(ip_of(local_));
+  if (device_ == nullptr) device_ = look_for_requests.devices()->by_address(ip_of(local_));
   connection_ = std::move(request);
   room_ = std::move(room);
   state_ = CmIdState::kRequest;
 }
 
-bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
+bool CmId::connection_requested(std::shared_ptr<Connection> request) {
+  return requested(request, request->request_parameters(), request->local_address(),
+                   request->remote_address());
+}
+
+bool CmId::sidr_requested(std::shared_ptr<SidrCall> call) {
+  ConnectParameters peer;
+  peer.private_data = call->private_data();
+  return requested(call, peer, call->local_address(), call->remote_address());
+}
+
+bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParameters& peer,
+                     const sockaddr_storage& local, const sockaddr_storage& remote) {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kListening || ProcessFaults::injected(FaultKind::kReject)) return false;
   const size_t backlog = backlog_;
@@ -407,9 +431,9 @@ bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
   guard.unlock();
 
   if (service_.datagram) {
-    fill_datagram(event.param.ud, request->request_parameters().private_data);
+    fill_datagram(event.param.ud, peer.private_data);
   } else {
-    fill(event.param.conn, request->request_parameters());
+    fill(event.param.conn, peer);
     if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
   }
   CmEventRoom room(1);
@@ -419,7 +443,7 @@ bool CmId::connection_requested(std::shared_ptr<CmConnection> request) {
   });
   if (id == nullptr) return false;
   try {
-    id->become_request(std::move(request));
+    id->become_request(std::move(request), local, remote);
   } catch (const std::bad_alloc&) {
     table_.remove(id->number());
     throw;

@@ -5,10 +5,12 @@
 
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
 
 #include "base/result.h"
+#include "carrier/tcp_socket.h"
 #include "connect/connection_events.h"
 #include "connect/listener.h"
 #include "connect/qp_attributes.h"
@@ -18,13 +20,13 @@
 
 namespace uwarp {
 
-/// A port that is held, see connect/listener.h; freed by the destructor.
-class BoundPort {
- public:
-  virtual ~BoundPort() = default;
-  /// From now on other sockets that are shared may bind it too.
-  virtual void share() = 0;
-  virtual sockaddr_storage local_address() const = 0;
+class CmId;
+class SilentQueuePair;
+
+/// A port that is held, see connect/listener.h.
+struct BoundPort {
+  TcpSocket socket;  ///< empty: the application has the port itself, and nothing can listen on it
+  sockaddr_storage address{};
 };
 
 /// The queue pair that an id names when it connects or accepts.
@@ -36,43 +38,20 @@ struct CmQueuePair {
   std::shared_ptr<const NetDevice> device;
 };
 
-/// To release an open one does not end the connection, unless its queue pair is a silent one, which
-/// ends with it.
-class CmConnection {
- public:
-  virtual ~CmConnection() = default;
-  virtual const ConnectParameters& request_parameters() const = 0;
-  virtual sockaddr_storage local_address() const = 0;
-  virtual sockaddr_storage remote_address() const = 0;
-  /// 0 or an errno. EINVAL: no such queue pair, or one in a wrong state. ECONNRESET: peer gone.
-  virtual int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
-                     std::weak_ptr<ConnectionOwner> owner) = 0;
-  virtual int reject(std::span<const std::byte> private_data) = 0;
-  virtual int disconnect() = 0;
-  virtual void abort() = 0;
-};
-
-class CmListenerOwner {
- public:
-  virtual ~CmListenerOwner() = default;
-  /// False: refused for lack of room.
-  virtual bool connection_requested(std::shared_ptr<CmConnection> request) = 0;
-};
-
-class CmListener {
- public:
-  virtual ~CmListener() = default;
-  virtual void close() = 0;
+/// ... and what there is. The connection of a silent one ends with it.
+struct CmEndpoint {
+  std::shared_ptr<Endpoint> endpoint;
+  std::shared_ptr<SilentQueuePair> silent;  ///< null, or whose endpoint it is
 };
 
 class CmTransport {
  public:
   struct ConnectRequest {
-    std::unique_ptr<BoundPort> bound;  ///< may be null
-    sockaddr_storage local{};          ///< without `bound`: AF_UNSPEC leaves it to the kernel
+    std::optional<BoundPort> bound;
+    sockaddr_storage local{};  ///< without `bound`: AF_UNSPEC leaves it to the kernel
     sockaddr_storage remote{};
     BindOptions options;
-    CmQueuePair queue_pair;
+    std::shared_ptr<Endpoint> endpoint;  ///< null for datagrams
     ConnectParameters parameters;
   };
 
@@ -89,12 +68,12 @@ class CmTransport {
   /// 0, or an errno: this device cannot join the group, or send to it from its address `own`.
   virtual int check_group(const NetDevice& device, const IpAddress& own,
                           const IpAddress& group) = 0;
-  virtual Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
-                                                  const BindOptions& options) = 0;
-  virtual Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort> bound,
-                                                     std::weak_ptr<CmListenerOwner> owner) = 0;
-  /// EINVAL: no such queue pair, or one in a wrong state. The owner may be called before this
-  /// returns.
+  /// EINVAL: there is no such queue pair, and there must be one.
+  virtual Result<CmEndpoint> find_queue_pair(const CmQueuePair& wanted) = 0;
+  virtual Result<BoundPort> bind(const sockaddr_storage& address, const BindOptions& options) = 0;
+  virtual Result<std::shared_ptr<CmListener>> listen(BoundPort bound, const BindOptions& options,
+                                                     std::weak_ptr<CmId> owner) = 0;
+  /// EINVAL: the queue pair is in a wrong state. The owner may be called before this returns.
   virtual Result<std::shared_ptr<CmConnection>> connect(ConnectRequest request,
                                                         std::weak_ptr<ConnectionOwner> owner) = 0;
   /// Calls `source.deadline_passed()` after this time, unless the source is gone by then.
@@ -124,14 +103,5 @@ void say_daemon_loses_listeners();
 void say_session_without_listeners();
 /// A forked child uses a channel of its parent's: one line on stderr and in the log.
 void say_channel_without_listeners();
-
-// The half of engine_transport() that serves ids of datagrams.
-
-Result<std::shared_ptr<CmListener>> listen_for_sidr(TcpSocket bound, uint16_t port_space,
-                                                    std::weak_ptr<CmListenerOwner> owner);
-/// `bound` may be empty; see CmTransport::connect().
-Result<std::shared_ptr<CmConnection>> query_by_sidr(TcpSocket bound,
-                                                    CmTransport::ConnectRequest request,
-                                                    std::weak_ptr<ConnectionOwner> owner);
 
 }  // namespace uwarp

@@ -325,8 +325,8 @@ TEST_F(Sidr, AQueryThatHasEndedIsNotCalled) {
   const sockaddr_storage at = listen_somewhere();
   const auto query = ask(at);
   const auto call = asked_->next();
-  query->end();
-  query->end();
+  query->abort();
+  query->abort();
   EXPECT_EQ(call->answer({}), 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(asking_->calls, 0);

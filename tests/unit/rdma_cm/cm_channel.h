@@ -198,6 +198,8 @@ enum Event : int {
 
 class RdmaCmNodeTest : public ::testing::Test {
  protected:
+  using End = FakeConnection::End;
+
   void SetUp() override { Channel::known.clear(); }
   void TearDown() override { Channel::known.clear(); }
 
@@ -238,7 +240,7 @@ class RdmaCmNodeTest : public ::testing::Test {
     connection->request.responder_resources = 300;
     connection->request.initiator_depth = 3;
     connection->request.private_data = {std::byte{'h'}, std::byte{'i'}};
-    const bool result = transport_.listener->owner.lock()->connection_requested(connection);
+    const bool result = transport_.listener->request(connection);
     if (taken != nullptr) *taken = result;
     return connection;
   }

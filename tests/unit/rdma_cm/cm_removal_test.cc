@@ -40,7 +40,7 @@ TEST_F(CmRemovalTest, AResolvedId) {
 TEST_F(CmRemovalTest, AConnectedId) {
   const uint32_t id = established_id();
   remove_all();
-  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
+  EXPECT_EQ(transport_.connection->end, End::kAborted);
   owner()->connection_ended({});
   expect_removed(id, 3);
 }
@@ -49,7 +49,7 @@ TEST_F(CmRemovalTest, AConnectionAttempt) {
   const uint32_t id = resolved_id();
   EXPECT_EQ(channel_.connect(id), 0);
   remove_all();
-  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
+  EXPECT_EQ(transport_.connection->end, End::kAborted);
   owner()->connection_established({}, {}, {});
   expect_removed(id, 2);
 }
@@ -58,7 +58,7 @@ TEST_F(CmRemovalTest, InsideConnect) {
   const uint32_t id = resolved_id();
   transport_.inside_connect = [&](FakeConnection&) { remove_all(); };
   EXPECT_NE(channel_.connect(id), 0);
-  EXPECT_EQ(transport_.connection->calls, std::vector<std::string>{"abort"});
+  EXPECT_EQ(transport_.connection->end, End::kAborted);
   expect_removed(id, 2);
 }
 
@@ -67,7 +67,7 @@ TEST_F(CmRemovalTest, AConnectionThatHasEnded) {
   owner()->connection_ended({});
   EXPECT_EQ(channel_.next_event(), kDisconnected);
   remove_all();
-  EXPECT_TRUE(transport_.connection->calls.empty());
+  EXPECT_EQ(transport_.connection->end, End::kNone);
   expect_removed(id, 4);
 }
 
@@ -79,7 +79,7 @@ TEST_F(CmRemovalTest, ARequestThatWaitsForItsAnswer) {
   ASSERT_EQ(channel_.event(event), 0);
   remove_all();
   EXPECT_EQ(channel_.next_event(), kNone);
-  EXPECT_EQ(connection->calls, std::vector<std::string>{"abort"});
+  EXPECT_EQ(connection->end, End::kAborted);
   EXPECT_EQ(channel_.accept(event.id, 5), ENXIO);
   EXPECT_EQ(channel_.destroy(event.id), 0);
   EXPECT_EQ(channel_.destroy(listener), 1);

@@ -1,66 +1,64 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// A fake of the engine's part of rdma_cm ids: gives out ports, records calls, and lets a test play
+// A fake of the engine's part of rdma_cm ids: gives out ports, and lets a test play
 // the network.
 #pragma once
 
 #include <cerrno>
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "rdma_cm/cm_address.h"
+#include "rdma_cm/cm_id.h"
 #include "rdma_cm/cm_transport.h"
 
 namespace uwarp {
 
 class FakeConnection : public CmConnection {
  public:
-  const ConnectParameters& request_parameters() const override { return request; }
-  sockaddr_storage local_address() const override { return local; }
-  sockaddr_storage remote_address() const override { return remote; }
-  int accept(const CmQueuePair& queue_pair, ConnectParameters parameters,
+  enum class End : uint8_t { kNone, kRejected, kDisconnected, kAborted, kTwice };
+
+  int accept(std::shared_ptr<Endpoint>, const ConnectParameters& parameters,
              std::weak_ptr<ConnectionOwner> new_owner) override {
-    calls.push_back("accept " + std::to_string(queue_pair.number));
-    given = std::move(parameters);
-    accepting = queue_pair;
+    accepted = true;
+    given = parameters;
     owner = std::move(new_owner);
     return accept_result;
   }
   int reject(std::span<const std::byte> private_data) override {
-    calls.push_back("reject");
     given.private_data.assign(private_data.begin(), private_data.end());
-    return 0;
+    return ended(End::kRejected);
   }
-  int disconnect() override {
-    calls.push_back("disconnect");
-    return 0;
-  }
-  void abort() override { calls.push_back("abort"); }
+  int disconnect() override { return ended(End::kDisconnected); }
+  void abort() override { (void)ended(End::kAborted); }
 
+  // What the peer asks for, and from where.
   ConnectParameters request;
-  ConnectParameters given;
-  CmQueuePair accepting;
   sockaddr_storage local{};
   sockaddr_storage remote{};
+  // What the id has done.
+  bool accepted = false;
+  ConnectParameters given;
+  End end = End::kNone;
   int accept_result = 0;
   std::weak_ptr<ConnectionOwner> owner;
-  std::vector<std::string> calls;
+
+ private:
+  int ended(End how) {
+    end = end == End::kNone ? how : End::kTwice;
+    return 0;
+  }
 };
 
 class FakeTransport : public CmTransport {
  public:
-  struct Port : BoundPort {
-    explicit Port(const sockaddr_storage& bound) : address(bound) {}
-    void share() override { shared = true; }
-    sockaddr_storage local_address() const override { return address; }
-    sockaddr_storage address;
-    bool shared = false;
-  };
   struct FakeListener : CmListener {
     void close() override { closed = true; }
     bool closed = false;
-    std::weak_ptr<CmListenerOwner> owner;
+    /// `asked` comes in. False: refused.
+    bool request(std::shared_ptr<FakeConnection> asked) const {
+      return owner.lock()->requested(asked, asked->request, asked->local, asked->remote);
+    }
+    std::weak_ptr<CmId> owner;
   };
 
   bool wait_for_neighbour(const IpAddress&, const Route&, uint32_t timeout_ms,
@@ -74,16 +72,19 @@ class FakeTransport : public CmTransport {
     last_group = group;
     return group_error;
   }
-  Result<std::unique_ptr<BoundPort>> bind(const sockaddr_storage& address,
-                                          const BindOptions& options) override {
+  Result<CmEndpoint> find_queue_pair(const CmQueuePair& number) override {
+    wanted = number;
+    return CmEndpoint{};
+  }
+  Result<BoundPort> bind(const sockaddr_storage& address, const BindOptions& options) override {
     if (bind_error != 0) return Error{bind_error};
     last_options = options;
-    sockaddr_storage bound = address;
-    if (port_of(bound) == 0) set_port(bound, next_port++);
-    return std::unique_ptr<BoundPort>(new Port(bound));
+    BoundPort bound{{}, address};
+    if (port_of(address) == 0) set_port(bound.address, next_port++);
+    return bound;
   }
-  Result<std::shared_ptr<CmListener>> listen(std::unique_ptr<BoundPort>,
-                                             std::weak_ptr<CmListenerOwner> owner) override {
+  Result<std::shared_ptr<CmListener>> listen(BoundPort, const BindOptions&,
+                                             std::weak_ptr<CmId> owner) override {
     if (listen_error != 0) return Error{listen_error};
     listener = std::make_shared<FakeListener>();
     listener->owner = std::move(owner);
@@ -117,6 +118,7 @@ class FakeTransport : public CmTransport {
   std::shared_ptr<FakeListener> listener;
   std::shared_ptr<FakeConnection> connection;
   ConnectRequest last_connect;
+  CmQueuePair wanted;  ///< by the last connect or accept
   std::function<void(FakeConnection&)> inside_connect;
   Source* waiting = nullptr;  ///< for its time, wait_ms
   uint64_t wait_ms = 0;

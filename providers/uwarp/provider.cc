@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/kept_errno.h"
+#include "base/c_boundary.h"
 #include "kernel-abi/provider_abi.h"
 #include "verbs/verbs_table.h"
 

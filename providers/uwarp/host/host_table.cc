@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <mutex>
 
-#include "base/kept_errno.h"
+#include "base/c_boundary.h"
 #include "base/process_own.h"
 #include "base/settings.h"
 #include "engine/engine.h"
@@ -23,9 +23,8 @@
 #include "sysfs/counter_files.h"
 #include "sysfs/sysfs_tree.h"
 
-// The table of functions that the preload calls. Each turns an exception into an errno, since none
-// may cross, and leaves errno as it was unless it fails. The typed catch clauses let a thread's
-// cancellation pass through the blocking write.
+// The table of functions that the preload calls. A thread's cancellation passes through the
+// blocking write.
 
 namespace uwarp {
 namespace {
@@ -43,34 +42,6 @@ TreeState& tree_state() {
   TreeState& state = process_tree.get();
   std::call_once(exit_once, [] { std::atexit([] { process_tree.destroy(); }); });
   return state;
-}
-
-/// Runs a `call` that says by `failed` and errno that it could not do its work. So does an
-/// exception.
-template <typename Call, typename Value>
-Value guarded(Call call, Value failed) {
-  KeptErrno kept;
-  Value result = failed;
-  try {
-    result = call();
-    if (result == failed) kept.failed(errno);
-  } catch (const std::bad_alloc&) {
-    kept.failed(ENOMEM);
-  } catch (const std::exception&) {
-    kept.failed(EIO);
-  }
-  return result;
-}
-
-/// Runs a `call` that sets no errno: it has a result in any case, or none at all.
-template <typename Call>
-auto guarded(Call call) {
-  const KeptErrno kept;
-  try {
-    return call();
-  } catch (const std::exception&) {
-    return decltype(call())();
-  }
 }
 
 const char* sysfs_root(const char* wanted) {

@@ -21,15 +21,13 @@ namespace {
 /// `change(qp, groups, group)` under the lock of the queue pair, unless there is a reason not to.
 template <typename Change>
 int change_group(ibv_qp* base, const ibv_gid& gid, Change change) {
-  return errno_verb([&]() -> int {
-    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-    if (const int error = qp.device.refusal()) return error;
-    if (settings().persona != Persona::kRoce) return EOPNOTSUPP;
-    const IpAddress group = IpAddress::from_gid(gid.raw);
-    if (qp.datagrams == nullptr || !is_multicast(group)) return EINVAL;
-    const std::lock_guard guard(qp.mutex);
-    return change(qp, qp.device.engine().trunks().groups(), group);
-  });
+  VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
+  if (const int error = qp.device.refusal()) return error;
+  if (settings().persona != Persona::kRoce) return EOPNOTSUPP;
+  const IpAddress group = IpAddress::from_gid(gid.raw);
+  if (qp.datagrams == nullptr || !is_multicast(group)) return EINVAL;
+  const std::lock_guard guard(qp.mutex);
+  return change(qp, qp.device.engine().trunks().groups(), group);
 }
 
 auto find_membership(VerbsQp& qp, const ibv_gid& gid, uint16_t lid) {
@@ -85,46 +83,42 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
 }  // namespace
 
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
-  return pointer_verb([&]() -> ibv_ah* {
-    static constinit SerialNumbers<uint32_t> handles;
-    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
-    DeviceContext& device = pd.device;
-    if (const int error = device.refusal()) return fail(error);
-    // Addresses may have come since the device was opened.
-    const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
-    if (int error = check_attributes(current.get(), *attr)) return fail(error);
-    if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
-    const bool global = attr->is_global != 0;
-    const IpAddress& own = current->gids[global ? attr->grh.sgid_index : 0];
-    const auto peer = global ? IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id()) : own;
-    if (!is_multicast(peer) && !find_route(peer, own)) return fail(errno);
-    auto ah = std::make_unique<VerbsAh>(pd, own, peer);
-    if (is_multicast(peer)) {
-      auto way = device.engine().trunks().groups().way_to(
-          *current, {own, peer, attr->grh.hop_limit, attr->grh.traffic_class});
-      if (!way) return fail(way.error());
-      ah->destination.group = std::move(*way);
-    }
-    ah->destination.traffic_class = attr->grh.traffic_class;
-    ah->destination.hop_limit = attr->grh.hop_limit;
-    if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
-    pd.user_made();
-    ah->give_handle(pd.context, handles.next());
-    ah->pd = &pd;
-    return ah.release();
-  });
+  static constinit SerialNumbers<uint32_t> handles;
+  VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
+  DeviceContext& device = pd.device;
+  if (const int error = device.refusal()) return fail(error);
+  // Addresses may have come since the device was opened.
+  const auto current = refresh_net_devices()->by_verbs_name(device.device().verbs_name);
+  if (int error = check_attributes(current.get(), *attr)) return fail(error);
+  if (settings().persona != Persona::kRoce) return fail(EOPNOTSUPP);
+  const bool global = attr->is_global != 0;
+  const IpAddress& own = current->gids[global ? attr->grh.sgid_index : 0];
+  const auto peer = global ? IpAddress::from_gid(attr->grh.dgid.raw, own.scope_id()) : own;
+  if (!is_multicast(peer) && !find_route(peer, own)) return fail(errno);
+  auto ah = std::make_unique<VerbsAh>(pd, own, peer);
+  if (is_multicast(peer)) {
+    auto way = device.engine().trunks().groups().way_to(
+        *current, {own, peer, attr->grh.hop_limit, attr->grh.traffic_class});
+    if (!way) return fail(way.error());
+    ah->destination.group = std::move(*way);
+  }
+  ah->destination.traffic_class = attr->grh.traffic_class;
+  ah->destination.hop_limit = attr->grh.hop_limit;
+  if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
+  pd.user_made();
+  ah->give_handle(pd.context, handles.next());
+  ah->pd = &pd;
+  return ah.release();
 }
 
 int destroy_ah(ibv_ah* base) {
-  return errno_verb([&] {
-    VerbsAh& ah = VerbsAh::of(base);
-    VerbsPd& pd = ah.domain;
-    if (!pd.device.alive()) return 0;
-    delete &ah;
-    --pd.device.ah_count;
-    pd.user_gone();
-    return 0;
-  });
+  VerbsAh& ah = VerbsAh::of(base);
+  VerbsPd& pd = ah.domain;
+  if (!pd.device.alive()) return 0;
+  delete &ah;
+  --pd.device.ah_count;
+  pd.user_gone();
+  return 0;
 }
 
 }  // namespace uwarp

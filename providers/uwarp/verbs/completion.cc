@@ -113,90 +113,76 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
 }
 
 ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector) {
-  return pointer_verb([&]() -> ibv_cq* {
-    VerbsCq* cq = make_cq(context, entries, channel, vector, {});
-    return cq != nullptr ? &cq->base : nullptr;
-  });
+  VerbsCq* cq = make_cq(context, entries, channel, vector, {});
+  return cq != nullptr ? &cq->base : nullptr;
 }
 
 int resize_cq(ibv_cq* base, int entries) {
-  return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
-    if (const int error = cq.device.refusal()) return error;
-    if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
-    if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
-    base->cqe = static_cast<int>(cq.queue.capacity());
-    return 0;
-  });
+  VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
+  if (const int error = cq.device.refusal()) return error;
+  if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
+  if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
+  base->cqe = static_cast<int>(cq.queue.capacity());
+  return 0;
 }
 
 int modify_cq(ibv_cq* base, ibv_modify_cq_attr* attr) {
-  return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
-    if (const int error = cq.device.refusal()) return error;
-    if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
-    // A count without a period could keep the last completions of a burst for ever.
-    const bool on = attr->moderate.cq_period != 0;
-    cq.moderation->set_period(attr->moderate.cq_period);
-    cq.queue.moderate(on ? attr->moderate.cq_count : 0);
-    return 0;
-  });
+  VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
+  if (const int error = cq.device.refusal()) return error;
+  if (attr->attr_mask != IBV_CQ_ATTR_MODERATE) return EINVAL;
+  // A count without a period could keep the last completions of a burst for ever.
+  const bool on = attr->moderate.cq_period != 0;
+  cq.moderation->set_period(attr->moderate.cq_period);
+  cq.queue.moderate(on ? attr->moderate.cq_count : 0);
+  return 0;
 }
 
 int destroy_cq(ibv_cq* base) {
-  return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base);
-    if (!cq.device.alive()) return 0;
-    if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
-    cq.moderation->stop();
-    cq.armed_late->stop();
-    const uint32_t delivered = cq.events ? cq.events->stop() : 0;
-    const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
-    wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
-    wait_acknowledged(cq.base, cq.base.async_events_completed, async_delivered);
-    --cq.device.cq_count;
-    delete &cq;
-    return 0;
-  });
+  VerbsCq& cq = VerbsCq::of(base);
+  if (!cq.device.alive()) return 0;
+  if (cq.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  cq.moderation->stop();
+  cq.armed_late->stop();
+  const uint32_t delivered = cq.events ? cq.events->stop() : 0;
+  const uint32_t async_delivered = cq.device.take_back_events(&cq.base, cq.async_events);
+  wait_acknowledged(cq.base, cq.base.comp_events_completed, delivered);
+  wait_acknowledged(cq.base, cq.base.async_events_completed, async_delivered);
+  --cq.device.cq_count;
+  delete &cq;
+  return 0;
 }
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
   if (count <= 0) [[unlikely]]
     return count == 0 ? 0 : -EINVAL;
-  return quiet_verb(
-      [&] {
-        VerbsCq& cq = VerbsCq::unchecked(base);
-        auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
-        if (!cq.engine.alive()) [[unlikely]]
-          return cq.queue.poll(out, count);
-        Poller::transmit_waiting(cq.queue);
-        if (const int found = cq.queue.poll(out, count); found != 0) return found;
-        // A thread that polls an empty queue drives the sockets.
-        cq.engine.poller().poll(cq.queue);
-        return cq.queue.poll(out, count);
-      },
-      0);
+  return guarded([&] {
+    VerbsCq& cq = VerbsCq::unchecked(base);
+    auto* out = reinterpret_cast<WorkCompletion*>(completions);  // same layout: status_map.h
+    if (!cq.engine.alive()) [[unlikely]]
+      return cq.queue.poll(out, count);
+    Poller::transmit_waiting(cq.queue);
+    if (const int found = cq.queue.poll(out, count); found != 0) return found;
+    // A thread that polls an empty queue drives the sockets.
+    cq.engine.poller().poll(cq.queue);
+    return cq.queue.poll(out, count);
+  });
 }
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
-  return errno_verb([&] {
-    VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
-    if (!cq.engine.alive()) [[unlikely]]
-      return ENODEV;
-    Poller::transmit_waiting(cq.queue);
-    if (cq.queue.arm(solicited_only != 0) && cq.events) cq.note_late_arming();
-    if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
-      cq.queue.raise_armed();
-    cq.engine.progress().note_sleep();
-    return 0;
-  });
+  VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
+  if (!cq.engine.alive()) [[unlikely]]
+    return ENODEV;
+  Poller::transmit_waiting(cq.queue);
+  if (cq.queue.arm(solicited_only != 0) && cq.events) cq.note_late_arming();
+  if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
+    cq.queue.raise_armed();
+  cq.engine.progress().note_sleep();
+  return 0;
 }
 
 void cq_event(ibv_cq* base) {
-  quiet_verb([&] {
-    VerbsCq& cq = VerbsCq::unchecked(base);
-    if (cq.events) cq.events->record_read();
-  });
+  VerbsCq& cq = VerbsCq::unchecked(base);
+  if (cq.events) cq.events->record_read();
 }
 
 }  // namespace uwarp

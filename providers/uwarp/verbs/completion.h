@@ -118,16 +118,6 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   void late_arming_due();
 };
 
-// Operations (verbs_table.h).
-ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, int vector);
-ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init);
-int resize_cq(ibv_cq* cq, int entries);
-int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr);
-int destroy_cq(ibv_cq* cq);
-int poll_cq(ibv_cq* cq, int count, ibv_wc* completions);
-int req_notify_cq(ibv_cq* cq, int solicited_only);
-void cq_event(ibv_cq* cq);
-
 /// Makes a queue for one of the create operations: null and errno as these fail.
 VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channel, int64_t vector,
                  CompletionQueueOptions options);

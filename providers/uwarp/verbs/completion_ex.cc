@@ -36,26 +36,25 @@ int show_next(VerbsCq& cq) {
 
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
-  return quiet_verb(
-      [&] {
-        VerbsCq& cq = cq_of(base);
-        const bool alive = cq.engine.alive();
-        if (alive) [[likely]]
-          Poller::transmit_waiting(cq.queue);
-        std::unique_lock poll(cq.poll_mutex, std::defer_lock);
-        if (!cq.single_threaded) poll.lock();
-        int result = show_next(cq);
-        if (result == ENOENT && alive) {
-          // A thread that polls an empty queue drives the sockets; others may poll meanwhile.
-          if (!cq.single_threaded) poll.unlock();
-          cq.engine.poller().poll(cq.queue);
-          if (!cq.single_threaded) poll.lock();
-          result = show_next(cq);
-        }
-        if (result == 0) poll.release();  // until end_poll()
-        return result;
-      },
-      ENOENT);
+  int result = ENOENT;  // also without memory, as if it were called a moment too early
+  guarded([&] {
+    VerbsCq& cq = cq_of(base);
+    const bool alive = cq.engine.alive();
+    if (alive) [[likely]]
+      Poller::transmit_waiting(cq.queue);
+    std::unique_lock poll(cq.poll_mutex, std::defer_lock);
+    if (!cq.single_threaded) poll.lock();
+    result = show_next(cq);
+    if (result == ENOENT && alive) {
+      // A thread that polls an empty queue drives the sockets; others may poll meanwhile.
+      if (!cq.single_threaded) poll.unlock();
+      cq.engine.poller().poll(cq.queue);
+      if (!cq.single_threaded) poll.lock();
+      result = show_next(cq);
+    }
+    if (result == 0) poll.release();  // until end_poll()
+  });
+  return result;
 }
 
 int next_poll(ibv_cq_ex* base) { return show_next(cq_of(base)); }
@@ -116,26 +115,24 @@ int find_parent(const ibv_context* context, const ibv_cq_init_attr_ex& init, Ver
 }  // namespace
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
-  return pointer_verb([&]() -> ibv_cq_ex* {
-    constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    if ((init->comp_mask & ~kKnownMask) != 0) return fail(EINVAL);
-    if ((init->wc_flags & ~uint64_t{IBV_CREATE_CQ_SUP_WC_FLAGS}) != 0) return fail(EOPNOTSUPP);
-    const bool named = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
-    const uint32_t flags = named ? init->flags : 0;
-    if ((flags & ~kKnownFlags) != 0) return fail(EINVAL);
-    CompletionQueueOptions options;
-    if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
-    VerbsPd* parent = nullptr;
-    if (const int error = find_parent(context, *init, parent)) return fail(error);
-    options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 ||
-                              (parent != nullptr && parent->one_thread());
-    options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
-    VerbsCq* cq = make_cq(context, init->cqe, init->channel, init->comp_vector, options);
-    if (cq == nullptr) return nullptr;
-    if (parent != nullptr) cq->keep(*parent);
-    fill_functions(cq->extended, init->wc_flags);
-    return &cq->extended;
-  });
+  constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+  if ((init->comp_mask & ~kKnownMask) != 0) return fail(EINVAL);
+  if ((init->wc_flags & ~uint64_t{IBV_CREATE_CQ_SUP_WC_FLAGS}) != 0) return fail(EOPNOTSUPP);
+  const bool named = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
+  const uint32_t flags = named ? init->flags : 0;
+  if ((flags & ~kKnownFlags) != 0) return fail(EINVAL);
+  CompletionQueueOptions options;
+  if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
+  VerbsPd* parent = nullptr;
+  if (const int error = find_parent(context, *init, parent)) return fail(error);
+  options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 ||
+                            (parent != nullptr && parent->one_thread());
+  options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
+  VerbsCq* cq = make_cq(context, init->cqe, init->channel, init->comp_vector, options);
+  if (cq == nullptr) return nullptr;
+  if (parent != nullptr) cq->keep(*parent);
+  fill_functions(cq->extended, init->wc_flags);
+  return &cq->extended;
 }
 
 }  // namespace uwarp

@@ -109,79 +109,73 @@ void add_queue_attributes(ibv_device_attr_ex& attr) {
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes) {
-  return errno_verb([&] {
-    if (input != nullptr && input->comp_mask != 0) return EINVAL;
-    if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
-    if (DeviceContext::of(context).removed()) return EIO;
-    ibv_device_attr_ex filled = {};
-    filled.orig_attr = basic_attributes(DeviceContext::of(context).device());
-    add_queue_attributes(filled);
-    filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
-    filled.phys_port_cnt_ex = 1;
-    filled.max_dm_size = kMaxDeviceMemoryBytes;
-    if (fault_safe_copy_works()) {
-      filled.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
-      filled.odp_caps.per_transport_caps.rc_odp_caps = kOnDemandOperations;
-      if (settings().persona == Persona::kRoce) {
-        filled.odp_caps.per_transport_caps.uc_odp_caps = kOnDemandUnanswered;
-        filled.odp_caps.per_transport_caps.ud_odp_caps = kOnDemandDatagrams;
-        filled.xrc_odp_caps = kOnDemandOperations;
-      }
+  if (input != nullptr && input->comp_mask != 0) return EINVAL;
+  if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
+  if (DeviceContext::of(context).removed()) return EIO;
+  ibv_device_attr_ex filled = {};
+  filled.orig_attr = basic_attributes(DeviceContext::of(context).device());
+  add_queue_attributes(filled);
+  filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
+  filled.phys_port_cnt_ex = 1;
+  filled.max_dm_size = kMaxDeviceMemoryBytes;
+  if (fault_safe_copy_works()) {
+    filled.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    filled.odp_caps.per_transport_caps.rc_odp_caps = kOnDemandOperations;
+    if (settings().persona == Persona::kRoce) {
+      filled.odp_caps.per_transport_caps.uc_odp_caps = kOnDemandUnanswered;
+      filled.odp_caps.per_transport_caps.ud_odp_caps = kOnDemandDatagrams;
+      filled.xrc_odp_caps = kOnDemandOperations;
     }
-    // The caller's struct may be of an older or a newer release than ours.
-    std::memset(static_cast<void*>(attr), 0, attr_bytes);
-    std::memcpy(static_cast<void*>(attr), &filled, std::min(attr_bytes, sizeof filled));
-    return 0;
-  });
+  }
+  // The caller's struct may be of an older or a newer release than ours.
+  std::memset(static_cast<void*>(attr), 0, attr_bytes);
+  std::memcpy(static_cast<void*>(attr), &filled, std::min(attr_bytes, sizeof filled));
+  return 0;
 }
 
 // The clock is a count of nanoseconds: tv_sec stays 0, as with adapters whose clock counts cycles.
 int query_rt_values(ibv_context*, ibv_values_ex* values) {
-  return errno_verb([&] {
-    if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EINVAL;
-    if (values->comp_mask != 0) values->raw_clock = {0, static_cast<long>(now_ns())};
-    return 0;
-  });
+  if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EINVAL;
+  if (values->comp_mask != 0) values->raw_clock = {0, static_cast<long>(now_ns())};
+  return 0;
 }
 
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
-  return errno_verb([&] {
-    if (port != kPort) return EINVAL;
-    if (DeviceContext::of(context).removed()) return EIO;
-    const NetDevice& opened = DeviceContext::of(context).device();
-    // The link may have changed, or the netdev may have lost its addresses.
-    const auto current = refresh_net_devices()->by_verbs_name(opened.verbs_name);
-    const DeviceFaults* faults = DeviceContext::of(context).faults();
-    const bool running =
-        current != nullptr && current->running && (faults == nullptr || !faults->port_down());
-    // Single assignments: the caller's struct ends earlier or later than the one we know.
-    attr->state = running ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
-    attr->max_mtu = IBV_MTU_4096;
-    // A datagram may be as long as this, and TCP carries the largest over any link.
-    attr->active_mtu = settings().persona == Persona::kRoce
-                           ? IBV_MTU_4096
-                           : mtu_code(current != nullptr ? current->mtu_bytes : opened.mtu_bytes);
-    attr->gid_tbl_len = kGidTableEntries;
-    attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-    attr->max_msg_sz = static_cast<uint32_t>(kMaxMessageBytes);
-    attr->bad_pkey_cntr = 0;
-    attr->qkey_viol_cntr = 0;
-    attr->pkey_tbl_len = 1;
-    attr->lid = 0;
-    attr->sm_lid = 0;
-    attr->lmc = 0;
-    attr->max_vl_num = 1;
-    attr->sm_sl = 0;
-    attr->subnet_timeout = 0;
-    attr->init_type_reply = 0;
-    attr->active_width = kWidth4x;
-    attr->active_speed = kSpeedEdr;
-    attr->phys_state = running ? kPhysicalLinkUp : kPhysicalDisabled;
-    attr->link_layer = IBV_LINK_LAYER_ETHERNET;
-    attr->flags = 0;
-    attr->port_cap_flags2 = 0;
-    return 0;
-  });
+  if (port != kPort) return EINVAL;
+  if (DeviceContext::of(context).removed()) return EIO;
+  const NetDevice& opened = DeviceContext::of(context).device();
+  // The link may have changed, or the netdev may have lost its addresses.
+  const auto current = refresh_net_devices()->by_verbs_name(opened.verbs_name);
+  const DeviceFaults* faults = DeviceContext::of(context).faults();
+  const bool running =
+      current != nullptr && current->running && (faults == nullptr || !faults->port_down());
+  // Single assignments: the caller's struct ends earlier or later than the one we know.
+  attr->state = running ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  attr->max_mtu = IBV_MTU_4096;
+  // A datagram may be as long as this, and TCP carries the largest over any link.
+  attr->active_mtu = settings().persona == Persona::kRoce
+                         ? IBV_MTU_4096
+                         : mtu_code(current != nullptr ? current->mtu_bytes : opened.mtu_bytes);
+  attr->gid_tbl_len = kGidTableEntries;
+  attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+  attr->max_msg_sz = static_cast<uint32_t>(kMaxMessageBytes);
+  attr->bad_pkey_cntr = 0;
+  attr->qkey_viol_cntr = 0;
+  attr->pkey_tbl_len = 1;
+  attr->lid = 0;
+  attr->sm_lid = 0;
+  attr->lmc = 0;
+  attr->max_vl_num = 1;
+  attr->sm_sl = 0;
+  attr->subnet_timeout = 0;
+  attr->init_type_reply = 0;
+  attr->active_width = kWidth4x;
+  attr->active_speed = kSpeedEdr;
+  attr->phys_state = running ? kPhysicalLinkUp : kPhysicalDisabled;
+  attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+  attr->flags = 0;
+  attr->port_cap_flags2 = 0;
+  return 0;
 }
 
 }  // namespace uwarp

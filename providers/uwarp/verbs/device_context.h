@@ -186,11 +186,4 @@ class DeviceContext {
   std::unordered_set<VerbsMr*> regions_;
 };
 
-// Operations (verbs_table.h).
-int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
-                    ibv_device_attr_ex* attr, size_t attr_bytes);
-int query_rt_values(ibv_context* context, ibv_values_ex* values);
-int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr);
-void async_event(ibv_context* context, ibv_async_event* event);
-
 }  // namespace uwarp

@@ -65,54 +65,48 @@ Result<Mapping> map_aligned(size_t length, size_t alignment, std::byte*& start) 
 
 // Memory of the process and nothing else, so that it serves a forked child as well.
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
-  return pointer_verb([&]() -> ibv_dm* {
-    static constinit SerialNumbers<uint32_t> handles;
-    DeviceContext& device = DeviceContext::of(context);
-    if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
-      return fail(EINVAL);
-    if (attr->length > kMaxDeviceMemoryBytes) return fail(ENOMEM);
-    std::byte* start = nullptr;
-    auto mapping = map_aligned(attr->length, size_t{1} << attr->log_align_req, start);
-    if (!mapping) return fail(mapping.error());
-    auto dm = std::make_unique<VerbsDm>(device, std::move(*mapping), start, attr->length);
-    if (!take_bytes(device, attr->length)) return fail(ENOMEM);
-    dm->give_handle(context, handles.next());
-    dm->memcpy_to_dm = copy_to;
-    dm->memcpy_from_dm = copy_from;
-    return dm.release();
-  });
+  static constinit SerialNumbers<uint32_t> handles;
+  DeviceContext& device = DeviceContext::of(context);
+  if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
+    return fail(EINVAL);
+  if (attr->length > kMaxDeviceMemoryBytes) return fail(ENOMEM);
+  std::byte* start = nullptr;
+  auto mapping = map_aligned(attr->length, size_t{1} << attr->log_align_req, start);
+  if (!mapping) return fail(mapping.error());
+  auto dm = std::make_unique<VerbsDm>(device, std::move(*mapping), start, attr->length);
+  if (!take_bytes(device, attr->length)) return fail(ENOMEM);
+  dm->give_handle(context, handles.next());
+  dm->memcpy_to_dm = copy_to;
+  dm->memcpy_from_dm = copy_from;
+  return dm.release();
 }
 
 int free_dm(ibv_dm* base) {
-  return errno_verb([&] {
-    VerbsDm& dm = VerbsDm::of(base);
-    if (dm.device.alive() && dm.in_use()) return EBUSY;
-    dm.device.dm_bytes.fetch_sub(dm.length_bytes, std::memory_order_relaxed);
-    delete &dm;
-    return 0;
-  });
+  VerbsDm& dm = VerbsDm::of(base);
+  if (dm.device.alive() && dm.in_use()) return EBUSY;
+  dm.device.dm_bytes.fetch_sub(dm.length_bytes, std::memory_order_relaxed);
+  delete &dm;
+  return 0;
 }
 
 ibv_mr* reg_dm_mr(ibv_pd* base, ibv_dm* base_dm, uint64_t offset, size_t length, unsigned access) {
-  return pointer_verb([&]() -> ibv_mr* {
-    VerbsPd& pd = VerbsPd::of(base);
-    VerbsDm& dm = VerbsDm::of(base_dm);
-    if (const int error = pd.device.refusal()) return fail(error);
-    if ((access & ~kKnownAccess) != 0 || (access & kAccessZeroBased) == 0) return fail(EINVAL);
-    if (int error = check_region_access(access)) return fail(error);
-    if (dm.context != pd.context || !dm.contains(offset, length)) return fail(EINVAL);
-    auto mr = std::make_unique<VerbsMr>(pd);
-    RegionShape shape;
-    shape.address = dm.start + offset;
-    shape.length_bytes = length;
-    shape.access = access & kMeaningfulAccess;
-    mr->device_memory = &dm;
-    mr->access = access;
-    if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
-    dm.region_made();
-    mr->base.addr = nullptr;  // it is not the application's
-    return &mr.release()->base;
-  });
+  VerbsPd& pd = VerbsPd::of(base);
+  VerbsDm& dm = VerbsDm::of(base_dm);
+  if (const int error = pd.device.refusal()) return fail(error);
+  if ((access & ~kKnownAccess) != 0 || (access & kAccessZeroBased) == 0) return fail(EINVAL);
+  if (int error = check_region_access(access)) return fail(error);
+  if (dm.context != pd.context || !dm.contains(offset, length)) return fail(EINVAL);
+  auto mr = std::make_unique<VerbsMr>(pd);
+  RegionShape shape;
+  shape.address = dm.start + offset;
+  shape.length_bytes = length;
+  shape.access = access & kMeaningfulAccess;
+  mr->device_memory = &dm;
+  mr->access = access;
+  if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
+  dm.region_made();
+  mr->base.addr = nullptr;  // it is not the application's
+  return &mr.release()->base;
 }
 
 }  // namespace uwarp

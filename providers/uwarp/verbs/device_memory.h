@@ -39,9 +39,4 @@ struct VerbsDm : ibv_dm, Named<VerbsDm, ibv_dm> {
   std::atomic<uint32_t> regions_{0};
 };
 
-// Operations (verbs_table.h).
-ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
-int free_dm(ibv_dm* dm);
-ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned access);
-
 }  // namespace uwarp

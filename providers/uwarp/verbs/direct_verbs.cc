@@ -65,13 +65,13 @@ void build(ibv_qp_ex* base, SendOpcode opcode, uint64_t operation, uint32_t rkey
 using namespace uwarp;
 
 UWARP_EXPORTED bool uwarpdv_is_supported(ibv_device* device) {
-  return quiet_verb([&] { return net_devices()->by_verbs_name(device->name) != nullptr; }, false);
+  return guarded([&] { return net_devices()->by_verbs_name(device->name) != nullptr; });
 }
 
 UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uint32_t length) {
   if (!is_ours(base)) return EOPNOTSUPP;
   if (length < sizeof *attr) return EINVAL;
-  return errno_verb([&] {
+  return guarded_errno([&] {
     uwarpdv_peer_attr filled = {};
     const Endpoint* const endpoint = VerbsQp::of(base).endpoint.get();
     if (endpoint != nullptr && endpoint->connected()) {
@@ -87,7 +87,7 @@ UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uin
 
 UWARP_EXPORTED int uwarpdv_post_atomic(ibv_qp* base, uwarpdv_atomic_wr* wr,
                                        uwarpdv_atomic_wr** bad_wr) {
-  return errno_verb([&] {
+  return guarded_errno([&] {
     const auto refuse = [&](int error) {
       if (bad_wr != nullptr) *bad_wr = wr;
       return error;

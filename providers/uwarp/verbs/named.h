@@ -8,7 +8,8 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <exception>
+
+#include "base/c_boundary.h"
 
 namespace uwarp {
 
@@ -16,22 +17,17 @@ namespace uwarp {
 /// a wrong handle; to a command of its write() the handle is a wrong argument.
 enum class AskedBy : int { kMethod = ENOENT, kWrite = EINVAL };
 
-/// The context has no object of that handle (boundary.h).
-struct NoSuchObject : std::exception {
-  explicit NoSuchObject(AskedBy asked) : error(static_cast<int>(asked)) {}
-  const int error;
-};
-
 /// A base of `Object`, which also is a `Layout`, a struct that begins with the `Public` one.
 template <typename Object, typename Layout, typename Public = Layout>
 class Named {
  public:
-  /// For every verb that asks the kernel. Throws NoSuchObject.
+  /// For every verb that asks the kernel. Throws ThrownErrno: the context has no object of that
+  /// handle.
   static Object& of(Public* named, AskedBy asked = AskedBy::kMethod) {
     Object& object = unchecked(named);
     const Named& own = object;
     if (named->context != own.own_context_ || handle_in(object) != own.own_handle_)
-      throw NoSuchObject(asked);
+      throw ThrownErrno(static_cast<int>(asked));
     return object;
   }
   /// For the data path, which asks no kernel, and for objects that others keep.

@@ -98,7 +98,7 @@ int post_datagrams(VerbsQp& qp, ibv_send_wr* list, ibv_send_wr** bad_wr) {
 }  // namespace
 
 int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
-  return errno_verb([&] {
+  return guarded_errno([&] {
     VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(list, bad_wr);
@@ -117,7 +117,7 @@ int post_send(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad_wr) {
 }
 
 int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  return errno_verb([&] {
+  return guarded_errno([&] {
     VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) [[unlikely]]
       return refuse_in_child(wr, bad_wr);

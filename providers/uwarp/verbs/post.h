@@ -43,8 +43,4 @@ int post_receive_list(ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post) {
 /// list), EOPNOTSUPP (an opcode of other transports).
 int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out);
 
-// Operations (verbs_table.h).
-int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr);
-int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
-
 }  // namespace uwarp

@@ -30,67 +30,57 @@ int dealloc_parent_domain(VerbsPd& parent) {
 }  // namespace
 
 ibv_pd* alloc_pd(ibv_context* context) {
-  return pointer_verb([&]() -> ibv_pd* {
-    DeviceContext& device = DeviceContext::of(context);
-    if (const int error = device.refusal()) return fail(error);
-    auto pd = std::make_unique<VerbsPd>(device);
-    if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
-    pd->give_handle(context, pd->domain.handle = handles.next());
-    return pd.release();
-  });
+  DeviceContext& device = DeviceContext::of(context);
+  if (const int error = device.refusal()) return fail(error);
+  auto pd = std::make_unique<VerbsPd>(device);
+  if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
+  pd->give_handle(context, pd->domain.handle = handles.next());
+  return pd.release();
 }
 
 int dealloc_pd(ibv_pd* base) {
-  return errno_verb([&] {
-    VerbsPd& pd = VerbsPd::of(base);
-    if (!pd.device.alive()) return 0;
-    if (pd.is_parent()) return dealloc_parent_domain(pd);
-    if (pd.in_use()) return EBUSY;
-    --pd.device.pd_count;
-    pd.let_go();
-    return 0;
-  });
+  VerbsPd& pd = VerbsPd::of(base);
+  if (!pd.device.alive()) return 0;
+  if (pd.is_parent()) return dealloc_parent_domain(pd);
+  if (pd.in_use()) return EBUSY;
+  --pd.device.pd_count;
+  pd.let_go();
+  return 0;
 }
 
 // Allocators are taken and never called: the memory of our queues is ours, and no device reads it.
 ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
-  return pointer_verb([&]() -> ibv_pd* {
-    DeviceContext& device = DeviceContext::of(context);
-    if (const int error = device.refusal()) return fail(error);
-    if ((init->comp_mask & ~kParentDomainMask) != 0) return fail(EOPNOTSUPP);
-    if (init->pd == nullptr) return fail(EINVAL);
-    if (init->td != nullptr && init->td->context != context) return fail(EINVAL);
-    // A parent of a parent is one of the same plain domain.
-    VerbsPd& plain = VerbsPd::of(init->pd).root;
-    if (&plain.device != &device) return fail(EINVAL);
-    VerbsTd* thread = init->td != nullptr ? &VerbsTd::of(init->td) : nullptr;
-    auto parent = std::make_unique<VerbsPd>(plain, thread);
-    if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
-    plain.domain.users.fetch_add(1, std::memory_order_relaxed);
-    if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
-    parent->give_handle(context, handles.next());
-    return parent.release();
-  });
+  DeviceContext& device = DeviceContext::of(context);
+  if (const int error = device.refusal()) return fail(error);
+  if ((init->comp_mask & ~kParentDomainMask) != 0) return fail(EOPNOTSUPP);
+  if (init->pd == nullptr) return fail(EINVAL);
+  if (init->td != nullptr && init->td->context != context) return fail(EINVAL);
+  // A parent of a parent is one of the same plain domain.
+  VerbsPd& plain = VerbsPd::of(init->pd).root;
+  if (&plain.device != &device) return fail(EINVAL);
+  VerbsTd* thread = init->td != nullptr ? &VerbsTd::of(init->td) : nullptr;
+  auto parent = std::make_unique<VerbsPd>(plain, thread);
+  if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
+  plain.domain.users.fetch_add(1, std::memory_order_relaxed);
+  if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
+  parent->give_handle(context, handles.next());
+  return parent.release();
 }
 
 ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init) {
-  return pointer_verb([&]() -> ibv_td* {
-    DeviceContext& device = DeviceContext::of(context);
-    if (const int error = device.refusal()) return fail(error);
-    if (init != nullptr && init->comp_mask != 0) return fail(EINVAL);
-    auto td = std::make_unique<VerbsTd>(device);
-    td->context = context;
-    return td.release();
-  });
+  DeviceContext& device = DeviceContext::of(context);
+  if (const int error = device.refusal()) return fail(error);
+  if (init != nullptr && init->comp_mask != 0) return fail(EINVAL);
+  auto td = std::make_unique<VerbsTd>(device);
+  td->context = context;
+  return td.release();
 }
 
 int dealloc_td(ibv_td* base) {
-  return errno_verb([&] {
-    VerbsTd& td = VerbsTd::of(base);
-    if (td.device.alive() && td.users.load(std::memory_order_acquire) != 0) return EBUSY;
-    delete &td;
-    return 0;
-  });
+  VerbsTd& td = VerbsTd::of(base);
+  if (td.device.alive() && td.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  delete &td;
+  return 0;
 }
 
 }  // namespace uwarp

@@ -77,11 +77,4 @@ struct VerbsPd : ibv_pd, Named<VerbsPd, ibv_pd> {
   std::atomic<uint32_t> keepers_{1};
 };
 
-// Operations (verbs_table.h).
-ibv_pd* alloc_pd(ibv_context* context);
-int dealloc_pd(ibv_pd* pd);
-ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init);
-ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init);
-int dealloc_td(ibv_td* td);
-
 }  // namespace uwarp

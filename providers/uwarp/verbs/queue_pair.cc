@@ -260,115 +260,102 @@ void VerbsQp::end() {
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
-  return pointer_verb([&]() -> ibv_qp* {
-    if (int error = check_type(*pd->context, init->qp_type)) return fail(error);
-    return make_qp(pd->context, pd, nullptr, *init);
-  });
+  if (int error = check_type(*pd->context, init->qp_type)) return fail(error);
+  return make_qp(pd->context, pd, nullptr, *init);
 }
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
-  return pointer_verb([&]() -> ibv_qp* {
-    if (int error = check_type(*context, extended->qp_type)) return fail(error);
-    if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
-    if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
-    if ((extended->comp_mask & IBV_QP_INIT_ATTR_XRCD) && extended->qp_type != IBV_QPT_XRC_RECV)
-      return fail(EOPNOTSUPP);
-    const auto given = [&](uint32_t bit) { return (extended->comp_mask & bit) != 0; };
-    ibv_pd* const pd = given(IBV_QP_INIT_ATTR_PD) ? extended->pd : nullptr;
-    ibv_xrcd* const xrcd = given(IBV_QP_INIT_ATTR_XRCD) ? extended->xrcd : nullptr;
-    const uint32_t flags = given(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? extended->create_flags : 0;
-    if ((flags & ~kAllCreateFlags) != 0) return fail(EINVAL);
-    const uint32_t known =
-        extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
-    if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
-    const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-    const uint64_t operations = batches ? extended->send_ops_flags : 0;
-    if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
-    ibv_qp_init_attr init = {};
-    init.qp_context = extended->qp_context;
-    init.send_cq = extended->send_cq;
-    init.recv_cq = extended->recv_cq;
-    init.srq = extended->srq;
-    init.cap = extended->cap;
-    init.qp_type = extended->qp_type;
-    init.sq_sig_all = extended->sq_sig_all;
-    ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
-    if (qp == nullptr) return nullptr;
-    extended->cap = init.cap;
-    if (flags != 0) VerbsQp::unchecked(qp).datagrams->refuse_own_multicast();
-    return qp;
-  });
+  if (int error = check_type(*context, extended->qp_type)) return fail(error);
+  if ((extended->comp_mask & ~kAllInitMask) != 0) return fail(EINVAL);
+  if ((extended->comp_mask & ~kKnownInitMask) != 0) return fail(EOPNOTSUPP);
+  if ((extended->comp_mask & IBV_QP_INIT_ATTR_XRCD) && extended->qp_type != IBV_QPT_XRC_RECV)
+    return fail(EOPNOTSUPP);
+  const auto given = [&](uint32_t bit) { return (extended->comp_mask & bit) != 0; };
+  ibv_pd* const pd = given(IBV_QP_INIT_ATTR_PD) ? extended->pd : nullptr;
+  ibv_xrcd* const xrcd = given(IBV_QP_INIT_ATTR_XRCD) ? extended->xrcd : nullptr;
+  const uint32_t flags = given(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? extended->create_flags : 0;
+  if ((flags & ~kAllCreateFlags) != 0) return fail(EINVAL);
+  const uint32_t known =
+      extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
+  if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
+  const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+  const uint64_t operations = batches ? extended->send_ops_flags : 0;
+  if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
+  ibv_qp_init_attr init = {};
+  init.qp_context = extended->qp_context;
+  init.send_cq = extended->send_cq;
+  init.recv_cq = extended->recv_cq;
+  init.srq = extended->srq;
+  init.cap = extended->cap;
+  init.qp_type = extended->qp_type;
+  init.sq_sig_all = extended->sq_sig_all;
+  ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
+  if (qp == nullptr) return nullptr;
+  extended->cap = init.cap;
+  if (flags != 0) VerbsQp::unchecked(qp).datagrams->refuse_own_multicast();
+  return qp;
 }
 
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
-  return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-    if (const int error = qp.device.refusal()) return error;
-    ibv_qp_attr named{};
-    merge_attributes(named, *attr, mask);
-    if (int error = check_attributes(named, mask)) return error;
-    if (int error = qp.any().modify(named, mask)) return error;
-    qp.untouched.store(false, std::memory_order_relaxed);
-    if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
-    return 0;
-  });
+  VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
+  if (const int error = qp.device.refusal()) return error;
+  ibv_qp_attr named{};
+  merge_attributes(named, *attr, mask);
+  if (int error = check_attributes(named, mask)) return error;
+  if (int error = qp.any().modify(named, mask)) return error;
+  qp.untouched.store(false, std::memory_order_relaxed);
+  if ((mask & IBV_QP_DEST_QPN) != 0 && is_rnic(qp)) qp.parts.pd->may_leave_regions = true;
+  return 0;
 }
 
 int query_qp(ibv_qp* base, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) {
-  return errno_verb([&] {
-    // The kernel's command has no room for what came with rate limits and later.
-    if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
-    VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-    *attr = qp.any().attributes();
-    if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
-      attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
-    attr->cap = qp.init.cap;
-    attr->sq_draining = qp.endpoint != nullptr && qp.endpoint->qp().draining();
-    *init = qp.init;
-    return 0;
-  });
+  // The kernel's command has no room for what came with rate limits and later.
+  if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
+  VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
+  *attr = qp.any().attributes();
+  if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
+    attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
+  attr->cap = qp.init.cap;
+  attr->sq_draining = qp.endpoint != nullptr && qp.endpoint->qp().draining();
+  *init = qp.init;
+  return 0;
 }
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
-  return pointer_verb([&]() -> ibv_qp* {
-    constexpr uint32_t kNeeded =
-        IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    if (const int error = check_xrc(*context)) return fail(error);
-    if (attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) return fail(EOPNOTSUPP);
-    if ((attr->comp_mask & kNeeded) != kNeeded || raw_value(attr->qp_type) != IBV_QPT_XRC_RECV)
-      return fail(EINVAL);
-    DeviceContext& device = DeviceContext::of(context);
-    if (const int error = device.refusal()) return fail(error);
-    QpParts parts;
-    parts.xrcd = &VerbsXrcd::of(attr->xrcd, AskedBy::kWrite);
-    if (attr->xrcd->context != context) return fail(EINVAL);
-    ibv_qp_init_attr init = {};
-    if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = attr->qp_context;
-    init.qp_type = IBV_QPT_XRC_RECV;
-    auto qp = std::make_unique<VerbsQp>(device, parts, init, 0);
-    qp->shared = parts.xrcd->domain->open(attr->qp_num, *qp);
-    if (qp->shared == nullptr) return fail(EINVAL);
-    qp->endpoint = qp->shared->endpoint;
-    qp->base.qp_num = attr->qp_num;
-    qp->give_handle(context, attr->qp_num);
-    device.add(qp.get());
-    return &qp.release()->base;
-  });
+  constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if (const int error = check_xrc(*context)) return fail(error);
+  if (attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) return fail(EOPNOTSUPP);
+  if ((attr->comp_mask & kNeeded) != kNeeded || raw_value(attr->qp_type) != IBV_QPT_XRC_RECV)
+    return fail(EINVAL);
+  DeviceContext& device = DeviceContext::of(context);
+  if (const int error = device.refusal()) return fail(error);
+  QpParts parts;
+  parts.xrcd = &VerbsXrcd::of(attr->xrcd, AskedBy::kWrite);
+  if (attr->xrcd->context != context) return fail(EINVAL);
+  ibv_qp_init_attr init = {};
+  if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = attr->qp_context;
+  init.qp_type = IBV_QPT_XRC_RECV;
+  auto qp = std::make_unique<VerbsQp>(device, parts, init, 0);
+  qp->shared = parts.xrcd->domain->open(attr->qp_num, *qp);
+  if (qp->shared == nullptr) return fail(EINVAL);
+  qp->endpoint = qp->shared->endpoint;
+  qp->base.qp_num = attr->qp_num;
+  qp->give_handle(context, attr->qp_num);
+  device.add(qp.get());
+  return &qp.release()->base;
 }
 
 int destroy_qp(ibv_qp* base) {
-  return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::of(base);
-    if (!qp.device.alive()) return 0;
-    if (qp.datagrams != nullptr && qp.device.engine().trunks().groups().has(*qp.datagrams))
-      return EBUSY;
-    qp.device.remove(&qp);
-    qp.end();
-    const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
-    wait_acknowledged(qp.base, qp.base.events_completed, delivered);
-    delete &qp;
-    return 0;
-  });
+  VerbsQp& qp = VerbsQp::of(base);
+  if (!qp.device.alive()) return 0;
+  if (qp.datagrams != nullptr && qp.device.engine().trunks().groups().has(*qp.datagrams))
+    return EBUSY;
+  qp.device.remove(&qp);
+  qp.end();
+  const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
+  wait_acknowledged(qp.base, qp.base.events_completed, delivered);
+  delete &qp;
+  return 0;
 }
 
 }  // namespace uwarp

@@ -120,12 +120,4 @@ class QueuePairPoster {
   Posted posted_;
 };
 
-// Operations (verbs_table.h).
-ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init);
-ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init);
-int modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask);
-int query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init);
-int destroy_qp(ibv_qp* qp);
-ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
-
 }  // namespace uwarp

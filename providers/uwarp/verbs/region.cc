@@ -172,37 +172,33 @@ constexpr uint32_t kKeyByte = 0xff;  // the part of a window's key that an appli
 }  // namespace
 
 ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
-  return pointer_verb([&]() -> ibv_mw* {
-    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
-    if (const int error = pd.device.refusal()) return fail(error);
-    const unsigned number = raw_value(type);
-    if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
-    RegionTable& table = pd.device.engine().regions();
-    auto window = table.add_window(
-        pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1 : RegionKind::kWindowType2);
-    if (!window) return fail(window.error());
-    auto* mw = new (std::nothrow) VerbsMw(pd, **window);
-    if (mw == nullptr) {
-      table.release_window(**window);
-      return fail(ENOMEM);
-    }
-    pd.object_made();
-    mw->give_handle(pd.context, (*window)->slot);
-    mw->pd = &pd;
-    mw->rkey = table.window_key(**window);
-    mw->type = type;
-    return mw;
-  });
+  VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
+  if (const int error = pd.device.refusal()) return fail(error);
+  const unsigned number = raw_value(type);
+  if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
+  RegionTable& table = pd.device.engine().regions();
+  auto window = table.add_window(
+      pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1 : RegionKind::kWindowType2);
+  if (!window) return fail(window.error());
+  auto* mw = new (std::nothrow) VerbsMw(pd, **window);
+  if (mw == nullptr) {
+    table.release_window(**window);
+    return fail(ENOMEM);
+  }
+  pd.object_made();
+  mw->give_handle(pd.context, (*window)->slot);
+  mw->pd = &pd;
+  mw->rkey = table.window_key(**window);
+  mw->type = type;
+  return mw;
 }
 
 int dealloc_mw(ibv_mw* base) {
-  return errno_verb([&] {
-    const std::unique_ptr<VerbsMw> mw(&VerbsMw::of(base));
-    if (!mw->domain.device.alive()) return 0;
-    mw->domain.device.engine().regions().release_window(mw->window);
-    mw->domain.object_gone();
-    return 0;
-  });
+  const std::unique_ptr<VerbsMw> mw(&VerbsMw::of(base));
+  if (!mw->domain.device.alive()) return 0;
+  mw->domain.device.engine().regions().release_window(mw->window);
+  mw->domain.object_gone();
+  return 0;
 }
 
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out) {
@@ -222,20 +218,18 @@ int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, S
 
 // Type 1: the key is ours to choose, and told before the binding is done.
 int bind_mw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
-  return errno_verb([&] {
-    VerbsQp& qp = VerbsQp::unchecked(base);
-    if (!qp.device.alive()) return ENODEV;
-    if (qp.endpoint == nullptr) return EINVAL;
-    if ((bind->send_flags & ~unsigned{IBV_SEND_FENCE | IBV_SEND_SIGNALED}) != 0) return EINVAL;
-    SendRequest request;
-    const uint32_t key = ibv_inc_rkey(mw->rkey);
-    if (int error = bind_request(*mw, key, bind->bind_info, request)) return error;
-    request.wr_id = bind->wr_id;
-    request.flags = static_cast<uint8_t>(bind->send_flags);
-    if (int error = QueuePairPoster(*qp.endpoint).post(request)) return error;
-    mw->rkey = key;
-    return 0;
-  });
+  VerbsQp& qp = VerbsQp::unchecked(base);
+  if (!qp.device.alive()) return ENODEV;
+  if (qp.endpoint == nullptr) return EINVAL;
+  if ((bind->send_flags & ~unsigned{IBV_SEND_FENCE | IBV_SEND_SIGNALED}) != 0) return EINVAL;
+  SendRequest request;
+  const uint32_t key = ibv_inc_rkey(mw->rkey);
+  if (int error = bind_request(*mw, key, bind->bind_info, request)) return error;
+  request.wr_id = bind->wr_id;
+  request.flags = static_cast<uint8_t>(bind->send_flags);
+  if (int error = QueuePairPoster(*qp.endpoint).post(request)) return error;
+  mw->rkey = key;
+  return 0;
 }
 
 // Regions of memory that belongs to another driver and is known by a file: it is mapped, so only
@@ -285,29 +279,27 @@ Result<Mapping> map_file(int fd, uint64_t offset, size_t length, bool writable) 
 
 ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iova, int fd,
                       int flags) {
-  return pointer_verb([&]() -> ibv_mr* {
-    VerbsPd& pd = VerbsPd::of(base);
-    if (const int error = pd.device.refusal()) return fail(error);
-    const uint32_t access = static_cast<uint32_t>(flags);
-    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||
-        wraps(offset, length) || wraps(iova, length))
-      return fail(EINVAL);
-    if (int error = check_region_access(access)) return fail(error);
-    if (int error = check_file(fd, offset, length)) return fail(error);
-    auto mapping = map_file(fd, offset, length, (access & kAccessLocalWrite) != 0);
-    if (!mapping) return fail(mapping.error());
-    auto mr = std::make_unique<VerbsMr>(pd);
-    mr->mapping = std::move(*mapping);
-    mr->access = access;
-    RegionShape shape;
-    shape.address = mr->mapping.address() + offset % page;
-    shape.length_bytes = length;
-    shape.first = iova;
-    shape.access = access & kMeaningfulAccess;
-    if (int error = enter_region(*mr, shape, object_abi::kMrTypeDmabuf)) return fail(error);
-    return &mr.release()->base;
-  });
+  VerbsPd& pd = VerbsPd::of(base);
+  if (const int error = pd.device.refusal()) return fail(error);
+  const uint32_t access = static_cast<uint32_t>(flags);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||
+      wraps(offset, length) || wraps(iova, length))
+    return fail(EINVAL);
+  if (int error = check_region_access(access)) return fail(error);
+  if (int error = check_file(fd, offset, length)) return fail(error);
+  auto mapping = map_file(fd, offset, length, (access & kAccessLocalWrite) != 0);
+  if (!mapping) return fail(mapping.error());
+  auto mr = std::make_unique<VerbsMr>(pd);
+  mr->mapping = std::move(*mapping);
+  mr->access = access;
+  RegionShape shape;
+  shape.address = mr->mapping.address() + offset % page;
+  shape.length_bytes = length;
+  shape.first = iova;
+  shape.access = access & kMeaningfulAccess;
+  if (int error = enter_region(*mr, shape, object_abi::kMrTypeDmabuf)) return fail(error);
+  return &mr.release()->base;
 }
 
 // ibv_advise_mr: brings pages of regions on demand in before they are used.
@@ -352,23 +344,21 @@ int find_place(const VerbsPd& pd, const ibv_sge& sge, bool writable, LocalPlace&
 
 int advise_mr(ibv_pd* base, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list,
               uint32_t count) {
-  return errno_verb([&] {
-    const VerbsPd& pd = VerbsPd::of(base);
-    if (const int error = pd.device.refusal()) return error;
-    const unsigned number = raw_value(advice);
-    if (number > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) return ENOTSUP;
-    if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || count == 0 || list == nullptr)
-      return EINVAL;
-    const bool writable = number == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-    for (uint32_t i = 0; i < count; ++i) {
-      LocalPlace place;
-      if (int error = find_place(pd, list[i], writable, place)) return error;
-      // Pages that are there already need nothing: the device is the CPU.
-      if (number == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || list[i].length == 0) continue;
-      if (int error = bring_in(place.address, list[i].length, writable)) return error;
-    }
-    return 0;
-  });
+  const VerbsPd& pd = VerbsPd::of(base);
+  if (const int error = pd.device.refusal()) return error;
+  const unsigned number = raw_value(advice);
+  if (number > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) return ENOTSUP;
+  if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || count == 0 || list == nullptr)
+    return EINVAL;
+  const bool writable = number == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+  for (uint32_t i = 0; i < count; ++i) {
+    LocalPlace place;
+    if (int error = find_place(pd, list[i], writable, place)) return error;
+    // Pages that are there already need nothing: the device is the CPU.
+    if (number == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || list[i].length == 0) continue;
+    if (int error = bring_in(place.address, list[i].length, writable)) return error;
+  }
+  return 0;
 }
 
 namespace {
@@ -483,83 +473,75 @@ int enter_region(VerbsMr& mr, RegionShape shape, uint32_t type) {
 }
 
 ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int flags) {
-  return pointer_verb([&]() -> ibv_mr* {
-    VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
-    if (const int error = pd.device.refusal()) return fail(error);
-    const uint32_t access = static_cast<uint32_t>(flags);
-    if (offset_in_page(reinterpret_cast<uintptr_t>(address)) != offset_in_page(iova))
-      return fail(EINVAL);
-    if (int error = check_region_access(access)) return fail(error);
-    RegionShape shape;
-    const TaggedOffset first = (access & kAccessZeroBased) ? 0 : iova;
-    if (int error = shape_memory(address, length, first, access, shape)) return fail(error);
-    auto mr = std::make_unique<VerbsMr>(pd);
-    mr->access = access;
-    if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
-    return &mr.release()->base;
-  });
+  VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
+  if (const int error = pd.device.refusal()) return fail(error);
+  const uint32_t access = static_cast<uint32_t>(flags);
+  if (offset_in_page(reinterpret_cast<uintptr_t>(address)) != offset_in_page(iova))
+    return fail(EINVAL);
+  if (int error = check_region_access(access)) return fail(error);
+  RegionShape shape;
+  const TaggedOffset first = (access & kAccessZeroBased) ? 0 : iova;
+  if (int error = shape_memory(address, length, first, access, shape)) return fail(error);
+  auto mr = std::make_unique<VerbsMr>(pd);
+  mr->access = access;
+  if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
+  return &mr.release()->base;
 }
 
 ibv_mr* alloc_null_mr(ibv_pd* base) {
-  return pointer_verb([&]() -> ibv_mr* {
-    VerbsPd& pd = VerbsPd::of(base);
-    if (const int error = pd.device.refusal()) return fail(error);
-    auto mr = std::make_unique<VerbsMr>(pd);
-    RegionShape shape;
-    shape.length_bytes = kMaxMrBytes;
-    shape.access = kAccessLocalWrite;
-    shape.memory = MemoryKind::kNull;
-    if (int error = enter_region(*mr, shape, object_abi::kMrTypeNull)) return fail(error);
-    return &mr.release()->base;
-  });
+  VerbsPd& pd = VerbsPd::of(base);
+  if (const int error = pd.device.refusal()) return fail(error);
+  auto mr = std::make_unique<VerbsMr>(pd);
+  RegionShape shape;
+  shape.length_bytes = kMaxMrBytes;
+  shape.access = kAccessLocalWrite;
+  shape.memory = MemoryKind::kNull;
+  if (int error = enter_region(*mr, shape, object_abi::kMrTypeNull)) return fail(error);
+  return &mr.release()->base;
 }
 
 // libibverbs has checked the flags against each other, and reports what fails here as
 // IBV_REREG_MR_ERR_CMD; the region is then what it was. It sets pd, addr and length afterwards.
 int rereg_mr(ibv_mr* base, int flags, ibv_pd* new_pd, void* address, size_t length, int access) {
-  return errno_verb([&] {
-    VerbsMr& mr = VerbsMr::of(base);
-    VerbsPd& old_domain = *mr.domain;
-    if (const int error = old_domain.device.refusal()) return error;
-    if (flags == 0) return EINVAL;
-    if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
-    const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
-    if (moves && new_pd == nullptr) return EINVAL;
-    VerbsPd& domain = moves ? VerbsPd::of(new_pd, AskedBy::kWrite) : old_domain;
-    if (&domain.device != &old_domain.device) return EINVAL;
-    const uint32_t new_access = static_cast<uint32_t>(access);
-    RegionShape shape;
-    if (int refused = shape_change(mr, flags, address, length, new_access, shape)) return refused;
-    shape.domain = &domain.domain;
-    if (int refused = domain.device.engine().change_region(*mr.region, shape)) return refused;
-    if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) mr.access = new_access;
-    describe(mr);
-    if (!moves) return 0;
-    mr.domain = &domain;
-    domain.object_made();
-    domain.root.keep();
-    VerbsPd& left = old_domain.root;
-    old_domain.object_gone();
-    left.let_go();
-    return 0;
-  });
+  VerbsMr& mr = VerbsMr::of(base);
+  VerbsPd& old_domain = *mr.domain;
+  if (const int error = old_domain.device.refusal()) return error;
+  if (flags == 0) return EINVAL;
+  if (mr.type != object_abi::kMrTypeRegular || mr.device_memory != nullptr) return EINVAL;
+  const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
+  if (moves && new_pd == nullptr) return EINVAL;
+  VerbsPd& domain = moves ? VerbsPd::of(new_pd, AskedBy::kWrite) : old_domain;
+  if (&domain.device != &old_domain.device) return EINVAL;
+  const uint32_t new_access = static_cast<uint32_t>(access);
+  RegionShape shape;
+  if (int refused = shape_change(mr, flags, address, length, new_access, shape)) return refused;
+  shape.domain = &domain.domain;
+  if (int refused = domain.device.engine().change_region(*mr.region, shape)) return refused;
+  if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) mr.access = new_access;
+  describe(mr);
+  if (!moves) return 0;
+  mr.domain = &domain;
+  domain.object_made();
+  domain.root.keep();
+  VerbsPd& left = old_domain.root;
+  old_domain.object_gone();
+  left.let_go();
+  return 0;
 }
 
 int dereg_mr(ibv_mr* base) {
-  return errno_verb([&] {
-    VerbsMr& mr = VerbsMr::of(base);
-    VerbsPd& pd = *mr.domain;
-    DeviceContext& device = pd.device;
-    if (!device.alive()) return 0;
-    if (int error = device.engine().remove_region(*mr.region)) return error;
-    device.remove(&mr);
-    if (mr.device_memory != nullptr) mr.device_memory->region_gone();
-    delete &mr;
-    VerbsPd& root = pd.root;
-    pd.object_gone();  // a parent domain may be deallocated from here on
-    root.let_go();
-    return 0;
-  });
+  VerbsMr& mr = VerbsMr::of(base);
+  VerbsPd& pd = *mr.domain;
+  DeviceContext& device = pd.device;
+  if (!device.alive()) return 0;
+  if (int error = device.engine().remove_region(*mr.region)) return error;
+  device.remove(&mr);
+  if (mr.device_memory != nullptr) mr.device_memory->region_gone();
+  delete &mr;
+  VerbsPd& root = pd.root;
+  pd.object_gone();  // a parent domain may be deallocated from here on
+  root.let_go();
+  return 0;
 }
 
 }  // namespace uwarp

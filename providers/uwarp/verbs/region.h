@@ -45,11 +45,6 @@ struct VerbsMw : ibv_mw, Named<VerbsMw, ibv_mw> {
 /// window can give, or no region to bind to.
 int bind_request(const ibv_mw& mw, uint32_t key, const ibv_mw_bind_info& bind, SendRequest& out);
 
-// Operations (verbs_table.h).
-ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type);
-int dealloc_mw(ibv_mw* mw);
-int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
-
 struct VerbsDm;
 
 /// A mapping that goes with the region that was made of it.
@@ -95,15 +90,5 @@ inline constexpr uint32_t kMeaningfulAccess = kAccessLocalWrite | kAccessRemoteW
 
 /// Whether [first, first + length) runs over the end of the numbers.
 constexpr bool wraps(uint64_t first, uint64_t length) { return first + length < first; }
-
-// Operations (verbs_table.h).
-ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access);
-ibv_mr* reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-                      int access);
-ibv_mr* alloc_null_mr(ibv_pd* pd);
-int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access);
-int dereg_mr(ibv_mr* mr);
-int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list,
-              uint32_t count);
 
 }  // namespace uwarp

@@ -72,20 +72,16 @@ int check_init(const ibv_context* context, const ibv_srq_init_attr_ex& init, ibv
 
 }  // namespace
 
-ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
-  return pointer_verb([&]() -> ibv_srq* { return make_srq(pd, init->attr); });
-}
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) { return make_srq(pd, init->attr); }
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init) {
-  return pointer_verb([&]() -> ibv_srq* {
-    const bool typed = (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
-    const ibv_srq_type type = typed ? init->srq_type : IBV_SRQT_BASIC;
-    if (const int error = check_init(context, *init, type)) return fail(error);
-    const bool xrc = type == IBV_SRQT_XRC;
-    ibv_srq* srq = make_srq(init->pd, init->attr, xrc ? init->xrcd : nullptr, init->cq);
-    if (srq != nullptr) srq->srq_context = init->srq_context;
-    return srq;
-  });
+  const bool typed = (init->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
+  const ibv_srq_type type = typed ? init->srq_type : IBV_SRQT_BASIC;
+  if (const int error = check_init(context, *init, type)) return fail(error);
+  const bool xrc = type == IBV_SRQT_XRC;
+  ibv_srq* srq = make_srq(init->pd, init->attr, xrc ? init->xrcd : nullptr, init->cq);
+  if (srq != nullptr) srq->srq_context = init->srq_context;
+  return srq;
 }
 
 int get_srq_num(ibv_srq* srq, uint32_t* number) {
@@ -94,47 +90,41 @@ int get_srq_num(ibv_srq* srq, uint32_t* number) {
 }
 
 int destroy_srq(ibv_srq* base) {
-  return errno_verb([&] {
-    VerbsSrq& srq = VerbsSrq::of(base);
-    DeviceContext& device = srq.domain.device;
-    if (!device.alive()) return 0;
-    if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
-    srq.leave_domain();
-    const uint32_t delivered = device.take_back_events(&srq.base, srq.async_events);
-    wait_acknowledged(srq.base, srq.base.events_completed, delivered);
-    srq.domain.user_gone();
-    --device.srq_count;
-    delete &srq;
-    return 0;
-  });
+  VerbsSrq& srq = VerbsSrq::of(base);
+  DeviceContext& device = srq.domain.device;
+  if (!device.alive()) return 0;
+  if (srq.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  srq.leave_domain();
+  const uint32_t delivered = device.take_back_events(&srq.base, srq.async_events);
+  wait_acknowledged(srq.base, srq.base.events_completed, delivered);
+  srq.domain.user_gone();
+  --device.srq_count;
+  delete &srq;
+  return 0;
 }
 
 int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
-  return errno_verb([&] {
-    if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
-    SharedReceiveQueue& queue = VerbsSrq::of(base, AskedBy::kWrite).queue;
-    if ((mask & IBV_SRQ_MAX_WR) != 0) {
-      if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
-      // All is changed, or nothing.
-      if ((mask & IBV_SRQ_LIMIT) != 0 && attr->srq_limit > attr->max_wr) return EINVAL;
-      if (int error = queue.resize(attr->max_wr)) return error;
-    }
-    return (mask & IBV_SRQ_LIMIT) != 0 ? queue.arm_limit(attr->srq_limit) : 0;
-  });
+  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
+  SharedReceiveQueue& queue = VerbsSrq::of(base, AskedBy::kWrite).queue;
+  if ((mask & IBV_SRQ_MAX_WR) != 0) {
+    if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
+    // All is changed, or nothing.
+    if ((mask & IBV_SRQ_LIMIT) != 0 && attr->srq_limit > attr->max_wr) return EINVAL;
+    if (int error = queue.resize(attr->max_wr)) return error;
+  }
+  return (mask & IBV_SRQ_LIMIT) != 0 ? queue.arm_limit(attr->srq_limit) : 0;
 }
 
 int query_srq(ibv_srq* base, ibv_srq_attr* attr) {
-  return errno_verb([&] {
-    VerbsSrq& srq = VerbsSrq::of(base, AskedBy::kWrite);
-    attr->max_wr = srq.queue.depth();
-    attr->max_sge = srq.max_sge;
-    attr->srq_limit = srq.queue.limit();
-    return 0;
-  });
+  VerbsSrq& srq = VerbsSrq::of(base, AskedBy::kWrite);
+  attr->max_wr = srq.queue.depth();
+  attr->max_sge = srq.max_sge;
+  attr->srq_limit = srq.queue.limit();
+  return 0;
 }
 
 int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  return errno_verb([&] {
+  return guarded_errno([&] {
     VerbsSrq& srq = VerbsSrq::unchecked(base);
     PromisedStreams promised;
     const int error = post_receive_list(wr, bad_wr, [&](uint64_t wr_id, std::span<const Sge> sges) {

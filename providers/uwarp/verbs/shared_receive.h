@@ -53,13 +53,4 @@ struct VerbsSrq final : object_abi::Srq,
   VerbsXrcd* opened = nullptr;     // ... in which it is
 };
 
-// Operations (verbs_table.h).
-ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init);
-ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init);
-int get_srq_num(ibv_srq* srq, uint32_t* number);
-int destroy_srq(ibv_srq* srq);
-int modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask);
-int query_srq(ibv_srq* srq, ibv_srq_attr* attr);
-int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
-
 }  // namespace uwarp

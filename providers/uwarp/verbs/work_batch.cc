@@ -149,7 +149,7 @@ void step(ibv_qp_ex* qp, Body&& body) {
 void wr_start(ibv_qp_ex* qp) { batch_of(qp).start(); }
 
 int wr_complete(ibv_qp_ex* base) {
-  return errno_verb([&] {
+  return guarded_errno([&] {
     VerbsQp& qp = qp_of(base);
     if (!qp.device.alive()) qp.batch->spoil(ENODEV);
     return qp.datagrams != nullptr ? qp.batch->complete(*qp.datagrams)

@@ -71,32 +71,28 @@ int check_xrc(const ibv_context& context) {
 }
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
-  return pointer_verb([&]() -> ibv_xrcd* {
-    constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-    static constinit SerialNumbers<uint32_t> handles;
-    if (const int error = check_xrc(*context)) return fail(error);
-    if (init->comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED) return fail(EOPNOTSUPP);
-    if ((init->comp_mask & kNeeded) != kNeeded) return fail(EINVAL);
-    DeviceContext& device = DeviceContext::of(context);
-    if (const int error = device.refusal()) return fail(error);
-    DomainPtr domain;
-    if (init->fd == -1)
-      domain = std::make_shared<SharedXrcDomain>();
-    else if (const int error = find_domain(device, init->fd, init->oflags, domain))
-      return fail(error);
-    auto xrcd = std::make_unique<VerbsXrcd>(device, std::move(domain));
-    xrcd->give_handle(context, handles.next());
-    return &xrcd.release()->base;
-  });
+  constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  static constinit SerialNumbers<uint32_t> handles;
+  if (const int error = check_xrc(*context)) return fail(error);
+  if (init->comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED) return fail(EOPNOTSUPP);
+  if ((init->comp_mask & kNeeded) != kNeeded) return fail(EINVAL);
+  DeviceContext& device = DeviceContext::of(context);
+  if (const int error = device.refusal()) return fail(error);
+  DomainPtr domain;
+  if (init->fd == -1)
+    domain = std::make_shared<SharedXrcDomain>();
+  else if (const int error = find_domain(device, init->fd, init->oflags, domain))
+    return fail(error);
+  auto xrcd = std::make_unique<VerbsXrcd>(device, std::move(domain));
+  xrcd->give_handle(context, handles.next());
+  return &xrcd.release()->base;
 }
 
 int close_xrcd(ibv_xrcd* base) {
-  return errno_verb([&] {
-    VerbsXrcd& xrcd = VerbsXrcd::of(base);
-    if (xrcd.device.alive() && xrcd.users.load(std::memory_order_acquire) != 0) return EBUSY;
-    delete &xrcd;
-    return 0;
-  });
+  VerbsXrcd& xrcd = VerbsXrcd::of(base);
+  if (xrcd.device.alive() && xrcd.users.load(std::memory_order_acquire) != 0) return EBUSY;
+  delete &xrcd;
+  return 0;
 }
 
 }  // namespace uwarp

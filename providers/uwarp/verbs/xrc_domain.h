@@ -66,8 +66,4 @@ struct VerbsXrcd : object_abi::Xrcd, Named<VerbsXrcd, object_abi::Xrcd, ibv_xrcd
 /// 0; EOPNOTSUPP and a log line in a persona without XRC.
 int check_xrc(const ibv_context& context);
 
-// Operations (verbs_table.h).
-ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init);
-int close_xrcd(ibv_xrcd* xrcd);
-
 }  // namespace uwarp

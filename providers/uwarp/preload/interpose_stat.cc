@@ -17,8 +17,6 @@ using namespace uwarp_preload;
 
 namespace {
 
-constinit Real<int(const char*, struct stat*)> real_stat("stat");
-constinit Real<int(const char*, struct stat*)> real_lstat("lstat");
 constinit Real<int(int, struct stat*)> real_fstat("fstat");
 constinit Real<int(int, const char*, struct stat*, int)> real_fstatat("fstatat");
 constinit Real<int(int, const char*, int, unsigned, struct statx*)> real_statx("statx");
@@ -37,16 +35,6 @@ constexpr unsigned kRdmaCmMinor = 58;
 
 int kernel_fstatat(int folder, const char* path, struct stat* out, int flags) {
   return static_cast<int>(syscall(SYS_newfstatat, folder, path, out, flags));
-}
-
-int pass_stat(const char* path, struct stat* out) {
-  auto* function = real_stat.get();
-  return function ? function(path, out) : kernel_fstatat(AT_FDCWD, path, out, 0);
-}
-
-int pass_lstat(const char* path, struct stat* out) {
-  auto* function = real_lstat.get();
-  return function ? function(path, out) : kernel_fstatat(AT_FDCWD, path, out, AT_SYMLINK_NOFOLLOW);
 }
 
 int pass_fstat(int fd, struct stat* out) {
@@ -79,14 +67,24 @@ bool is_channel_itself(int fd, const char* path) {
 int stat_node(PathKind kind, struct stat* out) {
   // Enumeration in libibverbs asks for the node before it matches drivers.
   if (kind == PathKind::kUverbs) load_plugin();
-  const int result = pass_stat(kStandIn, out);
+  const int result = pass_fstatat(AT_FDCWD, kStandIn, out, 0);
   if (result == 0 && kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
   return result;
 }
 
-int stat_ours(const Resolved& target, struct stat* out, bool follow) {
-  if (is_node(target.kind)) return stat_node(target.kind, out);
-  return follow ? pass_stat(target.path, out) : pass_lstat(target.path, out);
+int stat_ours(const Resolved& target, struct stat* out, int flags) {
+  return is_node(target.kind) ? stat_node(target.kind, out)
+                              : pass_fstatat(AT_FDCWD, target.path, out, flags);
+}
+
+int stat_at(int folder, const char* path, struct stat* out, int flags) {
+  return by_path(
+      folder, path, [&](const Resolved& target) { return stat_ours(target, out, flags); },
+      [&] {
+        const int result = pass_fstatat(folder, path, out, flags);
+        if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
+        return result;
+      });
 }
 
 /// What the kernel is asked about in its place.
@@ -110,16 +108,10 @@ int access_by(int folder, const char* path, int mode, int flags, Pass pass) {
 // The definitions below repeat libc's prototypes, exception specification included.
 extern "C" {
 
-int stat(const char* path, struct stat* out) noexcept {
-  return by_path(
-      AT_FDCWD, path, [&](const Resolved& target) { return stat_ours(target, out, true); },
-      [&] { return pass_stat(path, out); });
-}
+int stat(const char* path, struct stat* out) noexcept { return stat_at(AT_FDCWD, path, out, 0); }
 
 int lstat(const char* path, struct stat* out) noexcept {
-  return by_path(
-      AT_FDCWD, path, [&](const Resolved& target) { return stat_ours(target, out, false); },
-      [&] { return pass_lstat(path, out); });
+  return stat_at(AT_FDCWD, path, out, AT_SYMLINK_NOFOLLOW);
 }
 
 int fstat(int fd, struct stat* out) noexcept {
@@ -129,14 +121,7 @@ int fstat(int fd, struct stat* out) noexcept {
 }
 
 int fstatat(int folder, const char* path, struct stat* out, int flags) noexcept {
-  const bool follow = (flags & AT_SYMLINK_NOFOLLOW) == 0;
-  return by_path(
-      folder, path, [&](const Resolved& target) { return stat_ours(target, out, follow); },
-      [&] {
-        const int result = pass_fstatat(folder, path, out, flags);
-        if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
-        return result;
-      });
+  return stat_at(folder, path, out, flags);
 }
 
 // What programs built before libc 2.33 call; the version argument has one legal value.

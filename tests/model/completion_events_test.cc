@@ -69,7 +69,7 @@ struct Consumer : Scenario {
         // If only solicited completions and errors raise the event, it waits for the error. The
         // other completion may come before or after.
         if (solicited_only && !wakes_twice && failed_taken) break;
-        if (stored) queue.raise_stored();  // LateArmings
+        if (stored) queue.raise_stored();  // ChannelWait
         block_until([this] { return notifier.events != 0; }, "an event");
         --notifier.events;
         poll();

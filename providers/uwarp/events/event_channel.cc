@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/fork.h"
@@ -24,93 +25,50 @@
 
 namespace uwarp {
 
-struct LateArming {
-  CompletionEvents* events;
-  const EventChannel* channel;
-  pthread_t thread;
-};
-
 struct LateArmings {
   std::mutex lock;
-  size_t queues = 0;               // that may be armed
-  std::vector<LateArming> list;    // has room for all of them
-  std::atomic<bool> empty = true;  // changed under the lock
+  CompletionEvents* queues = nullptr;  ///< armed with completions in them, and not raised since
+  ChannelWait* waits = nullptr;
 };
 
 namespace {
 
 ProcessOwn<LateArmings> late_armings;
-/// Threads that wait at an epoll set, or at what is not known. Outside of LateArmings, so that
-/// counting them allocates nothing.
-constinit std::atomic<int> unknown_waits{0};
-const InForkedChild forget_waits([] { unknown_waits.store(0); });
 
-/// What epoll_wait() waits for comes as its set alone.
-bool is_set(std::span<const pollfd> fds) {
-  return fds.size() == 1 && event_channel_of(fds[0].fd) == nullptr;
-}
-
-bool waits_at(const EventChannel* channel, std::span<const pollfd> fds) {
-  return std::any_of(fds.begin(), fds.end(), [&](const pollfd& wait) {
-    return event_channel_of(wait.fd).get() == channel;
-  });
+/// Takes `one` out of a list.
+template <typename T>
+void unlink(T*& first, T& one, T* T::*next) {
+  T** at = &first;
+  while (*at != &one) at = &((*at)->*next);
+  *at = one.*next;
 }
 
 }  // namespace
 
-LateArmingRoom::LateArmingRoom() : all_(late_armings.get()) {
+ChannelWait::ChannelWait(std::span<const pollfd> fds) : fds_(fds), all_(late_armings.get()) {
   const std::lock_guard guard(all_.lock);
-  if (all_.queues == all_.list.capacity()) all_.list.reserve(2 * all_.queues + 1);
-  ++all_.queues;
+  next_ = std::exchange(all_.waits, this);
+  for (CompletionEvents** at = &all_.queues; *at != nullptr;) {
+    CompletionEvents& queue = **at;
+    queue.armed_late_ = !is_for(*queue.channel_) || !queue.raise_stored();
+    if (queue.armed_late_)
+      at = &queue.next_armed_late_;
+    else
+      *at = queue.next_armed_late_;
+  }
 }
 
-LateArmingRoom::~LateArmingRoom() {
-  if (late_armings.find() != &all_) return;  // the parent's
+ChannelWait::~ChannelWait() {
   const std::lock_guard guard(all_.lock);
-  --all_.queues;
+  unlink(all_.waits, *this, &ChannelWait::next_);
 }
 
-void note_late_arming(CompletionEvents& events, const EventChannel& channel) {
-  LateArmings& all = late_armings.get();
-  if (unknown_waits.load() != 0 && events.raise_stored()) return;
-  const std::lock_guard guard(all.lock);
-  const auto known = std::find_if(all.list.begin(), all.list.end(),
-                                  [&](const LateArming& one) { return one.events == &events; });
-  if (known != all.list.end())
-    known->thread = pthread_self();
-  else
-    all.list.push_back({&events, &channel, pthread_self()});
-  all.empty.store(false, std::memory_order_release);
-}
-
-void forget_late_arming(const CompletionEvents& events) {
-  LateArmings& all = late_armings.get();
-  const std::lock_guard guard(all.lock);
-  std::erase_if(all.list, [&](const LateArming& one) { return one.events == &events; });
-}
-
-void raise_late_armings(std::span<const pollfd> fds, bool at_set) {
-  LateArmings* all = late_armings.find();
-  if (all == nullptr || all->empty.load(std::memory_order_acquire)) return;
-  const std::lock_guard guard(all->lock);
-  std::erase_if(all->list, [&](const LateArming& one) {
-    if (!pthread_equal(one.thread, pthread_self()) && !at_set && !waits_at(one.channel, fds))
-      return false;
-    return one.events->raise_stored();
+bool ChannelWait::is_for(const EventChannel& channel) const {
+  return std::any_of(fds_.begin(), fds_.end(), [&](const pollfd& each) {
+    return application_mark(each.fd) == UWARP_FD_EPOLL ||
+           event_channel_of(each.fd).get() == &channel;
   });
-  all->empty.store(all->list.empty(), std::memory_order_release);
 }
-
-LateArmingWait::LateArmingWait(std::span<const pollfd> fds) : at_set_(is_set(fds)) {
-  if (at_set_) count_unknown_waits(1);
-  raise_late_armings(fds, at_set_);
-}
-
-LateArmingWait::~LateArmingWait() {
-  if (at_set_) count_unknown_waits(-1);
-}
-
-void count_unknown_waits(int change) { unknown_waits += change; }
 
 namespace {
 
@@ -302,6 +260,8 @@ size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
 
 ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
   if (!alive()) return ::read(fd, out.data(), out.size());
+  const pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};
+  const ChannelWait wait({&readable, 1});
   for (;;) {
     Reader reader(*this, fd);  // before looking: it counts what comes from now on
     const ssize_t at_once = raw_receive(fd, out.data(), out.size(), MSG_DONTWAIT);
@@ -310,7 +270,6 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
       errno = EAGAIN;
       return -1;
     }
-    raise_late_armings(reader.fds());
     const int error = Engine::instance().progress().drive(reader);
     if (const size_t taken = reader.take(out)) return static_cast<ssize_t>(taken);
     if (error == EBUSY) break;
@@ -327,7 +286,8 @@ CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
     : channel_(std::move(channel)),
       room_(*channel_, 1),
       record_(record),
-      raise_stored_(std::move(raise_stored)) {}
+      raise_stored_(std::move(raise_stored)),
+      late_armings_(late_armings.get()) {}
 
 void CompletionEvents::raise() {
   if (!process_.is_this()) return;
@@ -338,6 +298,15 @@ void CompletionEvents::raise() {
     return;
   }
   send_locked();
+}
+
+bool CompletionEvents::armed_late() {
+  const std::lock_guard guard(late_armings_.lock);
+  for (const ChannelWait* wait = late_armings_.waits; wait != nullptr; wait = wait->next_)
+    if (wait->is_for(*channel_) && raise_stored()) return false;
+  if (!armed_late_) next_armed_late_ = std::exchange(late_armings_.queues, this);
+  armed_late_ = true;
+  return true;
 }
 
 bool CompletionEvents::raise_stored() {
@@ -369,7 +338,11 @@ void CompletionEvents::record_read() {
 
 uint32_t CompletionEvents::stop() {
   if (!process_.is_this()) return 0;
-  forget_late_arming(*this);
+  {
+    const std::lock_guard guard(late_armings_.lock);
+    if (armed_late_) unlink(late_armings_.queues, *this, &CompletionEvents::next_armed_late_);
+    armed_late_ = false;
+  }
   const std::lock_guard guard(lock_);
   stopped_ = true;
   again_ = false;

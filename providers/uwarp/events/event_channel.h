@@ -22,49 +22,29 @@
 
 namespace uwarp {
 
-// Completion queues that an application has armed while completions were in them. Arming raises
-// nothing by itself, because the application polls next, as a rule. If it waits instead, it has to
-// be told, or it sleeps with completions at hand.
 class CompletionEvents;
 class EventChannel;
 struct LateArmings;
 
-/// Room for one queue with a channel to be armed late, which takes no memory then.
-class LateArmingRoom {
+/// For as long as it exists, the calling thread waits for `fds`. If a completion queue is or was
+/// armed with completions in it (CompletionEvents::armed_late()), and its channel is among `fds` or
+/// may be in an epoll set among them, the event is raised for these completions, unless they have
+/// been polled. The thread holds no lock.
+class ChannelWait {
  public:
-  /// Throws std::bad_alloc.
-  LateArmingRoom();
-  ~LateArmingRoom();
-  LateArmingRoom(const LateArmingRoom&) = delete;
-  LateArmingRoom& operator=(const LateArmingRoom&) = delete;
+  explicit ChannelWait(std::span<const pollfd> fds);
+  ~ChannelWait();
+  ChannelWait(const ChannelWait&) = delete;
+  ChannelWait& operator=(const ChannelWait&) = delete;
 
  private:
+  friend class CompletionEvents;
+  bool is_for(const EventChannel& channel) const;
+
+  const std::span<const pollfd> fds_;
   LateArmings& all_;
+  ChannelWait* next_;
 };
-
-/// The calling thread has armed the queue of `events`, which has completions.
-void note_late_arming(CompletionEvents& events, const EventChannel& channel);
-/// The queue goes away. On return no other thread is in its raise_stored().
-void forget_late_arming(const CompletionEvents& events);
-/// The calling thread is about to wait for `fds`: raises the event of each queue that this thread
-/// has armed, or whose channel is among `fds`, if completions from before are still there.
-/// `at_set`: `fds` is one epoll set, which may have any channel in it. The thread holds no lock.
-void raise_late_armings(std::span<const pollfd> fds, bool at_set = false);
-
-/// The same, for as long as the calling thread waits: a queue that another thread arms late
-/// meanwhile, and whose channel may be in the set that this one waits at, has its event at once.
-class LateArmingWait {
- public:
-  explicit LateArmingWait(std::span<const pollfd> fds);
-  ~LateArmingWait();
-  LateArmingWait(const LateArmingWait&) = delete;
-  LateArmingWait& operator=(const LateArmingWait&) = delete;
-
- private:
-  const bool at_set_;
-};
-/// Adds `change` to the number of threads that wait in the kernel for something not known here.
-void count_unknown_waits(int change);
 
 /// What ibv_get_cq_event() reads: the pointer to the ibv_cq.
 struct CompletionEventRecord {
@@ -177,22 +157,25 @@ class CompletionEvents {
 
   /// The armed queue has an event: sends a record, or remembers to do so if one is unread.
   void raise();
-  /// The calling thread has armed the queue, which has completions: see LateArmings.
-  void armed_late() { note_late_arming(*this, *channel_); }
+  /// The queue has been armed with completions in it. Raises nothing by itself, because the
+  /// application polls next, as a rule. But if a thread waits at the channel, now or later, the
+  /// event is raised for these completions: else it would sleep with completions at hand. False if
+  /// the event was raised at once. The caller holds no lock.
+  bool armed_late();
   /// Raises the event for these completions. False, and nothing done, if one is unread anyway.
   bool raise_stored();
   /// libibverbs has read a record of this queue (the cq_event op): sends the remembered one.
   void record_read();
-  /// Takes back an unread record; afterwards raise() does nothing. Returns how many records the
-  /// reader has been given in all.
+  /// Takes back an unread record; afterwards raise() does nothing, and no other thread is in
+  /// raise_stored(). Returns how many records the reader has been given in all.
   uint32_t stop();
 
  private:
+  friend class ChannelWait;
   void send_locked();
 
   const std::shared_ptr<EventChannel> channel_;
   const EventRoom room_;
-  const LateArmingRoom arming_room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const BirthProcess process_{};
@@ -201,6 +184,10 @@ class CompletionEvents {
   bool unread_ = false;
   bool again_ = false;
   bool stopped_ = false;
+  // Under the lock of LateArmings.
+  LateArmings& late_armings_;
+  bool armed_late_ = false;
+  CompletionEvents* next_armed_late_ = nullptr;
 };
 
 /// Makes the channel of ibv_create_comp_channel(): the fd goes to the application, the channel is

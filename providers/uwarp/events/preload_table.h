@@ -25,6 +25,7 @@ struct uwarp_preload_table {
   uint32_t version;
   /* Marks an fd that the engine has opened for the application or for itself, or unmarks it. */
   void (*set_kind)(int fd, enum uwarp_fd_kind kind);
+  enum uwarp_fd_kind (*kind_of)(int fd);
   /* In a forked child, before fork() returns there. */
   void (*forked)(void);
 };

@@ -43,6 +43,11 @@ void use_preload(const uwarp_preload_table* preload) {
 
 void mark_for_application(int fd, uwarp_fd_kind kind) { mark(fd, kind); }
 
+uwarp_fd_kind application_mark(int fd) {
+  const auto* preload = preload_table.load(std::memory_order_acquire);
+  return preload != nullptr ? preload->kind_of(fd) : UWARP_FD_FOREIGN;
+}
+
 int duplicate_for_engine(int fd) {
   return adopt_engine_fd(static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0)));
 }

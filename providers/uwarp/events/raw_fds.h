@@ -17,6 +17,8 @@ void use_preload(const uwarp_preload_table* preload);
 
 /// Tells the preload what an fd that the application sees stands for.
 void mark_for_application(int fd, uwarp_fd_kind kind);
+/// What it stands for.
+uwarp_fd_kind application_mark(int fd);
 
 /// A close-on-exec copy that is the engine's own; -1 and errno.
 int duplicate_for_engine(int fd);

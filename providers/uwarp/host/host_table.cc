@@ -107,55 +107,62 @@ ssize_t read_channel(int fd, void* bytes, size_t length) {
 
 class CallerAwaits final : public Awaited {
  public:
-  using Ready = int (*)(void*);
-  CallerAwaits(Ready ready, void* argument, std::span<const pollfd> fds, int64_t timeout_ns,
+  using Call = int (*)(void*, int64_t);
+  CallerAwaits(Call call, void* argument, std::span<const pollfd> fds, int64_t timeout_ns,
                const sigset_t* mask)
-      : ready_(ready), argument_(argument), fds_(fds) {
+      : call_(call), argument_(argument), fds_(fds) {
     signals = mask;
     if (timeout_ns >= 0) deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
     restarts = false;
   }
-  bool arrived() override {
-    const int result = ready_(argument_);
-    if (result < 0) error_ = errno;
-    return result != 0;
+  bool arrived() override { return arrived_within(0); }
+  /// So the last look has found, which may have taken it away.
+  bool has_arrived() const { return result_ != 0; }
+  /// Sleeps in the call until it arrives; false when the time is over.
+  bool sleep() {
+    if (deadline_ns == kNever) return arrived_within(-1);
+    const uint64_t now = now_ns();
+    return arrived_within(static_cast<int64_t>(deadline_ns > now ? deadline_ns - now : 0));
   }
   std::span<const pollfd> fds() const override { return fds_; }
-  /// Why ready() has failed, or 0.
+  /// Why the call has failed, or 0.
   int error() const { return error_; }
 
  private:
-  const Ready ready_;
+  static constexpr uint64_t kNever = ~uint64_t{0};  // as in Awaited
+
+  bool arrived_within(int64_t timeout_ns) {
+    result_ = call_(argument_, timeout_ns);
+    if (result_ < 0) error_ = errno;
+    return has_arrived();
+  }
+
+  const Call call_;
   void* const argument_;
   const std::span<const pollfd> fds_;
+  int result_ = 0;
   int error_ = 0;
 };
 
-int serve_until(int (*ready)(void*), void* argument, const pollfd* fds, size_t count,
+int serve_until(int (*call)(void*, int64_t), void* argument, const pollfd* fds, size_t count,
                 int64_t timeout_ns, const sigset_t* signals) {
   KeptErrno kept;
   try {
     Engine* engine = Engine::current();
     if (engine == nullptr) return EBUSY;
-    const LateArmingWait wait({fds, count});
-    CallerAwaits awaited(ready, argument, {fds, count}, timeout_ns, signals);
-    const int error = engine->progress().drive(awaited);
+    const ChannelWait wait({fds, count});
+    CallerAwaits awaited(call, argument, {fds, count}, timeout_ns, signals);
+    int error = engine->progress().drive(awaited);
+    const bool over = error == EINTR || error == ETIMEDOUT;
+    // Another thread serves, or has taken what came.
+    if (!over && !awaited.has_arrived() && (error != 0 || !awaited.arrived())) {
+      const Progress::Waiter waiter(engine->progress());
+      error = awaited.sleep() ? 0 : ETIMEDOUT;
+    }
     if (awaited.error() != 0) kept.failed(awaited.error());
     return error;
   } catch (const std::exception&) {
     return EBUSY;
-  }
-}
-
-void sleeping(int change) {
-  const KeptErrno kept;
-  Engine* engine = Engine::current();
-  if (engine == nullptr) return;
-  count_unknown_waits(change);
-  if (change > 0) {
-    engine->progress().begin_wait();
-  } else {
-    engine->progress().end_wait();
   }
 }
 
@@ -193,7 +200,6 @@ constexpr uwarp_host_table kTable = {
     write_command,
     read_channel,
     serve_until,
-    sleeping,
     closing,
     duplicated,
     becoming_daemon,

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define UWARP_HOST_TABLE_VERSION 6u
+#define UWARP_HOST_TABLE_VERSION 7u
 
 /* The engine's side. */
 struct uwarp_host_table {
@@ -52,14 +52,14 @@ struct uwarp_host_table {
   ssize_t (*write)(int fd, enum uwarp_fd_kind kind, const void* bytes, size_t length);
   /* read() on an event channel's fd. May block and is then a cancellation point. */
   ssize_t (*read)(int fd, void* bytes, size_t length);
-  /* The application waits until ready(argument) is not 0 (if it is negative, with errno), which
-   * happens when one of `fds` is readable at the latest: serves the sockets meanwhile. 0, ETIMEDOUT
-   * or EINTR; EBUSY when another thread serves them. `timeout_ns` negative: none. `signals`, where
-   * not null, is the mask while the thread sleeps, as in ppoll(). A cancellation point. */
-  int (*serve_until)(int (*ready)(void* argument), void* argument, const struct pollfd* fds,
-                     size_t count, int64_t timeout_ns, const sigset_t* signals);
-  /* +1: the application sleeps in a call that can be woken by a channel; -1: no more. */
-  void (*sleeping)(int change);
+  /* The application waits until call(argument, 0) is not 0 (if it is negative, with errno), which
+   * happens when one of `fds` is readable at the latest: serves the sockets meanwhile, or sleeps in
+   * call(argument, rest of the timeout) while another thread serves them. 0, ETIMEDOUT or EINTR;
+   * EBUSY when there is nothing to serve. `timeout_ns` negative: none. `signals`, where not null,
+   * is the mask while the thread sleeps, as in ppoll(). A cancellation point. */
+  int (*serve_until)(int (*call)(void* argument, int64_t timeout_ns), void* argument,
+                     const struct pollfd* fds, size_t count, int64_t timeout_ns,
+                     const sigset_t* signals);
   /* The application is about to close this fd, which is unmarked already. */
   void (*closing)(int fd, enum uwarp_fd_kind kind);
   /* `copy` now refers to the same open file as `fd`. */

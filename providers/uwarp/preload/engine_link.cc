@@ -36,7 +36,7 @@ void forked() {
   forget_listings();
 }
 
-constexpr uwarp_preload_table kPreloadTable = {UWARP_HOST_TABLE_VERSION, set_kind, forked};
+constexpr uwarp_preload_table kPreloadTable = {UWARP_HOST_TABLE_VERSION, set_kind, kind_of, forked};
 
 /// Path of a file beside this library; false if that is too long or unknown.
 bool path_beside(const char* name, char (&path)[PATH_MAX]) {

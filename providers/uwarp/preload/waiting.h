@@ -25,18 +25,6 @@ inline bool is_channel(int fd) {
   return kind == UWARP_FD_EVENT_CHANNEL || kind == UWARP_FD_EPOLL;
 }
 
-/// The application's thread sleeps in a real call; ended by its cancellation too.
-class Sleep {
- public:
-  explicit Sleep(const uwarp_host_table* engine) : engine_(engine) { engine_->sleeping(1); }
-  ~Sleep() { engine_->sleeping(-1); }
-  Sleep(const Sleep&) = delete;
-  Sleep& operator=(const Sleep&) = delete;
-
- private:
-  const uwarp_host_table* const engine_;
-};
-
 inline constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 inline int64_t ns_of(const timespec& time) { return time.tv_sec * kNsPerSecond + time.tv_nsec; }
@@ -83,22 +71,21 @@ class TimeLeft {
 };
 
 /// `call(ns)` is the application's call with another timeout. `fds` are what it waits for, and
-/// `signals`, where not null, the mask of the wait: each call(0) has it, so that a signal that
+/// `signals`, where not null, the mask of the wait: each call(ns) has it, so that a signal that
 /// waits ends the call as it would end the real one.
 template <typename Call>
 int wait_serving(const pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* signals,
                  Call call) {
   const uwarp_host_table* engine = host_if_loaded();
   if (engine == nullptr || inside_engine() || !memory_is_ours()) return call(timeout_ns);
-  const TimeLeft left(timeout_ns);
   struct Attempt {
     Call& call;
     int result;
     int error;
   } attempt{call, 0, 0};
-  const auto ready = [](void* argument) {
+  const auto make = [](void* argument, int64_t ns) {
     auto& attempt = *static_cast<Attempt*>(argument);
-    attempt.result = attempt.call(0);
+    attempt.result = attempt.call(ns);
     attempt.error = errno;
     return attempt.result;
   };
@@ -106,21 +93,17 @@ int wait_serving(const pollfd* fds, nfds_t count, int64_t timeout_ns, const sigs
   int error = 0;
   {
     const InsideEngine guard;
-    error = engine->serve_until(ready, &attempt, fds, count, timeout_ns, signals);
+    error = engine->serve_until(make, &attempt, fds, count, timeout_ns, signals);
   }
   errno = saved;
   if (attempt.result == 0 && error == EINTR) {
     errno = error;
     return -1;
   }
-  if (attempt.result == 0 && (error == 0 || error == ETIMEDOUT)) ready(&attempt);
-  if (attempt.result != 0 || error == ETIMEDOUT) {
-    if (attempt.result < 0) errno = attempt.error;
-    return attempt.result;
-  }
-  // Others serve.
-  const Sleep sleep(engine);
-  return call(left.ns());
+  if (error == EBUSY) return call(timeout_ns);
+  if (attempt.result == 0) make(&attempt, 0);
+  if (attempt.result < 0) errno = attempt.error;
+  return attempt.result;
 }
 
 }  // namespace uwarp_preload

@@ -228,7 +228,6 @@ bool BasicCompletionQueue<Atomics>::arm(bool solicited_only) {
   stored_end_ = armed_ == Armed::kAny ? tail_.load(std::memory_order_relaxed) : solicited_end_;
   const bool stored = head_.load(std::memory_order_acquire) < stored_end_;
   armer_.store(stored ? this_thread() : 0, std::memory_order_relaxed);
-  if (stored) ++stored_armings_;
   return stored;
 }
 
@@ -243,12 +242,6 @@ void BasicCompletionQueue<Atomics>::note_stored_taken() {
     raise_locked();
   else if (head_.load(std::memory_order_relaxed) >= stored_end_)
     armer_.store(0, std::memory_order_relaxed);
-}
-
-template <class Atomics>
-uint64_t BasicCompletionQueue<Atomics>::stored_arming() {
-  std::lock_guard lock(producer_lock_);
-  return armer_.load(std::memory_order_relaxed) != 0 ? stored_armings_ : 0;
 }
 
 template <class Atomics>

@@ -94,9 +94,6 @@ class BasicCompletionQueue {
   /// armed, and the thread that armed it has not polled it since.
   void raise_stored();
 
-  /// Which arming it is, counted from 1, that raise_stored() would raise the event of; 0: none.
-  uint64_t stored_arming();
-
   /// Raises the event that was asked for, although nothing has come. A thread that waits must
   /// expect events without completions.
   void raise_armed();
@@ -148,9 +145,6 @@ class BasicCompletionQueue {
   const CompletionQueueOptions options_;
   const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
   CompletionSlot& slot_;
-
-  // Calls of arm() that found some; under producer_lock_, but not in its cache line, which is full.
-  uint64_t stored_armings_ = 0;
 
   alignas(64) Lock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_

@@ -6,17 +6,16 @@
 #include "base/limits.h"
 #include "base/serial_numbers.h"
 #include "os/clock.h"
-#include "os/thread_activity.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
 
 namespace uwarp {
 namespace {
 
-/// How often one looks after a queue that was armed with completions in it.
-constexpr uint32_t kArmedLateUs = 5000;
-/// A thread that arms a queue and then polls it has done so when it has run for that long.
-constexpr uint64_t kArmerRunsNs = 1'000'000;
+/// How long a queue that was armed with completions in it waits for a poll before it raises its
+/// event. Longer than a thread without a core takes from arming to polling: perftest's -e fails on
+/// an event without completions. So long sleeps a thread that waits elsewhere than at the channel.
+constexpr uint32_t kArmedLateUs = 100'000;
 
 CompletionQueueOptions with_slot(CompletionQueueOptions options, CompletionSlot& slot,
                                  uint32_t device, TraceSink* trace) {
@@ -41,7 +40,7 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       moderation(std::make_shared<CompletionTimer>(
           *this, device.engine(), [](VerbsCq& cq) { cq.queue.flush_moderation(); }, 0)),
       armed_late(std::make_shared<CompletionTimer>(
-          *this, device.engine(), [](VerbsCq& cq) { cq.late_arming_due(); }, kArmedLateUs)),
+          *this, device.engine(), [](VerbsCq& cq) { cq.events->raise_stored(); }, kArmedLateUs)),
       slot(engine.stat_page()),
       queue(capacity, &notifier,
             with_slot(options, *slot, engine.stat_page().device(device.device().verbs_name),
@@ -52,37 +51,11 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
                    [this] { queue.raise_stored(); });
 }
 
-void VerbsCq::note_late_arming() {
-  late_armer.store(thread_id(), std::memory_order_relaxed);
-  events->armed_late();
-  if (!armed_late->under_way()) armed_late->begin();
-}
-
-// The period may have begun with an earlier arming, and a thread may lose its core before it polls:
-// an event for what it polls then would find an application that looks for one completion for each
-// event with none (perftest's -e). So the same arming is to be seen twice, and its thread asleep or
-// busy with something else in between.
-void VerbsCq::late_arming_due() {
-  const uint64_t arming = queue.stored_arming();
-  if (arming == 0) return;
-  const ThreadActivity armer = thread_activity(late_armer.load(std::memory_order_relaxed));
-  if (arming != late_arming_seen) {
-    late_arming_seen = arming;
-    late_armer_ran_ns = armer.ran_ns;
-  } else if (!armer.runnable || armer.ran_ns - late_armer_ran_ns >= kArmerRunsNs) {
-    events->raise_stored();
-    return;
-  }
-  armed_late->begin();
-}
-
 void CompletionTimer::begin() {
-  under_way_.store(true);
   engine_.progress().set_deadline(*this, now_ns() + uint64_t{period_us_.load()} * 1000);
 }
 
 void CompletionTimer::deadline_passed() {
-  under_way_.store(false);
   const std::lock_guard guard(mutex_);
   if (cq_ != nullptr) work_(*cq_);
 }
@@ -173,7 +146,8 @@ int req_notify_cq(ibv_cq* base, int solicited_only) {
   if (!cq.engine.alive()) [[unlikely]]
     return ENODEV;
   Poller::transmit_waiting(cq.queue);
-  if (cq.queue.arm(solicited_only != 0) && cq.events) cq.note_late_arming();
+  if (cq.queue.arm(solicited_only != 0) && cq.events && cq.events->armed_late())
+    cq.armed_late->begin();
   if (cq.device.faults() != nullptr && ProcessFaults::injected(FaultKind::kCqEvent)) [[unlikely]]
     cq.queue.raise_armed();
   cq.engine.progress().note_sleep();

@@ -33,7 +33,6 @@ class CompletionTimer final : public Source {
   void set_period(uint32_t microseconds) { period_us_.store(microseconds); }
   /// A period begins, in place of one that is under way. Under any lock of the queue.
   void begin();
-  bool under_way() const { return under_way_.load(); }
   /// The queue is being destroyed.
   void stop();
 
@@ -44,7 +43,6 @@ class CompletionTimer final : public Source {
   Engine& engine_;
   const Work work_;
   std::atomic<uint32_t> period_us_;
-  std::atomic<bool> under_way_{false};
   std::mutex mutex_;
   VerbsCq* cq_;  // under mutex_
 };
@@ -95,13 +93,8 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   /// Periods of its moderation, none by default.
   const std::shared_ptr<CompletionTimer> moderation;
-  /// Looks after a queue that was armed with completions in it: late_arming_due().
+  /// Raises the event of a queue that was armed with completions in it, if these are still there.
   const std::shared_ptr<CompletionTimer> armed_late;
-  std::atomic<pid_t> late_armer{0};  // the thread that did so last
-  /// The arming that the last look has found, and how long its thread had run by then. Under the
-  /// lock of `armed_late`.
-  uint64_t late_arming_seen = 0;
-  uint64_t late_armer_ran_ns = 0;
   VerbsPd* parent = nullptr;
   const SlotLease<CompletionSlot> slot;
   CompletionQueue queue;
@@ -111,11 +104,6 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   std::mutex poll_mutex;  // held in between, unless single_threaded
   WorkCompletion shown = {};
   CompletionTime shown_time;
-
-  /// The calling thread has armed the queue, which has completions.
-  void note_late_arming();
-  /// Raises the event of such an arming if its thread does something else than poll.
-  void late_arming_due();
 };
 
 /// Makes a queue for one of the create operations: null and errno as these fail.

@@ -67,14 +67,21 @@ TEST(EventChannelWithoutMemory, RecordsOfOneObjectAreTakenBack) {
 }
 
 TEST(EventChannelWithoutMemory, LateArming) {
-  Channel channel;
+  const int fd = create_completion_channel();
   int raised = 0;
-  CompletionEvents events(channel.channel, {7}, [&] { ++raised; });
+  CompletionEvents events(event_channel_of(fd), {7}, [&] { ++raised; });
   EXPECT_FALSE(without_memory([&] { events.armed_late(); }));
-  EXPECT_FALSE(without_memory([] { raise_late_armings({}); }));
-  EXPECT_EQ(raised, 1);
+  EXPECT_EQ(raised, 0);
+  EXPECT_FALSE(without_memory([&] {
+    const pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};
+    const ChannelWait wait({&readable, 1});
+    events.armed_late();
+  }));
+  EXPECT_EQ(raised, 2);
   EXPECT_FALSE(without_memory([&] { events.raise(); }));
   EXPECT_EQ(events.stop(), 0u);
+  event_channel_closed(fd);
+  close(fd);
 }
 
 }  // namespace

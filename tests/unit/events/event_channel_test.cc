@@ -11,10 +11,12 @@
 
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "engine/engine.h"
+#include "events/raw_fds.h"
 
 namespace uwarp {
 namespace {
@@ -202,6 +204,84 @@ TEST_F(EventChannelTest, AForkedChildCannotDisturbTheParent) {
   EXPECT_FALSE(readable());
   events.raise();
   EXPECT_EQ(next(), 3u);
+}
+
+/// A queue that is armed with completions in it, and how often that has raised its event.
+class LateArmingTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    events_.stop();
+    event_channel_closed(fd_);
+    close(fd_);
+  }
+  const int fd_ = create_completion_channel();
+  const pollfd at_channel_[2] = {{-1, POLLIN, 0}, {fd_, POLLIN, 0}};
+  const pollfd elsewhere_[1] = {{STDIN_FILENO, POLLIN, 0}};
+  int raised_ = 0;
+  CompletionEvents events_{event_channel_of(fd_), {7}, [this] { ++raised_; }};
+};
+
+TEST_F(LateArmingTest, RaisesItsEventWhenAThreadBeginsToWait) {
+  EXPECT_TRUE(events_.armed_late());
+  EXPECT_TRUE(events_.armed_late());
+  for (int round = 0; round < 2; ++round) {
+    const ChannelWait elsewhere(elsewhere_);
+    EXPECT_EQ(raised_, 0);
+  }
+  for (int round = 0; round < 2; ++round) {
+    const ChannelWait wait(at_channel_);
+    EXPECT_EQ(raised_, 1);
+  }
+}
+
+TEST_F(LateArmingTest, RaisesItsEventAtOnceWhileAThreadWaits) {
+  const ChannelWait elsewhere(elsewhere_);
+  EXPECT_TRUE(events_.armed_late());
+  std::optional<ChannelWait> first(at_channel_), second(at_channel_);
+  EXPECT_EQ(raised_, 1);
+  EXPECT_FALSE(events_.armed_late());
+  first.reset();
+  EXPECT_FALSE(events_.armed_late());
+  EXPECT_EQ(raised_, 3);
+  second.reset();
+  EXPECT_TRUE(events_.armed_late());
+}
+
+TEST_F(LateArmingTest, AnEpollSetMayHaveAnyChannel) {
+  static constexpr uwarp_preload_table kPreload = {
+      0, [](int, uwarp_fd_kind) {},
+      [](int fd) { return fd == STDIN_FILENO ? UWARP_FD_EPOLL : UWARP_FD_FOREIGN; }, [] {}};
+  use_preload(&kPreload);
+  EXPECT_TRUE(events_.armed_late());
+  {
+    const ChannelWait wait(elsewhere_);
+    EXPECT_EQ(raised_, 1);
+    EXPECT_FALSE(events_.armed_late());
+  }
+  use_preload(nullptr);
+}
+
+TEST_F(LateArmingTest, WaitsUntilAnUnreadEventIsRead) {
+  events_.raise();
+  EXPECT_TRUE(events_.armed_late());
+  const ChannelWait before(at_channel_);
+  EXPECT_TRUE(events_.armed_late());
+  EXPECT_EQ(raised_, 0);
+  events_.record_read();
+  const ChannelWait after(at_channel_);
+  EXPECT_EQ(raised_, 1);
+}
+
+TEST_F(LateArmingTest, EndsWithTheQueue) {
+  CompletionEvents other(event_channel_of(fd_), {8}, [this] { raised_ += 10; });
+  EXPECT_TRUE(events_.armed_late());
+  EXPECT_TRUE(other.armed_late());
+  events_.stop();
+  {
+    const ChannelWait wait(at_channel_);
+    EXPECT_EQ(raised_, 10);
+  }
+  other.stop();
 }
 
 TEST(CompletionChannelTable, FindsByFd) {

@@ -80,28 +80,6 @@ TEST(CompletionQueue, RaisesForWhatIsStoredOnlyWhenAsked) {
   EXPECT_EQ(counter.events, 2);
 }
 
-TEST(CompletionQueue, TellsOneArmingWithCompletionsFromTheNext) {
-  CompletionQueue cq(8, nullptr);
-  WorkCompletion out[8];
-  cq.arm(false);
-  EXPECT_EQ(cq.stored_arming(), 0);
-  cq.push(completion(0), false);
-  EXPECT_EQ(cq.stored_arming(), 0);
-  cq.arm(false);
-  const uint64_t first = cq.stored_arming();
-  EXPECT_NE(first, 0);
-  EXPECT_EQ(cq.stored_arming(), first);
-  EXPECT_EQ(cq.poll(out, 8), 1);
-  EXPECT_EQ(cq.stored_arming(), 0);
-  cq.push(completion(1), false);
-  cq.push(completion(2), false);
-  cq.arm(false);
-  EXPECT_NE(cq.stored_arming(), 0);
-  EXPECT_NE(cq.stored_arming(), first);
-  cq.raise_stored();
-  EXPECT_EQ(cq.stored_arming(), 0);
-}
-
 TEST(CompletionQueue, RaisesForStoredOnesThatAreSolicited) {
   Counter counter;
   CompletionQueue cq(8, &counter);

@@ -192,6 +192,7 @@ gtests() {
   lone_gtests "$1"
   side_by_side persona_gtests iwarp roce "$1"
   verbs_gtests direct_verbs_tests "$1"
+  UWARP_PERSONA=roce verbs_gtests direct_verbs_tests "$1"
 }
 
 # Both ends on one processor, where pollers give way, and on TCP: elsewhere connections on one host

@@ -76,7 +76,7 @@ struct uwarpdv_atomic_wr {
   } op;
 };
 
-/* As ibv_post_send(). */
+/* As ibv_post_send(). EOPNOTSUPP: a queue pair of datagrams. */
 int uwarpdv_post_atomic(struct ibv_qp* qp, struct uwarpdv_atomic_wr* wr,
                         struct uwarpdv_atomic_wr** bad_wr);
 

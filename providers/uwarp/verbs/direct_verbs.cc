@@ -95,6 +95,7 @@ UWARP_EXPORTED int uwarpdv_post_atomic(ibv_qp* base, uwarpdv_atomic_wr* wr,
     if (!is_ours(base)) return refuse(EOPNOTSUPP);
     VerbsQp& qp = VerbsQp::unchecked(base);
     if (!qp.device.alive()) return refuse(ENODEV);
+    if (qp.endpoint == nullptr) return refuse(EOPNOTSUPP);  // datagrams
     QueuePairPoster poster(*qp.endpoint);
     for (; wr != nullptr; wr = wr->next) {
       SendRequest request;

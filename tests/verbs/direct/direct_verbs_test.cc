@@ -117,6 +117,23 @@ TEST_F(DirectVerbs, RefusalsNameTheRequest) {
   }
 }
 
+TEST_F(DirectVerbs, NotByDatagrams) {
+  if (!roce()) GTEST_SKIP() << "iWARP has none";
+  End end(context());
+  ibv_qp_init_attr init = {};
+  init.send_cq = init.recv_cq = end.cq.get();
+  init.cap = {16, 16, 1, 1, 0};
+  init.qp_type = IBV_QPT_UD;
+  const Qp qp(ibv_create_qp(end.pd.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  ibv_sge sge = end.sge(64, 8);
+  uwarpdv_atomic_wr wr = aimed(end, sge);
+  wr.opcode = UWARPDV_MASKED_FETCH_ADD;
+  uwarpdv_atomic_wr* bad = nullptr;
+  EXPECT_EQ(uwarpdv_post_atomic(qp.get(), &wr, &bad), EOPNOTSUPP);
+  EXPECT_EQ(bad, &wr);
+}
+
 TEST_F(DirectVerbs, InABatch) {
   End a(context()), b(context());
   ibv_qp_init_attr_ex init = {};

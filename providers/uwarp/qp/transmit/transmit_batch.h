@@ -103,8 +103,7 @@ class TransmitBatch {
   bool empty() const { return built_.first == built_.count; }
   /// The unsent rest.
   std::span<const iovec> pending() const {
-    return empty() ? std::span<const iovec>()
-                   : std::span(room_->iovecs + built_.first, built_.count - built_.first);
+    return {empty() ? nullptr : room_->iovecs + built_.first, built_.count - built_.first};
   }
   size_t pending_bytes() const { return built_.bytes - built_.sent; }
   /// Of the whole batch.

@@ -575,16 +575,26 @@ bool Transmitter::begin_next() {
   } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
     response_turn_ = false;
     responder_.begin();
-  } else if (!request && requester_.fault_due()) {
-    requester_.fail_by_fault();
-  } else if (!request) {
-    return emit_when_idle();
-  } else if (responder_.delivery_due() && takes_receive(queue_.at(queue_.started()).opcode))
+  } else if (request && config_.acknowledged &&
+             takes_receive(queue_.at(queue_.started()).opcode) && responder_.delivery_due())
       [[unlikely]] {
     responder_.emit_delivered_mark();
-  } else {
+  } else if (request) {
     response_turn_ = true;
     requester_.begin();
+  } else if (requester_.fault_due()) {  // from here on what goes only when nothing else may
+    requester_.fail_by_fault();
+  } else if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
+    // The Read that asks for it has not come yet, and the message is about to complete.
+    responder_.emit_delivered_mark();
+  } else if (queue_.waiting() && requester_.must_ask_peer()) {
+    requester_.emit_empty_read(0);
+  } else if (stream_.nudge_due.load(std::memory_order_relaxed) && writer_.built_position() != 0) {
+    // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
+    stream_.nudge_due.store(false, std::memory_order_relaxed);
+    writer_.append_empty_write(STag{1}, 0);
+  } else {
+    return false;
   }
   return true;
 }
@@ -608,25 +618,6 @@ bool Transmitter::emit_mark(uint32_t due) {
   else
     switching_ = take(StreamState::kSwitchDue);
   writer_.append_empty_write(CarrierMark::kStag, mark.offset());
-  return true;
-}
-
-// What goes only when nothing else may.
-bool Transmitter::emit_when_idle() {
-  // The Read that asks for it has not come yet, and the message is about to complete.
-  if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
-    responder_.emit_delivered_mark();
-    return true;
-  }
-  if (queue_.waiting() && requester_.must_ask_peer()) {
-    requester_.emit_empty_read(0);
-    return true;
-  }
-  // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
-  if (!stream_.nudge_due.load(std::memory_order_relaxed) || writer_.built_position() == 0)
-    return false;
-  stream_.nudge_due.store(false, std::memory_order_relaxed);
-  writer_.append_empty_write(STag{1}, 0);
   return true;
 }
 

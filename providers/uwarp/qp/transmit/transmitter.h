@@ -224,7 +224,6 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] bool emit_mark(uint32_t due);
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();
-  [[gnu::noinline]] bool emit_when_idle();
   bool acknowledgement_due(bool request) const {
     return completer_.acknowledging().on() && must_acknowledge(request);
   }

@@ -5,8 +5,9 @@ poll that receives it: data_path.py BUILD [BYTES].
 
 `write_steps` tells the instructions that were executed. The debugging information of libuwarp.so says
 of each in which functions it lies, also where they were inlined; the sources say how long these are.
-Functions of fewer than four lines and constructors are not listed, as with lambdas, which are read
-with the function that they stand in."""
+Functions of fewer than four lines and constructors are not listed, nor lambdas, which are read with the
+function that they stand in. Of a function two lines must have been executed: a single instruction may
+be of another one that looks the same, with which the compiler has merged it."""
 
 import functools
 import os
@@ -34,7 +35,6 @@ def blank(text):
 def name_of(head):
     """The name of the function that begins by `head`; empty if it is something else."""
     head = re.sub(r"\[\[.*?\]\]", " ", head, flags=re.DOTALL)
-    head = re.sub(r"\btemplate\s*<[^{}]*?>(?=\s)", " ", head)
     parameters = head.find("(")
     if parameters < 0 or "=" in head[:parameters].replace("operator=", ""):
         return ""
@@ -50,7 +50,8 @@ def functions_of(path):
     for mark in re.finditer(r"[{};]|(?:public|private|protected):", text):
         character = mark.group()
         if character == "{":
-            head = text[start:mark.start()]
+            head = re.sub(r"\A(\s*)(template\s*<[^{}()]*?>(?=\s))",
+                          lambda found: re.sub(r"[^\n]", " ", found.group()), text[start:mark.start()])
             open_scope = not depth and SCOPE.search(head.split("(")[0]) is not None
             name = "" if depth or open_scope else name_of(head)
             begin = start + len(head) - len(head.lstrip())
@@ -108,16 +109,17 @@ def frames(library, offsets):
 
 def entered(library, offsets):
     """The functions in the order in which they are entered."""
-    order = {}
+    lines = {}
     for place in frames(library, offsets):
         for file, line in reversed(place):
             if not file.is_relative_to(ENGINE) or not file.exists():
                 continue
             function = function_at(file, line)
             if function is not None:
-                order.setdefault(function)
-    return [each for each in order
-            if each.last - each.first + 1 >= SHORTEST_LINES and not is_constructor(each)]
+                lines.setdefault(function, set()).add(line)
+    return [each for each, executed in lines.items()
+            if each.last - each.first + 1 >= SHORTEST_LINES and len(executed) > 1
+            and not is_constructor(each)]
 
 
 def data_path(build, bytes_count=65536):

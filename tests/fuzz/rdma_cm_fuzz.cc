@@ -142,7 +142,7 @@ class Application {
     return {fd, std::make_shared<RdmaCmNode>(table_, transport_, dup(fd), persona_)};
   }
   void close(Channel& channel) {
-    channel.node->close();
+    channel.node->last_closed();
     ::close(channel.fd);
     const auto index = static_cast<size_t>(&channel - channels.data());
     std::erase_if(known_, [&](const auto& id) { return id.second.channel == index; });

@@ -202,12 +202,12 @@ class Application {
     std::byte out[kRecordMax + 8]{};
     const size_t length = script_.next() & 1 ? kRecordMax : script_.below(sizeof out);
     const int fd = from.fds[script_.below(from.fds.size())];
-    ssize_t got = read_event_channel(fd, {out, length});
+    ssize_t got = application_file(fd)->read(fd, {out, length});
     if (got < 0 && !from.expected.empty()) {
       // The record did not fit into the socket before.
       UWARP_REQUIRE(errno == EAGAIN);
       from.channel->records_read();
-      got = read_event_channel(fd, {out, length});
+      got = application_file(fd)->read(fd, {out, length});
     }
     if (from.expected.empty()) {
       UWARP_REQUIRE(got < 0 && errno == EAGAIN);
@@ -224,7 +224,7 @@ class Application {
     if (channel.fds.size() >= 3) return;
     const int copy = fcntl(channel.fds[0], F_DUPFD_CLOEXEC, 0);
     UWARP_REQUIRE(copy >= 0);
-    event_channel_duplicated(channel.fds[0], copy);
+    application_file_duplicated(channel.fds[0], copy);
     UWARP_REQUIRE(event_channel_of(copy) == channel.channel);
     channel.fds.push_back(copy);
   }
@@ -232,7 +232,7 @@ class Application {
   void close_one(Channel& channel) {
     const int fd = channel.fds.back();
     channel.fds.pop_back();
-    event_channel_closed(fd);
+    application_file_closed(fd);
     close(fd);
     UWARP_REQUIRE(event_channel_of(fd) == nullptr);
     if (!channel.fds.empty()) return;

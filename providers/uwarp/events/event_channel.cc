@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// EventChannel, CompletionEvents, and the table that finds a channel by the application's fd.
 #include "events/event_channel.h"
 
 #include <pthread.h>
@@ -12,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -66,7 +64,7 @@ ChannelWait::~ChannelWait() {
 bool ChannelWait::is_for(const EventChannel& channel) const {
   return std::any_of(fds_.begin(), fds_.end(), [&](const pollfd& each) {
     return application_mark(each.fd) == UWARP_FD_EPOLL ||
-           event_channel_of(each.fd).get() == &channel;
+           application_file(each.fd).get() == &channel;
   });
 }
 
@@ -74,13 +72,6 @@ namespace {
 
 /// Largest record that libibverbs reads.
 constexpr size_t kMaxRecordBytes = sizeof(AsyncEventRecord);
-
-struct ChannelTable {
-  std::mutex lock;
-  std::unordered_map<int, std::shared_ptr<EventChannel>> by_fd;
-};
-
-ProcessOwn<ChannelTable> channel_table;
 
 }  // namespace
 
@@ -362,46 +353,12 @@ int create_completion_channel() {
     return -1;
   }
   HeldFd reader(made->reader_fd, close_quietly);
-  const int fd = reader.get();
-  {
-    ChannelTable& all = channel_table.get();
-    const std::lock_guard guard(all.lock);
-    all.by_fd[fd] = std::move(made->channel);
-  }
-  reader.take();
-  mark_for_application(fd, UWARP_FD_EVENT_CHANNEL);
-  return fd;
+  give_to_application(reader.get(), UWARP_FD_EVENT_CHANNEL, std::move(made->channel));
+  return reader.take();
 }
 
 std::shared_ptr<EventChannel> event_channel_of(int fd) {
-  ChannelTable& all = channel_table.get();
-  const std::lock_guard guard(all.lock);
-  const auto it = all.by_fd.find(fd);
-  return it == all.by_fd.end() ? nullptr : it->second;
-}
-
-ssize_t read_event_channel(int fd, std::span<std::byte> out) {
-  const auto channel = event_channel_of(fd);
-  return channel != nullptr ? channel->read(fd, out) : ::read(fd, out.data(), out.size());
-}
-
-void event_channel_closed(int fd) {
-  std::shared_ptr<EventChannel> last;  // destroyed outside the lock
-  ChannelTable& all = channel_table.get();
-  const std::lock_guard guard(all.lock);
-  const auto it = all.by_fd.find(fd);
-  if (it == all.by_fd.end()) return;
-  last = std::move(it->second);
-  all.by_fd.erase(it);
-}
-
-void event_channel_duplicated(int fd, int copy) {
-  ChannelTable& all = channel_table.get();
-  const std::lock_guard guard(all.lock);
-  const auto it = all.by_fd.find(fd);
-  if (it == all.by_fd.end()) return;
-  auto channel = it->second;
-  all.by_fd[copy] = std::move(channel);
+  return std::dynamic_pointer_cast<EventChannel>(application_file(fd));
 }
 
 }  // namespace uwarp

@@ -19,6 +19,7 @@
 
 #include "base/fork.h"
 #include "base/result.h"
+#include "events/application_files.h"
 
 namespace uwarp {
 
@@ -61,7 +62,7 @@ struct AsyncEventRecord {
 static_assert(sizeof(AsyncEventRecord) == 16);
 
 /// The writing side. Thread-safe; its lock is a leaf. Never blocks. Record order is kept.
-class EventChannel {
+class EventChannel final : public ApplicationFile {
  public:
   using Record = std::span<const std::byte>;
 
@@ -71,7 +72,7 @@ class EventChannel {
   };
   /// Errors: EMFILE, ENFILE, ENOMEM.
   static Result<Pair> create();
-  ~EventChannel();
+  ~EventChannel() override;
   EventChannel(const EventChannel&) = delete;
   EventChannel& operator=(const EventChannel&) = delete;
 
@@ -87,9 +88,9 @@ class EventChannel {
   /// The reader has taken at least one record: sends what waited for room.
   void records_read();
 
-  /// What read() on `fd`, the application's end, does: returns the length of the record taken, or
-  /// -1 and errno. A thread that must wait drives the sockets meanwhile. A cancellation point.
-  ssize_t read(int fd, std::span<std::byte> out);
+  /// `fd` is the application's end: returns the length of the record taken, or -1 and errno. A
+  /// thread that must wait drives the sockets meanwhile. A cancellation point.
+  ssize_t read(int fd, std::span<std::byte> out) override;
 
   /// Removes unread records for which `stale` is true: for an object that is being destroyed.
   /// Returns how many. The reader may take some of the others meanwhile.
@@ -190,15 +191,10 @@ class CompletionEvents {
   CompletionEvents* next_armed_late_ = nullptr;
 };
 
-/// Makes the channel of ibv_create_comp_channel(): the fd goes to the application, the channel is
-/// found by it until the application closes it. -1 and errno on failure.
+/// Makes the channel of ibv_create_comp_channel(): the fd goes to the application. -1 and errno on
+/// failure.
 int create_completion_channel();
 /// The channel whose reading end is `fd` (ibv_comp_channel.fd); null when there is none.
 std::shared_ptr<EventChannel> event_channel_of(int fd);
-/// The application has closed `fd`, or now has the same file as `copy` too.
-void event_channel_closed(int fd);
-void event_channel_duplicated(int fd, int copy);
-/// read() on such an fd, as EventChannel::read().
-ssize_t read_event_channel(int fd, std::span<std::byte> out);
 
 }  // namespace uwarp

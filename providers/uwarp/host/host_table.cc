@@ -63,8 +63,10 @@ int open_counter(const char* path, int flags) {
   return guarded([&] { return open_counter_file(path, flags); }, -1);
 }
 
-void refresh_counter(int fd) {
-  guarded([&] { refresh_counter_file(fd); });
+void refresh(int fd) {
+  guarded([&] {
+    if (const auto file = application_file(fd)) file->refresh(fd);
+  });
 }
 
 int has_devices() {
@@ -97,10 +99,12 @@ ssize_t write_command(int fd, uwarp_fd_kind kind, const void* bytes, size_t leng
       ssize_t{-1});
 }
 
-ssize_t read_channel(int fd, void* bytes, size_t length) {
+ssize_t read_file(int fd, void* bytes, size_t length) {
   return guarded(
       [&] {
-        return read_event_channel(fd, {static_cast<std::byte*>(bytes), length});
+        const auto file = application_file(fd);
+        return file != nullptr ? file->read(fd, {static_cast<std::byte*>(bytes), length})
+                               : ::read(fd, bytes, length);
       },
       ssize_t{-1});
 }
@@ -166,20 +170,12 @@ int serve_until(int (*call)(void*, int64_t), void* argument, const pollfd* fds, 
   }
 }
 
-void closing(int fd, uwarp_fd_kind kind) {
-  guarded([&] {
-    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_closed(fd);
-    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_closed(fd);
-    if (kind == UWARP_FD_COUNTER) counter_file_closed(fd);
-  });
+void closing(int fd) {
+  guarded([&] { application_file_closed(fd); });
 }
 
-void duplicated(int fd, int copy, uwarp_fd_kind kind) {
-  guarded([&] {
-    if (kind == UWARP_FD_EVENT_CHANNEL) event_channel_duplicated(fd, copy);
-    if (kind == UWARP_FD_RDMA_CM) rdma_cm_node_duplicated(fd, copy);
-    if (kind == UWARP_FD_COUNTER) counter_file_duplicated(fd, copy);
-  });
+void duplicated(int fd, int copy) {
+  guarded([&] { application_file_duplicated(fd, copy); });
 }
 
 void becoming_daemon() { guarded(say_daemon_loses_listeners); }
@@ -191,14 +187,14 @@ constexpr uwarp_host_table kTable = {
     sysfs_root,
     sysfs_root_cached,
     open_counter,
-    refresh_counter,
+    refresh,
     has_devices,
     has_uverbs,
     has_rdma_cm,
     open_uverbs,
     open_rdma_cm,
     write_command,
-    read_channel,
+    read_file,
     serve_until,
     closing,
     duplicated,

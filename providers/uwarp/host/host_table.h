@@ -36,8 +36,8 @@ struct uwarp_host_table {
   /* Opens a counter file (its path below the root, "class/infiniband/..."), marked already;
    * -1 and ENOENT for a file that is no counter: open it as it is. */
   int (*open_counter)(const char* path, int flags);
-  /* The application is about to read from such a file. */
-  void (*refresh_counter)(int fd);
+  /* The application is about to read from such a file, not by read(). */
+  void (*refresh)(int fd);
 
   /* 1 if there is a device of ours; real ones of the host do not count. */
   int (*has_devices)(void);
@@ -50,7 +50,7 @@ struct uwarp_host_table {
 
   /* write() on a uverbs or rdma_cm fd. May block (GET_EVENT) and is then a cancellation point. */
   ssize_t (*write)(int fd, enum uwarp_fd_kind kind, const void* bytes, size_t length);
-  /* read() on an event channel's fd. May block and is then a cancellation point. */
+  /* read() on a channel's or counter's fd. May block, and is then a cancellation point. */
   ssize_t (*read)(int fd, void* bytes, size_t length);
   /* The application waits until call(argument, 0) is not 0 (if it is negative, with errno), which
    * happens when one of `fds` is readable at the latest: serves the sockets meanwhile, or sleeps in
@@ -61,9 +61,9 @@ struct uwarp_host_table {
                      const struct pollfd* fds, size_t count, int64_t timeout_ns,
                      const sigset_t* signals);
   /* The application is about to close this fd, which is unmarked already. */
-  void (*closing)(int fd, enum uwarp_fd_kind kind);
+  void (*closing)(int fd);
   /* `copy` now refers to the same open file as `fd`. */
-  void (*duplicated)(int fd, int copy, enum uwarp_fd_kind kind);
+  void (*duplicated)(int fd, int copy);
   /* The application is about to call daemon(); the leader of a new session is made of this process.
    * Says so when listeners are lost by it. */
   void (*becoming_daemon)(void);

@@ -60,7 +60,7 @@ ssize_t write_uverbs_command(const void* bytes, size_t length) {
   const ib_uverbs_create_comp_channel_resp response{static_cast<uint32_t>(fd)};
   if (const int error = copy_to_user(request.command.response, &response, sizeof response)) {
     mark_for_application(fd, UWARP_FD_FOREIGN);
-    event_channel_closed(fd);
+    application_file_closed(fd);
     raw_close(fd);
     errno = error;
     return -1;

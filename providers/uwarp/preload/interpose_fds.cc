@@ -34,13 +34,13 @@ constinit Real<int(int, int, ...)> real_fcntl("fcntl");
 constinit Real<int(int, int, int)> real_socket("socket");
 
 /// The application gives up a marked fd; the real close follows.
-void forget(int fd, uwarp_fd_kind kind) {
+void forget(int fd) {
   // Unmarked first: right after the real close another thread may get the same number.
   set_kind(fd, UWARP_FD_FOREIGN);
   const uwarp_host_table* engine = host_if_loaded();
   if (engine == nullptr) return;
   const UncancelledEngineCall guard;
-  engine->closing(fd, kind);
+  engine->closing(fd);
 }
 
 void note_copy(int fd, int copy) {
@@ -49,7 +49,7 @@ void note_copy(int fd, int copy) {
   const uwarp_host_table* engine = host_if_loaded();
   if (engine == nullptr || !table_is_ours()) return;
   const UncancelledEngineCall guard;
-  engine->duplicated(fd, copy, kind);
+  engine->duplicated(fd, copy);
   set_kind(copy, kind);
 }
 
@@ -59,14 +59,14 @@ void note_copy(int fd, int copy) {
     errno = EBADF;  // The application never opened it.
     return -1;
   }
-  forget(fd, kind);
+  forget(fd);
   return real_close(fd);
 }
 
 /// The fd of a FILE that is about to be closed, by a call of libc's own.
 [[gnu::noinline]] void give_up_marked(int fd, uwarp_fd_kind kind) {
   if (kind == UWARP_FD_PRIVATE || !table_is_ours()) return;
-  forget(fd, kind);
+  forget(fd);
 }
 
 int fd_of(FILE* file) {
@@ -85,7 +85,7 @@ bool make_way(int source, int target) {
     errno = EBUSY;
     return false;
   }
-  forget(target, kind);
+  forget(target);
   return true;
 }
 
@@ -102,7 +102,7 @@ int close_range_with_marked(unsigned first, unsigned last, int flags) {
     const uwarp_fd_kind kind = kind_of(static_cast<int>(fd));
     if (kind == UWARP_FD_FOREIGN) continue;
     if (kind != UWARP_FD_PRIVATE) {
-      forget(static_cast<int>(fd), kind);
+      forget(static_cast<int>(fd));
       continue;
     }
     if (from < fd && kernel_close_range(from, fd - 1, flags) != 0) return -1;

@@ -30,7 +30,7 @@ constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg("recv
 /// sysfs shows the value of the moment to a reader that begins at the beginning.
 [[gnu::noinline]] void refresh_counter(int fd) {
   const UncancelledEngineCall guard;
-  host_if_loaded()->refresh_counter(fd);
+  host_if_loaded()->refresh(fd);
 }
 
 /// What the engine reads into: one event is smaller.
@@ -71,10 +71,6 @@ ssize_t read(int fd, void* bytes, size_t length) {
     return real_read(fd, bytes, length);
   const uwarp_host_table* engine = host_if_loaded();
   if (inside_engine() || !memory_is_ours()) return real_read(fd, bytes, length);
-  if (kind == UWARP_FD_COUNTER) {
-    refresh_counter(fd);
-    return real_read(fd, bytes, length);
-  }
   const InsideEngine guard;
   return engine->read(fd, bytes, length);
 }

@@ -12,8 +12,6 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
 
 #include "base/fork.h"
 #include "base/process_own.h"
@@ -104,7 +102,7 @@ ssize_t RdmaCmNode::write(const void* bytes, size_t length, NodeByFd node_by_fd)
   return -1;
 }
 
-void RdmaCmNode::close() {
+void RdmaCmNode::last_closed() {
   // As a rule the application has destroyed them.
   if (!queue_->has_sources()) return;
   for (const auto& id : ids_.all()) {
@@ -469,39 +467,23 @@ rdma_ucm_query_addr_resp gid_response(const CmId::Addresses& addresses) {
   return response;
 }
 
-// The process's rdma_cm channels by fd. Several fds may be one channel (dup); the last one closed
-// ends it.
+// The process's rdma_cm channels.
 
 namespace {
 
-struct Channels {
-  std::mutex lock;  ///< a leaf
-  std::unordered_map<int, std::shared_ptr<RdmaCmNode>> by_fd;
-  std::unordered_map<const RdmaCmNode*, int> fd_counts;
-  CmIdTable ids;
-};
-
-ProcessOwn<Channels> channels;
+ProcessOwn<CmIdTable> process_ids;
 
 std::shared_ptr<RdmaCmNode> node_of(int fd) {
-  Channels& all = channels.get();
-  const std::lock_guard guard(all.lock);
-  const auto it = all.by_fd.find(fd);
-  return it == all.by_fd.end() ? nullptr : it->second;
+  return std::dynamic_pointer_cast<RdmaCmNode>(application_file(fd));
 }
 
 /// Makes the channel of an eventfd that the application has as `fd`. False and errno.
 bool add_channel(int fd) {
   HeldFd own(duplicate_for_engine(fd), close_engine_fd);
   if (own.get() < 0) return false;
-  // An old channel of this number was closed behind the preload's back.
-  rdma_cm_node_closed(fd);
-  Channels& all = channels.get();
-  auto node = std::make_shared<RdmaCmNode>(all.ids, engine_transport(), own.get());
+  auto node = std::make_shared<RdmaCmNode>(process_ids.get(), engine_transport(), own.get());
   own.take();
-  const std::lock_guard guard(all.lock);
-  all.fd_counts[node.get()] = 1;
-  all.by_fd[fd] = std::move(node);
+  give_to_application(fd, UWARP_FD_RDMA_CM, std::move(node));
   return true;
 }
 
@@ -526,7 +508,6 @@ int open_rdma_cm_node(int flags) {
                                ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0)),
             close_quietly);
   if (fd.get() < 0 || !add_channel(fd.get())) return -1;
-  mark_for_application(fd.get(), UWARP_FD_RDMA_CM);
   return fd.take();
 }
 
@@ -540,35 +521,10 @@ ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length) {
   return node->write(bytes, length, node_of);
 }
 
-void rdma_cm_node_closed(int fd) {
-  Channels& all = channels.get();
-  std::shared_ptr<RdmaCmNode> node;
-  {
-    const std::lock_guard guard(all.lock);
-    const auto it = all.by_fd.find(fd);
-    if (it == all.by_fd.end()) return;
-    node = std::move(it->second);
-    all.by_fd.erase(it);
-    if (--all.fd_counts[node.get()] != 0) return;
-    all.fd_counts.erase(node.get());
-  }
-  node->close();
-}
-
-void rdma_cm_node_duplicated(int fd, int copy) {
-  Channels& all = channels.get();
-  const std::lock_guard guard(all.lock);
-  const auto it = all.by_fd.find(fd);
-  if (it == all.by_fd.end()) return;
-  auto node = it->second;
-  all.by_fd[copy] = node;
-  ++all.fd_counts[node.get()];
-}
-
 void rdma_cm_netdevs_changed(const NetDeviceTable& devices) {
-  Channels* all = channels.find();
-  if (all == nullptr) return;
-  for (const auto& id : all->ids.all()) id->netdevs_changed(devices);
+  CmIdTable* ids = process_ids.find();
+  if (ids == nullptr) return;
+  for (const auto& id : ids->all()) id->netdevs_changed(devices);
 }
 
 }  // namespace uwarp

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "base/settings.h"
+#include "events/application_files.h"
 #include "events/user_memory.h"
 #include "net/net_device.h"
 #include "rdma_cm/cm_event_queue.h"
@@ -23,7 +24,7 @@
 
 namespace uwarp {
 
-class RdmaCmNode {
+class RdmaCmNode final : public ApplicationFile {
  public:
   /// `event_fd` is the engine's own fd of the eventfd that the application polls.
   RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd,
@@ -40,8 +41,8 @@ class RdmaCmNode {
   /// (another channel's), ENXIO (its netdev is gone, and the command is not DESTROY_ID).
   ssize_t write(const void* bytes, size_t length, NodeByFd node_by_fd);
 
-  /// The last fd was closed: destroys all ids of the channel.
-  void close();
+  /// Destroys all ids of the channel.
+  void last_closed() override;
 
  private:
   class Command;
@@ -84,15 +85,13 @@ class RdmaCmNode {
   const std::shared_ptr<CmEventQueue> queue_;
 };
 
-// The process's channels by fd, as the preload sees them.
+// The process's channels, as the preload sees them.
 
 /// Opens a channel; flags as for open(). -1 and errno.
 int open_rdma_cm_node(int flags);
 /// write() on a channel's fd. One that a forked child has inherited becomes a new, empty channel
 /// then, so that a program may open one and then daemonise.
 ssize_t write_rdma_cm_command(int fd, const void* bytes, size_t length);
-void rdma_cm_node_closed(int fd);
-void rdma_cm_node_duplicated(int fd, int copy);
 /// Tells all ids how the netdevs are now. Throws std::bad_alloc: to be called again then.
 void rdma_cm_netdevs_changed(const NetDeviceTable& devices);
 

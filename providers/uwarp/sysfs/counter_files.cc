@@ -7,12 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
+#include <memory>
+#include <span>
 #include <string>
-#include <unordered_map>
+#include <utility>
 
-#include "base/process_own.h"
 #include "engine/engine.h"
+#include "events/application_files.h"
 #include "events/raw_fds.h"
 #include "net/net_device.h"
 #include "sysfs/sysfs_tree.h"
@@ -22,21 +23,6 @@ namespace uwarp {
 namespace {
 
 constexpr unsigned kCloseOnExec = 1;  // MFD_CLOEXEC
-
-/// What an fd stood for when it was opened. It may have been closed without our hearing of it, and
-/// be a file of the application now.
-struct OpenCounter {
-  CounterFile counter;
-  dev_t device = 0;
-  ino_t inode = 0;
-};
-
-struct OpenCounters {
-  std::mutex mutex;
-  std::unordered_map<int, OpenCounter> by_fd;
-};
-
-ProcessOwn<OpenCounters> open_counters;
 
 std::string text_of(const CounterFile& counter) {
   // Before the first queue pair there is nothing to count.
@@ -50,15 +36,35 @@ bool stat_fd(int fd, struct stat& status) {
   return syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0;
 }
 
-bool is_same_file(int fd, const OpenCounter& open) {
-  struct stat status;
-  return stat_fd(fd, status) && status.st_dev == open.device && status.st_ino == open.inode;
-}
-
 void put_text(int fd, const std::string& text) {
   syscall(SYS_pwrite64, fd, text.data(), text.size(), 0L);
   syscall(SYS_ftruncate, fd, text.size());
 }
+
+class OpenCounter final : public ApplicationFile {
+ public:
+  /// `status` is that of its descriptor when it was opened. That may have been closed without our
+  /// hearing of it, and be a file of the application now.
+  OpenCounter(CounterFile counter, const struct stat& status)
+      : counter_(std::move(counter)), status_(status) {}
+
+  ssize_t read(int fd, std::span<std::byte> out) override {
+    refresh(fd);
+    return ApplicationFile::read(fd, out);
+  }
+  void refresh(int fd) override {
+    if (syscall(SYS_lseek, fd, 0, SEEK_CUR) != 0) return;
+    struct stat now;
+    if (stat_fd(fd, now) && now.st_dev == status_.st_dev && now.st_ino == status_.st_ino)
+      return put_text(fd, text_of(counter_));
+    mark_for_application(fd, UWARP_FD_FOREIGN);
+    application_file_closed(fd);
+  }
+
+ private:
+  const CounterFile counter_;
+  const struct stat status_;
+};
 
 }  // namespace
 
@@ -74,43 +80,9 @@ int open_counter_file(std::string_view path, int flags) {
   struct stat status;
   if (fd.get() < 0 || !stat_fd(fd.get(), status)) return -1;
   put_text(fd.get(), text_of(counter));
-  OpenCounters& open = open_counters.get();
-  {
-    const std::lock_guard guard(open.mutex);
-    open.by_fd[fd.get()] = {std::move(counter), status.st_dev, status.st_ino};
-  }
-  mark_for_application(fd.get(), UWARP_FD_COUNTER);
+  give_to_application(fd.get(), UWARP_FD_COUNTER,
+                      std::make_shared<OpenCounter>(std::move(counter), status));
   return fd.take();
-}
-
-void refresh_counter_file(int fd) {
-  if (syscall(SYS_lseek, fd, 0, SEEK_CUR) != 0) return;
-  OpenCounter counter;
-  OpenCounters& open = open_counters.get();
-  {
-    const std::lock_guard guard(open.mutex);
-    const auto found = open.by_fd.find(fd);
-    if (found == open.by_fd.end()) return;
-    if (!is_same_file(fd, found->second)) {
-      open.by_fd.erase(found);
-      return mark_for_application(fd, UWARP_FD_FOREIGN);
-    }
-    counter = found->second;
-  }
-  put_text(fd, text_of(counter.counter));
-}
-
-void counter_file_closed(int fd) {
-  OpenCounters& open = open_counters.get();
-  const std::lock_guard guard(open.mutex);
-  open.by_fd.erase(fd);
-}
-
-void counter_file_duplicated(int fd, int copy) {
-  OpenCounters& open = open_counters.get();
-  const std::lock_guard guard(open.mutex);
-  const auto found = open.by_fd.find(fd);
-  if (found != open.by_fd.end()) open.by_fd[copy] = OpenCounter(found->second);
 }
 
 }  // namespace uwarp

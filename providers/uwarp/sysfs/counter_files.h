@@ -9,9 +9,5 @@ namespace uwarp {
 
 /// `path` below the tree's root. -1 and errno: ENOENT for what is no counter of ours.
 int open_counter_file(std::string_view path, int flags);
-/// The application is about to read it.
-void refresh_counter_file(int fd);
-void counter_file_closed(int fd);
-void counter_file_duplicated(int fd, int copy);
 
 }  // namespace uwarp

@@ -80,7 +80,7 @@ TEST(EventChannelWithoutMemory, LateArming) {
   EXPECT_EQ(raised, 2);
   EXPECT_FALSE(without_memory([&] { events.raise(); }));
   EXPECT_EQ(events.stop(), 0u);
-  event_channel_closed(fd);
+  application_file_closed(fd);
   close(fd);
 }
 

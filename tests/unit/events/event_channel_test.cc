@@ -211,7 +211,7 @@ class LateArmingTest : public ::testing::Test {
  protected:
   void TearDown() override {
     events_.stop();
-    event_channel_closed(fd_);
+    application_file_closed(fd_);
     close(fd_);
   }
   const int fd_ = create_completion_channel();
@@ -291,12 +291,12 @@ TEST(CompletionChannelTable, FindsByFd) {
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(event_channel_of(fd + 1000), nullptr);
   // A copy is the same channel, and lives longer than the original.
-  event_channel_duplicated(fd, fd + 1000);
-  event_channel_closed(fd);
+  application_file_duplicated(fd, fd + 1000);
+  application_file_closed(fd);
   EXPECT_EQ(event_channel_of(fd), nullptr);
   EXPECT_EQ(event_channel_of(fd + 1000), channel);
-  event_channel_closed(fd + 1000);
-  event_channel_closed(fd + 1000);
+  application_file_closed(fd + 1000);
+  application_file_closed(fd + 1000);
   EXPECT_EQ(event_channel_of(fd + 1000), nullptr);
   close(fd);
 }

@@ -63,7 +63,7 @@ TEST(UverbsNode, CreatesCompletionChannels) {
   EXPECT_EQ(read(static_cast<int>(fd), &cq, sizeof cq), 8);
   EXPECT_EQ(cq, 5u);
   EXPECT_EQ(fcntl(static_cast<int>(fd), F_GETFD), FD_CLOEXEC);
-  event_channel_closed(static_cast<int>(fd));
+  application_file_closed(static_cast<int>(fd));
   close(static_cast<int>(fd));
 }
 

@@ -48,7 +48,7 @@ class Channel {
       : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         node_(std::make_shared<RdmaCmNode>(ids, transport, dup(fd_), persona)) {}
   ~Channel() {
-    node_->close();
+    node_->last_closed();
     ::close(fd_);
   }
 

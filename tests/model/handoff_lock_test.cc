@@ -77,7 +77,7 @@ struct Unmarked : ModelAtomics {
   template <class T>
   struct atomic : Atomic<T> {
     using Atomic<T>::Atomic;
-    bool compare_exchange_weak(T& expected, T value, std::memory_order order, std::memory_order) {
+    bool compare_exchange_weak(T& expected, T value, std::memory_order order) {
       constexpr T kTaken = 1, kTakenMarked = 5;
       if (expected == kTaken && value == kTakenMarked) return this->load() == kTaken;
       return Atomic<T>::compare_exchange_strong(expected, value, order);

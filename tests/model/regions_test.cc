@@ -18,8 +18,8 @@
 // + domain_.store(shape.domain, std::memory_order_release);
 //
 // Mutant reads_once: memory/memory_region.h
-// - return out = shape(), key.is_still(name);
-// + return out = shape(), name != 0;
+// - bool read(Name name, RegionShape& out) const { return out = shape(), key.is_still(name); }
+// + bool read(Name name, RegionShape& out) const { return out = shape(), name != 0; }
 //
 // Mutant guards_nothing: memory/memory_region.h
 // - valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;

@@ -36,11 +36,13 @@ struct DdpControl {
   static constexpr uint8_t kMostFollowing = ReservedField::kMax;
   constexpr uint8_t following() const { return ReservedField::get(value); }
 
-  /// The byte as we send it: version 1, and reserved bits zero unless the peer is a uwarp.
-  static constexpr DdpControl make(bool tagged, bool last, uint8_t following = 0) {
-    return DdpControl{static_cast<uint8_t>(TaggedBit::flag(tagged) | LastBit::flag(last) |
-                                           ReservedField::put(following) |
-                                           VersionField::put(kVersion))};
+  constexpr DdpControl followed_by(uint8_t following) const {
+    return {static_cast<uint8_t>(value | ReservedField::put(following))};
+  }
+
+  /// The byte as we send it: version 1, and reserved bits zero.
+  static constexpr DdpControl make(bool tagged, bool last) {
+    return {static_cast<uint8_t>(TaggedBit::flag(tagged) | LastBit::flag(last) | kVersion)};
   }
   friend constexpr bool operator==(DdpControl, DdpControl) = default;
 };

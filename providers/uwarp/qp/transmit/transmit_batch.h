@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -228,7 +229,9 @@ class FpduWriter {
     bool last;          // of its message
     uint8_t following;  // others of that size that come right behind it, as announced to the peer
 
-    DdpControl control(bool tagged) const { return DdpControl::make(tagged, last, following); }
+    DdpControl control(bool tagged) const {
+      return DdpControl::make(tagged, last).followed_by(following);
+    }
   };
 
   FpduWriter(const StreamState& stream, TransmitCounters& counters)
@@ -266,8 +269,7 @@ class FpduWriter {
   /// memory of the batch.
   template <typename Header, typename... Payload>
   Built append(const Header& header, const Payload&... payload) {
-    return batch_.append(
-        Header::kWireSize, [&](std::byte* at) { header.encode(at); }, payload...);
+    return batch_.append(Header::kWireSize, std::bind_front(&Header::encode, &header), payload...);
   }
   /// A message that is all header, with the next number of its queue. has_room() was checked.
   template <typename Header>

@@ -215,14 +215,14 @@ bool Requester::append_segment() {
       make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
   if (payload_.revoked()) [[unlikely]]
     built = Built::kFault;
-  else if (!write)
-    built = append_send(wqe, segment);
-  else
+  else if (write)
     built = writer_.append(TaggedHeader{.control = segment.control(true),
                                         .rsvd_ulp = control,
                                         .stag = STag{wqe.rkey},
                                         .to = wqe.remote_address + offset_},
                            &payload_, offset_, segment.payload);
+  else
+    built = append_send(wqe, segment);
   if (built == Built::kNoRoom) return false;
   if (built == Built::kFault) [[unlikely]] {
     fail(position, WcStatus::kLocProtErr);
@@ -575,9 +575,8 @@ bool Transmitter::begin_next() {
   } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
     response_turn_ = false;
     responder_.begin();
-  } else if (request && config_.acknowledged &&
-             takes_receive(queue_.at(queue_.started()).opcode) && responder_.delivery_due())
-      [[unlikely]] {
+  } else if (request && config_.acknowledged && takes_receive(queue_.at(queue_.started()).opcode) &&
+             responder_.delivery_due()) [[unlikely]] {
     responder_.emit_delivered_mark();
   } else if (request) {
     response_turn_ = true;

@@ -14,8 +14,10 @@ constexpr size_t kDirect = 19'000, kStaged = 30;
 /// A run of three announced segments, after a segment of a Write at this offset.
 SegmentRun run_behind(TaggedOffset to) {
   std::byte header[TaggedHeader::kWireSize];
-  TaggedHeader{
-      .control = DdpControl::make(true, false, 3), .rsvd_ulp = 0x40, .stag = STag{9}, .to = to}
+  TaggedHeader{.control = DdpControl::make(true, false).followed_by(3),
+               .rsvd_ulp = 0x40,
+               .stag = STag{9},
+               .to = to}
       .encode(header);
   SegmentRun run;
   run.begin(header, kUlpdu, 3);
@@ -78,7 +80,7 @@ TEST(SegmentRun, KnowsTheOneThatWasAnnounced) {
                     .stag = STag{9},
                     .to = 1000 + kUlpdu - TaggedHeader::kWireSize};
   EXPECT_TRUE(continues(kUlpdu, next));
-  next.control = DdpControl::make(true, false, 7);
+  next.control = DdpControl::make(true, false).followed_by(7);
   EXPECT_TRUE(continues(kUlpdu, next));
   EXPECT_FALSE(continues(kUlpdu - 1, next));
   next.control = DdpControl::make(false, false);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "memory/region_table.h"
+#include "qp/qp_config.h"
 #include "qp/work_request.h"
 
 namespace uwarp {

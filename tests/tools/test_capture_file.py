@@ -61,7 +61,7 @@ def test_rping(pair, loopback, port, tmp_path, address):
 
 
 def test_pingpong(pair, loopback, tmp_path):
-    count, size = 200, 100_000
+    count, size = 50, 100_000
     command = ["ibv_rc_pingpong", "-d", "{device}", "-g", "0", "-p", "{port}", "-n", count,
                "-s", size]
     pair(loopback, command, [*command, "{address}"],

@@ -63,7 +63,7 @@ def test_plain(pair, link, tool, connect):
 @tool_and_connect(TOOLS)
 def test_all_sizes(pair, link, tool, connect):
     skip_long(link, connect)
-    assert sizes(run(pair, link, tool, connect, "-a", "-n", "20")) == ALL_SIZES
+    assert sizes(run(pair, link, tool, connect, "-a", "-n", "6")) == ALL_SIZES
 
 
 @tool_and_connect(BANDWIDTH)

@@ -254,8 +254,19 @@ TEST(Nfs4Xdr, EveryStatusHasALine) {
   EXPECT_EQ(describe(static_cast<NfsStatus>(4711)), "NFS status 4711");
 }
 
+/// What `encode` makes of a value is decoded to the same value: it is encoded to the same bytes.
+template <typename Decode, typename Encode>
+void expect_stable(const std::vector<std::byte>& bytes, Decode decode, Encode encode) {
+  XdrReader in(bytes);
+  XdrWriter out;
+  encode(out, decode(in));
+  EXPECT_EQ(in.remaining(), 0u);
+  EXPECT_EQ(encoding(out), bytes);
+}
+
 TEST(Nfs4Xdr, Noise) {
   std::mt19937 random(1);
+  int read = 0, refused = 0;
   for (int i = 0; i < 100000; ++i) {
     auto bytes = encoding(vector_fattr());
     for (unsigned flips = 1 + random() % 4; flips > 0; --flips) {
@@ -263,18 +274,30 @@ TEST(Nfs4Xdr, Noise) {
     }
     XdrReader in(bytes);
     try {
-      decode_fattr(in, kReadableAttributes);
+      const Nfs4Attributes got = decode_fattr(in, kReadableAttributes);
+      XdrWriter out;
+      encode_fattr(out, got, got.present);
+      expect_stable(
+          encoding(out), [](XdrReader& from) { return decode_fattr(from, kReadableAttributes); },
+          [](XdrWriter& to, const Nfs4Attributes& it) { encode_fattr(to, it, it.present); });
+      ++read;
     } catch (const XdrError&) {
-      // as good as any other end
+      ++refused;
     }
     XdrReader again(bytes);
     try {
       AttributeSet given;
-      decode_new_fattr(again, given);
+      XdrWriter out;
+      encode_fattr(out, decode_new_fattr(again, given));
+      expect_stable(
+          encoding(out), [&](XdrReader& from) { return decode_new_fattr(from, given); },
+          [](XdrWriter& to, const NewAttributes& it) { encode_fattr(to, it); });
     } catch (const XdrError&) {
     } catch (const NfsError&) {
     }
   }
+  EXPECT_GT(read, 100);
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

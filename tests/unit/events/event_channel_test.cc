@@ -133,10 +133,14 @@ TEST_F(EventChannelTest, RemoveKeepsTheOthersInOrder) {
   EXPECT_FALSE(readable());
 }
 
-TEST_F(EventChannelTest, SendingToAClosedReaderDoesNoHarm) {
+TEST_F(EventChannelTest, WhatAClosedReaderIsSentIsNotKept) {
   close(fd_);
-  for (int i = 0; i < 1000; ++i) channel_->send(CompletionEventRecord{1});
   fd_ = -1;
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(channel_->send(CompletionEventRecord{1}));
+  EXPECT_EQ(channel_->remove_if([](EventChannel::Record) { return true; }), 0u);
+  const std::weak_ptr<EventChannel> ends = channel_;
+  channel_.reset();
+  EXPECT_TRUE(ends.expired());
 }
 
 TEST_F(EventChannelTest, ReaderSeesTheEndWhenTheChannelGoes) {

@@ -87,15 +87,19 @@ TEST_F(RdmaCmNodeTest, RandomCommandsAreDoneOrRefused) {
   int done = 0;
   std::vector<char> bytes(600);
   std::vector<char> answer(1024);
+  uint32_t newest = 0;
   for (int round = 0; round < 20000; ++round) {
+    if (round % 20 == 0) newest = channel_.create();
     for (char& byte : bytes) byte = static_cast<char>(random());
+    // Of every second command the lengths are long enough for each kind.
+    const bool whole = round % 2 == 0;
     const rdma_ucm_cmd_hdr header{static_cast<uint32_t>(random() % 24),
-                                  static_cast<uint16_t>(random() % 320),
-                                  static_cast<uint16_t>(random() % 512)};
+                                  static_cast<uint16_t>(whole ? 592 : random() % 320),
+                                  static_cast<uint16_t>(whole ? 512 : random() % 512)};
     memcpy(bytes.data(), &header, sizeof header);
-    // Small ids, so that some exist; responses go to valid memory.
+    // Ids that exist, as a rule; responses go to valid memory.
     for (const size_t offset : {8u, 16u, 44u, 64u, 280u, 288u}) {
-      const auto id = static_cast<uint32_t>(random() % 8);
+      const auto id = static_cast<uint32_t>(newest - random() % 4);
       if (random() % 2) memcpy(&bytes[offset], &id, sizeof id);
     }
     const uint64_t where = address_of(answer[0]);
@@ -104,7 +108,7 @@ TEST_F(RdmaCmNodeTest, RandomCommandsAreDoneOrRefused) {
     }
     // SET_OPTION reads from an address in the command.
     if (header.cmd == RDMA_USER_CM_CMD_SET_OPTION) memcpy(&bytes[8], &where, sizeof where);
-    const size_t length = random() % bytes.size();
+    const size_t length = whole ? bytes.size() : random() % bytes.size();
     errno = 0;
     const ssize_t result = channel_.node()->write(
         bytes.data(), length, [](int) { return std::shared_ptr<RdmaCmNode>(); });

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "verbs/post.h"
 
-#include <bit>
-
 #include "verbs/address_handle.h"
 #include "verbs/boundary.h"
 #include "verbs/queue_pair.h"
@@ -29,7 +27,7 @@ int send_request_from_verbs(const ibv_send_wr& wr, SendRequest& out) {
   out.sges = sges_of(wr);
   out.wr_id = wr.wr_id;
   out.flags = static_cast<uint8_t>(wr.send_flags);
-  const auto opcode = std::bit_cast<unsigned>(wr.opcode);  // perhaps none of the enum's values
+  const unsigned opcode = raw_value(wr.opcode);
   out.opcode = static_cast<SendOpcode>(opcode);
   out.imm_or_invalidate = wr.imm_data;  // one union with invalidate_rkey
   switch (opcode) {

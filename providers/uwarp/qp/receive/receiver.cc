@@ -209,8 +209,6 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
 }
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
-  in_.outcome = kRxNothing;
-  order_.begin();
   in_.counters.bytes.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
@@ -223,8 +221,6 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 }
 
 uint32_t Receiver::resume(StagingPointer& staging) {
-  in_.outcome = kRxNothing;
-  order_.begin();
   messages_.end_hold();
   staged_.begin(staging);
   return consume(staging);
@@ -238,7 +234,6 @@ uint32_t Receiver::complete_kept() {
 
 uint32_t Receiver::expire() {
   in_.outcome = kRxNothing;
-  order_.begin();
   if (!held() || closed()) return kRxNothing;
   if (is_unreliable(in_.config.transport)) {
     messages_.end_grace();
@@ -252,13 +247,14 @@ uint32_t Receiver::expire() {
 
 uint32_t Receiver::fault() {
   in_.outcome = kRxNothing;
-  order_.begin();
   if (!closed()) in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
   return in_.outcome;
 }
 
 // In one piece, as Transmitter::fill().
 [[gnu::flatten]] uint32_t Receiver::consume(StagingPointer& staging) {
+  in_.outcome = kRxNothing;
+  order_.begin();
   const InboundSegment& segment = in_.segment;
   while (!held() && !closed()) {
     if (!open_) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Linked into test programs: when timeout(1) ends one that hangs, it says in which test and where
-// each of its threads stands. Frames are given as FILE(+OFFSET), for addr2line.
+// each of its threads stands. Frames are given as FILE(+OFFSET), for addr2line; a thread that takes
+// no signals shows its system call alone.
 #include <dirent.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -26,10 +29,21 @@ void print(const char* text) {
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
+/// A short file of the kernel's about one thread.
+void show_file(const char* thread, const char* name) {
+  char path[80], text[256];
+  snprintf(path, sizeof path, "/proc/self/task/%s/%s", thread, name);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return;
+  text[length] = '\0';
+  print(text);
+}
+
 void show_stack(int) {
   void* frames[kMaxFrames];
   const int count = backtrace(frames, kMaxFrames);
-  print("-- a thread\n");
   backtrace_symbols_fd(frames, count, STDERR_FILENO);
 }
 
@@ -39,6 +53,9 @@ void show_all_stacks() {
   while (const dirent* const each = readdir(threads)) {
     const pid_t thread = std::atoi(each->d_name);
     if (thread == 0) continue;
+    print("-- ");
+    show_file(each->d_name, "comm");
+    show_file(each->d_name, "syscall");
     syscall(SYS_tgkill, program, thread, kShowStack);
     const timespec until_it_has_printed = {0, 50'000'000};
     nanosleep(&until_it_has_printed, nullptr);

@@ -102,7 +102,8 @@ results=$(mktemp -d "${TMPDIR:-/tmp}/uwarp-test.XXXXXX")
 trap 'rm -rf "$results"' EXIT
 python=/usr/bin/python3
 
-step() { printf '\n== %s\n' "$*"; }
+# SECONDS: since the start of this script.
+step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
 # record NAME OUTCOME: the result of a check that writes no report of its own.
 record() {

@@ -145,222 +145,177 @@ std::optional<int64_t> find_choice(Text choices, Text text) {
 }
 
 template <auto Member>
-void store_number(Settings& settings, Text, int64_t number) {
-  using T = std::remove_reference_t<decltype(settings.*Member)>;
-  settings.*Member = static_cast<T>(number);
-}
-
-template <auto Member>
-void store_text(Settings& settings, Text text, int64_t) {
-  settings.*Member = std::string(text);
-}
-
-void store_netdevs(Settings& settings, Text text, int64_t) { settings.netdevs = split_list(text); }
-
-void store_congestion(Settings& settings, Text text, int64_t) {
-  settings.congestion = text == "system" ? std::string() : std::string(text);
-}
-
-void store_log(Settings& settings, Text text, int64_t) {
-  settings.log = text == "0" ? std::string() : std::string(text);
-}
-
-void store_allow(Settings& settings, Text text, int64_t) {
-  settings.allow = AllowList::parse(text).value_or(AllowList::none());
-}
-
-void store_port_range(Settings& settings, Text text, int64_t) {
-  settings.port_range = parse_port_range(text).value_or(PortRange{});
-}
-
-constexpr Setting text_setting(const char* name, const char* value, const char* meaning,
-                               decltype(Setting::store) store) {
-  return {name, value, SettingKind::kText, "", 0, 0, false, meaning, store};
-}
-constexpr Setting switch_setting(const char* name, const char* value, const char* meaning,
-                                 decltype(Setting::store) store) {
-  return {name, value, SettingKind::kSwitch, "0|1", 0, 1, false, meaning, store};
-}
-constexpr Setting choice_setting(const char* name, const char* value, const char* choices,
-                                 const char* meaning, decltype(Setting::store) store) {
-  return {name, value, SettingKind::kChoice, choices, 0, 0, false, meaning, store};
-}
-constexpr Setting number_setting(const char* name, const char* value, int64_t low, int64_t high,
-                                 bool zero_allowed, const char* meaning,
-                                 decltype(Setting::store) store) {
-  return {name, value, SettingKind::kNumber, "", low, high, zero_allowed, meaning, store};
-}
-
-constexpr Setting kTable[] = {
-    text_setting("UWARP_LOG", "0",
-                 "Log of events, one line each. 0: off. 1 or stderr: to standard error. Anything "
-                 "else: path of a regular file to append to (symbolic links are refused).",
-                 store_log),
-    {"UWARP_NETDEVS", "", SettingKind::kList, "", 0, 0, false,
-     "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
-     "have an address.",
-     store_netdevs},
-    choice_setting("UWARP_PERSONA", "iwarp", "iwarp|roce",
-                   "What devices look like to applications: iWARP adapters, or RoCE v2 adapters "
-                   "for applications that refuse iWARP or need UD, UC or XRC queue pairs. Set the "
-                   "same on both sides.",
-                   store_number<&Settings::persona>),
-    switch_setting("UWARP_ROCE_ACK", "1",
-                   "In the roce persona, 1: a Send or Write completes when the peer has placed it, "
-                   "as with InfiniBand. 0: when the kernel has taken it, as with iWARP.",
-                   store_number<&Settings::roce_ack>),
-    switch_setting("UWARP_SHM", "1",
-                   "1: connections between processes of one user on this host change from TCP to "
-                   "shared memory when they are busy. 0: they stay on TCP.",
-                   store_number<&Settings::shared_memory>),
-    choice_setting("UWARP_SHM_COPIES", "measured", "measured|one|two",
-                   "How often large payloads are copied in shared memory. one: once, by the "
-                   "receiver, out of the sender's memory, if the kernel permits that. two: into "
-                   "the shared memory and out of it. measured: what takes less time here.",
-                   store_number<&Settings::copies>),
-    choice_setting("UWARP_CM", "uwarp", "uwarp|kernel",
-                   "Which side serves rdma_cm: uwarp, or the kernel's own device.",
-                   store_number<&Settings::cm>),
-    text_setting("UWARP_HOST_SYSFS", "/sys",
-                 "The sysfs in which uwarp looks for RDMA devices of the host. If SYSFS_PATH is "
-                 "set when the program starts, it is used instead.",
-                 store_text<&Settings::host_sysfs>),
-    switch_setting("UWARP_CRC", "0",
-                   "1: ask the peer for a CRC on every frame. If the peer asks for it, it is used "
-                   "in any case.",
-                   store_number<&Settings::crc>),
-    choice_setting("UWARP_IMMEDIATE", "first", "first|last",
-                   "Which half of the 8 bytes of Immediate Data holds the 32 bits of verbs. "
-                   "Adapters differ; both ends must use the same half.",
-                   store_number<&Settings::immediate>),
-    number_setting(
-        "UWARP_FPDU", "0", kUlpduMin, kUlpduMax, true,
-        "Largest frame to send, in bytes of its ULPDU_Length. 0: uwarp chooses by the peer.",
-        store_number<&Settings::fpdu_bytes>),
-    number_setting("UWARP_MPA_REVISION", "2", 1, 2, false,
-                   "MPA revision in connection requests. With 1 the ends do not negotiate read "
-                   "depths and the first frame.",
-                   store_number<&Settings::mpa_revision>),
-    number_setting("UWARP_MPA_TIMEOUT_MS", "10000", 1, kHourMs, false,
-                   "How long a listener waits for the complete connection request of a peer.",
-                   store_number<&Settings::mpa_timeout_ms>),
-    number_setting("UWARP_CONNECT_TIMEOUT_MS", "60000", 1, kHourMs, false,
-                   "How long the connecting side waits for the peer's reply.",
-                   store_number<&Settings::connect_timeout_ms>),
-    number_setting("UWARP_RNR_TIMEOUT_MS", "1000", 0, kHourMs, false,
-                   "How long a message that arrives waits for a receive to be posted before the "
-                   "connection fails. 0: it fails at once.",
-                   store_number<&Settings::rnr_timeout_ms>),
-    number_setting("UWARP_PEER_TIMEOUT_MS", "0", 0, kHourMs, false,
-                   "After how long a silent peer that owes answers counts as lost. 0: after the "
-                   "queue pair's own timeout and retry count.",
-                   store_number<&Settings::peer_timeout_ms>),
-    {"UWARP_PORT_RANGE", "", SettingKind::kPortRange, "", 0, 0, false,
-     "TCP ports for connections without rdma_cm. Empty: any free port.", store_port_range},
-    number_setting("UWARP_MULTICAST_PORT", "22359", 1, 65535, false,
-                   "UDP port of all multicast groups. All hosts of a group must use the same.",
-                   store_number<&Settings::multicast_port>),
-    {"UWARP_ALLOW", "", SettingKind::kAllowList, "", 0, 0, false,
-     "Addresses that may connect to this process, with or without rdma_cm, separated by commas: "
-     "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. Empty: all "
-     "may connect. If the list is not understood, none may.",
-     store_allow},
-    number_setting("UWARP_PORT_OFFSET", "0", -65534, 65534, false,
-                   "The TCP port is the rdma_cm port plus this number. For programs that listen on "
-                   "the same number by TCP and by RDMA. A port that becomes less than 1 or more "
-                   "than 65535 cannot be used.",
-                   store_number<&Settings::port_offset>),
-    text_setting("UWARP_CONGESTION", "reno",
-                 "TCP congestion control towards peers on the same host; if the system uses bbr, "
-                 "also towards peers less than 100 us away. Empty or system: that of the system.",
-                 store_congestion),
-    number_setting("UWARP_SPIN_US", "50", 0, 1'000'000, false,
-                   "How long a thread that waits for traffic polls before it sleeps. It sleeps "
-                   "earlier if another thread wants its core.",
-                   store_number<&Settings::spin_us>),
-    choice_setting(
-        "UWARP_CALLS", "measured", "measured|cheap|dear",
-        "Whether system calls are cheap or dear. Where they are dear (User Mode Linux, some "
-        "sandboxes) uwarp makes fewer of them and takes longer ways. measured: uwarp measures it.",
-        store_number<&Settings::calls>),
-    number_setting("UWARP_SNDBUF", "0", 4096, kGiB, true,
-                   "Send buffer of each TCP socket in bytes. 0: as the system sets it.",
-                   store_number<&Settings::sndbuf_bytes>),
-    number_setting("UWARP_RCVBUF", "0", 4096, kGiB, true,
-                   "Receive buffer of each TCP socket in bytes. 0: as the system sets it.",
-                   store_number<&Settings::rcvbuf_bytes>),
-    text_setting("UWARP_FAULT", "",
-                 "Errors to inject, to test how an application handles them: rules separated by "
-                 "semicolons, such as: reset after=100; wc-error status=REM_ACCESS_ERR op=write "
-                 "nth=5. docs/fault-injection.md describes them. If a rule is not understood, no "
-                 "device can be opened.",
-                 store_text<&Settings::fault>),
-    switch_setting("UWARP_STAT", "1",
-                   "0: uwarp-stat does not show this process. The counters in sysfs stay.",
-                   store_number<&Settings::stat>),
-    text_setting("UWARP_PCAP", "",
-                 "File for a capture of the connections, for Wireshark and tshark. %p in the name "
-                 "becomes the process id. The file contains all data.",
-                 store_text<&Settings::pcap>),
-    text_setting("UWARP_TRACE", "",
-                 "File for a trace of every work request, for ui.perfetto.dev and "
-                 "chrome://tracing. %p in the name becomes the process id.",
-                 store_text<&Settings::trace>),
-    switch_setting("UWARP_AF_IB", "0",
-                   "1: tell librdmacm that AF_IB addresses are supported. For tests.",
-                   store_number<&Settings::af_ib>),
-};
-
-// Stores `text` if the row takes it; returns whether it does.
-bool store_value(const Setting& row, Text text, Settings& settings) {
-  std::optional<int64_t> number = 0;
-  switch (row.kind) {
-    case SettingKind::kText:
-    case SettingKind::kList:
-      break;
-    case SettingKind::kChoice:
-    case SettingKind::kSwitch:
-      number = find_choice(row.choices, text);
-      break;
-    case SettingKind::kNumber:
-      number = parse_number(text);
-      if (number && (*number < row.low || *number > row.high) &&
-          !(*number == 0 && row.zero_allowed))
-        number.reset();
-      break;
-    case SettingKind::kPortRange:
-      if (!parse_port_range(text)) return false;
-      break;
-    case SettingKind::kAllowList:
-      if (!AllowList::parse(text)) return false;
-      break;
-  }
-  if (!number) return false;
-  row.store(settings, text, *number);
+bool take_text(const Setting&, Settings& settings, Text text) {
+  settings.*Member = text;
   return true;
 }
 
+template <auto Member>
+bool take_number(const Setting& row, Settings& settings, Text text) {
+  const auto number = parse_number(text);
+  const bool zero = row.zero_allowed && number == 0;
+  if (!number || (!zero && (*number < row.low || *number > row.high))) return false;
+  settings.*Member = static_cast<std::remove_reference_t<decltype(settings.*Member)>>(*number);
+  return true;
+}
+
+template <auto Member>
+bool take_choice(const Setting& row, Settings& settings, Text text) {
+  const auto index = find_choice(row.values, text);
+  if (index)
+    settings.*Member = static_cast<std::remove_reference_t<decltype(settings.*Member)>>(*index);
+  return index.has_value();
+}
+
+bool take_netdevs(const Setting&, Settings& settings, Text text) {
+  settings.netdevs = split_list(text);
+  return true;
+}
+
+bool take_congestion(const Setting&, Settings& settings, Text text) {
+  settings.congestion = text == "system" ? Text() : text;
+  return true;
+}
+
+bool take_log(const Setting&, Settings& settings, Text text) {
+  settings.log = text == "0" ? Text() : text;
+  return true;
+}
+
+/// What is not understood allows none.
+bool take_allow(const Setting&, Settings& settings, Text text) {
+  const auto list = AllowList::parse(text);
+  settings.allow = list.value_or(AllowList::none());
+  return list.has_value();
+}
+
+bool take_port_range(const Setting&, Settings& settings, Text text) {
+  const auto range = parse_port_range(text);
+  if (range) settings.port_range = *range;
+  return range.has_value();
+}
+
+constexpr Setting kTable[] = {
+    {"UWARP_LOG", "0", "text",
+     "Log of events, one line each. 0: off. 1 or stderr: to standard error. Anything else: path "
+     "of a regular file to append to (symbolic links are refused).",
+     take_log},
+    {"UWARP_NETDEVS", "", "NAME,NAME,...",
+     "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
+     "have an address.",
+     take_netdevs},
+    {"UWARP_PERSONA", "iwarp", "iwarp|roce",
+     "What devices look like to applications: iWARP adapters, or RoCE v2 adapters for "
+     "applications that refuse iWARP or need UD, UC or XRC queue pairs. Set the same on both "
+     "sides.",
+     take_choice<&Settings::persona>},
+    {"UWARP_ROCE_ACK", "1", "0|1",
+     "In the roce persona, 1: a Send or Write completes when the peer has placed it, as with "
+     "InfiniBand. 0: when the kernel has taken it, as with iWARP.",
+     take_choice<&Settings::roce_ack>},
+    {"UWARP_SHM", "1", "0|1",
+     "1: connections between processes of one user on this host change from TCP to shared memory "
+     "when they are busy. 0: they stay on TCP.",
+     take_choice<&Settings::shared_memory>},
+    {"UWARP_SHM_COPIES", "measured", "measured|one|two",
+     "How often large payloads are copied in shared memory. one: once, by the receiver, out of "
+     "the sender's memory, if the kernel permits that. two: into the shared memory and out of it. "
+     "measured: what takes less time here.",
+     take_choice<&Settings::copies>},
+    {"UWARP_CM", "uwarp", "uwarp|kernel",
+     "Which side serves rdma_cm: uwarp, or the kernel's own device.", take_choice<&Settings::cm>},
+    {"UWARP_HOST_SYSFS", "/sys", "text",
+     "The sysfs in which uwarp looks for RDMA devices of the host. If SYSFS_PATH is set when the "
+     "program starts, it is used instead.",
+     take_text<&Settings::host_sysfs>},
+    {"UWARP_CRC", "0", "0|1",
+     "1: ask the peer for a CRC on every frame. If the peer asks for it, it is used in any case.",
+     take_choice<&Settings::crc>},
+    {"UWARP_IMMEDIATE", "first", "first|last",
+     "Which half of the 8 bytes of Immediate Data holds the 32 bits of verbs. Adapters differ; "
+     "both ends must use the same half.",
+     take_choice<&Settings::immediate>},
+    {"UWARP_FPDU", "0", "",
+     "Largest frame to send, in bytes of its ULPDU_Length. 0: uwarp chooses by the peer.",
+     take_number<&Settings::fpdu_bytes>, kUlpduMin, kUlpduMax, true},
+    {"UWARP_MPA_REVISION", "2", "",
+     "MPA revision in connection requests. With 1 the ends do not negotiate read depths and the "
+     "first frame.",
+     take_number<&Settings::mpa_revision>, 1, 2},
+    {"UWARP_MPA_TIMEOUT_MS", "10000", "",
+     "How long a listener waits for the complete connection request of a peer.",
+     take_number<&Settings::mpa_timeout_ms>, 1, kHourMs},
+    {"UWARP_CONNECT_TIMEOUT_MS", "60000", "",
+     "How long the connecting side waits for the peer's reply.",
+     take_number<&Settings::connect_timeout_ms>, 1, kHourMs},
+    {"UWARP_RNR_TIMEOUT_MS", "1000", "",
+     "How long a message that arrives waits for a receive to be posted before the connection "
+     "fails. 0: it fails at once.",
+     take_number<&Settings::rnr_timeout_ms>, 0, kHourMs},
+    {"UWARP_PEER_TIMEOUT_MS", "0", "",
+     "After how long a silent peer that owes answers counts as lost. 0: after the queue pair's "
+     "own timeout and retry count.",
+     take_number<&Settings::peer_timeout_ms>, 0, kHourMs},
+    {"UWARP_PORT_RANGE", "", "LOW-HIGH, ports 1 to 65535",
+     "TCP ports for connections without rdma_cm. Empty: any free port.", take_port_range},
+    {"UWARP_MULTICAST_PORT", "22359", "",
+     "UDP port of all multicast groups. All hosts of a group must use the same.",
+     take_number<&Settings::multicast_port>, 1, 65535},
+    {"UWARP_ALLOW", "", "ADDRESS[/BITS],...",
+     "Addresses that may connect to this process, with or without rdma_cm, separated by commas: "
+     "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. Empty: all "
+     "may connect. If the list is not understood, none may.",
+     take_allow},
+    {"UWARP_PORT_OFFSET", "0", "",
+     "The TCP port is the rdma_cm port plus this number. For programs that listen on the same "
+     "number by TCP and by RDMA. A port that becomes less than 1 or more than 65535 cannot be "
+     "used.",
+     take_number<&Settings::port_offset>, -65534, 65534},
+    {"UWARP_CONGESTION", "reno", "text",
+     "TCP congestion control towards peers on the same host; if the system uses bbr, also towards "
+     "peers less than 100 us away. Empty or system: that of the system.",
+     take_congestion},
+    {"UWARP_SPIN_US", "50", "",
+     "How long a thread that waits for traffic polls before it sleeps. It sleeps earlier if "
+     "another thread wants its core.",
+     take_number<&Settings::spin_us>, 0, 1'000'000},
+    {"UWARP_CALLS", "measured", "measured|cheap|dear",
+     "Whether system calls are cheap or dear. Where they are dear (User Mode Linux, some "
+     "sandboxes) uwarp makes fewer of them and takes longer ways. measured: uwarp measures it.",
+     take_choice<&Settings::calls>},
+    {"UWARP_SNDBUF", "0", "", "Send buffer of each TCP socket in bytes. 0: as the system sets it.",
+     take_number<&Settings::sndbuf_bytes>, 4096, kGiB, true},
+    {"UWARP_RCVBUF", "0", "",
+     "Receive buffer of each TCP socket in bytes. 0: as the system sets it.",
+     take_number<&Settings::rcvbuf_bytes>, 4096, kGiB, true},
+    {"UWARP_FAULT", "", "text",
+     "Errors to inject, to test how an application handles them: rules separated by semicolons, "
+     "such as: reset after=100; wc-error status=REM_ACCESS_ERR op=write nth=5. "
+     "docs/fault-injection.md describes them. If a rule is not understood, no device can be "
+     "opened.",
+     take_text<&Settings::fault>},
+    {"UWARP_STAT", "1", "0|1",
+     "0: uwarp-stat does not show this process. The counters in sysfs stay.",
+     take_choice<&Settings::stat>},
+    {"UWARP_PCAP", "", "text",
+     "File for a capture of the connections, for Wireshark and tshark. %p in the name becomes the "
+     "process id. The file contains all data.",
+     take_text<&Settings::pcap>},
+    {"UWARP_TRACE", "", "text",
+     "File for a trace of every work request, for ui.perfetto.dev and chrome://tracing. %p in the "
+     "name becomes the process id.",
+     take_text<&Settings::trace>},
+    {"UWARP_AF_IB", "0", "0|1", "1: tell librdmacm that AF_IB addresses are supported. For tests.",
+     take_choice<&Settings::af_ib>},
+};
+
 std::string describe_values(const Setting& row) {
-  switch (row.kind) {
-    case SettingKind::kText:
-      return "text";
-    case SettingKind::kList:
-      return "NAME,NAME,...";
-    case SettingKind::kChoice:
-    case SettingKind::kSwitch: {
-      std::string words = row.choices;
-      for (size_t bar; (bar = words.find('|')) != std::string::npos;) words.replace(bar, 1, " or ");
-      return words;
-    }
-    case SettingKind::kNumber:
-      return (row.zero_allowed ? "0 or " : "") + std::to_string(row.low) + " to " +
-             std::to_string(row.high);
-    case SettingKind::kPortRange:
-      return "LOW-HIGH, ports 1 to 65535";
-    case SettingKind::kAllowList:
-      return "ADDRESS[/BITS],...";
-  }
-  return {};
+  if (*row.values == '\0')
+    return (row.zero_allowed ? "0 or " : "") + std::to_string(row.low) + " to " +
+           std::to_string(row.high);
+  std::string words = row.values;
+  for (size_t bar; (bar = words.find('|')) != std::string::npos;) words.replace(bar, 1, " or ");
+  return words;
 }
 
 // A value from outside as it may stand inside one line of a terminal.
@@ -403,20 +358,14 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
                         const std::function<void(const std::string& line)>& complain) {
   Settings settings;
   for (const Setting& row : kTable) {
-    (void)store_value(row, row.default_text, settings);
+    (void)row.take(row, settings, row.default_text);
     const char* text = lookup(row.name);
-    if (text == nullptr) continue;
     // An empty number or choice is how shells say "not set"; an empty text is a value.
-    const bool takes_empty = row.kind == SettingKind::kText || row.kind == SettingKind::kList ||
-                             row.kind == SettingKind::kPortRange ||
-                             row.kind == SettingKind::kAllowList;
-    if (*text == '\0' && !takes_empty) continue;
-    if (store_value(row, text, settings)) continue;
-    const bool closes = row.kind == SettingKind::kAllowList;
-    if (closes) row.store(settings, text, 0);
+    if (text == nullptr || row.take(row, settings, text) || *text == '\0') continue;
     complain("uwarp: " + std::string(row.name) + "=" + printable(text) + " is not " +
              describe_values(row) + "; " +
-             (closes ? "no peer may connect" : "using the default (" + quote_default(row) + ")"));
+             (row.take == take_allow ? "no peer may connect"
+                                     : "using the default (" + quote_default(row) + ")"));
   }
   return settings;
 }

@@ -113,26 +113,16 @@ struct Settings {
   }
 };
 
-enum class SettingKind : uint8_t {
-  kText,
-  kList,
-  kChoice,
-  kSwitch,
-  kNumber,
-  kPortRange,
-  kAllowList
-};
-
 /// One row of the table.
 struct Setting {
   const char* name;
   const char* default_text;
-  SettingKind kind;
-  const char* choices;  // kChoice: words with | between them, in the order of the enum's values
-  int64_t low, high;    // kNumber: the values taken
-  bool zero_allowed;    // kNumber: 0 is taken although it is below `low`
+  const char* values;  ///< words with | between them or a description; empty: numbers
   const char* meaning;
-  void (*store)(Settings&, std::string_view text, int64_t number);
+  /// Stores what the text means. False: it is no such value.
+  bool (*take)(const Setting&, Settings&, std::string_view text);
+  int64_t low = 0, high = 0;  ///< the numbers that are taken
+  bool zero_allowed = false;  ///< and 0, although it is below `low`
 };
 
 /// The whole table, in the order in which it is printed.

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <span>
 
 namespace uwarp {
 namespace {
@@ -32,16 +33,6 @@ enum Key : uint32_t {
 constexpr uint32_t kOnce = kNth | kAfter | kChance;
 constexpr uint32_t kRepeated = kOnce | kEvery | kTimes;
 constexpr uint32_t kTriggers = kNth | kAfter | kEvery | kChance | kAt;
-
-struct KeyName {
-  const char* name;
-  Key key;
-};
-constexpr KeyName kKeys[] = {
-    {"op", kOp},    {"qp", kQp},     {"nth", kNth},     {"after", kAfter},   {"every", kEvery},
-    {"p", kChance}, {"at", kAt},     {"times", kTimes}, {"status", kStatus}, {"code", kCode},
-    {"for", kFor},  {"rate", kRate}, {"delay", kDelay}, {"type", kType},     {"burst", kBurst},
-};
 
 struct KindRow {
   const char* name;
@@ -98,15 +89,13 @@ constexpr Word kEvents[] = {
     {"SM_CHANGE", 13},   {"CLIENT_REREGISTER", 17}, {"GID_CHANGE", 18},
 };
 
-template <size_t N>
-std::optional<uint32_t> find_word(const Word (&words)[N], Text text) {
+std::optional<uint32_t> find_word(std::span<const Word> words, Text text) {
   for (const Word& word : words)
     if (text == word.name) return word.value;
   return std::nullopt;
 }
 
-template <size_t N>
-std::string names_of(const Word (&words)[N]) {
+std::string names_of(std::span<const Word> words) {
   std::string all;
   for (const Word& word : words) all += (all.empty() ? "" : ", ") + std::string(word.name);
   return all;
@@ -125,8 +114,7 @@ struct Unit {
   const char* name;
   uint64_t factor;
 };
-template <size_t N>
-std::optional<uint64_t> read_quantity(Text text, const Unit (&units)[N]) {
+std::optional<uint64_t> read_quantity(Text text, std::span<const Unit> units) {
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const auto number = read_number<uint64_t>(text.substr(0, digits));
   if (!number) return std::nullopt;
@@ -158,6 +146,75 @@ std::optional<uint64_t> read_chance(Text text) {
     return std::nullopt;
   return p == 1 ? ~uint64_t{0} : static_cast<uint64_t>(std::ldexp(p, 64));
 }
+
+template <typename T, typename U>
+bool keep(T& field, const std::optional<U>& value) {
+  if (value) field = static_cast<T>(*value);
+  return value.has_value();
+}
+template <typename T>
+bool keep_positive(T& field, const std::optional<T>& value) {
+  return keep(field, value) && *value > 0;
+}
+template <auto Member>
+bool keep_count(FaultRule& rule, Text text) {
+  using T = std::remove_reference_t<decltype(rule.*Member)>;
+  return keep_positive(rule.*Member, read_number<T>(text));
+}
+template <auto Member>
+bool keep_time(FaultRule& rule, Text text) {
+  return keep_positive(rule.*Member, read_quantity(text, kTimeUnits));
+}
+
+/// What may stand in front of "=", and what behind it.
+struct KeyRow {
+  const char* name;
+  Key key;
+  const char* expected;
+  bool (*keep)(FaultRule&, Text);
+  std::span<const Word> words = {};  ///< of `expected`
+  FaultRule::When when = FaultRule::When::kNth;
+};
+constexpr const char *kOneOf = "one of ", *kCount = "a number from 1",
+                     *kTime = "a time above 0 such as 500us, 20ms or 3s";
+constexpr KeyRow kKeys[] = {
+    {"op", kOp, kOneOf,
+     [](FaultRule& rule, Text text) { return keep(rule.message, find_word(kMessages, text)); },
+     kMessages},
+    {"qp", kQp, "any or a number from 1",
+     [](FaultRule& rule, Text text) {
+       return text == "any" || keep_count<&FaultRule::queue_pair>(rule, text);
+     }},
+    {"nth", kNth, kCount, keep_count<&FaultRule::count>},
+    {"after", kAfter, "a number",
+     [](FaultRule& rule, Text text) {
+       return keep(rule.count, read_number<uint64_t>(text)) && ++rule.count != 0;
+     }},
+    {"every", kEvery, kCount, keep_count<&FaultRule::count>, {}, FaultRule::When::kEvery},
+    {"p",
+     kChance,
+     "a probability above 0 and up to 1",
+     [](FaultRule& rule, Text text) { return keep(rule.chance, read_chance(text)); },
+     {},
+     FaultRule::When::kChance},
+    {"at", kAt, kTime, keep_time<&FaultRule::at_ns>, {}, FaultRule::When::kAt},
+    {"times", kTimes, kCount, keep_count<&FaultRule::times>},
+    {"status", kStatus, kOneOf,
+     [](FaultRule& rule, Text text) { return keep(rule.status, find_word(kStatuses, text)); },
+     kStatuses},
+    {"code", kCode, "LAYER/TYPE/CODE such as 1/2/02",
+     [](FaultRule& rule, Text text) { return keep(rule.code, read_terminate(text)); }},
+    {"for", kFor, kTime, keep_time<&FaultRule::for_ns>},
+    {"rate", kRate, "bytes per second such as 500K or 10M",
+     [](FaultRule& rule, Text text) {
+       return keep_positive(rule.rate, read_quantity(text, kRateUnits));
+     }},
+    {"delay", kDelay, kTime, keep_time<&FaultRule::delay_ns>},
+    {"type", kType, kOneOf,
+     [](FaultRule& rule, Text text) { return keep(rule.event, find_word(kEvents, text)); },
+     kEvents},
+    {"burst", kBurst, kCount, keep_count<&FaultRule::burst>},
+};
 
 std::string quoted(Text text) { return "\"" + std::string(text) + "\""; }
 
@@ -200,97 +257,21 @@ class RuleReader {
     if (equals == Text::npos) return complain(quoted(word) + " is not KEY=VALUE");
     const Text name = word.substr(0, equals);
     const auto key = std::find_if(std::begin(kKeys), std::end(kKeys),
-                                  [&](const KeyName& one) { return name == one.name; });
+                                  [&](const KeyRow& one) { return name == one.name; });
     if (key == std::end(kKeys) || (key->key & allowed) == 0)
       return complain(quoted(name) + " is not a word of this kind of fault");
     if ((seen_ & key->key) != 0) return complain(quoted(name) + " is given twice");
     seen_ |= key->key;
-    if (!store(key->key, word.substr(equals + 1)) && error_.empty())
-      complain(quoted(word) + " is not " + expected(key->key));
-  }
-
-  static std::string expected(Key key) {
-    switch (key) {
-      case kOp:
-        return "one of " + names_of(kMessages);
-      case kQp:
-        return "any or a number from 1";
-      case kChance:
-        return "a probability above 0 and up to 1";
-      case kAt:
-      case kFor:
-      case kDelay:
-        return "a time above 0 such as 500us, 20ms or 3s";
-      case kStatus:
-        return "one of " + names_of(kStatuses);
-      case kCode:
-        return "LAYER/TYPE/CODE such as 1/2/02";
-      case kRate:
-        return "bytes per second such as 500K or 10M";
-      case kType:
-        return "one of " + names_of(kEvents);
-      case kAfter:
-        return "a number";
-      default:
-        return "a number from 1";
-    }
-  }
-
-  template <typename T, typename U>
-  static bool keep(T& field, const std::optional<U>& value) {
-    if (!value) return false;
-    field = static_cast<T>(*value);
-    return true;
-  }
-  template <typename T>
-  static bool keep_positive(T& field, const std::optional<T>& value) {
-    return keep(field, value) && *value > 0;
-  }
-
-  bool store(Key key, Text text) {
-    switch (key) {
-      case kOp:
-        return keep(rule_.message, find_word(kMessages, text));
-      case kQp:
-        return text == "any" || keep_positive(rule_.queue_pair, read_number<uint32_t>(text));
-      case kNth:
-        return keep_positive(rule_.count, read_number<uint64_t>(text));
-      case kAfter:
-        return keep(rule_.count, read_number<uint64_t>(text)) && ++rule_.count != 0;
-      case kEvery:
-        rule_.when = FaultRule::When::kEvery;
-        return keep_positive(rule_.count, read_number<uint64_t>(text));
-      case kChance:
-        rule_.when = FaultRule::When::kChance;
-        return keep(rule_.chance, read_chance(text));
-      case kAt:
-        rule_.when = FaultRule::When::kAt;
-        return keep_positive(rule_.at_ns, read_quantity(text, kTimeUnits));
-      case kTimes:
-        return keep_positive(rule_.times, read_number<uint32_t>(text));
-      case kStatus:
-        return keep(rule_.status, find_word(kStatuses, text));
-      case kCode:
-        return keep(rule_.code, read_terminate(text));
-      case kFor:
-        return keep_positive(rule_.for_ns, read_quantity(text, kTimeUnits));
-      case kRate:
-        return keep_positive(rule_.rate, read_quantity(text, kRateUnits));
-      case kDelay:
-        return keep_positive(rule_.delay_ns, read_quantity(text, kTimeUnits));
-      case kType:
-        return keep(rule_.event, find_word(kEvents, text));
-      case kBurst:
-        return keep_positive(rule_.burst, read_number<uint32_t>(text));
-    }
-    return false;
+    if (key->when != FaultRule::When::kNth) rule_.when = key->when;
+    if (!key->keep(rule_, word.substr(equals + 1)))
+      complain(quoted(word) + " is not " + key->expected + names_of(key->words));
   }
 
   // What holds between words.
   void finish(const KindRow& row) {
     if (row.needed != 0 && (seen_ & row.needed) == 0) {
       std::string names;
-      for (const KeyName& key : kKeys)
+      for (const KeyRow& key : kKeys)
         if ((row.needed & key.key) != 0) names += (names.empty() ? "" : " or ") + quoted(key.name);
       return complain(names + " is missing");
     }

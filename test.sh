@@ -15,11 +15,11 @@ usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] 
                  [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
-  (none)          plain build of everything; checks of the source and its pages; the suites, what
-                  runs out (fault_tests), verbs tests on one processor by TCP, fuzz replay, a short
-                  soak, pyverbs-tests; stock tools on loopback and between network namespaces;
-                  attacks by another user of the machine;
-                  unit, simulation and conformance tests also under ASan and UBSan
+  (none)          plain build of everything; checks of the source and its pages; the suites, unit,
+                  simulation and conformance tests under ASan and UBSan with assertions; what runs
+                  out (fault_tests), verbs tests on one processor by TCP, fuzz replay, a short soak,
+                  pyverbs-tests; stock tools on loopback and between network namespaces; attacks by
+                  another user of the machine
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
   --tsan          the suites under TSan
@@ -32,7 +32,7 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   --compilers     everything built without a warning by each g++ and clang that the system offers, as
                   C++20 and C++23; the suites without verbs programs of each build
   --tidy          clang-tidy on every source of what is installed; with --name only on those with
-                  PATTERN in their path
+                  PATTERN in their path; each header compiled alone
   --coverage      the suites without layouts of libibverbs, and which part of the lines they run;
                   the report is build-coverage/coverage.txt
   --mutate COUNT  changes the protocol code in COUNT places (300), one at a time, and says which
@@ -163,11 +163,12 @@ gtest_list() {
 
 # GoogleTest binaries of a build folder that run alone: DIR [COMMAND in front].
 lone_gtests() {
-  local dir=$1 binary models=model_tests
-  # They have one thread.
-  [ "$dir" != build-tsan ] || models=
-  side_by_side gtest_list "unit_tests rpcrdma_tests stat_tests $models" \
-    "sim_tests conformance_tests nfs_tests" "$@"
+  local dir=$1 binary first="rpcrdma_tests stat_tests" second=nfs_tests
+  # Models have one thread.
+  [ "$dir" = build-tsan ] || first+=" model_tests"
+  # The default run has these in the sanitized build, with assertions: see there.
+  [ "$mode" = default ] || { first+=" unit_tests"; second+=" sim_tests conformance_tests"; }
+  side_by_side gtest_list "$first" "$second" "$@"
   shift
   # One per release of libibverbs; --coverage builds none.
   for binary in "$dir"/bin/provider_layout_*; do
@@ -223,6 +224,14 @@ faults() {
   gtest "$1" fault_tests "$1/bin/uwarp-run"
   # Datagrams: iWARP has none.
   UWARP_PERSONA=roce name=${name:-OfQueuePairsForDatagrams} gtest "$1" fault_tests "$1/bin/uwarp-run"
+}
+
+# What has one processor, and beside it what needs little of one.
+beside() {
+  [ "$1" != one_processor ] || { one_processor "$2"; return; }
+  faults "$2"
+  fuzz_replay "$2"
+  [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests "$2/bin/uwarp-run"
 }
 
 # pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it;
@@ -464,6 +473,8 @@ case "$mode" in
   tidy)
     # compile_commands.json has all files, whichever target is built.
     build --apart -- uwarp_run && name= check clang_tidy tests/tidy build-apart "$name"
+    # Most are compiled first by their .cc, which "apart" shows too.
+    check headers_alone cmake --build build-apart --target headers_alone
     ;;
   coverage)
     # Counts of earlier runs do not count.
@@ -480,7 +491,6 @@ case "$mode" in
     source_checks
     page_checks
     if build; then
-      check headers_alone cmake --build build --target headers_alone
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
       check abi tests/abi/check build
       library_checks build
@@ -488,15 +498,13 @@ case "$mode" in
       check verbs_page "$python" tests/verbs_page.py
       check wrong_arguments_page "$python" tests/wrong_arguments_page.py --check build/bin/verbs_tests
       gtests build
-      one_processor build
-      faults build
-      fuzz_replay build
+      side_by_side beside one_processor rest build
       soak "$soak_seconds"
       WORKERS=$(tool_workers) pytest_run tools tests/tools
       hostile
-      [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests build/bin/uwarp-run
     fi
-    build --asan -- unit_tests sim_tests conformance_tests &&
+    # Some unit tests run under the preload.
+    build --asan -- unit_tests sim_tests conformance_tests uwarp_preload &&
       side_by_side gtest_list unit_tests "sim_tests conformance_tests" build-asan
     ;;
 esac

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <string>
 
 #include "ends/crowd.h"
@@ -42,21 +40,6 @@ inline void parse_or_exit(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
-}
-
-template <typename Options>
-using Modes = std::map<std::string, void (*)(const Options&)>;
-
-/// Runs the mode of the options. The program's exit status: 2 if there is none of that name.
-template <typename Options>
-int run_mode(const char* program, const Modes<Options>& modes, const Options& options) {
-  const auto mode = modes.find(options.mode);
-  if (mode == modes.end()) {
-    std::fprintf(stderr, "%s: no mode %s\n", program, options.mode.c_str());
-    return 2;
-  }
-  mode->second(options);
-  return 0;
 }
 
 }  // namespace uwarp::bench

@@ -2,7 +2,7 @@
 //
 // raw_memory: what two processes of one host can do by shared memory alone, the limit to measure
 // uwarp against there. Knows nothing of RDMA, and trusts its peer in everything.
-#include "ends/command_line.h"
+#include "ends/run_mode.h"
 #include "raw_memory/modes.h"
 
 int main(int argc, char** argv) {

@@ -2,7 +2,7 @@
 //
 // raw_tcp: what plain TCP does here, the limit to measure uwarp against. One program, a mode for
 // each shape of work; knows nothing of RDMA.
-#include "ends/command_line.h"
+#include "ends/run_mode.h"
 #include "raw_tcp/modes.h"
 
 int main(int argc, char** argv) {

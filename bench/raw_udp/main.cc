@@ -2,7 +2,7 @@
 //
 // raw_udp: what plain UDP does here, the limit to measure datagrams of uwarp against. Knows nothing
 // of RDMA.
-#include "ends/command_line.h"
+#include "ends/run_mode.h"
 #include "ends/process.h"
 #include "raw_udp/modes.h"
 

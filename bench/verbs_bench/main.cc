@@ -2,7 +2,7 @@
 //
 // verbs_bench: what perftest does not measure. Plain verbs, nothing of uwarp: under uwarp-run, or
 // on any RDMA device.
-#include "ends/command_line.h"
+#include "ends/run_mode.h"
 #include "ends/process.h"
 #include "verbs_bench/modes.h"
 

@@ -9,6 +9,16 @@
 
 #include "model/explorer.h"
 
+// The mark hands the work over. Here a thread only looks whether the side is still taken.
+// Mutant forgets_the_mark: qp/handoff_lock.h
+// - } else if (change(seen, seen | kMarked)) {
+// + } else if ((seen = state_.load()) == kTaken) {
+//
+// Mutant wakes_one: qp/handoff_lock.h
+// - if ((before & kSleeper) != 0) state_.notify_all();
+// + if ((before & kSleeper) != 0) state_.notify_one();
+#include "mutants/handoff_lock_test.h"
+
 namespace uwarp::model {
 namespace {
 
@@ -71,20 +81,6 @@ TEST(HandoffLockModel, FindsFaultsOfItsUsers) {
   expect_found<Posters>(kPosters, "work is left behind", 2, false, Posters::Fault::kPostsLate);
 }
 
-// The mark hands the work over. Here the read-modify-write that sets it is left out, so work is
-// lost.
-struct Unmarked : ModelAtomics {
-  template <class T>
-  struct atomic : Atomic<T> {
-    using Atomic<T>::Atomic;
-    bool compare_exchange_weak(T& expected, T value, std::memory_order order) {
-      constexpr T kTaken = 1, kTakenMarked = 5;
-      if (expected == kTaken && value == kTakenMarked) return this->load() == kTaken;
-      return Atomic<T>::compare_exchange_strong(expected, value, order);
-    }
-  };
-};
-
 struct ForgottenMark : Scenario {
   void start(Threads& threads) override {
     for (const char* name : {"one", "two"})
@@ -92,12 +88,12 @@ struct ForgottenMark : Scenario {
         posted.fetch_add(1);
         while (auto turn = side.begin()) {
           posted.exchange(0);
-          if (turn.end() == AfterTurn::kNothing) break;
+          if (turn.end() == forgets_the_mark::AfterTurn::kNothing) break;
         }
       });
   }
   void finish() override { check(posted.peek() == 0, "work is left behind"); }
-  BasicHandoffLock<Unmarked> side;
+  forgets_the_mark::BasicHandoffLock<ModelAtomics> side;
   Atomic<int> posted{0};
 };
 
@@ -129,21 +125,12 @@ TEST(HandoffLockModel, NoHolderSleepsForEver) {
   expect_holds<Holders>({"HandoffLock's sleepers", "Who waits for the side gets it.", 3});
 }
 
-// Wakes only one of several sleepers.
-struct WakesOne : ModelAtomics {
-  template <class T>
-  struct atomic : Atomic<T> {
-    using Atomic<T>::Atomic;
-    void notify_all() { this->notify_one(); }
-  };
-};
-
 struct TwoSleepers : Scenario {
   void start(Threads& threads) override {
     for (const char* name : {"one", "two", "three"})
       threads.add(name, [this] { const auto held = side.hold(); });
   }
-  BasicHandoffLock<WakesOne> side;
+  wakes_one::BasicHandoffLock<ModelAtomics> side;
 };
 
 TEST(HandoffLockModel, FindsASleeperThatIsNotWoken) {

@@ -8,10 +8,33 @@
 
 #include "model/explorer.h"
 
+// Without the check that a futex call begins with.
+// Mutant counts_late: base/spinlock.h
+// - Atomics::sleep_while(locked_, uint32_t{1});
+// + {
+// + if (!is_locked()) continue;
+// + Atomics::sleepers.fetch_add(1);
+// + model::sleep_at(&locked_, "wake-up", model::Where::current());
+// + Atomics::sleepers.fetch_sub(1);
+// + }
+//
+// A flag that the waker clears, instead of a count.
+// Mutant keeps_a_flag: base/spinlock.h
+// - Atomics::wake_one(locked_);
+// + if (Atomics::sleepers.load() == 0) return;
+// + Atomics::sleepers.store(0);
+// + locked_.notify_all();
+// - Atomics::sleep_while(locked_, uint32_t{1});
+// + {
+// + Atomics::sleepers.store(1);
+// + locked_.wait(1);
+// + }
+#include "mutants/spinlock_test.h"
+
 namespace uwarp::model {
 namespace {
 
-template <class Atomics>
+template <class Lock>
 struct Lockers : Scenario {
   explicit Lockers(int threads) : count(threads) {}
   void start(Threads& threads) override {
@@ -27,49 +50,23 @@ struct Lockers : Scenario {
     check(ModelAtomics::sleepers.peek() == 0, "sleepers are left");
   }
   const int count;
-  BasicSpinLock<Atomics> lock;
+  Lock lock;
   Section section;
-};
-
-struct CountedLate : ModelAtomics {
-  template <class T>
-  static void sleep_while(const Atomic<T>& word, T value) {
-    if (word.load() != value) return;
-    sleepers.fetch_add(1);
-    // Without the check that a futex call begins with.
-    sleep_at(&word, "wake-up", Where::current());
-    sleepers.fetch_sub(1);
-  }
-};
-
-// A flag that the waker clears, instead of a count.
-struct Flagged : ModelAtomics {
-  template <class T>
-  static void sleep_while(const Atomic<T>& word, T value) {
-    sleepers.store(1);
-    word.wait(value);
-  }
-  template <class T>
-  static void wake_one(Atomic<T>& word) {
-    if (sleepers.load() == 0) return;
-    sleepers.store(0);
-    word.notify_all();
-  }
 };
 
 constexpr Property kSleepers{"SpinLock", "One holder at a time, and no sleeper is left behind.", 3};
 
 TEST(SpinLockModel, NoSleeperIsLeftBehind) {
-  expect_holds<Lockers<ModelAtomics>>(kSleepers, 2);
-  expect_holds<Lockers<ModelAtomics>>(kSleepers, 3);
+  expect_holds<Lockers<BasicSpinLock<ModelAtomics>>>(kSleepers, 2);
+  expect_holds<Lockers<BasicSpinLock<ModelAtomics>>>(kSleepers, 3);
 }
 
 TEST(SpinLockModel, FindsASleeperThatIsCountedLate) {
-  expect_found<Lockers<CountedLate>>(kSleepers, "all sleep", 2);
+  expect_found<Lockers<counts_late::BasicSpinLock<ModelAtomics>>>(kSleepers, "all sleep", 2);
 }
 
 TEST(SpinLockModel, FindsAFlagThatIsClearedForAnother) {
-  expect_found<Lockers<Flagged>>(kSleepers, "all sleep", 3);
+  expect_found<Lockers<keeps_a_flag::BasicSpinLock<ModelAtomics>>>(kSleepers, "all sleep", 3);
 }
 
 // The lock may be destroyed right after unlock() has stored, so unlock() must not touch it then.

@@ -30,8 +30,7 @@ namespace {
 constexpr uint32_t kBytes = 64;
 
 /// A writer sends numbers, a reader takes them. The bells that wake them are counters.
-template <template <class> class Control, template <class> class Writer,
-          template <class> class Reader>
+template <class Control, class Writer, class Reader>
 struct Shared : Scenario {
   explicit Shared(uint32_t messages) : messages(messages) {}
 
@@ -74,18 +73,16 @@ struct Shared : Scenario {
   }
 
   const uint32_t messages;
-  Control<ModelAtomics> control;
+  Control control;
   alignas(8) std::byte bytes[kBytes] = {};
-  Writer<ModelAtomics> writer{control, bytes, kBytes};
-  Reader<ModelAtomics> reader{control, bytes, kBytes};
+  Writer writer{control, bytes, kBytes};
+  Reader reader{control, bytes, kBytes};
   Atomic<int> reader_bell{0}, writer_bell{0};
   int reader_heard = 0, writer_heard = 0;
 };
 
-using Ring = Shared<BasicRingControl, BasicRingWriter, BasicRingReader>;
-template <template <class> class Control, template <class> class Writer,
-          template <class> class Reader>
-using Mutant = Shared<Control, Writer, Reader>;
+using Ring = Shared<RingControl, RingWriter, RingReader>;
+#define MUTANT(name) Shared<name::RingControl, name::RingWriter, name::RingReader>
 
 constexpr Property kRing{
     "ring", "Every message arrives once and in order, and no side sleeps while there is work.", 3};
@@ -93,15 +90,9 @@ constexpr Property kRing{
 TEST(ByteRing, NothingIsLostAndNoSideSleepsForEver) { expect_holds<Ring>(kRing, 3u); }
 TEST(ByteRing, AlsoWhenItIsFull) { expect_holds<Ring>({"full ring", kRing.sentence, 2}, 7u); }
 TEST(ByteRing, MutantsAreFound) {
-  expect_found<
-      Mutant<sleeps_without_a_look::BasicRingControl, sleeps_without_a_look::BasicRingWriter,
-             sleeps_without_a_look::BasicRingReader>>(kRing, "sleep", 3u);
-  expect_found<Mutant<rings_before_it_publishes::BasicRingControl,
-                      rings_before_it_publishes::BasicRingWriter,
-                      rings_before_it_publishes::BasicRingReader>>(kRing, "sleep", 3u);
-  expect_found<
-      Mutant<begins_again_too_early::BasicRingControl, begins_again_too_early::BasicRingWriter,
-             begins_again_too_early::BasicRingReader>>(kRing, "", 3u);
+  expect_found<MUTANT(sleeps_without_a_look)>(kRing, "sleep", 3u);
+  expect_found<MUTANT(rings_before_it_publishes)>(kRing, "sleep", 3u);
+  expect_found<MUTANT(begins_again_too_early)>(kRing, "", 3u);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "model/explorer.h"
-#include "qp/completion_queue.cc"
+#include "qp/completion_queue.h"
 
 // Mutant looks_before_it_arms: qp/completion_queue.h qp/completion_queue.cc
 // - std::lock_guard lock(producer_lock_);
@@ -108,8 +108,8 @@ constexpr Property kSolicited{
     "for any completion stays so.",
     2};
 
-using Queue = Consumer<BasicCompletionQueue<ModelAtomics>, CompletionNotifier>;
-#define MUTANT(name) Consumer<name::BasicCompletionQueue<ModelAtomics>, name::CompletionNotifier>
+using Queue = Consumer<CompletionQueue, CompletionNotifier>;
+#define MUTANT(name) Consumer<name::CompletionQueue, name::CompletionNotifier>
 
 TEST(CompletionEvents, NoneIsLostAndNoneComesTwice) {
   expect_holds<Queue>(kAny, false);

@@ -19,7 +19,7 @@ enum class Completes { kWithKernel, kAcknowledged, kRead };
 // The part of SendCompleter that is modelled.
 struct ModelSender {
   ModelSender(OrderFault fault, bool lends) : fault(fault), lends(lends) {}
-  BasicRetireWish<ModelAtomics>& retire_wish() { return wish; }
+  RetireWish& retire_wish() { return wish; }
   bool in_flight() const { return true; }
   void retire() {
     if (fault == OrderFault::kLooksFirst) look();
@@ -34,7 +34,7 @@ struct ModelSender {
   }
   const OrderFault fault;
   const bool lends;
-  BasicRetireWish<ModelAtomics> wish;
+  RetireWish wish;
   int sent = 0;  // guarded by the side
   Atomic<int> read{0};
   Atomic<int> acknowledged{1'000'000};
@@ -99,10 +99,10 @@ struct Answers : Scenario {
   const bool helper;
   const Completes completes;
   const OrderFault fault;
-  BasicHandoffLock<ModelAtomics> side;
+  HandoffLock side;
   Atomic<int> posted{0}, with_peer{0};
   ModelSender sender{fault, completes == Completes::kRead};
-  BasicCompletionOrder<ModelSender, ModelAtomics> order{side, sender};
+  BasicCompletionOrder<ModelSender> order{side, sender};
 };
 
 constexpr Property kOrder{"Completion order",

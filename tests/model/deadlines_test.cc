@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "model/explorer.h"
-#include "progress/deadline_heap.cc"
+#include "progress/deadline_heap.h"
 
 // Mutant looks_before_it_says: progress/deadline_heap.h progress/deadline_heap.cc
 // - sleeping_until_ns_.store(tick_ns - late_ns);
@@ -118,18 +118,18 @@ constexpr Property kEnd{
     "does not keep it alive.",
     3};
 
-using Heap = BasicDeadlineHeap<ModelAtomics>;
+using Heap = DeadlineHeap;
 
 TEST(Deadlines, TheEarliestAlwaysWakes) {
   expect_holds<Sleeper<Heap>>(kSleeper);
-  expect_found<Sleeper<looks_before_it_says::BasicDeadlineHeap<ModelAtomics>>>(kSleeper, "");
-  expect_found<Sleeper<asks_before_it_publishes::BasicDeadlineHeap<ModelAtomics>>>(kSleeper, "");
-  expect_found<Sleeper<keeps_the_later_place::BasicDeadlineHeap<ModelAtomics>>>(kSleeper, "late");
+  expect_found<Sleeper<looks_before_it_says::DeadlineHeap>>(kSleeper, "");
+  expect_found<Sleeper<asks_before_it_publishes::DeadlineHeap>>(kSleeper, "");
+  expect_found<Sleeper<keeps_the_later_place::DeadlineHeap>>(kSleeper, "late");
 }
 
 TEST(Deadlines, SourcesLeaveAsTheyEnd) {
   expect_holds<End<Heap>>(kEnd);
-  expect_found<End<forgets_to_leave::BasicDeadlineHeap<ModelAtomics>>>(kEnd, "");
+  expect_found<End<forgets_to_leave::DeadlineHeap>>(kEnd, "");
 }
 
 }  // namespace

@@ -351,7 +351,7 @@ void Explorer::run_once(const MakeScenario& make) {
   steps_ = 0;
   changes_ = 0;
   count_ = 0;
-  ModelAtomics::sleepers.reset(0);
+  Atomics::sleepers.reset(0);
   std::unique_ptr<Scenario> scenario = make();
   Threads threads;
   scenario->start(threads);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Runs a few threads in every order that needs at most a given number of preemptions. This proves
 // that a hand-off between threads holds in all of them. The product's own source is compiled with
-// ModelAtomics; at each of its operations another thread may go on. The threads are fibers of one
-// thread, and the list of its choices repeats an order exactly.
+// these atomics; at each of their operations another thread may go on. The threads are fibers of
+// one thread, and the list of its choices repeats an order exactly.
 //
 // Memory is sequentially consistent here. A wrong order of operations is found; a memory_order that
 // is too weak is not: ThreadSanitizer and reviewers must find that.
@@ -404,16 +404,19 @@ class Section {
   bool inside_ = false;
 };
 
-/// Takes the place of StdAtomics (base/atomics.h).
-struct ModelAtomics {
-  template <class T>
-  using atomic = Atomic<T>;
-  using mutex = Mutex;
+}  // namespace uwarp::model
+
+// In place of what base/atomics.h declares for the product.
+namespace uwarp {
+
+using model::Atomic;
+
+struct Atomics {
   static constexpr int kSpins = 1;
   static constexpr int kYields = 0;
-  static void cpu_relax(Where where = Where::current()) { model::relax(where); }
-  static void yield(Where where = Where::current()) { model::yield(where); }
-  static void nap(Where where = Where::current()) { model::yield(where); }
+  static void cpu_relax(model::Where where = model::Where::current()) { model::relax(where); }
+  static void yield(model::Where where = model::Where::current()) { model::yield(where); }
+  static void nap(model::Where where = model::Where::current()) { model::yield(where); }
 
   static inline Atomic<uint32_t> sleepers{0};
   template <class T>
@@ -428,4 +431,4 @@ struct ModelAtomics {
   }
 };
 
-}  // namespace uwarp::model
+}  // namespace uwarp

@@ -22,7 +22,7 @@
 namespace uwarp::model {
 namespace {
 
-using Side = BasicHandoffLock<ModelAtomics>;
+using Side = HandoffLock;
 
 // Threads that post. The thread that gets the side does all that is posted, like
 // Stream::transmit().
@@ -93,7 +93,7 @@ struct ForgottenMark : Scenario {
       });
   }
   void finish() override { check(posted.peek() == 0, "work is left behind"); }
-  forgets_the_mark::BasicHandoffLock<ModelAtomics> side;
+  forgets_the_mark::HandoffLock side;
   Atomic<int> posted{0};
 };
 
@@ -130,7 +130,7 @@ struct TwoSleepers : Scenario {
     for (const char* name : {"one", "two", "three"})
       threads.add(name, [this] { const auto held = side.hold(); });
   }
-  wakes_one::BasicHandoffLock<ModelAtomics> side;
+  wakes_one::HandoffLock side;
 };
 
 TEST(HandoffLockModel, FindsASleeperThatIsNotWoken) {

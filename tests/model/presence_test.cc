@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "model/explorer.h"
-#include "progress/deadline_heap.cc"
-#include "progress/epoll_muted_sources.cc"
+#include "progress/deadline_heap.h"
+#include "progress/epoll_muted_sources.h"
 #include "progress/revisit_queue.h"
 
 // Before this model found the fault, a driver that had lost its place could announce that it slept
@@ -166,10 +166,10 @@ struct World : Scenario {
     wake_helper();
   }
 
-  using Heap = BasicDeadlineHeap<ModelAtomics>;
+  using Heap = DeadlineHeap;
   Presence presence;
   Heap heap;
-  BasicRevisitQueue<ModelAtomics> revisits;
+  RevisitQueue revisits;
   std::shared_ptr<Busy> source = std::make_shared<Busy>();
   Atomic<bool> edge{false}, wake{false}, stopping{false};
   Atomic<bool> first_event{false};
@@ -275,28 +275,25 @@ constexpr Property kTwoDrivers{"presence, two drivers", kServed, 1};
 constexpr Property kWaiting{"presence, waiter", kServed, 2};
 constexpr Property kPoller{"presence, poller", kServed, 2};
 
-using Presence = BasicPresence<ModelAtomics>;
-
 TEST(Presence, WorkIsServedBesideADriver) {
   expect_holds<OneDriver<Presence>>(kOneDriver);
-  expect_found<OneDriver<leaves_the_rest::BasicPresence<ModelAtomics>>>(kOneDriver, "all sleep");
-  expect_found<OneDriver<rests_in_two_steps::BasicPresence<ModelAtomics>>>(kOneDriver, "all sleep");
+  expect_found<OneDriver<leaves_the_rest::Presence>>(kOneDriver, "all sleep");
+  expect_found<OneDriver<rests_in_two_steps::Presence>>(kOneDriver, "all sleep");
 }
 
 TEST(Presence, WorkIsServedWhereOneDriverFollowsAnother) {
   expect_holds<TwoDrivers<Presence>>(kTwoDrivers);
-  expect_found<TwoDrivers<sleeps_without_driving::BasicPresence<ModelAtomics>>>(kTwoDrivers,
-                                                                                "all sleep");
+  expect_found<TwoDrivers<sleeps_without_driving::Presence>>(kTwoDrivers, "all sleep");
 }
 
 TEST(Presence, AWaiterHasTheHelper) {
   expect_holds<Waiting<Presence>>(kWaiting);
-  expect_found<Waiting<leaves_the_waiters::BasicPresence<ModelAtomics>>>(kWaiting, "all sleep");
+  expect_found<Waiting<leaves_the_waiters::Presence>>(kWaiting, "all sleep");
 }
 
 TEST(Presence, TheHelperFollowsAPoller) {
   expect_holds<Poller<Presence>>(kPoller);
-  expect_found<Poller<arms_unseen::BasicPresence<ModelAtomics>>>(kPoller, "all sleep");
+  expect_found<Poller<arms_unseen::Presence>>(kPoller, "all sleep");
 }
 
 // ---- Quiet sources
@@ -347,15 +344,13 @@ constexpr Property kMuted{"quiet sources",
                           2};
 
 TEST(EpollMutedSources, NoneIsMutedWhileAThreadSleeps) {
-  expect_holds<Muted<Presence, BasicEpollMutedSources<ModelAtomics>>>(kMuted);
-  expect_found<Muted<forgets_the_driver::BasicPresence<ModelAtomics>,
-                     forgets_the_driver::BasicEpollMutedSources<ModelAtomics>>>(kMuted,
-                                                                                "all sleep");
-  expect_found<Muted<looks_before_the_lock::BasicPresence<ModelAtomics>,
-                     looks_before_the_lock::BasicEpollMutedSources<ModelAtomics>>>(kMuted,
+  expect_holds<Muted<Presence, EpollMutedSources>>(kMuted);
+  expect_found<Muted<forgets_the_driver::Presence, forgets_the_driver::EpollMutedSources>>(
+      kMuted, "all sleep");
+  expect_found<Muted<looks_before_the_lock::Presence, looks_before_the_lock::EpollMutedSources>>(
+      kMuted, "all sleep");
+  expect_found<Muted<keeps_it_quiet::Presence, keeps_it_quiet::EpollMutedSources>>(kMuted,
                                                                                    "all sleep");
-  expect_found<Muted<keeps_it_quiet::BasicPresence<ModelAtomics>,
-                     keeps_it_quiet::BasicEpollMutedSources<ModelAtomics>>>(kMuted, "all sleep");
 }
 
 }  // namespace

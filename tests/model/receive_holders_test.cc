@@ -9,7 +9,7 @@
 #include "model/explorer.h"
 #include "qp/datagram_queue_pair.h"
 #include "qp/handoff_lock.h"
-#include "qp/receive_queue.cc"
+#include "qp/receive_queue.h"
 
 namespace uwarp::model {
 namespace {
@@ -56,7 +56,7 @@ struct HeldLine : Scenario {
       if (holds && all.holders.stop(*this)) holds = false;
     }
     HeldLine& all;
-    BasicHandoffLock<ModelAtomics> side;
+    HandoffLock side;
     ReceiveTicket ticket;
     bool open = true;
     bool holds = false;
@@ -94,8 +94,8 @@ struct HeldLine : Scenario {
 
   const bool expires, ends;
   const Fault fault;
-  BasicReceiveQueue<ModelAtomics> queue{4, 1};
-  BasicReceiveHolders<ModelAtomics> holders;
+  ReceiveQueue queue{4, 1};
+  ReceiveHolders holders;
   Atomic<bool> over{false};
   std::shared_ptr<Line> line = std::make_shared<Line>(*this);
 };

@@ -11,12 +11,11 @@
 
 #include "model/explorer.h"
 #include "qp/handoff_lock.h"
-#include "qp/receive_queue.cc"
 
 namespace uwarp::model {
 namespace {
 
-using Queue = BasicSharedReceiveQueue<ModelAtomics>;
+using Queue = SharedReceiveQueue;
 
 struct SharedQueue;
 
@@ -51,8 +50,8 @@ struct HeldStream : ReceiveWaiter {
   bool held() { return place.held() && !closed; }
 
   SharedQueue* const shared;
-  BasicHandoffLock<ModelAtomics> side;
-  BasicReceivePlace<ModelAtomics> place;
+  HandoffLock side;
+  ReceivePlace place;
   std::vector<uint64_t> taken;
   bool closed = false;
 };
@@ -120,7 +119,7 @@ struct SharedQueue : Scenario {
     first.place.leave();
     second.place.leave();
     RecvWqe buffer;
-    BasicReceivePlace<ModelAtomics> last(queue, nullptr);
+    ReceivePlace last(queue, nullptr);
     for (size_t left = static_cast<size_t>(posts) - taken; left > 0; --left)
       check(last.take(buffer), "a buffer is lost");
     check(!last.take(buffer), "a buffer too many");

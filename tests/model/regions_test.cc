@@ -33,13 +33,13 @@
 namespace uwarp::model {
 namespace {
 
-#define TYPES_OF(name, space)                              \
-  struct name {                                            \
-    using Domain = space::ProtectionDomain;                \
-    using Shape = space::RegionShape;                      \
-    using Region = space::BasicMemoryRegion<ModelAtomics>; \
-    using Place = space::BasicRemotePlace<ModelAtomics>;   \
-    using Guard = space::BasicPlaceGuard<ModelAtomics>;    \
+#define TYPES_OF(name, space)               \
+  struct name {                             \
+    using Domain = space::ProtectionDomain; \
+    using Shape = space::RegionShape;       \
+    using Region = space::MemoryRegion;     \
+    using Place = space::RemotePlace;       \
+    using Guard = space::PlaceGuard;        \
   }
 TYPES_OF(Product, uwarp);
 TYPES_OF(CountsNoVersion, counts_no_version);
@@ -126,7 +126,7 @@ struct Removal : Scenario {
     reinterpret_cast<Memory*>(place.address)->alive.touch("memory of a region");
   }
 
-  BasicHandoffLock<ModelAtomics> side;
+  HandoffLock side;
   typename Types::Domain domain;
   Object<Memory> memory;
   typename Types::Region region;

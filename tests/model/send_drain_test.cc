@@ -84,8 +84,8 @@ struct Drained : Scenario {
 
   const bool resumed;
   const Fault fault;
-  BasicHandoffLock<ModelAtomics> side;
-  BasicSendDrain<ModelAtomics> drain;
+  HandoffLock side;
+  SendDrain drain;
   Atomic<int> posted{0}, started{0}, retired{0}, answers{0};
   int events = 0;
   bool ended = false;

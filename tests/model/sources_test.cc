@@ -152,20 +152,20 @@ constexpr Property kEnding{
     "A source that ends leaves the queue, and its neighbours are called once each.", 3};
 
 TEST(Sources, AreNotCalledInEachOthersPlace) {
-  expect_holds<Removal<BasicSourceSlots<ModelAtomics>>>(kRemoval);
-  expect_found<Removal<keeps_the_generation::BasicSourceSlots<ModelAtomics>>>(kRemoval, "");
-  expect_found<Removal<finds_by_index::BasicSourceSlots<ModelAtomics>>>(kRemoval, "");
+  expect_holds<Removal<SourceSlots>>(kRemoval);
+  expect_found<Removal<keeps_the_generation::SourceSlots>>(kRemoval, "");
+  expect_found<Removal<finds_by_index::SourceSlots>>(kRemoval, "");
 }
 
 TEST(Sources, RevisitsAreNotLost) {
-  expect_holds<Posts<BasicRevisitQueue<ModelAtomics>>>(kPosts);
-  expect_found<Posts<says_nothing::BasicRevisitQueue<ModelAtomics>>>(kPosts, "all sleep");
-  expect_found<Posts<stays_marked::BasicRevisitQueue<ModelAtomics>>>(kPosts, "");
+  expect_holds<Posts<RevisitQueue>>(kPosts);
+  expect_found<Posts<says_nothing::RevisitQueue>>(kPosts, "all sleep");
+  expect_found<Posts<stays_marked::RevisitQueue>>(kPosts, "");
 }
 
 TEST(Sources, EndWhileTheyWaitForARevisit) {
-  expect_holds<Ending<BasicRevisitQueue<ModelAtomics>>>(kEnding);
-  expect_found<Ending<forgets_to_leave::BasicRevisitQueue<ModelAtomics>>>(kEnding, "");
+  expect_holds<Ending<RevisitQueue>>(kEnding);
+  expect_found<Ending<forgets_to_leave::RevisitQueue>>(kEnding, "");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ struct Lockers : Scenario {
   }
   void finish() override {
     check(!lock.is_locked(), "still locked");
-    check(ModelAtomics::sleepers.peek() == 0, "sleepers are left");
+    check(Atomics::sleepers.peek() == 0, "sleepers are left");
   }
   const int count;
   Lock lock;
@@ -57,16 +57,16 @@ struct Lockers : Scenario {
 constexpr Property kSleepers{"SpinLock", "One holder at a time, and no sleeper is left behind.", 3};
 
 TEST(SpinLockModel, NoSleeperIsLeftBehind) {
-  expect_holds<Lockers<BasicSpinLock<ModelAtomics>>>(kSleepers, 2);
-  expect_holds<Lockers<BasicSpinLock<ModelAtomics>>>(kSleepers, 3);
+  expect_holds<Lockers<SpinLock>>(kSleepers, 2);
+  expect_holds<Lockers<SpinLock>>(kSleepers, 3);
 }
 
 TEST(SpinLockModel, FindsASleeperThatIsCountedLate) {
-  expect_found<Lockers<counts_late::BasicSpinLock<ModelAtomics>>>(kSleepers, "all sleep", 2);
+  expect_found<Lockers<counts_late::SpinLock>>(kSleepers, "all sleep", 2);
 }
 
 TEST(SpinLockModel, FindsAFlagThatIsClearedForAnother) {
-  expect_found<Lockers<keeps_a_flag::BasicSpinLock<ModelAtomics>>>(kSleepers, "all sleep", 3);
+  expect_found<Lockers<keeps_a_flag::SpinLock>>(kSleepers, "all sleep", 3);
 }
 
 // The lock may be destroyed right after unlock() has stored, so unlock() must not touch it then.
@@ -88,7 +88,7 @@ struct LastHolder : Scenario {
     });
   }
   Atomic<bool> done{false};
-  Object<BasicSpinLock<ModelAtomics>> lock;
+  Object<SpinLock> lock;
 };
 
 TEST(SpinLockModel, TheNextHolderMayDestroyIt) {

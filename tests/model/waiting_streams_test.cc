@@ -14,7 +14,7 @@
 namespace uwarp::model {
 namespace {
 
-using Marks = BasicWaitingMarks<ModelAtomics>;
+using Marks = WaitingMarks;
 
 // The part of Stream that is modelled.
 template <class Group>
@@ -62,7 +62,7 @@ struct ModelStream {
 
   Group& group;
   Atomic<bool>& timer;
-  BasicHandoffLock<ModelAtomics> side;
+  HandoffLock side;
   Marks marks;
   Atomic<bool> attached{false};
   Atomic<int> posted{0};
@@ -84,7 +84,7 @@ struct Group {
       while (Stream* const stream = streams.take(stay)) stream->transmit_waiting();
     }
   }
-  BasicWaitingStreams<Stream, Group, ModelAtomics> streams{*this};
+  WaitingStreams<Stream, Group> streams{*this};
 };
 
 // The old code: it removed a stream from the direct list first and from the waiting list last.
@@ -120,7 +120,7 @@ struct OldGroup {
       while (Stream* const stream = take()) stream->transmit_waiting();
     }
   }
-  BasicSpinLock<ModelAtomics> lock, waiting_lock;
+  SpinLock lock, waiting_lock;
   std::vector<Stream*> waiting;
   Atomic<size_t> count{0};
 };

@@ -221,7 +221,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
       size_t size = 0;
       for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
       with_peer.store(round, std::memory_order_release);  // the peer may answer from now on
-      for (uint32_t i = 0; i < round % 64; ++i) cpu_relax();
+      for (uint32_t i = 0; i < round % 64; ++i) Atomics::cpu_relax();
       if (size != 0) end.qp->transmitter().sent(size);
       (void)turn.end();
       while (answered.load(std::memory_order_acquire) != round) std::this_thread::yield();

@@ -268,7 +268,8 @@ TEST(OnDemandAtomics, WhileAThreadTakesThePageAway) {
     while (!stop.load()) {
       mprotect(page, kSize, PROT_NONE);
       mprotect(page, kSize, PROT_READ | PROT_WRITE);
-      for (int i = 0; i < 200; ++i) cpu_relax();  // some of the atomics meet the missing page
+      for (int i = 0; i < 200; ++i)
+        Atomics::cpu_relax();  // some of the atomics meet the missing page
     }
   });
   std::set<WcStatus> seen;

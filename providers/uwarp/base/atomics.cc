@@ -17,14 +17,14 @@ bool barrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; 
 }  // namespace
 
 // Old kernels and seccomp filters refuse it; a fork's child has what its parent registered.
-bool StdAtomics::fence_all_threads() {
+bool Atomics::fence_all_threads() {
   return barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
          (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
           barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 
 // Not by libc, where it would be a place to be cancelled at.
-void StdAtomics::nap() {
+void Atomics::nap() {
   const timespec span{0, kNapNs};
   syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &span, nullptr);
 }

@@ -1,32 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What the hand-offs between threads are written over: types that pass work, a lock or an object's
-// life from one thread to another are templates over such a policy. The product uses this one; the
-// models in tests/model put one in its place whose every operation may be followed by another
-// thread.
+// What the hand-offs between threads are made of: types that pass work, a lock or an object's life
+// from one thread to another use no other atomics, and no other ways to wait. tests/model compiles
+// these types with its own, behind whose every operation another thread may go on.
 #pragma once
+
+#ifdef UWARP_MODEL
+#include "model/explorer.h"
+#else
 
 #include <sched.h>
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 namespace uwarp {
 
-/// Tells the core that this is a wait loop.
-inline void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
+template <class T>
+using Atomic = std::atomic<T>;
 
-struct StdAtomics {
-  template <class T>
-  using atomic = std::atomic<T>;
-  using mutex = std::mutex;
-
+struct Atomics {
   /// Rounds of a loop that spins with cpu_relax(), and of one that gives its core away by yield(),
   /// before the thread sleeps. A pause lasts about 40 to 140 cycles: so many cover any section that
   /// a spin lock is meant for when its holder runs, and are cheaper than a system call when it does
@@ -34,24 +26,30 @@ struct StdAtomics {
   static constexpr int kSpins = 100;
   static constexpr int kYields = 100;
 
-  /// In loops that end by themselves.
-  static void cpu_relax() { uwarp::cpu_relax(); }
+  /// Tells the core that this is a wait loop, which ends by itself.
+  static void cpu_relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");
+#endif
+  }
   /// Also in loops that end only if another thread changes something.
   static void yield() { sched_yield(); }
 
   /// Threads that sleep in sleep_while(), or are about to.
-  static inline std::atomic<uint32_t> sleepers{0};
+  static inline Atomic<uint32_t> sleepers{0};
   /// Sleeps while `word` has `value`. A thread that changes it by a plain store calls wake_one().
   /// May return early.
   template <class T>
-  static void sleep_while(const std::atomic<T>& word, T value) {
+  static void sleep_while(const Atomic<T>& word, T value) {
     sleepers.fetch_add(1);
     fence_all_threads() ? word.wait(value) : nap();
     sleepers.fetch_sub(1);
   }
   /// After a store to `word`, which may be gone meanwhile: only its address is used.
   template <class T>
-  static void wake_one(std::atomic<T>& word) {
+  static void wake_one(Atomic<T>& word) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]
       word.notify_one();
@@ -66,3 +64,5 @@ struct StdAtomics {
 };
 
 }  // namespace uwarp
+
+#endif

@@ -14,7 +14,7 @@ constinit const InForkedChild* first = nullptr;
 
 void begin_child() {
   fork_detail::generation.fetch_add(1, std::memory_order_relaxed);
-  StdAtomics::sleepers.store(0);  // these were threads of the parent
+  Atomics::sleepers.store(0);  // these were threads of the parent
   InForkedChild::run_all();
 }
 

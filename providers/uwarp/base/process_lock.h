@@ -21,10 +21,10 @@ class ProcessLock {
 
   void lock() {
     for (int round = 0; !try_lock(); ++round) {
-      if (round < StdAtomics::kYields)
-        StdAtomics::yield();
+      if (round < Atomics::kYields)
+        Atomics::yield();
       else
-        StdAtomics::nap();
+        Atomics::nap();
     }
   }
   bool try_lock() {

@@ -12,12 +12,11 @@ namespace uwarp {
 
 /// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
 /// Not recursive, not fair. A thread that takes it may destroy it as soon as it has let go.
-template <class Atomics = StdAtomics>
-class BasicSpinLock {
+class SpinLock {
  public:
-  BasicSpinLock() = default;
-  BasicSpinLock(const BasicSpinLock&) = delete;
-  BasicSpinLock& operator=(const BasicSpinLock&) = delete;
+  SpinLock() = default;
+  SpinLock(const SpinLock&) = delete;
+  SpinLock& operator=(const SpinLock&) = delete;
 
   void lock() {
     if (!try_lock()) lock_slow();
@@ -46,9 +45,7 @@ class BasicSpinLock {
     }
   }
 
-  typename Atomics::template atomic<uint32_t> locked_{0};
+  Atomic<uint32_t> locked_{0};
 };
-
-using SpinLock = BasicSpinLock<>;
 
 }  // namespace uwarp

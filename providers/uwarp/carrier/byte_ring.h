@@ -20,11 +20,7 @@
 namespace uwarp {
 
 /// What the two sides show each other. Zero at first.
-template <class Atomics = StdAtomics>
-struct BasicRingControl {
-  template <class T>
-  using Atomic = typename Atomics::template atomic<T>;
-
+struct RingControl {
   // By the writer.
   alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
   Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
@@ -38,14 +34,12 @@ struct BasicRingControl {
   alignas(64) Atomic<uint32_t> reader_sleeps{0};
   Atomic<uint32_t> writer_sleeps{0};
 };
-static_assert(sizeof(BasicRingControl<>) == 192);
 
-template <class Atomics = StdAtomics>
-class BasicRingWriter {
+class RingWriter {
  public:
   static constexpr uint32_t kFirstPage = 4096;
   /// `size`: a power of two, of the memory at `base`.
-  BasicRingWriter(BasicRingControl<Atomics>& control, std::byte* base, uint32_t size)
+  RingWriter(RingControl& control, std::byte* base, uint32_t size)
       : control_(control), base_(base), size_(size) {}
 
   /// Reads how far the reader has come. False: its position is impossible.
@@ -147,7 +141,7 @@ class BasicRingWriter {
   }
   void skip(uint32_t to_end) { put(RingRecord::kSkip, to_end - kRingStep, to_end - kRingStep); }
 
-  BasicRingControl<Atomics>& control_;
+  RingControl& control_;
   std::byte* const base_;
   const uint32_t size_;
   uint32_t end_ = size_;  // of what may be written to
@@ -163,10 +157,9 @@ inline RingRecord record_at(const std::byte* at) {
       __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_RELAXED));
 }
 
-template <class Atomics = StdAtomics>
-class BasicRingReader {
+class RingReader {
  public:
-  BasicRingReader(BasicRingControl<Atomics>& control, const std::byte* base, uint32_t size)
+  RingReader(RingControl& control, const std::byte* base, uint32_t size)
       : control_(control), base_(base), size_(size) {}
 
   /// Something can be read. False also of a ring that is broken().
@@ -247,7 +240,7 @@ class BasicRingReader {
     return true;
   }
 
-  BasicRingControl<Atomics>& control_;
+  RingControl& control_;
   const std::byte* const base_;
   const uint32_t size_;
   RingPosition at_;    // of the record under way
@@ -262,9 +255,5 @@ class BasicRingReader {
   bool skipped_ = false;  // the record before
   bool broken_ = false;
 };
-
-using RingControl = BasicRingControl<>;
-using RingWriter = BasicRingWriter<>;
-using RingReader = BasicRingReader<>;
 
 }  // namespace uwarp

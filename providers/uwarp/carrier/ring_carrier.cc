@@ -47,6 +47,7 @@ Result<SharedMemory> SharedMemory::adopt(ForeignFd& fd, size_t bytes) {
 namespace {
 
 RingControl& control_of(const SharedMemory& memory, bool first) {
+  static_assert(sizeof(RingControl) == 192);
   return reinterpret_cast<RingControl*>(memory.base())[first ? 0 : 1];
 }
 std::byte* ring_of(const SharedMemory& memory, bool first) {

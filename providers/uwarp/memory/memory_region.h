@@ -128,8 +128,7 @@ struct RegionShape {
 
 /// The live key, and a version that changes whenever the key comes or goes: one word, so that who
 /// finds the same word before and after has read what belongs together.
-template <class Atomics = StdAtomics>
-class BasicRegionKey {
+class RegionKey {
  public:
   uint32_t load(std::memory_order order = std::memory_order_acquire) const {
     return static_cast<uint32_t>(word_.load(order));
@@ -149,31 +148,28 @@ class BasicRegionKey {
   }
 
  private:
-  typename Atomics::template atomic<uint64_t> word_{0};
+  Atomic<uint64_t> word_{0};
 };
-
-using RegionKey = BasicRegionKey<>;
 
 /// One registered range, or a window onto a part of one. Slots never move and are never returned to
 /// the allocator while the table lives, so a reader may hold a pointer and must only re-check the
 /// key (or the binding of a window) before each use.
-template <class Atomics = StdAtomics>
-class BasicMemoryRegion {
+class MemoryRegion {
  public:
   /// Key and version.
   using Name = uint64_t;
 
   /// 0 while the slot is free or changes, or the window is unbound. A region has one key for local
   /// and remote use, as iWARP's STag is one (RFC 5040 8.1.1); its rights decide what a peer may do.
-  BasicRegionKey<Atomics> key;
+  RegionKey key;
   uint32_t slot = 0;
   uint8_t generation = 0;
-  typename Atomics::template atomic<RegionKind> kind{RegionKind::kRegion};
-  mutable BasicSpinLock<Atomics> binding_lock;  // windows: shape, stream and binding are under it
-  uint32_t binding = 0;                // windows: changes with every bind and unbind, never 0
-  BasicMemoryRegion* bound = nullptr;  // windows: the region behind it, null while unbound
-  uint64_t stream = 0;                 // type 2 windows: RemoteAccessor::stream it is bound to
-  uint32_t windows = 0;                // regions: windows bound to it. Under the table's mutex
+  Atomic<RegionKind> kind{RegionKind::kRegion};
+  mutable SpinLock binding_lock;  // windows: shape, stream and binding are under it
+  uint32_t binding = 0;           // windows: changes with every bind and unbind, never 0
+  MemoryRegion* bound = nullptr;  // windows: the region behind it, null while unbound
+  uint64_t stream = 0;            // type 2 windows: RemoteAccessor::stream it is bound to
+  uint32_t windows = 0;           // regions: windows bound to it. Under the table's mutex
 
   /// Gives the slot another shape; afterwards `new_key` leads to it. Readers see the old one, the
   /// new one, or no key. Under the table's mutex.
@@ -198,9 +194,6 @@ class BasicMemoryRegion {
   const ProtectionDomain* domain() const { return domain_.load(std::memory_order_acquire); }
 
  private:
-  template <class T>
-  using Atomic = typename Atomics::template atomic<T>;
-
   Atomic<ProtectionDomain*> domain_{nullptr};
   Atomic<void*> address_{nullptr};
   Atomic<uint64_t> length_bytes_{0};
@@ -208,8 +201,6 @@ class BasicMemoryRegion {
   Atomic<uint32_t> access_{0};
   Atomic<MemoryKind> memory_{MemoryKind::kPlain};
 };
-
-using MemoryRegion = BasicMemoryRegion<>;
 
 /// The memory that a permitted local access names. The address alone does not tell: it may be null.
 struct LocalPlace {
@@ -230,9 +221,8 @@ struct RemoteAccessor {
 };
 
 /// The memory that a permitted access names. Goes stale: touch it only inside a PlaceGuard.
-template <class Atomics = StdAtomics>
-struct BasicRemotePlace {
-  const BasicMemoryRegion<Atomics>* region = nullptr;
+struct RemotePlace {
+  const MemoryRegion* region = nullptr;
   std::byte* address = nullptr;
   uint32_t binding = 0;  // of a window when it was looked up; 0 for a region
   MemoryKind memory = MemoryKind::kPlain;
@@ -241,14 +231,11 @@ struct BasicRemotePlace {
   bool through_window() const { return binding != 0; }
 };
 
-using RemotePlace = BasicRemotePlace<>;
-
 /// Tells whether a place may still be touched, and keeps it so for a window. For a region it is the
 /// quiescing of streams that keeps it, and the guard costs one load.
-template <class Atomics = StdAtomics>
-class BasicPlaceGuard {
+class PlaceGuard {
  public:
-  BasicPlaceGuard(const BasicRemotePlace<Atomics>& place, STag stag) {
+  PlaceGuard(const RemotePlace& place, STag stag) {
     if (!place.through_window()) [[likely]] {
       valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;
       return;
@@ -257,18 +244,16 @@ class BasicPlaceGuard {
     window_->binding_lock.lock();
     valid_ = window_->binding == place.binding;
   }
-  ~BasicPlaceGuard() {
+  ~PlaceGuard() {
     if (window_ != nullptr) window_->binding_lock.unlock();
   }
-  BasicPlaceGuard(const BasicPlaceGuard&) = delete;
-  BasicPlaceGuard& operator=(const BasicPlaceGuard&) = delete;
+  PlaceGuard(const PlaceGuard&) = delete;
+  PlaceGuard& operator=(const PlaceGuard&) = delete;
   explicit operator bool() const { return valid_; }
 
  private:
-  const BasicMemoryRegion<Atomics>* window_ = nullptr;
+  const MemoryRegion* window_ = nullptr;
   bool valid_ = false;
 };
-
-using PlaceGuard = BasicPlaceGuard<>;
 
 }  // namespace uwarp

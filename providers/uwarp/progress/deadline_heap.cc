@@ -8,8 +8,7 @@
 namespace uwarp {
 
 // Of two heaps the later one goes below the earlier one.
-template <class Atomics>
-Source* BasicDeadlineHeap<Atomics>::meld(Source* a, Source* b) {
+Source* DeadlineHeap::meld(Source* a, Source* b) {
   if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
   if (b->deadline_.key_ns < a->deadline_.key_ns) std::swap(a, b);
   b->deadline_.before = a;
@@ -20,8 +19,7 @@ Source* BasicDeadlineHeap<Atomics>::meld(Source* a, Source* b) {
 }
 
 // Makes one heap of a row of heaps: in pairs first, then these, which keeps heaps flat.
-template <class Atomics>
-Source* BasicDeadlineHeap<Atomics>::meld_all(Source* first) {
+Source* DeadlineHeap::meld_all(Source* first) {
   Source* pairs = nullptr;
   while (first != nullptr) {
     Source* const a = first;
@@ -39,15 +37,13 @@ Source* BasicDeadlineHeap<Atomics>::meld_all(Source* first) {
   return all;
 }
 
-template <class Atomics>
-void BasicDeadlineHeap<Atomics>::put_locked(Source& source, uint64_t key_ns) {
+void DeadlineHeap::put_locked(Source& source, uint64_t key_ns) {
   source.deadline_.list = this;
   source.deadline_.key_ns = key_ns;
   first_ = meld(first_, &source);
 }
 
-template <class Atomics>
-void BasicDeadlineHeap<Atomics>::take_out_locked(Source& source) {
+void DeadlineHeap::take_out_locked(Source& source) {
   auto& place = source.deadline_;
   if (place.next != nullptr) place.next->deadline_.before = place.before;
   if (place.before != nullptr) {
@@ -62,13 +58,11 @@ void BasicDeadlineHeap<Atomics>::take_out_locked(Source& source) {
 }
 
 // Sequentially consistent: pairs with begin_sleep().
-template <class Atomics>
-void BasicDeadlineHeap<Atomics>::publish_earliest_locked() {
+void DeadlineHeap::publish_earliest_locked() {
   earliest_ns_.store(first_ != nullptr ? first_->deadline_.key_ns : kNever);
 }
 
-template <class Atomics>
-bool BasicDeadlineHeap<Atomics>::set(Source& source, uint64_t deadline_ns) {
+bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
   const std::lock_guard guard(lock_);
   auto& place = source.deadline_;
   place.due_ns = deadline_ns;
@@ -79,8 +73,7 @@ bool BasicDeadlineHeap<Atomics>::set(Source& source, uint64_t deadline_ns) {
   return first_ == &source && deadline_ns < sleeping_until_ns_.load();
 }
 
-template <class Atomics>
-std::shared_ptr<Source> BasicDeadlineHeap<Atomics>::take_due(uint64_t now) {
+std::shared_ptr<Source> DeadlineHeap::take_due(uint64_t now) {
   std::shared_ptr<Source> due;
   const std::lock_guard guard(lock_);
   while (due == nullptr && first_ != nullptr && first_->deadline_.key_ns <= now) {
@@ -98,9 +91,7 @@ std::shared_ptr<Source> BasicDeadlineHeap<Atomics>::take_due(uint64_t now) {
 
 // Says until when this thread sleeps, then looks. A thread that sets a deadline does it in the
 // opposite order, so that one of the two sees the other.
-template <class Atomics>
-uint64_t BasicDeadlineHeap<Atomics>::begin_sleep(uint64_t now_ns, uint64_t tick_ns,
-                                                 uint64_t late_ns) {
+uint64_t DeadlineHeap::begin_sleep(uint64_t now_ns, uint64_t tick_ns, uint64_t late_ns) {
   sleeping_until_ns_.store(tick_ns - late_ns);
   const uint64_t due = std::max(earliest_ns_.load(), now_ns);
   const uint64_t until = due < tick_ns - late_ns ? due + late_ns : tick_ns;
@@ -108,14 +99,11 @@ uint64_t BasicDeadlineHeap<Atomics>::begin_sleep(uint64_t now_ns, uint64_t tick_
   return until;
 }
 
-template <class Atomics>
-void BasicDeadlineHeap<Atomics>::leave(Source& source) {
+void DeadlineHeap::leave(Source& source) {
   const std::lock_guard guard(lock_);
   if (source.deadline_.key_ns == 0) return;
   take_out_locked(source);
   publish_earliest_locked();
 }
-
-template class BasicDeadlineHeap<StdAtomics>;
 
 }  // namespace uwarp

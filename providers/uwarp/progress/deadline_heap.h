@@ -15,8 +15,7 @@
 namespace uwarp {
 
 /// A pairing heap of the sources themselves: takes no memory. Thread-safe. The lock is a leaf.
-template <class Atomics = StdAtomics>
-class BasicDeadlineHeap final : public SourceList {
+class DeadlineHeap final : public SourceList {
  public:
   static constexpr uint64_t kNever = ~uint64_t{0};
 
@@ -45,13 +44,10 @@ class BasicDeadlineHeap final : public SourceList {
   void take_out_locked(Source& source);
   void publish_earliest_locked();
 
-  BasicSpinLock<Atomics> lock_;
+  SpinLock lock_;
   Source* first_ = nullptr;
-  typename Atomics::template atomic<uint64_t> earliest_ns_{kNever};
-  typename Atomics::template atomic<uint64_t> sleeping_until_ns_{0};  // 0: awake
+  Atomic<uint64_t> earliest_ns_{kNever};
+  Atomic<uint64_t> sleeping_until_ns_{0};  // 0: awake
 };
-
-using DeadlineHeap = BasicDeadlineHeap<>;
-extern template class BasicDeadlineHeap<StdAtomics>;
 
 }  // namespace uwarp

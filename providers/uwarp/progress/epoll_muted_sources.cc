@@ -9,8 +9,7 @@ namespace uwarp {
 // The weak reference is made, and what it replaces is released, without the lock. Sleepers are
 // looked for under it: either this entry comes first, and the sleeper finds it, or this call sees
 // the sleeper.
-template <class Atomics>
-bool BasicEpollMutedSources<Atomics>::add(Source& source) {
+bool EpollMutedSources::add(Source& source) {
   std::weak_ptr<Source> entry = source.weak_from_this();
   const std::lock_guard guard(lock_);
   if (presence_.anybody_sleeps() || count_ == kMost) return false;
@@ -18,8 +17,7 @@ bool BasicEpollMutedSources<Atomics>::add(Source& source) {
   return true;
 }
 
-template <class Atomics>
-void BasicEpollMutedSources<Atomics>::take(Taken& taken) {
+void EpollMutedSources::take(Taken& taken) {
   const std::lock_guard guard(lock_);
   for (; count_ != 0; --count_) {
     taken.sources[taken.count] = sources_[count_ - 1].lock();
@@ -27,15 +25,13 @@ void BasicEpollMutedSources<Atomics>::take(Taken& taken) {
   }
 }
 
-template <class Atomics>
-void BasicEpollMutedSources<Atomics>::end_all() {
+void EpollMutedSources::end_all() {
   Taken taken;
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) taken.sources[i]->end_quiet();
 }
 
-template <class Atomics>
-void BasicEpollMutedSources<Atomics>::end_idle() {
+void EpollMutedSources::end_idle() {
   Taken taken;
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) {
@@ -43,7 +39,5 @@ void BasicEpollMutedSources<Atomics>::end_idle() {
     if (!source.looked_at() || !add(source)) source.end_quiet();
   }
 }
-
-template class BasicEpollMutedSources<StdAtomics>;
 
 }  // namespace uwarp

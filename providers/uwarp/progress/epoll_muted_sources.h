@@ -15,12 +15,11 @@
 namespace uwarp {
 
 /// Thread-safe. Its lock is a leaf: sources are called and released without it.
-template <class Atomics = StdAtomics>
-class BasicEpollMutedSources {
+class EpollMutedSources {
  public:
   static constexpr size_t kMost = 8;
 
-  explicit BasicEpollMutedSources(const BasicPresence<Atomics>& presence) : presence_(presence) {}
+  explicit EpollMutedSources(const Presence& presence) : presence_(presence) {}
 
   /// True: the source may become quiet, until its end_quiet() is called. False: a thread sleeps on
   /// epoll, or kMost sources are quiet. The caller keeps end_quiet() waiting until it has acted.
@@ -37,13 +36,10 @@ class BasicEpollMutedSources {
   };
   void take(Taken& taken);
 
-  const BasicPresence<Atomics>& presence_;
-  BasicSpinLock<Atomics> lock_;
+  const Presence& presence_;
+  SpinLock lock_;
   size_t count_ = 0;
   std::weak_ptr<Source> sources_[kMost];
 };
-
-using EpollMutedSources = BasicEpollMutedSources<>;
-extern template class BasicEpollMutedSources<StdAtomics>;
 
 }  // namespace uwarp

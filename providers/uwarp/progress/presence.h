@@ -11,8 +11,7 @@
 namespace uwarp {
 
 /// Thread-safe. Where a call says that the helper thread must be woken, the caller does it.
-template <class Atomics = StdAtomics>
-class BasicPresence {
+class Presence {
  public:
   /// The driver is a thread of the application that serves while it waits in drive(). An eager one
   /// takes the place of a patient one.
@@ -157,11 +156,9 @@ class BasicPresence {
     return next;
   }
 
-  alignas(64) typename Atomics::template atomic<uint32_t> polls_{0};
-  alignas(64) typename Atomics::template atomic<Who> who_{};
-  typename Atomics::template atomic<uint32_t> polls_at_sleep_{0};
+  alignas(64) Atomic<uint32_t> polls_{0};
+  alignas(64) Atomic<Who> who_{};
+  Atomic<uint32_t> polls_at_sleep_{0};
 };
-
-using Presence = BasicPresence<>;
 
 }  // namespace uwarp

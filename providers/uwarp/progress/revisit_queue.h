@@ -15,8 +15,7 @@
 namespace uwarp {
 
 /// A list of the sources themselves: takes no memory. Thread-safe. The lock is a leaf.
-template <class Atomics = StdAtomics>
-class BasicRevisitQueue final : public SourceList {
+class RevisitQueue final : public SourceList {
  public:
   /// False: it is queued already, and will be taken after this call.
   bool add(Source& source) {
@@ -61,12 +60,10 @@ class BasicRevisitQueue final : public SourceList {
     if (first_ == nullptr) waiting_.store(false);
   }
 
-  BasicSpinLock<Atomics> lock_;
+  SpinLock lock_;
   Source* first_ = nullptr;
   Source* last_ = nullptr;
-  typename Atomics::template atomic<bool> waiting_{false};
+  Atomic<bool> waiting_{false};
 };
-
-using RevisitQueue = BasicRevisitQueue<>;
 
 }  // namespace uwarp

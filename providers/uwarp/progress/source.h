@@ -66,10 +66,8 @@ class Source : public std::enable_shared_from_this<Source> {
   virtual void out_of_memory() {}
 
  private:
-  template <class Atomics>
-  friend class BasicDeadlineHeap;
-  template <class Atomics>
-  friend class BasicRevisitQueue;
+  friend class DeadlineHeap;
+  friend class RevisitQueue;
 
   struct : SourcePlace {
     Source* below = nullptr;  // first of those that come up after this one

@@ -16,8 +16,7 @@
 namespace uwarp {
 
 /// Thread-safe. The lock is a leaf. A ticket is never 0, and not used again soon.
-template <class Atomics = StdAtomics>
-class BasicSourceSlots {
+class SourceSlots {
  public:
   using Ticket = uint64_t;
 
@@ -71,11 +70,9 @@ class BasicSourceSlots {
     return slot.generation == ticket >> 32 && slot.fd >= 0 ? &slot : nullptr;
   }
 
-  BasicSpinLock<Atomics> lock_;
+  SpinLock lock_;
   std::vector<Slot> slots_;
   uint32_t free_ = 0;  // the first of the free ones; their last one is the end of slots_
 };
-
-using SourceSlots = BasicSourceSlots<>;
 
 }  // namespace uwarp

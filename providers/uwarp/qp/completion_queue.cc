@@ -12,8 +12,7 @@ namespace uwarp {
 namespace {
 
 /// What a consumer holds, unless it has promised to be the only one.
-template <class Lock>
-std::unique_lock<Lock> consumer_section(Lock& lock, bool alone) {
+std::unique_lock<SpinLock> consumer_section(SpinLock& lock, bool alone) {
   return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
 }
 
@@ -24,9 +23,8 @@ uintptr_t this_thread() {
 
 }  // namespace
 
-template <class Atomics>
-BasicCompletionQueue<Atomics>::BasicCompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
-                                                    CompletionQueueOptions options)
+CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                                 CompletionQueueOptions options)
     : capacity_(std::bit_ceil(std::max(capacity, 1u))),
       mask_(capacity_.load() - 1),
       ring_(std::make_unique<WorkCompletion[]>(mask_ + 1)),
@@ -38,9 +36,8 @@ BasicCompletionQueue<Atomics>::BasicCompletionQueue(uint32_t capacity, Completio
   slot_.capacity.store(capacity_.load(), std::memory_order_relaxed);
 }
 
-template <class Atomics>
-bool BasicCompletionQueue<Atomics>::push(const WorkCompletion& completion, bool solicited,
-                                         std::atomic<uint64_t>* index) {
+bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
+                           std::atomic<uint64_t>* index) {
   std::lock_guard lock(producer_lock_);
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   const bool full = tail - head_.load(std::memory_order_acquire) > mask_;
@@ -63,8 +60,7 @@ bool BasicCompletionQueue<Atomics>::push(const WorkCompletion& completion, bool 
 }
 
 // False: the completion is lost, and the caller's queue pair has to fail.
-template <class Atomics>
-bool BasicCompletionQueue<Atomics>::overrun_locked() {
+bool CompletionQueue::overrun_locked() {
   slot_.overruns.add(1);
   if (options_.ignore_overrun) return true;
   overrun_.store(true, std::memory_order_release);
@@ -74,8 +70,7 @@ bool BasicCompletionQueue<Atomics>::overrun_locked() {
 }
 
 // Of a queue that is armed.
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::notify_locked(bool at_once) {
+void CompletionQueue::notify_locked(bool at_once) {
   if (at_once) return raise_locked();
   if (armed_ != Armed::kAny) return;
   if (++held_back_ >= moderation_) {
@@ -85,8 +80,7 @@ void BasicCompletionQueue<Atomics>::notify_locked(bool at_once) {
   }
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::raise_locked() {
+void CompletionQueue::raise_locked() {
   armed_ = Armed::kNo;
   held_back_ = 0;
   armer_.store(0, std::memory_order_relaxed);
@@ -94,27 +88,23 @@ void BasicCompletionQueue<Atomics>::raise_locked() {
   if (notifier_ != nullptr) notifier_->completion_event();
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::raise_armed() {
+void CompletionQueue::raise_armed() {
   std::lock_guard lock(producer_lock_);
   if (armed_ != Armed::kNo) raise_locked();
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::moderate(uint32_t count) {
+void CompletionQueue::moderate(uint32_t count) {
   std::lock_guard lock(producer_lock_);
   moderation_ = count;
   if (held_back_ != 0 && held_back_ >= moderation_) raise_locked();
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::flush_moderation() {
+void CompletionQueue::flush_moderation() {
   std::lock_guard lock(producer_lock_);
   if (held_back_ != 0) raise_locked();
 }
 
-template <class Atomics>
-int BasicCompletionQueue<Atomics>::resize(uint32_t capacity) {
+int CompletionQueue::resize(uint32_t capacity) {
   const uint32_t size = std::bit_ceil(std::max(capacity, 1u));
   auto ring = std::make_unique<WorkCompletion[]>(size);
   auto times = times_ != nullptr ? std::make_unique<CompletionTime[]>(size) : nullptr;
@@ -137,8 +127,7 @@ int BasicCompletionQueue<Atomics>::resize(uint32_t capacity) {
 
 // Both sides stand still, so that the rest can move in place: polling costs nothing for it. It
 // moves to higher indices, because who remembers an index waits until polled() has passed it.
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::drop(uint32_t qp_num, Drop which) {
+void CompletionQueue::drop(uint32_t qp_num, Drop which) {
   std::lock_guard consumer(consumer_lock_);
   std::lock_guard producer(producer_lock_);
   const uint64_t head = head_.load(std::memory_order_relaxed);
@@ -162,8 +151,7 @@ void BasicCompletionQueue<Atomics>::drop(uint32_t qp_num, Drop which) {
 }
 
 // Ends a poll that took `taken`; the consumer lock is held.
-template <class Atomics>
-int BasicCompletionQueue<Atomics>::taken(uint32_t taken, bool wanted) {
+int CompletionQueue::taken(uint32_t taken, bool wanted) {
   head_.store(head_.load(std::memory_order_relaxed) + taken, std::memory_order_release);
   if (taken != 0) {
     slot_.polled.add(taken);
@@ -174,8 +162,7 @@ int BasicCompletionQueue<Atomics>::taken(uint32_t taken, bool wanted) {
   return static_cast<int>(taken);
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::trace_polled(WorkCompletion* completions, uint32_t count) {
+void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) {
   for (WorkCompletion& each : std::span(completions, count)) {
     TraceStep step;
     step.kind = TraceStep::Kind::kPolled;
@@ -189,8 +176,7 @@ void BasicCompletionQueue<Atomics>::trace_polled(WorkCompletion* completions, ui
   }
 }
 
-template <class Atomics>
-int BasicCompletionQueue<Atomics>::take(WorkCompletion* out, int count) {
+int CompletionQueue::take(WorkCompletion* out, int count) {
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t stored = tail_.load(std::memory_order_acquire) - head;
@@ -202,8 +188,7 @@ int BasicCompletionQueue<Atomics>::take(WorkCompletion* out, int count) {
   return taken(some, count > 0);
 }
 
-template <class Atomics>
-int BasicCompletionQueue<Atomics>::poll_timed(WorkCompletion& out, CompletionTime& time) {
+int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   if (idle()) return 0;
   const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
   const uint64_t head = head_.load(std::memory_order_relaxed);
@@ -217,8 +202,7 @@ int BasicCompletionQueue<Atomics>::poll_timed(WorkCompletion& out, CompletionTim
   return taken(any ? 1 : 0, true);
 }
 
-template <class Atomics>
-bool BasicCompletionQueue<Atomics>::arm(bool solicited_only) {
+bool CompletionQueue::arm(bool solicited_only) {
   std::lock_guard lock(producer_lock_);
   if (!solicited_only) {
     armed_ = Armed::kAny;
@@ -233,8 +217,7 @@ bool BasicCompletionQueue<Atomics>::arm(bool solicited_only) {
 
 // By a thread that polls. An adapter raises the event when such a queue is armed: a thread that
 // sleeps until it is told does not see what another one takes.
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::note_stored_taken() {
+void CompletionQueue::note_stored_taken() {
   std::lock_guard lock(producer_lock_);
   const uintptr_t armer = armer_.load(std::memory_order_relaxed);
   if (armer == 0) return;
@@ -244,12 +227,9 @@ void BasicCompletionQueue<Atomics>::note_stored_taken() {
     armer_.store(0, std::memory_order_relaxed);
 }
 
-template <class Atomics>
-void BasicCompletionQueue<Atomics>::raise_stored() {
+void CompletionQueue::raise_stored() {
   std::lock_guard lock(producer_lock_);
   if (armer_.load(std::memory_order_relaxed) != 0) raise_locked();
 }
-
-template class BasicCompletionQueue<StdAtomics>;
 
 }  // namespace uwarp

@@ -55,13 +55,12 @@ class CompletionQueueDriver {
 
 /// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
 /// consumer lock comes before the producer lock where both are held (resize, drop).
-template <class Atomics = StdAtomics>
-class BasicCompletionQueue {
+class CompletionQueue {
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
-  BasicCompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
-                       CompletionQueueOptions options = {});
-  ~BasicCompletionQueue() { delete driver.load(std::memory_order_acquire); }
+  CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
+                  CompletionQueueOptions options = {});
+  ~CompletionQueue() { delete driver.load(std::memory_order_acquire); }
 
   /// Appends a completion; `solicited` counts for queues armed for solicited events only (errors
   /// always count). False when the ring was full: the completion is dropped, the queue is in
@@ -121,9 +120,6 @@ class BasicCompletionQueue {
   std::atomic<CompletionQueueDriver*> driver{nullptr};
 
  private:
-  template <class T>
-  using Atomic = typename Atomics::template atomic<T>;
-  using Lock = BasicSpinLock<Atomics>;
   enum class Armed : uint8_t { kNo, kSolicited, kAny };
 
   /// There is nothing to poll. That is the usual case, so a consumer sees it without a lock.
@@ -146,7 +142,7 @@ class BasicCompletionQueue {
   const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
   CompletionSlot& slot_;
 
-  alignas(64) Lock producer_lock_;
+  alignas(64) SpinLock producer_lock_;
   Armed armed_ = Armed::kNo;       // under producer_lock_
   bool overrun_reported_ = false;  // under producer_lock_
   uint32_t moderation_ = 0;        // under producer_lock_
@@ -157,11 +153,8 @@ class BasicCompletionQueue {
   Atomic<uint64_t> tail_{0};
   Atomic<bool> overrun_{false};
 
-  alignas(64) Lock consumer_lock_;
+  alignas(64) SpinLock consumer_lock_;
   Atomic<uint64_t> head_{0};
 };
-
-using CompletionQueue = BasicCompletionQueue<>;
-extern template class BasicCompletionQueue<StdAtomics>;
 
 }  // namespace uwarp

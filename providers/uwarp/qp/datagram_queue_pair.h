@@ -40,8 +40,7 @@ class DatagramHolder {
 };
 
 /// Any thread. Its lock is a leaf but for what `pointless` takes.
-template <class Atomics = StdAtomics>
-class BasicReceiveHolders {
+class ReceiveHolders {
  public:
   /// receive_came() of `holder` is called once, by posted() or tell(). False, and it is not: a
   /// receive is there, or none will be taken, as `pointless()` says.
@@ -85,12 +84,10 @@ class BasicReceiveHolders {
   }
 
  private:
-  BasicSpinLock<Atomics> lock_;
+  SpinLock lock_;
   std::shared_ptr<DatagramHolder> first_;
-  typename Atomics::template atomic<uint32_t> any_{0};
+  Atomic<uint32_t> any_{0};
 };
-
-using ReceiveHolders = BasicReceiveHolders<>;
 
 /// Waits for room on a way; see DatagramWay::wait_for_room().
 class DatagramWaiter {

@@ -18,8 +18,7 @@ enum class [[nodiscard]] AfterTurn : bool{
     kLookAgain,
 };
 
-template <class Atomics = StdAtomics>
-class BasicHandoffLock {
+class HandoffLock {
   /// Gives the side back at the end of the scope, after an exception too.
   class Holder {
    public:
@@ -32,9 +31,9 @@ class BasicHandoffLock {
     explicit operator bool() const { return lock_ != nullptr; }
 
    protected:
-    friend BasicHandoffLock;
-    explicit Holder(BasicHandoffLock* lock) : lock_(lock) {}
-    BasicHandoffLock* lock_ = nullptr;
+    friend HandoffLock;
+    explicit Holder(HandoffLock* lock) : lock_(lock) {}
+    HandoffLock* lock_ = nullptr;
   };
 
  public:
@@ -45,11 +44,11 @@ class BasicHandoffLock {
     Turn(Turn&&) noexcept = default;
     Turn& operator=(Turn&&) noexcept = default;
     ~Turn() {
-      if (this->lock_ != nullptr) [[unlikely]]
-        this->lock_->drop();
+      if (lock_ != nullptr) [[unlikely]]
+        lock_->drop();
     }
     AfterTurn end() {
-      BasicHandoffLock& lock = *std::exchange(this->lock_, nullptr);
+      HandoffLock& lock = *std::exchange(lock_, nullptr);
       const uint32_t before = lock.state_.exchange(0, std::memory_order_acq_rel);
       if (before == kTaken) [[likely]]
         return AfterTurn::kNothing;
@@ -58,7 +57,7 @@ class BasicHandoffLock {
 
    private:
     using Holder::Holder;
-    friend BasicHandoffLock;
+    friend HandoffLock;
   };
 
   /// The side for a control operation, which leaves no work behind: other threads wait for its end.
@@ -66,12 +65,12 @@ class BasicHandoffLock {
    public:
     Exclusive(Exclusive&&) noexcept = default;
     ~Exclusive() {
-      if (this->lock_ != nullptr) this->lock_->drop();
+      if (lock_ != nullptr) lock_->drop();
     }
 
    private:
     using Holder::Holder;
-    friend BasicHandoffLock;
+    friend HandoffLock;
   };
 
   /// Takes the side. If another thread has a turn, marks that it must look again; the result is
@@ -139,9 +138,7 @@ class BasicHandoffLock {
     return state_.load(std::memory_order_acquire);
   }
 
-  typename Atomics::template atomic<uint32_t> state_{0};
+  Atomic<uint32_t> state_{0};
 };
-
-using HandoffLock = BasicHandoffLock<>;
 
 }  // namespace uwarp

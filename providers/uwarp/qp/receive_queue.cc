@@ -7,17 +7,14 @@
 
 namespace uwarp {
 
-template <class Atomics>
-BasicReceiveQueue<Atomics>::BasicReceiveQueue(uint32_t depth, uint32_t max_sge)
-    : max_sge_(max_sge), depth_(depth) {
+ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : max_sge_(max_sge), depth_(depth) {
   const uint32_t slots = std::bit_ceil(std::max(depth, 1u));
   mask_ = slots - 1;
   slots_ = std::make_unique<Slot[]>(slots);
   if (max_sge > 0) sges_ = std::make_unique<Sge[]>(static_cast<size_t>(slots) * max_sge);
 }
 
-template <class Atomics>
-int BasicReceiveQueue<Atomics>::post(uint64_t wr_id, std::span<const Sge> sges) {
+int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   if (sges.size() > max_sge_) return EINVAL;
   std::lock_guard lock(lock_);
   if (count_locked() >= depth_) return ENOMEM;
@@ -32,8 +29,7 @@ int BasicReceiveQueue<Atomics>::post(uint64_t wr_id, std::span<const Sge> sges) 
   return 0;
 }
 
-template <class Atomics>
-void BasicReceiveQueue<Atomics>::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges) {
+void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges) {
   TraceStep step;
   step.kind = TraceStep::Kind::kReceivePosted;
   step.queue_pair = trace_name_;
@@ -44,8 +40,7 @@ void BasicReceiveQueue<Atomics>::trace_posted_locked(uint64_t wr_id, std::span<c
 }
 
 // Promises one buffer to the first in line.
-template <class Atomics>
-void BasicReceiveQueue<Atomics>::reserve_locked() {
+void ReceiveQueue::reserve_locked() {
   ReceiveTicket& ticket = *first_;
   first_ = ticket.next;
   if (first_ == nullptr) last_ = nullptr;
@@ -56,8 +51,7 @@ void BasicReceiveQueue<Atomics>::reserve_locked() {
   if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
 }
 
-template <class Atomics>
-bool BasicReceiveQueue<Atomics>::take(RecvWqe& out, ReceiveTicket& ticket) {
+bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
   std::lock_guard lock(lock_);
   if (ticket.state == ReceiveTicket::State::kReserved) [[unlikely]] {
     ticket.state = ReceiveTicket::State::kNone;
@@ -79,16 +73,14 @@ bool BasicReceiveQueue<Atomics>::take(RecvWqe& out, ReceiveTicket& ticket) {
   return true;
 }
 
-template <class Atomics>
-void BasicReceiveQueue<Atomics>::check_limit_locked() {
+void ReceiveQueue::check_limit_locked() {
   if (limit_ == 0 || count_locked() >= limit_) [[likely]]
     return;
   limit_ = 0;
   if (listener_ != nullptr) listener_->limit_reached();
 }
 
-template <class Atomics>
-bool BasicReceiveQueue<Atomics>::drain(uint64_t& wr_id, uint32_t& position) {
+bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
   std::lock_guard lock(lock_);
   if (head_ == tail_) return false;
   position = head_;
@@ -97,8 +89,7 @@ bool BasicReceiveQueue<Atomics>::drain(uint64_t& wr_id, uint32_t& position) {
   return true;
 }
 
-template <class Atomics>
-void BasicReceiveQueue<Atomics>::cancel(ReceiveTicket& ticket) {
+void ReceiveQueue::cancel(ReceiveTicket& ticket) {
   std::lock_guard lock(lock_);
   const ReceiveTicket::State state = ticket.state;
   ticket.state = ReceiveTicket::State::kNone;
@@ -114,61 +105,53 @@ void BasicReceiveQueue<Atomics>::cancel(ReceiveTicket& ticket) {
   }
 }
 
-template <class Atomics>
-bool BasicReceiveQueue<Atomics>::claim_wakeup() {
+bool ReceiveQueue::claim_wakeup() {
   return wakeup_.load(std::memory_order_relaxed) && wakeup_.exchange(false);
 }
 
-template <class Atomics>
-void BasicReceiveQueue<Atomics>::reset() {
+void ReceiveQueue::reset() {
   std::lock_guard lock(lock_);
   head_ = tail_;
   wakeup_.store(false, std::memory_order_relaxed);
 }
 
-template <class Atomics>
-bool BasicReceiveQueue<Atomics>::empty() {
+bool ReceiveQueue::empty() {
   std::lock_guard lock(lock_);
   return head_ == tail_;
 }
 
 // ---- Shared
 
-template <class Atomics>
-BasicSharedReceiveQueue<Atomics>::BasicSharedReceiveQueue(uint32_t depth, uint32_t max_sge,
-                                                          ReceiveLimitListener* listener)
-    : Base(depth, max_sge) {
+SharedReceiveQueue::SharedReceiveQueue(uint32_t depth, uint32_t max_sge,
+                                       ReceiveLimitListener* listener)
+    : ReceiveQueue(depth, max_sge) {
   listener_ = listener;
 }
 
-template <class Atomics>
-int BasicSharedReceiveQueue<Atomics>::arm_limit(uint32_t limit) {
+int SharedReceiveQueue::arm_limit(uint32_t limit) {
   std::lock_guard lock(lock_);
   if (limit > depth_) return EINVAL;
   limit_ = limit;
-  this->check_limit_locked();
+  check_limit_locked();
   return 0;
 }
 
-template <class Atomics>
-uint32_t BasicSharedReceiveQueue<Atomics>::limit() {
+uint32_t SharedReceiveQueue::limit() {
   std::lock_guard lock(lock_);
   return limit_;
 }
 
-template <class Atomics>
-uint32_t BasicSharedReceiveQueue<Atomics>::depth() {
+uint32_t SharedReceiveQueue::depth() {
   std::lock_guard lock(lock_);
   return depth_;
 }
 
-template <class Atomics>
-int BasicSharedReceiveQueue<Atomics>::resize(uint32_t depth) {
+int SharedReceiveQueue::resize(uint32_t depth) {
   const uint32_t count = std::bit_ceil(std::max(depth, 1u));
   auto slots = std::make_unique<Slot[]>(count);
   auto sges = std::make_unique<Sge[]>(static_cast<size_t>(count) * max_sge_);
   std::lock_guard lock(lock_);
-  if (depth < this->count_locked() || depth < limit_) return EINVAL;
+  if (depth < count_locked() || depth < limit_) return EINVAL;
   const uint32_t mask = count - 1;
   for (uint32_t i = head_; i != tail_; ++i) {
     slots[i & mask] = slots_[i & mask_];
@@ -181,8 +164,5 @@ int BasicSharedReceiveQueue<Atomics>::resize(uint32_t depth) {
   depth_ = depth;
   return 0;
 }
-
-template class BasicReceiveQueue<StdAtomics>;
-template class BasicSharedReceiveQueue<StdAtomics>;
 
 }  // namespace uwarp

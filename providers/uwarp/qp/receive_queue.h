@@ -70,11 +70,9 @@ class ReceiveLimitListener {
   virtual void limit_reached() = 0;
 };
 
-/// The definitions are in the .cc, for the product's atomics and for those of the models.
-template <class Atomics = StdAtomics>
-class BasicReceiveQueue {
+class ReceiveQueue {
  public:
-  BasicReceiveQueue(uint32_t depth, uint32_t max_sge);
+  ReceiveQueue(uint32_t depth, uint32_t max_sge);
 
   /// EINVAL (too many SGEs, or a queue made for no receives), ENOMEM (full).
   int post(uint64_t wr_id, std::span<const Sge> sges);
@@ -100,7 +98,7 @@ class BasicReceiveQueue {
   void check_limit_locked();
 
   const uint32_t max_sge_;
-  BasicSpinLock<Atomics> lock_;
+  SpinLock lock_;
   uint32_t depth_;
   uint32_t mask_;
   uint32_t head_ = 0;
@@ -123,20 +121,13 @@ class BasicReceiveQueue {
   uint32_t reserved_ = 0;           // buffers that streams in line have been promised
   ReceiveTicket* first_ = nullptr;  // in line, none promised
   ReceiveTicket* last_ = nullptr;
-  typename Atomics::template atomic<bool> wakeup_{false};  // a buffer has come for a stream in line
+  Atomic<bool> wakeup_{false};  // a buffer has come for a stream in line
 };
 
 /// A receive queue that several queue pairs take from.
-template <class Atomics = StdAtomics>
-class BasicSharedReceiveQueue : public BasicReceiveQueue<Atomics> {
-  using Base = BasicReceiveQueue<Atomics>;
-  using Slot = typename Base::Slot;
-  using Base::depth_, Base::head_, Base::tail_, Base::mask_, Base::max_sge_, Base::limit_;
-  using Base::lock_, Base::slots_, Base::sges_, Base::listener_;
-
+class SharedReceiveQueue : public ReceiveQueue {
  public:
-  BasicSharedReceiveQueue(uint32_t depth, uint32_t max_sge,
-                          ReceiveLimitListener* listener = nullptr);
+  SharedReceiveQueue(uint32_t depth, uint32_t max_sge, ReceiveLimitListener* listener = nullptr);
 
   /// Asks for one event when fewer than `limit` buffers are left, at once if that is so already.
   /// 0 disarms. EINVAL if it is more than the queue holds.
@@ -150,18 +141,17 @@ class BasicSharedReceiveQueue : public BasicReceiveQueue<Atomics> {
 
 /// A stream's place at its receive queue: where it is in line, and whether it is held. For the
 /// thread with the receive side, but for held().
-template <class Atomics = StdAtomics>
-class BasicReceivePlace {
+class ReceivePlace {
  public:
-  BasicReceivePlace(BasicReceiveQueue<Atomics>& queue, ReceiveWaiter* waiter) : queue_(&queue) {
+  ReceivePlace(ReceiveQueue& queue, ReceiveWaiter* waiter) : queue_(&queue) {
     ticket_.waiter = waiter;
   }
   // After leave() there is nothing to give back, and a shared queue may be gone by now.
-  ~BasicReceivePlace() {
+  ~ReceivePlace() {
     if (ticket_.state != ReceiveTicket::State::kNone) queue_->cancel(ticket_);
   }
-  BasicReceivePlace(const BasicReceivePlace&) = delete;
-  BasicReceivePlace& operator=(const BasicReceivePlace&) = delete;
+  ReceivePlace(const ReceivePlace&) = delete;
+  ReceivePlace& operator=(const ReceivePlace&) = delete;
 
   /// Takes the oldest buffer. False: the stream is in line for one, and held.
   bool take(RecvWqe& out) {
@@ -179,7 +169,7 @@ class BasicReceivePlace {
     queue_->cancel(ticket_);
   }
   /// Leaves the line; the next buffers come from `queue`.
-  void move_to(BasicReceiveQueue<Atomics>& queue) {
+  void move_to(ReceiveQueue& queue) {
     leave();
     queue_ = &queue;
   }
@@ -188,13 +178,9 @@ class BasicReceivePlace {
   bool held() const { return held_.load(std::memory_order_acquire); }
 
  private:
-  BasicReceiveQueue<Atomics>* queue_;
+  ReceiveQueue* queue_;
   ReceiveTicket ticket_;
-  typename Atomics::template atomic<bool> held_{false};
+  Atomic<bool> held_{false};
 };
-
-using ReceiveQueue = BasicReceiveQueue<>;
-using SharedReceiveQueue = BasicSharedReceiveQueue<>;
-using ReceivePlace = BasicReceivePlace<>;
 
 }  // namespace uwarp

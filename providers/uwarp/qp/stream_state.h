@@ -24,8 +24,7 @@ namespace uwarp {
 
 // SQD: new requests wait, and the application may want to know when those that run are done. Both
 // are one word, so that no thread sees the one without the other.
-template <class Atomics = StdAtomics>
-class BasicSendDrain {
+class SendDrain {
  public:
   /// New requests wait from now on. The caller has the transmit side, so that the last request
   /// retires before this or after it, and calls due() before it lets go.
@@ -48,10 +47,8 @@ class BasicSendDrain {
 
  private:
   enum : uint32_t { kPaused = 1, kNotify = 2 };  // the latter only with the former
-  typename Atomics::template atomic<uint32_t> word_{0};
+  Atomic<uint32_t> word_{0};
 };
-
-using SendDrain = BasicSendDrain<>;
 
 // Which counter an RDMAP opcode belongs to.
 

@@ -114,7 +114,7 @@ class PollGroup final : public CompletionQueueDriver {
   void publish_extra_locked();
 
   std::atomic<PollGroup*> others_{nullptr};
-  BasicWaitingStreams<Stream, PollGroup> streams_{*this};
+  WaitingStreams<Stream, PollGroup> streams_{*this};
   std::vector<Direct> direct_;  // used in a Stay, as next_ is
   size_t next_ = 0;             // of them, where the next poll() begins
   std::atomic<size_t> extra_{0};

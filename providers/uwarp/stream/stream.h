@@ -207,7 +207,7 @@ class Stream {
   void transmit_soon();
   /// For the groups: sends what waits. `notice` as for receive().
   void transmit_waiting(const PollGroup& group, StreamEvents& notice);
-  /// For the group's BasicWaitingStreams.
+  /// For the group's WaitingStreams.
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();

@@ -20,8 +20,7 @@ namespace uwarp {
 /// A stream's half: which senders know that something waits. A sender is marked by the holder of
 /// the transmit side, and clears its mark before it looks at what has been posted: so it sees the
 /// post, or the post finds its mark cleared.
-template <class Atomics = StdAtomics>
-class BasicWaitingMarks {
+class WaitingMarks {
  public:
   /// Senders, as bits.
   enum : uint8_t { kGroup = 1, kSecondGroup = 2, kTimer = 4, kAll = 7 };
@@ -33,8 +32,7 @@ class BasicWaitingMarks {
   /// After a post. Senders that do not know of it yet are marked and given to `tell`, under the
   /// transmit side, if `attached` is true there. kLookAgain: the caller has to transmit.
   template <class Attached, class Tell>
-  AfterTurn announce(BasicHandoffLock<Atomics>& transmit_side, const Attached& attached,
-                     Tell&& tell) {
+  AfterTurn announce(HandoffLock& transmit_side, const Attached& attached, Tell&& tell) {
     if (marks_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]
       return AfterTurn::kNothing;
     auto turn = transmit_side.begin();
@@ -46,13 +44,13 @@ class BasicWaitingMarks {
   uint8_t take(uint8_t sender) { return marks_.fetch_and(static_cast<uint8_t>(~sender)); }
 
  private:
-  typename Atomics::template atomic<uint8_t> marks_{0};
+  Atomic<uint8_t> marks_{0};
 };
 
 /// A poll group's half: its streams, and those of them that have something that waits. `Stream`
 /// has a bool& member_of(const Group&), which belongs to this.
-template <class Stream, class Group, class Atomics = StdAtomics>
-class BasicWaitingStreams {
+template <class Stream, class Group>
+class WaitingStreams {
  public:
   /// While it lives no stream leaves the group: a pointer from the group's lists may be used as
   /// long, and no longer. If false, another thread has it.
@@ -61,12 +59,12 @@ class BasicWaitingStreams {
     explicit operator bool() const { return lock_.owns_lock(); }
 
    private:
-    friend BasicWaitingStreams;
-    explicit Stay(std::unique_lock<BasicSpinLock<Atomics>> lock) : lock_(std::move(lock)) {}
-    std::unique_lock<BasicSpinLock<Atomics>> lock_;
+    friend WaitingStreams;
+    explicit Stay(std::unique_lock<SpinLock> lock) : lock_(std::move(lock)) {}
+    std::unique_lock<SpinLock> lock_;
   };
 
-  explicit BasicWaitingStreams(const Group& group) : group_(group) {}
+  explicit WaitingStreams(const Group& group) : group_(group) {}
 
   Stay stay() { return Stay(std::unique_lock(stay_lock_)); }
   Stay try_stay() { return Stay(std::unique_lock(stay_lock_, std::try_to_lock)); }
@@ -120,13 +118,11 @@ class BasicWaitingStreams {
 
   const Group& group_;
   // Held by a poller as long as it uses a stream of the group. Another poller does not wait for it.
-  BasicSpinLock<Atomics> stay_lock_;
-  BasicSpinLock<Atomics> list_lock_;  // leaf
+  SpinLock stay_lock_;
+  SpinLock list_lock_;  // leaf
   std::vector<Stream*> waiting_;
-  typename Atomics::template atomic<size_t> members_{0};  // changes under both locks
-  typename Atomics::template atomic<size_t> count_{0};
+  Atomic<size_t> members_{0};  // changes under both locks
+  Atomic<size_t> count_{0};
 };
-
-using WaitingMarks = BasicWaitingMarks<>;
 
 }  // namespace uwarp

@@ -64,7 +64,7 @@ TEST(SpinLock, AWaiterLetsAHolderOfLowerRealTimePriorityRun) {
     locked = true;
     while (!go && !refused) usleep(100);
     // By now, or during this loop, the waiter takes the core.
-    for (int i = 0; i < 1000000; ++i) cpu_relax();
+    for (int i = 0; i < 1000000; ++i) Atomics::cpu_relax();
   });
   while (!locked) usleep(100);
   std::thread waiter([&] {

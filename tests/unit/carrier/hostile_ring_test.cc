@@ -24,7 +24,7 @@ class Scribbler {
       : memory_(mapped_again(parts.memory)), random_(seed), thread_([this] {
           while (!over_.load(std::memory_order_relaxed)) {
             spoil();
-            for (uint32_t pause = random_() % 2000; pause != 0; --pause) cpu_relax();
+            for (uint32_t pause = random_() % 2000; pause != 0; --pause) Atomics::cpu_relax();
           }
         }) {}
   ~Scribbler() {

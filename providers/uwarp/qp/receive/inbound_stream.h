@@ -84,10 +84,10 @@ class SegmentRun {
 
 /// Receive side. `Sender` has in_flight(), retire_wish(), and retire(), which completes what has
 /// gone.
-template <class Sender, class Atomics = StdAtomics>
+template <class Sender>
 class BasicCompletionOrder {
  public:
-  BasicCompletionOrder(BasicHandoffLock<Atomics>& transmit_side, Sender& sender)
+  BasicCompletionOrder(HandoffLock& transmit_side, Sender& sender)
       : side_(transmit_side), sender_(sender) {}
 
   /// Bytes have been taken from the socket: the messages among them may answer all that had been
@@ -135,7 +135,7 @@ class BasicCompletionOrder {
       Atomics::nap();
   }
 
-  BasicHandoffLock<Atomics>& side_;
+  HandoffLock& side_;
   Sender& sender_;
   bool complete_ = false;
   bool acknowledged_ = false;

@@ -103,8 +103,7 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
                         SendQueue& queue, bool acknowledged);
 
 // The receive side asks the transmit side to complete what has gone.
-template <class Atomics = StdAtomics>
-class BasicRetireWish {
+class RetireWish {
  public:
   uint32_t ask() { return asked_.fetch_add(1, std::memory_order_acq_rel) + 1; }
   bool granted(uint32_t wish) const {
@@ -118,11 +117,9 @@ class BasicRetireWish {
   }
 
  private:
-  typename Atomics::template atomic<uint32_t> asked_{0};
-  typename Atomics::template atomic<uint32_t> granted_{0};
+  Atomic<uint32_t> asked_{0};
+  Atomic<uint32_t> granted_{0};
 };
-
-using RetireWish = BasicRetireWish<>;
 
 class SendCompleter {
  public:

@@ -2,8 +2,8 @@
 //
 // raw_udp: what plain UDP does here, the limit to measure datagrams of uwarp against. Knows nothing
 // of RDMA.
-#include "ends/run_mode.h"
 #include "ends/process.h"
+#include "ends/run_mode.h"
 #include "raw_udp/modes.h"
 
 int main(int argc, char** argv) {

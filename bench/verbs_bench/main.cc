@@ -2,8 +2,8 @@
 //
 // verbs_bench: what perftest does not measure. Plain verbs, nothing of uwarp: under uwarp-run, or
 // on any RDMA device.
-#include "ends/run_mode.h"
 #include "ends/process.h"
+#include "ends/run_mode.h"
 #include "verbs_bench/modes.h"
 
 int main(int argc, char** argv) {

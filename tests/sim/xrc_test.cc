@@ -214,9 +214,9 @@ TEST_P(Xrc, QueueIsDestroyed) {
   first.leave();
   {
     const QueuePair::Held held = pair.b.qp->hold();
-    pair.b.qp->receiver().forget(second.queue);
+    pair.b.qp->receiver().messages().forget(second.queue);
     EXPECT_TRUE(pair.b.qp->receiver().held());
-    pair.b.qp->receiver().forget(first.queue);
+    pair.b.qp->receiver().messages().forget(first.queue);
   }
   pair.run();
   EXPECT_EQ(pair.a.sends().at(0).status, GetParam() ? WcStatus::kRemInvReqErr : WcStatus::kSuccess);
@@ -230,13 +230,13 @@ TEST_P(Xrc, IdleStreamSurvivesTheEndOfAQueue) {
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   pair.run();
   EXPECT_NE(pair.b.outcome & kRxNewQueue, 0u);
-  EXPECT_EQ(pair.b.qp->receiver().named_completions(), &first.completions);
+  EXPECT_EQ(pair.b.qp->receiver().messages().named_completions(), &first.completions);
   first.leave();
   {
     const QueuePair::Held held = pair.b.qp->hold();
-    pair.b.qp->receiver().forget(first.queue);
+    pair.b.qp->receiver().messages().forget(first.queue);
   }
-  EXPECT_EQ(pair.b.qp->receiver().named_completions(), nullptr);
+  EXPECT_EQ(pair.b.qp->receiver().messages().named_completions(), nullptr);
   pair.b.outcome = 0;
   ASSERT_EQ(send(SendOpcode::kSend, 2, second), 0);
   pair.run();

@@ -468,7 +468,7 @@ void Endpoint::follow_receives() {
   CompletionQueue* completions;
   {
     const auto receive = qp_.receive_side().hold();
-    completions = qp_.receiver().named_completions();
+    completions = qp_.receiver().messages().named_completions();
   }
   if (completions != nullptr) stream_.join(PollGroup::of(*completions));
 }
@@ -482,13 +482,13 @@ void Endpoint::forget(const XrcQueue& queue) {
   const std::lock_guard guard(mutex_);
   {
     const QueuePair::Held held = qp_.hold();
-    qp_.receiver().forget(queue);
+    qp_.receiver().messages().forget(queue);
   }
   PollGroup* const group = PollGroup::find(*queue.completions);
   if (group == nullptr || qp_.config().xrc->completes_to(*queue.completions)) return;
   stream_.leave(*group);
   const auto receive = qp_.receive_side().hold();
-  qp_.receiver().report_queue();
+  qp_.receiver().messages().report_queue();
 }
 
 // Decided by the end that has no buffer: the sender's counts of retries are not on the wire. With

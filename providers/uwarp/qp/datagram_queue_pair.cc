@@ -82,14 +82,10 @@ int DatagramQueuePair::post_send_locked(const SendRequest& request, const Datagr
 // False: there is no room.
 bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target) {
   const SendWqe& wqe = sends_.at(position);
-  if (const auto why = refusal(wqe)) [[unlikely]] {
-    fail_send(position, *why);
-    return true;
-  }
-  if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]] {
-    fail_send(position, WcStatus::kLocProtErr);
-    return true;
-  }
+  if (const auto why = refusal(wqe)) [[unlikely]]
+    return fail_send(position, *why);
+  if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]]
+    return fail_send(position, WcStatus::kLocProtErr);
   const DatagramHeader header = header_of(wqe, target);
   const DatagramWay::Taken taken = config_.script == nullptr
                                        ? target.way->append(header, payload_)
@@ -99,8 +95,7 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
       blocked_on_ = target.way;
       return false;
     case DatagramWay::Taken::kFault:
-      fail_send(position, WcStatus::kLocProtErr);
-      return true;
+      return fail_send(position, WcStatus::kLocProtErr);
     case DatagramWay::Taken::kDropped:
       slot_.transmit.dropped.add(1);
       break;
@@ -152,11 +147,12 @@ DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
 }
 
 // What follows is flushed until the application says that it goes on (InfiniBand specification,
-// 10.3.1).
-void DatagramQueuePair::fail_send(uint64_t position, WcStatus status) {
+// 10.3.1). True: it needs no room.
+bool DatagramQueuePair::fail_send(uint64_t position, WcStatus status) {
   complete_send(position, status);
   move_to(QpState::kSqe);
   flush_sends_locked();
+  return true;
 }
 
 DatagramHeader DatagramQueuePair::header_of(const SendWqe& wqe,

@@ -231,7 +231,7 @@ class DatagramQueuePair {
   [[gnu::noinline, gnu::cold]] DatagramWay::Taken send_with_faults(uint64_t position,
                                                                    const DatagramHeader& header,
                                                                    const DatagramTarget& target);
-  [[gnu::noinline, gnu::cold]] void fail_send(uint64_t position, WcStatus status);
+  [[gnu::noinline, gnu::cold]] bool fail_send(uint64_t position, WcStatus status);
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
   void flush_sends_locked();

@@ -5,14 +5,6 @@
 #include <mutex>
 
 namespace uwarp {
-namespace {
-
-SendQueue::Shape send_shape(const QpConfig& config) {
-  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes,
-          config.signal_all,  config.extensions,   !is_unreliable(config.transport)};
-}
-
-}  // namespace
 
 QueuePair::~QueuePair() {
   // Its number may be given to another, which must not inherit its windows.
@@ -23,7 +15,9 @@ QueuePair::QueuePair(const QpConfig& config)
     : config_(config),
       own_slot_(config.slot == nullptr ? std::make_unique<QueuePairSlot>() : nullptr),
       slot_(config.slot == nullptr ? *own_slot_ : *config.slot),
-      sends_(send_shape(config), *config.send_cq),
+      sends_({config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+              config.extensions, !is_unreliable(config.transport)},
+             *config.send_cq),
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
@@ -34,11 +28,17 @@ QueuePair::QueuePair(const QpConfig& config)
   own_receives_.trace(config.trace, config.number.value);
 }
 
-// Only a uwarp takes it. Under InfiniBand's rules it is posted as soon as there is a connection, or
-// before.
+// Only a uwarp takes a Send with Immediate. Under InfiniBand's rules it is posted as soon as there
+// is a connection, or before.
 bool QueuePair::takes_send_with_immediate() const {
   if (peer_is_uwarp() || state() == QpState::kErr) return true;
   return config_.acknowledged ? !peer_has_spoken() : stream_.peer_will_show();
+}
+
+inline int QueuePair::check(const SendRequest& request) const {
+  if (int error = sends_.check(request)) return error;
+  return request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate() ? EOPNOTSUPP
+                                                                                    : 0;
 }
 
 // Either this sees ERR, or the flush that sets it sees what was posted.
@@ -49,8 +49,7 @@ void QueuePair::flush_late() {
 
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
-  if (int error = sends_.check(request)) return error;
-  if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate()) return EOPNOTSUPP;
+  if (int error = check(request)) return error;
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit) return EINVAL;
   return sends_.push_locked(request);
@@ -66,11 +65,8 @@ int QueuePair::post_send(const SendRequest& request) {
 }
 
 int QueuePair::post_sends(std::span<const SendRequest> requests) {
-  for (const SendRequest& request : requests) {
-    if (int error = sends_.check(request)) return error;
-    if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate())
-      return EOPNOTSUPP;
-  }
+  for (const SendRequest& request : requests)
+    if (int error = check(request)) return error;
   {
     std::lock_guard lock(post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;

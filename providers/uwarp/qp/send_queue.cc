@@ -139,13 +139,12 @@ int SendQueue::push_locked(const SendRequest& request) {
 // Before another thread can begin it.
 void SendQueue::trace_posted(uint64_t position) const {
   const SendWqe& wqe = ring_[position & mask_];
-  TraceStep step;
-  step.opcode = static_cast<uint8_t>(completion_opcode(wqe.opcode));
-  step.queue_pair = trace_name_;
-  step.position = static_cast<uint32_t>(position);
-  step.bytes = wqe.length_bytes;
-  step.wr_id = wqe.wr_id;
-  trace_->note(step);
+  trace_->note({.kind = TraceStep::Kind::kSendPosted,
+                .opcode = static_cast<uint8_t>(completion_opcode(wqe.opcode)),
+                .queue_pair = trace_name_,
+                .position = static_cast<uint32_t>(position),
+                .bytes = wqe.length_bytes,
+                .wr_id = wqe.wr_id});
 }
 
 int SendQueue::push_all_locked(std::span<const SendRequest> requests) {

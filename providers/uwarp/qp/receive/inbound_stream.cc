@@ -68,7 +68,7 @@ void InboundAnswers::open(const TaggedHeader& header) {
   InboundSegment& segment = in_.segment;
   const OutboundRequest* read = in_.stream.outbound.front();
   if (read == nullptr || read->atomic)
-    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return void(in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true));
   if (!read_open_) {
     placed_ = 0;
     sink_.clear();
@@ -79,10 +79,11 @@ void InboundAnswers::open(const TaggedHeader& header) {
   const uint32_t payload = segment.payload_left;
   const uint64_t end = placed_ + payload;
   if (payload > 0 && header.stag.value != read->token)
-    return fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr);
-  if (end > read->length_bytes) return fail(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr);
+    return void(fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr));
+  if (end > read->length_bytes)
+    return void(fail(TerminateCode::kDdpTaggedBounds, WcStatus::kLocLenErr));
   if ((payload > 0 && header.to != placed_) || (segment.last && end != read->length_bytes))
-    return fail(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr);
+    return void(fail(TerminateCode::kDdpTaggedBounds, WcStatus::kBadRespErr));
 }
 
 void InboundAnswers::finish_segment() {
@@ -94,9 +95,9 @@ void InboundAnswers::finish_segment() {
 void InboundAnswers::take(const AtomicResponseHeader& header) {
   const OutboundRequest* request = in_.stream.outbound.front();
   if (request == nullptr || !request->atomic)
-    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return void(in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true));
   if (header.request_id != request->token)
-    return fail(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr);
+    return void(fail(TerminateCode::kRdmapOperationUnspecified, WcStatus::kBadRespErr));
   if (!gather(request->request)) return fail_place();
   atomic_sequence_.skip();
   // The number in the requester's own byte order, as with InfiniBand.
@@ -122,13 +123,10 @@ bool InboundAnswers::is_acknowledgement(const std::byte* fpdu) const {
 void InboundAnswers::finish() {
   const OutboundRequest answered = *in_.stream.outbound.front();
   const bool own = answered.request == OutboundRequest::kNoRequest;
-  if (in_.config.trace != nullptr && !own) [[unlikely]] {
-    TraceStep step;
-    step.kind = TraceStep::Kind::kSendAnswered;
-    step.queue_pair = in_.config.number.value;
-    step.position = static_cast<uint32_t>(answered.request);
-    in_.config.trace->note(step);
-  }
+  if (in_.config.trace != nullptr && !own) [[unlikely]]
+    in_.config.trace->note({.kind = TraceStep::Kind::kSendAnswered,
+                            .queue_pair = in_.config.number.value,
+                            .position = static_cast<uint32_t>(answered.request)});
   in_.stream.outbound.pop();
   read_open_ = false;
   if (answered.acknowledges != 0)
@@ -138,11 +136,11 @@ void InboundAnswers::finish() {
   in_.outcome |= kRxTransmitWanted;
 }
 
-void InboundAnswers::fail(TerminateCode code, WcStatus status) {
+bool InboundAnswers::fail(TerminateCode code, WcStatus status) {
   StreamFailure failure = in_.failure(code, true);
   if (const OutboundRequest* open = in_.stream.outbound.front()) failure.request = open->request;
   failure.status = status;
-  in_.fail(failure, QpEvent::kRequestError);
+  return in_.fail(failure, QpEvent::kRequestError);
 }
 
 // The peer did nothing wrong, so no header is given and the completion tells (RFC 7306 8.1).
@@ -183,7 +181,7 @@ void InboundWrites::open(const TaggedHeader& header) {
   InboundSegment& segment = in_.segment;
   // One Write goes to one buffer (RFC 5040 5.1).
   if (message_open_ && header.stag != stag_)
-    return in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
+    return void(in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true));
   const bool first = !message_open_;
   message_open_ = !segment.last;
   stag_ = header.stag;
@@ -196,7 +194,7 @@ void InboundWrites::open(const TaggedHeader& header) {
   if (segment.payload_left == 0) return take_empty(header, first && segment.last);
   // What is skipped or written twice would count for the length that Immediate Data reports.
   if (next_ && header.to != *next_)
-    return in_.fail(TerminateCode::kDdpTaggedBounds, QpEvent::kAccessError, true);
+    return void(in_.fail(TerminateCode::kDdpTaggedBounds, QpEvent::kAccessError, true));
   next_ = header.to + segment.payload_left;
   const RegionFault fault = look_up(header.stag, header.to, segment.payload_left, place_);
   if (fault != RegionFault::kNone) in_.fail(write_fault_code(fault), QpEvent::kAccessError, true);
@@ -306,10 +304,8 @@ bool InboundMessages::aim(const UntaggedHeader& header) {
   const XrcQueue* queue = named_;
   if (queue == nullptr || queue->number != number)
     queue = in_.config.xrc != nullptr ? in_.config.xrc->find(number) : nullptr;
-  if (queue == nullptr) {
-    in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
-    return false;
-  }
+  if (queue == nullptr)
+    return in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
   if (report_queue_) in_.outcome |= kRxNewQueue;
   report_queue_ = false;
   qn_ = header.qn;
@@ -341,26 +337,17 @@ void InboundMessages::forget(const XrcQueue& queue) {
 
 bool InboundMessages::open(const UntaggedHeader& header) {
   InboundSegment& segment = in_.segment;
-  if (const auto error = sequence_.check_msn(header)) {
-    in_.fail(*error, QpEvent::kFatal, true);
-    return false;
-  }
+  if (const auto error = sequence_.check_msn(header))
+    return in_.fail(*error, QpEvent::kFatal, true);
   if (!sequence_.open()) {
     if (!take_receive(header)) return false;
   } else if ((segment.opcode != opcode_ && !continues_dropped()) || header.qn != qn_) {
-    const bool other_queue = header.qn != qn_;
-    in_.fail(
-        other_queue ? TerminateCode::kDdpUntaggedInvalidQn : TerminateCode::kRdmapUnexpectedOpcode,
-        QpEvent::kRequestError, true);
-    return false;
+    return in_.fail(header.qn != qn_ ? TerminateCode::kDdpUntaggedInvalidQn
+                                     : TerminateCode::kRdmapUnexpectedOpcode,
+                    QpEvent::kRequestError, true);
   }
-  if (const auto error =
-          sequence_.check_range(header.mo, segment.payload_left, sink_.length_bytes())) {
-    if (!lose_long_message(*error)) {
-      fail_range(*error);
-      return false;
-    }
-  }
+  const auto error = sequence_.check_range(header.mo, segment.payload_left, sink_.length_bytes());
+  if (error && !lose_long_message(*error)) return fail_range(*error);
   segment.payload_offset = header.mo;
   invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
   return true;
@@ -379,20 +366,15 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
   taken_ = true;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveTaken, WcStatus::kSuccess);
-  if (!resolve_sink()) {
-    fail_receive();
-    return false;
-  }
+  if (!resolve_sink()) return fail_receive();
   sequence_.begin();
   return true;
 }
 
 bool InboundMessages::take_room() {
   opcode_ = in_.segment.opcode;
-  if (opcode_ != RdmapOpcode::kSend) {
-    in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
-    return false;
-  }
+  if (opcode_ != RdmapOpcode::kSend)
+    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
   const std::span<std::byte> room = in_.config.sink->room();
   if (room.empty()) return hold();
   sink_.clear();
@@ -449,18 +431,15 @@ std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) 
       return hold();
     case FaultVerdict::Act::kNoReceive:
       if (is_unreliable(in_.config.transport)) return drop();
-      in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
-      return false;
+      return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
     case FaultVerdict::Act::kTerminate:
-      in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
-      return false;
+      return in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
     case FaultVerdict::Act::kFail:
       if (!place_in_line_.take(receive_)) return hold();
       taken_ = true;
       opcode_ = in_.segment.opcode;
       in_.segment.payload_offset = 0;
-      fail_receive(static_cast<WcStatus>(verdict.status));
-      return false;
+      return fail_receive(static_cast<WcStatus>(verdict.status));
     default:
       return std::nullopt;
   }
@@ -507,10 +486,9 @@ bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
   }
   if (traits(opcode_).invalidates) {
     const STag stag{invalidate_};
-    if (!in_.config.regions->invalidate_window(stag, in_.stream.peer(in_.config.domain))) {
-      fail(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError, WcStatus::kRemInvReqErr);
-      return false;
-    }
+    if (!in_.config.regions->invalidate_window(stag, in_.stream.peer(in_.config.domain)))
+      return fail(TerminateCode::kRdmapCannotInvalidate, QpEvent::kAccessError,
+                  WcStatus::kRemInvReqErr);
     done.wc_flags = kWcWithInvalidate;
     done.imm_or_invalidated = stag.value;
   } else if (opcode_ == RdmapOpcode::kSendImmediate) {
@@ -518,10 +496,8 @@ bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
     done.wc_flags = kWcWithImm;
     done.imm_or_invalidated = __builtin_bswap32(invalidate_);
   } else if (is_immediate(opcode_)) {
-    if (in_.segment.payload_offset != kImmediateSize) {
-      fail_range(TerminateCode::kRdmapOperationUnspecified);
-      return false;
-    }
+    if (in_.segment.payload_offset != kImmediateSize)
+      return fail_range(TerminateCode::kRdmapOperationUnspecified);
     // Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs
     // to is not marked on the wire: it is the last one that nothing on queue 0 has followed (rule
     // A25).
@@ -547,23 +523,24 @@ bool InboundMessages::lose_long_message(TerminateCode code) {
 }
 
 // For Immediate Data it is not the buffer's fault: it has exactly 8 bytes (7306-6.3-g).
-void InboundMessages::fail_range(TerminateCode code) {
+bool InboundMessages::fail_range(TerminateCode code) {
   if (is_immediate(in_.segment.opcode))
-    in_.fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
-  else
-    fail(code, QpEvent::kFatal, WcStatus::kLocLenErr);
+    return in_.fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
+  return fail(code, QpEvent::kFatal, WcStatus::kLocLenErr);
 }
 
-void InboundMessages::fail(TerminateCode code, QpEvent event, WcStatus status) {
+bool InboundMessages::fail(TerminateCode code, QpEvent event, WcStatus status) {
   const StreamFailure failure = in_.failure(code, true);
   in_.fail(failure, event);
   push(completion(status, failure.vendor_err()), true);
+  return false;
 }
 
-void InboundMessages::fail_receive(WcStatus status) {
+bool InboundMessages::fail_receive(WcStatus status) {
   const StreamFailure failure = in_.failure(TerminateCode::kRdmapLocalCatastrophic, false);
   in_.fail(failure, QpEvent::kFatal);
   push(completion(status, failure.vendor_err()), true);
+  return false;
 }
 
 void InboundMessages::fail_immediate() {
@@ -648,16 +625,14 @@ void InboundMessages::flush() {
 
 // A receive of a shared queue has been posted to no queue pair, so its life begins here.
 void InboundMessages::trace_receive(TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase) {
-  TraceStep step;
-  step.kind = kind;
-  step.phase = phase;
-  step.reported = in_.config.shares_receives();
-  step.queue_pair = in_.config.number.value;
-  step.position = receive_.position;
-  step.status = static_cast<uint32_t>(status);
-  step.bytes = in_.segment.payload_offset;
-  step.wr_id = receive_.wr_id;
-  in_.config.trace->note(step);
+  in_.config.trace->note({.kind = kind,
+                          .phase = phase,
+                          .reported = in_.config.shares_receives(),
+                          .queue_pair = in_.config.number.value,
+                          .position = receive_.position,
+                          .status = static_cast<uint32_t>(status),
+                          .bytes = in_.segment.payload_offset,
+                          .wr_id = receive_.wr_id});
 }
 
 StreamFailure InboundStream::failure(TerminateCode code, bool with_header) const {
@@ -666,19 +641,18 @@ StreamFailure InboundStream::failure(TerminateCode code, bool with_header) const
   return failure;
 }
 
-void InboundStream::fail(const StreamFailure& failure, std::optional<QpEvent> event) {
+bool InboundStream::fail(const StreamFailure& failure, std::optional<QpEvent> event) {
   stream.fail(failure, event);
   close();
   outcome |= kRxFailed;
+  return false;
 }
 
 void InboundStream::trace_fpdu(RdmapOpcode opcode) {
-  TraceStep step;
-  step.kind = TraceStep::Kind::kFpduReceived;
-  step.opcode = static_cast<uint8_t>(opcode);
-  step.queue_pair = config.number.value;
-  step.bytes = segment.ulpdu_length;
-  config.trace->note(step);
+  config.trace->note({.kind = TraceStep::Kind::kFpduReceived,
+                      .opcode = static_cast<uint8_t>(opcode),
+                      .queue_pair = config.number.value,
+                      .bytes = segment.ulpdu_length});
 }
 
 }  // namespace uwarp

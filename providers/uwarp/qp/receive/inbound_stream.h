@@ -208,11 +208,11 @@ struct InboundStream {
 
   /// A failure with a Terminate of ours. `with_header`: it shows the segment under way.
   [[gnu::noinline, gnu::cold]] StreamFailure failure(TerminateCode code, bool with_header) const;
-  /// Ends the stream.
-  [[gnu::noinline, gnu::cold]] void fail(const StreamFailure& failure,
+  /// Ends the stream. False, which most callers return then.
+  [[gnu::noinline, gnu::cold]] bool fail(const StreamFailure& failure,
                                          std::optional<QpEvent> event);
-  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, bool with_header) {
-    fail(failure(code, with_header), event);
+  [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, QpEvent event, bool with_header) {
+    return fail(failure(code, with_header), event);
   }
 
  private:
@@ -261,8 +261,8 @@ class InboundAnswers {
   /// The memory of the answer under way.
   BufferList& sink() { return sink_; }
   const BufferList& sink() const { return sink_; }
-  /// The answer at hand is wrong, or does not fit what was asked.
-  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, WcStatus status);
+  /// The answer at hand is wrong, or does not fit what was asked. False.
+  [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, WcStatus status);
   /// The place where it belongs is not, or no longer, what it must be.
   [[gnu::noinline, gnu::cold]] void fail_place();
 
@@ -358,8 +358,8 @@ class InboundMessages {
   /// The memory of the message under way.
   BufferList& sink() { return sink_; }
   const BufferList& sink() const { return sink_; }
-  /// The receive cannot be used; nothing is wrong with the message.
-  [[gnu::noinline, gnu::cold]] void fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  /// The receive cannot be used; nothing is wrong with the message. False.
+  [[gnu::noinline, gnu::cold]] bool fail_receive(WcStatus status = WcStatus::kLocProtErr);
   /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come
   /// now: the receive that this would have taken fails, as with InfiniBand.
   [[gnu::noinline, gnu::cold]] void fail_immediate();
@@ -394,10 +394,10 @@ class InboundMessages {
   }
   void finish();
   [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
-  /// The message is wrong, or does not fit its receive.
-  [[gnu::noinline, gnu::cold]] void fail(TerminateCode code, QpEvent event, WcStatus status);
+  /// The message is wrong, or does not fit its receive. False.
+  [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, QpEvent event, WcStatus status);
   [[gnu::noinline, gnu::cold]] bool lose_long_message(TerminateCode code);
-  [[gnu::noinline, gnu::cold]] void fail_range(TerminateCode code);
+  [[gnu::noinline, gnu::cold]] bool fail_range(TerminateCode code);
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
   void keep(const WorkCompletion& completion, bool solicited);

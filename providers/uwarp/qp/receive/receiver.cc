@@ -307,27 +307,21 @@ void Receiver::look_ahead() {
 
 bool Receiver::read_header() {
   InboundSegment& segment = in_.segment;
-  if (run_.ahead() != 0 && !run_.continues(staged_.data()) && !bring_back()) [[unlikely]] {
-    in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
-    return false;
-  }
+  if (run_.ahead() != 0 && !run_.continues(staged_.data()) && !bring_back()) [[unlikely]]
+    return in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
   if (staged_.size() < kFpduLengthSize + 1) return false;
   const std::byte* const at = staged_.data() + kFpduLengthSize;
   segment.ulpdu_length = load_be16(staged_.data());
   const DdpControl control{static_cast<uint8_t>(at[0])};
   const size_t header = ddp_header_size(control);
-  if (segment.ulpdu_length < header) {
-    in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
-    return false;
-  }
+  if (segment.ulpdu_length < header)
+    return in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
   if (in_.stream.config.crc && !check_frame()) return false;
   if (staged_.size() < kFpduLengthSize + header) return false;
   std::memcpy(segment.header, at, header);
   if (!is_sound_write(at)) {
-    if (const auto error = check_segment(at, in_.features())) {
-      in_.fail(*error, segment_event(*error), !is_version_error(*error));
-      return false;
-    }
+    if (const auto error = check_segment(at, in_.features()))
+      return in_.fail(*error, segment_event(*error), !is_version_error(*error));
   }
   segment.last = control.last();
   segment.opcode = RdmapControl{static_cast<uint8_t>(at[1])}.opcode();
@@ -341,8 +335,7 @@ bool Receiver::check_frame() {
   if (staged_.size() < size) return false;
   if (verify_fpdu_crc({staged_.data(), size})) return true;
   in_.counters.crc_errors.add(1);
-  in_.fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);
-  return false;
+  return in_.fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);
 }
 
 // Instead of a segment that was announced something else has come, as a rule the Terminate of a
@@ -434,18 +427,14 @@ bool Receiver::check_control(size_t size) {
     const UntaggedSequence& sequence = answer ? answers_.atomic_sequence() : request_sequence_;
     auto error = sequence.check_msn(header);
     if (!error && header.mo != 0) error = TerminateCode::kDdpUntaggedInvalidMo;
-    if (error) {
-      in_.fail(*error, QpEvent::kFatal, true);
-      return false;
-    }
+    if (error) return in_.fail(*error, QpEvent::kFatal, true);
   }
   auto error = check_header_size(opcode, size);
   if (!error && (size > kTerminateHeaderMax || !in_.segment.last))
     error = TerminateCode::kRdmapOperationUnspecified;
   if (!error) return true;
-  answer ? answers_.fail(*error, WcStatus::kBadRespErr)
-         : in_.fail(*error, segment_event(*error), true);
-  return false;
+  return answer ? answers_.fail(*error, WcStatus::kBadRespErr)
+                : in_.fail(*error, segment_event(*error), true);
 }
 
 void Receiver::deliver_control(std::span<const std::byte> rdmap) {
@@ -465,9 +454,9 @@ void Receiver::deliver_control(std::span<const std::byte> rdmap) {
 template <typename Header>
 void Receiver::take_request(const Header& header) {
   if (is_unreliable(in_.config.transport))
-    return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
+    return void(in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true));
   if (in_.stream.inbound.full())
-    return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
+    return void(in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true));
   request_sequence_.skip();
   InboundRequest request;
   request.header = header;

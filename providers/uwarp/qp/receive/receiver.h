@@ -159,10 +159,7 @@ class Receiver {
   void quiesce(const MemoryRegion& region);
   /// The region has become another under the same keys.
   void look_up_again(const MemoryRegion& region);
-  /// See InboundMessages.
-  CompletionQueue* named_completions() const { return messages_.named_completions(); }
-  void report_queue() { messages_.report_queue(); }
-  void forget(const XrcQueue& queue) { messages_.forget(queue); }
+  InboundMessages& messages() { return messages_; }
 
  private:
   uint32_t consume(StagingPointer& staging);

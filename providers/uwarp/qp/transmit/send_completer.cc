@@ -13,11 +13,8 @@
 namespace uwarp {
 
 void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
-  TraceStep step;
-  step.kind = kind;
-  step.queue_pair = queue_pair_;
-  step.position = static_cast<uint32_t>(position);
-  sink_.note(step);
+  sink_.note(
+      {.kind = kind, .queue_pair = queue_pair_, .position = static_cast<uint32_t>(position)});
 }
 
 // An FPDU begins in one piece: its length and the two control bytes lie side by side.
@@ -39,14 +36,11 @@ void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> bytes,
 }
 
 void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_position) {
-  for (; gone_ < fpdus_.size() && fpdus_[gone_].end <= batch_bytes; ++gone_) {
-    TraceStep step;
-    step.kind = TraceStep::Kind::kFpduSent;
-    step.queue_pair = queue_pair_;
-    step.opcode = fpdus_[gone_].opcode;
-    step.bytes = fpdus_[gone_].bytes;
-    sink_.note(step);
-  }
+  for (; gone_ < fpdus_.size() && fpdus_[gone_].end <= batch_bytes; ++gone_)
+    sink_.note({.kind = TraceStep::Kind::kFpduSent,
+                .opcode = fpdus_[gone_].opcode,
+                .queue_pair = queue_pair_,
+                .bytes = fpdus_[gone_].bytes});
   // Requests that have completed already are not reported as with the kernel.
   with_kernel_ = std::max(with_kernel_, queue.retired());
   while (with_kernel_ < queue.started() &&
@@ -55,17 +49,15 @@ void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_p
 }
 
 void TransmitTrace::completed(uint64_t position, const WorkCompletion& completion, bool reported) {
-  TraceStep step;
-  step.kind = TraceStep::Kind::kSendCompleted;
-  step.phase = position < with_kernel_ ? TraceStep::Phase::kWithKernel
-               : position < begun_     ? TraceStep::Phase::kBegun
-                                       : TraceStep::Phase::kWaiting;
-  step.reported = reported;
-  step.queue_pair = queue_pair_;
-  step.position = static_cast<uint32_t>(position);
-  step.opcode = static_cast<uint8_t>(completion.opcode);
-  step.status = static_cast<uint32_t>(completion.status);
-  sink_.note(step);
+  sink_.note({.kind = TraceStep::Kind::kSendCompleted,
+              .phase = position < with_kernel_ ? TraceStep::Phase::kWithKernel
+                       : position < begun_     ? TraceStep::Phase::kBegun
+                                               : TraceStep::Phase::kWaiting,
+              .opcode = static_cast<uint8_t>(completion.opcode),
+              .reported = reported,
+              .queue_pair = queue_pair_,
+              .position = static_cast<uint32_t>(position),
+              .status = static_cast<uint32_t>(completion.status)});
   // A request that never was begun is not reported as begun later.
   begun_ = std::max(begun_, position + 1);
 }

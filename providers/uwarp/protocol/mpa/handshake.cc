@@ -224,7 +224,7 @@ void MpaResponder::judge_request() {
   // The peer knows MPA, so it gets a Reply.
   MpaStartFrame frame = make_reply({});
   frame.reject = true;
-  encode_reply(frame);
+  reply_size_ = frame.encode(reply_);
 }
 
 RtrKind MpaResponder::choose_rtr() const {
@@ -252,8 +252,6 @@ MpaStartFrame MpaResponder::make_reply(std::span<const std::byte> private_data) 
   return frame;
 }
 
-void MpaResponder::encode_reply(const MpaStartFrame& frame) { reply_size_ = frame.encode(reply_); }
-
 MpaResponder::Reply MpaResponder::accept(uint16_t ird, uint16_t ord,
                                          std::span<const std::byte> private_data) {
   assert(verdict_.state == State::kRequest);
@@ -278,7 +276,7 @@ MpaResponder::Reply MpaResponder::accept(uint16_t ird, uint16_t ord,
     // An ORD that is still open stays open in the frame; its owner keeps to result.ord later.
     if (frame.ord != kDepthNotNegotiated) frame.ord = result.ord;
   }
-  encode_reply(frame);
+  reply_size_ = frame.encode(reply_);
   verdict_.state = State::kReplied;
   return {.bytes = refusal(), .negotiated = result};
 }
@@ -287,7 +285,7 @@ MpaResponder::Reply MpaResponder::reject(std::span<const std::byte> private_data
   assert(verdict_.state == State::kRequest);
   MpaStartFrame frame = make_reply(private_data);
   frame.reject = true;
-  encode_reply(frame);
+  reply_size_ = frame.encode(reply_);
   verdict_.state = State::kReplied;
   return {.bytes = refusal(), .negotiated = {}};
 }

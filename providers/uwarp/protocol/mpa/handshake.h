@@ -158,7 +158,6 @@ class MpaResponder {
   void judge_request();
   void refuse(MpaFailure failure);
   MpaStartFrame make_reply(std::span<const std::byte> private_data) const;
-  void encode_reply(const MpaStartFrame& frame);
   RtrKind choose_rtr() const;
 
   Config config_;

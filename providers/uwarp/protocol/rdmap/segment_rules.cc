@@ -127,10 +127,8 @@ std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeature
   const RdmapOpcodeTraits& opcode = traits(rdmap.opcode());
   if (!enabled(rdmap.opcode(), features) || opcode.tagged != ddp.tagged())
     return TerminateCode::kRdmapUnexpectedOpcode;
-  if (!ddp.tagged()) {
-    if (!queue_fits(UntaggedHeader::decode(header).qn, opcode.queue, features))
-      return TerminateCode::kDdpUntaggedInvalidQn;
-  }
+  if (!ddp.tagged() && !queue_fits(UntaggedHeader::decode(header).qn, opcode.queue, features))
+    return TerminateCode::kDdpUntaggedInvalidQn;
   return std::nullopt;
 }
 

@@ -19,10 +19,6 @@ constexpr size_t kFlagsAt = 16;
 constexpr size_t kRevisionAt = 17;
 constexpr size_t kLengthAt = 18;
 
-StartFrameDecode bad(MpaFailure error) {
-  return {.status = StartFrameDecode::Status::kBad, .error = error};
-}
-
 StartFrameDecode need(size_t wanted) {
   return {.status = StartFrameDecode::Status::kNeedMore, .wanted = wanted};
 }
@@ -43,17 +39,6 @@ MpaFailure check_prefix(std::span<const std::byte> bytes, std::string_view key) 
       revision == 2 && MpaStartFrame::EnhancedBit::test(static_cast<uint8_t>(bytes[kFlagsAt]));
   if (enhanced && length < MpaStartFrame::kEnhancedSize) return MpaFailure::kEnhancedTooShort;
   return MpaFailure::kNone;
-}
-
-void decode_enhanced_word(const std::byte* at, MpaStartFrame& frame) {
-  const uint16_t first = load_be16(at);
-  const uint16_t second = load_be16(at + 2);
-  frame.peer_to_peer = MpaStartFrame::PeerToPeerBit::test(first);
-  frame.rtr_send = MpaStartFrame::RtrSendBit::test(first);
-  frame.ird = MpaStartFrame::IrdField::get(first);
-  frame.rtr_write = MpaStartFrame::RtrWriteBit::test(second);
-  frame.rtr_read = MpaStartFrame::RtrReadBit::test(second);
-  frame.ord = MpaStartFrame::OrdField::get(second);
 }
 
 }  // namespace
@@ -83,7 +68,7 @@ size_t MpaStartFrame::encode(std::span<std::byte> room) const {
 StartFrameDecode decode_start_frame(std::span<const std::byte> bytes, bool reply,
                                     MpaStartFrame& frame) {
   const MpaFailure error = check_prefix(bytes, reply ? kReplyKey : kRequestKey);
-  if (error != MpaFailure::kNone) return bad(error);
+  if (error != MpaFailure::kNone) return {.status = StartFrameDecode::Status::kBad, .error = error};
   if (bytes.size() < MpaStartFrame::kFixedSize)
     return need(MpaStartFrame::kFixedSize - bytes.size());
   const size_t size = MpaStartFrame::kFixedSize + load_be16(&bytes[kLengthAt]);
@@ -99,7 +84,14 @@ StartFrameDecode decode_start_frame(std::span<const std::byte> bytes, bool reply
   frame.enhanced = frame.revision == 2 && MpaStartFrame::EnhancedBit::test(flags);
   std::span<const std::byte> rest = bytes.first(size).subspan(MpaStartFrame::kFixedSize);
   if (frame.enhanced) {
-    decode_enhanced_word(rest.data(), frame);
+    const uint16_t first = load_be16(rest.data());
+    const uint16_t second = load_be16(rest.data() + 2);
+    frame.peer_to_peer = MpaStartFrame::PeerToPeerBit::test(first);
+    frame.rtr_send = MpaStartFrame::RtrSendBit::test(first);
+    frame.ird = MpaStartFrame::IrdField::get(first);
+    frame.rtr_write = MpaStartFrame::RtrWriteBit::test(second);
+    frame.rtr_read = MpaStartFrame::RtrReadBit::test(second);
+    frame.ord = MpaStartFrame::OrdField::get(second);
     rest = rest.subspan(MpaStartFrame::kEnhancedSize);
   }
   (void)frame.private_data.assign(rest);  // cannot be too long: check_prefix

@@ -72,9 +72,6 @@ struct RdmapOpcodeTraits {
   bool solicited;       // the receiver raises a solicited event
 };
 
-inline constexpr size_t kReadRequestHeaderSize = 28;
-inline constexpr size_t kAtomicRequestHeaderSize = 52;
-inline constexpr size_t kAtomicResponseHeaderSize = 12;
 inline constexpr size_t kImmediateSize = 8;
 inline constexpr size_t kTerminateHeaderMin = 4;
 inline constexpr size_t kTerminateHeaderMax = 4 + 2 + UntaggedHeader::kWireSize + 28;
@@ -111,7 +108,7 @@ constexpr const char* name(RdmapOpcode opcode) { return traits(opcode).name; }
 
 /// RDMA Read Request header (28 bytes). RFC 5040 4.4.
 struct ReadRequestHeader {
-  static constexpr size_t kWireSize = kReadRequestHeaderSize;
+  static constexpr size_t kWireSize = 28;
 
   STag sink_stag;
   TaggedOffset sink_to = 0;
@@ -143,7 +140,7 @@ enum class AtomicOpcode : uint8_t { kFetchAdd = 0x0, kCmpSwap = 0x2 };
 
 /// Atomic Request header (52 bytes). RFC 7306 5.2.1.
 struct AtomicRequestHeader {
-  static constexpr size_t kWireSize = kAtomicRequestHeaderSize;
+  static constexpr size_t kWireSize = 52;
   using OpcodeField = Field<uint32_t{0x0000000F}>;  // the 28 bits above are reserved
 
   AtomicOpcode opcode = AtomicOpcode::kFetchAdd;  // any 4-bit value when it comes from a peer
@@ -182,7 +179,7 @@ struct AtomicRequestHeader {
 
 /// Atomic Response header (12 bytes; the 32 in RFC 7306 4 counts the framing). RFC 7306 5.2.2.
 struct AtomicResponseHeader {
-  static constexpr size_t kWireSize = kAtomicResponseHeaderSize;
+  static constexpr size_t kWireSize = 12;
 
   uint32_t request_id = 0;
   uint64_t original_value = 0;  // a number, so the target's byte order does not matter

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 
 #include "base/bytes.h"
 
@@ -105,21 +106,12 @@ std::optional<SidrReply> SidrReply::decode(std::span<const std::byte> bytes) {
 }
 
 const char* describe(SidrStatus status) {
-  switch (status) {
-    case SidrStatus::kSuccess:
-      return "accepted";
-    case SidrStatus::kUnsupported:
-      return "nothing listens there";
-    case SidrStatus::kRejected:
-      return "rejected";
-    case SidrStatus::kNoQueuePair:
-      return "no queue pair";
-    case SidrStatus::kRedirected:
-      return "redirected";
-    case SidrStatus::kUnknownVersion:
-      return "unknown version of the request";
-  }
-  return "unknown status";
+  static constexpr const char* kTexts[] = {"accepted",   "nothing listens there",
+                                           "rejected",   "no queue pair",
+                                           "redirected", "unknown version of the request"};
+  static_assert(std::size(kTexts) == static_cast<size_t>(SidrStatus::kUnknownVersion) + 1);
+  const auto number = static_cast<size_t>(status);  // any value when it comes from a peer
+  return number < std::size(kTexts) ? kTexts[number] : "unknown status";
 }
 
 }  // namespace uwarp

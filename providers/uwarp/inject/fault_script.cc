@@ -8,10 +8,6 @@
 namespace uwarp {
 namespace {
 
-bool concerns_messages(const FaultRule& rule) {
-  return rule.kind <= FaultKind::kPortDown && rule.when != FaultRule::When::kAt;
-}
-
 bool concerns(const FaultRule& rule, FaultScript::Of of) {
   switch (rule.kind) {
     case FaultKind::kLose:
@@ -29,9 +25,15 @@ bool concerns(const FaultRule& rule, FaultScript::Of of) {
   }
 }
 
-bool concerns(const FaultRule& rule, FaultMessage message) {
-  return rule.message == FaultMessage::kAnyRequest || rule.message == message;
-}
+using Act = FaultVerdict::Act;
+
+/// What ends a message, or changes it; other kinds let it wait, or are the listener's.
+constexpr std::pair<FaultKind, Act> kActs[] = {
+    {FaultKind::kReset, Act::kReset},         {FaultKind::kTerminate, Act::kTerminate},
+    {FaultKind::kCorrupt, Act::kCorrupt},     {FaultKind::kWcError, Act::kFail},
+    {FaultKind::kNoReceive, Act::kNoReceive}, {FaultKind::kLose, Act::kLose},
+    {FaultKind::kDuplicate, Act::kDuplicate}, {FaultKind::kReorder, Act::kReorder},
+};
 
 uint64_t transfer_ns(uint64_t bytes, uint64_t rate) {
   constexpr uint64_t kNsPerSecond = 1'000'000'000;
@@ -45,8 +47,8 @@ FaultScript::FaultScript(const FaultPlan& plan, uint32_t number,
     : number_(number), listener_(std::move(listener)) {
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const FaultRule& rule = plan.rules[i];
-    if (!concerns_messages(rule) || !concerns(rule, of) ||
-        (rule.queue_pair != 0 && rule.queue_pair != number))
+    if (rule.kind > FaultKind::kPortDown || rule.when == FaultRule::When::kAt ||
+        !concerns(rule, of) || (rule.queue_pair != 0 && rule.queue_pair != number))
       continue;
     const bool arrival = rule.message == FaultMessage::kArrival;
     (arrival ? arrivals_ : requests_).emplace_back(plan, i, number);
@@ -69,41 +71,13 @@ void FaultScript::restart() {
 // The first rule that ends something stands; waiting adds up.
 void FaultScript::act(const FaultCounter& counter, FaultVerdict& verdict, Hold& hold) {
   const FaultRule& rule = counter.rule();
-  const bool ends = verdict.act != FaultVerdict::Act::kGo;
-  switch (rule.kind) {
-    case FaultKind::kStall:
-    case FaultKind::kNoReceive:
-      if (rule.kind == FaultKind::kNoReceive && rule.for_ns == 0) {
-        if (!ends) verdict.act = FaultVerdict::Act::kNoReceive;
-        break;
-      }
-      hold.on = true;
-      hold.forever |= rule.for_ns == 0;
-      hold.wait_ns += rule.for_ns;
-      break;
-    case FaultKind::kReset:
-      if (!ends) verdict.act = FaultVerdict::Act::kReset;
-      break;
-    case FaultKind::kCorrupt:
-      if (!ends) verdict.act = FaultVerdict::Act::kCorrupt;
-      break;
-    case FaultKind::kTerminate:
-      if (!ends) verdict = {FaultVerdict::Act::kTerminate, 0, rule.code};
-      break;
-    case FaultKind::kLose:
-      if (!ends) verdict.act = FaultVerdict::Act::kLose;
-      break;
-    case FaultKind::kDuplicate:
-      if (!ends) verdict.act = FaultVerdict::Act::kDuplicate;
-      break;
-    case FaultKind::kReorder:
-      if (!ends) verdict.act = FaultVerdict::Act::kReorder;
-      break;
-    case FaultKind::kWcError:
-      if (!ends) verdict = {FaultVerdict::Act::kFail, rule.status, {}};
-      break;
-    default:
-      break;  // the listener's
+  if (rule.kind == FaultKind::kStall || (rule.kind == FaultKind::kNoReceive && rule.for_ns != 0)) {
+    hold.on = true;
+    hold.forever |= rule.for_ns == 0;
+    hold.wait_ns += rule.for_ns;
+  } else if (verdict.act == Act::kGo) {
+    for (const auto& [kind, ends] : kActs)
+      if (kind == rule.kind) verdict = {ends, rule.status, rule.code};
   }
   if (listener_ != nullptr) listener_->fault_acts(number_, rule, counter.counted());
 }
@@ -115,10 +89,12 @@ const FaultVerdict& FaultScript::judge_request(uint64_t position, FaultMessage m
   request_verdict_ = FaultVerdict{};
   Hold hold;
   for (FaultCounter& counter : requests_) {
-    if (!concerns(counter.rule(), message) || !counter.count()) continue;
-    if (counter.rule().kind == FaultKind::kSlow) {
-      owed_ns_ += counter.rule().rate != 0 ? transfer_ns(bytes, counter.rule().rate) : 0;
-      hold.wait_ns += counter.rule().delay_ns;
+    const FaultRule& rule = counter.rule();
+    if (rule.message != FaultMessage::kAnyRequest && rule.message != message) continue;
+    if (!counter.count()) continue;
+    if (rule.kind == FaultKind::kSlow) {
+      owed_ns_ += rule.rate != 0 ? transfer_ns(bytes, rule.rate) : 0;
+      hold.wait_ns += rule.delay_ns;
     } else {
       act(counter, request_verdict_, hold);
     }

@@ -19,7 +19,6 @@ class Counter {
  public:
   Counter() = default;
   Counter(const Counter& other) : value_(other.get()) {}
-  Counter& operator=(const Counter&) = delete;
   void add(uint64_t count) { set(get() + count); }
   void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
   uint64_t get() const { return value_.load(std::memory_order_relaxed); }

@@ -51,10 +51,9 @@ constinit ProcessLock creation_lock;
 constinit std::once_flag exit_once;
 
 /// A signal handler may have forked inside a post: what it still counts is not the parent's.
-void leave_stat_page_to_parent() {
+const InForkedChild leave_stat_page([] {
   if (Engine* parents = process_engine.of_parent()) parents->stat_page().leave_to_parent();
-}
-const InForkedChild leave_stat_page(leave_stat_page_to_parent);
+});
 
 /// After the last exit handler: those of the application may still send and receive. By fd and
 /// without locks: exit() may have interrupted anything.
@@ -83,8 +82,6 @@ Engine::Engine()
     log_event("a system call takes %u ns, which is long: fewer are made (UWARP_CALLS)",
               static_cast<unsigned>(call_cost_ns()));
 }
-
-Engine::~Engine() = default;
 
 Engine& Engine::instance() {
   if (Engine* engine = process_engine.find()) return *engine;

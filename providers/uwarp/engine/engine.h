@@ -64,9 +64,6 @@ class Engine {
   static Engine* current();
 
   Engine();
-  ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
 
   RegionTable& regions() { return regions_; }
   Progress& progress() { return progress_; }

@@ -15,16 +15,14 @@ namespace {
 
 iovec piece_of(const std::byte* at, size_t size) { return {const_cast<std::byte*>(at), size}; }
 
-bool try_both() {
-  std::byte from{1}, to{0};
-  return fault_safe_read(&to, &from, 1) && fault_safe_write(&from, &to, 1);
-}
-
 }  // namespace
 
 bool fault_safe_copy_works() {
   static constinit Fact<bool> works;
-  return works.get(try_both);
+  return works.get([] {
+    std::byte from{1}, to{0};
+    return fault_safe_read(&to, &from, 1) && fault_safe_write(&from, &to, 1);
+  });
 }
 
 bool fault_safe_read(std::byte* to, const std::byte* from, size_t size) {

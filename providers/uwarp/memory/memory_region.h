@@ -21,12 +21,9 @@ namespace uwarp {
 /// a time.
 class DomainSet {
  public:
-  DomainSet() = default;
   ~DomainSet() {
     for (Entry* at = first_.load(); at != nullptr;) delete std::exchange(at, at->next);
   }
-  DomainSet(const DomainSet&) = delete;
-  DomainSet& operator=(const DomainSet&) = delete;
 
   bool contains(const void* domain) const {
     return domain != nullptr && find(first_.load(std::memory_order_acquire), domain) != nullptr;

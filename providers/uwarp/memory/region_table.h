@@ -58,8 +58,6 @@ class RegionTable {
  public:
   RegionTable();
   ~RegionTable();
-  RegionTable(const RegionTable&) = delete;
-  RegionTable& operator=(const RegionTable&) = delete;
 
   /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays
   /// the caller's. Errors: ENOMEM when max_mr is reached.

@@ -15,22 +15,6 @@ Errands::~Errands() {
   thread_ended_.wait(guard, [this] { return threads_ == 0; });
 }
 
-void Errands::push(std::shared_ptr<Errand> errand) {
-  const std::lock_guard guard(mutex_);
-  Errand* const added = errand.get();
-  (last_ != nullptr ? last_->next_ : first_) = std::move(errand);
-  last_ = added;
-  ++waiting_;
-}
-
-// True: one thread more is due, and counted.
-bool Errands::count_thread() {
-  const std::lock_guard guard(mutex_);
-  if (waiting_ == 0 || threads_ == kMostThreads) return false;
-  ++threads_;
-  return true;
-}
-
 // Null: nothing is left to do, and the thread is not counted any more.
 std::shared_ptr<Errand> Errands::pop() {
   const std::lock_guard guard(mutex_);
@@ -63,7 +47,13 @@ void* Errands::thread_main(void* self) {
 }
 
 void Errands::add(std::shared_ptr<Errand> errand) {
-  push(std::move(errand));
+  {
+    const std::lock_guard guard(mutex_);
+    Errand* const added = errand.get();
+    (last_ != nullptr ? last_->next_ : first_) = std::move(errand);
+    last_ = added;
+    ++waiting_;
+  }
   start_thread();
 }
 
@@ -77,7 +67,11 @@ bool Errands::crowded() {
 
 void Errands::start_thread() {
   constexpr size_t kStackBytes = 256 << 10;
-  if (!count_thread()) return;
+  {
+    const std::lock_guard guard(mutex_);
+    if (waiting_ == 0 || threads_ == kMostThreads) return;
+    ++threads_;
+  }
   const auto thread = start_engine_thread("uwarp-errand", thread_main, this, kStackBytes);
   if (thread) {
     pthread_detach(*thread);

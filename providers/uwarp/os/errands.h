@@ -34,11 +34,8 @@ class Errands {
   /// So many may wait behind them before crowded().
   static constexpr size_t kCrowd = 16;
 
-  Errands() = default;
   /// Waits until all have been run. The engine's lives as long as the process.
   ~Errands();
-  Errands(const Errands&) = delete;
-  Errands& operator=(const Errands&) = delete;
 
   /// run() is called by a thread that ends when there is nothing left to do. Where no thread can be
   /// started, `errand` is kept until another one is added, or crowded() is called.
@@ -53,8 +50,6 @@ class Errands {
 
  private:
   static void* thread_main(void* self);
-  void push(std::shared_ptr<Errand> errand);
-  bool count_thread();
   void start_thread();
   std::shared_ptr<Errand> pop();
 

@@ -16,11 +16,6 @@
 namespace uwarp {
 namespace {
 
-// The format of libpcap, with times in nanoseconds, in the byte order of this machine.
-constexpr uint32_t kPcapMagic = 0xa1b23c4d;
-constexpr uint32_t kSnapLength = 1u << 18;
-constexpr uint32_t kEthernet = 1;
-
 constexpr size_t kEthernetSize = 14, kIpv4Size = 20, kIpv6Size = 40, kTcpSize = 20;
 constexpr size_t kRecordSize = 16;
 /// Bytes of the stream in one packet: what both an IPv4 and an IPv6 header can count.
@@ -29,14 +24,15 @@ constexpr uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr uint8_t kProtocolTcp = 6;
 constexpr uint8_t kHops = 64;
 
+// The format of libpcap, with times in nanoseconds, in the byte order of this machine.
 struct FileHeader {
-  uint32_t magic = kPcapMagic;
+  uint32_t magic = 0xa1b23c4d;
   uint16_t major = 2;
   uint16_t minor = 4;
   int32_t zone = 0;
   uint32_t accuracy = 0;
-  uint32_t snap_length = kSnapLength;
-  uint32_t link_type = kEthernet;
+  uint32_t snap_length = 1u << 18;
+  uint32_t link_type = 1;  // Ethernet
 };
 static_assert(sizeof(FileHeader) == 24);
 
@@ -128,13 +124,6 @@ void append_range(std::span<const iovec> bytes, size_t offset, size_t size,
   }
 }
 
-CaptureEnd end_of(const sockaddr_storage& address) {
-  CaptureEnd end;
-  end.address = ip_of(address);
-  end.port = port_of(address);
-  return end;
-}
-
 }  // namespace
 
 std::unique_ptr<Capture> Capture::create(const std::string& name) {
@@ -195,7 +184,9 @@ void Capture::write_packet(const CaptureEnd& from, const CaptureEnd& to, uint8_t
 
 CapturedConnection::CapturedConnection(Capture& capture, const sockaddr_storage& local,
                                        const sockaddr_storage& remote, bool active)
-    : capture_(capture), local_(end_of(local)), remote_(end_of(remote)) {
+    : capture_(capture),
+      local_{ip_of(local), port_of(local)},
+      remote_{ip_of(remote), port_of(remote)} {
   CaptureEnd& dialler = active ? local_ : remote_;
   CaptureEnd& answerer = active ? remote_ : local_;
   const std::lock_guard guard(capture_.mutex());

@@ -66,8 +66,19 @@ StatPage::StatPage(bool shown) {
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(mapped);
   header_ = new (memory_) PageHeader;
-  lay_out();
-  describe_process();
+  for (size_t i = 0; i < kPageTables; ++i) {
+    TablePlace& place = header_->tables[i];
+    place.offset = table_offset(i);
+    place.slot_bytes = static_cast<uint32_t>(kPageSlotBytes[i]);
+    place.slots = kPageSlots[i];
+  }
+  header_->page_bytes = page_bytes();
+  header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
+  header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
+  header_->started_ns = wall_clock_ns();
+  header_->instance = random_word();
+  copy_text(UWARP_VERSION, header_->release, sizeof header_->release);
+  copy_text(program_invocation_short_name, header_->program, sizeof header_->program);
   header_->magic.store(PageHeader::kMagic, std::memory_order_release);
 }
 
@@ -76,25 +87,6 @@ StatPage::~StatPage() { munmap(memory_, page_bytes()); }
 void StatPage::leave_to_parent() {
   constexpr int kEmpty = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   if (fd_) (void)mmap(memory_, page_bytes(), PROT_READ | PROT_WRITE, kEmpty, -1, 0);
-}
-
-void StatPage::lay_out() {
-  for (size_t i = 0; i < kPageTables; ++i) {
-    TablePlace& place = header_->tables[i];
-    place.offset = table_offset(i);
-    place.slot_bytes = static_cast<uint32_t>(kPageSlotBytes[i]);
-    place.slots = kPageSlots[i];
-  }
-}
-
-void StatPage::describe_process() {
-  header_->page_bytes = page_bytes();
-  header_->pid = static_cast<uint32_t>(syscall(SYS_getpid));
-  header_->roce = settings().persona == Persona::kRoce ? 1 : 0;
-  header_->started_ns = wall_clock_ns();
-  header_->instance = random_word();
-  copy_text(UWARP_VERSION, header_->release, sizeof header_->release);
-  copy_text(program_invocation_short_name, header_->program, sizeof header_->program);
 }
 
 uint32_t StatPage::device(std::string_view verbs_name) {
@@ -182,9 +174,15 @@ Slot& StatPage::take() {
   return slot<Slot>(index);
 }
 
-// The counters have been read out. A reader finds no live slot meanwhile.
 template <typename Slot>
-void StatPage::release_locked(Slot& gone) {
+void StatPage::give_back(Slot& gone) {
+  const std::lock_guard guard(mutex_);
+  if constexpr (std::is_same_v<Slot, QueuePairSlot>) {
+    // The index may have been overwritten by another process: never beyond the table.
+    add_all(gone, slot<DeviceSlot>(gone.device % kPageSlots[0]));
+    homeless_.erase(&gone);
+  }
+  // The counters have been read out. A reader finds no live slot meanwhile.
   const uint32_t index = index_of(gone);
   if (index == kNoSlot) {
     TablePlace& place = table(table_of<Slot>());
@@ -204,26 +202,11 @@ void StatPage::release_locked(Slot& gone) {
   free_[static_cast<size_t>(table_of<Slot>())].push_back(index);
 }
 
-void StatPage::give_back(QueuePairSlot& gone) {
-  const std::lock_guard guard(mutex_);
-  // The index may have been overwritten by another process: never beyond the table.
-  add_all(gone, slot<DeviceSlot>(gone.device % kPageSlots[0]));
-  homeless_.erase(&gone);
-  release_locked(gone);
-}
-
-void StatPage::give_back(CompletionSlot& gone) {
-  const std::lock_guard guard(mutex_);
-  release_locked(gone);
-}
-
-void StatPage::give_back(RegionSlot& gone) {
-  const std::lock_guard guard(mutex_);
-  release_locked(gone);
-}
-
 template QueuePairSlot& StatPage::take<QueuePairSlot>();
 template CompletionSlot& StatPage::take<CompletionSlot>();
 template RegionSlot& StatPage::take<RegionSlot>();
+template void StatPage::give_back(QueuePairSlot& gone);
+template void StatPage::give_back(CompletionSlot& gone);
+template void StatPage::give_back(RegionSlot& gone);
 
 }  // namespace uwarp

@@ -36,8 +36,6 @@ class StatPage {
   ~StatPage();
   /// In a forked child: what is stored from now on stays in the child. No locks, no memory.
   void leave_to_parent();
-  StatPage(const StatPage&) = delete;
-  StatPage& operator=(const StatPage&) = delete;
 
   /// Index of the device's slot, made at first use; the last slot is shared by those beyond.
   uint32_t device(std::string_view verbs_name);
@@ -49,9 +47,8 @@ class StatPage {
   /// std::bad_alloc. Give it back.
   template <typename Slot>
   Slot& take();
-  void give_back(QueuePairSlot& slot);
-  void give_back(CompletionSlot& slot);
-  void give_back(RegionSlot& slot);
+  template <typename Slot>
+  void give_back(Slot& slot);
 
   /// Index in its table; kNoSlot for one that cannot be seen.
   template <typename Slot>
@@ -81,13 +78,9 @@ class StatPage {
     constexpr auto kTable = static_cast<size_t>(table_of<Slot>());
     return reinterpret_cast<Slot*>(memory_ + table_offset(kTable))[index];
   }
-  void lay_out();
-  void describe_process();
   uint32_t device_locked(std::string_view verbs_name);
   void note_used_locked(PageTable which, uint32_t used);
   uint32_t take_index_locked(PageTable which);
-  template <typename Slot>
-  void release_locked(Slot& slot);
 
   std::byte* memory_ = nullptr;
   EngineFd fd_;

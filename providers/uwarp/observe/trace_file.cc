@@ -8,6 +8,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "base/log.h"
@@ -25,24 +26,11 @@ using Kind = TraceStep::Kind;
 
 /// By the completion that a request has, which is all that is known when it is polled.
 const char* request_name(uint8_t opcode) {
-  switch (static_cast<WcOpcode>(opcode)) {
-    case WcOpcode::kSend:
-      return "Send";
-    case WcOpcode::kWrite:
-      return "Write";
-    case WcOpcode::kRead:
-      return "Read";
-    case WcOpcode::kCompareSwap:
-      return "Compare and swap";
-    case WcOpcode::kFetchAdd:
-      return "Fetch and add";
-    case WcOpcode::kBindWindow:
-      return "Bind window";
-    case WcOpcode::kLocalInvalidate:
-      return "Local invalidate";
-    default:
-      return "Receive";
-  }
+  static constexpr const char* kNames[] = {
+      "Send",        "Write",           "Read", "Compare and swap", "Fetch and add",
+      "Bind window", "Local invalidate"};
+  static_assert(std::size(kNames) == static_cast<size_t>(WcOpcode::kLocalInvalidate) + 1);
+  return opcode < std::size(kNames) ? kNames[opcode] : "Receive";
 }
 
 bool is_receive(const TraceStep& step) {
@@ -52,15 +40,8 @@ bool is_receive(const TraceStep& step) {
 }
 
 const char* phase_name(TraceStep::Phase phase) {
-  switch (phase) {
-    case TraceStep::Phase::kWaiting:
-      return "queued";
-    case TraceStep::Phase::kBegun:
-      return "sending";
-    case TraceStep::Phase::kWithKernel:
-      break;
-  }
-  return "in flight";
+  static constexpr const char* kNames[] = {"queued", "sending", "in flight"};
+  return kNames[static_cast<size_t>(phase)];
 }
 constexpr const char* kPosted = "posted";
 constexpr const char* kArriving = "arriving";
@@ -230,16 +211,12 @@ TraceFile::Buffer& TraceFile::take_buffer() {
 void TraceFile::note(const TraceStep& step) noexcept {
   if (finished_.load(std::memory_order_acquire)) return;
   try {
-    add(step);
+    Buffer& buffer = own_buffer();
+    const std::lock_guard guard(buffer.lock);
+    buffer.steps.push_back({now_ns(), step});
+    if (buffer.steps.size() == kBufferSteps) write_out_locked(buffer);
   } catch (const std::bad_alloc&) {
   }
-}
-
-void TraceFile::add(const TraceStep& step) {
-  Buffer& buffer = own_buffer();
-  const std::lock_guard guard(buffer.lock);
-  buffer.steps.push_back({now_ns(), step});
-  if (buffer.steps.size() == kBufferSteps) write_out_locked(buffer);
 }
 
 void TraceFile::write_out_locked(Buffer& buffer) {
@@ -270,28 +247,24 @@ void TraceFile::append(std::string text) {
 
 void TraceFile::finish() noexcept {
   try {
-    write_out();
+    const bool before = finished_.exchange(true);
+    std::vector<Buffer*> all;
+    {
+      const std::lock_guard guard(mutex_);
+      if (before && !full_) return;
+      full_ = false;
+      for (const auto& buffer : buffers_) all.push_back(buffer.get());
+    }
+    for (Buffer* buffer : all) {
+      const std::lock_guard guard(buffer->lock);
+      write_out_locked(*buffer);
+    }
+    const std::string pid = std::to_string(process_);
+    const std::lock_guard guard(mutex_);
+    append("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + pid +
+           ",\"args\":{\"name\":\"uwarp " + pid + "\"}}\n]\n");
   } catch (const std::bad_alloc&) {
   }
-}
-
-void TraceFile::write_out() {
-  const bool before = finished_.exchange(true);
-  std::vector<Buffer*> all;
-  {
-    const std::lock_guard guard(mutex_);
-    if (before && !full_) return;
-    full_ = false;
-    for (const auto& buffer : buffers_) all.push_back(buffer.get());
-  }
-  for (Buffer* buffer : all) {
-    const std::lock_guard guard(buffer->lock);
-    write_out_locked(*buffer);
-  }
-  const std::string pid = std::to_string(process_);
-  const std::lock_guard guard(mutex_);
-  append("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + pid + ",\"args\":{\"name\":\"uwarp " +
-         pid + "\"}}\n]\n");
 }
 
 }  // namespace uwarp

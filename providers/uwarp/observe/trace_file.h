@@ -48,8 +48,6 @@ class TraceFile final : public TraceSink {
 
   explicit TraceFile(std::unique_ptr<OutputFile> file);
   Buffer& own_buffer();
-  void add(const TraceStep& step);
-  void write_out();
   Buffer& take_buffer();
   void write_out_locked(Buffer& buffer);
   void append(std::string text);

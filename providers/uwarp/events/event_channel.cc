@@ -31,6 +31,9 @@ struct LateArmings {
 
 namespace {
 
+/// Largest record that libibverbs reads.
+constexpr size_t kMaxRecordBytes = sizeof(AsyncEventRecord);
+
 ProcessOwn<LateArmings> late_armings;
 
 /// Takes `one` out of a list.
@@ -67,13 +70,6 @@ bool ChannelWait::is_for(const EventChannel& channel) const {
            application_file(each.fd).get() == &channel;
   });
 }
-
-namespace {
-
-/// Largest record that libibverbs reads.
-constexpr size_t kMaxRecordBytes = sizeof(AsyncEventRecord);
-
-}  // namespace
 
 /// A thread inside read(). A record that it causes itself is handed to it past the socket.
 class EventChannel::Reader : public Awaited {
@@ -149,8 +145,6 @@ EventChannel::EventChannel(int writer_fd, int drain_fd)
   waiting_.reserve(room_);
 }
 
-bool EventChannel::alive() const { return process_.is_this(); }
-
 EventChannel::~EventChannel() {
   if (!alive()) return;
   close_engine_fd(writer_fd_);
@@ -214,17 +208,14 @@ void EventChannel::records_read() {
   flush_waiting_locked();
 }
 
-int64_t EventChannel::unread_bytes() const {
-  const int bytes = raw_unread(drain_fd_);
-  return bytes >= 0 ? bytes : int64_t{sent_.load()} * int64_t{kMaxRecordBytes};
-}
-
 // Once round the socket: each record is taken out and, unless it goes, put in again behind the
 // others, where it has just made room. That needs no memory.
 size_t EventChannel::remove_sent_locked(const std::function<bool(Record)>& stale) {
   size_t removed = 0;
   std::array<std::byte, kMaxRecordBytes> buffer;
-  for (int64_t left = unread_bytes(); left > 0;) {
+  const int unread = raw_unread(drain_fd_);
+  int64_t left = unread >= 0 ? unread : int64_t{sent_.load()} * int64_t{kMaxRecordBytes};
+  while (left > 0) {
     const ssize_t got = raw_receive(drain_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;

@@ -73,8 +73,6 @@ class EventChannel final : public ApplicationFile {
   /// Errors: EMFILE, ENFILE, ENOMEM.
   static Result<Pair> create();
   ~EventChannel() override;
-  EventChannel(const EventChannel&) = delete;
-  EventChannel& operator=(const EventChannel&) = delete;
 
   /// Queues one record for the reader. What does not fit into the socket is kept and follows when
   /// records_read() is called. Works under any locks: takes only this channel's lock, and no memory
@@ -99,7 +97,7 @@ class EventChannel final : public ApplicationFile {
  private:
   EventChannel(int writer_fd, int drain_fd);
   /// False in a forked child: the fds are closed there.
-  bool alive() const;
+  bool alive() const { return process_.is_this(); }
   bool send_bytes(Record record);
   bool try_send_locked(Record record);
   class Reader;
@@ -109,7 +107,6 @@ class EventChannel final : public ApplicationFile {
   /// For events of a port, and one that a cancelled reader has left.
   static constexpr size_t kOwnRoom = 16;
   bool keep_locked(Record record);
-  int64_t unread_bytes() const;
   size_t remove_sent_locked(const std::function<bool(Record)>& stale);
   void flush_waiting_locked();
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "events/preload_table.h"
 
@@ -35,11 +36,7 @@ class HeldFd {
   HeldFd& operator=(const HeldFd&) = delete;
 
   int get() const { return fd_; }
-  int take() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
+  int take() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

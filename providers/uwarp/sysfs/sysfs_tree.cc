@@ -118,20 +118,16 @@ bool is_roce() { return settings().persona == Persona::kRoce; }
 
 // Only files below ports/ differ here; replacing those leaves the device folder's time alone.
 bool update_device(const Folder& tree, const NetDevice& before, const NetDevice& now) {
-  const std::string below = kDevices + now.verbs_name + '/';
-  const auto old_files = device_files(before, is_roce());
-  const auto files = device_files(now, is_roce());
-  for (const auto& [path, content] : old_files) {
-    if (!files.contains(path)) tree.remove(below + path);
+  const std::string folder = kDevices + now.verbs_name;
+  auto files = device_files(now, is_roce());
+  for (const auto& [path, content] : device_files(before, is_roce())) {
+    const auto found = files.find(path);
+    if (found == files.end())
+      tree.remove(folder + '/' + path);
+    else if (found->second == content)
+      files.erase(found);
   }
-  for (const auto& [path, content] : files) {
-    const auto old = old_files.find(path);
-    if (old != old_files.end() && old->second == content) continue;
-    if (!tree.make_folders(below + path.substr(0, path.rfind('/'))) ||
-        !tree.put_file(below + path, content))
-      return false;
-  }
-  return true;
+  return put_files(tree, folder, files);
 }
 
 /// The lock on its owner file tells a live tree; the pid alone would not in another pid namespace
@@ -180,27 +176,21 @@ void remove_dead_trees(const std::string& path) {
   }
 }
 
-SysfsTree::SysfsTree(std::string host_sysfs) : host_sysfs_(std::move(host_sysfs)) {}
-
 SysfsTree::~SysfsTree() {
-  try {
-    remove();
-  } catch (const std::bad_alloc&) {  // it stays until the next process finds it
-  }
-}
-
-void SysfsTree::remove() {
   // A child that libc's fork() did not make has the parent's object.
   if (root_ == nullptr || builder_ != syscall(SYS_getpid)) return;
-  if (open_own_locked().is_open()) {
-    const auto [parent, name] = split(root_);
-    // Away in one step first: no process must find half a tree.
-    const Folder folder(parent);
-    const std::string dying = random_name();
-    folder.remove(folder.rename(name, dying) ? dying : name);
+  try {
+    if (open_own_locked().is_open()) {
+      const auto [parent, name] = split(root_);
+      // Away in one step first: no process must find half a tree.
+      const Folder folder(parent);
+      const std::string dying = random_name();
+      folder.remove(folder.rename(name, dying) ? dying : name);
+    }
+    close_engine_fd(owner_fd_);
+    close_engine_fd(root_fd_);
+  } catch (const std::bad_alloc&) {  // it stays until the next process finds it
   }
-  close_engine_fd(owner_fd_);
-  close_engine_fd(root_fd_);
 }
 
 Folder SysfsTree::open_own_locked() const {
@@ -331,7 +321,9 @@ bool SysfsTree::update_locked(const Folder& tree, const NetDeviceTable& devices)
     }
   }
   std::erase_if(shown_, [](const auto& entry) { return entry.second == nullptr; });
-  link_host_devices_locked(tree);
+  link_names_of_host(tree, host_sysfs_ + '/' + kDevices, kDevices);
+  link_names_of_host(tree, host_sysfs_ + '/' + kVerbs, kVerbs);
+  link_names_of_host(tree, kHostNodes, kNodes);
   return done;
 }
 
@@ -361,12 +353,6 @@ void SysfsTree::remove_device_locked(const Folder& tree, const NetDevice& device
   if (tree.rename(kVerbs + device.uverbs_name, gone)) tree.remove(gone);
   if (tree.rename(kDevices + device.verbs_name, gone)) tree.remove(gone);
   created_.erase(device.verbs_name);
-}
-
-void SysfsTree::link_host_devices_locked(const Folder& tree) const {
-  link_names_of_host(tree, host_sysfs_ + '/' + kDevices, kDevices);
-  link_names_of_host(tree, host_sysfs_ + '/' + kVerbs, kVerbs);
-  link_names_of_host(tree, kHostNodes, kNodes);
 }
 
 }  // namespace uwarp

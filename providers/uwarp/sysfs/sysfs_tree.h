@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "net/net_device.h"
@@ -40,11 +41,9 @@ CounterFile counter_file(std::string_view path);
 class SysfsTree {
  public:
   /// `host_sysfs` is where real devices are looked for ("/sys").
-  explicit SysfsTree(std::string host_sysfs);
+  explicit SysfsTree(std::string host_sysfs) : host_sysfs_(std::move(host_sysfs)) {}
   /// Removes the tree if this process has built it.
   ~SysfsTree();
-  SysfsTree(const SysfsTree&) = delete;
-  SysfsTree& operator=(const SysfsTree&) = delete;
 
   /// The root of an existing tree that shows `devices`. `wanted` is tried first; when it is taken,
   /// not writable or empty, other places follow. Null and errno when no place can be written. The
@@ -54,7 +53,6 @@ class SysfsTree {
   const char* existing_root() const;
 
  private:
-  void remove();
   bool build_locked(const std::string& wanted, const NetDeviceTable& devices);
   bool build_at_locked(const std::string& path, const std::string& name,
                        const NetDeviceTable& devices);
@@ -65,7 +63,6 @@ class SysfsTree {
   bool update_locked(const Folder& tree, const NetDeviceTable& devices);
   bool add_device_locked(const Folder& tree, const std::shared_ptr<const NetDevice>& device);
   void remove_device_locked(const Folder& tree, const NetDevice& device);
-  void link_host_devices_locked(const Folder& tree) const;
   bool lock_owner_file_locked(const Folder& tree);
 
   const std::string host_sysfs_;

@@ -58,16 +58,6 @@ void complain(const char* what) {
   syscall(SYS_write, STDERR_FILENO, "\n", 1);
 }
 
-/// After _Fork(), which runs no fork handlers. The parent's sockets must not stay open because of
-/// the child; the engine's locks are not touched. As async-signal-safe as _Fork() itself.
-void child_after_bare_fork() {
-  for (int fd = 0; fd <= highest_marked(); ++fd) {
-    if (kind_of(fd) != UWARP_FD_PRIVATE) continue;
-    syscall(SYS_close, fd);
-    set_kind(fd, UWARP_FD_FOREIGN);
-  }
-}
-
 void load_engine() {
   const UncancelledEngineCall guard;
   char path[PATH_MAX];
@@ -153,10 +143,17 @@ void let_engine_say() {
 }
 }  // namespace
 
+// It runs no fork handlers. The parent's sockets must not stay open because of the child; the
+// engine's locks are not touched. As async-signal-safe as the real one.
 extern "C" pid_t _Fork() noexcept {
   const pid_t child = real_bare_fork();
-  if (child == 0) child_after_bare_fork();
-  return child;
+  if (child != 0) return child;
+  for (int fd = 0; fd <= highest_marked(); ++fd) {
+    if (kind_of(fd) != UWARP_FD_PRIVATE) continue;
+    syscall(SYS_close, fd);
+    set_kind(fd, UWARP_FD_FOREIGN);
+  }
+  return 0;
 }
 
 extern "C" int daemon(int stay_in_folder, int keep_stdio) noexcept {

@@ -33,8 +33,6 @@ class UncancelledEngineCall {
  public:
   UncancelledEngineCall();
   ~UncancelledEngineCall();
-  UncancelledEngineCall(const UncancelledEngineCall&) = delete;
-  UncancelledEngineCall& operator=(const UncancelledEngineCall&) = delete;
 
  private:
   InsideEngine inside_;

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 
@@ -69,13 +70,6 @@ void note_copy(int fd, int copy) {
   forget(fd);
 }
 
-int fd_of(FILE* file) {
-  const int saved = errno;
-  const int fd = fileno(file);  // -1 for one in memory
-  errno = saved;
-  return fd;
-}
-
 /// Before dup2() closes `target` on its way. False: it must not.
 bool make_way(int source, int target) {
   const uwarp_fd_kind kind = kind_of(target);
@@ -114,14 +108,12 @@ int close_range_with_marked(unsigned first, unsigned last, int flags) {
 // Value of CLOSE_RANGE_CLOEXEC in the kernel's close_range.h: marks instead of closing.
 constexpr int kCloseRangeCloexec = 1 << 2;
 
-bool has_marked(unsigned first) {
-  return highest_marked() >= 0 && first <= INT_MAX && static_cast<int>(first) <= highest_marked();
-}
-
 }  // namespace
 
 void uwarp_preload::give_up(FILE* file) {
-  const int fd = fd_of(file);
+  const int saved = errno;
+  const int fd = fileno(file);  // -1 for one in memory
+  errno = saved;
   const uwarp_fd_kind kind = kind_of(fd);
   if (kind != UWARP_FD_FOREIGN) [[unlikely]]
     give_up_marked(fd, kind);
@@ -157,9 +149,10 @@ int fclose(FILE* file) {
 }
 
 int close_range(unsigned first, unsigned last, int flags) noexcept {
-  if ((flags & kCloseRangeCloexec) == 0 && has_marked(first) && first <= last && table_is_ours()) {
+  const int highest = highest_marked();
+  if ((flags & kCloseRangeCloexec) == 0 && highest >= 0 &&
+      first <= std::min(last, static_cast<unsigned>(highest)) && table_is_ours())
     return close_range_with_marked(first, last, flags);
-  }
   return kernel_close_range(first, last, flags);
 }
 

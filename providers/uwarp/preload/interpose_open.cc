@@ -24,30 +24,19 @@ constinit Real<int(int, const char*, int, ...)> real_openat("openat");
 constinit Real<FILE*(const char*, const char*)> real_fopen("fopen");
 constinit Real<FILE*(const char*, const char*, FILE*)> real_freopen("freopen");
 
-bool needs_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
-
 // Variadic arguments are passed in one word each where we run, independent of their type.
 mode_t mode_argument(int flags, va_list arguments) {
-  return needs_mode(flags) ? va_arg(arguments, mode_t) : 0;
+  const bool given = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  return given ? va_arg(arguments, mode_t) : 0;
 }
 
-int open_node(const Resolved& target, int flags) {
-  const uwarp_host_table* engine = host();
-  const UncancelledEngineCall guard;
-  return target.kind == PathKind::kUverbs ? engine->open_uverbs(target.uverbs_number, flags)
-                                          : engine->open_rdma_cm(flags);
-}
-
-/// -1 with ENOENT when the file is no counter.
-int open_counter(const Resolved& target, int flags) {
-  const uwarp_host_table* engine = host();
-  const UncancelledEngineCall guard;
-  return engine->open_counter(target.below_root(), flags);
-}
-
-/// What the engine stands for; -1 with ENOENT when the file is to be opened as it is.
+/// A node or a counter; -1 with ENOENT when the file is to be opened as it is.
 int open_by_engine(const Resolved& target, int flags) {
-  return is_node(target.kind) ? open_node(target, flags) : open_counter(target, flags);
+  const uwarp_host_table* engine = host();
+  const UncancelledEngineCall guard;
+  if (target.kind == PathKind::kUverbs) return engine->open_uverbs(target.uverbs_number, flags);
+  if (target.kind == PathKind::kRdmaCm) return engine->open_rdma_cm(flags);
+  return engine->open_counter(target.below_root(), flags);
 }
 
 int open_ours(const Resolved& target, int flags, mode_t mode) {

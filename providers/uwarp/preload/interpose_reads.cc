@@ -33,19 +33,14 @@ constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg("recv
   host_if_loaded()->refresh(fd);
 }
 
-/// What the engine reads into: one event is smaller.
-struct Event {
-  char bytes[64];
-};
-
 /// Into several buffers, as by one read(): an event is not split between two calls.
 [[gnu::noinline]] ssize_t read_pieces(int fd, const iovec* pieces, size_t count) {
-  Event event;
+  char event[64];  // one is smaller
   size_t room = 0;
-  for (size_t i = 0; i < count && room < sizeof event.bytes; ++i) room += pieces[i].iov_len;
-  const ssize_t got = read(fd, event.bytes, std::min(room, sizeof event.bytes));
+  for (size_t i = 0; i < count && room < sizeof event; ++i) room += pieces[i].iov_len;
+  const ssize_t got = read(fd, event, std::min(room, sizeof event));
   size_t left = got > 0 ? static_cast<size_t>(got) : 0;
-  const char* from = event.bytes;
+  const char* from = event;
   for (size_t i = 0; i < count && left > 0; ++i) {
     const size_t part = std::min(left, pieces[i].iov_len);
     memcpy(pieces[i].iov_base, from, part);

@@ -28,7 +28,11 @@ class Sets {
     for (int i = 0; i < kSets; ++i) {
       if (sets_[i] != nullptr) memcpy(&given_[i], sets_[i], bytes_);
     }
-    for (int fd = 0; fd < end; ++fd) add(fd);
+    for (int fd = 0; fd < end; ++fd) {
+      const short events = static_cast<short>(
+          (has(0, fd) ? kReadable : 0) | (has(1, fd) ? POLLOUT : 0) | (has(2, fd) ? POLLPRI : 0));
+      if (events != 0 && count_ < kRoom) fds_[count_++] = {fd, events, 0};
+    }
   }
   void restore() {
     for (int i = 0; i < kSets; ++i) {
@@ -45,11 +49,6 @@ class Sets {
   static constexpr nfds_t kRoom = 33;  // the engine serves beside 32
 
   bool has(int set, int fd) const { return sets_[set] != nullptr && FD_ISSET(fd, &given_[set]); }
-  void add(int fd) {
-    const short events = static_cast<short>(
-        (has(0, fd) ? kReadable : 0) | (has(1, fd) ? POLLOUT : 0) | (has(2, fd) ? POLLPRI : 0));
-    if (events != 0 && count_ < kRoom) fds_[count_++] = {fd, events, 0};
-  }
 
   const size_t bytes_;
   fd_set* const sets_[kSets];

@@ -64,33 +64,27 @@ bool is_channel_itself(int fd, const char* path) {
   return (path == nullptr || path[0] == '\0') && kind_of(fd) == UWARP_FD_RDMA_CM;
 }
 
-int stat_node(PathKind kind, struct stat* out) {
+/// What the kernel is asked about in its place.
+const char* file_of(const Resolved& target) {
   // Enumeration in libibverbs asks for the node before it matches drivers.
-  if (kind == PathKind::kUverbs) load_plugin();
-  const int result = pass_fstatat(AT_FDCWD, kStandIn, out, 0);
-  if (result == 0 && kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
-  return result;
-}
-
-int stat_ours(const Resolved& target, struct stat* out, int flags) {
-  return is_node(target.kind) ? stat_node(target.kind, out)
-                              : pass_fstatat(AT_FDCWD, target.path, out, flags);
+  if (target.kind == PathKind::kUverbs) load_plugin();
+  return is_node(target.kind) ? kStandIn : target.path;
 }
 
 int stat_at(int folder, const char* path, struct stat* out, int flags) {
   return by_path(
-      folder, path, [&](const Resolved& target) { return stat_ours(target, out, flags); },
+      folder, path,
+      [&](const Resolved& target) {
+        const int result =
+            pass_fstatat(AT_FDCWD, file_of(target), out, is_node(target.kind) ? 0 : flags);
+        if (result == 0 && target.kind == PathKind::kRdmaCm) look_like_rdma_cm(out);
+        return result;
+      },
       [&] {
         const int result = pass_fstatat(folder, path, out, flags);
         if (result == 0 && is_channel_itself(folder, path)) look_like_rdma_cm(out);
         return result;
       });
-}
-
-/// What the kernel is asked about in its place.
-const char* file_of(const Resolved& target) {
-  if (target.kind == PathKind::kUverbs) load_plugin();
-  return is_node(target.kind) ? kStandIn : target.path;
 }
 
 template <typename Pass>

@@ -107,13 +107,10 @@ size_t length_without_slashes(const char* path) {
   walk.asked_length = length_without_slashes(walk.asked);
   walk.real_length = length_without_slashes(target.path);
   const Walking guard(walk);
-  const auto visit_place = [](const char* path, const struct stat* status, int type, FTW* place) {
-    return visit(path, status, type, place);
-  };
   const auto visit_only = [](const char* path, const struct stat* status, int type) {
     return visit(path, status, type, nullptr);
   };
-  result = walk.visit == nullptr ? real_nftw(target.path, visit_place, open_folders, flags)
+  result = walk.visit == nullptr ? real_nftw(target.path, visit, open_folders, flags)
                                  : real_ftw(target.path, visit_only, open_folders);
   return true;
 }

@@ -103,15 +103,6 @@ bool next_entry(DIR* folder, dirent*& entry) {
   });
 }
 
-/// What readdir_r() does.
-int copy_next_entry(DIR* folder, dirent* entry, dirent** result) {
-  dirent* next;
-  if (!next_entry(folder, next)) return real_readdir_r(folder, entry, result);
-  if (next != nullptr) memcpy(entry, next, next->d_reclen);
-  *result = next == nullptr ? nullptr : entry;
-  return 0;
-}
-
 }  // namespace
 
 void sort_listing(DIR* folder) {
@@ -152,7 +143,11 @@ dirent* readdir(DIR* folder) {
 }
 
 int readdir_r(DIR* folder, dirent* entry, dirent** result) {
-  return copy_next_entry(folder, entry, result);
+  dirent* next;
+  if (!next_entry(folder, next)) return real_readdir_r(folder, entry, result);
+  if (next != nullptr) memcpy(entry, next, next->d_reclen);
+  *result = next == nullptr ? nullptr : entry;
+  return 0;
 }
 
 void rewinddir(DIR* folder) noexcept {

@@ -127,21 +127,15 @@ bool has_devices() {
   return engine->has_devices() != 0;
 }
 
-/// `below_root` is "/dev/infiniband" or lies below it. Without a device the folder is the host's.
-void resolve_device(const char* below_root, const char* name, Resolved& result) {
-  if (name[0] != '\0') {
-    resolve_node(name, result);
-    return;
-  }
-  if (has_devices()) resolve_file(below_root, result);
-}
-
 void resolve_absolute(const char* path, Resolved& result) {
   const size_t root_length = length_of_root(path);
   const bool own = root_length != 0;
   const char* below_root = path + root_length;
   if (const char* name = name_of_node(below_root)) {
-    resolve_device(below_root, name, result);
+    if (name[0] != '\0')
+      resolve_node(name, result);
+    else if (has_devices())  // else the folder is the host's
+      resolve_file(below_root, result);
     // A node of the host's, to which the tree has a link.
     if (own && result.kind == PathKind::kForeign) resolve_file(below_root, result);
   } else if (own) {

@@ -35,20 +35,15 @@ class Real {
     using Result = decltype(function(arguments...));
     if (function == nullptr) [[unlikely]] {
       errno = ENOSYS;
-      return failed<Result>();
+      if constexpr (std::is_integral_v<Result>)
+        return Result{-1};
+      else
+        return Result();  // null, or nothing
     }
     return function(arguments...);
   }
 
  private:
-  template <typename Result>
-  static Result failed() {
-    if constexpr (std::is_integral_v<Result>)
-      return Result{-1};
-    else
-      return Result();  // null, or nothing
-  }
-
   const char* name_;
   std::atomic<void*> address_{nullptr};
 };

@@ -137,16 +137,10 @@ void* alloc_device(void*) {
   return device;
 }
 
-void uninit_device(void* verbs_device) { free(verbs_device); }
-
-void* block_of(ibv_context* context) {
+void free_context(ibv_context* context) {
   size_t size;
   memcpy(&size, reinterpret_cast<char*>(context) - sizeof size, sizeof size);
-  return reinterpret_cast<char*>(context) + sizeof(ibv_context) - size;
-}
-
-void free_context(ibv_context* context) {
-  void* block = block_of(context);
+  void* block = reinterpret_cast<char*>(context) + sizeof(ibv_context) - size;
   uwarp_verbs()->close_context(context);
   library.uninit_context(block);
   free(block);
@@ -197,7 +191,7 @@ constexpr DeviceOperations kDriver = {
     .alloc_context = alloc_context,
     .import_context = nullptr,
     .alloc_device = alloc_device,
-    .uninit_device = uninit_device,
+    .uninit_device = free,
 };
 
 [[gnu::constructor]] void register_driver() {

@@ -36,6 +36,18 @@ auto find_membership(VerbsQp& qp, const ibv_gid& gid, uint16_t lid) {
   });
 }
 
+/// 0, or an errno. On RoCE everything is global: the GRH says where to, by GIDs. Without one there
+/// is the LID that ibv_query_port tells, that of the port itself: rsockets make such a handle for
+/// their own queue pair of datagrams.
+int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
+  if (device == nullptr) return ENODEV;
+  if (attr.port_num != kPort) return EINVAL;
+  if (attr.is_global == 0) return attr.dlid == 0 && !device->gids.empty() ? 0 : EINVAL;
+  if (attr.grh.sgid_index >= kGidTableEntries) return EINVAL;
+  if (attr.grh.sgid_index >= device->gids.size()) return ENODATA;
+  return std::ranges::all_of(attr.grh.dgid.raw, [](uint8_t b) { return b == 0; }) ? EINVAL : 0;
+}
+
 }  // namespace
 
 int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
@@ -62,25 +74,6 @@ int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
         return otherwise ? 0 : groups.detach(*member.datagrams, group);
       });
 }
-
-namespace {
-
-/// 0, or an errno. On RoCE everything is global: the GRH says where to, by GIDs. Without one there
-/// is the LID that ibv_query_port tells, that of the port itself: rsockets make such a handle for
-/// their own queue pair of datagrams.
-int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
-  if (device == nullptr) return ENODEV;
-  if (attr.port_num != kPort) return EINVAL;
-  if (attr.is_global == 0) return attr.dlid == 0 && !device->gids.empty() ? 0 : EINVAL;
-  if (attr.grh.sgid_index >= kGidTableEntries) return EINVAL;
-  if (attr.grh.sgid_index >= device->gids.size()) return ENODATA;
-  const uint8_t* const to = attr.grh.dgid.raw;
-  const bool nowhere =
-      std::all_of(to, to + sizeof attr.grh.dgid.raw, [](uint8_t b) { return b == 0; });
-  return nowhere ? EINVAL : 0;
-}
-
-}  // namespace
 
 ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   static constinit SerialNumbers<uint32_t> handles;

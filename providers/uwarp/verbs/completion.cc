@@ -55,16 +55,6 @@ void CompletionTimer::begin() {
   engine_.progress().set_deadline(*this, now_ns() + uint64_t{period_us_.load()} * 1000);
 }
 
-void CompletionTimer::deadline_passed() {
-  const std::lock_guard guard(mutex_);
-  if (cq_ != nullptr) work_(*cq_);
-}
-
-void CompletionTimer::stop() {
-  const std::lock_guard guard(mutex_);
-  cq_ = nullptr;
-}
-
 VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channel, int64_t vector,
                  CompletionQueueOptions options) {
   static constinit SerialNumbers<uint32_t> handles;

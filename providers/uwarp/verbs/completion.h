@@ -34,10 +34,16 @@ class CompletionTimer final : public Source {
   /// A period begins, in place of one that is under way. Under any lock of the queue.
   void begin();
   /// The queue is being destroyed.
-  void stop();
+  void stop() {
+    const std::lock_guard guard(mutex_);
+    cq_ = nullptr;
+  }
 
   bool ready(uint32_t) override { return false; }
-  void deadline_passed() override;
+  void deadline_passed() override {
+    const std::lock_guard guard(mutex_);
+    if (cq_ != nullptr) work_(*cq_);
+  }
 
  private:
   Engine& engine_;
@@ -55,11 +61,6 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
 
   ~VerbsCq() {
     if (parent != nullptr) parent->object_gone();
-  }
-  /// Made on this parent domain, which must stay.
-  void keep(VerbsPd& domain) {
-    domain.object_made();
-    parent = &domain;
   }
 
   class Notifier final : public CompletionNotifier {
@@ -95,7 +96,7 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   const std::shared_ptr<CompletionTimer> moderation;
   /// Raises the event of a queue that was armed with completions in it, if these are still there.
   const std::shared_ptr<CompletionTimer> armed_late;
-  VerbsPd* parent = nullptr;
+  VerbsPd* parent = nullptr;  // domain that it was made on, which must stay; or null
   const SlotLease<CompletionSlot> slot;
   CompletionQueue queue;
 

@@ -64,12 +64,9 @@ void end_poll(ibv_cq_ex* base) {
   if (!cq.single_threaded) cq.poll_mutex.unlock();
 }
 
-ibv_wc_opcode read_opcode(ibv_cq_ex* cq) {
-  return static_cast<ibv_wc_opcode>(cq_of(cq).shown.opcode);
-}
 template <typename Value, auto Field>
 Value read(ibv_cq_ex* cq) {
-  return cq_of(cq).shown.*Field;
+  return static_cast<Value>(cq_of(cq).shown.*Field);
 }
 uint64_t read_completion_ts(ibv_cq_ex* cq) { return cq_of(cq).shown_time.raw_ns; }
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) { return cq_of(cq).shown_time.wall_ns; }
@@ -85,7 +82,7 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
   cq.start_poll = start_poll;
   cq.next_poll = next_poll;
   cq.end_poll = end_poll;
-  cq.read_opcode = read_opcode;
+  cq.read_opcode = read<ibv_wc_opcode, &WorkCompletion::opcode>;
   cq.read_vendor_err = read<uint32_t, &WorkCompletion::vendor_err>;
   cq.read_byte_len = read<uint32_t, &WorkCompletion::byte_len>;
   cq.read_imm_data = read<__be32, &WorkCompletion::imm_or_invalidated>;
@@ -103,15 +100,6 @@ void fill_functions(ibv_cq_ex& cq, uint64_t fields) {
     cq.read_completion_wallclock_ns = read_completion_wallclock_ns;
 }
 
-/// The parent domain that a queue is to be made on; null: none is named. EINVAL: what is named is
-/// no parent domain of this context.
-int find_parent(const ibv_context* context, const ibv_cq_init_attr_ex& init, VerbsPd*& parent) {
-  if ((init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) == 0) return 0;
-  if (init.parent_domain == nullptr) return EINVAL;
-  parent = &VerbsPd::of(init.parent_domain);
-  return parent->is_parent() && init.parent_domain->context == context ? 0 : EINVAL;
-}
-
 }  // namespace
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
@@ -124,13 +112,18 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
   CompletionQueueOptions options;
   if ((init->wc_flags & kTimes) != 0) options.clock = read_clocks;
   VerbsPd* parent = nullptr;
-  if (const int error = find_parent(context, *init, parent)) return fail(error);
+  if ((init->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0) {
+    if (init->parent_domain == nullptr) return fail(EINVAL);
+    parent = &VerbsPd::of(init->parent_domain);
+    if (!parent->is_parent() || init->parent_domain->context != context) return fail(EINVAL);
+  }
   options.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 ||
                             (parent != nullptr && parent->one_thread());
   options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
   VerbsCq* cq = make_cq(context, init->cqe, init->channel, init->comp_vector, options);
   if (cq == nullptr) return nullptr;
-  if (parent != nullptr) cq->keep(*parent);
+  if (parent != nullptr) parent->object_made();
+  cq->parent = parent;
   fill_functions(cq->extended, init->wc_flags);
   return &cq->extended;
 }

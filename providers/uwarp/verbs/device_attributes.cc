@@ -35,10 +35,6 @@ constexpr unsigned kCapabilities = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS
                                    IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
                                    IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-unsigned capabilities() {
-  return settings().persona == Persona::kRoce ? kCapabilities | IBV_DEVICE_XRC : kCapabilities;
-}
-
 constexpr uint32_t kOnDemandOperations = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                          IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
                                          IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
@@ -47,9 +43,6 @@ constexpr uint32_t kOnDemandUnanswered =
     kOnDemandOperations & ~uint32_t{IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC};
 constexpr uint32_t kOnDemandDatagrams =
     IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
-
-// The raw clock counts nanoseconds; this is its rate in kHz.
-constexpr uint64_t kRawClockKhz = 1'000'000;
 
 ibv_device_attr basic_attributes(const NetDevice& device) {
   ibv_device_attr attr = {};
@@ -69,7 +62,9 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_cqe = kMaxCqe;
   attr.max_mr = kMaxMr;
   attr.max_pd = kMaxPd;
+  attr.device_cap_flags = kCapabilities;
   if (settings().persona == Persona::kRoce) {
+    attr.device_cap_flags |= IBV_DEVICE_XRC;
     attr.max_ah = kMaxAh;
     attr.max_mcast_grp = MulticastGroups::kMostGroups;
     attr.max_mcast_qp_attach = MulticastGroups::kMostAttached;
@@ -78,7 +73,6 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_qp_rd_atom = kMaxRdAtom;
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
-  attr.device_cap_flags = capabilities();
   attr.max_mw = kMaxMw;
   // CPU instructions on host memory, hence atomic with all other accesses. But RoCE adapters are
   // atomic among themselves only, and applications for them (UCX) test for exactly that value.
@@ -99,12 +93,6 @@ ibv_mtu mtu_code(uint32_t mtu_bytes) {
   return code;
 }
 
-void add_queue_attributes(ibv_device_attr_ex& attr) {
-  attr.completion_timestamp_mask = ~uint64_t{0};
-  attr.hca_core_clock = kRawClockKhz;
-  attr.cq_mod_caps = {UINT16_MAX, UINT16_MAX};
-}
-
 }  // namespace
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
@@ -114,7 +102,9 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (DeviceContext::of(context).removed()) return EIO;
   ibv_device_attr_ex filled = {};
   filled.orig_attr = basic_attributes(DeviceContext::of(context).device());
-  add_queue_attributes(filled);
+  filled.completion_timestamp_mask = ~uint64_t{0};
+  filled.hca_core_clock = 1'000'000;  // kHz: the raw clock counts nanoseconds
+  filled.cq_mod_caps = {UINT16_MAX, UINT16_MAX};
   filled.device_cap_flags_ex = filled.orig_attr.device_cap_flags;
   filled.phys_port_cnt_ex = 1;
   filled.max_dm_size = kMaxDeviceMemoryBytes;

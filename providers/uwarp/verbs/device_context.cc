@@ -29,19 +29,15 @@ const void* port_element() { return reinterpret_cast<const void*>(uintptr_t{1});
 std::shared_ptr<DeviceFaults> DeviceFaults::make(DeviceContext& device) {
   if (ProcessFaults::instance() == nullptr) return nullptr;
   auto made = std::make_shared<DeviceFaults>(device);
-  made->begin();
+  const uint64_t now = now_ns();
+  const std::lock_guard guard(made->due_mutex_);
+  for (const FaultRule& rule : ProcessFaults::instance()->plan().rules)
+    if (rule.when == FaultRule::When::kAt) made->due_.push_back({now + rule.at_ns, rule});
+  made->set_deadline_locked();
   return made;
 }
 
 DeviceFaults::DeviceFaults(DeviceContext& device) : engine_(device.engine()), device_(&device) {}
-
-void DeviceFaults::begin() {
-  const uint64_t now = now_ns();
-  const std::lock_guard guard(due_mutex_);
-  for (const FaultRule& rule : ProcessFaults::instance()->plan().rules)
-    if (rule.when == FaultRule::When::kAt) due_.push_back({now + rule.at_ns, rule});
-  set_deadline_locked();
-}
 
 void DeviceFaults::stop() {
   const std::lock_guard guard(mutex_);
@@ -153,21 +149,15 @@ void PortEvents::net_changed(const NetDeviceTable& devices) {
   rdma_cm_netdevs_changed(devices);
   const std::lock_guard guard(mutex_);
   if (device_ == nullptr) return;
-  if (devices.has_netdev(last_->ifindex))
-    compare_locked(devices.by_verbs_name(last_->verbs_name));
-  else
-    remove_locked();
-}
-
-void PortEvents::remove_locked() {
-  log_event("%s: its network device is gone; destroy the objects on it and close it",
-            last_->verbs_name.c_str());
-  device_->engine().stat_page().note_link(last_->verbs_name, false);
-  device_->remove();
-  device_ = nullptr;
-}
-
-void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
+  if (!devices.has_netdev(last_->ifindex)) {
+    log_event("%s: its network device is gone; destroy the objects on it and close it",
+              last_->verbs_name.c_str());
+    device_->engine().stat_page().note_link(last_->verbs_name, false);
+    device_->remove();
+    device_ = nullptr;
+    return;
+  }
+  const auto now = devices.by_verbs_name(last_->verbs_name);
   // A netdev of the same name is another one all the same.
   const bool same = now != nullptr && now->ifindex == last_->ifindex;
   // One that exists without an address is out of the table: its port is down.
@@ -178,12 +168,6 @@ void PortEvents::compare_locked(const std::shared_ptr<const NetDevice>& now) {
   device_->engine().stat_page().note_link(last_->verbs_name, running);
   running_ = running;
   if (same) last_ = now;
-}
-
-int completion_vector_count() {
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
-  return std::max(CPU_COUNT(&cpus), 1);
 }
 
 DeviceContext::DeviceContext(ibv_context* base, std::shared_ptr<const NetDevice> device,
@@ -220,7 +204,10 @@ int DeviceContext::open(ibv_context* context) {
   auto async = EventChannel::create();
   if (!async) return async.error();
   HeldFd reader(async->reader_fd, close_quietly);
-  context->num_comp_vectors = completion_vector_count();
+  // libibverbs and applications divide by it.
+  cpu_set_t cpus;
+  const bool known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
+  context->num_comp_vectors = known ? std::max(CPU_COUNT(&cpus), 1) : 1;
   tail->context = new DeviceContext(context, std::move(device), std::move(async->channel));
   // libibverbs closes async_fd with the context; without one it would ask the kernel for it.
   context->async_fd = reader.take();
@@ -274,21 +261,6 @@ void DeviceContext::add(VerbsQp* qp) {
   }
   // The device may have gone since the call began.
   if (removed()) qp->fail();
-}
-
-void DeviceContext::remove(VerbsQp* qp) {
-  const std::lock_guard guard(mutex_);
-  queue_pairs_.erase(qp);
-}
-
-void DeviceContext::add(VerbsMr* mr) {
-  const std::lock_guard guard(mutex_);
-  regions_.insert(mr);
-}
-
-void DeviceContext::remove(VerbsMr* mr) {
-  const std::lock_guard guard(mutex_);
-  regions_.erase(mr);
 }
 
 bool DeviceContext::take_place(std::atomic<uint32_t>& count, uint32_t limit) {

@@ -25,11 +25,12 @@
 
 namespace uwarp {
 
-// What UWARP_FAULT asks of an opened device: asynchronous events without a cause, and a port that
-// goes down and up. Makes the scripts of its queue pairs, and is told what they do.
 class DeviceContext;
-class Engine;
+struct VerbsMr;
+struct VerbsQp;
 
+/// What UWARP_FAULT asks of an opened device: asynchronous events without a cause, and a port that
+/// goes down and up. Makes the scripts of its queue pairs, and is told what they do.
 class DeviceFaults final : public Source, public FaultListener {
  public:
   /// Null unless faults are asked for.
@@ -53,7 +54,6 @@ class DeviceFaults final : public Source, public FaultListener {
     bool port_up = false;
   };
 
-  void begin();
   void set_deadline_locked();
   bool take_due(Due& out);
   void carry_out_locked(const Due& due);
@@ -67,10 +67,8 @@ class DeviceFaults final : public Source, public FaultListener {
   std::vector<Due> due_;  // under due_mutex_
 };
 
-// What becomes of an opened device's netdev, as asynchronous events: port active or in error, other
-// addresses, and the device itself gone.
-class DeviceContext;
-
+/// What becomes of an opened device's netdev, as asynchronous events: port active or in error,
+/// other addresses, and the device itself gone.
 class PortEvents final : public NetListener {
  public:
   explicit PortEvents(DeviceContext& device);
@@ -81,20 +79,11 @@ class PortEvents final : public NetListener {
   void net_changed(const NetDeviceTable& devices) override;
 
  private:
-  void remove_locked();
-  void compare_locked(const std::shared_ptr<const NetDevice>& now);
-
   std::mutex mutex_;
   DeviceContext* device_;                  // null once stopped
   std::shared_ptr<const NetDevice> last_;  // as it was when it was seen last
   bool running_;                           // the port was said to be active
 };
-
-struct VerbsMr;
-struct VerbsQp;
-
-/// Number of completion vectors reported; libibverbs and applications divide by it.
-int completion_vector_count();
 
 class DeviceContext {
  public:
@@ -109,8 +98,6 @@ class DeviceContext {
   /// Ends the queue pairs and regions that were left alive. Their structs stay allocated, since the
   /// application still has pointers to them.
   ~DeviceContext();
-  DeviceContext(const DeviceContext&) = delete;
-  DeviceContext& operator=(const DeviceContext&) = delete;
 
   /// The netdev as it was when the device was opened.
   const NetDevice& device() const { return *device_; }
@@ -155,9 +142,18 @@ class DeviceContext {
   void remove();
 
   void add(VerbsQp* qp);
-  void remove(VerbsQp* qp);
-  void add(VerbsMr* mr);
-  void remove(VerbsMr* mr);
+  void remove(VerbsQp* qp) {
+    const std::lock_guard guard(mutex_);
+    queue_pairs_.erase(qp);
+  }
+  void add(VerbsMr* mr) {
+    const std::lock_guard guard(mutex_);
+    regions_.insert(mr);
+  }
+  void remove(VerbsMr* mr) {
+    const std::lock_guard guard(mutex_);
+    regions_.erase(mr);
+  }
 
   /// Counts against the limits that query_device reports: false when one more is too many.
   static bool take_place(std::atomic<uint32_t>& count, uint32_t limit);

@@ -51,16 +51,6 @@ bool take_bytes(DeviceContext& device, uint64_t bytes) {
   return true;
 }
 
-/// Anonymous memory with an address aligned to `alignment` in it.
-Result<Mapping> map_aligned(size_t length, size_t alignment, std::byte*& start) {
-  const size_t bytes = length + alignment;
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) return Error{errno};
-  const auto number = reinterpret_cast<uintptr_t>(address);
-  start = static_cast<std::byte*>(address) + (-number & (alignment - 1));
-  return Mapping(address, bytes);
-}
-
 }  // namespace
 
 // Memory of the process and nothing else, so that it serves a forked child as well.
@@ -70,10 +60,14 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
   if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
     return fail(EINVAL);
   if (attr->length > kMaxDeviceMemoryBytes) return fail(ENOMEM);
-  std::byte* start = nullptr;
-  auto mapping = map_aligned(attr->length, size_t{1} << attr->log_align_req, start);
-  if (!mapping) return fail(mapping.error());
-  auto dm = std::make_unique<VerbsDm>(device, std::move(*mapping), start, attr->length);
+  const size_t alignment = size_t{1} << attr->log_align_req;
+  const size_t bytes = attr->length + alignment;  // enough for an aligned start
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return fail(errno);
+  Mapping mapping(address, bytes);
+  std::byte* const start =
+      mapping.address() + (-reinterpret_cast<uintptr_t>(address) & (alignment - 1));
+  auto dm = std::make_unique<VerbsDm>(device, std::move(mapping), start, attr->length);
   if (!take_bytes(device, attr->length)) return fail(ENOMEM);
   dm->give_handle(context, handles.next());
   dm->memcpy_to_dm = copy_to;
@@ -83,7 +77,7 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
 
 int free_dm(ibv_dm* base) {
   VerbsDm& dm = VerbsDm::of(base);
-  if (dm.device.alive() && dm.in_use()) return EBUSY;
+  if (dm.device.alive() && dm.users.load(std::memory_order_acquire) != 0) return EBUSY;
   dm.device.dm_bytes.fetch_sub(dm.length_bytes, std::memory_order_relaxed);
   delete &dm;
   return 0;
@@ -104,7 +98,7 @@ ibv_mr* reg_dm_mr(ibv_pd* base, ibv_dm* base_dm, uint64_t offset, size_t length,
   mr->device_memory = &dm;
   mr->access = access;
   if (int error = enter_region(*mr, shape, object_abi::kMrTypeRegular)) return fail(error);
-  dm.region_made();
+  dm.users.fetch_add(1, std::memory_order_relaxed);
   mr->base.addr = nullptr;  // it is not the application's
   return &mr.release()->base;
 }

@@ -26,17 +26,12 @@ struct VerbsDm : ibv_dm, Named<VerbsDm, ibv_dm> {
   const Mapping mapping;
   std::byte* const start;  // aligned as asked
   const size_t length_bytes;
+  std::atomic<uint32_t> users{0};  // regions
 
-  void region_made() { regions_.fetch_add(1, std::memory_order_relaxed); }
-  void region_gone() { regions_.fetch_sub(1, std::memory_order_release); }
-  bool in_use() const { return regions_.load(std::memory_order_acquire) != 0; }
   /// Whether [offset, offset + length) is part of it.
   bool contains(uint64_t offset, size_t length) const {
     return offset <= length_bytes && length <= length_bytes - offset;
   }
-
- private:
-  std::atomic<uint32_t> regions_{0};
 };
 
 }  // namespace uwarp

@@ -18,15 +18,6 @@ constinit SerialNumbers<uint32_t> handles;
 constexpr uint32_t kParentDomainMask =
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
-int dealloc_parent_domain(VerbsPd& parent) {
-  if (parent.in_use()) return EBUSY;
-  if (parent.thread != nullptr) parent.thread->users.fetch_sub(1, std::memory_order_release);
-  parent.domain.users.fetch_sub(1, std::memory_order_release);
-  --parent.device.pd_count;
-  delete &parent;
-  return 0;
-}
-
 }  // namespace
 
 ibv_pd* alloc_pd(ibv_context* context) {
@@ -41,8 +32,9 @@ ibv_pd* alloc_pd(ibv_context* context) {
 int dealloc_pd(ibv_pd* base) {
   VerbsPd& pd = VerbsPd::of(base);
   if (!pd.device.alive()) return 0;
-  if (pd.is_parent()) return dealloc_parent_domain(pd);
   if (pd.in_use()) return EBUSY;
+  if (pd.thread != nullptr) pd.thread->users.fetch_sub(1, std::memory_order_release);
+  if (pd.is_parent()) pd.domain.users.fetch_sub(1, std::memory_order_release);
   --pd.device.pd_count;
   pd.let_go();
   return 0;

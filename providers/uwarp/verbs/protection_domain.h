@@ -27,8 +27,6 @@ struct VerbsPd : ibv_pd, Named<VerbsPd, ibv_pd> {
   /// A parent domain: what is made on it belongs to the domain of `plain`.
   VerbsPd(VerbsPd& plain, VerbsTd* thread)
       : ibv_pd{}, device(plain.device), root(plain), domain(plain.domain), thread(thread) {}
-  VerbsPd(const VerbsPd&) = delete;
-  VerbsPd& operator=(const VerbsPd&) = delete;
 
  private:
   ProtectionDomain own_domain;

@@ -17,10 +17,8 @@ namespace {
 /// Extensions of ibv_qp_init_attr_ex that are known here; the others belong to other transports.
 constexpr uint32_t kKnownInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                                     IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-constexpr uint32_t kAllInitMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
-                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
-                                  IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH |
-                                  IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+constexpr uint32_t kAllInitMask = kKnownInitMask | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
+                                  IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
 
 /// Creation flags that libibverbs knows.
 constexpr uint32_t kAllCreateFlags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | IBV_QP_CREATE_SCATTER_FCS |
@@ -68,16 +66,6 @@ int check_type(const ibv_context& context, const ibv_qp_type& type) {
   return EOPNOTSUPP;
 }
 
-/// 0, or EINVAL: a capacity beyond the device's.
-int check_capacities(const ibv_qp_init_attr& init) {
-  const ibv_qp_cap& cap = init.cap;
-  if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
-    return EINVAL;
-  if (init.srq == nullptr && (cap.max_recv_wr > kMaxQpWr || cap.max_recv_sge > kMaxSge))
-    return EINVAL;
-  return 0;
-}
-
 /// Finds our objects behind the public ones. EINVAL when one is missing or of another device.
 int find_parts(const ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, const ibv_qp_init_attr& init,
                QpParts& parts) {
@@ -109,14 +97,9 @@ ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
 
 /// What ibv_wr_* can be asked for.
 uint64_t operations_of(const ibv_qp_type& type) {
-  switch (*find_type(type)->transport) {
-    case Transport::kUc:
-      return kUnansweredOperations;
-    case Transport::kUd:
-      return kDatagramOperations;
-    default:
-      return kBatchOperations;
-  }
+  const Transport transport = *find_type(type)->transport;
+  if (transport == Transport::kUc) return kUnansweredOperations;
+  return transport == Transport::kUd ? kDatagramOperations : kBatchOperations;
 }
 
 QpConfig config_of(VerbsQp& qp) {
@@ -172,10 +155,14 @@ int take(VerbsQp& qp, std::shared_ptr<Endpoint>& place, Result<std::shared_ptr<E
 }
 
 int take_endpoint(VerbsQp& qp) {
+  Engine& engine = qp.device.engine();
+  if (qp.init.qp_type == IBV_QPT_UD)
+    return take(
+        qp, qp.datagrams,
+        DatagramEndpoint::create(engine.trunks(), qp.device.shared_device(), config_of(qp)));
   if (qp.parts.xrcd != nullptr) qp.shared = std::make_shared<SharedEndpoint>();
-  if (const int error =
-          take(qp, qp.endpoint,
-               Endpoint::create(qp.device.engine().context(), qp.device.device(), config_of(qp))))
+  if (const int error = take(qp, qp.endpoint,
+                             Endpoint::create(engine.context(), qp.device.device(), config_of(qp))))
     return error;
   if (qp.shared == nullptr) return 0;
   qp.shared->endpoint = qp.endpoint;
@@ -183,17 +170,15 @@ int take_endpoint(VerbsQp& qp) {
   return 0;
 }
 
-int take_datagrams(VerbsQp& qp) {
-  return take(qp, qp.datagrams,
-              DatagramEndpoint::create(qp.device.engine().trunks(), qp.device.shared_device(),
-                                       config_of(qp)));
-}
-
 /// Makes the queue pair and writes the granted capacities back into `init`. `pd` or `xrcd` may be
 /// null.
 ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, ibv_qp_init_attr& init,
                 uint64_t operations = 0) {
-  if (int error = check_capacities(init)) return fail(error);
+  const ibv_qp_cap& cap = init.cap;
+  if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
+    return fail(EINVAL);
+  if (init.srq == nullptr && (cap.max_recv_wr > kMaxQpWr || cap.max_recv_sge > kMaxSge))
+    return fail(EINVAL);
   QpParts parts;
   if (int error = find_parts(context, pd, xrcd, init, parts)) return fail(error);
   DeviceContext& device = DeviceContext::of(context);
@@ -201,8 +186,7 @@ ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, ibv_qp_init_at
   auto qp = std::make_unique<VerbsQp>(device, parts, granted(init), operations);
   if (device.qp_count > kMaxQp) return fail(ENOMEM);
   qp->base.pd = pd;  // as given, also where it has no meaning
-  if (int error = init.qp_type == IBV_QPT_UD ? take_datagrams(*qp) : take_endpoint(*qp))
-    return fail(error);
+  if (const int error = take_endpoint(*qp)) return fail(error);
   qp->device.add(qp.get());
   init.cap = qp->init.cap;
   return &qp.release()->base;
@@ -278,17 +262,11 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
   const uint32_t known =
       extended->qp_type == IBV_QPT_UD ? uint32_t{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB} : 0;
   if ((flags & ~known) != 0) return fail(EOPNOTSUPP);
-  const bool batches = (extended->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-  const uint64_t operations = batches ? extended->send_ops_flags : 0;
+  const uint64_t operations = given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ? extended->send_ops_flags : 0;
   if ((operations & ~operations_of(extended->qp_type)) != 0) return fail(EOPNOTSUPP);
-  ibv_qp_init_attr init = {};
-  init.qp_context = extended->qp_context;
-  init.send_cq = extended->send_cq;
-  init.recv_cq = extended->recv_cq;
-  init.srq = extended->srq;
-  init.cap = extended->cap;
-  init.qp_type = extended->qp_type;
-  init.sq_sig_all = extended->sq_sig_all;
+  ibv_qp_init_attr init = {extended->qp_context, extended->send_cq, extended->recv_cq,
+                           extended->srq,        extended->cap,     extended->qp_type,
+                           extended->sq_sig_all};
   ibv_qp* qp = make_qp(context, pd, xrcd, init, operations);
   if (qp == nullptr) return nullptr;
   extended->cap = init.cap;

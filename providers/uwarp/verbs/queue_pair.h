@@ -40,8 +40,6 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
   VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_attr& init,
           uint64_t operations);
   ~VerbsQp() override;
-  VerbsQp(const VerbsQp&) = delete;
-  VerbsQp& operator=(const VerbsQp&) = delete;
 
   void qp_event(QpEvent event) override {
     device.raise(static_cast<ibv_event_type>(event), &base, async_events);

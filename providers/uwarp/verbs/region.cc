@@ -5,7 +5,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <memory>
 
+#include "events/raw_fds.h"
 #include "memory/fault_safe_copy.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"
@@ -48,22 +48,8 @@ constexpr uint64_t kVmaWritable = 2;
 
 constexpr uintptr_t kPageMask = 4095;  // finer than any page is right too: msync rounds up
 
-/// /proc/self/maps by raw system calls, so that an interposed open() is not entered.
-class MapsFile {
- public:
-  MapsFile()
-      : fd_(static_cast<int>(
-            syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0))) {}
-  ~MapsFile() {
-    if (fd_ >= 0) syscall(SYS_close, fd_);
-  }
-  MapsFile(const MapsFile&) = delete;
-  MapsFile& operator=(const MapsFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
+/// By raw system calls, so that an interposed open() is not entered.
+int open_maps() { return raw_open("/proc/self/maps", O_RDONLY | O_CLOEXEC); }
 
 /// Follows mappings in ascending order and notices when they leave part of a range uncovered.
 class Coverage {
@@ -102,14 +88,14 @@ bool add_line(const char* line, const char* end, Coverage& coverage, bool& more)
 }  // namespace
 
 int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable) {
-  const MapsFile maps;
-  if (maps.fd() < 0) return ENOSYS;
+  const HeldFd maps(open_maps(), close_quietly);
+  if (maps.get() < 0) return ENOSYS;
   Coverage coverage(begin, end, writable);
   for (;;) {
     ProcmapQuery query = {};
     query.size = sizeof query;
     query.query_address = coverage.next();
-    if (ioctl(maps.fd(), kProcmapQuery, &query) != 0) return errno == ENOENT ? EFAULT : ENOSYS;
+    if (ioctl(maps.get(), kProcmapQuery, &query) != 0) return errno == ENOENT ? EFAULT : ENOSYS;
     if (!coverage.add(query.vma_start, query.vma_end, (query.vma_flags & kVmaReadable) != 0,
                       (query.vma_flags & kVmaWritable) != 0))
       return coverage.result();
@@ -117,14 +103,14 @@ int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable) {
 }
 
 int check_memory_by_maps(uintptr_t begin, uintptr_t end, bool writable) {
-  const MapsFile maps;
-  if (maps.fd() < 0) return ENOSYS;
+  const HeldFd maps(open_maps(), close_quietly);
+  if (maps.get() < 0) return ENOSYS;
   Coverage coverage(begin, end, writable);
   char buffer[8192];  // a line holds a path, at most 4096 bytes of it
   size_t kept = 0;
   bool more = true;
   while (more) {
-    const long got = syscall(SYS_read, maps.fd(), buffer + kept, sizeof buffer - kept);
+    const ssize_t got = raw_read(maps.get(), buffer + kept, sizeof buffer - kept);
     if (got < 0) return ENOSYS;
     if (got == 0) break;
     char* line = buffer;
@@ -242,37 +228,10 @@ constexpr uint32_t kKnownAccess = kAccessLocalWrite | kAccessRemoteWrite | kAcce
 
 /// What the file's driver may answer to mmap, in the terms of the manual page.
 int errno_of_mapping(int error) {
-  switch (error) {
-    case ENODEV:  // no mmap at all
-    case EACCES:  // not open for what is asked
-    case EPERM:
-    case ENOTTY:
-    case ENOSYS:
-      return EOPNOTSUPP;
-    default:
-      return error;
-  }
-}
-
-/// EBADF; EINVAL when the file is known to be too short.
-int check_file(int fd, uint64_t offset, size_t length) {
-  struct stat file;
-  if (fstat(fd, &file) != 0) return errno;
-  const auto size = static_cast<uint64_t>(file.st_size);
-  if (S_ISREG(file.st_mode) && (offset > size || length > size - offset)) return EINVAL;
-  return 0;
-}
-
-/// Maps what surrounds [offset, offset + length) in whole pages.
-Result<Mapping> map_file(int fd, uint64_t offset, size_t length, bool writable) {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t before = offset % page;
-  const int protection = PROT_READ | (writable ? PROT_WRITE : 0);
-  const size_t bytes = length + before;
-  void* address =
-      mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset - before));
-  if (address == MAP_FAILED) return Error{errno_of_mapping(errno)};
-  return Mapping(address, bytes);
+  // ENODEV: no mmap at all. EACCES: not open for what is asked.
+  for (const int refusal : {ENODEV, EACCES, EPERM, ENOTTY, ENOSYS})
+    if (error == refusal) return EOPNOTSUPP;
+  return error;
 }
 
 }  // namespace
@@ -287,14 +246,20 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iov
       wraps(offset, length) || wraps(iova, length))
     return fail(EINVAL);
   if (int error = check_region_access(access)) return fail(error);
-  if (int error = check_file(fd, offset, length)) return fail(error);
-  auto mapping = map_file(fd, offset, length, (access & kAccessLocalWrite) != 0);
-  if (!mapping) return fail(mapping.error());
+  struct stat file;
+  if (fstat(fd, &file) != 0) return fail(errno);  // EBADF
+  const auto size = static_cast<uint64_t>(file.st_size);
+  if (S_ISREG(file.st_mode) && (offset > size || length > size - offset)) return fail(EINVAL);
   auto mr = std::make_unique<VerbsMr>(pd);
-  mr->mapping = std::move(*mapping);
+  const uint64_t before = offset % page;  // whole pages are mapped
+  const int protection = PROT_READ | ((access & kAccessLocalWrite) != 0 ? PROT_WRITE : 0);
+  void* mapped = mmap(nullptr, length + before, protection, MAP_SHARED, fd,
+                      static_cast<off_t>(offset - before));
+  if (mapped == MAP_FAILED) return fail(errno_of_mapping(errno));
+  mr->mapping = Mapping(mapped, length + before);
   mr->access = access;
   RegionShape shape;
-  shape.address = mr->mapping.address() + offset % page;
+  shape.address = mr->mapping.address() + before;
   shape.length_bytes = length;
   shape.first = iova;
   shape.access = access & kMeaningfulAccess;
@@ -310,24 +275,21 @@ namespace {
 constexpr int kMadvisePopulateRead = 22;
 constexpr int kMadvisePopulateWrite = 23;
 
-/// One page after the other, where the kernel cannot do all at once or does not say what is wrong.
-int touch_pages(uintptr_t begin, uintptr_t end, uintptr_t page, bool writable) {
-  for (uintptr_t at = begin & ~(page - 1); at < end; at += page) {
-    auto* address = reinterpret_cast<std::byte*>(at);
-    std::byte byte;
-    if (!fault_safe_read(&byte, address, 1) || (writable && !fault_safe_probe(address)))
-      return EFAULT;
-  }
-  return 0;
-}
-
 int bring_in(std::byte* address, uint64_t length, bool writable) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(address), end = begin + length;
   const uintptr_t first = begin & ~(page - 1);
   const int advice = writable ? kMadvisePopulateWrite : kMadvisePopulateRead;
   if (madvise(reinterpret_cast<void*>(first), end - first, advice) == 0) return 0;
-  return errno == ENOMEM ? EFAULT : touch_pages(begin, end, page, writable);
+  if (errno == ENOMEM) return EFAULT;
+  // One page after the other, where the kernel cannot do all at once or does not say what is wrong.
+  for (uintptr_t at = first; at < end; at += page) {
+    auto* touched = reinterpret_cast<std::byte*>(at);
+    std::byte byte;
+    if (!fault_safe_read(&byte, touched, 1) || (writable && !fault_safe_probe(touched)))
+      return EFAULT;
+  }
+  return 0;
 }
 
 /// The place that an element names, with the manual page's errno for each thing it must be.
@@ -368,10 +330,6 @@ constexpr uint32_t kIgnored = uint32_t{IBV_ACCESS_HUGETLB} | uint32_t{IBV_ACCESS
 /// IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT, which older headers lack: for an
 /// operation that iWARP has not.
 constexpr uint32_t kFlushAccess = 1u << 8 | 1u << 9;
-
-uintptr_t offset_in_page(uintptr_t address) {
-  return address & (static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
-}
 
 /// 0, or what the kernel says of a range that no memory has: it counts in whole pages, for regions
 /// on demand by another calculation. All memory on demand is named by address 0.
@@ -476,8 +434,8 @@ ibv_mr* reg_mr(ibv_pd* base, void* address, size_t length, uint64_t iova, int fl
   VerbsPd& pd = VerbsPd::of(base, AskedBy::kWrite);
   if (const int error = pd.device.refusal()) return fail(error);
   const uint32_t access = static_cast<uint32_t>(flags);
-  if (offset_in_page(reinterpret_cast<uintptr_t>(address)) != offset_in_page(iova))
-    return fail(EINVAL);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (reinterpret_cast<uintptr_t>(address) % page != iova % page) return fail(EINVAL);
   if (int error = check_region_access(access)) return fail(error);
   RegionShape shape;
   const TaggedOffset first = (access & kAccessZeroBased) ? 0 : iova;
@@ -536,7 +494,7 @@ int dereg_mr(ibv_mr* base) {
   if (!device.alive()) return 0;
   if (int error = device.engine().remove_region(*mr.region)) return error;
   device.remove(&mr);
-  if (mr.device_memory != nullptr) mr.device_memory->region_gone();
+  if (mr.device_memory != nullptr) mr.device_memory->users.fetch_sub(1, std::memory_order_release);
   delete &mr;
   VerbsPd& root = pd.root;
   pd.object_gone();  // a parent domain may be deallocated from here on

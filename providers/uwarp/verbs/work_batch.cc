@@ -24,8 +24,6 @@ void WorkBatch::start() {
   inline_.clear();
 }
 
-void WorkBatch::abort() { leave(); }
-
 // Nothing moves any more.
 void WorkBatch::place_payloads() {
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -127,8 +125,7 @@ void WorkBatch::set_target(Destination& to, Qpn number, uint32_t qkey) {
   payload.qkey = qkey;
 }
 
-// --- The functions of ibv_qp_ex
-// -------------------------------------------------------------------
+// ---- The functions of ibv_qp_ex
 
 namespace {
 
@@ -157,7 +154,7 @@ int wr_complete(ibv_qp_ex* base) {
   });
 }
 
-void wr_abort(ibv_qp_ex* qp) { batch_of(qp).abort(); }
+void wr_abort(ibv_qp_ex* qp) { batch_of(qp).leave(); }
 
 void wr_send(ibv_qp_ex* qp) {
   step(qp, [&](WorkBatch& batch) { batch.add(*qp, SendOpcode::kSend, IBV_QP_EX_WITH_SEND); });

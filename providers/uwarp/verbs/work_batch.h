@@ -45,7 +45,9 @@ class WorkBatch {
   int complete(Endpoint& endpoint);
   int complete(DatagramEndpoint& endpoint);
   /// Leaves it without posting.
-  void abort();
+  void leave() {
+    if (!one_thread_) mutex_.unlock();
+  }
 
   /// Begins a request that needs `operation` (a bit of ibv_qp_create_send_ops_flags). The result
   /// may be filled in until the next call.
@@ -83,9 +85,6 @@ class WorkBatch {
     ~Section() { batch.leave(); }
   };
 
-  void leave() {
-    if (!one_thread_) mutex_.unlock();
-  }
   Payload* open_payload();
   void place_payloads();
 

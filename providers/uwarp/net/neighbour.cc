@@ -173,15 +173,9 @@ std::vector<NextHop> changed_neighbours(Bytes notifications) {
 }
 
 std::optional<int> outcome_of_waiting(NeighbourState state, bool time_is_over) {
-  switch (state) {
-    case NeighbourState::kPresent:
-    case NeighbourState::kUntold:
-      return 0;
-    case NeighbourState::kFailed:
-      return -EHOSTUNREACH;
-    default:
-      return time_is_over ? std::optional(-ETIMEDOUT) : std::nullopt;
-  }
+  if (state == NeighbourState::kPresent || state == NeighbourState::kUntold) return 0;
+  if (state == NeighbourState::kFailed) return -EHOSTUNREACH;
+  return time_is_over ? std::optional(-ETIMEDOUT) : std::nullopt;
 }
 
 namespace {
@@ -227,9 +221,15 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
   const bool asked = ask_for_neighbour(destination, route);
   const NeighbourState now = asked ? neighbour_state(*hop) : NeighbourState::kUntold;
   // Asked for and not in the table: this kind of device has no neighbours.
-  const bool waits = now == NeighbourState::kResolving || now == NeighbourState::kFailed;
-  if (waits) (void)progress_.start_helper();  // without one, threads that poll serve it
-  return waits || !take_back(number);
+  if (now == NeighbourState::kResolving || now == NeighbourState::kFailed) {
+    (void)progress_.start_helper();  // without one, threads that poll serve it
+    return true;
+  }
+  const std::lock_guard guard(mutex_);
+  const size_t taken =
+      std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.number == number; });
+  if (taken != 0) waiting_changed_locked();
+  return taken == 0;  // its listener has been told, or is about to be
 }
 
 bool NeighbourWatch::add_locked(Waiting waiting) {
@@ -247,14 +247,6 @@ bool NeighbourWatch::add_locked(Waiting waiting) {
   waiting_.push_back(std::move(waiting));
   waiting_changed_locked();
   return true;
-}
-
-bool NeighbourWatch::take_back(uint64_t number) {
-  const std::lock_guard guard(mutex_);
-  const size_t taken =
-      std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.number == number; });
-  if (taken != 0) waiting_changed_locked();
-  return taken != 0;
 }
 
 void NeighbourWatch::waiting_changed_locked() {
@@ -354,8 +346,7 @@ bool ask_for_neighbour(const IpAddress& destination, const Route& route) {
 }
 
 int open_neighbour_changes() {
-  const int fd = open_netlink_socket(1u << (RTNLGRP_NEIGH - 1));
-  return fd < 0 ? fd : adopt_engine_fd(fd);
+  return adopt_engine_fd(open_netlink_socket(1u << (RTNLGRP_NEIGH - 1)));
 }
 
 }  // namespace uwarp

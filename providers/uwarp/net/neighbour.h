@@ -106,8 +106,6 @@ class NeighbourWatch final : public Source {
   };
 
   bool add_locked(Waiting waiting);
-  /// False when its listener has been told, or is about to be.
-  bool take_back(uint64_t number);
   /// Looks at the table for those whose next hop is in `changed`; null: for all. Returns those of
   /// which the end is known, which are not waiting any more.
   std::vector<Told> settle_locked(const std::vector<NextHop>* changed);

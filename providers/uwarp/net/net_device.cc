@@ -169,11 +169,6 @@ int link_rank(const LinkRecord& link) {
   return down + (link.hardware_type == ARPHRD_ETHER ? 0 : 1);
 }
 
-int uverbs_number(const std::string& verbs_name, UverbsNumbers& numbers) {
-  const int next = kFirstUverbsNumber + static_cast<int>(numbers.size());
-  return numbers.try_emplace(verbs_name, next).first->second;
-}
-
 std::nullopt_t unreadable(int error) {
   log_event("links and addresses cannot be read: %s", nl_geterror(error));
   return std::nullopt;
@@ -239,7 +234,8 @@ std::vector<std::shared_ptr<const NetDevice>> build_net_devices(
     device->has_neighbours = !(link.flags & (IFF_LOOPBACK | IFF_NOARP));
     device->guid_be = guid_of(link, records, gids);
     device->gids = std::move(gids);
-    device->uverbs_number = uverbs_number(device->verbs_name, numbers);
+    const int next = kFirstUverbsNumber + static_cast<int>(numbers.size());
+    device->uverbs_number = numbers.try_emplace(device->verbs_name, next).first->second;
     device->uverbs_name = "uverbs" + std::to_string(device->uverbs_number);
     devices.push_back(std::move(device));
   }
@@ -260,11 +256,6 @@ std::optional<IpAddress> source_towards(const IpAddress& destination,
   return socket.local_address();
 }
 
-std::shared_ptr<const NetDevice> owner_of(const IpAddress& address) {
-  if (auto device = net_devices()->by_address(address)) return device;
-  return refresh_net_devices()->by_address(address);
-}
-
 }  // namespace
 
 std::optional<Route> find_route(const IpAddress& destination,
@@ -275,7 +266,8 @@ std::optional<Route> find_route(const IpAddress& destination,
   }
   const auto local = source_towards(destination, source);
   if (!local) return std::nullopt;
-  auto device = owner_of(*local);
+  auto device = net_devices()->by_address(*local);
+  if (!device) device = refresh_net_devices()->by_address(*local);
   if (!device) {
     errno = ENODEV;
     return std::nullopt;
@@ -292,17 +284,6 @@ DevicePtr find(const std::vector<DevicePtr>& devices, Predicate matches) {
   const auto it = std::find_if(devices.begin(), devices.end(),
                                [&](const DevicePtr& device) { return matches(*device); });
   return it == devices.end() ? nullptr : *it;
-}
-
-bool same_device(const NetDevice& a, const NetDevice& b) {
-  return a.name == b.name && a.ifindex == b.ifindex && a.mac == b.mac &&
-         a.mtu_bytes == b.mtu_bytes && a.running == b.running &&
-         a.has_neighbours == b.has_neighbours && a.guid_be == b.guid_be && a.gids == b.gids;
-}
-
-bool same_tables(const std::vector<DevicePtr>& a, const std::vector<DevicePtr>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const DevicePtr& x, const DevicePtr& y) { return same_device(*x, *y); });
 }
 
 /// The one table of the process.
@@ -326,7 +307,8 @@ bool refresh_locked(Published& state) {
   if (known.size() != known_before) numbers.replace(std::move(known));
   std::vector<int> netdevs;
   for (const LinkRecord& link : records->links) netdevs.push_back(link.ifindex);
-  if (state.table && same_tables(state.table->devices(), devices) &&
+  const auto same = [](const DevicePtr& a, const DevicePtr& b) { return *a == *b; };
+  if (state.table && std::ranges::equal(state.table->devices(), devices, same) &&
       state.table->netdevs() == netdevs)
     return true;
   if (devices.empty()) log_event("no usable network device");
@@ -338,11 +320,6 @@ bool refresh_locked(Published& state) {
 std::shared_ptr<const NetDeviceTable> known_locked(const Published& state) {
   if (state.table) return state.table;
   return std::make_shared<const NetDeviceTable>(std::vector<DevicePtr>());
-}
-
-int open_changes_fd() {
-  const int fd = open_netlink_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR);
-  return fd < 0 ? fd : adopt_engine_fd(fd);
 }
 
 }  // namespace
@@ -407,7 +384,9 @@ std::shared_ptr<const NetDeviceTable> try_refresh_net_devices() {
 int net_changes_fd() {
   Published& state = published.get();
   const std::lock_guard guard(state.lock);
-  if (state.changes_fd == -2) state.changes_fd = open_changes_fd();
+  if (state.changes_fd == -2)
+    state.changes_fd =
+        adopt_engine_fd(open_netlink_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR));
   return state.changes_fd;
 }
 

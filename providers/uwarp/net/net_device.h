@@ -67,6 +67,7 @@ struct NetDevice {
   bool owns(const IpAddress& address) const;
   /// Node GUID in host order.
   uint64_t guid() const { return __builtin_bswap64(guid_be); }
+  friend bool operator==(const NetDevice&, const NetDevice&) = default;
 };
 
 /// Real devices of the host count from 0: ours stay clear of them.

@@ -8,13 +8,6 @@
 
 namespace uwarp {
 
-namespace {
-
-/// Until the kernel is asked again that could not be asked.
-constexpr uint64_t kAskAgainNs = 200 * kNsPerMs;
-
-}  // namespace
-
 std::shared_ptr<NetWatch> NetWatch::start(Progress& progress) {
   std::shared_ptr<NetWatch> watch(new NetWatch(progress));
   const int fd = net_changes_fd();
@@ -27,14 +20,6 @@ void NetWatch::add(std::weak_ptr<NetListener> listener) {
   const std::lock_guard guard(mutex_);
   std::erase_if(listeners_, [](const auto& known) { return known.expired(); });
   listeners_.push_back(std::move(listener));
-}
-
-std::vector<std::shared_ptr<NetListener>> NetWatch::listeners() {
-  std::vector<std::shared_ptr<NetListener>> living;
-  const std::lock_guard guard(mutex_);
-  for (const auto& known : listeners_)
-    if (auto listener = known.lock()) living.push_back(std::move(listener));
-  return living;
 }
 
 bool NetWatch::ready(uint32_t) {
@@ -51,10 +36,16 @@ void NetWatch::deadline_passed() {
 void NetWatch::tell_locked() {
   const auto devices = try_refresh_net_devices();
   if (devices == nullptr) return ask_again();
-  for (const auto& listener : listeners()) listener->net_changed(*devices);
+  std::vector<std::shared_ptr<NetListener>> living;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const auto& known : listeners_)
+      if (auto listener = known.lock()) living.push_back(std::move(listener));
+  }
+  for (const auto& listener : living) listener->net_changed(*devices);
 }
 
 /// What was notified is not notified again.
-void NetWatch::ask_again() { progress_.set_deadline(*this, now_ns() + kAskAgainNs); }
+void NetWatch::ask_again() { progress_.set_deadline(*this, now_ns() + 200 * kNsPerMs); }
 
 }  // namespace uwarp

@@ -61,7 +61,6 @@ class NetWatch final : public Source {
   explicit NetWatch(Progress& progress) : progress_(progress) {}
   void tell_locked();
   void ask_again();
-  std::vector<std::shared_ptr<NetListener>> listeners();
 
   Progress& progress_;
   std::mutex telling_;  // before all other locks

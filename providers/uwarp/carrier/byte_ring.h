@@ -65,7 +65,7 @@ class RingWriter {
     uint32_t free = free_bytes();
     const uint32_t to_end = size_ - offset();
     if (to_end < kLeast && free > to_end) {
-      skip(to_end);
+      put(RingRecord::kSkip, to_end - kRingStep, to_end - kRingStep);
       free -= to_end;
     }
     const uint32_t fits = std::min(free, end_ - std::min(end_, offset()));
@@ -139,7 +139,6 @@ class RingWriter {
     std::memcpy(base_ + offset(), &record, sizeof record);
     at_.bytes += kRingStep + steps;
   }
-  void skip(uint32_t to_end) { put(RingRecord::kSkip, to_end - kRingStep, to_end - kRingStep); }
 
   RingControl& control_;
   std::byte* const base_;

@@ -78,8 +78,6 @@ class RingCarrier final : public LentMemory {
   /// `errands` outlive it.
   RingCarrier(SharedMemory memory, bool creator, RingBell bell, std::unique_ptr<PeerMemory> peer,
               Errands& errands);
-  RingCarrier(const RingCarrier&) = delete;
-  RingCarrier& operator=(const RingCarrier&) = delete;
 
   /// To be watched for RingBell::kEdges, which come when there is something to receive, or room to
   /// send, that was waited for, and now and then for nothing.

@@ -50,6 +50,13 @@ tcp_info info_of(int fd) {
   return info;
 }
 
+sockaddr_storage address_by(long call, int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (raw_status(call, fd, &address, &length) != 0) address.ss_family = AF_UNSPEC;
+  return address;
+}
+
 bool no_room_beyond(int fd) {
   int unsent = 0;
   return raw_status(SYS_ioctl, fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0 &&
@@ -84,21 +91,27 @@ void discard_before_end(int fd) {
 }  // namespace
 
 socklen_t address_length(const sockaddr_storage& address) {
-  switch (address.ss_family) {
-    case AF_INET:
-      return sizeof(sockaddr_in);
-    case AF_INET6:
-      return sizeof(sockaddr_in6);
-    default:
-      return 0;
-  }
+  if (address.ss_family == AF_INET) return sizeof(sockaddr_in);
+  return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
 }
 
 Result<TcpSocket> TcpSocket::open(int family) {
   const ssize_t fd = raw_call(SYS_socket, family, SOCK_STREAM | kSocketFlags, IPPROTO_TCP);
   if (fd < 0) return Error{static_cast<int>(-fd)};
   TcpSocket socket(adopt_engine_fd(static_cast<int>(fd)));
-  socket.tune();
+  socket.set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+  if (!calls_are_dear()) socket.set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, tuning::kUnsentBytes);
+  const Settings& chosen = settings();
+  if (!chosen.congestion.empty()) {
+    (void)socket.system_congestion_control();  // before the first socket has another one
+    socket.set_congestion_control(chosen.congestion);
+  }
+  const auto set_buffer = [&](int name, uint32_t bytes) {
+    if (bytes != 0)
+      socket.set_option(SOL_SOCKET, name, static_cast<int>(std::min(bytes, 1u << 30)));
+  };
+  set_buffer(SO_SNDBUF, chosen.sndbuf_bytes);
+  set_buffer(SO_RCVBUF, chosen.rcvbuf_bytes);
   return socket;
 }
 
@@ -113,17 +126,6 @@ Result<std::pair<TcpSocket, TcpSocket>> TcpSocket::open_pair() {
   const int error = raw_status(SYS_socketpair, AF_UNIX, SOCK_STREAM | kSocketFlags, 0, ends);
   if (error != 0) return Error{error};
   return std::pair(TcpSocket(adopt_engine_fd(ends[0])), TcpSocket(adopt_engine_fd(ends[1])));
-}
-
-void TcpSocket::tune() {
-  set_option(IPPROTO_TCP, TCP_NODELAY, 1);
-  if (!calls_are_dear()) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, tuning::kUnsentBytes);
-  begin_unpaced();
-  const Settings& chosen = settings();
-  if (chosen.sndbuf_bytes != 0)
-    set_option(SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::min(chosen.sndbuf_bytes, 1u << 30)));
-  if (chosen.rcvbuf_bytes != 0)
-    set_option(SOL_SOCKET, SO_RCVBUF, static_cast<int>(std::min(chosen.rcvbuf_bytes, 1u << 30)));
 }
 
 int TcpSocket::set_option(int level, int name, int value) {
@@ -159,19 +161,9 @@ Result<TcpSocket> TcpSocket::accept(sockaddr_storage& peer) {
   return socket;
 }
 
-sockaddr_storage TcpSocket::local_address() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (raw_status(SYS_getsockname, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
-  return address;
-}
+sockaddr_storage TcpSocket::local_address() const { return address_by(SYS_getsockname, fd_); }
 
-sockaddr_storage TcpSocket::remote_address() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (raw_status(SYS_getpeername, fd_, &address, &length) != 0) address.ss_family = AF_UNSPEC;
-  return address;
-}
+sockaddr_storage TcpSocket::remote_address() const { return address_by(SYS_getpeername, fd_); }
 
 ssize_t TcpSocket::receive(std::span<const iovec> room) {
   // One place is by far the most frequent case, and the kernel then has no vector to copy.
@@ -338,13 +330,6 @@ const std::string& TcpSocket::system_congestion_control() const {
   return of_system.get([this] { return congestion_control(); });
 }
 
-void TcpSocket::begin_unpaced() {
-  const std::string& chosen = settings().congestion;
-  if (chosen.empty()) return;
-  (void)system_congestion_control();  // before the first socket has another one
-  set_congestion_control(chosen);
-}
-
 TcpSocket::Distance TcpSocket::distance(const sockaddr_storage& own,
                                         const sockaddr_storage& peer) const {
   // A peer with this end's own address is on this machine; the others cost a look.
@@ -353,11 +338,7 @@ TcpSocket::Distance TcpSocket::distance(const sockaddr_storage& own,
 }
 
 void TcpSocket::settle(Distance distance) {
-  settle_congestion_control(distance);
   if (distance == Distance::kFar) set_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);  // the system's
-}
-
-void TcpSocket::settle_congestion_control(Distance distance) {
   const std::string& chosen = settings().congestion;
   if (chosen.empty() || distance == Distance::kSameHost) return;
   const std::string& system = system_congestion_control();

@@ -131,9 +131,6 @@ class TcpSocket {
   explicit TcpSocket(int fd) : fd_(fd) {}
 
   int set_option(int level, int name, int value);
-  void tune();
-  void begin_unpaced();
-  void settle_congestion_control(Distance distance);
   std::string congestion_control() const;
   void set_congestion_control(const std::string& name);
   /// Of a socket on which none has been set, at the first call.

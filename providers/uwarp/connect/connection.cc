@@ -24,13 +24,6 @@
 
 namespace uwarp {
 
-namespace {
-
-/// Bytes read and dropped per turn.
-constexpr size_t kReadAwayBytes = size_t{1} << 20;
-
-}  // namespace
-
 Connection::Connection(ConnectContext& context, std::weak_ptr<ConnectionOwner> owner)
     : context_(context), socket_(context.progress), calls_(std::move(owner)) {}
 
@@ -174,7 +167,8 @@ void Connection::drain(Turn& turn) {
 }
 
 void Connection::read_away(Turn& turn) {
-  const ssize_t count = socket_.tcp().discard(kReadAwayBytes);
+  constexpr size_t kBytesPerTurn = size_t{1} << 20;
+  const ssize_t count = socket_.tcp().discard(kBytesPerTurn);
   if (count > 0) return request_turn();
   if (count != -EAGAIN) close(turn, std::get<Draining>(state_).on_end(count));
 }
@@ -205,18 +199,14 @@ void Connection::close(Turn& turn, CloseMode mode) {
 
 // --- Turns
 
-Deadline Connection::deadline() const {
+void Connection::update_deadline(Turn& /*turn*/) {
   const auto of = [](const auto& state) {
     if constexpr (requires { state->deadline(); })
       return state->deadline();
     else
       return state.deadline();
   };
-  return std::visit(of, state_);
-}
-
-void Connection::update_deadline(Turn& /*turn*/) {
-  const uint64_t before_ns = std::exchange(deadline_ns_, deadline().at_ns);
+  const uint64_t before_ns = std::exchange(deadline_ns_, std::visit(of, state_).at_ns);
   if (deadline_ns_ != before_ns) context_.progress.set_deadline(*this, deadline_ns_);
 }
 
@@ -331,18 +321,6 @@ constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
 /// packets; TCP needs some retransmissions of up to a second each before silence means anything.
 constexpr uint32_t kLeastPeerTimeoutMs = 5'000;
 
-StreamConfig::Rtr rtr_of(RtrKind kind) {
-  switch (kind) {
-    case RtrKind::kWrite:
-      return StreamConfig::Rtr::kWrite;
-    case RtrKind::kRead:
-      return StreamConfig::Rtr::kRead;
-    case RtrKind::kNone:
-      break;
-  }
-  return StreamConfig::Rtr::kNone;
-}
-
 }  // namespace
 
 StreamConfig Connection::stream_config(const Agreed& agreed) {
@@ -363,7 +341,8 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.magic_offset = kPeerMagicOffset;
   config.may_leave_tcp = settings().why_only_tcp() == nullptr;
   if (agreed.initiator) {
-    config.rtr = rtr_of(negotiated.rtr);
+    if (negotiated.rtr == RtrKind::kWrite) config.rtr = StreamConfig::Rtr::kWrite;
+    if (negotiated.rtr == RtrKind::kRead) config.rtr = StreamConfig::Rtr::kRead;
     config.rtr_stag = kPeerMagicStag;
     config.rtr_offset = kPeerMagicOffset;
     config.nudge_first_fpdu = !agreed.rendezvous;

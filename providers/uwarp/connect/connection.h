@@ -237,7 +237,6 @@ class Connection final : public Source,
     auto* const held = std::get_if<std::unique_ptr<Startup>>(&state_);
     return held != nullptr ? held->get() : nullptr;
   }
-  Deadline deadline() const;
   void update_deadline(Turn& turn);
 
   /// Runs `start`, the last step of a call that has claimed the endpoint. Unless it succeeds (0),

@@ -60,8 +60,6 @@ class ConnectionSocket {
     unwatch();
     socket_.close_gently();
   }
-  ConnectionSocket(const ConnectionSocket&) = delete;
-  ConnectionSocket& operator=(const ConnectionSocket&) = delete;
 
   TcpSocket& tcp() { return socket_; }
   /// Where a queue pair is connected to itself, `out` is where it sends.

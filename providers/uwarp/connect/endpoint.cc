@@ -443,15 +443,14 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
     qp_.detach_stream();
     throw;
   }
-  if (cm_owned_ && settings().persona != Persona::kRoce) note_depths_locked(config);
+  // iWARP's rdma_cm sets no depths with ibv_modify_qp: they are what was negotiated.
+  if (cm_owned_ && settings().persona != Persona::kRoce) {
+    attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
+    attributes_.max_dest_rd_atomic =
+        static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
+  }
   describe_connection(config, connection);
   return true;
-}
-
-// iWARP's rdma_cm sets no depths with ibv_modify_qp: they are what was negotiated.
-void Endpoint::note_depths_locked(const StreamConfig& config) {
-  attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
-  attributes_.max_dest_rd_atomic = static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
 }
 
 void Endpoint::close_stream() {

@@ -28,9 +28,6 @@
 
 namespace uwarp {
 
-class Rendezvous;
-struct RendezvousTerms;
-
 class Endpoint;
 
 /// While one exists, buffers that this thread posts to shared receive queues make it note the
@@ -98,8 +95,6 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   static Result<std::shared_ptr<Endpoint>> create(ConnectContext& context, const NetDevice& device,
                                                   const QpConfig& config);
   ~Endpoint() override;
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
 
   QueuePair& qp() { return qp_; }
   const QueuePair& qp() const { return qp_; }
@@ -191,7 +186,6 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to);
   void cut_off(std::unique_lock<std::mutex>& lock);
   void pump_at_once();
-  void note_depths_locked(const StreamConfig& config);
   void describe_connection(const StreamConfig& config, const Connection& connection);
   void trace_carrier(bool shared_memory);
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <utility>
 
 #include "base/ids.h"
@@ -44,25 +43,20 @@ class BasicEndpointTable {
     std::array<std::shared_ptr<Endpoint>, 64> some;
     Qpn next{0};
     for (size_t count = some.size(); count == some.size();) {
-      count = take_some(next, some);
+      count = 0;
+      {
+        const std::lock_guard guard(mutex_);
+        for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
+             ++at) {
+          next = Qpn{at->first.value + 1};
+          if (auto endpoint = at->second.lock()) some[count++] = std::move(endpoint);
+        }
+      }
       for (size_t i = 0; i < count; ++i) visit(std::move(some[i]));
     }
   }
 
  private:
-  /// Some from `next` on, which becomes the number behind them. Fewer than fit: these were the
-  /// last.
-  size_t take_some(Qpn& next, std::span<std::shared_ptr<Endpoint>> some) const {
-    const std::lock_guard guard(mutex_);
-    size_t count = 0;
-    for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
-         ++at) {
-      next = Qpn{at->first.value + 1};
-      if (auto endpoint = at->second.lock()) some[count++] = std::move(endpoint);
-    }
-    return count;
-  }
-
   mutable std::mutex mutex_;
   std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
   std::atomic<uint64_t> version_{1};

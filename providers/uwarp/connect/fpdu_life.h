@@ -102,7 +102,13 @@ class FpduLife {
   Next on_events(const StreamEvents& events, uint64_t now_ns) {
     Next next;
     FaultScript* const script = qp().script();
-    if (script != nullptr && apply_faults(*script, next, now_ns)) return next;
+    if (script != nullptr) {  // what it has decided inside the stream
+      if (script->take_reset() && !in<Failing>()) {
+        end(StreamEnd::kReset, next, now_ns);
+        return next;
+      }
+      fault_ = {script->deadline_ns(now_ns)};
+    }
     if (events.began_to_send && !peer_look_) watch_peer(now_ns);
     // The thread that read the first FPDU may come here later than one that has read the end.
     if (terms_.first_fpdu && qp().peer_has_spoken()) {
@@ -223,16 +229,6 @@ class FpduLife {
   auto& qp() { return endpoint_->qp(); }
   auto& qp() const { return endpoint_->qp(); }
 
-  // What a script has decided inside the stream. True: the connection has ended.
-  bool apply_faults(FaultScript& script, Next& next, uint64_t now_ns) {
-    if (script.take_reset() && !in<Failing>()) {
-      end(StreamEnd::kReset, next, now_ns);
-      return true;
-    }
-    fault_ = {script.deadline_ns(now_ns)};
-    return false;
-  }
-
   void watch_peer(uint64_t now_ns) {
     peer_look_ = {now_ns + terms_.peer_timeout_ms * kNsPerMs / kPeerLooks};
   }
@@ -256,11 +252,6 @@ class FpduLife {
     if (!qp().nudge() || nudge_wait_ns_ >= kLastNudgeNs) return;
     nudge_wait_ns_ *= 8;
     nudge_ = {now_ns + nudge_wait_ns_};
-  }
-
-  // If our FIN follows, siw never sees what it has overlooked, and its iw_cm may crash.
-  bool first_nudge_due() const {
-    return nudge_wait_ns_ == kFirstNudgeNs && nudge_ && !qp().peer_has_spoken();
   }
 
   // The connection is gone as far as epoll or a send could tell.
@@ -396,7 +387,10 @@ class FpduLife {
       if (!qp().transmitter().dry()) return;
       (void)qp().end_stream(StreamEnd::kFin);
     } else if (in<Disconnecting>()) {
-      if (!qp().transmitter().idle() || first_nudge_due()) return;
+      // If our FIN follows, siw never sees what it has overlooked, and its iw_cm may crash.
+      const bool first_nudge_due =
+          nudge_wait_ns_ == kFirstNudgeNs && nudge_ && !qp().peer_has_spoken();
+      if (!qp().transmitter().idle() || first_nudge_due) return;
       (void)qp().end_stream(StreamEnd::kLocalClose);
     } else {
       return;

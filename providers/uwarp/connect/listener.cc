@@ -164,7 +164,7 @@ bool Listener::accept_failed_locked(int error) {
   if (error != EAGAIN) {
     static CollapsedLog log;
     log.event("listener: accept failed: %s", std::strerror(error));
-    try_again_later_locked();  // out of fds or memory
+    context_.progress.set_deadline(*this, now_ns() + kRetryNs);  // out of fds or memory
   }
   return false;
 }
@@ -173,17 +173,14 @@ bool Listener::accept_failed_locked(int error) {
 std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
                                                       const sockaddr_storage& peer) {
   try {
-    auto connection = Connection::incoming(context_, std::move(socket), peer, weak_listener());
+    auto connection = Connection::incoming(context_, std::move(socket), peer,
+                                           std::static_pointer_cast<Listener>(shared_from_this()));
     if (connection == nullptr) return nullptr;
     return half_open_.enter(std::move(connection), ip_of(peer), kMaxHalfOpen).value_or(nullptr);
   } catch (const std::bad_alloc&) {
     log_event("listener: no memory for a connection, which is closed");
     return nullptr;
   }
-}
-
-void Listener::try_again_later_locked() {
-  context_.progress.set_deadline(*this, now_ns() + kRetryNs);
 }
 
 bool Listener::ready(uint32_t /*events*/) {

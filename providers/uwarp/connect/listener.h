@@ -86,16 +86,12 @@ class Listener final : public Source, public CmListener {
 
  private:
   Listener(ConnectContext& context, const TcpSocket& bound, std::weak_ptr<ListenerOwner> owner);
-  std::weak_ptr<Listener> weak_listener() {
-    return std::static_pointer_cast<Listener>(shared_from_this());
-  }
   /// One accept(). False: no connection waits, or the process lacks memory or descriptors.
   bool accept_one();
   /// Whether the next accept() may succeed.
   bool accept_failed_locked(int error);
   /// The connection that has lost its place to this one, if any.
   std::shared_ptr<Connection> accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
-  void try_again_later_locked();
 
   ConnectContext& context_;
   sockaddr_storage local_{};

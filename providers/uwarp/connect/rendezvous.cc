@@ -23,12 +23,11 @@ namespace uwarp {
 void refuse(Connection& request, RendezvousVerdict verdict) try {
   // One for each verdict, so that a flood of one kind does not hide the others.
   static std::array<CollapsedLog, kRendezvousVerdicts> logs;
-  logs[static_cast<size_t>(verdict)].event("rendezvous: refused a call of %s: %s",
-                                           ip_of(request.remote_address()).to_string().c_str(),
-                                           describe(verdict));
-  RendezvousAnswer answer;
-  answer.verdict = verdict;
-  (void)request.reject(answer.encode());
+  if (verdict != RendezvousVerdict::kCallsBack && verdict != RendezvousVerdict::kHeld)
+    logs[static_cast<size_t>(verdict)].event("rendezvous: refused a call of %s: %s",
+                                             ip_of(request.remote_address()).to_string().c_str(),
+                                             describe(verdict));
+  (void)request.reject(RendezvousAnswer{.verdict = verdict}.encode());
 } catch (const std::bad_alloc&) {
   request.abort();
 }
@@ -84,27 +83,21 @@ std::optional<RendezvousAnswer> RendezvousAnswer::decode(std::span<const std::by
 }
 
 const char* describe(RendezvousVerdict verdict) {
-  switch (verdict) {
-    case RendezvousVerdict::kAccepted:
-      return "accepted";
-    case RendezvousVerdict::kUnknownVersion:
-      return "unknown version of the rendezvous";
-    case RendezvousVerdict::kNoSuchQp:
-      return "no such queue pair";
-    case RendezvousVerdict::kNotExpected:
-      return "not the expected peer";
-    case RendezvousVerdict::kBusy:
-      return "connected already";
-    case RendezvousVerdict::kCollision:
-      return "the other call is kept";
-    case RendezvousVerdict::kTooMany:
-      return "too many calls wait";
-    case RendezvousVerdict::kCallsBack:
-      return "the caller is called back";
-    case RendezvousVerdict::kHeld:
-      return "the trunk is there";
-  }
-  return "unknown verdict";
+  // By their numbers.
+  static constexpr auto kTexts = std::to_array<const char*>({
+      "accepted",
+      "unknown version of the rendezvous",
+      "no such queue pair",
+      "not the expected peer",
+      "connected already",
+      "the other call is kept",
+      "too many calls wait",
+      "the caller is called back",
+      "the trunk is there",
+  });
+  static_assert(kTexts.size() == kRendezvousVerdicts);
+  const auto index = static_cast<size_t>(verdict);
+  return index < kTexts.size() ? kTexts[index] : "unknown verdict";
 }
 
 namespace {
@@ -127,11 +120,6 @@ Rendezvous::Rendezvous(ConnectContext& context, std::weak_ptr<Endpoint> endpoint
 
 // --- Answering
 
-bool Rendezvous::is_own_call_kept() const {
-  return std::tuple(terms_.own_address.bytes(), terms_.own.value) <
-         std::tuple(terms_.peer_address.bytes(), terms_.peer.value);
-}
-
 RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
   if (stopped_) return RendezvousVerdict::kNoSuchQp;
   if (call.source != terms_.peer || call.psn != terms_.rq_psn ||
@@ -140,7 +128,9 @@ RendezvousVerdict Rendezvous::judge_locked(const RendezvousCall& call) const {
   if (kept_ != nullptr) return RendezvousVerdict::kBusy;
   // The peer does the same comparison with the same numbers and keeps our call, once it has seen
   // it.
-  if (dial_ != nullptr && is_own_call_kept() && !dial_->abandon_before_request())
+  const bool own_is_kept = std::tuple(terms_.own_address.bytes(), terms_.own.value) <
+                           std::tuple(terms_.peer_address.bytes(), terms_.peer.value);
+  if (dial_ != nullptr && own_is_kept && !dial_->abandon_before_request())
     return RendezvousVerdict::kCollision;
   return RendezvousVerdict::kAccepted;
 }
@@ -202,8 +192,7 @@ void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
     lock.unlock();
     return held.request->abort();  // the peer dials again
   }
-  const std::shared_ptr<Connection> abandoned = std::move(dial_);
-  dial_ = nullptr;
+  const std::shared_ptr<Connection> abandoned = std::exchange(dial_, nullptr);
   kept_ = held.request;
   retry_ns_ = 0;
   update_deadline_locked();
@@ -361,8 +350,7 @@ void Rendezvous::connection_established(const std::shared_ptr<Connection>& conne
                                         const sockaddr_storage&, const ConnectParameters&) {
   const Lock lock(mutex_);
   if (connection == dial_) {
-    kept_ = std::move(dial_);
-    dial_ = nullptr;
+    kept_ = std::exchange(dial_, nullptr);
   } else if (starting_ && kept_ == nullptr) {
     kept_ = connection;
     settled_ = connection.get();

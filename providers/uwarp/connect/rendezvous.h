@@ -86,8 +86,9 @@ struct HeldCall {
 /// time-out. No other peer is expected to dial.
 inline constexpr size_t kMaxHeldCalls = 4;
 
-/// Tells the peer why its call is not answered; without memory for that it sees a reset. Without
-/// locks.
+/// Tells the peer why its call is not answered; without memory for that it sees a reset. The log is
+/// told too, but not of kCallsBack and kHeld, which are what the caller of a trunk has come for.
+/// Without locks.
 void refuse(Connection& request, RendezvousVerdict verdict);
 
 class Endpoint;
@@ -146,7 +147,6 @@ class Rendezvous final : public Source, public ConnectionOwner {
   using Lock = std::unique_lock<std::mutex>;
   bool must_wait_locked() const;
   RendezvousVerdict judge_locked(const RendezvousCall& call) const;
-  bool is_own_call_kept() const;
   /// False: too many are held, or there is no memory for it.
   bool hold_locked(HeldCall call);
   void take_call(Lock& lock, const HeldCall& held);

@@ -121,17 +121,6 @@ namespace {
 /// Ports that the kernel proposes for the first address and another address refuses.
 constexpr int kProposals = 64;
 
-sockaddr_storage socket_address(const IpAddress& address, uint16_t port) {
-  sockaddr_storage out{};
-  (void)address.to_sockaddr(out, port);
-  return out;
-}
-
-uint16_t port_of_socket(const TcpSocket& socket) {
-  const sockaddr_storage address = socket.local_address();
-  return port_of(reinterpret_cast<const sockaddr*>(&address));
-}
-
 /// Binds `port` on every address. The errno that stopped it, 0 for success. Addresses that have
 /// gone, or are not usable yet (IPv6 duplicate detection), are left out.
 int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocket>& sockets) {
@@ -140,10 +129,12 @@ int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocke
     auto socket = TcpSocket::open(address.is_v4() ? AF_INET : AF_INET6);
     if (!socket) return socket.error();
     if (!address.is_v4()) socket->set_v6_only(true);
-    const int error = socket->bind(socket_address(address, port));
+    sockaddr_storage at;
+    (void)address.to_sockaddr(at, port);
+    const int error = socket->bind(at);
     if (error == EADDRNOTAVAIL) continue;
     if (error != 0) return error;
-    if (port == 0) port = port_of_socket(*socket);  // the others must take the same
+    if (port == 0) port = port_of(socket->local_address());  // the others must take the same
     sockets.push_back(std::move(*socket));
   }
   return sockets.empty() ? EADDRNOTAVAIL : 0;
@@ -177,7 +168,7 @@ Result<std::shared_ptr<RendezvousPort>> RendezvousPort::reserve(ConnectContext& 
       error = bind_everywhere(device, 0, sockets);
   }
   if (error != 0) return Error{error};
-  const uint16_t port = port_of_socket(sockets.front());
+  const uint16_t port = port_of(sockets.front().local_address());
   return std::shared_ptr<RendezvousPort>(
       new RendezvousPort(context, device.ifindex, port, std::move(sockets)));
 }
@@ -218,22 +209,18 @@ int RendezvousPort::listen() {
 
 bool RendezvousPort::connection_requested(std::shared_ptr<Connection> request) {
   const auto call = RendezvousCall::decode(request->request_parameters().private_data);
-  if (call && (call->capabilities & RendezvousCall::kTrunk) != 0) {
-    if (TrunkCalls* const trunks = context_.trunk_calls.load(std::memory_order_acquire)) {
-      trunks->trunk_called(std::move(request), *call);
-      return true;
-    }
-    refuse(*request, RendezvousVerdict::kNoSuchQp);
-    return true;
-  }
-  const auto endpoint = call && port_of_number(call->target) == port_
-                            ? context_.endpoints.find(call->target)
-                            : nullptr;
-  if (endpoint != nullptr) {
+  TrunkCalls* trunks = nullptr;
+  std::shared_ptr<Endpoint> endpoint;
+  if (call && (call->capabilities & RendezvousCall::kTrunk) != 0)
+    trunks = context_.trunk_calls.load(std::memory_order_acquire);
+  else if (call && port_of_number(call->target) == port_)
+    endpoint = context_.endpoints.find(call->target);
+  if (trunks != nullptr)
+    trunks->trunk_called(std::move(request), *call);
+  else if (endpoint != nullptr)
     endpoint->answer(std::move(request), *call);
-    return true;
-  }
-  refuse(*request, call ? RendezvousVerdict::kNoSuchQp : RendezvousVerdict::kUnknownVersion);
+  else
+    refuse(*request, call ? RendezvousVerdict::kNoSuchQp : RendezvousVerdict::kUnknownVersion);
   return true;
 }
 

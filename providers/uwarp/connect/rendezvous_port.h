@@ -77,8 +77,6 @@ class QueuePairPlace {
   SlotLease<QueuePairSlot> slot_;
 };
 
-struct ConnectContext;
-
 constexpr uint16_t port_of_number(Qpn number) { return static_cast<uint16_t>(number.value >> 8); }
 
 class RendezvousPort final : public ListenerOwner,

@@ -132,8 +132,6 @@ class SidrCall final : public CmConnection {
         private_data_(std::move(private_data)),
         local_(local_of(*port_, path_)) {}
   ~SidrCall() override;
-  SidrCall(const SidrCall&) = delete;
-  SidrCall& operator=(const SidrCall&) = delete;
 
   const std::vector<std::byte>& private_data() const { return private_data_; }
   /// With the listener's port.

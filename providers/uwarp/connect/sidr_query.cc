@@ -15,13 +15,6 @@
 
 namespace uwarp {
 
-namespace {
-
-/// Datagrams per turn: a peer that answers more than once is not listened to for long.
-constexpr int kRepliesPerTurn = 16;
-
-}  // namespace
-
 SidrQuery::SidrQuery(ConnectContext& context, UdpSocket bound, const SidrRequest& request,
                      std::weak_ptr<ConnectionOwner> owner)
     : context_(context),
@@ -46,7 +39,7 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
   auto ticket = context.progress.add(*query, query->socket_.fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   query->ticket_ = *ticket;
-  query->send_locked();
+  (void)query->socket_.send(query->request_);  // counts as lost if it cannot be sent
   context.progress.set_deadline(*query, query->repetition_.deadline_ns());
   return query;
 }
@@ -69,21 +62,12 @@ std::shared_ptr<ConnectionOwner> SidrQuery::finish_locked() {
   return std::exchange(owner_, {}).lock();
 }
 
-// What cannot be sent counts as lost, and is sent again.
-void SidrQuery::send_locked() { (void)socket_.send(request_); }
-
-bool SidrQuery::refused_locked() {
-  if (!repetition_.again_after_refusal(now_ns())) return true;
-  context_.progress.set_deadline(*this, repetition_.deadline_ns());
-  return false;
-}
-
 void SidrQuery::deadline_passed() {
   std::unique_lock guard(mutex_);
   if (over_) return;
   const auto step = repetition_.next(now_ns());
   if (step != SidrRepetition::Step::kGiveUp) {
-    if (step == SidrRepetition::Step::kSend) send_locked();
+    if (step == SidrRepetition::Step::kSend) (void)socket_.send(request_);
     context_.progress.set_deadline(*this, repetition_.deadline_ns());
     return;
   }
@@ -96,6 +80,8 @@ void SidrQuery::deadline_passed() {
 }
 
 bool SidrQuery::ready(uint32_t /*events*/) {
+  // A peer that answers more than once is not listened to for long.
+  constexpr int kRepliesPerTurn = 16;
   for (int i = 0; i < kRepliesPerTurn; ++i)
     if (!receive_one()) return false;
   return true;
@@ -107,10 +93,13 @@ bool SidrQuery::receive_one() {
   std::unique_lock guard(mutex_);
   if (over_) return false;
   const ssize_t length = socket_.receive(bytes, path);
-  if (length == -ECONNREFUSED) {
-    if (!refused_locked()) return true;
-    fail_as(guard, SidrStatus::kUnsupported);
-    return false;
+  if (length == -ECONNREFUSED) {  // ICMP's "port unreachable"
+    const bool again = repetition_.again_after_refusal(now_ns());
+    if (again)
+      context_.progress.set_deadline(*this, repetition_.deadline_ns());
+    else
+      fail_as(guard, SidrStatus::kUnsupported);
+    return again;
   }
   if (length == -EAGAIN) return false;
   if (length < 0) return true;

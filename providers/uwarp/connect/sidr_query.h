@@ -105,9 +105,6 @@ class SidrQuery final : public Source, public CmConnection {
  private:
   SidrQuery(ConnectContext& context, UdpSocket bound, const SidrRequest& request,
             std::weak_ptr<ConnectionOwner> owner);
-  void send_locked();
-  /// ICMP's "port unreachable". True: the question is over.
-  bool refused_locked();
   /// No more datagrams and deadlines; the owner, for the one call that is due.
   std::shared_ptr<ConnectionOwner> finish_locked();
   /// One datagram or error of the socket. False: nothing was there, or the question is over.

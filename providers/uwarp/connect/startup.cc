@@ -82,8 +82,6 @@ namespace {
 /// Private data that every known peer takes in revision 2 (docs/siw.md).
 constexpr size_t kPrivateDataEverywhere = 252;
 
-bool is_refusal(int error) { return error == ECONNREFUSED || error == ECONNRESET; }
-
 }  // namespace
 
 ActiveStartup::ActiveStartup(Options options, ConnectParameters parameters, StartupModeCache& modes,
@@ -93,7 +91,15 @@ ActiveStartup::ActiveStartup(Options options, ConnectParameters parameters, Star
   if (options_.bound) options_.local = options_.bound.local_address();
   const uint32_t own_ms = options_.timeout_ms;
   end_ = {now_ns + (own_ms != 0 ? own_ms : settings().connect_timeout_ms) * kNsPerMs};
-  choose_mode(now_ns);
+  if (settings().mpa_revision < 2) {
+    mode_ = StartupMode::kRevision1;
+  } else if (!options_.rendezvous && options_.falls_back) {
+    mode_ = modes_.first_for(options_.remote, now_ns);
+    remembered_ = mode_ != StartupMode::kPeerToPeer;
+  }
+  if (log_enabled())
+    log_event("connection: to %s in %s%s", name_of(options_.remote).c_str(), describe(mode_),
+              remembered_ ? ", as remembered" : "");
 }
 
 Deadline ActiveStartup::deadline() const {
@@ -177,7 +183,7 @@ ActiveStartup::Next ActiveStartup::on_failed(int error, uint64_t now_ns) {
     return Next::kPause;
   }
   if (!options_.rendezvous) modes_.forget(options_.remote);
-  return over({.rejected = is_refusal(error), .status = -error});
+  return over({.rejected = error == ECONNREFUSED || error == ECONNRESET, .status = -error});
 }
 
 ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
@@ -192,18 +198,6 @@ ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
 }
 
 // --- Modes
-
-void ActiveStartup::choose_mode(uint64_t now_ns) {
-  if (settings().mpa_revision < 2) {
-    mode_ = StartupMode::kRevision1;
-  } else if (!options_.rendezvous && options_.falls_back) {
-    mode_ = modes_.first_for(options_.remote, now_ns);
-    remembered_ = mode_ != StartupMode::kPeerToPeer;
-  }
-  if (!log_enabled()) return;
-  log_event("connection: to %s in %s%s", name_of(options_.remote).c_str(), describe(mode_),
-            remembered_ ? ", as remembered" : "");
-}
 
 // An old peer closes on what it does not know (RFC 6581 10), so the next mode is tried. Where the
 // memory was wrong all modes are, once.

@@ -151,7 +151,6 @@ class ActiveStartup {
     size_t sent = 0;
   };
 
-  void choose_mode(uint64_t now_ns);
   Next judge(const MpaInitiator::Verdict& verdict, uint64_t now_ns);
   bool fall_back(const MpaInitiator::Verdict& verdict);
   void remember_mode(uint64_t now_ns);
@@ -193,7 +192,12 @@ class PassiveStartup {
     MpaResponder::Verdict verdict =
         count > 0 ? responder_.on_bytes(bytes) : responder_.on_end_of_stream();
     if (verdict.state != MpaResponder::State::kRequest) return verdict;
-    parameters_ = asked_for();  // what may fail comes first
+    const MpaStartFrame& request = responder_.request();
+    const auto data = responder_.private_data();
+    // What may fail comes first.
+    parameters_ = {.responder_resources = offered_depth(request.enhanced, request.ord),
+                   .initiator_depth = offered_depth(request.enhanced, request.ird),
+                   .private_data = {data.begin(), data.end()}};
     state_ = Requested{};
     return verdict;
   }
@@ -216,14 +220,6 @@ class PassiveStartup {
   ConnectParameters take_parameters() { return std::move(parameters_); }
 
  private:
-  ConnectParameters asked_for() const {
-    const MpaStartFrame& request = responder_.request();
-    const auto bytes = responder_.private_data();
-    return {.responder_resources = offered_depth(request.enhanced, request.ord),
-            .initiator_depth = offered_depth(request.enhanced, request.ird),
-            .private_data = {bytes.begin(), bytes.end()}};
-  }
-
   struct Reading {
     Deadline end;
   };

@@ -82,7 +82,6 @@ class RecentEndpoints {
   std::array<Entry, 4> entries_;
 };
 
-class Destination;
 class Trunks;
 
 class DatagramEndpoint final : public AnyEndpoint,
@@ -96,8 +95,6 @@ class DatagramEndpoint final : public AnyEndpoint,
                                                           std::shared_ptr<const NetDevice> device,
                                                           const QpConfig& config);
   ~DatagramEndpoint() override;
-  DatagramEndpoint(const DatagramEndpoint&) = delete;
-  DatagramEndpoint& operator=(const DatagramEndpoint&) = delete;
 
   DatagramQueuePair& qp() { return qp_; }
   const DatagramQueuePair& qp() const { return qp_; }
@@ -116,8 +113,6 @@ class DatagramEndpoint final : public AnyEndpoint,
    public:
     explicit Poster(DatagramEndpoint& endpoint);
     ~Poster() noexcept(false);
-    Poster(const Poster&) = delete;
-    Poster& operator=(const Poster&) = delete;
     /// 0, or an errno; EINVAL also for a destination of another device.
     int post(const SendRequest& request, Destination& to, Qpn number, uint32_t qkey);
     /// What no datagram can do: it completes with an error.

@@ -43,8 +43,6 @@ FramePool::Chunk::~Chunk() {
   (void)munmap(memory, kChunkBytes);
 }
 
-FramePool::~FramePool() = default;
-
 // The chunk with the lowest place, so that others become empty.
 Frame* FramePool::take(size_t held) {
   const std::lock_guard guard(lock_);
@@ -62,25 +60,21 @@ Frame* FramePool::take(size_t held) {
   return frame;
 }
 
-std::unique_ptr<FramePool::Chunk> FramePool::give_back_locked(Frame& frame) {
+void FramePool::give_back(Frame& frame) {
+  std::unique_ptr<Chunk> left;  // unmapped after the lock
+  const std::lock_guard guard(lock_);
   const uint64_t bit = uint64_t{1} << frame.chunk;
   std::unique_ptr<Chunk>& chunk = chunks_[frame.chunk];
   frame.next = std::exchange(chunk->free, &frame);
   with_free_ |= bit;
   --taken_;
-  if (--chunk->taken != 0) return nullptr;
+  if (--chunk->taken != 0) return;
   if (unused_ == 0) {
     unused_ = bit;
-    return nullptr;
+  } else {
+    with_free_ &= ~bit;
+    left = std::move(chunk);
   }
-  with_free_ &= ~bit;
-  return std::move(chunk);
-}
-
-void FramePool::give_back(Frame& frame) {
-  std::unique_ptr<Chunk> left;  // unmapped after the lock
-  const std::lock_guard guard(lock_);
-  left = give_back_locked(frame);
 }
 
 void FramePool::give_back(FrameQueue frames) {

@@ -82,9 +82,6 @@ class FramePool {
   static constexpr size_t kFewFrames = 4;
 
   explicit FramePool(RegionTable& regions) : regions_(regions) {}
-  ~FramePool();
-  FramePool(const FramePool&) = delete;
-  FramePool& operator=(const FramePool&) = delete;
 
   /// Where the frames are registered.
   ProtectionDomain& domain() { return domain_; }
@@ -111,8 +108,6 @@ class FramePool {
     size_t taken = 0;
   };
   bool grow_locked();
-  /// A chunk that has no place any more, if one is left over.
-  std::unique_ptr<Chunk> give_back_locked(Frame& frame);
 
   RegionTable& regions_;
   ProtectionDomain domain_{.own = true};

@@ -121,14 +121,9 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
 
 // --- All of them
 
-MulticastGroups::GroupKey MulticastGroups::key_of(const DatagramEndpoint& endpoint,
-                                                  const IpAddress& group) {
-  return {endpoint.device().ifindex, group};
-}
-
 int MulticastGroups::attach(const std::shared_ptr<DatagramEndpoint>& endpoint,
                             const IpAddress& group) {
-  const GroupKey key = key_of(*endpoint, group);
+  const GroupKey key{endpoint->device().ifindex, group};
   const std::lock_guard guard(mutex_);
   auto found = groups_.find(key);
   if (found == groups_.end()) {
@@ -145,7 +140,7 @@ int MulticastGroups::attach(const std::shared_ptr<DatagramEndpoint>& endpoint,
 int MulticastGroups::detach(const DatagramEndpoint& endpoint, const IpAddress& group) {
   std::shared_ptr<MulticastGroup> last;  // after the lock
   const std::lock_guard guard(mutex_);
-  const auto found = groups_.find(key_of(endpoint, group));
+  const auto found = groups_.find({endpoint.device().ifindex, group});
   if (found == groups_.end() || !found->second->detach(endpoint)) return EINVAL;
   if (found->second->attached() != 0) return 0;
   last = std::move(found->second);
@@ -181,13 +176,6 @@ int MulticastGroups::check(const NetDevice& device, const MulticastWay::Key& key
   return joined ? 0 : joined.error();
 }
 
-namespace {
-
-/// Datagrams of one frame that go out by one call.
-constexpr size_t kMostTogether = 32;
-
-}  // namespace
-
 bool is_multicast(const IpAddress& address) {
   return address.is_v4() ? (address.bytes()[12] & 0xF0) == 0xE0 : address.bytes()[0] == 0xFF;
 }
@@ -215,19 +203,15 @@ MulticastWay::~MulticastWay() { frames_.give_back(take_filled()); }
 
 DatagramWay::Taken MulticastWay::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
-  if ((filling_ == nullptr || !filling_->has_room(header)) && !take_frame_locked())
-    return Taken::kFull;
-  return filling_->append(header, payload) ? Taken::kYes : Taken::kFault;
-}
-
-// False: there is no room, until flush() has made some.
-bool MulticastWay::take_frame_locked() {
-  if (filling_ != nullptr) {
-    if (ready_.size() + 1 == kMostFrames) return false;
-    ready_.push(*filling_);
+  if (filling_ == nullptr || !filling_->has_room(header)) {
+    if (filling_ != nullptr) {
+      if (ready_.size() + 1 == kMostFrames) return Taken::kFull;  // until flush()
+      ready_.push(*filling_);
+    }
+    filling_ = frames_.take();
+    if (filling_ == nullptr) return Taken::kFull;
   }
-  filling_ = frames_.take();
-  return filling_ != nullptr;
+  return filling_->append(header, payload) ? Taken::kYes : Taken::kFault;
 }
 
 FrameQueue MulticastWay::take_filled() {
@@ -257,6 +241,7 @@ void MulticastWay::flush() {
 
 // False: the device takes nothing.
 bool MulticastWay::send(const Frame& frame) {
+  constexpr size_t kMostTogether = 32;  // datagrams that go out by one call
   const std::byte* at = frame.bytes;
   for (uint32_t left = frame.datagrams; left > 0;) {
     iovec some[kMostTogether];

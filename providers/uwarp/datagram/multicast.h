@@ -57,7 +57,6 @@ class MulticastWay final : public DatagramWay {
   static constexpr size_t kMostFrames = 16;
   static constexpr int kMostPatienceMs = 20;
 
-  bool take_frame_locked();
   /// What is to go out, in order; empty: nothing.
   FrameQueue take_filled();
   bool send(const Frame& frame);
@@ -131,7 +130,6 @@ class MulticastGroups {
 
  private:
   using GroupKey = std::pair<int, IpAddress>;  // interface, group
-  static GroupKey key_of(const DatagramEndpoint& endpoint, const IpAddress& group);
 
   ConnectContext& context_;
   FramePool& frames_;

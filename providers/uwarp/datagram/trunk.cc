@@ -49,16 +49,12 @@ bool Trunk::holds(TrunkNonce nonce) {
 
 // --- Filling
 
-bool Trunk::unreachable_locked() {
-  if (state_ != State::kUnreachable) return false;
-  if (now_ns() < retry_ns_) return true;
-  state_ = State::kIdle;
-  return false;
-}
-
 DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
-  if (unreachable_locked()) return Taken::kDropped;
+  if (state_ == State::kUnreachable) {
+    if (now_ns() < retry_ns_) return Taken::kDropped;
+    state_ = State::kIdle;
+  }
   if (filling_ == nullptr || !filling_->has_room(header)) {
     close_frame_locked();
     // Without memory for a frame there is nothing to wait for.
@@ -235,7 +231,8 @@ void Trunk::begin_call() {
 void Trunk::call(TrunkNonce nonce, bool replaces) {
   int error;
   try {
-    const auto made = TrunkLine::call(trunks_, shared_trunk(), nonce, replaces);
+    auto self = std::static_pointer_cast<Trunk>(shared_from_this());
+    const auto made = TrunkLine::call(trunks_, std::move(self), nonce, replaces);
     if (made) return;
     error = made.error();
   } catch (const std::bad_alloc&) {
@@ -272,15 +269,15 @@ void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
   flush();
 }
 
-// It is left alone for a while.
-void Trunk::pause_locked() {
+// It is left alone for a while. True: the log is to be told.
+bool Trunk::pause_locked() {
   state_ = State::kUnreachable;
   pause_ns_ = std::clamp(2 * pause_ns_, kFirstTrunkPauseNs, kLongestTrunkPauseNs);
   retry_ns_ = now_ns() + pause_ns_;
+  return !std::exchange(told_, true);
 }
 
-void Trunk::tell_of_pause(bool tell, int status) {
-  if (!tell) return;
+void Trunk::tell_of_pause(int status) {
   const char* why = std::strerror(-status);
   if (status == 0) why = "each call is ended at once";
   if (status == -EPROTONOSUPPORT) why = "its uwarp has another version of trunks";
@@ -308,13 +305,10 @@ void Trunk::line_over(const TrunkLine& line, int status) {
       ++brief_;
     }
     // A peer that takes each call and ends it at once is not called for each datagram.
-    if (status != 0 || brief_ > kBriefLines) {
-      pause_locked();
-      tell = !std::exchange(told_, true);
-    }
+    if (status != 0 || brief_ > kBriefLines) tell = pause_locked();
     waiters = take_waiters_locked();
   }
-  tell_of_pause(tell, status);
+  if (tell) tell_of_pause(status);
   wake(std::move(waiters));
 }
 
@@ -348,15 +342,14 @@ void Trunk::call_over(TrunkNonce nonce, int status) {
     calling_ = 0;
     if (state_ == State::kCalling) {
       drop_all_locked();
-      pause_locked();
-      tell = !std::exchange(told_, true);
+      tell = pause_locked();
       waiters = take_waiters_locked();
     } else if (line_ != nullptr && line_->nonce() == nonce &&
                (status == -ECONNREFUSED || status == -EADDRNOTAVAIL)) {
       left = line_;  // one of its two ports is no longer there
     }
   }
-  tell_of_pause(tell, status);
+  if (tell) tell_of_pause(status);
   wake(std::move(waiters));
   if (left != nullptr) left->close();
 }

@@ -62,10 +62,6 @@ class Trunk final : public Source, public DatagramWay {
   static constexpr size_t kMostFrames = TrunkLine::kDepth;
   enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
 
-  std::shared_ptr<Trunk> shared_trunk() {
-    return std::static_pointer_cast<Trunk>(shared_from_this());
-  }
-  bool unreachable_locked();
   bool has_room_locked() const { return ready_.size() + in_flight_.size() < kMostFrames; }
   bool take_frame_locked();
   size_t take_done_locked();
@@ -73,8 +69,8 @@ class Trunk final : public Source, public DatagramWay {
   void post_locked(uint32_t& frames, uint64_t& bytes);
   bool ask_for_done_locked();
   void drop_all_locked();
-  void pause_locked();
-  void tell_of_pause(bool tell, int status);
+  bool pause_locked();
+  void tell_of_pause(int status);
   void begin_call();
   void call(TrunkNonce nonce, bool replaces);
   static void wake(std::shared_ptr<DatagramWaiter> waiters);

@@ -263,15 +263,13 @@ void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int stat
                                     std::span<const std::byte> private_data) {
   const auto answer = RendezvousAnswer::decode(private_data);
   const auto verdict = answer ? answer->verdict : RendezvousVerdict::kNotExpected;
-  if (role_ == Role::kCall && verdict == RendezvousVerdict::kCallsBack) return wait_for_call_back();
+  if (role_ == Role::kCall && verdict == RendezvousVerdict::kCallsBack) {
+    set_connection(nullptr);
+    return trunks_.context().progress.set_deadline(*this, now_ns() + kCallBackNs);
+  }
   if (role_ == Role::kCall && verdict == RendezvousVerdict::kHeld) return over(0);
   if (verdict == RendezvousVerdict::kUnknownVersion) status = -EPROTONOSUPPORT;
   over(status != 0 ? status : -ECONNREFUSED);
-}
-
-void TrunkLine::wait_for_call_back() {
-  set_connection(nullptr);
-  trunks_.context().progress.set_deadline(*this, now_ns() + kCallBackNs);
 }
 
 void TrunkLine::connection_failed(const std::shared_ptr<Connection>&, int status) { over(status); }

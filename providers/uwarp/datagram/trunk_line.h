@@ -78,7 +78,6 @@ TrunkNonce accepted_nonce(std::span<const std::byte> private_data);
 
 class Trunk;
 class Trunks;
-class RendezvousPort;
 
 class TrunkLine final : public Source,
                         public ConnectionOwner,
@@ -171,7 +170,6 @@ class TrunkLine final : public Source,
   int make_endpoint();
   /// Dials the peer with this call. 0 or an errno.
   int dial(const TrunkCall& call);
-  void wait_for_call_back();
   // MessageSink and CompletionNotifier.
   std::span<std::byte> room() override;
   void arrived(size_t bytes) override;

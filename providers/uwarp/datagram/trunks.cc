@@ -27,15 +27,6 @@ TrunkPlaces trunk_places() {
   return TrunkPlaces(open_files.rlim_cur);
 }
 
-/// Not a refusal that the log would have to tell of.
-void answer_call(Connection& request, RendezvousVerdict verdict) try {
-  RendezvousAnswer answer;
-  answer.verdict = verdict;
-  (void)request.reject(answer.encode());
-} catch (const std::bad_alloc&) {
-  request.abort();
-}
-
 }  // namespace
 
 std::shared_ptr<Trunk> Trunks::trunk_locked(const TrunkKey& key,
@@ -193,11 +184,7 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
     if (!called_back(key, request)) refuse(*request, RendezvousVerdict::kNotExpected);
     return;
   }
-  const RendezvousVerdict verdict = called(key, nonces.front());
-  if (verdict == RendezvousVerdict::kCallsBack || verdict == RendezvousVerdict::kHeld)
-    answer_call(*request, verdict);
-  else
-    refuse(*request, verdict);
+  refuse(*request, called(key, nonces.front()));
 } catch (const std::bad_alloc&) {
   request->abort();
 }
@@ -205,24 +192,17 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
 // The peer is where it says that it is if the process at that port knows the nonce of the call: so
 // the port is called. Nothing is kept of the peer's own connection.
 RendezvousVerdict Trunks::called(const TrunkKey& key, TrunkNonce nonce) try {
-  bool begin = false;
-  RendezvousVerdict verdict;
+  bool begin;
   {
     const std::lock_guard lock(mutex_);
-    verdict = ask_locked(key, nonce, begin);
+    if (endpoint_count_ == 0 || ending_) return RendezvousVerdict::kNoSuchQp;
+    const auto trunk = trunks_.find(key);
+    if (trunk != trunks_.end() && trunk->second->holds(nonce)) return RendezvousVerdict::kHeld;
+    begin = call_backs_.ask(key, nonce);
   }
-  if (begin && !call_back(key)) return RendezvousVerdict::kTooMany;
-  return verdict;
+  return begin && !call_back(key) ? RendezvousVerdict::kTooMany : RendezvousVerdict::kCallsBack;
 } catch (const std::bad_alloc&) {
   return RendezvousVerdict::kTooMany;
-}
-
-RendezvousVerdict Trunks::ask_locked(const TrunkKey& key, TrunkNonce nonce, bool& begin) {
-  if (endpoint_count_ == 0 || ending_) return RendezvousVerdict::kNoSuchQp;
-  const auto trunk = trunks_.find(key);
-  if (trunk != trunks_.end() && trunk->second->holds(nonce)) return RendezvousVerdict::kHeld;
-  begin = call_backs_.ask(key, nonce);
-  return RendezvousVerdict::kCallsBack;
 }
 
 bool Trunks::call_back(const TrunkKey& key) {

@@ -72,8 +72,6 @@ class CallBacks {
   std::map<TrunkKey, Waiting> waiting_;
 };
 
-class Destination;
-
 /// How many lines others may have made us open if the process may open `open_files` files, each
 /// with a descriptor: a quarter of them. An eighth of these is for call backs under way.
 struct TrunkPlaces {
@@ -147,7 +145,6 @@ class Trunks final : public TrunkCalls, public LastWork {
   RendezvousVerdict called(const TrunkKey& key, TrunkNonce nonce);
   /// ... has called back. False: that is not the answer to a call of ours.
   bool called_back(const TrunkKey& key, const std::shared_ptr<Connection>& request);
-  RendezvousVerdict ask_locked(const TrunkKey& key, TrunkNonce nonce, bool& begin);
   /// Begins a call back. False: it cannot be made.
   bool call_back(const TrunkKey& key);
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,

@@ -11,21 +11,13 @@
 #include <cstring>
 
 #include "base/settings.h"
+#include "carrier/tcp_socket.h"
 #include "connect/qp_attributes.h"
 
 namespace uwarp {
 
 size_t size_of_address(const sockaddr_storage& address) {
-  switch (address.ss_family) {
-    case AF_INET:
-      return sizeof(sockaddr_in);
-    case AF_INET6:
-      return sizeof(sockaddr_in6);
-    case kAfIb:
-      return sizeof(SockaddrIb);
-    default:
-      return 0;
-  }
+  return address.ss_family == kAfIb ? sizeof(SockaddrIb) : address_length(address);
 }
 
 bool read_address(const void* bytes, size_t length, sockaddr_storage& out) {

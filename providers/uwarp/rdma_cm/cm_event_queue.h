@@ -44,8 +44,6 @@ class CmEventQueue {
  public:
   /// `event_fd` is the engine's own copy; closed by the destructor.
   explicit CmEventQueue(int event_fd) : events_(event_fd) {}
-  CmEventQueue(const CmEventQueue&) = delete;
-  CmEventQueue& operator=(const CmEventQueue&) = delete;
 
   /// Starts to take events of `source`.
   static void open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue);

@@ -21,9 +21,6 @@ namespace uwarp {
 
 // CmIdTable.
 
-CmIdTable::CmIdTable() = default;
-CmIdTable::~CmIdTable() = default;
-
 std::shared_ptr<CmId> CmIdTable::create(
     const std::function<std::shared_ptr<CmId>(uint32_t)>& make) {
   const std::lock_guard guard(lock_);
@@ -84,13 +81,6 @@ sockaddr_storage reachable(const sockaddr_storage& destination,
   return in_family_of(destination, from.value_or(loopback), port_of(destination));
 }
 
-/// Errno is kept if the address is of no device.
-std::optional<Route> route_from(const IpAddress& own) {
-  auto device = net_devices()->by_address(own);
-  if (device == nullptr) return std::nullopt;
-  return Route{own, std::move(device)};
-}
-
 template <typename T>
 bool read_value(std::span<const std::byte> bytes, T& value) {
   if (bytes.size() != sizeof value) return false;
@@ -117,8 +107,6 @@ CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t u
   options_.datagram = service.datagram;
   options_.port_space = service.port_space;
 }
-
-CmId::~CmId() = default;
 
 CmIdState CmId::state() const {
   const std::lock_guard guard(lock_);
@@ -336,8 +324,10 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   if (source_fixed_) from = ip_of(local_);
   const sockaddr_storage to = reachable(destination, from);
   auto route = find_route(ip_of(to), from);
-  // A source says through which device a group is reached, where the routes do not.
-  if (!route && from && is_multicast(ip_of(to))) route = route_from(*from);
+  // A source says through which device a group is reached, where the routes do not. Errno is kept
+  // if it is of no device.
+  if (!route && from && is_multicast(ip_of(to)))
+    if (auto device = net_devices()->by_address(*from)) route = Route{*from, std::move(device)};
   if (!route) {
     const int error = errno;
     // The next try may come with another source, or none.
@@ -394,9 +384,18 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
       options_.tos = byte;
       return 0;
     case RDMA_OPTION_ID_REUSEADDR:
-      return read_value(value, number) ? set_reuseaddr_locked(number != 0) : EINVAL;
+      if (!read_value(value, number)) return EINVAL;
+      if (number != 0 ? state_ == CmIdState::kListening : state_ != CmIdState::kIdle) return EINVAL;
+      options_.shared = number != 0;
+      if (bound_) share_port(bound_->socket);
+      return 0;
     case RDMA_OPTION_ID_AFONLY:
-      return read_value(value, number) ? set_afonly_locked(number != 0) : EINVAL;
+      if (!read_value(value, number)) return EINVAL;
+      if (state_ != CmIdState::kIdle && state_ != CmIdState::kBound) return EINVAL;
+      if (options_.v6_only == (number != 0)) return 0;
+      options_.v6_only = number != 0;
+      // A socket cannot change it any more once it is bound.
+      return state_ == CmIdState::kBound && local_.ss_family == AF_INET6 ? rebind_locked() : 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
       if (!read_value(value, byte) || service_.datagram) return EINVAL;
       retries_.timeout = std::min(byte, kMaxAckTimeout);
@@ -404,21 +403,6 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
     default:
       return ENOSYS;
   }
-}
-
-int CmId::set_reuseaddr_locked(bool on) {
-  if (on ? state_ == CmIdState::kListening : state_ != CmIdState::kIdle) return EINVAL;
-  options_.shared = on;
-  if (bound_) share_port(bound_->socket);
-  return 0;
-}
-
-int CmId::set_afonly_locked(bool on) {
-  if (state_ != CmIdState::kIdle && state_ != CmIdState::kBound) return EINVAL;
-  if (options_.v6_only == on) return 0;
-  options_.v6_only = on;
-  // A socket cannot change it any more once it is bound.
-  return state_ == CmIdState::kBound && local_.ss_family == AF_INET6 ? rebind_locked() : 0;
 }
 
 int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) {

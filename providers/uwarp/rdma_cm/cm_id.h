@@ -35,9 +35,6 @@ class CmIdTable {
  public:
   static constexpr uint32_t kMaxNumber = 65535;
 
-  CmIdTable();
-  ~CmIdTable();
-
   /// `make` is given the number; null when all are in use. Numbers are reused as late as possible.
   std::shared_ptr<CmId> create(const std::function<std::shared_ptr<CmId>(uint32_t)>& make);
   /// Null when there is none.
@@ -54,8 +51,6 @@ class CmIdTable {
   uint32_t next_ = 1;
   std::atomic<uint32_t> next_group_{1};
 };
-
-class CmIdTable;
 
 /// Outstanding Reads and atomics, as the application sees them.
 struct CmDepths {
@@ -118,7 +113,6 @@ class CmId : public Source,
   /// `persona`: the rules that librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
        Persona persona = settings().persona);
-  ~CmId() override;
 
   uint32_t number() const { return number_; }
   const std::shared_ptr<CmEventSource>& events() const { return events_; }
@@ -208,8 +202,6 @@ class CmId : public Source,
   int reserve_port_locked(const sockaddr_storage& address);
   /// The port once more, with a socket that is as the options want it now.
   int rebind_locked();
-  int set_afonly_locked(bool on);
-  int set_reuseaddr_locked(bool on);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
   bool waits_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms);
   void unresolve_locked();
@@ -219,8 +211,6 @@ class CmId : public Source,
   CmQueuePair queue_pair_locked(uint32_t number) const;
   void end_unheard(CmConnection& connection);
   bool connect_fails(std::unique_lock<std::mutex>& guard);
-  /// ACCEPT of the active side.
-  int ready_locked();
   // Of datagrams, which have no connection: one question, one answer.
   int accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters);
   bool settle_qkey_locked(uint32_t qkey);

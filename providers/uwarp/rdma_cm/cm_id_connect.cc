@@ -41,14 +41,10 @@ ConnectParameters parameters_of(const rdma_ucm_conn_param& from) {
   return parameters;
 }
 
-void fill(rdma_ucm_conn_param& to, std::span<const std::byte> private_data) {
+/// `to`: rdma_ucm_conn_param, or rdma_ucm_ud_param.
+void fill(auto& to, std::span<const std::byte> private_data) {
   const size_t length = std::min(private_data.size(), kPrivateDataAppMax);
-  if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
-  to.private_data_len = static_cast<uint8_t>(length);
-}
-
-void fill_datagram(rdma_ucm_ud_param& to, std::span<const std::byte> private_data) {
-  const size_t length = std::min(private_data.size(), sizeof to.private_data - 1);
+  static_assert(sizeof to.private_data > kPrivateDataAppMax);
   if (length != 0) std::memcpy(to.private_data, private_data.data(), length);
   to.private_data_len = static_cast<uint8_t>(length);
 }
@@ -150,7 +146,12 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   ConnectParameters answer = parameters_of(parameters);  // may lack memory
   CmEndpoint used;                                       // as in connect()
   std::unique_lock guard(lock_);
-  if (is_roce() && !parameters.valid) return ready_locked();
+  if (is_roce() && !parameters.valid) {  // ACCEPT of the active side
+    // The stream runs since the peer's answer came. If it has ended meanwhile, that is for
+    // DISCONNECTED to tell.
+    if (state_ == CmIdState::kAnswered) state_ = CmIdState::kEstablished;
+    return was_established_ ? 0 : EINVAL;
+  }
   if (state_ != CmIdState::kRequest || !parameters.valid) return EINVAL;
   note_parameters_locked(parameters);
   // Before the call: ESTABLISHED may come inside it, and goes to this name.
@@ -208,7 +209,7 @@ void CmId::datagram_established(const ConnectParameters& peer) {
   state_ = agreed ? CmIdState::kEstablished : CmIdState::kClosed;
   auto event = agreed ? event_locked(CmEventType::kEstablished, 0)
                       : event_locked(CmEventType::kAddressError, -EINVAL);
-  fill_datagram(event.param.ud, peer.private_data);
+  fill(event.param.ud, peer.private_data);
   if (agreed) {
     event.param.ud.ah_attr = path_address(addresses_locked());
     event.param.ud.qp_num = peer.qp_number;
@@ -232,13 +233,6 @@ void CmId::note_parameters_locked(const rdma_ucm_conn_param& parameters) {
 
 CmQueuePair CmId::queue_pair_locked(uint32_t number) const {
   return {number, retries_, is_roce() ? device_ : nullptr};
-}
-
-// The stream runs since the peer's answer came. If it has ended meanwhile, that is for DISCONNECTED
-// to tell.
-int CmId::ready_locked() {
-  if (state_ == CmIdState::kAnswered) state_ = CmIdState::kEstablished;
-  return was_established_ ? 0 : EINVAL;
 }
 
 int CmId::reject(std::span<const std::byte> private_data) {
@@ -374,7 +368,7 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   if (service_.datagram) type = CmEventType::kUnreachable;
   auto event = event_locked(type, status);
   if (service_.datagram)
-    fill_datagram(event.param.ud, private_data);
+    fill(event.param.ud, private_data);
   else
     fill(event.param.conn, private_data);
   const bool waits = is_roce() && disconnected_;
@@ -431,7 +425,7 @@ bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParamet
   guard.unlock();
 
   if (service_.datagram) {
-    fill_datagram(event.param.ud, peer.private_data);
+    fill(event.param.ud, peer.private_data);
   } else {
     fill(event.param.conn, peer);
     if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;

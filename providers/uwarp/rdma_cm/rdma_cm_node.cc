@@ -34,10 +34,6 @@ constexpr uint32_t kMostOptionBytes = 4u << 20;
 // Reasons for REJECT beside none, of InfiniBand's connection manager: by the application; ECE.
 constexpr uint8_t kRejectConsumer = 28, kRejectVendorOption = 35;
 
-std::span<const std::byte> private_data_of(const rdma_ucm_reject& reject) {
-  return {reinterpret_cast<const std::byte*>(reject.private_data), reject.private_data_len};
-}
-
 /// An address of exactly so many bytes.
 bool is_address(const void* bytes, size_t length, sockaddr_storage& out) {
   return read_address(bytes, length, out) && length == size_of_address(out);
@@ -112,18 +108,17 @@ void RdmaCmNode::last_closed() {
   }
 }
 
-std::shared_ptr<CmId> RdmaCmNode::find_own(uint32_t number, int& error) const {
+Result<std::shared_ptr<CmId>> RdmaCmNode::find_own(uint32_t number) const {
   auto id = ids_.find(number);
-  error = id == nullptr ? ENOENT : queue_->takes_from(*id->events()) ? 0 : EINVAL;
-  if (error != 0) id = nullptr;
+  if (id == nullptr) return Error{ENOENT};
+  if (!queue_->takes_from(*id->events())) return Error{EINVAL};
   return id;
 }
 
-std::shared_ptr<CmId> RdmaCmNode::find(uint32_t number, int& error) const {
-  auto id = find_own(number, error);
-  if (id == nullptr || id->state() != CmIdState::kRemoved) return id;
-  error = ENXIO;
-  return nullptr;
+Result<std::shared_ptr<CmId>> RdmaCmNode::find(uint32_t number) const {
+  auto id = find_own(number);
+  if (id && (*id)->state() == CmIdState::kRemoved) return Error{ENXIO};
+  return id;
 }
 
 int RdmaCmNode::create_id(Command& command) {
@@ -147,9 +142,8 @@ int RdmaCmNode::create_id(Command& command) {
 
 int RdmaCmNode::destroy_id(Command& command) {
   const auto request = command.payload<rdma_ucm_destroy_id>();
-  int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp));
-  if (error != 0) return error;
-  if (find_own(request.id, error) == nullptr) return error;
+  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  if (const auto own = find_own(request.id); !own) return own.error();
   const auto id = ids_.remove(request.id);
   if (id == nullptr) return ENOENT;
   const rdma_ucm_destroy_id_resp response{id->destroy()};
@@ -160,9 +154,8 @@ int RdmaCmNode::bind_ip(Command& command) {
   const auto request = command.payload<rdma_ucm_bind_ip>();
   sockaddr_storage address;
   if (!read_address(&request.addr, sizeof request.addr, address)) return EINVAL;
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->bind(address);
+  const auto id = find(request.id);
+  return id ? (*id)->bind(address) : id.error();
 }
 
 int RdmaCmNode::bind(Command& command) {
@@ -171,9 +164,8 @@ int RdmaCmNode::bind(Command& command) {
   if (request.reserved != 0 || !is_address(&request.addr, request.addr_size, address)) {
     return EINVAL;
   }
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->bind(address);
+  const auto id = find(request.id);
+  return id ? (*id)->bind(address) : id.error();
 }
 
 int RdmaCmNode::resolve_ip(Command& command) {
@@ -184,9 +176,8 @@ int RdmaCmNode::resolve_ip(Command& command) {
     return EINVAL;
   }
   if (!read_address(&request.dst_addr, sizeof request.dst_addr, destination)) return EINVAL;
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+  const auto id = find(request.id);
+  return id ? (*id)->resolve_address(source, destination, request.timeout_ms) : id.error();
 }
 
 int RdmaCmNode::resolve_addr(Command& command) {
@@ -197,44 +188,43 @@ int RdmaCmNode::resolve_addr(Command& command) {
       !is_address(&request.dst_addr, request.dst_size, destination)) {
     return EINVAL;
   }
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_address(source, destination, request.timeout_ms);
+  const auto id = find(request.id);
+  return id ? (*id)->resolve_address(source, destination, request.timeout_ms) : id.error();
 }
 
 int RdmaCmNode::resolve_route(Command& command) {
   const auto request = command.payload<rdma_ucm_resolve_route>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->resolve_route();
+  const auto id = find(request.id);
+  return id ? (*id)->resolve_route() : id.error();
 }
 
 int RdmaCmNode::query_route(Command& command) {
   const auto request = command.payload<rdma_ucm_query>();
   // The tail came later than the rest; older applications have no room for it.
-  int error = command.check_room(offsetof(rdma_ucm_query_route_resp, ibdev_index));
-  if (error != 0) return error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : command.respond(request.response, route_response(id->addresses()));
+  if (const int error = command.check_room(offsetof(rdma_ucm_query_route_resp, ibdev_index)))
+    return error;
+  const auto id = find(request.id);
+  if (!id) return id.error();
+  return command.respond(request.response, route_response((*id)->addresses()));
 }
 
 int RdmaCmNode::query(Command& command) {
   const auto request = command.payload<rdma_ucm_query>();
   constexpr size_t kLeast = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
-  int error;
-  const auto id = find(request.id, error);
-  if (id == nullptr) return error;
+  const auto id = find(request.id);
+  if (!id) return id.error();
+  const auto answer = [&](size_t least, const auto& response) {
+    const int error = command.check_room(least);
+    return error != 0 ? error : command.respond(request.response, response);
+  };
+  const CmId::Addresses addresses = (*id)->addresses();
   switch (request.option) {
     case RDMA_USER_CM_QUERY_ADDR:
-      error = command.check_room(kLeast);
-      return error != 0 ? error
-                        : command.respond(request.response, address_response(id->addresses()));
+      return answer(kLeast, address_response(addresses));
     case RDMA_USER_CM_QUERY_GID:
-      error = command.check_room(kLeast);
-      return error != 0 ? error : command.respond(request.response, gid_response(id->addresses()));
+      return answer(kLeast, gid_response(addresses));
     case RDMA_USER_CM_QUERY_PATH:
-      error = command.check_room(sizeof(rdma_ucm_query_path_resp));
-      return error != 0 ? error : command.respond(request.response, path_response(id->addresses()));
+      return answer(sizeof(rdma_ucm_query_path_resp), path_response(addresses));
     default:
       return ENOSYS;
   }
@@ -242,60 +232,53 @@ int RdmaCmNode::query(Command& command) {
 
 int RdmaCmNode::connect(Command& command) {
   const auto request = command.payload<rdma_ucm_connect>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->connect(request.conn_param);
+  const auto id = find(request.id);
+  return id ? (*id)->connect(request.conn_param) : id.error();
 }
 
 int RdmaCmNode::listen(Command& command) {
   const auto request = command.payload<rdma_ucm_listen>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->listen(static_cast<int>(request.backlog));
+  const auto id = find(request.id);
+  return id ? (*id)->listen(static_cast<int>(request.backlog)) : id.error();
 }
 
 int RdmaCmNode::accept(Command& command) {
   const auto request = command.payload<rdma_ucm_accept>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->accept(request.uid, request.conn_param);
+  const auto id = find(request.id);
+  return id ? (*id)->accept(request.uid, request.conn_param) : id.error();
 }
 
 int RdmaCmNode::reject(Command& command) {
   const auto request = command.payload<rdma_ucm_reject>();
   const uint8_t reason = request.reason;
   if (reason != 0 && reason != kRejectConsumer && reason != kRejectVendorOption) return EINVAL;
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->reject(private_data_of(request));
+  const auto id = find(request.id);
+  if (!id) return id.error();
+  return (*id)->reject(std::as_bytes(std::span(request.private_data, request.private_data_len)));
 }
 
 int RdmaCmNode::disconnect(Command& command) {
   const auto request = command.payload<rdma_ucm_disconnect>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->disconnect();
+  const auto id = find(request.id);
+  return id ? (*id)->disconnect() : id.error();
 }
 
 int RdmaCmNode::init_qp_attr(Command& command) {
   const auto request = command.payload<rdma_ucm_init_qp_attr>();
   ib_uverbs_qp_attr response{};
-  int error = command.check_room(sizeof response);
-  if (error != 0) return error;
-  const auto id = find(request.id, error);
-  if (id != nullptr) error = id->qp_attributes(request.qp_state, response);
+  if (const int error = command.check_room(sizeof response)) return error;
+  const auto id = find(request.id);
+  const int error = id ? (*id)->qp_attributes(request.qp_state, response) : id.error();
   return error != 0 ? error : command.respond(request.response, response);
 }
 
 int RdmaCmNode::get_event(Command& command) {
   const auto request = command.payload<rdma_ucm_get_event>();
   // The last two fields came later.
-  int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved));
-  if (error != 0) return error;
+  if (const int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved))) return error;
   CmEventRoom taken;
-  error = queue_->take(taken);
-  if (error != 0) return error;
-  error = command.respond(request.response, taken.front().event.response);
+  if (const int error = queue_->take(taken)) return error;
+  const int error = command.respond(request.response, taken.front().event.response);
   if (error != 0) queue_->put_back(std::move(taken));
   return error;
 }
@@ -304,20 +287,18 @@ int RdmaCmNode::set_option(Command& command) {
   const auto request = command.payload<rdma_ucm_set_option>();
   if (request.optlen > kMostOptionBytes) return EINVAL;
   std::byte value[kMaxOptionBytes];
-  int error;
-  const auto id = find(request.id, error);
-  if (id == nullptr) return error;
+  const auto id = find(request.id);
+  if (!id) return id.error();
   const uint32_t length = std::min(request.optlen, kMaxOptionBytes);
-  error = copy_from_user(value, reinterpret_cast<const void*>(request.optval), length);
-  if (error != 0) return error;
-  return id->set_option(request.level, request.optname, {value, length});
+  const auto* const from = reinterpret_cast<const void*>(request.optval);
+  if (const int error = copy_from_user(value, from, length)) return error;
+  return (*id)->set_option(request.level, request.optname, {value, length});
 }
 
 int RdmaCmNode::notify(Command& command) {
   const auto request = command.payload<rdma_ucm_notify>();
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->notify(request.event);
+  const auto id = find(request.id);
+  return id ? (*id)->notify(request.event) : id.error();
 }
 
 int RdmaCmNode::join_ip_group(Command& command) {
@@ -341,14 +322,14 @@ int RdmaCmNode::join_group(Command& command) {
 int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
                      const sockaddr_storage& group) {
   rdma_ucm_create_id_resp response{};
-  int error = command.check_room(sizeof response);
-  if (error != 0) return error;
-  const auto id = find(request.id, error);
-  if (id == nullptr) return error;
-  error = id->join_group(group_of(group), request.uid, request.join_flags, response.id);
-  if (error != 0) return error;
-  error = command.respond(request.response, response);
-  if (error != 0) (void)id->leave_group(response.id);
+  if (const int error = command.check_room(sizeof response)) return error;
+  const auto id = find(request.id);
+  if (!id) return id.error();
+  if (const int error =
+          (*id)->join_group(group_of(group), request.uid, request.join_flags, response.id))
+    return error;
+  const int error = command.respond(request.response, response);
+  if (error != 0) (void)(*id)->leave_group(response.id);
   return error;
 }
 
@@ -365,14 +346,13 @@ int RdmaCmNode::leave_group(Command& command) {
 
 int RdmaCmNode::migrate_id(Command& command) {
   const auto request = command.payload<rdma_ucm_migrate_id>();
-  int error = command.check_room(sizeof(rdma_ucm_migrate_resp));
-  if (error != 0) return error;
+  if (const int error = command.check_room(sizeof(rdma_ucm_migrate_resp))) return error;
   // `fd` is the channel on which the id is now; this one is where it goes.
   const auto from = command.node_by_fd(static_cast<int>(request.fd));
   if (from == nullptr) return EINVAL;
-  const auto id = from->find(request.id, error);
-  if (id == nullptr) return error;
-  const rdma_ucm_migrate_resp response{CmEventQueue::move(*id->events(), queue_)};
+  const auto id = from->find(request.id);
+  if (!id) return id.error();
+  const rdma_ucm_migrate_resp response{CmEventQueue::move(*(*id)->events(), queue_)};
   return command.respond(request.response, response);
 }
 
@@ -380,9 +360,8 @@ int RdmaCmNode::write_event(Command& command) {
   const auto request = command.payload<rdma_cm_abi::WriteCmEvent>();
   const auto type = static_cast<CmEventType>(request.event);
   if (type != CmEventType::kUser && type != CmEventType::kInternal) return EINVAL;
-  int error;
-  const auto id = find(request.id, error);
-  return id == nullptr ? error : id->write_event(type, request.status, request.argument);
+  const auto id = find(request.id);
+  return id ? (*id)->write_event(type, request.status, request.argument) : id.error();
 }
 
 // Query responses. An id without a device (a wildcard) has GUID 0 and port 0: librdmacm takes that

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/result.h"
 #include "base/settings.h"
 #include "events/application_files.h"
 #include "events/user_memory.h"
@@ -74,10 +75,10 @@ class RdmaCmNode final : public ApplicationFile {
   int migrate_id(Command& command);
   int write_event(Command& command);
 
-  /// The id if it belongs to this channel; else null and `error` is ENOENT or EINVAL.
-  std::shared_ptr<CmId> find_own(uint32_t number, int& error) const;
+  /// The id if it belongs to this channel; else ENOENT or EINVAL.
+  Result<std::shared_ptr<CmId>> find_own(uint32_t number) const;
   /// The same for commands that need the id's device if it has one: else ENXIO.
-  std::shared_ptr<CmId> find(uint32_t number, int& error) const;
+  Result<std::shared_ptr<CmId>> find(uint32_t number) const;
 
   CmIdTable& ids_;
   CmTransport& transport_;

@@ -37,6 +37,8 @@ class PeerMemory {
   /// std::bad_alloc.
   explicit PeerMemory(bool shows_secret = true);
   ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
 
   Place place() const;
   bool is_secret(uint64_t answer) const { return secret_ != nullptr && answer == secret_->number; }

@@ -212,7 +212,7 @@ class Line {
       one.qp().to_error();
       one.poll();
       UWARP_REQUIRE(one.completed == one.posted);
-      UWARP_REQUIRE(line_->held_at_ == nullptr || !one.qp().stop_holding(*line_));
+      UWARP_REQUIRE(line_->rnr_blocked_at_ == nullptr || !one.qp().stop_holding(*line_));
     }
     UWARP_REQUIRE(line_.use_count() == 1);
   }

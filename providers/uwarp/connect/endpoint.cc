@@ -277,7 +277,7 @@ void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
   const auto rendezvous = rendezvous_;
   const auto held = std::exchange(held_, {});
   lock.unlock();
-  for (const HeldCall& one : held) rendezvous->answer(one.request, one.call);
+  for (const PendingCall& one : held) rendezvous->answer(one.request, one.call);
 }
 
 void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
@@ -309,7 +309,7 @@ void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (stream_.attached()) stream_.transmit();  // what waits for more
   if (rendezvous != nullptr) rendezvous->stop();
-  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+  for (const PendingCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
   lock.lock();
   const auto connection = connection_;
   lock.unlock();
@@ -367,9 +367,9 @@ void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall&
     lock.unlock();
     return rendezvous->answer(std::move(request), call);
   }
-  held_.reserve(kMaxHeldCalls);  // or throws: the caller drops the call then
+  held_.reserve(kMaxPendingCalls);  // or throws: the caller drops the call then
   std::shared_ptr<Connection> displaced;
-  if (held_.size() >= kMaxHeldCalls) {
+  if (held_.size() >= kMaxPendingCalls) {
     displaced = std::move(held_.front().request);
     held_.erase(held_.begin());
   }

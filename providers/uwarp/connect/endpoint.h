@@ -202,7 +202,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   uint16_t peer_depth_ = 0;  // ORD that the peer's IRD allows
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::vector<HeldCall> held_;  // calls below RTR
+  std::vector<PendingCall> held_;  // calls below RTR
 };
 
 }  // namespace uwarp

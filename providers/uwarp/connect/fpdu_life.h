@@ -117,7 +117,7 @@ class FpduLife {
     }
     if ((events.outcome & (kRxFailed | kRxTerminated)) != 0 || qp().flush_due()) {
       fail(next, now_ns);
-    } else if ((events.outcome & kRxHeld) != 0 && qp().receiver().held()) {
+    } else if ((events.outcome & kRxRnrBlocked) != 0 && qp().receiver().held()) {
       const bool stalled = script != nullptr && script->receive_stalled();
       hold_ = {stalled ? 0 : endpoint_->hold_deadline_ns()};
     }

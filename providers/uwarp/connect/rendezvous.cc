@@ -152,8 +152,8 @@ void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCal
   refuse(*request, RendezvousVerdict::kTooMany);
 }
 
-bool Rendezvous::hold_locked(HeldCall call) {
-  if (held_.size() >= kMaxHeldCalls) return false;
+bool Rendezvous::hold_locked(PendingCall call) {
+  if (held_.size() >= kMaxPendingCalls) return false;
   try {
     held_.push_back(std::move(call));
     return true;
@@ -163,10 +163,10 @@ bool Rendezvous::hold_locked(HeldCall call) {
 }
 
 // Gives the lock up for each, and has it in the end.
-void Rendezvous::take_held_calls(Lock& lock) {
+void Rendezvous::take_pending_calls(Lock& lock) {
   if (held_.empty()) return;
   while (!held_.empty() && !must_wait_locked()) {
-    const HeldCall oldest = std::move(held_.front());
+    const PendingCall oldest = std::move(held_.front());
     held_.erase(held_.begin());
     take_call(lock, oldest);
     lock.lock();
@@ -175,7 +175,7 @@ void Rendezvous::take_held_calls(Lock& lock) {
 }
 
 // Gives the lock up.
-void Rendezvous::take_call(Lock& lock, const HeldCall& held) {
+void Rendezvous::take_call(Lock& lock, const PendingCall& held) {
   const RendezvousVerdict verdict = judge_locked(held.call);
   if (verdict == RendezvousVerdict::kNotExpected) wrong_calls_.use(now_ns());
   const auto endpoint = endpoint_.lock();
@@ -268,7 +268,7 @@ void Rendezvous::start_dial(Lock& lock) {
   } else if (placed->get() != settled) {
     dial_ = std::move(*placed);
   }
-  take_held_calls(lock);
+  take_pending_calls(lock);
 }
 
 void Rendezvous::retry_locked() {
@@ -304,7 +304,7 @@ void Rendezvous::work_waiting_locked() {
 
 void Rendezvous::deadline_passed() {
   Lock lock(mutex_);
-  take_held_calls(lock);
+  take_pending_calls(lock);
   if (stopped_ || connected_) return;
   const uint64_t now = now_ns();
   if (give_up_ns_ != 0 && give_up_ns_ <= now) return give_up(lock);
@@ -331,7 +331,7 @@ void Rendezvous::give_up(Lock& lock) {
 bool Rendezvous::ready(uint32_t /*events*/) { return false; }
 
 void Rendezvous::stop() {
-  std::vector<HeldCall> held;
+  std::vector<PendingCall> held;
   std::shared_ptr<Connection> dial;
   {
     const Lock lock(mutex_);
@@ -341,7 +341,7 @@ void Rendezvous::stop() {
     update_deadline_locked();
   }
   if (dial != nullptr) dial->abort();
-  for (const HeldCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
+  for (const PendingCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
 }
 
 // --- What became of a call

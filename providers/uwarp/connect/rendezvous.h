@@ -77,14 +77,14 @@ struct RendezvousAnswer {
 const char* describe(RendezvousVerdict verdict);
 
 // A peer's call to a queue pair that cannot be answered yet, and how a call is refused.
-struct HeldCall {
+struct PendingCall {
   std::shared_ptr<Connection> request;
   RendezvousCall call;
 };
 
 /// Calls that one queue pair holds at most: its one peer makes one, and perhaps another after a
 /// time-out. No other peer is expected to dial.
-inline constexpr size_t kMaxHeldCalls = 4;
+inline constexpr size_t kMaxPendingCalls = 4;
 
 /// Tells the peer why its call is not answered; without memory for that it sees a reset. The log is
 /// told too, but not of kCallsBack and kHeld, which are what the caller of a trunk has come for.
@@ -148,9 +148,9 @@ class Rendezvous final : public Source, public ConnectionOwner {
   bool must_wait_locked() const;
   RendezvousVerdict judge_locked(const RendezvousCall& call) const;
   /// False: too many are held, or there is no memory for it.
-  bool hold_locked(HeldCall call);
-  void take_call(Lock& lock, const HeldCall& held);
-  void take_held_calls(Lock& lock);
+  bool hold_locked(PendingCall call);
+  void take_call(Lock& lock, const PendingCall& held);
+  void take_pending_calls(Lock& lock);
   void start_dial(Lock& lock);
   Result<std::shared_ptr<Connection>> place_call(const RendezvousTerms& terms,
                                                  const std::shared_ptr<Endpoint>& endpoint);
@@ -177,11 +177,11 @@ class Rendezvous final : public Source, public ConnectionOwner {
   std::shared_ptr<Connection> kept_;     // the connection: accepted, or our call answered
   bool connected_ = false;               // ... and established
   RateLimit wrong_calls_{kWrongCalls, kWrongCallNs};
-  std::vector<HeldCall> held_;  // came while starting_, or after too many wrong ones
-  uint64_t retry_ns_ = 0;       // when to dial again; 0: not
-  uint64_t give_up_ns_ = 0;     // when waiting requests fail, or are lost; 0: none waits
-  bool gave_up_ = false;        // requests have been lost: later ones do not wait
-  uint64_t pause_ns_ = 0;       // length of the last pause between two calls
+  std::vector<PendingCall> held_;  // came while starting_, or after too many wrong ones
+  uint64_t retry_ns_ = 0;          // when to dial again; 0: not
+  uint64_t give_up_ns_ = 0;        // when waiting requests fail, or are lost; 0: none waits
+  bool gave_up_ = false;           // requests have been lost: later ones do not wait
+  uint64_t pause_ns_ = 0;          // length of the last pause between two calls
 };
 
 }  // namespace uwarp

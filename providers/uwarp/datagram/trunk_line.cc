@@ -421,17 +421,18 @@ bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* paylo
 
 // True: receive_came() is called.
 bool TrunkLine::hold_for(DatagramEndpoint& endpoint) {
-  if (held_at_ != nullptr) return true;
-  held_at_ = endpoint.shared_from_this();
+  if (rnr_blocked_at_ != nullptr) return true;
+  rnr_blocked_at_ = endpoint.shared_from_this();
   if (endpoint.qp().hold_for_receive(shared_line())) return true;
-  held_at_ = nullptr;
+  rnr_blocked_at_ = nullptr;
   return false;
 }
 
 // The datagram for which it held is done with.
 void TrunkLine::end_hold() {
   patience_until_ns_ = 0;
-  if (held_at_ != nullptr && held_at_->qp().stop_holding(*this)) held_at_ = nullptr;
+  if (rnr_blocked_at_ != nullptr && rnr_blocked_at_->qp().stop_holding(*this))
+    rnr_blocked_at_ = nullptr;
 }
 
 bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
@@ -447,7 +448,7 @@ bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
 void TrunkLine::go_on(bool told) {
   {
     const auto receive = endpoint_->qp().receive_side().hold();
-    if (told) held_at_ = nullptr;
+    if (told) rnr_blocked_at_ = nullptr;
     if (next_ < filled_) deliver();
     if (next_ < filled_) return;
   }

@@ -219,15 +219,15 @@ class TrunkLine final : public Source,
   // Under the receive side of the endpoint.
   GlobalRouteHeader route_;
   RecentEndpoints recent_;
-  Frame* buffer_ = nullptr;                    // for what comes; from the first message on
-  size_t filled_ = 0;                          // bytes of the message in it ...
-  size_t next_ = 0;                            // ... of which these have been delivered or dropped
-  uint64_t patience_until_ns_ = 0;             // a datagram waits for a receive; 0: none does
-  std::shared_ptr<DatagramEndpoint> held_at_;  // receive_came() will be called by this one
-  Qpn first_;                                  // that has been served
-  bool several_ = false;                       // others have, too
-  uint64_t idle_at_ns_ = ~uint64_t{0};         // when to look whether it was used
-  bool retired_ = false;                       // it ends then, used or not
+  Frame* buffer_ = nullptr;         // for what comes; from the first message on
+  size_t filled_ = 0;               // bytes of the message in it ...
+  size_t next_ = 0;                 // ... of which these have been delivered or dropped
+  uint64_t patience_until_ns_ = 0;  // a datagram waits for a receive; 0: none does
+  std::shared_ptr<DatagramEndpoint> rnr_blocked_at_;  // receive_came() will be called by this one
+  Qpn first_;                                         // that has been served
+  bool several_ = false;                              // others have, too
+  uint64_t idle_at_ns_ = ~uint64_t{0};                // when to look whether it was used
+  bool retired_ = false;                              // it ends then, used or not
 };
 
 }  // namespace uwarp

@@ -129,9 +129,9 @@ class EventChannel::Reader : public Awaited {
 Result<EventChannel::Pair> EventChannel::create() {
   int ends[2];
   if (raw_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, ends) != 0) return Error{errno};
-  HeldFd reader(ends[0], close_quietly);
-  HeldFd writer(adopt_engine_fd(ends[1]), close_engine_fd);
-  HeldFd drain(duplicate_for_engine(ends[0]), close_engine_fd);
+  OwnedFd reader(ends[0], close_quietly);
+  OwnedFd writer(adopt_engine_fd(ends[1]), close_engine_fd);
+  OwnedFd drain(duplicate_for_engine(ends[0]), close_engine_fd);
   if (drain.get() < 0) return Error{errno};
   std::unique_ptr<EventChannel> channel(new EventChannel(writer.get(), drain.get()));
   writer.take();
@@ -343,7 +343,7 @@ int create_completion_channel() {
     errno = made.error();
     return -1;
   }
-  HeldFd reader(made->reader_fd, close_quietly);
+  OwnedFd reader(made->reader_fd, close_quietly);
   give_to_application(reader.get(), UWARP_FD_EVENT_CHANNEL, std::move(made->channel));
   return reader.take();
 }

@@ -25,15 +25,15 @@ uwarp_fd_kind application_mark(int fd);
 int duplicate_for_engine(int fd);
 
 /// An fd that is closed unless it is taken: for the time in which making its owner may fail.
-class HeldFd {
+class OwnedFd {
  public:
   using Close = void (*)(int fd);
-  HeldFd(int fd, Close close) : fd_(fd), close_(close) {}
-  ~HeldFd() {
+  OwnedFd(int fd, Close close) : fd_(fd), close_(close) {}
+  ~OwnedFd() {
     if (fd_ >= 0) close_(fd_);
   }
-  HeldFd(const HeldFd&) = delete;
-  HeldFd& operator=(const HeldFd&) = delete;
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
 
   int get() const { return fd_; }
   int take() { return std::exchange(fd_, -1); }

@@ -458,7 +458,7 @@ std::shared_ptr<RdmaCmNode> node_of(int fd) {
 
 /// Makes the channel of an eventfd that the application has as `fd`. False and errno.
 bool add_channel(int fd) {
-  HeldFd own(duplicate_for_engine(fd), close_engine_fd);
+  OwnedFd own(duplicate_for_engine(fd), close_engine_fd);
   if (own.get() < 0) return false;
   auto node = std::make_shared<RdmaCmNode>(process_ids.get(), engine_transport(), own.get());
   own.take();
@@ -483,9 +483,9 @@ std::shared_ptr<RdmaCmNode> revive(int fd) {
 }  // namespace
 
 int open_rdma_cm_node(int flags) {
-  HeldFd fd(raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
-                               ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0)),
-            close_quietly);
+  OwnedFd fd(raw_eventfd(0, ((flags & O_NONBLOCK) ? EFD_NONBLOCK : 0) |
+                                ((flags & O_CLOEXEC) ? EFD_CLOEXEC : 0)),
+             close_quietly);
   if (fd.get() < 0 || !add_channel(fd.get())) return -1;
   return fd.take();
 }

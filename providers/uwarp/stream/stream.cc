@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint32_t kHangUpEvents = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 /// Outcomes that end a receive turn.
-constexpr uint32_t kStopping = kRxHeld | kRxFailed | kRxTerminated;
+constexpr uint32_t kStopping = kRxRnrBlocked | kRxFailed | kRxTerminated;
 
 /// The staging buffer of this thread; a queue pair may keep it, then the next is another. It is
 /// null without memory for one.
@@ -494,7 +494,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     if (count <= 0) {
       if (count == -EAGAIN) return Found::kDrained;
       if (held) {
-        note_end_while_held(count, notice);
+        note_end_while_rnr_blocked(count, notice);
         return Found::kStopped;
       }
       if (count == -EFAULT) {
@@ -550,7 +550,7 @@ void Stream::receive_by_ring() {
 }
 
 // What is held keeps its chance: a FIN is read again behind it. An error is told only once.
-void Stream::note_end_while_held(ssize_t result, StreamEvents& notice) {
+void Stream::note_end_while_rnr_blocked(ssize_t result, StreamEvents& notice) {
   if (result == 0) return;
   send_error_.store(static_cast<int>(-result), std::memory_order_release);
   hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);

@@ -286,7 +286,7 @@ class Stream {
   Found receive_locked(size_t& received, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
   void take_end(ssize_t result, StreamEvents& notice);
-  void note_end_while_held(ssize_t result, StreamEvents& notice);
+  void note_end_while_rnr_blocked(ssize_t result, StreamEvents& notice);
   void transmit_turns(StreamEvents& notice);
   void transmit_turn(StreamEvents& notice);
   void name_owner(StreamEvents& notice);

@@ -74,9 +74,9 @@ int open_counter_file(std::string_view path, int flags) {
     errno = ENOENT;
     return -1;
   }
-  HeldFd fd(static_cast<int>(syscall(SYS_memfd_create, "uwarp-counter",
-                                     (flags & O_CLOEXEC) != 0 ? kCloseOnExec : 0u)),
-            close_quietly);
+  OwnedFd fd(static_cast<int>(syscall(SYS_memfd_create, "uwarp-counter",
+                                      (flags & O_CLOEXEC) != 0 ? kCloseOnExec : 0u)),
+             close_quietly);
   struct stat status;
   if (fd.get() < 0 || !stat_fd(fd.get(), status)) return -1;
   put_text(fd.get(), text_of(counter));

@@ -203,7 +203,7 @@ int DeviceContext::open(ibv_context* context) {
   if (device == nullptr) return ENODEV;
   auto async = EventChannel::create();
   if (!async) return async.error();
-  HeldFd reader(async->reader_fd, close_quietly);
+  OwnedFd reader(async->reader_fd, close_quietly);
   // libibverbs and applications divide by it.
   cpu_set_t cpus;
   const bool known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;

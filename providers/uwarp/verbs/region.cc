@@ -88,7 +88,7 @@ bool add_line(const char* line, const char* end, Coverage& coverage, bool& more)
 }  // namespace
 
 int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable) {
-  const HeldFd maps(open_maps(), close_quietly);
+  const OwnedFd maps(open_maps(), close_quietly);
   if (maps.get() < 0) return ENOSYS;
   Coverage coverage(begin, end, writable);
   for (;;) {
@@ -103,7 +103,7 @@ int check_memory_by_query(uintptr_t begin, uintptr_t end, bool writable) {
 }
 
 int check_memory_by_maps(uintptr_t begin, uintptr_t end, bool writable) {
-  const HeldFd maps(open_maps(), close_quietly);
+  const OwnedFd maps(open_maps(), close_quietly);
   if (maps.get() < 0) return ENOSYS;
   Coverage coverage(begin, end, writable);
   char buffer[8192];  // a line holds a path, at most 4096 bytes of it

@@ -469,7 +469,7 @@ TEST(FpduLife, APeerThatOwesNoAnswerHasNoTimeout) {
 TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
   World world({});
   world.endpoint.pair.held = true;
-  (void)world.life.on_events(outcome(kRxHeld), kNow);
+  (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
   EXPECT_EQ(world.life.deadline().at_ns, kNow + 77);
   EXPECT_TRUE(world.life.on_deadline(kNow + 77).expire);
   world.life.on_post_waits(kNow);
@@ -483,7 +483,7 @@ TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
 TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
   World world({});
   world.endpoint.pair.held = true;
-  (void)world.life.on_events(outcome(kRxHeld), kNow);
+  (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
   (void)world.life.on_events(outcome(kRxFailed), kNow);
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
 }

@@ -411,7 +411,7 @@ void InboundMessages::read_away() {
 bool InboundMessages::hold() {
   place_in_line_.hold();
   in_.counters.held.add(1);
-  in_.outcome |= kRxHeld;
+  in_.outcome |= kRxRnrBlocked;
   if (in_.stream.marks_deliveries(in_.config)) {
     in_.stream.marks_due.fetch_or(StreamState::kWaitDue, std::memory_order_release);
     in_.outcome |= kRxTransmitWanted;

@@ -147,7 +147,7 @@ using CompletionOrder = BasicCompletionOrder<SendCompleter>;
 enum ReceiveOutcome : uint32_t {
   kRxNothing = 0,
   kRxTransmitWanted = 1u << 0,  // the transmit side has something to do: call the pump
-  kRxHeld = 1u << 1,            // no receive posted: stop reading until receive_resumable()
+  kRxRnrBlocked = 1u << 1,      // no receive posted: stop reading until receive_resumable()
   kRxFailed = 1u << 2,          // the stream failed: flush(), pump the Terminate out, then FIN
   kRxTerminated = 1u << 3,      // the peer's Terminate came: flush(), then FIN
   kRxFirstFpdu = 1u << 4,       // the first FPDU of this stream has come

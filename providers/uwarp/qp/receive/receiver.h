@@ -128,7 +128,7 @@ class Receiver {
   /// For the next received(): what it finds may answer requests that the peer has read only now out
   /// of our memory.
   void note_acknowledged() { order_.note_acknowledged(); }
-  /// Goes on after kRxHeld: consumes what is kept.
+  /// Goes on after kRxRnrBlocked: consumes what is kept.
   uint32_t resume(StagingPointer& staging);
   /// What is owed to the peer has been sent: the completion that waited for that (XRC) is stored.
   uint32_t complete_kept();

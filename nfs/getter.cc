@@ -33,7 +33,7 @@ void set_times(int file, const Attributes& attributes) {
 }
 
 /// Devices, sockets and the like are not replaced by files.
-void check_replaceable(const Getter::LocalPlace& place) {
+void check_replaceable(const Getter::LocalRange& place) {
   struct stat status;
   if (fstatat(place.directory, place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
       !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
@@ -44,7 +44,7 @@ void check_replaceable(const Getter::LocalPlace& place) {
 /// A temporary name beside a place, taken away again unless it becomes that of the place.
 class UnfinishedFile {
  public:
-  explicit UnfinishedFile(const Getter::LocalPlace& place)
+  explicit UnfinishedFile(const Getter::LocalRange& place)
       : place_(place), name_(temporary_name(place.name)) {}
   ~UnfinishedFile() {
     if (!name_.empty()) {
@@ -59,17 +59,17 @@ class UnfinishedFile {
   }
 
  private:
-  const Getter::LocalPlace& place_;
+  const Getter::LocalRange& place_;
   std::string name_;
 };
 
 }  // namespace
 
-void Getter::get(const Found& from, const LocalPlace& to, const std::string& shown) {
+void Getter::get(const Found& from, const LocalRange& to, const std::string& shown) {
   get_node(from, to, shown, 0);
 }
 
-void Getter::get_node(const Found& from, const LocalPlace& to, const std::string& shown,
+void Getter::get_node(const Found& from, const LocalRange& to, const std::string& shown,
                       unsigned depth) {
   Interrupt::check();
   try {
@@ -92,7 +92,7 @@ void Getter::get_node(const Found& from, const LocalPlace& to, const std::string
   }
 }
 
-void Getter::get_file(const Found& from, const LocalPlace& to, const std::string& shown) {
+void Getter::get_file(const Found& from, const LocalRange& to, const std::string& shown) {
   check_replaceable(to);
   UnfinishedFile unfinished(to);
   mode_t mode = from.attributes.mode & kPermissions;
@@ -126,7 +126,7 @@ void Getter::get_file(const Found& from, const LocalPlace& to, const std::string
   unfinished.finish();
 }
 
-void Getter::get_symlink(const Found& from, const LocalPlace& to) {
+void Getter::get_symlink(const Found& from, const LocalRange& to) {
   std::string target = client_.read_link(from.handle);
   if (!options_.recursive) {
     throw RpcError(to.name + ": is a symbolic link to " + target);
@@ -137,7 +137,7 @@ void Getter::get_symlink(const Found& from, const LocalPlace& to) {
   unfinished.finish();
 }
 
-void Getter::get_directory(const Found& from, const LocalPlace& to, const std::string& shown,
+void Getter::get_directory(const Found& from, const LocalRange& to, const std::string& shown,
                            unsigned depth) {
   if (!options_.recursive) {
     throw RpcError(shown + ": is a directory (-r copies it)");

@@ -22,20 +22,20 @@ class Getter {
       : client_(client), reader_(client, slots), options_(options) {}
 
   /// Where something goes: a name in an open directory, and how messages call it.
-  struct LocalPlace {
+  struct LocalRange {
     int directory;
     std::string name;
     std::string shown;
   };
 
   /// `shown` is how messages call the remote file.
-  void get(const Found& from, const LocalPlace& to, const std::string& shown);
+  void get(const Found& from, const LocalRange& to, const std::string& shown);
 
  private:
-  void get_node(const Found& from, const LocalPlace& to, const std::string& shown, unsigned depth);
-  void get_file(const Found& from, const LocalPlace& to, const std::string& shown);
-  void get_symlink(const Found& from, const LocalPlace& to);
-  void get_directory(const Found& from, const LocalPlace& to, const std::string& shown,
+  void get_node(const Found& from, const LocalRange& to, const std::string& shown, unsigned depth);
+  void get_file(const Found& from, const LocalRange& to, const std::string& shown);
+  void get_symlink(const Found& from, const LocalRange& to);
+  void get_directory(const Found& from, const LocalRange& to, const std::string& shown,
                      unsigned depth);
 
   NfsClient& client_;

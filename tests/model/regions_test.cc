@@ -38,8 +38,8 @@ namespace {
     using Domain = space::ProtectionDomain; \
     using Shape = space::RegionShape;       \
     using Region = space::MemoryRegion;     \
-    using Place = space::RemotePlace;       \
-    using Guard = space::PlaceGuard;        \
+    using Place = space::RemoteRange;       \
+    using Guard = space::RangeGuard;        \
   }
 TYPES_OF(Product, uwarp);
 TYPES_OF(CountsNoVersion, counts_no_version);

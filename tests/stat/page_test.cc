@@ -257,7 +257,7 @@ TEST_F(Page, LargerSlotsOfALaterVersion) {
   const MappedPage page = mapped();
   std::vector<uint64_t> words = words_of(page.bytes());
   auto* header = reinterpret_cast<PageHeader*>(words.data());
-  TablePlace& place = header->tables[static_cast<size_t>(PageTable::kQueuePairs)];
+  TableEntry& place = header->tables[static_cast<size_t>(PageTable::kQueuePairs)];
   place.slot_bytes += 128;
   place.slots = 16;
   Process process;
@@ -277,22 +277,22 @@ TEST_F(Page, DamagedTables) {
     return use(std::as_bytes(std::span(words)));
   };
   const std::string outside = "damaged: a table lies outside";
-  EXPECT_EQ(damaged([](TablePlace& t) { t.offset = ~uint64_t{7}; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.offset += 4; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.offset = 8; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { ++t.slots; }),
+  EXPECT_EQ(damaged([](TableEntry& t) { t.offset = ~uint64_t{7}; }), outside);
+  EXPECT_EQ(damaged([](TableEntry& t) { t.offset += 4; }), outside);
+  EXPECT_EQ(damaged([](TableEntry& t) { t.offset = 8; }), outside);
+  EXPECT_EQ(damaged([](TableEntry& t) { ++t.slots; }),
             "damaged: a table has more slots than uwarp makes");
-  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = 0; }), outside);
-  EXPECT_EQ(damaged([](TablePlace& t) { t.slot_bytes = ~uint32_t{7}; }), outside);
+  EXPECT_EQ(damaged([](TableEntry& t) { t.slot_bytes = 0; }), outside);
+  EXPECT_EQ(damaged([](TableEntry& t) { t.slot_bytes = ~uint32_t{7}; }), outside);
   // Those behind it, if all of them are in use and longer than they are here, or if it begins
   // there.
   const auto overlaps = [&](auto change) {
     EXPECT_EQ(damaged(change), "damaged: two tables overlap");
   };
-  overlaps([](TablePlace& t) { t.slot_bytes += 8, t.used.store(t.slots); });
-  overlaps([](TablePlace& t) { t.offset = PageHeader::kBytes; });
+  overlaps([](TableEntry& t) { t.slot_bytes += 8, t.used.store(t.slots); });
+  overlaps([](TableEntry& t) { t.offset = PageHeader::kBytes; });
   // More in use than there are slots: all of them are looked at, and no more.
-  EXPECT_EQ(damaged([](TablePlace& t) { t.used.store(~uint32_t{0}); }), "");
+  EXPECT_EQ(damaged([](TableEntry& t) { t.used.store(~uint32_t{0}); }), "");
 }
 
 // A page costs its reader what it says is in use, also where nothing lives there.

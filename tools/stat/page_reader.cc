@@ -12,7 +12,7 @@ namespace stat_view {
 using uwarp::PageHeader;
 using uwarp::PageTable;
 using uwarp::SlotAddress;
-using uwarp::TablePlace;
+using uwarp::TableEntry;
 
 const std::array<const char*, uwarp::kMessageKinds> kMessageNames = {
     "send",           "write",           "read_request", "read_response",
@@ -123,7 +123,7 @@ class PageReader {
     process_.roce = header->roce != 0;
     process_.release = text(header->release, sizeof header->release);
     process_.program = text(header->program, sizeof header->program);
-    for (const TablePlace& place : header->tables) process_.homeless += place.homeless.load();
+    for (const TableEntry& place : header->tables) process_.homeless += place.homeless.load();
     Tables tables;
     if (std::string why = find_tables(*header, tables); !why.empty()) return why;
     size_t used = 0;
@@ -168,7 +168,7 @@ class PageReader {
   /// uwarp makes, and no byte of the page is read as part of two.
   std::string find_tables(const PageHeader& header, Tables& tables) const {
     for (size_t i = 0; i < tables.size(); ++i) {
-      const TablePlace& place = header.tables[i];
+      const TableEntry& place = header.tables[i];
       const uint64_t step = place.slot_bytes;
       if (place.slots > uwarp::kPageSlots[i])
         return "damaged: a table has more slots than uwarp makes";

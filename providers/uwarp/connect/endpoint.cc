@@ -76,7 +76,7 @@ void Endpoint::receive_posted() {
   if (self != nullptr && !PromisedStreams::note(self)) context_.progress.revisit(*this);
 }
 
-Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
+Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QpNumberLease place,
                    const QpConfig& config)
     : AnyEndpoint(std::move(place)),
       context_(context),
@@ -128,7 +128,7 @@ void Endpoint::trace_carrier(bool shared_memory) {
 
 Result<std::shared_ptr<Endpoint>> Endpoint::create(ConnectContext& context, const NetDevice& device,
                                                    const QpConfig& config) {
-  auto place = QueuePairPlace::reserve(context, device);
+  auto place = QpNumberLease::reserve(context, device);
   if (!place) return Error{place.error()};
   std::shared_ptr<Endpoint> endpoint(new Endpoint(context, device, std::move(*place), config));
   context.endpoints.enter(endpoint->number(), endpoint);

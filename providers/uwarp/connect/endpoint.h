@@ -78,10 +78,10 @@ class AnyEndpoint {
   virtual void destroy() = 0;
 
  protected:
-  explicit AnyEndpoint(QueuePairPlace place) : place_(std::move(place)) {}
+  explicit AnyEndpoint(QpNumberLease place) : place_(std::move(place)) {}
   virtual QpState state_locked() const = 0;
 
-  QueuePairPlace place_;
+  QpNumberLease place_;
   // After a Connection's mutex; before poll groups and the queue pair's sides.
   mutable std::mutex mutex_;
   ibv_qp_attr attributes_ = initial_attributes();
@@ -170,7 +170,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
 
  private:
   void look_after_sending(uint64_t bytes);
-  Endpoint(ConnectContext& context, const NetDevice& device, QueuePairPlace place,
+  Endpoint(ConnectContext& context, const NetDevice& device, QpNumberLease place,
            const QpConfig& config);
   void receive_posted() override;
   QpState state_locked() const override;

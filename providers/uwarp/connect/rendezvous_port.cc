@@ -17,35 +17,35 @@
 
 namespace uwarp {
 
-Result<QueuePairPlace> QueuePairPlace::reserve(ConnectContext& context, const NetDevice& device) {
+Result<QpNumberLease> QpNumberLease::reserve(ConnectContext& context, const NetDevice& device) {
   auto port = context.ports.reserve(context, device);
   if (!port) return Error{port.error()};
-  QueuePairPlace place(context, std::move(*port));
+  QpNumberLease place(context, std::move(*port));
   place.slot_ = SlotLease<QueuePairSlot>(context.stat_page);
   return place;
 }
 
-QueuePairPlace::QueuePairPlace(QueuePairPlace&& other) noexcept
+QpNumberLease::QpNumberLease(QpNumberLease&& other) noexcept
     : context_(other.context_),
       port_(std::move(other.port_)),
       has_port_(std::exchange(other.has_port_, false)),
       slot_(std::move(other.slot_)) {}
 
-QueuePairPlace::~QueuePairPlace() {
+QpNumberLease::~QpNumberLease() {
   if (!context_.alive())
     slot_.abandon();
   else if (has_port_)
     give_back();
 }
 
-QpConfig QueuePairPlace::complete(QpConfig config) const {
+QpConfig QpNumberLease::complete(QpConfig config) const {
   config.number = number();
   config.slot = slot_.get();
   config.trace = context_.trace;
   return config;
 }
 
-void QueuePairPlace::show(const QpConfig& config, const NetDevice& device) {
+void QpNumberLease::show(const QpConfig& config, const NetDevice& device) {
   const uint32_t index = context_.stat_page.device(device.verbs_name);
   const bool shared = config.shares_receives();
   const SlotChange change(slot_->head);
@@ -59,13 +59,13 @@ void QueuePairPlace::show(const QpConfig& config, const NetDevice& device) {
   slot_->head.live.store(1, std::memory_order_release);
 }
 
-void QueuePairPlace::name_queues(uint32_t send_queue, uint32_t receive_queue) {
+void QpNumberLease::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   const SlotChange change(slot_->head);
   slot_->send_queue = send_queue;
   slot_->receive_queue = receive_queue;
 }
 
-int QueuePairPlace::become_callable() {
+int QpNumberLease::become_callable() {
   try {
     if (int error = context_.progress.start_helper()) return error;
     return port_.port->listen();
@@ -74,7 +74,7 @@ int QueuePairPlace::become_callable() {
   }
 }
 
-void QueuePairPlace::give_back() {
+void QpNumberLease::give_back() {
   has_port_ = false;
   context_.ports.give_back(port_);
 }

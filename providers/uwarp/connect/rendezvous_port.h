@@ -47,12 +47,12 @@ class RendezvousPorts {
 // this number leads peers, and the slot in which uwarp-stat sees it.
 
 /// Move-only. The slot is given back at its end; what it refers to outlives it.
-class QueuePairPlace {
+class QpNumberLease {
  public:
   /// Errors: EADDRINUSE (no port), EMFILE, ENOMEM. Throws std::bad_alloc.
-  static Result<QueuePairPlace> reserve(ConnectContext& context, const NetDevice& device);
-  QueuePairPlace(QueuePairPlace&& other) noexcept;
-  ~QueuePairPlace();
+  static Result<QpNumberLease> reserve(ConnectContext& context, const NetDevice& device);
+  QpNumberLease(QpNumberLease&& other) noexcept;
+  ~QpNumberLease();
 
   Qpn number() const { return port_.number; }
   QueuePairSlot& slot() { return *slot_; }
@@ -68,7 +68,7 @@ class QueuePairPlace {
   void give_back();
 
  private:
-  QueuePairPlace(ConnectContext& context, RendezvousPorts::Place port)
+  QpNumberLease(ConnectContext& context, RendezvousPorts::Place port)
       : context_(context), port_(std::move(port)) {}
 
   ConnectContext& context_;

@@ -174,14 +174,14 @@ inline constexpr std::array<size_t, kPageTables> kPageSlotBytes = {
 inline constexpr std::array<uint32_t, kPageTables> kPageSlots = {64, 16384, 8192, 8192};
 
 /// Where a table lies. Readers step by slot_bytes, so that later versions can append to a slot.
-struct TablePlace {
+struct TableEntry {
   uint64_t offset = 0;
   uint32_t slot_bytes = 0;
   uint32_t slots = 0;
   std::atomic<uint32_t> used{0};      // no slot from here on was ever taken
   std::atomic<uint32_t> homeless{0};  // live objects for which there was no slot
 };
-static_assert(sizeof(TablePlace) == 24);
+static_assert(sizeof(TableEntry) == 24);
 
 struct PageHeader {
   static constexpr uint64_t kMagic = 0x314154'5350'575500;  // "\0UWPSTA1" in memory
@@ -199,7 +199,7 @@ struct PageHeader {
   uint32_t roce = 0;      // UWARP_PERSONA=roce
   char release[16] = {};  // of uwarp
   char program[64] = {};  // ends with a zero
-  TablePlace tables[kPageTables];
+  TableEntry tables[kPageTables];
 };
 static_assert(sizeof(PageHeader) <= PageHeader::kBytes);
 

@@ -16,7 +16,7 @@
 namespace uwarp {
 
 DatagramEndpoint::DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device,
-                                   QueuePairPlace place, const QpConfig& config)
+                                   QpNumberLease place, const QpConfig& config)
     : AnyEndpoint(std::move(place)),
       trunks_(trunks),
       device_(std::move(device)),
@@ -29,7 +29,7 @@ DatagramEndpoint::~DatagramEndpoint() { destroy(); }
 
 Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
     Trunks& trunks, std::shared_ptr<const NetDevice> device, const QpConfig& config) {
-  auto place = QueuePairPlace::reserve(trunks.context(), *device);
+  auto place = QpNumberLease::reserve(trunks.context(), *device);
   if (!place) return Error{place.error()};
   std::shared_ptr<DatagramEndpoint> endpoint(
       new DatagramEndpoint(trunks, std::move(device), std::move(*place), config));

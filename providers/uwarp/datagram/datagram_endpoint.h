@@ -136,7 +136,7 @@ class DatagramEndpoint final : public AnyEndpoint,
   void room_came() override;
 
  private:
-  DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QueuePairPlace place,
+  DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QpNumberLease place,
                    const QpConfig& config);
   QpState state_locked() const override { return qp_.state(); }
   void go_on();

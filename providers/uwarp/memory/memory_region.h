@@ -200,7 +200,7 @@ class MemoryRegion {
 };
 
 /// The memory that a permitted local access names. The address alone does not tell: it may be null.
-struct LocalPlace {
+struct LocalRange {
   const MemoryRegion* region = nullptr;
   std::byte* address = nullptr;
   MemoryKind memory = MemoryKind::kPlain;
@@ -217,8 +217,8 @@ struct RemoteAccessor {
   uint32_t granted = 0;
 };
 
-/// The memory that a permitted access names. Goes stale: touch it only inside a PlaceGuard.
-struct RemotePlace {
+/// The memory that a permitted access names. Goes stale: touch it only inside a RangeGuard.
+struct RemoteRange {
   const MemoryRegion* region = nullptr;
   std::byte* address = nullptr;
   uint32_t binding = 0;  // of a window when it was looked up; 0 for a region
@@ -230,9 +230,9 @@ struct RemotePlace {
 
 /// Tells whether a place may still be touched, and keeps it so for a window. For a region it is the
 /// quiescing of streams that keeps it, and the guard costs one load.
-class PlaceGuard {
+class RangeGuard {
  public:
-  PlaceGuard(const RemotePlace& place, STag stag) {
+  RangeGuard(const RemoteRange& place, STag stag) {
     if (!place.through_window()) [[likely]] {
       valid_ = place.region->key.load(std::memory_order_acquire) == stag.value;
       return;
@@ -241,11 +241,11 @@ class PlaceGuard {
     window_->binding_lock.lock();
     valid_ = window_->binding == place.binding;
   }
-  ~PlaceGuard() {
+  ~RangeGuard() {
     if (window_ != nullptr) window_->binding_lock.unlock();
   }
-  PlaceGuard(const PlaceGuard&) = delete;
-  PlaceGuard& operator=(const PlaceGuard&) = delete;
+  RangeGuard(const RangeGuard&) = delete;
+  RangeGuard& operator=(const RangeGuard&) = delete;
   explicit operator bool() const { return valid_; }
 
  private:

@@ -54,7 +54,7 @@ constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAcc
 // The checks behind that of the key, in the order of RegionFault.
 RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, TaggedOffset offset,
                         uint64_t length, uint32_t needed, const RemoteAccessor& who,
-                        RemotePlace& place) {
+                        RemoteRange& place) {
   if (shape.domain != who.domain && (who.domain == nullptr || !who.domain->reaches(shape.domain)))
       [[unlikely]]
     return RegionFault::kWrongDomain;
@@ -70,7 +70,7 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
 
 [[gnu::noinline]] RegionFault check_window(const MemoryRegion& window, MemoryRegion::Name name,
                                            TaggedOffset offset, uint64_t length, uint32_t needed,
-                                           const RemoteAccessor& who, RemotePlace& place) {
+                                           const RemoteAccessor& who, RemoteRange& place) {
   RegionShape shape;
   std::lock_guard binding(window.binding_lock);
   // It may have been unbound since the key was found.
@@ -277,23 +277,23 @@ void RegionTable::unbind_stream(uint64_t stream) {
 
 // ---- Look-ups
 
-LocalPlace RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
+LocalRange RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {
   MemoryRegion::Name name;
   RegionShape shape;
   const MemoryRegion* region = find(key, name);
   if (region == nullptr || region->kind.load(std::memory_order_relaxed) != RegionKind::kRegion ||
       !region->read(name, shape))
-    return fault = RegionFault::kInvalidSTag, LocalPlace{};
-  if (shape.domain != &domain) return fault = RegionFault::kWrongDomain, LocalPlace{};
+    return fault = RegionFault::kInvalidSTag, LocalRange{};
+  if (shape.domain != &domain) return fault = RegionFault::kWrongDomain, LocalRange{};
   std::byte* address = shape.range(offset, length, fault);
   if (fault != RegionFault::kNone) return {};
-  if ((shape.access & needed) != needed) return fault = RegionFault::kRights, LocalPlace{};
+  if ((shape.access & needed) != needed) return fault = RegionFault::kRights, LocalRange{};
   return {region, address, shape.memory};
 }
 
 RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
-                                const RemoteAccessor& who, RemotePlace& place) const {
+                                const RemoteAccessor& who, RemoteRange& place) const {
   place.region = nullptr;
   place.binding = 0;
   MemoryRegion::Name name;

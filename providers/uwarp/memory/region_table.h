@@ -107,13 +107,13 @@ class RegionTable {
 
   /// The memory [offset, offset + length) of a region for local use with `needed` rights (0 or
   /// kAccessLocalWrite); nothing and `fault` otherwise. A window's key is none for local use.
-  LocalPlace local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
+  LocalRange local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                    const ProtectionDomain& domain, RegionFault& fault) const;
 
   /// Why an access by a key from the wire is refused, checked in the order of RegionFault; kNone,
   /// and `place` is the memory, if all of it is allowed. A place that is refused is empty.
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length, uint32_t needed,
-                     const RemoteAccessor& who, RemotePlace& place) const;
+                     const RemoteAccessor& who, RemoteRange& place) const;
 
   /// Held over an atomic on memory on demand, which is not one instruction.
   std::mutex on_demand_atomics;

@@ -67,7 +67,7 @@ StatPage::StatPage(bool shown) {
   memory_ = static_cast<std::byte*>(mapped);
   header_ = new (memory_) PageHeader;
   for (size_t i = 0; i < kPageTables; ++i) {
-    TablePlace& place = header_->tables[i];
+    TableEntry& place = header_->tables[i];
     place.offset = table_offset(i);
     place.slot_bytes = static_cast<uint32_t>(kPageSlotBytes[i]);
     place.slots = kPageSlots[i];
@@ -160,7 +160,7 @@ Slot& StatPage::take() {
   const std::lock_guard guard(mutex_);
   const uint32_t index = take_index_locked(table_of<Slot>());
   if (index == kNoSlot) {
-    TablePlace& place = table(table_of<Slot>());
+    TableEntry& place = table(table_of<Slot>());
     auto made = std::make_unique<Slot>();
     if constexpr (std::is_same_v<Slot, QueuePairSlot>) homeless_.insert(made.get());
     place.homeless.store(place.homeless.load(std::memory_order_relaxed) + 1,
@@ -185,7 +185,7 @@ void StatPage::give_back(Slot& gone) {
   // The counters have been read out. A reader finds no live slot meanwhile.
   const uint32_t index = index_of(gone);
   if (index == kNoSlot) {
-    TablePlace& place = table(table_of<Slot>());
+    TableEntry& place = table(table_of<Slot>());
     place.homeless.store(place.homeless.load(std::memory_order_relaxed) - 1,
                          std::memory_order_relaxed);
     delete &gone;

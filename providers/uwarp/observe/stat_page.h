@@ -72,7 +72,7 @@ class StatPage {
     if constexpr (std::is_same_v<Slot, CompletionSlot>) return PageTable::kCompletionQueues;
     return PageTable::kRegions;
   }
-  TablePlace& table(PageTable which) const { return header_->tables[static_cast<size_t>(which)]; }
+  TableEntry& table(PageTable which) const { return header_->tables[static_cast<size_t>(which)]; }
   template <typename Slot>
   Slot& slot(uint32_t index) const {
     constexpr auto kTable = static_cast<size_t>(table_of<Slot>());

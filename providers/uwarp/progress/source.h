@@ -20,7 +20,7 @@ class SourceList {
 
 /// A place in such a list, part of the source: to enter takes no memory. Under the list's lock, but
 /// for `list`, which stays once it is set.
-struct SourcePlace {
+struct SourceNode {
   SourceList* list = nullptr;
   Source* next = nullptr;
   Source* before = nullptr;
@@ -69,12 +69,12 @@ class Source : public std::enable_shared_from_this<Source> {
   friend class DeadlineHeap;
   friend class RevisitQueue;
 
-  struct : SourcePlace {
+  struct : SourceNode {
     Source* below = nullptr;  // first of those that come up after this one
     uint64_t due_ns = 0;      // when to call; 0 for never
     uint64_t key_ns = 0;  // what it is queued for: `due_ns` or earlier; 0 while it is not queued
   } deadline_;
-  struct : SourcePlace {
+  struct : SourceNode {
     bool queued = false;
   } revisit_;
 };

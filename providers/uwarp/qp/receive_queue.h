@@ -29,7 +29,7 @@ inline bool append_local(BufferList& list, const Sge& sge, const RegionTable& re
                          const ProtectionDomain& domain, uint32_t needed) {
   if (sge.length_bytes == 0) return true;
   RegionFault fault;
-  const LocalPlace place =
+  const LocalRange place =
       regions.local(sge.lkey, sge.address, sge.length_bytes, needed, domain, fault);
   if (!place) return false;
   list.append(place.address, sge.length_bytes, place.region, place.memory);

@@ -293,7 +293,7 @@ int bring_in(std::byte* address, uint64_t length, bool writable) {
 }
 
 /// The place that an element names, with the manual page's errno for each thing it must be.
-int find_place(const VerbsPd& pd, const ibv_sge& sge, bool writable, LocalPlace& place) {
+int find_place(const VerbsPd& pd, const ibv_sge& sge, bool writable, LocalRange& place) {
   const RegionTable& table = pd.device.engine().regions();
   RegionFault fault;
   place = table.local(sge.lkey, sge.addr, sge.length, writable ? uint32_t{kAccessLocalWrite} : 0,
@@ -314,7 +314,7 @@ int advise_mr(ibv_pd* base, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge
     return EINVAL;
   const bool writable = number == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
   for (uint32_t i = 0; i < count; ++i) {
-    LocalPlace place;
+    LocalRange place;
     if (int error = find_place(pd, list[i], writable, place)) return error;
     // Pages that are there already need nothing: the device is the CPU.
     if (number == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || list[i].length == 0) continue;

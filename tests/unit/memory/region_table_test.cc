@@ -17,7 +17,7 @@ struct Table : ::testing::Test {
   }
   RegionFault remote(STag stag, TaggedOffset offset, uint64_t length,
                      uint32_t needed = kAccessRemoteWrite) {
-    RemotePlace place;
+    RemoteRange place;
     const RegionFault fault = table.remote(stag, offset, length, needed, {&domain, 1, ~0u}, place);
     EXPECT_EQ(bool{place}, fault == RegionFault::kNone);
     return fault;
@@ -94,7 +94,7 @@ TEST_F(Table, BoundsAreExactAndOverflowSafe) {
 
 TEST_F(Table, ChecksComeInOrder) {
   const STag stag{add(kAccessRemoteRead)->key.load()};
-  RemotePlace place;
+  RemoteRange place;
   EXPECT_EQ(table.remote(stag, 0, 1, kAccessRemoteWrite, {&other, 1, ~0u}, place),
             RegionFault::kWrongDomain);
   EXPECT_EQ(remote(stag, 0, 1), RegionFault::kBounds);

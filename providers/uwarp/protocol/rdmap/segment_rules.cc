@@ -24,7 +24,7 @@ TerminateCode request_fault_code(RegionFault fault) {
 
 std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request, uint64_t offset,
                                                 const RegionTable& regions,
-                                                const RemoteAccessor& peer, RemotePlace& source) {
+                                                const RemoteAccessor& peer, RemoteRange& source) {
   const uint64_t left = request.size - offset;
   if (left == 0) return std::nullopt;
   const RegionFault fault = regions.remote(request.source_stag, request.source_to + offset, left,
@@ -34,7 +34,7 @@ std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request
 
 std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
                                                   const RegionTable& regions,
-                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  const RemoteAccessor& peer, RemoteRange& cell,
                                                   bool alignment_first) {
   if (request.opcode != AtomicOpcode::kFetchAdd && request.opcode != AtomicOpcode::kCmpSwap)
     return TerminateCode::kRdmapUnexpectedOpcode;

@@ -26,14 +26,14 @@ TerminateCode request_fault_code(RegionFault fault);
 /// left of it. An empty rest names no memory and is never wrong.
 std::optional<TerminateCode> check_read_request(const ReadRequestHeader& request, uint64_t offset,
                                                 const RegionTable& regions,
-                                                const RemoteAccessor& peer, RemotePlace& source);
+                                                const RemoteAccessor& peer, RemoteRange& source);
 
 /// The error of an atomic; otherwise `cell` is its target, aligned as the CPU needs it.
 /// `alignment_first`: of several faults a place that is not aligned comes first, as with
 /// InfiniBand.
 std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& request,
                                                   const RegionTable& regions,
-                                                  const RemoteAccessor& peer, RemotePlace& cell,
+                                                  const RemoteAccessor& peer, RemoteRange& cell,
                                                   bool alignment_first);
 
 // FetchAdd and CmpSwap, masked and not, on a cell of the host's memory. RFC 7306 5.1, 5.3.

@@ -171,13 +171,13 @@ TerminateCode write_fault_code(RegionFault fault) {
 }  // namespace
 
 void InboundWrites::reset() {
-  place_ = RemotePlace{};
+  place_ = RemoteRange{};
   message_open_ = false;
   bytes_ = 0;
 }
 
 void InboundWrites::open(const TaggedHeader& header) {
-  place_ = RemotePlace{};
+  place_ = RemoteRange{};
   InboundSegment& segment = in_.segment;
   // One Write goes to one buffer (RFC 5040 5.1).
   if (message_open_ && header.stag != stag_)
@@ -241,7 +241,7 @@ void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
 
 bool InboundWrites::store(const std::byte* from, uint32_t size) {
   if (!place_) return false;
-  const PlaceGuard guard(place_, stag_);
+  const RangeGuard guard(place_, stag_);
   if (!guard) return false;
   if (place_.memory != MemoryKind::kPlain) [[unlikely]]
     return place_last_on_demand(target(), from, size);
@@ -252,7 +252,7 @@ bool InboundWrites::store(const std::byte* from, uint32_t size) {
   return true;
 }
 
-bool InboundWrites::find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const {
+bool InboundWrites::find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const {
   const TaggedHeader header = TaggedHeader::decode(in_.segment.header);
   return look_up(header.stag, header.to + offset, size, place) == RegionFault::kNone &&
          place.memory == MemoryKind::kPlain && !place.through_window();

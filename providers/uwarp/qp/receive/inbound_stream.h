@@ -307,13 +307,13 @@ class InboundWrites {
   bool store(const std::byte* from, uint32_t size);
   /// The place of [offset, offset + size) behind the begin of the segment under way, if the peer
   /// may write there and the kernel may do it for us.
-  bool find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const;
+  bool find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const;
   /// The region has become another under the same key: the rest of the segment goes where the
   /// region is now, or fails.
   void look_up_again(const MemoryRegion& region);
 
  private:
-  RegionFault look_up(STag stag, TaggedOffset offset, uint64_t size, RemotePlace& place) const {
+  RegionFault look_up(STag stag, TaggedOffset offset, uint64_t size, RemoteRange& place) const {
     return in_.config.regions->remote(stag, offset, size, kAccessRemoteWrite,
                                       in_.stream.peer(in_.config.domain), place);
   }
@@ -322,7 +322,7 @@ class InboundWrites {
 
   InboundStream& in_;
   CompletionOrder& order_;
-  RemotePlace place_;
+  RemoteRange place_;
   bool message_open_ = false;
   STag stag_;
   uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0

@@ -70,7 +70,7 @@ size_t PayloadPlacer::describe(iovec* out, size_t& size) {
 }
 
 // The segments of the run begin at `offset` of the message; `place` is theirs if it is a Write.
-bool PayloadPlacer::find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const {
+bool PayloadPlacer::find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const {
   return is_write() ? writes_.find_behind(offset, size, place)
                     : offset + size <= list().length_bytes();
 }
@@ -80,7 +80,7 @@ size_t PayloadPlacer::describe_run(SegmentRun& run, uint32_t trailer, std::byte*
   const size_t header = in_.segment.header_size();
   const uint64_t payload = in_.segment.ulpdu_length - header;
   const uint64_t offset = in_.segment.payload_offset + in_.segment.payload_left;
-  RemotePlace place;
+  RemoteRange place;
   if (!find_behind(offset, run.wanted() * payload, place)) return count;
   const uint64_t direct = payload - kTailBytes;
   const size_t staged_size = kTailBytes + trailer + kFpduLengthSize + header;
@@ -132,13 +132,13 @@ namespace {
 
 auto check_request(const ReadRequestHeader& header, const QpConfig& config,
                    const RemoteAccessor& peer) {
-  RemotePlace source;
+  RemoteRange source;
   return check_read_request(header, 0, *config.regions, peer, source);
 }
 
 auto check_request(const AtomicRequestHeader& header, const QpConfig& config,
                    const RemoteAccessor& peer) {
-  RemotePlace cell;
+  RemoteRange cell;
   return check_atomic_request(header, *config.regions, peer, cell, config.acknowledged);
 }
 

@@ -102,7 +102,7 @@ class PayloadPlacer {
   bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
   BufferList& list() { return is_answer() ? answers_.sink() : messages_.sink(); }
   const BufferList& list() const { return is_answer() ? answers_.sink() : messages_.sink(); }
-  bool find_behind(uint64_t offset, uint64_t size, RemotePlace& place) const;
+  bool find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const;
   [[gnu::noinline, gnu::cold]] void fail();
 
   InboundStream& in_;

@@ -341,7 +341,7 @@ void Responder::begin() {
 // called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
 void Responder::answer_atomic(const InboundRequest& request) {
   const AtomicRequestHeader header = *request.atomic();
-  RemotePlace cell;
+  RemoteRange cell;
   if (const auto error = check_atomic_request(
           header, *config_.regions, stream_.peer(config_.domain), cell, config_.acknowledged))
     return fail(*error);
@@ -357,8 +357,8 @@ void Responder::answer_atomic(const InboundRequest& request) {
 }
 
 std::optional<uint64_t> Responder::execute(const AtomicRequestHeader& request,
-                                           const RemotePlace& cell) {
-  const PlaceGuard guard(cell, request.remote_stag);
+                                           const RemoteRange& cell) {
+  const RangeGuard guard(cell, request.remote_stag);
   if (!guard) return std::nullopt;
   if (cell.memory == MemoryKind::kPlain) [[likely]]
     return execute_atomic(cell.address, request);
@@ -371,7 +371,7 @@ bool Responder::append_segment() {
   using Built = FpduWriter::Built;
   const FpduWriter::Segment segment = writer_.next_segment(left(), TaggedHeader::kWireSize);
   const ReadRequestHeader& request = *stream_.inbound.front()->read();
-  RemotePlace source;
+  RemoteRange source;
   if (const auto error = check_read_request(request, offset_, *config_.regions,
                                             stream_.peer(config_.domain), source)) {
     fail(*error);
@@ -398,13 +398,13 @@ bool Responder::append_segment() {
 }
 
 // What a window shows is copied while the binding holds: unbinding then waits for no send call.
-FpduWriter::Built Responder::append_from(const RemotePlace& source, STag stag,
+FpduWriter::Built Responder::append_from(const RemoteRange& source, STag stag,
                                          const TaggedHeader& header, uint32_t size) {
   BufferList payload;
   payload.append(source.address, size, source.region, source.memory);
   if (!source.through_window()) [[likely]]
     return writer_.append(header, &payload, 0, size);
-  const PlaceGuard guard(source, stag);
+  const RangeGuard guard(source, stag);
   return guard ? writer_.append(header, &payload, 0, size, true) : FpduWriter::Built::kFault;
 }
 

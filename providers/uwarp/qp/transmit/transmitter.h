@@ -130,8 +130,8 @@ class Responder {
 
  private:
   void answer_atomic(const InboundRequest& request);
-  std::optional<uint64_t> execute(const AtomicRequestHeader& request, const RemotePlace& cell);
-  FpduWriter::Built append_from(const RemotePlace& source, STag stag, const TaggedHeader& header,
+  std::optional<uint64_t> execute(const AtomicRequestHeader& request, const RemoteRange& cell);
+  FpduWriter::Built append_from(const RemoteRange& source, STag stag, const TaggedHeader& header,
                                 uint32_t size);
   void answered(const InboundRequest& request);
   [[gnu::noinline]] void fail(TerminateCode code);

@@ -50,7 +50,7 @@ struct Signals {
   struct name {                                   \
     using Events = space::BasicCmEvents<Signals>; \
     using Source = space::CmEventSource;          \
-    using Room = space::CmEventRoom;              \
+    using Room = space::CmEventReservation;       \
   }
 TYPES_OF(Product, uwarp);
 TYPES_OF(SaysSoTooEarly, says_so_too_early);

@@ -16,7 +16,7 @@ namespace uwarp {
 namespace {
 
 /// Room for the one control message that is asked for; that of IPv6 is the larger one.
-union ControlRoom {
+union ControlBuffer {
   cmsghdr header;
   char bytes[CMSG_SPACE(sizeof(in6_pktinfo))];
 };
@@ -64,7 +64,7 @@ void put_info(msghdr& message, int level, int type, const Info& info) {
   message.msg_controllen = CMSG_SPACE(sizeof info);
 }
 
-void put_source(msghdr& message, ControlRoom& room, const UdpPath& path) {
+void put_source(msghdr& message, ControlBuffer& room, const UdpPath& path) {
   message.msg_control = &room;
   message.msg_controllen = sizeof room;
   if (path.local.ss_family == AF_INET) {
@@ -142,7 +142,7 @@ void UdpSocket::tell_local_address() {
 ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
   path = {};
   iovec part{room.data(), room.size()};
-  ControlRoom control{};
+  ControlBuffer control{};
   msghdr message{};
   message.msg_name = &path.peer;
   message.msg_namelen = sizeof path.peer;
@@ -163,7 +163,7 @@ ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
 
 ssize_t UdpSocket::send(std::span<const std::byte> bytes, const UdpPath& path) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  ControlRoom control{};
+  ControlBuffer control{};
   msghdr message{};
   message.msg_name = const_cast<sockaddr_storage*>(&path.peer);
   message.msg_namelen = address_length(path.peer);

@@ -76,8 +76,8 @@ class EventChannel final : public ApplicationFile {
 
   /// Queues one record for the reader. What does not fit into the socket is kept and follows when
   /// records_read() is called. Works under any locks: takes only this channel's lock, and no memory
-  /// as long as no more are unread than there is EventRoom for. Without room and memory the record
-  /// is dropped: false.
+  /// as long as no more are unread than there is EventReservation for. Without room and memory the
+  /// record is dropped: false.
   template <typename T>
   bool send(const T& record) {
     return send_bytes(std::as_bytes(std::span<const T, 1>(&record, 1)));
@@ -101,7 +101,7 @@ class EventChannel final : public ApplicationFile {
   bool send_bytes(Record record);
   bool try_send_locked(Record record);
   class Reader;
-  friend class EventRoom;
+  friend class EventReservation;
   void make_room(size_t records);
   void give_room_back(size_t records);
   /// For events of a port, and one that a cancelled reader has left.
@@ -130,15 +130,15 @@ class EventChannel final : public ApplicationFile {
 
 /// Room in a channel for the records that one object may have unread at a time, so that its events
 /// need no memory.
-class EventRoom {
+class EventReservation {
  public:
   /// Throws std::bad_alloc.
-  EventRoom(EventChannel& channel, size_t records) : channel_(channel), records_(records) {
+  EventReservation(EventChannel& channel, size_t records) : channel_(channel), records_(records) {
     channel.make_room(records);
   }
-  ~EventRoom() { channel_.give_room_back(records_); }
-  EventRoom(const EventRoom&) = delete;
-  EventRoom& operator=(const EventRoom&) = delete;
+  ~EventReservation() { channel_.give_room_back(records_); }
+  EventReservation(const EventReservation&) = delete;
+  EventReservation& operator=(const EventReservation&) = delete;
 
  private:
   EventChannel& channel_;
@@ -173,7 +173,7 @@ class CompletionEvents {
   void send_locked();
 
   const std::shared_ptr<EventChannel> channel_;
-  const EventRoom room_;
+  const EventReservation room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const BirthProcess process_{};

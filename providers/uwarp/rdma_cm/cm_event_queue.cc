@@ -86,7 +86,7 @@ bool CmEventQueue::has_sources() const {
 }
 
 bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                        CmEventRoom room) {
+                        CmEventReservation room) {
   room.front() = {source, std::move(event)};
   const std::lock_guard guard(event_lock());
   if (source->closed || source->queue == nullptr) return false;
@@ -95,7 +95,7 @@ bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent ev
 }
 
 bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                                CmEventRoom room, size_t limit) {
+                                CmEventReservation room, size_t limit) {
   CmEventSource& own = *event.request->events();
   room.front() = {source, std::move(event)};
   const std::lock_guard guard(event_lock());
@@ -106,7 +106,7 @@ bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, Cm
   return true;
 }
 
-uint32_t CmEventQueue::close(CmEventSource& source, CmEventRoom& dropped) {
+uint32_t CmEventQueue::close(CmEventSource& source, CmEventReservation& dropped) {
   const std::lock_guard guard(event_lock());
   source.closed = true;
   if (source.queue == nullptr) return source.reported;
@@ -118,10 +118,10 @@ uint32_t CmEventQueue::close(CmEventSource& source, CmEventRoom& dropped) {
 
 uint32_t CmEventQueue::forget_group(CmEventSource& source,
                                     const std::shared_ptr<uint32_t>& reported) {
-  CmEventRoom dropped;
+  CmEventReservation dropped;
   const std::lock_guard guard(event_lock());
   if (source.queue == nullptr) return *reported;
-  CmEventRoom all = source.queue->events_.extract(source);
+  CmEventReservation all = source.queue->events_.extract(source);
   while (!all.empty()) {
     if (all.front().event.group_reported == reported)
       dropped.splice(dropped.end(), all, all.begin());
@@ -135,7 +135,7 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   const std::lock_guard guard(event_lock());
   // A source that is being destroyed at the same time has no queue any more.
   if (source.queue != nullptr && source.queue != to) {
-    CmEventRoom moving = source.queue->events_.extract(source);
+    CmEventReservation moving = source.queue->events_.extract(source);
     --source.queue->sources_;
     ++to->sources_;
     source.queue = to;
@@ -152,7 +152,7 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
   return source.reported;
 }
 
-int CmEventQueue::take(CmEventRoom& taken) {
+int CmEventQueue::take(CmEventReservation& taken) {
   for (;;) {
     if (const int error = events_.signals.wait_for_token()) return error;
     const std::lock_guard guard(event_lock());
@@ -163,7 +163,7 @@ int CmEventQueue::take(CmEventRoom& taken) {
   }
 }
 
-void CmEventQueue::put_back(CmEventRoom taken) {
+void CmEventQueue::put_back(CmEventReservation taken) {
   const std::lock_guard guard(event_lock());
   CmEventSource& source = *taken.front().source;
   --source.reported;

@@ -52,14 +52,15 @@ class CmEventQueue {
   bool has_sources() const;
   /// Queues an event of `source` in `room` for one, unless that is closed (false; the event is
   /// dropped). Needs no memory.
-  static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event, CmEventRoom room);
+  static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
+                   CmEventReservation room);
   /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false). The new id starts
   /// on the channel of its listener.
   static bool push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                           CmEventRoom room, size_t limit);
+                           CmEventReservation room, size_t limit);
   /// No event of `source` is delivered any more; hands out those that were not, with the ids of
   /// CONNECT_REQUESTs. Returns how many events were delivered.
-  static uint32_t close(CmEventSource& source, CmEventRoom& dropped);
+  static uint32_t close(CmEventSource& source, CmEventReservation& dropped);
   /// No event of this group of `source` is delivered any more. Returns how many were.
   static uint32_t forget_group(CmEventSource& source, const std::shared_ptr<uint32_t>& reported);
   /// Undelivered events move along. Returns how many were delivered so far.
@@ -67,9 +68,9 @@ class CmEventQueue {
 
   /// Waits for an event, if need be and the channel is not O_NONBLOCK, and takes it into `taken`,
   /// counting it as delivered. 0, or EAGAIN, EINTR. A cancellation point where it waits.
-  int take(CmEventRoom& taken);
+  int take(CmEventReservation& taken);
   /// A taken event could not be delivered after all: it is the first again and not counted.
-  void put_back(CmEventRoom taken);
+  void put_back(CmEventReservation taken);
 
  private:
   BasicCmEvents<CmEventSignals> events_;  ///< under the one lock, but for its signals

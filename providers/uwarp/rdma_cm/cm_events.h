@@ -65,7 +65,7 @@ struct CmEventEntry {
 /// Room for events, an element each. The command or incoming request that may cause the events
 /// makes it, because that can still fail for lack of memory. An event of a connection cannot:
 /// without the event of its end an application would wait for ever.
-using CmEventRoom = std::list<CmEventEntry>;
+using CmEventReservation = std::list<CmEventEntry>;
 
 /// The events of one queue. There are as many tokens as events, apart from those that readers hold
 /// or took too late. The descriptor is readable while there are events. Each call but that of
@@ -77,7 +77,7 @@ class BasicCmEvents {
   explicit BasicCmEvents(Arguments... arguments) : signals(arguments...) {}
 
   /// Takes over the one entry.
-  void add(CmEventRoom& entry, bool first) {
+  void add(CmEventReservation& entry, bool first) {
     if (entry.front().is_request()) ++entry.front().source->waiting_requests;
     entries_.splice(first ? entries_.begin() : entries_.end(), entry, entry.begin());
     // The token first: a reader that the descriptor wakes must find it.
@@ -86,7 +86,7 @@ class BasicCmEvents {
   }
 
   /// Takes the first event, for a reader that has a token. False: it is gone, wait again.
-  bool take(CmEventRoom& taken) {
+  bool take(CmEventReservation& taken) {
     if (entries_.empty()) return false;
     taken.splice(taken.end(), entries_, entries_.begin());
     if (taken.back().is_request()) --taken.back().source->waiting_requests;
@@ -95,8 +95,8 @@ class BasicCmEvents {
   }
 
   /// Takes the events of `source` out, in order.
-  CmEventRoom extract(const CmEventSource& source) {
-    CmEventRoom taken;
+  CmEventReservation extract(const CmEventSource& source) {
+    CmEventReservation taken;
     for (auto it = entries_.begin(); it != entries_.end();) {
       const auto at = it++;
       if (at->source.get() != &source) continue;
@@ -115,7 +115,7 @@ class BasicCmEvents {
     if (entries_.empty()) signals.clear_readable();
   }
 
-  CmEventRoom entries_;
+  CmEventReservation entries_;
 };
 
 }  // namespace uwarp

@@ -234,7 +234,7 @@ int CmId::listen(int backlog) {
 
 int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
                           uint32_t timeout_ms) {
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   std::unique_lock guard(lock_);
   if (ProcessFaults::injected(FaultKind::kAddressError)) {
     const auto event = event_locked(CmEventType::kAddressError, -ETIMEDOUT);
@@ -285,7 +285,7 @@ void CmId::neighbour_known(int status) {
     unresolve_locked();
   const auto event = event_locked(
       status == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, status);
-  CmEventRoom room = room_locked();
+  CmEventReservation room = room_locked();
   guard.unlock();
   push(event, std::move(room));
 }
@@ -349,7 +349,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
 }
 
 int CmId::resolve_route() {
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kAddressResolved) return EINVAL;
   const bool fails = ProcessFaults::injected(FaultKind::kRouteError);
@@ -362,7 +362,7 @@ int CmId::resolve_route() {
 }
 
 int CmId::write_event(CmEventType type, uint32_t status, uint64_t argument) {
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   std::unique_lock guard(lock_);
   auto event = event_locked(type, static_cast<int>(status));
   guard.unlock();
@@ -450,7 +450,7 @@ uint32_t CmId::destroy() {
   guard.unlock();
 
   // First, so that nothing that follows makes an event.
-  CmEventRoom dropped;
+  CmEventReservation dropped;
   const uint32_t reported = CmEventQueue::close(*events_, dropped);
   if (ending.listener != nullptr) ending.listener->close();
   for (const auto& [source, event] : dropped) {
@@ -473,7 +473,7 @@ void CmId::netdevs_changed(const NetDeviceTable& devices) {
   std::unique_lock guard(lock_);
   if (device_ == nullptr || state_ >= CmIdState::kRemoved || devices.has_netdev(device_->ifindex))
     return;
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   const auto event = event_locked(CmEventType::kDeviceRemoval, 0);
   const Ending ending = end_locked(CmIdState::kRemoved);
   guard.unlock();
@@ -493,12 +493,12 @@ rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {
   return event;
 }
 
-void CmId::push(const rdma_ucm_event_resp& event, CmEventRoom room) {
+void CmId::push(const rdma_ucm_event_resp& event, CmEventReservation room) {
   CmEventQueue::push(events_, CmEvent{event, nullptr}, std::move(room));
 }
 
-CmEventRoom CmId::room_locked() {
-  CmEventRoom one;
+CmEventReservation CmId::room_locked() {
+  CmEventReservation one;
   one.splice(one.end(), room_, room_.begin());
   return one;
 }
@@ -507,7 +507,7 @@ CmEventRoom CmId::room_locked() {
 // the join.
 
 int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint32_t& number) {
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   auto reported = std::make_shared<uint32_t>(0);
   if (flags >= RDMA_MC_JOIN_FLAG_RESERVED) return EINVAL;
   std::unique_lock guard(lock_);

@@ -222,9 +222,9 @@ class CmId : public Source,
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
   rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
-  void push(const rdma_ucm_event_resp& event, CmEventRoom room);
+  void push(const rdma_ucm_event_resp& event, CmEventReservation room);
   /// Room for the next event of the neighbour or the connection.
-  CmEventRoom room_locked();
+  CmEventReservation room_locked();
   /// Listener and connection of an id, taken out of it to be ended without its lock.
   struct Ending {
     CmIdState state;  ///< until then
@@ -273,7 +273,8 @@ class CmId : public Source,
   std::shared_ptr<CmConnection> connection_;
   std::shared_ptr<SilentQueuePair> silent_;  ///< on which the connection runs, or null
   std::vector<Group> groups_;
-  CmEventRoom room_;  ///< for events of the neighbour or the connection that are still to come
+  CmEventReservation
+      room_;  ///< for events of the neighbour or the connection that are still to come
 };
 
 }  // namespace uwarp

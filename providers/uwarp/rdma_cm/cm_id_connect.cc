@@ -59,7 +59,7 @@ void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
 
 int CmId::connect(const rdma_ucm_conn_param& parameters) {
   // All that needs memory of ours comes first, while nothing has happened yet.
-  CmEventRoom room(kConnectionEvents);
+  CmEventReservation room(kConnectionEvents);
   CmTransport::ConnectRequest request;
   request.parameters = parameters_of(parameters);
   CmEndpoint used;  // a silent one that is not needed ends without the lock
@@ -215,7 +215,7 @@ void CmId::datagram_established(const ConnectParameters& peer) {
     event.param.ud.qp_num = peer.qp_number;
     event.param.ud.qkey = peer.qkey;
   }
-  CmEventRoom room = room_locked();
+  CmEventReservation room = room_locked();
   guard.unlock();
   push(event, std::move(room));
 }
@@ -298,7 +298,7 @@ void CmId::deadline_passed() {
   std::unique_lock guard(lock_);
   if (state_ != CmIdState::kClosed) return;
   const auto event = event_locked(CmEventType::kTimewaitExit, 0);
-  CmEventRoom room = room_locked();
+  CmEventReservation room = room_locked();
   guard.unlock();
   push(event, std::move(room));
 }
@@ -355,7 +355,7 @@ void CmId::connection_established(const std::shared_ptr<Connection>&, const sock
     depths_ = {std::min(depths_.responder_resources, event.param.conn.initiator_depth),
                std::min(depths_.initiator_depth, event.param.conn.responder_resources)};
   }
-  CmEventRoom room = room_locked();
+  CmEventReservation room = room_locked();
   guard.unlock();
   push(event, std::move(room));
 }
@@ -372,7 +372,7 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   else
     fill(event.param.conn, private_data);
   const bool waits = is_roce() && disconnected_;
-  CmEventRoom room = room_locked();
+  CmEventReservation room = room_locked();
   guard.unlock();
   push(event, std::move(room));
   if (waits) wait_for_late_packets();
@@ -393,7 +393,7 @@ void CmId::connection_ended(const std::shared_ptr<Connection>&) {
 
 void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
                           const sockaddr_storage& remote) {
-  CmEventRoom room(kConnectionEvents);
+  CmEventReservation room(kConnectionEvents);
   const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
   // A listener on [::] has IPv4 peers too, and they are seen as such.
   local_ = unmapped(from_tcp(local).value_or(local));
@@ -430,7 +430,7 @@ bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParamet
     fill(event.param.conn, peer);
     if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
   }
-  CmEventRoom room(1);
+  CmEventReservation room(1);
   auto id = table_.create([&](uint32_t number) {
     // Its uid comes with ACCEPT; until then it has no events of its own.
     return std::make_shared<CmId>(table_, transport_, number, 0, service_, persona_);

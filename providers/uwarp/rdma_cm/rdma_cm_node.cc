@@ -276,7 +276,7 @@ int RdmaCmNode::get_event(Command& command) {
   const auto request = command.payload<rdma_ucm_get_event>();
   // The last two fields came later.
   if (const int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved))) return error;
-  CmEventRoom taken;
+  CmEventReservation taken;
   if (const int error = queue_->take(taken)) return error;
   const int error = command.respond(request.response, taken.front().event.response);
   if (error != 0) queue_->put_back(std::move(taken));

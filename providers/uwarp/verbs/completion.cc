@@ -36,7 +36,7 @@ VerbsCq::VerbsCq(DeviceContext& device, uint32_t capacity, std::shared_ptr<Event
       device(device),
       engine(device.engine()),
       notifier(*this),
-      event_room(device.async_channel(), 1),
+      event_reservation(device.async_channel(), 1),
       moderation(std::make_shared<CompletionTimer>(
           *this, device.engine(), [](VerbsCq& cq) { cq.queue.flush_moderation(); }, 0)),
       armed_late(std::make_shared<CompletionTimer>(

@@ -89,7 +89,7 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
   Engine& engine;
   Notifier notifier;
   std::optional<CompletionEvents> events;
-  const EventRoom event_room;  // CQ_ERR
+  const EventReservation event_reservation;  // CQ_ERR
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs; one that uses it for both queues counts twice
   /// Periods of its moderation, none by default.

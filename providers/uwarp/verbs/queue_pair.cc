@@ -200,7 +200,7 @@ VerbsQp::VerbsQp(DeviceContext& device, const QpParts& parts, const ibv_qp_init_
       device(device),
       parts(parts),
       init(init),
-      event_room(device.async_channel(), kEventKinds),
+      event_reservation(device.async_channel(), kEventKinds),
       batch(operations != 0
                 ? std::make_unique<WorkBatch>(operations, this->init.cap.max_inline_data,
                                               parts.pd != nullptr && parts.pd->one_thread())

@@ -50,7 +50,7 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
   const ibv_qp_init_attr init;  // capacities as given to the application
   /// Kinds of asynchronous events of a queue pair (QpEvent).
   static constexpr size_t kEventKinds = 6;
-  const EventRoom event_room;
+  const EventReservation event_reservation;
   DeliveredCount async_events{0};
   /// Not modified yet: reported as INIT, as RNICs in the kernel do, which have no RESET.
   std::atomic<bool> untouched{true};

@@ -24,7 +24,7 @@ struct VerbsSrq final : object_abi::Srq,
       : object_abi::Srq{},
         domain(pd),
         max_sge(attr.max_sge),
-        event_room(pd.device.async_channel(), 1),
+        event_reservation(pd.device.async_channel(), 1),
         queue(attr.max_wr, attr.max_sge, this) {
     pthread_mutex_init(&base.mutex, nullptr);
     pthread_cond_init(&base.cond, nullptr);
@@ -45,7 +45,7 @@ struct VerbsSrq final : object_abi::Srq,
 
   VerbsPd& domain;
   const uint32_t max_sge;
-  const EventRoom event_room;
+  const EventReservation event_reservation;
   SharedReceiveQueue queue;
   DeliveredCount async_events{0};
   std::atomic<uint32_t> users{0};  // queue pairs

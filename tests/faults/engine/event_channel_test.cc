@@ -40,7 +40,7 @@ TEST(EventChannelWithoutMemory, RecordsWithRoomAreDelivered) {
   constexpr uint64_t kMore = 1000;
   const uint64_t fit = records_in_a_socket();
   Channel channel;
-  const EventRoom room(*channel.channel, kMore);
+  const EventReservation room(*channel.channel, kMore);
   EXPECT_FALSE(without_memory([&] {
     for (uint64_t i = 1; i <= fit + kMore; ++i)
       if (!channel.channel->send(CompletionEventRecord{i})) return;

@@ -42,7 +42,7 @@ UWARP_FIGURE(uint64_t, kDenseCalls, 2);
 UWARP_FIGURE(uint32_t, kDenseRun, 4);
 /// Longest run that is remembered; a pause halves it.
 UWARP_FIGURE(uint32_t, kLongestRun, 64);
-/// Most messages that wait; their payload goes in one turn (kTurnBytes).
+/// Most messages that wait; their payload goes in one turn (kPassBytes).
 UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
 /// A larger post goes at once, with what waits: it is worth a system call of its own. A thread that
 /// posts this much at a time does not poll for a while, and looks for received data then.
@@ -111,7 +111,7 @@ UWARP_FIGURE(uint64_t, kYieldNs, 500'000);
 UWARP_FIGURE(uint64_t, kLongestSpinPauseNs, 2'000'000'000);
 /// Looks of a spinning thread at what it served last, for one at epoll; and how many of them may
 /// find something before it ends the spin to serve the rest.
-UWARP_FIGURE(uint32_t, kLooksPerTurn, 4);
+UWARP_FIGURE(uint32_t, kPollsPerEpoll, 4);
 UWARP_FIGURE(uint32_t, kFindsPerSpin, 64);
 
 // --- Where the helper thread runs (progress/progress.h). Row: ib_write_lat, 8 B.
@@ -130,7 +130,7 @@ UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 
 /// Most bytes that one turn reads or sends before the caller serves its other sources, or leaves
 /// the rest to progress.
-UWARP_FIGURE(size_t, kTurnBytes, size_t{1} << 20);
+UWARP_FIGURE(size_t, kPassBytes, size_t{1} << 20);
 /// Bytes that the kernel takes beyond the window of a peer that is not far. By default it takes
 /// megabytes, and what has waited behind them has left the cache when the peer reads it. Not set
 /// where system calls are dear, as it makes more of them.

@@ -110,7 +110,7 @@ void Connection::on_events(const StreamEvents& notice) {
   Turn turn(*this);
   if (Life* const open = life()) {
     if (kept && !endpoint_->complete_kept()) [[unlikely]]
-      request_turn();
+      schedule();
     if ((notice.outcome & kRxNewQueue) != 0) [[unlikely]]
       endpoint_->follow_receives();
     follow(turn, open->on_events(notice, now_ns()));
@@ -122,7 +122,7 @@ void Connection::on_events(const StreamEvents& notice) {
 
 void Connection::follow(Turn& turn, const Life::Next& next) {
   turn.pump |= next.pump;
-  if (next.turn) request_turn();
+  if (next.turn) schedule();
   if (next.established) established({});
   if (next.tell_end || next.leave != Life::Leave::kStay) calls_.tell_end();
   if (next.leave == Life::Leave::kDrain) drain(turn);
@@ -169,7 +169,7 @@ void Connection::drain(Turn& turn) {
 void Connection::read_away(Turn& turn) {
   constexpr size_t kBytesPerTurn = size_t{1} << 20;
   const ssize_t count = socket_.tcp().discard(kBytesPerTurn);
-  if (count > 0) return request_turn();
+  if (count > 0) return schedule();
   if (count != -EAGAIN) close(turn, std::get<Draining>(state_).on_end(count));
 }
 
@@ -220,7 +220,7 @@ void Connection::finish(Turn& turn, Calls when) {
   turn.lock.unlock();
   if (turn.displaced != nullptr) turn.displaced->stop_draining();
   if (turn.listener != nullptr) turn.listener->half_open_done(shared(), requested);
-  if (turn_due) request_turn();
+  if (turn_due) schedule();
   if (pumped != nullptr) pumped->stream().on_edge(0);
 }
 
@@ -248,7 +248,7 @@ void Connection::deadline_passed() {
 
 bool Connection::acknowledged() const { return endpoint_->qp().config().acknowledged; }
 
-void Connection::request_turn() { context_.progress.revisit(*this); }
+void Connection::schedule() { context_.progress.revisit(*this); }
 
 std::shared_ptr<Endpoint> Connection::open_endpoint() const {
   const std::lock_guard guard(endpoint_lock_);

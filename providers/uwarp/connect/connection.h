@@ -172,7 +172,7 @@ class Connection final : public Source,
   // ---- For the stream.
   void on_events(const StreamEvents& notice) override;
   std::shared_ptr<StreamOwner> hold_owner() override { return shared(); }
-  void request_turn() override;
+  void schedule() override;
   bool request_quiet() override;
   void transmit_before_long() override;
 

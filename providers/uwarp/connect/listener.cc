@@ -84,7 +84,7 @@ void use_port(TcpSocket& bound) {
 namespace {
 
 /// Connections accepted per turn, so that a flood does not keep other sources waiting.
-constexpr int kAcceptsPerTurn = 16;
+constexpr int kAcceptsPerPass = 16;
 
 /// Pause after accept() has failed for want of something.
 constexpr uint64_t kRetryNs = 100 * kNsPerMs;
@@ -184,7 +184,7 @@ std::shared_ptr<Connection> Listener::accepted_locked(TcpSocket socket,
 }
 
 bool Listener::ready(uint32_t /*events*/) {
-  for (int i = 0; i < kAcceptsPerTurn; ++i)
+  for (int i = 0; i < kAcceptsPerPass; ++i)
     if (!accept_one()) return false;
   return true;
 }

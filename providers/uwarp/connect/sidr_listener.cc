@@ -19,7 +19,7 @@ namespace uwarp {
 namespace {
 
 /// Datagrams looked at per turn, so that a flood does not keep other sources waiting.
-constexpr int kRequestsPerTurn = 16;
+constexpr int kRequestsPerPass = 16;
 /// Pause after there was no memory for a request.
 constexpr uint64_t kSidrRetryNs = 100 * kNsPerMs;
 
@@ -129,7 +129,7 @@ void SidrListener::out_of_memory() {
 }
 
 bool SidrListener::ready(uint32_t /*events*/) {
-  for (int i = 0; i < kRequestsPerTurn; ++i) {
+  for (int i = 0; i < kRequestsPerPass; ++i) {
     std::shared_ptr<SidrPort> port;
     {
       const std::lock_guard guard(mutex_);

@@ -81,8 +81,8 @@ void SidrQuery::deadline_passed() {
 
 bool SidrQuery::ready(uint32_t /*events*/) {
   // A peer that answers more than once is not listened to for long.
-  constexpr int kRepliesPerTurn = 16;
-  for (int i = 0; i < kRepliesPerTurn; ++i)
+  constexpr int kRepliesPerPass = 16;
+  for (int i = 0; i < kRepliesPerPass; ++i)
     if (!receive_one()) return false;
   return true;
 }

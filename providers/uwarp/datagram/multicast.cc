@@ -19,7 +19,7 @@ namespace uwarp {
 namespace {
 
 /// Datagrams per turn: a busy group does not keep other sources waiting.
-constexpr int kMulticastsPerTurn = 16;
+constexpr int kMulticastsPerPass = 16;
 /// Socket buffer for what comes between two reads. The kernel gives less where its limit is lower
 /// (net.core.rmem_max).
 constexpr int kGroupBufferBytes = 1 << 20;
@@ -85,7 +85,7 @@ bool MulticastGroup::ready(uint32_t /*events*/) {
   std::byte bytes[kMulticastMark.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
   UdpPath path;
   const std::lock_guard guard(mutex_);
-  for (int i = 0; i < kMulticastsPerTurn; ++i) {
+  for (int i = 0; i < kMulticastsPerPass; ++i) {
     const ssize_t length = socket_.receive(bytes, path);
     if (length < 0) return false;
     if (static_cast<size_t>(length) <= sizeof bytes)

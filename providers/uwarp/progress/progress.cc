@@ -244,7 +244,7 @@ bool tell_ready(Source& source, uint32_t events) {
 
 // False if it was the wake-up alone.
 bool Progress::serve(const epoll_event* events, int count) {
-  std::shared_ptr<Source> sources[kEventsPerTurn];
+  std::shared_ptr<Source> sources[kEventsPerPass];
   slots_.find(
       static_cast<size_t>(count), [&](size_t i) { return events[i].data.u64; }, sources);
   const std::shared_ptr<Source>* last = nullptr;
@@ -269,7 +269,7 @@ bool Progress::look_at_last() {
 
 bool Progress::serve_revisits() {
   if (!revisits_.waiting()) return false;
-  std::shared_ptr<Source> sources[kRevisitsPerTurn];
+  std::shared_ptr<Source> sources[kRevisitsPerPass];
   const size_t count = revisits_.take(sources);
   for (const std::shared_ptr<Source>& source : std::span(sources, count))
     if (source != nullptr && tell_ready(*source, 0)) revisit(*source);
@@ -293,7 +293,7 @@ void Progress::serve_due(uint64_t now) {
 std::optional<int> Progress::precise_wait(epoll_event* events, const timespec* wait) {
 #ifdef SYS_epoll_pwait2
   if (!has_pwait2_.load(std::memory_order_relaxed)) return std::nullopt;
-  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerTurn, wait, nullptr, 0);
+  const long count = syscall(SYS_epoll_pwait2, epoll_fd_, events, kEventsPerPass, wait, nullptr, 0);
   if (count >= 0 || !is_unknown(errno)) return static_cast<int>(count);
   has_pwait2_.store(false, std::memory_order_relaxed);
 #endif
@@ -307,7 +307,7 @@ int Progress::ask_epoll(epoll_event* events, uint64_t wait_ns) {
     sleep_on_epoll(wait_ns);
   }
   return static_cast<int>(
-      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0));
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerPass, 0, nullptr, 0));
 }
 
 void Progress::sleep_on_epoll(uint64_t wait_ns) {
@@ -320,7 +320,7 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
   const std::unique_lock turn(turn_, std::adopt_lock);
   if (serve_revisits()) wait_ns = 0;
   quiet_.end_idle();
-  epoll_event events[kEventsPerTurn];
+  epoll_event events[kEventsPerPass];
   const int count = ask_epoll(events, wait_ns);
   if (count > 0 && serve(events, count)) served = true;
   const uint64_t earliest = deadlines_.earliest_ns();
@@ -356,8 +356,8 @@ void Progress::drain_wake_up() {
 
 // Rings that pollers have served meanwhile are among them.
 void Progress::drain_bells() {
-  epoll_event events[kEventsPerTurn];
-  (void)syscall(SYS_epoll_pwait, bells_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+  epoll_event events[kEventsPerPass];
+  (void)syscall(SYS_epoll_pwait, bells_fd_, events, kEventsPerPass, 0, nullptr, 0);
 }
 
 bool Progress::somebody_polls(Look& last) {
@@ -394,7 +394,7 @@ int Progress::epoll_until(epoll_event* events, uint64_t until_ns) {
     timeout_ms = static_cast<int>(std::min<uint64_t>(wait_ms, 1 << 30));
   }
   return static_cast<int>(
-      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, timeout_ms, nullptr, 0));
+      syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerPass, timeout_ms, nullptr, 0));
 }
 
 int Progress::wait_armed(epoll_event* events) {
@@ -447,8 +447,8 @@ int Progress::spin(epoll_event* events, Look& last) {
       ++finds;
       helper_spin_.found();
     }
-    if (looks % tuning::kLooksPerTurn != 0) continue;
-    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerTurn, 0, nullptr, 0);
+    if (looks % tuning::kPollsPerEpoll != 0) continue;
+    const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerPass, 0, nullptr, 0);
     if (count != 0) return static_cast<int>(count);
     if (somebody_progresses(last)) break;
     if (!found && !helper_spin_.go_on()) break;
@@ -468,7 +468,7 @@ int Progress::waker_core(Ticket ticket) {
 }
 
 void Progress::serve_armed(HelperAffinity& place, Look& last) {
-  epoll_event events[kEventsPerTurn];
+  epoll_event events[kEventsPerPass];
   place.sleeps(now_ns());
   int count = wait_armed(events);
   if (count > 0 && place.looks()) place.woken_from(waker_core(events[0].data.u64));
@@ -642,7 +642,7 @@ bool Progress::look_for(Awaited& awaited) {
   if (!budget.start()) return false;
   for (uint32_t looks = 1;; ++looks) {
     bool found = look_at_last();
-    const bool turn = looks % tuning::kLooksPerTurn == 0;
+    const bool turn = looks % tuning::kPollsPerEpoll == 0;
     if (turn) (void)pass(found);
     const bool arrived = (found || turn) && awaited.arrived();
     if (found || arrived) budget.found();

@@ -258,9 +258,9 @@ class Progress {
   void note_wake_up() { woken_.store(true, std::memory_order_relaxed); }
 
  private:
-  static constexpr int kEventsPerTurn = 32;
+  static constexpr int kEventsPerPass = 32;
   /// Rounds in a row in which one pass() serves sources that say "more"; then the caller goes on.
-  static constexpr size_t kRevisitsPerTurn = 32;
+  static constexpr size_t kRevisitsPerPass = 32;
 
   /// The calling thread is the helper thread.
   bool is_helper() const;

@@ -245,13 +245,13 @@ void Stream::transmit_turns(StreamEvents& notice) {
 }
 
 void Stream::transmit_turn(StreamEvents& notice) {
-  size_t budget_bytes = tuning::kTurnBytes;
+  size_t budget_bytes = tuning::kPassBytes;
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
     const std::span<const iovec> window = qp_.transmitter().window();
     if (window.empty()) {
       if (qp_.transmitter().starved()) [[unlikely]]
-        owner_->request_turn();
+        owner_->schedule();
       break;
     }
     const ssize_t sent = write(window);
@@ -272,7 +272,7 @@ void Stream::transmit_turn(StreamEvents& notice) {
       }
       if (!more) break;
       if (static_cast<size_t>(sent) >= budget_bytes) {
-        owner_->request_turn();
+        owner_->schedule();
         break;
       }
       budget_bytes -= static_cast<size_t>(sent);
@@ -282,7 +282,7 @@ void Stream::transmit_turn(StreamEvents& notice) {
       full_.store(true, std::memory_order_release);
       break;  // the next edge says that there is room again
     } else if (sent == -ENOBUFS || sent == -ENOMEM) {
-      owner_->request_turn();  // no edge will say that the kernel has memory again
+      owner_->schedule();  // no edge will say that the kernel has memory again
       break;
     } else if (sent == -EFAULT) {
       qp_.transmitter().fault();
@@ -325,7 +325,7 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
     const AfterTurn after = turn.end();
     if (unfinished != nullptr) {
       // With the side free: who comes for the rest may come at once.
-      unfinished->request_turn();
+      unfinished->schedule();
       break;
     }
     if (after == AfterTurn::kNothing) break;
@@ -451,7 +451,7 @@ void Stream::resume() {
     StagingPointer& staging = own_staging();
     if (staging == nullptr) [[unlikely]] {
       resume_due_.store(true);
-      return owner_->request_turn();
+      return owner_->schedule();
     }
     more = !take_outcome(qp_.receiver().resume(staging), answer, notice) ||
            qp_.receiver().looks_ahead();
@@ -475,7 +475,7 @@ void Stream::expire() {
 
 Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvents& notice) {
   if (!attached() || ended()) return Found::kStopped;
-  size_t budget_bytes = tuning::kTurnBytes;
+  size_t budget_bytes = tuning::kPassBytes;
   for (;;) {
     const bool held = qp_.receiver().held();
     if (held && !qp_.receiver().looks_ahead()) [[unlikely]]
@@ -565,7 +565,7 @@ void Stream::take_end(ssize_t result, StreamEvents& notice) {
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);
   // No room comes any more. The next turn drops what waits for it, see write_ring().
-  if (sends_by_ring_.load(std::memory_order_relaxed)) owner_->request_turn();
+  if (sends_by_ring_.load(std::memory_order_relaxed)) owner_->schedule();
   notice.ended = true;
   if (error == 0) {
     notice.end = StreamEnd::kFin;

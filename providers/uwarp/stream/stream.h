@@ -38,7 +38,7 @@ class StreamOwner {
   /// The same, where on_events() found no memory.
   virtual void out_of_memory() = 0;
   /// Another turn is wanted soon. Under locks of the queue pair.
-  virtual void request_turn() = 0;
+  virtual void schedule() = 0;
   /// See Progress::quieten(). Under the receive side of the queue pair.
   virtual bool request_quiet() = 0;
   /// Something waits to be sent, and perhaps no thread will poll: it goes out within kPostWaitNs,
@@ -102,7 +102,7 @@ class PostCoalescer {
     if (!(dense || poll_near) || posted.bytes > tuning::kLargePostBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + posted.messages;
     const uint64_t waiting_bytes = bytes_.load(std::memory_order_relaxed) + posted.bytes;
-    if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kTurnBytes) return false;
+    if (waiting >= tuning::kWaitingMessages || waiting_bytes >= tuning::kPassBytes) return false;
     messages_.store(waiting, std::memory_order_relaxed);
     bytes_.store(waiting_bytes, std::memory_order_relaxed);
     if (!dense) for_poll_.store(true, std::memory_order_relaxed);
@@ -180,7 +180,7 @@ class Stream {
   void leave(PollGroup& group);
   bool attached() const { return attached_.load(std::memory_order_acquire); }
 
-  /// Sends what is queued, at most kTurnBytes: the rest is left to progress. Any thread. If another
+  /// Sends what is queued, at most kPassBytes: the rest is left to progress. Any thread. If another
   /// thread is sending for this queue pair, returns at once, and that thread sends this too.
   void transmit();
   /// The same after a post, unless the socket is full: then the next edge sends this too.
@@ -211,7 +211,7 @@ class Stream {
   bool& member_of(const PollGroup& group) { return member_of_[&group == groups_[1] ? 1 : 0]; }
   /// For the connection: the time is over for what still waits.
   void transmit_overdue();
-  /// Reads what has come, at most kTurnBytes; returns the number of its bytes. For pollers;
+  /// Reads what has come, at most kPassBytes; returns the number of its bytes. For pollers;
   /// `notice` must be handed to its connection after the caller's own locks are released.
   size_t receive(StreamEvents& notice, bool from_epoll = false);
   /// Readiness from epoll (EPOLL* bits), which is reported only once.

@@ -52,7 +52,7 @@ TEST(PostCoalescer, ALimitedAmountIsSentAtATime) {
   PostCoalescer pace;
   uint64_t now = kFar;
   post(pace, now, kAtOnce, kClose);
-  constexpr int kAtATime = tuning::kTurnBytes / tuning::kLargePostBytes;
+  constexpr int kAtATime = tuning::kPassBytes / tuning::kLargePostBytes;
   EXPECT_EQ(post(pace, now, 10 * kAtATime, kClose, tuning::kLargePostBytes), 10);
 }
 

@@ -158,7 +158,7 @@ void* give_up(void* block, int error, const char* reason) {
 /// A block that the library has initialised, or null and errno. It makes a system call that fails,
 /// to learn which kernel this is.
 void* init_context(ibv_device* device, int cmd_fd) {
-  uwarp::KeptErrno kept;
+  uwarp::ErrnoGuard kept;
   void* block = library.init_and_alloc_context(device, cmd_fd, kBlockBytes, nullptr, 0);
   if (block == nullptr) kept.failed(errno);
   return block;

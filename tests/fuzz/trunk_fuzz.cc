@@ -195,7 +195,7 @@ class Line {
     const uint16_t own_port = port_of_number(receivers()[0].endpoint->number());
     const TrunkKey key{device().gids[0], own_port, device().gids[0], kPeerPort};
     trunk_ = std::make_shared<Trunk>(trunks, key, std::make_shared<NetDevice>(device()));
-    line_.reset(new TrunkLine(trunks, trunk_, TrunkLine::Role::kAnswer));
+    line_.reset(new TrunkConnection(trunks, trunk_, TrunkConnection::Role::kAnswer));
     UWARP_REQUIRE(line_->make_endpoint() == 0);
     for (size_t i = 0; i < kPairs; ++i) receivers()[i].begin();
   }
@@ -289,7 +289,7 @@ class Line {
 
   Script& script_;
   std::shared_ptr<Trunk> trunk_;
-  std::shared_ptr<TrunkLine> line_;
+  std::shared_ptr<TrunkConnection> line_;
   Callers callers_;
   uint32_t sequence_ = 0;
 };

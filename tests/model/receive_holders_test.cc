@@ -14,7 +14,8 @@
 namespace uwarp::model {
 namespace {
 
-// The parts of DatagramQueuePair and TrunkLine that are modelled, with one datagram to deliver.
+// The parts of DatagramQueuePair and TrunkConnection that are modelled, with one datagram to
+// deliver.
 struct HeldLine : Scenario {
   enum class Fault { kNone, kNoSecondLook, kTellsFirst, kForgetsTheEnd };
   HeldLine(bool expires, bool ends, Fault fault = Fault::kNone)
@@ -57,7 +58,7 @@ struct HeldLine : Scenario {
     }
     HeldLine& all;
     HandoffLock side;
-    ReceiveTicket ticket;
+    ReceiveToken ticket;
     bool open = true;
     bool holds = false;
     int taken = 0;

@@ -11,12 +11,12 @@
 namespace uwarp {
 
 /// Sets errno back to what it was when the scope ends, or to the reason why the call failed.
-class KeptErrno {
+class ErrnoGuard {
  public:
-  KeptErrno() : place_(errno), value_(place_) {}
-  ~KeptErrno() { place_ = value_; }
-  KeptErrno(const KeptErrno&) = delete;
-  KeptErrno& operator=(const KeptErrno&) = delete;
+  ErrnoGuard() : place_(errno), value_(place_) {}
+  ~ErrnoGuard() { place_ = value_; }
+  ErrnoGuard(const ErrnoGuard&) = delete;
+  ErrnoGuard& operator=(const ErrnoGuard&) = delete;
 
   void failed(int reason) { value_ = reason; }
 
@@ -44,7 +44,7 @@ inline int errno_of(const std::exception& exception) {
 /// work. So does an exception.
 template <typename Call, typename Value>
 Value guarded(Call&& call, Value failed) {
-  KeptErrno kept;
+  ErrnoGuard kept;
   Value result = failed;
   try {
     result = call();
@@ -59,7 +59,7 @@ Value guarded(Call&& call, Value failed) {
 /// none at all. What it could not do is still to be done at the next call.
 template <typename Call>
 auto guarded(Call&& call) {
-  const KeptErrno kept;
+  const ErrnoGuard kept;
   try {
     return call();
   } catch (const std::exception&) {
@@ -70,7 +70,7 @@ auto guarded(Call&& call) {
 /// Runs a `call` that returns 0 or an errno. A failure sets errno too: programs call perror().
 template <typename Call>
 int guarded_errno(Call&& call) {
-  KeptErrno kept;
+  ErrnoGuard kept;
   int error;
   try {
     error = call();

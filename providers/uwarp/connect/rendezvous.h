@@ -39,7 +39,7 @@ struct RendezvousCall {
   uint32_t psn = 0;           // the dialer's sq_psn: the answerer must have it as rq_psn
   uint32_t capabilities = 0;  // unknown bits are ignored
   /// The caller wants no queue pair but a trunk to the process of `target`; `psn` is the version of
-  /// what goes over it. More follows behind the call: datagram/trunk_line.h.
+  /// what goes over it. More follows behind the call: datagram/trunk_connection.h.
   static constexpr uint32_t kTrunk = 1;
   /// With kTrunk: the answerer has called before, and is called back at the port that it named.
   static constexpr uint32_t kCallBack = 2;

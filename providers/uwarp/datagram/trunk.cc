@@ -122,7 +122,7 @@ bool Trunk::ask_for_done_locked() {
 
 void Trunk::flush() {
   for (;;) {
-    std::shared_ptr<TrunkLine> line;
+    std::shared_ptr<TrunkConnection> line;
     uint32_t frames = 0;
     uint64_t bytes = 0;
     {
@@ -192,7 +192,7 @@ bool Trunk::ready(uint32_t) {
 // It has been full for long, or was and is not any more.
 void Trunk::deadline_passed() {
   std::shared_ptr<DatagramWaiter> waiters;
-  std::shared_ptr<TrunkLine> dead;
+  std::shared_ptr<TrunkConnection> dead;
   {
     const std::lock_guard lock(lock_);
     take_done_locked();
@@ -232,7 +232,7 @@ void Trunk::call(TrunkNonce nonce, bool replaces) {
   int error;
   try {
     auto self = std::static_pointer_cast<Trunk>(shared_from_this());
-    const auto made = TrunkLine::call(trunks_, std::move(self), nonce, replaces);
+    const auto made = TrunkConnection::call(trunks_, std::move(self), nonce, replaces);
     if (made) return;
     error = made.error();
   } catch (const std::bad_alloc&) {
@@ -241,7 +241,7 @@ void Trunk::call(TrunkNonce nonce, bool replaces) {
   call_over(nonce, -error);
 }
 
-void Trunk::prove_again(TrunkLine& line) {
+void Trunk::prove_again(TrunkConnection& line) {
   const TrunkNonce nonce = line.nonce();
   {
     const std::lock_guard lock(lock_);
@@ -251,8 +251,8 @@ void Trunk::prove_again(TrunkLine& line) {
   call(nonce, true);
 }
 
-void Trunk::line_open(std::shared_ptr<TrunkLine> line) {
-  std::shared_ptr<TrunkLine> retired;
+void Trunk::line_open(std::shared_ptr<TrunkConnection> line) {
+  std::shared_ptr<TrunkConnection> retired;
   {
     const std::lock_guard lock(lock_);
     if (line_ != nullptr) {
@@ -286,9 +286,9 @@ void Trunk::tell_of_pause(int status) {
             key.port, why);
 }
 
-void Trunk::line_over(const TrunkLine& line, int status) {
+void Trunk::line_over(const TrunkConnection& line, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
-  std::shared_ptr<TrunkLine> gone;
+  std::shared_ptr<TrunkConnection> gone;
   bool tell = false;
   const bool wanted = trunks_.in_use();  // else all lines end
   {
@@ -312,9 +312,9 @@ void Trunk::line_over(const TrunkLine& line, int status) {
   wake(std::move(waiters));
 }
 
-void Trunk::line_closing(TrunkLine& line) {
+void Trunk::line_closing(TrunkConnection& line) {
   std::shared_ptr<DatagramWaiter> waiters;
-  std::shared_ptr<TrunkLine> closing;
+  std::shared_ptr<TrunkConnection> closing;
   uint32_t frames = 0;
   uint64_t bytes = 0;
   {
@@ -334,7 +334,7 @@ void Trunk::line_closing(TrunkLine& line) {
 
 void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
-  std::shared_ptr<TrunkLine> left;
+  std::shared_ptr<TrunkConnection> left;
   bool tell = false;
   {
     const std::lock_guard lock(lock_);

@@ -10,7 +10,7 @@
 #include "base/ids.h"
 #include "base/spinlock.h"
 #include "datagram/frame_pool.h"
-#include "datagram/trunk_line.h"
+#include "datagram/trunk_connection.h"
 #include "net/net_device.h"
 #include "progress/source.h"
 #include "qp/datagram_queue_pair.h"
@@ -42,16 +42,16 @@ class Trunk final : public Source, public DatagramWay {
   // ---- For its lines, no locks.
   /// A line is there, and the peer has proved that it has its port. The first one is used, unless
   /// the new one replaces it.
-  void line_open(std::shared_ptr<TrunkLine> line);
+  void line_open(std::shared_ptr<TrunkConnection> line);
   /// One that was open has ended: 0, or a negative errno if it was given up.
-  void line_over(const TrunkLine& line, int status);
+  void line_over(const TrunkConnection& line, int status);
   /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
-  void line_closing(TrunkLine& line);
+  void line_closing(TrunkConnection& line);
   /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A line that
   /// was asked for did not open, unless it is there.
   void call_over(TrunkNonce nonce, int status);
   /// It is asked again whether the peer of `line` has its port: another process may have it now.
-  void prove_again(TrunkLine& line);
+  void prove_again(TrunkConnection& line);
 
   // Source.
   bool ready(uint32_t events) override;
@@ -59,7 +59,7 @@ class Trunk final : public Source, public DatagramWay {
 
  private:
   /// Frames that are filled, wait and are on their way at most.
-  static constexpr size_t kMostFrames = TrunkLine::kDepth;
+  static constexpr size_t kMostFrames = TrunkConnection::kDepth;
   enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
 
   bool has_room_locked() const { return ready_.size() + in_flight_.size() < kMostFrames; }
@@ -82,7 +82,7 @@ class Trunk final : public Source, public DatagramWay {
   SpinLock lock_;
   State state_ = State::kIdle;
   TrunkNonce calling_ = 0;  // of the last call, until it has ended
-  std::shared_ptr<TrunkLine> line_;
+  std::shared_ptr<TrunkConnection> line_;
   Frame* filling_ = nullptr;
   FrameQueue ready_;
   FrameQueue in_flight_;

@@ -66,7 +66,7 @@ void Trunks::endpoint_made() {
 }
 
 void Trunks::endpoint_gone() {
-  visit_lines([](TrunkLine& line) { line.forget_endpoints(); });
+  visit_lines([](TrunkConnection& line) { line.forget_endpoints(); });
   {
     const std::lock_guard lock(mutex_);
     if (--endpoint_count_ != 0) return;
@@ -78,8 +78,8 @@ void Trunks::endpoint_gone() {
 // Without a lock, and without memory.
 template <typename Visit>
 void Trunks::visit_lines(Visit visit) {
-  std::array<std::shared_ptr<TrunkLine>, 64> some;
-  TrunkLine* last = nullptr;
+  std::array<std::shared_ptr<TrunkConnection>, 64> some;
+  TrunkConnection* last = nullptr;
   for (size_t count = some.size(); count == some.size();) {
     count = 0;
     {
@@ -93,8 +93,8 @@ void Trunks::visit_lines(Visit visit) {
   }
 }
 
-void Trunks::keep(const std::shared_ptr<TrunkLine>& line) {
-  std::optional<std::shared_ptr<TrunkLine>> displaced;
+void Trunks::keep(const std::shared_ptr<TrunkConnection>& line) {
+  std::optional<std::shared_ptr<TrunkConnection>> displaced;
   {
     const std::lock_guard lock(mutex_);
     lines_.emplace(line.get(), line);
@@ -105,9 +105,9 @@ void Trunks::keep(const std::shared_ptr<TrunkLine>& line) {
   if (displaced) (*displaced)->give_up(-ECONNABORTED);
 }
 
-void Trunks::proved(const std::shared_ptr<TrunkLine>& line) {
+void Trunks::proved(const std::shared_ptr<TrunkConnection>& line) {
   const TrunkKey& key = line->trunk()->key;
-  std::optional<std::shared_ptr<TrunkLine>> displaced;
+  std::optional<std::shared_ptr<TrunkConnection>> displaced;
   try {
     const std::lock_guard lock(mutex_);
     unproved_.leave(line);
@@ -125,8 +125,8 @@ void Trunks::proved(const std::shared_ptr<TrunkLine>& line) {
   (*displaced)->give_up(0);  // its descriptor is needed at once, whatever its peer does
 }
 
-void Trunks::let_go(TrunkLine& line) {
-  std::shared_ptr<TrunkLine> gone;  // after the lock
+void Trunks::let_go(TrunkConnection& line) {
+  std::shared_ptr<TrunkConnection> gone;  // after the lock
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find(&line);
   if (found == lines_.end()) return;
@@ -143,11 +143,11 @@ void Trunks::let_go(TrunkLine& line) {
 
 // A line that is not open yet closes itself once it is: in_use() is false then.
 void Trunks::close_lines() {
-  visit_lines([](TrunkLine& line) { line.close(); });
+  visit_lines([](TrunkConnection& line) { line.close(); });
 }
 
 void Trunks::prove_again() {
-  visit_lines([](TrunkLine& line) { line.trunk()->prove_again(line); });
+  visit_lines([](TrunkConnection& line) { line.trunk()->prove_again(line); });
 }
 
 void Trunks::set_ending(bool on) {
@@ -215,7 +215,8 @@ bool Trunks::call_back(const TrunkKey& key) {
       auto nonces = call_backs_.take(key);
       lock.unlock();
       const bool replaces = trunk->open();
-      const auto line = TrunkLine::call_back(*this, std::move(trunk), std::move(nonces), replaces);
+      const auto line =
+          TrunkConnection::call_back(*this, std::move(trunk), std::move(nonces), replaces);
       if (line) return true;
       error = line.error();
     } else {
@@ -239,7 +240,7 @@ void Trunks::call_back_over(const TrunkKey& key) {
 }
 
 bool Trunks::called_back(const TrunkKey& key, const std::shared_ptr<Connection>& request) {
-  std::shared_ptr<TrunkLine> call;
+  std::shared_ptr<TrunkConnection> call;
   {
     const std::lock_guard lock(mutex_);
     for (const TrunkNonce nonce :
@@ -251,7 +252,7 @@ bool Trunks::called_back(const TrunkKey& key, const std::shared_ptr<Connection>&
   if (call == nullptr || !call->claim()) return false;
   int error = ENOMEM;
   try {
-    const auto line = TrunkLine::answer(*this, request, call);
+    const auto line = TrunkConnection::answer(*this, request, call);
     if (line) return true;
     error = line.error();
   } catch (const std::bad_alloc&) {

@@ -18,7 +18,7 @@
 #include "datagram/datagram_endpoint.h"
 #include "datagram/frame_pool.h"
 #include "datagram/multicast.h"
-#include "datagram/trunk_line.h"
+#include "datagram/trunk_connection.h"
 #include "progress/progress.h"
 #include "qp/completion_queue.h"
 #include "qp/datagram_queue_pair.h"
@@ -121,10 +121,10 @@ class Trunks final : public TrunkCalls, public LastWork {
     return endpoint_count_ != 0 && !ending_;
   }
   /// A call back takes a place, perhaps that of another.
-  void keep(const std::shared_ptr<TrunkLine>& line);
-  void let_go(TrunkLine& line);
+  void keep(const std::shared_ptr<TrunkConnection>& line);
+  void let_go(TrunkConnection& line);
   /// The peer of this call back has its port: the place is one for lines from now on.
-  void proved(const std::shared_ptr<TrunkLine>& line);
+  void proved(const std::shared_ptr<TrunkConnection>& line);
   /// A call back to `key` was answered, or has failed.
   void call_back_over(const TrunkKey& key);
 
@@ -140,7 +140,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   void end() override { set_ending(false); }
 
  private:
-  using Lines = NetworkPlaces<std::shared_ptr<TrunkLine>>;
+  using Lines = NetworkPlaces<std::shared_ptr<TrunkConnection>>;
   /// A peer that says it is `key` has called: what it is answered.
   RendezvousVerdict called(const TrunkKey& key, TrunkNonce nonce);
   /// ... has called back. False: that is not the answer to a call of ours.
@@ -168,8 +168,9 @@ class Trunks final : public TrunkCalls, public LastWork {
   bool ending_ = false;
   size_t trim_at_ = kMostIdle;  // trunks
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
-  std::map<TrunkLine*, std::shared_ptr<TrunkLine>> lines_;
-  std::map<TrunkNonce, std::shared_ptr<TrunkLine>> calls_;  // ours, by what their call back shows
+  std::map<TrunkConnection*, std::shared_ptr<TrunkConnection>> lines_;
+  std::map<TrunkNonce, std::shared_ptr<TrunkConnection>>
+      calls_;  // ours, by what their call back shows
   CallBacks call_backs_;
   Lines unproved_;
   Lines proved_;

@@ -150,7 +150,7 @@ class CallerAwaits final : public Awaited {
 
 int serve_until(int (*call)(void*, int64_t), void* argument, const pollfd* fds, size_t count,
                 int64_t timeout_ns, const sigset_t* signals) {
-  KeptErrno kept;
+  ErrnoGuard kept;
   try {
     Engine* engine = Engine::current();
     if (engine == nullptr) return EBUSY;

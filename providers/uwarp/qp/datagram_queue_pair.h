@@ -263,7 +263,7 @@ class DatagramQueuePair {
   alignas(64) SpinLock receive_lock_;
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
-  ReceiveTicket ticket_;
+  ReceiveToken ticket_;
   std::optional<RecvWqe> kept_;  // was too short for a datagram, and stays for the next ones
   BufferList sink_;
   uint32_t arrivals_ = 0;  // where faults are asked for

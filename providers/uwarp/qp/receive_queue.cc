@@ -41,24 +41,24 @@ void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges
 
 // Promises one buffer to the first in line.
 void ReceiveQueue::reserve_locked() {
-  ReceiveTicket& ticket = *first_;
+  ReceiveToken& ticket = *first_;
   first_ = ticket.next;
   if (first_ == nullptr) last_ = nullptr;
   ticket.next = nullptr;
-  ticket.state = ReceiveTicket::State::kReserved;
+  ticket.state = ReceiveToken::State::kReserved;
   ++reserved_;
   wakeup_.store(true, std::memory_order_release);
   if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
 }
 
-bool ReceiveQueue::take(RecvWqe& out, ReceiveTicket& ticket) {
+bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
   std::lock_guard lock(lock_);
-  if (ticket.state == ReceiveTicket::State::kReserved) [[unlikely]] {
-    ticket.state = ReceiveTicket::State::kNone;
+  if (ticket.state == ReceiveToken::State::kReserved) [[unlikely]] {
+    ticket.state = ReceiveToken::State::kNone;
     --reserved_;
   } else if (count_locked() == reserved_) {
-    if (ticket.state == ReceiveTicket::State::kWaiting) return false;
-    ticket.state = ReceiveTicket::State::kWaiting;
+    if (ticket.state == ReceiveToken::State::kWaiting) return false;
+    ticket.state = ReceiveToken::State::kWaiting;
     (last_ != nullptr ? last_->next : first_) = &ticket;
     last_ = &ticket;
     return false;
@@ -89,16 +89,16 @@ bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
   return true;
 }
 
-void ReceiveQueue::cancel(ReceiveTicket& ticket) {
+void ReceiveQueue::cancel(ReceiveToken& ticket) {
   std::lock_guard lock(lock_);
-  const ReceiveTicket::State state = ticket.state;
-  ticket.state = ReceiveTicket::State::kNone;
-  if (state == ReceiveTicket::State::kReserved) {
+  const ReceiveToken::State state = ticket.state;
+  ticket.state = ReceiveToken::State::kNone;
+  if (state == ReceiveToken::State::kReserved) {
     --reserved_;
     if (first_ != nullptr) reserve_locked();
-  } else if (state == ReceiveTicket::State::kWaiting) {
-    ReceiveTicket* before = nullptr;
-    for (ReceiveTicket* at = first_; at != &ticket; at = at->next) before = at;
+  } else if (state == ReceiveToken::State::kWaiting) {
+    ReceiveToken* before = nullptr;
+    for (ReceiveToken* at = first_; at != &ticket; at = at->next) before = at;
     (before != nullptr ? before->next : first_) = ticket.next;
     if (last_ == &ticket) last_ = before;
     ticket.next = nullptr;

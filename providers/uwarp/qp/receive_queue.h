@@ -55,11 +55,11 @@ class ReceiveWaiter {
 };
 
 /// A stream's place in line at a shared queue. Belongs to the stream, guarded by the queue's lock.
-struct ReceiveTicket {
+struct ReceiveToken {
   enum class State : uint8_t { kNone, kWaiting, kReserved };
   ReceiveWaiter* waiter = nullptr;
   State state = State::kNone;
-  ReceiveTicket* next = nullptr;
+  ReceiveToken* next = nullptr;
 };
 
 /// Is told a shared queue's limit. Called with its lock held: must not block nor call back.
@@ -78,11 +78,11 @@ class ReceiveQueue {
   int post(uint64_t wr_id, std::span<const Sge> sges);
   /// Takes the oldest buffer. When there is none for this stream, puts `ticket` in line (unless it
   /// is there already) and returns false.
-  bool take(RecvWqe& out, ReceiveTicket& ticket);
+  bool take(RecvWqe& out, ReceiveToken& ticket);
   /// Takes the oldest buffer without waiting for one: for flushing.
   bool drain(uint64_t& wr_id, uint32_t& position);
   /// Leaves the line; a reserved buffer goes to the next one. After this the waiter is not called.
-  void cancel(ReceiveTicket& ticket);
+  void cancel(ReceiveToken& ticket);
   /// True once after a post that came while a stream waited.
   bool claim_wakeup();
   void reset();
@@ -118,9 +118,9 @@ class ReceiveQueue {
   void reserve_locked();
   [[gnu::noinline, gnu::cold]] void trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges);
 
-  uint32_t reserved_ = 0;           // buffers that streams in line have been promised
-  ReceiveTicket* first_ = nullptr;  // in line, none promised
-  ReceiveTicket* last_ = nullptr;
+  uint32_t reserved_ = 0;          // buffers that streams in line have been promised
+  ReceiveToken* first_ = nullptr;  // in line, none promised
+  ReceiveToken* last_ = nullptr;
   Atomic<bool> wakeup_{false};  // a buffer has come for a stream in line
 };
 
@@ -148,7 +148,7 @@ class ReceivePlace {
   }
   // After leave() there is nothing to give back, and a shared queue may be gone by now.
   ~ReceivePlace() {
-    if (ticket_.state != ReceiveTicket::State::kNone) queue_->cancel(ticket_);
+    if (ticket_.state != ReceiveToken::State::kNone) queue_->cancel(ticket_);
   }
   ReceivePlace(const ReceivePlace&) = delete;
   ReceivePlace& operator=(const ReceivePlace&) = delete;
@@ -179,7 +179,7 @@ class ReceivePlace {
 
  private:
   ReceiveQueue* queue_;
-  ReceiveTicket ticket_;
+  ReceiveToken ticket_;
   Atomic<bool> held_{false};
 };
 

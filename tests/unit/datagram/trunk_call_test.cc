@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "datagram/trunk_line.h"
+#include "datagram/trunk_connection.h"
 #include "datagram/trunks.h"
 
 namespace uwarp {

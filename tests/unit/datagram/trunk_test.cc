@@ -15,7 +15,7 @@
 #include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
 #include "datagram/datagram_endpoint.h"
-#include "datagram/trunk_line.h"
+#include "datagram/trunk_connection.h"
 #include "datagram/trunks.h"
 #include "unit/connect/node.h"
 

@@ -79,11 +79,11 @@ TrunkNonce accepted_nonce(std::span<const std::byte> private_data);
 class Trunk;
 class Trunks;
 
-class TrunkLine final : public Source,
-                        public ConnectionOwner,
-                        public DatagramHolder,
-                        private MessageSink,
-                        private CompletionNotifier {
+class TrunkConnection final : public Source,
+                              public ConnectionOwner,
+                              public DatagramHolder,
+                              private MessageSink,
+                              private CompletionNotifier {
  public:
   /// Frames that may be posted at a time: all that a trunk has, so that none is left behind when
   /// the line is closed.
@@ -95,17 +95,18 @@ class TrunkLine final : public Source,
   /// Asks the peer of `trunk` to call back. It carries no frames, and ends with the call back or
   /// without; what becomes of it is told to `trunk`. Until then our port takes calls, also if the
   /// queue pair that has sent is gone. Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...
-  static Result<std::shared_ptr<TrunkLine>> call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
-                                                 TrunkNonce nonce, bool replaces);
+  static Result<std::shared_ptr<TrunkConnection>> call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
+                                                       TrunkNonce nonce, bool replaces);
   /// Calls a peer that has called; the line that comes of it is proved. Errors: as above.
-  static Result<std::shared_ptr<TrunkLine>> call_back(Trunks& trunks, std::shared_ptr<Trunk> trunk,
-                                                      std::vector<TrunkNonce> nonces,
-                                                      bool replaces);
+  static Result<std::shared_ptr<TrunkConnection>> call_back(Trunks& trunks,
+                                                            std::shared_ptr<Trunk> trunk,
+                                                            std::vector<TrunkNonce> nonces,
+                                                            bool replaces);
   /// Takes `request`, a call back for `call`, whose nonce it has shown. Errors: as above.
-  static Result<std::shared_ptr<TrunkLine>> answer(Trunks& trunks,
-                                                   const std::shared_ptr<Connection>& request,
-                                                   std::shared_ptr<TrunkLine> call);
-  ~TrunkLine() override;
+  static Result<std::shared_ptr<TrunkConnection>> answer(Trunks& trunks,
+                                                         const std::shared_ptr<Connection>& request,
+                                                         std::shared_ptr<TrunkConnection> call);
+  ~TrunkConnection() override;
 
   const std::shared_ptr<Trunk>& trunk() const { return trunk_; }
   /// Both ends know it: of the call that this line came of. Of a call, its own.
@@ -159,9 +160,9 @@ class TrunkLine final : public Source,
 
  private:
   enum class Role : uint8_t { kCall, kCallBack, kAnswer };
-  TrunkLine(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role);
-  std::shared_ptr<TrunkLine> shared_line() {
-    return std::static_pointer_cast<TrunkLine>(shared_from_this());
+  TrunkConnection(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role);
+  std::shared_ptr<TrunkConnection> shared_line() {
+    return std::static_pointer_cast<TrunkConnection>(shared_from_this());
   }
   void set_connection(std::shared_ptr<Connection> connection) {
     const std::lock_guard lock(lock_);
@@ -189,7 +190,7 @@ class TrunkLine final : public Source,
     return connection_;
   }
   void over(int status);
-  std::shared_ptr<TrunkLine> take_call() {
+  std::shared_ptr<TrunkConnection> take_call() {
     const std::lock_guard lock(lock_);
     return std::exchange(call_, nullptr);
   }
@@ -212,7 +213,7 @@ class TrunkLine final : public Source,
   SpinLock lock_;
   // Under lock_:
   std::shared_ptr<Connection> connection_;
-  std::shared_ptr<TrunkLine> call_;  // of an answer, until it is open or has failed
+  std::shared_ptr<TrunkConnection> call_;  // of an answer, until it is open or has failed
   FrameQueue kept_;
   bool done_ = false;  // no frame is sent from any more
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "datagram/trunk_line.h"
+#include "datagram/trunk_connection.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -80,21 +80,21 @@ constexpr uint64_t kRetireNs = kNsPerSecond;
 
 }  // namespace
 
-TrunkLine::TrunkLine(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role)
+TrunkConnection::TrunkConnection(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role)
     : trunks_(trunks),
       ifindex_(trunk->device().ifindex),
       trunk_(std::move(trunk)),
       role_(role),
       route_(trunk_->key.peer.bytes(), trunk_->key.own.bytes()) {}
 
-TrunkLine::~TrunkLine() {
+TrunkConnection::~TrunkConnection() {
   if (!trunks_.context().alive()) return;
   if (endpoint_ != nullptr) endpoint_->destroy();
   give_back_kept();
   give_back_buffer();
 }
 
-int TrunkLine::make_endpoint() {
+int TrunkConnection::make_endpoint() {
   QpConfig config;
   config.domain = &trunks_.frames().domain();
   config.send_cq = &completions_;
@@ -117,7 +117,7 @@ namespace {
 /// A line among those of the process; taken out again unless it comes to be.
 class KeptLine {
  public:
-  KeptLine(Trunks& trunks, TrunkLine& line) : trunks_(trunks), line_(line) {}
+  KeptLine(Trunks& trunks, TrunkConnection& line) : trunks_(trunks), line_(line) {}
   ~KeptLine() {
     if (!stays) trunks_.let_go(line_);
   }
@@ -127,12 +127,12 @@ class KeptLine {
 
  private:
   Trunks& trunks_;
-  TrunkLine& line_;
+  TrunkConnection& line_;
 };
 
 }  // namespace
 
-int TrunkLine::dial(const TrunkCall& call) {
+int TrunkConnection::dial(const TrunkCall& call) {
   Connection::ConnectOptions options;
   (void)call.key.own.to_sockaddr(options.local, 0);
   (void)call.key.peer.to_sockaddr(options.remote, call.key.port);
@@ -146,12 +146,13 @@ int TrunkLine::dial(const TrunkCall& call) {
   return 0;
 }
 
-Result<std::shared_ptr<TrunkLine>> TrunkLine::call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
-                                                   TrunkNonce nonce, bool replaces) {
+Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call(Trunks& trunks,
+                                                               std::shared_ptr<Trunk> trunk,
+                                                               TrunkNonce nonce, bool replaces) {
   const TrunkKey& key = trunk->key;
   auto port = trunks.context().ports.find(trunk->device().ifindex, key.own_port);
   if (port == nullptr) return Error{EADDRNOTAVAIL};
-  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, std::move(trunk), Role::kCall));
+  std::shared_ptr<TrunkConnection> line(new TrunkConnection(trunks, std::move(trunk), Role::kCall));
   line->nonce_.store(nonce);
   line->replaces_ = replaces;
   line->port_ = std::move(port);
@@ -163,12 +164,13 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::call(Trunks& trunks, std::shared_p
   return line;
 }
 
-Result<std::shared_ptr<TrunkLine>> TrunkLine::call_back(Trunks& trunks,
-                                                        std::shared_ptr<Trunk> trunk,
-                                                        std::vector<TrunkNonce> nonces,
-                                                        bool replaces) {
+Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call_back(Trunks& trunks,
+                                                                    std::shared_ptr<Trunk> trunk,
+                                                                    std::vector<TrunkNonce> nonces,
+                                                                    bool replaces) {
   const TrunkKey& key = trunk->key;
-  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, std::move(trunk), Role::kCallBack));
+  std::shared_ptr<TrunkConnection> line(
+      new TrunkConnection(trunks, std::move(trunk), Role::kCallBack));
   line->replaces_ = replaces;
   if (int error = line->make_endpoint()) return Error{error};
   KeptLine kept(trunks, *line);
@@ -179,10 +181,10 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::call_back(Trunks& trunks,
   return line;
 }
 
-Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks,
-                                                     const std::shared_ptr<Connection>& request,
-                                                     std::shared_ptr<TrunkLine> call) {
-  std::shared_ptr<TrunkLine> line(new TrunkLine(trunks, call->trunk(), Role::kAnswer));
+Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
+    Trunks& trunks, const std::shared_ptr<Connection>& request,
+    std::shared_ptr<TrunkConnection> call) {
+  std::shared_ptr<TrunkConnection> line(new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
   line->replaces_ = call->replaces();
   line->nonce_.store(call->nonce());
   line->call_ = std::move(call);
@@ -197,7 +199,7 @@ Result<std::shared_ptr<TrunkLine>> TrunkLine::answer(Trunks& trunks,
   return line;
 }
 
-void TrunkLine::close() {
+void TrunkConnection::close() {
   if (!open_.load()) return;  // its owner is told when it is
   trunk_->line_closing(*this);
   const auto connection = this->connection();
@@ -205,7 +207,7 @@ void TrunkLine::close() {
   give_up(0);
 }
 
-void TrunkLine::keep_frames(FrameQueue frames) {
+void TrunkConnection::keep_frames(FrameQueue frames) {
   {
     const std::lock_guard lock(lock_);
     kept_ = frames;
@@ -214,7 +216,7 @@ void TrunkLine::keep_frames(FrameQueue frames) {
   give_back_kept();
 }
 
-void TrunkLine::give_back_kept() {
+void TrunkConnection::give_back_kept() {
   FrameQueue frames;
   {
     const std::lock_guard lock(lock_);
@@ -224,17 +226,17 @@ void TrunkLine::give_back_kept() {
   trunks_.frames().give_back(frames);
 }
 
-void TrunkLine::give_up(int status) {
+void TrunkConnection::give_up(int status) {
   if (const auto connection = this->connection()) connection->abort();
   over(status);
 }
 
-void TrunkLine::forget_endpoints() {
+void TrunkConnection::forget_endpoints() {
   const auto receive = endpoint_->qp().receive_side().hold();
   recent_ = {};
 }
 
-void TrunkLine::retire() {
+void TrunkConnection::retire() {
   const auto receive = endpoint_->qp().receive_side().hold();
   retired_ = true;
   idle_at_ns_ = now_ns() + kRetireNs;
@@ -242,8 +244,9 @@ void TrunkLine::retire() {
 }
 
 // A peer that accepts a call, instead of calling back, keeps to another version.
-void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage&,
-                                       const ConnectParameters& peer) {
+void TrunkConnection::connection_established(const std::shared_ptr<Connection>&,
+                                             const sockaddr_storage&,
+                                             const ConnectParameters& peer) {
   if (role_ == Role::kCall) return give_up(-EPROTO);
   if (role_ == Role::kCallBack) nonce_.store(accepted_nonce(peer.private_data));
   open_.store(true);
@@ -259,8 +262,8 @@ void TrunkLine::connection_established(const std::shared_ptr<Connection>&, const
   if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
 }
 
-void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int status,
-                                    std::span<const std::byte> private_data) {
+void TrunkConnection::connection_rejected(const std::shared_ptr<Connection>&, int status,
+                                          std::span<const std::byte> private_data) {
   const auto answer = RendezvousAnswer::decode(private_data);
   const auto verdict = answer ? answer->verdict : RendezvousVerdict::kNotExpected;
   if (role_ == Role::kCall && verdict == RendezvousVerdict::kCallsBack) {
@@ -272,11 +275,13 @@ void TrunkLine::connection_rejected(const std::shared_ptr<Connection>&, int stat
   over(status != 0 ? status : -ECONNREFUSED);
 }
 
-void TrunkLine::connection_failed(const std::shared_ptr<Connection>&, int status) { over(status); }
+void TrunkConnection::connection_failed(const std::shared_ptr<Connection>&, int status) {
+  over(status);
+}
 
-void TrunkLine::connection_ended(const std::shared_ptr<Connection>&) { over(0); }
+void TrunkConnection::connection_ended(const std::shared_ptr<Connection>&) { over(0); }
 
-void TrunkLine::over(int status) {
+void TrunkConnection::over(int status) {
   if (over_.exchange(true)) return;
   const auto self = shared_from_this();
   trunks_.context().progress.set_deadline(*this, 0);
@@ -298,7 +303,7 @@ void TrunkLine::over(int status) {
   if (role_ == Role::kCallBack && !open_.load()) trunks_.call_back_over(trunk_->key);
 }
 
-void TrunkLine::deadline_passed() {
+void TrunkConnection::deadline_passed() {
   if (!open_.load()) return give_up(-ETIMEDOUT);
   go_on(false);
   bool used;
@@ -319,14 +324,14 @@ void TrunkLine::deadline_passed() {
 }
 
 // There is one deadline for both. Under the receive side.
-void TrunkLine::set_alarm() {
+void TrunkConnection::set_alarm() {
   trunks_.context().progress.set_deadline(
       *this, patience_until_ns_ != 0 ? std::min(patience_until_ns_, idle_at_ns_) : idle_at_ns_);
 }
 
 // --- Sending
 
-bool TrunkLine::post(const Frame& frame) {
+bool TrunkConnection::post(const Frame& frame) {
   const Sge sge{reinterpret_cast<uintptr_t>(frame.bytes), frame.size, frame.lkey};
   SendRequest request;
   request.opcode = SendOpcode::kSend;
@@ -335,24 +340,24 @@ bool TrunkLine::post(const Frame& frame) {
   return endpoint_->qp().post_send_locked(request) == 0;
 }
 
-size_t TrunkLine::take_done() {
+size_t TrunkConnection::take_done() {
   WorkCompletion done[kDepth];
   const int count = completions_.poll(done, kDepth);
   return count > 0 ? static_cast<size_t>(count) : 0;
 }
 
-void TrunkLine::pump(uint32_t frames, uint64_t bytes) {
+void TrunkConnection::pump(uint32_t frames, uint64_t bytes) {
   if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
   endpoint_->qp().flush_late_posts();
   endpoint_->pump({.messages = frames, .bytes = bytes});
 }
 
 // With locks of the queue pair held.
-void TrunkLine::completion_event() { trunk_->flush_soon(); }
+void TrunkConnection::completion_event() { trunk_->flush_soon(); }
 
 // --- Receiving
 
-std::span<std::byte> TrunkLine::room() {
+std::span<std::byte> TrunkConnection::room() {
   if (next_ < filled_) deliver();
   if (next_ < filled_) return {};
   if (buffer_ == nullptr) buffer_ = trunks_.buffers().take();
@@ -363,18 +368,18 @@ std::span<std::byte> TrunkLine::room() {
   return {buffer_->bytes, kFrameBytes};
 }
 
-void TrunkLine::give_back_buffer() {
+void TrunkConnection::give_back_buffer() {
   if (buffer_ != nullptr) trunks_.buffers().give_back(*std::exchange(buffer_, nullptr));
 }
 
-void TrunkLine::arrived(size_t bytes) {
+void TrunkConnection::arrived(size_t bytes) {
   if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
   filled_ = bytes;
   next_ = 0;
   deliver();
 }
 
-void TrunkLine::deliver() {
+void TrunkConnection::deliver() {
   while (filled_ - next_ >= DatagramHeader::kWireSize) {
     const std::byte* const at = buffer_->bytes + next_;
     const DatagramHeader header = DatagramHeader::decode(at);
@@ -391,7 +396,7 @@ void TrunkLine::deliver() {
 // False: the datagram waits for a receive. An application that receives in a loop is behind for a
 // moment at most; on a network with flow control the link would pause as well. After a wait in vain
 // a queue pair gets no other one until it has posted a receive, so that it cannot hold up others.
-bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* payload) {
+bool TrunkConnection::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
   if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) {
     end_hold();
@@ -420,7 +425,7 @@ bool TrunkLine::deliver_one(const DatagramHeader& header, const std::byte* paylo
 }
 
 // True: receive_came() is called.
-bool TrunkLine::hold_for(DatagramEndpoint& endpoint) {
+bool TrunkConnection::hold_for(DatagramEndpoint& endpoint) {
   if (rnr_blocked_at_ != nullptr) return true;
   rnr_blocked_at_ = endpoint.shared_from_this();
   if (endpoint.qp().hold_for_receive(shared_line())) return true;
@@ -429,13 +434,13 @@ bool TrunkLine::hold_for(DatagramEndpoint& endpoint) {
 }
 
 // The datagram for which it held is done with.
-void TrunkLine::end_hold() {
+void TrunkConnection::end_hold() {
   patience_until_ns_ = 0;
   if (rnr_blocked_at_ != nullptr && rnr_blocked_at_->qp().stop_holding(*this))
     rnr_blocked_at_ = nullptr;
 }
 
-bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
+bool TrunkConnection::wait_for_receive(DatagramQueuePair& qp) {
   const uint64_t now = now_ns();
   if (patience_until_ns_ != 0) return now < patience_until_ns_;
   if (!qp.claim_grace()) return false;
@@ -445,7 +450,7 @@ bool TrunkLine::wait_for_receive(DatagramQueuePair& qp) {
 }
 
 // A receive has come (`told`), or the time for it is over.
-void TrunkLine::go_on(bool told) {
+void TrunkConnection::go_on(bool told) {
   {
     const auto receive = endpoint_->qp().receive_side().hold();
     if (told) rnr_blocked_at_ = nullptr;
@@ -455,7 +460,7 @@ void TrunkLine::go_on(bool told) {
   endpoint_->resume();
 }
 
-bool TrunkLine::ready(uint32_t) {
+bool TrunkConnection::ready(uint32_t) {
   go_on(false);
   return false;
 }

@@ -17,7 +17,7 @@ constexpr uint32_t kQkey = 0x1111;
 constexpr uint32_t kRoute = DatagramQueuePair::kRouteHeaderBytes;
 
 /// Keeps the datagrams that it is given.
-struct MadeUpWay : DatagramWay {
+struct MadeUpWay : DatagramPath {
   Taken append(const DatagramHeader& header, BufferList& payload) override {
     if (answer != Taken::kYes || went.size() == room)
       return answer != Taken::kYes ? answer : Taken::kFull;
@@ -110,7 +110,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
     const std::lock_guard lock(qp->post_lock());
     qp->send_waiting_locked([&](const auto&) { ++flushes; });
   }
-  std::shared_ptr<DatagramWay> blocked_on() {
+  std::shared_ptr<DatagramPath> blocked_on() {
     const std::lock_guard lock(qp->post_lock());
     return qp->blocked_on();
   }
@@ -264,11 +264,11 @@ TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
 
 TEST_F(Datagrams, WhatHasNoWayIsDroppedAndCounted) {
   ready();
-  way->answer = DatagramWay::Taken::kDropped;
+  way->answer = DatagramPath::Taken::kDropped;
   ASSERT_EQ(send(1), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
   EXPECT_EQ(slot.transmit.dropped.get(), 1u);
-  way->answer = DatagramWay::Taken::kFault;
+  way->answer = DatagramPath::Taken::kFault;
   ASSERT_EQ(send(2), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kLocProtErr);
 }

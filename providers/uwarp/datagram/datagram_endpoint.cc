@@ -91,7 +91,7 @@ void DatagramEndpoint::destroy() {
 DatagramEndpoint::Poster::Poster(DatagramEndpoint& endpoint)
     : endpoint_(endpoint), lock_(endpoint.qp_.post_lock()) {}
 
-void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramWay>& way) {
+void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramPath>& way) {
   for (size_t i = count_; i-- > 0;)
     if (ways_[i] == way) return;
   if (count_ == kRoom) return way->flush_soon();  // a flush now would be under the lock
@@ -133,7 +133,7 @@ void DatagramEndpoint::room_came() {
 // Sends what waits as far as there is room, and gets in line for the rest.
 void DatagramEndpoint::go_on() {
   for (;;) {
-    std::shared_ptr<DatagramWay> blocked;
+    std::shared_ptr<DatagramPath> blocked;
     {
       Poster poster(*this);
       poster.settled_ = true;

@@ -33,7 +33,7 @@ class Destination {
   const IpAddress peer;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;
-  std::shared_ptr<DatagramWay> group;  ///< of a multicast group, the one way there is
+  std::shared_ptr<DatagramPath> group;  ///< of a multicast group, the one way there is
 
   /// What was remembered for this port of ours and `port`; null if it was another pair.
   std::shared_ptr<Trunk> recent(uint16_t own_port, uint16_t port) {
@@ -123,14 +123,14 @@ class DatagramEndpoint final : public AnyEndpoint,
    private:
     friend DatagramEndpoint;
     /// Ways that have taken something; each is flushed once, as a rule.
-    void note(const std::shared_ptr<DatagramWay>& way);
+    void note(const std::shared_ptr<DatagramPath>& way);
     static constexpr size_t kRoom = 8;
 
     DatagramEndpoint& endpoint_;
     std::unique_lock<SpinLock> lock_;
     bool settled_ = false;  // made by go_on(), which sends what waits
     size_t count_ = 0;
-    std::shared_ptr<DatagramWay> ways_[kRoom];
+    std::shared_ptr<DatagramPath> ways_[kRoom];
   };
 
   void room_came() override;

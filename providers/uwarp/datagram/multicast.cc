@@ -160,18 +160,18 @@ void MulticastGroups::leave_all(const DatagramEndpoint& endpoint) {
   });
 }
 
-Result<std::shared_ptr<MulticastWay>> MulticastGroups::way_to(const NetDevice& device,
-                                                              const MulticastWay::Key& key) {
+Result<std::shared_ptr<MulticastPath>> MulticastGroups::way_to(const NetDevice& device,
+                                                               const MulticastPath::Key& key) {
   const std::lock_guard guard(mutex_);
   if (auto known = ways_[key].lock()) return known;
-  auto made = MulticastWay::open(frames_, device, key);
+  auto made = MulticastPath::open(frames_, device, key);
   std::erase_if(ways_, [](const auto& one) { return one.second.expired(); });
   if (made) ways_[key] = *made;
   return made;
 }
 
-int MulticastGroups::check(const NetDevice& device, const MulticastWay::Key& key) {
-  if (const auto way = MulticastWay::open(frames_, device, key); !way) return way.error();
+int MulticastGroups::check(const NetDevice& device, const MulticastPath::Key& key) {
+  if (const auto way = MulticastPath::open(frames_, device, key); !way) return way.error();
   const auto joined = join_by_socket(device, key.group);
   return joined ? 0 : joined.error();
 }
@@ -180,8 +180,9 @@ bool is_multicast(const IpAddress& address) {
   return address.is_v4() ? (address.bytes()[12] & 0xF0) == 0xE0 : address.bytes()[0] == 0xFF;
 }
 
-Result<std::shared_ptr<MulticastWay>> MulticastWay::open(FramePool& frames, const NetDevice& device,
-                                                         const Key& key) {
+Result<std::shared_ptr<MulticastPath>> MulticastPath::open(FramePool& frames,
+                                                           const NetDevice& device,
+                                                           const Key& key) {
   sockaddr_storage own{}, group{};
   (void)key.own.to_sockaddr(own, 0);
   (void)key.group.to_sockaddr(group, static_cast<uint16_t>(settings().multicast_port));
@@ -196,12 +197,12 @@ Result<std::shared_ptr<MulticastWay>> MulticastWay::open(FramePool& frames, cons
   if (int error = socket->send_through(device.ifindex, hop_limit, key.traffic_class))
     return Error{error};
   if (int error = socket->connect(group)) return Error{error};
-  return std::make_shared<MulticastWay>(frames, std::move(*socket));
+  return std::make_shared<MulticastPath>(frames, std::move(*socket));
 }
 
-MulticastWay::~MulticastWay() { frames_.give_back(take_filled()); }
+MulticastPath::~MulticastPath() { frames_.give_back(take_filled()); }
 
-DatagramWay::Taken MulticastWay::append(const DatagramHeader& header, BufferList& payload) {
+DatagramPath::Taken MulticastPath::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
   if (filling_ == nullptr || !filling_->has_room(header)) {
     if (filling_ != nullptr) {
@@ -214,7 +215,7 @@ DatagramWay::Taken MulticastWay::append(const DatagramHeader& header, BufferList
   return filling_->append(header, payload) ? Taken::kYes : Taken::kFault;
 }
 
-FrameQueue MulticastWay::take_filled() {
+FrameQueue MulticastPath::take_filled() {
   const std::lock_guard lock(lock_);
   if (filling_ != nullptr) {
     ready_.push(*filling_);
@@ -223,12 +224,12 @@ FrameQueue MulticastWay::take_filled() {
   return std::exchange(ready_, {});
 }
 
-bool MulticastWay::wait_for_room(std::shared_ptr<DatagramWaiter>) {
+bool MulticastPath::wait_for_room(std::shared_ptr<DatagramWaiter>) {
   flush();
   return false;
 }
 
-void MulticastWay::flush() {
+void MulticastPath::flush() {
   const std::lock_guard order(sending_);
   FrameQueue frames = take_filled();
   bool moves = true;
@@ -240,7 +241,7 @@ void MulticastWay::flush() {
 }
 
 // False: the device takes nothing.
-bool MulticastWay::send(const Frame& frame) {
+bool MulticastPath::send(const Frame& frame) {
   constexpr size_t kMostTogether = 32;  // datagrams that go out by one call
   const std::byte* at = frame.bytes;
   for (uint32_t left = frame.datagrams; left > 0;) {
@@ -257,7 +258,7 @@ bool MulticastWay::send(const Frame& frame) {
   return true;
 }
 
-bool MulticastWay::send(std::span<const iovec> datagrams) {
+bool MulticastPath::send(std::span<const iovec> datagrams) {
   while (!datagrams.empty()) {
     const ssize_t sent = socket_.send_each(kMulticastMark, datagrams);
     if (sent == -EAGAIN) {

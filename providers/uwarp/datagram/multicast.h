@@ -29,7 +29,7 @@ namespace uwarp {
 /// 224.0.0.0/4, ff00::/8.
 bool is_multicast(const IpAddress& address);
 
-class MulticastWay final : public DatagramWay {
+class MulticastPath final : public DatagramPath {
  public:
   struct Key {
     IpAddress own;  ///< of `device`: what receivers see as the source
@@ -40,17 +40,18 @@ class MulticastWay final : public DatagramWay {
   };
 
   /// Errors: ENETUNREACH and the like (no multicast route), EMFILE.
-  static Result<std::shared_ptr<MulticastWay>> open(FramePool& frames, const NetDevice& device,
-                                                    const Key& key);
-  ~MulticastWay() override;
+  static Result<std::shared_ptr<MulticastPath>> open(FramePool& frames, const NetDevice& device,
+                                                     const Key& key);
+  ~MulticastPath() override;
 
-  // DatagramWay. Where the device takes nothing for kMostPatienceMs, what waits is dropped.
+  // DatagramPath. Where the device takes nothing for kMostPatienceMs, what waits is dropped.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
   bool wait_for_room(std::shared_ptr<DatagramWaiter>) override;
   void flush() override;
   void flush_soon() override { flush(); }  // wakes no thread
 
-  MulticastWay(FramePool& frames, UdpSocket socket) : frames_(frames), socket_(std::move(socket)) {}
+  MulticastPath(FramePool& frames, UdpSocket socket)
+      : frames_(frames), socket_(std::move(socket)) {}
 
  private:
   /// Frames that are filled and wait for flush().
@@ -122,11 +123,11 @@ class MulticastGroups {
   bool has(const DatagramEndpoint& endpoint) const;
   void leave_all(const DatagramEndpoint& endpoint);
 
-  /// The way from `device` to a group. Errors: see MulticastWay::open().
-  Result<std::shared_ptr<MulticastWay>> way_to(const NetDevice& device,
-                                               const MulticastWay::Key& key);
+  /// The way from `device` to a group. Errors: see MulticastPath::open().
+  Result<std::shared_ptr<MulticastPath>> way_to(const NetDevice& device,
+                                                const MulticastPath::Key& key);
   /// 0, or an errno: the device cannot join this group, or send to it.
-  int check(const NetDevice& device, const MulticastWay::Key& key);
+  int check(const NetDevice& device, const MulticastPath::Key& key);
 
  private:
   using GroupKey = std::pair<int, IpAddress>;  // interface, group
@@ -135,7 +136,7 @@ class MulticastGroups {
   FramePool& frames_;
   mutable std::mutex mutex_;
   std::map<GroupKey, std::shared_ptr<MulticastGroup>> groups_;
-  std::map<MulticastWay::Key, std::weak_ptr<MulticastWay>> ways_;
+  std::map<MulticastPath::Key, std::weak_ptr<MulticastPath>> ways_;
 };
 
 }  // namespace uwarp

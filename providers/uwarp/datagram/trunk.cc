@@ -49,7 +49,7 @@ bool Trunk::holds(TrunkNonce nonce) {
 
 // --- Filling
 
-DatagramWay::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
+DatagramPath::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
   const std::lock_guard lock(lock_);
   if (state_ == State::kUnreachable) {
     if (now_ns() < retry_ns_) return Taken::kDropped;

@@ -17,7 +17,7 @@
 
 namespace uwarp {
 
-class Trunk final : public Source, public DatagramWay {
+class Trunk final : public Source, public DatagramPath {
  public:
   Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
       : key(key), trunks_(trunks), device_(std::move(device)) {}
@@ -33,7 +33,7 @@ class Trunk final : public Source, public DatagramWay {
   /// Its line came of the call with this nonce.
   bool holds(TrunkNonce nonce);
 
-  // DatagramWay.
+  // DatagramPath.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
   bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) override;
   void flush() override;

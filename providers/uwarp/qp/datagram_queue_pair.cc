@@ -87,19 +87,19 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
   if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]]
     return fail_send(position, WcStatus::kLocProtErr);
   const DatagramHeader header = header_of(wqe, target);
-  const DatagramWay::Taken taken = config_.script == nullptr
-                                       ? target.way->append(header, payload_)
-                                       : send_with_faults(position, header, target);
+  const DatagramPath::Taken taken = config_.script == nullptr
+                                        ? target.way->append(header, payload_)
+                                        : send_with_faults(position, header, target);
   switch (taken) {
-    case DatagramWay::Taken::kFull:
+    case DatagramPath::Taken::kFull:
       blocked_on_ = target.way;
       return false;
-    case DatagramWay::Taken::kFault:
+    case DatagramPath::Taken::kFault:
       return fail_send(position, WcStatus::kLocProtErr);
-    case DatagramWay::Taken::kDropped:
+    case DatagramPath::Taken::kDropped:
       slot_.transmit.dropped.add(1);
       break;
-    case DatagramWay::Taken::kYes:
+    case DatagramPath::Taken::kYes:
       slot_.transmit.bytes.add(wqe.length_bytes);
       slot_.transmit.count(MessageKind::kSend);
       break;
@@ -109,15 +109,15 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
 }
 
 // Where it says kDropped the request may have failed already.
-DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
-                                                       const DatagramHeader& header,
-                                                       const DatagramTarget& target) {
+DatagramPath::Taken DatagramQueuePair::send_with_faults(uint64_t position,
+                                                        const DatagramHeader& header,
+                                                        const DatagramTarget& target) {
   const FaultVerdict& verdict =
       config_.script->judge_request(position, FaultMessage::kSend, header.payload_bytes);
-  if (config_.script->send_held()) return DatagramWay::Taken::kDropped;  // the port is down
+  if (config_.script->send_held()) return DatagramPath::Taken::kDropped;  // the port is down
   std::unique_ptr<Postponed> behind;
   if (postponed_ != nullptr && postponed_->way == target.way) behind = std::move(postponed_);
-  DatagramWay::Taken taken = DatagramWay::Taken::kDropped;
+  DatagramPath::Taken taken = DatagramPath::Taken::kDropped;
   switch (verdict.act) {
     case FaultVerdict::Act::kLose:
       break;
@@ -130,7 +130,7 @@ DatagramWay::Taken DatagramQueuePair::send_with_faults(uint64_t position,
       postponed_->way = target.way;
       postponed_->header = header;
       if (!payload_.copy_out(0, postponed_->payload, header.payload_bytes))
-        taken = DatagramWay::Taken::kFault;
+        taken = DatagramPath::Taken::kFault;
       break;
     case FaultVerdict::Act::kDuplicate:
       (void)target.way->append(header, payload_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A queue pair of datagrams: it has no peer, each request names one, and what cannot be delivered
-// is dropped. Sans-IO: a DatagramWay takes what is sent, deliver() is given what has come.
+// is dropped. Sans-IO: a DatagramPath takes what is sent, deliver() is given what has come.
 //
 // Two locks, each held for the copy of a payload at most: the posting lock for all that is sent,
 // and one for all that is received. What is sent is copied before its request completes, so the
@@ -89,7 +89,7 @@ class ReceiveHolders {
   Atomic<uint32_t> any_{0};
 };
 
-/// Waits for room on a way; see DatagramWay::wait_for_room().
+/// Waits for room on a way; see DatagramPath::wait_for_room().
 class DatagramWaiter {
  public:
   virtual ~DatagramWaiter() = default;
@@ -100,7 +100,7 @@ class DatagramWaiter {
 };
 
 /// Takes datagrams towards one process, or a group. Any thread.
-class DatagramWay {
+class DatagramPath {
  public:
   enum class Taken : uint8_t {
     kYes,      // copied: it goes with the next flush()
@@ -108,7 +108,7 @@ class DatagramWay {
     kDropped,  // there is no way at present
     kFault,    // some memory of the payload is not there
   };
-  virtual ~DatagramWay() = default;
+  virtual ~DatagramPath() = default;
   /// Under the posting lock of a queue pair; its own lock is a leaf.
   virtual Taken append(const DatagramHeader& header, BufferList& payload) = 0;
   /// room_came() of `waiter` is called once, soon. The caller is not in line already. False, and
@@ -122,7 +122,7 @@ class DatagramWay {
 
 /// Where a datagram goes.
 struct DatagramTarget {
-  std::shared_ptr<DatagramWay> way;
+  std::shared_ptr<DatagramPath> way;
   Qpn number;
   uint32_t qkey = 0;
   uint8_t traffic_class = 0;
@@ -156,7 +156,7 @@ class DatagramQueuePair {
   int admits_locked(std::span<const SendRequest> requests);
   /// A request waits for room on this way, and all behind it with it; null: none waits. Under
   /// post_lock().
-  const std::shared_ptr<DatagramWay>& blocked_on() const { return blocked_on_; }
+  const std::shared_ptr<DatagramPath>& blocked_on() const { return blocked_on_; }
   /// Sends requests that wait. `sent(way)` is called for each way that took something. Under
   /// post_lock().
   template <typename Sent>
@@ -213,7 +213,7 @@ class DatagramQueuePair {
  private:
   /// A request that goes out behind the next one, because a fault rule asks for it.
   struct Postponed {
-    std::shared_ptr<DatagramWay> way;
+    std::shared_ptr<DatagramPath> way;
     DatagramHeader header;
     std::byte payload[kMaxDatagramBytes];
   };
@@ -228,9 +228,9 @@ class DatagramQueuePair {
   }
   int check_send(const SendRequest& request) const;
   bool send_one(uint64_t position, const DatagramTarget& target);
-  [[gnu::noinline, gnu::cold]] DatagramWay::Taken send_with_faults(uint64_t position,
-                                                                   const DatagramHeader& header,
-                                                                   const DatagramTarget& target);
+  [[gnu::noinline, gnu::cold]] DatagramPath::Taken send_with_faults(uint64_t position,
+                                                                    const DatagramHeader& header,
+                                                                    const DatagramTarget& target);
   [[gnu::noinline, gnu::cold]] bool fail_send(uint64_t position, WcStatus status);
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
@@ -257,7 +257,7 @@ class DatagramQueuePair {
   BufferList payload_;
   const uint64_t target_mask_;
   const std::unique_ptr<DatagramTarget[]> targets_;  // of requests that wait
-  std::shared_ptr<DatagramWay> blocked_on_;
+  std::shared_ptr<DatagramPath> blocked_on_;
   std::unique_ptr<Postponed> postponed_;
 
   alignas(64) SpinLock receive_lock_;

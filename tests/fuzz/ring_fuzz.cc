@@ -96,7 +96,7 @@ class Rings {
       case 13:
         return spoil_record();
       case 14:
-        return ours_->set_quiet((script_.next() & 1) != 0);
+        return ours_->set_muted((script_.next() & 1) != 0);
       default:
         (void)ours_->room_came();
         (void)ours_->unread();

@@ -52,8 +52,8 @@
 //
 // Mutant keeps_it_quiet: progress/presence.h progress/epoll_muted_sources.h
 // progress/epoll_muted_sources.cc
-// - if (!source.looked_at() || !add(source)) source.end_quiet();
-// + if (!source.looked_at()) source.end_quiet();
+// - if (!source.looked_at() || !add(source)) source.unmute();
+// + if (!source.looked_at()) source.unmute();
 #include "mutants/presence_test.h"
 
 namespace uwarp::model {
@@ -302,7 +302,7 @@ TEST(Presence, TheHelperFollowsAPoller) {
 struct Socket : Source {
   bool ready(uint32_t) override { return false; }
   bool looked_at() override { return looks.exchange(0) != 0; }
-  void end_quiet() override {
+  void unmute() override {
     const std::lock_guard guard(side);
     quiet.store(false);
     if (data.load()) edge.store(true);  // data that has arrived raises an edge

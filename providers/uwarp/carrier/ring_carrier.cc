@@ -81,7 +81,7 @@ bool RingCarrier::take_answer() {
 
 // --- Bells
 
-void RingCarrier::set_quiet(bool on) {
+void RingCarrier::set_muted(bool on) {
   quiet_.store(on, std::memory_order_seq_cst);
   if (on) return;
   const bool came = !reader_.begin_sleep();

@@ -113,7 +113,7 @@ class RingCarrier final : public LentMemory {
   void nudge();
   /// True: a thread looks all the time, so the bell need not ring. False: it rings, also for what
   /// is there already.
-  void set_quiet(bool on);
+  void set_muted(bool on);
 
   // ---- Transmit side.
   /// Bytes of the front of `bytes` that need not be kept any more; what is behind may have been

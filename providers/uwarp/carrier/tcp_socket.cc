@@ -200,7 +200,7 @@ int TcpSocket::incoming_cpu() const {
   return cpu;
 }
 
-void TcpSocket::set_quiet(bool on) {
+void TcpSocket::set_muted(bool on) {
   (void)set_option(SOL_SOCKET, SO_RCVLOWAT, on ? tuning::kMutedBytes : 1);
 }
 

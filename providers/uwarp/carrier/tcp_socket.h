@@ -73,7 +73,7 @@ class TcpSocket {
 
   /// True: epoll and poll() report only the end, errors, and data from tuning::kMutedBytes on.
   /// False: all data, also what is there already.
-  void set_quiet(bool on);
+  void set_muted(bool on);
 
   void shutdown_write();
   /// True: closing the fd resets the connection, also where the process is killed. False: an

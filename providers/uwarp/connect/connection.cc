@@ -265,13 +265,13 @@ int Connection::waker_core() {
   return endpoint != nullptr ? endpoint->stream().waker_core() : -1;
 }
 
-// Not before end_quiet() finds the stream.
-bool Connection::request_quiet() {
-  return open_endpoint() != nullptr && context_.progress.quieten(*this);
+// Not before unmute() finds the stream.
+bool Connection::request_mute() {
+  return open_endpoint() != nullptr && context_.progress.mute(*this);
 }
 
-void Connection::end_quiet() {
-  if (const auto endpoint = open_endpoint()) endpoint->stream().end_quiet();
+void Connection::unmute() {
+  if (const auto endpoint = open_endpoint()) endpoint->stream().unmute();
 }
 
 bool Connection::looked_at() {

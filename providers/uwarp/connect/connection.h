@@ -173,7 +173,7 @@ class Connection final : public Source,
   void on_events(const StreamEvents& notice) override;
   std::shared_ptr<StreamOwner> hold_owner() override { return shared(); }
   void schedule() override;
-  bool request_quiet() override;
+  bool request_mute() override;
   void transmit_before_long() override;
 
   // ---- For the mailbox.
@@ -196,7 +196,7 @@ class Connection final : public Source,
   bool ready(uint32_t events) override;
   bool look() override;
   int waker_core() override;
-  void end_quiet() override;
+  void unmute() override;
   bool looked_at() override;
   void deadline_passed() override;
   void out_of_memory() override;

@@ -28,7 +28,7 @@ void EpollMutedSources::take(Taken& taken) {
 void EpollMutedSources::end_all() {
   Taken taken;
   take(taken);
-  for (size_t i = 0; i < taken.count; ++i) taken.sources[i]->end_quiet();
+  for (size_t i = 0; i < taken.count; ++i) taken.sources[i]->unmute();
 }
 
 void EpollMutedSources::end_idle() {
@@ -36,7 +36,7 @@ void EpollMutedSources::end_idle() {
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) {
     Source& source = *taken.sources[i];
-    if (!source.looked_at() || !add(source)) source.end_quiet();
+    if (!source.looked_at() || !add(source)) source.unmute();
   }
 }
 

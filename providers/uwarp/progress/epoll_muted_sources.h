@@ -21,8 +21,8 @@ class EpollMutedSources {
 
   explicit EpollMutedSources(const Presence& presence) : presence_(presence) {}
 
-  /// True: the source may become quiet, until its end_quiet() is called. False: a thread sleeps on
-  /// epoll, or kMost sources are quiet. The caller keeps end_quiet() waiting until it has acted.
+  /// True: the source may become quiet, until its unmute() is called. False: a thread sleeps on
+  /// epoll, or kMost sources are quiet. The caller keeps unmute() waiting until it has acted.
   bool add(Source& source);
   /// The caller has become a sleeper: ends the quiet of all. None becomes quiet until it leaves.
   void end_all();

@@ -199,7 +199,7 @@ class Progress {
   void revisit(Source& source);
   /// A poller looks at `source` all the time, so its data shall make no event in epoll for now. See
   /// EpollMutedSources::add(). Sleepers are the helper thread, the driver and a thread in nap().
-  bool quieten(Source& source) { return quiet_.add(source); }
+  bool mute(Source& source) { return quiet_.add(source); }
 
   /// Notes a poll on an empty completion queue, or work that takes as long as `polls` of them.
   /// Returns a running count. Costs no locked instruction: concurrent counts may be lost, which

@@ -52,8 +52,8 @@ class Source : public std::enable_shared_from_this<Source> {
   virtual int waker_core() { return -1; }
 
   /// Its data shall make events in epoll again; data that is there already makes one at once. See
-  /// Progress::quieten().
-  virtual void end_quiet() {}
+  /// Progress::mute().
+  virtual void unmute() {}
 
   /// A thread has looked at it since this was asked last. Called under a lock: must not block.
   virtual bool looked_at() { return false; }

@@ -75,7 +75,7 @@ void Stream::take_ends(const Ends& ends) {
 void Stream::detach() {
   {
     const QueuePair::Held held = qp_.hold();
-    if (quiet()) set_quiet(false);
+    if (quiet()) set_muted(false);
     const bool was_attached = attached_.exchange(false, std::memory_order_acq_rel);
     // The ring stays for a poller that has the stream from a list, as the socket does.
     if (was_attached && ring_ != nullptr) {
@@ -385,7 +385,7 @@ void Stream::note_look(bool found) {
   if (!found || ++finds_ < tuning::kFindsBeforeMuted) return;
   finds_ = 0;
   // Connected to itself, it is no TCP connection.
-  if (in_ == out_ && !ended() && owner_->request_quiet()) set_quiet(true);
+  if (in_ == out_ && !ended() && owner_->request_mute()) set_muted(true);
 }
 
 // Under the receive side. The poller waits for an answer. If the peer has not even read the
@@ -401,15 +401,15 @@ inline void Stream::note_silence(bool found) {
   }
 }
 
-void Stream::set_quiet(bool on) {
-  on_ring() ? ring_->set_quiet(on) : in_->set_quiet(on);
+void Stream::set_muted(bool on) {
+  on_ring() ? ring_->set_muted(on) : in_->set_muted(on);
   looked_at_.store(true, std::memory_order_relaxed);
   quiet_.store(on, std::memory_order_relaxed);
 }
 
-void Stream::end_quiet() {
+void Stream::unmute() {
   const auto receive = qp_.receive_side().hold();
-  if (attached() && quiet()) set_quiet(false);
+  if (attached() && quiet()) set_muted(false);
 }
 
 bool Stream::looked_at() {
@@ -544,9 +544,9 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) 
 // from it.
 void Stream::receive_by_ring() {
   if (ring_ == nullptr || on_ring()) return;
-  if (quiet()) in_->set_quiet(false);
+  if (quiet()) in_->set_muted(false);
   receives_by_ring_.store(true, std::memory_order_relaxed);
-  ring_->set_quiet(quiet());
+  ring_->set_muted(quiet());
 }
 
 // What is held keeps its chance: a FIN is read again behind it. An error is told only once.

@@ -39,8 +39,8 @@ class StreamOwner {
   virtual void out_of_memory() = 0;
   /// Another turn is wanted soon. Under locks of the queue pair.
   virtual void schedule() = 0;
-  /// See Progress::quieten(). Under the receive side of the queue pair.
-  virtual bool request_quiet() = 0;
+  /// See Progress::mute(). Under the receive side of the queue pair.
+  virtual bool request_mute() = 0;
   /// Something waits to be sent, and perhaps no thread will poll: it goes out within kPostWaitNs,
   /// or Polling::late_ns if a thread polled until then. Without locks.
   virtual void transmit_before_long() = 0;
@@ -227,7 +227,7 @@ class Stream {
   void take_acknowledgements(StreamEvents& notice);
   /// See Source. A stream that pollers find busy becomes quiet by itself.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
-  void end_quiet();
+  void unmute();
   /// The core on which the peer, or the kernel for it, last wrote; negative: not known.
   int waker_core();
   bool looked_at();
@@ -295,7 +295,7 @@ class Stream {
   [[gnu::noinline, gnu::cold]] static void tell_owner(StreamEvents& notice);
   void note_busy();
   void note_look(bool found);
-  void set_quiet(bool on);
+  void set_muted(bool on);
 
   QueuePair& qp_;
   TcpSocket* in_ = nullptr;

@@ -245,7 +245,7 @@ TEST_P(Carrier, AMutedOneIsSignalledForWhatCameMeanwhile) {
     ASSERT_EQ(outbox.push(a_), 8);
   };
   EXPECT_EQ(take(b_, got, 1), -EAGAIN);
-  b_.set_quiet(true);
+  b_.set_muted(true);
   // The reader has slept before, so the first message may still wake it.
   send_it();
   EXPECT_TRUE(eventually([&] { return take(b_, got, 8) == 8; }));
@@ -253,7 +253,7 @@ TEST_P(Carrier, AMutedOneIsSignalledForWhatCameMeanwhile) {
   EXPECT_EQ(take(b_, got, 1), -EAGAIN);
   send_it();
   EXPECT_EQ(b_.edge(20) & EPOLLIN, 0u) << "it looks all the time";
-  b_.set_quiet(false);
+  b_.set_muted(false);
   ASSERT_TRUE(b_.wait_for(EPOLLIN)) << "of what is there already";
   EXPECT_TRUE(take_exactly(b_, got, 16));
   EXPECT_EQ(take(b_, got, 1), -EAGAIN);

@@ -111,7 +111,7 @@ class CarrierEnd {
     if (has_ended()) return ring_->receive_to_end(room, socket_.use());
     return ring_->receive(room);
   }
-  void set_quiet(bool on) { ring_ != nullptr ? ring_->set_quiet(on) : socket_.use().set_quiet(on); }
+  void set_muted(bool on) { ring_ != nullptr ? ring_->set_muted(on) : socket_.use().set_muted(on); }
   void shutdown() { socket_.use().shutdown_write(); }
   /// The effect of killing the process, and of reset() on a connection.
   void reset() { socket_.use().reset(); }

@@ -98,7 +98,7 @@ void stream(CarrierEnd& end, uint32_t seed, int calls) {
       on = may_go_on(count);
       ASSERT_LE(count, static_cast<ssize_t>(first + second));
     }
-    if (random() % 500 == 0) end.set_quiet(random() % 2 == 0);
+    if (random() % 500 == 0) end.set_muted(random() % 2 == 0);
   }
 }
 

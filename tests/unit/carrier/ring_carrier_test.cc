@@ -125,11 +125,11 @@ TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
 TEST(RingCarrier, OnlyASideThatWaitsIsSignalled) {
   TwoEnds ends;
   std::string got;
-  ends.second->set_quiet(true);
+  ends.second->set_muted(true);
   EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
   EXPECT_EQ(send(*ends.first, "x"), 1);
   EXPECT_FALSE(ends.second_rang()) << "it looks all the time";
-  ends.second->set_quiet(false);
+  ends.second->set_muted(false);
   EXPECT_TRUE(ends.second_rang()) << "for what was there already";
 }
 
@@ -144,7 +144,7 @@ TEST(RingCarrier, ASleepingSideIsSignalled) {
 
 TEST(RingCarrier, AFullRingSignalsWhenThereIsRoom) {
   TwoEnds ends;
-  ends.first->set_quiet(false);
+  ends.first->set_muted(false);
   const std::string piece(10'000, 'p');
   ssize_t count;
   size_t sent = 0;
@@ -158,7 +158,7 @@ TEST(RingCarrier, AFullRingSignalsWhenThereIsRoom) {
 
 TEST(RingCarrier, ANudgeRingsAPeerThatIsQuiet) {
   TwoEnds ends;
-  ends.second->set_quiet(true);
+  ends.second->set_muted(true);
   EXPECT_FALSE(ends.first->unread());
   EXPECT_EQ(send(*ends.first, "x"), 1);
   EXPECT_TRUE(ends.first->unread());

@@ -116,7 +116,7 @@ class Edges {
 TEST(TcpSocket, AMutedOneReportsItsEndOnly) {
   Pair pair = connected();
   Edges edges(pair.server);
-  pair.server.set_quiet(true);
+  pair.server.set_muted(true);
   ASSERT_EQ(pair.client.send("abc", 3), 3);
   EXPECT_EQ(edges.within(50), 0u);
   char bytes[3];
@@ -125,12 +125,12 @@ TEST(TcpSocket, AMutedOneReportsItsEndOnly) {
   // When quiet ends, epoll reports the data that is already there, and later data.
   ASSERT_EQ(pair.client.send("def", 3), 3);
   EXPECT_EQ(edges.within(50), 0u);
-  pair.server.set_quiet(false);
+  pair.server.set_muted(false);
   EXPECT_NE(edges.within(10'000) & EPOLLIN, 0u);
   ASSERT_EQ(pair.client.send("ghi", 3), 3);
   EXPECT_NE(edges.within(10'000) & EPOLLIN, 0u);
 
-  pair.server.set_quiet(true);
+  pair.server.set_muted(true);
   pair.client.shutdown_write();
   EXPECT_NE(edges.within(10'000) & EPOLLRDHUP, 0u);
 }

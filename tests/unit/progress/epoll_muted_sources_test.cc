@@ -17,7 +17,7 @@ namespace {
 class Looked : public Source {
  public:
   bool ready(uint32_t) override { return false; }
-  void end_quiet() override { ++ended; }
+  void unmute() override { ++ended; }
   bool looked_at() override { return looked; }
   std::atomic<bool> looked{true};
   std::atomic<int> ended{0};

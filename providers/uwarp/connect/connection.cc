@@ -381,15 +381,15 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
       own_ms == 0 ? usual_peer_timeout_ms() : std::max(own_ms, kLeastPeerTimeoutMs);
   if (!agreed.initiator && agreed.negotiated.peer_to_peer)
     terms.first_fpdu = Deadline::after_ms(settings().mpa_timeout_ms);
-  // RFC 1122 keepalive finds a peer that vanished while nothing was under way, FpduLife one that
-  // owes an acknowledgement.
+  // RFC 1122 keepalive finds a peer that vanished while nothing was under way, ConnectedState one
+  // that owes an acknowledgement.
   socket_.tcp().set_keepalive(terms.peer_timeout_ms);
   // Killed: a peer that holds messages back would never see a FIN behind them.
   if (terms.rendezvous || terms.acknowledged) socket_.tcp().set_reset_on_close(true);
-  return enter_life(turn, stream_config(agreed), terms);
+  return enter_fpdu_mode(turn, stream_config(agreed), terms);
 }
 
-int Connection::enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
+int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
   if (config.may_leave_tcp && dialed_) endpoint_->stream().tell_when_busy();
   if (log_enabled()) [[unlikely]]
@@ -418,7 +418,7 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   config.silent_fin = config.peer_is_uwarp = true;
   const int error = connection->start_or_close(turn, [&, self = connection.get()] {
     if (int failed = self->socket_.watch(*self)) return failed;
-    return self->enter_life(
+    return self->enter_fpdu_mode(
         turn, config,
         {.rendezvous = true,
          .acknowledged = self->acknowledged(),

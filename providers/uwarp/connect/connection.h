@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // One TCP connection from MPA start-up to its end, where a socket and a queue pair meet. Its state
-// decides, without IO, what happens: ActiveStartup or PassiveStartup, FpduLife, Draining, Closed.
-// The connection holds the mutex, the socket and its owner's calls, gives events to the state, and
-// does what that decides. RFC 5044 7, RFC 6581, RFC 5040 5.4.
+// decides, without IO, what happens: ActiveStartup or PassiveStartup, ConnectedState, Draining,
+// Closed. The connection holds the mutex, the socket and its owner's calls, gives events to the
+// state, and does what that decides. RFC 5044 7, RFC 6581, RFC 5040 5.4.
 //
 // connection_startup.cc acts for start-ups, up to the stream; connection.cc does the rest.
 #pragma once
@@ -25,9 +25,9 @@
 #include "carrier/peer_memory.h"
 #include "carrier/ring_bell.h"
 #include "carrier/tcp_socket.h"
+#include "connect/connected_state.h"
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
-#include "connect/fpdu_life.h"
 #include "connect/mailbox.h"
 #include "connect/startup.h"
 #include "progress/progress.h"
@@ -203,7 +203,7 @@ class Connection final : public Source,
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  using Life = FpduLife<Endpoint, TcpSocket>;
+  using Life = ConnectedState<Endpoint, TcpSocket>;
   struct Closed {
     bool peer_left;  // before it was accepted
     static Deadline deadline() { return {}; }
@@ -278,7 +278,7 @@ class Connection final : public Source,
   };
   StreamConfig stream_config(const Agreed& agreed);
   int open_stream(Turn& turn, const Agreed& agreed);
-  int enter_life(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
+  int enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
   void established(ConnectParameters peer);
   // Leaving TCP.
   void log_carrier() const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The life of a connection in FPDU mode, without sockets: each phase with each event.
-#include "connect/fpdu_life.h"
+#include "connect/connected_state.h"
 
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ struct FakeSocket {
   bool owes = false, silent = false;
 };
 
-using Life = FpduLife<FakeEndpoint, FakeSocket>;
+using Life = ConnectedState<FakeEndpoint, FakeSocket>;
 
 StreamEvents ended(StreamEnd end) {
   StreamEvents events;
@@ -216,7 +216,7 @@ void check_all(const Life::Terms& terms, const std::vector<Phase>& phases,
   }
 }
 
-TEST(FpduLife, EachEventInEachPhaseByRdmaCm) {
+TEST(ConnectedState, EachEventInEachPhaseByRdmaCm) {
   check_all(
       {}, {Phase::kFlowing, Phase::kDisconnecting, Phase::kPeerFinished, Phase::kFailing},
       {
@@ -242,7 +242,7 @@ TEST(FpduLife, EachEventInEachPhaseByRdmaCm) {
       });
 }
 
-TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
+TEST(ConnectedState, EachEventInEachPhaseOfARendezvous) {
   check_all(
       {.rendezvous = true}, {Phase::kFlowing, Phase::kSilent, Phase::kGivenUp, Phase::kFailing},
       {
@@ -264,19 +264,19 @@ TEST(FpduLife, EachEventInEachPhaseOfARendezvous) {
 // --- Single phases
 
 // What is sent here is checked by tests with sockets.
-TEST(FpduLife, AFinWithNothingToSendEndsTheConnection) {
+TEST(ConnectedState, AFinWithNothingToSendEndsTheConnection) {
   World world({});
   world.endpoint.pair.finishes_input = false;
   EXPECT_EQ(after("fin", world), "gentle | finish_input fin");
 }
 
-TEST(FpduLife, WithAcknowledgementsTheQueuePairOutlivesAFin) {
+TEST(ConnectedState, WithAcknowledgementsTheQueuePairOutlivesAFin) {
   World world({.acknowledged = true});
   EXPECT_EQ(after("fin", world), "stay told | unread 17 silent");
   EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kLongestSilenceMs * kNsPerMs);
 }
 
-TEST(FpduLife, NothingButTheOwnEndMattersAfterTheDisconnectOfAPeer) {
+TEST(ConnectedState, NothingButTheOwnEndMattersAfterTheDisconnectOfAPeer) {
   check_all({.acknowledged = true}, {Phase::kSilent, Phase::kGivenUp},
             {
                 {"fin", {"stay", "stay"}},
@@ -291,13 +291,13 @@ TEST(FpduLife, NothingButTheOwnEndMattersAfterTheDisconnectOfAPeer) {
             });
 }
 
-TEST(FpduLife, AFinInsideAMessageIsNoDisconnect) {
+TEST(ConnectedState, AFinInsideAMessageIsNoDisconnect) {
   World world({.acknowledged = true});
   world.endpoint.pair.whole = false;
   EXPECT_EQ(after("fin", world), "gentle | unread 17 silent fin");
 }
 
-TEST(FpduLife, TheEndOfAnUnreliablePeerIsNotReported) {
+TEST(ConnectedState, TheEndOfAnUnreliablePeerIsNotReported) {
   for (const char* end : {"fin", "reset", "timeout", "memory"}) {
     World world({.rendezvous = true, .unreliable = true});
     EXPECT_EQ(after(end, world), "stay | lost") << end;
@@ -305,12 +305,12 @@ TEST(FpduLife, TheEndOfAnUnreliablePeerIsNotReported) {
   }
 }
 
-TEST(FpduLife, AnUnreliablePeerThatNeverBeganIsLeft) {
+TEST(ConnectedState, AnUnreliablePeerThatNeverBeganIsLeft) {
   World world({.rendezvous = true, .unreliable = true, .first_fpdu = {kNow + 100}});
   EXPECT_EQ(after("reset", world), "reset");
 }
 
-TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
+TEST(ConnectedState, AHalfSentFpduGoesOutBeforeTheEnd) {
   World world({.acknowledged = true});
   world.endpoint.pair.half = true;
   world.endpoint.pair.whole = false;
@@ -320,14 +320,14 @@ TEST(FpduLife, AHalfSentFpduGoesOutBeforeTheEnd) {
   EXPECT_EQ(after("sent", world), "drain");
 }
 
-TEST(FpduLife, WhatThePeerDidNotWaitForIsCut) {
+TEST(ConnectedState, WhatThePeerDidNotWaitForIsCut) {
   World world({});
   bring_to(Phase::kPeerFinished, world);
   world.endpoint.pair.half = true;
   EXPECT_EQ(after("hang-up", world), "gentle | fin");
 }
 
-TEST(FpduLife, DisconnectLeavesSqd) {
+TEST(ConnectedState, DisconnectLeavesSqd) {
   World world({});
   world.endpoint.pair.now = QpState::kSqd;
   EXPECT_EQ(after("disconnect", world), "stay pump | to_rts");
@@ -335,7 +335,7 @@ TEST(FpduLife, DisconnectLeavesSqd) {
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
 }
 
-TEST(FpduLife, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
+TEST(ConnectedState, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
   World world({});
   Life::Next next;
   ASSERT_EQ(world.life.on_disconnect(next, kNow), 0);
@@ -345,7 +345,7 @@ TEST(FpduLife, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
   EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "disconnected before";
 }
 
-TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
+TEST(ConnectedState, TheFirstFpduOpensThePassiveSide) {
   World world({.first_fpdu = {kNow + 100}});
   Life::Next next;
   EXPECT_EQ(world.life.on_disconnect(next, kNow), EINVAL);
@@ -355,7 +355,7 @@ TEST(FpduLife, TheFirstFpduOpensThePassiveSide) {
   EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
 }
 
-TEST(FpduLife, WithoutAFirstFpduItEnds) {
+TEST(ConnectedState, WithoutAFirstFpduItEnds) {
   World by_cm({.first_fpdu = {kNow + 100}});
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 99)), "stay");
   EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 100)), "reset");
@@ -367,7 +367,7 @@ TEST(FpduLife, WithoutAFirstFpduItEnds) {
   }
 }
 
-TEST(FpduLife, SilenceLastsAsLongAsAnAdapterWouldRepeat) {
+TEST(ConnectedState, SilenceLastsAsLongAsAnAdapterWouldRepeat) {
   for (const auto& [timeout_ms, silence_ms] :
        {std::pair{0u, 600u}, {1u, 100u}, {300u, 300u}, {10'000u, 600u}}) {
     World world({.rendezvous = true});
@@ -377,7 +377,7 @@ TEST(FpduLife, SilenceLastsAsLongAsAnAdapterWouldRepeat) {
   }
 }
 
-TEST(FpduLife, AResetInSilenceIsHowItEnds) {
+TEST(ConnectedState, AResetInSilenceIsHowItEnds) {
   World world({.rendezvous = true});
   bring_to(Phase::kSilent, world);
   EXPECT_EQ(after("reset", world), "stay | silent");
@@ -385,7 +385,7 @@ TEST(FpduLife, AResetInSilenceIsHowItEnds) {
   EXPECT_EQ(after("late", world), "reset pump | reset");
 }
 
-TEST(FpduLife, AnErrorBehindTheEndIsAReset) {
+TEST(ConnectedState, AnErrorBehindTheEndIsAReset) {
   World world({.rendezvous = true});
   bring_to(Phase::kGivenUp, world);
   world.endpoint.pump.over = true;
@@ -394,13 +394,13 @@ TEST(FpduLife, AnErrorBehindTheEndIsAReset) {
   EXPECT_EQ(world.endpoint.pair.told, " reset");
 }
 
-TEST(FpduLife, ATimeoutWhileHeldIsReported) {
+TEST(ConnectedState, ATimeoutWhileHeldIsReported) {
   World world({});
   world.socket.error = ETIMEDOUT;
   EXPECT_EQ(after("held hang-up", world), "reset | timeout");
 }
 
-TEST(FpduLife, NudgesBecomeRarer) {
+TEST(ConnectedState, NudgesBecomeRarer) {
   World world({.nudges = true});
   uint64_t last_ns = kNow;
   for (uint64_t wait_ns = Life::kFirstNudgeNs; wait_ns <= Life::kLastNudgeNs; wait_ns *= 8) {
@@ -411,7 +411,7 @@ TEST(FpduLife, NudgesBecomeRarer) {
   EXPECT_FALSE(world.life.deadline()) << "after the last";
 }
 
-TEST(FpduLife, TheFirstNudgeIsSentBeforeADisconnect) {
+TEST(ConnectedState, TheFirstNudgeIsSentBeforeADisconnect) {
   World world({.nudges = true});
   bring_to(Phase::kDisconnecting, world);
   EXPECT_EQ(after("sent", world), "stay");
@@ -419,14 +419,14 @@ TEST(FpduLife, TheFirstNudgeIsSentBeforeADisconnect) {
   EXPECT_EQ(words(world.life.on_events({}, kNow)), "drain");
 }
 
-TEST(FpduLife, APeerThatHasSentIsNotNudged) {
+TEST(ConnectedState, APeerThatHasSentIsNotNudged) {
   World world({.nudges = true});
   world.endpoint.pair.spoken = true;
   EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
   EXPECT_FALSE(world.life.deadline());
 }
 
-TEST(FpduLife, ASilentPeerThatOwesAnAnswerIsLost) {
+TEST(ConnectedState, ASilentPeerThatOwesAnAnswerIsLost) {
   World world({.peer_timeout_ms = 1000});
   world.socket.owes = true;
   StreamEvents events;
@@ -447,7 +447,7 @@ TEST(FpduLife, ASilentPeerThatOwesAnAnswerIsLost) {
   EXPECT_EQ(world.endpoint.pump.unwatched, 4);
 }
 
-TEST(FpduLife, AnAnswerMustBeOwedForTwoIntervals) {
+TEST(ConnectedState, AnAnswerMustBeOwedForTwoIntervals) {
   World world({.peer_timeout_ms = 1000});
   world.socket.owes = world.socket.silent = true;
   StreamEvents events;
@@ -457,7 +457,7 @@ TEST(FpduLife, AnAnswerMustBeOwedForTwoIntervals) {
     EXPECT_EQ(words(world.life.on_deadline(world.life.deadline().at_ns)), expected);
 }
 
-TEST(FpduLife, APeerThatOwesNoAnswerHasNoTimeout) {
+TEST(ConnectedState, APeerThatOwesNoAnswerHasNoTimeout) {
   World world({.peer_timeout_ms = 1000});
   StreamEvents events;
   events.began_to_send = true;
@@ -466,7 +466,7 @@ TEST(FpduLife, APeerThatOwesNoAnswerHasNoTimeout) {
   EXPECT_FALSE(world.life.deadline());
 }
 
-TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
+TEST(ConnectedState, HeldMessagesAndWaitingPostsHaveTheirTime) {
   World world({});
   world.endpoint.pair.held = true;
   (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
@@ -480,7 +480,7 @@ TEST(FpduLife, HeldMessagesAndWaitingPostsHaveTheirTime) {
   EXPECT_FALSE(world.life.deadline());
 }
 
-TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
+TEST(ConnectedState, AFailureEndsTheWaitForAReceive) {
   World world({});
   world.endpoint.pair.held = true;
   (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
@@ -489,7 +489,7 @@ TEST(FpduLife, AFailureEndsTheWaitForAReceive) {
 }
 
 // The deadlines end when the ring is found unused, and begin again with the next use.
-TEST(FpduLife, ARingIsLookedAtWhileItIsUsed) {
+TEST(ConnectedState, ARingIsLookedAtWhileItIsUsed) {
   World world({});
   const auto look = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
   for (int use = 1; use <= 2; ++use) {

@@ -52,7 +52,7 @@ inline bool half_sent(QueuePair& qp) {
 
 /// Under the connection's mutex, in which `Endpoint` and `Socket` may be used. Time in nanoseconds.
 template <class Endpoint, class Socket>
-class FpduLife {
+class ConnectedState {
  public:
   /// siw as responder sees what came before it was ready only when more comes (docs/siw.md): when
   /// the peer has sent nothing after this time, and after each eightfold of it, we send more.
@@ -87,7 +87,7 @@ class FpduLife {
     bool transmit_overdue = false, release = false, expire = false;  // later, by the stream
   };
 
-  FpduLife(Endpoint& endpoint, Socket& socket, const Terms& terms, uint64_t now_ns)
+  ConnectedState(Endpoint& endpoint, Socket& socket, const Terms& terms, uint64_t now_ns)
       : endpoint_(&endpoint), socket_(&socket), terms_(terms) {
     if (terms.nudges) nudge_ = {now_ns + nudge_wait_ns_};
   }

@@ -59,7 +59,7 @@ class Rings {
     auto peer = std::make_unique<PeerMemory>();
     const auto* const secret = reinterpret_cast<const PeerMemory::Secret*>(peer->place().at);
     ours_ = std::make_unique<RingCarrier>(std::move(memory), true,
-                                          std::move(RingBell::pair().value().first),
+                                          std::move(WakeupSocket::pair().value().first),
                                           std::move(peer), errands_);
     ours_->ask_peer(getpid(), theirs_.place());
     const uint8_t rights = script_.next();

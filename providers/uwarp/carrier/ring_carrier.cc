@@ -56,7 +56,7 @@ std::byte* ring_of(const SharedMemory& memory, bool first) {
 
 }  // namespace
 
-RingCarrier::RingCarrier(SharedMemory memory, bool creator, RingBell bell,
+RingCarrier::RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
                          std::unique_ptr<PeerMemory> peer, Errands& errands)
     : parts_(std::make_shared<Parts>(std::move(memory), std::move(bell))),
       peer_(std::move(peer)),

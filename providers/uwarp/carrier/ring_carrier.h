@@ -21,8 +21,8 @@
 #include "base/tuning.h"
 #include "carrier/byte_ring.h"
 #include "carrier/peer_memory.h"
-#include "carrier/ring_bell.h"
 #include "carrier/tcp_socket.h"
+#include "carrier/wakeup_socket.h"
 #include "os/engine_fds.h"
 #include "os/errands.h"
 
@@ -76,12 +76,12 @@ class RingCarrier final : public LentMemory {
 
   /// `creator`: of the memory, which is the first to write into the first ring. `bell`: our end.
   /// `errands` outlive it.
-  RingCarrier(SharedMemory memory, bool creator, RingBell bell, std::unique_ptr<PeerMemory> peer,
-              Errands& errands);
+  RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
+              std::unique_ptr<PeerMemory> peer, Errands& errands);
 
-  /// To be watched for RingBell::kEdges, which come when there is something to receive, or room to
-  /// send, that was waited for, and now and then for nothing.
-  int bell_fd() const { return parts_->bell.fd(); }
+  /// To be watched for WakeupSocket::kEdges, which come when there is something to receive, or room
+  /// to send, that was waited for, and now and then for nothing.
+  int wakeup_fd() const { return parts_->bell.fd(); }
   int memory_fd() const { return parts_->memory.fd(); }
   /// The other process has it: it is not needed any more.
   void close_memory_fd() { parts_->memory.close_fd(); }
@@ -166,10 +166,11 @@ class RingCarrier final : public LentMemory {
   /// What it shares with the thread that gives pages back to the system. That waits for as long as
   /// the peer likes, which may have the memory's file locked by a write() of its own.
   struct Parts final : Errand {
-    Parts(SharedMemory memory, RingBell bell) : memory(std::move(memory)), bell(std::move(bell)) {}
+    Parts(SharedMemory memory, WakeupSocket bell)
+        : memory(std::move(memory)), bell(std::move(bell)) {}
     void run() noexcept override;
     SharedMemory memory;
-    const RingBell bell;
+    const WakeupSocket bell;
     std::span<std::byte> pages;        // to give back
     std::atomic<bool> trimmed{false};  // they are back; the transmit side has not seen it yet
   };

@@ -525,7 +525,7 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   turn.lock.lock();
   RingCarrier* const ring = join_carrier(std::move(made->ring));
   if (ring != nullptr && brings) {
-    const int fds[] = {ring->memory_fd(), made->peer_bell.fd()};
+    const int fds[] = {ring->memory_fd(), made->peer_wakeup.fd()};
     if (int error = mailbox.send(mail.letter.reply_to, made->secret, fds))
       log_refusal(remote_, error);
   } else if (ring != nullptr) {
@@ -540,7 +540,7 @@ Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mai
                                                      std::unique_ptr<PeerMemory> peer) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bells = RingBell::pair();
+  auto bells = WakeupSocket::pair();
   if (!bells) return Error{bells.error()};
   const PeerMemory::Place secret = peer->place();
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
@@ -555,7 +555,7 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
   if (mail.fds.size() != 2) return Error{EPROTO};
   auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bell = RingBell::adopt(mail.fds[1], errands);
+  auto bell = WakeupSocket::adopt(mail.fds[1], errands);
   if (!bell) return Error{EPROTO};
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
                                             std::move(peer), errands);
@@ -563,7 +563,7 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
     ring->ask_peer(mail.pid, mail.letter.secret);
     ring->take_answer();
   }
-  return Carrier{std::move(ring), RingBell(), {}};
+  return Carrier{std::move(ring), WakeupSocket(), {}};
 }
 
 // Null: the connection has left the stream meanwhile, or cannot wait for the bell.

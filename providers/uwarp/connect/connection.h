@@ -23,8 +23,8 @@
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "carrier/peer_memory.h"
-#include "carrier/ring_bell.h"
 #include "carrier/tcp_socket.h"
+#include "carrier/wakeup_socket.h"
 #include "connect/connected_state.h"
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
@@ -289,7 +289,7 @@ class Connection final : public Source,
   /// What the peer is to be given beside the memory.
   struct Carrier {
     std::unique_ptr<RingCarrier> ring;
-    RingBell peer_bell;
+    WakeupSocket peer_wakeup;
     PeerMemory::Place secret;
   };
   static Result<Carrier> make_carrier(Errands& errands, const Mail& mail,

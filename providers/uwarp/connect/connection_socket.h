@@ -113,10 +113,10 @@ class ConnectionSocket {
   // ---- Shared memory instead of TCP; the stream does not use it any more before close().
   /// 0 or an errno.
   int watch_ring(Source& source, std::unique_ptr<RingCarrier> ring) {
-    const auto added = progress_.add(source, ring->bell_fd(), RingBell::kEdges);
+    const auto added = progress_.add(source, ring->wakeup_fd(), WakeupSocket::kEdges);
     if (!added) return added.error();
-    bell_ticket_ = *added;
-    progress_.watch_bell(ring->bell_fd(), RingBell::kEdges);
+    wakeup_ticket_ = *added;
+    progress_.watch_wakeup(ring->wakeup_fd(), WakeupSocket::kEdges);
     ring_ = std::move(ring);
     return 0;
   }
@@ -136,8 +136,8 @@ class ConnectionSocket {
   void unwatch() {
     progress_.remove(std::exchange(ticket_, 0));
     progress_.remove(std::exchange(out_ticket_, 0));
-    if (bell_ticket_ != 0) progress_.forget_bell(ring_->bell_fd());
-    progress_.remove(std::exchange(bell_ticket_, 0));
+    if (wakeup_ticket_ != 0) progress_.forget_wakeup(ring_->wakeup_fd());
+    progress_.remove(std::exchange(wakeup_ticket_, 0));
   }
 
   Progress& progress_;
@@ -145,7 +145,7 @@ class ConnectionSocket {
   TcpSocket out_;
   Progress::Ticket ticket_ = 0;
   Progress::Ticket out_ticket_ = 0;
-  Progress::Ticket bell_ticket_ = 0;
+  Progress::Ticket wakeup_ticket_ = 0;
   std::unique_ptr<RingCarrier> ring_;
   std::unique_ptr<CapturedConnection> captured_;
 };

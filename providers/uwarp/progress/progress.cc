@@ -163,18 +163,18 @@ Progress::Progress(const Polling& polling)
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   wake_fd_ =
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
-  bells_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
+  wakeups_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
-  if (epoll_fd_ < 0 || wake_fd_ < 0 || bells_fd_ < 0 ||
+  if (epoll_fd_ < 0 || wake_fd_ < 0 || wakeups_fd_ < 0 ||
       syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
-      syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
+      syscall(SYS_epoll_ctl, wakeups_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
       syscall(SYS_epoll_pwait, epoll_fd_, &event, 1, 0, nullptr, 0) != 0)
     give_up(epoll_fd_, errno);
 }
 
 Progress::~Progress() {
   stop_helper();
-  close_engine_fd(bells_fd_);
+  close_engine_fd(wakeups_fd_);
   close_engine_fd(wake_fd_);
   close_engine_fd(epoll_fd_);
 }
@@ -196,13 +196,13 @@ void Progress::remove(Ticket ticket) {
                 [&](int fd) { syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, fd, nullptr); });
 }
 
-void Progress::watch_bell(int fd, uint32_t events) {
+void Progress::watch_wakeup(int fd, uint32_t events) {
   epoll_event event{.events = events, .data = {}};
-  (void)syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_ADD, fd, &event);
+  (void)syscall(SYS_epoll_ctl, wakeups_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
-void Progress::forget_bell(int fd) {
-  (void)syscall(SYS_epoll_ctl, bells_fd_, EPOLL_CTL_DEL, fd, nullptr);
+void Progress::forget_wakeup(int fd) {
+  (void)syscall(SYS_epoll_ctl, wakeups_fd_, EPOLL_CTL_DEL, fd, nullptr);
 }
 
 void Progress::set_deadline(Source& source, uint64_t deadline_ns) {
@@ -355,9 +355,9 @@ void Progress::drain_wake_up() {
 }
 
 // Rings that pollers have served meanwhile are among them.
-void Progress::drain_bells() {
+void Progress::drain_wakeups() {
   epoll_event events[kEventsPerPass];
-  (void)syscall(SYS_epoll_pwait, bells_fd_, events, kEventsPerPass, 0, nullptr, 0);
+  (void)syscall(SYS_epoll_pwait, wakeups_fd_, events, kEventsPerPass, 0, nullptr, 0);
 }
 
 bool Progress::somebody_polls(Look& last) {
@@ -420,10 +420,10 @@ void Progress::wait_disarmed(const Look& last) {
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
     // A thread that drives is itself woken by each bell.
-    const int rings = last.polled ? bells_fd_ : wake_fd_;
+    const int rings = last.polled ? wakeups_fd_ : wake_fd_;
     if (wait_readable(rings, until == DeadlineHeap::kNever ? nullptr : &left)) {
       drain_wake_up();
-      drain_bells();
+      drain_wakeups();
       (void)pass();  // a peer may have noticed first that no thread polls any more
       whole = false;
     }

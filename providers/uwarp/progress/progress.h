@@ -189,8 +189,8 @@ class Progress {
 
   /// What is rung on `fd`, which add() watches too, wakes the helper thread also while it sleeps
   /// beside the epoll set, because pollers serve that: a peer rings where none polls any more.
-  void watch_bell(int fd, uint32_t events);
-  void forget_bell(int fd);
+  void watch_wakeup(int fd, uint32_t events);
+  void forget_wakeup(int fd);
 
   /// Sets the one deadline of `source` (CLOCK_MONOTONIC ns); 0 clears it. A deadline_passed() that
   /// has started meanwhile is not held back: the source checks its own state.
@@ -301,13 +301,13 @@ class Progress {
   void serve_deadlines();
   void serve_due(uint64_t now);
   void drain_wake_up();
-  void drain_bells();
+  void drain_wakeups();
 
   const Polling polling_;
   int epoll_fd_ = -1;                   // or a negative errno
   std::atomic<bool> has_pwait2_{true};  // Linux 5.11, unless refused
   int wake_fd_ = -1;
-  int bells_fd_ = -1;  // an epoll set of them, and of wake_fd_
+  int wakeups_fd_ = -1;  // an epoll set of them, and of wake_fd_
 
   SourceSlots slots_;
   RevisitQueue revisits_;

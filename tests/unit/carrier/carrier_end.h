@@ -56,7 +56,7 @@ struct StreamParts {
     sockets[1] = dup(accepted.fd());
     if (way == Way::kTcp) return;
     memory = dup(SharedMemory::create(RingCarrier::kSharedBytes)->fd());
-    const auto pair = RingBell::pair().value();
+    const auto pair = WakeupSocket::pair().value();
     bells[0] = dup(pair.first.fd());
     bells[1] = dup(pair.second.fd());
     for (const int side : {0, 1}) {
@@ -90,11 +90,11 @@ class CarrierEnd {
     if (parts.way == Way::kTcp) return;
     ForeignFd bell = handed(parts.bells[side]);
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
-                                          std::move(*RingBell::adopt(bell, errands_)),
+                                          std::move(*WakeupSocket::adopt(bell, errands_)),
                                           std::move(parts.peers[side]), errands_);
     awaits_rights_ = parts.way == Way::kRing;
     if (awaits_rights_) ring_->ask_peer(peer, parts.secrets[1 - side]);
-    watch(ring_->bell_fd(), RingBell::kEdges);
+    watch(ring_->wakeup_fd(), WakeupSocket::kEdges);
   }
   /// Waits until the other end exists, whose answer gives the rights over its memory.
   void await_rights() {

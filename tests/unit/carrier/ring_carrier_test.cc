@@ -22,7 +22,7 @@ namespace {
 struct TwoEnds : RingEnds {
   bool first_rang() const { return first_bell.rang(); }
   bool second_rang() const { return second_bell.rang(); }
-  BellWatch first_bell{first->bell_fd()}, second_bell{second->bell_fd()};
+  BellWatch first_bell{first->wakeup_fd()}, second_bell{second->wakeup_fd()};
 };
 
 ssize_t send(RingCarrier& end, const std::string& text) {
@@ -174,7 +174,7 @@ TEST(RingCarrier, ANudgeRingsAPeerThatIsQuiet) {
 TEST(RingCarrier, APlaceThatWasNotAskedForBreaksTheStream) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
   auto other = mapped_again(memory.fd());
-  auto bells = RingBell::pair().value();
+  auto bells = WakeupSocket::pair().value();
   Errands errands;
   RingCarrier reader(std::move(memory), true, std::move(bells.first),
                      std::make_unique<PeerMemory>(), errands);
@@ -191,7 +191,7 @@ TEST(RingCarrier, APlaceThatWasNotAskedForBreaksTheStream) {
 TEST(RingCarrier, RightsNeedTheAnswersOfBothSides) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
   auto other = mapped_again(memory.fd());
-  auto bells = RingBell::pair().value();
+  auto bells = WakeupSocket::pair().value();
   auto peer = std::make_unique<PeerMemory>();
   const PeerMemory theirs;
   const PeerMemory::Place own = peer->place();

@@ -27,7 +27,7 @@ struct RingEnds {
   RingEnds() {
     auto memory = std::move(SharedMemory::create(RingCarrier::kSharedBytes)).value();
     auto other = mapped_again(memory.fd());
-    auto bells = std::move(RingBell::pair()).value();
+    auto bells = std::move(WakeupSocket::pair()).value();
     auto of_first = std::make_unique<PeerMemory>(), of_second = std::make_unique<PeerMemory>();
     const PeerMemory::Place first_secret = of_first->place(), second_secret = of_second->place();
     first = std::make_unique<RingCarrier>(std::move(memory), true, std::move(bells.first),
@@ -47,9 +47,9 @@ struct RingEnds {
 /// Counts what epoll shows of a bell from now on.
 class BellWatch {
  public:
-  explicit BellWatch(int bell_fd) {
-    epoll_event event{.events = RingBell::kEdges, .data = {}};
-    (void)epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, bell_fd, &event);
+  explicit BellWatch(int wakeup_fd) {
+    epoll_event event{.events = WakeupSocket::kEdges, .data = {}};
+    (void)epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_fd, &event);
     (void)rang();
   }
   bool rang() const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Bells ring each time, carry nothing, and are told from all else that a peer may hand over.
-#include "carrier/ring_bell.h"
+#include "carrier/wakeup_socket.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,11 +25,11 @@ namespace {
 bool is_bell(int fd) {
   Errands errands;
   ForeignFd foreign(fd);
-  return RingBell::adopt(foreign, errands).has_value();
+  return WakeupSocket::adopt(foreign, errands).has_value();
 }
 
-TEST(RingBell, EachRingIsAnEdge) {
-  const auto bells = RingBell::pair().value();
+TEST(WakeupSocket, EachRingIsAnEdge) {
+  const auto bells = WakeupSocket::pair().value();
   const BellWatch watch(bells.second.fd());
   for (int i = 0; i < 10; ++i) {
     EXPECT_FALSE(watch.rang());
@@ -38,8 +38,8 @@ TEST(RingBell, EachRingIsAnEdge) {
   }
 }
 
-TEST(RingBell, CarriesNothingEitherWay) {
-  const auto bells = RingBell::pair().value();
+TEST(WakeupSocket, CarriesNothingEitherWay) {
+  const auto bells = WakeupSocket::pair().value();
   for (const int fd : {bells.first.fd(), bells.second.fd()}) {
     EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), -1);
     EXPECT_EQ(errno, EPIPE);
@@ -47,18 +47,18 @@ TEST(RingBell, CarriesNothingEitherWay) {
 }
 
 // Its flags belong to the peer as well, which may also have closed the other end.
-TEST(RingBell, RingsWhateverThePeerHasDone) {
-  auto bells = RingBell::pair().value();
+TEST(WakeupSocket, RingsWhateverThePeerHasDone) {
+  auto bells = WakeupSocket::pair().value();
   Errands errands;
   ForeignFd taken = handed(bells.second.fd());
-  const auto bell = RingBell::adopt(taken, errands);
+  const auto bell = WakeupSocket::adopt(taken, errands);
   ASSERT_TRUE(bell);
   ASSERT_EQ(fcntl(bells.second.fd(), F_SETFL, 0), 0) << "blocking";
-  bells.first = RingBell();
+  bells.first = WakeupSocket();
   for (int i = 0; i < 100'000; ++i) bell->ring();  // neither waits nor raises SIGPIPE
 }
 
-TEST(RingBell, NothingElseIsTakenForOne) {
+TEST(WakeupSocket, NothingElseIsTakenForOne) {
   EXPECT_FALSE(is_bell(eventfd(0, EFD_CLOEXEC)));
   EXPECT_FALSE(is_bell(open("/dev/null", O_RDWR | O_CLOEXEC)));
   EXPECT_FALSE(is_bell(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
@@ -70,7 +70,7 @@ TEST(RingBell, NothingElseIsTakenForOne) {
 }
 
 // One may lie there beside a byte that was sent out of band, taken, and is counted no more.
-TEST(RingBell, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
+TEST(WakeupSocket, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   LingeringSocket socket;
@@ -95,7 +95,7 @@ TEST(RingBell, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
   std::atomic<bool> dropped{false};
   std::thread drops([&] {
     ForeignFd foreign(ends[1]);
-    (void)RingBell::adopt(foreign, errands);
+    (void)WakeupSocket::adopt(foreign, errands);
     dropped = true;
   });
   EXPECT_TRUE(eventually([&] { return dropped.load(); }));
@@ -105,7 +105,7 @@ TEST(RingBell, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
 }
 
 // A descriptor might lie in it, which waits when it is closed.
-TEST(RingBell, NorIsOneThroughWhichSomethingWasSent) {
+TEST(WakeupSocket, NorIsOneThroughWhichSomethingWasSent) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   ASSERT_EQ(send(ends[0], "x", 1, 0), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-#include "carrier/ring_bell.h"
+#include "carrier/wakeup_socket.h"
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -30,31 +30,31 @@ bool is_empty(int fd) {
 
 }  // namespace
 
-Result<std::pair<RingBell, RingBell>> RingBell::pair() {
+Result<std::pair<WakeupSocket, WakeupSocket>> WakeupSocket::pair() {
   int fds[2];
   constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   if (int error = raw_status(SYS_socketpair, AF_UNIX, kType, 0, fds)) return Error{error};
   EngineFd first(fds[0]), second(fds[1]);
   if (!end_sending(first.get())) return Error{EPERM};  // a policy refuses it
-  return std::pair(RingBell(std::move(first)), RingBell(std::move(second)));
+  return std::pair(WakeupSocket(std::move(first)), WakeupSocket(std::move(second)));
 }
 
-std::optional<RingBell> RingBell::adopt(ForeignFd& fd, Errands& errands) {
+std::optional<WakeupSocket> WakeupSocket::adopt(ForeignFd& fd, Errands& errands) {
   const int number = fd.get();
   if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
       option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
     return std::nullopt;
-  RingBell bell;
+  WakeupSocket bell;
   bell.foreign_ = std::make_shared<Foreign>();
   bell.foreign_->fd = fd.adopt();
   bell.errands_ = &errands;
   return bell;
 }
 
-RingBell::~RingBell() {
+WakeupSocket::~WakeupSocket() {
   if (foreign_ != nullptr) errands_->add(std::move(foreign_));
 }
 
-void RingBell::ring() const { (void)raw_status(SYS_shutdown, fd(), SHUT_WR); }
+void WakeupSocket::ring() const { (void)raw_status(SYS_shutdown, fd(), SHUT_WR); }
 
 }  // namespace uwarp

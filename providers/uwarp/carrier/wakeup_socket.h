@@ -18,27 +18,27 @@
 
 namespace uwarp {
 
-class RingBell {
+class WakeupSocket {
  public:
   /// What epoll is asked for. No other source asks for EPOLLRDNORM, so it tells a bell's edge.
   static constexpr uint32_t kEdges = EPOLLRDNORM | EPOLLET;
 
-  RingBell() = default;
+  WakeupSocket() = default;
   /// Two that ring each other. Errors: EMFILE, ENFILE...
-  static Result<std::pair<RingBell, RingBell>> pair();
+  static Result<std::pair<WakeupSocket, WakeupSocket>> pair();
   /// One that another process has made. Nothing, and `fd` stays as it is: it is something else, or
   /// something was sent through it already. Its end is one of `errands`: a byte that was sent out
   /// of band and taken is counted no more, but a descriptor beside it is still there. Throws
   /// std::bad_alloc.
-  static std::optional<RingBell> adopt(ForeignFd& fd, Errands& errands);
-  RingBell(RingBell&&) noexcept = default;
-  RingBell& operator=(RingBell&& other) noexcept {
+  static std::optional<WakeupSocket> adopt(ForeignFd& fd, Errands& errands);
+  WakeupSocket(WakeupSocket&&) noexcept = default;
+  WakeupSocket& operator=(WakeupSocket&& other) noexcept {
     std::swap(fd_, other.fd_);
     std::swap(foreign_, other.foreign_);
     std::swap(errands_, other.errands_);
     return *this;
   }
-  ~RingBell();
+  ~WakeupSocket();
 
   /// Any thread. Makes an edge at this end, too.
   void ring() const;
@@ -51,7 +51,7 @@ class RingBell {
     EngineFd fd;
   };
 
-  explicit RingBell(EngineFd fd) : fd_(std::move(fd)) {}
+  explicit WakeupSocket(EngineFd fd) : fd_(std::move(fd)) {}
 
   EngineFd fd_;
   std::shared_ptr<Foreign> foreign_;  // instead of fd_

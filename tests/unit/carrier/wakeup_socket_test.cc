@@ -108,7 +108,7 @@ TEST(WakeupSocket, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
 TEST(WakeupSocket, NorIsOneThroughWhichSomethingWasSent) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  ASSERT_EQ(send(ends[0], "x", 1, 0), 1);
+  ASSERT_EQ(::send(ends[0], "x", 1, 0), 1);
   EXPECT_FALSE(is_bell(ends[1]));
   close(ends[0]);
 }

@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -597,7 +598,8 @@ TEST_F(Inside, AChildWithoutForkHandlersHasNoRdma) {
   for (int i = 0; i < 200; ++i) {
     const pid_t child = forks[i % 2]();
     if (child == 0) {
-      syscall(SYS_alarm, 30);
+      const itimerval in_30_s{{0, 0}, {30, 0}};  // arm64 has no alarm(2)
+      syscall(SYS_setitimer, ITIMER_REAL, &in_30_s, nullptr);
       struct stat status;
       char byte;
       const bool refused = open("/dev/infiniband/rdma_cm", O_RDWR) == -1 &&

@@ -58,6 +58,8 @@ def test_refused(bystanders, attacker, attack, why):
     if "refused" in strangers.output:
         pytest.skip(f"the user nobody may make no namespaces: {strangers.output}")
     assert strangers.running(), strangers
+    # Those of an attack before may take a moment to go.
+    places.wait_until(lambda: len(seen()["unreadable"]) <= 2, lambda: strangers)
     found = seen()
     check_honest(found, bystanders)
     assert [each["why"] for each in found["unreadable"]] == [why] * 2, found["unreadable"]

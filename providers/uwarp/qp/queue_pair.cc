@@ -35,12 +35,6 @@ bool QueuePair::takes_send_with_immediate() const {
   return config_.acknowledged ? !peer_has_spoken() : stream_.peer_will_show();
 }
 
-inline int QueuePair::check(const SendRequest& request) const {
-  if (int error = sends_.check(request)) return error;
-  return request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate() ? EOPNOTSUPP
-                                                                                    : 0;
-}
-
 // Either this sees ERR, or the flush that sets it sees what was posted.
 void QueuePair::flush_late() {
   const auto transmit = transmit_side_.hold();
@@ -49,7 +43,8 @@ void QueuePair::flush_late() {
 
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] int QueuePair::post_send_locked(const SendRequest& request) {
-  if (int error = check(request)) return error;
+  if (int error = sends_.check(request)) return error;
+  if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate()) return EOPNOTSUPP;
   const QpState now = state();
   if (now == QpState::kReset || now == QpState::kInit) return EINVAL;
   return sends_.push_locked(request);
@@ -65,8 +60,11 @@ int QueuePair::post_send(const SendRequest& request) {
 }
 
 int QueuePair::post_sends(std::span<const SendRequest> requests) {
-  for (const SendRequest& request : requests)
-    if (int error = check(request)) return error;
+  for (const SendRequest& request : requests) {
+    if (int error = sends_.check(request)) return error;
+    if (request.opcode == SendOpcode::kSendWithImm && !takes_send_with_immediate())
+      return EOPNOTSUPP;
+  }
   {
     std::lock_guard lock(post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;

@@ -185,7 +185,6 @@ class QueuePair {
   [[gnu::noinline, gnu::cold]] void flush_late();
   void drop_work(CompletionQueue::Drop completions);
   [[gnu::noinline]] bool takes_send_with_immediate() const;
-  int check(const SendRequest& request) const;
   void move_to(QpState next);
   void set_state(QpState state) {
     state_.store(state, std::memory_order_release);

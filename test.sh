@@ -217,7 +217,9 @@ one_processor() {
 emulated_gtests() {
   local dir=$1
   local emulator=(qemu-aarch64-static -L "$dir/sysroot")
-  LIMIT=3600 lone_gtests "$dir" "${emulator[@]}"
+  # It does not execute a program of arm64 again, nor close what of a message does not fit.
+  WITHOUT='PullCost.*:MailboxTest.ManyDescriptorsBehindOneThatWaitsFillNoTable' LIMIT=3600 \
+    lone_gtests "$dir" "${emulator[@]}"
   # uwarp-run cannot execute it there.
   emulator+=(-E "LD_PRELOAD=$PWD/$dir/lib/libuwarp-preload.so" "$dir/sysroot/usr/bin/ibv_devinfo")
   check arm64_devinfo sh -c '"$@" | tee -a /dev/stderr | grep -q PORT_ACTIVE' sh \

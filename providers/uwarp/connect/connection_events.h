@@ -79,11 +79,13 @@ class CmConnection {
   virtual ~CmConnection() = default;
   // Of the passive side.
   /// EINVAL: a queue pair in a wrong state. ECONNRESET: the peer has gone.
+  // NOLINTBEGIN(performance-unnecessary-value-param): a Connection keeps them
   virtual int accept(std::shared_ptr<Endpoint> /*endpoint*/,
                      const ConnectParameters& /*parameters*/,
                      std::weak_ptr<ConnectionOwner> /*owner*/) {
     return EINVAL;
   }
+  // NOLINTEND(performance-unnecessary-value-param)
   virtual int reject(std::span<const std::byte> /*private_data*/) { return EINVAL; }
   // Of both.
   virtual int disconnect() = 0;

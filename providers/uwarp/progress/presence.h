@@ -142,7 +142,7 @@ class Presence {
 
     bool driven_by(uint64_t turn) const { return driver != kNobody && drives == turn; }
     void next_turn() {
-      if (++drives == 0) ++drives;
+      if (++drives == 0) ++drives;  // NOLINT(bugprone-narrowing-conversions): it wraps
     }
   };
 

@@ -23,8 +23,8 @@ struct SgeList : std::span<const Sge> {
   SgeList(const Sge* first, size_t count) : SgeList(std::span(first, count)) {}
   /// Of all that is a list of Sge; lives as long.
   template <typename List>
-  requires std::convertible_to<List, std::span<const Sge>> SgeList(
-      const List& list)  // NOLINT(google-explicit-constructor): as a span
+  // NOLINTNEXTLINE(google-explicit-constructor): as a span
+  requires std::convertible_to<List, std::span<const Sge>> SgeList(const List& list)
       : std::span<const Sge>(list) {
     for (const Sge& sge : *this) bytes += sge.length_bytes;
   }

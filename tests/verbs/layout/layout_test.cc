@@ -151,7 +151,7 @@ TEST_F(Layout, FailureOfTheEngineIsReportedAndLeavesNothing) {
 }
 
 TEST_F(Layout, UnknownReleaseIsRefused) {
-  fake.claimed_size = 704;
+  fake.claimed_size = 4096;
   EXPECT_EQ(fake.driver->alloc_context(&device_, new_fd(), nullptr), nullptr);
   EXPECT_EQ(errno, ENOSYS);
   EXPECT_EQ(engine.opens, 0);

@@ -131,7 +131,7 @@ check() {
 # gtest DIR BINARY [COMMAND in front]: the report's numbers count; a crash, a sanitizer's finding or
 # a missing binary counts as one failure.
 gtest() {
-  local dir=$1 binary=$2 report status=0 filter="${ONLY:-*$name*}${WITHOUT:+-$WITHOUT}"
+  local dir=$1 binary=$2 report status=0 filter="*$name*${WITHOUT:+-$WITHOUT}"
   shift 2
   report=$results/$(basename "$dir")-$binary${UWARP_PERSONA:+-$UWARP_PERSONA}.xml
   [ -x "$dir/bin/$binary" ] || { record "$dir/bin/$binary was not built" failed; return; }
@@ -142,9 +142,6 @@ gtest() {
     record "$dir/$binary ended with status $status" failed
   fi
 }
-
-# gtest_only FILTER DIR BINARY: the tests that FILTER names, unless others are asked for.
-gtest_only() { [ -n "$name" ] || ONLY=$1 gtest "$2" "$3"; }
 
 # side_by_side FUNCTION A B ARGUMENT...: "FUNCTION A ARGUMENT..." and "FUNCTION B ARGUMENT..." at the same
 # time, as neither keeps two processors busy. The output of B comes behind that of A.
@@ -172,10 +169,6 @@ lone_gtests() {
   # The default run has these in the sanitized build, with assertions: see there.
   [ "$mode" = default ] || { first+=" unit_tests"; second+=" sim_tests conformance_tests"; }
   side_by_side gtest_list "$first" "$second" "$@"
-  if [ "$mode" = default ]; then  # what these skip in the sanitized build
-    gtest_only 'PreloadTest.*:RdmaCmNodeTest.*' "$dir" unit_tests
-    gtest_only 'Cost.*' "$dir" conformance_tests
-  fi
   shift
   # One per release of libibverbs; --coverage builds none.
   for binary in "$dir"/bin/provider_layout_*; do
@@ -235,13 +228,14 @@ faults() {
   UWARP_PERSONA=roce name=${name:-OfQueuePairsForDatagrams} gtest "$1" fault_tests "$1/bin/uwarp-run"
 }
 
-# What has one processor, and beside it what needs little of one.
-beside() {
-  [ "$1" != one_processor ] || { one_processor "$2"; return; }
-  faults "$2"
-  fuzz_replay "$2"
-  [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests "$2/bin/uwarp-run"
+# What needs little of a processor.
+light_ones() {
+  faults "$1"
+  fuzz_replay "$1"
+  [ ! -d pyverbs-tests ] || pytest_run pyverbs pyverbs-tests "$1/bin/uwarp-run"
 }
+
+call() { "$@"; }
 
 # pytest_run LABEL FOLDER [COMMAND in front of Python...]: with MARK set, only tests that have it;
 # with WORKERS set, so many at a time.
@@ -507,7 +501,10 @@ case "$mode" in
       check verbs_page "$python" tests/verbs_page.py
       check wrong_arguments_page "$python" tests/wrong_arguments_page.py --check build/bin/verbs_tests
       gtests build
-      side_by_side beside one_processor rest build
+      # What the sanitized build below skips.
+      name=${name:-PreloadTest.*:RdmaCmNodeTest.} gtest build unit_tests
+      name=${name:-Cost.} gtest build conformance_tests
+      side_by_side call one_processor light_ones build
       soak "$soak_seconds"
       WORKERS=$(tool_workers) pytest_run tools tests/tools
       hostile

@@ -22,7 +22,7 @@ void begin_child() {
 
 }  // namespace
 
-InForkedChild::InForkedChild(Run run) : run_(run), next_(first) { first = this; }
+InForkedChild::InForkedChild(Run run) noexcept : run_(run), next_(first) { first = this; }
 
 void InForkedChild::run_all() {
   for (const InForkedChild* each = first; each != nullptr; each = each->next_) each->run_();

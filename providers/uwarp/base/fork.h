@@ -48,7 +48,7 @@ class BirthProcess {
 class InForkedChild {
  public:
   using Run = void (*)();
-  explicit InForkedChild(Run run);
+  explicit InForkedChild(Run run) noexcept;
   InForkedChild(const InForkedChild&) = delete;
   InForkedChild& operator=(const InForkedChild&) = delete;
 

@@ -10,7 +10,7 @@ namespace uwarp {
 template <typename T>
 class SerialNumbers {
  public:
-  constexpr explicit SerialNumbers(T first = 1) : next_(first) {}
+  constexpr explicit SerialNumbers(T first = 1) noexcept : next_(first) {}
   T next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
  private:

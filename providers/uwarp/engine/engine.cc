@@ -51,9 +51,10 @@ constinit ProcessLock creation_lock;
 constinit std::once_flag exit_once;
 
 /// A signal handler may have forked inside a post: what it still counts is not the parent's.
-const InForkedChild leave_stat_page([] {
+void leave_stat_page() {
   if (Engine* parents = process_engine.of_parent()) parents->stat_page().leave_to_parent();
-});
+}
+const InForkedChild leave_it_in_child(leave_stat_page);
 
 /// After the last exit handler: those of the application may still send and receive. By fd and
 /// without locks: exit() may have interrupted anything.

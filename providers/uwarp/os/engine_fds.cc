@@ -104,7 +104,8 @@ bool is_engine_fd(int fd) {
 void visit_engine_fds(void (*visit)(int fd)) { for_each_fd(visit); }
 
 namespace {
-const InForkedChild close_in_child([] { for_each_fd(close_engine_fd); });
-}
+void close_all() { for_each_fd(close_engine_fd); }
+const InForkedChild close_in_child(close_all);
+}  // namespace
 
 }  // namespace uwarp

@@ -18,6 +18,7 @@
 
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
+#include "memory/fault_safe_copy.h"
 #include "os/engine_fds.h"
 #include "unit/carrier/ring_ends.h"
 
@@ -92,7 +93,7 @@ class CarrierEnd {
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
                                           std::move(*WakeupSocket::adopt(bell, errands_)),
                                           std::move(parts.peers[side]), errands_);
-    awaits_rights_ = parts.way == Way::kRing;
+    awaits_rights_ = parts.way == Way::kRing && fault_safe_copy_works();  // an emulator has none
     if (awaits_rights_) ring_->ask_peer(peer, parts.secrets[1 - side]);
     watch(ring_->wakeup_fd(), WakeupSocket::kEdges);
   }

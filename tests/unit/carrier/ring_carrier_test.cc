@@ -15,6 +15,7 @@
 
 #include "unit/carrier/ring_ends.h"
 #include "unit/eventually.h"
+#include "unit/kernel_copies.h"
 
 namespace uwarp {
 namespace {
@@ -50,6 +51,7 @@ TEST(RingCarrier, SmallPiecesAreReleasedAtOnce) {
 }
 
 TEST(RingCarrier, LargePiecesAreReleasedOnceTheyAreRead) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   std::string got;
   const std::string large(100'000, 'L');
@@ -65,6 +67,7 @@ TEST(RingCarrier, LargePiecesAreReleasedOnceTheyAreRead) {
 }
 
 TEST(RingCarrier, KnowsHowFarThePeerHasRead) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   std::string got;
   EXPECT_EQ(ends.first->read_bytes(), 0u);
@@ -86,6 +89,7 @@ TEST(RingCarrier, KnowsHowFarThePeerHasRead) {
 
 // Built like frames: header, payload, header, payload.
 TEST(RingCarrier, PiecesOfBothKindsComeInOrder) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   std::vector<std::string> parts;
   std::string all;
@@ -189,6 +193,7 @@ TEST(RingCarrier, APlaceThatWasNotAskedForBreaksTheStream) {
 }
 
 TEST(RingCarrier, RightsNeedTheAnswersOfBothSides) {
+  UWARP_NEEDS_KERNEL_COPIES();
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes).value();
   auto other = mapped_again(memory.fd());
   auto bells = WakeupSocket::pair().value();
@@ -222,6 +227,7 @@ TEST(PeerMemory, AProcessThatIsNotThereIsNotReadable) {
 
 // The number of a process that has ended may come to mean another one, which has other bytes there.
 TEST(PeerMemory, NothingIsReadOfAnotherProcessThanTheOneThatWasAsked) {
+  UWARP_NEEDS_KERNEL_COPIES();
   PeerMemory::Secret secret{1, 2};
   PeerMemory peer;
   ASSERT_TRUE(peer.ask(getpid(), {reinterpret_cast<uintptr_t>(&secret), 1}));
@@ -241,6 +247,7 @@ TEST(PeerMemory, NothingIsReadOfAnotherProcessThanTheOneThatWasAsked) {
 }
 
 TEST(RingCarrier, WithdrawnMemoryEndsTheStream) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   const std::string large(100'000, 'L');
   EXPECT_EQ(send(*ends.first, large), -EAGAIN);
@@ -251,6 +258,7 @@ TEST(RingCarrier, WithdrawnMemoryEndsTheStream) {
 }
 
 TEST(RingCarrier, NothingIsWithdrawnThatHasBeenRead) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   const std::string large(100'000, 'L');
   EXPECT_EQ(send(*ends.first, large), -EAGAIN);
@@ -261,6 +269,7 @@ TEST(RingCarrier, NothingIsWithdrawnThatHasBeenRead) {
 }
 
 TEST(RingCarrier, MemoryThatIsNotThereEndsTheStream) {
+  UWARP_NEEDS_KERNEL_COPIES();
   TwoEnds ends;
   const iovec nowhere = {reinterpret_cast<void*>(uintptr_t{4096}), 100'000};
   EXPECT_EQ(ends.first->send({&nowhere, 1}), -EAGAIN);

@@ -211,7 +211,7 @@ emulated_gtests() {
   local dir=$1
   local emulator=(qemu-aarch64-static -L "$dir/sysroot")
   # It does not execute a program of arm64 again, nor close what of a message does not fit, nor take
-  # pages of a file back, nor say how far a TCP peer is.
+  # pages of a file back, nor set a congestion control of three letters.
   local without='PullCost.*:MailboxTest.ManyDescriptorsBehindOneThatWaitsFillNoTable'
   without+=':RingCarrier.AnIdleRingReturnsItsMemory:TcpSocket.FarPeersGetTheSystems*'
   WITHOUT=$without LIMIT=3600 \

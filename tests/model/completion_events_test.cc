@@ -6,10 +6,10 @@
 #include "qp/completion_queue.h"
 
 // Mutant looks_before_it_arms: qp/completion_queue.h qp/completion_queue.cc
-// - std::lock_guard lock(producer_lock_);
+// - const Lock lock(producer_lock_);
 // - if (!solicited_only) {
 // + const uint64_t tail = tail_.load();
-// + std::lock_guard lock(producer_lock_);
+// + const Lock lock(producer_lock_);
 // + if (!solicited_only) {
 // - stored_end_ = armed_ == Armed::kAny ? tail_.load(std::memory_order_relaxed) : solicited_end_;
 // + stored_end_ = armed_ == Armed::kAny ? tail : solicited_end_;

@@ -45,10 +45,10 @@
 //
 // Mutant looks_before_the_lock: progress/presence.h progress/epoll_muted_sources.h
 // progress/epoll_muted_sources.cc
-// - const std::lock_guard guard(lock_);
+// - const Lock guard(lock_);
 // - if (presence_.anybody_sleeps() || count_ == kMost) return false;
 // + if (presence_.anybody_sleeps() || count_ == kMost) return false;
-// + const std::lock_guard guard(lock_);
+// + const Lock guard(lock_);
 //
 // Mutant keeps_it_quiet: progress/presence.h progress/epoll_muted_sources.h
 // progress/epoll_muted_sources.cc

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/named_file.h"
 #include "base/process_lock.h"
 #include "base/settings.h"
@@ -96,7 +96,7 @@ bool log_detail::open_log() { return open_log_as(settings().log); }
 
 bool log_detail::open_log_as(const std::string& name) {
   const int saved_errno = errno;
-  std::lock_guard guard(sink_lock);
+  const Lock guard(sink_lock);
   if (state.load(std::memory_order_relaxed) == State::kUnknown) {
     bool on = !name.empty();
     if (is_stderr_name(name)) {
@@ -132,7 +132,7 @@ void log_event(const char* format, ...) {
 
   int fd;
   {
-    std::lock_guard guard(sink_lock);
+    const Lock guard(sink_lock);
     fd = usable_fd_locked();
   }
   // A lost log line is no error.

@@ -7,24 +7,25 @@
 #include <cstdint>
 
 #include "base/atomics.h"
+#include "base/thread_safety.h"
 
 namespace uwarp {
 
-/// Lockable (lock, try_lock, unlock), so std::lock_guard and std::unique_lock take it.
-/// Not recursive, not fair. A thread that takes it may destroy it as soon as it has let go.
-class SpinLock {
+/// To be held by a Lock. Not recursive, not fair. A thread that takes it may destroy it as soon as
+/// it has let go.
+class CAPABILITY("mutex") SpinLock {
  public:
   SpinLock() = default;
   SpinLock(const SpinLock&) = delete;
   SpinLock& operator=(const SpinLock&) = delete;
 
-  void lock() {
+  void lock() ACQUIRE() NO_THREAD_SAFETY_ANALYSIS {
     if (!try_lock()) lock_slow();
   }
 
-  bool try_lock() { return locked_.exchange(1, std::memory_order_acquire) == 0; }
+  bool try_lock() TRY_ACQUIRE(true) { return locked_.exchange(1, std::memory_order_acquire) == 0; }
 
-  void unlock() {
+  void unlock() RELEASE() {
     locked_.store(0, std::memory_order_release);
     Atomics::wake_one(locked_);
   }
@@ -33,7 +34,7 @@ class SpinLock {
   bool is_locked() const { return locked_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  [[gnu::noinline, gnu::cold]] void lock_slow() {
+  [[gnu::noinline, gnu::cold]] void lock_slow() NO_THREAD_SAFETY_ANALYSIS {
     for (int round = 0;; ++round) {
       if (!is_locked() && try_lock()) return;
       if (round < Atomics::kSpins)

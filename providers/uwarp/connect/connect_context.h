@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/fork.h"
+#include "base/mutex.h"
 #include "connect/endpoint_table.h"
 #include "connect/rendezvous_port.h"
 #include "connect/startup.h"
@@ -49,27 +49,27 @@ class DrainingPlaces {
   DrainingPlaces() { holders_.reserve(kMostDraining + 1); }
   /// Enters `holder`. If `places` are taken, returns the oldest, which has lost its place.
   [[nodiscard]] std::optional<Holder> enter(Holder holder, size_t places) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     holders_.push_back(std::move(holder));
     if (holders_.size() <= places) return std::nullopt;
     return take_out(holders_.begin());
   }
   /// Returns `holder` if it had a place.
   std::optional<Holder> leave(const Holder& holder) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     const auto found = std::ranges::find(holders_, holder);
     return found == holders_.end() ? std::nullopt : std::optional(take_out(found));
   }
 
  private:
-  Holder take_out(typename std::vector<Holder>::iterator at) {
+  Holder take_out(typename std::vector<Holder>::iterator at) REQUIRES(mutex_) {
     Holder gone = std::move(*at);
     holders_.erase(at);
     return gone;
   }
 
-  std::mutex mutex_;
-  std::vector<Holder> holders_;
+  Mutex mutex_;
+  std::vector<Holder> holders_ GUARDED_BY(mutex_);
 };
 
 class Connection;

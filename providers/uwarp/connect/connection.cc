@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
@@ -146,7 +147,7 @@ void Connection::leave_endpoint(Turn& /*turn*/) {
   if (mailbox_ != nullptr) mailbox_->close();
   endpoint_->release(*this);
   std::shared_ptr<Endpoint> left;
-  const std::lock_guard guard(endpoint_lock_);
+  const Lock guard(endpoint_lock_);
   open_ = false;
   left.swap(endpoint_);
 }
@@ -210,7 +211,7 @@ void Connection::update_deadline(Turn& /*turn*/) {
   if (deadline_ns_ != before_ns) context_.progress.set_deadline(*this, deadline_ns_);
 }
 
-void Connection::finish(Turn& turn, Calls when) {
+void Connection::finish(Turn& turn, Calls when) NO_THREAD_SAFETY_ANALYSIS {
   update_deadline(turn);
   const bool later = when == Calls::kLater && context_.progress.helper_running();
   const bool turn_due = later && (turn.pump || calls_.due());
@@ -250,8 +251,8 @@ bool Connection::acknowledged() const { return endpoint_->qp().config().acknowle
 
 void Connection::schedule() { context_.progress.revisit(*this); }
 
-std::shared_ptr<Endpoint> Connection::open_endpoint() const {
-  const std::lock_guard guard(endpoint_lock_);
+std::shared_ptr<Endpoint> Connection::open_endpoint() const NO_THREAD_SAFETY_ANALYSIS {
+  const Lock guard(endpoint_lock_);
   return open_ ? endpoint_ : nullptr;
 }
 
@@ -282,7 +283,7 @@ bool Connection::looked_at() {
 bool Connection::ready(uint32_t events) {
   if (const auto endpoint = open_endpoint()) {
     endpoint->stream().on_edge(events);
-    if (!calls_.due()) return false;
+    if (!calls_due()) return false;
   }
   Turn turn(*this);
   if (ActiveStartup* const startup = active()) {
@@ -396,7 +397,7 @@ int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Li
     log_carrier();
   state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());
   turn.pump = true;
-  const std::lock_guard guard(endpoint_lock_);
+  const Lock guard(endpoint_lock_);
   open_ = true;
   return 0;
 }
@@ -416,14 +417,15 @@ Result<std::shared_ptr<Connection>> Connection::connect_to_itself(
   config.ord = depth;
   config.read_depth = config.ird = with_reserve(depth, connection->acknowledged());
   config.silent_fin = config.peer_is_uwarp = true;
-  const int error = connection->start_or_close(turn, [&, self = connection.get()] {
-    if (int failed = self->socket_.watch(*self)) return failed;
-    return self->enter_fpdu_mode(
-        turn, config,
-        {.rendezvous = true,
-         .acknowledged = self->acknowledged(),
-         .unreliable = is_unreliable(self->endpoint_->qp().config().transport)});
-  });
+  const int error =
+      connection->start_or_close(turn, [&, self = connection.get()]() NO_THREAD_SAFETY_ANALYSIS {
+        if (int failed = self->socket_.watch(*self)) return failed;
+        return self->enter_fpdu_mode(
+            turn, config,
+            {.rendezvous = true,
+             .acknowledged = self->acknowledged(),
+             .unreliable = is_unreliable(self->endpoint_->qp().config().transport)});
+      });
   if (error != 0) return Error{error};
   connection->established({});
   connection->finish(turn, Calls::kLater);
@@ -516,13 +518,13 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   Turn turn(*this);
   const bool brings = dialed_;
   auto peer = std::move(peer_memory_);
-  turn.lock.unlock();
+  turn.give_up();
   if (peer == nullptr) return;
   if (!is_own_user(mail.uid)) return log_refusal(remote_, EPERM);
   auto made = brings ? make_carrier(context_.errands, mail, std::move(peer))
                      : adopt_carrier(context_.errands, mail, std::move(peer));
   if (!made) return log_refusal(remote_, made.error());
-  turn.lock.lock();
+  turn.take_again();
   RingCarrier* const ring = join_carrier(std::move(made->ring));
   if (ring != nullptr && brings) {
     const int fds[] = {ring->memory_fd(), made->peer_wakeup.fd()};

@@ -13,13 +13,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <span>
 #include <utility>
 #include <variant>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "carrier/peer_memory.h"
@@ -69,8 +69,8 @@ class OwnerCalls {
 
   /// Makes the calls that are due, unless another thread makes them. `lock` is the connection's
   /// mutex, given up during each call; `local` is its address.
-  void make(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Connection>& connection,
-            const sockaddr_storage local) {
+  void make(Lock<Mutex>& lock, const std::shared_ptr<Connection>& connection,
+            const sockaddr_storage local) NO_THREAD_SAFETY_ANALYSIS {
     while (!calling_ && due()) {
       const std::shared_ptr<ConnectionOwner> owner = owner_.lock();
       const uint8_t due = due_.load();
@@ -160,7 +160,7 @@ class Connection final : public Source,
 
   // ---- For Endpoint.
   /// Inside open_stream(), which this connection calls.
-  const sockaddr_storage& local_address_locked() const { return local_; }
+  const sockaddr_storage& local_address_locked() const NO_THREAD_SAFETY_ANALYSIS { return local_; }
   /// The queue pair has gone to ERR or RESET, or is destroyed: ends the TCP connection, in order
   /// unless an FPDU is half sent. On return the queue pair is not touched any more.
   void endpoint_gone();
@@ -202,7 +202,6 @@ class Connection final : public Source,
   void out_of_memory() override;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   using Life = ConnectedState<Endpoint, TcpSocket>;
   struct Closed {
     bool peer_left;  // before it was accepted
@@ -213,36 +212,38 @@ class Connection final : public Source,
                              std::unique_ptr<PassiveStartup>, Life, Draining>;
 
   /// The mutex, and what must not be done under it: that is due when the mutex is given up.
-  /// Functions that need the mutex take the caller's turn.
-  struct Turn {
-    explicit Turn(Connection& connection) : lock(connection.mutex_) {}
+  struct SCOPED_CAPABILITY Turn {
+    explicit Turn(Connection& connection) ACQUIRE(connection.mutex_) : lock(connection.mutex_) {}
+    ~Turn() RELEASE() = default;
+    void give_up() RELEASE() NO_THREAD_SAFETY_ANALYSIS { lock.unlock(); }
+    void take_again() ACQUIRE() NO_THREAD_SAFETY_ANALYSIS { lock.lock(); }
     bool pump = false;
     std::shared_ptr<Listener> listener;     // to tell that no Request is awaited any more
     std::shared_ptr<Connection> displaced;  // has lost its place to this one, which drains
-    Lock lock;                              // last: given up before these go
+    Lock<Mutex> lock;                       // last: given up before these go
   };
   /// kLater: called by the owner or by verbs, which may hold locks of their own. The thread that
   /// progresses then pumps and calls the owner.
   enum class Calls : uint8_t { kNow, kLater };
   /// Ends the turn.
-  void finish(Turn& turn, Calls when = Calls::kNow);
+  void finish(Turn& turn, Calls when = Calls::kNow) RELEASE(mutex_);
 
   Connection(ConnectContext& context, std::weak_ptr<ConnectionOwner> owner);
 
-  ActiveStartup* active() { return present<ActiveStartup>(); }
-  PassiveStartup* passive() { return present<PassiveStartup>(); }
-  Life* life() { return std::get_if<Life>(&state_); }
+  ActiveStartup* active() REQUIRES(mutex_) { return present<ActiveStartup>(); }
+  PassiveStartup* passive() REQUIRES(mutex_) { return present<PassiveStartup>(); }
+  Life* life() REQUIRES(mutex_) { return std::get_if<Life>(&state_); }
   template <class Startup>
-  Startup* present() {
+  Startup* present() REQUIRES(mutex_) {
     auto* const held = std::get_if<std::unique_ptr<Startup>>(&state_);
     return held != nullptr ? held->get() : nullptr;
   }
-  void update_deadline(Turn& turn);
+  void update_deadline(Turn& turn) REQUIRES(mutex_);
 
   /// Runs `start`, the last step of a call that has claimed the endpoint. Unless it succeeds (0),
   /// the connection is closed and the endpoint free again; std::bad_alloc becomes ENOMEM.
   template <typename Start>
-  int start_or_close(Turn& turn, Start start) {
+  int start_or_close(Turn& turn, Start start) REQUIRES(mutex_) {
     int error;
     try {
       error = start();
@@ -254,20 +255,20 @@ class Connection final : public Source,
   }
 
   // Start-up, active (connection_startup.cc).
-  int dial(Turn& turn, ActiveStartup& startup);
-  void look_at_tcp(Turn& turn, ActiveStartup& startup);
-  void send_request(Turn& turn, ActiveStartup& startup);
-  void read_reply(Turn& turn);
-  void reply_accepted(Turn& turn, ActiveStartup& startup);
-  void follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next next);
-  void edge(Turn& turn, ActiveStartup& startup, uint32_t events);
+  int dial(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void look_at_tcp(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void send_request(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void read_reply(Turn& turn) REQUIRES(mutex_);
+  void reply_accepted(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next next) REQUIRES(mutex_);
+  void edge(Turn& turn, ActiveStartup& startup, uint32_t events) REQUIRES(mutex_);
   // Start-up, passive.
-  void read_request(Turn& turn);
-  void refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why);
-  void watch_requested(PassiveStartup& startup);
-  int send_reply(std::span<const std::byte> reply);
+  void read_request(Turn& turn) REQUIRES(mutex_);
+  void refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why) REQUIRES(mutex_);
+  void watch_requested(PassiveStartup& startup) REQUIRES(mutex_);
+  int send_reply(std::span<const std::byte> reply) REQUIRES(mutex_);
   int answer_and_open(Turn& turn, PassiveStartup& startup, const ConnectParameters& parameters,
-                      bool rendezvous);
+                      bool rendezvous) REQUIRES(mutex_);
   // The hand-over.
   struct Agreed {
     MpaNegotiated negotiated;
@@ -276,16 +277,17 @@ class Connection final : public Source,
     bool rendezvous;
     bool initiator;  // we are
   };
-  StreamConfig stream_config(const Agreed& agreed);
-  int open_stream(Turn& turn, const Agreed& agreed);
-  int enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms);
-  void established(ConnectParameters peer);
+  StreamConfig stream_config(const Agreed& agreed) REQUIRES(mutex_);
+  int open_stream(Turn& turn, const Agreed& agreed) REQUIRES(mutex_);
+  int enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms)
+      REQUIRES(mutex_);
+  void established(ConnectParameters peer) REQUIRES(mutex_);
   // Leaving TCP.
-  void log_carrier() const;
-  void follow_carrier(Turn& turn, const StreamEvents& notice);
-  void offer_carrier(Turn& turn);
-  void take_offer();
-  bool open_mailbox(uint64_t number);
+  void log_carrier() const REQUIRES(mutex_);
+  void follow_carrier(Turn& turn, const StreamEvents& notice) REQUIRES(mutex_);
+  void offer_carrier(Turn& turn) REQUIRES(mutex_);
+  void take_offer() REQUIRES(mutex_);
+  bool open_mailbox(uint64_t number) REQUIRES(mutex_);
   /// What the peer is to be given beside the memory.
   struct Carrier {
     std::unique_ptr<RingCarrier> ring;
@@ -296,36 +298,40 @@ class Connection final : public Source,
                                       std::unique_ptr<PeerMemory> peer);
   static Result<Carrier> adopt_carrier(Errands& errands, Mail& mail,
                                        std::unique_ptr<PeerMemory> peer);
-  RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier);
+  RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier) REQUIRES(mutex_);
   // What follows in FPDU mode and after.
-  void follow(Turn& turn, const Life::Next& next);
-  void drain(Turn& turn);
-  void read_away(Turn& turn);
-  void leave_endpoint(Turn& turn);
-  void close(Turn& turn, CloseMode mode);
+  void follow(Turn& turn, const Life::Next& next) REQUIRES(mutex_);
+  void drain(Turn& turn) REQUIRES(mutex_);
+  void read_away(Turn& turn) REQUIRES(mutex_);
+  void leave_endpoint(Turn& turn) REQUIRES(mutex_);
+  void close(Turn& turn, CloseMode mode) REQUIRES(mutex_);
   std::shared_ptr<Endpoint> open_endpoint() const;
+  /// A look without the mutex.
+  bool calls_due() const NO_THREAD_SAFETY_ANALYSIS { return calls_.due(); }
   /// QpConfig::acknowledged of the endpoint, which there must be.
-  bool acknowledged() const;
+  bool acknowledged() const REQUIRES(mutex_);
 
   ConnectContext& context_;
   sockaddr_storage remote_{};             // set before the object is shared
   ConnectParameters request_parameters_;  // set before it is handed up
 
-  mutable std::mutex mutex_;
-  sockaddr_storage local_{};
-  ConnectionSocket socket_;
-  OwnerCalls calls_;
-  State state_;
-  uint64_t deadline_ns_ = 0;                 // as Progress knows it
-  bool dialed_ = false;                      // of a stream: we did
-  bool was_busy_ = false;                    // the stream, once
-  std::shared_ptr<Mailbox> mailbox_;         // of this end; null: shared memory was never spoken of
-  std::unique_ptr<PeerMemory> peer_memory_;  // until the letter has come
+  mutable Mutex mutex_;
+  sockaddr_storage local_ GUARDED_BY(mutex_){};
+  ConnectionSocket socket_ GUARDED_BY(mutex_);
+  OwnerCalls calls_ GUARDED_BY(mutex_);
+  State state_ GUARDED_BY(mutex_);
+  uint64_t deadline_ns_ GUARDED_BY(mutex_) = 0;  // as Progress knows it
+  bool dialed_ GUARDED_BY(mutex_) = false;       // of a stream: we did
+  bool was_busy_ GUARDED_BY(mutex_) = false;     // the stream, once
+  // Of this end; null: shared memory was never spoken of.
+  std::shared_ptr<Mailbox> mailbox_ GUARDED_BY(mutex_);
+  std::unique_ptr<PeerMemory> peer_memory_ GUARDED_BY(mutex_);  // until the letter has come
 
-  // Read without mutex_ on every edge, so that a sleeping target pays no mutex per message.
+  // An open endpoint is found by open_endpoint() under this lock alone, so that a sleeping target
+  // pays no mutex per message. So it is opened and taken away under both.
   mutable SpinLock endpoint_lock_;  // leaf
-  std::shared_ptr<Endpoint> endpoint_;
-  bool open_ = false;  // state_ is Life
+  std::shared_ptr<Endpoint> endpoint_ GUARDED_BY(mutex_);
+  bool open_ GUARDED_BY(mutex_) = false;  // state_ is Life
 };
 
 }  // namespace uwarp

@@ -56,13 +56,14 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   connection->endpoint_ = std::move(endpoint);
   connection->remote_ = options.remote;
   options.acknowledged = connection->acknowledged();
-  const int error = connection->start_or_close(turn, [&, self = connection.get()] {
-    auto startup = std::make_unique<ActiveStartup>(std::move(options), std::move(parameters),
-                                                   context.startup_modes, now_ns());
-    self->local_ = startup->options().local;
-    self->state_ = std::move(startup);
-    return self->dial(turn, *self->active());
-  });
+  const int error =
+      connection->start_or_close(turn, [&, self = connection.get()]() NO_THREAD_SAFETY_ANALYSIS {
+        auto startup = std::make_unique<ActiveStartup>(std::move(options), std::move(parameters),
+                                                       context.startup_modes, now_ns());
+        self->local_ = startup->options().local;
+        self->state_ = std::move(startup);
+        return self->dial(turn, *self->active());
+      });
   if (error != 0) return Error{error};
   connection->finish(turn, Calls::kLater);
   return connection;
@@ -246,7 +247,9 @@ int Connection::accept(std::shared_ptr<Endpoint> endpoint, const ConnectParamete
   if (int error = endpoint->claim(shared(), rendezvous)) return error;
   endpoint_ = std::move(endpoint);
   calls_.set_owner(std::move(owner));
-  const auto start = [&] { return answer_and_open(turn, *startup, parameters, rendezvous); };
+  const auto start = [&]() NO_THREAD_SAFETY_ANALYSIS {
+    return answer_and_open(turn, *startup, parameters, rendezvous);
+  };
   if (int error = start_or_close(turn, start)) return error;
   finish(turn, Calls::kLater);
   return 0;

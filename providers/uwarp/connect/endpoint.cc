@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "base/tuning.h"
 #include "connect/connect_context.h"
@@ -89,7 +90,7 @@ Endpoint::Endpoint(ConnectContext& context, const NetDevice& device, QpNumberLea
 Endpoint::~Endpoint() { destroy(); }
 
 void AnyEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   place_.name_queues(send_queue, receive_queue);
 }
 
@@ -109,7 +110,7 @@ void Endpoint::describe_connection(const StreamConfig& config, const Connection&
 }
 
 void Endpoint::describe_carrier(bool shared_memory) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   QueuePairSlot& slot = place_.slot();
   const SlotChange change(slot.head);
   slot.flags &= ~uint32_t{QueuePairSlot::kSharedMemory};
@@ -147,14 +148,14 @@ QpState Endpoint::state_locked() const {
 }
 
 ibv_qp_attr AnyEndpoint::attributes() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   ibv_qp_attr all = attributes_;
   all.qp_state = all.cur_qp_state = static_cast<ibv_qp_state>(state_locked());
   return all;
 }
 
 void Endpoint::set_retries(const RetryAttributes& retries) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   attributes_.timeout = retries.timeout.value_or(attributes_.timeout);
   attributes_.retry_cnt = retries.retry_count.value_or(attributes_.retry_cnt);
   attributes_.rnr_retry = retries.rnr_retry.value_or(attributes_.rnr_retry);
@@ -163,7 +164,7 @@ void Endpoint::set_retries(const RetryAttributes& retries) {
 int Endpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!context_.alive()) return EINVAL;
   mask = meaningful_mask(qp_.config().transport, mask);
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = state_locked();
   const QpState to = (mask & IBV_QP_STATE) != 0 ? static_cast<QpState>(attributes.qp_state) : from;
@@ -198,7 +199,7 @@ int Endpoint::modify(const ibv_qp_attr& attributes, int mask) {
 }
 
 int Endpoint::modify_for_cm(const ibv_qp_attr& attributes, int mask, QpState to,
-                            std::unique_lock<std::mutex>& lock) {
+                            Lock<Mutex>& lock) {
   cm_owned_ = true;
   const QpState core = qp_.state();
   bool resumes = core == QpState::kSqd && to == QpState::kRts;
@@ -224,7 +225,7 @@ int Endpoint::modify_for_cm(const ibv_qp_attr& attributes, int mask, QpState to,
 }
 
 int Endpoint::init_for_cm() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   cm_owned_ = true;
   return to_init(lock);
 }
@@ -237,7 +238,7 @@ int Endpoint::check_address_locked(const ibv_qp_attr& attributes, int mask) cons
   return IpAddress::from_gid(route.dgid.raw).is_any() ? EINVAL : 0;
 }
 
-int Endpoint::to_init(std::unique_lock<std::mutex>& lock) {
+int Endpoint::to_init(Lock<Mutex>& lock) {
   verbs_state_ = QpState::kInit;
   qp_.to_init();
   if (cm_owned_) return 0;
@@ -267,7 +268,7 @@ RendezvousTerms Endpoint::terms_locked() const {
   return terms;
 }
 
-void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
+void Endpoint::to_rtr(Lock<Mutex>& lock) {
   // First what may fail.
   rendezvous_ = std::make_shared<Rendezvous>(
       context_, std::static_pointer_cast<Endpoint>(shared_from_this()), terms_locked());
@@ -280,7 +281,7 @@ void Endpoint::to_rtr(std::unique_lock<std::mutex>& lock) {
   for (const PendingCall& one : held) rendezvous->answer(one.request, one.call);
 }
 
-void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
+void Endpoint::to_rts(Lock<Mutex>& lock) {
   const bool resumed = verbs_state_ == QpState::kSqd;
   verbs_state_ = QpState::kRts;
   // Also where a stream that was answered in RTR has moved the core already.
@@ -293,7 +294,7 @@ void Endpoint::to_rts(std::unique_lock<std::mutex>& lock) {
   pump_at_once();
 }
 
-void Endpoint::to_sqd(std::unique_lock<std::mutex>& lock, bool notify_named) {
+void Endpoint::to_sqd(Lock<Mutex>& lock, bool notify_named) {
   verbs_state_ = QpState::kSqd;
   qp_.to_sqd(notify_named && attributes_.en_sqd_async_notify != 0);
   if (!qp_.config().acknowledged) return;
@@ -303,7 +304,7 @@ void Endpoint::to_sqd(std::unique_lock<std::mutex>& lock, bool notify_named) {
 
 // Ends the rendezvous, held calls and the connection of this queue pair. Gives the lock up
 // meanwhile: the queue pair may be destroyed then, and what it was made of be gone.
-void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
+void Endpoint::cut_off(Lock<Mutex>& lock) {
   const auto rendezvous = std::exchange(rendezvous_, nullptr);
   const auto held = std::exchange(held_, {});
   lock.unlock();
@@ -317,7 +318,7 @@ void Endpoint::cut_off(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to) {
+void Endpoint::to_error_or_reset(Lock<Mutex>& lock, QpState to) {
   verbs_state_ = to;
   if (to == QpState::kReset) {
     attributes_ = initial_attributes();
@@ -333,7 +334,7 @@ void Endpoint::to_error_or_reset(std::unique_lock<std::mutex>& lock, QpState to)
 
 void Endpoint::destroy() {
   if (!context_.alive()) return;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (std::exchange(destroyed_, true)) return;
   cut_off(lock);
   lock.unlock();
@@ -344,7 +345,7 @@ void Endpoint::destroy() {
 }
 
 void Endpoint::rendezvous_failed() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (destroyed_) return;
   if (unreliable()) {
     lock.unlock();
@@ -357,7 +358,7 @@ void Endpoint::rendezvous_failed() {
 }
 
 void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   const QpState state = state_locked();
   if (destroyed_ || cm_owned_ || state == QpState::kErr) {
     lock.unlock();
@@ -382,7 +383,7 @@ void Endpoint::pump_at_once() {
   std::shared_ptr<Rendezvous> rendezvous;
   {
     // A stream that is opened meanwhile is seen here, or sees what was posted.
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (!stream_.attached()) rendezvous = rendezvous_;
   }
   if (stream_.attached())
@@ -401,7 +402,7 @@ void Endpoint::script_deadline_passed() {
 // --- For Connection
 
 int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvous) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (destroyed_ || connection_ != nullptr) return EINVAL;
   const QpState state = qp_.state();
   if (state != QpState::kInit && state != QpState::kRtr && state != QpState::kRts) return EINVAL;
@@ -415,12 +416,12 @@ int Endpoint::claim(const std::shared_ptr<Connection>& connection, bool rendezvo
 
 void Endpoint::release(const Connection& connection) {
   std::shared_ptr<Connection> released;  // destroyed after the lock is released
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (connection_.get() == &connection) released.swap(connection_);
 }
 
 bool Endpoint::open_stream(Connection& connection, StreamConfig config, const Stream::Ends& ends) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (destroyed_ || connection_.get() != &connection) return false;
   peer_depth_ = config.ord;
   if (!cm_owned_ && verbs_state_ == QpState::kRts)
@@ -454,7 +455,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
 }
 
 void Endpoint::close_stream() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (!stream_.attached()) return;
   stream_.detach();
   qp_.detach_stream();
@@ -463,7 +464,7 @@ void Endpoint::close_stream() {
 }
 
 void Endpoint::follow_receives() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   CompletionQueue* completions;
   {
     const auto receive = qp_.receive_side().hold();
@@ -478,7 +479,7 @@ bool Endpoint::complete_kept() {
 }
 
 void Endpoint::forget(const XrcQueue& queue) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   {
     const QueuePair::Held held = qp_.hold();
     qp_.receiver().messages().forget(queue);
@@ -497,7 +498,7 @@ void Endpoint::forget(const XrcQueue& queue) {
 uint64_t Endpoint::hold_deadline_ns() const {
   if (qp_.config().sink != nullptr) return 0;  // it ends the hold itself
   if (unreliable()) return now_ns() + tuning::kSoleReceiverGraceNs;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const bool xrc = qp_.config().transport == Transport::kXrcReceive && !cm_owned_;
   if (settings().persona != Persona::kRoce || state_locked() == QpState::kRtr || xrc)
     return now_ns() + settings().rnr_timeout_ms * kNsPerMs;
@@ -508,7 +509,7 @@ uint64_t Endpoint::hold_deadline_ns() const {
 }
 
 uint32_t Endpoint::peer_timeout_ms() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const uint64_t total_ns = ack_timeout_ns(attributes_.timeout) * (attributes_.retry_cnt + 1u);
   return static_cast<uint32_t>(std::min<uint64_t>(total_ns / kNsPerMs, UINT32_MAX));
 }

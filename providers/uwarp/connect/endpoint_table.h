@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 
 namespace uwarp {
 
@@ -20,18 +20,18 @@ template <class Endpoint>
 class BasicEndpointTable {
  public:
   void enter(Qpn number, std::weak_ptr<Endpoint> endpoint) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     endpoints_.emplace(number, std::move(endpoint));
     version_.fetch_add(1, std::memory_order_release);
   }
   void leave(Qpn number) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     endpoints_.erase(number);
     version_.fetch_add(1, std::memory_order_release);
   }
   /// Null if there is none.
   std::shared_ptr<Endpoint> find(Qpn number) const {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     const auto found = endpoints_.find(number);
     return found == endpoints_.end() ? nullptr : found->second.lock();
   }
@@ -45,7 +45,7 @@ class BasicEndpointTable {
     for (size_t count = some.size(); count == some.size();) {
       count = 0;
       {
-        const std::lock_guard guard(mutex_);
+        const Lock guard(mutex_);
         for (auto at = endpoints_.lower_bound(next); at != endpoints_.end() && count != some.size();
              ++at) {
           next = Qpn{at->first.value + 1};
@@ -57,8 +57,8 @@ class BasicEndpointTable {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_;
+  mutable Mutex mutex_;
+  std::map<Qpn, std::weak_ptr<Endpoint>> endpoints_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> version_{1};
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "net/ip_address.h"
@@ -112,7 +113,7 @@ Result<std::shared_ptr<Listener>> Listener::start(ConnectContext& context, TcpSo
   // An application that waits for a connection may make no calls until there is one.
   if (int error = context.progress.start_helper()) return Error{error};
   std::shared_ptr<Listener> listener(new Listener(context, bound, std::move(owner)));
-  const std::lock_guard guard(listener->mutex_);
+  const Lock guard(listener->mutex_);
   use_port(bound);
   bound.set_keepalive(Connection::usual_peer_timeout_ms());  // what is accepted takes it over
   // What the application's backlog refuses is refused by the owner, with an answer. The kernel's
@@ -129,7 +130,7 @@ Result<std::shared_ptr<Listener>> Listener::start(ConnectContext& context, TcpSo
 void Listener::close() {
   decltype(half_open_.clear()) dropped;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     context_.progress.remove(std::exchange(ticket_, 0));
     socket_.close();
     owner_.reset();
@@ -141,7 +142,7 @@ void Listener::close() {
 bool Listener::accept_one() {
   std::shared_ptr<Connection> displaced;  // ended after the lock
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (!socket_) return false;
     sockaddr_storage peer;
     auto accepted = socket_.accept(peer);
@@ -194,7 +195,7 @@ void Listener::deadline_passed() { context_.progress.revisit(*this); }
 void Listener::half_open_done(const std::shared_ptr<Connection>& connection, bool complete) {
   std::shared_ptr<ListenerOwner> owner;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     half_open_.leave(connection);
     owner = owner_.lock();
   }

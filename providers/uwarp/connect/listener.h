@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "carrier/tcp_socket.h"
 #include "connect/connection.h"
@@ -89,17 +89,18 @@ class Listener final : public Source, public CmListener {
   /// One accept(). False: no connection waits, or the process lacks memory or descriptors.
   bool accept_one();
   /// Whether the next accept() may succeed.
-  bool accept_failed_locked(int error);
+  bool accept_failed_locked(int error) REQUIRES(mutex_);
   /// The connection that has lost its place to this one, if any.
-  std::shared_ptr<Connection> accepted_locked(TcpSocket socket, const sockaddr_storage& peer);
+  std::shared_ptr<Connection> accepted_locked(TcpSocket socket, const sockaddr_storage& peer)
+      REQUIRES(mutex_);
 
   ConnectContext& context_;
   sockaddr_storage local_{};
-  std::mutex mutex_;
-  TcpSocket socket_;  // empty after close()
-  Progress::Ticket ticket_ = 0;
-  std::weak_ptr<ListenerOwner> owner_;
-  NetworkPlaces<std::shared_ptr<Connection>> half_open_;
+  Mutex mutex_;
+  TcpSocket socket_ GUARDED_BY(mutex_);  // empty after close()
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  std::weak_ptr<ListenerOwner> owner_ GUARDED_BY(mutex_);
+  NetworkPlaces<std::shared_ptr<Connection>> half_open_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

@@ -14,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/random.h"
 #include "os/raw_call.h"
 #include "protocol/wire/uwarp_marks.h"
@@ -90,7 +91,7 @@ Mailbox::~Mailbox() { shared_.progress.remove(ticket_); }
 
 // The filter and the wish for credentials before the name: nothing comes before that.
 int Mailbox::bind() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   constexpr int kType = SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   const ssize_t made = raw_call(SYS_socket, AF_UNIX, kType, 0);
   if (made < 0) return static_cast<int>(-made);
@@ -129,11 +130,11 @@ int Mailbox::send(uint64_t name, const PeerMemory::Place& secret, std::span<cons
     message.msg_control = control.bytes;
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
   }
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return raw_status(SYS_sendmsg, fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-bool Mailbox::receive(Mail& mail) const {
+bool Mailbox::receive(int fd, Mail& mail) {
   union {
     cmsghdr header;
     char bytes[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kMostFds * sizeof(int))];
@@ -145,8 +146,7 @@ bool Mailbox::receive(Mail& mail) const {
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof control.bytes;
   mail.fds.reserve(kMostFds);
-  if (raw_call(SYS_recvmsg, fd_.get(), &message, MSG_CMSG_CLOEXEC) != sizeof mail.letter)
-    return false;
+  if (raw_call(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC) != sizeof mail.letter) return false;
   for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at))
     take_control(*at, mail);
   return true;
@@ -169,18 +169,20 @@ void Mailbox::begin_errand() {
 }
 
 void Mailbox::run() noexcept {
+  int fd;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     shared_.progress.remove(std::exchange(ticket_, 0));
+    fd = fd_.get();
   }
   try {
     Mail mail;
     const std::shared_ptr<Owner> owner = owner_.lock();
-    if (owner != nullptr && !closed_.load() && receive(mail)) owner->mail_arrived(*this, mail);
+    if (owner != nullptr && !closed_.load() && receive(fd, mail)) owner->mail_arrived(*this, mail);
   } catch (const std::bad_alloc&) {  // TCP goes on
   }
   EngineFd closed;  // without the lock
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   closed = std::move(fd_);
 }
 

@@ -12,10 +12,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "carrier/peer_memory.h"
 #include "os/engine_fds.h"
@@ -77,16 +77,16 @@ class Mailbox final : public Source, public Errand {
 
  private:
   int bind();
-  bool receive(Mail& mail) const;
+  static bool receive(int fd, Mail& mail);
   void begin_errand();
 
   const Shared shared_;
   const uint64_t number_;
   const std::weak_ptr<Owner> owner_;
   uint64_t name_ = 0;
-  std::mutex mutex_;  // of what follows: an errand may be quicker than open()
-  EngineFd fd_;
-  Progress::Ticket ticket_ = 0;
+  Mutex mutex_;  // of what follows: an errand may be quicker than open()
+  EngineFd fd_ GUARDED_BY(mutex_);
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> closed_{false};
   std::atomic<bool> errand_begun_{false};
 };

@@ -163,7 +163,7 @@ bool Rendezvous::hold_locked(PendingCall call) {
 }
 
 // Gives the lock up for each, and has it in the end.
-void Rendezvous::take_pending_calls(Lock& lock) {
+void Rendezvous::take_pending_calls(Lock<Mutex>& lock) {
   if (held_.empty()) return;
   while (!held_.empty() && !must_wait_locked()) {
     const PendingCall oldest = std::move(held_.front());
@@ -175,7 +175,7 @@ void Rendezvous::take_pending_calls(Lock& lock) {
 }
 
 // Gives the lock up.
-void Rendezvous::take_call(Lock& lock, const PendingCall& held) {
+void Rendezvous::take_call(Lock<Mutex>& lock, const PendingCall& held) {
   const RendezvousVerdict verdict = judge_locked(held.call);
   if (verdict == RendezvousVerdict::kNotExpected) wrong_calls_.use(now_ns());
   const auto endpoint = endpoint_.lock();
@@ -240,7 +240,7 @@ Result<std::shared_ptr<Connection>> Rendezvous::place_call(
                              as_owner());
 }
 
-void Rendezvous::start_dial(Lock& lock) {
+void Rendezvous::start_dial(Lock<Mutex>& lock) {
   const auto endpoint = endpoint_.lock();
   if (endpoint == nullptr || starting_) return;
   retry_ns_ = 0;
@@ -314,7 +314,7 @@ void Rendezvous::deadline_passed() {
 }
 
 // Gives the lock up. An unreliable queue pair goes on: its peer may still come.
-void Rendezvous::give_up(Lock& lock) {
+void Rendezvous::give_up(Lock<Mutex>& lock) {
   give_up_ns_ = 0;
   const bool first = !std::exchange(gave_up_, true);
   if (is_unreliable(terms_.transport)) update_deadline_locked();

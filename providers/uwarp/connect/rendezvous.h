@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/rate_limit.h"
 #include "connect/connection.h"
 #include "connect/connection_events.h"
@@ -144,22 +144,22 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void connection_ended(const std::shared_ptr<Connection>& connection) override;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-  bool must_wait_locked() const;
-  RendezvousVerdict judge_locked(const RendezvousCall& call) const;
+  bool must_wait_locked() const REQUIRES(mutex_);
+  RendezvousVerdict judge_locked(const RendezvousCall& call) const REQUIRES(mutex_);
   /// False: too many are held, or there is no memory for it.
-  bool hold_locked(PendingCall call);
-  void take_call(Lock& lock, const PendingCall& held);
-  void take_pending_calls(Lock& lock);
-  void start_dial(Lock& lock);
+  bool hold_locked(PendingCall call) REQUIRES(mutex_);
+  void take_call(Lock<Mutex>& lock, const PendingCall& held)
+      REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
+  void take_pending_calls(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
+  void start_dial(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   Result<std::shared_ptr<Connection>> place_call(const RendezvousTerms& terms,
                                                  const std::shared_ptr<Endpoint>& endpoint);
-  void dial_over_locked(const std::shared_ptr<Connection>& connection);
-  void retry_locked();
-  void work_waiting_locked();
-  uint64_t patience_ns_locked() const;
-  void give_up(Lock& lock);
-  void update_deadline_locked();
+  void dial_over_locked(const std::shared_ptr<Connection>& connection) REQUIRES(mutex_);
+  void retry_locked() REQUIRES(mutex_);
+  void work_waiting_locked() REQUIRES(mutex_);
+  uint64_t patience_ns_locked() const REQUIRES(mutex_);
+  void give_up(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
+  void update_deadline_locked() REQUIRES(mutex_);
   std::weak_ptr<ConnectionOwner> as_owner() {
     return std::static_pointer_cast<Rendezvous>(shared_from_this());
   }
@@ -167,21 +167,25 @@ class Rendezvous final : public Source, public ConnectionOwner {
   ConnectContext& context_;
   const std::weak_ptr<Endpoint> endpoint_;
 
-  std::mutex mutex_;
-  RendezvousTerms terms_;
-  bool dialing_ = false;  // RTS was reached
-  bool stopped_ = false;
-  bool starting_ = false;                // place_call() is under way without the mutex
-  const Connection* settled_ = nullptr;  // the call being placed is over before it was known here
-  std::shared_ptr<Connection> dial_;     // our call
-  std::shared_ptr<Connection> kept_;     // the connection: accepted, or our call answered
-  bool connected_ = false;               // ... and established
-  RateLimit wrong_calls_{kWrongCalls, kWrongCallNs};
-  std::vector<PendingCall> held_;  // came while starting_, or after too many wrong ones
-  uint64_t retry_ns_ = 0;          // when to dial again; 0: not
-  uint64_t give_up_ns_ = 0;        // when waiting requests fail, or are lost; 0: none waits
-  bool gave_up_ = false;           // requests have been lost: later ones do not wait
-  uint64_t pause_ns_ = 0;          // length of the last pause between two calls
+  Mutex mutex_;
+  RendezvousTerms terms_ GUARDED_BY(mutex_);
+  bool dialing_ GUARDED_BY(mutex_) = false;  // RTS was reached
+  bool stopped_ GUARDED_BY(mutex_) = false;
+  bool starting_ GUARDED_BY(mutex_) = false;  // place_call() is under way without the mutex
+  // The call being placed is over before it was known here.
+  const Connection* settled_ GUARDED_BY(mutex_) = nullptr;
+  std::shared_ptr<Connection> dial_ GUARDED_BY(mutex_);  // our call
+  // The connection: accepted, or our call answered.
+  std::shared_ptr<Connection> kept_ GUARDED_BY(mutex_);
+  bool connected_ GUARDED_BY(mutex_) = false;  // ... and established
+  RateLimit wrong_calls_ GUARDED_BY(mutex_){kWrongCalls, kWrongCallNs};
+  // Came while starting_, or after too many wrong ones.
+  std::vector<PendingCall> held_ GUARDED_BY(mutex_);
+  uint64_t retry_ns_ GUARDED_BY(mutex_) = 0;  // when to dial again; 0: not
+  // When waiting requests fail, or are lost; 0: none waits.
+  uint64_t give_up_ns_ GUARDED_BY(mutex_) = 0;
+  bool gave_up_ GUARDED_BY(mutex_) = false;   // requests have been lost: later ones do not wait
+  uint64_t pause_ns_ GUARDED_BY(mutex_) = 0;  // length of the last pause between two calls
 };
 
 }  // namespace uwarp

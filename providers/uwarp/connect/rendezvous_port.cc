@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
@@ -83,7 +84,7 @@ void QpNumberLease::give_back() {
 
 Result<RendezvousPorts::Place> RendezvousPorts::reserve(ConnectContext& context,
                                                         const NetDevice& device) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (const auto& port : ports_) {
     if (port->ifindex() != device.ifindex) continue;
     if (const auto number = port->take_number()) return Place{port, *number};
@@ -95,7 +96,7 @@ Result<RendezvousPorts::Place> RendezvousPorts::reserve(ConnectContext& context,
 }
 
 std::shared_ptr<RendezvousPort> RendezvousPorts::find(int ifindex, uint16_t port) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (const auto& one : ports_)
     if (one->ifindex() == ifindex && one->port() == port) return one;
   return nullptr;
@@ -103,7 +104,7 @@ std::shared_ptr<RendezvousPort> RendezvousPorts::find(int ifindex, uint16_t port
 
 void RendezvousPorts::give_back(const Place& place) {
   std::shared_ptr<RendezvousPort> unused;  // closed after the lock
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (!place.port->give_back(place.number)) return;
   // One that never listened stays for the next queue pair: those of rdma_cm come and go.
   const auto spare = [&](const auto& port) {
@@ -174,7 +175,7 @@ Result<std::shared_ptr<RendezvousPort>> RendezvousPort::reserve(ConnectContext& 
 }
 
 std::optional<Qpn> RendezvousPort::take_number() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (used_.all()) return std::nullopt;
   uint32_t index = next_index_ % kQpsPerPort;
   while (used_.test(index)) index = (index + 1) % kQpsPerPort;
@@ -184,18 +185,18 @@ std::optional<Qpn> RendezvousPort::take_number() {
 }
 
 bool RendezvousPort::give_back(Qpn number) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   used_.reset(number.value % kQpsPerPort);
   return used_.none();
 }
 
 bool RendezvousPort::spare() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return used_.none() && listeners_.empty();
 }
 
 int RendezvousPort::listen() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   // What fails on the way is tried again by the next queue pair.
   listeners_.reserve(listeners_.size() + bound_.size());
   while (!bound_.empty()) {

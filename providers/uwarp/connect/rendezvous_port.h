@@ -6,12 +6,12 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "carrier/tcp_socket.h"
 #include "connect/listener.h"
@@ -39,8 +39,8 @@ class RendezvousPorts {
   std::shared_ptr<RendezvousPort> find(int ifindex, uint16_t port);
 
  private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<RendezvousPort>> ports_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<RendezvousPort>> ports_ GUARDED_BY(mutex_);
 };
 
 // The place of a queue pair of any type among those of the process: its number, the port to which
@@ -109,12 +109,12 @@ class RendezvousPort final : public ListenerOwner,
   ConnectContext& context_;
   const int ifindex_;
   const uint16_t port_;
-  std::mutex mutex_;
-  std::vector<TcpSocket> bound_;  // until they listen
-  std::vector<std::shared_ptr<Listener>> listeners_;
-  std::bitset<kQpsPerPort> used_;
+  Mutex mutex_;
+  std::vector<TcpSocket> bound_ GUARDED_BY(mutex_);  // until they listen
+  std::vector<std::shared_ptr<Listener>> listeners_ GUARDED_BY(mutex_);
+  std::bitset<kQpsPerPort> used_ GUARDED_BY(mutex_);
   // Numbers are given out in turn, so that one is not used again soon.
-  uint32_t next_index_ = 0;
+  uint32_t next_index_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace uwarp

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "os/clock.h"
@@ -26,14 +27,14 @@ constexpr uint64_t kSidrRetryNs = 100 * kNsPerMs;
 }  // namespace
 
 bool SidrPort::enter(const SidrTransactions::Key& key, const UdpPath& path) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const auto [outcome, reply] = transactions_.enter(key);
   if (outcome == SidrTransactions::Outcome::kAnswered) (void)socket_.send(*reply, path);
   return outcome == SidrTransactions::Outcome::kNew;
 }
 
 void SidrPort::forget(const SidrTransactions::Key& key) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   transactions_.forget(key);
 }
 
@@ -41,7 +42,7 @@ void SidrPort::forget(const SidrTransactions::Key& key) {
 void SidrPort::answer(const SidrTransactions::Key& key, const UdpPath& path,
                       const SidrReply& reply) {
   std::vector<std::byte> bytes = reply.encode();
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   (void)socket_.send(bytes, path);
   transactions_.answered(key, std::move(bytes));
 }
@@ -74,7 +75,7 @@ SidrCall::~SidrCall() {
 
 int SidrCall::answer(SidrReply reply) {
   reply.transaction = key_.transaction;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (port_ == nullptr) return EINVAL;
   port_->answer(key_, path_, reply);
   port_.reset();
@@ -108,7 +109,7 @@ Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& contex
   bound.tell_local_address();
   std::shared_ptr<SidrListener> listener(
       new SidrListener(context, std::move(bound), port_space, std::move(owner)));
-  const std::lock_guard guard(listener->mutex_);
+  const Lock guard(listener->mutex_);
   auto ticket = context.progress.add(*listener, listener->port_->fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   listener->ticket_ = *ticket;
@@ -116,7 +117,7 @@ Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& contex
 }
 
 void SidrListener::close() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   context_.progress.remove(std::exchange(ticket_, 0));
   owner_.reset();
   port_.reset();
@@ -132,7 +133,7 @@ bool SidrListener::ready(uint32_t /*events*/) {
   for (int i = 0; i < kRequestsPerPass; ++i) {
     std::shared_ptr<SidrPort> port;
     {
-      const std::lock_guard guard(mutex_);
+      const Lock guard(mutex_);
       port = port_;
     }
     if (port == nullptr) return false;
@@ -172,7 +173,7 @@ void SidrListener::received(const std::shared_ptr<SidrPort>& port, std::span<con
   }
   std::shared_ptr<SidrListenerOwner> owner;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     owner = owner_.lock();
   }
   if (owner != nullptr) (void)owner->sidr_requested(std::move(call));

@@ -11,10 +11,10 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "carrier/udp_socket.h"
 #include "connect/connection_events.h"
@@ -117,8 +117,8 @@ class SidrPort {
 
  private:
   UdpSocket socket_;
-  std::mutex mutex_;
-  SidrTransactions transactions_;
+  Mutex mutex_;
+  SidrTransactions transactions_ GUARDED_BY(mutex_);
 };
 
 /// A request that waits for the application. The last reference to it rejects it.
@@ -150,8 +150,8 @@ class SidrCall final : public CmConnection {
  private:
   static sockaddr_storage local_of(const SidrPort& port, const UdpPath& path);
 
-  std::mutex mutex_;
-  std::shared_ptr<SidrPort> port_;  ///< null once it has its reply
+  Mutex mutex_;
+  std::shared_ptr<SidrPort> port_ GUARDED_BY(mutex_);  ///< null once it has its reply
   const SidrTransactions::Key key_;
   const UdpPath path_;
   const std::vector<std::byte> private_data_;
@@ -187,10 +187,10 @@ class SidrListener final : public Source, public CmListener {
 
   ConnectContext& context_;
   const uint16_t port_space_;
-  std::mutex mutex_;
-  std::shared_ptr<SidrPort> port_;  ///< null after close()
-  Progress::Ticket ticket_ = 0;
-  std::weak_ptr<SidrListenerOwner> owner_;
+  Mutex mutex_;
+  std::shared_ptr<SidrPort> port_ GUARDED_BY(mutex_);  ///< null after close()
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  std::weak_ptr<SidrListenerOwner> owner_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

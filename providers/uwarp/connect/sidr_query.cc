@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
@@ -35,7 +36,7 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
   request.transaction = random_word();
   std::shared_ptr<SidrQuery> query(
       new SidrQuery(context, std::move(bound), request, std::move(owner)));
-  const std::lock_guard guard(query->mutex_);
+  const Lock guard(query->mutex_);
   auto ticket = context.progress.add(*query, query->socket_.fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   query->ticket_ = *ticket;
@@ -45,12 +46,12 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
 }
 
 sockaddr_storage SidrQuery::local_address() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return socket_.local_address();
 }
 
 void SidrQuery::abort() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   (void)finish_locked();
   socket_.close();
 }
@@ -63,7 +64,7 @@ std::shared_ptr<ConnectionOwner> SidrQuery::finish_locked() {
 }
 
 void SidrQuery::deadline_passed() {
-  std::unique_lock guard(mutex_);
+  Lock guard(mutex_);
   if (over_) return;
   const auto step = repetition_.next(now_ns());
   if (step != SidrRepetition::Step::kGiveUp) {
@@ -90,7 +91,7 @@ bool SidrQuery::ready(uint32_t /*events*/) {
 bool SidrQuery::receive_one() {
   std::byte bytes[SidrReply::kMostWireSize];
   UdpPath path;
-  std::unique_lock guard(mutex_);
+  Lock guard(mutex_);
   if (over_) return false;
   const ssize_t length = socket_.receive(bytes, path);
   if (length == -ECONNREFUSED) {  // ICMP's "port unreachable"
@@ -109,7 +110,7 @@ bool SidrQuery::receive_one() {
   return false;
 }
 
-void SidrQuery::replied(std::unique_lock<std::mutex>& guard, SidrReply reply) {
+void SidrQuery::replied(Lock<Mutex>& guard, SidrReply reply) {
   if (reply.status != SidrStatus::kSuccess && reply.private_data.empty())
     return fail_as(guard, reply.status);
   const auto owner = finish_locked();
@@ -124,7 +125,7 @@ void SidrQuery::replied(std::unique_lock<std::mutex>& guard, SidrReply reply) {
   owner->connection_established({}, {}, peer);
 }
 
-void SidrQuery::fail_as(std::unique_lock<std::mutex>& guard, SidrStatus status) {
+void SidrQuery::fail_as(Lock<Mutex>& guard, SidrStatus status) {
   const auto owner = finish_locked();
   const sockaddr_storage peer = socket_.remote_address();
   guard.unlock();

@@ -9,9 +9,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "carrier/udp_socket.h"
 #include "connect/connection_events.h"
@@ -106,21 +106,21 @@ class SidrQuery final : public Source, public CmConnection {
   SidrQuery(ConnectContext& context, UdpSocket bound, const SidrRequest& request,
             std::weak_ptr<ConnectionOwner> owner);
   /// No more datagrams and deadlines; the owner, for the one call that is due.
-  std::shared_ptr<ConnectionOwner> finish_locked();
+  std::shared_ptr<ConnectionOwner> finish_locked() REQUIRES(mutex_);
   /// One datagram or error of the socket. False: nothing was there, or the question is over.
   bool receive_one();
-  void replied(std::unique_lock<std::mutex>& guard, SidrReply reply);
-  void fail_as(std::unique_lock<std::mutex>& guard, SidrStatus status);
+  void replied(Lock<Mutex>& guard, SidrReply reply) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
+  void fail_as(Lock<Mutex>& guard, SidrStatus status) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
 
   ConnectContext& context_;
   const uint64_t transaction_;
   const std::array<std::byte, SidrRequest::kWireSize> request_;
-  mutable std::mutex mutex_;
-  UdpSocket socket_;
-  Progress::Ticket ticket_ = 0;
-  SidrRepetition repetition_;
-  std::weak_ptr<ConnectionOwner> owner_;
-  bool over_ = false;
+  mutable Mutex mutex_;
+  UdpSocket socket_ GUARDED_BY(mutex_);
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  SidrRepetition repetition_ GUARDED_BY(mutex_);
+  std::weak_ptr<ConnectionOwner> owner_ GUARDED_BY(mutex_);
+  bool over_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace uwarp

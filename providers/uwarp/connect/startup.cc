@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "inject/process_faults.h"
 
@@ -34,7 +35,7 @@ StartupModeCache::Peer StartupModeCache::peer_of(const sockaddr_storage& address
 }
 
 StartupMode StartupModeCache::first_for(const sockaddr_storage& peer, uint64_t now_ns) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const auto found = entries_.find(peer_of(peer));
   if (found == entries_.end()) return StartupMode::kPeerToPeer;
   if (found->second.end_ns > now_ns) return found->second.mode;
@@ -44,7 +45,7 @@ StartupMode StartupModeCache::first_for(const sockaddr_storage& peer, uint64_t n
 
 void StartupModeCache::remember(const sockaddr_storage& peer, StartupMode mode, uint64_t now_ns) {
   if (mode == StartupMode::kPeerToPeer) return forget(peer);
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const Peer key = peer_of(peer);
   const auto found = entries_.find(key);
   // Not prolonged by use: otherwise a busy client would never look for better.
@@ -59,12 +60,12 @@ void StartupModeCache::remember(const sockaddr_storage& peer, StartupMode mode, 
 }
 
 void StartupModeCache::forget(const sockaddr_storage& peer) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   entries_.erase(peer_of(peer));
 }
 
 size_t StartupModeCache::size() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return entries_.size();
 }
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
 #include "net/ip_address.h"
@@ -71,10 +71,10 @@ class StartupModeCache {
   };
 
   static Peer peer_of(const sockaddr_storage& address);
-  void make_room_locked(uint64_t now_ns);
+  void make_room_locked(uint64_t now_ns) REQUIRES(mutex_);
 
-  std::mutex mutex_;  // a leaf
-  std::map<Peer, Entry> entries_;
+  Mutex mutex_;  // a leaf
+  std::map<Peer, Entry> entries_ GUARDED_BY(mutex_);
 };
 
 // The active side of a start-up: dials, has its Request sent, reads the Reply, and tries the next

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/mutex.h"
 #include "connect/connect_context.h"
 #include "connect/rendezvous_port.h"
 #include "datagram/trunk.h"
@@ -43,7 +44,7 @@ Result<std::shared_ptr<DatagramEndpoint>> DatagramEndpoint::create(
 
 int DatagramEndpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!trunks_.context().alive()) return EINVAL;
-  const std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   if (destroyed_) return EINVAL;
   const QpState from = qp_.state();
   const QpState to = (mask & IBV_QP_STATE) != 0 ? static_cast<QpState>(attributes.qp_state) : from;
@@ -76,7 +77,7 @@ int DatagramEndpoint::modify(const ibv_qp_attr& attributes, int mask) {
 void DatagramEndpoint::destroy() {
   if (!trunks_.context().alive()) return;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (std::exchange(destroyed_, true)) return;
   }
   trunks_.groups().leave_all(*this);
@@ -124,7 +125,7 @@ DatagramEndpoint::Poster::~Poster() noexcept(false) {
 
 void DatagramEndpoint::room_came() {
   {
-    const std::lock_guard lock(qp_.post_lock());
+    const Lock lock(qp().post_lock());
     waiting_ = false;
   }
   go_on();
@@ -138,13 +139,13 @@ void DatagramEndpoint::go_on() {
       Poster poster(*this);
       poster.settled_ = true;
       if (waiting_) return;
-      qp_.send_waiting_locked([&](const auto& way) { poster.note(way); });
-      blocked = qp_.blocked_on();
+      qp().send_waiting_locked([&](const auto& way) { poster.note(way); });
+      blocked = qp().blocked_on();
       waiting_ = blocked != nullptr;
     }
     if (blocked == nullptr) return;
     if (blocked->wait_for_room(shared_from_this())) return;
-    const std::lock_guard lock(qp_.post_lock());
+    const Lock lock(qp().post_lock());
     waiting_ = false;
   }
 }

@@ -6,10 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "connect/endpoint.h"
@@ -37,11 +37,11 @@ class Destination {
 
   /// What was remembered for this port of ours and `port`; null if it was another pair.
   std::shared_ptr<Trunk> recent(uint16_t own_port, uint16_t port) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     return port == port_ && own_port == own_port_ ? trunk_ : nullptr;
   }
   void remember(uint16_t own_port, uint16_t port, std::shared_ptr<Trunk> trunk) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     own_port_ = own_port;
     port_ = port;
     trunk_.swap(trunk);
@@ -49,9 +49,9 @@ class Destination {
 
  private:
   SpinLock lock_;
-  uint16_t own_port_ = 0;  // of the queue pair that has sent
-  uint16_t port_ = 0;      // of a process; 0: none yet
-  std::shared_ptr<Trunk> trunk_;
+  uint16_t own_port_ GUARDED_BY(lock_) = 0;  // of the queue pair that has sent
+  uint16_t port_ GUARDED_BY(lock_) = 0;      // of a process; 0: none yet
+  std::shared_ptr<Trunk> trunk_ GUARDED_BY(lock_);
 };
 
 // What one thread at a time has found lately among the queue pairs that take datagrams: no lock and
@@ -109,14 +109,15 @@ class DatagramEndpoint final : public AnyEndpoint,
 
   /// Posts several datagrams with one taking of the lock, and sends what was posted at the end,
   /// also when a later request is refused.
-  class Poster {
+  class SCOPED_CAPABILITY Poster {
    public:
-    explicit Poster(DatagramEndpoint& endpoint);
-    ~Poster() noexcept(false);
+    explicit Poster(DatagramEndpoint& endpoint) ACQUIRE(endpoint.qp().post_lock());
+    ~Poster() noexcept(false) RELEASE();
     /// 0, or an errno; EINVAL also for a destination of another device.
-    int post(const SendRequest& request, Destination& to, Qpn number, uint32_t qkey);
+    int post(const SendRequest& request, Destination& to, Qpn number,
+             uint32_t qkey) NO_THREAD_SAFETY_ANALYSIS;
     /// What no datagram can do: it completes with an error.
-    int post_without_target(const SendRequest& request) {
+    int post_without_target(const SendRequest& request) NO_THREAD_SAFETY_ANALYSIS {
       return endpoint_.qp_.post_send_locked(request, {});
     }
 
@@ -127,7 +128,7 @@ class DatagramEndpoint final : public AnyEndpoint,
     static constexpr size_t kRoom = 8;
 
     DatagramEndpoint& endpoint_;
-    std::unique_lock<SpinLock> lock_;
+    Lock<SpinLock> lock_;
     bool settled_ = false;  // made by go_on(), which sends what waits
     size_t count_ = 0;
     std::shared_ptr<DatagramPath> ways_[kRoom];
@@ -138,14 +139,14 @@ class DatagramEndpoint final : public AnyEndpoint,
  private:
   DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QpNumberLease place,
                    const QpConfig& config);
-  QpState state_locked() const override { return qp_.state(); }
+  QpState state_locked() const override REQUIRES(mutex_) { return qp_.state(); }
   void go_on();
 
   Trunks& trunks_;
   const std::shared_ptr<const NetDevice> device_;
   DatagramQueuePair qp_;
   bool own_multicast_ = true;
-  bool waiting_ = false;  // in line for room; under the posting lock
+  bool waiting_ GUARDED_BY(qp().post_lock()) = false;  // in line for room
 };
 
 }  // namespace uwarp

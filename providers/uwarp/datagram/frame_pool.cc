@@ -4,9 +4,10 @@
 #include <sys/mman.h>
 
 #include <bit>
-#include <mutex>
 #include <new>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 namespace {
@@ -45,7 +46,7 @@ FramePool::Chunk::~Chunk() {
 
 // The chunk with the lowest place, so that others become empty.
 Frame* FramePool::take(size_t held) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (taken_ >= kMostFrames / 4 * 3 && held >= kFewFrames) [[unlikely]]
     return nullptr;
   if (with_free_ == 0 && !grow_locked()) [[unlikely]]
@@ -62,7 +63,7 @@ Frame* FramePool::take(size_t held) {
 
 void FramePool::give_back(Frame& frame) {
   std::unique_ptr<Chunk> left;  // unmapped after the lock
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const uint64_t bit = uint64_t{1} << frame.chunk;
   std::unique_ptr<Chunk>& chunk = chunks_[frame.chunk];
   frame.next = std::exchange(chunk->free, &frame);
@@ -82,7 +83,7 @@ void FramePool::give_back(FrameQueue frames) {
 }
 
 size_t FramePool::chunks() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   size_t count = 0;
   for (const auto& chunk : chunks_) count += chunk != nullptr;
   return count;

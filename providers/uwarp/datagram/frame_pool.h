@@ -107,15 +107,15 @@ class FramePool {
     Frame* free = nullptr;
     size_t taken = 0;
   };
-  bool grow_locked();
+  bool grow_locked() REQUIRES(lock_);
 
   RegionTable& regions_;
   ProtectionDomain domain_{.own = true};
   SpinLock lock_;
-  std::array<std::unique_ptr<Chunk>, kMostChunks> chunks_;
-  uint64_t with_free_ = 0;  // a bit for each chunk with free frames
-  uint64_t unused_ = 0;     // ... all of whose frames are free: one at most
-  size_t taken_ = 0;        // frames
+  std::array<std::unique_ptr<Chunk>, kMostChunks> chunks_ GUARDED_BY(lock_);
+  uint64_t with_free_ GUARDED_BY(lock_) = 0;  // a bit for each chunk with free frames
+  uint64_t unused_ GUARDED_BY(lock_) = 0;     // ... all of whose frames are free: one at most
+  size_t taken_ GUARDED_BY(lock_) = 0;        // frames
 };
 static_assert(FramePool::kMostChunks == 64 && FramePool::kMostChunks == kMaxOwnMr);
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "datagram/datagram_endpoint.h"
@@ -50,7 +51,7 @@ Result<std::shared_ptr<MulticastGroup>> MulticastGroup::join(ConnectContext& con
   auto socket = join_by_socket(device, group);
   if (!socket) return Error{socket.error()};
   std::shared_ptr<MulticastGroup> made(new MulticastGroup(context, std::move(*socket), group));
-  const std::lock_guard guard(made->mutex_);
+  const Lock guard(made->mutex_);
   auto ticket = context.progress.add(*made, made->socket_.fd(), EPOLLIN | EPOLLET);
   if (!ticket) return Error{ticket.error()};
   made->ticket_ = *ticket;
@@ -60,31 +61,31 @@ Result<std::shared_ptr<MulticastGroup>> MulticastGroup::join(ConnectContext& con
 MulticastGroup::~MulticastGroup() { context_.progress.remove(ticket_); }
 
 bool MulticastGroup::attach(std::shared_ptr<DatagramEndpoint> endpoint) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (std::ranges::find(endpoints_, endpoint) != endpoints_.end()) return false;
   endpoints_.push_back(std::move(endpoint));
   return true;
 }
 
 bool MulticastGroup::detach(const DatagramEndpoint& endpoint) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return std::erase_if(endpoints_, [&](const auto& one) { return one.get() == &endpoint; }) != 0;
 }
 
 bool MulticastGroup::has(const DatagramEndpoint& endpoint) const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return std::ranges::any_of(endpoints_, [&](const auto& one) { return one.get() == &endpoint; });
 }
 
 size_t MulticastGroup::attached() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return endpoints_.size();
 }
 
 bool MulticastGroup::ready(uint32_t /*events*/) {
   std::byte bytes[kMulticastMark.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
   UdpPath path;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (int i = 0; i < kMulticastsPerPass; ++i) {
     const ssize_t length = socket_.receive(bytes, path);
     if (length < 0) return false;
@@ -124,7 +125,7 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
 int MulticastGroups::attach(const std::shared_ptr<DatagramEndpoint>& endpoint,
                             const IpAddress& group) {
   const GroupKey key{endpoint->device().ifindex, group};
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   auto found = groups_.find(key);
   if (found == groups_.end()) {
     if (groups_.size() == kMostGroups) return ENOMEM;
@@ -139,7 +140,7 @@ int MulticastGroups::attach(const std::shared_ptr<DatagramEndpoint>& endpoint,
 
 int MulticastGroups::detach(const DatagramEndpoint& endpoint, const IpAddress& group) {
   std::shared_ptr<MulticastGroup> last;  // after the lock
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const auto found = groups_.find({endpoint.device().ifindex, group});
   if (found == groups_.end() || !found->second->detach(endpoint)) return EINVAL;
   if (found->second->attached() != 0) return 0;
@@ -149,12 +150,12 @@ int MulticastGroups::detach(const DatagramEndpoint& endpoint, const IpAddress& g
 }
 
 bool MulticastGroups::has(const DatagramEndpoint& endpoint) const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return std::ranges::any_of(groups_, [&](const auto& one) { return one.second->has(endpoint); });
 }
 
 void MulticastGroups::leave_all(const DatagramEndpoint& endpoint) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   std::erase_if(groups_, [&](const auto& one) {
     return one.second->detach(endpoint) && one.second->attached() == 0;
   });
@@ -162,7 +163,7 @@ void MulticastGroups::leave_all(const DatagramEndpoint& endpoint) {
 
 Result<std::shared_ptr<MulticastPath>> MulticastGroups::way_to(const NetDevice& device,
                                                                const MulticastPath::Key& key) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (auto known = ways_[key].lock()) return known;
   auto made = MulticastPath::open(frames_, device, key);
   std::erase_if(ways_, [](const auto& one) { return one.second.expired(); });
@@ -203,7 +204,7 @@ Result<std::shared_ptr<MulticastPath>> MulticastPath::open(FramePool& frames,
 MulticastPath::~MulticastPath() { frames_.give_back(take_filled()); }
 
 DatagramPath::Taken MulticastPath::append(const DatagramHeader& header, BufferList& payload) {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (filling_ == nullptr || !filling_->has_room(header)) {
     if (filling_ != nullptr) {
       if (ready_.size() + 1 == kMostFrames) return Taken::kFull;  // until flush()
@@ -216,7 +217,7 @@ DatagramPath::Taken MulticastPath::append(const DatagramHeader& header, BufferLi
 }
 
 FrameQueue MulticastPath::take_filled() {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (filling_ != nullptr) {
     ready_.push(*filling_);
     filling_ = nullptr;
@@ -230,7 +231,7 @@ bool MulticastPath::wait_for_room(std::shared_ptr<DatagramWaiter>) {
 }
 
 void MulticastPath::flush() {
-  const std::lock_guard order(sending_);
+  const Lock order(sending_);
   FrameQueue frames = take_filled();
   bool moves = true;
   while (!frames.empty()) {

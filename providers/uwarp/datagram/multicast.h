@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "carrier/udp_socket.h"
@@ -60,15 +60,15 @@ class MulticastPath final : public DatagramPath {
 
   /// What is to go out, in order; empty: nothing.
   FrameQueue take_filled();
-  bool send(const Frame& frame);
-  bool send(std::span<const iovec> datagrams);
+  bool send(const Frame& frame) REQUIRES(sending_);
+  bool send(std::span<const iovec> datagrams) REQUIRES(sending_);
 
   FramePool& frames_;
-  std::mutex sending_;  // before `lock_`; keeps the datagrams of a queue pair in order
-  UdpSocket socket_;
+  Mutex sending_;  // before `lock_`; keeps the datagrams of a queue pair in order
+  UdpSocket socket_ GUARDED_BY(sending_);
   SpinLock lock_;
-  Frame* filling_ = nullptr;
-  FrameQueue ready_;
+  Frame* filling_ GUARDED_BY(lock_) = nullptr;
+  FrameQueue ready_ GUARDED_BY(lock_);
 };
 
 struct ConnectContext;
@@ -95,15 +95,15 @@ class MulticastGroup final : public Source {
  private:
   MulticastGroup(ConnectContext& context, UdpSocket socket, const IpAddress& group)
       : context_(context), group_(group), socket_(std::move(socket)) {}
-  void received(std::span<const std::byte> bytes, const UdpPath& path);
+  void received(std::span<const std::byte> bytes, const UdpPath& path) REQUIRES(mutex_);
 
   ConnectContext& context_;
   const IpAddress group_;
   /// One thread at a time reads, so that datagrams stay in order.
-  mutable std::mutex mutex_;
-  UdpSocket socket_;
-  Progress::Ticket ticket_ = 0;
-  std::vector<std::shared_ptr<DatagramEndpoint>> endpoints_;
+  mutable Mutex mutex_;
+  UdpSocket socket_ GUARDED_BY(mutex_);
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<DatagramEndpoint>> endpoints_ GUARDED_BY(mutex_);
 };
 
 /// Any thread.
@@ -134,9 +134,9 @@ class MulticastGroups {
 
   ConnectContext& context_;
   FramePool& frames_;
-  mutable std::mutex mutex_;
-  std::map<GroupKey, std::shared_ptr<MulticastGroup>> groups_;
-  std::map<MulticastPath::Key, std::weak_ptr<MulticastPath>> ways_;
+  mutable Mutex mutex_;
+  std::map<GroupKey, std::shared_ptr<MulticastGroup>> groups_ GUARDED_BY(mutex_);
+  std::map<MulticastPath::Key, std::weak_ptr<MulticastPath>> ways_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

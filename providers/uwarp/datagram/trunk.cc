@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "connect/connect_context.h"
 #include "datagram/trunks.h"
 #include "os/clock.h"
@@ -33,24 +33,24 @@ Trunk::~Trunk() {
 }
 
 bool Trunk::idle() {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return waiters_ == nullptr && filling_ == nullptr && ready_.empty();
 }
 
 bool Trunk::open() {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return line_ != nullptr;
 }
 
 bool Trunk::holds(TrunkNonce nonce) {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return line_ != nullptr && line_->nonce() == nonce;
 }
 
 // --- Filling
 
 DatagramPath::Taken Trunk::append(const DatagramHeader& header, BufferList& payload) {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (state_ == State::kUnreachable) {
     if (now_ns() < retry_ns_) return Taken::kDropped;
     state_ = State::kIdle;
@@ -126,7 +126,7 @@ void Trunk::flush() {
     uint32_t frames = 0;
     uint64_t bytes = 0;
     {
-      const std::lock_guard lock(lock_);
+      const Lock lock(lock_);
       if (state_ == State::kIdle && (filling_ != nullptr || !ready_.empty())) {
         state_ = State::kCalling;
       } else {
@@ -141,7 +141,7 @@ void Trunk::flush() {
     std::shared_ptr<DatagramWaiter> waiters;
     bool again;
     {
-      const std::lock_guard lock(lock_);
+      const Lock lock(lock_);
       if (line_ != line) return;
       const size_t done = take_done_locked();
       if (has_room_locked()) waiters = take_waiters_locked();
@@ -158,7 +158,7 @@ void Trunk::flush_soon() { trunks_.context().progress.revisit(*this); }
 
 bool Trunk::wait_for_room(std::shared_ptr<DatagramWaiter> waiter) {
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     take_done_locked();
     if (has_room_locked() || stalled_ || state_ == State::kUnreachable) return false;
     waiter->next_waiting = std::move(waiters_);
@@ -194,7 +194,7 @@ void Trunk::deadline_passed() {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> dead;
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     take_done_locked();
     if (full_since_ns_ == 0) return;
     if (has_room_locked()) {
@@ -221,7 +221,7 @@ void Trunk::deadline_passed() {
 void Trunk::begin_call() {
   const TrunkNonce nonce = draw_nonce();
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (state_ != State::kCalling) return;  // the peer was first
     calling_ = nonce;
   }
@@ -244,7 +244,7 @@ void Trunk::call(TrunkNonce nonce, bool replaces) {
 void Trunk::prove_again(TrunkConnection& line) {
   const TrunkNonce nonce = line.nonce();
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (line_.get() != &line || calling_ != 0 || nonce == 0) return;
     calling_ = nonce;
   }
@@ -254,7 +254,7 @@ void Trunk::prove_again(TrunkConnection& line) {
 void Trunk::line_open(std::shared_ptr<TrunkConnection> line) {
   std::shared_ptr<TrunkConnection> retired;
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (line_ != nullptr) {
       if (!line->replaces()) return;  // two called each other: the first line stays
       take_done_locked();
@@ -292,7 +292,7 @@ void Trunk::line_over(const TrunkConnection& line, int status) {
   bool tell = false;
   const bool wanted = trunks_.in_use();  // else all lines end
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (line_.get() != &line) return;
     gone = std::move(line_);
     drop_all_locked();
@@ -318,7 +318,7 @@ void Trunk::line_closing(TrunkConnection& line) {
   uint32_t frames = 0;
   uint64_t bytes = 0;
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (line_.get() != &line) return;
     take_done_locked();
     close_frame_locked();
@@ -337,7 +337,7 @@ void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<TrunkConnection> left;
   bool tell = false;
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     if (calling_ != nonce) return;
     calling_ = 0;
     if (state_ == State::kCalling) {

@@ -62,38 +62,40 @@ class Trunk final : public Source, public DatagramPath {
   static constexpr size_t kMostFrames = TrunkConnection::kDepth;
   enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
 
-  bool has_room_locked() const { return ready_.size() + in_flight_.size() < kMostFrames; }
-  bool take_frame_locked();
-  size_t take_done_locked();
-  void close_frame_locked();
-  void post_locked(uint32_t& frames, uint64_t& bytes);
-  bool ask_for_done_locked();
-  void drop_all_locked();
-  bool pause_locked();
+  bool has_room_locked() const REQUIRES(lock_) {
+    return ready_.size() + in_flight_.size() < kMostFrames;
+  }
+  bool take_frame_locked() REQUIRES(lock_);
+  size_t take_done_locked() REQUIRES(lock_);
+  void close_frame_locked() REQUIRES(lock_);
+  void post_locked(uint32_t& frames, uint64_t& bytes) REQUIRES(lock_);
+  bool ask_for_done_locked() REQUIRES(lock_);
+  void drop_all_locked() REQUIRES(lock_);
+  bool pause_locked() REQUIRES(lock_);
   void tell_of_pause(int status);
   void begin_call();
   void call(TrunkNonce nonce, bool replaces);
   static void wake(std::shared_ptr<DatagramWaiter> waiters);
-  std::shared_ptr<DatagramWaiter> take_waiters_locked();
+  std::shared_ptr<DatagramWaiter> take_waiters_locked() REQUIRES(lock_);
 
   Trunks& trunks_;
   const std::shared_ptr<const NetDevice> device_;
 
   SpinLock lock_;
-  State state_ = State::kIdle;
-  TrunkNonce calling_ = 0;  // of the last call, until it has ended
-  std::shared_ptr<TrunkConnection> line_;
-  Frame* filling_ = nullptr;
-  FrameQueue ready_;
-  FrameQueue in_flight_;
-  std::shared_ptr<DatagramWaiter> waiters_;
-  uint64_t full_since_ns_ = 0;  // 0: there is room, or no queue pair wants it
-  uint64_t open_since_ns_ = 0;  // of the line
-  uint32_t brief_ = 0;          // lines in a row that were over as soon as they were open
-  bool stalled_ = false;        // the peer has taken nothing for too long
-  uint64_t retry_ns_ = 0;       // unreachable until then
-  uint64_t pause_ns_ = 0;       // length of the last such time
-  bool told_ = false;           // the log knows that it cannot be reached
+  State state_ GUARDED_BY(lock_) = State::kIdle;
+  TrunkNonce calling_ GUARDED_BY(lock_) = 0;  // of the last call, until it has ended
+  std::shared_ptr<TrunkConnection> line_ GUARDED_BY(lock_);
+  Frame* filling_ GUARDED_BY(lock_) = nullptr;
+  FrameQueue ready_ GUARDED_BY(lock_);
+  FrameQueue in_flight_ GUARDED_BY(lock_);
+  std::shared_ptr<DatagramWaiter> waiters_ GUARDED_BY(lock_);
+  uint64_t full_since_ns_ GUARDED_BY(lock_) = 0;  // 0: there is room, or no queue pair wants it
+  uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the line
+  uint32_t brief_ GUARDED_BY(lock_) = 0;  // lines in a row that were over as soon as they were open
+  bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
+  uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
+  uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time
+  bool told_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
 };
 
 }  // namespace uwarp

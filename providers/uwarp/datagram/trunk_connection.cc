@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/tuning.h"
 #include "connect/connect_context.h"
@@ -187,7 +188,10 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
   std::shared_ptr<TrunkConnection> line(new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
   line->replaces_ = call->replaces();
   line->nonce_.store(call->nonce());
-  line->call_ = std::move(call);
+  {
+    const Lock lock(line->lock_);
+    line->call_ = std::move(call);
+  }
   if (int error = line->make_endpoint()) return Error{error};
   line->set_connection(request);
   ConnectParameters parameters;
@@ -209,7 +213,7 @@ void TrunkConnection::close() {
 
 void TrunkConnection::keep_frames(FrameQueue frames) {
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     kept_ = frames;
     if (!done_) return;
   }
@@ -219,7 +223,7 @@ void TrunkConnection::keep_frames(FrameQueue frames) {
 void TrunkConnection::give_back_kept() {
   FrameQueue frames;
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     done_ = true;
     frames = std::exchange(kept_, {});
   }
@@ -336,7 +340,7 @@ bool TrunkConnection::post(const Frame& frame) {
   SendRequest request;
   request.opcode = SendOpcode::kSend;
   request.sges = {&sge, 1};
-  const std::lock_guard lock(endpoint_->qp().post_lock());
+  const Lock lock(endpoint_->qp().post_lock());
   return endpoint_->qp().post_send_locked(request) == 0;
 }
 

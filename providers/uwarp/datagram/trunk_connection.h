@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/spinlock.h"
 #include "connect/connection_events.h"
@@ -165,7 +166,7 @@ class TrunkConnection final : public Source,
     return std::static_pointer_cast<TrunkConnection>(shared_from_this());
   }
   void set_connection(std::shared_ptr<Connection> connection) {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     connection_.swap(connection);
   }
   int make_endpoint();
@@ -186,12 +187,12 @@ class TrunkConnection final : public Source,
   void set_alarm();
   void give_back_kept();
   std::shared_ptr<Connection> connection() {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     return connection_;
   }
   void over(int status);
   std::shared_ptr<TrunkConnection> take_call() {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     return std::exchange(call_, nullptr);
   }
 
@@ -211,11 +212,11 @@ class TrunkConnection final : public Source,
   std::atomic<bool> used_{true};          // since the last look
   std::shared_ptr<RendezvousPort> port_;  // of a call: where the peer calls back
   SpinLock lock_;
-  // Under lock_:
-  std::shared_ptr<Connection> connection_;
-  std::shared_ptr<TrunkConnection> call_;  // of an answer, until it is open or has failed
-  FrameQueue kept_;
-  bool done_ = false;  // no frame is sent from any more
+  std::shared_ptr<Connection> connection_ GUARDED_BY(lock_);
+  // Of an answer, until it is open or has failed.
+  std::shared_ptr<TrunkConnection> call_ GUARDED_BY(lock_);
+  FrameQueue kept_ GUARDED_BY(lock_);
+  bool done_ GUARDED_BY(lock_) = false;  // no frame is sent from any more
 
   // Under the receive side of the endpoint.
   GlobalRouteHeader route_;

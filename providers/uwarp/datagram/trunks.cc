@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "connect/connection.h"
 #include "connect/rendezvous.h"
 #include "connect/rendezvous_port.h"
@@ -53,14 +54,14 @@ std::shared_ptr<DatagramPath> Trunks::way_to(Destination& to, Qpn number,
   const uint16_t own_port = port_of_number(from.number());
   const uint16_t port = port_of_number(number);
   if (auto trunk = to.recent(own_port, port)) return trunk;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   auto trunk = trunk_locked({to.own, own_port, to.peer, port}, from.shared_device());
   to.remember(own_port, port, trunk);
   return trunk;
 }
 
 void Trunks::endpoint_made() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   ++endpoint_count_;
   context_.trunk_calls.store(this, std::memory_order_release);
 }
@@ -68,7 +69,7 @@ void Trunks::endpoint_made() {
 void Trunks::endpoint_gone() {
   visit_lines([](TrunkConnection& line) { line.forget_endpoints(); });
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (--endpoint_count_ != 0) return;
     forget_unused_locked();
   }
@@ -83,7 +84,7 @@ void Trunks::visit_lines(Visit visit) {
   for (size_t count = some.size(); count == some.size();) {
     count = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       for (auto at = lines_.upper_bound(last); at != lines_.end() && count != some.size(); ++at) {
         last = at->first;
         some[count++] = at->second;
@@ -96,7 +97,7 @@ void Trunks::visit_lines(Visit visit) {
 void Trunks::keep(const std::shared_ptr<TrunkConnection>& line) {
   std::optional<std::shared_ptr<TrunkConnection>> displaced;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     lines_.emplace(line.get(), line);
     if (line->is_call()) calls_.insert_or_assign(line->nonce(), line);
     if (line->takes_place())
@@ -109,7 +110,7 @@ void Trunks::proved(const std::shared_ptr<TrunkConnection>& line) {
   const TrunkKey& key = line->trunk()->key;
   std::optional<std::shared_ptr<TrunkConnection>> displaced;
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     unproved_.leave(line);
     if (lines_.contains(line.get()))  // it is not over already
       displaced = proved_.enter(line, key.peer, trunk_places().proved,
@@ -127,7 +128,7 @@ void Trunks::proved(const std::shared_ptr<TrunkConnection>& line) {
 
 void Trunks::let_go(TrunkConnection& line) {
   std::shared_ptr<TrunkConnection> gone;  // after the lock
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = lines_.find(&line);
   if (found == lines_.end()) return;
   gone = std::move(found->second);
@@ -151,7 +152,7 @@ void Trunks::prove_again() {
 }
 
 void Trunks::set_ending(bool on) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   ending_ = on;
 }
 
@@ -161,7 +162,7 @@ void Trunks::begin() {
 }
 
 bool Trunks::done() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return lines_.empty();
 }
 
@@ -194,7 +195,7 @@ void Trunks::trunk_called(std::shared_ptr<Connection> request, const RendezvousC
 RendezvousVerdict Trunks::called(const TrunkKey& key, TrunkNonce nonce) try {
   bool begin;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (endpoint_count_ == 0 || ending_) return RendezvousVerdict::kNoSuchQp;
     const auto trunk = trunks_.find(key);
     if (trunk != trunks_.end() && trunk->second->holds(nonce)) return RendezvousVerdict::kHeld;
@@ -210,7 +211,7 @@ bool Trunks::call_back(const TrunkKey& key) {
   try {
     const auto device = net_devices()->by_address(key.own);
     if (device != nullptr) {
-      std::unique_lock lock(mutex_);
+      Lock lock(mutex_);
       auto trunk = trunk_locked(key, device);
       auto nonces = call_backs_.take(key);
       lock.unlock();
@@ -226,14 +227,14 @@ bool Trunks::call_back(const TrunkKey& key) {
   }
   static CollapsedLog log;
   log.event("datagrams: cannot call %s back: errno %d", key.peer.to_string().c_str(), error);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   call_backs_.forget(key);
   return false;
 }
 
 void Trunks::call_back_over(const TrunkKey& key) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!call_backs_.over(key)) return;
   }
   (void)call_back(key);
@@ -242,7 +243,7 @@ void Trunks::call_back_over(const TrunkKey& key) {
 bool Trunks::called_back(const TrunkKey& key, const std::shared_ptr<Connection>& request) {
   std::shared_ptr<TrunkConnection> call;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const TrunkNonce nonce :
          TrunkCall::nonces_of(request->request_parameters().private_data)) {
       const auto found = calls_.find(nonce);

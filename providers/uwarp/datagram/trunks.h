@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "connect/connect_context.h"
 #include "connect/network_places.h"
 #include "datagram/datagram_endpoint.h"
@@ -117,7 +117,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   // ---- For lines.
   /// There are queue pairs that take datagrams, and exit() does not wait for the lines to end.
   bool in_use() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return endpoint_count_ != 0 && !ending_;
   }
   /// A call back takes a place, perhaps that of another.
@@ -148,8 +148,9 @@ class Trunks final : public TrunkCalls, public LastWork {
   /// Begins a call back. False: it cannot be made.
   bool call_back(const TrunkKey& key);
   std::shared_ptr<Trunk> trunk_locked(const TrunkKey& key,
-                                      const std::shared_ptr<const NetDevice>& device);
-  void forget_unused_locked();
+                                      const std::shared_ptr<const NetDevice>& device)
+      REQUIRES(mutex_);
+  void forget_unused_locked() REQUIRES(mutex_);
   void close_lines();
   void set_ending(bool on);
   template <typename Visit>
@@ -163,17 +164,17 @@ class Trunks final : public TrunkCalls, public LastWork {
   MulticastGroups groups_{context_, frames_};
   CompletionQueue polled_{1, nullptr};
 
-  std::mutex mutex_;
-  size_t endpoint_count_ = 0;
-  bool ending_ = false;
-  size_t trim_at_ = kMostIdle;  // trunks
-  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_;
-  std::map<TrunkConnection*, std::shared_ptr<TrunkConnection>> lines_;
-  std::map<TrunkNonce, std::shared_ptr<TrunkConnection>>
-      calls_;  // ours, by what their call back shows
-  CallBacks call_backs_;
-  Lines unproved_;
-  Lines proved_;
+  Mutex mutex_;
+  size_t endpoint_count_ GUARDED_BY(mutex_) = 0;
+  bool ending_ GUARDED_BY(mutex_) = false;
+  size_t trim_at_ GUARDED_BY(mutex_) = kMostIdle;  // trunks
+  std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_ GUARDED_BY(mutex_);
+  std::map<TrunkConnection*, std::shared_ptr<TrunkConnection>> lines_ GUARDED_BY(mutex_);
+  // Ours, by what their call back shows.
+  std::map<TrunkNonce, std::shared_ptr<TrunkConnection>> calls_ GUARDED_BY(mutex_);
+  CallBacks call_backs_ GUARDED_BY(mutex_);
+  Lines unproved_ GUARDED_BY(mutex_);
+  Lines proved_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

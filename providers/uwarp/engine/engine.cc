@@ -9,6 +9,7 @@
 
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/process_lock.h"
 #include "base/process_own.h"
 #include "base/settings.h"
@@ -86,7 +87,7 @@ Engine::Engine()
 
 Engine& Engine::instance() {
   if (Engine* engine = process_engine.find()) return *engine;
-  const std::lock_guard one_at_a_time(creation_lock);
+  const Lock one_at_a_time(creation_lock);
   std::call_once(exit_once, [] { std::atexit(at_exit); });
   return process_engine.get();
 }
@@ -142,7 +143,7 @@ int Engine::remove_region(MemoryRegion& region) {
 
 int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   if (!alive()) return 0;
-  const std::lock_guard one_at_a_time(changes_mutex_);
+  const Lock one_at_a_time(changes_mutex_);
   const RegionShape old = region.shape();
   const bool moved = old.domain != shape.domain || old.address != shape.address ||
                      old.length_bytes != shape.length_bytes || old.first != shape.first ||

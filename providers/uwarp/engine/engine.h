@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
@@ -89,8 +90,9 @@ class Engine {
 
   /// XRC domains that a file names, by verbs device and file.
   struct XrcDomains {
-    std::mutex mutex;
-    std::map<std::tuple<std::string, dev_t, ino_t>, std::weak_ptr<XrcDomain>> by_file;
+    Mutex mutex;
+    std::map<std::tuple<std::string, dev_t, ino_t>, std::weak_ptr<XrcDomain>> by_file
+        GUARDED_BY(mutex);
   };
   XrcDomains& xrc_domains() { return xrc_domains_; }
   /// Takes an XRC shared receive queue out of its domain. On return no queue pair uses it, nor its
@@ -119,7 +121,7 @@ class Engine {
 
   XrcDomains xrc_domains_;
 
-  std::mutex changes_mutex_;  // who changes a region holds many queue pairs at once
+  Mutex changes_mutex_;  // who changes a region holds many queue pairs at once
   std::once_flag net_watch_once_;
   std::shared_ptr<NetWatch> net_watch_;
   const std::shared_ptr<NeighbourWatch> neighbour_watch_;

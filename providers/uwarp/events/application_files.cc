@@ -2,10 +2,10 @@
 #include "events/application_files.h"
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/process_own.h"
 #include "events/raw_fds.h"
 
@@ -14,8 +14,8 @@ namespace uwarp {
 namespace {
 
 struct Files {
-  std::mutex lock;  ///< a leaf
-  std::unordered_map<int, std::shared_ptr<ApplicationFile>> by_fd;
+  Mutex lock;  ///< a leaf
+  std::unordered_map<int, std::shared_ptr<ApplicationFile>> by_fd GUARDED_BY(lock);
 };
 
 ProcessOwn<Files> files;
@@ -27,7 +27,7 @@ void give_to_application(int fd, uwarp_fd_kind kind, std::shared_ptr<Application
   application_file_closed(fd);
   Files& all = files.get();
   {
-    const std::lock_guard guard(all.lock);
+    const Lock guard(all.lock);
     all.by_fd[fd] = std::move(file);
   }
   mark_for_application(fd, kind);
@@ -35,7 +35,7 @@ void give_to_application(int fd, uwarp_fd_kind kind, std::shared_ptr<Application
 
 std::shared_ptr<ApplicationFile> application_file(int fd) {
   Files& all = files.get();
-  const std::lock_guard guard(all.lock);
+  const Lock guard(all.lock);
   const auto it = all.by_fd.find(fd);
   return it == all.by_fd.end() ? nullptr : it->second;
 }
@@ -44,7 +44,7 @@ void application_file_closed(int fd) {
   Files& all = files.get();
   std::shared_ptr<ApplicationFile> file;
   {
-    const std::lock_guard guard(all.lock);
+    const Lock guard(all.lock);
     auto closed = all.by_fd.extract(fd);
     if (closed.empty()) return;
     file = std::move(closed.mapped());
@@ -59,7 +59,7 @@ void application_file_duplicated(int fd, int copy) {
   auto file = application_file(fd);
   if (file == nullptr) return;
   Files& all = files.get();
-  const std::lock_guard guard(all.lock);
+  const Lock guard(all.lock);
   all.by_fd[copy] = std::move(file);
 }
 

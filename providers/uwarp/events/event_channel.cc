@@ -10,12 +10,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/process_own.h"
 #include "engine/engine.h"
 #include "events/raw_fds.h"
@@ -24,9 +24,10 @@
 namespace uwarp {
 
 struct LateArmings {
-  std::mutex lock;
-  CompletionEvents* queues = nullptr;  ///< armed with completions in them, and not raised since
-  ChannelWait* waits = nullptr;
+  Mutex lock;
+  /// Armed with completions in them, and not raised since.
+  CompletionEvents* queues GUARDED_BY(lock) = nullptr;
+  ChannelWait* waits GUARDED_BY(lock) = nullptr;
 };
 
 namespace {
@@ -47,7 +48,7 @@ void unlink(T*& first, T& one, T* T::*next) {
 }  // namespace
 
 ChannelWait::ChannelWait(std::span<const pollfd> fds) : fds_(fds), all_(late_armings.get()) {
-  const std::lock_guard guard(all_.lock);
+  const Lock guard(all_.lock);
   next_ = std::exchange(all_.waits, this);
   for (CompletionEvents** at = &all_.queues; *at != nullptr;) {
     CompletionEvents& queue = **at;
@@ -60,7 +61,7 @@ ChannelWait::ChannelWait(std::span<const pollfd> fds) : fds_(fds), all_(late_arm
 }
 
 ChannelWait::~ChannelWait() {
-  const std::lock_guard guard(all_.lock);
+  const Lock guard(all_.lock);
   unlink(all_.waits, *this, &ChannelWait::next_);
 }
 
@@ -76,11 +77,11 @@ class EventChannel::Reader : public Awaited {
  public:
   Reader(EventChannel& channel, int fd)
       : channel_(channel), fd_{.fd = fd, .events = POLLIN, .revents = 0} {
-    const std::lock_guard guard(channel_.lock_);
+    const Lock guard(channel_.lock_);
     if (channel_.reader_ == nullptr) channel_.reader_ = this;
   }
   ~Reader() override {
-    const std::lock_guard guard(channel_.lock_);
+    const Lock guard(channel_.lock_);
     if (channel_.reader_ != this) return;
     channel_.reader_ = nullptr;
     // Left behind by a cancelled thread: for the next one.
@@ -95,7 +96,7 @@ class EventChannel::Reader : public Awaited {
 
   /// False: the record goes through the socket, behind those that other threads have sent
   /// meanwhile.
-  bool offer_locked(Record record) {
+  bool offer_locked(Record record) NO_THREAD_SAFETY_ANALYSIS {
     if (length_ != 0 || channel_.sent_.load() != sent_before_ || !channel_.waiting_.empty() ||
         !pthread_equal(thread_, pthread_self()))
       return false;
@@ -105,7 +106,7 @@ class EventChannel::Reader : public Awaited {
   }
   /// Takes the record that was offered. 0: there is none.
   size_t take(std::span<std::byte> out) {
-    const std::lock_guard guard(channel_.lock_);
+    const Lock guard(channel_.lock_);
     const size_t taken = std::min(length_, out.size());
     std::copy_n(record_.begin(), taken, out.begin());
     length_ = 0;
@@ -164,20 +165,20 @@ bool EventChannel::try_send_locked(Record record) {
 }
 
 void EventChannel::make_room(size_t records) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (room_ + records > waiting_.capacity()) waiting_.reserve(2 * (room_ + records));
   room_ += records;
 }
 
 void EventChannel::give_room_back(size_t records) {
   if (!alive()) return;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   room_ -= records;
 }
 
 bool EventChannel::send_bytes(Record record) {
   if (!alive()) return true;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (reader_ != nullptr && reader_->offer_locked(record)) return true;
   return (waiting_.empty() && try_send_locked(record)) || keep_locked(record);
 }
@@ -204,7 +205,7 @@ void EventChannel::flush_waiting_locked() {
 
 void EventChannel::records_read() {
   if (!alive()) return;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   flush_waiting_locked();
 }
 
@@ -232,7 +233,7 @@ size_t EventChannel::remove_sent_locked(const std::function<bool(Record)>& stale
 
 size_t EventChannel::remove_if(const std::function<bool(Record)>& stale) {
   if (!alive()) return 0;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   size_t removed = reader_ != nullptr ? reader_->withdraw_locked(stale) : 0;
   removed += remove_sent_locked(stale);
   removed += std::erase_if(waiting_, [&](const Waiting& one) { return stale(one.record()); });
@@ -273,7 +274,7 @@ CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
 
 void CompletionEvents::raise() {
   if (!process_.is_this()) return;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (stopped_) return;
   if (unread_) {
     again_ = true;
@@ -283,7 +284,7 @@ void CompletionEvents::raise() {
 }
 
 bool CompletionEvents::armed_late() {
-  const std::lock_guard guard(late_armings_.lock);
+  const Lock guard(late_armings_.lock);
   for (const ChannelWait* wait = late_armings_.waits; wait != nullptr; wait = wait->next_)
     if (wait->is_for(*channel_) && raise_stored()) return false;
   if (!armed_late_) next_armed_late_ = std::exchange(late_armings_.queues, this);
@@ -294,7 +295,7 @@ bool CompletionEvents::armed_late() {
 bool CompletionEvents::raise_stored() {
   if (!process_.is_this()) return true;
   {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (unread_) return false;
   }
   raise_stored_();
@@ -309,7 +310,7 @@ void CompletionEvents::send_locked() {
 
 void CompletionEvents::record_read() {
   if (!process_.is_this()) return;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   unread_ = false;
   if (again_ && !stopped_) {
     again_ = false;
@@ -321,11 +322,11 @@ void CompletionEvents::record_read() {
 uint32_t CompletionEvents::stop() {
   if (!process_.is_this()) return 0;
   {
-    const std::lock_guard guard(late_armings_.lock);
+    const Lock guard(late_armings_.lock);
     if (armed_late_) unlink(late_armings_.queues, *this, &CompletionEvents::next_armed_late_);
     armed_late_ = false;
   }
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   stopped_ = true;
   again_ = false;
   if (!unread_) return sent_;

@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/fork.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "events/application_files.h"
 
@@ -99,19 +99,19 @@ class EventChannel final : public ApplicationFile {
   /// False in a forked child: the fds are closed there.
   bool alive() const { return process_.is_this(); }
   bool send_bytes(Record record);
-  bool try_send_locked(Record record);
+  bool try_send_locked(Record record) REQUIRES(lock_);
   class Reader;
   friend class EventReservation;
   void make_room(size_t records);
   void give_room_back(size_t records);
   /// For events of a port, and one that a cancelled reader has left.
   static constexpr size_t kOwnRoom = 16;
-  bool keep_locked(Record record);
-  size_t remove_sent_locked(const std::function<bool(Record)>& stale);
-  void flush_waiting_locked();
+  bool keep_locked(Record record) REQUIRES(lock_);
+  size_t remove_sent_locked(const std::function<bool(Record)>& stale) REQUIRES(lock_);
+  void flush_waiting_locked() REQUIRES(lock_);
 
   const BirthProcess process_{};
-  std::mutex lock_;
+  Mutex lock_;
   const int writer_fd_;
   /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
   /// application has closed its end, so that a send never fails for that.
@@ -122,10 +122,11 @@ class EventChannel final : public ApplicationFile {
     size_t length;
     Record record() const { return Record(bytes).first(length); }
   };
-  std::vector<Waiting> waiting_;   ///< only while the socket is full; has room for room_
-  size_t room_ = kOwnRoom;         ///< records
-  std::atomic<uint32_t> sent_{0};  ///< records that went into the socket
-  Reader* reader_ = nullptr;       ///< a thread that drives inside read()
+  /// Only while the socket is full; has room for room_.
+  std::vector<Waiting> waiting_ GUARDED_BY(lock_);
+  size_t room_ GUARDED_BY(lock_) = kOwnRoom;    ///< records
+  std::atomic<uint32_t> sent_{0};               ///< records that went into the socket
+  Reader* reader_ GUARDED_BY(lock_) = nullptr;  ///< a thread that drives inside read()
 };
 
 /// Room in a channel for the records that one object may have unread at a time, so that its events
@@ -170,18 +171,18 @@ class CompletionEvents {
 
  private:
   friend class ChannelWait;
-  void send_locked();
+  void send_locked() REQUIRES(lock_);
 
   const std::shared_ptr<EventChannel> channel_;
   const EventReservation room_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const BirthProcess process_{};
-  std::mutex lock_;  ///< before the channel's
-  uint32_t sent_ = 0;
-  bool unread_ = false;
-  bool again_ = false;
-  bool stopped_ = false;
+  Mutex lock_;  ///< before the channel's
+  uint32_t sent_ GUARDED_BY(lock_) = 0;
+  bool unread_ GUARDED_BY(lock_) = false;
+  bool again_ GUARDED_BY(lock_) = false;
+  bool stopped_ GUARDED_BY(lock_) = false;
   // Under the lock of LateArmings.
   LateArmings& late_armings_;
   bool armed_late_ = false;

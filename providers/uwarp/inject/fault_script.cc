@@ -2,8 +2,9 @@
 #include "inject/fault_script.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 namespace {
@@ -62,7 +63,7 @@ void FaultScript::restart() {
   send_held_.store(false, std::memory_order_relaxed);
   receive_held_.store(false, std::memory_order_relaxed);
   reset_wanted_.store(false, std::memory_order_relaxed);
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   send_ = receive_ = Hold{};
 }
 
@@ -101,7 +102,7 @@ const FaultVerdict& FaultScript::judge_request(uint64_t position, FaultMessage m
   }
   hold.on |= hold.wait_ns != 0 || owed_ns_ >= kGrainNs;
   hold.rate_ns = hold.on ? std::exchange(owed_ns_, 0) : 0;
-  begin_hold(hold, send_, send_held_);
+  begin_hold(hold, &FaultScript::send_, send_held_);
   return request_verdict_;
 }
 
@@ -118,7 +119,7 @@ bool FaultScript::admit_answer(uint64_t bytes) {
   Hold hold;
   hold.on = true;
   hold.rate_ns = std::exchange(owed_ns_, 0);
-  begin_hold(hold, send_, send_held_);
+  begin_hold(hold, &FaultScript::send_, send_held_);
   answer_admitted_ = true;
   return false;
 }
@@ -135,16 +136,16 @@ const FaultVerdict& FaultScript::judge_arrival(uint32_t msn) {
     stalled |= counter.rule().kind == FaultKind::kStall;
   }
   receive_stalled_.store(stalled, std::memory_order_release);
-  begin_hold(hold, receive_, receive_held_);
+  begin_hold(hold, &FaultScript::receive_, receive_held_);
   return arrival_verdict_;
 }
 
 // ---- Holding
 
-void FaultScript::begin_hold(const Hold& hold, Hold& side, std::atomic<bool>& flag) {
+void FaultScript::begin_hold(const Hold& hold, Hold FaultScript::*side, std::atomic<bool>& flag) {
   if (!hold.on) return;
-  const std::lock_guard guard(lock_);
-  side = hold;
+  const Lock guard(lock_);
+  this->*side = hold;
   flag.store(true, std::memory_order_release);
 }
 
@@ -163,7 +164,7 @@ uint64_t FaultScript::end_of(Hold& hold, uint64_t now_ns) {
 
 uint64_t FaultScript::deadline_ns(uint64_t now_ns) {
   if (!send_held_.load(std::memory_order_acquire) && !receive_held()) return 0;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const uint64_t send = end_of(send_, now_ns);
   const uint64_t receive = end_of(receive_, now_ns);
   if (send == 0 || receive == 0) return send + receive;
@@ -172,7 +173,7 @@ uint64_t FaultScript::deadline_ns(uint64_t now_ns) {
 
 uint32_t FaultScript::release(uint64_t now_ns) {
   uint32_t released = kNothing;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const uint64_t send = end_of(send_, now_ns);
   if (send != 0 && send <= now_ns) {
     send_ = Hold{};

@@ -100,8 +100,8 @@ class FaultScript {
   static constexpr uint64_t kSlackNs = 5'000'000;
 
   void act(const FaultCounter& counter, FaultVerdict& verdict, Hold& hold);
-  void begin_hold(const Hold& hold, Hold& side, std::atomic<bool>& flag);
-  uint64_t end_of(Hold& hold, uint64_t now_ns);
+  void begin_hold(const Hold& hold, Hold FaultScript::*side, std::atomic<bool>& flag);
+  uint64_t end_of(Hold& hold, uint64_t now_ns) REQUIRES(lock_);
 
   const uint32_t number_;
   const std::shared_ptr<FaultListener> listener_;
@@ -124,10 +124,10 @@ class FaultScript {
   std::atomic<bool> port_down_{false};
   std::atomic<bool> reset_wanted_{false};
 
-  SpinLock lock_;  // leaf; guards the rest
-  Hold send_;
-  Hold receive_;
-  uint64_t link_free_ns_ = 0;  // when the slow link has carried what went before
+  SpinLock lock_;  // leaf
+  Hold send_ GUARDED_BY(lock_);
+  Hold receive_ GUARDED_BY(lock_);
+  uint64_t link_free_ns_ GUARDED_BY(lock_) = 0;  // when the slow link has carried what went before
 };
 
 }  // namespace uwarp

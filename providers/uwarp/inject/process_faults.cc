@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/process_own.h"
 #include "base/settings.h"
 
@@ -42,13 +43,13 @@ ProcessFaults* ProcessFaults::instance() { return setting.get().faults.get(); }
 bool ProcessFaults::setting_valid() { return setting.get().valid; }
 
 uint32_t ProcessFaults::next_queue_pair() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return ++queue_pairs_;
 }
 
 bool ProcessFaults::acts(FaultKind kind) {
   bool acts = false;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (FaultCounter& counter : counters_) {
     if (counter.rule().kind != kind || !counter.count()) continue;
     acts = true;

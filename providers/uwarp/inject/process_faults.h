@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "inject/fault_plan.h"
 
 namespace uwarp {
@@ -34,9 +34,9 @@ class ProcessFaults {
 
  private:
   const FaultPlan plan_;
-  std::mutex mutex_;
-  uint32_t queue_pairs_ = 0;            // under mutex_
-  std::vector<FaultCounter> counters_;  // under mutex_
+  Mutex mutex_;
+  uint32_t queue_pairs_ GUARDED_BY(mutex_) = 0;
+  std::vector<FaultCounter> counters_ GUARDED_BY(mutex_);
 };
 
 /// Whether the peer is asked for CRCs: by UWARP_CRC, or because one is to be wrong.

@@ -162,11 +162,14 @@ class MemoryRegion {
   uint32_t slot = 0;
   uint8_t generation = 0;
   Atomic<RegionKind> kind{RegionKind::kRegion};
-  mutable SpinLock binding_lock;  // windows: shape, stream and binding are under it
-  uint32_t binding = 0;           // windows: changes with every bind and unbind, never 0
-  MemoryRegion* bound = nullptr;  // windows: the region behind it, null while unbound
-  uint64_t stream = 0;            // type 2 windows: RemoteAccessor::stream it is bound to
-  uint32_t windows = 0;           // regions: windows bound to it. Under the table's mutex
+  mutable SpinLock binding_lock;  // windows: their shape is under it
+  // Windows: changes with every bind and unbind, never 0.
+  uint32_t binding GUARDED_BY(binding_lock) = 0;
+  // Windows: the region behind it, null while unbound. Under the table's mutex.
+  MemoryRegion* bound = nullptr;
+  // Type 2 windows: RemoteAccessor::stream it is bound to.
+  uint64_t stream GUARDED_BY(binding_lock) = 0;
+  uint32_t windows = 0;  // regions: windows bound to it. Under the table's mutex
 
   /// Gives the slot another shape; afterwards `new_key` leads to it. Readers see the old one, the
   /// new one, or no key. Under the table's mutex.

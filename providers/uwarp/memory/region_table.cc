@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/limits.h"
+#include "base/mutex.h"
 #include "base/random.h"
 
 namespace uwarp {
@@ -72,7 +73,7 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
                                            TaggedOffset offset, uint64_t length, uint32_t needed,
                                            const RemoteAccessor& who, RemoteRange& place) {
   RegionShape shape;
-  std::lock_guard binding(window.binding_lock);
+  const Lock binding(window.binding_lock);
   // It may have been unbound since the key was found.
   if (!window.read(name, shape)) return RegionFault::kInvalidSTag;
   if (window.kind == RegionKind::kWindowType2 && window.stream != who.stream)
@@ -132,7 +133,7 @@ void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
 }
 
 Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   MemoryRegion* region = take_slot(slots_of(*shape.domain));
   if (region == nullptr) return Error{ENOMEM};
   // The low byte changes with every use of the slot, starting anywhere.
@@ -144,7 +145,7 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
 }
 
 int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (region.windows != 0) return EBUSY;
   ProtectionDomain& before = *region.shape().domain;
   region.change(shape, region.key);
@@ -154,14 +155,14 @@ int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
 }
 
 int RegionTable::invalidate(MemoryRegion& region) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (region.windows != 0) return EBUSY;
   region.key.store(0);
   return 0;
 }
 
 void RegionTable::release(MemoryRegion& region) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   ProtectionDomain& domain = *region.shape().domain;
   give_back(slots_of(domain), region.slot);
   live_.fetch_sub(1, std::memory_order_relaxed);
@@ -171,10 +172,10 @@ void RegionTable::release(MemoryRegion& region) {
 // ---- Windows
 
 Result<MemoryRegion*> RegionTable::add_window(ProtectionDomain& domain, RegionKind kind) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   MemoryRegion* window = take_slot(free_windows_);
   if (window == nullptr) return Error{ENOMEM};
-  std::lock_guard binding(window->binding_lock);
+  const Lock binding(window->binding_lock);
   if (window->binding == 0) {
     window->binding = 1;
     window->generation = random_generation();
@@ -205,7 +206,7 @@ bool RegionTable::may_bind(const RegionShape& region, const WindowBinding& bindi
 }
 
 bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   MemoryRegion* window = find_window(binding.key);
   if (window == nullptr || window->domain() != who.domain) return false;
   const bool type2 = window->kind == RegionKind::kWindowType2;
@@ -218,7 +219,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
         !may_bind(region->shape(), binding, who))
       return false;
   }
-  std::lock_guard bound(window->binding_lock);
+  const Lock bound(window->binding_lock);
   unbind_locked(*window);
   window->generation = static_cast<uint8_t>(binding.key.value);
   if (region == nullptr) return true;
@@ -235,7 +236,6 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   return true;
 }
 
-// Under the table's mutex and the binding lock.
 void RegionTable::unbind_locked(MemoryRegion& window) {
   window.key.store(0);
   if (++window.binding == 0) window.binding = 1;
@@ -245,10 +245,10 @@ void RegionTable::unbind_locked(MemoryRegion& window) {
 }
 
 bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   MemoryRegion* window = find_window(key);
   if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
-  std::lock_guard binding(window->binding_lock);
+  const Lock binding(window->binding_lock);
   if (window->key != key.value || window->domain() != who.domain || window->stream != who.stream)
     return false;
   unbind_locked(*window);
@@ -256,8 +256,8 @@ bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
 }
 
 void RegionTable::release_window(MemoryRegion& window) {
-  std::lock_guard lock(mutex_);
-  std::lock_guard binding(window.binding_lock);
+  const Lock lock(mutex_);
+  const Lock binding(window.binding_lock);
   unbind_locked(window);
   window.shape().domain->users.fetch_sub(1, std::memory_order_relaxed);
   window.change({}, 0);
@@ -266,11 +266,11 @@ void RegionTable::release_window(MemoryRegion& window) {
 }
 
 void RegionTable::unbind_stream(uint64_t stream) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (uint32_t number = 0; number < used_slots_; ++number) {
     MemoryRegion& window = slot(number);
     if (window.kind != RegionKind::kWindowType2) continue;
-    std::lock_guard binding(window.binding_lock);
+    const Lock binding(window.binding_lock);
     if (window.stream == stream) unbind_locked(window);
   }
 }

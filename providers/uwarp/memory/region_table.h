@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "memory/memory_region.h"
@@ -116,7 +116,7 @@ class RegionTable {
                      const RemoteAccessor& who, RemoteRange& place) const;
 
   /// Held over an atomic on memory on demand, which is not one instruction.
-  std::mutex on_demand_atomics;
+  Mutex on_demand_atomics;
 
   uint32_t live_count() const { return live_.load(std::memory_order_relaxed); }
 
@@ -171,25 +171,25 @@ class RegionTable {
         .load(std::memory_order_acquire)
         ->slots[number % kChunkSlots];
   }
-  MemoryRegion* take_slot(FreeSlots& free);
-  MemoryRegion* fresh_slot();
+  MemoryRegion* take_slot(FreeSlots& free) REQUIRES(mutex_);
+  MemoryRegion* fresh_slot() REQUIRES(mutex_);
   static void give_back(FreeSlots& free, uint32_t slot);
-  FreeSlots& slots_of(const ProtectionDomain& domain) {
+  FreeSlots& slots_of(const ProtectionDomain& domain) REQUIRES(mutex_) {
     return domain.own ? free_own_ : free_regions_;
   }
-  MemoryRegion* find_window(STag key);
+  MemoryRegion* find_window(STag key) REQUIRES(mutex_);
   static bool may_bind(const RegionShape& region, const WindowBinding& binding,
                        const RemoteAccessor& who);
-  static void unbind_locked(MemoryRegion& window);
+  void unbind_locked(MemoryRegion& window) REQUIRES(mutex_, window.binding_lock);
 
   SlotCipher cipher_;
   mutable RecentKeys recent_;
   std::unique_ptr<std::atomic<Chunk*>[]> chunks_;
-  std::mutex mutex_;
-  FreeSlots free_regions_;
-  FreeSlots free_own_;
-  FreeSlots free_windows_;
-  uint32_t used_slots_ = 0;
+  Mutex mutex_;
+  FreeSlots free_regions_ GUARDED_BY(mutex_);
+  FreeSlots free_own_ GUARDED_BY(mutex_);
+  FreeSlots free_windows_ GUARDED_BY(mutex_);
+  uint32_t used_slots_ GUARDED_BY(mutex_) = 0;
   std::atomic<uint32_t> live_{0};
 };
 

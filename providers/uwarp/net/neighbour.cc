@@ -16,6 +16,7 @@
 #include <initializer_list>
 #include <new>
 
+#include "base/mutex.h"
 #include "net/datagram_socket.h"
 #include "net/net_device.h"
 #include "os/clock.h"
@@ -214,7 +215,7 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
   if (before == NeighbourState::kPresent || before == NeighbourState::kUntold) return false;
   uint64_t number;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     number = ++last_number_;
     if (!add_locked({number, *hop, deadline_ns, std::move(listener)})) return false;
   }
@@ -225,7 +226,7 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
     (void)progress_.start_helper();  // without one, threads that poll serve it
     return true;
   }
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const size_t taken =
       std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.number == number; });
   if (taken != 0) waiting_changed_locked();
@@ -262,7 +263,7 @@ void NeighbourWatch::waiting_changed_locked() {
 bool NeighbourWatch::ready(uint32_t) {
   std::vector<Told> told;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (fd_ < 0) return false;
     const auto changed = read_changes(fd_);
     told = settle_locked(changed ? &*changed : nullptr);
@@ -274,7 +275,7 @@ bool NeighbourWatch::ready(uint32_t) {
 void NeighbourWatch::deadline_passed() {
   std::vector<Told> told;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     told = settle_locked(nullptr);
   }
   for (const auto& [listener, status] : told) listener->neighbour_known(status);

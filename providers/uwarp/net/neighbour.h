@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/ip_address.h"
 #include "net/net_device.h"
 #include "progress/progress.h"
@@ -105,18 +105,18 @@ class NeighbourWatch final : public Source {
     int status;
   };
 
-  bool add_locked(Waiting waiting);
+  bool add_locked(Waiting waiting) REQUIRES(mutex_);
   /// Looks at the table for those whose next hop is in `changed`; null: for all. Returns those of
   /// which the end is known, which are not waiting any more.
-  std::vector<Told> settle_locked(const std::vector<NextHop>* changed);
-  void waiting_changed_locked();
+  std::vector<Told> settle_locked(const std::vector<NextHop>* changed) REQUIRES(mutex_);
+  void waiting_changed_locked() REQUIRES(mutex_);
 
   Progress& progress_;
-  std::mutex mutex_;  // a leaf but for the slots of `progress_`
-  uint64_t last_number_ = 0;
-  std::vector<Waiting> waiting_;
-  int fd_ = -1;  // open while anything waits
-  Progress::Ticket ticket_ = 0;
+  Mutex mutex_;  // a leaf but for the slots of `progress_`
+  uint64_t last_number_ GUARDED_BY(mutex_) = 0;
+  std::vector<Waiting> waiting_ GUARDED_BY(mutex_);
+  int fd_ GUARDED_BY(mutex_) = -1;  // open while anything waits
+  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace uwarp

@@ -18,11 +18,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
-#include <mutex>
 #include <set>
 
 #include "base/inherited.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/process_own.h"
 #include "base/settings.h"
 #include "net/datagram_socket.h"
@@ -288,9 +288,9 @@ DevicePtr find(const std::vector<DevicePtr>& devices, Predicate matches) {
 
 /// The one table of the process.
 struct Published {
-  std::mutex lock;  ///< guards all below, and the numbers; a leaf, nothing else is locked under it
-  std::shared_ptr<const NetDeviceTable> table;
-  int changes_fd = -2;  ///< -2: not opened yet
+  Mutex lock;  ///< guards the numbers too; a leaf, nothing else is locked under it
+  std::shared_ptr<const NetDeviceTable> table GUARDED_BY(lock);
+  int changes_fd GUARDED_BY(lock) = -2;  ///< -2: not opened yet
 };
 
 constinit ProcessOwn<Published> published;
@@ -298,7 +298,7 @@ constinit ProcessOwn<Published> published;
 constinit Inherited<UverbsNumbers> numbers;
 
 /// False when the kernel cannot be asked: what was known stays, and nothing is made of nothing.
-bool refresh_locked(Published& state) {
+bool refresh_locked(Published& state) REQUIRES(state.lock) {
   const auto records = read_net_records();
   if (!records) return false;
   UverbsNumbers known = numbers.copy();
@@ -317,7 +317,7 @@ bool refresh_locked(Published& state) {
 }
 
 /// Not published: the next look may find more.
-std::shared_ptr<const NetDeviceTable> known_locked(const Published& state) {
+std::shared_ptr<const NetDeviceTable> known_locked(const Published& state) REQUIRES(state.lock) {
   if (state.table) return state.table;
   return std::make_shared<const NetDeviceTable>(std::vector<DevicePtr>());
 }
@@ -363,27 +363,27 @@ bool NetDeviceTable::has_netdev(int ifindex) const {
 
 std::shared_ptr<const NetDeviceTable> net_devices() {
   Published& state = published.get();
-  const std::lock_guard guard(state.lock);
+  const Lock guard(state.lock);
   if (!state.table) refresh_locked(state);
   return known_locked(state);
 }
 
 std::shared_ptr<const NetDeviceTable> refresh_net_devices() {
   Published& state = published.get();
-  const std::lock_guard guard(state.lock);
+  const Lock guard(state.lock);
   refresh_locked(state);
   return known_locked(state);
 }
 
 std::shared_ptr<const NetDeviceTable> try_refresh_net_devices() {
   Published& state = published.get();
-  const std::lock_guard guard(state.lock);
+  const Lock guard(state.lock);
   return refresh_locked(state) ? state.table : nullptr;
 }
 
 int net_changes_fd() {
   Published& state = published.get();
-  const std::lock_guard guard(state.lock);
+  const Lock guard(state.lock);
   if (state.changes_fd == -2)
     state.changes_fd =
         adopt_engine_fd(open_netlink_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR));

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "os/clock.h"
 
 namespace uwarp {
@@ -17,19 +18,19 @@ std::shared_ptr<NetWatch> NetWatch::start(Progress& progress) {
 }
 
 void NetWatch::add(std::weak_ptr<NetListener> listener) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   std::erase_if(listeners_, [](const auto& known) { return known.expired(); });
   listeners_.push_back(std::move(listener));
 }
 
 bool NetWatch::ready(uint32_t) {
-  const std::lock_guard guard(telling_);
+  const Lock guard(telling_);
   if (drain_net_changes()) tell_locked();
   return false;
 }
 
 void NetWatch::deadline_passed() {
-  const std::lock_guard guard(telling_);
+  const Lock guard(telling_);
   tell_locked();
 }
 
@@ -38,7 +39,7 @@ void NetWatch::tell_locked() {
   if (devices == nullptr) return ask_again();
   std::vector<std::shared_ptr<NetListener>> living;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     for (const auto& known : listeners_)
       if (auto listener = known.lock()) living.push_back(std::move(listener));
   }

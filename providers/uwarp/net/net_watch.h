@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/net_device.h"
 #include "os/clock.h"
 #include "progress/progress.h"
@@ -59,13 +59,13 @@ class NetWatch final : public Source {
 
  private:
   explicit NetWatch(Progress& progress) : progress_(progress) {}
-  void tell_locked();
+  void tell_locked() REQUIRES(telling_);
   void ask_again();
 
   Progress& progress_;
-  std::mutex telling_;  // before all other locks
-  std::mutex mutex_;    // leaf
-  std::vector<std::weak_ptr<NetListener>> listeners_;
+  Mutex telling_;  // before all other locks
+  Mutex mutex_;    // leaf
+  std::vector<std::weak_ptr<NetListener>> listeners_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 
 namespace uwarp {
@@ -189,7 +190,7 @@ CapturedConnection::CapturedConnection(Capture& capture, const sockaddr_storage&
       remote_{ip_of(remote), port_of(remote)} {
   CaptureEnd& dialler = active ? local_ : remote_;
   CaptureEnd& answerer = active ? remote_ : local_;
-  const std::lock_guard guard(capture_.mutex());
+  const Lock guard(capture_.mutex());
   capture_.write(dialler, answerer, Capture::kSyn, {}, 0);
   capture_.write(answerer, dialler, Capture::kSyn | Capture::kAck, {}, 0);
   capture_.write(dialler, answerer, Capture::kAck, {}, 0);
@@ -197,19 +198,18 @@ CapturedConnection::CapturedConnection(Capture& capture, const sockaddr_storage&
 
 void CapturedConnection::end_direction(CaptureEnd& from, const CaptureEnd& to, bool& ended,
                                        bool reset) {
-  const std::lock_guard guard(capture_.mutex());
   if (std::exchange(ended, true)) return;
   const uint8_t flag = reset ? Capture::kRst : Capture::kFin;
   capture_.write(from, to, flag | Capture::kAck, {}, 0);
 }
 
 void CapturedConnection::sent(std::span<const iovec> bytes, size_t size) {
-  const std::lock_guard guard(capture_.mutex());
+  const Lock guard(capture_.mutex());
   capture_.write(local_, remote_, Capture::kPush | Capture::kAck, bytes, size);
 }
 
 void CapturedConnection::received(std::span<const iovec> bytes, size_t size) {
-  const std::lock_guard guard(capture_.mutex());
+  const Lock guard(capture_.mutex());
   capture_.write(remote_, local_, Capture::kPush | Capture::kAck, bytes, size);
 }
 

@@ -11,11 +11,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/ip_address.h"
 #include "os/output_file.h"
 
@@ -35,22 +35,23 @@ class Capture {
 
   enum TcpFlag : uint8_t { kFin = 1, kSyn = 2, kRst = 4, kPush = 8, kAck = 16 };
   /// One packet or as many as the bytes need; without memory for one it is missing in the file.
-  /// Never throws: bytes are between the socket and their place. Caller holds mutex().
+  /// Never throws: bytes are between the socket and their place.
   void write(CaptureEnd& from, const CaptureEnd& to, uint8_t flags, std::span<const iovec> bytes,
-             size_t size) noexcept;
+             size_t size) noexcept REQUIRES(mutex_);
 
   /// Held by the thread that changes a connection's sequence numbers.
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
 
  private:
   explicit Capture(std::unique_ptr<OutputFile> file) : file_(std::move(file)) {}
   /// What pieces_ has behind its first, which is for the headers; `size` bytes.
-  void write_packet(const CaptureEnd& from, const CaptureEnd& to, uint8_t flags, size_t size);
+  void write_packet(const CaptureEnd& from, const CaptureEnd& to, uint8_t flags, size_t size)
+      REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   const std::unique_ptr<OutputFile> file_;
-  bool full_ = false;  // nothing is written any more
-  std::vector<iovec> pieces_;
+  bool full_ GUARDED_BY(mutex_) = false;  // nothing is written any more
+  std::vector<iovec> pieces_ GUARDED_BY(mutex_);
 };
 
 /// A connection in the capture, from its first packet to its last. Any thread.
@@ -60,23 +61,29 @@ class CapturedConnection {
   CapturedConnection(Capture& capture, const sockaddr_storage& local,
                      const sockaddr_storage& remote, bool active);
   /// We end the connection, in order or by RST, unless it has ended.
-  void end(bool reset) { end_direction(local_, remote_, ended_, reset); }
+  void end(bool reset) {
+    const Lock guard(capture_.mutex());
+    end_direction(local_, remote_, ended_, reset);
+  }
 
   /// The first `size` bytes of `bytes` are with the kernel, or have come from it.
   void sent(std::span<const iovec> bytes, size_t size);
   void received(std::span<const iovec> bytes, size_t size);
   /// The peer has closed its direction, or reset the connection.
-  void peer_ended(bool reset) { end_direction(remote_, local_, peer_ended_, reset); }
+  void peer_ended(bool reset) {
+    const Lock guard(capture_.mutex());
+    end_direction(remote_, local_, peer_ended_, reset);
+  }
 
  private:
-  void end_direction(CaptureEnd& from, const CaptureEnd& to, bool& ended, bool reset);
+  void end_direction(CaptureEnd& from, const CaptureEnd& to, bool& ended, bool reset)
+      REQUIRES(capture_.mutex());
 
   Capture& capture_;
-  // Under the capture's mutex.
-  CaptureEnd local_;
-  CaptureEnd remote_;
-  bool ended_ = false;  // by us
-  bool peer_ended_ = false;
+  CaptureEnd local_ GUARDED_BY(capture_.mutex());
+  CaptureEnd remote_ GUARDED_BY(capture_.mutex());
+  bool ended_ GUARDED_BY(capture_.mutex()) = false;  // by us
+  bool peer_ended_ GUARDED_BY(capture_.mutex()) = false;
 };
 
 }  // namespace uwarp

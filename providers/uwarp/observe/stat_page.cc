@@ -13,6 +13,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "os/clock.h"
@@ -90,7 +91,7 @@ void StatPage::leave_to_parent() {
 }
 
 uint32_t StatPage::device(std::string_view verbs_name) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return device_locked(verbs_name);
 }
 
@@ -117,7 +118,7 @@ void StatPage::note_used_locked(PageTable which, uint32_t used) {
 
 DeviceTotals StatPage::totals(std::string_view verbs_name) {
   DeviceTotals sum;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const uint32_t index = device_locked(verbs_name);
   const auto& device = slot<DeviceSlot>(index);
   sum.link_downs = device.link_downs.get();
@@ -133,7 +134,7 @@ DeviceTotals StatPage::totals(std::string_view verbs_name) {
 }
 
 void StatPage::note_link(std::string_view verbs_name, bool up) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   DeviceSlot& device = slot<DeviceSlot>(device_locked(verbs_name));
   const uint32_t before = device.link.load(std::memory_order_relaxed);
   if (before == kLinkUp && !up) device.link_downs.add(1);
@@ -157,7 +158,7 @@ uint32_t StatPage::take_index_locked(PageTable which) {
 
 template <typename Slot>
 Slot& StatPage::take() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const uint32_t index = take_index_locked(table_of<Slot>());
   if (index == kNoSlot) {
     TableEntry& place = table(table_of<Slot>());
@@ -176,7 +177,7 @@ Slot& StatPage::take() {
 
 template <typename Slot>
 void StatPage::give_back(Slot& gone) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if constexpr (std::is_same_v<Slot, QueuePairSlot>) {
     // The index may have been overwritten by another process: never beyond the table.
     add_all(gone, slot<DeviceSlot>(gone.device % kPageSlots[0]));

@@ -9,13 +9,13 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <string_view>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "counters/page_layout.h"
 #include "os/engine_fds.h"
 
@@ -78,18 +78,19 @@ class StatPage {
     constexpr auto kTable = static_cast<size_t>(table_of<Slot>());
     return reinterpret_cast<Slot*>(memory_ + table_offset(kTable))[index];
   }
-  uint32_t device_locked(std::string_view verbs_name);
-  void note_used_locked(PageTable which, uint32_t used);
-  uint32_t take_index_locked(PageTable which);
+  uint32_t device_locked(std::string_view verbs_name) REQUIRES(mutex_);
+  void note_used_locked(PageTable which, uint32_t used) REQUIRES(mutex_);
+  uint32_t take_index_locked(PageTable which) REQUIRES(mutex_);
 
   std::byte* memory_ = nullptr;
   EngineFd fd_;
   PageHeader* header_ = nullptr;
 
-  std::mutex mutex_;
-  std::array<uint32_t, kPageTables> used_{};  // no slot from here on was ever taken
-  std::array<std::vector<uint32_t>, kPageTables> free_;
-  std::unordered_set<QueuePairSlot*> homeless_;  // beyond the table
+  Mutex mutex_;
+  // No slot from here on was ever taken.
+  std::array<uint32_t, kPageTables> used_ GUARDED_BY(mutex_){};
+  std::array<std::vector<uint32_t>, kPageTables> free_ GUARDED_BY(mutex_);
+  std::unordered_set<QueuePairSlot*> homeless_ GUARDED_BY(mutex_);  // beyond the table
 };
 
 /// A slot for as long as it lives. Move-only; empty by default.

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "base/thread_own.h"
 #include "os/clock.h"
@@ -191,18 +192,17 @@ TraceFile::Buffer& TraceFile::own_buffer() {
 TraceFile::Buffer& TraceFile::take_buffer() {
   Buffer* taken = nullptr;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     for (const auto& each : buffers_) {
       if (taken == nullptr && each->idle.exchange(false)) taken = each.get();
     }
     if (taken == nullptr) {
       auto made = std::make_unique<Buffer>();
-      made->steps.reserve(kBufferSteps);
       buffers_.push_back(std::move(made));
       taken = buffers_.back().get();
     }
   }
-  const std::lock_guard guard(taken->lock);
+  const Lock guard(taken->lock);
   if (!taken->steps.empty()) write_out_locked(*taken);
   taken->thread = thread_id();
   return *taken;
@@ -212,7 +212,7 @@ void TraceFile::note(const TraceStep& step) noexcept {
   if (finished_.load(std::memory_order_acquire)) return;
   try {
     Buffer& buffer = own_buffer();
-    const std::lock_guard guard(buffer.lock);
+    const Lock guard(buffer.lock);
     buffer.steps.push_back({now_ns(), step});
     if (buffer.steps.size() == kBufferSteps) write_out_locked(buffer);
   } catch (const std::bad_alloc&) {
@@ -230,7 +230,7 @@ void TraceFile::write_out_locked(Buffer& buffer) {
     text.clear();
   }
   buffer.steps.clear();
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   written_ += count;
   append(std::move(text));
   if (written_ < kMostSteps || finished_.exchange(true)) return;
@@ -250,17 +250,17 @@ void TraceFile::finish() noexcept {
     const bool before = finished_.exchange(true);
     std::vector<Buffer*> all;
     {
-      const std::lock_guard guard(mutex_);
+      const Lock guard(mutex_);
       if (before && !full_) return;
       full_ = false;
       for (const auto& buffer : buffers_) all.push_back(buffer.get());
     }
     for (Buffer* buffer : all) {
-      const std::lock_guard guard(buffer->lock);
+      const Lock guard(buffer->lock);
       write_out_locked(*buffer);
     }
     const std::string pid = std::to_string(process_);
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     append("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + pid +
            ",\"args\":{\"name\":\"uwarp " + pid + "\"}}\n]\n");
   } catch (const std::bad_alloc&) {

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "counters/trace_sink.h"
 #include "os/output_file.h"
@@ -39,9 +39,10 @@ class TraceFile final : public TraceSink {
     TraceStep step;
   };
   struct Buffer {
+    Buffer() { steps.reserve(kBufferSteps); }
     SpinLock lock;
-    long thread = 0;
-    std::vector<Timed> steps;
+    long thread GUARDED_BY(lock) = 0;
+    std::vector<Timed> steps GUARDED_BY(lock);
     std::atomic<bool> idle{false};  // its thread has ended
   };
   struct Own;
@@ -49,16 +50,16 @@ class TraceFile final : public TraceSink {
   explicit TraceFile(std::unique_ptr<OutputFile> file);
   Buffer& own_buffer();
   Buffer& take_buffer();
-  void write_out_locked(Buffer& buffer);
+  void write_out_locked(Buffer& buffer) REQUIRES(buffer.lock);
   void append(std::string text);
 
   const std::unique_ptr<OutputFile> file_;
   const long process_;
   std::atomic<bool> finished_{false};
-  std::mutex mutex_;  // after a buffer's lock; guards the rest
-  std::vector<std::unique_ptr<Buffer>> buffers_;
-  uint64_t written_ = 0;  // steps
-  bool full_ = false;
+  Mutex mutex_;  // after a buffer's lock
+  std::vector<std::unique_ptr<Buffer>> buffers_ GUARDED_BY(mutex_);
+  uint64_t written_ GUARDED_BY(mutex_) = 0;  // steps
+  bool full_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace uwarp

@@ -5,19 +5,20 @@
 
 #include <utility>
 
+#include "base/mutex.h"
 #include "os/engine_thread.h"
 #include "os/output_file.h"
 
 namespace uwarp {
 
 Errands::~Errands() {
-  std::unique_lock guard(mutex_);
-  thread_ended_.wait(guard, [this] { return threads_ == 0; });
+  const Lock guard(mutex_);
+  while (threads_ != 0) mutex_.wait(thread_ended_);
 }
 
 // Null: nothing is left to do, and the thread is not counted any more.
 std::shared_ptr<Errand> Errands::pop() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   std::shared_ptr<Errand> next = std::move(first_);
   if (next == nullptr) {
     --threads_;
@@ -31,12 +32,12 @@ std::shared_ptr<Errand> Errands::pop() {
 }
 
 bool Errands::has_room() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return threads_ < kMostThreads;
 }
 
 size_t Errands::waiting() const {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   return waiting_;
 }
 
@@ -48,7 +49,7 @@ void* Errands::thread_main(void* self) {
 
 void Errands::add(std::shared_ptr<Errand> errand) {
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     Errand* const added = errand.get();
     (last_ != nullptr ? last_->next_ : first_) = std::move(errand);
     last_ = added;
@@ -68,7 +69,7 @@ bool Errands::crowded() {
 void Errands::start_thread() {
   constexpr size_t kStackBytes = 256 << 10;
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (waiting_ == 0 || threads_ == kMostThreads) return;
     ++threads_;
   }
@@ -77,7 +78,7 @@ void Errands::start_thread() {
     pthread_detach(*thread);
     return;
   }
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   --threads_;
 }
 

@@ -7,7 +7,8 @@
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 
@@ -53,12 +54,12 @@ class Errands {
   void start_thread();
   std::shared_ptr<Errand> pop();
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable thread_ended_;
-  std::shared_ptr<Errand> first_;
-  Errand* last_ = nullptr;
-  size_t waiting_ = 0;
-  size_t threads_ = 0;
+  std::shared_ptr<Errand> first_ GUARDED_BY(mutex_);
+  Errand* last_ GUARDED_BY(mutex_) = nullptr;
+  size_t waiting_ GUARDED_BY(mutex_) = 0;
+  size_t threads_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace uwarp

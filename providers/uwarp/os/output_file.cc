@@ -10,10 +10,10 @@
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/named_file.h"
 #include "os/clock.h"
 #include "os/engine_fds.h"
@@ -22,8 +22,8 @@ namespace uwarp {
 
 std::optional<uint64_t> CollapsedLog::note(uint64_t now_ns) {
   // A thread that finds it taken has come at the same moment as another: one line is enough.
-  const std::unique_lock guard(lock_, std::try_to_lock);
-  if (!guard) return std::nullopt;
+  if (!lock_.try_lock()) return std::nullopt;
+  const Lock guard(lock_, std::adopt_lock);
   if (!limit_.allows(now_ns)) {
     ++left_out_;
     return std::nullopt;

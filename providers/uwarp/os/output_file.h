@@ -35,8 +35,8 @@ class CollapsedLog {
 
  private:
   ProcessLock lock_;
-  RateLimit limit_{kBurst, kIntervalNs};
-  uint64_t left_out_ = 0;
+  RateLimit limit_ GUARDED_BY(lock_){kBurst, kIntervalNs};
+  uint64_t left_out_ GUARDED_BY(lock_) = 0;
 };
 
 class OutputFile {

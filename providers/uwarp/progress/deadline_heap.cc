@@ -2,8 +2,9 @@
 #include "progress/deadline_heap.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 
@@ -63,7 +64,7 @@ void DeadlineHeap::publish_earliest_locked() {
 }
 
 bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   auto& place = source.deadline_;
   place.due_ns = deadline_ns;
   if (deadline_ns == 0 || (place.key_ns != 0 && place.key_ns <= deadline_ns)) return false;
@@ -75,7 +76,7 @@ bool DeadlineHeap::set(Source& source, uint64_t deadline_ns) {
 
 std::shared_ptr<Source> DeadlineHeap::take_due(uint64_t now) {
   std::shared_ptr<Source> due;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   while (due == nullptr && first_ != nullptr && first_->deadline_.key_ns <= now) {
     Source& source = *first_;
     take_out_locked(source);
@@ -100,7 +101,7 @@ uint64_t DeadlineHeap::begin_sleep(uint64_t now_ns, uint64_t tick_ns, uint64_t l
 }
 
 void DeadlineHeap::leave(Source& source) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (source.deadline_.key_ns == 0) return;
   take_out_locked(source);
   publish_earliest_locked();

@@ -40,12 +40,12 @@ class DeadlineHeap final : public SourceList {
  private:
   static Source* meld(Source* a, Source* b);
   static Source* meld_all(Source* first);
-  void put_locked(Source& source, uint64_t key_ns);
-  void take_out_locked(Source& source);
-  void publish_earliest_locked();
+  void put_locked(Source& source, uint64_t key_ns) REQUIRES(lock_);
+  void take_out_locked(Source& source) REQUIRES(lock_);
+  void publish_earliest_locked() REQUIRES(lock_);
 
   SpinLock lock_;
-  Source* first_ = nullptr;
+  Source* first_ GUARDED_BY(lock_) = nullptr;
   Atomic<uint64_t> earliest_ns_{kNever};
   Atomic<uint64_t> sleeping_until_ns_{0};  // 0: awake
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "progress/epoll_muted_sources.h"
 
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 
@@ -11,14 +12,14 @@ namespace uwarp {
 // the sleeper.
 bool EpollMutedSources::add(Source& source) {
   std::weak_ptr<Source> entry = source.weak_from_this();
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (presence_.anybody_sleeps() || count_ == kMost) return false;
   std::swap(sources_[count_++], entry);
   return true;
 }
 
 void EpollMutedSources::take(Taken& taken) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   for (; count_ != 0; --count_) {
     taken.sources[taken.count] = sources_[count_ - 1].lock();
     if (taken.sources[taken.count] != nullptr) ++taken.count;

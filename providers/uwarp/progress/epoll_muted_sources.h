@@ -38,8 +38,8 @@ class EpollMutedSources {
 
   const Presence& presence_;
   SpinLock lock_;
-  size_t count_ = 0;
-  std::weak_ptr<Source> sources_[kMost];
+  size_t count_ GUARDED_BY(lock_) = 0;
+  std::weak_ptr<Source> sources_[kMost] GUARDED_BY(lock_);
 };
 
 }  // namespace uwarp

@@ -13,12 +13,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "base/thread_own.h"
 #include "base/tuning.h"
@@ -317,7 +317,7 @@ void Progress::sleep_on_epoll(uint64_t wait_ns) {
 
 bool Progress::pass(bool& served, uint64_t wait_ns) {
   if (!turn_.try_lock()) return false;
-  const std::unique_lock turn(turn_, std::adopt_lock);
+  const Lock turn(turn_, std::adopt_lock);
   if (serve_revisits()) wait_ns = 0;
   quiet_.end_idle();
   epoll_event events[kEventsPerPass];
@@ -515,7 +515,7 @@ void* Progress::helper_main(void* self) {
 }
 
 int Progress::start_helper() {
-  const std::lock_guard guard(helper_lock_);
+  const Lock guard(helper_lock_);
   if (helper_running_ || stopping_.load()) return 0;
   if (epoll_fd_ < 0) return -epoll_fd_;
   // Receive staging is on the heap; what remains are call frames and callbacks of the host side.
@@ -530,7 +530,7 @@ int Progress::start_helper() {
 }
 
 void Progress::stop_helper(LastWork* last) {
-  const std::lock_guard guard(helper_lock_);
+  const Lock guard(helper_lock_);
   last_work_.store(last);
   stopping_.store(true);
   if (!helper_running_) return;

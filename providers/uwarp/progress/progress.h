@@ -315,8 +315,8 @@ class Progress {
   Presence presence_;
   EpollMutedSources quiet_{presence_};
 
-  alignas(64) SpinLock turn_;  // the caller that is inside pass(); only ever tried
-  SparingClock clock_;         // of pass()
+  alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
+  SparingClock clock_ GUARDED_BY(turn_);  // of pass()
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
   uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
@@ -325,7 +325,7 @@ class Progress {
   std::atomic<bool> helper_running_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<LastWork*> last_work_{nullptr};  // set before stopping_
-  pthread_t helper_{};
+  pthread_t helper_ GUARDED_BY(helper_lock_){};
 };
 
 }  // namespace uwarp

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include "base/atomics.h"
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "progress/source.h"
 
@@ -19,7 +19,7 @@ class RevisitQueue final : public SourceList {
  public:
   /// False: it is queued already, and will be taken after this call.
   bool add(Source& source) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     auto& place = source.revisit_;
     if (std::exchange(place.queued, true)) return false;
     place.list = this;
@@ -32,7 +32,7 @@ class RevisitQueue final : public SourceList {
 
   /// Takes as many as there is room for. Returns how many; those that are ending are null.
   size_t take(std::span<std::shared_ptr<Source>> out) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     size_t count = 0;
     for (; count < out.size() && first_ != nullptr; ++count) {
       Source& source = *first_;
@@ -46,12 +46,12 @@ class RevisitQueue final : public SourceList {
   bool waiting() const { return waiting_.load(); }
 
   void leave(Source& source) override {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (source.revisit_.queued) take_out_locked(source);
   }
 
  private:
-  void take_out_locked(Source& source) {
+  void take_out_locked(Source& source) REQUIRES(lock_) {
     auto& place = source.revisit_;
     (place.before != nullptr ? place.before->revisit_.next : first_) = place.next;
     (place.next != nullptr ? place.next->revisit_.before : last_) = place.before;
@@ -61,8 +61,8 @@ class RevisitQueue final : public SourceList {
   }
 
   SpinLock lock_;
-  Source* first_ = nullptr;
-  Source* last_ = nullptr;
+  Source* first_ GUARDED_BY(lock_) = nullptr;
+  Source* last_ GUARDED_BY(lock_) = nullptr;
   Atomic<bool> waiting_{false};
 };
 

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/atomics.h"
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "progress/source.h"
 
@@ -22,7 +22,7 @@ class SourceSlots {
 
   /// Throws std::bad_alloc.
   Ticket add(Source& source, int fd) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (free_ == slots_.size()) slots_.emplace_back().next_free = free_ + 1;
     const uint32_t index = free_;
     Slot& slot = slots_[index];
@@ -37,7 +37,7 @@ class SourceSlots {
   template <class Unwatch>
   void remove(Ticket ticket, Unwatch unwatch) {
     std::weak_ptr<Source> released;  // destroyed after the lock is released
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     Slot* const slot = find_locked(ticket);
     if (slot == nullptr) return;
     unwatch(slot->fd);
@@ -50,7 +50,7 @@ class SourceSlots {
   /// Fills in `sources` for as many tickets; null for those that are forgotten or end.
   template <class TicketOf>
   void find(size_t count, TicketOf ticket_of, std::shared_ptr<Source>* sources) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     for (size_t i = 0; i < count; ++i)
       if (const Slot* const slot = find_locked(ticket_of(i))) sources[i] = slot->source.lock();
   }
@@ -63,7 +63,7 @@ class SourceSlots {
     uint32_t next_free = 0;
   };
 
-  Slot* find_locked(Ticket ticket) {
+  Slot* find_locked(Ticket ticket) REQUIRES(lock_) {
     const auto index = static_cast<uint32_t>(ticket);
     if (index >= slots_.size()) return nullptr;
     Slot& slot = slots_[index];
@@ -71,8 +71,9 @@ class SourceSlots {
   }
 
   SpinLock lock_;
-  std::vector<Slot> slots_;
-  uint32_t free_ = 0;  // the first of the free ones; their last one is the end of slots_
+  std::vector<Slot> slots_ GUARDED_BY(lock_);
+  // The first of the free ones; their last one is the end of slots_.
+  uint32_t free_ GUARDED_BY(lock_) = 0;
 };
 
 }  // namespace uwarp

@@ -7,14 +7,11 @@
 #include <span>
 #include <utility>
 
+#include "base/mutex.h"
+
 namespace uwarp {
 
 namespace {
-
-/// What a consumer holds, unless it has promised to be the only one.
-std::unique_lock<SpinLock> consumer_section(SpinLock& lock, bool alone) {
-  return alone ? std::unique_lock(lock, std::defer_lock) : std::unique_lock(lock);
-}
 
 uintptr_t this_thread() {
   static thread_local char own;
@@ -38,7 +35,7 @@ CompletionQueue::CompletionQueue(uint32_t capacity, CompletionNotifier* notifier
 
 bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
                            std::atomic<uint64_t>* index) {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   const bool full = tail - head_.load(std::memory_order_acquire) > mask_;
   if (index != nullptr) index->store(full ? 0 : tail, std::memory_order_relaxed);
@@ -89,18 +86,18 @@ void CompletionQueue::raise_locked() {
 }
 
 void CompletionQueue::raise_armed() {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   if (armed_ != Armed::kNo) raise_locked();
 }
 
 void CompletionQueue::moderate(uint32_t count) {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   moderation_ = count;
   if (held_back_ != 0 && held_back_ >= moderation_) raise_locked();
 }
 
 void CompletionQueue::flush_moderation() {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   if (held_back_ != 0) raise_locked();
 }
 
@@ -108,8 +105,8 @@ int CompletionQueue::resize(uint32_t capacity) {
   const uint32_t size = std::bit_ceil(std::max(capacity, 1u));
   auto ring = std::make_unique<WorkCompletion[]>(size);
   auto times = times_ != nullptr ? std::make_unique<CompletionTime[]>(size) : nullptr;
-  std::lock_guard consumer(consumer_lock_);
-  std::lock_guard producer(producer_lock_);
+  const Lock consumer(consumer_lock_);
+  const Lock producer(producer_lock_);
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head > capacity) return EINVAL;
@@ -128,8 +125,8 @@ int CompletionQueue::resize(uint32_t capacity) {
 // Both sides stand still, so that the rest can move in place: polling costs nothing for it. It
 // moves to higher indices, because who remembers an index waits until polled() has passed it.
 void CompletionQueue::drop(uint32_t qp_num, Drop which) {
-  std::lock_guard consumer(consumer_lock_);
-  std::lock_guard producer(producer_lock_);
+  const Lock consumer(consumer_lock_);
+  const Lock producer(producer_lock_);
   const uint64_t head = head_.load(std::memory_order_relaxed);
   uint64_t kept = tail_.load(std::memory_order_relaxed);
   const auto goes = [&](uint64_t i) {
@@ -177,7 +174,8 @@ void CompletionQueue::trace_polled(WorkCompletion* completions, uint32_t count) 
 }
 
 int CompletionQueue::take(WorkCompletion* out, int count) {
-  const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
+  Lock lock(consumer_lock_, std::defer_lock);
+  if (!options_.single_threaded) lock.lock();
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t stored = tail_.load(std::memory_order_acquire) - head;
   const auto some =
@@ -190,7 +188,8 @@ int CompletionQueue::take(WorkCompletion* out, int count) {
 
 int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
   if (idle()) return 0;
-  const auto lock = consumer_section(consumer_lock_, options_.single_threaded);
+  Lock lock(consumer_lock_, std::defer_lock);
+  if (!options_.single_threaded) lock.lock();
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const bool any = tail_.load(std::memory_order_acquire) != head;
   if (any) {
@@ -203,7 +202,7 @@ int CompletionQueue::poll_timed(WorkCompletion& out, CompletionTime& time) {
 }
 
 bool CompletionQueue::arm(bool solicited_only) {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   if (!solicited_only) {
     armed_ = Armed::kAny;
   } else if (armed_ == Armed::kNo) {
@@ -218,7 +217,7 @@ bool CompletionQueue::arm(bool solicited_only) {
 // By a thread that polls. An adapter raises the event when such a queue is armed: a thread that
 // sleeps until it is told does not see what another one takes.
 void CompletionQueue::note_stored_taken() {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   const uintptr_t armer = armer_.load(std::memory_order_relaxed);
   if (armer == 0) return;
   if (armer != this_thread())
@@ -228,7 +227,7 @@ void CompletionQueue::note_stored_taken() {
 }
 
 void CompletionQueue::raise_stored() {
-  std::lock_guard lock(producer_lock_);
+  const Lock lock(producer_lock_);
   if (armer_.load(std::memory_order_relaxed) != 0) raise_locked();
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "base/atomics.h"
 #include "base/spinlock.h"
@@ -124,9 +123,9 @@ class CompletionQueue {
 
   /// There is nothing to poll. That is the usual case, so a consumer sees it without a lock.
   bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
-  [[gnu::noinline, gnu::cold]] bool overrun_locked();
-  [[gnu::noinline]] void notify_locked(bool at_once);
-  void raise_locked();
+  [[gnu::noinline, gnu::cold]] bool overrun_locked() REQUIRES(producer_lock_);
+  [[gnu::noinline]] void notify_locked(bool at_once) REQUIRES(producer_lock_);
+  void raise_locked() REQUIRES(producer_lock_);
   int take(WorkCompletion* out, int count);
   int taken(uint32_t taken, bool wanted);
   [[gnu::noinline, gnu::cold]] void note_stored_taken();
@@ -143,12 +142,13 @@ class CompletionQueue {
   CompletionSlot& slot_;
 
   alignas(64) SpinLock producer_lock_;
-  Armed armed_ = Armed::kNo;       // under producer_lock_
-  bool overrun_reported_ = false;  // under producer_lock_
-  uint32_t moderation_ = 0;        // under producer_lock_
-  uint32_t held_back_ = 0;      // under producer_lock_: completions since armed, event not raised
-  uint64_t solicited_end_ = 0;  // under producer_lock_: behind the last solicited or failed one
-  uint64_t stored_end_ = 0;     // under producer_lock_: behind the last one that arm() found
+  Armed armed_ GUARDED_BY(producer_lock_) = Armed::kNo;
+  bool overrun_reported_ GUARDED_BY(producer_lock_) = false;
+  uint32_t moderation_ GUARDED_BY(producer_lock_) = 0;
+  uint32_t held_back_ GUARDED_BY(producer_lock_) = 0;  // completions since armed, event not raised
+  // Behind the last solicited or failed one.
+  uint64_t solicited_end_ GUARDED_BY(producer_lock_) = 0;
+  uint64_t stored_end_ GUARDED_BY(producer_lock_) = 0;  // behind the last one that arm() found
   Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
   Atomic<uint64_t> tail_{0};
   Atomic<bool> overrun_{false};

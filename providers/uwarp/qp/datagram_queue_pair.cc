@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/mutex.h"
 #include "qp/receive_queue.h"
 
 namespace uwarp {
@@ -222,7 +223,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
     grace_.store(true, std::memory_order_relaxed);
   holders_.posted();
   if (state() == QpState::kErr) [[unlikely]] {
-    const std::lock_guard lock(receive_lock_);
+    const Lock lock(receive_lock_);
     if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
   }
   return 0;
@@ -248,7 +249,7 @@ WcStatus DatagramQueuePair::place(const RecvWqe& receive, const DatagramHeader& 
 DatagramQueuePair::Delivery DatagramQueuePair::deliver(const DatagramHeader& header,
                                                        std::span<const std::byte> route,
                                                        const std::byte* payload) {
-  const std::lock_guard lock(receive_lock_);
+  const Lock lock(receive_lock_);
   if (!may_receive() || header.qkey != qkey_.load(std::memory_order_relaxed)) {
     slot_.receive.refused.add(1);
     return Delivery::kDropped;
@@ -357,7 +358,7 @@ void DatagramQueuePair::move_to(QpState state) {
 
 void DatagramQueuePair::to_error() {
   {
-    const Held held = hold();
+    const Held held(*this);
     state_.store(QpState::kErr, std::memory_order_release);
     show_state();
     flush_sends_locked();
@@ -368,17 +369,17 @@ void DatagramQueuePair::to_error() {
 
 void DatagramQueuePair::to_reset() {
   {
-    const Held held = hold();
+    const Held held(*this);
     state_.store(QpState::kReset, std::memory_order_release);
     show_state();
     blocked_on_ = nullptr;
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
       targets_[at & target_mask_].way = nullptr;
+    kept_.reset();
   }
   holders_.tell();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
-  kept_.reset();
   if (config_.srq == nullptr) own_receives_.reset();
   const uint32_t number = config_.number.value;
   config_.send_cq->drop(number, CompletionQueue::Drop::kAll);

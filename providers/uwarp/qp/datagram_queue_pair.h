@@ -11,13 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "base/atomics.h"
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "protocol/ddp/segment.h"
 #include "protocol/wire/datagram_header.h"
@@ -46,7 +46,7 @@ class ReceiveHolders {
   /// receive is there, or none will be taken, as `pointless()` says.
   template <typename Pointless>
   bool hold(std::shared_ptr<DatagramHolder> holder, Pointless pointless) {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     // With that of posted(): either this sees the receive, or posted() sees the holder.
     any_.exchange(1, std::memory_order_acq_rel);
     if (pointless()) return false;
@@ -56,7 +56,7 @@ class ReceiveHolders {
   }
   /// False: it has been called, or will be in a moment.
   bool stop(const DatagramHolder& holder) {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     for (auto* at = &first_; *at != nullptr; at = &(*at)->next_holding) {
       if (at->get() != &holder) continue;
       auto rest = std::move((*at)->next_holding);
@@ -73,7 +73,7 @@ class ReceiveHolders {
   void tell() {
     std::shared_ptr<DatagramHolder> holders;
     {
-      const std::lock_guard lock(lock_);
+      const Lock lock(lock_);
       any_.store(0, std::memory_order_relaxed);
       holders = std::move(first_);
     }
@@ -85,7 +85,7 @@ class ReceiveHolders {
 
  private:
   SpinLock lock_;
-  std::shared_ptr<DatagramHolder> first_;
+  std::shared_ptr<DatagramHolder> first_ GUARDED_BY(lock_);
   Atomic<uint32_t> any_{0};
 };
 
@@ -148,19 +148,18 @@ class DatagramQueuePair {
   static constexpr bool has_target(SendOpcode opcode) {
     return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithImm;
   }
-  SpinLock& post_lock() { return sends_.post_lock(); }
-  /// Caller holds post_lock(). What fits goes to its way at once and completes; the caller flushes
-  /// the way once the lock is free. Without has_target() its way is null.
-  int post_send_locked(const SendRequest& request, const DatagramTarget& target);
-  /// 0, or why not all of them can be posted one after the other. Under post_lock().
-  int admits_locked(std::span<const SendRequest> requests);
-  /// A request waits for room on this way, and all behind it with it; null: none waits. Under
-  /// post_lock().
-  const std::shared_ptr<DatagramPath>& blocked_on() const { return blocked_on_; }
-  /// Sends requests that wait. `sent(way)` is called for each way that took something. Under
-  /// post_lock().
+  SpinLock& post_lock() RETURN_CAPABILITY(sends_.post_lock()) { return sends_.post_lock(); }
+  /// What fits goes to its way at once and completes; the caller flushes the way once the lock is
+  /// free. Without has_target() its way is null.
+  int post_send_locked(const SendRequest& request, const DatagramTarget& target)
+      REQUIRES(post_lock());
+  /// 0, or why not all of them can be posted one after the other.
+  int admits_locked(std::span<const SendRequest> requests) REQUIRES(post_lock());
+  /// A request waits for room on this way, and all behind it with it; null: none waits.
+  const std::shared_ptr<DatagramPath>& blocked_on() REQUIRES(post_lock()) { return blocked_on_; }
+  /// Sends requests that wait. `sent(way)` is called for each way that took something.
   template <typename Sent>
-  void send_waiting_locked(Sent sent) {
+  void send_waiting_locked(Sent sent) REQUIRES(post_lock()) {
     blocked_on_ = nullptr;
     while (sends_.waiting() && may_send()) {
       const uint64_t position = sends_.started();
@@ -181,7 +180,7 @@ class DatagramQueuePair {
                    const std::byte* payload);
   /// A datagram is dropped: it was kNoReceive for too long, or for other reasons.
   void count_drop() {
-    const std::lock_guard lock(receive_lock_);
+    const Lock lock(receive_lock_);
     slot_.receive.dropped.add(1);
   }
   /// True once until a receive has been posted again: one may be waited for. Never with a shared
@@ -204,11 +203,24 @@ class DatagramQueuePair {
   void to_reset();
 
   /// While it lives no memory of the application is touched.
-  struct [[nodiscard]] Held {
-    std::unique_lock<SpinLock> post;
-    std::unique_lock<SpinLock> receive;
+  class [[nodiscard]] SCOPED_CAPABILITY Held {
+   public:
+    explicit Held(DatagramQueuePair& of) ACQUIRE(of.post_lock(), of.receive_lock_) : of_(&of) {
+      of.post_lock().lock();
+      of.receive_lock_.lock();
+    }
+    Held(Held&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+    Held& operator=(Held&&) = delete;
+    ~Held() RELEASE() {
+      if (of_ == nullptr) return;
+      of_->receive_lock_.unlock();
+      of_->post_lock().unlock();
+    }
+
+   private:
+    DatagramQueuePair* of_;
   };
-  Held hold() { return {std::unique_lock(post_lock()), std::unique_lock(receive_lock_)}; }
+  Held hold() NO_THREAD_SAFETY_ANALYSIS { return Held(*this); }
 
  private:
   /// A request that goes out behind the next one, because a fault rule asks for it.
@@ -227,24 +239,28 @@ class DatagramQueuePair {
     return now != QpState::kReset && now != QpState::kInit && now != QpState::kErr;
   }
   int check_send(const SendRequest& request) const;
-  bool send_one(uint64_t position, const DatagramTarget& target);
+  bool send_one(uint64_t position, const DatagramTarget& target) REQUIRES(post_lock());
   [[gnu::noinline, gnu::cold]] DatagramPath::Taken send_with_faults(uint64_t position,
                                                                     const DatagramHeader& header,
-                                                                    const DatagramTarget& target);
-  [[gnu::noinline, gnu::cold]] bool fail_send(uint64_t position, WcStatus status);
+                                                                    const DatagramTarget& target)
+      REQUIRES(post_lock());
+  [[gnu::noinline, gnu::cold]] bool fail_send(uint64_t position, WcStatus status)
+      REQUIRES(post_lock());
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
-  void flush_sends_locked();
-  bool take_receive(RecvWqe& receive);
+  void flush_sends_locked() REQUIRES(post_lock());
+  bool take_receive(RecvWqe& receive) REQUIRES(receive_lock_);
   Delivery take(const DatagramHeader& header, std::span<const std::byte> route,
-                const std::byte* payload, WcStatus status);
+                const std::byte* payload, WcStatus status) REQUIRES(receive_lock_);
   [[gnu::noinline, gnu::cold]] Delivery take_with_faults(const DatagramHeader& header,
                                                          std::span<const std::byte> route,
-                                                         const std::byte* payload);
+                                                         const std::byte* payload)
+      REQUIRES(receive_lock_);
   void complete_receive(const RecvWqe& receive, WorkCompletion completion, bool solicited);
-  void flush_receives_locked();
+  void flush_receives_locked() REQUIRES(receive_lock_);
   WcStatus place(const RecvWqe& receive, const DatagramHeader& header,
-                 std::span<const std::byte> route, const std::byte* payload);
+                 std::span<const std::byte> route, const std::byte* payload)
+      REQUIRES(receive_lock_);
   void overrun();
 
   const QpConfig config_;
@@ -253,20 +269,21 @@ class DatagramQueuePair {
   std::atomic<uint32_t> qkey_{0};
 
   SendQueue sends_;
-  // Under its post lock:
-  BufferList payload_;
+  BufferList payload_ GUARDED_BY(post_lock());
   const uint64_t target_mask_;
-  const std::unique_ptr<DatagramTarget[]> targets_;  // of requests that wait
-  std::shared_ptr<DatagramPath> blocked_on_;
-  std::unique_ptr<Postponed> postponed_;
+  // Of requests that wait.
+  const std::unique_ptr<DatagramTarget[]> targets_ GUARDED_BY(post_lock());
+  std::shared_ptr<DatagramPath> blocked_on_ GUARDED_BY(post_lock());
+  std::unique_ptr<Postponed> postponed_ GUARDED_BY(post_lock());
 
   alignas(64) SpinLock receive_lock_;
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
-  ReceiveToken ticket_;
-  std::optional<RecvWqe> kept_;  // was too short for a datagram, and stays for the next ones
-  BufferList sink_;
-  uint32_t arrivals_ = 0;  // where faults are asked for
+  ReceiveToken ticket_ GUARDED_BY(receive_lock_);
+  // Was too short for a datagram, and stays for the next ones.
+  std::optional<RecvWqe> kept_ GUARDED_BY(receive_lock_);
+  BufferList sink_ GUARDED_BY(receive_lock_);
+  uint32_t arrivals_ GUARDED_BY(receive_lock_) = 0;  // where faults are asked for
   std::atomic<bool> grace_;
   ReceiveHolders holders_;
 };

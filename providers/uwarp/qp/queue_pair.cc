@@ -2,7 +2,8 @@
 #include "qp/queue_pair.h"
 
 #include <cerrno>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace uwarp {
 
@@ -52,7 +53,7 @@ void QueuePair::flush_late() {
 
 int QueuePair::post_send(const SendRequest& request) {
   {
-    std::lock_guard lock(post_lock());
+    const Lock lock(post_lock());
     if (int error = post_send_locked(request)) return error;
   }
   flush_late_posts();
@@ -66,7 +67,7 @@ int QueuePair::post_sends(std::span<const SendRequest> requests) {
       return EOPNOTSUPP;
   }
   {
-    std::lock_guard lock(post_lock());
+    const Lock lock(post_lock());
     if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
     if (int error = sends_.push_all_locked(requests)) return error;
   }

@@ -47,8 +47,8 @@ class QueuePair {
   int post_send(const SendRequest& request);
   /// The same for a caller that holds post_lock(), perhaps over a list. It calls flush_late_posts()
   /// once it has given the lock up.
-  int post_send_locked(const SendRequest& request);
-  SpinLock& post_lock() { return sends_.post_lock(); }
+  int post_send_locked(const SendRequest& request) REQUIRES(post_lock());
+  SpinLock& post_lock() RETURN_CAPABILITY(sends_.post_lock()) { return sends_.post_lock(); }
   void flush_late_posts() {
     if (state() == QpState::kErr) flush_late();
   }

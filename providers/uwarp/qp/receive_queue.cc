@@ -5,6 +5,8 @@
 #include <bit>
 #include <cerrno>
 
+#include "base/mutex.h"
+
 namespace uwarp {
 
 ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : max_sge_(max_sge), depth_(depth) {
@@ -16,7 +18,7 @@ ReceiveQueue::ReceiveQueue(uint32_t depth, uint32_t max_sge) : max_sge_(max_sge)
 
 int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   if (sges.size() > max_sge_) return EINVAL;
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (count_locked() >= depth_) return ENOMEM;
   const size_t index = tail_ & mask_;
   slots_[index] = {wr_id, static_cast<uint32_t>(sges.size())};
@@ -52,7 +54,7 @@ void ReceiveQueue::reserve_locked() {
 }
 
 bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (ticket.state == ReceiveToken::State::kReserved) [[unlikely]] {
     ticket.state = ReceiveToken::State::kNone;
     --reserved_;
@@ -81,7 +83,7 @@ void ReceiveQueue::check_limit_locked() {
 }
 
 bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (head_ == tail_) return false;
   position = head_;
   wr_id = slots_[head_ & mask_].wr_id;
@@ -90,7 +92,7 @@ bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
 }
 
 void ReceiveQueue::cancel(ReceiveToken& ticket) {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   const ReceiveToken::State state = ticket.state;
   ticket.state = ReceiveToken::State::kNone;
   if (state == ReceiveToken::State::kReserved) {
@@ -110,13 +112,13 @@ bool ReceiveQueue::claim_wakeup() {
 }
 
 void ReceiveQueue::reset() {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   head_ = tail_;
   wakeup_.store(false, std::memory_order_relaxed);
 }
 
 bool ReceiveQueue::empty() {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return head_ == tail_;
 }
 
@@ -129,7 +131,7 @@ SharedReceiveQueue::SharedReceiveQueue(uint32_t depth, uint32_t max_sge,
 }
 
 int SharedReceiveQueue::arm_limit(uint32_t limit) {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (limit > depth_) return EINVAL;
   limit_ = limit;
   check_limit_locked();
@@ -137,12 +139,12 @@ int SharedReceiveQueue::arm_limit(uint32_t limit) {
 }
 
 uint32_t SharedReceiveQueue::limit() {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return limit_;
 }
 
 uint32_t SharedReceiveQueue::depth() {
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return depth_;
 }
 
@@ -150,7 +152,7 @@ int SharedReceiveQueue::resize(uint32_t depth) {
   const uint32_t count = std::bit_ceil(std::max(depth, 1u));
   auto slots = std::make_unique<Slot[]>(count);
   auto sges = std::make_unique<Sge[]>(static_cast<size_t>(count) * max_sge_);
-  std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (depth < count_locked() || depth < limit_) return EINVAL;
   const uint32_t mask = count - 1;
   for (uint32_t i = head_; i != tail_; ++i) {

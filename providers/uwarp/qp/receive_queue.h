@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "base/limits.h"
@@ -94,33 +93,34 @@ class ReceiveQueue {
   }
 
  protected:
-  uint32_t count_locked() const { return tail_ - head_; }
-  void check_limit_locked();
+  uint32_t count_locked() const REQUIRES(lock_) { return tail_ - head_; }
+  void check_limit_locked() REQUIRES(lock_);
 
   const uint32_t max_sge_;
   SpinLock lock_;
-  uint32_t depth_;
-  uint32_t mask_;
-  uint32_t head_ = 0;
-  uint32_t tail_ = 0;
-  uint32_t limit_ = 0;  // 0: not armed
-  ReceiveLimitListener* listener_ = nullptr;
+  uint32_t depth_ GUARDED_BY(lock_);
+  uint32_t mask_ GUARDED_BY(lock_);
+  uint32_t head_ GUARDED_BY(lock_) = 0;
+  uint32_t tail_ GUARDED_BY(lock_) = 0;
+  uint32_t limit_ GUARDED_BY(lock_) = 0;  // 0: not armed
+  ReceiveLimitListener* listener_ GUARDED_BY(lock_) = nullptr;
   struct Slot {
     uint64_t wr_id;
     uint32_t sge_count;
   };
-  std::unique_ptr<Slot[]> slots_;
-  std::unique_ptr<Sge[]> sges_;
+  std::unique_ptr<Slot[]> slots_ GUARDED_BY(lock_);
+  std::unique_ptr<Sge[]> sges_ GUARDED_BY(lock_);
   TraceSink* trace_ = nullptr;
   uint32_t trace_name_ = 0;
 
  private:
-  void reserve_locked();
-  [[gnu::noinline, gnu::cold]] void trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges);
+  void reserve_locked() REQUIRES(lock_);
+  [[gnu::noinline, gnu::cold]] void trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges)
+      REQUIRES(lock_);
 
-  uint32_t reserved_ = 0;          // buffers that streams in line have been promised
-  ReceiveToken* first_ = nullptr;  // in line, none promised
-  ReceiveToken* last_ = nullptr;
+  uint32_t reserved_ GUARDED_BY(lock_) = 0;  // buffers that streams in line have been promised
+  ReceiveToken* first_ GUARDED_BY(lock_) = nullptr;  // in line, none promised
+  ReceiveToken* last_ GUARDED_BY(lock_) = nullptr;
   Atomic<bool> wakeup_{false};  // a buffer has come for a stream in line
 };
 

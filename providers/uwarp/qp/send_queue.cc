@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/limits.h"
+#include "base/mutex.h"
 #include "qp/receive_queue.h"
 
 namespace uwarp {
@@ -205,7 +206,7 @@ bool SendQueue::gather(uint64_t position, const RegionTable& regions,
 }
 
 void SendQueue::reset() {
-  std::lock_guard lock(post_lock_);
+  const Lock lock(post_lock_);
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   started_.store(position, std::memory_order_relaxed);
   retired_.store(position, std::memory_order_release);

@@ -80,16 +80,15 @@ class SendQueue {
 
   /// Checks a request against the shape alone; touches nothing. 0, EINVAL or EOPNOTSUPP.
   int check(const SendRequest& request) const;
-  /// Appends a checked request, copying SGEs or inline bytes. ENOMEM when no slot is free. Caller
-  /// holds post_lock().
-  int push_locked(const SendRequest& request);
+  /// Appends a checked request, copying SGEs or inline bytes. ENOMEM when no slot is free.
+  int push_locked(const SendRequest& request) REQUIRES(post_lock_);
   /// The same for several: all of them or none.
-  int push_all_locked(std::span<const SendRequest> requests);
-  /// There is room for `requests` more. Caller holds post_lock().
-  bool has_room_locked(uint64_t requests) {
+  int push_all_locked(std::span<const SendRequest> requests) REQUIRES(post_lock_);
+  /// There is room for `requests` more.
+  bool has_room_locked(uint64_t requests) REQUIRES(post_lock_) {
     return fits(requests) || (free_polled(), fits(requests));
   }
-  SpinLock& post_lock() { return post_lock_; }
+  SpinLock& post_lock() RETURN_CAPABILITY(post_lock_) { return post_lock_; }
   /// Posts are told to `sink` (may be null) as those of this queue pair. Before the first one.
   void trace(TraceSink* sink, uint32_t queue_pair) {
     trace_ = sink;
@@ -132,10 +131,10 @@ class SendQueue {
   void reset();
 
  private:
-  bool fits(uint64_t requests) const {
+  bool fits(uint64_t requests) const REQUIRES(post_lock_) {
     return posted_.load(std::memory_order_relaxed) + requests - freed_ <= shape_.depth;
   }
-  [[gnu::noinline]] void free_polled();
+  [[gnu::noinline]] void free_polled() REQUIRES(post_lock_);
   std::byte* inline_area(uint64_t position) {
     return inline_.get() + (position & mask_) * shape_.max_inline_bytes;
   }
@@ -159,8 +158,9 @@ class SendQueue {
   std::unique_ptr<AtomicOperands[]> operands_;  // made at the first atomic
   alignas(64) SpinLock post_lock_;
   std::atomic<uint64_t> posted_{0};
-  uint64_t freed_ = 0;      // under post_lock_
-  uint64_t uncovered_ = 0;  // ... those from freed_ to here have retired without a completion
+  uint64_t freed_ GUARDED_BY(post_lock_) = 0;
+  // ... those from freed_ to here have retired without a completion.
+  uint64_t uncovered_ GUARDED_BY(post_lock_) = 0;
   alignas(64) std::atomic<uint64_t> started_{0};
   std::atomic<uint64_t> retired_{0};
   std::atomic<uint64_t> completed_{0};  // retired_, a little later

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/mutex.h"
 #include "base/serial_numbers.h"
 
 namespace uwarp {
@@ -32,7 +33,7 @@ void StreamState::restart(const StreamConfig& new_config) {
 
 void StreamState::fail(const StreamFailure& failure, std::optional<QpEvent> event) {
   {
-    std::lock_guard lock(failure_lock_);
+    const Lock lock(failure_lock_);
     if (failed_.load(std::memory_order_relaxed)) return;
     failure_ = failure;
     failed_.store(true, std::memory_order_release);
@@ -41,7 +42,7 @@ void StreamState::fail(const StreamFailure& failure, std::optional<QpEvent> even
 }
 
 void StreamState::clear_failure() {
-  std::lock_guard lock(failure_lock_);
+  const Lock lock(failure_lock_);
   failure_ = StreamFailure{};
   failed_.store(false, std::memory_order_release);
 }

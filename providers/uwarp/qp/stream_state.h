@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "base/atomics.h"
@@ -233,7 +232,7 @@ class StreamState {
   QpEventListener* const listener_;
   SpinLock failure_lock_;
   std::atomic<bool> failed_{false};
-  StreamFailure failure_;
+  StreamFailure failure_ GUARDED_BY(failure_lock_);
 };
 
 }  // namespace uwarp

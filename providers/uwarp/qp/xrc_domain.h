@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "memory/memory_region.h"
 #include "qp/completion_queue.h"
@@ -32,14 +32,14 @@ class XrcDomain {
 
   /// Throws std::bad_alloc.
   void enter(const XrcQueue& queue) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     queues_.reserve(queues_.size() + 1);
     domains_.add(queue.domain);
     queues_.push_back(&queue);
   }
   /// It is not found any more. Receivers that have found it are told by Receiver::forget().
   void leave(const XrcQueue& queue) {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     std::erase(queues_, &queue);
     domains_.remove(queue.domain);
   }
@@ -61,15 +61,15 @@ class XrcDomain {
  private:
   template <class Match>
   const XrcQueue* find_if(const Match& match) const {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     const auto found = std::find_if(queues_.begin(), queues_.end(),
                                     [&](const XrcQueue* queue) { return match(*queue); });
     return found != queues_.end() ? *found : nullptr;
   }
 
   mutable SpinLock lock_;  // leaf
-  std::vector<const XrcQueue*> queues_;
-  DomainSet domains_;  // changes under lock_
+  std::vector<const XrcQueue*> queues_ GUARDED_BY(lock_);
+  DomainSet domains_ GUARDED_BY(lock_);
   ProtectionDomain domain_;
   CompletionQueue no_completions_{1, nullptr};
 };

@@ -3,8 +3,8 @@
 #include "rdma_cm/cm_event_queue.h"
 
 #include <cerrno>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/process_own.h"
 #include "engine/engine.h"
 #include "events/raw_fds.h"
@@ -16,8 +16,8 @@ namespace uwarp {
 namespace {
 
 /// The one lock of all queues and sources.
-std::mutex& event_lock() {
-  static constinit ProcessOwn<std::mutex> event_mutex;
+Mutex& event_lock() {
+  static constinit ProcessOwn<Mutex> event_mutex;
   return event_mutex.get();
 }
 
@@ -70,25 +70,25 @@ int CmEventSignals::wait_for_token() {
 }
 
 void CmEventQueue::open(CmEventSource& source, std::shared_ptr<CmEventQueue> queue) {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   ++queue->sources_;
   source.queue = std::move(queue);
 }
 
 bool CmEventQueue::takes_from(const CmEventSource& source) const {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   return source.queue.get() == this;
 }
 
 bool CmEventQueue::has_sources() const {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   return sources_ != 0;
 }
 
 bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
                         CmEventReservation room) {
   room.front() = {source, std::move(event)};
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   if (source->closed || source->queue == nullptr) return false;
   source->queue->events_.add(room, false);
   return true;
@@ -98,7 +98,7 @@ bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, Cm
                                 CmEventReservation room, size_t limit) {
   CmEventSource& own = *event.request->events();
   room.front() = {source, std::move(event)};
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   if (source->closed || source->queue == nullptr || source->waiting_requests >= limit) return false;
   own.queue = source->queue;
   ++source->queue->sources_;
@@ -107,7 +107,7 @@ bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, Cm
 }
 
 uint32_t CmEventQueue::close(CmEventSource& source, CmEventReservation& dropped) {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   source.closed = true;
   if (source.queue == nullptr) return source.reported;
   dropped = source.queue->events_.extract(source);
@@ -119,7 +119,7 @@ uint32_t CmEventQueue::close(CmEventSource& source, CmEventReservation& dropped)
 uint32_t CmEventQueue::forget_group(CmEventSource& source,
                                     const std::shared_ptr<uint32_t>& reported) {
   CmEventReservation dropped;
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   if (source.queue == nullptr) return *reported;
   CmEventReservation all = source.queue->events_.extract(source);
   while (!all.empty()) {
@@ -132,7 +132,7 @@ uint32_t CmEventQueue::forget_group(CmEventSource& source,
 }
 
 uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEventQueue>& to) {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   // A source that is being destroyed at the same time has no queue any more.
   if (source.queue != nullptr && source.queue != to) {
     CmEventReservation moving = source.queue->events_.extract(source);
@@ -155,7 +155,7 @@ uint32_t CmEventQueue::move(CmEventSource& source, const std::shared_ptr<CmEvent
 int CmEventQueue::take(CmEventReservation& taken) {
   for (;;) {
     if (const int error = events_.signals.wait_for_token()) return error;
-    const std::lock_guard guard(event_lock());
+    const Lock guard(event_lock());
     if (!events_.take(taken)) continue;
     ++taken.back().source->reported;
     if (const auto& group = taken.back().event.group_reported) ++*group;
@@ -164,7 +164,7 @@ int CmEventQueue::take(CmEventReservation& taken) {
 }
 
 void CmEventQueue::put_back(CmEventReservation taken) {
-  const std::lock_guard guard(event_lock());
+  const Lock guard(event_lock());
   CmEventSource& source = *taken.front().source;
   --source.reported;
   if (const auto& group = taken.front().event.group_reported) --*group;

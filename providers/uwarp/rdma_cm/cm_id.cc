@@ -10,6 +10,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/qp_attributes.h"
@@ -23,7 +24,7 @@ namespace uwarp {
 
 std::shared_ptr<CmId> CmIdTable::create(
     const std::function<std::shared_ptr<CmId>(uint32_t)>& make) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   for (uint32_t tried = 0; tried < kMaxNumber; ++tried) {
     const uint32_t number = next_;
     next_ = next_ == kMaxNumber ? 1 : next_ + 1;
@@ -35,18 +36,18 @@ std::shared_ptr<CmId> CmIdTable::create(
 }
 
 std::shared_ptr<CmId> CmIdTable::find(uint32_t number) const {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return number < ids_.size() ? ids_[number] : nullptr;
 }
 
 std::shared_ptr<CmId> CmIdTable::remove(uint32_t number) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return number < ids_.size() ? std::exchange(ids_[number], nullptr) : nullptr;
 }
 
 std::vector<std::shared_ptr<CmId>> CmIdTable::all() const {
   std::vector<std::shared_ptr<CmId>> found;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   for (const auto& id : ids_) {
     if (id != nullptr) found.push_back(id);
   }
@@ -109,12 +110,12 @@ CmId::CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t u
 }
 
 CmIdState CmId::state() const {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return state_;
 }
 
 CmId::Addresses CmId::addresses() const {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return addresses_locked();
 }
 
@@ -126,7 +127,7 @@ CmId::Addresses CmId::addresses_locked() const {
 }
 
 int CmId::bind(const sockaddr_storage& address) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return bind_locked(address);
 }
 
@@ -191,7 +192,7 @@ int CmId::rebind_locked() {
 }
 
 int CmId::listen(int backlog) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (const int error = datagrams_refused()) return error;
   if (state_ == CmIdState::kIdle) {
     sockaddr_storage any{};
@@ -235,7 +236,7 @@ int CmId::listen(int backlog) {
 int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
                           uint32_t timeout_ms) {
   CmEventReservation room(1);
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (ProcessFaults::injected(FaultKind::kAddressError)) {
     const auto event = event_locked(CmEventType::kAddressError, -ETIMEDOUT);
     guard.unlock();
@@ -277,7 +278,7 @@ bool CmId::waits_for_neighbour(const IpAddress& destination, const Route& route,
 }
 
 void CmId::neighbour_known(int status) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kAddressAsked) return;
   if (status == 0)
     state_ = CmIdState::kAddressResolved;
@@ -350,7 +351,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
 
 int CmId::resolve_route() {
   CmEventReservation room(1);
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kAddressResolved) return EINVAL;
   const bool fails = ProcessFaults::injected(FaultKind::kRouteError);
   if (!fails) state_ = CmIdState::kRouteResolved;
@@ -363,7 +364,7 @@ int CmId::resolve_route() {
 
 int CmId::write_event(CmEventType type, uint32_t status, uint64_t argument) {
   CmEventReservation room(1);
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   auto event = event_locked(type, static_cast<int>(status));
   guard.unlock();
   std::memcpy(&event.param, &argument, sizeof argument);
@@ -377,7 +378,7 @@ int CmId::set_option(uint32_t level, uint32_t name, std::span<const std::byte> v
   if (level != RDMA_OPTION_ID) return ENOSYS;
   uint8_t byte = 0;
   int number = 0;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   switch (name) {
     case RDMA_OPTION_ID_TOS:
       if (!read_value(value, byte)) return EINVAL;
@@ -416,7 +417,7 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) {
 
   constexpr uint32_t kErr = 6;
   if (qp_state > kErr) return EINVAL;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (device_ == nullptr) return EINVAL;
   if (is_roce() && service_.datagram) {
     if (qkey_ == 0) qkey_ = kCmQkey;
@@ -445,7 +446,7 @@ int CmId::qp_attributes(uint32_t qp_state, ib_uverbs_qp_attr& out) {
 }
 
 uint32_t CmId::destroy() {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   const Ending ending = end_locked(CmIdState::kDestroyed);
   guard.unlock();
 
@@ -470,7 +471,7 @@ CmId::Ending CmId::end_locked(CmIdState state) {
 }
 
 void CmId::netdevs_changed(const NetDeviceTable& devices) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (device_ == nullptr || state_ >= CmIdState::kRemoved || devices.has_netdev(device_->ifindex))
     return;
   CmEventReservation room(1);
@@ -510,7 +511,7 @@ int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint3
   CmEventReservation room(1);
   auto reported = std::make_shared<uint32_t>(0);
   if (flags >= RDMA_MC_JOIN_FLAG_RESERVED) return EINVAL;
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (device_ == nullptr || !service_.datagram) return EINVAL;
   if (state_ != CmIdState::kBound && state_ != CmIdState::kAddressResolved) return EINVAL;
   if (!is_roce()) return ENOSYS;
@@ -537,7 +538,7 @@ int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint3
 std::optional<uint32_t> CmId::leave_group(uint32_t number) {
   std::shared_ptr<uint32_t> reported;
   {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     const auto found = std::ranges::find(groups_, number, &Group::number);
     if (found == groups_.end()) return std::nullopt;
     reported = std::move(found->reported);

@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/settings.h"
 #include "connect/listener.h"
 #include "connect/sidr_listener.h"
@@ -46,9 +46,9 @@ class CmIdTable {
   uint32_t name_group() { return next_group_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  mutable std::mutex lock_;                 ///< before the lock of the event queues
-  std::vector<std::shared_ptr<CmId>> ids_;  ///< by number, grows on demand
-  uint32_t next_ = 1;
+  mutable Mutex lock_;  ///< before the lock of the event queues
+  std::vector<std::shared_ptr<CmId>> ids_ GUARDED_BY(lock_);  ///< by number, grows on demand
+  uint32_t next_ GUARDED_BY(lock_) = 1;
   std::atomic<uint32_t> next_group_{1};
 };
 
@@ -196,24 +196,25 @@ class CmId : public Source,
   bool is_roce() const { return persona_ == Persona::kRoce; }
   /// iWARP has no datagrams: EOPNOTSUPP for an id of them, and a line of the log.
   int datagrams_refused() const;
-  Addresses addresses_locked() const;
-  int bind_locked(const sockaddr_storage& address);
-  int bind_ib_locked(const sockaddr_storage& address);
-  int reserve_port_locked(const sockaddr_storage& address);
+  Addresses addresses_locked() const REQUIRES(lock_);
+  int bind_locked(const sockaddr_storage& address) REQUIRES(lock_);
+  int bind_ib_locked(const sockaddr_storage& address) REQUIRES(lock_);
+  int reserve_port_locked(const sockaddr_storage& address) REQUIRES(lock_);
   /// The port once more, with a socket that is as the options want it now.
-  int rebind_locked();
-  int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination);
+  int rebind_locked() REQUIRES(lock_);
+  int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination)
+      REQUIRES(lock_);
   bool waits_for_neighbour(const IpAddress& destination, const Route& route, uint32_t timeout_ms);
-  void unresolve_locked();
+  void unresolve_locked() REQUIRES(lock_);
   /// CONNECT's or ACCEPT's parameters that belong to the queue pair.
-  void note_parameters_locked(const rdma_ucm_conn_param& parameters);
+  void note_parameters_locked(const rdma_ucm_conn_param& parameters) REQUIRES(lock_);
   /// That of `number`, as the id's connection is to have it.
-  CmQueuePair queue_pair_locked(uint32_t number) const;
+  CmQueuePair queue_pair_locked(uint32_t number) const REQUIRES(lock_);
   void end_unheard(CmConnection& connection);
-  bool connect_fails(std::unique_lock<std::mutex>& guard);
+  bool connect_fails(Lock<Mutex>& guard) REQUIRES(lock_) NO_THREAD_SAFETY_ANALYSIS;
   // Of datagrams, which have no connection: one question, one answer.
   int accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters);
-  bool settle_qkey_locked(uint32_t qkey);
+  bool settle_qkey_locked(uint32_t qkey) REQUIRES(lock_);
   void datagram_established(const ConnectParameters& peer);
   /// Becomes the id of a request that came in. Throws std::bad_alloc, and is still idle then.
   void become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
@@ -221,10 +222,10 @@ class CmId : public Source,
   void wait_for_late_packets();
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
-  rdma_ucm_event_resp event_locked(CmEventType type, int status) const;
+  rdma_ucm_event_resp event_locked(CmEventType type, int status) const REQUIRES(lock_);
   void push(const rdma_ucm_event_resp& event, CmEventReservation room);
   /// Room for the next event of the neighbour or the connection.
-  CmEventReservation room_locked();
+  CmEventReservation room_locked() REQUIRES(lock_);
   /// Listener and connection of an id, taken out of it to be ended without its lock.
   struct Ending {
     CmIdState state;  ///< until then
@@ -233,7 +234,7 @@ class CmId : public Source,
     std::shared_ptr<SilentQueuePair> silent;
     std::optional<BoundPort> bound;
   };
-  Ending end_locked(CmIdState state);
+  Ending end_locked(CmIdState state) REQUIRES(lock_);
   static void end_connection(CmConnection& connection, CmIdState state);
 
   CmIdTable& table_;
@@ -249,32 +250,34 @@ class CmId : public Source,
   const Persona persona_;
   const std::shared_ptr<CmEventSource> events_;
 
-  /// Guards all below. Not held while the engine is called: its threads call us.
-  mutable std::mutex lock_;
-  uint64_t uid_;
-  CmIdState state_ = CmIdState::kIdle;
-  CmIdState asked_from_ = CmIdState::kIdle;  ///< while the neighbour is asked: the state before
-  bool was_established_ = false;
-  bool disconnected_ = false;  ///< by DISCONNECT; the peer may have come first
-  sockaddr_storage local_{};
-  sockaddr_storage remote_{};
+  /// Not held while the engine is called: its threads call us.
+  mutable Mutex lock_;
+  uint64_t uid_ GUARDED_BY(lock_);
+  CmIdState state_ GUARDED_BY(lock_) = CmIdState::kIdle;
+  /// While the neighbour is asked: the state before.
+  CmIdState asked_from_ GUARDED_BY(lock_) = CmIdState::kIdle;
+  bool was_established_ GUARDED_BY(lock_) = false;
+  bool disconnected_ GUARDED_BY(lock_) = false;  ///< by DISCONNECT; the peer may have come first
+  sockaddr_storage local_ GUARDED_BY(lock_){};
+  sockaddr_storage remote_ GUARDED_BY(lock_){};
   /// The application has named the source address, so it is part of a connect.
-  bool source_fixed_ = false;
-  std::shared_ptr<const NetDevice> device_;
-  BindOptions options_;
-  uint32_t qkey_ = 0;  ///< of datagrams; 0: not settled yet
+  bool source_fixed_ GUARDED_BY(lock_) = false;
+  std::shared_ptr<const NetDevice> device_ GUARDED_BY(lock_);
+  BindOptions options_ GUARDED_BY(lock_);
+  uint32_t qkey_ GUARDED_BY(lock_) = 0;  ///< of datagrams; 0: not settled yet
   // For the queue pair's attributes.
-  CmDepths depths_;  ///< roce
-  RetryAttributes retries_;
-  size_t backlog_ = 0;
-  std::optional<BoundPort> bound_;
-  std::shared_ptr<CmListener> listener_;
-  std::optional<OpenListener> counted_;  ///< while there is a listener
-  std::shared_ptr<CmConnection> connection_;
-  std::shared_ptr<SilentQueuePair> silent_;  ///< on which the connection runs, or null
-  std::vector<Group> groups_;
-  CmEventReservation
-      room_;  ///< for events of the neighbour or the connection that are still to come
+  CmDepths depths_ GUARDED_BY(lock_);  ///< roce
+  RetryAttributes retries_ GUARDED_BY(lock_);
+  size_t backlog_ GUARDED_BY(lock_) = 0;
+  std::optional<BoundPort> bound_ GUARDED_BY(lock_);
+  std::shared_ptr<CmListener> listener_ GUARDED_BY(lock_);
+  std::optional<OpenListener> counted_ GUARDED_BY(lock_);  ///< while there is a listener
+  std::shared_ptr<CmConnection> connection_ GUARDED_BY(lock_);
+  /// On which the connection runs, or null.
+  std::shared_ptr<SilentQueuePair> silent_ GUARDED_BY(lock_);
+  std::vector<Group> groups_ GUARDED_BY(lock_);
+  /// For events of the neighbour or the connection that are still to come.
+  CmEventReservation room_ GUARDED_BY(lock_);
 };
 
 }  // namespace uwarp

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "connect/qp_attributes.h"
 #include "inject/process_faults.h"
 #include "net/net_watch.h"
@@ -63,7 +64,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   CmTransport::ConnectRequest request;
   request.parameters = parameters_of(parameters);
   CmEndpoint used;  // a silent one that is not needed ends without the lock
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kRouteResolved || !parameters.valid) return EINVAL;
   if (const int error = datagrams_refused()) return error;
   if (service_.datagram && parameters.private_data_len > kSidrRequestDataMax) return EINVAL;
@@ -126,7 +127,7 @@ void CmId::end_unheard(CmConnection& connection) {
 
 /// Where faults are asked for: what a peer's host or the network would answer. Gives the lock up
 /// if it returns true.
-bool CmId::connect_fails(std::unique_lock<std::mutex>& guard) {
+bool CmId::connect_fails(Lock<Mutex>& guard) {
   const bool refused = ProcessFaults::injected(FaultKind::kRefuse);
   if (!refused && !ProcessFaults::injected(FaultKind::kUnreachable)) return false;
   guard.unlock();
@@ -145,7 +146,7 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   if (service_.datagram) return accept_datagram(uid, parameters);
   ConnectParameters answer = parameters_of(parameters);  // may lack memory
   CmEndpoint used;                                       // as in connect()
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (is_roce() && !parameters.valid) {  // ACCEPT of the active side
     // The stream runs since the peer's answer came. If it has ended meanwhile, that is for
     // DISCONNECTED to tell.
@@ -181,7 +182,7 @@ int CmId::accept(uint64_t uid, const rdma_ucm_conn_param& parameters) {
 // kernel does.
 int CmId::accept_datagram(uint64_t uid, const rdma_ucm_conn_param& parameters) {
   ConnectParameters answer = parameters_of(parameters);  // may lack memory
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kRequest) return EINVAL;
   if (parameters.valid) uid_ = uid;
   const bool fits = answer.private_data.size() <= kSidrReplyDataMax &&
@@ -203,7 +204,7 @@ bool CmId::settle_qkey_locked(uint32_t qkey) {
 }
 
 void CmId::datagram_established(const ConnectParameters& peer) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kConnecting) return;
   const bool agreed = settle_qkey_locked(peer.qkey);
   state_ = agreed ? CmIdState::kEstablished : CmIdState::kClosed;
@@ -236,7 +237,7 @@ CmQueuePair CmId::queue_pair_locked(uint32_t number) const {
 }
 
 int CmId::reject(std::span<const std::byte> private_data) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ == CmIdState::kAnswered) {
     // MPA has no third step: the peer sees a connection that ends at once.
     state_ = CmIdState::kClosed;
@@ -254,7 +255,7 @@ int CmId::reject(std::span<const std::byte> private_data) {
 }
 
 int CmId::disconnect() {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   // There is no connection to end, and no peer to tell.
   if (service_.datagram) return state_ >= CmIdState::kConnecting ? 0 : EINVAL;
   if (!was_established_) {
@@ -288,14 +289,14 @@ int CmId::disconnect() {
 /// matters; the time is that of the kernel's connection manager for this timeout (ib_cm's
 /// cm_convert_to_ms(): 2^(code - 8) ms).
 void CmId::wait_for_late_packets() {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   const uint8_t code = std::max<uint8_t>(retries_.timeout.value_or(kDefaultAckTimeout), 8);
   guard.unlock();
   transport_.call_after(*this, uint64_t{1} << (code - 8));
 }
 
 void CmId::deadline_passed() {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kClosed) return;
   const auto event = event_locked(CmEventType::kTimewaitExit, 0);
   CmEventReservation room = room_locked();
@@ -305,7 +306,7 @@ void CmId::deadline_passed() {
 
 int CmId::notify(uint32_t event) const {
   constexpr uint32_t kCommunicationEstablished = 4;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (state_ < CmIdState::kConnecting) return EINVAL;
   if (!is_roce()) return 0;
   if (event != kCommunicationEstablished || service_.datagram) return EINVAL;
@@ -336,7 +337,7 @@ void CmId::end_connection(CmConnection& connection, CmIdState state) {
 void CmId::connection_established(const std::shared_ptr<Connection>&, const sockaddr_storage& local,
                                   const ConnectParameters& peer) {
   if (service_.datagram) return datagram_established(peer);
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kConnecting && state_ != CmIdState::kAccepting) return;
   // With InfiniBand the active side's application has its queue pair to move before it says so.
   const bool answered = is_roce() && state_ == CmIdState::kConnecting;
@@ -361,7 +362,7 @@ void CmId::connection_established(const std::shared_ptr<Connection>&, const sock
 }
 
 void CmId::finish(CmEventType type, int status, std::span<const std::byte> private_data) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ < CmIdState::kConnecting || state_ >= CmIdState::kClosed) return;
   state_ = CmIdState::kClosed;
   // In the kernel too a peer of datagrams that says no is unreachable; the status tells the two.
@@ -394,7 +395,7 @@ void CmId::connection_ended(const std::shared_ptr<Connection>&) {
 void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
                           const sockaddr_storage& remote) {
   CmEventReservation room(kConnectionEvents);
-  const std::lock_guard guard(lock_);  // before the look: see netdevs_changed()
+  const Lock guard(lock_);  // before the look: see netdevs_changed()
   // A listener on [::] has IPv4 peers too, and they are seen as such.
   local_ = unmapped(from_tcp(local).value_or(local));
   remote_ = unmapped(remote);
@@ -418,7 +419,7 @@ bool CmId::sidr_requested(std::shared_ptr<SidrCall> call) {
 
 bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParameters& peer,
                      const sockaddr_storage& local, const sockaddr_storage& remote) {
-  std::unique_lock guard(lock_);
+  Lock guard(lock_);
   if (state_ != CmIdState::kListening || ProcessFaults::injected(FaultKind::kReject)) return false;
   const size_t backlog = backlog_;
   auto event = event_locked(CmEventType::kConnectRequest, 0);

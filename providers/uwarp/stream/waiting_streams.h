@@ -8,10 +8,10 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "qp/handoff_lock.h"
 
@@ -56,22 +56,32 @@ class WaitingStreams {
   /// long, and no longer. If false, another thread has it.
   class [[nodiscard]] Stay {
    public:
-    explicit operator bool() const { return lock_.owns_lock(); }
+    Stay(const Stay&) = delete;
+    Stay& operator=(const Stay&) = delete;
+    ~Stay() NO_THREAD_SAFETY_ANALYSIS {
+      if (lock_ != nullptr) lock_->unlock();
+    }
+    explicit operator bool() const { return lock_ != nullptr; }
 
    private:
     friend WaitingStreams;
-    explicit Stay(std::unique_lock<SpinLock> lock) : lock_(std::move(lock)) {}
-    std::unique_lock<SpinLock> lock_;
+    explicit Stay(SpinLock* lock) : lock_(lock) {}
+    SpinLock* const lock_;
   };
 
   explicit WaitingStreams(const Group& group) : group_(group) {}
 
-  Stay stay() { return Stay(std::unique_lock(stay_lock_)); }
-  Stay try_stay() { return Stay(std::unique_lock(stay_lock_, std::try_to_lock)); }
+  Stay stay() NO_THREAD_SAFETY_ANALYSIS {
+    stay_lock_.lock();
+    return Stay(&stay_lock_);
+  }
+  Stay try_stay() NO_THREAD_SAFETY_ANALYSIS {
+    return Stay(stay_lock_.try_lock() ? &stay_lock_ : nullptr);
+  }
 
   void join([[maybe_unused]] const Stay& stay, Stream& stream) {
     assert(stays(stay));
-    const std::lock_guard guard(list_lock_);
+    const Lock guard(list_lock_);
     const size_t others = members();
     if (waiting_.capacity() <= others) waiting_.reserve(2 * others + kRoom);  // for all of them
     stream.member_of(group_) = true;
@@ -81,7 +91,7 @@ class WaitingStreams {
   /// takes place in a Stay, none is under way. False: it was no member.
   bool leave([[maybe_unused]] const Stay& stay, Stream& stream) {
     assert(stays(stay));
-    const std::lock_guard guard(list_lock_);
+    const Lock guard(list_lock_);
     if (!std::exchange(stream.member_of(group_), false)) return false;
     members_.store(members() - 1, std::memory_order_relaxed);
     std::erase(waiting_, &stream);
@@ -92,7 +102,7 @@ class WaitingStreams {
 
   /// Under the transmit side of `stream`, for one that announces a post. Allocates nothing.
   void post(Stream& stream) {
-    const std::lock_guard guard(list_lock_);
+    const Lock guard(list_lock_);
     if (!stream.member_of(group_)) return;  // it leaves: nothing will be sent any more
     waiting_.push_back(&stream);
     publish();
@@ -102,7 +112,7 @@ class WaitingStreams {
   /// The stream that was listed last, or null. Valid while `stay` is.
   Stream* take([[maybe_unused]] const Stay& stay) {
     assert(stays(stay));
-    const std::lock_guard guard(list_lock_);
+    const Lock guard(list_lock_);
     if (waiting_.empty()) return nullptr;
     Stream* const stream = waiting_.back();
     waiting_.pop_back();
@@ -113,14 +123,14 @@ class WaitingStreams {
  private:
   static constexpr size_t kRoom = 4;
 
-  bool stays(const Stay& stay) const { return stay && stay.lock_.mutex() == &stay_lock_; }
-  void publish() { count_.store(waiting_.size(), std::memory_order_relaxed); }
+  bool stays(const Stay& stay) const { return stay && stay.lock_ == &stay_lock_; }
+  void publish() REQUIRES(list_lock_) { count_.store(waiting_.size(), std::memory_order_relaxed); }
 
   const Group& group_;
   // Held by a poller as long as it uses a stream of the group. Another poller does not wait for it.
   SpinLock stay_lock_;
   SpinLock list_lock_;  // leaf
-  std::vector<Stream*> waiting_;
+  std::vector<Stream*> waiting_ GUARDED_BY(list_lock_);
   Atomic<size_t> members_{0};  // changes under both locks
   Atomic<size_t> count_{0};
 };

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "events/raw_fds.h"
@@ -201,12 +202,12 @@ Folder SysfsTree::open_own_locked() const {
 }
 
 const char* SysfsTree::existing_root() const {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return root_ != nullptr && identity_if_private(root_) == identity_ ? root_ : nullptr;
 }
 
 const char* SysfsTree::root(const std::string& wanted, const NetDeviceTable& devices) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const Folder tree = root_ == nullptr ? Folder() : open_own_locked();
   if (root_ != nullptr && !tree.is_open() && is_shortage(errno)) {
     log_event("sysfs tree %s: no update: %s", root_, std::strerror(errno));

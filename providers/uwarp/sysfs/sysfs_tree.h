@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/net_device.h"
 #include "observe/stat_page.h"
 #include "sysfs/tree_files.h"
@@ -53,29 +53,32 @@ class SysfsTree {
   const char* existing_root() const;
 
  private:
-  bool build_locked(const std::string& wanted, const NetDeviceTable& devices);
+  bool build_locked(const std::string& wanted, const NetDeviceTable& devices) REQUIRES(lock_);
   bool build_at_locked(const std::string& path, const std::string& name,
-                       const NetDeviceTable& devices);
+                       const NetDeviceTable& devices) REQUIRES(lock_);
   /// The folder at root_, if that still is the one that was built; else closed, and errno.
-  Folder open_own_locked() const;
+  Folder open_own_locked() const REQUIRES(lock_);
   // `tree` is the root, open.
-  bool fill_locked(const Folder& tree, const NetDeviceTable& devices);
-  bool update_locked(const Folder& tree, const NetDeviceTable& devices);
-  bool add_device_locked(const Folder& tree, const std::shared_ptr<const NetDevice>& device);
-  void remove_device_locked(const Folder& tree, const NetDevice& device);
-  bool lock_owner_file_locked(const Folder& tree);
+  bool fill_locked(const Folder& tree, const NetDeviceTable& devices) REQUIRES(lock_);
+  bool update_locked(const Folder& tree, const NetDeviceTable& devices) REQUIRES(lock_);
+  bool add_device_locked(const Folder& tree, const std::shared_ptr<const NetDevice>& device)
+      REQUIRES(lock_);
+  void remove_device_locked(const Folder& tree, const NetDevice& device) REQUIRES(lock_);
+  bool lock_owner_file_locked(const Folder& tree) REQUIRES(lock_);
 
   const std::string host_sysfs_;
-  mutable std::mutex lock_;
-  const char* root_ = nullptr;
-  long builder_ = 0;   ///< pid that made the tree at root_
-  int owner_fd_ = -1;  ///< holds a lock on <root>/owner while this process lives
+  mutable Mutex lock_;
+  const char* root_ GUARDED_BY(lock_) = nullptr;
+  long builder_ GUARDED_BY(lock_) = 0;   ///< pid that made the tree at root_
+  int owner_fd_ GUARDED_BY(lock_) = -1;  ///< holds a lock on <root>/owner while this process lives
   /// The root stays open, so that no other folder can get its number; and which one it is, as
   /// another user may put something of the same name there once a cleaner has removed it.
-  int root_fd_ = -1;
-  FileIdentity identity_;
-  std::map<std::string, std::shared_ptr<const NetDevice>> shown_;  ///< by verbs name
-  std::map<std::string, timespec> created_;  ///< time stamps survive a rebuild of the tree
+  int root_fd_ GUARDED_BY(lock_) = -1;
+  FileIdentity identity_ GUARDED_BY(lock_);
+  /// By verbs name.
+  std::map<std::string, std::shared_ptr<const NetDevice>> shown_ GUARDED_BY(lock_);
+  /// Time stamps survive a rebuild of the tree.
+  std::map<std::string, timespec> created_ GUARDED_BY(lock_);
 };
 
 /// Brings the process's tree up to date, if there is one (host/host_table.cc).

@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <mutex>
 
 #include "base/limits.h"
+#include "base/mutex.h"
 #include "base/serial_numbers.h"
 #include "base/settings.h"
 #include "net/net_device.h"
@@ -18,19 +18,19 @@ namespace uwarp {
 
 namespace {
 
-/// `change(qp, groups, group)` under the lock of the queue pair, unless there is a reason not to.
+/// `change(qp, groups, group)` with the lock of the queue pair, unless there is a reason not to.
 template <typename Change>
-int change_group(ibv_qp* base, const ibv_gid& gid, Change change) {
+int change_group(ibv_qp* base, const ibv_gid& gid, Change change) NO_THREAD_SAFETY_ANALYSIS {
   VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
   if (const int error = qp.device.refusal()) return error;
   if (settings().persona != Persona::kRoce) return EOPNOTSUPP;
   const IpAddress group = IpAddress::from_gid(gid.raw);
   if (qp.datagrams == nullptr || !is_multicast(group)) return EINVAL;
-  const std::lock_guard guard(qp.mutex);
+  const Lock guard(qp.mutex);
   return change(qp, qp.device.engine().trunks().groups(), group);
 }
 
-auto find_membership(VerbsQp& qp, const ibv_gid& gid, uint16_t lid) {
+auto find_membership(VerbsQp& qp, const ibv_gid& gid, uint16_t lid) REQUIRES(qp.mutex) {
   return std::ranges::find_if(qp.memberships, [&](const VerbsQp::Membership& one) {
     return one.lid == lid && std::memcmp(&one.group, &gid, sizeof gid) == 0;
   });
@@ -52,19 +52,22 @@ int check_attributes(const NetDevice* device, const ibv_ah_attr& attr) {
 
 int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return change_group(qp, *gid,
-                      [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group) {
-                        if (find_membership(member, *gid, lid) != member.memberships.end())
-                          return 0;
-                        member.memberships.reserve(member.memberships.size() + 1);
-                        if (const int error = groups.attach(member.datagrams, group)) return error;
-                        member.memberships.push_back({*gid, lid});
-                        return 0;
-                      });
+                      [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group)
+                          REQUIRES(member.mutex) {
+                            if (find_membership(member, *gid, lid) != member.memberships.end())
+                              return 0;
+                            member.memberships.reserve(member.memberships.size() + 1);
+                            if (const int error = groups.attach(member.datagrams, group))
+                              return error;
+                            member.memberships.push_back({*gid, lid});
+                            return 0;
+                          });
 }
 
 int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return change_group(
-      qp, *gid, [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group) {
+      qp, *gid,
+      [&](VerbsQp& member, MulticastGroups& groups, const IpAddress& group) REQUIRES(member.mutex) {
         const auto found = find_membership(member, *gid, lid);
         if (found == member.memberships.end()) return EINVAL;
         member.memberships.erase(found);

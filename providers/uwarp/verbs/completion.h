@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "events/event_channel.h"
 #include "kernel-abi/object_abi.h"
 #include "qp/completion_queue.h"
@@ -35,13 +35,13 @@ class CompletionTimer final : public Source {
   void begin();
   /// The queue is being destroyed.
   void stop() {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     cq_ = nullptr;
   }
 
   bool ready(uint32_t) override { return false; }
   void deadline_passed() override {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     if (cq_ != nullptr) work_(*cq_);
   }
 
@@ -49,8 +49,8 @@ class CompletionTimer final : public Source {
   Engine& engine_;
   const Work work_;
   std::atomic<uint32_t> period_us_;
-  std::mutex mutex_;
-  VerbsCq* cq_;  // under mutex_
+  Mutex mutex_;
+  VerbsCq* cq_ GUARDED_BY(mutex_);
 };
 
 struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
@@ -102,7 +102,7 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
 
   // The completion that an ibv_cq_ex shows between start_poll and end_poll.
   const bool single_threaded;
-  std::mutex poll_mutex;  // held in between, unless single_threaded
+  Mutex poll_mutex;  // held in between, unless single_threaded
   WorkCompletion shown = {};
   CompletionTime shown_time;
 };

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/mutex.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/completion.h"
@@ -37,12 +38,12 @@ int show_next(VerbsCq& cq) {
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return EINVAL;
   int result = ENOENT;  // also without memory, as if it were called a moment too early
-  guarded([&] {
+  guarded([&]() NO_THREAD_SAFETY_ANALYSIS {
     VerbsCq& cq = cq_of(base);
     const bool alive = cq.engine.alive();
     if (alive) [[likely]]
       Poller::transmit_waiting(cq.queue);
-    std::unique_lock poll(cq.poll_mutex, std::defer_lock);
+    Lock poll(cq.poll_mutex, std::defer_lock);
     if (!cq.single_threaded) poll.lock();
     result = show_next(cq);
     if (result == ENOENT && alive) {
@@ -59,7 +60,7 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
 
 int next_poll(ibv_cq_ex* base) { return show_next(cq_of(base)); }
 
-void end_poll(ibv_cq_ex* base) {
+void end_poll(ibv_cq_ex* base) NO_THREAD_SAFETY_ANALYSIS {
   VerbsCq& cq = cq_of(base);
   if (!cq.single_threaded) cq.poll_mutex.unlock();
 }

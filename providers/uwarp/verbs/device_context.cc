@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "connect/endpoint.h"
 #include "events/raw_fds.h"
 #include "os/clock.h"
@@ -30,7 +31,7 @@ std::shared_ptr<DeviceFaults> DeviceFaults::make(DeviceContext& device) {
   if (ProcessFaults::instance() == nullptr) return nullptr;
   auto made = std::make_shared<DeviceFaults>(device);
   const uint64_t now = now_ns();
-  const std::lock_guard guard(made->due_mutex_);
+  const Lock guard(made->due_mutex_);
   for (const FaultRule& rule : ProcessFaults::instance()->plan().rules)
     if (rule.when == FaultRule::When::kAt) made->due_.push_back({now + rule.at_ns, rule});
   made->set_deadline_locked();
@@ -40,7 +41,7 @@ std::shared_ptr<DeviceFaults> DeviceFaults::make(DeviceContext& device) {
 DeviceFaults::DeviceFaults(DeviceContext& device) : engine_(device.engine()), device_(&device) {}
 
 void DeviceFaults::stop() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   device_ = nullptr;
 }
 
@@ -57,7 +58,7 @@ void DeviceFaults::fault_acts(uint32_t queue_pair, const FaultRule& rule, uint64
   log_event("fault: %s at message %llu of queue pair %u", name_of(rule.kind),
             static_cast<unsigned long long>(count), queue_pair);
   if (rule.kind != FaultKind::kAsyncEvent && rule.kind != FaultKind::kPortDown) return;
-  const std::lock_guard guard(due_mutex_);
+  const Lock guard(due_mutex_);
   try {
     due_.push_back({0, rule});
   } catch (const std::bad_alloc&) {
@@ -75,7 +76,7 @@ void DeviceFaults::set_deadline_locked() {
 }
 
 bool DeviceFaults::take_due(Due& out) {
-  const std::lock_guard guard(due_mutex_);
+  const Lock guard(due_mutex_);
   const uint64_t now = now_ns();
   const auto found =
       std::find_if(due_.begin(), due_.end(), [now](const Due& due) { return due.at_ns <= now; });
@@ -89,7 +90,7 @@ bool DeviceFaults::take_due(Due& out) {
 }
 
 bool DeviceFaults::ready(uint32_t) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (Due due; device_ != nullptr && take_due(due);) carry_out_locked(due);
   return false;
 }
@@ -101,7 +102,7 @@ void DeviceFaults::carry_out_locked(const Due& due) {
   if (due.rule.kind == FaultKind::kPortDown) {
     set_port_locked(true);
     if (due.rule.for_ns == 0) return;
-    const std::lock_guard guard(due_mutex_);
+    const Lock guard(due_mutex_);
     due_.push_back({now_ns() + due.rule.for_ns, due.rule, true});
     return;
   }
@@ -130,7 +131,7 @@ PortEvents::PortEvents(DeviceContext& device)
 }
 
 void PortEvents::begin(const NetDeviceTable& devices) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const auto now = devices.by_verbs_name(last_->verbs_name);
   if (now == nullptr || now->ifindex != last_->ifindex) return;
   last_ = now;
@@ -138,7 +139,7 @@ void PortEvents::begin(const NetDeviceTable& devices) {
 }
 
 void PortEvents::stop() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   device_ = nullptr;
 }
 
@@ -147,7 +148,7 @@ void PortEvents::net_changed(const NetDeviceTable& devices) {
   update_sysfs_tree(devices);
   // Ids before queue pairs: an id reports the removal, not the end of its connection.
   rdma_cm_netdevs_changed(devices);
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   if (device_ == nullptr) return;
   if (!devices.has_netdev(last_->ifindex)) {
     log_event("%s: its network device is gone; destroy the objects on it and close it",
@@ -237,14 +238,14 @@ uint32_t DeviceContext::take_back_events(const void* element, const DeliveredCou
 
 std::vector<std::shared_ptr<Endpoint>> DeviceContext::endpoints() {
   std::vector<std::shared_ptr<Endpoint>> all;
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (const VerbsQp* qp : queue_pairs_)
     if (qp->endpoint != nullptr) all.push_back(qp->endpoint);
   return all;
 }
 
 void DeviceContext::fail_queue_pairs() {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   for (VerbsQp* qp : queue_pairs_) qp->fail();
 }
 
@@ -256,7 +257,7 @@ void DeviceContext::remove() {
 
 void DeviceContext::add(VerbsQp* qp) {
   {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     queue_pairs_.insert(qp);
   }
   // The device may have gone since the call began.

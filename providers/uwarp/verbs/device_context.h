@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "events/event_channel.h"
 #include "inject/fault_script.h"
@@ -54,17 +54,17 @@ class DeviceFaults final : public Source, public FaultListener {
     bool port_up = false;
   };
 
-  void set_deadline_locked();
+  void set_deadline_locked() REQUIRES(due_mutex_);
   bool take_due(Due& out);
-  void carry_out_locked(const Due& due);
-  void set_port_locked(bool down);
+  void carry_out_locked(const Due& due) REQUIRES(mutex_);
+  void set_port_locked(bool down) REQUIRES(mutex_);
 
   Engine& engine_;
-  std::mutex mutex_;       // held while the device is used
-  DeviceContext* device_;  // null once stopped; under mutex_
+  Mutex mutex_;                               // held while the device is used
+  DeviceContext* device_ GUARDED_BY(mutex_);  // null once stopped
   std::atomic<bool> port_down_{false};
-  std::mutex due_mutex_;  // leaf
-  std::vector<Due> due_;  // under due_mutex_
+  Mutex due_mutex_;  // leaf
+  std::vector<Due> due_ GUARDED_BY(due_mutex_);
 };
 
 /// What becomes of an opened device's netdev, as asynchronous events: port active or in error,
@@ -79,10 +79,10 @@ class PortEvents final : public NetListener {
   void net_changed(const NetDeviceTable& devices) override;
 
  private:
-  std::mutex mutex_;
-  DeviceContext* device_;                  // null once stopped
-  std::shared_ptr<const NetDevice> last_;  // as it was when it was seen last
-  bool running_;                           // the port was said to be active
+  Mutex mutex_;
+  DeviceContext* device_ GUARDED_BY(mutex_);                  // null once stopped
+  std::shared_ptr<const NetDevice> last_ GUARDED_BY(mutex_);  // as it was when it was seen last
+  bool running_ GUARDED_BY(mutex_);                           // the port was said to be active
 };
 
 class DeviceContext {
@@ -143,15 +143,15 @@ class DeviceContext {
 
   void add(VerbsQp* qp);
   void remove(VerbsQp* qp) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     queue_pairs_.erase(qp);
   }
   void add(VerbsMr* mr) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     regions_.insert(mr);
   }
   void remove(VerbsMr* mr) {
-    const std::lock_guard guard(mutex_);
+    const Lock guard(mutex_);
     regions_.erase(mr);
   }
 
@@ -177,9 +177,9 @@ class DeviceContext {
   const std::shared_ptr<PortEvents> port_events_;
   const std::shared_ptr<DeviceFaults> faults_;
   std::atomic<bool> removed_{false};
-  std::mutex mutex_;
-  std::unordered_set<VerbsQp*> queue_pairs_;
-  std::unordered_set<VerbsMr*> regions_;
+  Mutex mutex_;
+  std::unordered_set<VerbsQp*> queue_pairs_ GUARDED_BY(mutex_);
+  std::unordered_set<VerbsMr*> regions_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
 #include "kernel-abi/object_abi.h"
@@ -64,14 +64,14 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
   /// thread uses what it was made of.
   void end();
 
-  std::mutex mutex;
-  /// Multicast groups as they were joined, under mutex: who leaves one must name the same LID,
-  /// which means nothing else on Ethernet.
+  Mutex mutex;
+  /// Multicast groups as they were joined: who leaves one must name the same LID, which means
+  /// nothing else on Ethernet.
   struct Membership {
     ibv_gid group;
     uint16_t lid;
   };
-  std::vector<Membership> memberships;
+  std::vector<Membership> memberships GUARDED_BY(mutex);
 
   /// Its endpoint, of either type.
   AnyEndpoint& any() const {
@@ -105,7 +105,7 @@ class QueuePairPoster {
     endpoint_.qp().flush_late_posts();
     endpoint_.pump(posted_);
   }
-  int post(const SendRequest& request) {
+  int post(const SendRequest& request) NO_THREAD_SAFETY_ANALYSIS {
     if (const int error = endpoint_.qp().post_send_locked(request)) return error;
     posted_.add(span_ns);
     posted_.bytes += request.outgoing_bytes();
@@ -114,7 +114,7 @@ class QueuePairPoster {
 
  private:
   Endpoint& endpoint_;
-  std::unique_lock<SpinLock> lock_;
+  Lock<SpinLock> lock_;
   Posted posted_;
 };
 

@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
 #include "qp/work_request.h"
@@ -39,13 +39,13 @@ class WorkBatch {
       : operations_(operations), max_inline_bytes_(max_inline_bytes), one_thread_(one_thread) {}
 
   /// Enters the section in which only this thread builds.
-  void start();
+  void start() NO_THREAD_SAFETY_ANALYSIS;
   /// Posts what was built and leaves the section. 0, or the first error of any step: then nothing
   /// was posted.
   int complete(Endpoint& endpoint);
   int complete(DatagramEndpoint& endpoint);
   /// Leaves it without posting.
-  void leave() {
+  void leave() NO_THREAD_SAFETY_ANALYSIS {
     if (!one_thread_) mutex_.unlock();
   }
 
@@ -91,7 +91,7 @@ class WorkBatch {
   const uint64_t operations_;
   const uint32_t max_inline_bytes_;
   const bool one_thread_;
-  std::mutex mutex_;  // the section, unless one_thread_
+  Mutex mutex_;  // the section, unless one_thread_
   int error_ = 0;
   Posted posted_;  // its bytes are known at the end only
   std::vector<SendRequest> requests_;

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/serial_numbers.h"
 #include "base/settings.h"
 #include "verbs/boundary.h"
@@ -23,7 +24,7 @@ int find_domain(DeviceContext& device, int fd, int flags, DomainPtr& found) {
   struct stat file;
   if (fstat(fd, &file) != 0) return EBADF;
   Engine::XrcDomains& domains = device.engine().xrc_domains();
-  const std::lock_guard guard(domains.mutex);
+  const Lock guard(domains.mutex);
   std::erase_if(domains.by_file, [](const auto& each) { return each.second.expired(); });
   auto& entry = domains.by_file[{device.device().verbs_name, file.st_dev, file.st_ino}];
   found = std::static_pointer_cast<SharedXrcDomain>(entry.lock());
@@ -36,17 +37,20 @@ int find_domain(DeviceContext& device, int fd, int flags, DomainPtr& found) {
 }  // namespace
 
 void SharedXrcDomain::add(std::shared_ptr<SharedEndpoint> made, QpEventListener& opener) {
-  made->openers_.push_back(&opener);
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
+  {
+    const Lock openers(made->lock_);
+    made->openers_.push_back(&opener);
+  }
   const uint32_t number = made->endpoint->number().value;
   endpoints_.insert_or_assign(number, std::move(made));
 }
 
 std::shared_ptr<SharedEndpoint> SharedXrcDomain::open(uint32_t number, QpEventListener& opener) {
-  const std::lock_guard guard(mutex_);
+  const Lock guard(mutex_);
   const auto found = endpoints_.find(number);
   if (found == endpoints_.end()) return nullptr;
-  const std::lock_guard openers(found->second->lock_);
+  const Lock openers(found->second->lock_);
   found->second->openers_.push_back(&opener);
   return found->second;
 }
@@ -54,8 +58,8 @@ std::shared_ptr<SharedEndpoint> SharedXrcDomain::open(uint32_t number, QpEventLi
 void SharedXrcDomain::close(SharedEndpoint& shared, QpEventListener& opener) {
   std::shared_ptr<SharedEndpoint> last;
   {
-    const std::lock_guard guard(mutex_);
-    const std::lock_guard openers(shared.lock_);
+    const Lock guard(mutex_);
+    const Lock openers(shared.lock_);
     std::erase(shared.openers_, &opener);
     if (!shared.openers_.empty()) return;
     const auto found = endpoints_.find(shared.endpoint->number().value);

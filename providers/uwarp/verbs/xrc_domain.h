@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/spinlock.h"
 #include "connect/endpoint.h"
 #include "kernel-abi/object_abi.h"
@@ -26,7 +26,7 @@ namespace uwarp {
 class SharedEndpoint final : public QpEventListener {
  public:
   void qp_event(QpEvent event) override {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     for (QpEventListener* each : openers_) each->qp_event(event);
   }
 
@@ -35,7 +35,7 @@ class SharedEndpoint final : public QpEventListener {
  private:
   friend class SharedXrcDomain;
   SpinLock lock_;
-  std::vector<QpEventListener*> openers_;  // under lock_
+  std::vector<QpEventListener*> openers_ GUARDED_BY(lock_);
 };
 
 /// What all ibv_xrcd of one file have in common.
@@ -50,8 +50,8 @@ class SharedXrcDomain : public XrcDomain {
   void close(SharedEndpoint& shared, QpEventListener& opener);
 
  private:
-  std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<SharedEndpoint>> endpoints_;  // by number
+  Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<SharedEndpoint>> endpoints_ GUARDED_BY(mutex_);  // by number
 };
 
 struct VerbsXrcd : object_abi::Xrcd, Named<VerbsXrcd, object_abi::Xrcd, ibv_xrcd> {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/mutex.h"
 #include "memory/fault_safe_copy.h"
 
 namespace uwarp {
@@ -80,8 +81,8 @@ uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request) {
 // Two calls of the kernel instead of one instruction, so only the lock makes them one step.
 std::optional<uint64_t> execute_atomic_on_demand(std::byte* cell,
                                                  const AtomicRequestHeader& request,
-                                                 std::mutex& one_at_a_time) {
-  const std::lock_guard lock(one_at_a_time);
+                                                 Mutex& one_at_a_time) {
+  const Lock lock(one_at_a_time);
   uint64_t old;
   if (!fault_safe_read(reinterpret_cast<std::byte*>(&old), cell, sizeof old)) return std::nullopt;
   const uint64_t next = number_after(old, request);

@@ -5,9 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "memory/region_table.h"
 #include "protocol/wire/ddp_headers.h"
 #include "protocol/wire/rdmap_headers.h"
@@ -63,7 +63,7 @@ uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request);
 /// atomic of 64 bits, and an instruction would end the process if the page went away just before.
 std::optional<uint64_t> execute_atomic_on_demand(std::byte* cell,
                                                  const AtomicRequestHeader& request,
-                                                 std::mutex& one_at_a_time);
+                                                 Mutex& one_at_a_time);
 
 /// What is switched on beyond RFC 5040: RFC 7306, our own Send with Immediate, and queues of XRC.
 struct RdmapFeatures {

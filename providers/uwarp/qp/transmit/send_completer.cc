@@ -2,9 +2,9 @@
 #include "qp/transmit/send_completer.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/wire/ddp_headers.h"
 #include "protocol/wire/rdmap_headers.h"
@@ -267,7 +267,7 @@ void SendCompleter::complete_before(uint64_t failed) {
 }
 
 bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {
-  std::lock_guard lock(queue_.post_lock());
+  const Lock lock(queue_.post_lock());
   while (queue_.retired() != queue_.posted()) {
     const uint64_t position = queue_.retired();
     if (queue_.started() == position) queue_.start_one();

@@ -119,7 +119,7 @@ struct OnDemandAtomic : ::testing::Test {
   uint64_t value() const { return *static_cast<uint64_t*>(page); }
   static constexpr size_t kPage = 65536;  // the largest page size
   void* const page = map();
-  std::mutex mutex;
+  Mutex mutex;
 };
 
 // Proves: 7306-5.1.1-e 7306-5.1.2-b

@@ -172,8 +172,11 @@ TEST(Overrun, EndsOneStreamOnly) {
   StagingPointer staging = std::make_unique<StagingBuffer>();
   for (uint32_t msn = 1; msn <= 20; ++msn) {
     const Bytes fpdu = frame(untagged(O::kSend, 0, msn, 0, 0), false);
-    std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
-    qp.receiver().received(staging, fpdu.size());
+    {
+      const auto side = qp.receive_side().hold();
+      std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+      qp.receiver().received(staging, fpdu.size());
+    }
     if (!staging) staging = std::make_unique<StagingBuffer>();
     if (qp.flush_due()) qp.flush();
     other.send(untagged(O::kSend, 0, msn, 0, 8));

@@ -232,6 +232,7 @@ struct Armed : CompletionNotifier {
       cq.arm(solicited_only);
       StagingPointer staging = std::make_unique<StagingBuffer>();
       const Bytes fpdu = frame(untagged(opcode, 0, 1, 0, 12, true, taken.stag), false);
+      const auto side = qp.receive_side().hold();
       std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
       qp.receiver().received(staging, fpdu.size());
       taken.completions = End::drain(cq);

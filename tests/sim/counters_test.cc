@@ -142,12 +142,16 @@ TEST_F(Counted, FlushedWorkOfBothQueues) {
 TEST_F(Counted, MessagesThatWaitForAReceive) {
   pair.connect();
   pair.run();
-  EXPECT_EQ(pair.b.qp->receiver().expire(), kRxNothing) << "nothing waits";
+  const auto expire = [&] {
+    const auto side = pair.b.qp->receive_side().hold();
+    return pair.b.qp->receiver().expire();
+  };
+  EXPECT_EQ(expire(), kRxNothing) << "nothing waits";
   post(SendOpcode::kSend, 10);
   pair.run();
   EXPECT_EQ(of_b.receive.held.get(), 1u);
   EXPECT_EQ(of_b.receive.rnr_timeouts.get(), 0u);
-  EXPECT_NE(pair.b.qp->receiver().expire(), 0u);
+  EXPECT_NE(expire(), 0u);
   EXPECT_EQ(of_b.receive.rnr_timeouts.get(), 1u);
 }
 

@@ -135,6 +135,7 @@ TEST(ImmediateReceiver, SolicitedEvent) {
   ASSERT_EQ(qp.post_recv(2, {}), 0);
   StagingPointer staging = std::make_unique<StagingBuffer>();
   const auto feed = [&](const Bytes& fpdu) {
+    const auto side = qp.receive_side().hold();
     std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
     qp.receiver().received(staging, fpdu.size());
   };

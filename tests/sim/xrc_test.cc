@@ -135,17 +135,24 @@ TEST_P(Xrc, SegmentsOfOneMessageAndImmediateData) {
 TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(first.post(id), 0);
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
-  auto& transmitter = pair.a.qp->transmitter();
-  while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+  {
+    const auto side = pair.a.qp->transmit_side().hold();
+    auto& transmitter = pair.a.qp->transmitter();
+    while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+    }
   }
   while (!pair.a_to_b.bytes.empty()) {
+    const auto side = pair.b.qp->receive_side().hold();
     auto window = pair.b.qp->receiver().window(pair.b.staging);
     const size_t size = pair.a_to_b.read(window, ~size_t{0});
     pair.b.outcome |= pair.b.qp->receiver().received(pair.b.staging, size);
     if (!pair.b.staging) pair.b.staging = std::make_unique<StagingBuffer>();
   }
   EXPECT_EQ(first.completed().size(), GetParam() ? 0u : 1u);
-  EXPECT_EQ(pair.b.qp->transmitter().window().empty(), !GetParam());
+  {
+    const auto side = pair.b.qp->transmit_side().hold();
+    EXPECT_EQ(pair.b.qp->transmitter().window().empty(), !GetParam());
+  }
   pair.b.complete_kept();
   EXPECT_EQ(first.completed().size(), GetParam() ? 1u : 0u);
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -53,7 +54,10 @@ class RingWriter {
     return true;
   }
   /// While the ring's pages but the first one are on their way back to the system. at_rest().
-  void keep_to_first_page(bool on) { end_ = on ? kFirstPage : size_; }
+  void keep_to_first_page(bool on) {
+    assert(!on || at_rest());
+    end_ = on ? kFirstPage : size_;
+  }
   bool keeps_to_first_page() const { return end_ != size_; }
   uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
   /// Worth a look(): the ring could begin again, and is out of the nearest cache by now.
@@ -115,7 +119,10 @@ class RingWriter {
   /// All has been read, as of the last look().
   bool at_rest() const { return at_.bytes == 0; }
   /// The memory that has been written to since the last call. at_rest().
-  std::span<std::byte> take_used() { return {base_, std::exchange(extent_, 0)}; }
+  std::span<std::byte> take_used() {
+    assert(at_rest() && extent_ <= size_);
+    return {base_, std::exchange(extent_, 0)};
+  }
   /// The reader is behind this position, as of the last look().
   bool has_read(RingPosition position) const {
     return position.generation != at_.generation ||
@@ -135,6 +142,7 @@ class RingWriter {
     read_ = 0;
   }
   void put(RingRecord::Kind kind, uint32_t bytes, uint32_t steps) {
+    assert(kRingStep + steps <= size_ - offset());
     const RingRecord record{bytes, kind};
     std::memcpy(base_ + offset(), &record, sizeof record);
     at_.bytes += kRingStep + steps;
@@ -191,6 +199,7 @@ class RingReader {
   /// Of the other kind: where they are in the writer's memory.
   uint64_t address() const { return address_; }
   void advance(uint32_t bytes) {
+    assert(bytes <= left_);
     left_ -= bytes;
     data_ += bytes;
     address_ += bytes;
@@ -220,6 +229,7 @@ class RingReader {
   // Everything that is wrong with a record breaks the ring. So do two skips in a row, with which a
   // writer could keep us here for as long as it likes.
   bool take(const RingRecord& record) {
+    assert(end_ != at_.bytes);
     const uint32_t there = std::min(end_ - at_.bytes, size_ - offset()) - kRingStep;
     const uint32_t inside = record.inside();
     const bool skip = record.kind == RingRecord::kSkip;

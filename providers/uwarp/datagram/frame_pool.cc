@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <bit>
+#include <cassert>
 #include <new>
 #include <utility>
 
@@ -66,6 +67,7 @@ void FramePool::give_back(Frame& frame) {
   const Lock guard(lock_);
   const uint64_t bit = uint64_t{1} << frame.chunk;
   std::unique_ptr<Chunk>& chunk = chunks_[frame.chunk];
+  assert(taken_ != 0 && chunk->taken != 0);
   frame.next = std::exchange(chunk->free, &frame);
   with_free_ |= bit;
   --taken_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -173,6 +174,7 @@ void EventChannel::make_room(size_t records) {
 void EventChannel::give_room_back(size_t records) {
   if (!alive()) return;
   const Lock guard(lock_);
+  assert(records <= room_);
   room_ -= records;
 }
 

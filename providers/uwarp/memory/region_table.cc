@@ -2,6 +2,7 @@
 #include "memory/region_table.h"
 
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <new>
 
@@ -128,6 +129,7 @@ MemoryRegion* RegionTable::take_slot(FreeSlots& free) {
 }
 
 void RegionTable::give_back(FreeSlots& free, uint32_t slot) {
+  assert(free.count < free.used);
   free.ring[(free.head + free.count) % free.limit] = slot;
   ++free.count;
 }
@@ -239,6 +241,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
 void RegionTable::unbind_locked(MemoryRegion& window) {
   window.key.store(0);
   if (++window.binding == 0) window.binding = 1;
+  assert(window.bound == nullptr || window.bound->windows != 0);
   if (window.bound != nullptr) --window.bound->windows;
   window.bound = nullptr;
   window.stream = 0;

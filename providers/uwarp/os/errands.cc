@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <cassert>
 #include <utility>
 
 #include "base/mutex.h"
@@ -27,6 +28,7 @@ std::shared_ptr<Errand> Errands::pop() {
   }
   first_ = std::move(next->next_);
   if (first_ == nullptr) last_ = nullptr;
+  assert(waiting_ != 0);
   --waiting_;
   return next;
 }

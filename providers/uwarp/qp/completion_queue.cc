@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 #include <span>
 #include <utility>
@@ -109,6 +110,7 @@ int CompletionQueue::resize(uint32_t capacity) {
   const Lock producer(producer_lock_);
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  assert(tail - head <= mask_ + 1 && solicited_end_ <= tail && stored_end_ <= tail);
   if (tail - head > capacity) return EINVAL;
   for (uint64_t i = head; i != tail; ++i) {
     ring[i & (size - 1)] = ring_[i & mask_];
@@ -140,6 +142,7 @@ void CompletionQueue::drop(uint32_t qp_num, Drop which) {
     ring_[kept & mask_] = ring_[i & mask_];
     if (times_ != nullptr) times_[kept & mask_] = times_[i & mask_];
   }
+  assert(head <= kept);
   head_.store(kept, std::memory_order_release);
   for (uint64_t* end : {&solicited_end_, &stored_end_})
     if (*end > head) *end = tail_.load(std::memory_order_relaxed);  // as far as they may have moved

@@ -4,6 +4,8 @@
 // of another.
 #pragma once
 
+#include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <utility>
 
@@ -32,7 +34,9 @@ class HandoffLock {
 
    protected:
     friend HandoffLock;
-    explicit Holder(HandoffLock* lock) : lock_(lock) {}
+    explicit Holder(HandoffLock* lock) : lock_(lock) {
+      if (lock != nullptr) lock->note_holder();
+    }
     HandoffLock* lock_ = nullptr;
   };
 
@@ -49,6 +53,7 @@ class HandoffLock {
     }
     AfterTurn end() {
       HandoffLock& lock = *std::exchange(lock_, nullptr);
+      lock.forget_holder();
       const uint32_t before = lock.state_.exchange(0, std::memory_order_acq_rel);
       if (before == kTaken) [[likely]]
         return AfterTurn::kNothing;
@@ -107,6 +112,10 @@ class HandoffLock {
   }
   /// Some thread has the side. It may change at once.
   bool taken() const { return (state_.load(std::memory_order_acquire) & kTaken) != 0; }
+#ifndef NDEBUG
+  /// The calling thread has it. For assertions only.
+  bool mine() const { return holder_.load(std::memory_order_relaxed) == this_thread(); }
+#endif
 
  private:
   enum : uint32_t {
@@ -125,7 +134,10 @@ class HandoffLock {
     if ((before & kSleeper) != 0) state_.notify_all();
     return (before & kMarked) != 0;
   }
-  void drop() { released(state_.fetch_and(kMarked, std::memory_order_acq_rel)); }
+  void drop() {
+    forget_holder();
+    released(state_.fetch_and(kMarked, std::memory_order_acq_rel));
+  }
   /// A round of waiting. Returns what is there now.
   [[gnu::noinline, gnu::cold]] uint32_t wait(uint32_t seen, int round) {
     if (round < Atomics::kSpins) {
@@ -139,6 +151,42 @@ class HandoffLock {
   }
 
   Atomic<uint32_t> state_{0};
+
+#ifndef NDEBUG
+  static const void* this_thread() {
+    static thread_local char own;
+    return &own;
+  }
+  void note_holder() { holder_.store(this_thread(), std::memory_order_relaxed); }
+  void forget_holder() {
+    assert(mine());  // the thread that has taken a side gives it back
+    holder_.store(nullptr, std::memory_order_relaxed);
+  }
+  std::atomic<const void*> holder_{nullptr};
+#else
+  void note_holder() {}
+  void forget_holder() {}
+#endif
+};
+
+/// For assertions in the parts of a queue pair: whether the calling thread has its sides. Parts
+/// that are used without a queue pair need none.
+class HeldSides {
+ public:
+#ifndef NDEBUG
+  void watch(const HandoffLock& transmit, const HandoffLock& receive) {
+    transmit_ = &transmit;
+    receive_ = &receive;
+  }
+  bool transmit() const { return transmit_ == nullptr || transmit_->mine(); }
+  bool receive() const { return receive_ == nullptr || receive_->mine(); }
+
+ private:
+  const HandoffLock* transmit_ = nullptr;
+  const HandoffLock* receive_ = nullptr;
+#else
+  void watch(const HandoffLock&, const HandoffLock&) {}
+#endif
 };
 
 }  // namespace uwarp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "qp/queue_pair.h"
 
+#include <cassert>
 #include <cerrno>
 
 #include "base/mutex.h"
@@ -27,6 +28,7 @@ QueuePair::QueuePair(const QpConfig& config)
                 slot_.receive) {
   sends_.trace(config.trace, config.number.value);
   own_receives_.trace(config.trace, config.number.value);
+  stream_.mine.watch(transmit_side_, receive_side_);
 }
 
 // Only a uwarp takes a Send with Immediate. Under InfiniBand's rules it is posted as soon as there
@@ -270,6 +272,7 @@ void QueuePair::quiesce(const MemoryRegion& region) {
 }
 
 void QueuePair::region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke) {
+  assert(transmit_side_.mine() && receive_side_.mine());
   receiver_.look_up_again(region);
   if (!revoke) return;
   receiver_.quiesce(region);

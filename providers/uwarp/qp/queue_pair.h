@@ -178,7 +178,7 @@ class QueuePair {
   };
   Held hold() { return {receive_side_.hold(), transmit_side_.hold()}; }
   /// A region that was `old` has become another under the same keys. `revoke`: work that has found
-  /// it by its local key fails. Caller holds the queue pair.
+  /// it by its local key fails. The caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);
 
  private:

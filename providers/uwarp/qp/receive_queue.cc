@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 
 #include "base/mutex.h"
@@ -26,6 +27,7 @@ int ReceiveQueue::post(uint64_t wr_id, std::span<const Sge> sges) {
   if (trace_ != nullptr) [[unlikely]]
     trace_posted_locked(wr_id, sges);
   ++tail_;
+  assert(count_locked() <= depth_ && count_locked() <= mask_ + 1);
   if (first_ != nullptr) [[unlikely]]
     reserve_locked();
   return 0;
@@ -49,6 +51,7 @@ void ReceiveQueue::reserve_locked() {
   ticket.next = nullptr;
   ticket.state = ReceiveToken::State::kReserved;
   ++reserved_;
+  assert(reserved_ <= count_locked());
   wakeup_.store(true, std::memory_order_release);
   if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
 }
@@ -65,6 +68,7 @@ bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
     last_ = &ticket;
     return false;
   }
+  assert(head_ != tail_ && reserved_ < count_locked());
   const size_t index = head_ & mask_;
   out.position = head_;
   out.wr_id = slots_[index].wr_id;
@@ -96,6 +100,7 @@ void ReceiveQueue::cancel(ReceiveToken& ticket) {
   const ReceiveToken::State state = ticket.state;
   ticket.state = ReceiveToken::State::kNone;
   if (state == ReceiveToken::State::kReserved) {
+    assert(reserved_ != 0);
     --reserved_;
     if (first_ != nullptr) reserve_locked();
   } else if (state == ReceiveToken::State::kWaiting) {

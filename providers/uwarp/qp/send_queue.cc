@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -110,6 +111,7 @@ int SendQueue::push_locked(const SendRequest& request) {
   if (!has_room_locked(1)) return ENOMEM;
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (is_atomic(request.opcode) && !keep_operands(position, request)) return ENOMEM;
+  assert(position - freed_ < shape_.depth);
   SendWqe& wqe = at(position);
   wqe.wr_id = request.wr_id;
   wqe.remote_address = request.remote_address;
@@ -126,6 +128,7 @@ int SendQueue::push_locked(const SendRequest& request) {
     keep_inline(position, request.sges);
   } else if (!request.sges.empty()) {
     wqe.sge_count = static_cast<uint16_t>(request.sges.size());
+    assert(wqe.sge_count <= shape_.max_sge);
     wqe.first_sge = request.sges.front();
     if (wqe.sge_count > 1) std::ranges::copy(request.sges.subspan(1), more_sges(position));
   }
@@ -161,6 +164,7 @@ int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
 void SendQueue::free_polled() {
   const uint64_t polled = completions_.polled();
   const uint64_t end = retired();
+  assert(freed_ <= uncovered_ && uncovered_ <= end);
   for (; uncovered_ != end; ++uncovered_) {
     const uint64_t index = at(uncovered_).end_position.load(std::memory_order_relaxed);
     if (index == SendWqe::kNoCompletion) continue;
@@ -183,6 +187,7 @@ bool SendQueue::keep_operands(uint64_t position, const SendRequest& request) {
 
 void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
   std::byte* to = inline_area(position);
+  assert(at(position).length_bytes <= shape_.max_inline_bytes);
   for (const Sge& sge : sges) {
     if (sge.length_bytes == 0) continue;  // its address may be null
     std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
@@ -192,6 +197,7 @@ void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,
                        const ProtectionDomain& domain, uint32_t needed, BufferList& list) {
+  assert(position < posted());
   list.clear();
   const SendWqe& wqe = at(position);
   if (wqe.flags & kSendInline) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -106,7 +107,10 @@ class SendQueue {
   const AtomicOperands& operands(uint64_t position) const { return operands_[position & mask_]; }
 
   // Transmit side.
-  void start_one() { started_.store(started() + 1, std::memory_order_relaxed); }
+  void start_one() {
+    assert(waiting());
+    started_.store(started() + 1, std::memory_order_relaxed);
+  }
   /// Gathers the payload of a request into `list`. False when an SGE is not allowed: key unknown,
   /// foreign domain, out of range, or without the right `needed`.
   bool gather(uint64_t position, const RegionTable& regions, const ProtectionDomain& domain,
@@ -115,6 +119,7 @@ class SendQueue {
   /// is stored in the place returned has been polled; null if it has no completion (not
   /// `reported`).
   std::atomic<uint64_t>* retire_one(bool reported) {
+    assert(retired() != started());
     std::atomic<uint64_t>& index = at(retired()).end_position;
     index.store(reported ? SendWqe::kNotStored : SendWqe::kNoCompletion, std::memory_order_relaxed);
     retired_.store(retired() + 1, std::memory_order_release);

@@ -16,6 +16,7 @@
 #include "protocol/rdmap/read_queues.h"
 #include "protocol/wire/rdmap_headers.h"
 #include "protocol/wire/terminate_code.h"
+#include "qp/handoff_lock.h"
 #include "qp/qp_config.h"
 #include "qp/work_request.h"
 
@@ -165,6 +166,7 @@ class StreamState {
   }
 
   StreamConfig config;
+  [[no_unique_address]] HeldSides mine;
   /// A large segment says how many of the same size follow it, so that the receiver reads them
   /// together. Only a uwarp knows that (docs/wire.md), and it helps only where payloads go straight
   /// to their place.

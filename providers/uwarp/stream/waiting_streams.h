@@ -104,6 +104,7 @@ class WaitingStreams {
   void post(Stream& stream) {
     const Lock guard(list_lock_);
     if (!stream.member_of(group_)) return;  // it leaves: nothing will be sent any more
+    assert(waiting_.size() < waiting_.capacity());
     waiting_.push_back(&stream);
     publish();
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace uwarp {
@@ -33,6 +34,40 @@ TEST(HandoffLock, AThreadThatOnlyTriesLeavesNoMark) {
   ASSERT_TRUE(next);
   EXPECT_FALSE(side.begin());
   EXPECT_EQ(next.end(), AfterTurn::kLookAgain);
+}
+
+TEST(HandoffLock, KnowsItsHolder) {
+#ifdef NDEBUG
+  GTEST_SKIP() << "without assertions";
+#else
+  HandoffLock side;
+  HeldSides sides;
+  EXPECT_TRUE(sides.transmit()) << "no queue pair";
+  sides.watch(side, side);
+  EXPECT_FALSE(sides.transmit());
+  const auto mine_elsewhere = [&] {
+    bool mine = true;
+    std::thread([&] { mine = side.mine(); }).join();
+    return mine;
+  };
+  {
+    auto turn = side.begin();
+    auto moved = std::move(turn);
+    EXPECT_TRUE(side.mine());
+    EXPECT_TRUE(sides.receive());
+    EXPECT_FALSE(mine_elsewhere());
+    EXPECT_FALSE(side.begin());
+    EXPECT_TRUE(side.mine()) << "the mark changes nothing";
+    EXPECT_EQ(moved.end(), AfterTurn::kLookAgain);
+    EXPECT_FALSE(side.mine());
+  }
+  {
+    const auto held = side.hold();
+    EXPECT_TRUE(side.mine());
+    EXPECT_FALSE(mine_elsewhere());
+  }
+  EXPECT_FALSE(side.mine());
+#endif
 }
 
 TEST(HandoffLock, AnExceptionGivesItBackAndKeepsTheMark) {

@@ -2,6 +2,7 @@
 #include "protocol/ddp/segment.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "memory/fault_safe_copy.h"
@@ -12,6 +13,7 @@ namespace uwarp {
 // the list, as long as it returns true; what it returned last.
 template <typename Visit>
 bool BufferList::each_piece(uint64_t offset, uint64_t size, Visit&& visit) {
+  assert(offset + size <= all_.length_bytes);
   if (offset < all_.last.offset) all_.last = {};
   while (size > 0) {
     const Range& range = ranges_[all_.last.range];

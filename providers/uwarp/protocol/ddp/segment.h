@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,6 +35,7 @@ class BufferList {
   /// Adds memory of a region.
   void append(std::byte* address, uint32_t length, const MemoryRegion* region, MemoryKind memory) {
     if (length == 0) return;
+    assert(all_.count < kMaxSge);
     ranges_[all_.count++] = {address, region, length, memory};
     all_.length_bytes += length;
     all_.plain &= memory == MemoryKind::kPlain;

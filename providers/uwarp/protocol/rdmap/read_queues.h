@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@ class SpscRing {
   /// Producer. The caller checked full().
   void push(const T& value) {
     uint32_t tail = tail_.load(std::memory_order_relaxed);
+    assert(size() <= mask_);
     std::construct_at(&slots_[tail & mask_].value, value);
     tail_.store(tail + 1, std::memory_order_release);
   }
@@ -60,7 +62,10 @@ class SpscRing {
       if (wanted(slots_[i & mask_].value)) return &slots_[i & mask_].value;
     return nullptr;
   }
-  void pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  void pop() {
+    assert(!empty());
+    head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
 
  private:
   /// Room for an entry, which is made by push().

@@ -2,6 +2,7 @@
 #include "qp/receive/inbound_stream.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -65,6 +66,7 @@ bool InboundAnswers::gather(uint64_t position) {
 }
 
 void InboundAnswers::open(const TaggedHeader& header) {
+  assert(in_.stream.mine.receive());
   InboundSegment& segment = in_.segment;
   const OutboundRequest* read = in_.stream.outbound.front();
   if (read == nullptr || read->atomic)
@@ -87,12 +89,14 @@ void InboundAnswers::open(const TaggedHeader& header) {
 }
 
 void InboundAnswers::finish_segment() {
+  assert(in_.stream.mine.receive());
   placed_ = in_.segment.payload_offset;
   if (in_.segment.last) finish();
 }
 
 // Matched by the order of the answers, then by the Request Identifier (rule A3).
 void InboundAnswers::take(const AtomicResponseHeader& header) {
+  assert(in_.stream.mine.receive());
   const OutboundRequest* request = in_.stream.outbound.front();
   if (request == nullptr || !request->atomic)
     return void(in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true));
@@ -121,6 +125,7 @@ bool InboundAnswers::is_acknowledgement(const std::byte* fpdu) const {
 }
 
 void InboundAnswers::finish() {
+  assert(in_.stream.mine.receive() && !in_.stream.outbound.empty());
   const OutboundRequest answered = *in_.stream.outbound.front();
   const bool own = answered.request == OutboundRequest::kNoRequest;
   if (in_.config.trace != nullptr && !own) [[unlikely]]
@@ -177,6 +182,7 @@ void InboundWrites::reset() {
 }
 
 void InboundWrites::open(const TaggedHeader& header) {
+  assert(in_.stream.mine.receive());
   place_ = RemoteRange{};
   InboundSegment& segment = in_.segment;
   // One Write goes to one buffer (RFC 5040 5.1).
@@ -240,6 +246,7 @@ void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
 }
 
 bool InboundWrites::store(const std::byte* from, uint32_t size) {
+  assert(in_.stream.mine.receive());
   if (!place_) return false;
   const RangeGuard guard(place_, stag_);
   if (!guard) return false;
@@ -326,6 +333,7 @@ void InboundMessages::aim_nowhere() {
 }
 
 void InboundMessages::forget(const XrcQueue& queue) {
+  assert(in_.stream.mine.receive());
   complete_kept();
   if (named_ != &queue) return;
   if (taken_ || held())
@@ -336,6 +344,7 @@ void InboundMessages::forget(const XrcQueue& queue) {
 }
 
 bool InboundMessages::open(const UntaggedHeader& header) {
+  assert(in_.stream.mine.receive());
   InboundSegment& segment = in_.segment;
   if (const auto error = sequence_.check_msn(header))
     return in_.fail(*error, QpEvent::kFatal, true);
@@ -459,6 +468,7 @@ bool InboundMessages::resolve_sink() {
 }
 
 void InboundMessages::finish_segment() {
+  assert(in_.stream.mine.receive());
   sequence_.placed(in_.segment.ulpdu_length - UntaggedHeader::kWireSize);
   if (in_.segment.last) finish();
 }
@@ -599,6 +609,7 @@ void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
 }
 
 void InboundMessages::complete_kept() {
+  assert(in_.stream.mine.receive());
   if (!kept_) return;
   const Kept kept = *kept_;
   kept_.reset();
@@ -606,6 +617,7 @@ void InboundMessages::complete_kept() {
 }
 
 void InboundMessages::flush() {
+  assert(in_.stream.mine.receive());
   complete_kept();
   place_in_line_.leave();
   in_.segment.payload_offset = 0;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -170,6 +171,7 @@ struct InboundSegment {
   DdpControl control() const { return DdpControl{static_cast<uint8_t>(header[0])}; }
   size_t header_size() const { return ddp_header_size(control()); }
   void payload_done(size_t size) {
+    assert(size <= payload_left);
     payload_left -= static_cast<uint32_t>(size);
     payload_offset += size;
   }

@@ -2,6 +2,7 @@
 #include "qp/receive/receiver.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -38,6 +39,7 @@ void StagedBytes::end(StagingPointer& staging, bool closed) {
     if (!kept_) kept_ = std::move(staging);
     return;
   }
+  assert(begin_ <= end_ && end_ <= kStagingBytes);
   std::memcpy(carry_, data(), left);
   carry_size_ = static_cast<uint32_t>(left);
   begin_ = end_ = 0;
@@ -52,12 +54,14 @@ void StagedBytes::reset() {
 }
 
 void StagedBytes::take_out(size_t offset, size_t size) {
+  assert(offset + size <= this->size());
   end_ -= size;
   std::byte* const at = bytes_ + begin_ + offset;
   std::memmove(at, at + size, this->size() - offset);
 }
 
 size_t PayloadPlacer::describe(iovec* out, size_t& size) {
+  assert(in_.stream.mine.receive() && in_.segment.payload_left >= kTailBytes);
   uint64_t wanted = in_.segment.payload_left - kTailBytes;
   size_t count = 0;
   if (is_write()) {
@@ -103,6 +107,7 @@ size_t PayloadPlacer::describe_run(SegmentRun& run, uint32_t trailer, std::byte*
 }
 
 bool PayloadPlacer::place(const std::byte* from, uint32_t size) {
+  assert(in_.stream.mine.receive());
   const bool placed =
       is_write() ? writes_.store(from, size)
                  : !list().revoked() && list().copy_in(in_.segment.payload_offset, from, size);
@@ -154,6 +159,7 @@ Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& recei
       placer_(in_, writes_, messages_, answers_) {}
 
 void Receiver::restart() {
+  assert(in_.stream.mine.receive());
   reset();
   messages_.restart();
   answers_.restart();
@@ -162,6 +168,7 @@ void Receiver::restart() {
 }
 
 void Receiver::reset() {
+  assert(in_.stream.mine.receive());
   in_.close();
   messages_.reset();
   answers_.reset();
@@ -178,6 +185,7 @@ void Receiver::reset() {
 }
 
 bool Receiver::mid_message() const {
+  assert(in_.stream.mine.receive());
   return open_ || staged_.pending() || writes_.message_open() || messages_.message_open() ||
          answers_.message_open();
 }
@@ -185,6 +193,7 @@ bool Receiver::mid_message() const {
 // ---- Calls
 
 std::span<const iovec> Receiver::window(StagingPointer& staging) {
+  assert(in_.stream.mine.receive());
   staged_.begin(staging);
   staged_.make_room();
   direct_bytes_ = 0;
@@ -203,12 +212,14 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   } else if (expects_large() && !crc && !held()) {
     room = std::min(room, size_t{left} + tuning::kDirectBytes);
   }
+  assert(count < StagingBuffer::kIovecs && run_.staged_bytes() + room <= staged_.room_size());
   iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
   window_bytes_ = direct_bytes_ + run_.bytes() + room;
   return {iovecs, count};
 }
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
+  assert(in_.stream.mine.receive() && bytes <= window_bytes_);
   in_.counters.bytes.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
@@ -221,18 +232,21 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 }
 
 uint32_t Receiver::resume(StagingPointer& staging) {
+  assert(in_.stream.mine.receive());
   messages_.end_hold();
   staged_.begin(staging);
   return consume(staging);
 }
 
 uint32_t Receiver::complete_kept() {
+  assert(in_.stream.mine.receive());
   in_.outcome = kRxNothing;
   messages_.complete_kept();
   return in_.outcome;
 }
 
 uint32_t Receiver::expire() {
+  assert(in_.stream.mine.receive());
   in_.outcome = kRxNothing;
   if (!held() || closed()) return kRxNothing;
   if (is_unreliable(in_.config.transport)) {
@@ -246,6 +260,7 @@ uint32_t Receiver::expire() {
 }
 
 uint32_t Receiver::fault() {
+  assert(in_.stream.mine.receive());
   in_.outcome = kRxNothing;
   if (!closed()) in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
   return in_.outcome;
@@ -485,16 +500,19 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
 // ---- From outside of a call
 
 void Receiver::flush() {
+  assert(in_.stream.mine.receive());
   in_.close();
   messages_.flush();
 }
 
 void Receiver::quiesce(const MemoryRegion& region) {
+  assert(in_.stream.mine.receive());
   messages_.sink().revoke(region);
   answers_.sink().revoke(region);
 }
 
 void Receiver::look_up_again(const MemoryRegion& region) {
+  assert(in_.stream.mine.receive());
   if (open_ && in_.segment.opcode == RdmapOpcode::kWrite) writes_.look_up_again(region);
 }
 

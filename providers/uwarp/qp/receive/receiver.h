@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,10 +51,16 @@ class StagedBytes {
 
   const std::byte* data() const { return bytes_ + begin_; }
   size_t size() const { return end_ - begin_; }
-  void consume(size_t size) { begin_ += size; }
+  void consume(size_t size) {
+    assert(size <= this->size());
+    begin_ += size;
+  }
   std::byte* room() { return bytes_ + end_; }
   size_t room_size() const { return kStagingBytes - end_; }
-  void add(size_t size) { end_ += size; }
+  void add(size_t size) {
+    assert(size <= room_size());
+    end_ += size;
+  }
   /// Takes `size` bytes out that begin `offset` behind data().
   void take_out(size_t offset, size_t size);
   /// Between two calls: something is left.

@@ -2,6 +2,7 @@
 #include "qp/transmit/send_completer.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/bytes.h"
 #include "base/mutex.h"
@@ -128,6 +129,7 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
 }
 
 void SendCompleter::restart() {
+  assert(stream_.mine.transmit());
   acknowledging_.restart(config_.acknowledged,
                          std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
@@ -156,6 +158,7 @@ void SendCompleter::note_peer_delivered() {
 
 // In one piece, like Transmitter::fill().
 [[gnu::flatten]] void SendCompleter::retire(bool built) {
+  assert(stream_.mine.transmit());
   const uint32_t asked = retire_wish_.asked();
   if (stream_.lent != nullptr && !retire_wish_.granted(asked)) [[unlikely]]
     take_given_back();
@@ -182,6 +185,7 @@ void SendCompleter::sent(size_t bytes) {
 }
 
 void SendCompleter::note_sent(size_t bytes) {
+  assert(stream_.mine.transmit());
   writer_.sent(bytes);
   if (trace_ != nullptr) [[unlikely]]
     trace_->sent(queue_, writer_.batch().sent_bytes(), writer_.sent_position());
@@ -189,11 +193,13 @@ void SendCompleter::note_sent(size_t bytes) {
 
 // The receive side asks when the peer has answered: the peer has read the question by then.
 void SendCompleter::take_given_back() {
+  assert(stream_.mine.transmit());
   const size_t bytes = stream_.lent->give_back();
   if (bytes != 0) note_sent(bytes);
 }
 
 void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) {
+  assert(stream_.mine.transmit());
   if (!stream_position) return acknowledging_.stop();
   uint64_t at = queue_.retired();
   while (at != queue_.started() &&
@@ -204,6 +210,7 @@ void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) 
 }
 
 void SendCompleter::lose() {
+  assert(stream_.mine.transmit());
   while (queue_.retired() != queue_.posted()) {
     if (queue_.started() == queue_.retired()) {
       if (is_local(queue_.at(queue_.started()).opcode)) break;
@@ -215,6 +222,7 @@ void SendCompleter::lose() {
 }
 
 void SendCompleter::raise_if_drained() {
+  assert(stream_.mine.transmit());
   if (stream_.drain.due([&] {
         return writer_.batch().empty() && queue_.retired() == queue_.started();
       })) [[unlikely]]
@@ -222,6 +230,7 @@ void SendCompleter::raise_if_drained() {
 }
 
 void SendCompleter::complete(uint64_t position, WcStatus status, uint32_t vendor_err) {
+  assert(position == queue_.retired() && position < queue_.started());
   const SendWqe& wqe = queue_.at(position);
   const bool wanted = status != WcStatus::kSuccess || queue_.signaled(wqe);
   WorkCompletion completion{};
@@ -245,6 +254,7 @@ void SendCompleter::complete(uint64_t position, WcStatus status, uint32_t vendor
 }
 
 bool SendCompleter::flush() {
+  assert(stream_.mine.transmit());
   const StreamFailure& failure = stream_.failure();
   const uint64_t own = failed_request(failure, stream_.outbound, queue_, acknowledging_.on());
   complete_before(own);
@@ -253,6 +263,7 @@ bool SendCompleter::flush() {
 }
 
 void SendCompleter::flush_late() {
+  assert(stream_.mine.transmit());
   const bool tell =
       config_.acknowledged && !reason_told_ && stream_.failure().status != WcStatus::kWrFlushErr;
   flush_requests(kNone, tell ? queue_.retired() : kNone);

@@ -2,6 +2,7 @@
 #include "qp/transmit/transmit_batch.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -45,6 +46,7 @@ void TransmitBatch::configure(bool crc) {
 }
 
 bool TransmitBatch::restart() {
+  assert(empty());
   built_ = {};
   copies_.clear();
   starved_ = false;
@@ -57,6 +59,7 @@ bool TransmitBatch::restart() {
 }
 
 void TransmitBatch::add_iovec(std::byte* at, size_t size) {
+  assert(built_.count < BatchBuffer::kIovecs);
   built_.bytes += size;
   if (built_.count > built_.first) {
     iovec& last = room_->iovecs[built_.count - 1];
@@ -85,6 +88,7 @@ bool TransmitBatch::add_gathered(const Frame& frame, BufferList& payload, uint64
     built_.count += payload.describe(offset, length, room_->iovecs + built_.count,
                                      BatchBuffer::kIovecs - built_.count);
   }
+  assert(built_.count < BatchBuffer::kIovecs);  // there is a place for the trailer
   built_.bytes += frame.payload_bytes;
   std::byte* at = frame.at + frame.head_bytes;
   const size_t trailer = write_fpdu_trailer(at, frame.ulpdu_bytes(), 0);
@@ -124,6 +128,7 @@ bool TransmitBatch::add_copied(const Frame& frame, BufferList* payload, uint64_t
 }
 
 void TransmitBatch::consume(size_t bytes) {
+  assert(bytes <= pending_bytes());
   built_.sent += bytes;
   while (bytes > 0) {
     iovec& piece = room_->iovecs[built_.first];
@@ -156,6 +161,7 @@ bool TransmitBatch::cut() {
   if (empty()) return true;
   const uint32_t* ends = room_->fpdu_ends;
   const uint32_t* next = std::upper_bound(ends, ends + built_.fpdu_count, built_.sent);
+  assert(next != ends + built_.fpdu_count);  // what is pending ends behind what was sent
   const uint32_t begin = next == ends ? 0 : next[-1];
   // Nothing of the next FPDU has gone: it goes with the others.
   const size_t keep = begin == built_.sent ? 0 : *next - built_.sent;

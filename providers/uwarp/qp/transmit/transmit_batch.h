@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -158,6 +159,7 @@ class TransmitBatch {
     if (!(copied ? add_copied(frame, payload, offset) : add_gathered(frame, *payload, offset, own)))
         [[unlikely]]
       return starved_ ? Built::kNoRoom : Built::kFault;
+    assert(built_.arena_used <= room_->arena_bytes && built_.fpdu_count < BatchBuffer::kFpdus);
     room_->fpdu_ends[built_.fpdu_count++] = static_cast<uint32_t>(built_.bytes);
     return Built::kDone;
   }
@@ -239,6 +241,7 @@ class FpduWriter {
 
   /// Begins a stream.
   void restart() {
+    assert(stream_.mine.transmit());
     drop();
     sent_position_ = 0;
   }
@@ -251,6 +254,7 @@ class FpduWriter {
   uint64_t sent_position() const { return sent_position_; }
   uint64_t built_position() const { return sent_position_ + batch_.pending_bytes(); }
   void sent(size_t bytes) {
+    assert(stream_.mine.transmit());
     batch_.consume(bytes);
     sent_position_ += bytes;
     if (!batch_.empty()) return;
@@ -274,6 +278,7 @@ class FpduWriter {
   /// A message that is all header, with the next number of its queue. has_room() was checked.
   template <typename Header>
   void append_message(RdmapOpcode opcode, Msn& msn, const Header& header) {
+    assert(stream_.mine.transmit() && batch_.has_room());
     UntaggedHeader untagged;
     untagged.rsvd_ulp = make_rdmap_control(opcode);
     untagged.qn = traits(opcode).queue;
@@ -287,6 +292,7 @@ class FpduWriter {
   }
   /// has_room() was checked.
   [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset) {
+    assert(stream_.mine.transmit() && batch_.has_room());
     append(TaggedHeader{.control = DdpControl::make(true, true),
                         .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
                         .stag = stag,

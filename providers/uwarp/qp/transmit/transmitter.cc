@@ -2,6 +2,7 @@
 #include "qp/transmit/transmitter.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/random.h"
@@ -38,6 +39,7 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
       token_state_(random_word()) {}
 
 void Requester::restart() {
+  assert(stream_.mine.transmit());
   drop_message();
   fault_.reset();
   send_msn_ = request_msn_ = stream_.config.first_msn;
@@ -45,6 +47,7 @@ void Requester::restart() {
 }
 
 bool Requester::ready() {
+  assert(stream_.mine.transmit());
   if (!queue_.waiting() || stream_.drain.paused()) return false;
   if (stream_.lost.load(std::memory_order_acquire)) {
     if (is_unreliable(config_.transport)) return lose();
@@ -72,6 +75,7 @@ bool Requester::ready() {
 }
 
 bool Requester::lose() {
+  assert(stream_.mine.transmit());
   if (stream_.drain.paused()) return false;
   fault_.reset();
   completer_.lose();
@@ -98,6 +102,7 @@ bool Requester::must_ask_peer() const {
 }
 
 void Requester::begin() {
+  assert(stream_.mine.transmit());
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
   // InfiniBand adapters look at the place of an answer when the answer has come, so that faults
@@ -151,6 +156,7 @@ void Requester::emit_read(const SendWqe& wqe, uint64_t position) {
 }
 
 void Requester::emit_empty_read(uint64_t acknowledges) {
+  assert(stream_.mine.transmit());
   const STag token = draw_token();
   stream_.outbound.push(
       OutboundRequest{.token = token.value, .msn = request_msn_, .acknowledges = acknowledges});
@@ -200,6 +206,7 @@ void Requester::change_window(SendWqe& wqe, uint64_t position) {
 }
 
 bool Requester::append_segment() {
+  assert(stream_.mine.transmit());
   using Built = FpduWriter::Built;
   const uint64_t position = queue_.started() - 1;
   SendWqe& wqe = queue_.at(position);
@@ -282,6 +289,7 @@ void Requester::fail_in_turn(WcStatus status) {
 }
 
 void Requester::fail_by_fault() {
+  assert(stream_.mine.transmit());
   fail(queue_.started(), *fault_);
   fault_.reset();
 }
@@ -295,6 +303,7 @@ void Requester::fail(uint64_t position, WcStatus status) {
 }
 
 uint64_t Requester::first_gathered() const {
+  assert(stream_.mine.transmit());
   for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
     const SendWqe& wqe = queue_.at(i);
     if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
@@ -315,6 +324,7 @@ STag Requester::draw_token() {
 }
 
 void Responder::restart() {
+  assert(stream_.mine.transmit());
   open_ = false;
   gathered_end_ = 0;
   atomic_msn_ = stream_.config.first_msn;
@@ -322,12 +332,14 @@ void Responder::restart() {
 }
 
 void Responder::emit_delivered_mark(bool next_waits) {
+  assert(stream_.mine.transmit());
   told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
   writer_.append_empty_write(DeliveredMark::kStag,
                              DeliveredMark{told_delivered_, next_waits}.offset());
 }
 
 void Responder::begin() {
+  assert(stream_.mine.transmit());
   const InboundRequest& request = *stream_.inbound.front();
   offset_ = 0;
   if (request.error) return fail(*request.error);
@@ -368,6 +380,7 @@ std::optional<uint64_t> Responder::execute(const AtomicRequestHeader& request,
 // The source is checked again for each segment: it may be deregistered while the answer is on its
 // way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
 bool Responder::append_segment() {
+  assert(stream_.mine.transmit());
   using Built = FpduWriter::Built;
   const FpduWriter::Segment segment = writer_.next_segment(left(), TaggedHeader::kWireSize);
   const ReadRequestHeader& request = *stream_.inbound.front()->read();
@@ -468,6 +481,7 @@ Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& 
       responder_(config, stream, writer_, counters) {}
 
 void Transmitter::restart() {
+  assert(stream_.mine.transmit());
   writer_.restart();
   completer_.restart();
   requester_.restart();
@@ -482,6 +496,7 @@ void Transmitter::restart() {
 }
 
 std::span<const iovec> Transmitter::window() {
+  assert(stream_.mine.transmit());
   if (!stream_.running.load(std::memory_order_acquire)) return {};
   completer_.retire();
   if (batch_.empty()) {
@@ -499,6 +514,7 @@ std::span<const iovec> Transmitter::window() {
 }
 
 bool Transmitter::sent(size_t bytes) {
+  assert(stream_.mine.transmit());
   completer_.sent(bytes);
   if (!batch_.empty()) return true;
   counters_.posted.set(queue_.posted());
@@ -734,6 +750,7 @@ void Transmitter::drop_messages() {
 // A request's gather list or an answer's source is not readable memory any more. The kernel does
 // not say which: where it may have been an answer, no request is blamed, and an event tells.
 void Transmitter::fault() {
+  assert(stream_.mine.transmit());
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
   if (!responder_.gathers()) failure.request = requester_.first_gathered();
   const bool blamed = failure.request != StreamFailure::kNoRequest;
@@ -757,6 +774,7 @@ void Transmitter::withdraw() {
 }
 
 void Transmitter::note_peer_end(uint64_t unread) {
+  assert(stream_.mine.transmit());
   if (peer_read_) return;
   if (lent_from_ && stream_.lent != nullptr) {
     completer_.take_given_back();
@@ -767,6 +785,7 @@ void Transmitter::note_peer_end(uint64_t unread) {
 }
 
 void Transmitter::settle(bool peer_done, bool cut) {
+  assert(stream_.mine.transmit());
   if (peer_done) completer_.acknowledge_before(peer_read_);
   if (cut) {
     withdraw();
@@ -776,6 +795,7 @@ void Transmitter::settle(bool peer_done, bool cut) {
 }
 
 void Transmitter::lose() {
+  assert(stream_.mine.transmit());
   withdraw();
   stream_.marks_due.store(0, std::memory_order_relaxed);
   switching_ = false;
@@ -786,6 +806,7 @@ void Transmitter::lose() {
 }
 
 bool Transmitter::flush() {
+  assert(stream_.mine.transmit());
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
   // sent is finished. Either way from memory of our own: the buffers are the application's again.
@@ -800,6 +821,7 @@ bool Transmitter::flush() {
 }
 
 void Transmitter::reset() {
+  assert(stream_.mine.transmit());
   withdraw();
   queue_.reset();
   completer_.reset();
@@ -813,6 +835,7 @@ void Transmitter::reset() {
 // What lies in the region and is on its way goes out of a copy. Without memory for one the stream
 // ends: nothing may refer to the region any more.
 void Transmitter::quiesce(const MemoryRegion& region, const RegionShape& shape) {
+  assert(stream_.mine.transmit());
   const auto* const base = static_cast<const std::byte*>(shape.address);
   if (batch_.refers_to(base, shape.length_bytes)) withdraw();
   if (!batch_.detach(base, shape.length_bytes)) fault();

@@ -76,7 +76,7 @@ def is_constructor(function):
     text = (ENGINE / function.file).read_text().splitlines()
     head = " ".join(text[function.first - 1:function.first + 2])
     return bool(re.search(rf"\b{re.escape(function.name)}::~?{re.escape(function.name)}\s*\(", head)
-                or re.search(rf"\b(class|struct) (\[\[\w+\]\] )?{re.escape(function.name.lstrip('~'))}\b",
+                or re.search(rf"\b(class|struct) (\[\[\w+\]\] )?([A-Z_]+ )?{re.escape(function.name.lstrip('~'))}\b",
                              "\n".join(text)))
 
 

@@ -95,12 +95,16 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
 
 /// Posts several requests with one taking of the lock, and lets the endpoint transmit once, at the
 /// end, also when a later request is refused.
-class QueuePairPoster {
+class SCOPED_CAPABILITY QueuePairPoster {
  public:
-  explicit QueuePairPoster(Endpoint& endpoint)
-      : endpoint_(endpoint), lock_(endpoint.qp().post_lock()) {}
-  ~QueuePairPoster() noexcept(false) {
-    lock_.unlock();
+  explicit QueuePairPoster(Endpoint& endpoint) ACQUIRE(endpoint.qp().post_lock())
+      : endpoint_(endpoint) {
+    endpoint.qp().post_lock().lock();
+  }
+  QueuePairPoster(const QueuePairPoster&) = delete;
+  QueuePairPoster& operator=(const QueuePairPoster&) = delete;
+  ~QueuePairPoster() noexcept(false) RELEASE() {
+    endpoint_.qp().post_lock().unlock();
     if (posted_.messages == 0) return;
     endpoint_.qp().flush_late_posts();
     endpoint_.pump(posted_);
@@ -114,7 +118,6 @@ class QueuePairPoster {
 
  private:
   Endpoint& endpoint_;
-  Lock<SpinLock> lock_;
   Posted posted_;
 };
 

@@ -17,43 +17,20 @@
 #include <thread>
 #include <vector>
 
+#include "verbs/peer_process.h"
 #include "verbs/verbs_fixture.h"
-
-extern char** environ;
 
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kControlFd = 3;
-constexpr uint64_t kFirst = 0xf1;
 // The engine promises one second; the limit of ten allows for a loaded machine.
 constexpr milliseconds kPromise{10000};
-
-void send_address(int fd, const Address& address) {
-  ASSERT_EQ(write(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
-}
-
-Address receive_address(int fd) {
-  Address address = {};
-  EXPECT_EQ(read(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
-  return address;
-}
 
 constexpr uint32_t kLarge = 1 << 20;
 /// After so many large messages the connection has left TCP for shared memory, as a rule.
 constexpr uint64_t kLargeBeforeSwitch = 100;
-
-bool shared_memory_is_on() {
-  const char* const set = getenv("UWARP_SHM");
-  return set == nullptr || *set != '0';
-}
-bool rings_are_mapped() {
-  std::ifstream maps("/proc/self/maps");
-  const std::string text{std::istreambuf_iterator<char>(maps), {}};
-  return text.find("uwarp-rings") != std::string::npos;
-}
 
 /// What carries the connection for good does so, after this many large messages. The thread that
 /// brings shared memory may come late on a busy machine.
@@ -61,66 +38,6 @@ bool has_switched(uint64_t done) {
   if (done < kLargeBeforeSwitch) return false;
   return !shared_memory_is_on() || rings_are_mapped() || done > 100 * kLargeBeforeSwitch;
 }
-
-/// A second process with its own end, connected to ours.
-class PeerProcess {
- public:
-  PeerProcess(End& end, const char* role, bool wait_for_connection = true) {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], kControlFd);
-    const std::string argument = std::string("--role=") + role;
-    char* argv[] = {const_cast<char*>("verbs_tests"), const_cast<char*>(argument.c_str()), nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    control_ = ends[0];
-    send_address(control_, end.address());
-    address_ = receive_address(control_);
-    end.connect(address_);
-    Address ready = receive_address(control_);
-    EXPECT_EQ(ready.qpn, address_.qpn);
-    if (!wait_for_connection) return;
-    // Both sides have connected; the Read completes once the connection is established.
-    EXPECT_EQ(end.post_rdma(IBV_WR_RDMA_READ, kFirst, address_, 1 << 16, 8), 0);
-    while (true) {
-      const auto wc = next_completion(end.cq.get());
-      if (!wc) ADD_FAILURE() << "no connection";
-      if (!wc || wc->wr_id == kFirst) break;
-      early.push_back(*wc);
-    }
-  }
-  ~PeerProcess() {
-    if (pid_ > 0) kill_now();
-    close(control_);
-  }
-  const Address& address() const { return address_; }
-  /// Completions that came while the connection was made.
-  std::vector<ibv_wc> early;
-  /// Starts the flood. It begins only now, because it would delay the answer that the connection
-  /// waits for.
-  void begin() const { EXPECT_EQ(write(control_, "b", 1), 1); }
-  void kill_now() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  /// Lets the process end by itself; returns its exit status.
-  int finish() {
-    shutdown(control_, SHUT_WR);
-    int status = -1;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  }
-
- private:
-  pid_t pid_ = 0;
-  int control_ = -1;
-  Address address_ = {};
-};
 
 class PeerLoss : public VerbsTest {
  protected:

@@ -27,6 +27,7 @@ void put_traffic(json& out, const Traffic& traffic) {
   out["sent"] = direction(traffic.sent);
   out["received"] = direction(traffic.received);
   out["waits"] = traffic.waits;
+  out["direct"] = traffic.direct;
   out["flushed_sends"] = traffic.flushed_sends;
   out["flushed_receives"] = traffic.flushed_receives;
   out["held_receives"] = traffic.held;

@@ -38,6 +38,7 @@ void Traffic::add(const Traffic& other) {
   stat_view::add(other.sent, sent);
   stat_view::add(other.received, received);
   waits += other.waits;
+  direct += other.direct;
   flushed_sends += other.flushed_sends;
   held += other.held;
   rnr_timeouts += other.rnr_timeouts;
@@ -238,6 +239,7 @@ class PageReader {
       traffic.received.messages[i] = slot.receive.messages[i].get();
     }
     traffic.waits = slot.transmit.waits.get();
+    traffic.direct = slot.transmit.direct.get();
     traffic.flushed_sends = slot.transmit.flushed.get();
     traffic.held = slot.receive.held.get();
     traffic.rnr_timeouts = slot.receive.rnr_timeouts.get();

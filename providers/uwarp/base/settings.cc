@@ -219,8 +219,9 @@ constexpr Setting kTable[] = {
      take_choice<&Settings::shared_memory>},
     {"UWARP_SHM_COPIES", "measured", "measured|one|two",
      "How often large payloads are copied in shared memory. one: once, by the receiver, out of "
-     "the sender's memory, if the kernel permits that. two: into the shared memory and out of it. "
-     "measured: what takes less time here.",
+     "the sender's memory, if the kernel permits that. two: into the shared memory and out of it, "
+     "and no Read or Write is done without a thread of the target. measured: what takes less time "
+     "here.",
      take_choice<&Settings::copies>},
     {"UWARP_CM", "uwarp", "uwarp|kernel",
      "Which side serves rdma_cm: uwarp, or the kernel's own device.", take_choice<&Settings::cm>},

@@ -162,6 +162,12 @@ UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 /// Smallest piece that the reader copies out of the writer's memory, where both are on one host.
 /// Smaller pieces are copied twice, by way of the ring. Rows: streams on one host.
 UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
+/// A Read or Write of so many bytes is copied by the requester itself where it can be. The kernel's
+/// copy costs about as much as waking a thread, whatever its size.
+UWARP_FIGURE(uint32_t, kCopyBytes, uint32_t{16} << 10);
+/// So many small ones, posted faster than they go, are sent to a thread of the peer instead. So
+/// many large ones in a row wait until the ring is empty.
+UWARP_FIGURE(uint32_t, kCopiedAtOnce, 32);
 
 /// Polls in vain after which a peer on this host that has not read what it was sent is woken
 /// (RingCarrier::nudge()); twice as many each time. Row: ib_write_lat 8 B, roce.

@@ -22,6 +22,8 @@ namespace uwarp {
 
 /// What the two sides show each other. Zero at first.
 struct RingControl {
+  /// Positions are multiples of the ring's step.
+  static constexpr uint64_t kPlaced = 1;
   // By the writer.
   alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
   Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
@@ -30,6 +32,7 @@ struct RingControl {
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
   Atomic<uint32_t> can_pull{0};          // it reads the writer's memory at places that are named
   Atomic<uint64_t> answer{0};            // found in the writer's memory: PeerMemory::Secret
+  Atomic<uint64_t> placed{0};            // the position up to which all is done, and kPlaced
   // By both, seldom. The side that sets one looks once more before it sleeps; the side that takes
   // one rings the bell.
   alignas(64) Atomic<uint32_t> reader_sleeps{0};
@@ -102,6 +105,11 @@ class RingWriter {
     return (tail.generation == at_.generation ? tail.bytes : 0) != read_;
   }
   RingPosition at() const { return at_; }
+  /// What the reader shows once it is done with all that has been written.
+  uint64_t placed_word() const {
+    return (at_.bytes == 0 ? ended_ : at_).word() | RingControl::kPlaced;
+  }
+  bool placed() const { return control_.placed.load(std::memory_order_acquire) == placed_word(); }
   /// Bytes of the stream in the records that the reader has not read to their end. Counted in the
   /// ring, where a hostile reader may have changed them: never an access outside.
   uint64_t unread_bytes() const {
@@ -138,6 +146,7 @@ class RingWriter {
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
   void begin_again() {
     extent_ = std::max(extent_, std::min(at_.bytes, size_));
+    ended_ = at_;
     at_ = {at_.generation + 1, 0};
     read_ = 0;
   }
@@ -153,6 +162,7 @@ class RingWriter {
   const uint32_t size_;
   uint32_t end_ = size_;  // of what may be written to
   RingPosition at_;
+  RingPosition ended_;   // where the generation before ended
   uint32_t read_ = 0;    // by the reader, of our generation
   uint32_t extent_ = 0;  // bytes, of earlier ones
 };
@@ -208,9 +218,15 @@ class RingReader {
   /// The writer may use the room of what has been read. True: it sleeps, and is to be woken.
   bool release() {
     control_.tail.store(at_.word(), std::memory_order_seq_cst);
-    return control_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
-           control_.writer_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+    return wakes_writer();
   }
+  /// The stream is done with all that has been read. True: the writer is to be woken.
+  bool note_placed() {
+    placed_ = at_.word() | RingControl::kPlaced;
+    control_.placed.store(placed_, std::memory_order_seq_cst);
+    return wakes_writer();
+  }
+  bool unplaced() const { return placed_ != (at_.word() | RingControl::kPlaced); }
   /// We are about to sleep until something comes. False: it has come.
   bool begin_sleep() {
     control_.reader_sleeps.store(1, std::memory_order_seq_cst);
@@ -219,6 +235,10 @@ class RingReader {
   bool withdrawn() const { return control_.withdrawn.load(std::memory_order_acquire) != 0; }
 
  private:
+  bool wakes_writer() {
+    return control_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+           control_.writer_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+  }
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
   // From now on the ring is empty, even if the writer says otherwise.
   bool fail() {
@@ -255,6 +275,7 @@ class RingReader {
   RingPosition at_;    // of the record under way
   uint32_t end_ = 0;   // of what is known to be there
   uint64_t head_ = 0;  // that said so
+  uint64_t placed_ = 0;
   // The record under way.
   uint32_t left_ = 0;
   uint32_t steps_ = 0;

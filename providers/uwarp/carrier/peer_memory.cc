@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "carrier/peer_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include <cstdio>
+#include <cstring>
 #include <new>
+#include <utility>
 
+#include "base/log.h"
 #include "base/random.h"
 #include "os/raw_call.h"
 
@@ -45,8 +50,10 @@ void* page_anywhere() {
 
 }  // namespace
 
-PeerMemory::PeerMemory(bool shows_secret) {
-  if (shows_secret) secret_ = new (page_anywhere()) Secret{random_word(), random_word()};
+PeerMemory::PeerMemory(bool shows_secret, int directory_fd) {
+  if (shows_secret)
+    secret_ = new (page_anywhere())
+        Secret{random_word(), random_word(), static_cast<uint64_t>(directory_fd + 1)};
 }
 
 PeerMemory::~PeerMemory() {
@@ -63,10 +70,38 @@ bool PeerMemory::ask(pid_t pid, const Place& place) {
   const iovec remote = {reinterpret_cast<void*>(place.at), sizeof theirs_};
   pid_ = pid;
   at_ = place.at;
+  if (pid != 0) (void)process_->find(pid);
   asked_ = pid != 0 && place.at != 0 && read_process(pid, &local, 1, &remote, 1, sizeof theirs_) &&
            theirs_.label == place.label;
   if (!asked_) theirs_ = {};
   return asked_;
+}
+
+// Among the open files of the process, which opens to those that may read its memory. Without
+// waiting: it may be anything, until its seals have been seen.
+void PeerMemory::run() noexcept {
+  if (theirs_.directory == 0 || !*process_) return;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%u", pid_,
+                static_cast<unsigned>(theirs_.directory - 1));
+  ForeignFd fd(static_cast<int>(
+      raw_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)));
+  if (fd.get() < 0)
+    return log_event("the regions of process %d cannot be seen: %s", pid_,
+                     std::strerror(-fd.get()));
+  auto directory = SharedMemory::adopt(fd, RegionDirectory::kBytes, SharedMemory::Use::kReadOnly);
+  if (!directory || process_->gone()) return;
+  directory_ = std::move(*directory);
+  directory_.close_fd();
+  regions_.emplace(reinterpret_cast<const DirectoryEntry*>(directory_.base()));
+  has_regions_.store(true, std::memory_order_release);
+  log_event("process %d is read and written without a thread of its own", pid_);
+}
+
+ssize_t PeerMemory::copy(bool read, std::span<const iovec> ours,
+                         std::span<const iovec> theirs) const {
+  return raw_call(read ? SYS_process_vm_readv : SYS_process_vm_writev, pid_, ours.data(),
+                  ours.size(), theirs.data(), theirs.size(), 0UL);
 }
 
 bool PeerMemory::Copy::run() {

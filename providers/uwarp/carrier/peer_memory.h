@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The memory of the process at the other end of a ring, which may be read only if rights are
+// The memory of the process at the other end of a ring, which may be used only if rights are
 // mutual: the kernel lets us read it, and lets the peer read ours. A peer without rights over this
 // process could otherwise make one of its threads wait, with a place in memory that the peer serves
 // itself (userfaultfd, files of FUSE), or have memory of third processes read by it.
@@ -16,15 +16,26 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "carrier/access_gate.h"
+#include "carrier/shared_memory.h"
+#include "memory/region_directory.h"
+#include "os/errands.h"
 
 namespace uwarp {
 
-class PeerMemory {
+class PeerMemory final : public Errand {
  public:
   /// Random; good for one peer.
   struct Secret {
     uint64_t label = 0;
     uint64_t number = 0;
+    /// Where the process has the directory of its regions (RegionDirectory): a descriptor, and one
+    /// more; 0: nowhere.
+    uint64_t directory = 0;
     bool operator==(const Secret&) const = default;
   };
   /// Where one lies, as the peer is told.
@@ -35,10 +46,8 @@ class PeerMemory {
 
   /// `shows_secret`: the peer may find ours, so that large payloads are copied once. Throws
   /// std::bad_alloc.
-  explicit PeerMemory(bool shows_secret = true);
-  ~PeerMemory();
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
+  explicit PeerMemory(bool shows_secret = true, int directory_fd = -1);
+  ~PeerMemory() override;
 
   Place place() const;
   bool is_secret(uint64_t answer) const { return secret_ != nullptr && answer == secret_->number; }
@@ -48,10 +57,22 @@ class PeerMemory {
   /// to be called by an Errand, once.
   bool ask(pid_t pid, const Place& place);
   uint64_t answer() const { return theirs_.number; }
+  /// Errand, once readable(): finds the directory of the peer's regions.
+  void run() noexcept override;
+  /// That; null while it has not been found, or where the peer shows none or the kernel cannot say
+  /// whether the process lives.
+  const PeerRegions* regions() const {
+    return has_regions_.load(std::memory_order_acquire) ? &*regions_ : nullptr;
+  }
+  const std::shared_ptr<PeerProcess>& process() const { return process_; }
 
   /// The peer has shown that it may read ours: readable() from now on, if ask() was true.
   void peer_has_shown() { readable_.store(asked_, std::memory_order_release); }
   bool readable() const { return readable_.load(std::memory_order_acquire); }
+
+  /// Copies between our memory and the peer's, both given in pieces; how many bytes, or a negative
+  /// errno. The caller has seen that the process is still that one. readable().
+  ssize_t copy(bool read, std::span<const iovec> ours, std::span<const iovec> theirs) const;
 
   /// Pieces of the peer's memory and where they go: one system call for all. The peer's secret is
   /// read with them, which shows that the number of the process still means that process.
@@ -85,6 +106,10 @@ class PeerMemory {
   uint64_t at_ = 0;
   Secret theirs_;
   bool asked_ = false;
+  const std::shared_ptr<PeerProcess> process_ = std::make_shared<PeerProcess>();
+  SharedMemory directory_;  // of the peer
+  std::optional<PeerRegions> regions_;
+  std::atomic<bool> has_regions_{false};
   std::atomic<bool> readable_{false};
 };
 

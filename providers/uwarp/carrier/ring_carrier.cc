@@ -3,46 +3,14 @@
 
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "os/sealed_memory.h"
+#include "memory/place_last.h"
 
 namespace uwarp {
-
-SharedMemory::~SharedMemory() {
-  if (base_ != nullptr) munmap(base_, bytes_);
-}
-
-int SharedMemory::map() {
-  void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (at == MAP_FAILED) return errno;
-  base_ = static_cast<std::byte*>(at);
-  (void)madvise(at, bytes_, MADV_DONTFORK);  // a child has no connections
-  return 0;
-}
-
-Result<SharedMemory> SharedMemory::create(size_t bytes) {
-  EngineFd fd = make_sealed_memory("uwarp-rings", bytes);
-  if (!fd) return Error{errno};
-  SharedMemory memory(std::move(fd), bytes);
-  if (int error = memory.map()) return Error{error};
-  return memory;
-}
-
-// The seals first: no call on such memory waits.
-Result<SharedMemory> SharedMemory::adopt(ForeignFd& fd, size_t bytes) {
-  struct stat status {};
-  if (!is_sealed_memory(fd.get()) || fstat(fd.get(), &status) != 0 ||
-      static_cast<size_t>(status.st_size) != bytes)
-    return Error{EPERM};
-  SharedMemory memory(fd.adopt(), bytes);
-  if (int error = memory.map()) return Error{error};
-  return memory;
-}
 
 namespace {
 
@@ -54,17 +22,32 @@ std::byte* ring_of(const SharedMemory& memory, bool first) {
   return memory.base() + 4096 + (first ? 0 : RingCarrier::kRingBytes);
 }
 
+// Behind the controls of the rings. `first`: of what the creator reads and writes.
+OneSidedControl& one_sided_of(const SharedMemory& memory, bool first) {
+  static_assert(sizeof(OneSidedControl) == 128);
+  constexpr size_t kBegin = 1024;
+  return reinterpret_cast<OneSidedControl*>(memory.base() + kBegin)[first ? 0 : 1];
+}
+
 }  // namespace
 
 RingCarrier::RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
-                         std::unique_ptr<PeerMemory> peer, Errands& errands)
+                         std::shared_ptr<PeerMemory> peer, Errands& errands)
     : parts_(std::make_shared<Parts>(std::move(memory), std::move(bell))),
       peer_(std::move(peer)),
       errands_(errands),
       out_(control_of(parts_->memory, creator)),
       in_(control_of(parts_->memory, !creator)),
       reader_(in_, ring_of(parts_->memory, !creator), kRingBytes),
-      writer_(out_, ring_of(parts_->memory, creator), kRingBytes) {}
+      writer_(out_, ring_of(parts_->memory, creator), kRingBytes),
+      use_(one_sided_of(parts_->memory, creator)),
+      gate_(std::make_shared<AccessGate>(parts_, one_sided_of(parts_->memory, !creator),
+                                         peer_->process())) {}
+
+RingCarrier::~RingCarrier() {
+  gate_->shut();
+  if (gates_ != nullptr) gates_->leave(gate_);
+}
 
 // --- Rights
 
@@ -72,10 +55,13 @@ void RingCarrier::ask_peer(pid_t pid, const PeerMemory::Place& place) {
   if (peer_->ask(pid, place)) in_.answer.store(peer_->answer(), std::memory_order_release);
 }
 
-bool RingCarrier::take_answer() {
+bool RingCarrier::take_answer(bool pays) {
   if (!peer_->is_secret(out_.answer.load(std::memory_order_acquire))) return false;
   peer_->peer_has_shown();
-  if (peer_->readable()) in_.can_pull.store(1, std::memory_order_release);
+  if (!peer_->readable()) return true;
+  if (pays) in_.can_pull.store(1, std::memory_order_release);
+  pays_.store(pays, std::memory_order_relaxed);
+  if (!shown_.exchange(true)) errands_.add(peer_);
   return true;
 }
 
@@ -86,10 +72,95 @@ void RingCarrier::set_muted(bool on) {
   if (on) return;
   const bool came = !reader_.begin_sleep();
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
-  if (came || waits_for_room_.load(std::memory_order_seq_cst)) parts_->bell.ring();  // at both ends
+  if (came || waits_for_room_.load(std::memory_order_seq_cst) ||
+      waits_for_place_.load(std::memory_order_seq_cst))
+    parts_->bell.ring();  // at both ends
 }
 
 void RingCarrier::nudge() { parts_->bell.ring(); }
+
+// --- One-sided
+
+void RingCarrier::join(AccessGates& gates) {
+  gates.add(gate_);
+  gates_ = &gates;
+}
+
+void RingCarrier::set_socket(int socket) {
+  gate_->set_socket(socket);
+  socket_ = socket;
+}
+
+void RingCarrier::note_placed() {
+  if (reader_.note_placed()) parts_->bell.ring();
+}
+
+bool RingCarrier::await_settled() {
+  settles_at_.store(writer_.placed_word(), std::memory_order_relaxed);
+  waits_for_place_.store(true, std::memory_order_seq_cst);
+  if (!quiet_.load(std::memory_order_seq_cst)) (void)writer_.begin_sleep();
+  return !settled() && !ended_.load(std::memory_order_relaxed);
+}
+
+// Under one mark of use as many bytes as take no longer than a target may be kept waiting.
+size_t RingCarrier::copy(const RemoteCopy& copy) {
+  waits_for_place_.store(false, std::memory_order_relaxed);
+  const uint32_t entry = peer_->regions()->find(copy.key());
+  if (entry == RegionDirectory::kNowhere) return 0;
+  use_.begin(entry);
+  const size_t done = copy_in_use(copy, entry);
+  use_.end();
+  return done;
+}
+
+namespace {
+
+/// Where requests lie in the peer's memory.
+class RemotePieces {
+ public:
+  explicit RemotePieces(bool reads) : reads_(reads) {}
+  /// The last bytes of a Write are a piece of their own, as applications poll them, which the
+  /// kernel copies after the others.
+  void add(uint64_t address, uint64_t bytes) {
+    auto* const at = reinterpret_cast<std::byte*>(address);
+    const size_t last = reads_ ? bytes : last_store_bytes(at, bytes);
+    if (last != bytes) pieces_[count_++] = {at, bytes - last};
+    pieces_[count_++] = {at + (bytes - last), last};
+  }
+  std::span<const iovec> all() const { return {pieces_, count_}; }
+
+ private:
+  const bool reads_;
+  size_t count_ = 0;
+  iovec pieces_[2 * RemoteCopy::kMostRequests];
+};
+
+/// How many of the requests are done by so many bytes.
+size_t whole_requests(const RemoteCopy& copy, ssize_t bytes) {
+  size_t done = 0;
+  for (const RemoteCopy::Request& request : copy.requests()) {
+    if (bytes < static_cast<ssize_t>(request.bytes)) break;
+    bytes -= static_cast<ssize_t>(request.bytes);
+    ++done;
+  }
+  return done;
+}
+
+}  // namespace
+
+size_t RingCarrier::copy_in_use(const RemoteCopy& copy, uint32_t entry) {
+  const auto region = peer_->regions()->read(entry, copy.key());
+  const uint32_t right = copy.reads() ? kAccessRemoteRead : kAccessRemoteWrite;
+  if (!region || (region->access & right) == 0 || !use_.admits(region->domain, right)) return 0;
+  RemotePieces remote(copy.reads());
+  for (const RemoteCopy::Request& request : copy.requests()) {
+    const auto address = region->range(request.offset, request.bytes);
+    if (!address) return 0;
+    remote.add(*address, request.bytes);
+  }
+  if (peer_->process()->has_left(socket_)) return 0;
+  return whole_requests(copy, peer_->copy(copy.reads(), copy.local(), remote.all()));
+}
 
 // --- Receiving
 
@@ -145,6 +216,7 @@ ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp)
   if (count != -EAGAIN) return count;
   const ssize_t end = tcp.peek();
   if (end == -EAGAIN) return end;
+  ended_.store(true, std::memory_order_relaxed);
   count = receive(room);
   if (count != -EAGAIN) return count;
   return end > 0 ? -EPROTO : end;
@@ -238,6 +310,8 @@ ssize_t RingCarrier::write(std::span<const iovec> bytes) {
 // the ring.
 ssize_t RingCarrier::send(std::span<const iovec> bytes) {
   if (withdrawn_) return -ECONNRESET;
+  if (waits_for_place_.load(std::memory_order_relaxed)) [[unlikely]]
+    waits_for_place_.store(false, std::memory_order_relaxed);
   for (;;) {
     const ssize_t count = write(bytes);
     if (count > 0) waits_for_room_.store(false, std::memory_order_relaxed);

@@ -17,10 +17,13 @@
 #include <utility>
 
 #include "base/lent_memory.h"
+#include "base/remote_memory.h"
 #include "base/result.h"
 #include "base/tuning.h"
+#include "carrier/access_gate.h"
 #include "carrier/byte_ring.h"
 #include "carrier/peer_memory.h"
+#include "carrier/shared_memory.h"
 #include "carrier/tcp_socket.h"
 #include "carrier/wakeup_socket.h"
 #include "os/engine_fds.h"
@@ -28,46 +31,7 @@
 
 namespace uwarp {
 
-// Memory that two processes share.
-
-/// Move-only. Errors are positive errnos.
-class SharedMemory {
- public:
-  SharedMemory() = default;
-  SharedMemory(SharedMemory&& other) noexcept
-      : fd_(std::move(other.fd_)),
-        base_(std::exchange(other.base_, nullptr)),
-        bytes_(other.bytes_) {}
-  SharedMemory& operator=(SharedMemory&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    std::swap(base_, other.base_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~SharedMemory();
-
-  /// Fresh memory, zeros.
-  static Result<SharedMemory> create(size_t bytes);
-  /// What another process has made. EPERM, and `fd` stays as it is: it is not sealed, or of another
-  /// size.
-  static Result<SharedMemory> adopt(ForeignFd& fd, size_t bytes);
-
-  std::byte* base() const { return base_; }
-  /// -1 once it has been closed.
-  int fd() const { return fd_.get(); }
-  /// The mapping stays.
-  void close_fd() { fd_ = EngineFd(); }
-
- private:
-  SharedMemory(EngineFd fd, size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {}
-  int map();
-
-  EngineFd fd_;
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
-};
-
-class RingCarrier final : public LentMemory {
+class RingCarrier final : public LentMemory, public RemoteMemory {
  public:
   /// Of each direction.
   static constexpr uint32_t kRingBytes = 1 << 20;
@@ -77,7 +41,8 @@ class RingCarrier final : public LentMemory {
   /// `creator`: of the memory, which is the first to write into the first ring. `bell`: our end.
   /// `errands` outlive it.
   RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
-              std::unique_ptr<PeerMemory> peer, Errands& errands);
+              std::shared_ptr<PeerMemory> peer, Errands& errands);
+  ~RingCarrier() override;
 
   /// To be watched for WakeupSocket::kEdges, which come when there is something to receive, or room
   /// to send, that was waited for, and now and then for nothing.
@@ -90,8 +55,26 @@ class RingCarrier final : public LentMemory {
   /// Looks for our peer's secret in process `pid`, and lays it where the peer finds it. May
   /// wait for the peer: an Errand does this.
   void ask_peer(pid_t pid, const PeerMemory::Place& place);
-  /// The peer's answer is right. Once both have answered, large pieces are copied once.
-  bool take_answer();
+  /// The peer's answer is right. Once both have answered, large pieces are copied once if it
+  /// `pays`.
+  bool take_answer(bool pays = true);
+
+  // ---- Reads and Writes without a thread of the other side (RemoteMemory).
+  /// Once: what the peer still uses when the connection ends is kept in `gates`.
+  void join(AccessGates& gates);
+  /// The TCP socket beside the ring, whose end says that the peer's process may be another one; -1:
+  /// none any more. Both sides of the queue pair held.
+  void set_socket(int socket);
+  /// Ours, which is not to be opened before may_open_gate().
+  const std::shared_ptr<AccessGate>& gate() const { return gate_; }
+  /// The peer may read our memory anyway, and we the peer's.
+  bool may_open_gate() const { return peer_->readable() && *peer_->process(); }
+  bool reachable() const override { return peer_->regions() != nullptr && use_.is_open(); }
+  bool settled() const override { return writer_.placed(); }
+  bool await_settled() override;
+  bool suits_bulk() const override { return pays_.load(std::memory_order_relaxed); }
+  bool attended() const override { return out_.reader_sleeps.load(std::memory_order_relaxed) == 0; }
+  size_t copy(const RemoteCopy& copy) override;
 
   // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer has written
@@ -104,6 +87,10 @@ class RingCarrier final : public LentMemory {
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
   }
+  /// All that has been received is placed and completed.
+  void note_placed();
+  /// ... which has not been said yet.
+  bool unplaced() const { return reader_.unplaced(); }
   /// The peer has not read all that was sent.
   bool unread() const {
     return out_.head.load(std::memory_order_relaxed) != out_.tail.load(std::memory_order_relaxed);
@@ -131,10 +118,12 @@ class RingCarrier final : public LentMemory {
   uint64_t read_bytes() const override;
 
   // ---- Any thread.
-  /// send() found no room, and there may be some now.
+  /// send() found no room, and there may be some now; or what await_settled() waits for has come.
   bool room_came() const {
-    return waits_for_room_.load(std::memory_order_acquire) &&
-           (read_on() || parts_->trimmed.load(std::memory_order_acquire));
+    return (waits_for_room_.load(std::memory_order_acquire) &&
+            (read_on() || parts_->trimmed.load(std::memory_order_acquire))) ||
+           (waits_for_place_.load(std::memory_order_acquire) &&
+            out_.placed.load(std::memory_order_acquire) == settles_at_.load());
   }
   /// The peer has read on where we lend it memory: give_back() may find some.
   bool may_give_back() const { return lends_.load(std::memory_order_relaxed) && read_on(); }
@@ -153,6 +142,7 @@ class RingCarrier final : public LentMemory {
   bool read_on() const {
     return out_.tail.load(std::memory_order_relaxed) != tail_seen_.load(std::memory_order_relaxed);
   }
+  size_t copy_in_use(const RemoteCopy& copy, uint32_t entry);
   bool take_back();
   bool look_whether_trimmed();
   ssize_t take(std::span<const iovec> room);
@@ -175,7 +165,7 @@ class RingCarrier final : public LentMemory {
     std::atomic<bool> trimmed{false};  // they are back; the transmit side has not seen it yet
   };
   const std::shared_ptr<Parts> parts_;
-  const std::unique_ptr<PeerMemory> peer_;
+  const std::shared_ptr<PeerMemory> peer_;
   Errands& errands_;
   RingControl& out_;
   RingControl& in_;
@@ -193,6 +183,15 @@ class RingCarrier final : public LentMemory {
   uint64_t given_ = 0;    // ... that send() has given back
   std::atomic<bool> waits_for_room_{false};
   std::atomic<uint64_t> tail_seen_{0};
+  RemoteUse use_;
+  const std::shared_ptr<AccessGate> gate_;
+  AccessGates* gates_ = nullptr;
+  int socket_ = -1;                 // both sides held
+  std::atomic<bool> shown_{false};  // rights are mutual
+  std::atomic<bool> pays_{false};   // the kernel's copy does
+  std::atomic<bool> waits_for_place_{false};
+  std::atomic<bool> ended_{false};  // the peer sends no more
+  std::atomic<uint64_t> settles_at_{0};
 };
 
 }  // namespace uwarp

@@ -14,6 +14,8 @@
 
 #include "base/fork.h"
 #include "base/mutex.h"
+#include "carrier/access_gate.h"
+#include "carrier/published_regions.h"
 #include "connect/endpoint_table.h"
 #include "connect/rendezvous_port.h"
 #include "connect/startup.h"
@@ -90,6 +92,9 @@ struct ConnectContext {
   Capture* capture;  // null unless UWARP_PCAP asks for it
   TraceFile* trace;  // null unless UWARP_TRACE asks for it
   Errands errands{};
+  /// Peers on this host that reach our memory by themselves, and the regions that they find.
+  AccessGates gates{};
+  PublishedRegions published{};
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};

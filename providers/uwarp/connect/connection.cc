@@ -479,7 +479,7 @@ void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
   endpoint_->describe_carrier(true);
   log_event("qp %#x: shared memory carries what comes from here on", endpoint_->number().value);
   if (!dialed_) return;  // this end has switched already
-  socket_.ring()->take_answer();
+  socket_.ring()->take_answer(pulls_pay());
   endpoint_->qp().say_to_peer(StreamState::kSwitchDue);
   turn.pump = true;
 }
@@ -505,7 +505,9 @@ void Connection::take_offer() {
 // Once per connection. A mailbox is closed by an errand.
 bool Connection::open_mailbox(uint64_t number) {
   if (context_.errands.crowded()) return false;
-  peer_memory_ = std::make_unique<PeerMemory>(pulls_pay());
+  const bool shows = pulls_work();
+  const int regions = shows ? context_.published.fd(*endpoint_->qp().config().regions) : -1;
+  peer_memory_ = std::make_shared<PeerMemory>(shows, regions);
   auto mailbox = Mailbox::open({context_.progress, context_.errands}, number, shared());
   if (mailbox)
     mailbox_ = std::move(*mailbox);
@@ -539,7 +541,7 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
 }
 
 Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mail& mail,
-                                                     std::unique_ptr<PeerMemory> peer) {
+                                                     std::shared_ptr<PeerMemory> peer) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
   auto bells = WakeupSocket::pair();
@@ -547,13 +549,13 @@ Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mai
   const PeerMemory::Place secret = peer->place();
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
                                             std::move(peer), errands);
-  if (pulls_pay()) ring->ask_peer(mail.pid, mail.letter.secret);
+  if (pulls_work()) ring->ask_peer(mail.pid, mail.letter.secret);
   return Carrier{std::move(ring), std::move(bells->second), secret};
 }
 
 // A peer that has not shown that it may read our memory might make this thread wait.
 Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& mail,
-                                                      std::unique_ptr<PeerMemory> peer) {
+                                                      std::shared_ptr<PeerMemory> peer) {
   if (mail.fds.size() != 2) return Error{EPROTO};
   auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
@@ -561,9 +563,9 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
   if (!bell) return Error{EPROTO};
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
                                             std::move(peer), errands);
-  if (pulls_pay() && ring->take_answer()) {
+  if (pulls_work() && ring->take_answer(pulls_pay())) {
     ring->ask_peer(mail.pid, mail.letter.secret);
-    ring->take_answer();
+    ring->take_answer(pulls_pay());
   }
   return Carrier{std::move(ring), WakeupSocket(), {}};
 }
@@ -576,6 +578,7 @@ RingCarrier* Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
     log_refusal(remote_, error);
     return nullptr;
   }
+  ring.join(context_.gates);
   if (!endpoint_->stream().join_ring(ring)) return nullptr;
   life()->on_busy_ring(now_ns());
   return &ring;

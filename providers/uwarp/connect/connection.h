@@ -295,9 +295,9 @@ class Connection final : public Source,
     PeerMemory::Place secret;
   };
   static Result<Carrier> make_carrier(Errands& errands, const Mail& mail,
-                                      std::unique_ptr<PeerMemory> peer);
+                                      std::shared_ptr<PeerMemory> peer);
   static Result<Carrier> adopt_carrier(Errands& errands, Mail& mail,
-                                       std::unique_ptr<PeerMemory> peer);
+                                       std::shared_ptr<PeerMemory> peer);
   RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier) REQUIRES(mutex_);
   // What follows in FPDU mode and after.
   void follow(Turn& turn, const Life::Next& next) REQUIRES(mutex_);
@@ -325,7 +325,7 @@ class Connection final : public Source,
   bool was_busy_ GUARDED_BY(mutex_) = false;     // the stream, once
   // Of this end; null: shared memory was never spoken of.
   std::shared_ptr<Mailbox> mailbox_ GUARDED_BY(mutex_);
-  std::unique_ptr<PeerMemory> peer_memory_ GUARDED_BY(mutex_);  // until the letter has come
+  std::shared_ptr<PeerMemory> peer_memory_ GUARDED_BY(mutex_);  // until the letter has come
 
   // An open endpoint is found by open_endpoint() under this lock alone, so that a sleeping target
   // pays no mutex per message. So it is opened and taken away under both.

@@ -163,6 +163,12 @@ void Endpoint::set_retries(const RetryAttributes& retries) {
 
 int Endpoint::modify(const ibv_qp_attr& attributes, int mask) {
   if (!context_.alive()) return EINVAL;
+  const int error = change(attributes, mask);
+  if (error == 0 && (mask & IBV_QP_ACCESS_FLAGS) != 0) stream_.await_peer();
+  return error;
+}
+
+int Endpoint::change(const ibv_qp_attr& attributes, int mask) {
   mask = meaningful_mask(qp_.config().transport, mask);
   Lock lock(mutex_);
   if (destroyed_) return EINVAL;
@@ -309,6 +315,7 @@ void Endpoint::cut_off(Lock<Mutex>& lock) {
   const auto held = std::exchange(held_, {});
   lock.unlock();
   if (stream_.attached()) stream_.transmit();  // what waits for more
+  stream_.shut_out_peer();
   if (rendezvous != nullptr) rendezvous->stop();
   for (const PendingCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
   lock.lock();

@@ -169,6 +169,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void rendezvous_failed();
 
  private:
+  int change(const ibv_qp_attr& attributes, int mask);
   void look_after_sending(uint64_t bytes);
   Endpoint(ConnectContext& context, const NetDevice& device, QpNumberLease place,
            const QpConfig& config);

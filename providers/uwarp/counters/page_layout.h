@@ -49,8 +49,8 @@ struct alignas(128) TransmitCounters {
   Counter posted;   // requests posted, as of the last batch ...
   Counter retired;  // ... and finished
   Counter flushed;
-  Counter dropped;  // datagrams for which there was no way
-  Counter reserved;
+  Counter dropped;                  // datagrams for which there was no way
+  Counter direct;                   // Reads and Writes that needed no thread of the peer
   Counter messages[kMessageKinds];  // that were begun
 
   void count(MessageKind kind) { messages[static_cast<size_t>(kind)].add(1); }

@@ -140,7 +140,8 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
   if (region == nullptr) return Error{ENOMEM};
   // The low byte changes with every use of the slot, starting anywhere.
   region->generation = region->generation == 0 ? random_generation() : region->generation + 1;
-  region->change(shape, cipher_.encrypt(region->slot) << 8 | region->generation);
+  region->change(shape, key_of(*region));
+  enter_locked(*region);
   shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return region;
@@ -148,9 +149,13 @@ Result<MemoryRegion*> RegionTable::add(const RegionShape& shape) {
 
 int RegionTable::change(MemoryRegion& region, const RegionShape& shape) {
   const Lock lock(mutex_);
-  if (region.windows != 0) return EBUSY;
+  if (region.windows != 0) {
+    enter_locked(region);
+    return EBUSY;
+  }
   ProtectionDomain& before = *region.shape().domain;
   region.change(shape, region.key);
+  enter_locked(region);
   shape.domain->regions.fetch_add(1, std::memory_order_relaxed);
   before.regions.fetch_sub(1, std::memory_order_release);
   return 0;
@@ -161,6 +166,20 @@ int RegionTable::invalidate(MemoryRegion& region) {
   if (region.windows != 0) return EBUSY;
   region.key.store(0);
   return 0;
+}
+
+void RegionTable::enter_into(RegionDirectory& directory) {
+  const Lock lock(mutex_);
+  directory_ = &directory;
+  for (uint32_t number = 0; number != used_slots_; ++number) {
+    const MemoryRegion& region = slot(number);
+    if (region.kind == RegionKind::kRegion && region.key != 0) enter_locked(region);
+  }
+}
+
+uint32_t RegionTable::take_out_of_directory(const MemoryRegion& region) {
+  const Lock lock(mutex_);
+  return directory_ != nullptr ? directory_->remove(key_of(region)) : RegionDirectory::kNowhere;
 }
 
 void RegionTable::release(MemoryRegion& region) {

@@ -19,6 +19,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "memory/memory_region.h"
+#include "memory/region_directory.h"
 
 namespace uwarp {
 
@@ -77,15 +78,20 @@ class RegionTable {
   /// nothing done) while windows are bound to it.
   int invalidate(MemoryRegion& region);
 
+  /// From now on `directory` has all regions that peers may find there. Once; it lives as long as
+  /// the table.
+  void enter_into(RegionDirectory& directory);
+  /// No peer finds the region in the directory any more, until change(): the entry that it had
+  /// there, or RegionDirectory::kNowhere.
+  uint32_t take_out_of_directory(const MemoryRegion& region);
+
   /// Gives the slot back. Freed slots are reused oldest first, so that a key stays unused long.
   void release(MemoryRegion& region);
 
   /// Enters a window, unbound. Errors: ENOMEM when max_mw is reached.
   Result<MemoryRegion*> add_window(ProtectionDomain& domain, RegionKind kind);
   /// A key of the window: the low byte is the one it had last, or a random one at first.
-  uint32_t window_key(const MemoryRegion& window) const {
-    return cipher_.encrypt(window.slot) << 8 | window.generation;
-  }
+  uint32_t window_key(const MemoryRegion& window) const { return key_of(window); }
   /// Executes BIND_MW for `who`. False when it is not allowed: no such window or region, foreign
   /// domain, out of range, region without kAccessMwBind (or without kAccessLocalWrite when the
   /// window shall be written), type 2 window that is bound already.
@@ -181,6 +187,12 @@ class RegionTable {
   static bool may_bind(const RegionShape& region, const WindowBinding& binding,
                        const RemoteAccessor& who);
   void unbind_locked(MemoryRegion& window) REQUIRES(mutex_, window.binding_lock);
+  uint32_t key_of(const MemoryRegion& region) const {
+    return cipher_.encrypt(region.slot) << 8 | region.generation;
+  }
+  void enter_locked(const MemoryRegion& region) REQUIRES(mutex_) {
+    if (directory_ != nullptr) directory_->enter(key_of(region), region.shape());
+  }
 
   SlotCipher cipher_;
   mutable RecentKeys recent_;
@@ -190,6 +202,7 @@ class RegionTable {
   FreeSlots free_own_ GUARDED_BY(mutex_);
   FreeSlots free_windows_ GUARDED_BY(mutex_);
   uint32_t used_slots_ GUARDED_BY(mutex_) = 0;
+  RegionDirectory* directory_ GUARDED_BY(mutex_) = nullptr;  // or null
   std::atomic<uint32_t> live_{0};
 };
 

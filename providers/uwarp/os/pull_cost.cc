@@ -20,10 +20,12 @@ namespace {
 /// A whole segment, as of any large message.
 constexpr size_t kBytes = 64 << 10;
 
+enum class Pulls : uint8_t { kRefused, kWork, kPay };
+
 // The pages of this process take as long to look up as those of another one.
-bool measure() {
+Pulls measure() {
   const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * kBytes]());
-  if (memory == nullptr) return false;
+  if (memory == nullptr) return Pulls::kRefused;
   std::byte* const from = memory.get();
   std::byte* const to = from + kBytes;
   const iovec local{to, kBytes}, remote{from, kBytes};
@@ -36,17 +38,20 @@ bool measure() {
     std::memcpy(to, from, kBytes);
     asm volatile("" ::"r"(to) : "memory");
   });
-  return all && pull < 2 * copy;
+  if (!all) return Pulls::kRefused;
+  const bool pays = settings().copies == SharedCopies::kOne || pull < 2 * copy;
+  return pays ? Pulls::kPay : Pulls::kWork;
+}
+
+Pulls pulls() {
+  static constinit Fact<Pulls> known;
+  return known.get(
+      [] { return settings().copies == SharedCopies::kTwo ? Pulls::kRefused : measure(); });
 }
 
 }  // namespace
 
-bool pulls_pay() {
-  static constinit Fact<bool> pay;
-  return pay.get([] {
-    return settings().copies == SharedCopies::kMeasured ? measure()
-                                                        : settings().copies == SharedCopies::kOne;
-  });
-}
+bool pulls_work() { return pulls() != Pulls::kRefused; }
+bool pulls_pay() { return pulls() == Pulls::kPay; }
 
 }  // namespace uwarp

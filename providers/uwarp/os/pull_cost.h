@@ -6,8 +6,11 @@
 
 namespace uwarp {
 
-/// False where system calls of this kind are refused. UWARP_SHM_COPIES decides, or a measurement of
-/// some 100 us at the first call. Any thread.
+/// False where system calls of this kind are refused, or UWARP_SHM_COPIES=two. Any thread, as the
+/// other one: a measurement of some 100 us at the first call.
+bool pulls_work();
+/// They do, and large payloads are to be taken so: UWARP_SHM_COPIES=one, or the measurement says
+/// it.
 bool pulls_pay();
 
 }  // namespace uwarp

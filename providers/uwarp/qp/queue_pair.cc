@@ -207,6 +207,7 @@ void QueuePair::count_end(StreamEnd end) {
 bool QueuePair::lose_peer(StreamEnd end) {
   const Held held = hold();
   if (stream_.lost.exchange(true)) return false;
+  close_gate();
   count_end(end);
   receiver_.close();
   transmitter_.lose();

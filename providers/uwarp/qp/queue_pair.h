@@ -81,7 +81,7 @@ class QueuePair {
   /// that was never established, or was lost (RETRY_EXC_ERR).
   void to_error(WcStatus oldest);
   /// Rights (Access) that peers have here at most, even if the region grants more.
-  void set_remote_access(uint32_t access) { stream_.remote_access.store(access); }
+  void set_remote_access(uint32_t access) { stream_.set_remote_access(access); }
 
   // ---- Stream life. Called by the connection, no lock held.
   /// Enters FPDU mode, and RTS from below. False (and nothing done) in RESET or ERR. Throws
@@ -131,6 +131,18 @@ class QueuePair {
   uint64_t peer_letter_number() const { return stream_.peer_letter_number; }
   /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
   void lend(LentMemory* lent) { stream_.lent = lent; }
+  /// Of a carrier by which Reads and Writes need no thread of the peer; null: of none. Both sides
+  /// held.
+  void reach(RemoteMemory* remote) { stream_.remote = remote; }
+  /// The queue pair neither checks, changes nor writes down what goes over the carrier: Reads and
+  /// Writes need not go over it.
+  bool may_go_directly() const {
+    return config_.script == nullptr && config_.trace == nullptr && config_.sink == nullptr &&
+           config_.xrc == nullptr && !stream_.config.crc;
+  }
+  /// The peer may do so in our memory, until close_gate().
+  void open_gate(RemoteGate& gate) { stream_.open_gate(gate, config_.domain); }
+  void close_gate() { stream_.close_gate(); }
   /// The peer's first FPDU has come.
   bool peer_has_spoken() const { return stream_.first_fpdu.load(std::memory_order_acquire); }
   /// If the peer has sent nothing yet: an empty Write follows what we have sent, in case that the

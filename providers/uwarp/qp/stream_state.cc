@@ -2,6 +2,7 @@
 #include "qp/stream_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/serial_numbers.h"
@@ -37,8 +38,34 @@ void StreamState::fail(const StreamFailure& failure, std::optional<QpEvent> even
     if (failed_.load(std::memory_order_relaxed)) return;
     failure_ = failure;
     failed_.store(true, std::memory_order_release);
+    if (gate_ != nullptr) gate_->shut();
   }
   if (event) raise(*event);
+}
+
+void StreamState::open_gate(RemoteGate& gate, const void* domain) {
+  const Lock lock(failure_lock_);
+  gate_ = &gate;
+  gate_domain_ = domain;
+  let_peer_in();
+}
+
+void StreamState::close_gate() {
+  const Lock lock(failure_lock_);
+  if (gate_ != nullptr) std::exchange(gate_, nullptr)->shut();
+}
+
+void StreamState::set_remote_access(uint32_t access) {
+  const Lock lock(failure_lock_);
+  remote_access.store(access);
+  let_peer_in();
+}
+
+// A peer that may have no Read open has none to do by itself either.
+void StreamState::let_peer_in() {
+  if (gate_ == nullptr || failed_.load(std::memory_order_relaxed)) return;
+  const uint32_t taken = config.ird != 0 ? ~uint32_t{0} : ~uint32_t{kAccessRemoteRead};
+  gate_->open(gate_domain_, remote_access.load(std::memory_order_relaxed) & taken);
 }
 
 void StreamState::clear_failure() {

@@ -10,6 +10,7 @@
 
 #include "base/atomics.h"
 #include "base/lent_memory.h"
+#include "base/remote_memory.h"
 #include "base/spinlock.h"
 #include "counters/page_layout.h"
 #include "protocol/mpa/fpdu.h"
@@ -156,6 +157,14 @@ class StreamState {
   [[gnu::noinline, gnu::cold]] void fail(const StreamFailure& failure,
                                          std::optional<QpEvent> event);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  /// The peer reads and writes the memory of `domain` by itself through `gate`, until the stream
+  /// fails. Any thread. `gate` is in use until close_gate().
+  void open_gate(RemoteGate& gate, const void* domain);
+  void close_gate();
+  /// The rights have changed that the queue pair grants.
+  void set_remote_access(uint32_t access);
+
   /// Stable once failed() is true.
   const StreamFailure& failure() const { return failure_; }
   /// Forgets a failure (RESET).
@@ -202,6 +211,11 @@ class StreamState {
   std::atomic<uint16_t> ord{0};
   /// Send requests before this position are known to have been placed (QpConfig::acknowledged).
   std::atomic<uint64_t> acknowledged{0};
+  void acknowledge(uint64_t before) {
+    uint64_t known = acknowledged.load(std::memory_order_acquire);
+    while (known < before && !acknowledged.compare_exchange_weak(known, before)) {
+    }
+  }
   /// The last message on queue 0 whose receive completion has been stored here, or is the next to
   /// be (XRC).
   std::atomic<uint32_t> delivered{0};
@@ -225,6 +239,7 @@ class StreamState {
   std::atomic<bool> silent{false};
   std::atomic<bool> lost{false};             // the peer has been given up: requests fail
   LentMemory* lent = nullptr;                // or null; under the transmit side
+  RemoteMemory* remote = nullptr;            // the same
   SendDrain drain;                           // SQD
   std::atomic<uint32_t> remote_access{~0u};  // rights that the queue pair grants to the peer
 
@@ -233,8 +248,12 @@ class StreamState {
 
   QpEventListener* const listener_;
   SpinLock failure_lock_;
+  void let_peer_in() REQUIRES(failure_lock_);
+
   std::atomic<bool> failed_{false};
   StreamFailure failure_ GUARDED_BY(failure_lock_);
+  RemoteGate* gate_ GUARDED_BY(failure_lock_) = nullptr;  // or null
+  const void* gate_domain_ GUARDED_BY(failure_lock_) = nullptr;
 };
 
 }  // namespace uwarp

@@ -66,6 +66,8 @@ void Stream::take_ends(const Ends& ends) {
   receives_large_.store(false, std::memory_order_relaxed);
   finds_ = 0;
   ring_ = nullptr;
+  gate_ = nullptr;
+  gate_due_ = false;
   receives_by_ring_.store(false, std::memory_order_relaxed);
   sends_by_ring_.store(false, std::memory_order_relaxed);
   until_busy_.store(0, std::memory_order_relaxed);
@@ -80,7 +82,10 @@ void Stream::detach() {
     // The ring stays for a poller that has the stream from a list, as the socket does.
     if (was_attached && ring_ != nullptr) {
       ring_->withdraw();
+      ring_->set_socket(-1);
       qp_.lend(nullptr);
+      qp_.reach(nullptr);
+      qp_.close_gate();
       sends_by_ring_.store(false, std::memory_order_relaxed);
     }
   }
@@ -147,7 +152,40 @@ bool Stream::join_ring(RingCarrier& ring) {
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
   qp_.lend(&ring);
+  if (in_ != out_ || capture_ != nullptr || !qp_.may_go_directly()) return true;
+  qp_.reach(&ring);
+  gate_ = ring.gate();
+  gate_due_ = true;
+  ring.set_socket(in_->fd());
   return true;
+}
+
+// The peer begins with it once it has been told so, and all that came before by TCP is done.
+void Stream::note_placed() {
+  if (qp_.receiver().mid_message()) return;
+  ring_->note_placed();
+  if (!gate_due_ || !ring_->may_open_gate()) return;
+  gate_due_ = false;
+  qp_.open_gate(*gate_);
+}
+
+void Stream::shut_out_peer() {
+  std::shared_ptr<AccessGate> gate;
+  {
+    const QueuePair::Held held = qp_.hold();
+    gate = gate_;
+    qp_.close_gate();
+  }
+  if (gate != nullptr) gate->wait(TargetGate::kAnything);
+}
+
+void Stream::await_peer() {
+  std::shared_ptr<AccessGate> gate;
+  {
+    const auto receive = qp_.receive_side().hold();
+    gate = gate_;
+  }
+  if (gate != nullptr) gate->wait(TargetGate::kAnything);
 }
 
 bool Stream::trim_ring() {
@@ -250,8 +288,10 @@ void Stream::transmit_turn(StreamEvents& notice) {
   for (;;) {
     const std::span<const iovec> window = qp_.transmitter().window();
     if (window.empty()) {
-      if (qp_.transmitter().starved()) [[unlikely]]
+      if (qp_.transmitter().unfinished()) [[unlikely]]
         owner_->schedule();
+      else if (qp_.transmitter().awaits_placing()) [[unlikely]]
+        full_.store(true, std::memory_order_release);  // until the ring is read, as it tells
       break;
     }
     const ssize_t sent = write(window);
@@ -492,7 +532,10 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     const std::span<const iovec> window = qp_.receiver().window(staging);
     const ssize_t count = read(window);
     if (count <= 0) {
-      if (count == -EAGAIN) return Found::kDrained;
+      if (count == -EAGAIN) {
+        if (on_ring() && !held && (gate_due_ || ring_->unplaced())) note_placed();
+        return Found::kDrained;
+      }
       if (held) {
         note_end_while_rnr_blocked(count, notice);
         return Found::kStopped;

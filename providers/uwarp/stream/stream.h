@@ -194,6 +194,11 @@ class Stream {
   /// the peer was told (QueuePair::say_to_peer()). It stays valid until detach() returns. False:
   /// the stream has ended, or has a ring already.
   bool join_ring(RingCarrier& ring);
+  /// The peer reads and writes no memory of the queue pair's domain by itself any more; returns
+  /// once it does not. For threads of the application.
+  void shut_out_peer();
+  /// Rights have been taken from the peer: returns once it uses none of them.
+  void await_peer();
   /// See RingCarrier::trim(). Also true if the stream has no ring. StreamEvents::busy then reports
   /// the next turn.
   bool trim_ring();
@@ -276,6 +281,7 @@ class Stream {
     return sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
   }
   void receive_by_ring();
+  [[gnu::noinline]] void note_placed();
   void note_silence(bool found);
   void count_turn(StreamEvents& notice) {
     if (until_busy_.load(std::memory_order_relaxed) != 0) note_turn(notice);
@@ -303,6 +309,8 @@ class Stream {
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
   RingCarrier* ring_ = nullptr;                // or null; set under both sides
+  std::shared_ptr<AccessGate> gate_;           // or null; the same. Stays until the next attach()
+  bool gate_due_ = false;                      // it is to be opened; under the receive side
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side
   std::atomic<int32_t> until_busy_{0};         // turns; 0: not asked for

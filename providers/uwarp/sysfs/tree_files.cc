@@ -235,6 +235,7 @@ constexpr CounterRow kCounters[] = {
      [](const Totals& t) { return received(t, MessageKind::kAtomicRequest); }},
     {kHardware, "InRdmaImmediates",
      [](const Totals& t) { return received(t, MessageKind::kImmediate); }},
+    {kHardware, "direct_requests", [](const Totals& t) { return t.transmit.direct.get(); }},
     {kHardware, "connections", [](const Totals& t) { return t.stream.connections.get(); }},
     {kHardware, "peer_closes", [](const Totals& t) { return t.stream.fins.get(); }},
     {kHardware, "peer_resets", [](const Totals& t) { return t.stream.resets.get(); }},

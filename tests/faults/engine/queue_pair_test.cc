@@ -179,7 +179,7 @@ TEST_F(WithoutMemory, SendFromARegionOnDemand) {
   EXPECT_GT(sent, 64u);
   EXPECT_TRUE(send_without_memory(pair.a, pair.a_to_b));
   EXPECT_EQ(sent, 0u);
-  EXPECT_TRUE(pair.a.qp->transmitter().starved());
+  EXPECT_TRUE(pair.a.qp->transmitter().unfinished());
   EXPECT_FALSE(pair.a.qp->transmitter().dry());
   EXPECT_FALSE(pair.a.qp->transmitter().idle());
   pair.run();
@@ -207,7 +207,7 @@ TEST_F(WithoutMemory, AnswerThroughAWindow) {
   EXPECT_FALSE(receive_without_memory(pair.b, pair.a_to_b));
   EXPECT_TRUE(send_without_memory(pair.b, pair.b_to_a));
   EXPECT_EQ(sent, 0u);
-  EXPECT_TRUE(pair.b.qp->transmitter().starved());
+  EXPECT_TRUE(pair.b.qp->transmitter().unfinished());
   pair.run();
   expect_success(pair.a, 1);
   EXPECT_EQ(std::memcmp(of_a.data(), of_b.data(), kLarge), 0);

@@ -134,8 +134,7 @@ void InboundAnswers::finish() {
                             .position = static_cast<uint32_t>(answered.request)});
   in_.stream.outbound.pop();
   read_open_ = false;
-  if (answered.acknowledges != 0)
-    in_.stream.acknowledged.store(answered.acknowledges, std::memory_order_release);
+  if (answered.acknowledges != 0) in_.stream.acknowledge(answered.acknowledges);
   if (!own) sends_.at(answered.request).answered.store(true, std::memory_order_release);
   order_.note_acknowledged();
   in_.outcome |= kRxTransmitWanted;

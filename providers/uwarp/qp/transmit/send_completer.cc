@@ -205,8 +205,14 @@ void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) 
   while (at != queue_.started() &&
          queue_.at(at).end_position.load(std::memory_order_relaxed) <= *stream_position)
     ++at;
-  if (at > stream_.acknowledged.load(std::memory_order_acquire))
-    stream_.acknowledged.store(at, std::memory_order_release);
+  stream_.acknowledge(at);
+}
+
+void SendCompleter::placed() {
+  take_given_back();
+  stream_.acknowledge(queue_.started());
+  acknowledging_.cover(queue_.started());
+  retire();
 }
 
 void SendCompleter::lose() {
@@ -272,8 +278,7 @@ void SendCompleter::flush_late() {
 void SendCompleter::complete_before(uint64_t failed) {
   const StreamFailure& failure = stream_.failure();
   if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
-  if (acknowledging_.on() && failed > stream_.acknowledged.load(std::memory_order_acquire))
-    stream_.acknowledged.store(failed, std::memory_order_release);
+  if (acknowledging_.on()) stream_.acknowledge(failed);
   retire(failure.send_terminate);
 }
 

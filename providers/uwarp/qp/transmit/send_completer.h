@@ -159,6 +159,8 @@ class SendCompleter {
   void acknowledge_before(std::optional<uint64_t> stream_position);
   /// Lent memory: what the peer has read by now has gone.
   [[gnu::noinline]] void take_given_back();
+  /// The peer has placed all that has been begun.
+  void placed();
   /// There is no peer, which the application is not told (is_unreliable()): completes what has been
   /// posted, up to the first change of a window, as if it had been sent.
   void lose();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "base/tuning.h"
 #include "protocol/rdmap/segment_rules.h"
 #include "protocol/wire/uwarp_marks.h"
 #include "qp/stream_state.h"
@@ -41,6 +42,7 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
 void Requester::restart() {
   assert(stream_.mine.transmit());
   drop_message();
+  large_run_ = 0;
   fault_.reset();
   send_msn_ = request_msn_ = stream_.config.first_msn;
   request_id_ = 0;
@@ -203,6 +205,85 @@ void Requester::change_window(SendWqe& wqe, uint64_t position) {
   if (!done) return fail(position, WcStatus::kMwBindErr);
   wqe.end_position.store(writer_.sent_position(), std::memory_order_relaxed);
   completer_.retire();
+}
+
+// Whether the thread that sends had better copy it than write it into the ring. Where a thread of
+// the peer looks at the ring all the time, several small ones get there sooner.
+bool Requester::worth_a_copy(const SendWqe& wqe) const {
+  if (wqe.length_bytes >= tuning::kCopyBytes && stream_.remote->suits_bulk()) return true;
+  const uint64_t waiting = queue_.posted() - queue_.started();
+  return waiting == 1 || (waiting < tuning::kCopiedAtOnce && !stream_.remote->attended());
+}
+
+// Nothing of this queue pair is under way, so that what is copied now comes behind it all.
+bool Requester::settled() {
+  if (!writer_.batch().empty() || !stream_.remote->settled()) return false;
+  const auto of_application = [](const OutboundRequest& each) {
+    return each.request != OutboundRequest::kNoRequest;
+  };
+  if (!stream_.outbound.empty() && stream_.outbound.find(of_application) != nullptr) return false;
+  if (queue_.retired() != queue_.started()) completer_.placed();
+  return queue_.retired() == queue_.started();
+}
+
+Requester::Copied Requester::copy() {
+  const uint64_t position = queue_.started();
+  const SendWqe& wqe = queue_.at(position);
+  const bool read = wqe.opcode == SendOpcode::kRead;
+  const bool suits = (read || wqe.opcode == SendOpcode::kWrite) && wqe.length_bytes != 0;
+  large_run_ = suits && wqe.length_bytes >= tuning::kCopyBytes ? large_run_ + 1 : 0;
+  if (!suits || !stream_.remote->reachable() || !worth_a_copy(wqe)) return Copied::kSend;
+  if (turn_bytes_ >= tuning::kPassBytes) return Copied::kLater;
+  if (!settled()) {
+    // A pipeline that never runs dry would never leave the ring.
+    const bool waits = large_run_ > tuning::kCopiedAtOnce && stream_.remote->await_settled();
+    return waits ? Copied::kWait : Copied::kSend;
+  }
+  RemoteCopy copy(wqe.rkey, read);
+  uint64_t end = position;
+  while (end != queue_.posted() && queue_.at(end).opcode == wqe.opcode &&
+         queue_.at(end).rkey == wqe.rkey && add_to(copy, end))
+    ++end;
+  const size_t done = copy.requests().empty() ? 0 : stream_.remote->copy(copy);
+  if (done == 0) {
+    copied_bytes_ = large_run_ = 0;
+    return Copied::kSend;
+  }
+  turn_bytes_ += copy.bytes();
+  if (end == position) {  // a part of one
+    copied_bytes_ += copy.bytes();
+    return Copied::kLater;
+  }
+  copied_bytes_ = 0;
+  for (size_t i = 0; i != done; ++i) note_copied(read);
+  counters_.posted.set(queue_.posted());
+  completer_.placed();
+  return Copied::kDone;
+}
+
+// False: no request may follow it: it is not in, or only with a part.
+bool Requester::add_to(RemoteCopy& copy, uint64_t position) {
+  const SendWqe& wqe = queue_.at(position);
+  const uint32_t needed = copy.reads() ? uint32_t{kAccessLocalWrite} : 0;
+  if (wqe.length_bytes == 0 || !copy.has_room(kMaxSge) ||
+      !queue_.gather(position, *config_.regions, *config_.domain, needed, payload_) ||
+      !payload_.plain())
+    return false;
+  const uint64_t left = wqe.length_bytes - copied_bytes_;
+  uint64_t bytes = std::min(left, tuning::kPassBytes - copy.bytes());
+  if (bytes != left && !copy.requests().empty()) return false;
+  const size_t pieces = payload_.describe(copied_bytes_, bytes, copy.room(), kMaxSge);
+  copy.add(wqe.remote_address + copied_bytes_, bytes, pieces);
+  return bytes == left;
+}
+
+void Requester::note_copied(bool read) {
+  SendWqe& wqe = queue_.at(queue_.started());
+  queue_.start_one();
+  counters_.count(read ? MessageKind::kReadRequest : MessageKind::kWrite);
+  counters_.direct.add(1);
+  wqe.end_position.store(writer_.sent_position(), std::memory_order_relaxed);
+  if (read) wqe.answered.store(true, std::memory_order_relaxed);
 }
 
 bool Requester::append_segment() {
@@ -502,11 +583,14 @@ std::span<const iovec> Transmitter::window() {
   if (batch_.empty()) {
     if (!batch_.restart()) [[unlikely]]
       return {};
+    after_copy_ = Requester::Copied::kDone;
+    requester_.begin_turn();
     trace_ == nullptr ? fill() : fill_traced();
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() &&
                       (stream_.drain.paused() || (config_.script && config_.script->send_held()));
-    dry_.store(batch_.empty() && !held && !batch_.starved(), std::memory_order_release);
+    dry_.store(batch_.empty() && !held && !unfinished() && !awaits_placing(),
+               std::memory_order_release);
     note_progress();
     batch_.end();
   }
@@ -596,6 +680,8 @@ bool Transmitter::begin_next() {
     responder_.emit_delivered_mark();
   } else if (request) {
     response_turn_ = true;
+    if (stream_.remote != nullptr) [[unlikely]]
+      return begin_or_copy();
     requester_.begin();
   } else if (requester_.fault_due()) {  // from here on what goes only when nothing else may
     requester_.fail_by_fault();
@@ -611,6 +697,16 @@ bool Transmitter::begin_next() {
   } else {
     return false;
   }
+  return true;
+}
+
+// Where the peer's memory is within reach. RFC 5040 knows of no such way; the peer sees what it
+// would have seen.
+bool Transmitter::begin_or_copy() {
+  after_copy_ = requester_.copy();
+  if (after_copy_ == Requester::Copied::kDone) return true;
+  if (after_copy_ != Requester::Copied::kSend) return !stream_.inbound.empty();  // these go first
+  requester_.begin();
   return true;
 }
 

@@ -30,7 +30,10 @@ class Requester {
 
   void restart();
   /// Forgets the message under way.
-  void drop_message() { open_ = immediate_due_ = false; }
+  void drop_message() {
+    open_ = immediate_due_ = false;
+    copied_bytes_ = 0;
+  }
 
   /// A message has been begun and not ended.
   bool open() const { return open_; }
@@ -46,6 +49,12 @@ class Requester {
   /// Begins the request that is ready(). What is one FPDU, or none, is done on return; a Send or
   /// Write is open().
   void begin();
+  /// What has become of the oldest waiting request, if it is a Write or Read and the peer's memory
+  /// is within reach. kSend: it goes over the carrier. kLater: it, or what is left of it, follows
+  /// in the next turn. kWait: once all before has been placed.
+  enum class Copied : uint8_t { kDone, kLater, kWait, kSend };
+  [[gnu::noinline]] Copied copy();
+  void begin_turn() { turn_bytes_ = 0; }
   /// The next segment of the open message. False: it has no room in the batch.
   bool append_segment();
   /// The oldest waiting request cannot be begun, and those before it are complete by now.
@@ -66,6 +75,10 @@ class Requester {
 
  private:
   [[gnu::noinline]] bool immediate_ready();
+  bool worth_a_copy(const SendWqe& wqe) const;
+  bool settled();
+  bool add_to(RemoteCopy& copy, uint64_t position);
+  void note_copied(bool read);
   [[gnu::noinline]] void emit_read(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
@@ -95,6 +108,9 @@ class Requester {
   Msn request_msn_;                      // queue 1: Reads and atomics
   uint32_t request_id_ = 0;              // of the next atomic
   uint64_t token_state_;
+  uint64_t copied_bytes_ = 0;  // of the oldest waiting request
+  uint64_t turn_bytes_ = 0;    // copied in this turn
+  uint32_t large_run_ = 0;     // large Reads and Writes in a row
 };
 
 // What this side owes the peer: answers to its Reads and atomics, in the order of the requests, and
@@ -158,10 +174,13 @@ class Transmitter {
   /// The next bytes to send: valid until sent(), or until the side is given back. Empty when
   /// nothing may be sent now. Completes what needs no bytes on the way.
   std::span<const iovec> window();
-  /// The last window() is empty for want of memory: try again.
-  bool starved() const {
-    return stream_.running.load(std::memory_order_relaxed) && batch_.starved();
+  /// The last window() is empty for want of memory, or a turn was long enough: try again.
+  bool unfinished() const {
+    return stream_.running.load(std::memory_order_relaxed) &&
+           (batch_.starved() || after_copy_ == Requester::Copied::kLater);
   }
+  /// The last window() is empty because what goes next waits until all before has been placed.
+  bool awaits_placing() const { return after_copy_ == Requester::Copied::kWait; }
   /// The first `bytes` of the window are with the kernel: completes the requests they finish. True
   /// if there may be more to send.
   bool sent(size_t bytes);
@@ -216,6 +235,7 @@ class Transmitter {
   void fill();  // what is noinline in its classes stays out of it, see there
   [[gnu::noinline, gnu::cold]] void fill_traced();
   bool begin_next();
+  [[gnu::noinline]] bool begin_or_copy();
   // Faults that are asked for (QpConfig::script).
   enum class AfterFaults : uint8_t { kGo, kNoRequest, kNothing, kEmitted };
   [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
@@ -245,6 +265,7 @@ class Transmitter {
   Requester requester_;
   Responder responder_;
 
+  Requester::Copied after_copy_ = Requester::Copied::kDone;  // of the last window()
   bool response_turn_ = false;  // fairness: answers and requests alternate
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// Reads and Writes between processes of one host that need no thread of the target: what they do
+// while it is stopped, what they find wrong, in which order they come, and that memory which is
+// taken away stays as it is.
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "verbs/peer_process.h"
+#include "verbs/verbs_fixture.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The directory of a peer's regions is mapped, which may not be written.
+bool reaches_a_peer() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.find(" r--s ") != std::string::npos && line.find("uwarp-regions") != std::string::npos)
+      return true;
+  return false;
+}
+
+class OneSided : public VerbsTest {
+ protected:
+  void SetUp() override {
+    VerbsTest::SetUp();
+    const char* const copies = getenv("UWARP_SHM_COPIES");
+    if (!shared_memory_is_on() || (copies != nullptr && std::string(copies) == "two"))
+      GTEST_SKIP() << "each byte goes through a thread of the target";
+  }
+  void write(End& end, const Address& to, uint64_t id, size_t offset, uint32_t length,
+             unsigned flags = IBV_SEND_SIGNALED) {
+    ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, id, to, offset, length, flags), 0);
+  }
+  /// Makes the connection busy, so that it leaves TCP, until the peer's memory is within reach.
+  void approach(End& end, const Address& peer) {
+    ASSERT_TRUE(wait_until([&] {
+      for (int i = 0; i < 32; ++i) write(end, peer, static_cast<uint64_t>(i), 0, 64);
+      EXPECT_EQ(next_completions(end.cq.get(), 32).size(), 32u);
+      return reaches_a_peer() || HasFailure();
+    })) << "no way to the peer's memory";
+    for (int i = 0; i < 8; ++i) {
+      write(end, peer, 1, 0, 64);
+      EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_SUCCESS);
+    }
+    std::this_thread::sleep_for(milliseconds(20));  // the peer sleeps, and has placed everything
+  }
+};
+
+/// Posts a list in one call: pieces that lie side by side here, and there as well if not `same`.
+int post_list(End& end, const Address& to, ibv_wr_opcode opcode, int count, uint32_t length,
+              bool same = false) {
+  std::vector<ibv_sge> sges;
+  for (int i = 0; i < count; ++i) sges.push_back(end.sge(static_cast<size_t>(i) * length, length));
+  std::vector<ibv_send_wr> list(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    ibv_send_wr& wr = list[static_cast<size_t>(i)];
+    wr.wr_id = static_cast<uint64_t>(i);
+    wr.next = i + 1 < count ? &wr + 1 : nullptr;
+    wr.sg_list = &sges[static_cast<size_t>(i)];
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = i + 1 == count ? IBV_SEND_SIGNALED : 0;
+    wr.wr.rdma.remote_addr = to.memory + (same ? 0 : static_cast<uint64_t>(i) * length);
+    wr.wr.rdma.rkey = to.rkey;
+  }
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(end.qp.get(), list.data(), &bad);
+}
+
+TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  const Address target = peer.address();
+  approach(end, target);
+  if (HasFatalFailure()) return;
+  peer.stop();
+  std::mt19937 random(7);
+  const auto fill = [&] {
+    for (uint8_t& byte : end.memory) byte = static_cast<uint8_t>(random());
+  };
+  const auto size = static_cast<uint32_t>(end.memory.size());
+  for (const uint32_t length : {1u, 7u, 8u, 9u, 64u, 4096u, 16384u, 65537u, size - 3, size}) {
+    SCOPED_TRACE(length);
+    fill();
+    const std::vector<uint8_t> sent = end.memory;
+    write(end, target, 1, 0, length);
+    EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_SUCCESS);
+    std::fill(end.memory.begin(), end.memory.end(), uint8_t{0});
+    ASSERT_EQ(
+        end.post_rdma(IBV_WR_RDMA_READ, 2, target, 0, length, IBV_SEND_SIGNALED | IBV_SEND_FENCE),
+        0);
+    EXPECT_COMPLETION(end.cq.get(), 2, IBV_WC_SUCCESS);
+    EXPECT_EQ(std::memcmp(sent.data(), end.memory.data(), length), 0);
+  }
+  fill();
+  const std::vector<uint8_t> sent = end.memory;
+  constexpr int kList = 16;
+  constexpr uint32_t kEach = 1000;
+  ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, kList, kEach), 0);
+  EXPECT_COMPLETION(end.cq.get(), kList - 1, IBV_WC_SUCCESS);
+  std::fill(end.memory.begin(), end.memory.end(), uint8_t{0});
+  ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_READ, kList, kEach), 0);
+  EXPECT_COMPLETION(end.cq.get(), kList - 1, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(sent.data(), end.memory.data(), kList * kEach), 0);
+  // What needs the target waits for it, and what comes behind that waits with it.
+  ASSERT_EQ(end.post_send(3), 0);
+  write(end, target, 4, 0, 64);
+  EXPECT_FALSE(roce() && next_completion(end.cq.get(), milliseconds(50)));
+  peer.go_on();
+}
+
+/// A mistake, and what completes.
+struct Mistake {
+  const char* name;
+  std::function<ibv_wc_status(Pair&)> make;
+};
+
+ibv_wc_status status_of(Pair& pair, ibv_wr_opcode opcode, uint64_t address, uint32_t rkey,
+                        ibv_sge sge) {
+  ibv_send_wr wr = {}, *bad = nullptr;
+  wr.wr_id = 77;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = address;
+  wr.wr.rdma.rkey = rkey;
+  EXPECT_EQ(ibv_post_send(pair.a.qp.get(), &wr, &bad), 0);
+  // Without acknowledgements a Write may complete before its target refuses it; then the next does
+  // not.
+  for (int i = 0;; ++i) {
+    const auto wc = next_completion(pair.a.cq.get());
+    if (!wc) return IBV_WC_GENERAL_ERR;
+    if (wc->status != IBV_WC_SUCCESS || opcode != IBV_WR_RDMA_WRITE || i == 100) return wc->status;
+    std::this_thread::sleep_for(milliseconds(1));
+    if (pair.a.post_rdma(IBV_WR_RDMA_WRITE, 78, pair.b.address()) != 0) return IBV_WC_FATAL_ERR;
+  }
+}
+
+/// Memory of the peer's domain at fresh pages.
+struct Pages {
+  static constexpr size_t kBytes = 1 << 16;
+  explicit Pages(End& owner, unsigned access) {
+    mr.reset(ibv_reg_mr(owner.pd.get(), at, kBytes, static_cast<int>(access)));
+  }
+  ~Pages() {
+    mr.reset();
+    munmap(at, kBytes);
+  }
+  void* const at =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Mr mr;
+};
+constexpr unsigned kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+std::vector<Mistake> mistakes() {
+  std::vector<Mistake> all;
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    const auto with = [opcode](unsigned access, const std::function<void(Pages&)>& spoil,
+                               uint64_t offset, bool remote) {
+      return [=](Pair& pair) {
+        Pages pages(remote ? pair.b : pair.a, access);
+        const uint32_t key = remote ? pages.mr->rkey : pages.mr->lkey;
+        spoil(pages);
+        const auto at = reinterpret_cast<uint64_t>(pages.at) + offset;
+        const ibv_sge there = {at, 64, key};
+        return remote
+                   ? status_of(pair, opcode, at, key, pair.a.sge())
+                   : status_of(pair, opcode, pair.b.address().memory, pair.b.address().rkey, there);
+      };
+    };
+    const auto nothing = [](Pages&) {};
+    const bool read = opcode == IBV_WR_RDMA_READ;
+    all.push_back({"a key that never was", [opcode](Pair& pair) {
+                     const Address b = pair.b.address();
+                     return status_of(pair, opcode, b.memory, b.rkey ^ 0x5500, pair.a.sge());
+                   }});
+    all.push_back({"an older key", [opcode](Pair& pair) {
+                     const Address b = pair.b.address();
+                     return status_of(pair, opcode, b.memory, b.rkey ^ 1, pair.a.sge());
+                   }});
+    all.push_back(
+        {"a region that is gone", with(
+                                      kAll, [](Pages& pages) { pages.mr.reset(); }, 0, true)});
+    all.push_back({"no right", with(IBV_ACCESS_LOCAL_WRITE |
+                                        (read ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ),
+                                    nothing, 0, true)});
+    all.push_back({"before the region", with(kAll, nothing, ~uint64_t{0}, true)});
+    all.push_back({"over its end", with(kAll, nothing, Pages::kBytes - 63, true)});
+    all.push_back({"behind its end", with(kAll, nothing, Pages::kBytes + 64, true)});
+    all.push_back({"another domain", [opcode](Pair& pair) {
+                     End other(pair.b.qp->context);
+                     return status_of(pair, opcode, other.address().memory, other.address().rkey,
+                                      pair.a.sge());
+                   }});
+    all.push_back({"our key is wrong", [opcode](Pair& pair) {
+                     ibv_sge sge = pair.a.sge();
+                     sge.lkey ^= 0x5500;
+                     return status_of(pair, opcode, pair.b.address().memory, pair.b.address().rkey,
+                                      sge);
+                   }});
+  }
+  return all;
+}
+
+// The same by TCP and by the requester's own copy.
+TEST_F(OneSided, MistakesHaveTheSameStatus) {
+  for (const Mistake& mistake : mistakes()) {
+    SCOPED_TRACE(mistake.name);
+    Pair by_tcp(context());
+    const ibv_wc_status wanted = mistake.make(by_tcp);
+    Pair by_itself(context());
+    approach(by_itself.a, by_itself.b.address());
+    EXPECT_STREQ(ibv_wc_status_str(mistake.make(by_itself)), ibv_wc_status_str(wanted));
+    EXPECT_NE(wanted, IBV_WC_SUCCESS);
+    ibv_async_event event = {};
+    while (readable(context()->async_fd, milliseconds(0))) {
+      ASSERT_EQ(ibv_get_async_event(context(), &event), 0);
+      ibv_ack_async_event(&event);
+    }
+  }
+}
+
+// A Read behind a Write finds its bytes, and a Send comes behind both.
+TEST_F(OneSided, RequestsKeepTheirOrder) {
+  Pair pair(context());
+  const Address target = pair.b.address();
+  approach(pair.a, target);
+  std::mt19937 random(11);
+  constexpr size_t kCell = 512, kCells = 64, kHere = 65536;
+  std::vector<uint64_t> written(kCells, 0);
+  uint64_t received = 0, sent = 0;
+  for (int i = 0; i < 32; ++i) ASSERT_EQ(pair.b.post_receive(1, kHere, 64), 0);
+  const auto number_at = [](const End& end, size_t offset) {
+    uint64_t number;
+    std::memcpy(&number, end.memory.data() + offset, sizeof number);
+    return number;
+  };
+  std::fill(pair.b.memory.begin(), pair.b.memory.end(), uint8_t{0});
+  for (uint64_t round = 1; round <= 3000; ++round) {
+    const size_t cell = random() % kCells, offset = cell * kCell;
+    const uint32_t length = 8 + random() % (kCell - 8);
+    std::memcpy(pair.a.memory.data() + offset, &round, sizeof round);
+    write(pair.a, target, round, offset, length, random() % 2 != 0 ? IBV_SEND_SIGNALED : 0);
+    written[cell] = round;
+    if (random() % 8 == 0) {
+      ASSERT_EQ(pair.a.post_send(round, 0, 64, 0), 0);
+      ++sent;
+    }
+    if (random() % 4 == 0 || round % 32 == 0) {
+      ibv_send_wr wr = {}, *bad = nullptr;
+      ibv_sge sge = pair.a.sge(kHere, 8);
+      wr.wr_id = ~uint64_t{0};
+      wr.sg_list = &sge;
+      wr.num_sge = 1;
+      wr.opcode = IBV_WR_RDMA_READ;
+      wr.send_flags = IBV_SEND_SIGNALED;
+      wr.wr.rdma.remote_addr = target.memory + offset;
+      wr.wr.rdma.rkey = target.rkey;
+      ASSERT_EQ(ibv_post_send(pair.a.qp.get(), &wr, &bad), 0);
+      for (;;) {
+        const auto wc = next_completion(pair.a.cq.get());
+        ASSERT_TRUE(wc && wc->status == IBV_WC_SUCCESS);
+        if (wc->wr_id == ~uint64_t{0}) break;
+      }
+      ASSERT_EQ(number_at(pair.a, kHere), round) << "a Read overtakes the Write before it";
+    }
+    while (received != sent) {
+      const auto wc = next_completion(pair.b.cq.get());
+      ASSERT_TRUE(wc && wc->status == IBV_WC_SUCCESS);
+      ++received;
+      ASSERT_EQ(pair.b.post_receive(1, kHere, 64), 0);
+      for (size_t i = 0; i < kCells; ++i)
+        ASSERT_EQ(number_at(pair.b, i * kCell), written[i]) << "a Send overtakes a Write";
+    }
+  }
+}
+
+// Many small Writes go through a thread of the target. One that is posted right behind them is not
+// to come before them, whichever way it takes.
+TEST_F(OneSided, AWriteDoesNotOvertakeThoseInTheRing) {
+  Pair pair(context());
+  const Address target = pair.b.address();
+  approach(pair.a, target);
+  if (HasFatalFailure()) return;
+  constexpr int kList = 50;
+  constexpr uint32_t kEach = 64;
+  Address last = target;
+  for (int round = 0; round < 2000; ++round) {
+    std::memset(pair.a.memory.data(), 1, kList * kEach);
+    ASSERT_EQ(post_list(pair.a, target, IBV_WR_RDMA_WRITE, kList, kEach, true), 0);
+    // The next one comes out of another place, to the same one as all of the list.
+    const size_t here = kList * kEach;
+    last.memory = target.memory - here;
+    std::memset(pair.a.memory.data() + here, 2, kEach);
+    write(pair.a, last, 1000, here, kEach);
+    for (uint64_t id = 0; id != 1000;) {
+      const auto wc = next_completion(pair.a.cq.get());
+      ASSERT_TRUE(wc && wc->status == IBV_WC_SUCCESS);
+      id = wc->wr_id;
+    }
+    ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1001, target, 0, kEach), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), 1001, IBV_WC_SUCCESS);
+    ASSERT_EQ(pair.a.memory[0], 2) << "in round " << round;
+    ASSERT_EQ(pair.a.memory[kEach - 1], 2);
+  }
+}
+
+/// Rounds of a race; UWARP_TEST_ROUNDS asks for others.
+int rounds(int usual) {
+  const char* const asked = getenv("UWARP_TEST_ROUNDS");
+  return asked != nullptr ? std::atoi(asked) : usual;
+}
+
+// The owner takes memory away while another thread writes to it.
+TEST_F(OneSided, MemoryThatIsTakenAwayStaysAsItIs) {
+  std::mt19937 random(13);
+  const int count = rounds(24);
+  for (int round = 0; round < count; ++round) {
+    SCOPED_TRACE(round);
+    Pair pair(context());
+    approach(pair.a, pair.b.address());
+    if (HasFatalFailure()) return;
+    Pages pages(pair.b, kAll);
+    auto* const bytes = static_cast<volatile uint8_t*>(pages.at);
+    const Address target = {.gid = {},
+                            .qpn = 0,
+                            .psn = 0,
+                            .memory = reinterpret_cast<uint64_t>(pages.at),
+                            .rkey = pages.mr->rkey};
+    const auto length = static_cast<uint32_t>(1 + random() % Pages::kBytes);
+    std::atomic<bool> over{false};
+    std::thread writer([&] {
+      for (uint8_t value = 1; !over; ++value) {
+        std::memset(pair.a.memory.data(), value == 0 ? ++value : value, length);
+        if (pair.a.post_rdma(IBV_WR_RDMA_WRITE, value, target, 0, length) != 0) return;
+        const auto wc = next_completion(pair.a.cq.get());
+        if (!wc || wc->status != IBV_WC_SUCCESS) return;
+      }
+    });
+    EXPECT_TRUE(wait_until([&] { return bytes[0] != 0; }));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    if (round % 3 == 0)
+      pages.mr.reset();
+    else if (round % 3 == 1)
+      EXPECT_EQ(ibv_rereg_mr(pages.mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
+                             IBV_ACCESS_LOCAL_WRITE),
+                0);
+    else
+      pair.b.qp.reset();
+    std::memset(pages.at, 0, Pages::kBytes);
+    for (int look = 0; look < 200 && !HasFailure(); ++look) {
+      for (size_t at = 0; at < length; at += 509) EXPECT_EQ(bytes[at], 0) << "a byte at " << at;
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+    over = true;
+    writer.join();
+  }
+}
+
+}  // namespace

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// A second process with its own end, connected to ours: this program again, started with a role
+// that peer_loss_test.cc plays.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "verbs/verbs_fixture.h"
+
+/// Of the other process, to this one.
+inline constexpr int kControlFd = 3;
+
+void send_address(int fd, const Address& address);
+Address receive_address(int fd);
+
+bool shared_memory_is_on();
+bool rings_are_mapped();
+
+class PeerProcess {
+ public:
+  PeerProcess(End& end, const char* role, bool wait_for_connection = true);
+  ~PeerProcess();
+  const Address& address() const { return address_; }
+  /// Completions that came while the connection was made.
+  std::vector<ibv_wc> early;
+  /// Starts the flood. It begins only now, because it would delay the answer that the connection
+  /// waits for.
+  void begin() const;
+  void kill_now();
+  /// No thread of it runs until go_on().
+  void stop() const;
+  void go_on() const;
+  /// Lets the process end by itself; returns its exit status.
+  int finish();
+
+ private:
+  pid_t pid_ = 0;
+  int control_ = -1;
+  Address address_ = {};
+};

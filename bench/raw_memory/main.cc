@@ -7,7 +7,9 @@
 
 int main(int argc, char** argv) {
   using namespace uwarp::bench;
-  const Modes<Options> modes = {
-      {"ping-pong", ping_pong}, {"stream", stream}, {"messages", messages}};
+  const Modes<Options> modes = {{"ping-pong", ping_pong},
+                                {"write-ping-pong", write_ping_pong},
+                                {"stream", stream},
+                                {"messages", messages}};
   return run_mode("raw_memory", modes, parse_options(argc, argv));
 }

@@ -10,9 +10,11 @@ namespace {
 
 constexpr const char* kModes =
     "Modes:\n"
-    "  ping-pong  half round trip of messages of --size bytes; both ends spin\n"
-    "  stream     one stream of messages of --size bytes\n"
-    "  messages   messages of --size bytes per second, --batch of them shown at once";
+    "  ping-pong        half round trip of messages of --size bytes; both ends spin\n"
+    "  write-ping-pong  the same, each copied into the other process by its sender "
+    "(process_vm_writev())\n"
+    "  stream           one stream of messages of --size bytes\n"
+    "  messages         messages of --size bytes per second, --batch of them shown at once";
 
 }  // namespace
 

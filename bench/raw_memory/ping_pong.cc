@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// One message to and fro.
+// One message to and fro: through the ring, or copied into the other process by its sender.
+#include <sys/uio.h>
+
 #include <vector>
 
 #include "ends/process.h"
@@ -27,6 +29,60 @@ void ping_pong(const Options& options) {
   }
   trips.print_halves();
   channel->end();
+}
+
+namespace {
+
+/// A buffer here that the other process writes, and the one there.
+class WrittenBuffers {
+ public:
+  explicit WrittenBuffers(const Options& options)
+      : meeting_(meet(options)), here_(options.size), out_(options.size) {
+    char* const at = here_.data();
+    RingWriter(meeting_.out, sizeof at).write(reinterpret_cast<const char*>(&at), sizeof at);
+    if (!RingReader(meeting_.in).read(reinterpret_cast<char*>(&there_), sizeof there_))
+      die("the other end is gone");
+  }
+  void write(char value) {
+    out_.back() = value;
+    const iovec from{out_.data(), out_.size()}, to{there_, out_.size()};
+    if (process_vm_writev(meeting_.peer, &from, 1, &to, 1, 0) != static_cast<ssize_t>(out_.size()))
+      die("process_vm_writev");
+  }
+  /// The next value of the last byte.
+  char await_change() {
+    volatile char& last = here_.back();
+    while (last == seen_) {
+    }
+    return seen_ = last;
+  }
+
+ private:
+  const Meeting meeting_;
+  std::vector<char> here_, out_;
+  char* there_ = nullptr;
+  char seen_ = 0;
+};
+
+constexpr char kEnd = 3;
+
+}  // namespace
+
+void write_ping_pong(const Options& options) {
+  WrittenBuffers buffers(options);
+  if (!options.client()) {
+    for (char value; (value = buffers.await_change()) != kEnd;) buffers.write(value);
+    return;
+  }
+  RoundTrips trips(options.seconds);
+  for (char value = 1; trips.go_on(); value = value == 1 ? 2 : 1) {
+    trips.begin();
+    buffers.write(value);
+    (void)buffers.await_change();
+    trips.end();
+  }
+  trips.print_halves();
+  buffers.write(kEnd);
 }
 
 }  // namespace uwarp::bench

@@ -10,7 +10,7 @@ from .groups import KIB, MIB, ONE_HOST, Row, human
 
 TRANSPORTS = "posix,cma,self"  # of UCX
 UCX = "UCX posix, cma"
-RING, PULL = "raw ring", "raw pull"
+RING, PULL, COPY = "raw ring", "raw pull", "raw copy"
 TOOLS = {"ib_write_bw": "Writes", "ib_read_bw": "Reads", "ib_send_bw": "Sends"}
 UCX_STREAMS = {"ib_write_bw": "ucp_put_bw", "ib_send_bw": "tag_bw"}
 SMALLEST_PULL = 4 * KIB  # below, a system call is much dearer than two copies
@@ -72,8 +72,11 @@ class OneHost:
 
     def memory_latency(self, group, tcp):
         writes = self._add(group, "ib_write_lat", self._make.perftest_latency("ib_write_lat", 8))
-        self._row(group, "8 B Write, half round trip, spinning on memory", writes, tcp, 1.0,
+        self._row(group, "8 B Write, half round trip, spinning on memory", writes, tcp, 0.35,
                   beside=["ib_write_lat"])
+        raw = group.add(COPY, "raw", self._make.raw_memory("write-ping-pong", "typical_us", "--size", 8))
+        self._row(group, "8 B Write, half round trip, against a raw copy", writes, [raw], 1.8,
+                  beside=[], quick=True)
 
     def wake_up(self, group):
         label = "ibv_get_cq_event"

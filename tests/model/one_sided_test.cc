@@ -9,8 +9,8 @@
 #include "model/explorer.h"
 
 // Mutant says_nothing: carrier/one_sided.h
-// - void begin(uint32_t entry) { control_.in_use.store(uint64_t{entry} + 1); }
-// + void begin(uint32_t) {}
+// - control_.in_use.store(uint64_t{++uses_} << 32 | (uint64_t{entry} + 1));
+// + (void)entry;
 //
 // Mutant ends_early: carrier/one_sided.h
 // - return (gate & ~uint64_t{7}) == domain && domain != 0 && (gate & rights) == rights;
@@ -18,12 +18,12 @@
 // + return (gate & ~uint64_t{7}) == domain && domain != 0 && (gate & rights) == rights;
 //
 // Mutant waits_for_another: carrier/one_sided.h
-// - return used != 0 && (entry == kAnything || used == uint64_t{entry} + 1);
-// + return used != 0 && (entry == kAnything || used == uint64_t{entry});
+// - return named != 0 && (entry == kAnything || named == entry + 1) ? use : 0;
+// + return named != 0 && (entry == kAnything || named == entry) ? use : 0;
 //
 // Mutant waits_for_nothing: carrier/one_sided.h
-// - return used != 0 && (entry == kAnything || used == uint64_t{entry} + 1);
-// + return used != 0 && used == uint64_t{entry} + 1;
+// - return named != 0 && (entry == kAnything || named == entry + 1) ? use : 0;
+// + return named != 0 && named == entry + 1 ? use : 0;
 //
 // Mutant shows_it_half_entered: memory/region_directory.h memory/region_directory.cc
 // - if (entry.key.load(std::memory_order_relaxed) != 0) continue;
@@ -31,9 +31,8 @@
 // + entry.key.store(key);
 //
 // Mutant removes_nothing: memory/region_directory.h memory/region_directory.cc
-// - entries_[at].key.store(0);
-// - return at;
-// + return at;
+// - if (at != kNowhere) entries_[at].key.store(0);
+// + (void)at;
 //
 // Mutant shuts_nothing: carrier/one_sided.h
 // - void shut() { control_.gate.store(0); }
@@ -84,7 +83,7 @@ struct Revocation : Scenario {
         gate.shut();
       else
         waits_for = directory.remove(kKey);
-      while (gate.used(waits_for)) yield();
+      for (const uint64_t use = gate.use_of(waits_for); gate.goes_on(use);) yield();
       revoked[0].store(true);
       if (ends == Ends::kChange) directory.enter(kKey, shape(1));
     });

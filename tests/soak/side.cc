@@ -34,11 +34,18 @@ void must_be_zero(int error, const char* what) {
   std::abort();
 }
 
+/// The directory of regions, which the first connection over shared memory makes for good.
+bool is_kept(int folder, const char* entry) {
+  char target[64] = {};
+  return readlinkat(folder, entry, target, sizeof target - 1) > 0 &&
+         std::strstr(target, "uwarp-regions") != nullptr;
+}
+
 size_t entries(const char* folder) {
-  DIR* open = opendir(folder);
+  DIR* open = must(opendir(folder), folder);
   size_t count = 0;
-  while (open != nullptr && readdir(open) != nullptr) ++count;
-  if (open != nullptr) closedir(open);
+  while (const dirent* entry = readdir(open)) count += is_kept(dirfd(open), entry->d_name) ? 0 : 1;
+  closedir(open);
   return count;
 }
 

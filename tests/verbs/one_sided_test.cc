@@ -22,15 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The directory of a peer's regions is mapped, which may not be written.
-bool reaches_a_peer() {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
-    if (line.find(" r--s ") != std::string::npos && line.find("uwarp-regions") != std::string::npos)
-      return true;
-  return false;
-}
-
 class OneSided : public VerbsTest {
  protected:
   void SetUp() override {
@@ -43,18 +34,26 @@ class OneSided : public VerbsTest {
              unsigned flags = IBV_SEND_SIGNALED) {
     ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, id, to, offset, length, flags), 0);
   }
-  /// Makes the connection busy, so that it leaves TCP, until the peer's memory is within reach.
+  /// Requests so far that needed no thread of a target.
+  uint64_t direct() {
+    std::ifstream file(std::string(context()->device->ibdev_path) +
+                       "/ports/1/hw_counters/direct_requests");
+    uint64_t count = 0;
+    EXPECT_TRUE(file >> count);
+    return count;
+  }
+  /// Makes the connection busy, so that it leaves TCP, until a Write needs no thread of the peer.
+  /// No other request is under way then.
   void approach(End& end, const Address& peer) {
     ASSERT_TRUE(wait_until([&] {
       for (int i = 0; i < 32; ++i) write(end, peer, static_cast<uint64_t>(i), 0, 64);
       EXPECT_EQ(next_completions(end.cq.get(), 32).size(), 32u);
-      return reaches_a_peer() || HasFailure();
-    })) << "no way to the peer's memory";
-    for (int i = 0; i < 8; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+      const uint64_t before = direct();
       write(end, peer, 1, 0, 64);
-      EXPECT_COMPLETION(end.cq.get(), 1, IBV_WC_SUCCESS);
-    }
-    std::this_thread::sleep_for(milliseconds(20));  // the peer sleeps, and has placed everything
+      EXPECT_EQ(next_completions(end.cq.get(), 1).size(), 1u);
+      return direct() != before || HasFailure();
+    })) << "no way to the peer's memory";
   }
 };
 
@@ -85,6 +84,14 @@ TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
   const Address target = peer.address();
   approach(end, target);
   if (HasFatalFailure()) return;
+  // A list does not either, once no thread of the peer looks at the ring any more.
+  ASSERT_TRUE(wait_until([&] {
+    std::this_thread::sleep_for(milliseconds(1));
+    const uint64_t before = direct();
+    EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, 16, 64), 0);
+    EXPECT_EQ(next_completions(end.cq.get(), 1).size(), 1u);
+    return direct() == before + 16 || HasFailure();
+  }));
   peer.stop();
   std::mt19937 random(7);
   const auto fill = [&] {
@@ -115,10 +122,79 @@ TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
   EXPECT_COMPLETION(end.cq.get(), kList - 1, IBV_WC_SUCCESS);
   EXPECT_EQ(std::memcmp(sent.data(), end.memory.data(), kList * kEach), 0);
   // What needs the target waits for it, and what comes behind that waits with it.
+  const uint64_t before = direct();
   ASSERT_EQ(end.post_send(3), 0);
   write(end, target, 4, 0, 64);
   EXPECT_FALSE(roce() && next_completion(end.cq.get(), milliseconds(50)));
+  EXPECT_EQ(direct(), before);
   peer.go_on();
+}
+
+// Longer ones are copied in parts, between which other things happen.
+TEST_F(OneSided, LargeListsArriveWhole) {
+  constexpr int kList = 4;
+  for (const uint32_t length : {(1u << 20) + 4096, 3u << 19, 5u << 19}) {
+    SCOPED_TRACE(length);
+    Pair pair(context(), kList * size_t{length});
+    const Address target = pair.b.address();
+    approach(pair.a, target);
+    if (HasFatalFailure()) return;
+    std::mt19937_64 random(length);
+    const auto fill = [&](std::vector<uint8_t>& bytes) {
+      for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+        const uint64_t word = random();
+        std::memcpy(bytes.data() + at, &word, sizeof word);
+      }
+    };
+    fill(pair.a.memory);
+    ASSERT_EQ(post_list(pair.a, target, IBV_WR_RDMA_WRITE, kList, length), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), kList - 1, IBV_WC_SUCCESS);
+    EXPECT_TRUE(wait_until([&] { return pair.a.memory == pair.b.memory; }, milliseconds(1000)));
+    fill(pair.b.memory);
+    ASSERT_EQ(post_list(pair.a, target, IBV_WR_RDMA_READ, kList, length), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), kList - 1, IBV_WC_SUCCESS);
+    EXPECT_TRUE(pair.a.memory == pair.b.memory);
+  }
+}
+
+int fetch_add(End& end, const Address& to, size_t offset) {
+  ibv_sge sge = end.sge(offset + 64, 8);
+  ibv_send_wr wr = {}, *bad = nullptr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.atomic.remote_addr = to.memory + offset;
+  wr.wr.atomic.rkey = to.rkey;
+  wr.wr.atomic.compare_add = 1;
+  return ibv_post_send(end.qp.get(), &wr, &bad);
+}
+
+// The target asks something in between, and the answer makes what is left go another way.
+TEST_F(OneSided, LargeRequestsAreWholeBesideAnswers) {
+  constexpr uint32_t kLength = 3 << 20;
+  Pair pair(context(), kLength + 4096);
+  const Address target = pair.b.address(), source = pair.a.address();
+  approach(pair.a, target);
+  if (HasFatalFailure()) return;
+  std::atomic<bool> over{false};
+  std::thread asks([&] {
+    while (!over) {
+      if (fetch_add(pair.b, source, kLength) != 0 || !next_completion(pair.b.cq.get())) return;
+    }
+  });
+  for (uint64_t round = 1; round <= 60 && !HasFailure(); ++round) {
+    std::memset(pair.a.memory.data(), static_cast<int>(round), kLength);
+    EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, round, target, 0, kLength), 0);
+    const auto wc = next_completion(pair.a.cq.get());
+    EXPECT_TRUE(wc && wc->status == IBV_WC_SUCCESS);
+    EXPECT_TRUE(wait_until(
+        [&] { return std::memcmp(pair.a.memory.data(), pair.b.memory.data(), kLength) == 0; },
+        milliseconds(1000)))
+        << "round " << round;
+  }
+  over = true;
+  asks.join();
 }
 
 /// A mistake, and what completes.

@@ -168,6 +168,8 @@ UWARP_FIGURE(uint32_t, kCopyBytes, uint32_t{16} << 10);
 /// So many small ones, posted faster than they go, are sent to a thread of the peer instead. So
 /// many large ones in a row wait until the ring is empty.
 UWARP_FIGURE(uint32_t, kCopiedAtOnce, 32);
+/// Behind one that could not be copied so many are not tried: as a rule its key never can be.
+UWARP_FIGURE(uint32_t, kSentUntried, 256);
 
 /// Polls in vain after which a peer on this host that has not read what it was sent is woken
 /// (RingCarrier::nudge()); twice as many each time. Row: ib_write_lat 8 B, roce.

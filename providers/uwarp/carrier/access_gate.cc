@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "os/clock.h"
@@ -35,11 +35,13 @@ void AccessGate::set_socket(int socket) {
   socket_ = socket;
 }
 
+void AccessGate::wait(uint32_t entry) { wait(entry, now_ns() + kLongestCopyNs); }
+
 // A copy is short. A peer without a processor may need a moment.
-void AccessGate::wait(uint32_t entry) {
-  if (overdue_.load(std::memory_order_relaxed) || !target_.used(entry)) return;
-  const uint64_t until_ns = now_ns() + kLongestCopyNs;
-  for (int round = 0; target_.used(entry); ++round) {
+void AccessGate::wait(uint32_t entry, uint64_t until_ns) {
+  if (!uses(entry)) return;
+  const uint64_t use = target_.use_of(entry);
+  for (int round = 0; target_.goes_on(use); ++round) {
     if (round < Atomics::kSpins) {
       Atomics::cpu_relax();
     } else if (round < Atomics::kSpins + Atomics::kYields) {
@@ -56,6 +58,7 @@ void AccessGate::wait(uint32_t entry) {
 
 void AccessGate::give_up() {
   if (overdue_.exchange(true)) return;
+  shut();
   log_event("a peer on this host has held on to memory for %u ms: its connection ends",
             static_cast<unsigned>(kLongestCopyNs / kNsPerMs));
   const Lock guard(mutex_);
@@ -64,28 +67,41 @@ void AccessGate::give_up() {
 
 void AccessGates::add(std::shared_ptr<AccessGate> gate) {
   const Lock guard(mutex_);
+  forget_those_left();
   gates_.emplace(std::move(gate), false);
 }
 
 void AccessGates::leave(const std::shared_ptr<AccessGate>& gate) {
   const Lock guard(mutex_);
-  if (gate->used())
-    gates_[gate] = true;
-  else
-    gates_.erase(gate);
+  if (const auto found = gates_.find(gate); found != gates_.end()) found->second = true;
+  left_ += 1;
+  forget_those_left();
 }
 
-void AccessGates::wait(uint32_t entry) {
+void AccessGates::forget_those_left() {
+  if (left_ == 0) return;
+  left_ -= std::erase_if(gates_, [](const auto& each) {
+    return each.second && !each.first->uses(TargetGate::kAnything);
+  });
+}
+
+// Without memory of its own: the entry is out of the directory already.
+void AccessGates::wait(uint32_t entry, const void* domain) {
   if (entry == RegionDirectory::kNowhere) return;
-  std::vector<std::shared_ptr<AccessGate>> gates;
-  {
-    const Lock guard(mutex_);
-    gates.reserve(gates_.size());
-    for (const auto& [gate, left] : gates_) gates.push_back(gate);
+  const uint64_t until_ns = now_ns() + AccessGate::kLongestCopyNs;
+  const auto in_use = [&](const auto& each) {
+    return each.first->concerns(domain) && each.first->uses(entry);
+  };
+  for (std::shared_ptr<AccessGate> gate;;) {
+    {
+      const Lock guard(mutex_);
+      const auto found = std::find_if(gates_.upper_bound(gate), gates_.end(), in_use);
+      if (found == gates_.end()) return forget_those_left();
+      gate = found->first;
+    }
+    // One that has taken all the time takes little of the next one's.
+    gate->wait(entry, std::max(until_ns, now_ns() + AccessGate::kLongestCopyNs / 20));
   }
-  for (const auto& gate : gates) gate->wait(entry);
-  const Lock guard(mutex_);
-  std::erase_if(gates_, [](const auto& entry) { return entry.second && !entry.first->used(); });
 }
 
 }  // namespace uwarp

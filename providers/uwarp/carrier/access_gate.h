@@ -43,16 +43,27 @@ class AccessGate final : public RemoteGate {
              std::shared_ptr<const PeerProcess> peer)
       : memory_(std::move(memory)), target_(control), peer_(std::move(peer)) {}
 
-  void open(const void* domain, uint32_t access) override { target_.open(domain, access); }
+  void open(const void* domain, uint32_t access) override {
+    domain_.store(domain);
+    target_.open(domain, access);
+  }
   void shut() override { target_.shut(); }
   /// The socket of the connection, to be shut down if the peer holds on to memory; -1: it is gone.
   void set_socket(int socket);
-  /// Returns once the peer does not use what it could have found before: the entry that is no
-  /// longer in the directory, or after shut() anything. Any thread that owes nothing to others.
-  void wait(uint32_t entry);
-  bool used() const {
-    return target_.used(TargetGate::kAnything) && !overdue_.load() && !peer_->gone();
+  /// The peer may be in a copy that it began before: of the entry that is no longer in the
+  /// directory, or after shut() of anything. Never where the gate was not open.
+  bool uses(uint32_t entry) const {
+    return domain_.load(std::memory_order_relaxed) != nullptr && target_.use_of(entry) != 0 &&
+           !overdue_.load() && !peer_->gone();
   }
+  /// It was open to regions of this domain.
+  bool concerns(const void* domain) const {
+    return domain_.load(std::memory_order_relaxed) == domain;
+  }
+  /// Returns once that copy is over. A peer that is in it at `until_ns` loses the connection. Any
+  /// thread that owes nothing to others.
+  void wait(uint32_t entry, uint64_t until_ns);
+  void wait(uint32_t entry);
 
  private:
   void give_up();
@@ -60,6 +71,7 @@ class AccessGate final : public RemoteGate {
   const std::shared_ptr<const void> memory_;
   TargetGate target_;
   const std::shared_ptr<const PeerProcess> peer_;
+  std::atomic<const void*> domain_{nullptr};  // null: it was never open
   Mutex mutex_;
   int socket_ GUARDED_BY(mutex_) = -1;
   std::atomic<bool> overdue_{false};  // it is not waited for any more
@@ -71,12 +83,15 @@ class AccessGates {
   void add(std::shared_ptr<AccessGate> gate);
   /// Its connection is gone; it is kept as long as the peer uses something.
   void leave(const std::shared_ptr<AccessGate>& gate);
-  /// AccessGate::wait() for all.
-  void wait(uint32_t entry);
+  /// AccessGate::wait() for all that were open to the domain; for no longer than one of them.
+  void wait(uint32_t entry, const void* domain);
 
  private:
+  void forget_those_left() REQUIRES(mutex_);
+
   Mutex mutex_;
   std::map<std::shared_ptr<AccessGate>, bool> gates_ GUARDED_BY(mutex_);  // true: it has left
+  size_t left_ GUARDED_BY(mutex_) = 0;                                    // of these
 };
 
 }  // namespace uwarp

@@ -18,7 +18,8 @@ struct OneSidedControl {
   // By the target. The domain whose regions may be used, an address, with the two rights in its
   // lowest bits; 0: shut.
   alignas(64) Atomic<uint64_t> gate{0};
-  // By the requester: the entry of the target's directory that it uses, and one more; 0: none.
+  // By the requester: the entry of the target's directory that it uses, and one more, below a count
+  // of uses; 0: none.
   alignas(64) Atomic<uint64_t> in_use{0};
 };
 
@@ -29,7 +30,9 @@ class RemoteUse {
 
   /// Until end() the target keeps what the entry leads to, if it stands there after this. What
   /// gate() and PeerRegions::read() say after this holds until end().
-  void begin(uint32_t entry) { control_.in_use.store(uint64_t{entry} + 1); }
+  void begin(uint32_t entry) {
+    control_.in_use.store(uint64_t{++uses_} << 32 | (uint64_t{entry} + 1));
+  }
   void end() { control_.in_use.store(0, std::memory_order_release); }
 
   bool is_open() const { return control_.gate.load(std::memory_order_relaxed) != 0; }
@@ -38,6 +41,7 @@ class RemoteUse {
 
  private:
   OneSidedControl& control_;
+  uint32_t uses_ = 0;
 };
 
 /// The target's half.
@@ -49,12 +53,15 @@ class TargetGate {
 
   void open(const void* domain, uint32_t access);
   void shut() { control_.gate.store(0); }
-  /// The peer uses `entry`, or if that is kAnything any entry. After the entry was taken out of the
-  /// directory, or shut().
-  bool used(uint32_t entry) const {
-    const uint64_t used = control_.in_use.load();
-    return used != 0 && (entry == kAnything || used == uint64_t{entry} + 1);
+  /// What the peer is doing, if it uses `entry`, or if that is kAnything any entry; else 0. After
+  /// the entry was taken out of the directory, or shut().
+  uint64_t use_of(uint32_t entry) const {
+    const uint64_t use = control_.in_use.load();
+    const auto named = static_cast<uint32_t>(use);
+    return named != 0 && (entry == kAnything || named == entry + 1) ? use : 0;
   }
+  /// It still does that. What it does next it has looked at since.
+  bool goes_on(uint64_t use) const { return use != 0 && control_.in_use.load() == use; }
 
  private:
   OneSidedControl& control_;

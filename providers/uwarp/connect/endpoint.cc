@@ -315,7 +315,6 @@ void Endpoint::cut_off(Lock<Mutex>& lock) {
   const auto held = std::exchange(held_, {});
   lock.unlock();
   if (stream_.attached()) stream_.transmit();  // what waits for more
-  stream_.shut_out_peer();
   if (rendezvous != nullptr) rendezvous->stop();
   for (const PendingCall& one : held) refuse(*one.request, RendezvousVerdict::kNoSuchQp);
   lock.lock();
@@ -331,6 +330,7 @@ void Endpoint::to_error_or_reset(Lock<Mutex>& lock, QpState to) {
     attributes_ = initial_attributes();
     cm_owned_ = false;
   }
+  shut_out_peer(lock);
   cut_off(lock);
   if (destroyed_) return;
   if (to == QpState::kReset) return qp_.to_reset();
@@ -339,10 +339,18 @@ void Endpoint::to_error_or_reset(Lock<Mutex>& lock, QpState to) {
   qp_.to_error();
 }
 
+// Threads that serve others may need the lock.
+void Endpoint::shut_out_peer(Lock<Mutex>& lock) {
+  lock.unlock();
+  stream_.shut_out_peer();
+  lock.lock();
+}
+
 void Endpoint::destroy() {
   if (!context_.alive()) return;
   Lock lock(mutex_);
   if (std::exchange(destroyed_, true)) return;
+  shut_out_peer(lock);
   cut_off(lock);
   lock.unlock();
   // Gives up its place at a shared receive queue, which may be destroyed before this object is.

@@ -187,6 +187,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void to_sqd(Lock<Mutex>& lock, bool notify_named) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void to_error_or_reset(Lock<Mutex>& lock, QpState to) REQUIRES(mutex_);
   void cut_off(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
+  void shut_out_peer(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void pump_at_once();
   void describe_connection(const StreamConfig& config, const Connection& connection);
   void trace_carrier(bool shared_memory);

@@ -128,7 +128,7 @@ int Engine::remove_region(MemoryRegion& region) {
   if (!alive()) return 0;
   if (int error = regions_.invalidate(region)) return error;
   // Peers on this host that use it by themselves, before the queue pairs: none is held meanwhile.
-  context_.gates.wait(regions_.take_out_of_directory(region));
+  context_.gates.wait(regions_.take_out_of_directory(region), region.domain());
   // A queue pair that comes later does not find it.
   context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
     if (!endpoint->qp().config().may_use(region.domain())) return;
@@ -146,7 +146,7 @@ int Engine::remove_region(MemoryRegion& region) {
 int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
   if (!alive()) return 0;
   const Lock one_at_a_time(changes_mutex_);
-  context_.gates.wait(regions_.take_out_of_directory(region));
+  context_.gates.wait(regions_.take_out_of_directory(region), region.domain());
   const RegionShape old = region.shape();
   const bool moved = old.domain != shape.domain || old.address != shape.address ||
                      old.length_bytes != shape.length_bytes || old.first != shape.first ||

@@ -70,6 +70,9 @@ enum Access : uint32_t {
   kAccessOnDemand = 1u << 6,
 };
 
+inline constexpr uint32_t kRemoteRights =
+    kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
+
 /// A DDP protection domain: regions and queue pairs of one domain may meet, others may not.
 struct ProtectionDomain {
   uint32_t handle = 0;
@@ -161,6 +164,7 @@ class MemoryRegion {
   RegionKey key;
   uint32_t slot = 0;
   uint8_t generation = 0;
+  bool hidden = false;  // not to stand in the directory. Under the table's mutex
   Atomic<RegionKind> kind{RegionKind::kRegion};
   mutable SpinLock binding_lock;  // windows: their shape is under it
   // Windows: changes with every bind and unbind, never 0.

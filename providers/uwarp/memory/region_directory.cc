@@ -28,13 +28,9 @@ void RegionDirectory::enter(uint32_t key, const RegionShape& shape) {
 }
 
 uint32_t RegionDirectory::remove(uint32_t key) {
-  for (uint32_t probe = 0; probe != kDirectoryProbes; ++probe) {
-    const uint32_t at = entry_of(key, probe, mask_);
-    if (entries_[at].key.load(std::memory_order_relaxed) != key) continue;
-    entries_[at].key.store(0);
-    return at;
-  }
-  return kNowhere;
+  const uint32_t at = PeerRegions(entries_, mask_ + 1).find(key);
+  if (at != kNowhere) entries_[at].key.store(0);
+  return at;
 }
 
 uint32_t PeerRegions::find(uint32_t key) const {

@@ -51,8 +51,6 @@ namespace {
 /// The first of a place in the table: peers must not be able to guess keys (RFC 5040 8.1.1).
 uint8_t random_generation() { return static_cast<uint8_t>(random_word()); }
 
-constexpr uint32_t kRemoteRights = kAccessRemoteWrite | kAccessRemoteRead | kAccessRemoteAtomic;
-
 // The checks behind that of the key, in the order of RegionFault.
 RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, TaggedOffset offset,
                         uint64_t length, uint32_t needed, const RemoteAccessor& who,
@@ -172,13 +170,15 @@ void RegionTable::enter_into(RegionDirectory& directory) {
   const Lock lock(mutex_);
   directory_ = &directory;
   for (uint32_t number = 0; number != used_slots_; ++number) {
-    const MemoryRegion& region = slot(number);
-    if (region.kind == RegionKind::kRegion && region.key != 0) enter_locked(region);
+    MemoryRegion& region = slot(number);
+    if (region.kind == RegionKind::kRegion && region.key != 0 && !region.hidden)
+      enter_locked(region);
   }
 }
 
-uint32_t RegionTable::take_out_of_directory(const MemoryRegion& region) {
+uint32_t RegionTable::take_out_of_directory(MemoryRegion& region) {
   const Lock lock(mutex_);
+  region.hidden = true;
   return directory_ != nullptr ? directory_->remove(key_of(region)) : RegionDirectory::kNowhere;
 }
 

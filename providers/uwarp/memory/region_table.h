@@ -83,7 +83,7 @@ class RegionTable {
   void enter_into(RegionDirectory& directory);
   /// No peer finds the region in the directory any more, until change(): the entry that it had
   /// there, or RegionDirectory::kNowhere.
-  uint32_t take_out_of_directory(const MemoryRegion& region);
+  uint32_t take_out_of_directory(MemoryRegion& region);
 
   /// Gives the slot back. Freed slots are reused oldest first, so that a key stays unused long.
   void release(MemoryRegion& region);
@@ -190,8 +190,10 @@ class RegionTable {
   uint32_t key_of(const MemoryRegion& region) const {
     return cipher_.encrypt(region.slot) << 8 | region.generation;
   }
-  void enter_locked(const MemoryRegion& region) REQUIRES(mutex_) {
-    if (directory_ != nullptr) directory_->enter(key_of(region), region.shape());
+  void enter_locked(MemoryRegion& region) REQUIRES(mutex_) {
+    region.hidden = false;
+    if (directory_ != nullptr && (region.shape().access & kRemoteRights) != 0)
+      directory_->enter(key_of(region), region.shape());
   }
 
   SlotCipher cipher_;

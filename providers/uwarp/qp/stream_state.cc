@@ -63,7 +63,7 @@ void StreamState::set_remote_access(uint32_t access) {
 
 // A peer that may have no Read open has none to do by itself either.
 void StreamState::let_peer_in() {
-  if (gate_ == nullptr || failed_.load(std::memory_order_relaxed)) return;
+  if (gate_ == nullptr || failed_.load(std::memory_order_relaxed) || lost.load()) return;
   const uint32_t taken = config.ird != 0 ? ~uint32_t{0} : ~uint32_t{kAccessRemoteRead};
   gate_->open(gate_domain_, remote_access.load(std::memory_order_relaxed) & taken);
 }

@@ -86,6 +86,8 @@ void Stream::detach() {
       qp_.lend(nullptr);
       qp_.reach(nullptr);
       qp_.close_gate();
+      gate_due_ = false;
+      if (gate_ != nullptr && !gate_->uses(TargetGate::kAnything)) gate_ = nullptr;
       sends_by_ring_.store(false, std::memory_order_relaxed);
     }
   }
@@ -173,7 +175,8 @@ void Stream::shut_out_peer() {
   std::shared_ptr<AccessGate> gate;
   {
     const QueuePair::Held held = qp_.hold();
-    gate = gate_;
+    gate = std::move(gate_);
+    gate_due_ = false;
     qp_.close_gate();
   }
   if (gate != nullptr) gate->wait(TargetGate::kAnything);

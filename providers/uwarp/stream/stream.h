@@ -309,7 +309,7 @@ class Stream {
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
   RingCarrier* ring_ = nullptr;                // or null; set under both sides
-  std::shared_ptr<AccessGate> gate_;           // or null; the same. Stays until the next attach()
+  std::shared_ptr<AccessGate> gate_;           // or null; the same. Stays while the peer uses it
   bool gate_due_ = false;                      // it is to be opened; under the receive side
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side

@@ -18,18 +18,20 @@ namespace {
 constexpr uint32_t kEntry = 5;
 
 struct Peer {
-  explicit Peer(pid_t pid = getpid()) {
+  explicit Peer(pid_t pid = getpid(), bool open = true) {
     EXPECT_TRUE(process->find(pid));
     gate = std::make_shared<AccessGate>(control, *control, process);
+    if (open) gate->open(&domain, kAccessRemoteWrite);
   }
   const std::shared_ptr<PeerProcess> process = std::make_shared<PeerProcess>();
   const std::shared_ptr<OneSidedControl> control = std::make_shared<OneSidedControl>();
+  ProtectionDomain domain;
   RemoteUse use{*control};
   std::shared_ptr<AccessGate> gate;
 };
 
 TEST(AccessGate, LetsInWithTheRightsOfOneDomain) {
-  Peer peer;
+  Peer peer(getpid(), false);
   alignas(8) const char domain[16] = {};
   const auto name = reinterpret_cast<uintptr_t>(domain);
   EXPECT_FALSE(peer.use.is_open());
@@ -72,9 +74,47 @@ TEST(AccessGate, APeerThatHoldsOnLosesTheConnection) {
   char byte;
   peer.gate->wait(kEntry);
   EXPECT_EQ(read(ends[1], &byte, 1), 0) << "it was shut down";
-  EXPECT_FALSE(peer.gate->used()) << "it is not waited for again";
+  EXPECT_FALSE(peer.gate->uses(TargetGate::kAnything)) << "it is not waited for again";
   close(ends[0]);
   close(ends[1]);
+}
+
+// It may have written the word, without any right to the memory.
+TEST(AccessGate, APeerThatWasNeverLetInIsNotWaitedFor) {
+  Peer peer(getpid(), false);
+  peer.use.begin(kEntry);
+  EXPECT_FALSE(peer.gate->uses(kEntry));
+  peer.gate->wait(kEntry);
+  peer.gate->wait(TargetGate::kAnything);
+}
+
+// Who copies all the time is not waited for all the time: what begins later knows of the change.
+TEST(AccessGate, TheNextCopyIsNotWaitedFor) {
+  Peer peer;
+  std::atomic<bool> over{false};
+  std::thread copies([&] {
+    while (!over) {
+      peer.use.begin(kEntry);
+      usleep(100);
+      peer.use.begin(kEntry);
+    }
+    peer.use.end();
+  });
+  for (int i = 0; i < 20; ++i) peer.gate->wait(TargetGate::kAnything);
+  EXPECT_TRUE(peer.use.is_open()) << "it was not given up";
+  over = true;
+  copies.join();
+}
+
+TEST(AccessGates, WaitForThoseOfTheDomainOnly) {
+  AccessGates gates;
+  Peer peer, other;
+  gates.add(peer.gate);
+  gates.add(other.gate);
+  peer.use.begin(kEntry);
+  gates.wait(kEntry, &other.domain);
+  EXPECT_TRUE(peer.use.is_open());
+  peer.use.end();
 }
 
 TEST(AccessGate, AProcessThatIsGoneIsNotWaitedFor) {
@@ -86,12 +126,12 @@ TEST(AccessGate, AProcessThatIsGoneIsNotWaitedFor) {
   }
   Peer peer(child);
   peer.use.begin(kEntry);
-  EXPECT_TRUE(peer.gate->used());
+  EXPECT_TRUE(peer.gate->uses(TargetGate::kAnything));
   EXPECT_FALSE(peer.process->gone());
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   peer.gate->wait(kEntry);
-  EXPECT_FALSE(peer.gate->used());
+  EXPECT_FALSE(peer.gate->uses(TargetGate::kAnything));
 }
 
 // As it does in exec(), too.
@@ -118,15 +158,15 @@ TEST(AccessGates, KeepOneWhoseConnectionIsGoneAsLongAsItIsUsed) {
   gates.leave(peer.gate);
   const std::weak_ptr<AccessGate> gate = std::exchange(peer.gate, nullptr);
   EXPECT_FALSE(gate.expired()) << "a region may be taken away yet";
-  gates.wait(kEntry + 1);
+  gates.wait(kEntry + 1, &peer.domain);
   EXPECT_FALSE(gate.expired());
   std::thread copy([&] {
     usleep(10'000);
     peer.use.end();
   });
-  gates.wait(kEntry);
+  gates.wait(kEntry, &peer.domain);
   copy.join();
-  gates.wait(kEntry);
+  gates.wait(kEntry, &peer.domain);
   EXPECT_TRUE(gate.expired());
 }
 

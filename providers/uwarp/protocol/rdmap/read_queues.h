@@ -54,7 +54,8 @@ class SpscRing {
     if (head == tail_.load(std::memory_order_acquire)) return nullptr;
     return &slots_[head & mask_].value;
   }
-  /// The oldest entry that satisfies `wanted`, null if none does. Consumer, or while it rests.
+  /// The oldest entry that satisfies `wanted`, null if none does. The producer may ask, too:
+  /// entries stay as they are when they are popped.
   template <typename Predicate>
   const T* find(Predicate wanted) const {
     const uint32_t tail = tail_.load(std::memory_order_acquire);

@@ -42,7 +42,7 @@ Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stre
 void Requester::restart() {
   assert(stream_.mine.transmit());
   drop_message();
-  large_run_ = 0;
+  large_run_ = sent_untried_ = 0;
   fault_.reset();
   send_msn_ = request_msn_ = stream_.config.first_msn;
   request_id_ = 0;
@@ -105,6 +105,7 @@ bool Requester::must_ask_peer() const {
 
 void Requester::begin() {
   assert(stream_.mine.transmit());
+  copied_bytes_ = 0;  // all of it goes
   const uint64_t position = queue_.started();
   SendWqe& wqe = queue_.at(position);
   // InfiniBand adapters look at the place of an answer when the answer has come, so that faults
@@ -232,6 +233,10 @@ Requester::Copied Requester::copy() {
   const bool read = wqe.opcode == SendOpcode::kRead;
   const bool suits = (read || wqe.opcode == SendOpcode::kWrite) && wqe.length_bytes != 0;
   large_run_ = suits && wqe.length_bytes >= tuning::kCopyBytes ? large_run_ + 1 : 0;
+  if (sent_untried_ != 0) {
+    --sent_untried_;
+    return Copied::kSend;
+  }
   if (!suits || !stream_.remote->reachable() || !worth_a_copy(wqe)) return Copied::kSend;
   if (turn_bytes_ >= tuning::kPassBytes) return Copied::kLater;
   if (!settled()) {
@@ -246,7 +251,8 @@ Requester::Copied Requester::copy() {
     ++end;
   const size_t done = copy.requests().empty() ? 0 : stream_.remote->copy(copy);
   if (done == 0) {
-    copied_bytes_ = large_run_ = 0;
+    large_run_ = 0;
+    sent_untried_ = tuning::kSentUntried;
     return Copied::kSend;
   }
   turn_bytes_ += copy.bytes();
@@ -269,11 +275,14 @@ bool Requester::add_to(RemoteCopy& copy, uint64_t position) {
       !queue_.gather(position, *config_.regions, *config_.domain, needed, payload_) ||
       !payload_.plain())
     return false;
-  const uint64_t left = wqe.length_bytes - copied_bytes_;
+  // Of the oldest one a part may be there already.
+  const uint64_t skip = copy.requests().empty() ? copied_bytes_ : 0;
+  assert(skip < wqe.length_bytes);
+  const uint64_t left = wqe.length_bytes - skip;
   uint64_t bytes = std::min(left, tuning::kPassBytes - copy.bytes());
   if (bytes != left && !copy.requests().empty()) return false;
-  const size_t pieces = payload_.describe(copied_bytes_, bytes, copy.room(), kMaxSge);
-  copy.add(wqe.remote_address + copied_bytes_, bytes, pieces);
+  const size_t pieces = payload_.describe(skip, bytes, copy.room(), kMaxSge);
+  copy.add(wqe.remote_address + skip, bytes, pieces);
   return bytes == left;
 }
 

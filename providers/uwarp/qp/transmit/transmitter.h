@@ -111,6 +111,7 @@ class Requester {
   uint64_t copied_bytes_ = 0;  // of the oldest waiting request
   uint64_t turn_bytes_ = 0;    // copied in this turn
   uint32_t large_run_ = 0;     // large Reads and Writes in a row
+  uint32_t sent_untried_ = 0;  // so many go over the carrier, behind one that could not be copied
 };
 
 // What this side owes the peer: answers to its Reads and atomics, in the order of the requests, and

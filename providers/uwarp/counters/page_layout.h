@@ -43,7 +43,7 @@ inline constexpr size_t kMessageKinds = 8;
 
 /// Written by the thread that holds the transmit side of the queue pair.
 struct alignas(128) TransmitCounters {
-  Counter bytes;  // of FPDUs that are with the kernel, batch by batch
+  Counter bytes;  // of FPDUs that are with the kernel, batch by batch, and of direct Writes
   Counter fpdus;
   Counter waits;    // times that the socket took no more
   Counter posted;   // requests posted, as of the last batch ...

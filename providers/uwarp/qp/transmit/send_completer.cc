@@ -209,7 +209,7 @@ void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) 
 }
 
 void SendCompleter::placed() {
-  take_given_back();
+  if (stream_.lent != nullptr) take_given_back();
   stream_.acknowledge(queue_.started());
   acknowledging_.cover(queue_.started());
   retire();

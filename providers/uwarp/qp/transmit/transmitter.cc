@@ -291,7 +291,10 @@ void Requester::note_copied(bool read) {
   queue_.start_one();
   counters_.count(read ? MessageKind::kReadRequest : MessageKind::kWrite);
   counters_.direct.add(1);
-  if (!read) counters_.bytes.add(wqe.length_bytes);
+  if (!read) {  // as one frame, which it is not
+    counters_.bytes.add(wqe.length_bytes);
+    counters_.fpdus.add(1);
+  }
   wqe.end_position.store(writer_.sent_position(), std::memory_order_relaxed);
   if (read) wqe.answered.store(true, std::memory_order_relaxed);
 }

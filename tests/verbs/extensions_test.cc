@@ -22,19 +22,7 @@ class Extensions : public VerbsTest {
   /// Posts an atomic on the peer's memory; the old value is stored at `offset` of `from`.
   int post_atomic(End& from, ibv_wr_opcode opcode, const Address& peer, uint64_t compare_add,
                   uint64_t swap = 0, size_t offset = 64, uint32_t length = 8) {
-    ibv_sge sge = from.sge(offset, length);
-    ibv_send_wr wr = {};
-    wr.wr_id = 5;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = opcode;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.atomic.remote_addr = peer.memory;
-    wr.wr.atomic.rkey = peer.rkey;
-    wr.wr.atomic.compare_add = compare_add;
-    wr.wr.atomic.swap = swap;
-    ibv_send_wr* bad = nullptr;
-    return ibv_post_send(from.qp.get(), &wr, &bad);
+    return from.post_atomic(opcode, 5, from.sge(offset, length), peer, compare_add, swap);
   }
   /// A request with immediate data.
   int post_immediate(End& from, ibv_wr_opcode opcode, const Address& peer, uint32_t immediate,

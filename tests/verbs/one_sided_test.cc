@@ -3,7 +3,6 @@
 // while it is stopped, what they find wrong, in which order they come, and that memory which is
 // taken away stays as it is.
 #include <sys/mman.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -157,30 +156,22 @@ TEST_F(OneSided, LargeListsArriveWhole) {
   }
 }
 
-int fetch_add(End& end, const Address& to, size_t offset) {
-  ibv_sge sge = end.sge(offset + 64, 8);
-  ibv_send_wr wr = {}, *bad = nullptr;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.atomic.remote_addr = to.memory + offset;
-  wr.wr.atomic.rkey = to.rkey;
-  wr.wr.atomic.compare_add = 1;
-  return ibv_post_send(end.qp.get(), &wr, &bad);
-}
-
 // The target asks something in between, and the answer makes what is left go another way.
 TEST_F(OneSided, LargeRequestsAreWholeBesideAnswers) {
   constexpr uint32_t kLength = 3 << 20;
   Pair pair(context(), kLength + 4096);
-  const Address target = pair.b.address(), source = pair.a.address();
+  const Address target = pair.b.address();
+  Address cell = pair.a.address();
+  cell.memory += kLength;
   approach(pair.a, target);
   if (HasFatalFailure()) return;
   std::atomic<bool> over{false};
   std::thread asks([&] {
     while (!over) {
-      if (fetch_add(pair.b, source, kLength) != 0 || !next_completion(pair.b.cq.get())) return;
+      const ibv_sge result = pair.b.sge(kLength, 8);
+      if (pair.b.post_atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, result, cell, 1) != 0 ||
+          !next_completion(pair.b.cq.get()))
+        return;
     }
   });
   for (uint64_t round = 1; round <= 60 && !HasFailure(); ++round) {
@@ -205,15 +196,7 @@ struct Mistake {
 
 ibv_wc_status status_of(Pair& pair, ibv_wr_opcode opcode, uint64_t address, uint32_t rkey,
                         ibv_sge sge) {
-  ibv_send_wr wr = {}, *bad = nullptr;
-  wr.wr_id = 77;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.rdma.remote_addr = address;
-  wr.wr.rdma.rkey = rkey;
-  EXPECT_EQ(ibv_post_send(pair.a.qp.get(), &wr, &bad), 0);
+  EXPECT_EQ(pair.a.post_rdma(opcode, 77, sge, address, rkey), 0);
   // Without acknowledgements a Write may complete before its target refuses it; then the next does
   // not.
   for (int i = 0;; ++i) {
@@ -336,16 +319,9 @@ TEST_F(OneSided, RequestsKeepTheirOrder) {
       ++sent;
     }
     if (random() % 4 == 0 || round % 32 == 0) {
-      ibv_send_wr wr = {}, *bad = nullptr;
-      ibv_sge sge = pair.a.sge(kHere, 8);
-      wr.wr_id = ~uint64_t{0};
-      wr.sg_list = &sge;
-      wr.num_sge = 1;
-      wr.opcode = IBV_WR_RDMA_READ;
-      wr.send_flags = IBV_SEND_SIGNALED;
-      wr.wr.rdma.remote_addr = target.memory + offset;
-      wr.wr.rdma.rkey = target.rkey;
-      ASSERT_EQ(ibv_post_send(pair.a.qp.get(), &wr, &bad), 0);
+      ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, ~uint64_t{0}, pair.a.sge(kHere, 8),
+                                 target.memory + offset, target.rkey),
+                0);
       for (;;) {
         const auto wc = next_completion(pair.a.cq.get());
         ASSERT_TRUE(wc && wc->status == IBV_WC_SUCCESS);
@@ -373,15 +349,15 @@ TEST_F(OneSided, AWriteDoesNotOvertakeThoseInTheRing) {
   if (HasFatalFailure()) return;
   constexpr int kList = 50;
   constexpr uint32_t kEach = 64;
-  Address last = target;
   for (int round = 0; round < 2000; ++round) {
     std::memset(pair.a.memory.data(), 1, kList * kEach);
     ASSERT_EQ(post_list(pair.a, target, IBV_WR_RDMA_WRITE, kList, kEach, true), 0);
     // The next one comes out of another place, to the same one as all of the list.
     const size_t here = kList * kEach;
-    last.memory = target.memory - here;
     std::memset(pair.a.memory.data() + here, 2, kEach);
-    write(pair.a, last, 1000, here, kEach);
+    ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, 1000, pair.a.sge(here, kEach), target.memory,
+                               target.rkey),
+              0);
     for (uint64_t id = 0; id != 1000;) {
       const auto wc = next_completion(pair.a.cq.get());
       ASSERT_TRUE(wc && wc->status == IBV_WC_SUCCESS);

@@ -144,15 +144,35 @@ int End::post_send(uint64_t wr_id, size_t offset, uint32_t length, unsigned flag
 
 int End::post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, const Address& peer, size_t offset,
                    uint32_t length, unsigned flags) {
-  ibv_sge list = sge(offset, length);
+  return post_rdma(opcode, wr_id, sge(offset, length), peer.memory + offset, peer.rkey, flags);
+}
+
+int End::post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge here, uint64_t there,
+                   uint32_t rkey, unsigned flags) {
   ibv_send_wr wr = {};
   wr.wr_id = wr_id;
-  wr.sg_list = &list;
+  wr.sg_list = &here;
   wr.num_sge = 1;
   wr.opcode = opcode;
   wr.send_flags = flags;
-  wr.wr.rdma.remote_addr = peer.memory + offset;
-  wr.wr.rdma.rkey = peer.rkey;
+  wr.wr.rdma.remote_addr = there;
+  wr.wr.rdma.rkey = rkey;
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(qp.get(), &wr, &bad);
+}
+
+int End::post_atomic(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge here, const Address& peer,
+                     uint64_t compare_add, uint64_t swap) {
+  ibv_send_wr wr = {};
+  wr.wr_id = wr_id;
+  wr.sg_list = &here;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.atomic.remote_addr = peer.memory;
+  wr.wr.atomic.rkey = peer.rkey;
+  wr.wr.atomic.compare_add = compare_add;
+  wr.wr.atomic.swap = swap;
   ibv_send_wr* bad = nullptr;
   return ibv_post_send(qp.get(), &wr, &bad);
 }

@@ -78,6 +78,12 @@ class End {
                 unsigned flags = IBV_SEND_SIGNALED);
   int post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, const Address& peer, size_t offset = 0,
                 uint32_t length = 64, unsigned flags = IBV_SEND_SIGNALED);
+  /// The same between any memory here and there.
+  int post_rdma(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge here, uint64_t there, uint32_t rkey,
+                unsigned flags = IBV_SEND_SIGNALED);
+  /// On what `peer` names; its result goes to `here`.
+  int post_atomic(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge here, const Address& peer,
+                  uint64_t compare_add, uint64_t swap = 0);
 
   std::vector<uint8_t> memory;
   Pd pd;

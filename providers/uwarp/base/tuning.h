@@ -159,14 +159,12 @@ UWARP_FIGURE(uint64_t, kReceiveGraceNs, 1'000'000);
 /// lost messages without it, 7 with 1 ms, 1 with 10 ms, none with this.
 UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 
-/// Smallest piece that the reader copies out of the writer's memory, where both are on one host.
-/// Smaller pieces are copied twice, by way of the ring. Rows: streams on one host.
+/// Smallest piece that the reader copies out of the writer's memory, where both are on one host,
+/// and smallest Read or Write that the requester copies by itself as a matter of course. Smaller
+/// pieces are copied twice, by way of the ring. Rows: streams on one host.
 UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
-/// A Read or Write of so many bytes is copied by the requester itself where it can be. The kernel's
-/// copy costs about as much as waking a thread, whatever its size.
-UWARP_FIGURE(uint32_t, kCopyBytes, uint32_t{16} << 10);
-/// So many small ones, posted faster than they go, are sent to a thread of the peer instead. So
-/// many large ones in a row wait until the ring is empty.
+/// So many small Reads or Writes, posted faster than they go, are sent to a thread of the peer
+/// instead. So many large ones in a row wait until the ring is empty.
 UWARP_FIGURE(uint32_t, kCopiedAtOnce, 32);
 /// Behind one that could not be copied so many are not tried: as a rule its key never can be.
 UWARP_FIGURE(uint32_t, kSentUntried, 256);

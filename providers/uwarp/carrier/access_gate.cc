@@ -73,8 +73,8 @@ void AccessGates::add(std::shared_ptr<AccessGate> gate) {
 
 void AccessGates::leave(const std::shared_ptr<AccessGate>& gate) {
   const Lock guard(mutex_);
-  if (const auto found = gates_.find(gate); found != gates_.end()) found->second = true;
-  left_ += 1;
+  gates_.at(gate) = true;
+  ++left_;
   forget_those_left();
 }
 

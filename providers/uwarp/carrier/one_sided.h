@@ -29,7 +29,7 @@ class RemoteUse {
   explicit RemoteUse(OneSidedControl& control) : control_(control) {}
 
   /// Until end() the target keeps what the entry leads to, if it stands there after this. What
-  /// gate() and PeerRegions::read() say after this holds until end().
+  /// admits() and PeerRegions::read() say after this holds until end().
   void begin(uint32_t entry) {
     control_.in_use.store(uint64_t{++uses_} << 32 | (uint64_t{entry} + 1));
   }

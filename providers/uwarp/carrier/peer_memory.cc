@@ -17,13 +17,6 @@
 namespace uwarp {
 namespace {
 
-/// True if all of `local` has been filled.
-bool read_process(pid_t pid, const iovec* local, size_t local_count, const iovec* remote,
-                  size_t remote_count, size_t bytes) {
-  return raw_call(SYS_process_vm_readv, pid, local, local_count, remote, remote_count, 0UL) ==
-         static_cast<ssize_t>(bytes);
-}
-
 constexpr size_t kPageBytes = 4096;
 
 /// At `at`, or where the kernel likes if that is 0. Null: not there.
@@ -71,7 +64,7 @@ bool PeerMemory::ask(pid_t pid, const Place& place) {
   pid_ = pid;
   at_ = place.at;
   if (pid != 0) (void)process_->find(pid);
-  asked_ = pid != 0 && place.at != 0 && read_process(pid, &local, 1, &remote, 1, sizeof theirs_) &&
+  asked_ = pid != 0 && place.at != 0 && copy(true, {&local, 1}, {&remote, 1}) == sizeof theirs_ &&
            theirs_.label == place.label;
   if (!asked_) theirs_ = {};
   return asked_;
@@ -108,8 +101,8 @@ bool PeerMemory::Copy::run() {
   Secret seen;
   local_[0] = {&seen, sizeof seen};
   remote_[0] = {reinterpret_cast<void*>(peer_.at_), sizeof seen};
-  return read_process(peer_.pid_, local_, local_count_, remote_, remote_count_,
-                      bytes_ + sizeof seen) &&
+  return peer_.copy(true, {local_, local_count_}, {remote_, remote_count_}) ==
+             static_cast<ssize_t>(bytes_ + sizeof seen) &&
          seen == peer_.theirs_;
 }
 

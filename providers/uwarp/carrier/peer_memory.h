@@ -71,7 +71,7 @@ class PeerMemory final : public Errand {
   bool readable() const { return readable_.load(std::memory_order_acquire); }
 
   /// Copies between our memory and the peer's, both given in pieces; how many bytes, or a negative
-  /// errno. The caller has seen that the process is still that one. readable().
+  /// errno. The caller has seen that the process is still that one, and readable(); but for ask().
   ssize_t copy(bool read, std::span<const iovec> ours, std::span<const iovec> theirs) const;
 
   /// Pieces of the peer's memory and where they go: one system call for all. The peer's secret is

@@ -210,8 +210,8 @@ void Requester::change_window(SendWqe& wqe, uint64_t position) {
 
 // Whether the thread that sends had better copy it than write it into the ring. Where a thread of
 // the peer looks at the ring all the time, several small ones get there sooner.
-bool Requester::worth_a_copy(const SendWqe& wqe) const {
-  if (wqe.length_bytes >= tuning::kCopyBytes && stream_.remote->suits_bulk()) return true;
+bool Requester::worth_a_copy(bool large) const {
+  if (large && stream_.remote->suits_bulk()) return true;
   const uint64_t waiting = queue_.posted() - queue_.started();
   return waiting == 1 || (waiting < tuning::kCopiedAtOnce && !stream_.remote->attended());
 }
@@ -232,12 +232,13 @@ Requester::Copied Requester::copy() {
   const SendWqe& wqe = queue_.at(position);
   const bool read = wqe.opcode == SendOpcode::kRead;
   const bool suits = (read || wqe.opcode == SendOpcode::kWrite) && wqe.length_bytes != 0;
-  large_run_ = suits && wqe.length_bytes >= tuning::kCopyBytes ? large_run_ + 1 : 0;
+  const bool large = wqe.length_bytes >= tuning::kPullBytes;
+  large_run_ = suits && large ? large_run_ + 1 : 0;
   if (sent_untried_ != 0) {
     --sent_untried_;
     return Copied::kSend;
   }
-  if (!suits || !stream_.remote->reachable() || !worth_a_copy(wqe)) return Copied::kSend;
+  if (!suits || !stream_.remote->reachable() || !worth_a_copy(large)) return Copied::kSend;
   if (turn_bytes_ >= tuning::kPassBytes) return Copied::kLater;
   if (!settled()) {
     // A pipeline that never runs dry would never leave the ring.

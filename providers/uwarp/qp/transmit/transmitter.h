@@ -75,7 +75,7 @@ class Requester {
 
  private:
   [[gnu::noinline]] bool immediate_ready();
-  bool worth_a_copy(const SendWqe& wqe) const;
+  bool worth_a_copy(bool large) const;
   bool settled();
   bool add_to(RemoteCopy& copy, uint64_t position);
   void note_copied(bool read);

@@ -276,6 +276,7 @@ std::atomic<pid_t> handlers_child{0};
 /// would read the parent's events from it.
 enum HandlersChild { kExits, kExecutes, kReturns, kHandlersChildren };
 std::atomic<bool> may_return{false};
+constexpr useconds_t kLateUs = 2000;
 
 void fork_in_handler(int) {
   const int saved = errno;
@@ -289,6 +290,8 @@ void fork_in_handler(int) {
     execv(program, arguments);
     _exit(9);
   }
+  // In the midst of a call, once the parent is well past it.
+  if (child == 0) usleep(kLateUs);
   handlers_child.store(child);
   errno = saved;
 }
@@ -313,6 +316,7 @@ TEST_P(ForkBeside, InASignalHandlerOfTheServingThread) {
       ASSERT_GT(child, 0);
       EXPECT_TRUE(traffic.goes_on(3));
       if (may_return.load() && i % kHandlersChildren == kReturns) {
+        usleep(5 * kLateUs);
         kill(child, SIGKILL);
         int status = 0;
         EXPECT_EQ(waitpid(child, &status, 0), child);

@@ -11,6 +11,7 @@
 //   Inherited<T>     a value that a child goes on with
 //   Fact<T>          what is true for the child too
 //   SerialNumbers    numbers that need only differ
+//   Unforked<T>      memory that a child does not have, nor a system call that it makes (os)
 //   InForkedChild    what has to be done in the child before fork() returns there
 //
 // tests/process_state.py finds every other variable of that life.

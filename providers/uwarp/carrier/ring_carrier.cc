@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/thread_own.h"
 #include "memory/place_last.h"
+#include "os/unforked.h"
 
 namespace uwarp {
 
@@ -115,10 +117,15 @@ size_t RingCarrier::copy(const RemoteCopy& copy) {
 
 namespace {
 
-/// Where requests lie in the peer's memory.
+/// Where requests lie in the peer's memory. In Unforked, as a child that fork() has made in the
+/// midst of this might go on with it: its copy would come late, over what the parent has written
+/// since.
 class RemotePieces {
  public:
-  explicit RemotePieces(bool reads) : reads_(reads) {}
+  void begin(bool reads) {
+    reads_ = reads;
+    count_ = 0;
+  }
   /// The last bytes of a Write are a piece of their own, as applications poll them, which the
   /// kernel copies after the others.
   void add(uint64_t address, uint64_t bytes) {
@@ -130,8 +137,8 @@ class RemotePieces {
   std::span<const iovec> all() const { return {pieces_, count_}; }
 
  private:
-  const bool reads_;
-  size_t count_ = 0;
+  bool reads_;
+  size_t count_;
   iovec pieces_[2 * RemoteCopy::kMostRequests];
 };
 
@@ -152,14 +159,16 @@ size_t RingCarrier::copy_in_use(const RemoteCopy& copy, uint32_t entry) {
   const auto region = peer_->regions()->read(entry, copy.key());
   const uint32_t right = copy.reads() ? kAccessRemoteRead : kAccessRemoteWrite;
   if (!region || (region->access & right) == 0 || !use_.admits(region->domain, right)) return 0;
-  RemotePieces remote(copy.reads());
+  RemotePieces* const remote = thread_own<Unforked<RemotePieces>>().get();
+  if (remote == nullptr) return 0;
+  remote->begin(copy.reads());
   for (const RemoteCopy::Request& request : copy.requests()) {
     const auto address = region->range(request.offset, request.bytes);
     if (!address) return 0;
-    remote.add(*address, request.bytes);
+    remote->add(*address, request.bytes);
   }
   if (peer_->process()->has_left(socket_)) return 0;
-  return whole_requests(copy, peer_->copy(copy.reads(), copy.local(), remote.all()));
+  return whole_requests(copy, peer_->copy(copy.reads(), copy.local(), remote->all()));
 }
 
 // --- Receiving

@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   using namespace uwarp::bench;
   const Modes<Options> modes = {{"ping-pong", ping_pong},
                                 {"write-ping-pong", write_ping_pong},
+                                {"read", read_alone},
                                 {"stream", stream},
                                 {"messages", messages}};
   return run_mode("raw_memory", modes, parse_options(argc, argv));

@@ -9,6 +9,7 @@ namespace uwarp::bench {
 
 void ping_pong(const Options& options);
 void write_ping_pong(const Options& options);
+void read_alone(const Options& options);
 void stream(const Options& options);
 void messages(const Options& options);
 

@@ -13,6 +13,7 @@ constexpr const char* kModes =
     "  ping-pong        half round trip of messages of --size bytes; both ends spin\n"
     "  write-ping-pong  the same, each copied into the other process by its sender "
     "(process_vm_writev())\n"
+    "  read             --size bytes copied out of the other process (process_vm_readv()), halved\n"
     "  stream           one stream of messages of --size bytes\n"
     "  messages         messages of --size bytes per second, --batch of them shown at once";
 

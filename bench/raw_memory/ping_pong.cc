@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 //
-// One message to and fro: through the ring, or copied into the other process by its sender.
+// One message to and fro: through the ring, or copied into the other process by its sender. And
+// reads of the other process's memory.
 #include <sys/uio.h>
 
 #include <vector>
@@ -33,10 +34,10 @@ void ping_pong(const Options& options) {
 
 namespace {
 
-/// A buffer here that the other process writes, and the one there.
-class WrittenBuffers {
+/// A buffer here that the other process reads and writes, and the one there.
+class CopiedBuffers {
  public:
-  explicit WrittenBuffers(const Options& options)
+  explicit CopiedBuffers(const Options& options)
       : meeting_(meet(options)), here_(options.size), out_(options.size) {
     char* const at = here_.data();
     RingWriter(meeting_.out, sizeof at).write(reinterpret_cast<const char*>(&at), sizeof at);
@@ -48,6 +49,11 @@ class WrittenBuffers {
     const iovec from{out_.data(), out_.size()}, to{there_, out_.size()};
     if (process_vm_writev(meeting_.peer, &from, 1, &to, 1, 0) != static_cast<ssize_t>(out_.size()))
       die("process_vm_writev");
+  }
+  void read() {
+    const iovec to{out_.data(), out_.size()}, from{there_, out_.size()};
+    if (process_vm_readv(meeting_.peer, &to, 1, &from, 1, 0) != static_cast<ssize_t>(out_.size()))
+      die("process_vm_readv");
   }
   /// The next value of the last byte.
   char await_change() {
@@ -69,7 +75,7 @@ constexpr char kEnd = 3;
 }  // namespace
 
 void write_ping_pong(const Options& options) {
-  WrittenBuffers buffers(options);
+  CopiedBuffers buffers(options);
   if (!options.client()) {
     for (char value; (value = buffers.await_change()) != kEnd;) buffers.write(value);
     return;
@@ -79,6 +85,23 @@ void write_ping_pong(const Options& options) {
     trips.begin();
     buffers.write(value);
     (void)buffers.await_change();
+    trips.end();
+  }
+  trips.print_halves();
+  buffers.write(kEnd);
+}
+
+void read_alone(const Options& options) {
+  CopiedBuffers buffers(options);
+  if (!options.client()) {
+    while (buffers.await_change() != kEnd) {
+    }
+    return;
+  }
+  RoundTrips trips(options.seconds);
+  while (trips.go_on()) {
+    trips.begin();
+    buffers.read();
     trips.end();
   }
   trips.print_halves();

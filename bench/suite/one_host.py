@@ -16,6 +16,7 @@ UCX_STREAMS = {"ib_write_bw": "ucp_put_bw", "ib_send_bw": "tag_bw"}
 SMALLEST_PULL = 4 * KIB  # below, a system call is much dearer than two copies
 LATENCY_LIMITS = {8: (2.0, 0.25), 4 * KIB: (1.6, 0.5), 64 * KIB: (None, 0.6)}
 MOST_QUEUE_PAIRS = 1000  # with 10,000 more there would be a socket in TIME_WAIT on every port
+DIRECT_LIMITS = {8: 1.8, 4 * KIB: 1.5, 64 * KIB: 1.2}  # against the copy alone
 BUFFERS = 16  # of a megabyte each: more than the second level's cache holds
 
 
@@ -64,19 +65,28 @@ class OneHost:
                   beside=["ib_send_lat", *ucx], quick=size == 8)
         self._row(group, f"{name}, against raw TCP", sends, tcp, to_tcp, beside=[],
                   quick=size == 64 * KIB)
-        if size == 8:
-            reads = self._add(group, "ib_read_lat",
-                              self._make.perftest_latency("ib_read_lat", size, halved=True))
-            self._row(group, "8 B Read, half round trip, against raw memory", reads, raw, 2.5,
-                      beside=["ib_read_lat"])
+        reads = self._add(group, "ib_read_lat",
+                          self._make.perftest_latency("ib_read_lat", size, halved=True))
+        alone = group.add(COPY, "raw",
+                          self._make.raw_memory("read", "typical_us", "--size", size))
+        get = self._add_ucx(group, self._make.ucx("ucp_get", size, "typical",
+                                                  transports=TRANSPORTS), f"{UCX}, ucp_get")
+        self._row(group, f"{human(size)} Read, half, against a raw copy", reads, [alone],
+                  DIRECT_LIMITS[size], beside=["ib_read_lat", *get])
 
-    def memory_latency(self, group, tcp):
-        writes = self._add(group, "ib_write_lat", self._make.perftest_latency("ib_write_lat", 8))
-        self._row(group, "8 B Write, half round trip, spinning on memory", writes, tcp, 0.35,
-                  beside=["ib_write_lat"])
-        raw = group.add(COPY, "raw", self._make.raw_memory("write-ping-pong", "typical_us", "--size", 8))
-        self._row(group, "8 B Write, half round trip, against a raw copy", writes, [raw], 1.8,
-                  beside=[], quick=True)
+    def memory_latency(self, group, size, tcp):
+        """Writes to and fro, each side looking at its memory. `tcp`: labels of plain TCP, for 8 B."""
+        writes = self._add(group, "ib_write_lat", self._make.perftest_latency("ib_write_lat", size))
+        name = f"{human(size)} Write, half round trip"
+        if tcp:
+            self._row(group, f"{name}, spinning on memory", writes, tcp, 0.35,
+                      beside=["ib_write_lat"])
+        raw = group.add(COPY, "raw",
+                        self._make.raw_memory("write-ping-pong", "typical_us", "--size", size))
+        put = self._add_ucx(group, self._make.ucx("ucp_put_lat", size, "typical",
+                                                  transports=TRANSPORTS), f"{UCX}, ucp_put_lat")
+        self._row(group, f"{name}, against a raw copy", writes, [raw], DIRECT_LIMITS[size],
+                  beside=put, quick=size == 8)
 
     def wake_up(self, group):
         label = "ibv_get_cq_event"

@@ -34,6 +34,7 @@ class Catalogue:
     def groups(self):
         yield from map(self._latency, (8, 256, 4 * KIB, 64 * KIB))
         yield self._memory_latency()
+        yield self._large_memory_latency()
         yield from map(self._stream, (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB))
         yield from (self._duplex(size) for size in (64 * KIB, MIB))
         yield self._messages()
@@ -97,10 +98,15 @@ class Catalogue:
         group.add("ib_write_lat", "uwarp", self._make.perftest_latency("ib_write_lat", 8),
                   ("latency", "ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B", "ib_write_lat", raw, 1.25, quick=True))
-        self._one_host.memory_latency(group, raw)
+        self._one_host.memory_latency(group, 8, raw)
         means = raw_figures("average_us", ", mean")
         group.add("ib_write_lat, mean", "uwarp", self._make.perftest_mean_latency("ib_write_lat", 8))
         group.rows.append(Row("ib_write_lat 8 B, mean", "ib_write_lat, mean", means))
+        return group
+
+    def _large_memory_latency(self):
+        group = Group("half round trip 64 KiB, spinning on memory", "us", "loopback")
+        self._one_host.memory_latency(group, 64 * KIB, [])
         return group
 
     # ---- bandwidth

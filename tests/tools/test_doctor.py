@@ -438,11 +438,15 @@ def test_what_connections_on_this_host_need():
     _, findings, _ = examine(env={"UWARP_SHM": "0"})
     (only,) = findings["same-host"]
     assert only["level"] == "ok" and "stay on TCP: UWARP_SHM=0" in only["text"]
+    _, findings, _ = examine(env={"UWARP_SHM_COPIES": "two"})
+    last = findings["same-host"][-1]
+    assert last["level"] == "ok" and "UWARP_SHM_COPIES=two" in last["text"]
 
 
 @pytest.mark.parametrize("call, arguments, sentence", [
     ("memfd_create", [], "no sealed memory"),
     ("process_vm_readv", [], "large payloads are copied twice"),
+    ("pidfd_open", [], "need a thread of the target"),
     ("socket", ["AF_UNIX", "SOCK_DGRAM"], "no abstract Unix socket")])
 def test_what_a_sandbox_keeps_from_connections_on_this_host(call, arguments, sentence):
     if why := sandbox.missing():

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <string>
 
+#include "carrier/access_gate.h"
 #include "carrier/ring_carrier.h"
 #include "connect/mailbox.h"
 #include "machine.h"
@@ -52,6 +53,12 @@ int try_pull() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
 }
 
+/// Whether a process can be told from another one that has its number later.
+bool try_process() {
+  uwarp::PeerProcess process;
+  return process.find(getpid()) && !process.gone();
+}
+
 std::string ptrace_scope() {
   std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
   std::string text;
@@ -79,19 +86,28 @@ void report_socket(Report& report) {
                  "Allow AF_UNIX in the profile of seccomp, AppArmor or RestrictAddressFamilies=");
 }
 
-void report_pull(Report& report) {
+void report_pull(Report& report, const uwarp::Settings& settings) {
+  if (settings.copies == uwarp::SharedCopies::kTwo)
+    return report.ok(kCheck,
+                     "Reads and Writes between processes need a thread of the target, and large "
+                     "payloads are copied twice: UWARP_SHM_COPIES=two");
   const int error = try_pull();
+  if (error == 0 && !try_process())
+    return report.warning(kCheck,
+                          "pidfd_open() or poll() on what it gives is refused, so Reads and Writes "
+                          "between processes need a thread of the target",
+                          "Allow pidfd_open in the seccomp profile");
   if (error == 0)
     return report.ok(kCheck,
                      "a process may read another's memory (process_vm_readv), so large payloads "
-                     "are copied once");
+                     "are copied once, and Reads and Writes need no thread of the target");
   const std::string scope = ptrace_scope();
   const bool by_yama = error == EPERM && !scope.empty() && scope != "0";
   report.warning(
       kCheck,
       std::string("a process may not read another's memory (process_vm_readv: ") +
           std::strerror(error) + (by_yama ? ", kernel.yama.ptrace_scope=" + scope : "") +
-          "), so large payloads are copied twice",
+          "), so large payloads are copied twice, and Reads and Writes need a thread of the target",
       by_yama ? "sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE, if large messages matter"
               : "Allow process_vm_readv in the seccomp profile, if large messages matter");
 }
@@ -103,7 +119,7 @@ void check_same_host(Report& report, const uwarp::Settings& settings) {
     return report.ok(kCheck, std::string("connections on this host stay on TCP: ") + why);
   report_memory(report);
   report_socket(report);
-  report_pull(report);
+  report_pull(report, settings);
 }
 
 }  // namespace doctor

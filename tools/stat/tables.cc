@@ -144,17 +144,18 @@ std::string carrier_of(const QueuePair& qp) {
 
 std::vector<std::string> queue_pairs(const Snapshot& snapshot, const RateTable& rates) {
   Table table(with_flow({"PID", "<PROGRAM", "<QP", "<DEVICE", "<STATE"}, rates,
-                        {"OPEN", "WAITS", "HELD", "<CARRIER", "<PEER"}));
+                        {"OPEN", "WAITS", "HELD", "DIRECT", "<CARRIER", "<PEER"}));
   for (const Process& process : snapshot.processes) {
     for (const QueuePair& qp : process.queue_pairs) {
       const Rates rate = rates.of(process, qp);
-      table.add(weight(qp.traffic, rate, rates.known()),
-                joined({std::to_string(process.pid), printable(process.program), hex(qp.number),
-                        printable(qp.device), qp.state},
-                       flow(qp.traffic, rate, rates.known()),
-                       {number(qp.outstanding) + "/" + number(qp.send_depth),
-                        number(qp.traffic.waits), number(qp.traffic.held), carrier_of(qp),
-                        qp.connected_ns == 0 && !qp.peer.empty() ? "(" + qp.peer + ")" : qp.peer}));
+      table.add(
+          weight(qp.traffic, rate, rates.known()),
+          joined({std::to_string(process.pid), printable(process.program), hex(qp.number),
+                  printable(qp.device), qp.state},
+                 flow(qp.traffic, rate, rates.known()),
+                 {number(qp.outstanding) + "/" + number(qp.send_depth), number(qp.traffic.waits),
+                  number(qp.traffic.held), number(qp.traffic.direct), carrier_of(qp),
+                  qp.connected_ns == 0 && !qp.peer.empty() ? "(" + qp.peer + ")" : qp.peer}));
     }
   }
   return table.lines();

@@ -76,7 +76,7 @@ void RingCarrier::set_muted(bool on) {
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
   if (came || waits_for_room_.load(std::memory_order_seq_cst) ||
       waits_for_place_.load(std::memory_order_seq_cst))
-    parts_->bell.ring();  // at both ends
+    parts_->bell.ring_here();
 }
 
 void RingCarrier::nudge() { parts_->bell.ring(); }
@@ -345,11 +345,11 @@ bool RingCarrier::trim() {
   return true;
 }
 
-// Rings at both ends: a thread of ours may wait for room.
+// A thread of ours may wait for room.
 void RingCarrier::Parts::run() noexcept {
   (void)madvise(pages.data(), pages.size(), MADV_REMOVE);
   trimmed.store(true, std::memory_order_seq_cst);
-  bell.ring();
+  bell.ring_here();
 }
 
 bool RingCarrier::look_whether_trimmed() {

@@ -31,22 +31,27 @@ bool is_empty(int fd) {
 }  // namespace
 
 Result<std::pair<WakeupSocket, WakeupSocket>> WakeupSocket::pair() {
-  int fds[2];
-  constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  if (int error = raw_status(SYS_socketpair, AF_UNIX, kType, 0, fds)) return Error{error};
-  EngineFd first(fds[0]), second(fds[1]);
-  if (!end_sending(first.get())) return Error{EPERM};  // a policy refuses it
-  return std::pair(WakeupSocket(std::move(first)), WakeupSocket(std::move(second)));
+  EngineFd fds[2][2];
+  for (auto& [watched, rung] : fds) {
+    int ends[2];
+    constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+    if (int error = raw_status(SYS_socketpair, AF_UNIX, kType, 0, ends)) return Error{error};
+    watched = EngineFd(ends[0]);
+    rung = EngineFd(ends[1]);
+    if (!end_sending(watched.get())) return Error{EPERM};  // a policy refuses it
+  }
+  return std::pair(WakeupSocket(std::move(fds[0][0]), std::move(fds[1][1])),
+                   WakeupSocket(std::move(fds[1][0]), std::move(fds[0][1])));
 }
 
-std::optional<WakeupSocket> WakeupSocket::adopt(ForeignFd& fd, Errands& errands) {
-  const int number = fd.get();
-  if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
-      option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
-    return std::nullopt;
+std::optional<WakeupSocket> WakeupSocket::adopt(ForeignFd& fd, ForeignFd& rung, Errands& errands) {
+  for (const int number : {fd.get(), rung.get()})
+    if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
+        option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
+      return std::nullopt;
   WakeupSocket bell;
   bell.foreign_ = std::make_shared<Foreign>();
-  bell.foreign_->fd = fd.adopt();
+  bell.foreign_->ends = {fd.adopt(), rung.adopt()};
   bell.errands_ = &errands;
   return bell;
 }
@@ -55,6 +60,8 @@ WakeupSocket::~WakeupSocket() {
   if (foreign_ != nullptr) errands_->add(std::move(foreign_));
 }
 
-void WakeupSocket::ring() const { (void)raw_status(SYS_shutdown, fd(), SHUT_WR); }
+void WakeupSocket::ring() const { (void)raw_status(SYS_shutdown, rung_fd(), SHUT_WR); }
+
+void WakeupSocket::ring_here() const { (void)raw_status(SYS_shutdown, fd(), SHUT_WR); }
 
 }  // namespace uwarp

@@ -529,7 +529,7 @@ void Connection::mail_arrived(Mailbox& mailbox, Mail& mail) {
   turn.take_again();
   RingCarrier* const ring = join_carrier(std::move(made->ring));
   if (ring != nullptr && brings) {
-    const int fds[] = {ring->memory_fd(), made->peer_wakeup.fd()};
+    const int fds[] = {ring->memory_fd(), made->peer_wakeup.fd(), made->peer_wakeup.rung_fd()};
     if (int error = mailbox.send(mail.letter.reply_to, made->secret, fds))
       log_refusal(remote_, error);
   } else if (ring != nullptr) {
@@ -556,10 +556,10 @@ Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mai
 // A peer that has not shown that it may read our memory might make this thread wait.
 Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& mail,
                                                       std::shared_ptr<PeerMemory> peer) {
-  if (mail.fds.size() != 2) return Error{EPROTO};
+  if (mail.fds.size() != 3) return Error{EPROTO};
   auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bell = WakeupSocket::adopt(mail.fds[1], errands);
+  auto bell = WakeupSocket::adopt(mail.fds[1], mail.fds[2], errands);
   if (!bell) return Error{EPROTO};
   auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
                                             std::move(peer), errands);

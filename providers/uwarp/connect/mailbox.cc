@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +25,7 @@ namespace {
 
 /// A letter has two. One more shows that there are too many; what has no room is closed inside
 /// recvmsg(), which may wait as any close() may, and is never in the application's table.
-constexpr size_t kMostFds = 3;
+constexpr size_t kMostFds = 4;
 
 struct Address {
   explicit Address(uint64_t name) {
@@ -112,8 +113,9 @@ int Mailbox::bind() {
 int Mailbox::send(uint64_t name, const PeerMemory::Place& secret, std::span<const int> fds) {
   union {
     cmsghdr header;
-    char bytes[CMSG_SPACE(2 * sizeof(int))];
+    char bytes[CMSG_SPACE(kMostFds * sizeof(int))];
   } control{};
+  assert(fds.size() <= kMostFds);
   Letter letter{.number = number_, .reply_to = name_, .secret = secret};
   Address address(name);
   iovec body = {&letter, sizeof letter};

@@ -178,6 +178,7 @@ def answer(peer, box, to, number):
         kept_for_ever.append(kept.pop())
         return
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    heard, rung = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     if attack == "urgent":
         one = stuck()
         rights = array.array("i", [one.fileno()])
@@ -187,21 +188,24 @@ def answer(peer, box, to, number):
     if attack == "wrong":
         reader, writer = os.pipe()
         good, loose = memory(), memory(0)
-        choices = [(good, writer), (loose, far.fileno()), (reader, writer), (far.fileno(), good),
-                   (good,), (good, good, good), (good, 0)]
+        bell = far.fileno()
+        choices = [(good, writer, bell), (good, bell, writer), (loose, bell, bell),
+                   (reader, writer, bell), (bell, good, bell), (good,), (good, bell),
+                   (good, good, good), (good, 0, 0), (good, bell, bell, bell)]
         send_letter(box, to, number, choices[answer.count % len(choices)])
         answer.count += 1
         for fd in (reader, writer, good, loose):
             os.close(fd)
     else:
         fd = memory()
-        send_letter(box, to, number, (fd, far.fileno()))
+        send_letter(box, to, number, (fd, far.fileno(), rung.fileno()))
         far.close()
+        rung.close()
         if await_switch(peer):
             use_ring(peer, fd, near)
         os.close(fd)
-    near.close()
-    far.close()
+    for end in (near, far, heard, rung):
+        end.close()
 
 
 answer.count = 0

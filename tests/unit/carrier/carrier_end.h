@@ -60,13 +60,15 @@ struct StreamParts {
     const auto pair = WakeupSocket::pair().value();
     bells[0] = dup(pair.first.fd());
     bells[1] = dup(pair.second.fd());
+    rung[0] = dup(pair.first.rung_fd());
+    rung[1] = dup(pair.second.rung_fd());
     for (const int side : {0, 1}) {
       peers[side] = std::make_unique<PeerMemory>();
       secrets[side] = peers[side]->place();
     }
   }
   ~StreamParts() {
-    for (const int fd : {sockets[0], sockets[1], memory, bells[0], bells[1]})
+    for (const int fd : {sockets[0], sockets[1], memory, bells[0], bells[1], rung[0], rung[1]})
       if (fd >= 0) close(fd);
   }
   StreamParts(const StreamParts&) = delete;
@@ -78,6 +80,7 @@ struct StreamParts {
   int sockets[2] = {-1, -1};
   int memory = -1;
   int bells[2] = {-1, -1};
+  int rung[2] = {-1, -1};
   /// Forked processes find each other's where they were before the fork.
   mutable std::unique_ptr<PeerMemory> peers[2];
   PeerMemory::Place secrets[2];
@@ -89,9 +92,9 @@ class CarrierEnd {
   CarrierEnd(const StreamParts& parts, int side, pid_t peer) : socket_(dup(parts.sockets[side])) {
     watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     if (parts.way == Way::kTcp) return;
-    ForeignFd bell = handed(parts.bells[side]);
+    ForeignFd bell = handed(parts.bells[side]), rung = handed(parts.rung[side]);
     ring_ = std::make_unique<RingCarrier>(mapped_again(parts.memory), side == 0,
-                                          std::move(*WakeupSocket::adopt(bell, errands_)),
+                                          std::move(*WakeupSocket::adopt(bell, rung, errands_)),
                                           std::move(parts.peers[side]), errands_);
     awaits_rights_ = parts.way == Way::kRing && fault_safe_copy_works();  // an emulator has none
     if (awaits_rights_) ring_->ask_peer(peer, parts.secrets[1 - side]);

@@ -22,25 +22,35 @@
 namespace uwarp {
 namespace {
 
+/// Whether it is taken for either of the two, where the other one is right.
 bool is_bell(int fd) {
+  const auto bells = WakeupSocket::pair().value();
   Errands errands;
-  ForeignFd foreign(fd);
-  return WakeupSocket::adopt(foreign, errands).has_value();
+  ForeignFd to_watch = handed(fd), to_ring(fd);
+  ForeignFd watched = handed(bells.first.fd()), rung = handed(bells.first.rung_fd());
+  const bool watches = WakeupSocket::adopt(to_watch, rung, errands).has_value();
+  return WakeupSocket::adopt(watched, to_ring, errands).has_value() || watches;
 }
 
-TEST(WakeupSocket, EachRingIsAnEdge) {
+TEST(WakeupSocket, EachRingIsAnEdgeOnOneSide) {
   const auto bells = WakeupSocket::pair().value();
-  const BellWatch watch(bells.second.fd());
+  const BellWatch first(bells.first.fd()), second(bells.second.fd());
   for (int i = 0; i < 10; ++i) {
-    EXPECT_FALSE(watch.rang());
     bells.first.ring();
-    EXPECT_TRUE(watch.rang());
+    EXPECT_TRUE(second.rang());
+    EXPECT_FALSE(first.rang()) << "its own threads would be woken for nothing";
+    bells.second.ring();
+    EXPECT_TRUE(first.rang());
+    EXPECT_FALSE(second.rang());
+    bells.first.ring_here();
+    EXPECT_TRUE(first.rang());
+    EXPECT_FALSE(second.rang());
   }
 }
 
 TEST(WakeupSocket, CarriesNothingEitherWay) {
   const auto bells = WakeupSocket::pair().value();
-  for (const int fd : {bells.first.fd(), bells.second.fd()}) {
+  for (const int fd : {bells.first.fd(), bells.first.rung_fd(), bells.second.fd()}) {
     EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), -1);
     EXPECT_EQ(errno, EPIPE);
   }
@@ -50,10 +60,10 @@ TEST(WakeupSocket, CarriesNothingEitherWay) {
 TEST(WakeupSocket, RingsWhateverThePeerHasDone) {
   auto bells = WakeupSocket::pair().value();
   Errands errands;
-  ForeignFd taken = handed(bells.second.fd());
-  const auto bell = WakeupSocket::adopt(taken, errands);
+  ForeignFd taken = handed(bells.second.fd()), rung = handed(bells.second.rung_fd());
+  const auto bell = WakeupSocket::adopt(taken, rung, errands);
   ASSERT_TRUE(bell);
-  ASSERT_EQ(fcntl(bells.second.fd(), F_SETFL, 0), 0) << "blocking";
+  ASSERT_EQ(fcntl(bells.second.rung_fd(), F_SETFL, 0), 0) << "blocking";
   bells.first = WakeupSocket();
   for (int i = 0; i < 100'000; ++i) bell->ring();  // neither waits nor raises SIGPIPE
 }
@@ -93,9 +103,10 @@ TEST(WakeupSocket, ADescriptorThatWaitsInItHoldsUpNoThreadThatDropsIt) {
   socket.forget();
   Errands errands;
   std::atomic<bool> dropped{false};
+  const auto bells = WakeupSocket::pair().value();
   std::thread drops([&] {
-    ForeignFd foreign(ends[1]);
-    (void)WakeupSocket::adopt(foreign, errands);
+    ForeignFd foreign(ends[1]), rung = handed(bells.first.rung_fd());
+    (void)WakeupSocket::adopt(foreign, rung, errands);
     dropped = true;
   });
   EXPECT_TRUE(eventually([&] { return dropped.load(); }));

@@ -262,7 +262,6 @@ class InboundAnswers {
 
   /// The memory of the answer under way.
   BufferList& sink() { return sink_; }
-  const BufferList& sink() const { return sink_; }
   /// The answer at hand is wrong, or does not fit what was asked. False.
   [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, WcStatus status);
   /// The place where it belongs is not, or no longer, what it must be.
@@ -359,7 +358,6 @@ class InboundMessages {
 
   /// The memory of the message under way.
   BufferList& sink() { return sink_; }
-  const BufferList& sink() const { return sink_; }
   /// The receive cannot be used; nothing is wrong with the message. False.
   [[gnu::noinline, gnu::cold]] bool fail_receive(WcStatus status = WcStatus::kLocProtErr);
   /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come

@@ -206,7 +206,6 @@ class QueuePair {
     slot_.state.store(static_cast<uint32_t>(state()), std::memory_order_relaxed);
   }
   void count_end(StreamEnd end);
-  std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open, bool told) const;
 
   const QpConfig config_;
   const std::unique_ptr<QueuePairSlot> own_slot_;  // null if there is one in config_

@@ -146,7 +146,6 @@ class SendQueue {
   [[gnu::noinline, gnu::cold]] void trace_posted(uint64_t position) const;
   bool make_operands();
   [[gnu::noinline]] bool keep_operands(uint64_t position, const SendRequest& request);
-  void keep_inline(uint64_t position, std::span<const Sge> sges);
   Sge* more_sges(uint64_t position) {
     return more_sges_.get() + (position & mask_) * (shape_.max_sge - 1);
   }

@@ -383,15 +383,11 @@ class InboundMessages {
   [[gnu::noinline]] bool take_room();
   [[gnu::noinline]] bool aim(const UntaggedHeader& header);
   [[gnu::noinline]] void aim_nowhere();
-  bool resolve_sink();
   [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
   [[gnu::noinline]] bool hold();
   [[gnu::noinline]] bool do_without_receive();
   bool drop();
   void read_away();
-  bool continues_dropped() const {
-    return opcode_ == kDropped && in_.segment.opcode == dropped_opcode_;
-  }
   void finish();
   [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
   /// The message is wrong, or does not fit its receive. False.
@@ -400,7 +396,6 @@ class InboundMessages {
   [[gnu::noinline, gnu::cold]] bool fail_range(TerminateCode code);
   WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
   void push(const WorkCompletion& completion, bool solicited);
-  void keep(const WorkCompletion& completion, bool solicited);
   void end_receive(WcStatus status);
   void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
   [[gnu::noinline, gnu::cold]] void trace_receive(

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/bytes.h"
@@ -59,22 +60,6 @@ void StagedBytes::take_out(size_t offset, size_t size) {
   std::byte* const at = bytes_ + begin_ + offset;
   std::memmove(at, at + size, this->size() - offset);
 }
-
-namespace {
-
-auto check_request(const ReadRequestHeader& header, const QpConfig& config,
-                   const RemoteAccessor& peer) {
-  RemoteRange source;
-  return check_read_request(header, 0, *config.regions, peer, source);
-}
-
-auto check_request(const AtomicRequestHeader& header, const QpConfig& config,
-                   const RemoteAccessor& peer) {
-  RemoteRange cell;
-  return check_atomic_request(header, *config.regions, peer, cell, config.acknowledged);
-}
-
-}  // namespace
 
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
                    StreamState& stream, CompletionOrder order, ReceiveCounters& counters)
@@ -462,7 +447,13 @@ void Receiver::take_request(const Header& header) {
   request_sequence_.skip();
   InboundRequest request;
   request.header = header;
-  request.error = check_request(header, in_.config, in_.stream.peer(in_.config.domain));
+  const RemoteAccessor peer = in_.stream.peer(in_.config.domain);
+  RemoteRange place;
+  if constexpr (std::is_same_v<Header, ReadRequestHeader>)
+    request.error = check_read_request(header, 0, *in_.config.regions, peer, place);
+  else
+    request.error =
+        check_atomic_request(header, *in_.config.regions, peer, place, in_.config.acknowledged);
   std::memcpy(request.ddp_header, in_.segment.header, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
   if (request.error) in_.close();

@@ -8,14 +8,6 @@
 
 namespace uwarp {
 
-// Where a thread of the peer looks at the ring all the time, several small ones get there sooner by
-// the ring.
-bool DirectRequests::worth_a_copy(bool large) const {
-  if (large && stream_.remote->suits_bulk()) return true;
-  const uint64_t waiting = queue_.posted() - queue_.started();
-  return waiting == 1 || (waiting < tuning::kCopiedAtOnce && !stream_.remote->attended());
-}
-
 DirectRequests::Outcome DirectRequests::try_copy() {
   const uint64_t position = queue_.started();
   const SendWqe& wqe = queue_.at(position);
@@ -27,7 +19,12 @@ DirectRequests::Outcome DirectRequests::try_copy() {
     --sent_untried_;
     return Outcome::kSend;
   }
-  if (!suits || !stream_.remote->reachable() || !worth_a_copy(large)) return Outcome::kSend;
+  if (!suits || !stream_.remote->reachable()) return Outcome::kSend;
+  // Where a thread of the peer looks at the ring, several small ones get there sooner by the ring.
+  const uint64_t waiting = queue_.posted() - position;
+  if (!(large && stream_.remote->suits_bulk()) && waiting != 1 &&
+      (waiting >= tuning::kCopiedAtOnce || stream_.remote->attended()))
+    return Outcome::kSend;
   if (turn_bytes_ >= tuning::kPassBytes) return Outcome::kLater;
   if (!completer_.all_placed()) {
     // A pipeline that never runs dry would never leave the ring.

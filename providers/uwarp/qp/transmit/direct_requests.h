@@ -53,7 +53,6 @@ class DirectRequests {
 
  private:
   Outcome try_copy();
-  bool worth_a_copy(bool large) const;
   bool add_to(RemoteCopy& copy, uint64_t position);
 };
 

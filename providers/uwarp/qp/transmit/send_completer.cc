@@ -179,11 +179,6 @@ void SendCompleter::note_peer_delivered() {
   retire_wish_.grant(asked);
 }
 
-void SendCompleter::sent(size_t bytes) {
-  note_sent(bytes);
-  retire();
-}
-
 void SendCompleter::note_sent(size_t bytes) {
   assert(stream_.mine.transmit());
   batch_.consume(bytes);

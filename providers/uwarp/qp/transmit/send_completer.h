@@ -162,8 +162,8 @@ class SendCompleter {
   /// Completes all requests whose bytes have gone and whose answers (also those that only
   /// acknowledge) have come. `built`: as if all bytes that are built had gone.
   void retire(bool built = false);
-  /// The first `bytes` of what is built have gone: retire().
-  void sent(size_t bytes);
+  /// The first `bytes` of what is built have gone; retire() follows.
+  void note_sent(size_t bytes);
   /// Any thread: asks the one with the transmit side to do that.
   RetireWish& retire_wish() { return retire_wish_; }
   /// Requests have gone that are not complete. Any thread.
@@ -195,7 +195,6 @@ class SendCompleter {
   void flush_late();
 
  private:
-  void note_sent(size_t bytes);
   void note_placed();
   [[gnu::noinline, gnu::cold]] void raise_if_drained();
   [[gnu::noinline]] void note_peer_delivered();

@@ -464,7 +464,8 @@ std::span<const iovec> Transmitter::window() {
 
 bool Transmitter::sent(size_t bytes) {
   assert(stream_.mine.transmit());
-  completer_.sent(bytes);
+  completer_.note_sent(bytes);
+  completer_.retire();
   if (!batch_.empty()) return true;
   counters_.posted.set(queue_.posted());
   note_progress();

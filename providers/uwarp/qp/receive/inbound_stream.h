@@ -177,14 +177,10 @@ struct InboundSegment {
   }
 };
 
-struct InboundStream {
-  InboundStream(const QpConfig& config, StreamState& stream, ReceiveCounters& counters)
-      : config(config),
-        stream(stream),
-        counters(counters),
-        extensions_(config.extensions),
-        shared_queues_(config.xrc != nullptr) {}
-
+/// What the parts of a Receiver share, which has it as a member. Made closed; open from reopen() to
+/// the failure or the end of the stream.
+class InboundStream {
+ public:
   const QpConfig& config;
   StreamState& stream;
   ReceiveCounters& counters;
@@ -192,7 +188,20 @@ struct InboundStream {
   uint32_t outcome = kRxNothing;     // of the call at hand
   uint32_t when_whole = kRxNothing;  // outcome once the FPDU under way, a Write, has come whole
 
-  /// Further bytes are dropped: the stream failed or ended.
+ private:
+  const bool extensions_;
+  const bool shared_queues_;
+  std::atomic<bool> closed_{true};  // read by any thread
+
+ public:
+  InboundStream(const QpConfig& config, StreamState& stream, ReceiveCounters& counters)
+      : config(config),
+        stream(stream),
+        counters(counters),
+        extensions_(config.extensions),
+        shared_queues_(config.xrc != nullptr) {}
+
+  /// Further bytes are dropped: the stream failed or ended. Any thread.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   void close() { closed_.store(true, std::memory_order_release); }
   void reopen() { closed_.store(false, std::memory_order_release); }
@@ -219,10 +228,6 @@ struct InboundStream {
 
  private:
   [[gnu::noinline, gnu::cold]] void trace_fpdu(RdmapOpcode opcode);
-
-  std::atomic<bool> closed_{true};
-  const bool extensions_;
-  const bool shared_queues_;
 };
 
 inline bool is_version_error(TerminateCode code) {
@@ -239,6 +244,14 @@ inline QpEvent segment_event(TerminateCode code) {
 // The peer's answers to our Reads and atomics, and where they go. Receive side. RFC 5040 5.2, RFC
 // 7306 5.2.
 class InboundAnswers {
+  InboundStream& in_;
+  SendQueue& sends_;
+  CompletionOrder& order_;
+  UntaggedSequence atomic_sequence_;
+  bool read_open_ = false;  // the sink is set up for the Read at the head
+  uint64_t placed_ = 0;
+  BufferList sink_;
+
  public:
   InboundAnswers(InboundStream& in, SendQueue& sends, CompletionOrder& order)
       : in_(in), sends_(sends), order_(order) {}
@@ -269,19 +282,19 @@ class InboundAnswers {
 
  private:
   bool gather(uint64_t position);
-
-  InboundStream& in_;
-  SendQueue& sends_;
-  CompletionOrder& order_;
-  UntaggedSequence atomic_sequence_;
-  bool read_open_ = false;  // the sink is set up for the Read at the head
-  uint64_t placed_ = 0;
-  BufferList sink_;
 };
 
 // RDMA Writes of the peer: where their segments belong, and the empty ones that mean something
 // between uwarps. Receive side. RFC 5040 5.1, RFC 5041 5, 7.1.
 class InboundWrites {
+  InboundStream& in_;
+  CompletionOrder& order_;
+  RemoteRange place_;
+  bool message_open_ = false;
+  STag stag_;
+  uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0
+  std::optional<TaggedOffset> next_;  // of the Write's next byte, once one has been placed
+
  public:
   InboundWrites(InboundStream& in, CompletionOrder& order) : in_(in), order_(order) {}
 
@@ -320,19 +333,46 @@ class InboundWrites {
   }
   [[gnu::noinline, gnu::cold]] void take_carrier_mark(const TaggedHeader& header);
   [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
-
-  InboundStream& in_;
-  CompletionOrder& order_;
-  RemoteRange place_;
-  bool message_open_ = false;
-  STag stag_;
-  uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0
-  std::optional<TaggedOffset> next_;  // of the Write's next byte, once one has been placed
 };
 
 // Messages that take a receive: Sends of all kinds, and Immediate Data. From their first segment to
 // the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
 class InboundMessages {
+  InboundStream& in_;
+  ReceiveQueue& receives_;
+  ReceivePlace place_in_line_;
+  InboundWrites& writes_;
+  CompletionOrder& order_;
+  UntaggedSequence sequence_;
+  const bool unusual_;  // faults may be injected, messages name their queue, or take no receive
+  bool report_queue_ = false;
+  CompletionQueue* completions_;         // of the receive that is in use
+  const ProtectionDomain* domain_;       // ... of its memory
+  const XrcQueue* named_ = nullptr;      // XRC: that the last message has named
+  QueueNumber qn_ = QueueNumber::kSend;  // the same in all segments of the message
+  bool taken_ = false;                   // a receive is in use
+  /// What the last receive was when a message had waited long enough for the next one.
+  std::optional<uint32_t> grace_ended_at_;
+  RecvWqe receive_;
+  BufferList sink_;
+  /// Of a message that is read and dropped, in place of its own opcode. No segment has it, so that
+  /// only rare paths meet it.
+  static constexpr RdmapOpcode kDropped{0xE};
+  static_assert(!traits(kDropped).defined);
+  RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
+  RdmapOpcode dropped_opcode_ = kDropped;
+  uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
+  std::byte immediate_[kImmediateSize];
+  /// The application answers over another queue pair, and nothing orders two streams: the peer is
+  /// to have the acknowledgement of its message before the application has the message.
+  struct Kept {
+    CompletionQueue* queue;
+    WorkCompletion completion;
+    bool solicited;
+  };
+  const bool keeps_;
+  std::optional<Kept> kept_;
+
  public:
   InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
                   CompletionOrder& order);
@@ -400,41 +440,6 @@ class InboundMessages {
   void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
   [[gnu::noinline, gnu::cold]] void trace_receive(
       TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
-
-  InboundStream& in_;
-  ReceiveQueue& receives_;
-  ReceivePlace place_in_line_;
-  InboundWrites& writes_;
-  CompletionOrder& order_;
-  UntaggedSequence sequence_;
-  const bool unusual_;  // faults may be injected, messages name their queue, or take no receive
-  bool report_queue_ = false;
-  CompletionQueue* completions_;         // of the receive that is in use
-  const ProtectionDomain* domain_;       // ... of its memory
-  const XrcQueue* named_ = nullptr;      // XRC: that the last message has named
-  QueueNumber qn_ = QueueNumber::kSend;  // the same in all segments of the message
-  bool taken_ = false;                   // a receive is in use
-  /// What the last receive was when a message had waited long enough for the next one.
-  std::optional<uint32_t> grace_ended_at_;
-  RecvWqe receive_;
-  BufferList sink_;
-  /// Of a message that is read and dropped, in place of its own opcode. No segment has it, so that
-  /// only rare paths meet it.
-  static constexpr RdmapOpcode kDropped{0xE};
-  static_assert(!traits(kDropped).defined);
-  RdmapOpcode opcode_ = RdmapOpcode::kSend;  // the same in all segments of the message
-  RdmapOpcode dropped_opcode_ = kDropped;
-  uint32_t invalidate_ = 0;  // its Invalidate STag, or immediate of our own Send
-  std::byte immediate_[kImmediateSize];
-  /// The application answers over another queue pair, and nothing orders two streams: the peer is
-  /// to have the acknowledgement of its message before the application has the message.
-  struct Kept {
-    CompletionQueue* queue;
-    WorkCompletion completion;
-    bool solicited;
-  };
-  const bool keeps_;
-  std::optional<Kept> kept_;
 };
 
 }  // namespace uwarp

@@ -69,6 +69,259 @@ void Transmitter::restart() {
   idle_.store(false, std::memory_order_release);
 }
 
+// ---- What goes next
+
+std::span<const iovec> Transmitter::window() {
+  assert(stream_.mine.transmit());
+  if (!stream_.running.load(std::memory_order_acquire)) return {};
+  completer_.retire();
+  if (batch_.empty()) {
+    if (!batch_.restart()) [[unlikely]]
+      return {};
+    direct_.begin_turn();
+    fill();
+    if (trace_ != nullptr && !batch_.empty()) [[unlikely]]
+      trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
+    // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
+    const bool held = queue_.waiting() &&
+                      (stream_.drain.paused() || (config_.script && config_.script->send_held()));
+    dry_.store(batch_.empty() && !held && !unfinished() && !awaits_placing(),
+               std::memory_order_release);
+    note_progress();
+    batch_.end();
+  }
+  return batch_.pending();
+}
+
+bool Transmitter::sent(size_t bytes) {
+  assert(stream_.mine.transmit());
+  completer_.note_sent(bytes);
+  completer_.retire();
+  if (!batch_.empty()) return true;
+  counters_.posted.set(queue_.posted());
+  note_progress();
+  // A batch that went out full had no room for the Read that acknowledges it.
+  const bool more = wanted() || acknowledgement_due(false);
+  if (!more) dry_.store(true, std::memory_order_release);
+  return more;
+}
+
+void Transmitter::note_progress() {
+  const bool owed = !opened_ && stream_.config.rtr != StreamConfig::Rtr::kNone && !closed_;
+  const bool quiet = batch_.empty() && open_ == Open::kNothing && !owed;
+  idle_.store(quiet && !queue_.waiting() && stream_.inbound.empty(), std::memory_order_release);
+  if (quiet && stream_.failed() && closed_) finished_.store(true, std::memory_order_release);
+}
+
+bool Transmitter::wanted() const {
+  return !idle() || !stream_.inbound.empty() ||
+         stream_.answer_due.load(std::memory_order_relaxed) ||
+         stream_.nudge_due.load(std::memory_order_relaxed) ||
+         stream_.marks_due.load(std::memory_order_relaxed) != 0 ||
+         (stream_.failed() && !finished());
+}
+
+// All that an ordinary small message needs becomes one function; what is rare, or large by itself,
+// is noinline. The calls were a tenth of the time that such a message takes.
+[[gnu::flatten]] void Transmitter::fill() {
+  completer_.acknowledging().begin_batch();
+  while (!closed_ && !switching_) {
+    bool going;
+    if (open_ == Open::kNothing)
+      going = batch_.has_room() && begin_next();
+    else
+      going =
+          batch_.has_room(left()) && (open_ == Open::kAnswer ? append_answer() : append_segment());
+    if (!going) return;
+  }
+}
+
+// What goes next, in order of precedence. Requests and answers alternate, so that neither side of
+// the application starves the other. False: nothing may go now.
+bool Transmitter::begin_next() {
+  if (stream_.failed()) return emit_terminate();
+  if (!opened_) {
+    if (!emit_opening()) return begin_local();
+    if (!batch_.has_room()) return false;
+  }
+  if (stream_.answer_due.load(std::memory_order_acquire)) {
+    stream_.answer_due.store(false, std::memory_order_relaxed);
+    append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
+    return true;
+  }
+  if (const uint32_t due = stream_.marks_due.load(std::memory_order_acquire);
+      due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
+    return emit_mark(due);
+  const bool response = !stream_.inbound.empty();
+  bool request = request_ready();
+  if (config_.script != nullptr) [[unlikely]] {
+    const AfterFaults after = apply_faults(response, request);
+    if (after == AfterFaults::kNothing) return false;
+    if (after == AfterFaults::kEmitted) return true;
+    request = after == AfterFaults::kGo && request;
+  }
+  if (stream_.failed()) return true;
+  if (acknowledgement_due(request)) {
+    // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and
+    // checks no key of one without bytes.
+    completer_.acknowledging().cover(queue_.started());
+    emit_empty_read(queue_.started());
+  } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
+    response_turn_ = false;
+    begin_answer();
+  } else if (request && config_.acknowledged && takes_receive(queue_.at(queue_.started()).opcode) &&
+             delivery_due()) [[unlikely]] {
+    emit_delivered_mark();
+  } else if (request) {
+    response_turn_ = true;
+    if (stream_.remote != nullptr) [[unlikely]] {
+      const auto outcome = direct_.copy();
+      if (outcome == DirectRequests::Outcome::kDone) return true;
+      if (outcome != DirectRequests::Outcome::kSend) return response;  // answers go first
+    }
+    begin_request();
+  } else if (fault_ && queue_.retired() == queue_.started()) {
+    // From here on what goes only when nothing else may.
+    fail_request(queue_.started(), *std::exchange(fault_, std::nullopt));
+  } else if (config_.transport == Transport::kXrcReceive && delivery_due()) {
+    // The Read that asks for it has not come yet, and the message is about to complete.
+    emit_delivered_mark();
+  } else if (queue_.waiting() && must_ask_peer()) {
+    emit_empty_read(0);
+  } else if (stream_.nudge_due.load(std::memory_order_relaxed) && batch_.built_position() != 0) {
+    // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
+    stream_.nudge_due.store(false, std::memory_order_relaxed);
+    append_empty_write(STag{1}, 0);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Behind that of the switch nothing may go before the carrier has been changed.
+bool Transmitter::emit_mark(uint32_t due) {
+  const auto take = [&](StreamState::MarkDue bit) {
+    if ((due & bit) == 0) return false;
+    stream_.marks_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
+    return true;
+  };
+  if (take(StreamState::kWaitDue)) {
+    emit_delivered_mark(true);
+    return true;
+  }
+  CarrierMark mark{CarrierMark::Kind::kSwitch};
+  if (take(StreamState::kMailboxDue))
+    mark = {CarrierMark::Kind::kMailbox, stream_.mailbox};
+  else if (take(StreamState::kNumberDue))
+    mark = {CarrierMark::Kind::kNumber, stream_.letter_number};
+  else
+    switching_ = take(StreamState::kSwitchDue);
+  append_empty_write(CarrierMark::kStag, mark.offset());
+  return true;
+}
+
+// Before a message is begun, where faults are asked for. What ends the stream waits until all that
+// was begun before has completed.
+Transmitter::AfterFaults Transmitter::apply_faults(bool response, bool request) {
+  FaultScript& script = *config_.script;
+  if (script.send_held() || stream_.failed()) return AfterFaults::kNothing;
+  bool corrupt = false;
+  if (request) {
+    const uint64_t position = queue_.started();
+    const SendWqe& wqe = queue_.at(position);
+    const FaultVerdict& verdict =
+        script.judge_request(position, fault_message(wqe.opcode), wqe.length_bytes);
+    if (script.send_held()) return AfterFaults::kNothing;
+    corrupt = verdict.act == FaultVerdict::Act::kCorrupt;
+    request = apply_fault_verdict(position, verdict);
+    if (stream_.failed()) return AfterFaults::kEmitted;
+  }
+  const AfterFaults go = request ? AfterFaults::kGo : AfterFaults::kNoRequest;
+  if (acknowledgement_due(request)) return go;
+  if (!response || (request && !response_turn_ && !stream_.inbound.front()->wants_nothing())) {
+    if (corrupt) batch_.spoil_next_crc();
+    return go;
+  }
+  const ReadRequestHeader* read = stream_.inbound.front()->read();
+  return read != nullptr && !script.admit_answer(read->size) ? AfterFaults::kNothing : go;
+}
+
+// False: the request is not begun now, or not at all.
+bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& verdict) {
+  if (verdict.act == FaultVerdict::Act::kGo || verdict.act == FaultVerdict::Act::kCorrupt)
+    return true;
+  if (queue_.retired() != position || !batch_.empty()) return false;
+  StreamFailure failure = StreamFailure::terminated_by_us(verdict.code);
+  std::optional<QpEvent> event = QpEvent::kFatal;
+  switch (verdict.act) {
+    case FaultVerdict::Act::kReset:
+      config_.script->want_reset();
+      return false;
+    case FaultVerdict::Act::kFail:
+      failure.request = position;
+      failure.status = static_cast<WcStatus>(verdict.status);
+      // As with real errors: those that the peer reports raise an event too.
+      if (failure.status != WcStatus::kRemInvReqErr && failure.status != WcStatus::kRemAccessErr &&
+          failure.status != WcStatus::kRemOpErr)
+        event.reset();
+      break;
+    default:
+      if (is_protection_error(verdict.code)) event = QpEvent::kAccessError;
+      break;
+  }
+  stream_.fail(failure, event);
+  return false;
+}
+
+bool Transmitter::must_acknowledge(bool request) const {
+  const bool pressed = queue_.waiting() || stream_.drain.paused();
+  return completer_.acknowledging().due(queue_.started(), stream_.outbound.size(), request,
+                                        pressed);
+}
+
+// RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
+bool Transmitter::emit_opening() {
+  const StreamConfig& config = stream_.config;
+  if (stream_.must_be_silent()) return false;
+  opened_ = true;
+  if (config.rtr == StreamConfig::Rtr::kWrite)
+    append_empty_write(config.rtr_stag, config.rtr_offset);
+  else if (config.rtr == StreamConfig::Rtr::kRead)
+    emit_empty_read(0);
+  return true;
+}
+
+// Windows change without a word to the peer, so also while a responder must be silent: an
+// application may wait for that before it gives the key away by other means.
+bool Transmitter::begin_local() {
+  if (!queue_.waiting() || !is_local(queue_.at(queue_.started()).opcode) || !request_ready())
+    return false;
+  begin_request();
+  return true;
+}
+
+// Last of all, and only once what the failure leaves behind has been flushed. RFC 5040 5.4.
+bool Transmitter::emit_terminate() {
+  if (!flushed_) return false;
+  closed_ = true;
+  const StreamFailure& failure = stream_.failure();
+  if (!failure.send_terminate) return false;
+  UntaggedHeader header;
+  header.qn = QueueNumber::kTerminate;
+  header.rsvd_ulp = make_rdmap_control(RdmapOpcode::kTerminate);
+  const size_t size = failure.terminate.encoded_size();
+  const auto encode = [&](std::byte* at) {
+    header.encode(at);
+    failure.terminate.encode(at + UntaggedHeader::kWireSize);
+  };
+  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == Built::kNoRoom)
+    return closed_ = false;
+  counters_.count(MessageKind::kTerminate);
+  return true;
+}
+
+// ---- Segments
+
 // Another uwarp reads those that follow in one go (docs/wire.md).
 uint8_t Transmitter::following(uint32_t payload) const {
   if (!stream_.announces_runs(payload)) return 0;
@@ -436,259 +689,6 @@ void Transmitter::fail_answer(TerminateCode code) {
   }
   stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError : QpEvent::kRequestError);
   open_ = Open::kNothing;
-}
-
-// ---- What goes next
-
-std::span<const iovec> Transmitter::window() {
-  assert(stream_.mine.transmit());
-  if (!stream_.running.load(std::memory_order_acquire)) return {};
-  completer_.retire();
-  if (batch_.empty()) {
-    if (!batch_.restart()) [[unlikely]]
-      return {};
-    direct_.begin_turn();
-    fill();
-    if (trace_ != nullptr && !batch_.empty()) [[unlikely]]
-      trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
-    // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
-    const bool held = queue_.waiting() &&
-                      (stream_.drain.paused() || (config_.script && config_.script->send_held()));
-    dry_.store(batch_.empty() && !held && !unfinished() && !awaits_placing(),
-               std::memory_order_release);
-    note_progress();
-    batch_.end();
-  }
-  return batch_.pending();
-}
-
-bool Transmitter::sent(size_t bytes) {
-  assert(stream_.mine.transmit());
-  completer_.note_sent(bytes);
-  completer_.retire();
-  if (!batch_.empty()) return true;
-  counters_.posted.set(queue_.posted());
-  note_progress();
-  // A batch that went out full had no room for the Read that acknowledges it.
-  const bool more = wanted() || acknowledgement_due(false);
-  if (!more) dry_.store(true, std::memory_order_release);
-  return more;
-}
-
-void Transmitter::note_progress() {
-  const bool owed = !opened_ && stream_.config.rtr != StreamConfig::Rtr::kNone && !closed_;
-  const bool quiet = batch_.empty() && open_ == Open::kNothing && !owed;
-  idle_.store(quiet && !queue_.waiting() && stream_.inbound.empty(), std::memory_order_release);
-  if (quiet && stream_.failed() && closed_) finished_.store(true, std::memory_order_release);
-}
-
-bool Transmitter::wanted() const {
-  return !idle() || !stream_.inbound.empty() ||
-         stream_.answer_due.load(std::memory_order_relaxed) ||
-         stream_.nudge_due.load(std::memory_order_relaxed) ||
-         stream_.marks_due.load(std::memory_order_relaxed) != 0 ||
-         (stream_.failed() && !finished());
-}
-
-// All that an ordinary small message needs becomes one function; what is rare, or large by itself,
-// is noinline. The calls were a tenth of the time that such a message takes.
-[[gnu::flatten]] void Transmitter::fill() {
-  completer_.acknowledging().begin_batch();
-  while (!closed_ && !switching_) {
-    bool going;
-    if (open_ == Open::kNothing)
-      going = batch_.has_room() && begin_next();
-    else
-      going =
-          batch_.has_room(left()) && (open_ == Open::kAnswer ? append_answer() : append_segment());
-    if (!going) return;
-  }
-}
-
-// What goes next, in order of precedence. Requests and answers alternate, so that neither side of
-// the application starves the other. False: nothing may go now.
-bool Transmitter::begin_next() {
-  if (stream_.failed()) return emit_terminate();
-  if (!opened_) {
-    if (!emit_opening()) return begin_local();
-    if (!batch_.has_room()) return false;
-  }
-  if (stream_.answer_due.load(std::memory_order_acquire)) {
-    stream_.answer_due.store(false, std::memory_order_relaxed);
-    append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
-    return true;
-  }
-  if (const uint32_t due = stream_.marks_due.load(std::memory_order_acquire);
-      due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
-    return emit_mark(due);
-  const bool response = !stream_.inbound.empty();
-  bool request = request_ready();
-  if (config_.script != nullptr) [[unlikely]] {
-    const AfterFaults after = apply_faults(response, request);
-    if (after == AfterFaults::kNothing) return false;
-    if (after == AfterFaults::kEmitted) return true;
-    request = after == AfterFaults::kGo && request;
-  }
-  if (stream_.failed()) return true;
-  if (acknowledgement_due(request)) {
-    // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and
-    // checks no key of one without bytes.
-    completer_.acknowledging().cover(queue_.started());
-    emit_empty_read(queue_.started());
-  } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
-    response_turn_ = false;
-    begin_answer();
-  } else if (request && config_.acknowledged && takes_receive(queue_.at(queue_.started()).opcode) &&
-             delivery_due()) [[unlikely]] {
-    emit_delivered_mark();
-  } else if (request) {
-    response_turn_ = true;
-    if (stream_.remote != nullptr) [[unlikely]] {
-      using Outcome = DirectRequests::Outcome;
-      const Outcome outcome = direct_.copy();
-      if (outcome == Outcome::kDone) return true;
-      if (outcome != Outcome::kSend) return !stream_.inbound.empty();  // these go first
-    }
-    begin_request();
-  } else if (fault_ && queue_.retired() == queue_.started()) {
-    // From here on what goes only when nothing else may.
-    fail_request(queue_.started(), *std::exchange(fault_, std::nullopt));
-  } else if (config_.transport == Transport::kXrcReceive && delivery_due()) {
-    // The Read that asks for it has not come yet, and the message is about to complete.
-    emit_delivered_mark();
-  } else if (queue_.waiting() && must_ask_peer()) {
-    emit_empty_read(0);
-  } else if (stream_.nudge_due.load(std::memory_order_relaxed) && batch_.built_position() != 0) {
-    // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
-    stream_.nudge_due.store(false, std::memory_order_relaxed);
-    append_empty_write(STag{1}, 0);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-// Behind that of the switch nothing may go before the carrier has been changed.
-bool Transmitter::emit_mark(uint32_t due) {
-  const auto take = [&](StreamState::MarkDue bit) {
-    if ((due & bit) == 0) return false;
-    stream_.marks_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
-    return true;
-  };
-  if (take(StreamState::kWaitDue)) {
-    emit_delivered_mark(true);
-    return true;
-  }
-  CarrierMark mark{CarrierMark::Kind::kSwitch};
-  if (take(StreamState::kMailboxDue))
-    mark = {CarrierMark::Kind::kMailbox, stream_.mailbox};
-  else if (take(StreamState::kNumberDue))
-    mark = {CarrierMark::Kind::kNumber, stream_.letter_number};
-  else
-    switching_ = take(StreamState::kSwitchDue);
-  append_empty_write(CarrierMark::kStag, mark.offset());
-  return true;
-}
-
-// Before a message is begun, where faults are asked for. What ends the stream waits until all that
-// was begun before has completed.
-Transmitter::AfterFaults Transmitter::apply_faults(bool response, bool request) {
-  FaultScript& script = *config_.script;
-  if (script.send_held() || stream_.failed()) return AfterFaults::kNothing;
-  bool corrupt = false;
-  if (request) {
-    const uint64_t position = queue_.started();
-    const SendWqe& wqe = queue_.at(position);
-    const FaultVerdict& verdict =
-        script.judge_request(position, fault_message(wqe.opcode), wqe.length_bytes);
-    if (script.send_held()) return AfterFaults::kNothing;
-    corrupt = verdict.act == FaultVerdict::Act::kCorrupt;
-    request = apply_fault_verdict(position, verdict);
-    if (stream_.failed()) return AfterFaults::kEmitted;
-  }
-  const AfterFaults go = request ? AfterFaults::kGo : AfterFaults::kNoRequest;
-  if (acknowledgement_due(request)) return go;
-  if (!response || (request && !response_turn_ && !stream_.inbound.front()->wants_nothing())) {
-    if (corrupt) batch_.spoil_next_crc();
-    return go;
-  }
-  const ReadRequestHeader* read = stream_.inbound.front()->read();
-  return read != nullptr && !script.admit_answer(read->size) ? AfterFaults::kNothing : go;
-}
-
-// False: the request is not begun now, or not at all.
-bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& verdict) {
-  if (verdict.act == FaultVerdict::Act::kGo || verdict.act == FaultVerdict::Act::kCorrupt)
-    return true;
-  if (queue_.retired() != position || !batch_.empty()) return false;
-  StreamFailure failure = StreamFailure::terminated_by_us(verdict.code);
-  std::optional<QpEvent> event = QpEvent::kFatal;
-  switch (verdict.act) {
-    case FaultVerdict::Act::kReset:
-      config_.script->want_reset();
-      return false;
-    case FaultVerdict::Act::kFail:
-      failure.request = position;
-      failure.status = static_cast<WcStatus>(verdict.status);
-      // As with real errors: those that the peer reports raise an event too.
-      if (failure.status != WcStatus::kRemInvReqErr && failure.status != WcStatus::kRemAccessErr &&
-          failure.status != WcStatus::kRemOpErr)
-        event.reset();
-      break;
-    default:
-      if (is_protection_error(verdict.code)) event = QpEvent::kAccessError;
-      break;
-  }
-  stream_.fail(failure, event);
-  return false;
-}
-
-bool Transmitter::must_acknowledge(bool request) const {
-  const bool pressed = queue_.waiting() || stream_.drain.paused();
-  return completer_.acknowledging().due(queue_.started(), stream_.outbound.size(), request,
-                                        pressed);
-}
-
-// RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
-bool Transmitter::emit_opening() {
-  const StreamConfig& config = stream_.config;
-  if (stream_.must_be_silent()) return false;
-  opened_ = true;
-  if (config.rtr == StreamConfig::Rtr::kWrite) {
-    append_empty_write(config.rtr_stag, config.rtr_offset);
-  } else if (config.rtr == StreamConfig::Rtr::kRead) {
-    emit_empty_read(0);
-  }
-  return true;
-}
-
-// Windows change without a word to the peer, so also while a responder must be silent: an
-// application may wait for that before it gives the key away by other means.
-bool Transmitter::begin_local() {
-  if (!queue_.waiting() || !is_local(queue_.at(queue_.started()).opcode) || !request_ready())
-    return false;
-  begin_request();
-  return true;
-}
-
-// Last of all, and only once what the failure leaves behind has been flushed. RFC 5040 5.4.
-bool Transmitter::emit_terminate() {
-  if (!flushed_) return false;
-  closed_ = true;
-  const StreamFailure& failure = stream_.failure();
-  if (!failure.send_terminate) return false;
-  UntaggedHeader header;
-  header.qn = QueueNumber::kTerminate;
-  header.rsvd_ulp = make_rdmap_control(RdmapOpcode::kTerminate);
-  const size_t size = failure.terminate.encoded_size();
-  const auto encode = [&](std::byte* at) {
-    header.encode(at);
-    failure.terminate.encode(at + UntaggedHeader::kWireSize);
-  };
-  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == Built::kNoRoom)
-    return closed_ = false;
-  counters_.count(MessageKind::kTerminate);
-  return true;
 }
 
 // ---- The end

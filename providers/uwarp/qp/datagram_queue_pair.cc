@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "qp/receive_queue.h"
 
 namespace uwarp {
 

@@ -11,7 +11,6 @@
 #include "base/tuning.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/rdmap/segment_rules.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 

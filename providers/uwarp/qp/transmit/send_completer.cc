@@ -9,7 +9,6 @@
 #include "protocol/mpa/fpdu.h"
 #include "protocol/wire/ddp_headers.h"
 #include "protocol/wire/rdmap_headers.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 
@@ -93,12 +92,6 @@ uint64_t failed_send(Msn msn, SendQueue& queue) {
   return StreamFailure::kNoRequest;
 }
 
-uint64_t failed_read(Msn msn, const OutboundRequests& outbound) {
-  const OutboundRequest* open =
-      outbound.find([&](const OutboundRequest& candidate) { return candidate.msn == msn; });
-  return open != nullptr ? open->request : StreamFailure::kNoRequest;
-}
-
 }  // namespace
 
 uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& outbound,
@@ -119,8 +112,11 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
   switch (untagged.qn) {
     case QueueNumber::kSend:
       return failed_send(untagged.msn, queue);
-    case QueueNumber::kReadRequest:
-      return failed_read(untagged.msn, outbound);
+    case QueueNumber::kReadRequest: {
+      const OutboundRequest* open =
+          outbound.find([&](const OutboundRequest& each) { return each.msn == untagged.msn; });
+      return open != nullptr ? open->request : StreamFailure::kNoRequest;
+    }
     default:
       return static_cast<uint32_t>(untagged.qn) >= kFirstSharedQueue
                  ? failed_send(untagged.msn, queue)

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/random.h"
-#include "base/tuning.h"
 #include "protocol/rdmap/segment_rules.h"
 #include "protocol/wire/uwarp_marks.h"
 

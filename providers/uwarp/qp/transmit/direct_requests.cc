@@ -25,7 +25,7 @@ DirectRequests::Outcome DirectRequests::try_copy() {
   if (!(large && stream_.remote->suits_bulk()) && waiting != 1 &&
       (waiting >= tuning::kCopiedAtOnce || stream_.remote->attended()))
     return Outcome::kSend;
-  if (turn_bytes_ >= tuning::kPassBytes) return Outcome::kLater;
+  if (turn_.bytes >= tuning::kPassBytes) return Outcome::kLater;
   if (!completer_.all_placed()) {
     // A pipeline that never runs dry would never leave the ring.
     const bool waits = large_run_ > tuning::kCopiedAtOnce && stream_.remote->await_settled();
@@ -42,7 +42,7 @@ DirectRequests::Outcome DirectRequests::try_copy() {
     sent_untried_ = tuning::kSentUntried;
     return Outcome::kSend;
   }
-  turn_bytes_ += copy.bytes();
+  turn_.bytes += copy.bytes();
   if (end == position) {  // a part of one
     copied_bytes_ += copy.bytes();
     return Outcome::kLater;

@@ -25,11 +25,13 @@ class DirectRequests {
   StreamState& stream_;
   SendCompleter& completer_;
 
-  Outcome outcome_ = Outcome::kDone;
   uint32_t large_run_ = 0;     // large Reads and Writes in a row
   uint32_t sent_untried_ = 0;  // so many go over the carrier, behind one that could not be copied
   uint64_t copied_bytes_ = 0;  // of the oldest waiting request
-  uint64_t turn_bytes_ = 0;    // copied in this turn
+  struct {
+    Outcome outcome = Outcome::kDone;  // of the last request that might have been copied
+    uint64_t bytes = 0;                // copied
+  } turn_;
 
  public:
   DirectRequests(const QpConfig& config, SendQueue& queue, StreamState& stream,
@@ -38,16 +40,13 @@ class DirectRequests {
 
   /// Begins a stream.
   void restart() { large_run_ = sent_untried_ = copied_bytes_ = 0; }
-  void begin_turn() {
-    outcome_ = Outcome::kDone;
-    turn_bytes_ = 0;
-  }
+  void begin_turn() { turn_ = {}; }
   /// Of the last request of this turn that might have been copied.
-  Outcome outcome() const { return outcome_; }
+  Outcome outcome() const { return turn_.outcome; }
 
   /// Copies the oldest waiting request, and those behind it that go with it, if it is a Write or
   /// Read that had better not go over the carrier. They are complete on return.
-  [[gnu::noinline]] Outcome copy() { return outcome_ = try_copy(); }
+  [[gnu::noinline]] Outcome copy() { return turn_.outcome = try_copy(); }
   /// All of the oldest one goes over the carrier.
   void forget_part() { copied_bytes_ = 0; }
 

@@ -124,20 +124,21 @@ bool Transmitter::wanted() const {
 // is noinline. The calls were a tenth of the time that such a message takes.
 [[gnu::flatten]] void Transmitter::fill() {
   completer_.acknowledging().begin_batch();
-  while (!closed_ && !switching_) {
-    bool going;
-    if (open_ == Open::kNothing)
-      going = batch_.has_room() && begin_next();
+  for (bool going = true; going;) {
+    assert(open_ == Open::kNothing || (!closed_ && !switching_));
+    if (open_ >= Open::kRequest)
+      going = batch_.has_room(left()) && append_segment();
+    else if (open_ == Open::kAnswer)
+      going = batch_.has_room(left()) && append_answer();
     else
-      going =
-          batch_.has_room(left()) && (open_ == Open::kAnswer ? append_answer() : append_segment());
-    if (!going) return;
+      going = batch_.has_room() && begin_next();
   }
 }
 
 // What goes next, in order of precedence. Requests and answers alternate, so that neither side of
 // the application starves the other. False: nothing may go now.
 bool Transmitter::begin_next() {
+  if (closed_ || switching_) return false;
   if (stream_.failed()) return emit_terminate();
   if (!opened_) {
     if (!emit_opening()) return begin_local();
@@ -414,18 +415,7 @@ void Transmitter::begin_request() {
   }
   if (is_local(wqe.opcode)) [[unlikely]]
     return change_window(wqe, position);
-  if (answer) {
-    const uint64_t acknowledges = completer_.acknowledging().on() ? position + 1 : 0;
-    if (wqe.opcode == SendOpcode::kRead)
-      emit_read(position, acknowledges,
-                {.size = wqe.length_bytes,
-                 .source_stag = STag{wqe.rkey},
-                 .source_to = wqe.remote_address});
-    else
-      emit_atomic(wqe, position, acknowledges);
-    wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
-    return;
-  }
+  if (answer) return emit_request(wqe, position);
   if (wqe.opcode != SendOpcode::kWrite) {
     qn_ = static_cast<QueueNumber>(wqe.msn);
     wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
@@ -437,8 +427,40 @@ void Transmitter::begin_request() {
   offset_ = 0;
 }
 
-// Requests are one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
-//
+// A Read or atomic is one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
+void Transmitter::emit_request(SendWqe& wqe, uint64_t position) {
+  const uint64_t acknowledges = completer_.acknowledging().on() ? position + 1 : 0;
+  if (wqe.opcode == SendOpcode::kRead) {
+    emit_read(
+        position, acknowledges,
+        {.size = wqe.length_bytes, .source_stag = STag{wqe.rkey}, .source_to = wqe.remote_address});
+  } else {
+    AtomicRequestHeader header{.request_id = request_id_++,
+                               .remote_stag = STag{wqe.rkey},
+                               .remote_to = wqe.remote_address};
+    const AtomicOperands& operands = queue_.operands(position);
+    const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
+    if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
+      header.add_or_swap = operands.compare_add;
+      if (masked) header.add_or_swap_mask = operands.add_or_swap_mask;
+    } else {
+      header.opcode = AtomicOpcode::kCmpSwap;
+      header.add_or_swap = operands.swap;
+      header.add_or_swap_mask = masked ? operands.add_or_swap_mask : ~uint64_t{0};
+      header.compare = operands.compare_add;
+      header.compare_mask = masked ? operands.compare_mask : ~uint64_t{0};
+    }
+    stream_.outbound.push(OutboundRequest{.request = position,
+                                          .token = header.request_id,
+                                          .length_bytes = wqe.length_bytes,
+                                          .msn = request_msn_,
+                                          .atomic = true,
+                                          .acknowledges = acknowledges});
+    append_message(RdmapOpcode::kAtomicRequest, request_msn_, header);
+  }
+  wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
+}
+
 // The sink token is fresh, never zero, and not guessable from earlier ones by chance (splitmix64 on
 // a random start). Good only for the Read Response at the head of the outstanding Reads.
 void Transmitter::emit_read(uint64_t request, uint64_t acknowledges, ReadRequestHeader header) {
@@ -452,30 +474,6 @@ void Transmitter::emit_read(uint64_t request, uint64_t acknowledges, ReadRequest
                                         .msn = request_msn_,
                                         .acknowledges = acknowledges});
   append_message(RdmapOpcode::kReadRequest, request_msn_, header);
-}
-
-void Transmitter::emit_atomic(const SendWqe& wqe, uint64_t position, uint64_t acknowledges) {
-  AtomicRequestHeader header{
-      .request_id = request_id_++, .remote_stag = STag{wqe.rkey}, .remote_to = wqe.remote_address};
-  const AtomicOperands& operands = queue_.operands(position);
-  const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
-  if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
-    header.add_or_swap = operands.compare_add;
-    if (masked) header.add_or_swap_mask = operands.add_or_swap_mask;
-  } else {
-    header.opcode = AtomicOpcode::kCmpSwap;
-    header.add_or_swap = operands.swap;
-    header.add_or_swap_mask = masked ? operands.add_or_swap_mask : ~uint64_t{0};
-    header.compare = operands.compare_add;
-    header.compare_mask = masked ? operands.compare_mask : ~uint64_t{0};
-  }
-  stream_.outbound.push(OutboundRequest{.request = position,
-                                        .token = header.request_id,
-                                        .length_bytes = wqe.length_bytes,
-                                        .msn = request_msn_,
-                                        .atomic = true,
-                                        .acknowledges = acknowledges});
-  append_message(RdmapOpcode::kAtomicRequest, request_msn_, header);
 }
 
 // BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
@@ -526,9 +524,12 @@ bool Transmitter::append_segment() {
   if (!segment.last) return true;
   // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
   // RFC 7306 6.
-  open_ = wqe.opcode == SendOpcode::kWriteWithImm ? Open::kImmediate : Open::kNothing;
-  if (open_ == Open::kNothing)
-    wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
+  if (wqe.opcode == SendOpcode::kWriteWithImm) [[unlikely]] {
+    open_ = Open::kImmediate;
+    return true;
+  }
+  open_ = Open::kNothing;
+  wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
   return true;
 }
 

@@ -52,7 +52,7 @@ class Transmitter {
 
   // ... the message under way, ...
   /// What has been begun and not ended. kImmediate: a Write that is out but for its Immediate Data.
-  enum class Open : uint8_t { kNothing, kRequest, kImmediate, kAnswer } open_ = Open::kNothing;
+  enum class Open : uint8_t { kNothing, kAnswer, kRequest, kImmediate } open_ = Open::kNothing;
   QueueNumber qn_ = QueueNumber::kSend;
   uint64_t offset_ = 0;  // bytes that are built
   uint64_t message_bytes_ = 0;
@@ -218,14 +218,13 @@ class Transmitter {
   /// Begins the request that is ready. What is one FPDU, or none, is done on return; a Send or
   /// Write is open.
   void begin_request();
+  [[gnu::noinline]] void emit_request(SendWqe& wqe, uint64_t position);
   /// `acknowledges`: its answer acknowledges the requests before this position (0: none).
-  [[gnu::noinline]] void emit_read(uint64_t request, uint64_t acknowledges,
-                                   ReadRequestHeader header);
+  void emit_read(uint64_t request, uint64_t acknowledges, ReadRequestHeader header);
   /// One without bytes that no request of the application stands for.
-  void emit_empty_read(uint64_t acknowledges) {
+  [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges) {
     emit_read(OutboundRequest::kNoRequest, acknowledges, {.source_stag = STag{1}});
   }
-  [[gnu::noinline]] void emit_atomic(const SendWqe& wqe, uint64_t position, uint64_t acknowledges);
   [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
   /// The next segment of the open request. False: it has no room in the batch.
   bool append_segment();

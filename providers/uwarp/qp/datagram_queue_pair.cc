@@ -8,16 +8,10 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "qp/receive_queue.h"
 
 namespace uwarp {
 
 namespace {
-
-SendQueue::Shape datagram_shape(const QpConfig& config) {
-  return {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
-          config.extensions};
-}
 
 /// What adapters for RoCE say in the place of the service level, and UCX reads: which header stands
 /// before the payload, that of IPv6 or of IPv4 (bits 0 to 2), and that UDP was behind it (bit 3).
@@ -32,15 +26,15 @@ std::optional<WcStatus> refusal(const SendWqe& wqe) {
   return std::nullopt;
 }
 
-uint64_t ring_slots(uint32_t depth) { return std::bit_ceil(uint64_t{std::max(depth, 1u)}); }
-
 }  // namespace
 
 DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
     : config_(config),
       slot_(*config.slot),
-      sends_(datagram_shape(config), *config.send_cq),
-      target_mask_(ring_slots(config.max_send_wr) - 1),
+      sends_({config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+              config.extensions},
+             *config.send_cq),
+      target_mask_(std::bit_ceil(uint64_t{std::max(config.max_send_wr, 1u)}) - 1),
       targets_(std::make_unique<DatagramTarget[]>(target_mask_ + 1)),
       own_receives_(config.shares_receives() ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
@@ -284,23 +278,18 @@ DatagramQueuePair::Delivery DatagramQueuePair::take_with_faults(const DatagramHe
   return delivery;
 }
 
-bool DatagramQueuePair::take_receive(RecvWqe& receive) {
-  if (kept_) [[unlikely]] {
-    receive = *std::exchange(kept_, std::nullopt);
-    return true;
-  }
-  if (receives_->take(receive, ticket_)) return true;
-  receives_->cancel(ticket_);  // others wait for it, by claim_grace()
-  return false;
-}
-
 // As with mlx5 and rxe a datagram that is longer than its receive is dropped, and the receive
 // stays: a peer must not use up receives by what does not fit.
 DatagramQueuePair::Delivery DatagramQueuePair::take(const DatagramHeader& header,
                                                     std::span<const std::byte> route,
                                                     const std::byte* payload, WcStatus status) {
   RecvWqe receive;
-  if (!take_receive(receive)) return Delivery::kNoReceive;
+  if (kept_) [[unlikely]] {
+    receive = *std::exchange(kept_, std::nullopt);
+  } else if (!receives_->take(receive, ticket_)) {
+    receives_->cancel(ticket_);  // others wait for it, by claim_grace()
+    return Delivery::kNoReceive;
+  }
   WorkCompletion completion{};
   completion.status =
       status == WcStatus::kSuccess ? place(receive, header, route, payload) : status;

@@ -249,7 +249,6 @@ class DatagramQueuePair {
   DatagramHeader header_of(const SendWqe& wqe, const DatagramTarget& target) const;
   void complete_send(uint64_t position, WcStatus status);
   void flush_sends_locked() REQUIRES(post_lock());
-  bool take_receive(RecvWqe& receive) REQUIRES(receive_lock_);
   Delivery take(const DatagramHeader& header, std::span<const std::byte> route,
                 const std::byte* payload, WcStatus status) REQUIRES(receive_lock_);
   [[gnu::noinline, gnu::cold]] Delivery take_with_faults(const DatagramHeader& header,

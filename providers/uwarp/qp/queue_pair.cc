@@ -170,16 +170,6 @@ bool QueuePair::start_stream(const StreamConfig& config) {
   return true;
 }
 
-// FIN inside a message is an error; a reset is one if it takes work with it, and always where no
-// connection manager tells the application. Between InfiniBand adapters a completion is all that
-// says so, if there is one (`told`).
-std::optional<QpEvent> QueuePair::end_event(StreamEnd end, bool mid_message, bool open,
-                                            bool told) const {
-  if (end == StreamEnd::kLocalClose || told) return std::nullopt;
-  if (end == StreamEnd::kFin) return mid_message ? std::optional(QpEvent::kFatal) : std::nullopt;
-  return open || stream_.config.silent_fin ? std::optional(QpEvent::kFatal) : std::nullopt;
-}
-
 bool QueuePair::finish_input() {
   const auto receive = receive_side_.hold();
   if (receiver_.mid_message() || stream_.failed()) return false;
@@ -255,8 +245,14 @@ bool QueuePair::end_stream(StreamEnd end) {
     failure.oldest_request = true;
     failure.status = WcStatus::kRetryExcErr;
   }
+  // FIN inside a message is an error; a reset is one if it takes work with it, and always where no
+  // connection manager tells the application. Between InfiniBand adapters a completion is all that
+  // says so, if there is one.
   const bool told = config_.acknowledged && failure.oldest_request && sends_open;
-  stream_.fail(failure, end_event(end, mid_message, open, told));
+  const bool wrong = end == StreamEnd::kFin
+                         ? mid_message
+                         : end != StreamEnd::kLocalClose && (open || stream_.config.silent_fin);
+  stream_.fail(failure, wrong && !told ? std::optional(QpEvent::kFatal) : std::nullopt);
   flush();
   return open;
 }

@@ -28,7 +28,29 @@
 
 namespace uwarp {
 
+/// A member of its Endpoint. Its states are those of verbs: to_init() and its like, flush() to ERR,
+/// to_reset() from anywhere. It has a stream from start_stream() to detach_stream(), and is told by
+/// the connection how that ends (end_stream(), fall_silent(), lose_peer()). In ERR what is posted
+/// is flushed, in RESET nothing is posted. Ends without a stream, when no thread has a side; then
+/// no window is bound to it any more.
 class QueuePair {
+  const QpConfig config_;
+  const std::unique_ptr<QueuePairSlot> own_slot_;  // null if there is one in config_
+  QueuePairSlot& slot_;
+  std::atomic<QpState> state_{QpState::kReset};
+
+  // With locks of their own.
+  SendQueue sends_;
+  ReceiveQueue own_receives_;
+  ReceiveQueue* const receives_;
+
+  // Between the sides, and what belongs to each.
+  StreamState stream_;
+  alignas(64) HandoffLock transmit_side_;
+  Transmitter transmitter_;
+  alignas(64) HandoffLock receive_side_;
+  Receiver receiver_;
+
  public:
   explicit QueuePair(const QpConfig& config);
   ~QueuePair();
@@ -206,20 +228,6 @@ class QueuePair {
     slot_.state.store(static_cast<uint32_t>(state()), std::memory_order_relaxed);
   }
   void count_end(StreamEnd end);
-  std::optional<QpEvent> end_event(StreamEnd end, bool mid_message, bool open, bool told) const;
-
-  const QpConfig config_;
-  const std::unique_ptr<QueuePairSlot> own_slot_;  // null if there is one in config_
-  QueuePairSlot& slot_;
-  std::atomic<QpState> state_{QpState::kReset};
-  SendQueue sends_;
-  ReceiveQueue own_receives_;
-  ReceiveQueue* const receives_;
-  StreamState stream_;
-  alignas(64) HandoffLock transmit_side_;
-  Transmitter transmitter_;
-  alignas(64) HandoffLock receive_side_;
-  Receiver receiver_;
 };
 
 }  // namespace uwarp

@@ -125,7 +125,13 @@ int SendQueue::push_locked(const SendRequest& request) {
   wqe.length_bytes = static_cast<uint32_t>(request.sges.bytes);
   wqe.sge_count = 0;
   if (request.flags & kSendInline) {
-    keep_inline(position, request.sges);
+    std::byte* to = inline_area(position);
+    assert(wqe.length_bytes <= shape_.max_inline_bytes);
+    for (const Sge& sge : request.sges) {
+      if (sge.length_bytes == 0) continue;  // its address may be null
+      std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
+      to += sge.length_bytes;
+    }
   } else if (!request.sges.empty()) {
     wqe.sge_count = static_cast<uint16_t>(request.sges.size());
     assert(wqe.sge_count <= shape_.max_sge);
@@ -183,16 +189,6 @@ bool SendQueue::keep_operands(uint64_t position, const SendRequest& request) {
   operands_[position & mask_] = {request.compare_add, request.swap, request.compare_mask,
                                  request.add_or_swap_mask};
   return true;
-}
-
-void SendQueue::keep_inline(uint64_t position, std::span<const Sge> sges) {
-  std::byte* to = inline_area(position);
-  assert(at(position).length_bytes <= shape_.max_inline_bytes);
-  for (const Sge& sge : sges) {
-    if (sge.length_bytes == 0) continue;  // its address may be null
-    std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length_bytes);
-    to += sge.length_bytes;
-  }
 }
 
 bool SendQueue::gather(uint64_t position, const RegionTable& regions,

@@ -66,6 +66,9 @@ struct AtomicOperands {
   uint64_t add_or_swap_mask = 0;
 };
 
+/// A member of its queue pair, with one ring for all its time. Each request is posted, started,
+/// retired and freed, in this order. Ends when no thread posts or transmits; what has not retired
+/// then gets no completion.
 class SendQueue {
  public:
   struct Shape {
@@ -76,6 +79,32 @@ class SendQueue {
     bool extensions = true;  // of RFC 7306
     bool answers = true;     // Reads and atomics
   };
+
+ private:
+  const Shape shape_;
+  const uint8_t* const refusals_;  // of each opcode: 0 or an errno
+  const CompletionQueue& completions_;
+  TraceSink* trace_ = nullptr;
+  uint32_t trace_name_ = 0;
+  uint64_t mask_;
+  std::unique_ptr<SendWqe[]> ring_;
+  std::unique_ptr<Sge[]> more_sges_;  // behind the first
+  std::unique_ptr<std::byte[]> inline_;
+  std::unique_ptr<AtomicOperands[]> operands_;  // made at the first atomic
+
+  // Written by threads that post, ...
+  alignas(64) SpinLock post_lock_;
+  std::atomic<uint64_t> posted_{0};
+  uint64_t freed_ GUARDED_BY(post_lock_) = 0;
+  // ... those from freed_ to here have retired without a completion.
+  uint64_t uncovered_ GUARDED_BY(post_lock_) = 0;
+
+  // ... and under the transmit side.
+  alignas(64) std::atomic<uint64_t> started_{0};
+  std::atomic<uint64_t> retired_{0};
+  std::atomic<uint64_t> completed_{0};  // retired_, a little later
+
+ public:
   /// `completions`, where its completions go, outlives the queue.
   SendQueue(const Shape& shape, const CompletionQueue& completions);
 
@@ -146,29 +175,9 @@ class SendQueue {
   [[gnu::noinline, gnu::cold]] void trace_posted(uint64_t position) const;
   bool make_operands();
   [[gnu::noinline]] bool keep_operands(uint64_t position, const SendRequest& request);
-  void keep_inline(uint64_t position, std::span<const Sge> sges);
   Sge* more_sges(uint64_t position) {
     return more_sges_.get() + (position & mask_) * (shape_.max_sge - 1);
   }
-
-  const Shape shape_;
-  const uint8_t* const refusals_;  // of each opcode: 0 or an errno
-  const CompletionQueue& completions_;
-  TraceSink* trace_ = nullptr;
-  uint32_t trace_name_ = 0;
-  uint64_t mask_;
-  std::unique_ptr<SendWqe[]> ring_;
-  std::unique_ptr<Sge[]> more_sges_;  // behind the first
-  std::unique_ptr<std::byte[]> inline_;
-  std::unique_ptr<AtomicOperands[]> operands_;  // made at the first atomic
-  alignas(64) SpinLock post_lock_;
-  std::atomic<uint64_t> posted_{0};
-  uint64_t freed_ GUARDED_BY(post_lock_) = 0;
-  // ... those from freed_ to here have retired without a completion.
-  uint64_t uncovered_ GUARDED_BY(post_lock_) = 0;
-  alignas(64) std::atomic<uint64_t> started_{0};
-  std::atomic<uint64_t> retired_{0};
-  std::atomic<uint64_t> completed_{0};  // retired_, a little later
 };
 
 /// Completion opcode of a send opcode.

@@ -110,10 +110,10 @@ constexpr const char* name(RdmapOpcode opcode) { return traits(opcode).name; }
 struct ReadRequestHeader {
   static constexpr size_t kWireSize = 28;
 
-  STag sink_stag;
+  STag sink_stag{};
   TaggedOffset sink_to = 0;
   uint32_t size = 0;  // RDMARDSZ, bytes
-  STag source_stag;
+  STag source_stag{};
   TaggedOffset source_to = 0;
 
   /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.

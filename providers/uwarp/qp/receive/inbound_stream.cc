@@ -349,7 +349,9 @@ bool InboundMessages::open(const UntaggedHeader& header) {
     return in_.fail(*error, QpEvent::kFatal, true);
   if (!sequence_.open()) {
     if (!take_receive(header)) return false;
-  } else if ((segment.opcode != opcode_ && !continues_dropped()) || header.qn != qn_) {
+  } else if ((segment.opcode != opcode_ &&
+              (opcode_ != kDropped || segment.opcode != dropped_opcode_)) ||
+             header.qn != qn_) {
     return in_.fail(header.qn != qn_ ? TerminateCode::kDdpUntaggedInvalidQn
                                      : TerminateCode::kRdmapUnexpectedOpcode,
                     QpEvent::kRequestError, true);
@@ -374,7 +376,15 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
   taken_ = true;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveTaken, WcStatus::kSuccess);
-  if (!resolve_sink()) return fail_receive();
+  sink_.clear();
+  if (is_immediate(opcode_)) {
+    // To the completion only: the memory of the receive is not touched (rule A23).
+    sink_.append(immediate_, sizeof immediate_);
+  } else {
+    for (const Sge& sge : std::span(receive_.sges, receive_.sge_count))
+      if (!append_local(sink_, sge, *in_.config.regions, *domain_, kAccessLocalWrite))
+        return fail_receive();
+  }
   sequence_.begin();
   return true;
 }
@@ -453,19 +463,6 @@ std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) 
   }
 }
 
-// False: the receive names memory that it may not.
-bool InboundMessages::resolve_sink() {
-  sink_.clear();
-  if (is_immediate(opcode_)) {
-    // To the completion only: the memory of the receive is not touched (rule A23).
-    sink_.append(immediate_, sizeof immediate_);
-    return true;
-  }
-  for (const Sge& sge : std::span(receive_.sges, receive_.sge_count))
-    if (!append_local(sink_, sge, *in_.config.regions, *domain_, kAccessLocalWrite)) return false;
-  return true;
-}
-
 void InboundMessages::finish_segment() {
   assert(in_.stream.mine.receive());
   sequence_.placed(in_.segment.ulpdu_length - UntaggedHeader::kWireSize);
@@ -483,7 +480,11 @@ void InboundMessages::finish() {
   if (order_.complete_sent() == AfterTurn::kLookAgain) in_.outcome |= kRxTransmitWanted;
   if (in_.config.acknowledged) [[unlikely]]
     in_.stream.delivered.store(delivered().value, std::memory_order_release);
-  keeps_ ? keep(done, solicited) : push(done, solicited);
+  if (!keeps_) [[likely]]
+    return push(done, solicited);
+  end_receive(done.status);
+  kept_ = Kept{completions_, done, solicited};
+  in_.outcome |= kRxTransmitWanted | kRxKept;
 }
 
 // What a message that is more than a Send adds to its completion. False: it has none, or has failed
@@ -599,12 +600,6 @@ void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& comple
                             bool solicited) {
   if (!queue.push(completion, solicited))
     in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
-}
-
-void InboundMessages::keep(const WorkCompletion& completion, bool solicited) {
-  end_receive(completion.status);
-  kept_ = Kept{completions_, completion, solicited};
-  in_.outcome |= kRxTransmitWanted | kRxKept;
 }
 
 void InboundMessages::complete_kept() {

@@ -177,14 +177,10 @@ struct InboundSegment {
   }
 };
 
-struct InboundStream {
-  InboundStream(const QpConfig& config, StreamState& stream, ReceiveCounters& counters)
-      : config(config),
-        stream(stream),
-        counters(counters),
-        extensions_(config.extensions),
-        shared_queues_(config.xrc != nullptr) {}
-
+/// What the parts of a Receiver share, which has it as a member. Made closed; open from reopen() to
+/// the failure or the end of the stream.
+class InboundStream {
+ public:
   const QpConfig& config;
   StreamState& stream;
   ReceiveCounters& counters;
@@ -192,7 +188,20 @@ struct InboundStream {
   uint32_t outcome = kRxNothing;     // of the call at hand
   uint32_t when_whole = kRxNothing;  // outcome once the FPDU under way, a Write, has come whole
 
-  /// Further bytes are dropped: the stream failed or ended.
+ private:
+  const bool extensions_;
+  const bool shared_queues_;
+  std::atomic<bool> closed_{true};  // read by any thread
+
+ public:
+  InboundStream(const QpConfig& config, StreamState& stream, ReceiveCounters& counters)
+      : config(config),
+        stream(stream),
+        counters(counters),
+        extensions_(config.extensions),
+        shared_queues_(config.xrc != nullptr) {}
+
+  /// Further bytes are dropped: the stream failed or ended. Any thread.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   void close() { closed_.store(true, std::memory_order_release); }
   void reopen() { closed_.store(false, std::memory_order_release); }
@@ -219,10 +228,6 @@ struct InboundStream {
 
  private:
   [[gnu::noinline, gnu::cold]] void trace_fpdu(RdmapOpcode opcode);
-
-  std::atomic<bool> closed_{true};
-  const bool extensions_;
-  const bool shared_queues_;
 };
 
 inline bool is_version_error(TerminateCode code) {
@@ -239,6 +244,14 @@ inline QpEvent segment_event(TerminateCode code) {
 // The peer's answers to our Reads and atomics, and where they go. Receive side. RFC 5040 5.2, RFC
 // 7306 5.2.
 class InboundAnswers {
+  InboundStream& in_;
+  SendQueue& sends_;
+  CompletionOrder& order_;
+  UntaggedSequence atomic_sequence_;
+  bool read_open_ = false;  // the sink is set up for the Read at the head
+  uint64_t placed_ = 0;
+  BufferList sink_;
+
  public:
   InboundAnswers(InboundStream& in, SendQueue& sends, CompletionOrder& order)
       : in_(in), sends_(sends), order_(order) {}
@@ -262,7 +275,6 @@ class InboundAnswers {
 
   /// The memory of the answer under way.
   BufferList& sink() { return sink_; }
-  const BufferList& sink() const { return sink_; }
   /// The answer at hand is wrong, or does not fit what was asked. False.
   [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, WcStatus status);
   /// The place where it belongs is not, or no longer, what it must be.
@@ -270,19 +282,19 @@ class InboundAnswers {
 
  private:
   bool gather(uint64_t position);
-
-  InboundStream& in_;
-  SendQueue& sends_;
-  CompletionOrder& order_;
-  UntaggedSequence atomic_sequence_;
-  bool read_open_ = false;  // the sink is set up for the Read at the head
-  uint64_t placed_ = 0;
-  BufferList sink_;
 };
 
 // RDMA Writes of the peer: where their segments belong, and the empty ones that mean something
 // between uwarps. Receive side. RFC 5040 5.1, RFC 5041 5, 7.1.
 class InboundWrites {
+  InboundStream& in_;
+  CompletionOrder& order_;
+  RemoteRange place_;
+  bool message_open_ = false;
+  STag stag_;
+  uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0
+  std::optional<TaggedOffset> next_;  // of the Write's next byte, once one has been placed
+
  public:
   InboundWrites(InboundStream& in, CompletionOrder& order) : in_(in), order_(order) {}
 
@@ -321,93 +333,11 @@ class InboundWrites {
   }
   [[gnu::noinline, gnu::cold]] void take_carrier_mark(const TaggedHeader& header);
   [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
-
-  InboundStream& in_;
-  CompletionOrder& order_;
-  RemoteRange place_;
-  bool message_open_ = false;
-  STag stag_;
-  uint64_t bytes_ = 0;                // of the last Write since the last message of queue 0
-  std::optional<TaggedOffset> next_;  // of the Write's next byte, once one has been placed
 };
 
 // Messages that take a receive: Sends of all kinds, and Immediate Data. From their first segment to
 // the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
 class InboundMessages {
- public:
-  InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
-                  CompletionOrder& order);
-
-  void reset();
-  void restart() { sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
-  /// Between the first and the last segment of a message.
-  bool message_open() const { return sequence_.open(); }
-  /// The last message that has been delivered.
-  Msn delivered() const { return sequence_.expected().previous(); }
-
-  /// A segment has come. False: it is held for want of a receive, or has failed the stream.
-  bool open(const UntaggedHeader& header);
-  /// The payload of the segment under way is in place.
-  void finish_segment();
-
-  /// No receive is posted for the message that has come.
-  bool held() const { return place_in_line_.held(); }
-  void end_hold() { place_in_line_.go_on(); }
-  /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
-  /// those behind it until there is a receive again.
-  void end_grace() { grace_ended_at_ = receive_.position; }
-
-  /// The memory of the message under way.
-  BufferList& sink() { return sink_; }
-  const BufferList& sink() const { return sink_; }
-  /// The receive cannot be used; nothing is wrong with the message. False.
-  [[gnu::noinline, gnu::cold]] bool fail_receive(WcStatus status = WcStatus::kLocProtErr);
-  /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come
-  /// now: the receive that this would have taken fails, as with InfiniBand.
-  [[gnu::noinline, gnu::cold]] void fail_immediate();
-  /// No more bytes will come: the receive that was taken is flushed, and those that wait.
-  void flush();
-
-  /// XRC: the answers that were owed have been sent: stores the completion that waited for that.
-  [[gnu::noinline]] void complete_kept();
-  /// XRC: where receives complete, if a message has named a queue since the last reset.
-  CompletionQueue* named_completions() const {
-    return named_ != nullptr ? named_->completions : nullptr;
-  }
-  /// XRC: `queue` is going away. What has taken a receive of it, or waits for one, fails the
-  /// stream.
-  void forget(const XrcQueue& queue);
-  /// The next message that takes a receive reports kRxNewQueue.
-  void report_queue() { report_queue_ = true; }
-
- private:
-  bool take_receive(const UntaggedHeader& header);
-  [[gnu::noinline]] bool take_room();
-  [[gnu::noinline]] bool aim(const UntaggedHeader& header);
-  [[gnu::noinline]] void aim_nowhere();
-  bool resolve_sink();
-  [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
-  [[gnu::noinline]] bool hold();
-  [[gnu::noinline]] bool do_without_receive();
-  bool drop();
-  void read_away();
-  bool continues_dropped() const {
-    return opcode_ == kDropped && in_.segment.opcode == dropped_opcode_;
-  }
-  void finish();
-  [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
-  /// The message is wrong, or does not fit its receive. False.
-  [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, QpEvent event, WcStatus status);
-  [[gnu::noinline, gnu::cold]] bool lose_long_message(TerminateCode code);
-  [[gnu::noinline, gnu::cold]] bool fail_range(TerminateCode code);
-  WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
-  void push(const WorkCompletion& completion, bool solicited);
-  void keep(const WorkCompletion& completion, bool solicited);
-  void end_receive(WcStatus status);
-  void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
-  [[gnu::noinline, gnu::cold]] void trace_receive(
-      TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
-
   InboundStream& in_;
   ReceiveQueue& receives_;
   ReceivePlace place_in_line_;
@@ -442,6 +372,74 @@ class InboundMessages {
   };
   const bool keeps_;
   std::optional<Kept> kept_;
+
+ public:
+  InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
+                  CompletionOrder& order);
+
+  void reset();
+  void restart() { sequence_ = UntaggedSequence(in_.stream.config.first_msn); }
+  /// Between the first and the last segment of a message.
+  bool message_open() const { return sequence_.open(); }
+  /// The last message that has been delivered.
+  Msn delivered() const { return sequence_.expected().previous(); }
+
+  /// A segment has come. False: it is held for want of a receive, or has failed the stream.
+  bool open(const UntaggedHeader& header);
+  /// The payload of the segment under way is in place.
+  void finish_segment();
+
+  /// No receive is posted for the message that has come.
+  bool held() const { return place_in_line_.held(); }
+  void end_hold() { place_in_line_.go_on(); }
+  /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
+  /// those behind it until there is a receive again.
+  void end_grace() { grace_ended_at_ = receive_.position; }
+
+  /// The memory of the message under way.
+  BufferList& sink() { return sink_; }
+  /// The receive cannot be used; nothing is wrong with the message. False.
+  [[gnu::noinline, gnu::cold]] bool fail_receive(WcStatus status = WcStatus::kLocProtErr);
+  /// The stream has failed. If that was a segment of a Write whose Immediate Data will not come
+  /// now: the receive that this would have taken fails, as with InfiniBand.
+  [[gnu::noinline, gnu::cold]] void fail_immediate();
+  /// No more bytes will come: the receive that was taken is flushed, and those that wait.
+  void flush();
+
+  /// XRC: the answers that were owed have been sent: stores the completion that waited for that.
+  [[gnu::noinline]] void complete_kept();
+  /// XRC: where receives complete, if a message has named a queue since the last reset.
+  CompletionQueue* named_completions() const {
+    return named_ != nullptr ? named_->completions : nullptr;
+  }
+  /// XRC: `queue` is going away. What has taken a receive of it, or waits for one, fails the
+  /// stream.
+  void forget(const XrcQueue& queue);
+  /// The next message that takes a receive reports kRxNewQueue.
+  void report_queue() { report_queue_ = true; }
+
+ private:
+  bool take_receive(const UntaggedHeader& header);
+  [[gnu::noinline]] bool take_room();
+  [[gnu::noinline]] bool aim(const UntaggedHeader& header);
+  [[gnu::noinline]] void aim_nowhere();
+  [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
+  [[gnu::noinline]] bool hold();
+  [[gnu::noinline]] bool do_without_receive();
+  bool drop();
+  void read_away();
+  void finish();
+  [[gnu::noinline]] bool describe(WorkCompletion& completion, bool& solicited);
+  /// The message is wrong, or does not fit its receive. False.
+  [[gnu::noinline, gnu::cold]] bool fail(TerminateCode code, QpEvent event, WcStatus status);
+  [[gnu::noinline, gnu::cold]] bool lose_long_message(TerminateCode code);
+  [[gnu::noinline, gnu::cold]] bool fail_range(TerminateCode code);
+  WorkCompletion completion(WcStatus status, uint32_t vendor_err) const;
+  void push(const WorkCompletion& completion, bool solicited);
+  void end_receive(WcStatus status);
+  void store(CompletionQueue& queue, const WorkCompletion& completion, bool solicited);
+  [[gnu::noinline, gnu::cold]] void trace_receive(
+      TraceStep::Kind kind, WcStatus status, TraceStep::Phase phase = TraceStep::Phase::kBegun);
 };
 
 }  // namespace uwarp

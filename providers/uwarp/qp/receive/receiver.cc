@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/tuning.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/rdmap/segment_rules.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 
@@ -60,103 +60,13 @@ void StagedBytes::take_out(size_t offset, size_t size) {
   std::memmove(at, at + size, this->size() - offset);
 }
 
-size_t PayloadPlacer::describe(iovec* out, size_t& size) {
-  assert(in_.stream.mine.receive() && in_.segment.payload_left >= kTailBytes);
-  uint64_t wanted = in_.segment.payload_left - kTailBytes;
-  size_t count = 0;
-  if (is_write()) {
-    if (writes_.direct()) out[count++] = {writes_.target(), static_cast<size_t>(wanted)};
-  } else if (list().plain() && !list().revoked()) {
-    count = list().describe(in_.segment.payload_offset, wanted, out, kMaxSge);
-  }
-  size = count == 0 ? 0 : wanted;
-  return count;
-}
-
-// The segments of the run begin at `offset` of the message; `place` is theirs if it is a Write.
-bool PayloadPlacer::find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const {
-  return is_write() ? writes_.find_behind(offset, size, place)
-                    : offset + size <= list().length_bytes();
-}
-
-size_t PayloadPlacer::describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged,
-                                   iovec* iovecs, size_t count) {
-  const size_t header = in_.segment.header_size();
-  const uint64_t payload = in_.segment.ulpdu_length - header;
-  const uint64_t offset = in_.segment.payload_offset + in_.segment.payload_left;
-  RemoteRange place;
-  if (!find_behind(offset, run.wanted() * payload, place)) return count;
-  const uint64_t direct = payload - kTailBytes;
-  const size_t staged_size = kTailBytes + trailer + kFpduLengthSize + header;
-  uint32_t segments = 0;
-  for (; segments < run.wanted() && count + 3 <= StagingBuffer::kIovecs; ++segments) {
-    iovec* const out = iovecs + count;
-    const uint64_t skipped = segments * payload;
-    size_t used = 1;
-    uint64_t size = direct;
-    if (is_write())
-      out[1] = {place.address + skipped, direct};
-    else
-      used = list().describe(offset + skipped, size, out + 1, StagingBuffer::kIovecs - count - 2);
-    if (size != direct) break;
-    out[0] = {staged + segments * staged_size, staged_size};
-    count += 1 + used;
-  }
-  run.open(segments, direct, staged_size);
-  return count;
-}
-
-bool PayloadPlacer::place(const std::byte* from, uint32_t size) {
-  assert(in_.stream.mine.receive());
-  const bool placed =
-      is_write() ? writes_.store(from, size)
-                 : !list().revoked() && list().copy_in(in_.segment.payload_offset, from, size);
-  if (!placed) [[unlikely]]
-    fail();
-  return placed;
-}
-
-void PayloadPlacer::fail() {
-  if (is_write()) {
-    in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
-    messages_.fail_immediate();
-  } else if (is_answer()) {
-    answers_.fail_place();
-  } else {
-    messages_.fail_receive();
-  }
-}
-
-bool PayloadPlacer::take_back(std::byte* to, size_t size) {
-  if (!is_write()) return list().copy_out(in_.segment.payload_offset, to, size);
-  std::memcpy(to, writes_.target(), size);
-  return true;
-}
-
-namespace {
-
-auto check_request(const ReadRequestHeader& header, const QpConfig& config,
-                   const RemoteAccessor& peer) {
-  RemoteRange source;
-  return check_read_request(header, 0, *config.regions, peer, source);
-}
-
-auto check_request(const AtomicRequestHeader& header, const QpConfig& config,
-                   const RemoteAccessor& peer) {
-  RemoteRange cell;
-  return check_atomic_request(header, *config.regions, peer, cell, config.acknowledged);
-}
-
-}  // namespace
-
 Receiver::Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives,
                    StreamState& stream, CompletionOrder order, ReceiveCounters& counters)
     : in_(config, stream, counters),
       order_(order),
       writes_(in_, order_),
       messages_(in_, receives, writes_, order_),
-      answers_(in_, sends, order_),
-      placer_(in_, writes_, messages_, answers_) {}
+      answers_(in_, sends, order_) {}
 
 void Receiver::restart() {
   assert(in_.stream.mine.receive());
@@ -204,11 +114,11 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   const uint32_t left = open_ ? in_.segment.payload_left : 0;
   const bool crc = in_.stream.config.crc;
   if (left >= tuning::kDirectBytes && !crc && !closed() && staged_.size() == 0)
-    count = placer_.describe(iovecs, direct_bytes_);
+    count = describe_payload(iovecs);
   if (count != 0) {
     room = tuning::kBehindDirect;
-    if (run_.wanted() != 0 && direct_bytes_ == left - PayloadPlacer::kTailBytes)
-      count = placer_.describe_run(run_, trailer_left_, staged_.room(), iovecs, count);
+    if (run_.wanted() != 0 && direct_bytes_ == left - kTailBytes)
+      count = describe_run(iovecs, count);
   } else if (expects_large() && !crc && !held()) {
     room = std::min(room, size_t{left} + tuning::kDirectBytes);
   }
@@ -216,6 +126,49 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
   window_bytes_ = direct_bytes_ + run_.bytes() + room;
   return {iovecs, count};
+}
+
+size_t Receiver::describe_payload(iovec* iovecs) {
+  assert(in_.segment.payload_left >= kTailBytes);
+  uint64_t wanted = in_.segment.payload_left - kTailBytes;
+  size_t count = 0;
+  if (is_write()) {
+    if (writes_.direct()) iovecs[count++] = {writes_.target(), static_cast<size_t>(wanted)};
+  } else if (sink().plain() && !sink().revoked()) {
+    count = sink().describe(in_.segment.payload_offset, wanted, iovecs, kMaxSge);
+  }
+  direct_bytes_ = count == 0 ? 0 : wanted;
+  return count;
+}
+
+size_t Receiver::describe_run(iovec* iovecs, size_t count) {
+  const size_t header = in_.segment.header_size();
+  const uint64_t payload = in_.segment.ulpdu_length - header;
+  // Where the segments of the run begin in the message, and how long they are together.
+  const uint64_t offset = in_.segment.payload_offset + in_.segment.payload_left;
+  const uint64_t length = run_.wanted() * payload;
+  RemoteRange place;  // theirs, if it is a Write
+  if (is_write() ? !writes_.find_behind(offset, length, place)
+                 : offset + length > sink().length_bytes())
+    return count;
+  const uint64_t direct = payload - kTailBytes;
+  const size_t staged_size = kTailBytes + trailer_left_ + kFpduLengthSize + header;
+  uint32_t segments = 0;
+  for (; segments < run_.wanted() && count + 3 <= StagingBuffer::kIovecs; ++segments) {
+    iovec* const out = iovecs + count;
+    const uint64_t skipped = segments * payload;
+    size_t used = 1;
+    uint64_t size = direct;
+    if (is_write())
+      out[1] = {place.address + skipped, direct};
+    else
+      used = sink().describe(offset + skipped, size, out + 1, StagingBuffer::kIovecs - count - 2);
+    if (size != direct) break;
+    out[0] = {staged_.room() + segments * staged_size, staged_size};
+    count += 1 + used;
+  }
+  run_.open(segments, direct, staged_size);
+  return count;
 }
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
@@ -357,8 +310,10 @@ bool Receiver::check_frame() {
 // peer that could not go on: it lies in the segment's place.
 bool Receiver::bring_back() {
   const size_t size = run_.ahead();
-  if (!run_.ahead_is_one() || size > staged_.room_size() ||
-      !placer_.take_back(staged_.room(), size))
+  if (!run_.ahead_is_one() || size > staged_.room_size()) return false;
+  if (is_write())
+    std::memcpy(staged_.room(), writes_.target(), size);
+  else if (!sink().copy_out(in_.segment.payload_offset, staged_.room(), size))
     return false;
   staged_.add(size);
   run_.give_up();
@@ -410,13 +365,29 @@ bool Receiver::take_payload() {
     const uint32_t left = segment.payload_left;
     uint32_t size = static_cast<uint32_t>(std::min<size_t>(staged_.size(), left));
     // The tail stays together, so that it can be stored last.
-    if (size < left && left - size < PayloadPlacer::kTailBytes)
-      size = left > PayloadPlacer::kTailBytes ? left - PayloadPlacer::kTailBytes : 0;
-    if (size == 0 || !placer_.place(staged_.data(), size)) return false;
+    if (size < left && left - size < kTailBytes) size = left > kTailBytes ? left - kTailBytes : 0;
+    if (size == 0) return false;
+    const bool placed = is_write() ? writes_.store(staged_.data(), size)
+                                   : !sink().revoked() && sink().copy_in(segment.payload_offset,
+                                                                         staged_.data(), size);
+    if (!placed) [[unlikely]]
+      return fail_payload();
     staged_.consume(size);
     segment.payload_done(size);
   }
   return true;
+}
+
+bool Receiver::fail_payload() {
+  if (is_write()) {
+    in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
+    messages_.fail_immediate();
+  } else if (is_answer()) {
+    answers_.fail_place();
+  } else {
+    messages_.fail_receive();
+  }
+  return false;
 }
 
 // ---- Messages that are all header
@@ -429,7 +400,20 @@ bool Receiver::take_control() {
   if (staged_.size() < whole) return false;
   note_first_fpdu();
   in_.count_fpdu(in_.segment.opcode, true);
-  deliver_control({staged_.data() + kFpduLengthSize + UntaggedHeader::kWireSize, size});
+  const std::byte* const rdmap = staged_.data() + kFpduLengthSize + UntaggedHeader::kWireSize;
+  switch (in_.segment.opcode) {
+    case RdmapOpcode::kReadRequest:
+      take_request(ReadRequestHeader::decode(rdmap));
+      break;
+    case RdmapOpcode::kAtomicRequest:
+      take_request(AtomicRequestHeader::decode(rdmap));
+      break;
+    case RdmapOpcode::kAtomicResponse:
+      answers_.take(AtomicResponseHeader::decode(rdmap));
+      break;
+    default:
+      take_terminate({rdmap, size});
+  }
   staged_.consume(whole);
   return true;
 }
@@ -452,19 +436,6 @@ bool Receiver::check_control(size_t size) {
                 : in_.fail(*error, segment_event(*error), true);
 }
 
-void Receiver::deliver_control(std::span<const std::byte> rdmap) {
-  switch (in_.segment.opcode) {
-    case RdmapOpcode::kReadRequest:
-      return take_request(ReadRequestHeader::decode(rdmap.data()));
-    case RdmapOpcode::kAtomicRequest:
-      return take_request(AtomicRequestHeader::decode(rdmap.data()));
-    case RdmapOpcode::kAtomicResponse:
-      return answers_.take(AtomicResponseHeader::decode(rdmap.data()));
-    default:
-      return take_terminate(rdmap);
-  }
-}
-
 // Both kinds share the depth that was negotiated.
 template <typename Header>
 void Receiver::take_request(const Header& header) {
@@ -475,7 +446,13 @@ void Receiver::take_request(const Header& header) {
   request_sequence_.skip();
   InboundRequest request;
   request.header = header;
-  request.error = check_request(header, in_.config, in_.stream.peer(in_.config.domain));
+  const RemoteAccessor peer = in_.stream.peer(in_.config.domain);
+  RemoteRange place;
+  if constexpr (std::is_same_v<Header, ReadRequestHeader>)
+    request.error = check_read_request(header, 0, *in_.config.regions, peer, place);
+  else
+    request.error =
+        check_atomic_request(header, *in_.config.regions, peer, place, in_.config.acknowledged);
   std::memcpy(request.ddp_header, in_.segment.header, sizeof request.ddp_header);
   // Nothing behind a bad request is looked at any more.
   if (request.error) in_.close();

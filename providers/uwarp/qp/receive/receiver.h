@@ -78,47 +78,29 @@ class StagedBytes {
   std::byte carry_[kCarryBytes];
 };
 
-// Puts the payload of the segment under way where it belongs: by copying, or by describing the
-// place for the receive call. Receive side. RFC 5041 5.
-class PayloadPlacer {
- public:
-  /// The last bytes of a segment are always copied: those of a Write are stored after all others,
-  /// because applications poll them.
-  static constexpr uint32_t kTailBytes = 8;
-
-  PayloadPlacer(InboundStream& in, InboundWrites& writes, InboundMessages& messages,
-                InboundAnswers& answers)
-      : in_(in), writes_(writes), messages_(messages), answers_(answers) {}
-
-  /// Describes the place of all that is missing but for the tail, if the kernel may write it.
-  /// `size` is what that holds; 0: it may not.
-  size_t describe(iovec* out, size_t& size);
-  /// Describes the announced segments behind the rest of the one under way. Each goes to its place
-  /// except for its tail, which is staged at `staged` with trailer and next header. Opens the run,
-  /// and returns how many iovecs of `out` are in use. The headers are checked when all of it has
-  /// come, and must name these places.
-  [[gnu::noinline]] size_t describe_run(SegmentRun& run, uint32_t trailer, std::byte* staged,
-                                        iovec* out, size_t count);
-  /// Copies the next bytes of the payload. False: that failed the stream.
-  bool place(const std::byte* from, uint32_t size);
-  /// Copies bytes out again that have been put where the next ones belong.
-  bool take_back(std::byte* to, size_t size);
-
- private:
-  bool is_write() const { return in_.segment.opcode == RdmapOpcode::kWrite; }
-  bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
-  BufferList& list() { return is_answer() ? answers_.sink() : messages_.sink(); }
-  const BufferList& list() const { return is_answer() ? answers_.sink() : messages_.sink(); }
-  bool find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const;
-  [[gnu::noinline, gnu::cold]] void fail();
-
-  InboundStream& in_;
-  InboundWrites& writes_;
-  InboundMessages& messages_;
-  InboundAnswers& answers_;
-};
-
+/// A member of its QueuePair. Closed, so that what comes is dropped, until restart() begins a
+/// stream. From then on each received() follows a window(), and takes as many FPDUs as have come
+/// whole. Held while a message has no receive: resume() goes on, expire() gives up. Closed again
+/// once the stream has failed or the peer's Terminate has come, and by flush(), close() and
+/// reset(). After flush() no receive is taken, and after reset() no byte is kept either.
 class Receiver {
+  // Under the receive side, but for closed() and held(): the stream, ...
+  InboundStream in_;
+  CompletionOrder order_;
+  InboundWrites writes_;
+  InboundMessages messages_;
+  InboundAnswers answers_;
+  UntaggedSequence request_sequence_;  // queue 1, only its number
+  StagedBytes staged_;
+
+  // ... and the segment under way.
+  bool open_ = false;         // its header has been taken
+  uint8_t expect_large_ = 0;  // segments
+  uint32_t trailer_left_ = 0;
+  size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
+  size_t window_bytes_ = 0;  // ... and all of it
+  SegmentRun run_;           // segments behind the one under way
+
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
            CompletionOrder order, ReceiveCounters& counters);
@@ -169,6 +151,10 @@ class Receiver {
   InboundMessages& messages() { return messages_; }
 
  private:
+  /// The last bytes of a segment are always copied: those of a Write are stored after all others,
+  /// because applications poll them.
+  static constexpr uint32_t kTailBytes = 8;
+
   uint32_t consume(StagingPointer& staging);
   [[gnu::noinline, gnu::cold]] void look_ahead();
 
@@ -177,37 +163,35 @@ class Receiver {
   [[gnu::noinline]] bool check_frame();
   bool open_message();
   bool take_payload();
+  [[gnu::noinline, gnu::cold]] bool fail_payload();
   [[gnu::noinline, gnu::cold]] bool bring_back();
   void note_first_fpdu() {
     if (!in_.stream.first_fpdu.load(std::memory_order_relaxed)) take_first_fpdu();
   }
   [[gnu::noinline, gnu::cold]] void take_first_fpdu();
 
+  // Where its payload belongs. RFC 5041 5.
+  bool is_write() const { return in_.segment.opcode == RdmapOpcode::kWrite; }
+  bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
+  /// Of what is no Write.
+  BufferList& sink() { return is_answer() ? answers_.sink() : messages_.sink(); }
+  /// Describes the place of all that is missing but for the tail, if the kernel may write it.
+  /// Returns how many iovecs that takes; 0: it may not.
+  size_t describe_payload(iovec* iovecs);
+  /// Describes the announced segments behind the rest of the one under way. Each goes to its place
+  /// except for its tail, which is staged with trailer and next header. Opens the run, and returns
+  /// how many iovecs are in use. The headers are checked when all of it has come, and must name
+  /// these places.
+  [[gnu::noinline]] size_t describe_run(iovec* iovecs, size_t count);
+
   // A message that is all header.
   [[gnu::noinline]] bool take_control();
   bool check_control(size_t size);
-  void deliver_control(std::span<const std::byte> rdmap);
   /// A Read or atomic that the peer asks for: checked on arrival, then queued for the transmit
   /// side, which executes them in order. RFC 5040 5.2, RFC 7306 5.2.
   template <typename Header>
   void take_request(const Header& header);
   void take_terminate(std::span<const std::byte> rdmap);
-
-  InboundStream in_;
-  CompletionOrder order_;
-  InboundWrites writes_;
-  InboundMessages messages_;
-  InboundAnswers answers_;
-  UntaggedSequence request_sequence_;  // queue 1, only its number
-  PayloadPlacer placer_;
-  StagedBytes staged_;
-
-  bool open_ = false;         // a segment is under way: its header has been taken
-  uint8_t expect_large_ = 0;  // segments
-  uint32_t trailer_left_ = 0;
-  size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
-  size_t window_bytes_ = 0;  // ... and all of it
-  SegmentRun run_;           // segments behind the one under way
 };
 
 }  // namespace uwarp

@@ -9,7 +9,6 @@
 #include "protocol/mpa/fpdu.h"
 #include "protocol/wire/ddp_headers.h"
 #include "protocol/wire/rdmap_headers.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 
@@ -93,12 +92,6 @@ uint64_t failed_send(Msn msn, SendQueue& queue) {
   return StreamFailure::kNoRequest;
 }
 
-uint64_t failed_read(Msn msn, const OutboundRequests& outbound) {
-  const OutboundRequest* open =
-      outbound.find([&](const OutboundRequest& candidate) { return candidate.msn == msn; });
-  return open != nullptr ? open->request : StreamFailure::kNoRequest;
-}
-
 }  // namespace
 
 uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& outbound,
@@ -119,8 +112,11 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
   switch (untagged.qn) {
     case QueueNumber::kSend:
       return failed_send(untagged.msn, queue);
-    case QueueNumber::kReadRequest:
-      return failed_read(untagged.msn, outbound);
+    case QueueNumber::kReadRequest: {
+      const OutboundRequest* open =
+          outbound.find([&](const OutboundRequest& each) { return each.msn == untagged.msn; });
+      return open != nullptr ? open->request : StreamFailure::kNoRequest;
+    }
     default:
       return static_cast<uint32_t>(untagged.qn) >= kFirstSharedQueue
                  ? failed_send(untagged.msn, queue)
@@ -164,7 +160,7 @@ void SendCompleter::note_peer_delivered() {
     take_given_back();
   if (acknowledging_.on()) [[unlikely]]
     note_peer_delivered();
-  const uint64_t gone = built ? writer_.built_position() : writer_.sent_position();
+  const uint64_t gone = built ? batch_.built_position() : batch_.sent_position();
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
     if (wqe.end_position.load(std::memory_order_relaxed) > gone) break;
@@ -179,16 +175,15 @@ void SendCompleter::note_peer_delivered() {
   retire_wish_.grant(asked);
 }
 
-void SendCompleter::sent(size_t bytes) {
-  note_sent(bytes);
-  retire();
-}
-
 void SendCompleter::note_sent(size_t bytes) {
   assert(stream_.mine.transmit());
-  writer_.sent(bytes);
+  batch_.consume(bytes);
+  if (batch_.empty()) {
+    counters_.bytes.add(batch_.bytes());
+    counters_.fpdus.add(batch_.fpdus());
+  }
   if (trace_ != nullptr) [[unlikely]]
-    trace_->sent(queue_, writer_.batch().sent_bytes(), writer_.sent_position());
+    trace_->sent(queue_, batch_.sent_bytes(), batch_.sent_position());
 }
 
 // The receive side asks when the peer has answered: the peer has read the question by then.
@@ -208,11 +203,40 @@ void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) 
   stream_.acknowledge(at);
 }
 
-void SendCompleter::placed() {
+// All that has been begun has been placed.
+void SendCompleter::note_placed() {
   if (stream_.lent != nullptr) take_given_back();
   stream_.acknowledge(queue_.started());
   acknowledging_.cover(queue_.started());
   retire();
+}
+
+bool SendCompleter::all_placed() {
+  if (!batch_.empty() || !stream_.remote->settled()) return false;
+  const auto of_application = [](const OutboundRequest& each) {
+    return each.request != OutboundRequest::kNoRequest;
+  };
+  if (!stream_.outbound.empty() && stream_.outbound.find(of_application) != nullptr) return false;
+  if (queue_.retired() != queue_.started()) note_placed();
+  return queue_.retired() == queue_.started();
+}
+
+void SendCompleter::complete_direct(size_t requests) {
+  for (; requests != 0; --requests) {
+    SendWqe& wqe = queue_.at(queue_.started());
+    const bool read = wqe.opcode == SendOpcode::kRead;
+    queue_.start_one();
+    counters_.count(read ? MessageKind::kReadRequest : MessageKind::kWrite);
+    counters_.direct.add(1);
+    if (!read) {  // as one frame, which it is not
+      counters_.bytes.add(wqe.length_bytes);
+      counters_.fpdus.add(1);
+    }
+    wqe.end_position.store(batch_.sent_position(), std::memory_order_relaxed);
+    if (read) wqe.answered.store(true, std::memory_order_relaxed);
+  }
+  counters_.posted.set(queue_.posted());
+  note_placed();
 }
 
 void SendCompleter::lose() {
@@ -229,9 +253,8 @@ void SendCompleter::lose() {
 
 void SendCompleter::raise_if_drained() {
   assert(stream_.mine.transmit());
-  if (stream_.drain.due([&] {
-        return writer_.batch().empty() && queue_.retired() == queue_.started();
-      })) [[unlikely]]
+  if (stream_.drain.due([&] { return batch_.empty() && queue_.retired() == queue_.started(); }))
+      [[unlikely]]
     stream_.raise(QpEvent::kSqDrained);
 }
 
@@ -263,7 +286,10 @@ bool SendCompleter::flush() {
   assert(stream_.mine.transmit());
   const StreamFailure& failure = stream_.failure();
   const uint64_t own = failed_request(failure, stream_.outbound, queue_, acknowledging_.on());
-  complete_before(own);
+  if (own != kNone && !failure.oldest_request) {  // what came before it
+    if (acknowledging_.on()) stream_.acknowledge(own);
+    retire(failure.send_terminate);
+  }
   if (failure.status == WcStatus::kWrFlushErr) return flush_requests(kNone, kNone);
   return flush_requests(own, queue_.retired());
 }
@@ -273,13 +299,6 @@ void SendCompleter::flush_late() {
   const bool tell =
       config_.acknowledged && !reason_told_ && stream_.failure().status != WcStatus::kWrFlushErr;
   flush_requests(kNone, tell ? queue_.retired() : kNone);
-}
-
-void SendCompleter::complete_before(uint64_t failed) {
-  const StreamFailure& failure = stream_.failure();
-  if (failed == StreamFailure::kNoRequest || failure.oldest_request) return;
-  if (acknowledging_.on()) stream_.acknowledge(failed);
-  retire(failure.send_terminate);
 }
 
 bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {

@@ -121,15 +121,34 @@ class RetireWish {
   Atomic<uint32_t> granted_{0};
 };
 
+/// A member of its Transmitter. Between restart() and reset() it completes the requests of a stream
+/// in the order of the send queue: by retire() with success, then all that is left by flush(), once
+/// the queue pair has failed. From then on flush_late() takes what is posted to the failed queue
+/// pair. After flush(), lose() and reset() no request is open.
 class SendCompleter {
+  const QpConfig& config_;
+  SendQueue& queue_;
+  StreamState& stream_;
+  TransmitBatch& batch_;
+  TransmitCounters& counters_;
+  TransmitTrace* const trace_;  // or null
+
+  // Under the transmit side.
+  Acknowledging acknowledging_;
+  uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
+  uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
+  bool reason_told_ = true;          // by a completion of this stream, or there is no stream
+
+  // Any thread.
+  RetireWish retire_wish_;
+
  public:
-  /// `trace` may be null.
-  SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream, FpduWriter& writer,
+  SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream, TransmitBatch& batch,
                 TransmitCounters& counters, TransmitTrace* trace)
       : config_(config),
         queue_(queue),
         stream_(stream),
-        writer_(writer),
+        batch_(batch),
         counters_(counters),
         trace_(trace) {}
 
@@ -143,8 +162,8 @@ class SendCompleter {
   /// Completes all requests whose bytes have gone and whose answers (also those that only
   /// acknowledge) have come. `built`: as if all bytes that are built had gone.
   void retire(bool built = false);
-  /// The first `bytes` of what is built have gone: retire().
-  void sent(size_t bytes);
+  /// The first `bytes` of what is built have gone; retire() follows.
+  void note_sent(size_t bytes);
   /// Any thread: asks the one with the transmit side to do that.
   RetireWish& retire_wish() { return retire_wish_; }
   /// Requests have gone that are not complete. Any thread.
@@ -159,8 +178,10 @@ class SendCompleter {
   void acknowledge_before(std::optional<uint64_t> stream_position);
   /// Lent memory: what the peer has read by now has gone.
   [[gnu::noinline]] void take_given_back();
-  /// The peer has placed all that has been begun.
-  void placed();
+  /// Nothing of this queue pair is under way, so that what is copied now comes behind it all.
+  bool all_placed();
+  /// The oldest requests that wait have been done without the carrier: completes them.
+  void complete_direct(size_t requests);
   /// There is no peer, which the application is not told (is_unreliable()): completes what has been
   /// posted, up to the first change of a window, as if it had been sent.
   void lose();
@@ -174,27 +195,14 @@ class SendCompleter {
   void flush_late();
 
  private:
-  void note_sent(size_t bytes);
+  void note_placed();
   [[gnu::noinline, gnu::cold]] void raise_if_drained();
   [[gnu::noinline]] void note_peer_delivered();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
-  void complete_before(uint64_t failed);
   static constexpr uint64_t kNone = StreamFailure::kNoRequest;
   /// Completes all that is posted: these two with the failure's status, the rest as flushed. True
   /// if there was a `first`.
   bool flush_requests(uint64_t own, uint64_t first);
-
-  const QpConfig& config_;
-  SendQueue& queue_;
-  StreamState& stream_;
-  FpduWriter& writer_;
-  TransmitCounters& counters_;
-  TransmitTrace* const trace_;
-  Acknowledging acknowledging_;
-  uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
-  uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
-  RetireWish retire_wish_;
-  bool reason_told_ = true;  // by a completion of this stream, or there is no stream
 };
 
 }  // namespace uwarp

@@ -37,8 +37,13 @@ void BatchBuffer::Return::operator()(BatchBuffer* room) const {
   thread_own<Spare>().of(room->arena_bytes == kCrcArenaBytes).reset(room);
 }
 
-void TransmitBatch::configure(bool crc) {
+void TransmitBatch::begin_stream(bool crc) {
   crc_ = crc;
+  sent_position_ = 0;
+  drop();
+}
+
+void TransmitBatch::drop() {
   crc_error_ = 0;
   built_ = {};
   copies_.clear();
@@ -130,6 +135,7 @@ bool TransmitBatch::add_copied(const Frame& frame, BufferList* payload, uint64_t
 void TransmitBatch::consume(size_t bytes) {
   assert(bytes <= pending_bytes());
   built_.sent += bytes;
+  sent_position_ += bytes;
   while (bytes > 0) {
     iovec& piece = room_->iovecs[built_.first];
     const size_t here = std::min(bytes, piece.iov_len);
@@ -140,14 +146,6 @@ void TransmitBatch::consume(size_t bytes) {
   }
   while (built_.first < built_.count && room_->iovecs[built_.first].iov_len == 0) ++built_.first;
   end();
-}
-
-bool TransmitBatch::keep_copy(iovec& piece) {
-  std::byte* const copy = copies_.add(piece.iov_len);
-  if (copy == nullptr) return starve();
-  std::memcpy(copy, piece.iov_base, piece.iov_len);
-  piece.iov_base = copy;
-  return true;
 }
 
 // A full arena ends the batch; looking at a flag would cost each message an instruction.
@@ -196,7 +194,11 @@ bool TransmitBatch::refers_to(const std::byte* base, uint64_t length) const {
 bool TransmitBatch::detach(const std::byte* base, uint64_t length) {
   for (size_t i = built_.first; i < built_.count; ++i) {
     iovec& piece = room_->iovecs[i];
-    if (lies_in(piece, base, length) && !keep_copy(piece)) return false;
+    if (!lies_in(piece, base, length)) continue;
+    std::byte* const copy = copies_.add(piece.iov_len);
+    if (copy == nullptr) return starve();
+    std::memcpy(copy, piece.iov_base, piece.iov_len);
+    piece.iov_base = copy;
   }
   return true;
 }

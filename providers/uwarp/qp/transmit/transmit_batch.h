@@ -10,7 +10,6 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -20,7 +19,6 @@
 #include "base/limits.h"
 #include "protocol/ddp/segment.h"
 #include "protocol/mpa/fpdu.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 
@@ -98,9 +96,11 @@ class TransmitBatch {
   /// Stop adding when this much is queued: larger calls make nothing faster.
   static constexpr size_t kBytes = 1024 * 1024;
 
-  /// Begins with a stream. Drops what was queued. With CRC on payload is copied too, so that the
-  /// CRC stays right if the application changes its buffer meanwhile (requirement 5040-5.5-8).
-  void configure(bool crc);
+  /// Begins a stream. With CRC on payload is copied too, so that the CRC stays right if the
+  /// application changes its buffer meanwhile (requirement 5040-5.5-8).
+  void begin_stream(bool crc);
+  /// What is built and has not gone never will.
+  void drop();
 
   bool empty() const { return built_.first == built_.count; }
   /// The unsent rest.
@@ -112,6 +112,9 @@ class TransmitBatch {
   size_t bytes() const { return built_.bytes; }
   size_t fpdus() const { return built_.fpdu_count; }
   size_t sent_bytes() const { return built_.sent; }
+  /// Bytes of the stream that have gone, and those that are built.
+  uint64_t sent_position() const { return sent_position_; }
+  uint64_t built_position() const { return sent_position_ + pending_bytes(); }
   /// Where each FPDU ends; only while something is pending.
   std::span<const uint32_t> fpdu_ends() const { return {room_->fpdu_ends, built_.fpdu_count}; }
 
@@ -200,7 +203,6 @@ class TransmitBatch {
 
   bool lies_in(const iovec& piece, const std::byte* base, uint64_t length) const;
   void add_iovec(std::byte* at, size_t size);
-  bool keep_copy(iovec& piece);
   bool starve();
   bool add_copied(const Frame& frame, BufferList* payload, uint64_t offset);
   [[gnu::noinline]] bool add_gathered(const Frame& frame, BufferList& payload, uint64_t offset,
@@ -218,100 +220,8 @@ class TransmitBatch {
     size_t fpdu_count = 0;
   } built_;
   bool starved_ = false;
-  PayloadCopies copies_;
-};
-
-// Puts segments into the batch as FPDUs, and counts the bytes of the stream. Transmit side. RFC
-// 5041 5, 5044 4.
-class FpduWriter {
- public:
-  using Built = TransmitBatch::Built;
-  struct Segment {
-    uint32_t payload;   // bytes
-    bool last;          // of its message
-    uint8_t following;  // others of that size that come right behind it, as announced to the peer
-
-    DdpControl control(bool tagged) const {
-      return DdpControl::make(tagged, last).followed_by(following);
-    }
-  };
-
-  FpduWriter(const StreamState& stream, TransmitCounters& counters)
-      : stream_(stream), counters_(counters) {}
-
-  /// Begins a stream.
-  void restart() {
-    assert(stream_.mine.transmit());
-    drop();
-    sent_position_ = 0;
-  }
-  /// What is built and has not gone never will.
-  void drop() { batch_.configure(stream_.config.crc); }
-
-  TransmitBatch& batch() { return batch_; }
-  const TransmitBatch& batch() const { return batch_; }
-  /// Bytes of the stream that have gone, and those that are built.
-  uint64_t sent_position() const { return sent_position_; }
-  uint64_t built_position() const { return sent_position_ + batch_.pending_bytes(); }
-  void sent(size_t bytes) {
-    assert(stream_.mine.transmit());
-    batch_.consume(bytes);
-    sent_position_ += bytes;
-    if (!batch_.empty()) return;
-    counters_.bytes.add(batch_.bytes());
-    counters_.fpdus.add(batch_.fpdus());
-  }
-
-  /// The next segment of a message of which `left` bytes remain.
-  Segment next_segment(uint64_t left, size_t header_bytes) const {
-    const uint32_t payload = segment_payload(left, stream_.config.mulpdu, header_bytes);
-    return {payload, payload == left,
-            left < 2 * uint64_t{payload} ? uint8_t{0} : following(left, payload)};
-  }
-
-  /// A segment with `size` bytes of payload: those at `offset` of `payload`. `own`: they go out of
-  /// memory of the batch.
-  template <typename Header, typename... Payload>
-  Built append(const Header& header, const Payload&... payload) {
-    return batch_.append(Header::kWireSize, std::bind_front(&Header::encode, &header), payload...);
-  }
-  /// A message that is all header, with the next number of its queue. has_room() was checked.
-  template <typename Header>
-  void append_message(RdmapOpcode opcode, Msn& msn, const Header& header) {
-    assert(stream_.mine.transmit() && batch_.has_room());
-    UntaggedHeader untagged;
-    untagged.rsvd_ulp = make_rdmap_control(opcode);
-    untagged.qn = traits(opcode).queue;
-    untagged.msn = msn;
-    msn = msn.next();
-    batch_.append(UntaggedHeader::kWireSize + Header::kWireSize, [&](std::byte* at) {
-      untagged.encode(at);
-      header.encode(at + UntaggedHeader::kWireSize);
-    });
-    counters_.count(message_kind(opcode));
-  }
-  /// has_room() was checked.
-  [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset) {
-    assert(stream_.mine.transmit() && batch_.has_room());
-    append(TaggedHeader{.control = DdpControl::make(true, true),
-                        .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
-                        .stag = stag,
-                        .to = offset});
-    counters_.count(MessageKind::kWrite);
-  }
-
- private:
-  // Another uwarp reads those that follow in one go (docs/wire.md).
-  [[gnu::noinline]] uint8_t following(uint64_t left, uint32_t payload) const {
-    if (!stream_.announces_runs(payload)) return 0;
-    return static_cast<uint8_t>(
-        std::min<uint64_t>((left - payload) / payload, DdpControl::kMostFollowing));
-  }
-
-  const StreamState& stream_;
-  TransmitCounters& counters_;
-  TransmitBatch batch_;
   uint64_t sent_position_ = 0;
+  PayloadCopies copies_;
 };
 
 }  // namespace uwarp

@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 #include "base/random.h"
-#include "base/tuning.h"
 #include "protocol/rdmap/segment_rules.h"
 #include "protocol/wire/uwarp_marks.h"
-#include "qp/stream_state.h"
 
 namespace uwarp {
 
@@ -25,531 +24,6 @@ RdmapOpcode send_opcode(const SendWqe& wqe) {
     default:
       return solicited ? RdmapOpcode::kSendSolicited : RdmapOpcode::kSend;
   }
-}
-
-}  // namespace
-
-Requester::Requester(const QpConfig& config, SendQueue& queue, StreamState& stream,
-                     FpduWriter& writer, SendCompleter& completer, TransmitCounters& counters)
-    : config_(config),
-      queue_(queue),
-      stream_(stream),
-      writer_(writer),
-      completer_(completer),
-      counters_(counters),
-      token_state_(random_word()) {}
-
-void Requester::restart() {
-  assert(stream_.mine.transmit());
-  drop_message();
-  large_run_ = sent_untried_ = 0;
-  fault_.reset();
-  send_msn_ = request_msn_ = stream_.config.first_msn;
-  request_id_ = 0;
-}
-
-bool Requester::ready() {
-  assert(stream_.mine.transmit());
-  if (!queue_.waiting() || stream_.drain.paused()) return false;
-  if (stream_.lost.load(std::memory_order_acquire)) {
-    if (is_unreliable(config_.transport)) return lose();
-    // The peer left without a word: to the application it does not answer any more.
-    StreamFailure failure;
-    failure.oldest_request = true;
-    failure.status = WcStatus::kRetryExcErr;
-    stream_.fail(failure, std::nullopt);
-    return false;
-  }
-  if (stream_.silent.load(std::memory_order_acquire)) return false;
-  const SendWqe& wqe = queue_.at(queue_.started());
-  if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
-  if (wqe.opcode == SendOpcode::kSendWithImm && !immediate_ready()) return false;
-  // A change of keys takes effect after all that was posted before (verbs-level rule).
-  if (is_local(wqe.opcode)) [[unlikely]]
-    return queue_.retired() == queue_.started();
-  if (!awaits_answer(wqe.opcode)) return true;
-  const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
-  if (ord == 0) {
-    fail_in_turn(WcStatus::kLocQpOpErr);
-    return false;
-  }
-  return stream_.outbound.size() < ord;
-}
-
-bool Requester::lose() {
-  assert(stream_.mine.transmit());
-  if (stream_.drain.paused()) return false;
-  fault_.reset();
-  completer_.lose();
-  // A thread that has posted meanwhile transmits, and loses its request itself.
-  return queue_.waiting() && is_local(queue_.at(queue_.started()).opcode);
-}
-
-// The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
-bool Requester::immediate_ready() {
-  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
-  const bool shown = !stream_.peer_will_show();
-  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
-  if (shown) fail_in_turn(WcStatus::kLocQpOpErr);
-  return false;
-}
-
-// A Send with Immediate waits for a message of the peer, and the peer for one of the application:
-// a Read is answered all the same.
-bool Requester::must_ask_peer() const {
-  return !stream_.failed() && queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
-         !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
-         !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
-         (stream_.config.ord != 0 || completer_.acknowledging().on()) && !stream_.drain.paused();
-}
-
-void Requester::begin() {
-  assert(stream_.mine.transmit());
-  copied_bytes_ = 0;  // all of it goes
-  const uint64_t position = queue_.started();
-  SendWqe& wqe = queue_.at(position);
-  // InfiniBand adapters look at the place of an answer when the answer has come, so that faults
-  // which the peer finds come first: then InboundAnswers does.
-  const bool answer = awaits_answer(wqe.opcode);
-  if (!(answer && config_.acknowledged) &&
-      !queue_.gather(position, *config_.regions, *config_.domain,
-                     answer ? uint32_t{kAccessLocalWrite} : 0, payload_))
-    return fail_in_turn(WcStatus::kLocProtErr);
-  if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t))
-    return fail_in_turn(WcStatus::kLocLenErr);
-  queue_.start_one();
-  if (Acknowledging& acknowledging = completer_.acknowledging(); acknowledging.on()) [[unlikely]] {
-    if (answer || is_local(wqe.opcode))
-      acknowledging.cover(position + 1);  // all before a local one has completed
-    else if (queue_.signaled(wqe))
-      acknowledging.owe();
-  }
-  if (is_local(wqe.opcode)) [[unlikely]]
-    return change_window(wqe, position);
-  if (answer) {
-    wqe.opcode == SendOpcode::kRead ? emit_read(wqe, position) : emit_atomic(wqe, position);
-    wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
-    return;
-  }
-  if (wqe.opcode != SendOpcode::kWrite) {
-    qn_ = static_cast<QueueNumber>(wqe.msn);
-    wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
-    send_msn_ = send_msn_.next();
-  }
-  counters_.count(is_write(wqe.opcode) ? MessageKind::kWrite : MessageKind::kSend);
-  open_ = true;
-  message_bytes_ = wqe.length_bytes;
-  offset_ = 0;
-}
-
-// Requests are one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
-void Requester::emit_read(const SendWqe& wqe, uint64_t position) {
-  const STag token = draw_token();
-  stream_.outbound.push(
-      OutboundRequest{.request = position,
-                      .token = token.value,
-                      .length_bytes = wqe.length_bytes,
-                      .msn = request_msn_,
-                      .acknowledges = completer_.acknowledging().on() ? position + 1 : 0});
-  writer_.append_message(RdmapOpcode::kReadRequest, request_msn_,
-                         ReadRequestHeader{.sink_stag = token,
-                                           .size = wqe.length_bytes,
-                                           .source_stag = STag{wqe.rkey},
-                                           .source_to = wqe.remote_address});
-}
-
-void Requester::emit_empty_read(uint64_t acknowledges) {
-  assert(stream_.mine.transmit());
-  const STag token = draw_token();
-  stream_.outbound.push(
-      OutboundRequest{.token = token.value, .msn = request_msn_, .acknowledges = acknowledges});
-  writer_.append_message(RdmapOpcode::kReadRequest, request_msn_,
-                         ReadRequestHeader{.sink_stag = token, .source_stag = STag{1}});
-}
-
-void Requester::emit_atomic(const SendWqe& wqe, uint64_t position) {
-  AtomicRequestHeader header{
-      .request_id = request_id_++, .remote_stag = STag{wqe.rkey}, .remote_to = wqe.remote_address};
-  const AtomicOperands& operands = queue_.operands(position);
-  const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
-  if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
-    header.add_or_swap = operands.compare_add;
-    if (masked) header.add_or_swap_mask = operands.add_or_swap_mask;
-  } else {
-    header.opcode = AtomicOpcode::kCmpSwap;
-    header.add_or_swap = operands.swap;
-    header.add_or_swap_mask = masked ? operands.add_or_swap_mask : ~uint64_t{0};
-    header.compare = operands.compare_add;
-    header.compare_mask = masked ? operands.compare_mask : ~uint64_t{0};
-  }
-  stream_.outbound.push(
-      OutboundRequest{.request = position,
-                      .token = header.request_id,
-                      .length_bytes = wqe.length_bytes,
-                      .msn = request_msn_,
-                      .atomic = true,
-                      .acknowledges = completer_.acknowledging().on() ? position + 1 : 0});
-  writer_.append_message(RdmapOpcode::kAtomicRequest, request_msn_, header);
-}
-
-// BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
-// window are over when the table returns.
-void Requester::change_window(SendWqe& wqe, uint64_t position) {
-  const RemoteAccessor self{config_.domain, stream_.identity, 0};
-  bool done;
-  if (wqe.opcode == SendOpcode::kBindWindow) {
-    bound_windows_ = true;
-    done = config_.regions->bind(wqe.binding(), self);
-  } else {
-    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
-  }
-  if (!done) return fail(position, WcStatus::kMwBindErr);
-  wqe.end_position.store(writer_.sent_position(), std::memory_order_relaxed);
-  completer_.retire();
-}
-
-// Whether the thread that sends had better copy it than write it into the ring. Where a thread of
-// the peer looks at the ring all the time, several small ones get there sooner.
-bool Requester::worth_a_copy(bool large) const {
-  if (large && stream_.remote->suits_bulk()) return true;
-  const uint64_t waiting = queue_.posted() - queue_.started();
-  return waiting == 1 || (waiting < tuning::kCopiedAtOnce && !stream_.remote->attended());
-}
-
-// Nothing of this queue pair is under way, so that what is copied now comes behind it all.
-bool Requester::settled() {
-  if (!writer_.batch().empty() || !stream_.remote->settled()) return false;
-  const auto of_application = [](const OutboundRequest& each) {
-    return each.request != OutboundRequest::kNoRequest;
-  };
-  if (!stream_.outbound.empty() && stream_.outbound.find(of_application) != nullptr) return false;
-  if (queue_.retired() != queue_.started()) completer_.placed();
-  return queue_.retired() == queue_.started();
-}
-
-Requester::Copied Requester::copy() {
-  const uint64_t position = queue_.started();
-  const SendWqe& wqe = queue_.at(position);
-  const bool read = wqe.opcode == SendOpcode::kRead;
-  const bool suits = (read || wqe.opcode == SendOpcode::kWrite) && wqe.length_bytes != 0;
-  const bool large = wqe.length_bytes >= tuning::kPullBytes;
-  large_run_ = suits && large ? large_run_ + 1 : 0;
-  if (sent_untried_ != 0) {
-    --sent_untried_;
-    return Copied::kSend;
-  }
-  if (!suits || !stream_.remote->reachable() || !worth_a_copy(large)) return Copied::kSend;
-  if (turn_bytes_ >= tuning::kPassBytes) return Copied::kLater;
-  if (!settled()) {
-    // A pipeline that never runs dry would never leave the ring.
-    const bool waits = large_run_ > tuning::kCopiedAtOnce && stream_.remote->await_settled();
-    return waits ? Copied::kWait : Copied::kSend;
-  }
-  RemoteCopy copy(wqe.rkey, read);
-  uint64_t end = position;
-  while (end != queue_.posted() && queue_.at(end).opcode == wqe.opcode &&
-         queue_.at(end).rkey == wqe.rkey && add_to(copy, end))
-    ++end;
-  const size_t done = copy.requests().empty() ? 0 : stream_.remote->copy(copy);
-  if (done == 0) {
-    large_run_ = 0;
-    sent_untried_ = tuning::kSentUntried;
-    return Copied::kSend;
-  }
-  turn_bytes_ += copy.bytes();
-  if (end == position) {  // a part of one
-    copied_bytes_ += copy.bytes();
-    return Copied::kLater;
-  }
-  copied_bytes_ = 0;
-  for (size_t i = 0; i != done; ++i) note_copied(read);
-  counters_.posted.set(queue_.posted());
-  completer_.placed();
-  return Copied::kDone;
-}
-
-// False: no request may follow it: it is not in, or only with a part.
-bool Requester::add_to(RemoteCopy& copy, uint64_t position) {
-  const SendWqe& wqe = queue_.at(position);
-  const uint32_t needed = copy.reads() ? uint32_t{kAccessLocalWrite} : 0;
-  if (wqe.length_bytes == 0 || !copy.has_room(kMaxSge) ||
-      !queue_.gather(position, *config_.regions, *config_.domain, needed, payload_) ||
-      !payload_.plain())
-    return false;
-  // Of the oldest one a part may be there already.
-  const uint64_t skip = copy.requests().empty() ? copied_bytes_ : 0;
-  assert(skip < wqe.length_bytes);
-  const uint64_t left = wqe.length_bytes - skip;
-  uint64_t bytes = std::min(left, tuning::kPassBytes - copy.bytes());
-  if (bytes != left && !copy.requests().empty()) return false;
-  const size_t pieces = payload_.describe(skip, bytes, copy.room(), kMaxSge);
-  copy.add(wqe.remote_address + skip, bytes, pieces);
-  return bytes == left;
-}
-
-void Requester::note_copied(bool read) {
-  SendWqe& wqe = queue_.at(queue_.started());
-  queue_.start_one();
-  counters_.count(read ? MessageKind::kReadRequest : MessageKind::kWrite);
-  counters_.direct.add(1);
-  if (!read) {  // as one frame, which it is not
-    counters_.bytes.add(wqe.length_bytes);
-    counters_.fpdus.add(1);
-  }
-  wqe.end_position.store(writer_.sent_position(), std::memory_order_relaxed);
-  if (read) wqe.answered.store(true, std::memory_order_relaxed);
-}
-
-bool Requester::append_segment() {
-  assert(stream_.mine.transmit());
-  using Built = FpduWriter::Built;
-  const uint64_t position = queue_.started() - 1;
-  SendWqe& wqe = queue_.at(position);
-  if (immediate_due_) [[unlikely]]
-    return append_immediate(wqe);
-  Built built;
-  const bool write = is_write(wqe.opcode);
-  const FpduWriter::Segment segment =
-      writer_.next_segment(left(), write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
-  // Of a Write that is refused the receive fails that its Immediate Data would have taken.
-  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.marks_deliveries(config_);
-  const uint8_t control =
-      make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
-  if (payload_.revoked()) [[unlikely]]
-    built = Built::kFault;
-  else if (write)
-    built = writer_.append(TaggedHeader{.control = segment.control(true),
-                                        .rsvd_ulp = control,
-                                        .stag = STag{wqe.rkey},
-                                        .to = wqe.remote_address + offset_},
-                           &payload_, offset_, segment.payload);
-  else
-    built = append_send(wqe, segment);
-  if (built == Built::kNoRoom) return false;
-  if (built == Built::kFault) [[unlikely]] {
-    fail(position, WcStatus::kLocProtErr);
-    open_ = false;
-    return true;
-  }
-  offset_ += segment.payload;
-  if (!segment.last) return true;
-  // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
-  // RFC 7306 6.
-  immediate_due_ = wqe.opcode == SendOpcode::kWriteWithImm;
-  open_ = immediate_due_;
-  if (!open_) wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
-  return true;
-}
-
-FpduWriter::Built Requester::append_send(const SendWqe& wqe, const FpduWriter::Segment& segment) {
-  UntaggedHeader header;
-  header.control = segment.control(false);
-  header.rsvd_ulp = make_rdmap_control(send_opcode(wqe));
-  if (wqe.opcode == SendOpcode::kSendWithInvalidate)
-    header.invalidate_stag = STag{wqe.imm_or_invalidate};
-  if (wqe.opcode == SendOpcode::kSendWithImm) {
-    header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};  // network order as is
-    header.rsvd_ulp |= RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
-  }
-  header.qn = qn_;
-  header.msn = Msn{wqe.msn};
-  header.mo = static_cast<uint32_t>(offset_);
-  return writer_.append(header, &payload_, offset_, segment.payload);
-}
-
-// RFC 7306 6.
-bool Requester::append_immediate(SendWqe& wqe) {
-  std::byte value[kImmediateSize]{};
-  std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
-  BufferList data;
-  data.append(value, sizeof value);
-  const bool solicited = wqe.flags & kSendSolicited;
-  UntaggedHeader header;
-  header.rsvd_ulp =
-      make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited : RdmapOpcode::kImmediate);
-  header.qn = qn_;
-  header.msn = Msn{wqe.msn};
-  static_assert(kImmediateSize <= TransmitBatch::kCopyBytes);  // so `value` may go
-  if (writer_.append(header, &data, 0, sizeof value) == FpduWriter::Built::kNoRoom) return false;
-  counters_.count(MessageKind::kImmediate);
-  open_ = immediate_due_ = false;
-  wqe.end_position.store(writer_.built_position(), std::memory_order_relaxed);
-  return true;
-}
-
-// The requests before it complete first, as on an adapter: nothing else starts meanwhile.
-void Requester::fail_in_turn(WcStatus status) {
-  fault_ = status;
-  stream_.silent.store(true, std::memory_order_relaxed);
-}
-
-void Requester::fail_by_fault() {
-  assert(stream_.mine.transmit());
-  fail(queue_.started(), *fault_);
-  fault_.reset();
-}
-
-void Requester::fail(uint64_t position, WcStatus status) {
-  StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
-  failure.request = position;
-  failure.status = status;
-  failure.send_terminate = !stream_.must_be_silent();
-  stream_.fail(failure, std::nullopt);
-}
-
-uint64_t Requester::first_gathered() const {
-  assert(stream_.mine.transmit());
-  for (uint64_t i = queue_.retired(); i != queue_.started(); ++i) {
-    const SendWqe& wqe = queue_.at(i);
-    if (!awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
-        wqe.end_position.load(std::memory_order_relaxed) > writer_.sent_position())
-      return i;
-  }
-  return StreamFailure::kNoRequest;
-}
-
-// Sink tokens: fresh, never zero, not guessable from earlier ones by chance (splitmix64 on a random
-// start). Good only for the Read Response at the head of the outstanding Reads.
-STag Requester::draw_token() {
-  uint64_t z = token_state_ += 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  const auto token = static_cast<uint32_t>(z >> 32);
-  return STag{token == 0 ? 1 : token};
-}
-
-void Responder::restart() {
-  assert(stream_.mine.transmit());
-  open_ = false;
-  gathered_end_ = 0;
-  atomic_msn_ = stream_.config.first_msn;
-  told_delivered_ = stream_.config.first_msn.previous();
-}
-
-void Responder::emit_delivered_mark(bool next_waits) {
-  assert(stream_.mine.transmit());
-  told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
-  writer_.append_empty_write(DeliveredMark::kStag,
-                             DeliveredMark{told_delivered_, next_waits}.offset());
-}
-
-void Responder::begin() {
-  assert(stream_.mine.transmit());
-  const InboundRequest& request = *stream_.inbound.front();
-  offset_ = 0;
-  if (request.error) return fail(*request.error);
-  if (request.atomic() != nullptr) return answer_atomic(request);
-  counters_.count(MessageKind::kReadResponse);
-  open_ = true;
-  message_bytes_ = request.read()->size;
-}
-
-// Executed when it is its turn among the answers owed, so in the order of the requests; begin() is
-// called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
-void Responder::answer_atomic(const InboundRequest& request) {
-  const AtomicRequestHeader header = *request.atomic();
-  RemoteRange cell;
-  if (const auto error = check_atomic_request(
-          header, *config_.regions, stream_.peer(config_.domain), cell, config_.acknowledged))
-    return fail(*error);
-  // Answers to Reads before it may still lie in the application's memory. Without memory for a
-  // copy they go out first, and it is executed for the next batch.
-  if (!writer_.batch().detach(cell.address, sizeof(uint64_t))) return;
-  const auto original = execute(header, cell);
-  if (!original) return fail(TerminateCode::kRdmapInvalidSTag);
-  answered(request);
-  writer_.append_message(
-      RdmapOpcode::kAtomicResponse, atomic_msn_,
-      AtomicResponseHeader{.request_id = header.request_id, .original_value = *original});
-}
-
-std::optional<uint64_t> Responder::execute(const AtomicRequestHeader& request,
-                                           const RemoteRange& cell) {
-  const RangeGuard guard(cell, request.remote_stag);
-  if (!guard) return std::nullopt;
-  if (cell.memory == MemoryKind::kPlain) [[likely]]
-    return execute_atomic(cell.address, request);
-  return execute_atomic_on_demand(cell.address, request, config_.regions->on_demand_atomics);
-}
-
-// The source is checked again for each segment: it may be deregistered while the answer is on its
-// way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
-bool Responder::append_segment() {
-  assert(stream_.mine.transmit());
-  using Built = FpduWriter::Built;
-  const FpduWriter::Segment segment = writer_.next_segment(left(), TaggedHeader::kWireSize);
-  const ReadRequestHeader& request = *stream_.inbound.front()->read();
-  RemoteRange source;
-  if (const auto error = check_read_request(request, offset_, *config_.regions,
-                                            stream_.peer(config_.domain), source)) {
-    fail(*error);
-    return true;
-  }
-  const Built built = append_from(source, request.source_stag,
-                                  {.control = segment.control(true),
-                                   .rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadResponse),
-                                   .stag = request.sink_stag,
-                                   .to = request.sink_to + offset_},
-                                  segment.payload);
-  if (built == Built::kNoRoom) return false;
-  if (built == Built::kFault) {
-    fail(TerminateCode::kRdmapInvalidSTag);
-    return true;
-  }
-  if (segment.payload > TransmitBatch::kCopyBytes) gathered_end_ = writer_.built_position();
-  offset_ += segment.payload;
-  if (segment.last) {
-    answered(*stream_.inbound.front());
-    open_ = false;
-  }
-  return true;
-}
-
-// What a window shows is copied while the binding holds: unbinding then waits for no send call.
-FpduWriter::Built Responder::append_from(const RemoteRange& source, STag stag,
-                                         const TaggedHeader& header, uint32_t size) {
-  BufferList payload;
-  payload.append(source.address, size, source.region, source.memory);
-  if (!source.through_window()) [[likely]]
-    return writer_.append(header, &payload, 0, size);
-  const RangeGuard guard(source, stag);
-  return guard ? writer_.append(header, &payload, 0, size, true) : FpduWriter::Built::kFault;
-}
-
-// Freed before the bytes go out: the peer may ask again as soon as it has the last one.
-void Responder::answered(const InboundRequest& request) {
-  if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
-  stream_.inbound.pop();
-}
-
-// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only
-// the DDP header is given (RFC 7306 8.1).
-void Responder::fail(TerminateCode code) {
-  const InboundRequest& request = *stream_.inbound.front();
-  StreamFailure failure = StreamFailure::terminated_by_us(code);
-  if (const ReadRequestHeader* read = request.read()) {
-    failure.terminate.copy_ddp_header(request.ddp_header,
-                                      UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize);
-    ReadRequestHeader rest = *read;
-    rest.sink_to += offset_;
-    rest.source_to += offset_;
-    rest.size -= static_cast<uint32_t>(offset_);
-    std::byte encoded[ReadRequestHeader::kWireSize];
-    rest.encode(encoded);
-    failure.terminate.copy_read_request(encoded);
-  } else {
-    failure.terminate.copy_ddp_header(request.ddp_header,
-                                      UntaggedHeader::kWireSize + AtomicRequestHeader::kWireSize);
-  }
-  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError : QpEvent::kRequestError);
-  open_ = false;
-}
-
-namespace {
-
-bool is_remote(WcStatus status) {
-  return status == WcStatus::kRemInvReqErr || status == WcStatus::kRemAccessErr ||
-         status == WcStatus::kRemOpErr;
 }
 
 FaultMessage fault_message(SendOpcode opcode) {
@@ -570,17 +44,21 @@ Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& 
       trace_(config.trace == nullptr
                  ? nullptr
                  : std::make_unique<TransmitTrace>(*config.trace, config.number.value)),
-      writer_(stream, counters),
-      completer_(config, queue, stream, writer_, counters, trace_.get()),
-      requester_(config, queue, stream, writer_, completer_, counters),
-      responder_(config, stream, writer_, counters) {}
+      completer_(config, queue, stream, batch_, counters, trace_.get()),
+      direct_(config, queue, stream, completer_),
+      token_state_(random_word()) {}
 
 void Transmitter::restart() {
   assert(stream_.mine.transmit());
-  writer_.restart();
+  batch_.begin_stream(stream_.config.crc);
   completer_.restart();
-  requester_.restart();
-  responder_.restart();
+  direct_.restart();
+  open_ = Open::kNothing;
+  fault_.reset();
+  send_msn_ = request_msn_ = atomic_msn_ = stream_.config.first_msn;
+  request_id_ = 0;
+  told_delivered_ = stream_.config.first_msn.previous();
+  gathered_end_ = 0;
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
   lent_from_.reset();
   peer_read_.reset();
@@ -590,6 +68,8 @@ void Transmitter::restart() {
   idle_.store(false, std::memory_order_release);
 }
 
+// ---- What goes next
+
 std::span<const iovec> Transmitter::window() {
   assert(stream_.mine.transmit());
   if (!stream_.running.load(std::memory_order_acquire)) return {};
@@ -597,9 +77,10 @@ std::span<const iovec> Transmitter::window() {
   if (batch_.empty()) {
     if (!batch_.restart()) [[unlikely]]
       return {};
-    after_copy_ = Requester::Copied::kDone;
-    requester_.begin_turn();
-    trace_ == nullptr ? fill() : fill_traced();
+    direct_.begin_turn();
+    fill();
+    if (trace_ != nullptr && !batch_.empty()) [[unlikely]]
+      trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
     // rdma_disconnect() goes by way of SQD, and what that holds back still goes out.
     const bool held = queue_.waiting() &&
                       (stream_.drain.paused() || (config_.script && config_.script->send_held()));
@@ -613,7 +94,8 @@ std::span<const iovec> Transmitter::window() {
 
 bool Transmitter::sent(size_t bytes) {
   assert(stream_.mine.transmit());
-  completer_.sent(bytes);
+  completer_.note_sent(bytes);
+  completer_.retire();
   if (!batch_.empty()) return true;
   counters_.posted.set(queue_.posted());
   note_progress();
@@ -625,7 +107,7 @@ bool Transmitter::sent(size_t bytes) {
 
 void Transmitter::note_progress() {
   const bool owed = !opened_ && stream_.config.rtr != StreamConfig::Rtr::kNone && !closed_;
-  const bool quiet = batch_.empty() && !requester_.open() && !responder_.open() && !owed;
+  const bool quiet = batch_.empty() && open_ == Open::kNothing && !owed;
   idle_.store(quiet && !queue_.waiting() && stream_.inbound.empty(), std::memory_order_release);
   if (quiet && stream_.failed() && closed_) finished_.store(true, std::memory_order_release);
 }
@@ -638,30 +120,25 @@ bool Transmitter::wanted() const {
          (stream_.failed() && !finished());
 }
 
-void Transmitter::fill_traced() {
-  fill();
-  if (!batch_.empty()) trace_->built(queue_, batch_.pending(), batch_.fpdu_ends());
-}
-
 // All that an ordinary small message needs becomes one function; what is rare, or large by itself,
 // is noinline. The calls were a tenth of the time that such a message takes.
 [[gnu::flatten]] void Transmitter::fill() {
   completer_.acknowledging().begin_batch();
-  while (!closed_ && !switching_) {
-    bool going;
-    if (requester_.open())
-      going = batch_.has_room(requester_.left()) && requester_.append_segment();
-    else if (responder_.open())
-      going = batch_.has_room(responder_.left()) && responder_.append_segment();
+  for (bool going = true; going;) {
+    assert(open_ == Open::kNothing || (!closed_ && !switching_));
+    if (open_ >= Open::kRequest)
+      going = batch_.has_room(left()) && append_segment();
+    else if (open_ == Open::kAnswer)
+      going = batch_.has_room(left()) && append_answer();
     else
       going = batch_.has_room() && begin_next();
-    if (!going) return;
   }
 }
 
 // What goes next, in order of precedence. Requests and answers alternate, so that neither side of
 // the application starves the other. False: nothing may go now.
 bool Transmitter::begin_next() {
+  if (closed_ || switching_) return false;
   if (stream_.failed()) return emit_terminate();
   if (!opened_) {
     if (!emit_opening()) return begin_local();
@@ -669,14 +146,14 @@ bool Transmitter::begin_next() {
   }
   if (stream_.answer_due.load(std::memory_order_acquire)) {
     stream_.answer_due.store(false, std::memory_order_relaxed);
-    writer_.append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
+    append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
     return true;
   }
   if (const uint32_t due = stream_.marks_due.load(std::memory_order_acquire);
       due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
     return emit_mark(due);
   const bool response = !stream_.inbound.empty();
-  bool request = requester_.ready();
+  bool request = request_ready();
   if (config_.script != nullptr) [[unlikely]] {
     const AfterFaults after = apply_faults(response, request);
     if (after == AfterFaults::kNothing) return false;
@@ -685,42 +162,39 @@ bool Transmitter::begin_next() {
   }
   if (stream_.failed()) return true;
   if (acknowledgement_due(request)) {
-    emit_acknowledgement();
+    // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and
+    // checks no key of one without bytes.
+    completer_.acknowledging().cover(queue_.started());
+    emit_empty_read(queue_.started());
   } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
     response_turn_ = false;
-    responder_.begin();
+    begin_answer();
   } else if (request && config_.acknowledged && takes_receive(queue_.at(queue_.started()).opcode) &&
-             responder_.delivery_due()) [[unlikely]] {
-    responder_.emit_delivered_mark();
+             delivery_due()) [[unlikely]] {
+    emit_delivered_mark();
   } else if (request) {
     response_turn_ = true;
-    if (stream_.remote != nullptr) [[unlikely]]
-      return begin_or_copy();
-    requester_.begin();
-  } else if (requester_.fault_due()) {  // from here on what goes only when nothing else may
-    requester_.fail_by_fault();
-  } else if (config_.transport == Transport::kXrcReceive && responder_.delivery_due()) {
+    if (stream_.remote != nullptr) [[unlikely]] {
+      const auto outcome = direct_.copy();
+      if (outcome == DirectRequests::Outcome::kDone) return true;
+      if (outcome != DirectRequests::Outcome::kSend) return response;  // answers go first
+    }
+    begin_request();
+  } else if (fault_ && queue_.retired() == queue_.started()) {
+    // From here on what goes only when nothing else may.
+    fail_request(queue_.started(), *std::exchange(fault_, std::nullopt));
+  } else if (config_.transport == Transport::kXrcReceive && delivery_due()) {
     // The Read that asks for it has not come yet, and the message is about to complete.
-    responder_.emit_delivered_mark();
-  } else if (queue_.waiting() && requester_.must_ask_peer()) {
-    requester_.emit_empty_read(0);
-  } else if (stream_.nudge_due.load(std::memory_order_relaxed) && writer_.built_position() != 0) {
+    emit_delivered_mark();
+  } else if (queue_.waiting() && must_ask_peer()) {
+    emit_empty_read(0);
+  } else if (stream_.nudge_due.load(std::memory_order_relaxed) && batch_.built_position() != 0) {
     // Only once the first FPDU has gone alone: a second one wakes a responder that missed it.
     stream_.nudge_due.store(false, std::memory_order_relaxed);
-    writer_.append_empty_write(STag{1}, 0);
+    append_empty_write(STag{1}, 0);
   } else {
     return false;
   }
-  return true;
-}
-
-// Where the peer's memory is within reach. RFC 5040 knows of no such way; the peer sees what it
-// would have seen.
-bool Transmitter::begin_or_copy() {
-  after_copy_ = requester_.copy();
-  if (after_copy_ == Requester::Copied::kDone) return true;
-  if (after_copy_ != Requester::Copied::kSend) return !stream_.inbound.empty();  // these go first
-  requester_.begin();
   return true;
 }
 
@@ -732,7 +206,7 @@ bool Transmitter::emit_mark(uint32_t due) {
     return true;
   };
   if (take(StreamState::kWaitDue)) {
-    responder_.emit_delivered_mark(true);
+    emit_delivered_mark(true);
     return true;
   }
   CarrierMark mark{CarrierMark::Kind::kSwitch};
@@ -742,7 +216,7 @@ bool Transmitter::emit_mark(uint32_t due) {
     mark = {CarrierMark::Kind::kNumber, stream_.letter_number};
   else
     switching_ = take(StreamState::kSwitchDue);
-  writer_.append_empty_write(CarrierMark::kStag, mark.offset());
+  append_empty_write(CarrierMark::kStag, mark.offset());
   return true;
 }
 
@@ -787,7 +261,9 @@ bool Transmitter::apply_fault_verdict(uint64_t position, const FaultVerdict& ver
       failure.request = position;
       failure.status = static_cast<WcStatus>(verdict.status);
       // As with real errors: those that the peer reports raise an event too.
-      if (!is_remote(failure.status)) event.reset();
+      if (failure.status != WcStatus::kRemInvReqErr && failure.status != WcStatus::kRemAccessErr &&
+          failure.status != WcStatus::kRemOpErr)
+        event.reset();
       break;
     default:
       if (is_protection_error(verdict.code)) event = QpEvent::kAccessError;
@@ -803,32 +279,24 @@ bool Transmitter::must_acknowledge(bool request) const {
                                         pressed);
 }
 
-// The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and checks
-// no key of one without bytes.
-void Transmitter::emit_acknowledgement() {
-  completer_.acknowledging().cover(queue_.started());
-  requester_.emit_empty_read(queue_.started());
-}
-
 // RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
 bool Transmitter::emit_opening() {
   const StreamConfig& config = stream_.config;
   if (stream_.must_be_silent()) return false;
   opened_ = true;
-  if (config.rtr == StreamConfig::Rtr::kWrite) {
-    writer_.append_empty_write(config.rtr_stag, config.rtr_offset);
-  } else if (config.rtr == StreamConfig::Rtr::kRead) {
-    requester_.emit_empty_read(0);
-  }
+  if (config.rtr == StreamConfig::Rtr::kWrite)
+    append_empty_write(config.rtr_stag, config.rtr_offset);
+  else if (config.rtr == StreamConfig::Rtr::kRead)
+    emit_empty_read(0);
   return true;
 }
 
 // Windows change without a word to the peer, so also while a responder must be silent: an
 // application may wait for that before it gives the key away by other means.
 bool Transmitter::begin_local() {
-  if (!queue_.waiting() || !is_local(queue_.at(queue_.started()).opcode) || !requester_.ready())
+  if (!queue_.waiting() || !is_local(queue_.at(queue_.started()).opcode) || !request_ready())
     return false;
-  requester_.begin();
+  begin_request();
   return true;
 }
 
@@ -846,35 +314,412 @@ bool Transmitter::emit_terminate() {
     header.encode(at);
     failure.terminate.encode(at + UntaggedHeader::kWireSize);
   };
-  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == TransmitBatch::Built::kNoRoom)
+  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == Built::kNoRoom)
     return closed_ = false;
   counters_.count(MessageKind::kTerminate);
   return true;
 }
 
-void Transmitter::drop_messages() {
-  requester_.drop_message();
-  responder_.drop_message();
+// ---- Segments
+
+// Another uwarp reads those that follow in one go (docs/wire.md).
+uint8_t Transmitter::following(uint32_t payload) const {
+  if (!stream_.announces_runs(payload)) return 0;
+  return static_cast<uint8_t>(
+      std::min<uint64_t>((left() - payload) / payload, DdpControl::kMostFollowing));
 }
+
+void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
+  assert(batch_.has_room());
+  append(TaggedHeader{.control = DdpControl::make(true, true),
+                      .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
+                      .stag = stag,
+                      .to = offset});
+  counters_.count(MessageKind::kWrite);
+}
+
+// ---- Requests
+
+bool Transmitter::request_ready() {
+  if (!queue_.waiting() || stream_.drain.paused()) return false;
+  if (stream_.lost.load(std::memory_order_acquire)) {
+    if (is_unreliable(config_.transport)) return lose_requests();
+    // The peer left without a word: to the application it does not answer any more.
+    StreamFailure failure;
+    failure.oldest_request = true;
+    failure.status = WcStatus::kRetryExcErr;
+    stream_.fail(failure, std::nullopt);
+    return false;
+  }
+  if (stream_.silent.load(std::memory_order_acquire)) return false;
+  const SendWqe& wqe = queue_.at(queue_.started());
+  if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
+  if (wqe.opcode == SendOpcode::kSendWithImm && !immediate_ready()) return false;
+  // A change of keys takes effect after all that was posted before (verbs-level rule).
+  if (is_local(wqe.opcode)) [[unlikely]]
+    return queue_.retired() == queue_.started();
+  if (!awaits_answer(wqe.opcode)) return true;
+  const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
+  if (ord == 0) {
+    fail_in_turn(WcStatus::kLocQpOpErr);
+    return false;
+  }
+  return stream_.outbound.size() < ord;
+}
+
+bool Transmitter::lose_requests() {
+  if (stream_.drain.paused()) return false;
+  fault_.reset();
+  completer_.lose();
+  // A thread that has posted meanwhile transmits, and loses its request itself.
+  return queue_.waiting() && is_local(queue_.at(queue_.started()).opcode);
+}
+
+// The peer shows with its first message what it is, unless it cannot know us for a uwarp either.
+bool Transmitter::immediate_ready() {
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;
+  const bool shown = !stream_.peer_will_show();
+  if (stream_.peer_is_uwarp.load(std::memory_order_acquire)) return true;  // by now
+  if (shown) fail_in_turn(WcStatus::kLocQpOpErr);
+  return false;
+}
+
+// A Send with Immediate waits for a message of the peer, and the peer for one of the application:
+// a Read is answered all the same.
+bool Transmitter::must_ask_peer() const {
+  return !stream_.failed() && queue_.at(queue_.started()).opcode == SendOpcode::kSendWithImm &&
+         !stream_.peer_is_uwarp.load(std::memory_order_acquire) &&
+         !stream_.first_fpdu.load(std::memory_order_acquire) && stream_.outbound.empty() &&
+         (stream_.config.ord != 0 || completer_.acknowledging().on()) && !stream_.drain.paused();
+}
+
+void Transmitter::begin_request() {
+  direct_.forget_part();
+  const uint64_t position = queue_.started();
+  SendWqe& wqe = queue_.at(position);
+  // InfiniBand adapters look at the place of an answer when the answer has come, so that faults
+  // which the peer finds come first: then InboundAnswers does.
+  const bool answer = awaits_answer(wqe.opcode);
+  if (!(answer && config_.acknowledged) &&
+      !queue_.gather(position, *config_.regions, *config_.domain,
+                     answer ? uint32_t{kAccessLocalWrite} : 0, payload_))
+    return fail_in_turn(WcStatus::kLocProtErr);
+  if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t))
+    return fail_in_turn(WcStatus::kLocLenErr);
+  queue_.start_one();
+  if (Acknowledging& acknowledging = completer_.acknowledging(); acknowledging.on()) [[unlikely]] {
+    if (answer || is_local(wqe.opcode))
+      acknowledging.cover(position + 1);  // all before a local one has completed
+    else if (queue_.signaled(wqe))
+      acknowledging.owe();
+  }
+  if (is_local(wqe.opcode)) [[unlikely]]
+    return change_window(wqe, position);
+  if (answer) return emit_request(wqe, position);
+  if (wqe.opcode != SendOpcode::kWrite) {
+    qn_ = static_cast<QueueNumber>(wqe.msn);
+    wqe.msn = send_msn_.value;  // of the Send, or of the Immediate Data behind the Write
+    send_msn_ = send_msn_.next();
+  }
+  counters_.count(is_write(wqe.opcode) ? MessageKind::kWrite : MessageKind::kSend);
+  open_ = Open::kRequest;
+  message_bytes_ = wqe.length_bytes;
+  offset_ = 0;
+}
+
+// A Read or atomic is one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
+void Transmitter::emit_request(SendWqe& wqe, uint64_t position) {
+  const uint64_t acknowledges = completer_.acknowledging().on() ? position + 1 : 0;
+  if (wqe.opcode == SendOpcode::kRead) {
+    emit_read(
+        position, acknowledges,
+        {.size = wqe.length_bytes, .source_stag = STag{wqe.rkey}, .source_to = wqe.remote_address});
+  } else {
+    AtomicRequestHeader header{.request_id = request_id_++,
+                               .remote_stag = STag{wqe.rkey},
+                               .remote_to = wqe.remote_address};
+    const AtomicOperands& operands = queue_.operands(position);
+    const bool masked = wqe.opcode >= SendOpcode::kFirstInternal;
+    if (wqe.opcode == SendOpcode::kFetchAdd || wqe.opcode == SendOpcode::kMaskedFetchAdd) {
+      header.add_or_swap = operands.compare_add;
+      if (masked) header.add_or_swap_mask = operands.add_or_swap_mask;
+    } else {
+      header.opcode = AtomicOpcode::kCmpSwap;
+      header.add_or_swap = operands.swap;
+      header.add_or_swap_mask = masked ? operands.add_or_swap_mask : ~uint64_t{0};
+      header.compare = operands.compare_add;
+      header.compare_mask = masked ? operands.compare_mask : ~uint64_t{0};
+    }
+    stream_.outbound.push(OutboundRequest{.request = position,
+                                          .token = header.request_id,
+                                          .length_bytes = wqe.length_bytes,
+                                          .msn = request_msn_,
+                                          .atomic = true,
+                                          .acknowledges = acknowledges});
+    append_message(RdmapOpcode::kAtomicRequest, request_msn_, header);
+  }
+  wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
+}
+
+// The sink token is fresh, never zero, and not guessable from earlier ones by chance (splitmix64 on
+// a random start). Good only for the Read Response at the head of the outstanding Reads.
+void Transmitter::emit_read(uint64_t request, uint64_t acknowledges, ReadRequestHeader header) {
+  uint64_t z = token_state_ += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  header.sink_stag = STag{std::max(static_cast<uint32_t>(z >> 32), 1u)};
+  stream_.outbound.push(OutboundRequest{.request = request,
+                                        .token = header.sink_stag.value,
+                                        .length_bytes = header.size,
+                                        .msn = request_msn_,
+                                        .acknowledges = acknowledges});
+  append_message(RdmapOpcode::kReadRequest, request_msn_, header);
+}
+
+// BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
+// window are over when the table returns.
+void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
+  const RemoteAccessor self{config_.domain, stream_.identity, 0};
+  bool done;
+  if (wqe.opcode == SendOpcode::kBindWindow) {
+    bound_windows_ = true;
+    done = config_.regions->bind(wqe.binding(), self);
+  } else {
+    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
+  }
+  if (!done) return fail_request(position, WcStatus::kMwBindErr);
+  wqe.end_position.store(batch_.sent_position(), std::memory_order_relaxed);
+  completer_.retire();
+}
+
+bool Transmitter::append_segment() {
+  const uint64_t position = queue_.started() - 1;
+  SendWqe& wqe = queue_.at(position);
+  if (open_ == Open::kImmediate) [[unlikely]]
+    return append_immediate(wqe);
+  Built built;
+  const bool write = is_write(wqe.opcode);
+  const Segment segment = next_segment(write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
+  // Of a Write that is refused the receive fails that its Immediate Data would have taken.
+  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.marks_deliveries(config_);
+  const uint8_t control =
+      make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
+  if (payload_.revoked()) [[unlikely]]
+    built = Built::kFault;
+  else if (write)
+    built = append(TaggedHeader{.control = segment.control(true),
+                                .rsvd_ulp = control,
+                                .stag = STag{wqe.rkey},
+                                .to = wqe.remote_address + offset_},
+                   &payload_, offset_, segment.payload);
+  else
+    built = append_send(wqe, segment);
+  if (built == Built::kNoRoom) return false;
+  if (built == Built::kFault) [[unlikely]] {
+    fail_request(position, WcStatus::kLocProtErr);
+    open_ = Open::kNothing;
+    return true;
+  }
+  offset_ += segment.payload;
+  if (!segment.last) return true;
+  // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
+  // RFC 7306 6.
+  if (wqe.opcode == SendOpcode::kWriteWithImm) [[unlikely]] {
+    open_ = Open::kImmediate;
+    return true;
+  }
+  open_ = Open::kNothing;
+  wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
+  return true;
+}
+
+Transmitter::Built Transmitter::append_send(const SendWqe& wqe, const Segment& segment) {
+  UntaggedHeader header;
+  header.control = segment.control(false);
+  header.rsvd_ulp = make_rdmap_control(send_opcode(wqe));
+  if (wqe.opcode == SendOpcode::kSendWithInvalidate)
+    header.invalidate_stag = STag{wqe.imm_or_invalidate};
+  if (wqe.opcode == SendOpcode::kSendWithImm) {
+    header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};  // network order as is
+    header.rsvd_ulp |= RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
+  }
+  header.qn = qn_;
+  header.msn = Msn{wqe.msn};
+  header.mo = static_cast<uint32_t>(offset_);
+  return append(header, &payload_, offset_, segment.payload);
+}
+
+// RFC 7306 6.
+bool Transmitter::append_immediate(SendWqe& wqe) {
+  std::byte value[kImmediateSize]{};
+  std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
+  BufferList data;
+  data.append(value, sizeof value);
+  const bool solicited = wqe.flags & kSendSolicited;
+  UntaggedHeader header;
+  header.rsvd_ulp =
+      make_rdmap_control(solicited ? RdmapOpcode::kImmediateSolicited : RdmapOpcode::kImmediate);
+  header.qn = qn_;
+  header.msn = Msn{wqe.msn};
+  static_assert(kImmediateSize <= TransmitBatch::kCopyBytes);  // so `value` may go
+  if (append(header, &data, 0, sizeof value) == Built::kNoRoom) return false;
+  counters_.count(MessageKind::kImmediate);
+  open_ = Open::kNothing;
+  wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
+  return true;
+}
+
+// The requests before it complete first, as on an adapter: nothing else starts meanwhile.
+void Transmitter::fail_in_turn(WcStatus status) {
+  fault_ = status;
+  stream_.silent.store(true, std::memory_order_relaxed);
+}
+
+void Transmitter::fail_request(uint64_t position, WcStatus status) {
+  StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
+  failure.request = position;
+  failure.status = status;
+  failure.send_terminate = !stream_.must_be_silent();
+  stream_.fail(failure, std::nullopt);
+}
+
+// ---- Answers
+
+void Transmitter::emit_delivered_mark(bool next_waits) {
+  told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
+  append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_, next_waits}.offset());
+}
+
+void Transmitter::begin_answer() {
+  const InboundRequest& request = *stream_.inbound.front();
+  offset_ = 0;
+  if (request.error) return fail_answer(*request.error);
+  if (request.atomic() != nullptr) return answer_atomic(request);
+  counters_.count(MessageKind::kReadResponse);
+  open_ = Open::kAnswer;
+  message_bytes_ = request.read()->size;
+}
+
+// Executed when it is its turn among the answers owed, so in the order of the requests;
+// begin_answer() is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
+void Transmitter::answer_atomic(const InboundRequest& request) {
+  const AtomicRequestHeader header = *request.atomic();
+  RemoteRange cell;
+  if (const auto error = check_atomic_request(
+          header, *config_.regions, stream_.peer(config_.domain), cell, config_.acknowledged))
+    return fail_answer(*error);
+  // Answers to Reads before it may still lie in the application's memory. Without memory for a
+  // copy they go out first, and it is executed for the next batch.
+  if (!batch_.detach(cell.address, sizeof(uint64_t))) return;
+  std::optional<uint64_t> original;
+  if (const RangeGuard guard(cell, header.remote_stag); guard) {
+    if (cell.memory == MemoryKind::kPlain) [[likely]]
+      original = execute_atomic(cell.address, header);
+    else
+      original = execute_atomic_on_demand(cell.address, header, config_.regions->on_demand_atomics);
+  }
+  if (!original) return fail_answer(TerminateCode::kRdmapInvalidSTag);
+  note_answered(request);
+  append_message(
+      RdmapOpcode::kAtomicResponse, atomic_msn_,
+      AtomicResponseHeader{.request_id = header.request_id, .original_value = *original});
+}
+
+// The source is checked again for each segment: it may be deregistered while the answer is on its
+// way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
+bool Transmitter::append_answer() {
+  const Segment segment = next_segment(TaggedHeader::kWireSize);
+  const ReadRequestHeader& request = *stream_.inbound.front()->read();
+  RemoteRange source;
+  if (const auto error = check_read_request(request, offset_, *config_.regions,
+                                            stream_.peer(config_.domain), source)) {
+    fail_answer(*error);
+    return true;
+  }
+  const TaggedHeader header{.control = segment.control(true),
+                            .rsvd_ulp = make_rdmap_control(RdmapOpcode::kReadResponse),
+                            .stag = request.sink_stag,
+                            .to = request.sink_to + offset_};
+  BufferList payload;
+  payload.append(source.address, segment.payload, source.region, source.memory);
+  Built built = Built::kFault;
+  if (!source.through_window()) [[likely]]
+    built = append(header, &payload, 0, segment.payload);
+  else if (const RangeGuard guard(source, request.source_stag); guard)
+    // Copied while the binding holds: unbinding then waits for no send call.
+    built = append(header, &payload, 0, segment.payload, true);
+  if (built == Built::kNoRoom) return false;
+  if (built == Built::kFault) {
+    fail_answer(TerminateCode::kRdmapInvalidSTag);
+    return true;
+  }
+  if (segment.payload > TransmitBatch::kCopyBytes) gathered_end_ = batch_.built_position();
+  offset_ += segment.payload;
+  if (segment.last) {
+    note_answered(*stream_.inbound.front());
+    open_ = Open::kNothing;
+  }
+  return true;
+}
+
+// Freed before the bytes go out: the peer may ask again as soon as it has the last one.
+void Transmitter::note_answered(const InboundRequest& request) {
+  if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
+  stream_.inbound.pop();
+}
+
+// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only
+// the DDP header is given (RFC 7306 8.1).
+void Transmitter::fail_answer(TerminateCode code) {
+  const InboundRequest& request = *stream_.inbound.front();
+  StreamFailure failure = StreamFailure::terminated_by_us(code);
+  if (const ReadRequestHeader* read = request.read()) {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + ReadRequestHeader::kWireSize);
+    ReadRequestHeader rest = *read;
+    rest.sink_to += offset_;
+    rest.source_to += offset_;
+    rest.size -= static_cast<uint32_t>(offset_);
+    std::byte encoded[ReadRequestHeader::kWireSize];
+    rest.encode(encoded);
+    failure.terminate.copy_read_request(encoded);
+  } else {
+    failure.terminate.copy_ddp_header(request.ddp_header,
+                                      UntaggedHeader::kWireSize + AtomicRequestHeader::kWireSize);
+  }
+  stream_.fail(failure, is_protection_error(code) ? QpEvent::kAccessError : QpEvent::kRequestError);
+  open_ = Open::kNothing;
+}
+
+// ---- The end
 
 // A request's gather list or an answer's source is not readable memory any more. The kernel does
 // not say which: where it may have been an answer, no request is blamed, and an event tells.
 void Transmitter::fault() {
   assert(stream_.mine.transmit());
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
-  if (!responder_.gathers()) failure.request = requester_.first_gathered();
+  const uint64_t gone = batch_.sent_position();
+  const auto goes_from_its_place = [&](const SendWqe& wqe) {
+    return !awaits_answer(wqe.opcode) && wqe.length_bytes > TransmitBatch::kCopyBytes &&
+           wqe.end_position.load(std::memory_order_relaxed) > gone;
+  };
+  if (gathered_end_ <= gone) {  // no answer does
+    uint64_t at = queue_.retired();
+    while (at != queue_.started() && !goes_from_its_place(queue_.at(at))) ++at;
+    if (at != queue_.started()) failure.request = at;
+  }
   const bool blamed = failure.request != StreamFailure::kNoRequest;
   if (blamed) failure.status = WcStatus::kLocProtErr;
   stream_.fail(failure, blamed ? std::nullopt : std::optional(QpEvent::kFatal));
   drop_batch();
-  drop_messages();
+  open_ = Open::kNothing;
 }
 
 // What is built may not go out: with a frame that is cut the stream cannot go on, nor can a
 // Terminate follow.
 void Transmitter::drop_batch() {
   withdraw();
-  writer_.drop();
+  batch_.drop();
   closed_ = true;
 }
 
@@ -890,7 +735,7 @@ void Transmitter::note_peer_end(uint64_t unread) {
     completer_.take_given_back();
     peer_read_ = *lent_from_ + stream_.lent->read_bytes();
   } else {
-    peer_read_ = writer_.sent_position() - std::min(unread, writer_.sent_position());
+    peer_read_ = batch_.sent_position() - std::min(unread, batch_.sent_position());
   }
 }
 
@@ -899,7 +744,7 @@ void Transmitter::settle(bool peer_done, bool cut) {
   if (peer_done) completer_.acknowledge_before(peer_read_);
   if (cut) {
     withdraw();
-    writer_.drop();
+    batch_.drop();
   }
   completer_.retire();
 }
@@ -909,9 +754,9 @@ void Transmitter::lose() {
   withdraw();
   stream_.marks_due.store(0, std::memory_order_relaxed);
   switching_ = false;
-  writer_.drop();
-  drop_messages();
-  while (requester_.lose()) requester_.begin();
+  batch_.drop();
+  open_ = Open::kNothing;
+  while (lose_requests()) begin_request();
   note_progress();
 }
 
@@ -923,7 +768,7 @@ bool Transmitter::flush() {
   withdraw();
   const bool whole = stream_.failed() && stream_.failure().send_terminate;
   if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
-  drop_messages();
+  open_ = Open::kNothing;
   flushed_ = true;
   const bool told = completer_.flush();
   note_progress();
@@ -935,8 +780,8 @@ void Transmitter::reset() {
   withdraw();
   queue_.reset();
   completer_.reset();
-  writer_.drop();
-  drop_messages();
+  batch_.drop();
+  open_ = Open::kNothing;
   closed_ = true;
   idle_.store(true, std::memory_order_release);
   finished_.store(false, std::memory_order_release);
@@ -949,7 +794,7 @@ void Transmitter::quiesce(const MemoryRegion& region, const RegionShape& shape) 
   const auto* const base = static_cast<const std::byte*>(shape.address);
   if (batch_.refers_to(base, shape.length_bytes)) withdraw();
   if (!batch_.detach(base, shape.length_bytes)) fault();
-  requester_.revoke(region);
+  payload_.revoke(region);
 }
 
 }  // namespace uwarp

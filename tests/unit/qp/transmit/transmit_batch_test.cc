@@ -40,7 +40,7 @@ TEST_P(TransmitBatchRoom, TakesManyFpdus) {
   BufferList payload;
   payload.append(memory.data(), static_cast<uint32_t>(memory.size()));
   TransmitBatch batch;
-  batch.configure(GetParam());
+  batch.begin_stream(GetParam());
   EXPECT_GE(fill(batch, payload), 14u);
 
   const std::vector<std::byte> wire = bytes(batch);
@@ -60,8 +60,8 @@ TEST_P(TransmitBatchRoom, IsLentUntilAllHasGone) {
   BufferList payload;
   payload.append(memory.data(), static_cast<uint32_t>(memory.size()));
   TransmitBatch first, second;
-  first.configure(GetParam());
-  second.configure(GetParam());
+  first.begin_stream(GetParam());
+  second.begin_stream(GetParam());
   fill(first, payload);
   const std::vector<std::byte> wire = bytes(first);
   const void* lent = first.pending().front().iov_base;
@@ -83,7 +83,7 @@ TEST(TransmitBatch, KnowsWhichMemoryItRefersTo) {
   BufferList payload;
   payload.append(memory.data() + 4096, 4096);
   TransmitBatch batch;
-  batch.configure(false);
+  batch.begin_stream(false);
   fill(batch, payload);
   EXPECT_TRUE(batch.refers_to(middle, 4096));
   EXPECT_TRUE(batch.refers_to(middle + 100, 1));
@@ -109,7 +109,7 @@ TEST_P(TransmitBatchRoom, IsCutBehindTheFpduThatIsHalfSent) {
   };
   for (const Cut& each : {Cut{1, 1}, Cut{size, 1}, Cut{size + 10, 2}, Cut{2 * size - 1, 2}}) {
     TransmitBatch batch;
-    batch.configure(GetParam());
+    batch.begin_stream(GetParam());
     ASSERT_GE(fill(batch, payload), 3u);
     const std::vector<std::byte> wire = bytes(batch);
     batch.consume(each.sent);
@@ -131,7 +131,7 @@ TEST(TransmitBatchCrc, ItsArenaIsNotExceeded) {
     BufferList payload;
     payload.append(memory.data(), static_cast<uint32_t>(size));
     TransmitBatch batch;
-    batch.configure(true);
+    batch.begin_stream(true);
     fill(batch, payload);
     const iovec& first = batch.pending().front();
     const iovec& last = batch.pending().back();
@@ -147,7 +147,7 @@ TEST_P(TransmitBatchRoom, ItsArenaIsNotExceeded) {
     BufferList payload;
     payload.append(memory.data(), size);
     TransmitBatch batch;
-    batch.configure(GetParam());
+    batch.begin_stream(GetParam());
     fill(batch, payload);
     EXPECT_LE(batch.bytes(), GetParam() ? BatchBuffer::kCrcArenaBytes : BatchBuffer::kArenaBytes)
         << size;
@@ -168,7 +168,7 @@ TEST(TransmitBatchCrc, CoversLargePayloadsOfAnySizeFromSeveralPlaces) {
       if (cut > 0) payload.append(memory.data(), static_cast<uint32_t>(cut));
       payload.append(memory.data() + cut, static_cast<uint32_t>(size - cut));
       TransmitBatch batch;
-      batch.configure(true);
+      batch.begin_stream(true);
       EXPECT_GE(fill(batch, payload), 2u);
       const std::vector<std::byte> wire = bytes(batch);
       const size_t fpdu = fpdu_size(kHeaderBytes + size);

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cassert>
 
-#include "base/tuning.h"
-
 namespace uwarp {
 
 DirectRequests::Outcome DirectRequests::try_copy() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/remote_memory.h"
+#include "base/tuning.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit/send_completer.h"
@@ -44,6 +45,11 @@ class DirectRequests {
   /// Of the last request of this turn that might have been copied.
   Outcome outcome() const { return turn_.outcome; }
 
+  /// False: that would only find that the oldest waiting request goes over the carrier. `idle`:
+  /// nothing has been built before it that has not been sent, so that it may be alone.
+  bool worth_trying(bool idle) const {
+    return idle || queue_.at(queue_.started()).length_bytes >= tuning::kPullBytes;
+  }
   /// Copies the oldest waiting request, and those behind it that go with it, if it is a Write or
   /// Read that had better not go over the carrier. They are complete on return.
   [[gnu::noinline]] Outcome copy() { return turn_.outcome = try_copy(); }

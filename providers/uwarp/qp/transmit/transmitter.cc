@@ -174,7 +174,7 @@ bool Transmitter::begin_next() {
     emit_delivered_mark();
   } else if (request) {
     response_turn_ = true;
-    if (stream_.remote != nullptr) [[unlikely]] {
+    if (stream_.remote != nullptr && direct_.worth_trying(batch_.empty())) [[unlikely]] {
       const auto outcome = direct_.copy();
       if (outcome == DirectRequests::Outcome::kDone) return true;
       if (outcome != DirectRequests::Outcome::kSend) return response;  // answers go first

@@ -348,8 +348,12 @@ int play(const std::string& role) {
 
 int main(int argc, char** argv) {
   constexpr const char kRole[] = "--role=";
-  if (argc == 2 && std::strncmp(argv[1], kRole, sizeof kRole - 1) == 0)
-    return play(argv[1] + sizeof kRole - 1);
+  if (argc >= 2 && std::strncmp(argv[1], kRole, sizeof kRole - 1) == 0) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    arguments[0].erase(0, sizeof kRole - 1);
+    const int status = play_same_status(arguments);
+    return status >= 0 ? status : play(arguments[0]);
+  }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A second process with its own end, connected to ours: this program again, started with a role
-// that peer_loss_test.cc plays.
+// that peer_loss_test.cc or same_status_test.cc plays.
 #pragma once
 
 #include <sys/types.h>
 
+#include <string>
 #include <vector>
 
 #include "verbs/verbs_fixture.h"
 
 /// Of the other process, to this one.
 inline constexpr int kControlFd = 3;
+
+/// Main function of the other process where same_status_test.cc has the role: its exit status. Else
+/// -1.
+int play_same_status(const std::vector<std::string>& arguments);
 
 void send_address(int fd, const Address& address);
 Address receive_address(int fd);

@@ -11,7 +11,7 @@ namespace rpcrdma::core {
 namespace {
 
 constexpr uint32_t kUnit = 1024;
-constexpr uint8_t kInvalidationFlag = 1;  // bit 15 of bytes 4 and 5: the other seven are reserved
+constexpr uint8_t kInvalidationFlag = 1;  // bit 15 of bytes 4, 5; others ignored: RFC 8797-4-h
 
 // Order on the wire: identifier, version, flags, Send Size, Receive Size. As two XDR words the four
 // single bytes are one.
@@ -20,7 +20,7 @@ constexpr uint32_t word(uint8_t version, uint8_t flags, uint8_t send, uint8_t re
 }
 
 uint8_t size_code(uint32_t size) { return static_cast<uint8_t>(announceable(size) / kUnit - 1); }
-uint32_t size_of_code(uint32_t code) { return ((code & 0xff) + 1) * kUnit; }
+uint32_t size_of_code(uint32_t code) { return ((code & 0xff) + 1) * kUnit; }  // RFC 8797-4.2-c
 
 std::optional<PrivateData> decode(std::span<const std::byte> bytes) {
   XdrReader reader(bytes);

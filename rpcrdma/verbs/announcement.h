@@ -26,7 +26,7 @@ class Announcement {
 
   const core::PrivateData& own() const { return own_; }
 
-  /// For rdma_connect() or rdma_accept(); empty if nothing is announced.
+  /// For rdma_connect() or rdma_accept(); empty if nothing is announced. RFC 8797-1-a.
   std::vector<std::byte> private_data() const {
     std::array<std::byte, core::PrivateData::kWireSize> room;
     const size_t size = announce_ ? own_.encode(room) : 0;

@@ -80,7 +80,7 @@ Connector::Outcome Client::connect_once() {
 void Client::install(Connector::Outcome outcome) {
   connection_ = std::move(outcome.connection);
   windows_ = use_windows_ ? std::make_unique<WindowPool>(domain_) : nullptr;
-  // Nothing of an earlier connection holds any more (RFC 8797 4).
+  // Nothing of an earlier connection holds any more. RFC 8797-4-a.
   settings_ = announcement_->settle(core::Role::kClient, outcome.private_data);
   ++connection_number_;
   failed_attempts_ = 0;

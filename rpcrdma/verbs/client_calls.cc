@@ -152,7 +152,7 @@ void Client::take_reply(const Connection::Received& received) {
   close_memory(header.xid);
 }
 
-/// A Send with invalidation names a handle of the call that it answers (RFC 8797 4.1). Whether the
+/// A Send with invalidation names a handle of the call that it answers. RFC 8797-4.1-b. Whether the
 /// server had announced that it would do so does not matter: Linux does it in any case.
 void Client::take_invalidation(uint32_t xid, uint32_t handle) {
   statistics_.add(&rpcrdma_statistics::remote_invalidations);

@@ -109,7 +109,7 @@ Connector::Outcome Connector::connect_to(const addrinfo& address, const addrinfo
   outcome.error = expect(made, RDMA_CM_EVENT_ROUTE_RESOLVED, attempt, event);
   if (outcome.error != 0) return outcome;
 
-  // The receives are there before the server is sent their size (RFC 8797 4.2).
+  // The receives are there before the server is sent their size. RFC 8797-4.2-f.
   outcome.error = attempt.prepare(made, outcome.connection);
   if (outcome.error != 0) return outcome;
   (void)id.release();  // the connection's from here on

@@ -102,7 +102,7 @@ int Server::accept(const CmEvent& event) {
   auto wake = std::make_unique<WakeUp>();
   if (wake->fd() < 0) return -EMFILE;  // it could not be stopped
 
-  // The receives are there before the client is sent their size (RFC 8797 4.2).
+  // The receives are there before the client is sent their size. RFC 8797-4.2-f.
   std::unique_ptr<Connection> connection;
   const Connection::Config config{announcement.own().receive_size, options_.credits};
   if (const int error = Connection::make(domain, event.id, config, connection)) return error;

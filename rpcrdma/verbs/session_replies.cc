@@ -96,8 +96,8 @@ void Session::count_reply(const core::ReplyPlan& plan, bool invalidates) {
 
 void Session::post_reply(const core::Message& message, const core::ReplyPlan& plan,
                          const core::ChunkLists& call, const std::shared_ptr<Keep>& keep) {
-  // The client closes one handle less if the Send does it, which both sides must have announced
-  // (RFC 8797 4.1).
+  // The client closes one handle less if the Send does it, which both sides must have announced.
+  // RFC 8797-4.1-a/c.
   const auto handle = settings_.remote_invalidation != 0 ? call.any_handle() : std::nullopt;
   count_reply(plan, handle.has_value());
 

@@ -16,7 +16,7 @@ struct STag {
 };
 
 /// Message sequence number of one untagged queue: the first message has 1, and 0 follows
-/// 0xFFFFFFFF. RFC 5041 4.3.
+/// 0xFFFFFFFF. RFC 5041-4.3-e/f/g.
 struct Msn {
   uint32_t value = 1;
   friend constexpr bool operator==(Msn, Msn) = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Every limit of the engine by name, with the reason for its value. What a device reports to
-// applications comes from here; nothing else in the engine invents a bound of its own.
+// Every limit of the engine by name, with the reason for its value: RFC 5040-8.1.2-2, 5042-g. A
+// device reports them to applications; nothing else in the engine invents a bound of its own.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ inline constexpr uint16_t kDepthWireMax = 0x3FFE;
 
 // --- Messages -----------------------------------------------------------------------------------
 
-// Applications keep lengths in signed 32-bit numbers at best; DDP itself could carry 2^32 - 1.
+// Applications keep lengths in signed 32-bit numbers; DDP could carry 2^32 - 1. RFC 5041-5.2-b.
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 inline constexpr uint64_t kMaxMrBytes = ~uint64_t{0};
 // Device memory of one context is memory of the process: room for what applications put there
@@ -69,7 +69,7 @@ inline constexpr uint32_t kMaxBacklog = 4096;  // SOMAXCONN of current kernels
 
 // --- Framing ------------------------------------------------------------------------------------
 
-inline constexpr uint32_t kUlpduMax = 65535;  // ULPDU_Length has 16 bits. RFC 5044 4.1
+inline constexpr uint32_t kUlpduMax = 65535;  // ULPDU_Length has 16 bits. RFC 5044-4.1-e
 // An override below this would spend more on headers than on payload.
 inline constexpr uint32_t kUlpduMin = 128;
 

@@ -129,7 +129,7 @@ UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 // --- How much goes in one call. Rows: streams of 64 KiB and 1 MiB.
 
 /// Most bytes that one turn reads or sends before the caller serves its other sources, or leaves
-/// the rest to progress.
+/// the rest to progress. RFC 5042-i.
 UWARP_FIGURE(size_t, kPassBytes, size_t{1} << 20);
 /// Bytes that the kernel takes beyond the window of a peer that is not far. By default it takes
 /// megabytes, and what has waited behind them has left the cache when the peer reads it. Not set

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What a connection tells its owner (an rdma_cm id, or the rendezvous), what an rdma_cm id asks of
-// a connection, and what the two say to each other about depths and private data. RFC 5044 7, RFC
-// 6581.
+// a connection, and what the two say to each other about depths and private data.
 #pragma once
 
 #include <sys/socket.h>

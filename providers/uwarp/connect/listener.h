@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A bound TCP port and what comes in on it: accepts, reads MPA Requests (bounded in number and
-// time), and hands complete ones up. RFC 5044 7.1, RFC 6581.
+// time; a slow one delays no other), and hands complete ones up. RFC 5044-7.1.2-f.
 #pragma once
 
 #include <sys/socket.h>

@@ -90,7 +90,7 @@ ActiveStartup::ActiveStartup(Options options, ConnectParameters parameters, Star
     : options_(std::move(options)), parameters_(std::move(parameters)), modes_(modes) {
   // The modes after the first need the same port again.
   if (options_.bound) options_.local = options_.bound.local_address();
-  const uint32_t own_ms = options_.timeout_ms;
+  const uint32_t own_ms = options_.timeout_ms;  // limits the start-up: RFC 5044-7.1.2-e
   end_ = {now_ns + (own_ms != 0 ? own_ms : settings().connect_timeout_ms) * kNsPerMs};
   if (settings().mpa_revision < 2) {
     mode_ = StartupMode::kRevision1;
@@ -200,7 +200,7 @@ ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
 
 // --- Modes
 
-// An old peer closes on what it does not know (RFC 6581 10), so the next mode is tried. Where the
+// An old peer closes on what it does not know, so the next mode is tried. RFC 6581-10-a. Where the
 // memory was wrong all modes are, once.
 bool ActiveStartup::fall_back(const MpaInitiator::Verdict& verdict) {
   const bool closed = verdict.failure == MpaFailure::kPeerClosed;

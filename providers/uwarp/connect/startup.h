@@ -167,7 +167,7 @@ class ActiveStartup {
 };
 
 // The passive side of a start-up: the Request is read, then waits for accept() or reject().
-// Without IO: what was read goes in, the next step comes out. RFC 5044 7.1, RFC 6581.
+// Nothing is sent before. Without IO: bytes go in, the next step comes out. RFC 5044-7.1.2-b.
 class Listener;
 
 class PassiveStartup {
@@ -216,7 +216,7 @@ class PassiveStartup {
     return true;
   }
 
-  /// What the peer asks for, depths swapped for direct use in accept(). Once.
+  /// What the peer asks for, depths swapped for direct use in accept(). Once. RFC 6581-9.1-d/g.
   ConnectParameters take_parameters() { return std::move(parameters_); }
 
  private:

@@ -115,7 +115,7 @@ struct RegionShape {
   MemoryKind memory = MemoryKind::kPlain;
 
   /// The address that `offset` names, if [offset, offset + length) lies inside; null and `fault`
-  /// otherwise. Overflow-safe on both ends.
+  /// otherwise: TO and length lie in range and do not wrap. RFC 5041-7.1-t3/t4/t5.
   std::byte* range(TaggedOffset offset, uint64_t length, RegionFault& fault) const {
     if (offset + length < offset) return fault = RegionFault::kWrap, nullptr;
     if (offset < first || offset - first > length_bytes || length > length_bytes - (offset - first))

@@ -48,7 +48,7 @@ uint32_t SlotCipher::decrypt(uint32_t sealed) const {
 
 namespace {
 
-/// The first of a place in the table: peers must not be able to guess keys (RFC 5040 8.1.1).
+/// The first of a place in the table: peers must not be able to guess keys.
 uint8_t random_generation() { return static_cast<uint8_t>(random_word()); }
 
 // The checks behind that of the key, in the order of RegionFault.
@@ -57,10 +57,11 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
                         RemoteRange& place) {
   if (shape.domain != who.domain && (who.domain == nullptr || !who.domain->reaches(shape.domain)))
       [[unlikely]]
-    return RegionFault::kWrongDomain;
+    return RegionFault::kWrongDomain;  // of another domain: RFC 5040-8.1.1-1, 5041-8.2-a
   RegionFault fault;
   std::byte* address = shape.range(offset, length, fault);
-  if (fault != RegionFault::kNone) return fault;
+  if (fault != RegionFault::kNone) return fault;  // to the byte: RFC 5040-8.1.1-3, 5041-8.1-a
+  // Each key has rights of its own. RFC 5041-7.1-t2, 5042-c, 4296-2.2.1-b, 4296-3-c.
   if ((shape.access & who.granted & needed) != needed) return RegionFault::kRights;
   place.region = &region;
   place.address = address;
@@ -76,7 +77,7 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
   // It may have been unbound since the key was found.
   if (!window.read(name, shape)) return RegionFault::kInvalidSTag;
   if (window.kind == RegionKind::kWindowType2 && window.stream != who.stream)
-    return RegionFault::kWrongDomain;
+    return RegionFault::kWrongDomain;  // of another stream: RFC 5040-8.1.1-2, 5041-8.2-b/d
   const RegionFault fault = check_place(window, shape, offset, length, needed, who, place);
   if (fault == RegionFault::kNone) place.binding = window.binding;
   return fault;
@@ -113,7 +114,7 @@ MemoryRegion* RegionTable::fresh_slot() {
 }
 
 MemoryRegion* RegionTable::take_slot(FreeSlots& free) {
-  // Fresh slots first: a freed key then stays unused for as long as possible.
+  // Fresh slots first: a freed key then stays unused for as long as possible. RFC 5042-n.
   if (free.used < free.limit) {
     MemoryRegion* const fresh = fresh_slot();
     if (fresh != nullptr) ++free.used;
@@ -251,7 +252,7 @@ bool RegionTable::bind(const WindowBinding& binding, const RemoteAccessor& who) 
   shown.length_bytes = binding.length_bytes;
   shown.access = binding.access & kRemoteRights;
   window->bound = region;
-  window->stream = type2 ? who.stream : 0;
+  window->stream = type2 ? who.stream : 0;  // which it is tied to: RFC 5041-8.3-3
   ++region->windows;
   window->change(shown, binding.key.value);
   return true;
@@ -272,7 +273,7 @@ bool RegionTable::invalidate_window(STag key, const RemoteAccessor& who) {
   if (window == nullptr || window->kind != RegionKind::kWindowType2) return false;
   const Lock binding(window->binding_lock);
   if (window->key != key.value || window->domain() != who.domain || window->stream != who.stream)
-    return false;
+    return false;  // not of this stream alone: RFC 5040-5.3-o/q, 5040-7.2-e, 5040-8.1.1-7, 5042-l
   unbind_locked(*window);
   return true;
 }
@@ -321,7 +322,7 @@ RegionFault RegionTable::remote(STag stag, TaggedOffset offset, uint64_t length,
   MemoryRegion::Name name;
   RegionShape shape;
   const MemoryRegion* region = find(stag.value, name);
-  if (region == nullptr) return RegionFault::kInvalidSTag;
+  if (region == nullptr) return RegionFault::kInvalidSTag;  // RFC 5041-7.1-t1, 5041-8.3-5
   if (region->kind.load(std::memory_order_relaxed) != RegionKind::kRegion) [[unlikely]]
     return check_window(*region, name, offset, length, needed, who, place);
   if (!region->read(name, shape)) [[unlikely]]

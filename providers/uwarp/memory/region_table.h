@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The STag table: which memory a key names, and what may be done to it. Owns the keys and the
 // slots; never the memory. Knows nothing of queue pairs, wire formats or sockets.
-// Implements RFC 5040 8.1.1 (STag scope and rights) and RFC 5041 7 (tagged buffer checks).
 //
 // A region is looked up without a lock, whole or not at all (memory_region.h), and its slot is
 // given to another only when no stream can be using it (the caller of release() has seen to that).
@@ -24,7 +23,7 @@
 namespace uwarp {
 
 // Slot numbers become the upper 24 bits of keys that a peer cannot predict from the keys that it
-// has seen (RFC 5040 8.1.1).
+// has seen. RFC 5040-8.1.1-8, 5042-a.
 
 /// A keyed permutation of 24 bits: a balanced Feistel network whose round function is SipHash-2-4
 /// over the half and the number of the round. Four rounds withstand as many known keys as a half
@@ -61,7 +60,7 @@ class RegionTable {
   ~RegionTable();
 
   /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays
-  /// the caller's. Errors: ENOMEM when max_mr is reached.
+  /// the caller's, and may have other keys: RFC 5040-3.2-g, 4296-2.1.2-d. Errors: ENOMEM (max_mr).
   Result<MemoryRegion*> add(const RegionShape& shape);
   Result<MemoryRegion*> add(ProtectionDomain& domain, void* address, uint64_t length,
                             TaggedOffset first, uint32_t access) {
@@ -74,8 +73,8 @@ class RegionTable {
   int change(MemoryRegion& region, const RegionShape& shape);
 
   /// Makes the key of a region invalid at once. Accesses that looked it up before may still be
-  /// under way: the caller quiesces the queue pairs of the domain, then calls release(). EBUSY (and
-  /// nothing done) while windows are bound to it.
+  /// under way: the caller quiesces the queue pairs of the domain, then calls release(). EBUSY
+  /// while windows are bound to it. RFC 5040-3.2-h, 5040-8.1.1-4/6, 5042-b.
   int invalidate(MemoryRegion& region);
 
   /// From now on `directory` has all regions that peers may find there. Once; it lives as long as

@@ -74,8 +74,8 @@ ibv_device_attr basic_attributes(const NetDevice& device) {
   attr.max_res_rd_atom = kMaxRdAtom * kMaxQp;
   attr.max_qp_init_rd_atom = kMaxRdAtom;
   attr.max_mw = kMaxMw;
-  // CPU instructions on host memory, hence atomic with all other accesses. But RoCE adapters are
-  // atomic among themselves only, and applications for them (UCX) test for exactly that value.
+  // CPU instructions on host memory, hence atomic with all others: RFC 7306-1.1-b. But RoCE
+  // adapters are atomic among themselves, and applications for them (UCX) test for that value.
   attr.atomic_cap = settings().persona == Persona::kRoce ? IBV_ATOMIC_HCA : IBV_ATOMIC_GLOB;
   attr.max_srq = kMaxSrq;
   attr.max_srq_wr = kMaxSrqWr;

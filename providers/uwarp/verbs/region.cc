@@ -349,7 +349,7 @@ int shape_memory(void* address, size_t length, TaggedOffset first, uint32_t acce
   if (int error = check_range(reinterpret_cast<uintptr_t>(address), length, on_demand))
     return error;
   if (wraps(first, length)) return EINVAL;
-  if (!on_demand) {
+  if (!on_demand) {  // only what the application may use itself: RFC 5040-8.1.2-4, 5041-8.3-4
     if (int error = check_memory(address, length, (access & kAccessLocalWrite) != 0)) return error;
   }
   shape.address = address;

@@ -82,7 +82,7 @@ class BufferList {
   Range ranges_[kMaxSge];
 };
 
-/// Payload bytes of the next segment of a message of which `left` bytes remain.
+/// Payload bytes of the next segment of `left` bytes, none of which exceeds MULPDU. RFC 5041-5.2-a.
 constexpr uint32_t segment_payload(uint64_t left, uint32_t mulpdu, size_t header_bytes) {
   return static_cast<uint32_t>(std::min<uint64_t>(left, mulpdu - header_bytes));
 }
@@ -100,12 +100,12 @@ class UntaggedSequence {
   bool open() const { return open_; }
   Msn expected() const { return expected_; }
 
-  /// Error of a segment that does not belong to the expected message.
+  /// Error unless the MSN is the expected one. RFC 5041-7.1-u5.
   std::optional<TerminateCode> check_msn(const UntaggedHeader& header) const {
     if (header.msn != expected_) return TerminateCode::kDdpUntaggedMsnRange;
     return std::nullopt;
   }
-  /// Error of a segment that is not the next one, or does not fit a buffer of `capacity` bytes.
+  /// Error unless MO is the next one and the segment, even if empty, fits. RFC 5041-7.1-u3/u4/u6.
   std::optional<TerminateCode> check_range(uint32_t mo, uint64_t payload, uint64_t capacity) const {
     if (mo != placed_bytes_) return TerminateCode::kDdpUntaggedInvalidMo;
     if (payload > capacity - placed_bytes_) return TerminateCode::kDdpUntaggedTooLong;

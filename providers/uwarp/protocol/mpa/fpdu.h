@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The frame around one DDP segment on the TCP stream: length, pad and CRC. Markers are not
-// supported anywhere (a peer that asks for them is refused at start-up). RFC 5044 4.1, 4.4, 6.
+// supported anywhere (a peer that asks for them is refused). One follows the other: RFC 5044-6-a.
 //
 //   ULPDU_Length (2) | ULPDU | pad (0..3, zero) | CRC32C (4, least significant byte first)
 #pragma once
@@ -23,12 +23,12 @@ inline constexpr size_t kFpduPadMax = 3;
 inline constexpr size_t kFpduCrcSize = 4;
 inline constexpr size_t kFpduTrailerMax = kFpduPadMax + kFpduCrcSize;
 
-/// Pad bytes behind a ULPDU of that length.
+/// Zero bytes behind a ULPDU of that length, up to a multiple of four. RFC 5044-4.1-b.
 constexpr size_t fpdu_pad(size_t ulpdu_length) {
   return (0 - (kFpduLengthSize + ulpdu_length)) & 3;
 }
 
-/// Pad and CRC together.
+/// Pad and CRC together. The CRC field is there even if CRCs are off. RFC 5044-4.1-d.
 constexpr size_t fpdu_trailer_size(size_t ulpdu_length) {
   return fpdu_pad(ulpdu_length) + kFpduCrcSize;
 }
@@ -47,7 +47,7 @@ inline constexpr size_t kLargeUlpdu = 16384;
 static_assert(fpdu_pad(14) == 0 && fpdu_pad(23) == 3 && fpdu_pad(20) == 2 && fpdu_pad(25) == 1);
 static_assert(fpdu_size(14) == 20 && fpdu_size(23) == 32 && kFpduSizeMax == 65544);
 
-/// Largest ULPDU whose FPDU fits into one TCP segment of `emss` bytes. RFC 5044 4.5 (A
+/// Largest ULPDU whose FPDU fits into one TCP segment of `emss` bytes. RFC 5044-4.5-a. (A
 /// rounding term keeps the FPDU a multiple of 4.) Never below kUlpduMin or above kUlpduMax.
 constexpr uint32_t mulpdu_for(uint32_t emss) {
   const uint32_t overhead = 6 + emss % 4;
@@ -68,7 +68,7 @@ inline size_t write_fpdu_trailer(std::byte* at, size_t ulpdu_length, uint32_t cr
   return pad + kFpduCrcSize;
 }
 
-/// True if the last four bytes of a whole FPDU are the CRC of those before them.
+/// True if the last four bytes of a whole FPDU are the CRC32C of those before. RFC 5044-4.4-a.
 inline bool verify_fpdu_crc(std::span<const std::byte> fpdu) {
   if (fpdu.size() < kFpduLengthSize + kFpduCrcSize) return false;
   const size_t covered = fpdu.size() - kFpduCrcSize;

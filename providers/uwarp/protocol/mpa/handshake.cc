@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The two roles of MPA start-up. Numbers like 5044-7.1.1-d name rows of the conformance list.
+// The two roles of MPA start-up.
 #include "protocol/mpa/handshake.h"
 
 #include <algorithm>
@@ -84,6 +84,7 @@ MpaInitiator::MpaInitiator(const Config& config) : ird_limit_(config.ird_limit) 
   sent_.revision = enhanced ? 2 : 1;
   sent_.crc = config.crc;
   sent_.enhanced = enhanced;
+  // Peer-to-peer offers at least one kind of RTR. RFC 6581-9.2-a.
   sent_.peer_to_peer = enhanced && config.peer_to_peer && (config.rtr_write || config.rtr_read);
   sent_.rtr_write = sent_.peer_to_peer && config.rtr_write;
   sent_.rtr_read = sent_.peer_to_peer && config.rtr_read;
@@ -112,7 +113,7 @@ MpaInitiator::Verdict MpaInitiator::on_end_of_stream() {
   verdict_.consumed = 0;
   if (verdict_.state != State::kNeedMore) return verdict_;
   fail(MpaFailure::kPeerClosed);
-  // A peer that knows only revision 1 closes when it sees a 2. RFC 6581 10.
+  // A peer that knows only revision 1 closes when it sees a 2.
   verdict_.retry_revision1 = sent_.revision == 2 && received_size_ == 0;
   return verdict_;
 }
@@ -124,19 +125,20 @@ void MpaInitiator::fail(MpaFailure failure) {
 }
 
 void MpaInitiator::judge_reply() {
-  // A rejection comes first: it ends the connection, so the rest of the frame does not matter.
+  // A rejection comes first: it ends the connection, so the rest does not matter. RFC 5044-7.1.1-e.
   if (reply_.reject) {
     verdict_.state = State::kRejected;
     return;
   }
+  // The Reply is of the Request's revision, and enhanced as that is. RFC 6581-6-b.
   if (reply_.revision != sent_.revision || reply_.enhanced != sent_.enhanced) {
-    fail(MpaFailure::kRevisionMismatch);  // 6581-6-b
+    fail(MpaFailure::kRevisionMismatch);
     verdict_.retry_revision1 = sent_.revision == 2;
     return;
   }
-  if (reply_.markers) return fail(MpaFailure::kMarkersDemanded);  // 5044-4.3-a
+  if (reply_.markers) return fail(MpaFailure::kMarkersDemanded);  // none are sent: RFC 5044-4.3-a/b
 
-  negotiated_.crc = sent_.crc || reply_.crc;  // 5044-4.4-c
+  negotiated_.crc = sent_.crc || reply_.crc;  // on if either side asks: RFC 5044-4.4-c
   negotiated_.revision = sent_.revision;
   negotiated_.enhanced = sent_.enhanced;
   negotiated_.ird = sent_.ird;
@@ -146,14 +148,14 @@ void MpaInitiator::judge_reply() {
 }
 
 bool MpaInitiator::negotiate_depths() {
-  negotiated_.ord = std::min(sent_.ord, reply_.ird);  // 6581-9.1-e
+  negotiated_.ord = std::min(sent_.ord, reply_.ird);  // what the Reply allows: RFC 6581-9.1-e
   const bool both_known = sent_.ird != kDepthNotNegotiated && reply_.ord != kDepthNotNegotiated;
   if (!both_known || reply_.ord <= sent_.ird) return true;
   if (reply_.ord <= ird_limit_) {
     negotiated_.ird = reply_.ord;
     return true;
   }
-  fail(MpaFailure::kInsufficientIrd);  // 6581-9.1-f
+  fail(MpaFailure::kInsufficientIrd);  // an ORD that cannot be served: RFC 6581-9.1-f
   verdict_.terminate = TerminateCode::kMpaInsufficientIrd;
   return false;
 }
@@ -167,9 +169,9 @@ bool MpaInitiator::negotiate_rtr() {
     negotiated_.rtr = RtrKind::kWrite;  // preferred when the Reply names several, A36
   } else if (sent_.rtr_read && reply_.rtr_read) {
     negotiated_.rtr = RtrKind::kRead;
-    negotiated_.ord = std::max<uint16_t>(negotiated_.ord, 1);  // 6581-9.2-h
+    negotiated_.ord = std::max<uint16_t>(negotiated_.ord, 1);  // for the RTR: RFC 6581-9.2-h
   } else {
-    fail(MpaFailure::kNoCommonRtr);  // 6581-9.2-c
+    fail(MpaFailure::kNoCommonRtr);  // no common RTR, no connection: RFC 6581-9.2-c
     verdict_.terminate = TerminateCode::kMpaNoCommonRtr;
     return false;
   }
@@ -211,9 +213,9 @@ void MpaResponder::judge_request() {
   if (request_.revision > config_.revision_max) return refuse(MpaFailure::kBadRevision);
   MpaFailure failure = MpaFailure::kNone;
   if (request_.markers) {
-    failure = MpaFailure::kMarkersDemanded;  // 5044-4.3-a
+    failure = MpaFailure::kMarkersDemanded;
   } else if (request_.peer_to_peer && choose_rtr() == RtrKind::kNone) {
-    failure = MpaFailure::kNoCommonRtr;  // 6581-9.2-b: a Send alone is not taken, A37
+    failure = MpaFailure::kNoCommonRtr;  // a Send alone is not taken, A37
   }
   if (failure == MpaFailure::kNone) {
     verdict_.state = State::kRequest;
@@ -229,7 +231,7 @@ void MpaResponder::judge_request() {
 
 RtrKind MpaResponder::choose_rtr() const {
   if (!request_.peer_to_peer) return RtrKind::kNone;
-  if (request_.rtr_write) return RtrKind::kWrite;
+  if (request_.rtr_write) return RtrKind::kWrite;  // one that is on offer: RFC 6581-9.2-b
   return request_.rtr_read ? RtrKind::kRead : RtrKind::kNone;
 }
 
@@ -237,7 +239,7 @@ size_t MpaResponder::private_data_max() const {
   return request_.enhanced ? kPrivateDataEnhancedMax : kPrivateDataWireMax;
 }
 
-// What accepting and rejecting Replies share. 6581-6-b, 6581-6-c: revision and S as asked.
+// What accepting and rejecting Replies share: revision and S as asked. RFC 6581-6-c.
 MpaStartFrame MpaResponder::make_reply(std::span<const std::byte> private_data) const {
   MpaStartFrame frame;
   frame.is_reply = true;
@@ -272,7 +274,7 @@ MpaResponder::Reply MpaResponder::accept(uint16_t ird, uint16_t ord,
   result.ird = frame.ird;
   result.ord = frame.ord;
   if (frame.enhanced) {
-    result.ord = std::min(frame.ord, request_.ird);  // 6581-9.1-c
+    result.ord = std::min(frame.ord, request_.ird);  // fits the initiator's IRD: RFC 6581-9.1-c
     // An ORD that is still open stays open in the frame; its owner keeps to result.ord later.
     if (frame.ord != kDepthNotNegotiated) frame.ord = result.ord;
   }

@@ -66,7 +66,7 @@ class MpaInitiator {
 
   explicit MpaInitiator(const Config& config);
 
-  /// The Request, to be sent before anything else. Valid as long as this object.
+  /// The Request, to be sent before anything else. Valid as long as this object. RFC 5044-7.1.2-a.
   std::span<const std::byte> request() const { return std::span(request_).first(request_size_); }
 
   /// Takes received bytes. After any state but kNeedMore nothing is consumed any more.
@@ -79,7 +79,7 @@ class MpaInitiator {
   State state() const { return verdict_.state; }
   /// kAccepted.
   const MpaNegotiated& negotiated() const { return negotiated_; }
-  /// kAccepted and kRejected: the peer application's private data.
+  /// kAccepted and kRejected: the peer application's private data. RFC 5044-7.1.2-d.
   std::span<const std::byte> private_data() const { return reply_.private_data.bytes(); }
   /// kAccepted and kRejected.
   const MpaStartFrame& reply() const { return reply_; }
@@ -128,7 +128,7 @@ class MpaResponder {
   explicit MpaResponder(const Config& config) : config_(config) {}
 
   /// Takes received bytes. Bytes behind the Request, in the same piece or later, refuse the
-  /// connection as long as no Reply exists. 5044-7.1.2-g.
+  /// connection as long as no Reply exists. RFC 5044-7.1.2-g.
   Verdict on_bytes(std::span<const std::byte> bytes);
   Verdict on_end_of_stream();
   /// Bytes that are certainly missing to the Request; 1 while it waits for its Reply.

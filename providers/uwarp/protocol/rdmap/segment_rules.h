@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What every incoming segment must satisfy before its message is looked at: versions, opcode, model
-// and queue, in the order in which we report faults. RFC 5040 4.1, 7.2; RFC 5041 7.1.
+// and queue, in the order in which we report faults. RFC 5040-7.2-a, 7306-8.2-a.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,7 @@
 namespace uwarp {
 
 // What a peer's Read or Atomic Request must satisfy before it is answered. Checked when it arrives
-// and again when the answer is made, since memory may be deregistered in between. RFC 5040 7.2,
-// RFC 7306 5.2.1, 8.2.
+// and again when the answer is made, since memory may be deregistered in between.
 
 /// A refused access of a request as layer 0 reports it.
 TerminateCode request_fault_code(RegionFault fault);
@@ -39,7 +38,7 @@ std::optional<TerminateCode> check_atomic_request(const AtomicRequestHeader& req
 // FetchAdd and CmpSwap, masked and not, on a cell of the host's memory. RFC 7306 5.1, 5.3.
 
 /// Sum of fields: each set bit of `mask` is the top bit of a field, and what carries out of it is
-/// dropped. The top bits are added apart, so that nothing can carry out of them. RFC 7306 5.1.1.
+/// dropped. The top bits are added apart, so that nothing can carry out of them. RFC 7306-5.1.1-f.
 constexpr uint64_t masked_add(uint64_t old, uint64_t add, uint64_t mask) {
   return ((old & ~mask) + (add & ~mask)) ^ ((old ^ add) & mask);
 }
@@ -54,8 +53,8 @@ constexpr uint64_t masked_swap(uint64_t old, uint64_t swap, uint64_t mask) {
 
 /// Executes a request on the 8-aligned `cell` and returns the number that was there before. The
 /// opcode is one of the defined ones. Without a match nothing is stored. CPU instructions do the
-/// work, so it is atomic against all who use such instructions: other streams, other processes, the
-/// application itself.
+/// work on the host's number, so it is one step to all who use such instructions: other streams,
+/// other processes, the application itself. RFC 7306-5-a/b, 7306-5.1.1-g, 7306-5.3-a, 7306-5.4-2.
 uint64_t execute_atomic(std::byte* cell, const AtomicRequestHeader& request);
 
 /// The same on memory that another thread may unmap at any time; nothing if the memory is not there
@@ -80,7 +79,7 @@ std::optional<TerminateCode> check_segment(const std::byte* header, RdmapFeature
 /// all rules at once takes a tenth off the work on a small one.
 inline bool is_sound_write(const std::byte* header) {
   constexpr uint8_t kAny = DdpControl::LastBit::kMask;
-  constexpr uint8_t kIgnored = DdpControl::ReservedField::kMask;
+  constexpr uint8_t kIgnored = DdpControl::ReservedField::kMask;  // not checked: RFC 5041-4.1-i
   const auto ddp = static_cast<uint8_t>((static_cast<uint8_t>(header[0]) | kAny) & ~kIgnored);
   return ddp == DdpControl::make(true, true).value &&
          static_cast<uint8_t>(header[1]) == make_rdmap_control(RdmapOpcode::kWrite);

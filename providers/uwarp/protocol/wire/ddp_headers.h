@@ -40,14 +40,14 @@ struct DdpControl {
     return {static_cast<uint8_t>(value | ReservedField::put(following))};
   }
 
-  /// The byte as we send it: version 1, and reserved bits zero.
+  /// The byte as we send it: version 1, and reserved bits zero. RFC 5040-3.1-a, 5041-4.1-h.
   static constexpr DdpControl make(bool tagged, bool last) {
     return {static_cast<uint8_t>(TaggedBit::flag(tagged) | LastBit::flag(last) | kVersion)};
   }
   friend constexpr bool operator==(DdpControl, DdpControl) = default;
 };
 
-/// Header of a tagged segment; the payload follows it. `rsvd_ulp` is RDMAP's control byte.
+/// Header of a tagged segment; the payload follows. `rsvd_ulp`: RDMAP's control. RFC 5041-4.2-a.
 struct TaggedHeader {
   static constexpr size_t kWireSize = 14;
 
@@ -74,7 +74,7 @@ struct TaggedHeader {
 };
 
 /// Header of an untagged segment; RDMAP header or payload follow it. `rsvd_ulp` is RDMAP's
-/// control byte, `invalidate_stag` its 32 further bits (RsvdULP[8:39]).
+/// control byte, `invalidate_stag` its 32 further bits (RsvdULP[8:39]). RFC 5040-4.1-c, 5041-4.3-a.
 struct UntaggedHeader {
   static constexpr size_t kWireSize = 18;
 

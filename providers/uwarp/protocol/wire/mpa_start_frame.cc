@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// Encoding and decoding of MPA Request and Reply frames. RFC 5044 7.1.1, RFC 6581 9.
+// Encoding and decoding of MPA Request and Reply frames.
 #include "protocol/wire/mpa_start_frame.h"
 
 #include <algorithm>
@@ -27,14 +27,14 @@ StartFrameDecode need(size_t wanted) {
 MpaFailure check_prefix(std::span<const std::byte> bytes, std::string_view key) {
   const size_t key_size = std::min(bytes.size(), key.size());
   if (key_size != 0 && std::memcmp(bytes.data(), key.data(), key_size) != 0)
-    return MpaFailure::kBadKey;
+    return MpaFailure::kBadKey;  // RFC 5044-7.1.1-a
   if (bytes.size() <= kRevisionAt) return MpaFailure::kNone;
   const auto revision = static_cast<uint8_t>(bytes[kRevisionAt]);
-  if (revision != 1 && revision != 2) return MpaFailure::kBadRevision;
+  if (revision != 1 && revision != 2) return MpaFailure::kBadRevision;  // RFC 5044-7.1.1-b
   if (bytes.size() < MpaStartFrame::kFixedSize) return MpaFailure::kNone;
   const uint16_t length = load_be16(&bytes[kLengthAt]);
-  if (length > kPrivateDataWireMax) return MpaFailure::kPrivateDataTooLong;
-  // S is a reserved bit, and so ignored, in revision 1.
+  if (length > kPrivateDataWireMax) return MpaFailure::kPrivateDataTooLong;  // RFC 5044-7.1.1-d
+  // S is a reserved bit, and so ignored, in revision 1. RFC 6581-6-a.
   const bool enhanced =
       revision == 2 && MpaStartFrame::EnhancedBit::test(static_cast<uint8_t>(bytes[kFlagsAt]));
   if (enhanced && length < MpaStartFrame::kEnhancedSize) return MpaFailure::kEnhancedTooShort;

@@ -15,7 +15,7 @@
 
 namespace uwarp {
 
-/// IRD or ORD that is not negotiated in this frame. RFC 6581 9.1.
+/// IRD or ORD that is not negotiated in this frame: all ones leave it open. RFC 6581-9.1-b.
 inline constexpr uint16_t kDepthNotNegotiated = 0x3FFF;
 
 /// Private data of one frame: a copy of at most 512 bytes.
@@ -45,12 +45,12 @@ struct MpaStartFrame {
   static constexpr size_t kEnhancedSize = 4;
   static constexpr size_t kSizeMax = kFixedSize + kPrivateDataWireMax;
 
-  // Flags byte. The low four bits are reserved: sent as zero, never read.
+  // Flags byte. The low four bits are reserved: sent as zero, never read. RFC 5044-7.1.1-c.
   using MarkersBit = Field<uint8_t{0x80}>;
   using CrcBit = Field<uint8_t{0x40}>;
   using RejectBit = Field<uint8_t{0x20}>;
   using EnhancedBit = Field<uint8_t{0x10}>;
-  // First and second half of the enhanced word.
+  // First and second half of the enhanced word. Depths have 14 bits. RFC 6581-9.1-a.
   using PeerToPeerBit = Field<uint16_t{0x8000}>;
   using RtrSendBit = Field<uint16_t{0x4000}>;
   using IrdField = Field<uint16_t{0x3FFF}>;
@@ -70,7 +70,7 @@ struct MpaStartFrame {
   bool rtr_read = false;      // D
   uint16_t ird = 0;           // 14 bits
   uint16_t ord = 0;           // 14 bits
-  PrivateData private_data;   // the application's, without the enhanced word
+  PrivateData private_data;   // the application's, without the enhanced word. RFC 6581-6-d
 
   size_t encoded_size() const {
     return kFixedSize + (enhanced ? kEnhancedSize : 0) + private_data.size();

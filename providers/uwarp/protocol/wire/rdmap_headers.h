@@ -17,7 +17,7 @@
 
 namespace uwarp {
 
-enum class RdmapOpcode : uint8_t {
+enum class RdmapOpcode : uint8_t {  // as assigned: RFC 5040-4.1-e, 7306-4.1-b
   kWrite = 0x0,
   kReadRequest = 0x1,
   kReadResponse = 0x2,
@@ -34,13 +34,13 @@ enum class RdmapOpcode : uint8_t {
   kSendImmediate = 0xF,
 };
 
-/// Second byte of every DDP segment (the first of DDP's RsvdULP).
+/// Second byte of every DDP segment (the first of DDP's RsvdULP). RFC 5040-4.1-a/b.
 ///
 ///   7..6   5..4   3..0
 ///   RV     Rsv    Opcode
 struct RdmapControl {
   using VersionField = Field<uint8_t{0xC0}>;
-  using ReservedField = Field<uint8_t{0x30}>;
+  using ReservedField = Field<uint8_t{0x30}>;  // ignored: RFC 5040-4.1-j
   using OpcodeField = Field<uint8_t{0x0F}>;
   static_assert((VersionField::kMask | ReservedField::kMask | OpcodeField::kMask) == 0xFF);
   using SolicitedBit = Field<uint8_t{0x10}>;  // of kSendImmediate alone
@@ -54,13 +54,14 @@ struct RdmapControl {
   constexpr RdmapOpcode opcode() const { return static_cast<RdmapOpcode>(OpcodeField::get(value)); }
 };
 
-/// The control byte as we send it: version 1, reserved bits zero.
+/// The control byte as we send it: version 1, reserved bits zero. RFC 5040-4.1-g/i, 7306-4.1-a.
 constexpr uint8_t make_rdmap_control(RdmapOpcode opcode) {
   return static_cast<uint8_t>(RdmapControl::VersionField::put(RdmapControl::kVersion) |
                               RdmapControl::OpcodeField::put(static_cast<uint8_t>(opcode)));
 }
 
-/// What an opcode carries. RFC 5040 figure 4, RFC 7306 figure 3.
+/// What an opcode carries, in which model and on which queue. RFC 5040-3.1-b, 5040-4.1-d/f,
+/// 7306-4.1-d.
 struct RdmapOpcodeTraits {
   const char* name;
   bool defined;         // false: the fields below mean nothing
@@ -106,7 +107,7 @@ constexpr const RdmapOpcodeTraits& traits(RdmapOpcode opcode) {
 }
 constexpr const char* name(RdmapOpcode opcode) { return traits(opcode).name; }
 
-/// RDMA Read Request header (28 bytes). RFC 5040 4.4.
+/// RDMA Read Request header (28 bytes). RFC 5040-4.4-a.
 struct ReadRequestHeader {
   static constexpr size_t kWireSize = 28;
 
@@ -135,10 +136,10 @@ struct ReadRequestHeader {
   friend bool operator==(const ReadRequestHeader&, const ReadRequestHeader&) = default;
 };
 
-/// Operation of an Atomic Request; 1 and 3 to 15 are reserved. RFC 7306 5.2.1.
+/// Operation of an Atomic Request; 1 and 3 to 15 are reserved. RFC 7306-5-c.
 enum class AtomicOpcode : uint8_t { kFetchAdd = 0x0, kCmpSwap = 0x2 };
 
-/// Atomic Request header (52 bytes). RFC 7306 5.2.1.
+/// Atomic Request header (52 bytes); unused bits are ignored. RFC 7306-4-a, 7306-5.2.1-a/f.
 struct AtomicRequestHeader {
   static constexpr size_t kWireSize = 52;
   using OpcodeField = Field<uint32_t{0x0000000F}>;  // the 28 bits above are reserved
@@ -177,12 +178,12 @@ struct AtomicRequestHeader {
   friend bool operator==(const AtomicRequestHeader&, const AtomicRequestHeader&) = default;
 };
 
-/// Atomic Response header (12 bytes; the 32 in RFC 7306 4 counts the framing). RFC 7306 5.2.2.
+/// Atomic Response header (12 bytes; the 32 in RFC 7306 4 counts the framing). RFC 7306-4-b.
 struct AtomicResponseHeader {
   static constexpr size_t kWireSize = 12;
 
   uint32_t request_id = 0;
-  uint64_t original_value = 0;  // a number, so the target's byte order does not matter
+  uint64_t original_value = 0;  // a number: no byte order matters. RFC 7306-5.1.1-h
 
   /// Decodes kWireSize bytes at `at`, which the caller has proved to be there.
   static AtomicResponseHeader decode(const std::byte* at) {
@@ -196,8 +197,8 @@ struct AtomicResponseHeader {
   friend bool operator==(const AtomicResponseHeader&, const AtomicResponseHeader&) = default;
 };
 
-/// Terminate header (4 to 52 bytes): the error, and copies of the headers that caused it.
-/// RFC 5040 4.8.
+/// Terminate header (4 to 52 bytes): the error, and copies of the headers that caused it. Reserved
+/// bits are sent as zero, and ignored. RFC 5040-4.8-a/b/g/h.
 ///
 ///   31..28  27..24  23..16      15  14  13  12..0
 ///   Layer   EType   Error Code  M   D   R   Reserved
@@ -222,9 +223,9 @@ struct TerminateHeader {
   std::array<std::byte, ReadRequestHeader::kWireSize> rdmap_header{};
 
   /// Copies the DDP header of the bad segment (14 or 18 bytes, by its own T bit; the caller
-  /// vouches for them) and its ULPDU_Length, and sets M and D.
+  /// vouches for them) and its ULPDU_Length, and sets M and D. RFC 5040-4.8-d/e/i/j.
   void copy_ddp_header(const std::byte* header, uint16_t ulpdu_length);
-  /// Copies the Read Request header of the bad segment and sets R.
+  /// Copies the Read Request header of the bad segment and sets R. RFC 5040-4.8-f/l.
   void copy_read_request(const std::byte* header);
 
   size_t encoded_size() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Every Terminate error as one value: the first 16 bits of the Terminate header, which are
-// Layer (4 bits), EType (4 bits) and Error Code (8 bits). RFC 5040 4.8, RFC 5041 7, RFC 5044 8,
-// RFC 6581 8. Knows nothing of who found the error.
+// Layer (4 bits), EType (4 bits) and Error Code (8 bits). No others are sent. RFC 5040-4.8-c,
+// 5041-7.2-a, 5044-8-a, 6581-8-a. Knows nothing of who found the error.
 #pragma once
 
 #include <cstdint>

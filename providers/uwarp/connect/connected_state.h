@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A connection in FPDU mode, up to the decision how it ends: what the events of its stream and the
 // time mean. Without IO: acts on the queue pair only, and says what else is to be done.
-// RFC 5044 7.2, RFC 5041 6.2.1, RFC 5040 5.4.
 #pragma once
 
 #include <sys/epoll.h>
@@ -133,7 +132,8 @@ class ConnectedState {
   /// The stream uses shared memory, and is busy.
   void on_busy_ring(uint64_t now_ns) { rest_ = {now_ns + kRestNs}; }
 
-  /// The owner's wish: what was posted goes out first. EINVAL before the stream is established.
+  /// The owner's wish: what was posted goes out, then FIN. EINVAL before the stream is established.
+  /// RFC 5044-7.2-a.
   int on_disconnect(Next& next, uint64_t now_ns) {
     if (terms_.first_fpdu) return EINVAL;
     if (peer_has_disconnected()) {
@@ -278,6 +278,7 @@ class ConnectedState {
     }
   }
 
+  // The Terminate says why, then the connection ends. RFC 5040-6.2-b, 5040-6.2.1-a, 5040-7-a/c.
   void fail(Next& next, uint64_t now_ns) {
     if (in<Failing>()) return;
     if (log_enabled()) log_failure(endpoint_->number(), qp().failure());
@@ -295,8 +296,8 @@ class ConnectedState {
     next.tell_end = next.pump = true;
   }
 
-  // A FIN ends one direction only (RFC 5041 6.2.1): what can be sent without an answer is sent, and
-  // no frame is cut. Not with acknowledgements, of which none can come any more.
+  // A FIN ends one direction only: what can be sent without an answer is sent, and no frame is cut.
+  // Not with acknowledgements, of which none can come any more. RFC 5041-6.2.1-d.
   bool send_the_rest(StreamEnd kind, Next& next, uint64_t now_ns) {
     if (kind != StreamEnd::kFin || in<PeerFinished>() || in<Failing>() || terms_.rendezvous)
       return false;

@@ -152,7 +152,8 @@ void Connection::leave_endpoint(Turn& /*turn*/) {
   left.swap(endpoint_);
 }
 
-// Sends our FIN. What the peer still sends is read and dropped until its FIN, for some time.
+// Sends our FIN. What the peer still sends is read and dropped until its FIN, for some time: a
+// reset would overtake our Terminate. RFC 5040-6.2.1-d, 5041-3-10, 5041-6.2.1-e.
 void Connection::drain(Turn& turn) {
   const bool due = acknowledged();
   leave_endpoint(turn);

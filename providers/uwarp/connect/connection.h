@@ -141,7 +141,7 @@ class Connection final : public Source,
              std::weak_ptr<ConnectionOwner> owner, bool rendezvous);
   /// Passive: Reply with R=1 and private data, then close. Errors: EINVAL.
   int reject(std::span<const std::byte> private_data) override;
-  /// Orderly end: sends what was posted, then FIN (RFC 5044 7.2). The queue pair goes to ERR with
+  /// Orderly end: sends what was posted, then FIN. The queue pair goes to ERR with
   /// flushes; connection_ended follows. 0 also if it has ended already; EINVAL if never
   /// established.
   int disconnect() override;

@@ -57,7 +57,7 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited,
   return true;
 }
 
-// False: the completion is lost, and the caller's queue pair has to fail.
+// False: the completion is lost, and that queue pair alone has to fail. RFC 5040-8.1.1-10, 5042-j.
 bool CompletionQueue::overrun_locked() {
   slot_.overruns.add(1);
   if (options_.ignore_overrun) return true;
@@ -67,7 +67,7 @@ bool CompletionQueue::overrun_locked() {
   return false;
 }
 
-// Of a queue that is armed.
+// Of a queue that is armed. RFC 5040-5.3-f/g, 7306-6.3-h.
 void CompletionQueue::notify_locked(bool at_once) {
   if (at_once) return raise_locked();
   if (armed_ != Armed::kAny) return;

@@ -130,11 +130,11 @@ struct StreamConfig {
   uint16_t ord = 0;         // Reads and atomics that we may have outstanding
   uint16_t read_depth = 0;  // ... with those that acknowledge; no more than `ord` if that is larger
   uint16_t ird = 0;         // the same for the peer
-  /// Send this zero-length message first (peer-to-peer initiator, RFC 6581 9.2).
+  /// Send this zero-length message first (peer-to-peer initiator).
   enum class Rtr : uint8_t { kNone, kWrite, kRead } rtr = Rtr::kNone;
   STag rtr_stag{1};             // STag and TO of an RTR Write: not checked by receivers, so a
   TaggedOffset rtr_offset = 0;  // place for the magic by which uwarps know each other
-  /// Send nothing until the first FPDU has come (responder, RFC 5044 7.1.2).
+  /// Send nothing until the first FPDU has come (responder).
   bool wait_for_first_fpdu = false;
   /// STag and TO that mark the peer's first zero-length Write as a uwarp's.
   STag magic_stag{0};
@@ -150,7 +150,7 @@ struct StreamConfig {
   bool peer_is_uwarp = false;
   /// Two on one host may agree to leave TCP (CarrierMark).
   bool may_leave_tcp = false;
-  /// First MSN of queues 0, 1 and 3, both ways. RFC 5041 4.3 says 1; tests of the wrap begin late.
+  /// First MSN of queues 0, 1 and 3, both ways: 1, but tests of the wrap begin late.
   Msn first_msn{1};
 };
 

@@ -247,7 +247,7 @@ bool QueuePair::end_stream(StreamEnd end) {
   }
   // FIN inside a message is an error; a reset is one if it takes work with it, and always where no
   // connection manager tells the application. Between InfiniBand adapters a completion is all that
-  // says so, if there is one.
+  // says so, if there is one. RFC 5040-6.2-c, 5041-6.2.2-a, 5044-7.2-b/c.
   const bool told = config_.acknowledged && failure.oldest_request && sends_open;
   const bool wrong = end == StreamEnd::kFin
                          ? mid_message

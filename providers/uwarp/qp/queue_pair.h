@@ -124,7 +124,7 @@ class QueuePair {
   /// received. Where requests are acknowledged (QpConfig), those that it has not read fail with
   /// RETRY_EXC_ERR in end_stream().
   void note_peer_end(uint64_t unread_bytes);
-  /// The byte stream has ended. ERR, flush and the event that verbs asks for (RFC 5044 7.2: FIN
+  /// The byte stream has ended. ERR, flush and the event that verbs asks for (FIN
   /// inside an FPDU is an error); nothing of it for a silent FIN at a boundary. Returns true if
   /// work was open.
   bool end_stream(StreamEnd end);

@@ -56,6 +56,7 @@ void ReceiveQueue::reserve_locked() {
   if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
 }
 
+// In the order in which they were posted. RFC 4296-2.1.2-b/c, 5042-k.
 bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
   const Lock lock(lock_);
   if (ticket.state == ReceiveToken::State::kReserved) [[unlikely]] {
@@ -79,6 +80,7 @@ bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
   return true;
 }
 
+// Over-use can be seen. RFC 5040-8.1.2-8, 5041-8.3.2-b, 4296-2.1.3-b.
 void ReceiveQueue::check_limit_locked() {
   if (limit_ == 0 || count_locked() >= limit_) [[likely]]
     return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A queue of receive buffers: posted by the application, taken in order by the stream (or, shared,
-// by several streams). RFC 5040 5.3, 5041 4.3 (queue 0).
+// by several streams).
 //
 // Streams that find a shared queue empty wait in line. Each buffer that is posted then is reserved
 // for the first in line: a busy stream cannot take it away from one that has waited.

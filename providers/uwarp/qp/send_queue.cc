@@ -25,7 +25,7 @@ constexpr size_t kOpcodes = static_cast<size_t>(SendOpcode::kMaskedFetchAdd) + 1
 using Refusals = std::array<uint8_t, kOpcodes>;
 
 // EOPNOTSUPP for what iWARP cannot say, or what is switched off; EINVAL for what the transport
-// lacks (ibv_post_send(3)).
+// lacks (ibv_post_send(3)). RFC 7306-1.1-c.
 constexpr uint8_t refusal(SendOpcode opcode, bool extensions, bool answers) {
   if (awaits_answer(opcode) && !answers) return EINVAL;
   switch (opcode) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The send queue: a ring of requests from posting to completion. Posting threads share the post
-// lock; everything behind the posted position belongs to the transmit side. RFC 5040 5.5.
+// lock; everything behind the posted position belongs to the transmit side.
 //
 //   freed <= retired <= started <= posted; requests in [retired, started) are on their way, those
 //   in [started, posted) wait. A retired request keeps its slot until its completion has been

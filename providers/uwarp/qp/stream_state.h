@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What the two directions of one stream share: the Reads and atomics under way, what was
-// negotiated, and the one failure that ends it. RFC 5040 5.2, 5.4, 7; RFC 5041 7.
+// negotiated, and the one failure that ends it.
 #pragma once
 
 #include <array>
@@ -71,7 +71,7 @@ static_assert(message_kind(RdmapOpcode::kAtomicResponse) == MessageKind::kAtomic
 static_assert(message_kind(RdmapOpcode::kImmediateSolicited) == MessageKind::kImmediate);
 static_assert(message_kind(RdmapOpcode::kSendImmediate) == MessageKind::kSend);
 
-// What a Terminate means to the work request that it names. RFC 5040 4.8, 7.
+// What a Terminate means to the work request that it names.
 
 /// Completion status of the send request that a received Terminate blames.
 inline WcStatus terminate_status(TerminateCode received) {
@@ -118,7 +118,7 @@ inline bool may_have_caused(TerminateCode received, SendOpcode opcode) {
   return true;
 }
 
-/// Why a stream ends. The first failure stands; later ones are ignored.
+/// Why a stream ends. The first failure stands; later ones are ignored. RFC 5040-7.1-e.
 struct StreamFailure {
   static constexpr uint64_t kNoRequest = ~uint64_t{0};
 
@@ -200,7 +200,7 @@ class StreamState {
     return qp.acknowledged && peer_is_uwarp.load(std::memory_order_relaxed);
   }
 
-  /// A responder sends nothing before the initiator's first FPDU (RFC 5044 7.1.2).
+  /// A responder sends nothing before the initiator's first FPDU. RFC 5044-7.1.2-c, 6581-9.2-e.
   bool must_be_silent() const {
     return config.wait_for_first_fpdu && !first_fpdu.load(std::memory_order_acquire);
   }

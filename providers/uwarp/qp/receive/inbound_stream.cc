@@ -69,6 +69,7 @@ void InboundAnswers::open(const TaggedHeader& header) {
   assert(in_.stream.mine.receive());
   InboundSegment& segment = in_.segment;
   const OutboundRequest* read = in_.stream.outbound.front();
+  // A response answers the outstanding Read. RFC 5040-5.2.2-j, 5042-f.
   if (read == nullptr || read->atomic)
     return void(in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true));
   if (!read_open_) {
@@ -80,6 +81,7 @@ void InboundAnswers::open(const TaggedHeader& header) {
   segment.payload_offset = placed_;
   const uint32_t payload = segment.payload_left;
   const uint64_t end = placed_ + payload;
+  // To the sink of that Read, which no Write reaches. RFC 5040-5.2.2-e/f/h/i, 5042-d/e.
   if (payload > 0 && header.stag.value != read->token)
     return void(fail(TerminateCode::kDdpTaggedInvalidSTag, WcStatus::kBadRespErr));
   if (end > read->length_bytes)
@@ -94,7 +96,7 @@ void InboundAnswers::finish_segment() {
   if (in_.segment.last) finish();
 }
 
-// Matched by the order of the answers, then by the Request Identifier (rule A3).
+// Matched by the order of the answers, then by the Request Identifier (rule A3). RFC 7306-5.2.2-h.
 void InboundAnswers::take(const AtomicResponseHeader& header) {
   assert(in_.stream.mine.receive());
   const OutboundRequest* request = in_.stream.outbound.front();
@@ -126,6 +128,7 @@ bool InboundAnswers::is_acknowledgement(const std::byte* fpdu) const {
 
 void InboundAnswers::finish() {
   assert(in_.stream.mine.receive() && !in_.stream.outbound.empty());
+  // All of the answer completes the request. RFC 5040-5.2.2-d, 5040-5.5-11/19/20c, 7306-5.2.2-g.
   const OutboundRequest answered = *in_.stream.outbound.front();
   const bool own = answered.request == OutboundRequest::kNoRequest;
   if (in_.config.trace != nullptr && !own) [[unlikely]]
@@ -147,7 +150,7 @@ bool InboundAnswers::fail(TerminateCode code, WcStatus status) {
   return in_.fail(failure, QpEvent::kRequestError);
 }
 
-// The peer did nothing wrong, so no header is given and the completion tells (RFC 7306 8.1).
+// The peer did nothing wrong, so no header is given and the completion tells. RFC 5040-7.1-a.
 void InboundAnswers::fail_place() {
   StreamFailure failure = in_.failure(TerminateCode::kRdmapLocalCatastrophic, false);
   failure.request = in_.stream.outbound.front()->request;
@@ -157,8 +160,8 @@ void InboundAnswers::fail_place() {
 
 namespace {
 
-// RFC 5041 7.1; a Write without the right to write has no code of its own and counts as an invalid
-// STag (rule A6).
+// A Write without the right to write has no code of its own and counts as an invalid STag (rule
+// A6).
 TerminateCode write_fault_code(RegionFault fault) {
   switch (fault) {
     case RegionFault::kBounds:
@@ -184,7 +187,7 @@ void InboundWrites::open(const TaggedHeader& header) {
   assert(in_.stream.mine.receive());
   place_ = RemoteRange{};
   InboundSegment& segment = in_.segment;
-  // One Write goes to one buffer (RFC 5040 5.1).
+  // One Write goes to one buffer, whose STag is in each segment. RFC 5040-5.1-i.
   if (message_open_ && header.stag != stag_)
     return void(in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true));
   const bool first = !message_open_;
@@ -196,11 +199,14 @@ void InboundWrites::open(const TaggedHeader& header) {
     next_.reset();
   }
   bytes_ += segment.payload_left;
+  // STag and TO of an empty segment are not checked. RFC 5040-5.1-j, 5041-5.2-i/j.
   if (segment.payload_left == 0) return take_empty(header, first && segment.last);
   // What is skipped or written twice would count for the length that Immediate Data reports.
   if (next_ && header.to != *next_)
     return void(in_.fail(TerminateCode::kDdpTaggedBounds, QpEvent::kAccessError, true));
   next_ = header.to + segment.payload_left;
+  // Each segment is checked when it comes, before any of it is placed. RFC 5040-5.1-c/d/e,
+  // 5041-4.2-e, 5041-7.1-a/t6, 4296-3.1-b.
   const RegionFault fault = look_up(header.stag, header.to, segment.payload_left, place_);
   if (fault != RegionFault::kNone) in_.fail(write_fault_code(fault), QpEvent::kAccessError, true);
 }
@@ -276,7 +282,7 @@ bool is_immediate(RdmapOpcode opcode) {
   return opcode == RdmapOpcode::kImmediate || opcode == RdmapOpcode::kImmediateSolicited;
 }
 
-// RFC 5040 4.8: what is wrong with the end itself, or below DDP, shows no header.
+// What is wrong with the end itself, or below DDP, shows no header.
 bool names_message(TerminateCode code) {
   return layer(code) <= 1 && etype(code) != 0 && !is_version_error(code);
 }
@@ -349,6 +355,7 @@ bool InboundMessages::open(const UntaggedHeader& header) {
     return in_.fail(*error, QpEvent::kFatal, true);
   if (!sequence_.open()) {
     if (!take_receive(header)) return false;
+    // The control byte is the same in all segments. RFC 5040-3.1-e.
   } else if ((segment.opcode != opcode_ &&
               (opcode_ != kDropped || segment.opcode != dropped_opcode_)) ||
              header.qn != qn_) {
@@ -359,10 +366,11 @@ bool InboundMessages::open(const UntaggedHeader& header) {
   const auto error = sequence_.check_range(header.mo, segment.payload_left, sink_.length_bytes());
   if (error && !lose_long_message(*error)) return fail_range(*error);
   segment.payload_offset = header.mo;
-  invalidate_ = header.invalidate_stag.value;  // means something for some opcodes only
+  invalidate_ = header.invalidate_stag.value;  // or nothing: RFC 5040-4.1-l, 5041-4.3-c
   return true;
 }
 
+// One for each message, also for an empty one. RFC 5040-5.3-b/l/m, 5041-5.1-b, 7306-6.3-b.
 bool InboundMessages::take_receive(const UntaggedHeader& header) {
   if (unusual_) [[unlikely]] {
     if (is_xrc(in_.config.transport) && !aim(header)) return false;
@@ -402,7 +410,7 @@ bool InboundMessages::take_room() {
 }
 
 // Without acknowledgements a message waits for a moment only, and only if one has been received
-// since the last that waited in vain. False: it is held.
+// since the last that waited in vain. False: it is held. RFC 5041-7.1-u2c.
 bool InboundMessages::do_without_receive() {
   if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return hold();
   place_in_line_.leave();
@@ -469,6 +477,9 @@ void InboundMessages::finish_segment() {
   if (in_.segment.last) finish();
 }
 
+// A message is delivered once, with its length, when all of it and all before it is placed.
+// RFC 5040-3.1-d/i, 5040-5.3-c/e, 5040-5.5-10/10b/16, 5041-4.1-g, 5041-5.3-e, 7306-6.3-c,
+// 7306-6.4-b.
 void InboundMessages::finish() {
   sequence_.finish();
   if (in_.config.sink != nullptr) [[unlikely]]
@@ -494,6 +505,8 @@ bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
     writes_.forget_length();
     return false;
   }
+  // Before the completion is seen. A key that may not be invalidated ends the stream instead.
+  // RFC 5040-5.3-p/r/s, 5040-7.2-d.
   if (traits(opcode_).invalidates) {
     const STag stag{invalidate_};
     if (!in_.config.regions->invalidate_window(stag, in_.stream.peer(in_.config.domain)))
@@ -507,10 +520,10 @@ bool InboundMessages::describe(WorkCompletion& done, bool& solicited) {
     done.imm_or_invalidated = __builtin_bswap32(invalidate_);
   } else if (is_immediate(opcode_)) {
     if (in_.segment.payload_offset != kImmediateSize)
-      return fail_range(TerminateCode::kRdmapOperationUnspecified);
+      return fail_range(TerminateCode::kRdmapOperationUnspecified);  // 8 bytes: RFC 7306-6.3-g
     // Verbs has 32 of the 64 bits, in network order as they came. The Write that the length belongs
     // to is not marked on the wire: it is the last one that nothing on queue 0 has followed (rule
-    // A25).
+    // A25). RFC 7306-6.4-c/d.
     done.opcode = WcOpcode::kRecvWriteWithImm;
     done.wc_flags = kWcWithImm;
     std::memcpy(&done.imm_or_invalidated, immediate_ + (in_.config.immediate_in_last_half ? 4 : 0),
@@ -532,13 +545,14 @@ bool InboundMessages::lose_long_message(TerminateCode code) {
   return true;
 }
 
-// For Immediate Data it is not the buffer's fault: it has exactly 8 bytes (7306-6.3-g).
+// For Immediate Data it is not the buffer's fault: it has 8 bytes. RFC 5040-5.3-d, 7306-6.1-b.
 bool InboundMessages::fail_range(TerminateCode code) {
   if (is_immediate(in_.segment.opcode))
     return in_.fail(TerminateCode::kRdmapOperationUnspecified, QpEvent::kRequestError, true);
   return fail(code, QpEvent::kFatal, WcStatus::kLocLenErr);
 }
 
+// A bad message is told here and to the peer. RFC 5040-3.2-b, 5040-5.3-h.
 bool InboundMessages::fail(TerminateCode code, QpEvent event, WcStatus status) {
   const StreamFailure failure = in_.failure(code, true);
   in_.fail(failure, event);
@@ -641,6 +655,7 @@ void InboundMessages::trace_receive(TraceStep::Kind kind, WcStatus status, Trace
                           .wr_id = receive_.wr_id});
 }
 
+// Shows the DDP header of a bad segment. RFC 5040-3.1-g, 5040-4.8-p, 5040-7.1-c, 5041-7.1-b.
 StreamFailure InboundStream::failure(TerminateCode code, bool with_header) const {
   StreamFailure failure = StreamFailure::terminated_by_us(code);
   if (with_header) failure.terminate.copy_ddp_header(segment.header, segment.ulpdu_length);

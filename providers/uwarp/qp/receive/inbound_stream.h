@@ -159,7 +159,7 @@ enum ReceiveOutcome : uint32_t {
   kRxKept = 1u << 9,      // once what is owed has been sent: Receiver::complete_kept()
 };
 
-/// A DDP segment as its header says, and how much of its payload has come.
+/// A DDP segment, its header as it came, what is left of its payload. RFC 5041-3-7, 5041-4.2-b/c/g.
 struct InboundSegment {
   std::byte header[kDdpHeaderMax];  // for a Terminate
   uint16_t ulpdu_length = 0;
@@ -241,8 +241,7 @@ inline QpEvent segment_event(TerminateCode code) {
   return layer(code) == 0 ? QpEvent::kRequestError : QpEvent::kFatal;
 }
 
-// The peer's answers to our Reads and atomics, and where they go. Receive side. RFC 5040 5.2, RFC
-// 7306 5.2.
+// The peer's answers to our Reads and atomics, and where they go. Receive side.
 class InboundAnswers {
   InboundStream& in_;
   SendQueue& sends_;
@@ -285,7 +284,7 @@ class InboundAnswers {
 };
 
 // RDMA Writes of the peer: where their segments belong, and the empty ones that mean something
-// between uwarps. Receive side. RFC 5040 5.1, RFC 5041 5, 7.1.
+// between uwarps. Receive side.
 class InboundWrites {
   InboundStream& in_;
   CompletionOrder& order_;
@@ -336,7 +335,7 @@ class InboundWrites {
 };
 
 // Messages that take a receive: Sends of all kinds, and Immediate Data. From their first segment to
-// the receive completion. Receive side. RFC 5040 5.3, RFC 5041 5.3 (queue 0), RFC 7306 6.
+// the receive completion. Receive side.
 class InboundMessages {
   InboundStream& in_;
   ReceiveQueue& receives_;

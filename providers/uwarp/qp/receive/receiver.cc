@@ -207,7 +207,7 @@ uint32_t Receiver::expire() {
     return kRxNothing;
   }
   messages_.end_hold();
-  in_.counters.rnr_timeouts.add(1);
+  in_.counters.rnr_timeouts.add(1);  // without a buffer: RFC 5041-7.1-u2/u2b
   in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
   return in_.outcome;
 }
@@ -219,7 +219,8 @@ uint32_t Receiver::fault() {
   return in_.outcome;
 }
 
-// In one piece, as Transmitter::fill().
+// In one piece, as Transmitter::fill(). Behind an error nothing is looked at. RFC 5040-7-b,
+// 5041-7.1-c.
 [[gnu::flatten]] uint32_t Receiver::consume(StagingPointer& staging) {
   in_.outcome = kRxNothing;
   order_.begin();
@@ -236,7 +237,7 @@ uint32_t Receiver::fault() {
     if (!take_payload()) break;
     const size_t trailer = std::min<size_t>(staged_.size(), trailer_left_);
     staged_.consume(trailer);
-    trailer_left_ -= static_cast<uint32_t>(trailer);
+    trailer_left_ -= static_cast<uint32_t>(trailer);  // the pad may hold anything: RFC 5044-4.1-c
     if (trailer_left_ != 0) break;
     open_ = false;
     in_.count_fpdu(segment.opcode, segment.last);
@@ -282,6 +283,7 @@ bool Receiver::read_header() {
   segment.ulpdu_length = load_be16(staged_.data());
   const DdpControl control{static_cast<uint8_t>(at[0])};
   const size_t header = ddp_header_size(control);
+  // A ULPDU holds a whole DDP header. RFC 5041-4.4-a, 5044-4.1-f.
   if (segment.ulpdu_length < header)
     return in_.fail(TerminateCode::kDdpLocalCatastrophic, QpEvent::kFatal, false);
   if (in_.stream.config.crc && !check_frame()) return false;
@@ -297,13 +299,13 @@ bool Receiver::read_header() {
   return true;
 }
 
-// With CRC on nothing of a frame is looked at before all of it has come.
+// With CRC on nothing of a frame is looked at before it is whole and right. RFC 5044-4.4-b/d.
 bool Receiver::check_frame() {
   const size_t size = fpdu_size(in_.segment.ulpdu_length);
   if (staged_.size() < size) return false;
   if (verify_fpdu_crc({staged_.data(), size})) return true;
   in_.counters.crc_errors.add(1);
-  return in_.fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);
+  return in_.fail(TerminateCode::kMpaCrc, QpEvent::kFatal, false);  // no header: RFC 5040-4.8-o
 }
 
 // Instead of a segment that was announced something else has come, as a rule the Terminate of a
@@ -320,6 +322,8 @@ bool Receiver::bring_back() {
   return true;
 }
 
+// The T flag says whether the buffer is a tagged one. Messages of both kinds may be open at once.
+// RFC 5041-4.1-a/b, 5041-5.3-h.
 bool Receiver::open_message() {
   InboundSegment& segment = in_.segment;
   if (segment.opcode == RdmapOpcode::kWrite)
@@ -392,7 +396,7 @@ bool Receiver::fail_payload() {
 
 // ---- Messages that are all header
 
-// Such a message waits until its one FPDU is whole.
+// Such a message waits until its one FPDU is whole, and takes no receive. RFC 5040-5.4-c.
 bool Receiver::take_control() {
   const size_t size = in_.segment.payload_left;
   if (!check_control(size)) return false;
@@ -422,6 +426,7 @@ bool Receiver::check_control(size_t size) {
   const RdmapOpcode opcode = in_.segment.opcode;
   const UntaggedHeader header = UntaggedHeader::decode(in_.segment.header);
   const bool answer = opcode == RdmapOpcode::kAtomicResponse;
+  // Each queue counts for itself. A Terminate is always taken. RFC 5040-5.4-d, 5041-4.3-j.
   if (opcode != RdmapOpcode::kTerminate) {
     const UntaggedSequence& sequence = answer ? answers_.atomic_sequence() : request_sequence_;
     auto error = sequence.check_msn(header);
@@ -436,7 +441,7 @@ bool Receiver::check_control(size_t size) {
                 : in_.fail(*error, segment_event(*error), true);
 }
 
-// Both kinds share the depth that was negotiated.
+// Both kinds share the depth that was negotiated. RFC 5040-5.2.1-b/c/d, 5040-6.1-b/c/f, 7306-5.2-b.
 template <typename Header>
 void Receiver::take_request(const Header& header) {
   if (is_unreliable(in_.config.transport))
@@ -471,7 +476,7 @@ void Receiver::take_terminate(std::span<const std::byte> rdmap) {
   // With acknowledgements QueuePair::flush() knows whether a completion tells.
   in_.stream.fail(failure, in_.config.acknowledged ? std::nullopt : std::optional(QpEvent::kFatal));
   in_.close();
-  in_.outcome |= kRxTerminated;
+  in_.outcome |= kRxTerminated;  // whatever it holds: RFC 5040-5.4-e/f
 }
 
 // ---- From outside of a call

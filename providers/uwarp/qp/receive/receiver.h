@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The receive side of a stream: says where the next bytes belong, and takes FPDUs off the stream
-// one after the other. One thread at a time (QueuePair's receive lock). RFC 5044 4, 5041 5-7, RFC
-// 5040 5-7, RFC 7306 5-6.
+// one after the other. One thread at a time (QueuePair's receive lock).
 //
 // Between two calls all that is kept is a partial header, the position inside a payload, and, only
 // while a stream is held or a CRC is waiting for its FPDU, a staging buffer.
@@ -139,7 +138,7 @@ class Receiver {
   }
   /// A large message is under way, or another one is likely to follow the last.
   bool expects_large() const { return expect_large_ != 0; }
-  /// Inside an FPDU or a message: a FIN here is an error (RFC 5044 7.2).
+  /// Inside an FPDU or a message: a FIN here is an error.
   bool mid_message() const;
   /// No more bytes will come; the taken receive buffer and the queue are flushed.
   void flush();
@@ -170,7 +169,7 @@ class Receiver {
   }
   [[gnu::noinline, gnu::cold]] void take_first_fpdu();
 
-  // Where its payload belongs. RFC 5041 5.
+  // Where its payload belongs.
   bool is_write() const { return in_.segment.opcode == RdmapOpcode::kWrite; }
   bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
   /// Of what is no Write.
@@ -188,7 +187,7 @@ class Receiver {
   [[gnu::noinline]] bool take_control();
   bool check_control(size_t size);
   /// A Read or atomic that the peer asks for: checked on arrival, then queued for the transmit
-  /// side, which executes them in order. RFC 5040 5.2, RFC 7306 5.2.
+  /// side, which executes them in order.
   template <typename Header>
   void take_request(const Header& header);
   void take_terminate(std::span<const std::byte> rdmap);

@@ -152,7 +152,8 @@ void SendCompleter::note_peer_delivered() {
   }
 }
 
-// In one piece, like Transmitter::fill().
+// In one piece, like Transmitter::fill(). Requests complete in order, once they are handed over;
+// that does not say that they have arrived. RFC 5040-5.5-9/14/15.
 [[gnu::flatten]] void SendCompleter::retire(bool built) {
   assert(stream_.mine.transmit());
   const uint32_t asked = retire_wish_.asked();
@@ -301,6 +302,7 @@ void SendCompleter::flush_late() {
   flush_requests(kNone, tell ? queue_.retired() : kNone);
 }
 
+// What is open completes once, with an error. RFC 5040-5.4-g, 5040-6.2.1-b, 5041-6.2.2-d.
 bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {
   const Lock lock(queue_.post_lock());
   while (queue_.retired() != queue_.posted()) {

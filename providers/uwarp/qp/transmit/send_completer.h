@@ -21,7 +21,7 @@ namespace uwarp {
 
 // Completions that wait until the peer has placed what was sent (QpConfig::acknowledged): when a
 // Read has to follow the requests, whose answer says so. A Read or atomic of the application serves
-// as well as one that is made for it. RFC 5040 5.5. Transmit side.
+// as well as one that is made for it. Transmit side.
 class Acknowledging {
  public:
   /// Begins a stream at send queue position `position`. `read_depth`: Reads that may be open at a
@@ -93,7 +93,6 @@ class TransmitTrace {
 };
 
 // Which send request a failure is about. The header that a peer's Terminate shows is peer input.
-// RFC 5040 4.8.
 
 /// Position of the request that completes with the failure's own status, among those that have been
 /// started and not retired; StreamFailure::kNoRequest if it is none of them. `acknowledged`:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The FPDUs that one send call hands to the kernel: iovecs into an arena (headers, trailers, small
-// payloads) and into application memory (large payloads). Frames are built by Transmitter. RFC
-// 5044 4.
+// payloads) and into application memory (large payloads). Frames are built by Transmitter.
 #pragma once
 
 #include <sys/uio.h>
@@ -97,7 +96,7 @@ class TransmitBatch {
   static constexpr size_t kBytes = 1024 * 1024;
 
   /// Begins a stream. With CRC on payload is copied too, so that the CRC stays right if the
-  /// application changes its buffer meanwhile (requirement 5040-5.5-8).
+  /// application changes its buffer meanwhile. RFC 5040-5.5-8.
   void begin_stream(bool crc);
   /// What is built and has not gone never will.
   void drop();
@@ -157,7 +156,7 @@ class TransmitBatch {
       return Built::kNoRoom;
     Frame frame{room_->arena() + built_.arena_used, head, size};
     if (aligned) frame.at += to_cache_line(frame.at + head);
-    store_be16(frame.at, static_cast<uint16_t>(header_bytes + size));
+    store_be16(frame.at, static_cast<uint16_t>(header_bytes + size));  // ULPDU: RFC 5044-4.1-a
     encode(frame.at + kFpduLengthSize);
     if (!(copied ? add_copied(frame, payload, offset) : add_gathered(frame, *payload, offset, own)))
         [[unlikely]]

@@ -126,7 +126,7 @@ bool Transmitter::wanted() const {
   completer_.acknowledging().begin_batch();
   for (bool going = true; going;) {
     assert(open_ == Open::kNothing || (!closed_ && !switching_));
-    if (open_ >= Open::kRequest)
+    if (open_ >= Open::kRequest)  // messages are not mixed: RFC 5041-5.3-g
       going = batch_.has_room(left()) && append_segment();
     else if (open_ == Open::kAnswer)
       going = batch_.has_room(left()) && append_answer();
@@ -162,8 +162,8 @@ bool Transmitter::begin_next() {
   }
   if (stream_.failed()) return true;
   if (acknowledgement_due(request)) {
-    // The peer answers a Read only when it has placed all that came before (RFC 5040 5.5), and
-    // checks no key of one without bytes.
+    // The peer answers a Read only when it has placed all that came before, and checks no key of
+    // one without bytes. RFC 5040-B-10.
     completer_.acknowledging().cover(queue_.started());
     emit_empty_read(queue_.started());
   } else if (response && (response_turn_ || !request || stream_.inbound.front()->wants_nothing())) {
@@ -279,7 +279,7 @@ bool Transmitter::must_acknowledge(bool request) const {
                                         pressed);
 }
 
-// RFC 6581 9.2: the initiator's first FPDU is the RTR; RFC 5044 7.1.2: the responder waits for it.
+// The initiator's first FPDU is the RTR; the responder waits for it. RFC 6581-9.2-d/f.
 bool Transmitter::emit_opening() {
   const StreamConfig& config = stream_.config;
   if (stream_.must_be_silent()) return false;
@@ -300,7 +300,7 @@ bool Transmitter::begin_local() {
   return true;
 }
 
-// Last of all, and only once what the failure leaves behind has been flushed. RFC 5040 5.4.
+// Once and last of all, when what the failure leaves behind has been flushed. RFC 5040-5.4-h/j.
 bool Transmitter::emit_terminate() {
   if (!flushed_) return false;
   closed_ = true;
@@ -353,12 +353,13 @@ bool Transmitter::request_ready() {
   }
   if (stream_.silent.load(std::memory_order_acquire)) return false;
   const SendWqe& wqe = queue_.at(queue_.started());
-  if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;
+  if ((wqe.flags & kSendFence) && !stream_.outbound.empty()) return false;  // RFC 5040-5.5-12c
   if (wqe.opcode == SendOpcode::kSendWithImm && !immediate_ready()) return false;
   // A change of keys takes effect after all that was posted before (verbs-level rule).
   if (is_local(wqe.opcode)) [[unlikely]]
     return queue_.retired() == queue_.started();
   if (!awaits_answer(wqe.opcode)) return true;
+  // As many as the peer holds, and none with 0; others wait. RFC 5040-6.1-d/e/g/h, 5040-8.1.1-11.
   const uint16_t ord = stream_.ord.load(std::memory_order_acquire);
   if (ord == 0) {
     fail_in_turn(WcStatus::kLocQpOpErr);
@@ -406,7 +407,7 @@ void Transmitter::begin_request() {
     return fail_in_turn(WcStatus::kLocProtErr);
   if (is_atomic(wqe.opcode) && wqe.length_bytes != sizeof(uint64_t))
     return fail_in_turn(WcStatus::kLocLenErr);
-  queue_.start_one();
+  queue_.start_one();  // in the order of posting: RFC 5040-5.5-13, 5041-5.3-a, 7306-5.2.1-l
   if (Acknowledging& acknowledging = completer_.acknowledging(); acknowledging.on()) [[unlikely]] {
     if (answer || is_local(wqe.opcode))
       acknowledging.cover(position + 1);  // all before a local one has completed
@@ -427,7 +428,7 @@ void Transmitter::begin_request() {
   offset_ = 0;
 }
 
-// A Read or atomic is one FPDU: emitted at once. RFC 5040 5.2.1, RFC 7306 5.2.1.
+// A Read or atomic is one FPDU: emitted at once. One answer belongs to it. RFC 5040-5.2-a.
 void Transmitter::emit_request(SendWqe& wqe, uint64_t position) {
   const uint64_t acknowledges = completer_.acknowledging().on() ? position + 1 : 0;
   if (wqe.opcode == SendOpcode::kRead) {
@@ -492,6 +493,7 @@ void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
   completer_.retire();
 }
 
+// In each segment only TO or MO differ. RFC 5041-4.2-d/f, 5041-4.3-b/d/h/i, 5041-5.2-e/f/g.
 bool Transmitter::append_segment() {
   const uint64_t position = queue_.started() - 1;
   SendWqe& wqe = queue_.at(position);
@@ -523,7 +525,7 @@ bool Transmitter::append_segment() {
   offset_ += segment.payload;
   if (!segment.last) return true;
   // Nothing goes between a Write and its Immediate Data: the message stays open until both are out.
-  // RFC 7306 6.
+  // RFC 7306-6-a.
   if (wqe.opcode == SendOpcode::kWriteWithImm) [[unlikely]] {
     open_ = Open::kImmediate;
     return true;
@@ -538,7 +540,7 @@ Transmitter::Built Transmitter::append_send(const SendWqe& wqe, const Segment& s
   header.control = segment.control(false);
   header.rsvd_ulp = make_rdmap_control(send_opcode(wqe));
   if (wqe.opcode == SendOpcode::kSendWithInvalidate)
-    header.invalidate_stag = STag{wqe.imm_or_invalidate};
+    header.invalidate_stag = STag{wqe.imm_or_invalidate};  // else 0: RFC 5040-4.1-k, 5040-5.3-n
   if (wqe.opcode == SendOpcode::kSendWithImm) {
     header.invalidate_stag = STag{__builtin_bswap32(wqe.imm_or_invalidate)};  // network order as is
     header.rsvd_ulp |= RdmapControl::SolicitedBit::flag((wqe.flags & kSendSolicited) != 0);
@@ -549,7 +551,7 @@ Transmitter::Built Transmitter::append_send(const SendWqe& wqe, const Segment& s
   return append(header, &payload_, offset_, segment.payload);
 }
 
-// RFC 7306 6.
+// 8 bytes: verbs' 32 bits and zeros. RFC 7306-6.2-a, 7306-6.3-e, 7306-6.4-e/f.
 bool Transmitter::append_immediate(SendWqe& wqe) {
   std::byte value[kImmediateSize]{};
   std::memcpy(value + (config_.immediate_in_last_half ? 4 : 0), &wqe.imm_or_invalidate, 4);
@@ -575,6 +577,7 @@ void Transmitter::fail_in_turn(WcStatus status) {
   stream_.silent.store(true, std::memory_order_relaxed);
 }
 
+// An error of our own shows no header. RFC 5040-4.8-k, 5040-7.1-b, 7306-8.1-a.
 void Transmitter::fail_request(uint64_t position, WcStatus status) {
   StreamFailure failure = StreamFailure::terminated_by_us(TerminateCode::kRdmapLocalCatastrophic);
   failure.request = position;
@@ -590,6 +593,7 @@ void Transmitter::emit_delivered_mark(bool next_waits) {
   append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_, next_waits}.offset());
 }
 
+// In the order of the requests. RFC 5040-5.2.1-h/k/o, 5040-5.5-12/17/20, 7306-5.4-8/9.
 void Transmitter::begin_answer() {
   const InboundRequest& request = *stream_.inbound.front();
   offset_ = 0;
@@ -601,7 +605,8 @@ void Transmitter::begin_answer() {
 }
 
 // Executed when it is its turn among the answers owed, so in the order of the requests;
-// begin_answer() is called only when an FPDU has room, so it is executed once. RFC 7306 5.4.
+// begin_answer() is called only when an FPDU has room, so it is executed once. RFC 7306-5.2.1-c,
+// 7306-5.4-3/5.
 void Transmitter::answer_atomic(const InboundRequest& request) {
   const AtomicRequestHeader header = *request.atomic();
   RemoteRange cell;
@@ -626,7 +631,7 @@ void Transmitter::answer_atomic(const InboundRequest& request) {
 }
 
 // The source is checked again for each segment: it may be deregistered while the answer is on its
-// way, and then the Terminate reports what is left of the request (RFC 5040 4.8).
+// way. The sink's STag and TO go back as they came. RFC 5040-4.4-b/c/d.
 bool Transmitter::append_answer() {
   const Segment segment = next_segment(TaggedHeader::kWireSize);
   const ReadRequestHeader& request = *stream_.inbound.front()->read();
@@ -662,14 +667,14 @@ bool Transmitter::append_answer() {
   return true;
 }
 
-// Freed before the bytes go out: the peer may ask again as soon as it has the last one.
+// Freed before the bytes go out: the peer may ask again once it has them. RFC 5040-5.2.2-c.
 void Transmitter::note_answered(const InboundRequest& request) {
   if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
   stream_.inbound.pop();
 }
 
-// A Read that fails half way is reported as what is left of it (RFC 5040 4.8); of an atomic only
-// the DDP header is given (RFC 7306 8.1).
+// A Read comes back as it was, or as what is left of it; of an atomic the DDP header only.
+// RFC 5040-4.8-m/n/q, 5040-5.2.1-e, 5040-7.1-d, 7306-5.1.1-b/d.
 void Transmitter::fail_answer(TerminateCode code) {
   const InboundRequest& request = *stream_.inbound.front();
   StreamFailure failure = StreamFailure::terminated_by_us(code);
@@ -764,7 +769,7 @@ bool Transmitter::flush() {
   assert(stream_.mine.transmit());
   completer_.retire();
   // What is built still goes out ahead of our own Terminate; otherwise only the FPDU that is half
-  // sent is finished. Either way from memory of our own: the buffers are the application's again.
+  // sent is finished: RFC 5040-5.4-i, 5040-6.2.1-e. From copies: the application has its buffers.
   withdraw();
   const bool whole = stream_.failed() && stream_.failure().send_terminate;
   if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();

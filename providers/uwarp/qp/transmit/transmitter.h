@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The transmit side of a stream: chooses what goes next, cuts it into segments, and fills batches
-// with them. One thread at a time (QueuePair holds the side). RFC 5040 5, 5041 5.2, 5044 4, 7306 5,
-// 6.
+// with them. One thread at a time (QueuePair holds the side).
 #pragma once
 
 #include <sys/uio.h>
@@ -177,7 +176,7 @@ class Transmitter {
   /// The next segment of the open message.
   Segment next_segment(size_t header_bytes) const {
     const uint32_t payload = segment_payload(left(), stream_.config.mulpdu, header_bytes);
-    return {payload, payload == left(),
+    return {payload, payload == left(),  // L on the last: RFC 5041-4.1-c/d/e/f, 5041-5.2-c/h
             left() < 2 * uint64_t{payload} ? uint8_t{0} : following(payload)};
   }
   [[gnu::noinline]] uint8_t following(uint32_t payload) const;
@@ -205,7 +204,7 @@ class Transmitter {
   [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset);
 
   // ---- Requests: Sends and Writes segment by segment, Reads and atomics as one FPDU, changes of
-  // windows without any. RFC 5040 5, RFC 7306 5, 6.
+  // windows without any.
   /// The oldest waiting request may be begun now.
   bool request_ready();
   [[gnu::noinline]] bool immediate_ready();
@@ -235,7 +234,7 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] void fail_request(uint64_t position, WcStatus status);
 
   // ---- What this side owes the peer: answers to its Reads and atomics, in the order of the
-  // requests, and news of its Sends that were delivered. RFC 5040 5.2, RFC 7306 5.2.
+  // requests, and news of its Sends that were delivered.
   /// Answers the oldest request. An atomic is answered at once; a Read opens a Read Response.
   [[gnu::noinline]] void begin_answer();
   void answer_atomic(const InboundRequest& request);

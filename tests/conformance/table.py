@@ -7,9 +7,14 @@ or `# Proves: ID ID ...`, names those that the test proves. In a table of cases 
 stand at a case; it belongs to the next test below. A requirement that no test can show has a state
 (review or n/a) and a reason in requirements.csv.
 
+A comment of the code where a rule is decided names its rows, `RFC 5040-4.1-a` or, for several of a
+section, `RFC 5040-4.1-a/b`. A row without such a place says why in the column no_place: in words,
+or `as ID` where another row, which has one, asks the same.
+
 table.py           writes the page
-table.py --check   status 1, and a line for each reason, if a row is missing, a tag names no row, a
-                   row has neither test nor reason, or the page differs from what would be written
+table.py --check   status 1, and a line for each reason, if a row is missing, a tag or comment names
+                   no row, a row has neither test nor reason, or neither place nor reason, or the
+                   page differs from what would be written
 """
 
 import collections
@@ -35,6 +40,8 @@ DOCUMENTS = {
     "5042": ("RFC 5042, security (derived)", 18),
 }
 STATES = ("automated", "review", "n/a")
+CODE = (ROOT / "providers" / "uwarp", ROOT / "rpcrdma")
+PLACE = re.compile(rf"\b((?:{'|'.join(DOCUMENTS)})-(?:[A-Z\d][\d.]*-)?)([a-z\d]+(?:/[a-z\d]+)*)")
 TAG = re.compile(r"^\s*(?://|#)\s*Proves:\s*(.*)$")
 CPP_TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+), *(\w+)\)")
 FUZZ_TARGET = re.compile(r'^extern "C" int LLVMFuzzerTestOneInput\(')
@@ -49,6 +56,10 @@ RFC, section and a letter. States:
 - automated: the named tests fail if the requirement is not met;
 - review: met as far as reading tells; the reason says why no test shows it;
 - n/a: not ours to meet, or impossible to judge where the tests run.
+
+"In the code" is the file where a comment names the row: the rule is decided there. Paths without
+`rpcrdma` are relative to `providers/uwarp`. Otherwise it is the row that asks the same, or why there
+is no such place.
 
 Where uwarp leaves the letter of an RFC: [spec-exceptions.md](spec-exceptions.md). The tests of such
 rows are about what uwarp does instead.
@@ -108,6 +119,36 @@ def collect(rows):
     return tests, complaints
 
 
+def read_places():
+    """By row id the files of which a comment names it."""
+    places = collections.defaultdict(list)
+    for folder in CODE:
+        base = folder if folder == CODE[0] else ROOT
+        for path in sorted(folder.rglob("*")):
+            if path.suffix not in (".cc", ".h"):
+                continue
+            comments = "\n".join(line.partition("//")[2] for line in path.read_text().splitlines())
+            for section, letters in PLACE.findall(comments):
+                for letter in letters.split("/"):
+                    files = places[section + letter]
+                    if (name := path.relative_to(base).as_posix()) not in files:
+                        files.append(name)
+    return places
+
+
+def check_places(rows, places):
+    for identifier in sorted(places.keys() - {row["id"] for row in rows}):
+        yield f"{places[identifier][0]}: there is no row {identifier}"
+    for row in rows:
+        identifier, reason = row["id"], row["no_place"]
+        if identifier in places and reason:
+            yield f"{identifier}: {places[identifier][0]} names it, and yet it has no_place"
+        if identifier not in places and not reason and row["state"] == "automated":
+            yield f"{identifier}: no comment of the code names it, and no_place does not say why"
+        if reason.startswith("as ") and reason[3:] not in places:
+            yield f"{identifier}: no_place names {reason[3:]}, which has no place"
+
+
 def check_rows(rows, tests):
     counts = collections.Counter(row["id"].split("-")[0] for row in rows)
     for document, (_, expected) in DOCUMENTS.items():
@@ -144,24 +185,27 @@ def summary(rows):
                f"{states['n/a']} | {len(must)} | {done} ({share(done, len(must))}) |\n")
 
 
-def render(rows, tests):
+def render(rows, tests, places):
     lines = [HEAD, *summary(rows)]
     for document, (name, _) in DOCUMENTS.items():
-        lines.append(f"\n## {name}\n\n| id | level | state | test or reason |\n"
-                     "| --- | --- | --- | --- |\n")
+        lines.append(f"\n## {name}\n\n| id | level | state | in the code | test or reason |\n"
+                     "| --- | --- | --- | --- | --- |\n")
         for row in rows:
             if not row["id"].startswith(document + "-"):
                 continue
             proof = "<br>".join(f"`{test}`" for test in tests.get(row["id"], [])) or row["reason"]
-            lines.append(f"| {row['id']} | {row['level']} | {row['state']} | {proof} |\n")
+            files = "<br>".join(f"`{name}`" for name in places.get(row["id"], []))
+            lines.append(f"| {row['id']} | {row['level']} | {row['state']} | "
+                         f"{files or row['no_place'] or '-'} | {proof} |\n")
     return "".join(lines)
 
 
 def main(arguments):
     rows = read_rows()
     tests, complaints = collect(rows)
-    complaints += check_rows(rows, tests)
-    page = render(rows, tests)
+    places = read_places()
+    complaints += [*check_rows(rows, tests), *check_places(rows, places)]
+    page = render(rows, tests, places)
     if arguments != ["--check"]:
         PAGE.write_text(page)
     elif not PAGE.exists() or PAGE.read_text() != page:

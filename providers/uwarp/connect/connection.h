@@ -106,7 +106,13 @@ class Endpoint;
 struct ConnectContext;
 class Listener;
 
-/// Public face for rdma_cm ids and the rendezvous. All calls from any thread.
+/// Made by connect() and connect_to_itself(), or by a Listener with incoming(). Its states are
+/// those of State: a start-up, FPDU mode (Life, with its endpoint), Draining behind our FIN,
+/// Closed. Held by its endpoint until it leaves FPDU mode, by its listener until the Request is
+/// whole, by its owner, and by the engine while it drains. Ends by itself, by its owner's
+/// disconnect() or abort(), and with its queue pair. Closed, it has neither socket nor endpoint;
+/// the memory goes with the last reference. For rdma_cm ids and the rendezvous. All calls from any
+/// thread.
 class Connection final : public Source,
                          public CmConnection,
                          public StreamOwner,

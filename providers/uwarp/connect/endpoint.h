@@ -62,6 +62,13 @@ class PromisedStreams {
 
 /// A queue pair of any type as verbs/ knows it: its number, and the attributes that were set.
 class AnyEndpoint {
+ protected:
+  QpNumberLease place_;
+  // After a Connection's mutex; before poll groups and the queue pair's sides.
+  mutable Mutex mutex_;
+  ibv_qp_attr attributes_ GUARDED_BY(mutex_) = initial_attributes();
+  bool destroyed_ GUARDED_BY(mutex_) = false;
+
  public:
   virtual ~AnyEndpoint() = default;
 
@@ -80,15 +87,29 @@ class AnyEndpoint {
  protected:
   explicit AnyEndpoint(QpNumberLease place) : place_(std::move(place)) {}
   virtual QpState state_locked() const REQUIRES(mutex_) = 0;
-
-  QpNumberLease place_;
-  // After a Connection's mutex; before poll groups and the queue pair's sides.
-  mutable Mutex mutex_;
-  ibv_qp_attr attributes_ GUARDED_BY(mutex_) = initial_attributes();
-  bool destroyed_ GUARDED_BY(mutex_) = false;
 };
 
+/// Made by create(), for an ibv_qp or as a queue pair of the engine's own, and held by shared_ptr
+/// there and by its connection while that runs. modify() moves it through the states of verbs. It
+/// has a connection from claim() to release(), whose bytes flow from open_stream() to
+/// close_stream(), and without rdma_cm a rendezvous from RTR to ERR, RESET or destroy(). destroy()
+/// cuts it off from all of them: then no thread uses its memory or its completion queues. What is
+/// left goes with the last reference.
 class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter {
+  ConnectContext& context_;
+  const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
+  QueuePair qp_;
+  Stream stream_;
+
+  QpState verbs_state_ GUARDED_BY(mutex_) = QpState::kReset;  // as the application moved it
+  /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
+  /// and RTS.
+  bool cm_owned_ GUARDED_BY(mutex_) = false;
+  uint16_t peer_depth_ GUARDED_BY(mutex_) = 0;  // ORD that the peer's IRD allows
+  std::shared_ptr<Connection> connection_ GUARDED_BY(mutex_);
+  std::shared_ptr<Rendezvous> rendezvous_ GUARDED_BY(mutex_);
+  std::vector<PendingCall> held_ GUARDED_BY(mutex_);  // calls below RTR
+
  public:
   /// Makes a queue pair on `device`: reserves its number and with it the rendezvous port.
   /// config.number is filled in here. Errors: ENOMEM, EADDRINUSE (no port), EMFILE.
@@ -191,20 +212,6 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void pump_at_once();
   void describe_connection(const StreamConfig& config, const Connection& connection);
   void trace_carrier(bool shared_memory);
-
-  ConnectContext& context_;
-  const std::vector<IpAddress> addresses_;  // GIDs of the device at creation
-  QueuePair qp_;
-  Stream stream_;
-
-  QpState verbs_state_ GUARDED_BY(mutex_) = QpState::kReset;  // as the application moved it
-  /// rdma_cm connects it: it takes no part in the rendezvous, and the connection moves it to RTR
-  /// and RTS.
-  bool cm_owned_ GUARDED_BY(mutex_) = false;
-  uint16_t peer_depth_ GUARDED_BY(mutex_) = 0;  // ORD that the peer's IRD allows
-  std::shared_ptr<Connection> connection_ GUARDED_BY(mutex_);
-  std::shared_ptr<Rendezvous> rendezvous_ GUARDED_BY(mutex_);
-  std::vector<PendingCall> held_ GUARDED_BY(mutex_);  // calls below RTR
 };
 
 }  // namespace uwarp

@@ -109,8 +109,35 @@ struct RendezvousTerms {
   int traffic_class = -1;
 };
 
-/// All calls from any thread. Locks: its mutex, then the connection's.
+/// Made by its Endpoint at RTR, and answers from then on; dials from dial(), at RTS. It has no
+/// connection, a call under way (dial_), or the one connection that it keeps (kept_). It is over
+/// when that ends, or by stop(), at ERR, RESET or destroy: then it neither dials nor answers any
+/// more. A connection that is established outlives stop(). All calls from any thread. Locks: its
+/// mutex, then the connection's.
 class Rendezvous final : public Source, public ConnectionOwner {
+  ConnectContext& context_;
+  const std::weak_ptr<Endpoint> endpoint_;
+
+  Mutex mutex_;
+  RendezvousTerms terms_ GUARDED_BY(mutex_);
+  bool dialing_ GUARDED_BY(mutex_) = false;  // RTS was reached
+  bool stopped_ GUARDED_BY(mutex_) = false;
+  bool starting_ GUARDED_BY(mutex_) = false;  // place_call() is under way without the mutex
+  // The call being placed is over before it was known here.
+  const Connection* settled_ GUARDED_BY(mutex_) = nullptr;
+  std::shared_ptr<Connection> dial_ GUARDED_BY(mutex_);  // our call
+  // The connection: accepted, or our call answered.
+  std::shared_ptr<Connection> kept_ GUARDED_BY(mutex_);
+  bool connected_ GUARDED_BY(mutex_) = false;  // ... and established
+  RateLimit wrong_calls_ GUARDED_BY(mutex_){kWrongCalls, kWrongCallNs};
+  // Came while starting_, or after too many wrong ones.
+  std::vector<PendingCall> held_ GUARDED_BY(mutex_);
+  uint64_t retry_ns_ GUARDED_BY(mutex_) = 0;  // when to dial again; 0: not
+  // When waiting requests fail, or are lost; 0: none waits.
+  uint64_t give_up_ns_ GUARDED_BY(mutex_) = 0;
+  bool gave_up_ GUARDED_BY(mutex_) = false;   // requests have been lost: later ones do not wait
+  uint64_t pause_ns_ GUARDED_BY(mutex_) = 0;  // length of the last pause between two calls
+
  public:
   /// An attacker at the peer's address has to guess the PSN. After this many calls with a wrong
   /// number or PSN, one call per interval from there is looked at: all 2^24 values would take 48
@@ -163,29 +190,6 @@ class Rendezvous final : public Source, public ConnectionOwner {
   std::weak_ptr<ConnectionOwner> as_owner() {
     return std::static_pointer_cast<Rendezvous>(shared_from_this());
   }
-
-  ConnectContext& context_;
-  const std::weak_ptr<Endpoint> endpoint_;
-
-  Mutex mutex_;
-  RendezvousTerms terms_ GUARDED_BY(mutex_);
-  bool dialing_ GUARDED_BY(mutex_) = false;  // RTS was reached
-  bool stopped_ GUARDED_BY(mutex_) = false;
-  bool starting_ GUARDED_BY(mutex_) = false;  // place_call() is under way without the mutex
-  // The call being placed is over before it was known here.
-  const Connection* settled_ GUARDED_BY(mutex_) = nullptr;
-  std::shared_ptr<Connection> dial_ GUARDED_BY(mutex_);  // our call
-  // The connection: accepted, or our call answered.
-  std::shared_ptr<Connection> kept_ GUARDED_BY(mutex_);
-  bool connected_ GUARDED_BY(mutex_) = false;  // ... and established
-  RateLimit wrong_calls_ GUARDED_BY(mutex_){kWrongCalls, kWrongCallNs};
-  // Came while starting_, or after too many wrong ones.
-  std::vector<PendingCall> held_ GUARDED_BY(mutex_);
-  uint64_t retry_ns_ GUARDED_BY(mutex_) = 0;  // when to dial again; 0: not
-  // When waiting requests fail, or are lost; 0: none waits.
-  uint64_t give_up_ns_ GUARDED_BY(mutex_) = 0;
-  bool gave_up_ GUARDED_BY(mutex_) = false;   // requests have been lost: later ones do not wait
-  uint64_t pause_ns_ GUARDED_BY(mutex_) = 0;  // length of the last pause between two calls
 };
 
 }  // namespace uwarp

@@ -17,14 +17,45 @@
 
 namespace uwarp {
 
+/// Made by Trunks, for an address handle or for the call of a peer. Idle until there is something
+/// to send; then calling, and open while it has a line; unreachable for a pause if the peer did not
+/// answer. Trunks lets go of it when it is among too many that are idle, and with the last UD queue
+/// pair of the process. It ends with the last of its lines, address handles and requests that wait:
+/// no frame of it is on its way then.
 class Trunk final : public Source, public DatagramPath {
+ public:
+  const TrunkKey key;
+
+ private:
+  /// Frames that are filled, wait and are on their way at most.
+  static constexpr size_t kMostFrames = TrunkConnection::kDepth;
+  enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
+
+  Trunks& trunks_;
+  const std::shared_ptr<const NetDevice> device_;
+
+  SpinLock lock_;
+  State state_ GUARDED_BY(lock_) = State::kIdle;
+  TrunkNonce calling_ GUARDED_BY(lock_) = 0;  // of the last call, until it has ended
+  std::shared_ptr<TrunkConnection> line_ GUARDED_BY(lock_);
+  Frame* filling_ GUARDED_BY(lock_) = nullptr;
+  FrameQueue ready_ GUARDED_BY(lock_);
+  FrameQueue in_flight_ GUARDED_BY(lock_);
+  std::shared_ptr<DatagramWaiter> waiters_ GUARDED_BY(lock_);
+  uint64_t full_since_ns_ GUARDED_BY(lock_) = 0;  // 0: there is room, or no queue pair wants it
+  uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the line
+  uint32_t brief_ GUARDED_BY(lock_) = 0;  // lines in a row that were over as soon as they were open
+  bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
+  uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
+  uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time
+  bool told_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
+
  public:
   Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
       : key(key), trunks_(trunks), device_(std::move(device)) {}
   /// Its lines hold it: nothing is on its way any more.
   ~Trunk() override;
 
-  const TrunkKey key;
   const NetDevice& device() const { return *device_; }
 
   /// No queue pair waits for room, and no datagram waits to be posted.
@@ -58,10 +89,6 @@ class Trunk final : public Source, public DatagramPath {
   void deadline_passed() override;
 
  private:
-  /// Frames that are filled, wait and are on their way at most.
-  static constexpr size_t kMostFrames = TrunkConnection::kDepth;
-  enum class State : uint8_t { kIdle, kCalling, kOpen, kUnreachable };
-
   bool has_room_locked() const REQUIRES(lock_) {
     return ready_.size() + in_flight_.size() < kMostFrames;
   }
@@ -77,25 +104,6 @@ class Trunk final : public Source, public DatagramPath {
   void call(TrunkNonce nonce, bool replaces);
   static void wake(std::shared_ptr<DatagramWaiter> waiters);
   std::shared_ptr<DatagramWaiter> take_waiters_locked() REQUIRES(lock_);
-
-  Trunks& trunks_;
-  const std::shared_ptr<const NetDevice> device_;
-
-  SpinLock lock_;
-  State state_ GUARDED_BY(lock_) = State::kIdle;
-  TrunkNonce calling_ GUARDED_BY(lock_) = 0;  // of the last call, until it has ended
-  std::shared_ptr<TrunkConnection> line_ GUARDED_BY(lock_);
-  Frame* filling_ GUARDED_BY(lock_) = nullptr;
-  FrameQueue ready_ GUARDED_BY(lock_);
-  FrameQueue in_flight_ GUARDED_BY(lock_);
-  std::shared_ptr<DatagramWaiter> waiters_ GUARDED_BY(lock_);
-  uint64_t full_since_ns_ GUARDED_BY(lock_) = 0;  // 0: there is room, or no queue pair wants it
-  uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the line
-  uint32_t brief_ GUARDED_BY(lock_) = 0;  // lines in a row that were over as soon as they were open
-  bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
-  uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
-  uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time
-  bool told_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
 };
 
 }  // namespace uwarp

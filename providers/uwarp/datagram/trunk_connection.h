@@ -80,11 +80,53 @@ TrunkNonce accepted_nonce(std::span<const std::byte> private_data);
 class Trunk;
 class Trunks;
 
+/// Made by call(), call_back() or answer(); held by Trunks to the end of its connection, and by its
+/// Trunk while that sends over it. A call waits for the call back (kCallBackNs) and carries
+/// nothing, and the line that answers it holds it until that is open; a line is open once it is
+/// established. close() ends it in order, give_up() at once, and it ends with its connection: then
+/// frames are given back, its Trunk knows, and no thread uses its queue pair.
 class TrunkConnection final : public Source,
                               public ConnectionOwner,
                               public DatagramHolder,
                               private MessageSink,
                               private CompletionNotifier {
+  enum class Role : uint8_t { kCall, kCallBack, kAnswer };
+
+  Trunks& trunks_;
+  const int ifindex_;
+  // Memory of its frames is sent from here: it stays until the end of both. The trunk lets go of a
+  // line that is over.
+  const std::shared_ptr<Trunk> trunk_;
+  CompletionQueue completions_{kDepth, this};
+  std::shared_ptr<Endpoint> endpoint_;
+  const Role role_;
+  bool replaces_ = false;
+  std::atomic<TrunkNonce> nonce_{0};
+  std::atomic<bool> claimed_{false};
+  std::atomic<bool> open_{false};         // it was established
+  std::atomic<bool> over_{false};         // it has ended, or was given up
+  std::atomic<bool> used_{true};          // since the last look
+  std::shared_ptr<RendezvousPort> port_;  // of a call: where the peer calls back
+  SpinLock lock_;
+  std::shared_ptr<Connection> connection_ GUARDED_BY(lock_);
+  // Of an answer, until it is open or has failed.
+  std::shared_ptr<TrunkConnection> call_ GUARDED_BY(lock_);
+  FrameQueue kept_ GUARDED_BY(lock_);
+  bool done_ GUARDED_BY(lock_) = false;  // no frame is sent from any more
+
+  // Under the receive side of the endpoint.
+  GlobalRouteHeader route_;
+  RecentEndpoints recent_;
+  Frame* buffer_ = nullptr;         // for what comes; from the first message on
+  size_t filled_ = 0;               // bytes of the message in it ...
+  size_t next_ = 0;                 // ... of which these have been delivered or dropped
+  uint64_t patience_until_ns_ = 0;  // a datagram waits for a receive; 0: none does
+  std::shared_ptr<DatagramEndpoint> rnr_blocked_at_;  // receive_came() will be called by this one
+  Qpn first_;                                         // that has been served
+  bool several_ = false;                              // others have, too
+  uint64_t idle_at_ns_ = ~uint64_t{0};                // when to look whether it was used
+  bool retired_ = false;                              // it ends then, used or not
+
  public:
   /// Frames that may be posted at a time: all that a trunk has, so that none is left behind when
   /// the line is closed.
@@ -160,7 +202,6 @@ class TrunkConnection final : public Source,
   void connection_ended(const std::shared_ptr<Connection>& connection) override;
 
  private:
-  enum class Role : uint8_t { kCall, kCallBack, kAnswer };
   TrunkConnection(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role);
   std::shared_ptr<TrunkConnection> shared_line() {
     return std::static_pointer_cast<TrunkConnection>(shared_from_this());
@@ -195,41 +236,6 @@ class TrunkConnection final : public Source,
     const Lock lock(lock_);
     return std::exchange(call_, nullptr);
   }
-
-  Trunks& trunks_;
-  const int ifindex_;
-  // Memory of its frames is sent from here: it stays until the end of both. The trunk lets go of a
-  // line that is over.
-  const std::shared_ptr<Trunk> trunk_;
-  CompletionQueue completions_{kDepth, this};
-  std::shared_ptr<Endpoint> endpoint_;
-  const Role role_;
-  bool replaces_ = false;
-  std::atomic<TrunkNonce> nonce_{0};
-  std::atomic<bool> claimed_{false};
-  std::atomic<bool> open_{false};         // it was established
-  std::atomic<bool> over_{false};         // it has ended, or was given up
-  std::atomic<bool> used_{true};          // since the last look
-  std::shared_ptr<RendezvousPort> port_;  // of a call: where the peer calls back
-  SpinLock lock_;
-  std::shared_ptr<Connection> connection_ GUARDED_BY(lock_);
-  // Of an answer, until it is open or has failed.
-  std::shared_ptr<TrunkConnection> call_ GUARDED_BY(lock_);
-  FrameQueue kept_ GUARDED_BY(lock_);
-  bool done_ GUARDED_BY(lock_) = false;  // no frame is sent from any more
-
-  // Under the receive side of the endpoint.
-  GlobalRouteHeader route_;
-  RecentEndpoints recent_;
-  Frame* buffer_ = nullptr;         // for what comes; from the first message on
-  size_t filled_ = 0;               // bytes of the message in it ...
-  size_t next_ = 0;                 // ... of which these have been delivered or dropped
-  uint64_t patience_until_ns_ = 0;  // a datagram waits for a receive; 0: none does
-  std::shared_ptr<DatagramEndpoint> rnr_blocked_at_;  // receive_came() will be called by this one
-  Qpn first_;                                         // that has been served
-  bool several_ = false;                              // others have, too
-  uint64_t idle_at_ns_ = ~uint64_t{0};                // when to look whether it was used
-  bool retired_ = false;                              // it ends then, used or not
 };
 
 }  // namespace uwarp

@@ -56,10 +56,38 @@ class NetWatch;
 class XrcDomain;
 struct XrcQueue;
 
+/// Made by instance() at first use, and never destroyed: exit handlers of the application may still
+/// use it. At exit the trunks are closed and the helper thread ends; threads that poll drive it
+/// from then on. In a forked child it is not alive(), and the child makes one of its own.
 class Engine {
  public:
-  /// The instance of this process; after fork the child gets a new one. Never destroyed: exit
-  /// handlers of the application may still use it.
+  /// XRC domains that a file names, by verbs device and file.
+  struct XrcDomains {
+    Mutex mutex;
+    std::map<std::tuple<std::string, dev_t, ino_t>, std::weak_ptr<XrcDomain>> by_file
+        GUARDED_BY(mutex);
+  };
+
+ private:
+  StatPage stat_page_;
+  const std::unique_ptr<Capture> capture_;
+  const std::unique_ptr<TraceFile> trace_;
+  RegionTable regions_;
+  const bool one_processor_;  // all that the process may use
+  Progress progress_;
+  Poller poller_;
+  ConnectContext context_;
+  Trunks trunks_;
+
+  XrcDomains xrc_domains_;
+
+  Mutex changes_mutex_;  // who changes a region holds many queue pairs at once
+  std::once_flag net_watch_once_;
+  std::shared_ptr<NetWatch> net_watch_;
+  const std::shared_ptr<NeighbourWatch> neighbour_watch_;
+
+ public:
+  /// The instance of this process.
   static Engine& instance();
   /// The same, but null when there is none yet.
   static Engine* current();
@@ -88,12 +116,6 @@ class Engine {
   /// it.
   int change_region(MemoryRegion& region, const RegionShape& shape);
 
-  /// XRC domains that a file names, by verbs device and file.
-  struct XrcDomains {
-    Mutex mutex;
-    std::map<std::tuple<std::string, dev_t, ino_t>, std::weak_ptr<XrcDomain>> by_file
-        GUARDED_BY(mutex);
-  };
   XrcDomains& xrc_domains() { return xrc_domains_; }
   /// Takes an XRC shared receive queue out of its domain. On return no queue pair uses it, nor its
   /// completion queue.
@@ -108,23 +130,6 @@ class Engine {
   static void tell_of_failure(Endpoint& endpoint);
 
   static void at_exit();
-
-  StatPage stat_page_;
-  const std::unique_ptr<Capture> capture_;
-  const std::unique_ptr<TraceFile> trace_;
-  RegionTable regions_;
-  const bool one_processor_;  // all that the process may use
-  Progress progress_;
-  Poller poller_;
-  ConnectContext context_;
-  Trunks trunks_;
-
-  XrcDomains xrc_domains_;
-
-  Mutex changes_mutex_;  // who changes a region holds many queue pairs at once
-  std::once_flag net_watch_once_;
-  std::shared_ptr<NetWatch> net_watch_;
-  const std::shared_ptr<NeighbourWatch> neighbour_watch_;
 };
 
 }  // namespace uwarp

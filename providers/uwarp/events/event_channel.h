@@ -61,11 +61,39 @@ struct AsyncEventRecord {
 };
 static_assert(sizeof(AsyncEventRecord) == 16);
 
-/// The writing side. Thread-safe; its lock is a leaf. Never blocks. Record order is kept.
+/// The writing side. Made by create(), held by the application's files while the application has
+/// its end, and by all that may send. What is sent before the reader takes it is kept, in order.
+/// Ends with the last of them, and both descriptors of the engine with it. Thread-safe; its lock is
+/// a leaf. Never blocks.
 class EventChannel final : public ApplicationFile {
  public:
   using Record = std::span<const std::byte>;
 
+ private:
+  class Reader;
+  /// For events of a port, and one that a cancelled reader has left.
+  static constexpr size_t kOwnRoom = 16;
+  /// A record that is kept.
+  struct Waiting {
+    std::array<std::byte, sizeof(AsyncEventRecord)> bytes;
+    size_t length;
+    Record record() const { return Record(bytes).first(length); }
+  };
+
+  const BirthProcess process_{};
+  const int writer_fd_;
+  /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
+  /// application has closed its end, so that a send never fails for that.
+  const int drain_fd_;
+  std::atomic<uint32_t> sent_{0};  ///< records that went into the socket
+
+  Mutex lock_;
+  /// Only while the socket is full; has room for room_.
+  std::vector<Waiting> waiting_ GUARDED_BY(lock_);
+  size_t room_ GUARDED_BY(lock_) = kOwnRoom;    ///< records
+  Reader* reader_ GUARDED_BY(lock_) = nullptr;  ///< a thread that drives inside read()
+
+ public:
   struct Pair {
     std::shared_ptr<EventChannel> channel;
     int reader_fd;  ///< the application's, close-on-exec; the caller owns it
@@ -100,33 +128,12 @@ class EventChannel final : public ApplicationFile {
   bool alive() const { return process_.is_this(); }
   bool send_bytes(Record record);
   bool try_send_locked(Record record) REQUIRES(lock_);
-  class Reader;
   friend class EventReservation;
   void make_room(size_t records);
   void give_room_back(size_t records);
-  /// For events of a port, and one that a cancelled reader has left.
-  static constexpr size_t kOwnRoom = 16;
   bool keep_locked(Record record) REQUIRES(lock_);
   size_t remove_sent_locked(const std::function<bool(Record)>& stale) REQUIRES(lock_);
   void flush_waiting_locked() REQUIRES(lock_);
-
-  const BirthProcess process_{};
-  Mutex lock_;
-  const int writer_fd_;
-  /// Our own copy of the reader's end, to take back records; also keeps the pair connected when the
-  /// application has closed its end, so that a send never fails for that.
-  const int drain_fd_;
-  /// A record that is kept.
-  struct Waiting {
-    std::array<std::byte, sizeof(AsyncEventRecord)> bytes;
-    size_t length;
-    Record record() const { return Record(bytes).first(length); }
-  };
-  /// Only while the socket is full; has room for room_.
-  std::vector<Waiting> waiting_ GUARDED_BY(lock_);
-  size_t room_ GUARDED_BY(lock_) = kOwnRoom;    ///< records
-  std::atomic<uint32_t> sent_{0};               ///< records that went into the socket
-  Reader* reader_ GUARDED_BY(lock_) = nullptr;  ///< a thread that drives inside read()
 };
 
 /// Room in a channel for the records that one object may have unread at a time, so that its events

@@ -143,6 +143,11 @@ class LastWork {
   ~LastWork() = default;
 };
 
+/// A member of the Engine. The helper thread runs from the first start_helper() until
+/// stop_helper(), at exit or in the destructor, and does not start again. It is armed, in epoll, or
+/// sleeps beside that while a thread of the application polls or drives. Owns nothing, but
+/// holds a strong reference to a source during a call. Outlives its sources, which leave its lists
+/// in their destructors; no thread is inside when it ends.
 class Progress {
  public:
   /// Names one registered fd; 0 is none.
@@ -175,6 +180,32 @@ class Progress {
                                            .longest_ns = 20'000'000,
                                            .late_ns = 2'000'000};
 
+ private:
+  const Polling polling_;
+  int epoll_fd_ = -1;                   // or a negative errno
+  std::atomic<bool> has_pwait2_{true};  // Linux 5.11, unless refused
+  int wake_fd_ = -1;
+  int wakeups_fd_ = -1;  // an epoll set of them, and of wake_fd_
+
+  SourceSlots slots_;
+  RevisitQueue revisits_;
+  DeadlineHeap deadlines_;
+  Presence presence_;
+  EpollMutedSources quiet_{presence_};
+
+  alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
+  SparingClock clock_ GUARDED_BY(turn_);  // of pass()
+  std::atomic<bool> woken_{false};
+  SpinBudget helper_spin_;
+  uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
+
+  SpinLock helper_lock_;  // start and stop
+  std::atomic<bool> helper_running_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<LastWork*> last_work_{nullptr};  // set before stopping_
+  pthread_t helper_ GUARDED_BY(helper_lock_){};
+
+ public:
   explicit Progress(const Polling& polling = kBesideOthers);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -302,30 +333,6 @@ class Progress {
   void serve_due(uint64_t now);
   void drain_wake_up();
   void drain_wakeups();
-
-  const Polling polling_;
-  int epoll_fd_ = -1;                   // or a negative errno
-  std::atomic<bool> has_pwait2_{true};  // Linux 5.11, unless refused
-  int wake_fd_ = -1;
-  int wakeups_fd_ = -1;  // an epoll set of them, and of wake_fd_
-
-  SourceSlots slots_;
-  RevisitQueue revisits_;
-  DeadlineHeap deadlines_;
-  Presence presence_;
-  EpollMutedSources quiet_{presence_};
-
-  alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
-  SparingClock clock_ GUARDED_BY(turn_);  // of pass()
-  std::atomic<bool> woken_{false};
-  SpinBudget helper_spin_;
-  uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
-
-  SpinLock helper_lock_;  // start and stop
-  std::atomic<bool> helper_running_{false};
-  std::atomic<bool> stopping_{false};
-  std::atomic<LastWork*> last_work_{nullptr};  // set before stopping_
-  pthread_t helper_ GUARDED_BY(helper_lock_){};
 };
 
 }  // namespace uwarp

@@ -52,9 +52,45 @@ class CompletionQueueDriver {
   virtual ~CompletionQueueDriver() = default;
 };
 
-/// Ring of completions. Thread-safe. Lock order: queue pair locks, then the producer lock; the
+/// Ring of completions. Made by ibv_create_cq, or as a member by the engine, and ended by its owner
+/// when no queue pair is left that completes to it and no thread polls it; then its driver ends
+/// too. In overrun from the first completion that finds it full: what was stored is still polled,
+/// then poll() fails. Thread-safe. Lock order: queue pair locks, then the producer lock; the
 /// consumer lock comes before the producer lock where both are held (resize, drop).
 class CompletionQueue {
+ public:
+  /// Set once by the layer that drives the queue pairs behind this queue (stream/). Not used here,
+  /// but freed with the queue, when no poller can be inside any more.
+  std::atomic<CompletionQueueDriver*> driver{nullptr};
+
+ private:
+  enum class Armed : uint8_t { kNo, kSolicited, kAny };
+
+  // Changed under both locks.
+  Atomic<uint32_t> capacity_;
+  uint32_t mask_;
+  std::unique_ptr<WorkCompletion[]> ring_;
+  std::unique_ptr<CompletionTime[]> times_;  // beside it; null without a clock
+  CompletionNotifier* const notifier_;
+  const CompletionQueueOptions options_;
+  const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
+  CompletionSlot& slot_;
+
+  alignas(64) SpinLock producer_lock_;
+  Armed armed_ GUARDED_BY(producer_lock_) = Armed::kNo;
+  bool overrun_reported_ GUARDED_BY(producer_lock_) = false;
+  uint32_t moderation_ GUARDED_BY(producer_lock_) = 0;
+  uint32_t held_back_ GUARDED_BY(producer_lock_) = 0;  // completions since armed, event not raised
+  // Behind the last solicited or failed one.
+  uint64_t solicited_end_ GUARDED_BY(producer_lock_) = 0;
+  uint64_t stored_end_ GUARDED_BY(producer_lock_) = 0;  // behind the last one that arm() found
+  Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
+  Atomic<uint64_t> tail_{0};
+  Atomic<bool> overrun_{false};
+
+  alignas(64) SpinLock consumer_lock_;
+  Atomic<uint64_t> head_{0};
+
  public:
   /// `capacity` entries at least; `notifier` (may be null) outlives the queue.
   CompletionQueue(uint32_t capacity, CompletionNotifier* notifier,
@@ -114,13 +150,7 @@ class CompletionQueue {
   /// The moderation period is over: raises the event that was held back, if any.
   void flush_moderation();
 
-  /// Set once by the layer that drives the queue pairs behind this queue (stream/). Not used here,
-  /// but freed with the queue, when no poller can be inside any more.
-  std::atomic<CompletionQueueDriver*> driver{nullptr};
-
  private:
-  enum class Armed : uint8_t { kNo, kSolicited, kAny };
-
   /// There is nothing to poll. That is the usual case, so a consumer sees it without a lock.
   bool idle() const { return empty() && !overrun_.load(std::memory_order_acquire); }
   [[gnu::noinline, gnu::cold]] bool overrun_locked() REQUIRES(producer_lock_);
@@ -130,31 +160,6 @@ class CompletionQueue {
   int taken(uint32_t taken, bool wanted);
   [[gnu::noinline, gnu::cold]] void note_stored_taken();
   [[gnu::noinline, gnu::cold]] void trace_polled(WorkCompletion* completions, uint32_t count);
-
-  // Changed under both locks.
-  Atomic<uint32_t> capacity_;
-  uint32_t mask_;
-  std::unique_ptr<WorkCompletion[]> ring_;
-  std::unique_ptr<CompletionTime[]> times_;  // beside it; null without a clock
-  CompletionNotifier* const notifier_;
-  const CompletionQueueOptions options_;
-  const std::unique_ptr<CompletionSlot> own_slot_;  // null if there is one in options_
-  CompletionSlot& slot_;
-
-  alignas(64) SpinLock producer_lock_;
-  Armed armed_ GUARDED_BY(producer_lock_) = Armed::kNo;
-  bool overrun_reported_ GUARDED_BY(producer_lock_) = false;
-  uint32_t moderation_ GUARDED_BY(producer_lock_) = 0;
-  uint32_t held_back_ GUARDED_BY(producer_lock_) = 0;  // completions since armed, event not raised
-  // Behind the last solicited or failed one.
-  uint64_t solicited_end_ GUARDED_BY(producer_lock_) = 0;
-  uint64_t stored_end_ GUARDED_BY(producer_lock_) = 0;  // behind the last one that arm() found
-  Atomic<uintptr_t> armer_{0};  // thread that armed it so and has not polled these; 0: none
-  Atomic<uint64_t> tail_{0};
-  Atomic<bool> overrun_{false};
-
-  alignas(64) SpinLock consumer_lock_;
-  Atomic<uint64_t> head_{0};
 };
 
 }  // namespace uwarp

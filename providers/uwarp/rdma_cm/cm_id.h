@@ -104,11 +104,58 @@ enum class CmIdState : uint8_t {
   kDestroyed,
 };
 
+/// Made by CREATE_ID, or by a request that came in at a listening id; held by CmIdTable. Its state
+/// is a CmIdState. In kListening it has a listener, from kConnecting or kRequest on a connection,
+/// until that is over (kClosed). Ended by destroy(), for DESTROY_ID or the last close of its
+/// channel: then it has neither, no event of it follows, and a late call of the engine finds
+/// kDestroyed.
 class CmId : public Source,
              public ConnectionOwner,
              public ListenerOwner,
              public SidrListenerOwner,
              public NeighbourListener {
+  /// A multicast group that was joined.
+  struct Group {
+    uint32_t number;
+    std::shared_ptr<uint32_t> reported;
+  };
+
+  CmIdTable& table_;
+  CmTransport& transport_;
+  const uint32_t number_;
+  const CmService service_;
+  const Persona persona_;
+  const std::shared_ptr<CmEventSource> events_;
+
+  /// Not held while the engine is called: its threads call us.
+  mutable Mutex lock_;
+  uint64_t uid_ GUARDED_BY(lock_);
+  CmIdState state_ GUARDED_BY(lock_) = CmIdState::kIdle;
+  /// While the neighbour is asked: the state before.
+  CmIdState asked_from_ GUARDED_BY(lock_) = CmIdState::kIdle;
+  bool was_established_ GUARDED_BY(lock_) = false;
+  bool disconnected_ GUARDED_BY(lock_) = false;  ///< by DISCONNECT; the peer may have come first
+  sockaddr_storage local_ GUARDED_BY(lock_){};
+  sockaddr_storage remote_ GUARDED_BY(lock_){};
+  /// The application has named the source address, so it is part of a connect.
+  bool source_fixed_ GUARDED_BY(lock_) = false;
+  std::shared_ptr<const NetDevice> device_ GUARDED_BY(lock_);
+  BindOptions options_ GUARDED_BY(lock_);
+  uint32_t qkey_ GUARDED_BY(lock_) = 0;  ///< of datagrams; 0: not settled yet
+  // For the queue pair's attributes.
+  CmDepths depths_ GUARDED_BY(lock_);  ///< roce
+  RetryAttributes retries_ GUARDED_BY(lock_);
+  size_t backlog_ GUARDED_BY(lock_) = 0;
+  std::optional<BoundPort> bound_ GUARDED_BY(lock_);
+  std::shared_ptr<CmListener> listener_ GUARDED_BY(lock_);
+  std::optional<OpenListener> counted_ GUARDED_BY(lock_);  ///< while there is a listener
+  std::shared_ptr<CmConnection> connection_ GUARDED_BY(lock_);
+  /// On which the connection runs, or null.
+  std::shared_ptr<SilentQueuePair> silent_ GUARDED_BY(lock_);
+  std::vector<Group> groups_ GUARDED_BY(lock_);
+  /// For events of the neighbour or the connection that are still to come.
+  CmEventReservation room_ GUARDED_BY(lock_);
+
  public:
   /// `persona`: the rules that librdmacm follows.
   CmId(CmIdTable& table, CmTransport& transport, uint32_t number, uint64_t uid, CmService service,
@@ -236,48 +283,6 @@ class CmId : public Source,
   };
   Ending end_locked(CmIdState state) REQUIRES(lock_);
   static void end_connection(CmConnection& connection, CmIdState state);
-
-  CmIdTable& table_;
-  CmTransport& transport_;
-  const uint32_t number_;
-  /// A multicast group that was joined.
-  struct Group {
-    uint32_t number;
-    std::shared_ptr<uint32_t> reported;
-  };
-
-  const CmService service_;
-  const Persona persona_;
-  const std::shared_ptr<CmEventSource> events_;
-
-  /// Not held while the engine is called: its threads call us.
-  mutable Mutex lock_;
-  uint64_t uid_ GUARDED_BY(lock_);
-  CmIdState state_ GUARDED_BY(lock_) = CmIdState::kIdle;
-  /// While the neighbour is asked: the state before.
-  CmIdState asked_from_ GUARDED_BY(lock_) = CmIdState::kIdle;
-  bool was_established_ GUARDED_BY(lock_) = false;
-  bool disconnected_ GUARDED_BY(lock_) = false;  ///< by DISCONNECT; the peer may have come first
-  sockaddr_storage local_ GUARDED_BY(lock_){};
-  sockaddr_storage remote_ GUARDED_BY(lock_){};
-  /// The application has named the source address, so it is part of a connect.
-  bool source_fixed_ GUARDED_BY(lock_) = false;
-  std::shared_ptr<const NetDevice> device_ GUARDED_BY(lock_);
-  BindOptions options_ GUARDED_BY(lock_);
-  uint32_t qkey_ GUARDED_BY(lock_) = 0;  ///< of datagrams; 0: not settled yet
-  // For the queue pair's attributes.
-  CmDepths depths_ GUARDED_BY(lock_);  ///< roce
-  RetryAttributes retries_ GUARDED_BY(lock_);
-  size_t backlog_ GUARDED_BY(lock_) = 0;
-  std::optional<BoundPort> bound_ GUARDED_BY(lock_);
-  std::shared_ptr<CmListener> listener_ GUARDED_BY(lock_);
-  std::optional<OpenListener> counted_ GUARDED_BY(lock_);  ///< while there is a listener
-  std::shared_ptr<CmConnection> connection_ GUARDED_BY(lock_);
-  /// On which the connection runs, or null.
-  std::shared_ptr<SilentQueuePair> silent_ GUARDED_BY(lock_);
-  std::vector<Group> groups_ GUARDED_BY(lock_);
-  /// For events of the neighbour or the connection that are still to come.
-  CmEventReservation room_ GUARDED_BY(lock_);
 };
 
 }  // namespace uwarp

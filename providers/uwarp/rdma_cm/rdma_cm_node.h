@@ -25,7 +25,15 @@
 
 namespace uwarp {
 
+/// Made by open_rdma_cm_node(), and held by the table of the application's files until the last
+/// descriptor is closed. last_closed() destroys the ids of the channel that are left, so that no
+/// event comes any more; a command that is under way still ends.
 class RdmaCmNode final : public ApplicationFile {
+  CmIdTable& ids_;
+  CmTransport& transport_;
+  const Persona persona_;
+  const std::shared_ptr<CmEventQueue> queue_;
+
  public:
   /// `event_fd` is the engine's own fd of the eventfd that the application polls.
   RdmaCmNode(CmIdTable& ids, CmTransport& transport, int event_fd,
@@ -79,11 +87,6 @@ class RdmaCmNode final : public ApplicationFile {
   Result<std::shared_ptr<CmId>> find_own(uint32_t number) const;
   /// The same for commands that need the id's device if it has one: else ENXIO.
   Result<std::shared_ptr<CmId>> find(uint32_t number) const;
-
-  CmIdTable& ids_;
-  CmTransport& transport_;
-  const Persona persona_;
-  const std::shared_ptr<CmEventQueue> queue_;
 };
 
 // The process's channels, as the preload sees them.

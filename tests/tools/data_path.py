@@ -108,21 +108,18 @@ def frames(library, offsets):
 
 
 def entered(library, offsets):
-    """The functions in the order in which they are entered. An instruction that the compiler has drawn
-    forward into a caller enters none: a function's second line tells."""
-    lines, order = {}, []
+    """The functions in the order in which they are entered."""
+    lines = {}
     for place in frames(library, offsets):
         for file, line in reversed(place):
             if not file.is_relative_to(ENGINE) or not file.exists():
                 continue
             function = function_at(file, line)
-            if function is None or line in lines.setdefault(function, set()):
-                continue
-            lines[function].add(line)
-            if len(lines[function]) == 2:
-                order.append(function)
-    return [each for each in order
-            if each.last - each.first + 1 >= SHORTEST_LINES and not is_constructor(each)]
+            if function is not None:
+                lines.setdefault(function, set()).add(line)
+    return [each for each, executed in lines.items()
+            if each.last - each.first + 1 >= SHORTEST_LINES and len(executed) > 1
+            and not is_constructor(each)]
 
 
 def data_path(build, bytes_count=65536):

@@ -134,8 +134,8 @@ size_t Receiver::describe_payload(iovec* iovecs) {
   size_t count = 0;
   if (is_write()) {
     if (writes_.direct()) iovecs[count++] = {writes_.target(), static_cast<size_t>(wanted)};
-  } else if (sink().plain() && !sink().revoked()) {
-    count = sink().describe(in_.segment.payload_offset, wanted, iovecs, kMaxSge);
+  } else if (sink_->plain() && !sink_->revoked()) {
+    count = sink_->describe(in_.segment.payload_offset, wanted, iovecs, kMaxSge);
   }
   direct_bytes_ = count == 0 ? 0 : wanted;
   return count;
@@ -149,7 +149,7 @@ size_t Receiver::describe_run(iovec* iovecs, size_t count) {
   const uint64_t length = run_.wanted() * payload;
   RemoteRange place;  // theirs, if it is a Write
   if (is_write() ? !writes_.find_behind(offset, length, place)
-                 : offset + length > sink().length_bytes())
+                 : offset + length > sink_->length_bytes())
     return count;
   const uint64_t direct = payload - kTailBytes;
   const size_t staged_size = kTailBytes + trailer_left_ + kFpduLengthSize + header;
@@ -162,7 +162,7 @@ size_t Receiver::describe_run(iovec* iovecs, size_t count) {
     if (is_write())
       out[1] = {place.address + skipped, direct};
     else
-      used = sink().describe(offset + skipped, size, out + 1, StagingBuffer::kIovecs - count - 2);
+      used = sink_->describe(offset + skipped, size, out + 1, StagingBuffer::kIovecs - count - 2);
     if (size != direct) break;
     out[0] = {staged_.room() + segments * staged_size, staged_size};
     count += 1 + used;
@@ -315,7 +315,7 @@ bool Receiver::bring_back() {
   if (!run_.ahead_is_one() || size > staged_.room_size()) return false;
   if (is_write())
     std::memcpy(staged_.room(), writes_.target(), size);
-  else if (!sink().copy_out(in_.segment.payload_offset, staged_.room(), size))
+  else if (!sink_->copy_out(in_.segment.payload_offset, staged_.room(), size))
     return false;
   staged_.add(size);
   run_.give_up();
@@ -326,12 +326,15 @@ bool Receiver::bring_back() {
 // RFC 5041-4.1-a/b, 5041-5.3-h.
 bool Receiver::open_message() {
   InboundSegment& segment = in_.segment;
-  if (segment.opcode == RdmapOpcode::kWrite)
+  if (is_write()) {
     writes_.open(TaggedHeader::decode(segment.header));
-  else if (segment.opcode == RdmapOpcode::kReadResponse)
+  } else if (segment.opcode == RdmapOpcode::kReadResponse) {
+    sink_ = &answers_.sink();
     answers_.open(TaggedHeader::decode(segment.header));
-  else if (!messages_.open(UntaggedHeader::decode(segment.header)))
-    return false;
+  } else {
+    sink_ = &messages_.sink();
+    if (!messages_.open(UntaggedHeader::decode(segment.header))) return false;
+  }
   if (closed()) [[unlikely]] {
     messages_.fail_immediate();
     return false;
@@ -372,7 +375,7 @@ bool Receiver::take_payload() {
     if (size < left && left - size < kTailBytes) size = left > kTailBytes ? left - kTailBytes : 0;
     if (size == 0) return false;
     const bool placed = is_write() ? writes_.store(staged_.data(), size)
-                                   : !sink().revoked() && sink().copy_in(segment.payload_offset,
+                                   : !sink_->revoked() && sink_->copy_in(segment.payload_offset,
                                                                          staged_.data(), size);
     if (!placed) [[unlikely]]
       return fail_payload();
@@ -386,7 +389,7 @@ bool Receiver::fail_payload() {
   if (is_write()) {
     in_.fail(TerminateCode::kDdpTaggedInvalidSTag, QpEvent::kAccessError, true);
     messages_.fail_immediate();
-  } else if (is_answer()) {
+  } else if (in_.segment.opcode == RdmapOpcode::kReadResponse) {
     answers_.fail_place();
   } else {
     messages_.fail_receive();

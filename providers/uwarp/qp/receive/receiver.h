@@ -93,8 +93,9 @@ class Receiver {
   StagedBytes staged_;
 
   // ... and the segment under way.
-  bool open_ = false;         // its header has been taken
-  uint8_t expect_large_ = 0;  // segments
+  bool open_ = false;           // its header has been taken
+  uint8_t expect_large_ = 0;    // segments
+  BufferList* sink_ = nullptr;  // of what is no Write: where its payload goes
   uint32_t trailer_left_ = 0;
   size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
   size_t window_bytes_ = 0;  // ... and all of it
@@ -171,9 +172,6 @@ class Receiver {
 
   // Where its payload belongs.
   bool is_write() const { return in_.segment.opcode == RdmapOpcode::kWrite; }
-  bool is_answer() const { return in_.segment.opcode == RdmapOpcode::kReadResponse; }
-  /// Of what is no Write.
-  BufferList& sink() { return is_answer() ? answers_.sink() : messages_.sink(); }
   /// Describes the place of all that is missing but for the tail, if the kernel may write it.
   /// Returns how many iovecs that takes; 0: it may not.
   size_t describe_payload(iovec* iovecs);

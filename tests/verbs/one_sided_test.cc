@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <random>
 #include <string>
@@ -33,14 +32,7 @@ class OneSided : public VerbsTest {
              unsigned flags = IBV_SEND_SIGNALED) {
     ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, id, to, offset, length, flags), 0);
   }
-  /// Requests so far that needed no thread of a target.
-  uint64_t direct() {
-    std::ifstream file(std::string(context()->device->ibdev_path) +
-                       "/ports/1/hw_counters/direct_requests");
-    uint64_t count = 0;
-    EXPECT_TRUE(file >> count);
-    return count;
-  }
+  uint64_t direct() { return direct_requests(context()); }
   /// Makes the connection busy, so that it leaves TCP, until a Write needs no thread of the peer.
   /// No other request is under way then.
   void approach(End& end, const Address& peer) {

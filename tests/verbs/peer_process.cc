@@ -11,8 +11,30 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 extern char** environ;
+
+pid_t start_again(const std::vector<std::string>& arguments,
+                  const std::vector<std::string>& settings, int& control) {
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], kControlFd);
+  std::vector<char*> argv = {const_cast<char*>("verbs_tests")}, envp;
+  for (const std::string& each : arguments) argv.push_back(const_cast<char*>(each.c_str()));
+  for (const std::string& each : settings) envp.push_back(const_cast<char*>(each.c_str()));
+  for (char** each = environ; *each != nullptr; ++each) envp.push_back(*each);
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+  pid_t pid = 0;
+  EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), envp.data()), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  control = ends[0];
+  return pid;
+}
 
 void send_address(int fd, const Address& address) {
   ASSERT_EQ(write(fd, &address, sizeof address), static_cast<ssize_t>(sizeof address));
@@ -34,22 +56,20 @@ bool rings_are_mapped() {
   return text.find("uwarp-rings") != std::string::npos;
 }
 
+uint64_t direct_requests(const ibv_context* context) {
+  std::ifstream file(std::string(context->device->ibdev_path) +
+                     "/ports/1/hw_counters/direct_requests");
+  uint64_t count = 0;
+  EXPECT_TRUE(file >> count);
+  return count;
+}
+
 namespace {
 constexpr uint64_t kFirst = 0xf1;
 }
 
 PeerProcess::PeerProcess(End& end, const char* role, bool wait_for_connection) {
-  int ends[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], kControlFd);
-  const std::string argument = std::string("--role=") + role;
-  char* argv[] = {const_cast<char*>("verbs_tests"), const_cast<char*>(argument.c_str()), nullptr};
-  EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv, environ), 0);
-  posix_spawn_file_actions_destroy(&actions);
-  close(ends[1]);
-  control_ = ends[0];
+  pid_ = start_again({std::string("--role=") + role}, {}, control_);
   send_address(control_, end.address());
   address_ = receive_address(control_);
   end.connect(address_);

@@ -17,11 +17,18 @@ inline constexpr int kControlFd = 3;
 /// -1.
 int play_same_status(const std::vector<std::string>& arguments);
 
+/// This program again, with these arguments, and these settings before those of this process. Its
+/// end of a pair of sockets is kControlFd; `control` becomes ours. The process ID.
+pid_t start_again(const std::vector<std::string>& arguments,
+                  const std::vector<std::string>& settings, int& control);
+
 void send_address(int fd, const Address& address);
 Address receive_address(int fd);
 
 bool shared_memory_is_on();
 bool rings_are_mapped();
+/// Requests of this process so far that needed no thread of a target.
+uint64_t direct_requests(const ibv_context* context);
 
 class PeerProcess {
  public:

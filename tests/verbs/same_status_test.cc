@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -19,7 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
@@ -28,8 +26,6 @@
 
 #include "verbs/peer_process.h"
 #include "verbs/verbs_fixture.h"
-
-extern char** environ;
 
 namespace same_status {
 namespace {
@@ -72,10 +68,10 @@ struct Case {
   bool by_write = true, by_read = true;
 
   /// Memory that is gone: the transfer fails, or the process dies that touches it.
-  bool memory_is_gone() const { return !works && mistake == Mistake::kNone && faulty(); }
-
- private:
-  bool faulty() const { return there.fate != Fate::kStays || here.fate != Fate::kStays; }
+  bool memory_is_gone() const {
+    return !works && mistake == Mistake::kNone &&
+           (there.fate != Fate::kStays || here.fate != Fate::kStays);
+  }
 };
 
 constexpr Place with(Fate fate) { return {Pages::kUsual, fate, kBoth}; }
@@ -420,23 +416,8 @@ constexpr size_t kTcp = 0, kOneCopy = 2, kDirect = 3;
 /// This program again. Its end of a pair of sockets is kControlFd.
 class Program {
  public:
-  Program(const std::vector<std::string>& arguments, const std::vector<std::string>& settings) {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], kControlFd);
-    std::vector<char*> argv = {const_cast<char*>("verbs_tests")}, envp;
-    for (const std::string& each : arguments) argv.push_back(const_cast<char*>(each.c_str()));
-    for (const std::string& each : settings) envp.push_back(const_cast<char*>(each.c_str()));
-    for (char** each = environ; *each != nullptr; ++each) envp.push_back(*each);
-    argv.push_back(nullptr);
-    envp.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), envp.data()), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    fd_ = ends[0];
-  }
+  Program(const std::vector<std::string>& arguments, const std::vector<std::string>& settings)
+      : pid_(start_again(arguments, settings, fd_)) {}
   ~Program() { (void)end(); }
   int fd() const { return fd_; }
   /// Its status as waitpid() has it.
@@ -449,8 +430,8 @@ class Program {
   }
 
  private:
-  pid_t pid_ = 0;
   int fd_ = -1;
+  pid_t pid_;
   int status_ = -1;
 };
 
@@ -502,13 +483,7 @@ class Requester {
   }
 
   bool roce() const { return context_->device->node_type == IBV_NODE_CA; }
-  uint64_t direct() const {
-    std::ifstream file(std::string(context_->device->ibdev_path) +
-                       "/ports/1/hw_counters/direct_requests");
-    uint64_t count = 0;
-    EXPECT_TRUE(file >> count);
-    return count;
-  }
+  uint64_t direct() const { return direct_requests(context_); }
   /// Until requests go the way that is asked for.
   void approach(End& end, const Address& target) const {
     int left = way_ == kTcp ? 1 : 4;
@@ -619,8 +594,8 @@ struct Told {
   std::string status, bytes, events;
 };
 
-/// What is told of each run. A requester that dies of one is followed by another for the rest.
-std::map<size_t, Told> tell(size_t way) {
+/// The result of each run. Where a run kills its requester, another one does the runs behind it.
+std::map<size_t, Told> results_of(size_t way) {
   std::map<size_t, Told> all;
   const Way& settings = kWays[way];
   std::vector<std::string> environment = {std::string("UWARP_SHM=") + settings.shared_memory,
@@ -670,7 +645,7 @@ TEST_F(SameStatus, OfEachRequestInEachWay) {
   std::vector<std::map<size_t, Told>> ways(std::size(kWays));
   std::vector<std::thread> threads;
   for (size_t way = 0; way != ways.size(); ++way)
-    threads.emplace_back([&ways, way] { ways[way] = tell(way); });
+    threads.emplace_back([&ways, way] { ways[way] = results_of(way); });
   for (std::thread& each : threads) each.join();
   for (size_t run = 0; run != all_runs(); ++run) {
     if (!exists(run)) continue;
